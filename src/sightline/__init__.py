@@ -1,0 +1,40 @@
+"""Attention you can see, at any length."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from sightline.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from sightline.attention import (
+        ALiBi,
+        Bias,
+        Causal,
+        Documents,
+        Full,
+        Padding,
+        Prefix,
+        Sinks,
+        Softcap,
+        Window,
+        attend,
+        from_bool,
+    )
+
+_HOMES = {
+    "sightline.attention": "ALiBi Bias Causal Documents Full Padding Prefix Sinks Softcap Window attend from_bool",
+}
+
+__all__ = [
+    "ALiBi", "Bias", "Causal", "Documents", "Full", "Padding", "Prefix", "Sinks", "Softcap", "Window", "attend",
+    "from_bool",
+]  # fmt: skip
+
+
+if not TYPE_CHECKING:  # type checkers read the imports above
+
+    def __getattr__(name: str) -> object:
+        for home, names in _HOMES.items():
+            if name in names.split():
+                return getattr(import_module(home), name)
+        raise AttributeError(f"module 'sightline' has no attribute {name!r}")

@@ -1,0 +1,21 @@
+"""What Sightline raises at its users.
+
+Each message says what was asked, what arrived and what to do. Every class also derives from the built-in exception a
+caller would expect, so `except ValueError` keeps working. This module imports nothing.
+"""
+
+
+class SightlineError(Exception):
+    """The root of everything Sightline raises on purpose."""
+
+
+class ShapeError(SightlineError, ValueError):
+    """Tensors whose shapes, dtypes or devices do not fit together."""
+
+
+class UnsupportedError(SightlineError, NotImplementedError):
+    """A request that the chosen engine cannot answer exactly, and therefore refuses."""
+
+
+class MissingExtraError(SightlineError, ImportError):
+    """An optional dependency that is needed now and is not installed."""

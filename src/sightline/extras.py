@@ -1,0 +1,52 @@
+"""The optional dependencies: which extra brings which module, and how to import one.
+
+The core needs torch, numpy and rich. Everything else belongs to an extra, is imported through `import_extra` at the
+moment it is needed, and only in the packages that `tests/project/test_layers.py` lists.
+"""
+
+from importlib import import_module
+from types import ModuleType
+
+from sightline.errors import MissingExtraError
+
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "models": ("tokenizers", "safetensors", "gguf", "jinja2", "huggingface_hub"),
+    "record": ("transformers", "safetensors"),
+    "figures": ("matplotlib",),
+    "train": ("tensorboard", "pyarrow"),
+    "survey": ("ray", "pyarrow", "ddsketch"),
+    "explore": ("starlette", "uvicorn", "anywidget"),
+}
+"""Each extra and the top-level modules it brings, the same as in pyproject.toml."""
+
+
+def extra_of(module: str) -> str:
+    """The first extra that brings a module.
+
+    >>> extra_of("starlette.routing")
+    'explore'
+    """
+    top = module.partition(".")[0]
+    for extra, modules in EXTRAS.items():
+        if top in modules:
+            return extra
+    raise ValueError(
+        f"{module!r} belongs to no extra; known modules: {sorted({m for ms in EXTRAS.values() for m in ms})}"
+    )
+
+
+def import_extra(module: str) -> ModuleType:
+    """Import an optional module, or say which extra brings it and how to install that.
+
+    >>> import_extra("matplotlib.colors").__name__
+    'matplotlib.colors'
+    """
+    extra = extra_of(module)
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        top = module.partition(".")[0]
+        if error.name is None or error.name.partition(".")[0] != top:
+            raise  # the module is there and lacks something of its own
+        message = f'{top} is needed here and is not installed. Install it with: pip install "sightline[{extra}]"'
+        raise MissingExtraError(message, name=top) from error

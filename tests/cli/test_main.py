@@ -1,0 +1,60 @@
+"""The command line turns arguments into calls, and expected errors into one line."""
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from sightline.cli import main as command
+from sightline.errors import UnsupportedError
+from sightline.version import __version__
+
+
+def test_doctor_prints_and_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["doctor"]) == 0
+    assert f"sightline\t{__version__}" in capsys.readouterr().out
+
+
+def test_bench_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    fake_bench(monkeypatch, lambda *args, **kwargs: calls.append((args, kwargs)))
+    assert command.main(["bench", "lse", "--size", "full", "--report", "out.md"]) == 0
+    assert calls == [(("lse",), {"size": "full", "report": "out.md"})]
+
+
+def test_bench_is_small_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    fake_bench(monkeypatch, lambda *args, **kwargs: calls.append(kwargs))
+    command.main(["bench", "lse"])
+    assert calls == [{"size": "small", "report": None}]
+
+
+def test_an_expected_error_is_one_line_and_exit_code_two(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise UnsupportedError("asked for x,\n    got y")
+
+    fake_bench(monkeypatch, refuse)
+    assert command.main(["bench", "lse"]) == 2
+    assert capsys.readouterr().err == "sightline: asked for x, got y\n"
+
+
+def test_an_unexpected_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_bench(monkeypatch, lambda *args, **kwargs: [][0])
+    with pytest.raises(IndexError):
+        command.main(["bench", "lse"])
+
+
+def test_a_command_is_required(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        command.main([])
+    assert caught.value.code == 2
+    assert "COMMAND" in capsys.readouterr().err
+
+
+def fake_bench(monkeypatch: pytest.MonkeyPatch, run: object) -> None:
+    bench = ModuleType("sightline.bench")
+    monkeypatch.setattr(bench, "run", run, raising=False)
+    monkeypatch.setitem(sys.modules, "sightline.bench", bench)
+    monkeypatch.setattr("sightline.bench", bench, raising=False)

@@ -1,0 +1,38 @@
+"""What every test gets: a fixed seed, and uninitialized memory that shows itself."""
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+SOURCE = str(Path(__file__).resolve().parent.parent / "src" / "sightline")
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed() -> None:
+    """Every test starts from the same random numbers, alone or in company."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def poisoned_empty(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that Sightline allocates without writing to it holds NaN, so reading it fails a comparison."""
+    if request.node.get_closest_marker("compiled"):
+        return
+    for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
+        monkeypatch.setattr(owner, name, poisoned(getattr(owner, name)))
+
+
+def poisoned(allocate: Callable[..., torch.Tensor], source: str = SOURCE) -> Callable[..., torch.Tensor]:
+    """An allocating function that fills floating-point memory with NaN when code under `source` calls it."""
+
+    @functools.wraps(allocate)
+    def allocate_with_nan(*args: object, **kwargs: object) -> torch.Tensor:
+        tensor = allocate(*args, **kwargs)
+        ours = sys._getframe(1).f_code.co_filename.startswith(source)
+        return tensor.fill_(float("nan")) if ours and (tensor.is_floating_point() or tensor.is_complex()) else tensor
+
+    return allocate_with_nan

@@ -1,0 +1,64 @@
+"""Files, functions and constructors stay small."""
+
+import ast
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "sightline"
+
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 59
+MAX_CONSTRUCTOR_PARAMETERS = 9
+
+
+def budget_faults(source: Path) -> list[str]:
+    """Whatever is too long under a folder, with its size."""
+    faults = []
+    for path in sorted(source.rglob("*.py")):
+        text = path.read_text()
+        name = path.relative_to(source)
+        if (lines := len(text.splitlines())) > MAX_FILE_LINES:
+            faults.append(f"{name}: {lines} lines, at most {MAX_FILE_LINES}")
+        for node in ast.walk(ast.parse(text, str(path))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                faults += [f"{name}:{node.lineno}: {fault}" for fault in function_faults(node)]
+    return faults
+
+
+def function_faults(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    faults = []
+    lines = (node.end_lineno or node.lineno) - node.lineno + 1
+    if lines > MAX_FUNCTION_LINES:
+        faults.append(f"{node.name} has {lines} lines, at most {MAX_FUNCTION_LINES}")
+    if node.name == "__init__":
+        arguments = node.args
+        named = len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs) - 1
+        count = named + (arguments.vararg is not None) + (arguments.kwarg is not None)
+        if count > MAX_CONSTRUCTOR_PARAMETERS:
+            faults.append(f"__init__ has {count} parameters, at most {MAX_CONSTRUCTOR_PARAMETERS}")
+    return faults
+
+
+def test_the_source_keeps_its_budget() -> None:
+    assert budget_faults(SOURCE) == []
+
+
+def test_the_last_allowed_size_passes(tmp_path: Path) -> None:
+    body = "    x = 1\n" * (MAX_FUNCTION_LINES - 1)
+    parameters = ", ".join(f"p{i}" for i in range(MAX_CONSTRUCTOR_PARAMETERS))
+    (tmp_path / "function.py").write_text(f"def long():\n{body}")
+    (tmp_path / "constructor.py").write_text(f"class C:\n    def __init__(self, {parameters}): ...\n")
+    (tmp_path / "file.py").write_text("x = 1\n" * MAX_FILE_LINES)
+    assert budget_faults(tmp_path) == []
+
+
+def test_one_more_is_found(tmp_path: Path) -> None:
+    body = "        x = 1\n" * MAX_FUNCTION_LINES
+    parameters = ", ".join(f"p{i}" for i in range(MAX_CONSTRUCTOR_PARAMETERS))
+    (tmp_path / "function.py").write_text(f"class C:\n    async def long():\n{body}")
+    (tmp_path / "constructor.py").write_text(f"class C:\n    def __init__(self, {parameters}, *, last): ...\n")
+    (tmp_path / "file.py").write_text("x = 1\n" * (MAX_FILE_LINES + 1))
+    assert budget_faults(tmp_path) == [
+        "constructor.py:2: __init__ has 10 parameters, at most 9",
+        "file.py: 501 lines, at most 500",
+        "function.py:2: long has 60 lines, at most 59",
+    ]

@@ -1,0 +1,66 @@
+"""The Python code in README and docs runs, all of it, top to bottom."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def run_page(path: Path) -> int:
+    """Execute the Python blocks of a page in one namespace; return how many there were."""
+    text = path.read_text()
+    namespace: dict[str, object] = {"__name__": path.stem}
+    count = 0
+    for fence in FENCE.finditer(text):
+        language = fence["language"].strip()
+        if language != "python":
+            assert not language.startswith("py"), f"{path}: {language!r} would not be run; write 'python'"
+            continue
+        # The lines before the block stand in as empty ones, so that a traceback names the line of the page.
+        lines_before = text.count("\n", 0, fence.start("code"))
+        exec(compile("\n" * lines_before + fence["code"], str(path), "exec"), namespace)
+        count += 1
+    return count
+
+
+@pytest.fixture(autouse=True)
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader's desk: an empty folder with the models that scripts/setup fetched, and no screen."""
+    (tmp_path / ".cache").symlink_to(ROOT / ".cache")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_on_the_page_runs(page: Path) -> None:
+    run_page(page)
+
+
+def test_the_readme_has_code() -> None:
+    assert FENCE.search((ROOT / "README.md").read_text())
+    assert "```python" in (ROOT / "README.md").read_text()
+
+
+def test_blocks_of_a_page_share_names(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\nx = 1\n```\n\n```bash\nfalse\n```\n\n```python\nassert x == 1\n```\n")
+    assert run_page(page) == 2
+
+
+def test_a_broken_block_fails_with_the_line_of_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("Words.\n\n```python\nx = 1\n1 / 0\n```\n")
+    with pytest.raises(ZeroDivisionError) as caught:
+        run_page(page)
+    assert caught.traceback[-1].lineno + 1 == 5
+
+
+def test_a_block_that_would_not_run_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python no-run\nx = 1\n```\n")
+    with pytest.raises(AssertionError, match="would not be run"):
+        run_page(page)

@@ -1,0 +1,48 @@
+"""The version and the extras are the same wherever they are written."""
+
+import re
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+from sightline.extras import EXTRAS
+from sightline.version import __version__
+
+ROOT = Path(__file__).resolve().parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def newest_in(changelog: str) -> str:
+    """The version of the first heading of a changelog."""
+    found = re.search(r"^## \[(?P<version>[^\]]+)\] - (\d{4}-\d{2}-\d{2}|Unreleased)$", changelog, re.MULTILINE)
+    assert found, "CHANGELOG.md has no heading of the form '## [1.2.3] - 2026-01-31' or '## [1.2.3] - Unreleased'"
+    return found["version"]
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    assert newest_in((ROOT / "CHANGELOG.md").read_text()) == __version__
+
+
+def test_the_first_heading_counts() -> None:
+    assert newest_in("# Changelog\n\n## [0.2.0] - Unreleased\n\n## [0.1.0] - 2026-01-31\n") == "0.2.0"
+
+
+def test_the_build_reads_the_version_from_the_package() -> None:
+    assert PYPROJECT["project"]["dynamic"] == ["version"]
+    assert PYPROJECT["tool"]["hatch"]["version"]["path"] == "src/sightline/version.py"
+    assert version("sightline") == __version__, "run scripts/setup: the installed metadata is of another version"
+
+
+def test_the_extras_are_those_of_pyproject() -> None:
+    written = PYPROJECT["project"]["optional-dependencies"]
+    names = {extra: tuple(re.split(r"[\[<>=!~]", line)[0] for line in lines) for extra, lines in written.items()}
+    everything = names.pop("all")
+    assert names == EXTRAS
+    assert everything == ("sightline",)
+    assert written["all"] == [f"sightline[{','.join(EXTRAS)}]"]
+
+
+def test_torch_is_pinned_inside_the_range_of_pyproject() -> None:
+    pinned = re.search(r"^torch==(\d+\.\d+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert pinned
+    assert f"torch>={pinned[1]}," in PYPROJECT["project"]["dependencies"][0]
