@@ -1,0 +1,260 @@
+"""Attention by the CPU's fused kernel, for every mask that is a short list of rectangles.
+
+In: query, key and value, and the tiles that a mask was cut into. Each tile is one kernel call; where rows are
+covered by several tiles, the partial outputs are merged by their lse. The backward calls the kernel's backward for
+each tile with the lse and output of the whole row, which is exact. Memory: O(n), whatever the mask.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sightline.attention import kernels
+from sightline.attention.first_order import first_order
+from sightline.attention.rule import Rule
+from sightline.attention.tiles import Kind, Tile
+
+
+class Group(NamedTuple):
+    """Batch rows that share their tiles."""
+
+    batch: slice
+    tiles: tuple[Tile, ...]
+
+
+class Work(NamedTuple):
+    """All kernel calls of one attention; `keep` (batch or 1, keys) says which keys are real, if some are not."""
+
+    groups: tuple[Group, ...]
+    keep: Tensor | None
+    scale: float
+    alone: Tile | None  # set when one call over all batch rows, queries and keys is the whole work
+
+
+def make_work(rule: Rule, groups: tuple[Group, ...], keep: Tensor | None) -> Work:
+    """The calls for these tiles."""
+    alone = None
+    if keep is None and len(groups) == 1 and groups[0].batch == slice(None) and len(groups[0].tiles) == 1:
+        tile = groups[0].tiles[0]
+        whole = tile.times == 1 and tile.height == rule.sizes.queries and tile.width == rule.sizes.keys
+        alone = tile if whole and tile.kind is not Kind.DENSE else None
+    return Work(groups, keep, rule.scale, alone)
+
+
+def solve(work: Work, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Output and lse; both differentiable, once."""
+    value_width = value.shape[-1]
+    width = max(query.shape[-1], value_width)  # the kernel wants equal widths; columns of zeros change nothing
+    query, key, value = _ready(query, width), _ready(key, width), _ready(value, width)
+    if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
+        output, lse = _Fused.apply(query, key, value, work)
+    else:
+        output, lse = _forward(query, key, value, work)
+    return (output if value_width == width else output[..., :value_width]), lse
+
+
+class _Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, query: Tensor, key: Tensor, value: Tensor, work: Work):
+        output, lse = _forward(query, key, value, work)
+        ctx.save_for_backward(query, key, value, output, lse)
+        ctx.work = work
+        ctx.set_materialize_grads(False)
+        return output, lse
+
+    @staticmethod
+    def backward(ctx, *gradients: Tensor | None):
+        def compute(output_gradient, lse_gradient, query, key, value, output, lse):
+            saved = _Saved(query, key, value, output, lse.masked_fill(lse == -math.inf, 0.0))
+            return _backward(saved, output_gradient, lse_gradient, ctx.work)
+
+        return *first_order("fused", compute, *gradients, *ctx.saved_tensors), None
+
+
+class _Saved(NamedTuple):
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor
+    lse: Tensor
+
+
+def _forward(query: Tensor, key: Tensor, value: Tensor, work: Work) -> tuple[Tensor, Tensor]:
+    if work.alone is not None:
+        return kernels.flash(query, key, value, causal=work.alone.kind is Kind.CAUSAL, scale=work.scale)
+    precise = torch.promote_types(query.dtype, torch.float32)
+    output = torch.zeros_like(query, dtype=precise)
+    lse = torch.full(query.shape[:-1], -math.inf, dtype=precise, device=query.device)
+    for group in work.groups:
+        covered: list[tuple[int, int]] = []
+        for tile in group.tiles:
+            fresh = all(tile.region.top >= stop or tile.last_row <= start for start, stop in covered)
+            covered.append((tile.region.top, tile.last_row))
+            for call in _calls(work, group, tile, query):
+                part, part_lse = call.run(
+                    *(call.rows_of(query), call.columns_of(key), call.columns_of(value)), work.scale
+                )
+                _merge(call.rows_of(output), call.rows_of(lse), part, part_lse, fresh)
+    return output.to(query.dtype), lse
+
+
+def _merge(output: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor, fresh: bool) -> None:
+    """Add a partial softmax over other keys to the one in `output` and `lse`, in place."""
+    if fresh:
+        output.copy_(part)
+        lse.copy_(part_lse)
+        return
+    total = torch.logaddexp(lse, part_lse)
+    finite = total.masked_fill(total == -math.inf, 0.0)  # a row that has no key yet: both shares are exp(-inf) = 0
+    output.mul_((lse - finite).exp_()[..., None]).addcmul_(part.to(output), (part_lse - finite).exp_()[..., None])
+    lse.copy_(total)
+
+
+def _backward(
+    saved: _Saved, output_gradient: Tensor | None, lse_gradient: Tensor | None, work: Work
+) -> tuple[Tensor, Tensor, Tensor]:
+    if output_gradient is not None and output_gradient.stride(-1) != 1:
+        output_gradient = output_gradient.contiguous()
+    if work.alone is not None and lse_gradient is None and output_gradient is not None:
+        causal = work.alone.kind is Kind.CAUSAL
+        return kernels.flash_backward(output_gradient, *saved, causal=causal, scale=work.scale)
+    dtype, precise = saved.query.dtype, saved.lse.dtype
+    # The kernel rounds each part to the dtype of its inputs, and many rounded parts add up to a worse sum than one.
+    saved = _Saved(*(tensor.to(precise) for tensor in saved))
+    output_gradient = None if output_gradient is None else output_gradient.to(precise)
+    query, key, value = saved.query, saved.key, saved.value
+    sums = tuple(torch.zeros_like(tensor) for tensor in (query, key, value))
+    for group in work.groups:
+        for tile in group.tiles:
+            for call in _calls(work, group, tile, query):
+                part = _Saved(
+                    call.rows_of(query),
+                    call.columns_of(key),
+                    call.columns_of(value),
+                    call.rows_of(saved.output),
+                    call.rows_of(saved.lse),
+                )
+                if output_gradient is not None:
+                    call.add(sums, call.pull(call.rows_of(output_gradient), part, work.scale))
+                if lse_gradient is not None:
+                    call.add(sums, _pull_lse(call, call.rows_of(lse_gradient), part, work.scale))
+    return sums[0].to(dtype), sums[1].to(dtype), sums[2].to(dtype)
+
+
+def _pull_lse(call: _Call, gradient: Tensor, part: _Saved, scale: float) -> tuple[Tensor, Tensor, None]:
+    """Gradients of lse = logsumexp(scale * q.k): scale * P @ K for the queries, its transpose for the keys.
+
+    Both are attention with the keys as values: a forward call, and the value gradient of a backward call.
+    """
+    weight = gradient[..., None] * scale
+    mean_key, part_lse = call.run(part.query, part.key, part.key, scale)
+    share = (part_lse - part.lse).exp_()[..., None]  # of the row's whole softmax, this tile holds so much
+    weighted = (weight * part.query).to(part.query.dtype)
+    as_values = part._replace(value=part.key, output=torch.zeros_like(part.query))
+    return weight * share * mean_key, call.pull(weighted, as_values, scale)[2], None
+
+
+class _Call(NamedTuple):
+    """One kernel call: where its rows and columns lie and what the kernel is told about them."""
+
+    tile: Tile
+    batch: slice | int  # an int where repetitions of the tile take the place of the batch
+    mask: Tensor | None
+    seen: Tensor | None  # (batch, 1, rows): whether a row has a key here; None where all have
+
+    def rows_of(self, tensor: Tensor) -> Tensor:
+        return _stretch(tensor, self.batch, self.tile.region.top, self.tile.height, self.tile)
+
+    def columns_of(self, tensor: Tensor) -> Tensor:
+        return _stretch(tensor, self.batch, self.tile.region.left, self.tile.width, self.tile)
+
+    def run(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        causal = self.tile.kind is Kind.CAUSAL
+        output, lse = kernels.flash(query, key, value, causal=causal, scale=scale, mask=self.mask)
+        if self.seen is None:
+            return output, lse
+        return output.masked_fill(~self.seen[..., None], 0.0), lse.masked_fill(~self.seen, -math.inf)
+
+    def pull(self, gradient: Tensor, saved: _Saved, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+        causal = self.tile.kind is Kind.CAUSAL
+        return kernels.flash_backward(gradient, *saved, causal=causal, scale=scale, mask=self.mask)
+
+    def add(self, sums: tuple[Tensor, ...], parts: tuple[Tensor | None, ...]) -> None:
+        """Add a call's gradients to those of the whole tensors."""
+        query, key, value = parts
+        assert query is not None and key is not None
+        self.rows_of(sums[0]).add_(query)
+        # Repetitions may share columns, and a sum into shared memory is lost: every so-manieth repetition shares none.
+        apart = 1 if self.tile.times == 1 else -(-self.tile.width // self.tile.step)
+        for first in range(min(apart, self.tile.times)):
+            turn = slice(first, None, apart) if self.tile.times > 1 else slice(None)
+            self.columns_of(sums[1])[turn].add_(key[turn])
+            if value is not None:
+                self.columns_of(sums[2])[turn].add_(value[turn])
+
+
+def _calls(work: Work, group: Group, tile: Tile, query: Tensor) -> Iterator[_Call]:
+    """The calls of one tile: one for all batch rows, or one a batch row when the tile repeats."""
+    allowed = _inside(tile, query.device) if tile.kind is Kind.DENSE else None
+    rows = range(query.shape[0])[group.batch]
+    for batch in [group.batch] if tile.times == 1 else rows:
+        keep = None if work.keep is None else _kept(work.keep, batch, tile)
+        yield _Call(tile, batch, _additive(allowed, keep, query.dtype), _rows_with_keys(tile, allowed, keep))
+
+
+def _kept(keep: Tensor, batch: slice | int, tile: Tile) -> Tensor:
+    """The real keys among a tile's columns, (batch or 1, 1, 1, columns)."""
+    keep = keep[:, None, :, None]  # as a tensor of one head and width 1
+    where = batch if keep.shape[0] > 1 else (slice(None) if isinstance(batch, slice) else 0)
+    return _stretch(keep, where, tile.region.left, tile.width, tile).transpose(-1, -2)
+
+
+def _additive(allowed: Tensor | None, keep: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """0 where a key may be seen and -inf elsewhere, in the query's dtype, as the kernel wants it."""
+    both = allowed if keep is None else keep if allowed is None else allowed & keep
+    if both is None:
+        return None
+    return torch.zeros(both.shape, dtype=dtype, device=both.device).masked_fill_(~both, -math.inf)
+
+
+def _rows_with_keys(tile: Tile, allowed: Tensor | None, keep: Tensor | None) -> Tensor | None:
+    """(batch, 1, rows): the rows with a real key in this tile, whose lse alone is right; None if all have one."""
+    if keep is None:
+        return None
+    if allowed is not None:
+        seen = (allowed & keep).any(-1)
+    elif tile.kind is Kind.FULL:
+        seen = keep.any(-1).expand(-1, -1, tile.height)
+    else:
+        reach = torch.arange(tile.height, device=keep.device).clamp(max=tile.width - 1)
+        seen = keep.cumsum(-1)[..., 0, reach] > 0
+    return None if seen.all() else seen
+
+
+def _inside(tile: Tile, device: torch.device) -> Tensor:
+    """The cells of a dense tile that belong to its region."""
+    region = tile.region
+    rows = torch.arange(region.top, region.bottom, device=device)[:, None]
+    distance = torch.arange(region.left, region.right, device=device)[None, :] - rows
+    return (distance >= region.lowest) & (distance <= region.highest)
+
+
+def _stretch(tensor: Tensor, batch: slice | int, start: int, length: int, tile: Tile) -> Tensor:
+    """A view of positions [start, start + length) of (batch, heads, positions, ...); with an int, all repetitions."""
+    if isinstance(batch, slice):
+        return tensor[batch, :, start : start + length]
+    stop = start + (tile.times - 1) * tile.step + length
+    windows = tensor[batch, :, start:stop].unfold(1, length, tile.step)  # (heads, count, ..., length)
+    return windows.transpose(0, 1) if windows.dim() == 3 else windows.permute(1, 0, 3, 2)
+
+
+def _ready(tensor: Tensor, width: int) -> Tensor:
+    if tensor.shape[-1] < width:
+        return F.pad(tensor, (0, width - tensor.shape[-1]))
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

@@ -1,0 +1,110 @@
+"""`attend`, the one operation, and `explain`, which prints what it would do.
+
+Tensors are (..., head, position, dim). Query head h reads key head h // group. A row with no key gives output 0,
+gradient 0 and lse -inf. lse is the natural logarithm of the row's normaliser, in fp32 (fp64 for fp64), and
+differentiable.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal, overload
+
+from torch import Tensor
+
+from sightline.attention.algebra import Mask
+from sightline.attention.masks import Full
+from sightline.attention.plan import Plan, make_plan
+from sightline.attention.rule import Signature, in_four, make_rule, sign
+from sightline.attention.scores import Score
+
+Backend = Literal["auto", "fused", "streaming", "reference"]
+
+
+@overload
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask = ...,
+    scale: float | None = ...,
+    score: Score | None = ...,
+    dropout: float = ...,
+    backend: Backend = ...,
+    return_lse: Literal[False] = ...,
+) -> Tensor: ...
+@overload
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask = ...,
+    scale: float | None = ...,
+    score: Score | None = ...,
+    dropout: float = ...,
+    backend: Backend = ...,
+    return_lse: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask = Full(),
+    scale: float | None = None,
+    score: Score | None = None,
+    dropout: float = 0.0,
+    backend: Backend = "auto",
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """softmax(scale * query @ key^T, over the keys the mask allows) @ value, without building the matrix.
+
+    query (..., heads, queries, dim), key (..., key heads, keys, dim), value (..., key heads, keys, value dim) give
+    (..., heads, queries, value dim), and with `return_lse` also (..., heads, queries). Scale is 1/sqrt(dim) by default.
+
+    >>> import torch
+    >>> from sightline import Causal, attend
+    >>> query = key = value = torch.eye(3)
+    >>> attend(query, key, value, mask=Causal(), scale=1.0)[0]
+    tensor([1., 0., 0.])
+    """
+    plan = _plan(sign(query, key, value), mask, scale, score, dropout, backend)
+    leading = None if query.dim() == 4 else query.shape[:-2]
+    output, lse = plan.execute(in_four(query), in_four(key), in_four(value))
+    if leading is not None:
+        output, lse = output.reshape(*leading, *output.shape[2:]), lse.reshape(*leading, lse.shape[-1])
+    return (output, lse) if return_lse else output
+
+
+def explain(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask = Full(),
+    scale: float | None = None,
+    score: Score | None = None,
+    dropout: float = 0.0,
+    backend: Backend = "auto",
+    return_lse: bool = False,  # noqa: ARG001 - taken because attend takes it; every engine has the lse at no cost
+) -> Plan:
+    """The plan that `attend` would execute for the same arguments; print it."""
+    return _plan(sign(query, key, value), mask, scale, score, dropout, backend)
+
+
+def _plan(
+    signature: Signature, mask: Mask, scale: float | None, score: Score | None, dropout: float, backend: str
+) -> Plan:
+    """The plan for these arguments, kept where none of them holds tensors."""
+    keep = score is None and isinstance(mask, Mask) and mask.static
+    make = _kept_plan if keep else _kept_plan.__wrapped__
+    return make(signature, mask, scale, score, dropout, backend)
+
+
+@lru_cache(maxsize=256)
+def _kept_plan(
+    signature: Signature, mask: Mask, scale: float | None, score: Score | None, dropout: float, backend: str
+) -> Plan:
+    return make_plan(make_rule(signature, mask=mask, scale=scale, score=score, dropout=dropout), backend)
