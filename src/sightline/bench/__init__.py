@@ -1,0 +1,34 @@
+"""Measurements that anyone can repeat: `sightline bench NAME`.
+
+A benchmark is a module with `tables(size, step)`, which yields tables and calls `step` with what it does next.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+from rich.console import Console
+
+from sightline.bench import report as reports
+from sightline.errors import SightlineError
+
+BENCHMARKS = {"attention": "sightline.bench.attention"}
+
+
+def run(name: str, *, size: str = "small", report: str | None = None) -> list[reports.Table]:
+    """Run a benchmark, print its tables as they are done, and write them to a file if one is named."""
+    if name not in BENCHMARKS:
+        raise SightlineError(f"bench: there is no benchmark {name!r}; there is: {', '.join(BENCHMARKS)}")
+    benchmark = import_module(BENCHMARKS[name])
+    console, progress = Console(), Console(stderr=True)
+    tables = []
+    with progress.status(f"bench {name}") as status:
+        for table in benchmark.tables(size, lambda what: status.update(f"bench {name}: {what}")):
+            reports.show(table, console)
+            tables.append(table)
+    for missed in (line for table in tables for line in table.missed):
+        progress.print(f"missed its bound: {missed}", markup=False)
+    if report is not None:
+        reports.write(Path(report), name, f"sightline bench {name} --size {size}", tables)
+    return tables

@@ -1,0 +1,51 @@
+"""The peak memory of a piece of work, measured in a process of its own (Linux only: it reads /proc)."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+
+from sightline.errors import UnsupportedError
+
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def peak_extra_bytes(prepare: Callable[..., Callable[[], object]], *arguments: object) -> int:
+    """How far memory rises above what it is before `prepare(*arguments)()` runs the work that it has made ready.
+
+    `prepare` is a module-level function, since a fresh process imports it; it should also run the work once at a small
+    size, so that what libraries load on first use does not count.
+    """
+    if not CLEAR.exists():
+        raise UnsupportedError(f"peak memory is measured through {CLEAR}, which this system does not have; use Linux")
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_measure, args=(theirs, prepare, arguments))
+    process.start()
+    theirs.close()
+    try:
+        answer = ours.recv()
+    except EOFError:
+        answer = RuntimeError(f"the measured process died (exit code {process.exitcode})")
+    process.join()
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+def _measure(pipe, prepare: Callable[..., Callable[[], object]], arguments: tuple) -> None:
+    try:
+        work = prepare(*arguments)
+        CLEAR.write_text("5")  # from now on the peak is counted anew
+        before = _kilobytes("VmRSS")
+        work()
+        pipe.send((_kilobytes("VmHWM") - before) * 1024)
+    except BaseException as error:  # the parent raises it
+        pipe.send(error)
+        raise
+
+
+def _kilobytes(field: str) -> int:
+    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{field}:"))
+    return int(line.split()[1])
