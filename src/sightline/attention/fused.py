@@ -92,20 +92,17 @@ def _forward(query: Tensor, key: Tensor, value: Tensor, work: Work) -> tuple[Ten
     output = torch.zeros_like(query, dtype=precise)
     lse = torch.full(query.shape[:-1], -math.inf, dtype=precise, device=query.device)
     for group in work.groups:
-        covered: list[tuple[int, int]] = []
+        reached = 0
         for tile in group.tiles:
-            fresh = all(tile.region.top >= stop or tile.last_row <= start for start, stop in covered)
-            covered.append((tile.region.top, tile.last_row))
+            fresh, reached = tile.region.top >= reached, max(reached, tile.last_row)
             for call in _calls(work, group, tile, query):
-                part, part_lse = call.run(
-                    *(call.rows_of(query), call.columns_of(key), call.columns_of(value)), work.scale
-                )
-                _merge(call.rows_of(output), call.rows_of(lse), part, part_lse, fresh)
+                part = call.run(call.rows_of(query), call.columns_of(key), call.columns_of(value), work.scale)
+                _merge(call.rows_of(output), call.rows_of(lse), *part, fresh)
     return output.to(query.dtype), lse
 
 
 def _merge(output: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor, fresh: bool) -> None:
-    """Add a partial softmax over other keys to the one in `output` and `lse`, in place."""
+    """Add a partial softmax over other keys to `output` and `lse`, in place; `fresh` rows only take a copy."""
     if fresh:
         output.copy_(part)
         lse.copy_(part_lse)
@@ -190,7 +187,7 @@ class _Call(NamedTuple):
         query, key, value = parts
         assert query is not None and key is not None
         self.rows_of(sums[0]).add_(query)
-        # Repetitions may share columns, and a sum into shared memory is lost: every so-manieth repetition shares none.
+        # Repetitions may share columns, and sums into shared memory get lost. Those that stand `apart` share none.
         apart = 1 if self.tile.times == 1 else -(-self.tile.width // self.tile.step)
         for first in range(min(apart, self.tile.times)):
             turn = slice(first, None, apart) if self.tile.times > 1 else slice(None)

@@ -183,9 +183,9 @@ class Documents(Mask):
             by_id: dict[int, list[tuple[int, int]]] = {}
             for start, stop, identity in columns:
                 by_id.setdefault(identity, []).append((start, stop))
-            found = [(a, b, *run) for a, b, identity in rows for run in by_id.get(identity, ())]
-            if len(found) > MOST_REGIONS:
+            if sum(len(by_id.get(identity, ())) for _, _, identity in rows) > MOST_REGIONS:
                 return None
+            found = [(a, b, *run) for a, b, identity in rows for run in by_id.get(identity, ())]
             per_row.append(tuple(regions.rectangle(*corners) for corners in found))
         return Lowered(tuple(per_row))
 

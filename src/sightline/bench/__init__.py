@@ -28,7 +28,7 @@ def run(name: str, *, size: str = "small", report: str | None = None) -> list[re
             reports.show(table, console)
             tables.append(table)
     for missed in (line for table in tables for line in table.missed):
-        progress.print(f"missed its bound: {missed}", markup=False)
+        progress.print(f"missed its bound: {missed}", markup=False, soft_wrap=True)
     if report is not None:
         reports.write(Path(report), name, f"sightline bench {name} --size {size}", tables)
     return tables

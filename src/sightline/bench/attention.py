@@ -78,7 +78,7 @@ def against_torch(size: Size) -> Table:
             best = race({"torch": theirs, "attend": ours}, size.rounds)
             met = best["attend"] <= 1.05 * best["torch"] + SLACK
             ratio = best["attend"] / best["torch"]
-            table.add(f"{length:,}", name, _ms(best["torch"]), _ms(best["attend"]), f"{ratio:.2f}x", met=met)
+            table.add(f"{length:,}", name, _time(best["torch"]), _time(best["attend"]), f"{ratio:.2f}x", met=met)
     return table
 
 
@@ -124,10 +124,10 @@ def few_cells(size: Size) -> Table:
     calls = {"Causal()": lambda: attend(*tensors, mask=Causal())}
     calls |= {name: lambda mask=mask: attend(*tensors, mask=mask) for name, (mask, _) in masks.items()}
     best = race(calls, size.rounds)
-    table.add("Causal()", _ms(best["Causal()"]), "1", "", "")
+    table.add("Causal()", _time(best["Causal()"]), "1", "", "")
     for name, (_, bound) in masks.items():
         share = best[name] / best["Causal()"]
-        table.add(name, _ms(best[name]), f"1/{1 / share:.1f}", f"1/{1 / bound:.1f}", met=share <= bound)
+        table.add(name, _time(best[name]), f"1/{1 / share:.1f}", f"1/{1 / bound:.1f}", met=share <= bound)
     return table
 
 
@@ -147,8 +147,8 @@ def streaming(size: Size) -> Table:
     ratio = best["streaming"] / best["torch"]
     table.add(
         f"{size.streaming:,}",
-        _ms(best["torch"]),
-        _ms(best["streaming"]),
+        _time(best["torch"]),
+        _time(best["streaming"]),
         f"{ratio:.2f}x",
         "6x",
         met=ratio <= 6,
@@ -219,5 +219,5 @@ def _random(batch: int, heads: int, length: int) -> tuple[Tensor, Tensor, Tensor
     return query, key, value
 
 
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

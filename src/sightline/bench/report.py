@@ -37,6 +37,7 @@ def show(table: Table, console: Console) -> None:
     """Print a table; plain tab-separated lines when the output is not a terminal."""
     if not console.is_terminal:
         console.file.write("\n".join("\t".join(row) for row in (table.columns, *table.rows)) + "\n\n")
+        console.file.flush()
         return
     drawn = RichTable(*table.columns, title=table.title, caption=table.comparison)
     for row in table.rows:

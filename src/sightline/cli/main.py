@@ -36,6 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
     bench.set_defaults(handler=run_bench)
 
     doctor = commands.add_parser("doctor", help="show versions, devices and which extras are installed")
+    doctor.add_argument("--verify", action="store_true", help="run the contracts of attention on your devices")
     doctor.set_defaults(handler=run_doctor)
     return parser
 
@@ -47,13 +48,17 @@ def run_bench(options: argparse.Namespace) -> None:
     bench.run(options.name, size=options.size, report=options.report)
 
 
-def run_doctor(_options: argparse.Namespace) -> None:
-    """`sightline doctor`."""
+def run_doctor(options: argparse.Namespace) -> None:
+    """`sightline doctor`, and with --verify the contracts on this machine."""
     from rich.console import Console
 
     from sightline import doctor
 
     doctor.show(Console())
+    if options.verify and not doctor.verify(Console()):
+        raise SightlineError(
+            "doctor: attention breaks its contracts on this machine, as listed above; please report it"
+        )
 
 
 if __name__ == "__main__":

@@ -46,9 +46,16 @@ def version_or_missing(distribution: str) -> str:
         return "missing"
 
 
+def engines() -> dict[str, str]:
+    """Which engine serves plain scores under structured masks, by device, and whether our tests run there."""
+    table = {"cpu": "fused (fp64, fp32, bf16, fp16), streaming for other scores and masks; tested"}
+    table |= dict.fromkeys(("cuda", "mps", "xpu"), "streaming; never run by this project's tests, see --verify")
+    return {f"engine on {device}": engine for device, engine in table.items()}
+
+
 def show(console: Console) -> None:
     """Print the report: a table on a terminal, lines of name, tab, value elsewhere."""
-    facts = installation() | extras()
+    facts = installation() | engines() | extras()
     if not console.is_terminal:
         for name, value in facts.items():
             console.file.write(f"{name}\t{value}\n")

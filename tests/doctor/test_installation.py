@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from sightline import doctor
+from sightline.doctor import installation as doctor
 from sightline.extras import EXTRAS
 
 
@@ -37,5 +37,5 @@ def test_a_terminal_gets_a_table_with_the_names_of_extras(monkeypatch: pytest.Mo
 
 def test_the_doctor_loads_no_extra() -> None:
     modules = [module for modules in EXTRAS.values() for module in modules]
-    program = f"import sys; from sightline import doctor; doctor.extras(); print(set({modules}) & set(sys.modules))"
+    program = f"import sys; from sightline import doctor; doctor.show; print(set({modules}) & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.strip() == "set()"

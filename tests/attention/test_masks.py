@@ -1,0 +1,166 @@
+"""Masks: what each one says, that its regions say the same, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from sightline.attention import Causal, Documents, Full, Mask, Padding, Prefix, Window, from_bool
+from sightline.attention.algebra import Sizes
+from sightline.errors import ShapeError
+from tests.attention.cases import MASKS, SHAPES
+from tests.attention.oracle import Case, Shape, allowed
+
+SIZES = Sizes(2, 3, 10, 10)
+
+
+def sizes_of(shape: Shape) -> Sizes:
+    return Sizes(shape.batch, shape.heads, shape.queries, shape.keys)
+
+
+def drawn(mask: Mask, sizes: Sizes) -> Tensor:
+    """The booleans that a mask's regions (and kept keys) stand for."""
+    lowered = mask.lower(sizes)
+    assert lowered is not None
+    table = torch.zeros(sizes.batch, 1, sizes.queries, sizes.keys, dtype=torch.bool)
+    for row in range(sizes.batch):
+        for region in lowered.regions[row if len(lowered.regions) > 1 else 0]:
+            i, j = torch.meshgrid(
+                torch.arange(region.top, region.bottom), torch.arange(region.left, region.right), indexing="ij"
+            )
+            inside = (j - i >= region.lowest) & (j - i <= region.highest)
+            assert not (table[row, 0, i, j] & inside).any(), "regions overlap"
+            table[row, 0, i, j] |= inside
+    return table if lowered.keep is None else table & lowered.keep[:, None, None, :]
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize("case", MASKS, ids=lambda case: case.name)
+def test_a_mask_says_what_its_sentence_says(case: Case, shape: Shape) -> None:
+    dense = case.mask(shape).dense(sizes_of(shape))
+    assert torch.equal(dense.expand(shape.batch, 1, -1, -1), allowed(case, shape))
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize("case", [case for case in MASKS if "booleans" not in case.name], ids=lambda case: case.name)
+def test_regions_say_the_same(case: Case, shape: Shape) -> None:
+    assert torch.equal(drawn(case.mask(shape), sizes_of(shape)), allowed(case, shape))
+
+
+@pytest.mark.parametrize("case", MASKS, ids=lambda case: case.name)
+def test_scattered_cells_are_answered_like_the_dense_ones(case: Case) -> None:
+    shape = SHAPES["fewer queries"]
+    mask, sizes = case.mask(shape), sizes_of(shape)
+    i, j = torch.randint(shape.queries, (50,)), torch.randint(shape.keys, (50,))
+    found = mask.allows(i, j, sizes)
+    found = found if found.dim() > 1 else found[None, None]
+    assert torch.equal(found.expand(shape.batch, 1, 50), allowed(case, shape)[:, :, i, j])
+
+
+def test_a_window_counts_the_token_itself() -> None:
+    assert Window(1).dense(SIZES).sum() == 10
+    assert Window(4).dense(SIZES)[0, 0].sum(-1).tolist() == [1, 2, 3, 4, 4, 4, 4, 4, 4, 4]
+    assert Window(before=1, after=2).dense(SIZES)[0, 0, 5].nonzero().flatten().tolist() == [4, 5, 6, 7]
+
+
+def test_causal_aligns_to_the_last_key_unless_told() -> None:
+    sizes = Sizes(1, 1, 3, 7)
+    assert Causal().dense(sizes)[0, 0].sum(-1).tolist() == [5, 6, 7]
+    assert Causal(offset=0).dense(sizes)[0, 0].sum(-1).tolist() == [1, 2, 3]
+
+
+def test_operators_follow_boolean_algebra() -> None:
+    masks = [Causal(), Window(before=2, after=1), Prefix(4), Documents(torch.arange(10) // 3), Padding([7, 10])]
+    masks.append(from_bool(attend=torch.rand(2, 3, 10, 10) > 0.5))
+    for a in masks:
+        for b in masks:
+            left, right = a.dense(SIZES), b.dense(SIZES)
+            assert torch.equal((a & b).dense(SIZES), left & right)
+            assert torch.equal((a | b).dense(SIZES), left | right)
+            assert torch.equal((~(a & b)).dense(SIZES), (~a | ~b).dense(SIZES))
+            assert torch.equal((~~a).dense(SIZES), left)
+
+
+@pytest.mark.parametrize("ids", [[0, 0, 1, 1, 0, 2, 2, 0, 1, 1], [5] * 10, list(range(10))], ids=str)
+def test_documents_may_come_back_and_be_of_any_length(ids: list[int]) -> None:
+    mask = Documents(ids)
+    table = torch.tensor(ids)[:, None] == torch.tensor(ids)[None]
+    assert torch.equal(drawn(mask, SIZES)[0, 0], table)
+    assert torch.equal(mask.dense(SIZES)[0, 0], table)
+
+
+def test_too_many_pieces_are_no_regions() -> None:
+    ids = torch.arange(20_000) % 2  # 10,000 stretches of two documents: 10^8 rectangles
+    assert Documents(ids).lower(Sizes(1, 1, 20_000, 20_000)) is None
+
+
+def test_only_masks_without_tensors_are_static() -> None:
+    assert (~Causal() | Window(3) & Prefix([2, 3])).static
+    assert not (Causal() & Padding([3, 4])).static
+    assert not Documents([0, 1]).static
+    assert Causal() & Window(3) == Causal() & Window(3)
+
+
+@pytest.mark.parametrize(
+    ("mask", "text"),
+    [
+        (Full(), "Full()"),
+        (Causal(), "Causal()"),
+        (Causal(offset=2), "Causal(offset=2)"),
+        (Window(8), "Window(8)"),
+        (Window(before=1, after=2), "Window(before=1, after=2)"),
+        (~(Causal() & Prefix(3)) | Full(), "(~(Causal() & Prefix(length=3)) | Full())"),
+        (Padding([3, 1]), "Padding(lengths (3, 1))"),
+        (Documents(torch.zeros(2, 5)), "Documents(ids (2, 5))"),
+    ],
+    ids=str,
+)
+def test_masks_print_as_they_are_written(mask: Mask, text: str) -> None:
+    assert str(mask) == text
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Window(0), r"Window\(0\): the width counts the token itself"),
+        (lambda: Window(3, after=1), r"give the width or before/after, not both"),
+        (lambda: Window(before=-1), r"cannot be negative"),
+        (lambda: Padding(), r"give either lengths .* or keep="),
+        (lambda: Padding(keep=torch.ones(2, 3)), r"keep must be \(batch, keys\) booleans, got \(2, 3\) torch.float32"),
+        (lambda: from_bool(), r"say what True means"),
+        (lambda: from_bool(attend=torch.zeros(3, 3)), r"wants booleans, got torch.float32; .* a Bias, not a mask"),
+        (lambda: from_bool(drop=torch.zeros(3, dtype=torch.bool)), r"wants \(..., queries, keys\), got \(3,\)"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_when_it_is_written(make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (Padding([3, 4, 5]), r"has one number for each of 3 batch rows, the query has 2"),
+        (Padding([3, 11]), r"lengths \(3, 11\) do not lie in 0 ... 10"),
+        (Padding(keep=torch.ones(2, 9, dtype=torch.bool)), r"keep must be \(2, 10\) .* got \(2, 9\)"),
+        (Causal(offset=[1, 2, 3]), r"Causal\(offset=\(1, 2, 3\)\): has one number for each of 3 batch rows"),
+        (Documents(torch.zeros(9)), r"ids must be \(10,\) or \(2, 10\) .* got \(9,\)"),
+        (Documents(torch.zeros(10), torch.zeros(2, 10)), r"ids are 1-D, query_ids 2-D"),
+        (from_bool(attend=torch.ones(5, 1, 10, 10) > 0), r"\(5, 1, 10, 10\) does not broadcast to \(2, 3, 10, 10\)"),
+    ],
+)
+def test_what_does_not_fit_the_attention_is_refused(mask: Mask, message: str) -> None:
+    for wrapped in (mask, mask & Causal(), ~mask, Causal() | mask):
+        with pytest.raises(ShapeError, match=message):
+            wrapped.check(SIZES)
+
+
+def test_more_queries_than_keys_need_their_own_document_ids() -> None:
+    with pytest.raises(ShapeError, match="12 queries cannot be the last of 10 keys; give query_ids"):
+        Documents(torch.zeros(10)).check(Sizes(1, 1, 12, 10))
+
+
+def test_masks_combine_with_masks_only() -> None:
+    with pytest.raises(TypeError, match="masks combine with masks, got Tensor; wrap a boolean tensor"):
+        _ = Causal() & torch.ones(3, 3)  # pyright: ignore[reportOperatorIssue]

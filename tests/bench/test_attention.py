@@ -1,0 +1,62 @@
+"""What `attend` must cost, at a reduced size: `scripts/measure attention` runs the full one."""
+
+import pytest
+import torch
+
+from sightline.attention import Causal, Documents, Window, attend
+from sightline.bench.attention import SLACK, _pairs, forward_and_backward, read_tokens
+from sightline.bench.memory import peak_extra_bytes
+from sightline.bench.timing import race
+
+pytestmark = pytest.mark.timed
+
+
+def kept(contestants: dict, bound, rounds: int = 20, most: int = 5) -> bool:
+    """Whether the best times keep a bound; a slow spell of the machine may pass, a slow call is not cured."""
+    best: dict[str, float] = {}
+    for _ in range(most):
+        with torch.no_grad():
+            found = race(contestants, rounds)
+        best = {name: min(found[name], best.get(name, found[name])) for name in found}
+        if bound(best):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("length", [512, 2048])
+@pytest.mark.parametrize("mask", ["causal", "full", "causal, 2 key heads", "padded batch"])
+def test_attend_costs_no_more_than_torch(mask: str, length: int) -> None:
+    theirs, ours = _pairs(length)[mask]
+    assert kept({"torch": theirs, "ours": ours}, lambda best: best["ours"] <= 1.05 * best["torch"] + SLACK)
+
+
+def test_a_window_and_documents_cost_what_they_score() -> None:
+    tensors = [torch.randn(1, 8, 16_384, 64) for _ in range(3)]
+    documents = Causal() & Documents(torch.arange(16_384) // 1024)
+    contestants = {
+        "causal": lambda: attend(*tensors, mask=Causal()),
+        "window": lambda: attend(*tensors, mask=Window(256)),
+        "documents": lambda: attend(*tensors, mask=documents),
+    }
+    assert kept(
+        contestants,
+        lambda best: best["window"] <= best["causal"] / 10 and best["documents"] <= best["causal"] / 8,
+        rounds=2,
+    )
+
+
+def test_streaming_stays_within_six_times_torch() -> None:
+    theirs, _ = _pairs(2048)["causal"]
+    query, key, value = (torch.randn(1, 8, 2048, 64) for _ in range(3))
+    ours = {"ours": lambda: attend(query, key, value, mask=Causal(), backend="streaming"), "torch": theirs}
+    assert kept(ours, lambda best: best["ours"] <= 6 * best["torch"], rounds=5)
+
+
+@pytest.mark.parametrize("engine", ["fused", "streaming"])
+def test_forward_and_backward_of_32768_tokens_stay_below_150_megabytes(engine: str) -> None:
+    assert peak_extra_bytes(forward_and_backward, 32_768, engine) < 150e6
+
+
+def test_recurrent_linear_attention_takes_constant_memory() -> None:
+    short, long = (peak_extra_bytes(read_tokens, tokens) for tokens in (2_000, 20_000))
+    assert long < short + 8e6  # a tensor of all tokens alone would take 15 MB

@@ -1,0 +1,46 @@
+"""Tables are printed for people and pipes, and written with what it takes to repeat them."""
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from sightline import bench
+from sightline.bench import report
+from sightline.bench.report import Table
+from sightline.errors import SightlineError
+
+
+def example() -> Table:
+    table = Table(title="speed", comparison="ours against theirs", columns=("n", "ratio", "bound kept"))
+    table.add("512", "1.01x", met=True)
+    table.add("1,024", "9.00x", met=False)
+    return table
+
+
+def test_a_missed_bound_is_remembered() -> None:
+    assert example().missed == ["speed: 1,024, 9.00x"]
+    assert example().rows[1][-1] == "NO"
+
+
+def test_a_pipe_gets_tabs_and_a_terminal_a_drawing() -> None:
+    pipe, screen = io.StringIO(), io.StringIO()
+    report.show(example(), Console(file=pipe))
+    report.show(example(), Console(file=screen, force_terminal=True))
+    assert pipe.getvalue().splitlines()[1] == "512\t1.01x\tyes"
+    assert "┃" in screen.getvalue()
+
+
+def test_a_report_says_versions_machine_command_and_table(tmp_path: Path) -> None:
+    report.write(tmp_path / "speed.md", "speed", "sightline bench speed", [example()])
+    text = (tmp_path / "speed.md").read_text()
+    assert f"- torch: {torch.__version__}" in text
+    assert "- command: `sightline bench speed`" in text
+    assert "| 512 | 1.01x | yes |" in text
+
+
+def test_an_unknown_benchmark_is_refused_by_name() -> None:
+    with pytest.raises(SightlineError, match="no benchmark 'speed'; there is: attention"):
+        bench.run("speed")
