@@ -20,14 +20,16 @@ if TYPE_CHECKING:
         attend,
         from_bool,
     )
+    from sightline.matrix import AttentionMatrix, rollout
 
 _HOMES = {
     "sightline.attention": "ALiBi Bias Causal Documents Full Padding Prefix Sinks Softcap Window attend from_bool",
+    "sightline.matrix": "AttentionMatrix rollout",
 }
 
 __all__ = [
-    "ALiBi", "Bias", "Causal", "Documents", "Full", "Padding", "Prefix", "Sinks", "Softcap", "Window", "attend",
-    "from_bool",
+    "ALiBi", "AttentionMatrix", "Bias", "Causal", "Documents", "Full", "Padding", "Prefix", "Sinks", "Softcap",
+    "Window", "attend", "from_bool", "rollout",
 ]  # fmt: skip
 
 

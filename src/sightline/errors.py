@@ -17,5 +17,9 @@ class UnsupportedError(SightlineError, NotImplementedError):
     """A request that the chosen engine cannot answer exactly, and therefore refuses."""
 
 
+class Cancelled(SightlineError):  # noqa: N818 - nothing went wrong: somebody asked for it
+    """Work that was stopped because the caller asked for it."""
+
+
 class MissingExtraError(SightlineError, ImportError):
     """An optional dependency that is needed now and is not installed."""

@@ -59,6 +59,10 @@ class Mask(ABC):
         """Raise ShapeError if the mask's own tensors do not fit this matrix."""
         return  # most masks have none
 
+    def narrow(self, batch: slice, heads: slice) -> Mask:
+        """The mask of these batch rows and heads alone."""
+        return self
+
     def dense(self, sizes: Sizes, device: torch.device | None = None) -> Tensor:
         """The whole matrix of booleans, (batch or 1, heads or 1, queries, keys): for small sizes and for tests."""
         self.check(sizes)
@@ -101,6 +105,9 @@ class _And(Mask):
         self.first.check(sizes)
         self.second.check(sizes)
 
+    def narrow(self, batch: slice, heads: slice) -> Mask:
+        return _And(self.first.narrow(batch, heads), self.second.narrow(batch, heads))
+
     def __repr__(self) -> str:
         return f"({self.first} & {self.second})"
 
@@ -128,6 +135,9 @@ class _Or(Mask):
         self.first.check(sizes)
         self.second.check(sizes)
 
+    def narrow(self, batch: slice, heads: slice) -> Mask:
+        return _Or(self.first.narrow(batch, heads), self.second.narrow(batch, heads))
+
     def __repr__(self) -> str:
         return f"({self.first} | {self.second})"
 
@@ -151,6 +161,9 @@ class _Not(Mask):
 
     def check(self, sizes: Sizes) -> None:
         self.inner.check(sizes)
+
+    def narrow(self, batch: slice, heads: slice) -> Mask:
+        return _Not(self.inner.narrow(batch, heads))
 
     def __repr__(self) -> str:
         return f"~{self.inner}"

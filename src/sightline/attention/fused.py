@@ -17,7 +17,6 @@ from torch import Tensor
 
 from sightline.attention import kernels
 from sightline.attention.first_order import first_order
-from sightline.attention.rule import Rule
 from sightline.attention.tiles import Kind, Tile
 
 
@@ -29,22 +28,30 @@ class Group(NamedTuple):
 
 
 class Work(NamedTuple):
-    """All kernel calls of one attention; `keep` (batch or 1, keys) says which keys are real, if some are not."""
+    """All kernel calls of one attention.
+
+    `bias` (batch or 1, heads or 1, keys) is added to the scores of a key, whatever the query; -inf drops the key.
+    """
 
     groups: tuple[Group, ...]
-    keep: Tensor | None
     scale: float
+    bias: Tensor | None
     alone: Tile | None  # set when one call over all batch rows, queries and keys is the whole work
 
 
-def make_work(rule: Rule, groups: tuple[Group, ...], keep: Tensor | None) -> Work:
-    """The calls for these tiles."""
+def make_work(groups: tuple[Group, ...], queries: int, keys: int, scale: float, bias: Tensor | None = None) -> Work:
+    """The calls for these tiles of a queries x keys matrix."""
     alone = None
-    if keep is None and len(groups) == 1 and groups[0].batch == slice(None) and len(groups[0].tiles) == 1:
+    if bias is None and len(groups) == 1 and groups[0].batch == slice(None) and len(groups[0].tiles) == 1:
         tile = groups[0].tiles[0]
-        whole = tile.times == 1 and tile.height == rule.sizes.queries and tile.width == rule.sizes.keys
+        whole = tile.times == 1 and tile.height == queries and tile.width == keys
         alone = tile if whole and tile.kind is not Kind.DENSE else None
-    return Work(groups, keep, rule.scale, alone)
+    return Work(groups, scale, bias, alone)
+
+
+def bias_of(keep: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 for the keys to keep, (batch or 1, keys), and -inf for the others."""
+    return torch.zeros(keep.shape, dtype=dtype, device=keep.device).masked_fill_(~keep, -math.inf)[:, None]
 
 
 def solve(work: Work, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,11 +104,11 @@ def _forward(query: Tensor, key: Tensor, value: Tensor, work: Work) -> tuple[Ten
             fresh, reached = tile.region.top >= reached, max(reached, tile.last_row)
             for call in _calls(work, group, tile, query):
                 part = call.run(call.rows_of(query), call.columns_of(key), call.columns_of(value), work.scale)
-                _merge(call.rows_of(output), call.rows_of(lse), *part, fresh)
+                merge(call.rows_of(output), call.rows_of(lse), *part, fresh)
     return output.to(query.dtype), lse
 
 
-def _merge(output: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor, fresh: bool) -> None:
+def merge(output: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor, fresh: bool) -> None:
     """Add a partial softmax over other keys to `output` and `lse`, in place; `fresh` rows only take a copy."""
     if fresh:
         output.copy_(part)
@@ -163,7 +170,7 @@ class _Call(NamedTuple):
     tile: Tile
     batch: slice | int  # an int where repetitions of the tile take the place of the batch
     mask: Tensor | None
-    seen: Tensor | None  # (batch, 1, rows): whether a row has a key here; None where all have
+    seen: Tensor | None  # (batch, heads or 1, rows): whether a row has a key here; None where all have
 
     def rows_of(self, tensor: Tensor) -> Tensor:
         return _stretch(tensor, self.batch, self.tile.region.top, self.tile.height, self.tile)
@@ -201,36 +208,37 @@ def _calls(work: Work, group: Group, tile: Tile, query: Tensor) -> Iterator[_Cal
     allowed = _inside(tile, query.device) if tile.kind is Kind.DENSE else None
     rows = range(query.shape[0])[group.batch]
     for batch in [group.batch] if tile.times == 1 else rows:
-        keep = None if work.keep is None else _kept(work.keep, batch, tile)
-        yield _Call(tile, batch, _additive(allowed, keep, query.dtype), _rows_with_keys(tile, allowed, keep))
+        bias = None if work.bias is None else _bias_here(work.bias, batch, tile).to(query.dtype)
+        yield _Call(tile, batch, _additive(allowed, bias, query.dtype), _rows_with_keys(tile, allowed, bias))
 
 
-def _kept(keep: Tensor, batch: slice | int, tile: Tile) -> Tensor:
-    """The real keys among a tile's columns, (batch or 1, 1, 1, columns)."""
-    keep = keep[:, None, :, None]  # as a tensor of one head and width 1
-    where = batch if keep.shape[0] > 1 else (slice(None) if isinstance(batch, slice) else 0)
-    return _stretch(keep, where, tile.region.left, tile.width, tile).transpose(-1, -2)
+def _bias_here(bias: Tensor, batch: slice | int, tile: Tile) -> Tensor:
+    """The bias of a tile's columns, (batch or 1, heads or 1, 1, columns)."""
+    where = batch if bias.shape[0] > 1 else (slice(None) if isinstance(batch, slice) else 0)
+    return _stretch(bias[..., None], where, tile.region.left, tile.width, tile).transpose(-1, -2)
 
 
-def _additive(allowed: Tensor | None, keep: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """0 where a key may be seen and -inf elsewhere, in the query's dtype, as the kernel wants it."""
-    both = allowed if keep is None else keep if allowed is None else allowed & keep
-    if both is None:
+def _additive(allowed: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """What the kernel adds to the scores of a tile: the bias, and -inf outside its region."""
+    if allowed is None:
+        return bias
+    if bias is None:
+        return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, -math.inf)
+    return bias.masked_fill(~allowed, -math.inf)
+
+
+def _rows_with_keys(tile: Tile, allowed: Tensor | None, bias: Tensor | None) -> Tensor | None:
+    """(batch, heads or 1, rows): the rows with a real key in this tile, whose lse alone is right; None if all have."""
+    if bias is None:
         return None
-    return torch.zeros(both.shape, dtype=dtype, device=both.device).masked_fill_(~both, -math.inf)
-
-
-def _rows_with_keys(tile: Tile, allowed: Tensor | None, keep: Tensor | None) -> Tensor | None:
-    """(batch, 1, rows): the rows with a real key in this tile, whose lse alone is right; None if all have one."""
-    if keep is None:
-        return None
+    real = bias > -math.inf
     if allowed is not None:
-        seen = (allowed & keep).any(-1)
+        seen = (allowed & real).any(-1)
     elif tile.kind is Kind.FULL:
-        seen = keep.any(-1).expand(-1, -1, tile.height)
+        seen = real.any(-1).expand(-1, -1, tile.height)
     else:
-        reach = torch.arange(tile.height, device=keep.device).clamp(max=tile.width - 1)
-        seen = keep.cumsum(-1)[..., 0, reach] > 0
+        reach = torch.arange(tile.height, device=bias.device).clamp(max=tile.width - 1)
+        seen = real.cumsum(-1)[..., 0, reach] > 0
     return None if seen.all() else seen
 
 

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from sightline.errors import ShapeError
 MOST_REGIONS = 4096  # a longer list of regions is no longer short: asking the predicate block by block is cheaper
 
 Integers = int | Sequence[int] | Tensor
+Held = TypeVar("Held", bound=int | tuple[int, ...] | None)
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,9 @@ class Causal(_Band):
     def _reach(self) -> tuple[None, int]:
         return None, 0
 
+    def narrow(self, batch: slice, heads: slice) -> Causal:
+        return Causal(_narrowed(self.offset, batch))
+
     def __repr__(self) -> str:
         return "Causal()" if self.offset is None else f"Causal(offset={self.offset})"
 
@@ -123,6 +128,9 @@ class Window(_Band):
     def _reach(self) -> tuple[int, int]:
         return self.before, self.after
 
+    def narrow(self, batch: slice, heads: slice) -> Window:
+        return Window(before=self.before, after=self.after, offset=_narrowed(self.offset, batch))
+
     def __repr__(self) -> str:
         shape = f"before={self.before}, after={self.after}" if self.after else f"{self.before + 1}"
         return f"Window({shape})" if self.offset is None else f"Window({shape}, offset={self.offset})"
@@ -151,6 +159,9 @@ class Prefix(Mask):
     def lower(self, sizes: Sizes) -> Lowered:
         lengths = (self.length,) if isinstance(self.length, int) else self.length
         return Lowered(tuple(_columns(sizes, [(0, min(length, sizes.keys))]) for length in lengths))
+
+    def narrow(self, batch: slice, heads: slice) -> Prefix:
+        return Prefix(_narrowed(self.length, batch))
 
     def check(self, sizes: Sizes) -> None:
         _check_batch(self, self.length, sizes)
@@ -202,6 +213,11 @@ class Documents(Mask):
             raise ShapeError(
                 f"Documents: ids are {self.ids.dim()}-D, query_ids {self.query_ids.dim()}-D; give both alike"
             )
+
+    def narrow(self, batch: slice, heads: slice) -> Documents:
+        if self.ids.dim() == 1:
+            return self
+        return Documents(self.ids[batch], None if self.query_ids is None else self.query_ids[batch])
 
     def _both(self, sizes: Sizes) -> tuple[Tensor, Tensor]:
         last = self.ids[..., sizes.keys - sizes.queries :]
@@ -260,6 +276,12 @@ class Padding(Mask):
                 raise ShapeError(
                     f"Padding: lengths {self.lengths} do not lie in 0 ... {sizes.keys}, the number of keys"
                 )
+
+    def narrow(self, batch: slice, heads: slice) -> Padding:
+        if self.keep is not None:
+            return Padding(keep=self.keep[batch])
+        assert self.lengths is not None
+        return Padding(self.lengths[batch])
 
     @cached_property
     def _runs(self) -> list[list[tuple[int, int]]]:
@@ -320,6 +342,10 @@ class _Dense(Mask):
                 f"from_bool: {tuple(shape)} does not broadcast to {tuple(sizes)} (batch, heads, queries, keys)"
             )
 
+    def narrow(self, batch: slice, heads: slice) -> _Dense:
+        table = self.attend[(None,) * (4 - self.attend.dim())]
+        return _Dense(table[batch if table.shape[0] > 1 else slice(None), heads if table.shape[1] > 1 else slice(None)])
+
     def __repr__(self) -> str:
         return f"from_bool(attend={tuple(self.attend.shape)})"
 
@@ -347,6 +373,11 @@ def _integers(value: Integers | None) -> int | tuple[int, ...] | None:
     listed = value.reshape(-1).tolist() if isinstance(value, Tensor) else value
     numbers = tuple(int(number) for number in listed)
     return numbers[0] if isinstance(value, Tensor) and value.dim() == 0 else numbers
+
+
+def _narrowed(value: Held, batch: slice) -> Held:
+    """One number stays; of one per batch row, those of these rows."""
+    return value[batch] if isinstance(value, tuple) and len(value) > 1 else value  # pyright: ignore[reportReturnType]
 
 
 def _stacked(value: int | tuple[int, ...], dimensions: int, device: torch.device) -> int | Tensor:

@@ -128,9 +128,10 @@ def make_plan(rule: Rule, backend: str = "auto") -> Plan:
     if backend == "streaming" or obstacle is not None or lowered is None:
         why = "asked for by name" if backend == "streaming" else f"{obstacle}; streaming is exact in O(n) memory"
         return Plan(why=why, rule=rule, walk=_walk(rule, lowered))
-    groups = tuple(fused.Group(batch, cut(regions)) for batch, regions in _groups(lowered))
+    groups = tuple(fused.Group(batch, cut(regions)) for batch, regions in row_groups(lowered))
     why = "the scores are plain and the mask is a short list of rectangles, so the fused kernel is exact"
-    return Plan(why=why, rule=rule, work=fused.make_work(rule, groups, lowered.keep))
+    bias = None if lowered.keep is None else fused.bias_of(lowered.keep, rule.precise)
+    return Plan(why=why, rule=rule, work=fused.make_work(groups, rule.sizes.queries, rule.sizes.keys, rule.scale, bias))
 
 
 def _obstacle(rule: Rule, lowered: Lowered | None) -> str | None:
@@ -146,7 +147,7 @@ def _obstacle(rule: Rule, lowered: Lowered | None) -> str | None:
     return None
 
 
-def _groups(lowered: Lowered) -> list[tuple[slice, tuple[Region, ...]]]:
+def row_groups(lowered: Lowered) -> list[tuple[slice, tuple[Region, ...]]]:
     """Neighbouring batch rows with the same regions, together."""
     if len(set(lowered.regions)) == 1:
         return [(slice(None), lowered.regions[0])]
@@ -165,7 +166,7 @@ def _walk(rule: Rule, lowered: Lowered | None) -> streaming.Walk:
     rows = BLOCK_CELLS // (columns * max(sizes.batch * sizes.heads, 1)) // FEWEST_BLOCK_ROWS * FEWEST_BLOCK_ROWS
     rows = min(max(rows, FEWEST_BLOCK_ROWS), MOST_BLOCK_ROWS, max(sizes.queries, 1))
     everything = Lowered((band(sizes.queries, sizes.keys, None, None),))
-    groups = tuple(streaming.Group(batch, regions) for batch, regions in _groups(lowered or everything))
+    groups = tuple(streaming.Group(batch, regions) for batch, regions in row_groups(lowered or everything))
     exact = lowered is not None and lowered.keep is None
     return streaming.Walk(groups, exact, rows, columns)
 

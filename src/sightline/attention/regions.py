@@ -91,6 +91,39 @@ def complement(regions: Iterable[Region], rows: int, columns: int) -> tuple[Regi
     return difference(_tightened([rectangle(0, rows, 0, columns)]), regions)
 
 
+def rows_between(regions: Iterable[Region], start: int, stop: int) -> tuple[Region, ...]:
+    """The cells of rows [start, stop), with rows counted from `start`."""
+    strips = (region._replace(top=max(region.top, start), bottom=min(region.bottom, stop)) for region in regions)
+    return tuple(
+        Region(r.top - start, r.bottom - start, r.left, r.right, r.lowest + start, r.highest + start)
+        for r in _tightened(strips)
+    )
+
+
+def columns_between(regions: Iterable[Region], start: int, stop: int) -> tuple[Region, ...]:
+    """The cells of columns [start, stop), with columns counted from `start`."""
+    strips = (region._replace(left=max(region.left, start), right=min(region.right, stop)) for region in regions)
+    return tuple(
+        Region(r.top, r.bottom, r.left - start, r.right - start, r.lowest - start, r.highest - start)
+        for r in _tightened(strips)
+    )
+
+
+def mirrored(regions: Iterable[Region], rows: int, columns: int) -> tuple[Region, ...]:
+    """The cells of a rows x columns matrix mirrored in its other diagonal: (i, j) comes to (columns-1-j, rows-1-i).
+
+    That is the transpose with both sequences reversed. A causal triangle stays one.
+
+    >>> mirrored(band(3, 3, None, 0), 3, 3) == band(3, 3, None, 0)
+    True
+    """
+    turn = rows - columns
+    return tuple(
+        Region(columns - r.right, columns - r.left, rows - r.bottom, rows - r.top, r.lowest + turn, r.highest + turn)
+        for r in regions
+    )
+
+
 def area(regions: Iterable[Region]) -> int:
     """How many cells a disjoint set holds."""
     return sum(region.area for region in regions)

@@ -79,6 +79,10 @@ class Step(Score):
         """The gradient before the change, which a sum passes on; that of the parameter is added to `into`."""
         return gradient
 
+    def narrow(self, batch: slice, heads: slice) -> Step:
+        """The step of these batch rows and heads alone."""
+        return self
+
     def check(self, sizes: Sizes) -> None:
         """Raise ShapeError if the step's own tensors do not fit this matrix."""
         return  # some steps have none
@@ -141,6 +145,9 @@ class ALiBi(Step):
         if into is not None:
             into -= (gradient * self._distance(gradient, cells)).transpose(0, 1).flatten(1).sum(1)
         return gradient
+
+    def narrow(self, batch: slice, heads: slice) -> ALiBi:
+        return ALiBi(self.slopes[heads], offset=self.offset)
 
     def check(self, sizes: Sizes) -> None:
         if tuple(self.slopes.shape) != (sizes.heads,):
@@ -205,6 +212,10 @@ class Bias(Step):
             flat.index_add_(2, target, reduced)
         return gradient
 
+    def narrow(self, batch: slice, heads: slice) -> Bias:
+        table = self._four()
+        return Bias(table[batch if table.shape[0] > 1 else slice(None), heads if table.shape[1] > 1 else slice(None)])
+
     def check(self, sizes: Sizes) -> None:
         shape = self.values.shape
         if len(shape) > 4 or any(got not in (1, want) for got, want in zip(shape[::-1], sizes[::-1], strict=False)):
@@ -249,6 +260,9 @@ class _RelativeBias(Step):
             into.index_add_(0, self._buckets(cells).flatten(), by_cell.mT.to(into.dtype))
         return gradient
 
+    def narrow(self, batch: slice, heads: slice) -> _RelativeBias:
+        return _RelativeBias(self.table[:, heads], self.bidirectional, self.max_distance, self.offset)
+
     def check(self, sizes: Sizes) -> None:
         if self.table.dim() != 2 or self.table.shape[1] != sizes.heads:
             raise ShapeError(f"Bias.t5: wants a (buckets, {sizes.heads} heads) table, got {tuple(self.table.shape)}")
@@ -289,6 +303,10 @@ class Sinks(Score):
         """Raise ShapeError unless there is one logit a head."""
         if tuple(self.logits.shape) != (sizes.heads,):
             raise ShapeError(f"Sinks: wants one logit for each of {sizes.heads} heads, got {tuple(self.logits.shape)}")
+
+    def narrow(self, heads: slice) -> Sinks:
+        """The sinks of these heads alone."""
+        return Sinks(self.logits[heads])
 
     def absorb(self, output: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
         """Output and lse once the sinks have taken their share; a row without keys stays 0 and -inf."""

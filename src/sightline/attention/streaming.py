@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sightline.attention.blocks import Columns, Rows, walk
+from sightline.attention.cells import allowed, block_scores, gathered, ungathered
 from sightline.attention.first_order import Gradients, first_order
 from sightline.attention.regions import Region
 from sightline.attention.rule import Rule
@@ -28,12 +29,16 @@ class Group(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """The blocks of one attention; `exact` when the regions are the whole mask, and not only a bound on it."""
+    """The blocks of one attention; `exact` when the regions are the whole mask, and not only a bound on it.
+
+    Regions count rows from the first one of the query that is given, which is row `first_row` of the matrix.
+    """
 
     groups: tuple[Group, ...]
     exact: bool
     block_rows: int
     block_columns: int
+    first_row: int = 0
 
 
 def solve(rule: Rule, path: Walk, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,7 +84,7 @@ class _Row(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """The scores of one block: after each step, and in the end masked."""
+    """The scores of one block: before and after each step, and in the end masked."""
 
     cells: Cells
     stages: list[Tensor]
@@ -107,7 +112,7 @@ class _Walker:
         return output, lse
 
     def _forward_rows(self, batch: slice, rows: Rows) -> tuple[Tensor, Tensor]:
-        query = self._rows(self.query, batch, rows) * self.rule.scale
+        query = self._rows(self.query, batch, rows)
         peak = query.new_full((*query.shape[:-1], 1), -math.inf)
         total = torch.zeros_like(peak)
         summed = query.new_zeros(*query.shape[:-1], self.value.shape[-1])
@@ -122,7 +127,7 @@ class _Walker:
             total = total.mul_(fade).add_(weights.sum(-1, keepdim=True))
             weights = self._dropped(weights, batch, rows, columns)
             value = self._columns(self.value, batch, columns)
-            summed = summed.mul_(fade).add_(self._spread(self._gathered(weights) @ value))
+            summed = summed.mul_(fade).add_(ungathered(gathered(weights, self.rule) @ value, self.rule))
             peak = higher
         output = summed / total.masked_fill(total == 0.0, 1.0)
         return output, (peak.masked_fill(total == 0.0, 0.0) + total.log()).squeeze(-1)
@@ -159,8 +164,7 @@ class _Walker:
 
     def _backward_rows(self, row: _Row, sums: list[Tensor | None]) -> None:
         query_sum, key_sum, value_sum, *parameter_sums = sums
-        query = self._rows(self.query, row.batch, row.rows) * self.rule.scale
-        above = self._gathered(row.above)
+        rule, query, above = self.rule, self._rows(self.query, row.batch, row.rows), gathered(row.above, self.rule)
         for columns in row.rows.columns:
             block = self._block(query, row.batch, row.rows, columns)
             if block is None:
@@ -170,43 +174,38 @@ class _Walker:
             weights = block.scores.sub_(row.lse).exp_()
             kept = self._dropped(weights, row.batch, row.rows, columns)
             if value_sum is not None:
-                value_sum[row.batch, :, columns.left : columns.right] += self._gathered(kept).mT @ above
-            change = self._dropped(self._spread(above @ value.mT), row.batch, row.rows, columns)
+                value_sum[row.batch, :, columns.left : columns.right] += gathered(kept, rule).mT @ above
+            change = self._dropped(ungathered(above @ value.mT, rule), row.batch, row.rows, columns)
             change = change.sub_(row.centre).mul_(weights)
-            for at in reversed(range(len(self.rule.steps))):
-                change = self.rule.steps[at].pull(change, block.stages[at], block.cells, parameter_sums[at])
-            change = self._gathered(change)
+            for at in reversed(range(len(rule.steps))):
+                change = rule.steps[at].pull(change, block.stages[at + 1], block.cells, parameter_sums[at])
+            change = gathered(change * rule.scale, rule)
             if query_sum is not None:
-                target = query_sum[row.batch, :, row.rows.top : row.rows.bottom]
-                target += self._spread(change @ key).mul_(self.rule.scale)
+                query_sum[row.batch, :, row.rows.top : row.rows.bottom] += ungathered(change @ key, rule)
             if key_sum is not None:
-                key_sum[row.batch, :, columns.left : columns.right] += change.mT @ self._gathered(query)
+                key_sum[row.batch, :, columns.left : columns.right] += change.mT @ gathered(query, rule)
 
     def _block(self, query: Tensor, batch: slice, rows: Rows, columns: Columns) -> _Block | None:
         """The scores of one block, masked; None when the mask leaves nothing of it."""
-        device = query.device
+        start, device = self.path.first_row, query.device
         cells = Cells(
-            torch.arange(rows.top, rows.bottom, device=device)[:, None],
+            torch.arange(start + rows.top, start + rows.bottom, device=device)[:, None],
             torch.arange(columns.left, columns.right, device=device)[None, :],
             self.rule.sizes,
             batch,
         )
         forbidden = None
         if not (columns.whole and self.path.exact):
-            allowed = self.rule.mask.allows(cells.query, cells.key, self.rule.sizes)
-            allowed = allowed[batch] if allowed.dim() == 4 and allowed.shape[0] > 1 else allowed
-            if not allowed.any():
+            seen = allowed(self.rule, cells)
+            if not seen.any():
                 return None
-            forbidden = ~allowed
-        scores = self._spread(self._gathered(query) @ self._columns(self.key, batch, columns).mT)
-        stages = []
-        for step in self.rule.steps:
-            scores = step.apply(scores, cells)
-            stages.append(scores)
+            forbidden = ~seen
+        stages = block_scores(self.rule, query, self._columns(self.key, batch, columns), cells)
+        scores = stages[-1]
+        if self.rule.steps:
+            scores = scores.clone()  # the caller works in place, and a step's result is needed for its derivative
         if forbidden is not None:
-            scores = scores.masked_fill(forbidden, -math.inf) if stages else scores.masked_fill_(forbidden, -math.inf)
-        elif stages:
-            scores = scores.clone()  # the caller works in place, and the last stage is needed for its derivative
+            scores.masked_fill_(forbidden, -math.inf)
         return _Block(cells, stages, scores)
 
     def _dropped(self, weights: Tensor, batch: slice, rows: Rows, columns: Columns) -> Tensor:
@@ -223,15 +222,3 @@ class _Walker:
 
     def _columns(self, tensor: Tensor, batch: slice, columns: Columns) -> Tensor:
         return tensor[batch, :, columns.left : columns.right].to(self.precise)
-
-    def _gathered(self, tensor: Tensor) -> Tensor:
-        """(batch, heads, rows, x) as (batch, key heads, rows of all heads of the group, x), to meet its key head."""
-        batch, heads, rows, width = tensor.shape
-        key_heads = self.rule.key_heads
-        return tensor if heads == key_heads else tensor.reshape(batch, key_heads, heads // key_heads * rows, width)
-
-    def _spread(self, tensor: Tensor) -> Tensor:
-        """The inverse of `_gathered`."""
-        batch, key_heads, rows, width = tensor.shape
-        heads = self.query.shape[1]
-        return tensor if heads == key_heads else tensor.reshape(batch, heads, rows * key_heads // heads, width)

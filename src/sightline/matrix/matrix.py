@@ -1,0 +1,312 @@
+"""`AttentionMatrix`: the n x n matrix of attention weights, to be read and reduced, and never built.
+
+It holds query, key and, once asked, the row normalisers. Indexing addresses the last two axes; leading axes (batch,
+head) are taken by `.batch(b)` and `.head(h)`, and stand first in every result. Results are fp32 (fp64 for fp64).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sightline.attention.algebra import Mask
+from sightline.attention.masks import Full
+from sightline.attention.rule import in_four, make_rule, sign
+from sightline.attention.scores import Score
+from sightline.errors import ShapeError
+from sightline.matrix import pooling, statistics
+from sightline.matrix.held import Held
+from sightline.matrix.indexing import Index, choose
+from sightline.matrix.sampling import Sample, sample
+from sightline.matrix.schedule import Schedule
+from sightline.matrix.scored import Scored
+from sightline.matrix.views import Merged, Readable, Weighted, writing_norms
+
+
+class Distance(NamedTuple):
+    """How far back each row looks: the mean, and the standard deviation around it, in tokens."""
+
+    mean: Tensor
+    spread: Tensor
+
+
+class TopKeys(NamedTuple):
+    """The largest weights of each row and their keys; 0 and -1 where a row sees fewer."""
+
+    weights: Tensor
+    keys: Tensor
+
+
+class AttentionMatrix(Readable):
+    """softmax(scale * query @ key^T over the keys that the mask allows), in O(n) memory.
+
+    query (..., heads, queries, dim) and key (..., key heads, keys, dim); `value` (..., key heads, keys, value dim) is
+    only kept for `weighted`.
+
+    >>> matrix = AttentionMatrix(torch.eye(4), torch.eye(4), scale=1.0)
+    >>> matrix
+    AttentionMatrix(4 x 4, holds 128 bytes, dense 64 bytes)
+    >>> matrix[0, :2]
+    tensor([0.4754, 0.1749])
+    """
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        *,
+        mask: Mask = Full(),
+        scale: float | None = None,
+        score: Score | None = None,
+        value: Tensor | None = None,
+    ) -> None:
+        rule = make_rule(sign(query, key, key), mask=mask, scale=scale, score=score, dropout=0.0)
+        if value is not None and value.shape[:-1] != key.shape[:-1]:
+            raise ShapeError(f"AttentionMatrix: value {tuple(value.shape)} does not go with key {tuple(key.shape)}")
+        self._source: Scored | Held = Scored(rule, in_four(query.detach()), in_four(key.detach()))
+        self._value = None if value is None else in_four(value.detach())
+        self._axes, self._leading = _axes_of(query), tuple(query.shape[:-2])
+        self._schedule = Schedule()
+
+    @classmethod
+    def from_dense(cls, weights: Tensor) -> AttentionMatrix:
+        """A matrix from weights (..., queries, keys) that are already there; no softmax is taken."""
+        if weights.dim() < 2 or not weights.is_floating_point():
+            raise ShapeError(
+                f"from_dense: wants weights (..., queries, keys), got {tuple(weights.shape)} {weights.dtype}"
+            )
+        matrix = cls.__new__(cls)
+        matrix._source = Held(in_four(weights.detach()))
+        matrix._axes, matrix._leading = _axes_of(weights), tuple(weights.shape[:-2])
+        matrix._value, matrix._schedule = None, Schedule()
+        return matrix
+
+    @property
+    def shape(self) -> torch.Size:
+        """(..., queries, keys)."""
+        return torch.Size((*self._leading, *self._source.sizes[2:]))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of all results: fp32, or fp64 for fp64."""
+        return self._source.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where query and key are, and results will be."""
+        return self._source.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held: query, key, and what has been computed for good."""
+        return self._source.nbytes
+
+    @property
+    def dense_nbytes(self) -> int:
+        """Bytes that the dense matrix would take."""
+        return math.prod(self.shape) * self._source.dtype.itemsize
+
+    def __repr__(self) -> str:
+        lines = " x ".join(f"{size:,}" for size in self.shape[-2:])
+        leading = f", leading {self._leading}" if self._leading else ""
+        return (
+            f"AttentionMatrix({lines}{leading}, holds {size_text(self.nbytes)}, dense {size_text(self.dense_nbytes)})"
+        )
+
+    def batch(self, index: int) -> AttentionMatrix:
+        """One batch row; its axis goes away."""
+        return self._narrowed("batch", index)
+
+    def head(self, index: int) -> AttentionMatrix:
+        """One head; its axis goes away."""
+        return self._narrowed("head", index)
+
+    def _narrowed(self, axis: str, index: int) -> AttentionMatrix:
+        if axis not in self._axes:
+            raise ShapeError(f"{axis}({index}): this matrix has the leading axes {self._axes}, none of them a {axis}")
+        at = self._axes.index(axis)
+        count = self._leading[at]
+        if not -count <= index < count:
+            raise IndexError(f"{axis}({index}): there are {count} of them")
+        one = slice(index % count, index % count + 1)
+        batch, heads = slice(0, self._source.sizes.batch), slice(0, self._source.sizes.heads)
+        batch, heads = (one, heads) if axis == "batch" else (batch, one)
+        narrowed = copy(self)
+        narrowed._source = self._source.narrow(batch, heads)
+        narrowed._value = None if self._value is None else self._narrowed_value(batch, heads)
+        narrowed._axes = self._axes[:at] + self._axes[at + 1 :]
+        narrowed._leading = self._leading[:at] + self._leading[at + 1 :]
+        return narrowed
+
+    def _narrowed_value(self, batch: slice, heads: slice) -> Tensor:
+        assert self._value is not None
+        group = self._source.sizes.heads // self._value.shape[1]
+        return self._value[batch, heads.start // group : (heads.stop - 1) // group + 1]
+
+    def planned(
+        self,
+        *,
+        budget: int | None = None,
+        progress: Callable[[float], object] | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> AttentionMatrix:
+        """The same matrix with work cut to a memory budget in bytes, with progress (0 ... 1) and a way to stop.
+
+        `cancelled` is asked between steps, several times a second; when it says True, `Cancelled` is raised.
+        """
+        planned = copy(self)
+        planned._schedule = replace(
+            self._schedule,
+            budget=self._schedule.budget if budget is None else budget,
+            progress=progress or self._schedule.progress,
+            cancelled=cancelled or self._schedule.cancelled,
+        )
+        return planned
+
+    def at(self, rows: Index, columns: Index) -> Tensor:
+        """The weights of scattered cells (rows[p], columns[p]), (..., pairs)."""
+        device, (queries, keys) = self._source.device, self.shape[-2:]
+        first = choose(rows, queries, device, "rows").positions
+        second = choose(columns, keys, device, "columns").positions
+        if len(first) != len(second):
+            raise ShapeError(f"at: wants as many rows as columns, got {len(first)} and {len(second)}")
+        return self._shaped(self._source.pairs(first, second))
+
+    def diagonal(self, offset: int = 0) -> Tensor:
+        """The weights A[i, i + offset], as torch.diagonal has them; -1 is the previous token."""
+        queries, keys = self.shape[-2:]
+        rows = torch.arange(max(0, -offset), max(min(queries, keys - offset), max(0, -offset)))
+        return self.at(rows, rows + offset)
+
+    def band(self, width: int) -> Tensor:
+        """The weights on the `width` keys up to the query's position, (..., queries, width); 0 where there is none."""
+        queries, keys = self.shape[-2:]
+        rows = torch.arange(queries)[:, None].expand(-1, width)
+        columns = rows + keys - queries - width + 1 + torch.arange(width)
+        outside = (columns < 0) | (columns >= keys)
+        found = self.at(rows.flatten(), columns.clamp(0, max(keys - 1, 0)).flatten())
+        return found.reshape(*self._leading, queries, width).masked_fill(outside.to(found.device), 0.0)
+
+    @property
+    def lse(self) -> Tensor:
+        """The row normalisers, (..., queries): natural logarithms, -inf for rows without keys."""
+        if isinstance(self._source, Held):
+            raise ShapeError("lse: a matrix made from_dense has weights and no scores, so it has no normalisers")
+        return self._shaped(self._source.lse(self._schedule))
+
+    def entropy(self, *, exact: bool = False) -> Tensor:
+        """The Shannon entropy of each row in nats, (..., queries).
+
+        On the fused road it is the difference of two numbers of the size of lse and off by about eps times that;
+        `exact` sums it up block by block.
+        """
+        return self._shaped(statistics.entropy(self._source, self._schedule, exact=exact))
+
+    def renyi(self, order: float = 2.0) -> Tensor:
+        """The Rényi entropy of each row, log(sum of weights^order) / (1 - order); 0 for rows without keys."""
+        if order <= 0 or order == 1:
+            raise ValueError(f"renyi({order}): the order is positive and not 1, where it becomes entropy()")
+        found = self._shaped(statistics.collision(self._source, self._schedule, order)) / (1 - order)
+        return found.masked_fill(found.isinf(), 0.0)
+
+    def effective_keys(self) -> Tensor:
+        """How many keys each row spreads over, 1 / sum of weights^2; 0 for rows without keys."""
+        found = self._shaped(statistics.collision(self._source, self._schedule, 2.0))
+        return torch.exp(-found).masked_fill(found == -math.inf, 0.0)
+
+    def received(self) -> Tensor:
+        """What each key receives from all queries together, (..., keys)."""
+        return self._shaped(statistics.received(self._source, self._schedule))
+
+    def mass(self, where: Index) -> Tensor:
+        """The weight of each row on a set of keys, given by their positions or a boolean for each, (..., queries)."""
+        keys = self.shape[-1]
+        inside = torch.zeros(keys, dtype=self._source.dtype, device=self._source.device)
+        inside[choose(where, keys, self._source.device, "columns").positions] = 1.0
+        return self @ inside
+
+    def distance(self) -> Distance:
+        """How far back each row looks; a query stands at the end of the keys where there are fewer queries."""
+        mean, spread = statistics.distance(self._source, self._schedule, self.shape[-1] - self.shape[-2])
+        return Distance(self._shaped(mean), self._shaped(spread))
+
+    def topk(self, count: int) -> TopKeys:
+        """The strongest keys of each row, (..., queries, count), largest first."""
+        weights, keys = statistics.topk(self._source, count, self._schedule)
+        return TopKeys(self._shaped(weights), self._shaped(keys))
+
+    def max(self) -> Tensor:
+        """The largest weight of each row, (..., queries)."""
+        return self.topk(1).weights.squeeze(-1)
+
+    def visible(self, rows: int, columns: int) -> Tensor:
+        """How many cells of each bin of `pooled` the mask allows, (..., rows, columns)."""
+        return self._shaped(pooling.visible(self._source, *self._edges(rows, columns), self._schedule))
+
+    def sample(self, rows: int, columns: int, *, each: int = 4) -> Sample:
+        """An estimate of `pooled(rows, columns)` from `each` rows of every bin of rows, with its standard error."""
+        found = sample(self._source, *self._edges(rows, columns), each, self._schedule)
+        return Sample(*(self._shaped(part) for part in found))
+
+    def weighted(self, output: Tensor | None = None) -> Weighted:
+        """Weights times the length of what each key would write: the norm of its value, through `output` if given.
+
+        `output` is the output projection of each head, (heads, value dim, model dim).
+        """
+        if self._value is None:
+            raise ShapeError("weighted: this matrix was made without value=, so what keys write is not known")
+        return Weighted(self, writing_norms(self._value, output, self._source.sizes.heads))
+
+    def merged(self, spans: Sequence[tuple[int, int]], key_spans: Sequence[tuple[int, int]] | None = None) -> Merged:
+        """Tokens merged into words, given as (start, stop) spans: mean over a word's queries, sum over its keys."""
+        return Merged(self, spans, spans if key_spans is None else key_spans)
+
+    def _edges(self, rows: int, columns: int) -> tuple[list[int], list[int]]:
+        queries, keys = self.shape[-2:]
+        return pooling.even_edges(queries, rows), pooling.even_edges(keys, columns)
+
+    def _pooled(self, rows: int, columns: int, how: str) -> Tensor:
+        return pooling.pool(self._source, *self._edges(rows, columns), how, self._schedule)
+
+    def _block(self, rows: Tensor, columns: Tensor) -> Tensor:
+        return self._source.log_weights(rows, columns).exp()
+
+    def _times(self, values: Tensor) -> Tensor:
+        return statistics.times(self._source, self._shared(values), self._schedule)
+
+    def _transposed_times(self, values: Tensor) -> Tensor:
+        return statistics.transposed_times(self._source, values, self._schedule)
+
+    def _shared(self, values: Tensor) -> Tensor:
+        """Values that are the same for all heads, as few times as the keys need them."""
+        if isinstance(self._source, Held) or values.stride(1) or values.shape[1] == 1:
+            return values
+        return values[:, : self._source.rule.key_heads]
+
+
+def _axes_of(tensor: Tensor) -> tuple[str, ...]:
+    """The names of the axes before the last two."""
+    if tensor.dim() > 4:
+        raise ShapeError(
+            f"AttentionMatrix: takes (batch, head, ...) and no more leading axes, got {tuple(tensor.shape)}"
+        )
+    return ("batch", "head")[4 - tensor.dim() :]
+
+
+def size_text(count: float) -> str:
+    """Bytes in words.
+
+    >>> size_text(4_194_304)
+    '4.2 MB'
+    """
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            return f"{count:,.0f} {unit}" if unit == "bytes" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError("TB ends the list")

@@ -1,0 +1,83 @@
+"""Every operation of AttentionMatrix as the obvious line over dense weights.
+
+In: weights (..., queries, keys) and the booleans that the mask allows. This is the definition that tests hold the
+others to; it imports nothing of the package. Memory: O(n^2), many times over.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+
+def entropy(weights: Tensor) -> Tensor:
+    """-sum p log p of each row."""
+    return -torch.special.xlogy(weights, weights).sum(-1)
+
+
+def renyi(weights: Tensor, order: float) -> Tensor:
+    """log(sum p^order) / (1 - order) of each row, 0 for empty rows."""
+    total = weights.pow(order).sum(-1)
+    return torch.where(total > 0, total.log() / (1 - order), 0.0)
+
+
+def effective_keys(weights: Tensor) -> Tensor:
+    """1 / sum p^2 of each row, 0 for empty rows."""
+    total = weights.square().sum(-1)
+    return torch.where(total > 0, 1 / total, 0.0)
+
+
+def received(weights: Tensor) -> Tensor:
+    """The sum of each column."""
+    return weights.sum(-2)
+
+
+def distance(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of query position - key position, 0 for empty rows."""
+    queries, keys = weights.shape[-2:]
+    away = (torch.arange(queries)[:, None] + keys - queries - torch.arange(keys)).to(weights)
+    share = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+    mean = (share * away).sum(-1)
+    return mean, (share * (away - mean[..., None]).square()).sum(-1).sqrt()
+
+
+def band(weights: Tensor, width: int) -> Tensor:
+    """The weights on the keys that end at the query's own position."""
+    queries, keys = weights.shape[-2:]
+    columns = torch.arange(queries)[:, None] + keys - queries - width + 1 + torch.arange(width)
+    inside = (columns >= 0) & (columns < keys)
+    rows = torch.arange(queries)[:, None].expand_as(columns)
+    return weights[..., rows, columns.clamp(0, keys - 1)] * inside
+
+
+def pooled(weights: Tensor, allowed: Tensor, rows: list[int], columns: list[int], how: str) -> Tensor:
+    """Bins with these edges: mean over allowed cells, mass, or maximum."""
+    picture = []
+    for top, bottom in pairwise(rows):
+        for left, right in pairwise(columns):
+            block, seen = weights[..., top:bottom, left:right], allowed[..., top:bottom, left:right]
+            if how == "max":
+                picture.append(block.amax((-1, -2)))
+            elif how == "density":
+                picture.append(block.sum((-1, -2)) / seen.sum((-1, -2)).clamp(min=1))
+            else:
+                seeing = allowed[..., top:bottom, :].any(-1).sum(-1).clamp(min=1)
+                picture.append(block.sum((-1, -2)) / seeing)
+    return torch.stack(picture, -1).unflatten(-1, (len(rows) - 1, len(columns) - 1))
+
+
+def merged(weights: Tensor, spans: list[tuple[int, int]]) -> Tensor:
+    """Mean over the queries of a word, sum over its keys."""
+    rows = torch.stack([weights[..., start:stop, :].mean(-2) for start, stop in spans], -2)
+    return torch.stack([rows[..., start:stop].sum(-1) for start, stop in spans], -1)
+
+
+def rollout(layers: list[Tensor], token: int, residual: float = 0.5) -> Tensor:
+    """The row of a token in the product of (residual * I + (1 - residual) * mean over heads), last layer first."""
+    keys = layers[0].shape[-1]
+    product = torch.eye(keys, dtype=layers[0].dtype)
+    for weights in layers:
+        product = (residual * torch.eye(keys, dtype=weights.dtype) + (1 - residual) * weights.mean(-3)) @ product
+    return product[..., token, :]

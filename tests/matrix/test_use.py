@@ -1,0 +1,186 @@
+"""AttentionMatrix in use: how it prints, what it refuses, budgets, progress and cancellation."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sightline.attention import Causal, Softcap
+from sightline.errors import Cancelled, ShapeError
+from sightline.matrix import AttentionMatrix, rollout
+
+
+def matrix(*shape: int, **options) -> AttentionMatrix:
+    generator = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(*shape, generator=generator) for _ in range(2))
+    return AttentionMatrix(query, key, mask=Causal(), **options)
+
+
+def test_it_says_what_it_holds_and_what_dense_would_take() -> None:
+    assert repr(matrix(8192, 64)) == "AttentionMatrix(8,192 x 8,192, holds 4.2 MB, dense 268 MB)"
+    many = matrix(2, 3, 100, 8)
+    assert repr(many) == "AttentionMatrix(100 x 100, leading (2, 3), holds 38.4 kB, dense 240 kB)"
+    _ = many.lse
+    assert "holds 40.8 kB" in repr(many)
+
+
+def test_shapes_follow_the_leading_axes() -> None:
+    whole = matrix(2, 3, 20, 8)
+    assert whole.shape == (2, 3, 20, 20)
+    assert whole.head(1).shape == (2, 20, 20)
+    assert whole.batch(1).shape == (3, 20, 20)
+    assert whole.batch(1).head(-1).shape == whole.head(-1).batch(1).shape == (20, 20)
+    assert whole[2].shape == (2, 3, 20)
+    assert whole[2, 3].shape == (2, 3)
+    assert whole[[1, 2], :4].shape == (2, 3, 2, 4)
+    assert whole[::-1, torch.arange(20) > 17].shape == (2, 3, 20, 2)
+    assert torch.equal(whole[::-1], whole[:].flip(-2))
+    assert matrix(20, 8)[3, 2].shape == ()
+
+
+def test_normalisers_are_kept_and_shared_with_heads() -> None:
+    whole = matrix(1, 3, 50, 8)
+    first = whole.lse
+    assert whole.lse.data_ptr() == first.data_ptr()
+    torch.testing.assert_close(whole.head(2).lse, first[:, 2])
+
+
+def test_a_block_alone_does_not_compute_all_normalisers() -> None:
+    whole = matrix(1, 1, 50, 8)
+    torch.testing.assert_close(whole[10:20], matrix(1, 1, 50, 8).to_dense()[..., 10:20, :])
+    assert "holds 3.2 kB" in repr(whole)
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "message"),
+    [
+        (lambda a: a[1, 2, 3], ShapeError, r"takes rows and columns, got 3 indices; leading axes are taken by .batch"),
+        (lambda a: a[20], IndexError, r"rows lie in 0 ... 19, got 20"),
+        (lambda a: a[:, [0, -21]], IndexError, r"columns lie in 0 ... 19, got -21"),
+        (lambda a: a[torch.ones(3) > 0], ShapeError, r"booleans for rows must have 20 entries"),
+        (lambda a: a[[[0, 1]]], ShapeError, r"an int, a slice or a list of ints"),
+        (lambda a: a @ torch.ones(19), ShapeError, r"wants \(20,\) or \(..., 20, width\), got \(19,\)"),
+        (lambda a: a @ torch.ones(5, 20, 2), ShapeError, r"leading axes \(5,\) differ from the matrix's \(2, 3\)"),
+        (lambda a: a.head(3), IndexError, r"head\(3\): there are 3 of them"),
+        (lambda a: a.head(0).head(0), ShapeError, r"none of them a head"),
+        (lambda a: a.batch(0).batch(0), ShapeError, r"none of them a batch"),
+        (lambda a: a.renyi(1.0), ValueError, r"not 1, where it becomes entropy"),
+        (lambda a: a.topk(21), ValueError, r"between 1 and 20 keys"),
+        (lambda a: a.pooled(21, 5), ValueError, r"make between 1 and 20 bins, asked for 21"),
+        (lambda a: a.pooled(5, 5, "mean"), ValueError, r"one of density, mass, max; got 'mean'"),
+        (lambda a: a.T.pooled(5, 5, "mass"), ShapeError, r"columns of weights have no mass to keep"),
+        (lambda a: a.T.entropy(), AttributeError, r"A.T.entropy: the rows of a transposed matrix do not sum to 1"),
+        (lambda a: a.weighted(), ShapeError, r"made without value="),
+        (lambda a: a.merged([(0, 3), (4, 20)]), ShapeError, r"from 0 to 20 without gaps"),
+        (lambda a: a.at([0, 1], [2]), ShapeError, r"as many rows as columns, got 2 and 1"),
+        (lambda a: a.planned(budget=1000), ValueError, r"at least a megabyte"),
+        (lambda a: a.sample(4, 4, each=0), ValueError, r"at least one row"),
+        (lambda a: rollout([a, a.head(0)], 3), ShapeError, r"of one shape, got"),
+        (lambda a: AttentionMatrix.from_dense(a[:]).lse, ShapeError, r"weights and no scores"),
+        (lambda a: AttentionMatrix.from_dense(torch.ones(3)), ShapeError, r"wants weights \(..., queries, keys\)"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused(use, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        use(matrix(2, 3, 20, 8))
+
+
+def test_a_huge_dense_block_is_refused_unless_told() -> None:
+    huge = matrix(10_000, 8)
+    with pytest.raises(ShapeError, match=r"10,000 x 10,000 cells takes 400,000,000 bytes, more than 268,435,456"):
+        huge.to_dense()
+    with pytest.raises(ShapeError, match=r"use pooled\(\)"):
+        huge[:, :9000]
+    assert matrix(100, 8).to_dense(limit=40_000).shape == (100, 100)
+
+
+class Largest(TorchDispatchMode):
+    """The largest tensor, in bytes, that any operator makes."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(tensor, torch.Tensor):
+                self.bytes = max(self.bytes, tensor.numel() * tensor.element_size())
+        return result
+
+
+@pytest.mark.parametrize("score", [None, Softcap(3.0)], ids=["fused", "streaming"])
+def test_work_stays_within_its_budget(score) -> None:
+    budget = 2**22
+    small = matrix(1, 2, 6000, 16, score=score).planned(budget=budget)
+    with Largest() as largest:
+        _ = small.lse, small.entropy(exact=True), small.received(), small.distance(), small.topk(3)
+        _ = small.pooled(64, 64), small.pooled(64, 64, "max"), small @ torch.ones(6000)
+    assert largest.bytes <= budget
+
+
+@pytest.mark.parametrize("score", [None, Softcap(3.0)], ids=["fused", "streaming"])
+@pytest.mark.parametrize(
+    "operation", ["lse", "entropy", "received", "distance", "pooled", "largest", "topk", "sample", "product"]
+)
+def test_progress_rises_to_one(operation: str, score) -> None:
+    heard: list[float] = []
+    watched = matrix(1, 1, 9000, 8, score=score).planned(budget=2**20, progress=heard.append)
+    run(watched, operation)
+    assert len(heard) > 1
+    assert heard == sorted(heard)
+    assert heard[-1] == pytest.approx(1.0)
+
+
+def run(subject: AttentionMatrix, operation: str) -> object:
+    calls = {
+        "lse": lambda: subject.lse,
+        "entropy": subject.entropy,
+        "received": subject.received,
+        "distance": subject.distance,
+        "pooled": lambda: subject.pooled(8, 8, "mass"),
+        "largest": lambda: subject.pooled(8, 8, "max"),
+        "topk": lambda: subject.topk(2),
+        "sample": lambda: subject.sample(400, 8),
+        "product": lambda: subject @ torch.ones(9000, 20),
+    }
+    return calls[operation]()
+
+
+@pytest.mark.parametrize("score", [None, Softcap(3.0)], ids=["fused", "streaming"])
+@pytest.mark.parametrize("operation", ["entropy", "received", "distance", "pooled"])
+def test_a_running_reduction_stops_within_half_a_second_and_leaves_the_matrix_usable(operation: str, score) -> None:
+    subject = matrix(1, 1, 60_000, 64, score=score)
+    stop = threading.Event()
+    stopped_after: list[float] = []
+
+    def work() -> None:
+        try:
+            run(subject.planned(cancelled=stop.is_set), operation)
+        except Cancelled:
+            stopped_after.append(time.perf_counter())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(1.0)
+    asked = time.perf_counter()
+    stop.set()
+    thread.join()
+    assert stopped_after, "the work was over before it could be stopped"
+    assert stopped_after[0] - asked < 0.5
+    torch.testing.assert_close(subject[100, :101].sum(), torch.tensor(1.0))
+
+
+def test_the_error_of_a_sample_is_about_right() -> None:
+    generator = torch.Generator().manual_seed(1)
+    query, key = (2 * torch.randn(4000, 16, generator=generator) for _ in range(2))
+    subject = AttentionMatrix(query, key, mask=Causal())
+    exact = subject.pooled(20, 20)
+    estimate = subject.sample(20, 20, each=50)
+    seen = subject.visible(20, 20) > 0
+    off = (estimate.density - exact)[seen].abs() / estimate.error[seen]
+    assert 0.4 < float((off < 1).float().mean()) < 0.9  # two thirds within one standard error
+    assert float((off < 3).float().mean()) > 0.95
+    assert (subject.sample(20, 20, each=1000).error == 0).all()
