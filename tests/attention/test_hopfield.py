@@ -1,10 +1,10 @@
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from sightline.attention.hopfield import energy, retrieve
 from sightline.errors import ShapeError
+from tests.largest import LargestTensor
 
 # Rounding of a float64 energy of size about 10.
 ROUNDING = 1e-13
@@ -13,19 +13,6 @@ BACKENDS = ("auto", "fused", "streaming", "reference")
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-class LargestTensor(TorchDispatchMode):
-    """Remembers the most elements that any operation put into one tensor."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(tensor, Tensor):
-                self.elements = max(self.elements, tensor.numel())
-        return result
 
 
 def energy_by_definition(state: Tensor, patterns: Tensor, beta: float) -> Tensor:

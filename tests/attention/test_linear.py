@@ -3,7 +3,6 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from sightline.attention.linear import (
     State,
@@ -17,6 +16,7 @@ from sightline.attention.linear import (
     write,
 )
 from sightline.errors import ShapeError
+from tests.largest import LargestTensor
 
 AGREEMENT = 1e-10
 FORMS = {"parallel": parallel, "chunked": partial(chunked, chunk=4), "recurrent": recurrent}
@@ -42,19 +42,6 @@ def by_loops(query: Tensor, key: Tensor, value: Tensor, feature_map, normalize: 
         total = sum(weights) if normalize else 1
         rows.append(row / total if total != 0 else torch.zeros_like(value[0]))
     return torch.stack(rows)
-
-
-class LargestTensor(TorchDispatchMode):
-    """Remembers the most elements that any operation put into one tensor."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(tensor, Tensor):
-                self.elements = max(self.elements, tensor.numel())
-        return result
 
 
 def assert_same(actual, expected) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from sightline.attention import (
@@ -25,27 +24,12 @@ from sightline.attention import (
 )
 from sightline.attention.operation import Backend
 from sightline.errors import ShapeError, UnsupportedError
+from tests.largest import LargestTensor
 
 
 def randoms(*shape: int) -> tuple[Tensor, Tensor, Tensor]:
     query, key, value = (torch.randn(*shape) for _ in range(3))
     return query, key, value
-
-
-class Largest(TorchDispatchMode):
-    """Remembers the largest tensor that any operator makes, and the operators' names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numbers, self.names = 0, set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        self.names.add(func.__name__)
-        for tensor in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(tensor, Tensor):
-                self.numbers = max(self.numbers, tensor.numel())
-        return result
 
 
 LENGTH = 3000
@@ -75,25 +59,25 @@ def test_no_path_is_quadratic(trap: str, learning: bool) -> None:
     shape, value_dim, mask, score, dropout = TRAPS[trap]
     query, key = torch.randn(shape, requires_grad=learning), torch.randn(shape, requires_grad=learning)
     value = torch.randn(*shape[:-1], value_dim, requires_grad=learning)
-    with Largest() as largest:
+    with LargestTensor() as largest:
         output = attend(query, key, value, mask=mask, score=score, dropout=dropout)
         if learning:
             output.sum().backward()
-    assert largest.numbers <= LENGTH * LENGTH / 4
+    assert largest.elements <= LENGTH * LENGTH / 4
     assert not any("attention_math" in name for name in largest.names)
 
 
 def test_the_reference_is_seen_to_be_quadratic() -> None:
-    with Largest() as largest:
+    with LargestTensor() as largest:
         attend(*randoms(1, 1, 300, 16), backend="reference")
-    assert largest.numbers >= 300 * 300
+    assert largest.elements >= 300 * 300
 
 
 def test_a_quarter_million_tokens_behind_a_window_take_linear_memory() -> None:
     query, key, value = randoms(1, 1, 250_000, 8)
-    with Largest() as largest:
+    with LargestTensor() as largest:
         output = attend(query, key, value, mask=Window(64))
-    assert largest.numbers < 30_000_000
+    assert largest.elements < 30_000_000
     row = attend(query[:, :, -1:], key[:, :, -64:], value[:, :, -64:], backend="reference")
     torch.testing.assert_close(output[:, :, -1:], row)
 

@@ -42,5 +42,5 @@ def test_a_report_says_versions_machine_command_and_table(tmp_path: Path) -> Non
 
 
 def test_an_unknown_benchmark_is_refused_by_name() -> None:
-    with pytest.raises(SightlineError, match="no benchmark 'speed'; there is: attention"):
+    with pytest.raises(SightlineError, match="no benchmark 'speed'; there is: attention, matrix"):
         bench.run("speed")

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sightline.attention import regions
 from sightline.attention.regions import Region
+from sightline.errors import ShapeError
 
 MOST_PAIRS = 100_000  # pairs of regions that one combination may look at before it stops being cheap
 
@@ -81,46 +82,42 @@ class Mask(ABC):
 
 
 @dataclass(frozen=True, repr=False)
-class _And(Mask):
+class _Pair(Mask):
+    """Two masks in combination."""
+
     first: Mask
     second: Mask
 
     @property
     def static(self) -> bool:
         return self.first.static and self.second.static
-
-    def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
-        return self.first.allows(query, key, sizes) & self.second.allows(query, key, sizes)
-
-    def lower(self, sizes: Sizes) -> Lowered | None:
-        first, second = self.first.lower(sizes), self.second.lower(sizes)
-        if first is None or second is None:
-            return None
-        both = _for_each_row(regions.intersection, first, second)
-        if both is None or first.keep is None or second.keep is None:
-            return None if both is None else Lowered(both, second.keep if first.keep is None else first.keep)
-        return Lowered(both, first.keep & second.keep)
 
     def check(self, sizes: Sizes) -> None:
         self.first.check(sizes)
         self.second.check(sizes)
 
     def narrow(self, batch: slice, heads: slice) -> Mask:
-        return _And(self.first.narrow(batch, heads), self.second.narrow(batch, heads))
+        return type(self)(self.first.narrow(batch, heads), self.second.narrow(batch, heads))
+
+
+class _And(_Pair):
+    def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
+        return self.first.allows(query, key, sizes) & self.second.allows(query, key, sizes)
+
+    def lower(self, sizes: Sizes) -> Lowered | None:
+        first, second = self.first.lower(sizes), self.second.lower(sizes)
+        both = None if first is None or second is None else _for_each_row(regions.intersection, first, second)
+        if first is None or second is None or both is None:
+            return None
+        if first.keep is None or second.keep is None:
+            return Lowered(both, second.keep if first.keep is None else first.keep)
+        return Lowered(both, first.keep & second.keep)
 
     def __repr__(self) -> str:
         return f"({self.first} & {self.second})"
 
 
-@dataclass(frozen=True, repr=False)
-class _Or(Mask):
-    first: Mask
-    second: Mask
-
-    @property
-    def static(self) -> bool:
-        return self.first.static and self.second.static
-
+class _Or(_Pair):
     def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
         return self.first.allows(query, key, sizes) | self.second.allows(query, key, sizes)
 
@@ -130,13 +127,6 @@ class _Or(Mask):
             return None
         either = _for_each_row(regions.union, first, second)
         return None if either is None else Lowered(either)
-
-    def check(self, sizes: Sizes) -> None:
-        self.first.check(sizes)
-        self.second.check(sizes)
-
-    def narrow(self, batch: slice, heads: slice) -> Mask:
-        return _Or(self.first.narrow(batch, heads), self.second.narrow(batch, heads))
 
     def __repr__(self) -> str:
         return f"({self.first} | {self.second})"
@@ -167,6 +157,13 @@ class _Not(Mask):
 
     def __repr__(self) -> str:
         return f"~{self.inner}"
+
+
+def check_broadcast(name: str, shape: torch.Size, sizes: Sizes) -> None:
+    """Raise ShapeError unless a tensor of this shape broadcasts to (batch, heads, queries, keys)."""
+    if len(shape) > 4 or any(got not in (1, want) for got, want in zip(shape[::-1], sizes[::-1], strict=False)):
+        wanted = f"{tuple(sizes)} (batch, heads, queries, keys)"
+        raise ShapeError(f"{name}: {tuple(shape)} does not broadcast to {wanted}")
 
 
 def _mask(other: object) -> Mask:

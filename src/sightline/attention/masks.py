@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sightline.attention import regions
-from sightline.attention.algebra import Lowered, Mask, Sizes
+from sightline.attention.algebra import Lowered, Mask, Sizes, check_broadcast
 from sightline.attention.regions import Region
 from sightline.errors import ShapeError
 
@@ -336,11 +336,7 @@ class _Dense(Mask):
         return Lowered((regions.band(sizes.queries, sizes.keys, None, None),), self.attend.reshape(-1, columns))
 
     def check(self, sizes: Sizes) -> None:
-        shape = self.attend.shape
-        if len(shape) > 4 or any(got not in (1, want) for got, want in zip(shape[::-1], sizes[::-1], strict=False)):
-            raise ShapeError(
-                f"from_bool: {tuple(shape)} does not broadcast to {tuple(sizes)} (batch, heads, queries, keys)"
-            )
+        check_broadcast("from_bool", self.attend.shape, sizes)
 
     def narrow(self, batch: slice, heads: slice) -> _Dense:
         table = self.attend[(None,) * (4 - self.attend.dim())]

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sightline.attention.algebra import Sizes
+from sightline.attention.algebra import Sizes, check_broadcast
 from sightline.errors import ShapeError
 
 
@@ -217,9 +217,7 @@ class Bias(Step):
         return Bias(table[batch if table.shape[0] > 1 else slice(None), heads if table.shape[1] > 1 else slice(None)])
 
     def check(self, sizes: Sizes) -> None:
-        shape = self.values.shape
-        if len(shape) > 4 or any(got not in (1, want) for got, want in zip(shape[::-1], sizes[::-1], strict=False)):
-            raise ShapeError(f"Bias: {tuple(shape)} does not broadcast to {tuple(sizes)} (batch, heads, queries, keys)")
+        check_broadcast("Bias", self.values.shape, sizes)
 
     def _four(self) -> Tensor:
         return self.values[(None,) * (4 - self.values.dim())]

@@ -13,7 +13,7 @@ from torch import Tensor
 from sightline.attention import Causal, Documents, Mask, Padding, Window, attend, linear
 from sightline.attention.operation import Backend
 from sightline.bench.memory import peak_extra_bytes
-from sightline.bench.report import Table
+from sightline.bench.report import Table, duration
 from sightline.bench.timing import race
 
 HEADS, DIM = 8, 64
@@ -78,7 +78,7 @@ def against_torch(size: Size) -> Table:
             best = race({"torch": theirs, "attend": ours}, size.rounds)
             met = best["attend"] <= 1.05 * best["torch"] + SLACK
             ratio = best["attend"] / best["torch"]
-            table.add(f"{length:,}", name, _time(best["torch"]), _time(best["attend"]), f"{ratio:.2f}x", met=met)
+            table.add(f"{length:,}", name, duration(best["torch"]), duration(best["attend"]), f"{ratio:.2f}x", met=met)
     return table
 
 
@@ -124,10 +124,10 @@ def few_cells(size: Size) -> Table:
     calls = {"Causal()": lambda: attend(*tensors, mask=Causal())}
     calls |= {name: lambda mask=mask: attend(*tensors, mask=mask) for name, (mask, _) in masks.items()}
     best = race(calls, size.rounds)
-    table.add("Causal()", _time(best["Causal()"]), "1", "", "")
+    table.add("Causal()", duration(best["Causal()"]), "1", "", "")
     for name, (_, bound) in masks.items():
         share = best[name] / best["Causal()"]
-        table.add(name, _time(best[name]), f"1/{1 / share:.1f}", f"1/{1 / bound:.1f}", met=share <= bound)
+        table.add(name, duration(best[name]), f"1/{1 / share:.1f}", f"1/{1 / bound:.1f}", met=share <= bound)
     return table
 
 
@@ -147,8 +147,8 @@ def streaming(size: Size) -> Table:
     ratio = best["streaming"] / best["torch"]
     table.add(
         f"{size.streaming:,}",
-        _time(best["torch"]),
-        _time(best["streaming"]),
+        duration(best["torch"]),
+        duration(best["streaming"]),
         f"{ratio:.2f}x",
         "6x",
         met=ratio <= 6,
@@ -217,7 +217,3 @@ def read_tokens(tokens: int, piece: int = 1_000) -> Callable[[], object]:
 def _random(batch: int, heads: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
     query, key, value = (torch.randn(batch, heads, length, DIM) for _ in range(3))
     return query, key, value
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from sightline.errors import UnsupportedError
@@ -17,33 +18,51 @@ def peak_extra_bytes(prepare: Callable[..., Callable[[], object]], *arguments: o
     `prepare` is a module-level function, since a fresh process imports it; it should also run the work once at a small
     size, so that what libraries load on first use does not count.
     """
+    return in_fresh_process(_rise, prepare, *arguments)
+
+
+def with_peak_bytes(work: Callable[..., object], *arguments: object) -> tuple:
+    """What `work(*arguments)` returns in a process of its own, and the peak memory of that whole process."""
+    return in_fresh_process(_whole, work, *arguments)
+
+
+def in_fresh_process(function: Callable, *arguments: object):
+    """`function(*arguments)` in a fresh process, with its result or its error."""
     if not CLEAR.exists():
         raise UnsupportedError(f"peak memory is measured through {CLEAR}, which this system does not have; use Linux")
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_measure, args=(theirs, prepare, arguments))
+    process = context.Process(target=_answer, args=(theirs, function, arguments))
     process.start()
     theirs.close()
     try:
         answer = ours.recv()
     except EOFError:
-        answer = RuntimeError(f"the measured process died (exit code {process.exitcode})")
+        answer = RuntimeError("the measured process died without an answer; it may have run out of memory")
     process.join()
     if isinstance(answer, BaseException):
         raise answer
     return answer
 
 
-def _measure(pipe, prepare: Callable[..., Callable[[], object]], arguments: tuple) -> None:
+def _answer(pipe: Connection, function: Callable, arguments: tuple) -> None:
     try:
-        work = prepare(*arguments)
-        CLEAR.write_text("5")  # from now on the peak is counted anew
-        before = _kilobytes("VmRSS")
-        work()
-        pipe.send((_kilobytes("VmHWM") - before) * 1024)
+        pipe.send(function(*arguments))
     except BaseException as error:  # the parent raises it
         pipe.send(error)
         raise
+
+
+def _rise(prepare: Callable[..., Callable[[], object]], *arguments: object) -> int:
+    work = prepare(*arguments)
+    CLEAR.write_text("5")  # from now on the peak is counted anew
+    before = _kilobytes("VmRSS")
+    work()
+    return (_kilobytes("VmHWM") - before) * 1024
+
+
+def _whole(work: Callable[..., object], *arguments: object) -> tuple:
+    return work(*arguments), _kilobytes("VmHWM") * 1024
 
 
 def _kilobytes(field: str) -> int:

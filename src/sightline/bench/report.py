@@ -33,6 +33,15 @@ class Table:
             self.missed.append(f"{self.title}: {', '.join(cells)}")
 
 
+def duration(seconds: float) -> str:
+    """A time in the unit that suits it.
+
+    >>> duration(0.0123), duration(2.5)
+    ('12.3 ms', '2.5 s')
+    """
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
 def show(table: Table, console: Console) -> None:
     """Print a table; plain tab-separated lines when the output is not a terminal."""
     if not console.is_terminal:

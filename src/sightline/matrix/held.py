@@ -63,8 +63,8 @@ class Held:
         """The weights of cells (rows[p], columns[p]), (batch, heads, pairs)."""
         return self.weights[:, :, rows, columns].to(self.dtype)
 
-    def products(self, values: Tensor, schedule: Schedule) -> tuple[Tensor, None]:
+    def products(self, values: Tensor, schedule: Schedule) -> Tensor:
         """Weights @ values."""
         steps = schedule.steps(self.sizes.queries, self.cells_a_row, self.sizes.keys * 4)
         pieces = [self.weights[:, :, step.start : step.stop].to(self.dtype) @ values for step in schedule.follow(steps)]
-        return torch.cat(pieces, 2), None
+        return torch.cat(pieces, 2)

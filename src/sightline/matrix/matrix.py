@@ -176,6 +176,7 @@ class AttentionMatrix(Readable):
         second = choose(columns, keys, device, "columns").positions
         if len(first) != len(second):
             raise ShapeError(f"at: wants as many rows as columns, got {len(first)} and {len(second)}")
+        self._hold_lse_for(len(first))
         return self._shaped(self._source.pairs(first, second))
 
     def diagonal(self, offset: int = 0) -> Tensor:
@@ -275,7 +276,14 @@ class AttentionMatrix(Readable):
         return pooling.pool(self._source, *self._edges(rows, columns), how, self._schedule)
 
     def _block(self, rows: Tensor, columns: Tensor) -> Tensor:
+        if len(columns) < self.shape[-1]:  # whole rows bring their own normalisers
+            self._hold_lse_for(len(rows))
         return self._source.log_weights(rows, columns).exp()
+
+    def _hold_lse_for(self, rows: int) -> None:
+        """Where many rows are asked for, all normalisers are worth keeping."""
+        if 4 * rows > self.shape[-2]:
+            statistics.need_lse(self._source, self._schedule)
 
     def _times(self, values: Tensor) -> Tensor:
         return statistics.times(self._source, self._shared(values), self._schedule)

@@ -101,7 +101,8 @@ class Scored:
     def lse(self, schedule: Schedule) -> Tensor:
         """The normaliser of each row, (batch, heads, queries), kept once it is known; sinks are part of it."""
         if self.held_lse is None:
-            self.held_lse = self.products(None, schedule)[1]
+            steps = schedule.follow(self.row_steps(schedule))
+            self.held_lse = torch.cat([self.products_of(step, None)[1] for step in steps], 2)
         return self.held_lse
 
     def lse_of(self, rows: Tensor) -> Tensor:
@@ -170,30 +171,26 @@ class Scored:
         distinct, where = rows.unique(return_inverse=True)
         return self.lse_of(distinct)[:, :, where]
 
-    def products(
-        self, values: Tensor | None, schedule: Schedule, *, columns: tuple[int, int] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Weights @ values and lse, over all columns or over [left, right) alone, with values for just those.
-
-        Values are (batch, heads or key heads, columns, width); None stands for the keys. Over some columns alone, the
-        weights are those of a softmax over them, and sinks take no part.
-        """
-        pieces = [
-            self.products_of(step, values, columns=columns)
-            for step in schedule.follow(self.row_steps(schedule, values))
-        ]
-        return torch.cat([output for output, _ in pieces], 2), torch.cat([lse for _, lse in pieces], 2)
+    def products(self, values: Tensor, schedule: Schedule) -> Tensor:
+        """Weights @ values, with values (batch, heads or key heads, keys, width)."""
+        steps = schedule.follow(self.row_steps(schedule, values))
+        return torch.cat([self.products_of(step, values)[0] for step in steps], 2)
 
     def row_steps(self, schedule: Schedule, values: Tensor | None = None) -> list[range]:
         """Steps of rows for `products_of`."""
         width = (self.key if values is None else values).shape[-1] + self.query.shape[-1]
         bytes_each = 4 * self.sizes.batch * self.sizes.heads * width * self.dtype.itemsize
-        return schedule.steps(self.sizes.queries, self.cells_a_row, bytes_each)
+        cells = self.cells_a_row * (1 if self.fused else 4)  # a streamed score takes longer
+        return schedule.steps(self.sizes.queries, cells, bytes_each)
 
     def products_of(
         self, rows: range, values: Tensor | None, *, columns: tuple[int, int] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The same for some rows that follow each other."""
+        """Weights @ values and lse of some rows, over all columns or over [left, right) with values for those alone.
+
+        No values stand for the keys. Over some columns alone, the weights are those of a softmax over them, and sinks
+        take no part.
+        """
         query = self.query[:, :, rows.start : rows.stop].to(self.dtype)
         if self.fused:
             output, lse = self._fused(query, values, rows, (0, self.sizes.keys) if columns is None else columns)

@@ -111,11 +111,10 @@ def received(source: Source, schedule: Schedule) -> Tensor:
 def times(source: Source, values: Tensor, schedule: Schedule) -> Tensor:
     """Weights @ values, with values (batch, heads or key heads, keys, columns) in groups as wide as a head."""
     if isinstance(source, Held):
-        return source.products(values, schedule)[0]
+        return source.products(values, schedule)
     groups = values.split(source.query.shape[-1], dim=-1)
-    return torch.cat(
-        [source.products(group, part)[0] for group, part in zip(groups, schedule.parts(len(groups)), strict=True)], -1
-    )
+    parts = schedule.parts(len(groups))
+    return torch.cat([source.products(group, part) for group, part in zip(groups, parts, strict=True)], -1)
 
 
 def transposed_times(source: Source, values: Tensor, schedule: Schedule) -> Tensor:

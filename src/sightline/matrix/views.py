@@ -113,11 +113,28 @@ class Readable(ABC):
             )
 
 
-class Transposed(Readable):
-    """A matrix with rows and columns exchanged."""
+class View(Readable):
+    """Something that reads its cells from a matrix."""
 
     def __init__(self, matrix: Readable) -> None:
         self._matrix, self._leading = matrix, matrix._leading
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """As the matrix."""
+        return self._matrix.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """As the matrix."""
+        return self._matrix.device
+
+    def _pooled(self, rows: int, columns: int, how: str) -> Tensor:
+        raise ShapeError("pooled: not known for weighted or merged matrices; read blocks of them, or pool the weights")
+
+
+class Transposed(View):
+    """A matrix with rows and columns exchanged."""
 
     @property
     def shape(self) -> torch.Size:
@@ -129,16 +146,6 @@ class Transposed(Readable):
     def T(self) -> Readable:  # noqa: N802
         """The matrix itself."""
         return self._matrix
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """As the matrix."""
-        return self._matrix.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """As the matrix."""
-        return self._matrix.device
 
     def _block(self, rows: Tensor, columns: Tensor) -> Tensor:
         return self._matrix._block(columns, rows).mT
@@ -166,26 +173,17 @@ class Transposed(Readable):
 ROW_STATISTICS = ("lse", "entropy", "renyi", "effective_keys", "received", "mass", "distance", "topk", "max")
 
 
-class Weighted(Readable):
+class Weighted(View):
     """Weights times a number for each key, such as the length of what it would write; rows no longer sum to 1."""
 
     def __init__(self, matrix: Readable, factors: Tensor) -> None:
-        self._matrix, self._leading, self.factors = matrix, matrix._leading, factors.to(matrix.dtype)
+        super().__init__(matrix)
+        self.factors = factors.to(matrix.dtype)
 
     @property
     def shape(self) -> torch.Size:
         """As the matrix."""
         return self._matrix.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """As the matrix."""
-        return self._matrix.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """As the matrix."""
-        return self._matrix.device
 
     def _block(self, rows: Tensor, columns: Tensor) -> Tensor:
         return self._matrix._block(rows, columns) * self.factors[:, :, None, columns]
@@ -196,17 +194,14 @@ class Weighted(Readable):
     def _transposed_times(self, values: Tensor) -> Tensor:
         return self.factors[..., None] * self._matrix._transposed_times(values)
 
-    def _pooled(self, rows: int, columns: int, how: str) -> Tensor:
-        raise ShapeError("pooled: not known for weighted or merged matrices; read blocks of them, or pool the weights")
 
-
-class Merged(Weighted):
+class Merged(View):
     """Tokens merged into words: the mean over the queries of a word, the sum over its keys, so that rows sum to 1."""
 
     def __init__(
         self, matrix: Readable, spans: Sequence[tuple[int, int]], key_spans: Sequence[tuple[int, int]]
     ) -> None:
-        self._matrix, self._leading = matrix, matrix._leading
+        super().__init__(matrix)
         self._rows = _checked_spans(spans, matrix.shape[-2])
         self._columns = _checked_spans(key_spans, matrix.shape[-1])
 

@@ -1,0 +1,42 @@
+"""What AttentionMatrix must cost, at a reduced size: `scripts/measure matrix` runs the full one."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from sightline.bench.matrix import operations, random_head, read, reductions
+from sightline.bench.memory import peak_extra_bytes, with_peak_bytes
+from tests.bench.test_attention import kept
+
+pytestmark = pytest.mark.timed
+
+LENGTH = 8192
+
+
+@pytest.mark.parametrize("name", [name for name, (_, bound) in operations(16).items() if bound is not None])
+def test_an_operation_keeps_its_bound(name: str) -> None:
+    query, key = random_head(LENGTH)
+    call, bound = operations(LENGTH)[name]
+    contestants = {"torch": lambda: F.scaled_dot_product_attention(query, key, key, is_causal=True), "ours": call}
+    assert bound is not None
+    assert kept(contestants, lambda best: best["ours"] <= bound * best["torch"], rounds=8)
+
+
+def test_reductions_of_a_long_head_stay_below_half_a_gigabyte() -> None:
+    assert peak_extra_bytes(reductions, 32_768) < 500e6
+
+
+def test_two_hundred_thousand_tokens_can_be_read_at_once() -> None:
+    """At a fifth of the full length, a tile, a row and an overview take a fifth of their bounds."""
+    spent, peak = with_peak_bytes(read, 200_000, 20)
+    assert spent["tile, 95th percentile"] < 1.5 / 5
+    assert spent["one full row"] < 0.3 / 5
+    assert spent["sampled 512 x 512 overview"] < 10 / 5
+    assert peak < 1e9
+
+
+def test_the_dense_way_costs_more() -> None:
+    call, _ = operations(LENGTH)["the dense way to entropy"]
+    ours, _ = operations(LENGTH)["entropy, with lse"]
+    with torch.no_grad():
+        assert kept({"dense": call, "ours": ours}, lambda best: best["dense"] > 4 * best["ours"], rounds=3)

@@ -1,0 +1,34 @@
+"""A picture has the numbers of its matrix, in cells or in bins."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sightline.figures.picture import bin_count, take_picture
+from sightline.matrix import AttentionMatrix
+from tests.figures.drawn import matrix
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 127, 128, 129, 1000, 100_001])
+def test_bins_are_as_many_as_asked_or_fewer_and_of_one_width(length: int) -> None:
+    count = bin_count(length, 64)
+    width = -(-length // count)
+    assert count <= 64
+    assert (count - 1) * width < length <= count * width
+
+
+def test_a_picture_is_exact_while_each_bin_is_a_cell() -> None:
+    A = matrix(30, 4)
+    assert take_picture(A, 30, "max").exact
+    assert not take_picture(A, 29, "max").exact
+    assert take_picture(A, 30, "density").values == pytest.approx(A[:].numpy(), abs=1e-6)
+
+
+def test_seen_leaves_out_what_is_hidden() -> None:
+    assert len(take_picture(matrix(10, 4), 64, "density").seen) == 55
+
+
+def test_double_precision_is_kept() -> None:
+    query = torch.randn(5, 4, dtype=torch.float64)
+    assert take_picture(AttentionMatrix(query, query), 64, "density").values.dtype == "float64"
