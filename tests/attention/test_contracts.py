@@ -8,7 +8,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.attention import Causal, Documents, Mask, Padding, Sinks, Temperature, Window, attend, from_bool
+from sightline.attention import (
+    Bias,
+    Causal,
+    Documents,
+    Mask,
+    Padding,
+    Score,
+    Sinks,
+    Softcap,
+    Temperature,
+    Window,
+    attend,
+    from_bool,
+)
 from sightline.attention.algebra import Sizes
 from sightline.attention.operation import Backend
 from sightline.errors import UnsupportedError
@@ -242,3 +255,80 @@ def test_second_order_gradients_are_refused_by_name(engine: Backend) -> None:
         UnsupportedError, match=f"second-order gradients were asked of the {engine} engine.*'reference'"
     ):
         gradient.sum().backward()
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.5])
+@pytest.mark.parametrize("mask", [Causal(), Window(4), Causal() & Padding([30, 41])], ids=str)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_scale_may_be_zero_or_negative(engine: Backend, mask: Mask, scale: float) -> None:
+    query, key, value = (tensor.double().requires_grad_() for tensor in tensors(SQUARE))
+    output, lse = attend(query, key, value, mask=mask, scale=scale, backend=engine, return_lse=True)
+    expected, expected_lse = attend(-query, key, value, mask=mask, scale=-scale, backend="reference", return_lse=True)
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(lse, expected_lse)
+    (gradient,) = torch.autograd.grad(output.square().sum(), query)
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("engine", ["reference", "streaming"])
+def test_the_layout_of_a_bias_does_not_matter_to_its_gradient(engine: Backend) -> None:
+    query, key, value = tensors(SQUARE)
+    gradients = []
+    for turned in (False, True):
+        bias = torch.linspace(-1, 1, 41 * 41).reshape(41, 41).requires_grad_()
+        score = Bias((bias.mT if turned else bias.mT.contiguous())[None])
+        output = attend(query, key, value, score=score, backend=engine)
+        (output * torch.arange(float(SQUARE.value_dim))).sum().backward()
+        gradients.append(bias.grad)
+    torch.testing.assert_close(gradients[0], gradients[1])
+    assert gradients[0].abs().max() > 0.1
+
+
+@pytest.mark.parametrize("engine", ["reference", "streaming"])
+def test_gradients_of_a_shared_bf16_bias_are_summed_in_fp32(engine: Backend) -> None:
+    ones = torch.ones(1, 1, 400, 8, dtype=torch.bfloat16)
+    bias = torch.zeros(1, 1, 1, 1, dtype=torch.bfloat16, requires_grad=True)
+    table = torch.zeros(8, 1, dtype=torch.bfloat16, requires_grad=True)
+    for score in (Bias(bias), Bias.t5(table, bidirectional=True)):
+        attend(ones, ones, ones, score=score, backend=engine, return_lse=True)[1].sum().backward()
+    assert bias.grad is not None
+    assert table.grad is not None
+    assert bias.grad.item() == 400
+    torch.testing.assert_close(table.grad.float().sum(), torch.tensor(400.0), rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("score", [None, Softcap(5.0)], ids=["plain", "softcap"])
+def test_autocast_does_not_reach_inside(score: Score | None) -> None:
+    def run() -> list[Tensor]:
+        torch.manual_seed(0)
+        inputs = [tensor.requires_grad_() for tensor in tensors(SQUARE)]
+        output, lse = attend(*inputs, mask=Causal(), score=score, return_lse=True)
+        (output.sum() + lse.sum()).backward()
+        return [output, lse, *(tensor.grad for tensor in inputs if tensor.grad is not None)]
+
+    plain = run()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        surrounded = run()
+    for got, right in zip(surrounded, plain, strict=True):
+        assert torch.equal(got, right)
+
+
+def test_ids_and_kept_keys_are_copied() -> None:
+    query, key, value = tensors(SQUARE)
+    ids, keep = torch.zeros(41, dtype=torch.long), torch.ones(2, 41, dtype=torch.bool)
+    for mask, tensor in ((Documents(ids), ids), (Padding(keep=keep), keep)):
+        before = attend(query, key, value, mask=mask)
+        tensor[..., 20:] = ~tensor[..., 20:] if tensor.dtype == torch.bool else 1
+        for engine in ENGINES:
+            torch.testing.assert_close(attend(query, key, value, mask=mask, backend=engine), before)
+
+
+def test_a_scale_that_is_a_tensor_is_refused() -> None:
+    query, key, value = tensors(SQUARE)
+    with pytest.raises(TypeError, match="scale is a number, got Tensor; multiply the query by a scale that is learned"):
+        attend(query, key, value, scale=torch.tensor(1.0))  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def test_a_leading_axis_may_be_empty() -> None:
+    nothing = torch.zeros(2, 0, 4, 5, 8)
+    assert attend(nothing, nothing, nothing, mask=Causal()).shape == (2, 0, 4, 5, 8)

@@ -123,6 +123,7 @@ def test_masks_print_as_they_are_written(mask: Mask, text: str) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: Window(), r"give a width, or before= and after="),
         (lambda: Window(0), r"Window\(0\): the width counts the token itself"),
         (lambda: Window(3, after=1), r"give the width or before/after, not both"),
         (lambda: Window(before=-1), r"cannot be negative"),

@@ -127,7 +127,7 @@ def every_operation(matrix: AttentionMatrix, dense: Tensor, allowed: Tensor) -> 
         "spread of distance": (matrix.distance().spread, spread),
         "topk": (matrix.topk(5).weights, top),
         "max": (matrix.max(), dense.amax(-1)),
-        "visible": (matrix.visible(7, 13), cells_of_bins(allowed, rows, columns).to(dense)),
+        "visible": (matrix.visible(7, 13), cells_of_bins(allowed, rows, columns).long()),
         "sampled": (matrix.sample(7, 13, each=99).density, reference.pooled(dense, allowed, rows, columns, "density")),
         "dense": (matrix.to_dense(), dense),
         "one head": (matrix.head(2).received(), dense[:, 2].sum(-2)),

@@ -8,8 +8,9 @@ import time
 import pytest
 import torch
 
-from sightline.attention import Causal, Softcap
-from sightline.errors import Cancelled, ShapeError
+from sightline.attention import Bias, Causal, Documents, Padding, Sinks, Softcap
+from sightline.attention.algebra import Sizes
+from sightline.errors import Cancelled, ShapeError, UnsupportedError
 from sightline.matrix import AttentionMatrix, rollout
 from tests.largest import LargestTensor
 
@@ -21,7 +22,7 @@ def matrix(*shape: int, **options) -> AttentionMatrix:
 
 
 def test_it_says_what_it_holds_and_what_dense_would_take() -> None:
-    assert repr(matrix(8192, 64)) == "AttentionMatrix(8,192 x 8,192, holds 4.2 MB, dense 268 MB)"
+    assert repr(matrix(8192, 64)) == "AttentionMatrix(8,192 x 8,192, holds 4.19 MB, dense 268 MB)"
     many = matrix(2, 3, 100, 8)
     assert repr(many) == "AttentionMatrix(100 x 100, leading (2, 3), holds 38.4 kB, dense 240 kB)"
     _ = many.lse
@@ -72,7 +73,7 @@ def test_a_block_alone_does_not_compute_all_normalisers() -> None:
         (lambda a: a.topk(21), ValueError, r"between 1 and 20 keys"),
         (lambda a: a.pooled(21, 5), ValueError, r"make between 1 and 20 bins, asked for 21"),
         (lambda a: a.pooled(5, 5, "mean"), ValueError, r"one of density, mass, max; got 'mean'"),
-        (lambda a: a.T.pooled(5, 5, "mass"), ShapeError, r"columns of weights have no mass to keep"),
+        (lambda a: a.T.pooled(5, 5, "mass"), UnsupportedError, r"columns of weights have no mass to keep"),
         (lambda a: a.T.entropy(), AttributeError, r"A.T.entropy: the rows of a transposed matrix do not sum to 1"),
         (lambda a: a.weighted(), ShapeError, r"made without value="),
         (lambda a: a.merged([(0, 3), (4, 20)]), ShapeError, r"from 0 to 20 without gaps"),
@@ -80,7 +81,7 @@ def test_a_block_alone_does_not_compute_all_normalisers() -> None:
         (lambda a: a.planned(budget=1000), ValueError, r"at least a megabyte"),
         (lambda a: a.sample(4, 4, each=0), ValueError, r"at least one row"),
         (lambda a: rollout([a, a.head(0)], 3), ShapeError, r"of one shape, got"),
-        (lambda a: AttentionMatrix.from_dense(a[:]).lse, ShapeError, r"weights and no scores"),
+        (lambda a: AttentionMatrix.from_dense(a[:]).lse, UnsupportedError, r"weights and no scores"),
         (lambda a: AttentionMatrix.from_dense(torch.ones(3)), ShapeError, r"wants weights \(..., queries, keys\)"),
     ],
 )
@@ -172,3 +173,85 @@ def test_the_error_of_a_sample_is_about_right() -> None:
     assert 0.4 < float((off < 1).float().mean()) < 0.9  # two thirds within one standard error
     assert float((off < 3).float().mean()) > 0.95
     assert (subject.sample(20, 20, each=1000).error == 0).all()
+
+
+def test_one_head_of_several_batch_rows_keeps_them_apart() -> None:
+    whole = matrix(3, 2, 20, 8)
+    dense = whole.to_dense()
+    values, own = torch.randn(20, 4), torch.randn(3, 20, 4)
+    for part, right in ((whole.head(1), dense[:, 1]), (whole.batch(2), dense[2])):
+        torch.testing.assert_close(part @ values, right @ values)
+        torch.testing.assert_close(part.T @ values, right.mT @ values)
+        torch.testing.assert_close(part.mass([1, 2]), right[..., [1, 2]].sum(-1))
+    torch.testing.assert_close(whole.head(1) @ own, dense[:, 1] @ own)
+    with pytest.raises(ShapeError, match="rollout: wants square matrices"):
+        rollout([whole.head(1)], 3)
+
+
+def test_trained_parameters_in_scores_leave_no_graph() -> None:
+    for score in (Sinks(torch.nn.Parameter(torch.randn(2))), Bias(torch.nn.Parameter(torch.randn(2, 20, 20)))):
+        subject = matrix(1, 2, 20, 8, score=score)
+        assert not subject.lse.requires_grad
+        assert not subject[3].requires_grad
+        torch.testing.assert_close(subject.received(), subject.to_dense().sum(-2))
+        torch.testing.assert_close(subject.pooled(1, 1, "max").flatten(), subject.to_dense().amax((-1, -2)).flatten())
+
+
+def test_autocast_does_not_reach_inside() -> None:
+    for score in (None, Softcap(3.0)):
+        plain, surrounded = matrix(1, 2, 50, 8, score=score), matrix(1, 2, 50, 8, score=score)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = (surrounded.to_dense(), surrounded.lse, surrounded.pooled(5, 5), surrounded.T @ torch.ones(50))
+        for got, right in zip(
+            found, (plain.to_dense(), plain.lse, plain.pooled(5, 5), plain.T @ torch.ones(50)), strict=True
+        ):
+            assert torch.equal(got, right)
+
+
+def test_one_length_for_all_batch_rows_survives_narrowing() -> None:
+    whole = AttentionMatrix(torch.randn(2, 2, 6, 4), torch.randn(2, 2, 6, 4), mask=Padding([3]))
+    torch.testing.assert_close(whole.batch(1).to_dense(), whole.to_dense()[1])
+    torch.testing.assert_close(whole.batch(1).entropy(), whole.entropy()[1])
+
+
+def test_masks_without_structure_and_scattered_cells_stay_small() -> None:
+    n = 6000
+    query, key = torch.randn(1, 4, n, 16), torch.randn(1, 4, n, 16)
+    scattered = Causal() & Documents(torch.randint(0, 50, (n,)))
+    subject = AttentionMatrix(query, key, mask=scattered).planned(budget=2**24)
+    thirds = [(0, 2000), (2000, 4000), (4000, n)]
+    with LargestTensor() as largest:
+        visible = subject.visible(3, 3)
+        _ = subject.band(32), subject.head(0).merged(thirds).to_dense()
+    assert largest.bytes <= 4 * 2**24
+    assert visible[0, 0].sum() == scattered.dense(Sizes(1, 4, n, n)).sum()
+
+
+def test_counts_are_whole_numbers() -> None:
+    keep = torch.rand(1, 20_000) > 0.1
+    subject = AttentionMatrix(
+        torch.zeros(1, 1, 20_000, 2), torch.zeros(1, 1, 20_000, 2), mask=Causal() & Padding(keep=keep)
+    )
+    assert subject.visible(1, 1).item() == int(keep.cumsum(-1).sum())
+
+
+def test_held_weights_are_read_as_they_are() -> None:
+    weights = torch.rand(2, 3, 7, 9)
+    held = AttentionMatrix.from_dense(weights)
+    assert torch.equal(held[:], weights)
+    assert torch.equal(held.at([1, 2], [3, 4]), weights[..., [1, 2], [3, 4]])
+    with pytest.raises(ValueError, match="weights cannot be negative"):
+        AttentionMatrix.from_dense(-weights)
+
+
+def test_empty_sizes_and_indices_are_answered() -> None:
+    nothing = AttentionMatrix(torch.zeros(2, 5, 4), torch.zeros(2, 0, 4))
+    assert nothing.band(3).shape == (2, 5, 3)
+    assert (nothing.max() == 0).all()
+    nobody = AttentionMatrix(torch.zeros(0, 2, 5, 4), torch.zeros(0, 2, 5, 4))
+    assert nobody.distance().mean.shape == (0, 2, 5)
+    some = matrix(1, 2, 20, 8)
+    assert some[2:5:-1].shape == (1, 2, 0, 20)
+    assert some[[], [1]].shape == (1, 2, 0, 1)
+    assert torch.equal(some[torch.tensor(3)], some[3])
+    assert some.merged([(0, 9), (9, 20)])[1:1].shape == (1, 2, 0, 2)

@@ -56,6 +56,10 @@ def bias_of(keep: Tensor, dtype: torch.dtype) -> Tensor:
 
 def solve(work: Work, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """Output and lse; both differentiable, once."""
+    assert query.shape[0] == key.shape[0] == value.shape[0], "the kernel does not check, and would read past the end"
+    assert query.shape[1] % key.shape[1] == 0 and key.shape[1] == value.shape[1], "nor does it check heads"
+    if work.scale <= 0:  # the kernel's causal mask is -inf before the scale
+        query, work = query * work.scale, work._replace(scale=1.0)
     value_width = value.shape[-1]
     width = max(query.shape[-1], value_width)  # the kernel wants equal widths; columns of zeros change nothing
     query, key, value = _ready(query, width), _ready(key, width), _ready(value, width)

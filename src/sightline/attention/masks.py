@@ -11,6 +11,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
+from operator import index
 from typing import TypeVar
 
 import torch
@@ -21,10 +23,10 @@ from sightline.attention.algebra import Lowered, Mask, Sizes, check_broadcast
 from sightline.attention.regions import Region
 from sightline.errors import ShapeError
 
-MOST_REGIONS = 4096  # a longer list of regions is no longer short: asking the predicate block by block is cheaper
+MOST_REGIONS = 16_384  # a longer list of regions is no longer short: asking the predicate block by block is cheaper
 
 Integers = int | Sequence[int] | Tensor
-Held = TypeVar("Held", bound=int | tuple[int, ...] | None)
+Numbers = TypeVar("Numbers", bound=int | tuple[int, ...] | None)
 
 
 @dataclass(frozen=True)
@@ -111,17 +113,25 @@ class Window(_Band):
     offset: int | tuple[int, ...] | None = None
 
     def __init__(
-        self, width: int | None = None, *, before: int = 0, after: int = 0, offset: Integers | None = None
+        self,
+        width: int | None = None,
+        *,
+        before: int | None = None,
+        after: int | None = None,
+        offset: Integers | None = None,
     ) -> None:
-        if width is not None and (before or after):
+        if width is None and before is None and after is None:
+            raise ValueError("Window(): give a width, or before= and after=")
+        if width is not None and (before is not None or after is not None):
             raise ValueError(
                 f"Window(width={width}, before={before}, after={after}): give the width or before/after, not both"
             )
         if width is not None and width < 1:
             raise ValueError(f"Window({width}): the width counts the token itself, so it is at least 1")
+        before, after = index(before or 0), index(after or 0)
         if before < 0 or after < 0:
             raise ValueError(f"Window(before={before}, after={after}): both count keys and cannot be negative")
-        object.__setattr__(self, "before", before if width is None else width - 1)
+        object.__setattr__(self, "before", before if width is None else index(width) - 1)
         object.__setattr__(self, "after", after)
         object.__setattr__(self, "offset", _integers(offset))
 
@@ -178,8 +188,9 @@ class Documents(Mask):
     query_ids: Tensor | None
 
     def __init__(self, ids: Tensor | Sequence[int], query_ids: Tensor | Sequence[int] | None = None) -> None:
-        object.__setattr__(self, "ids", torch.as_tensor(ids))
-        object.__setattr__(self, "query_ids", None if query_ids is None else torch.as_tensor(query_ids))
+        # Copies, since what is read off them once is kept.
+        object.__setattr__(self, "ids", torch.as_tensor(ids).clone())
+        object.__setattr__(self, "query_ids", None if query_ids is None else torch.as_tensor(query_ids).clone())
 
     def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
         queries, keys = self._both(sizes)
@@ -251,7 +262,7 @@ class Padding(Mask):
         if isinstance(lengths, Tensor):
             lengths = lengths.reshape(-1).tolist()
         object.__setattr__(self, "lengths", None if lengths is None else tuple(int(length) for length in lengths))
-        object.__setattr__(self, "keep", keep)
+        object.__setattr__(self, "keep", None if keep is None else keep.clone())  # what is read off it once is kept
 
     def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
         shape = torch.broadcast_shapes(query.shape, key.shape)
@@ -281,7 +292,7 @@ class Padding(Mask):
         if self.keep is not None:
             return Padding(keep=self.keep[batch])
         assert self.lengths is not None
-        return Padding(self.lengths[batch])
+        return Padding(_narrowed(self.lengths, batch))
 
     @cached_property
     def _runs(self) -> list[list[tuple[int, int]]]:
@@ -364,14 +375,15 @@ def _equal_runs(values: Tensor) -> list[list[tuple[int, int, int]]]:
 
 
 def _integers(value: Integers | None) -> int | tuple[int, ...] | None:
-    if value is None or isinstance(value, int):
-        return value
-    listed = value.reshape(-1).tolist() if isinstance(value, Tensor) else value
-    numbers = tuple(int(number) for number in listed)
-    return numbers[0] if isinstance(value, Tensor) and value.dim() == 0 else numbers
+    """None and one number as they are, several as a tuple."""
+    if value is None or isinstance(value, Integral):
+        return None if value is None else int(value)
+    if isinstance(value, Tensor):
+        return int(value) if value.dim() == 0 else tuple(value.reshape(-1).tolist())
+    return tuple(int(number) for number in value)  # pyright: ignore[reportGeneralTypeIssues]
 
 
-def _narrowed(value: Held, batch: slice) -> Held:
+def _narrowed(value: Numbers, batch: slice) -> Numbers:
     """One number stays; of one per batch row, those of these rows."""
     return value[batch] if isinstance(value, tuple) and len(value) > 1 else value  # pyright: ignore[reportReturnType]
 

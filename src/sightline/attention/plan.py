@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from sightline.attention import fused, reference, streaming
 from sightline.attention.algebra import Lowered
+from sightline.attention.blocks import walk
 from sightline.attention.regions import Region, area, band
 from sightline.attention.rule import Rule
 from sightline.attention.tiles import cut
@@ -33,7 +35,11 @@ class Plan:
     walk: streaming.Walk | None = None
 
     def execute(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Output and lse of tensors in four dimensions."""
+        """Output and lse of tensors in four dimensions; autocast does not reach inside."""
+        device = self.rule.signature.device.type
+        if torch.is_autocast_enabled(device):
+            with torch.autocast(device, enabled=False):
+                return self.execute(query, key, value)
         if self.work is not None:
             output, lse = fused.solve(self.work, query, key, value)
         elif self.walk is not None:
@@ -56,7 +62,12 @@ class Plan:
                 len(range(batch)[group.batch]) * tile.cells for group in self.work.groups for tile in group.tiles
             )
         if self.walk is not None:
-            return heads * sum(len(range(batch)[group.batch]) * area(group.regions) for group in self.walk.groups)
+            return heads * sum(
+                len(range(batch)[group.batch]) * (rows.bottom - rows.top) * (columns.right - columns.left)
+                for group in self.walk.groups
+                for rows in walk(group.regions, self.walk.block_rows, self.walk.block_columns)
+                for columns in rows.columns
+            )
         return self.dense_cells
 
     @property
@@ -96,8 +107,8 @@ class Plan:
             "mask": str(self.rule.mask),
             "engine": f"{self.engine}, {self._how()}",
             "scores": f"{self.cells:,} of {self.dense_cells:,} cells ({share:.3g} %)",
-            "memory": f"{_size(self.extra_bytes)} beside inputs and output; the dense weights would take "
-            f"{_size(self.dense_cells * self.rule.precise.itemsize)}",
+            "memory": f"{size_text(self.extra_bytes)} beside inputs and output; the dense weights would take "
+            f"{size_text(self.dense_cells * self.rule.precise.itemsize)}",
             "why": self.why,
         }
         return "\n".join(f"{name:10} {text}" for name, text in lines.items())
@@ -167,11 +178,18 @@ def _walk(rule: Rule, lowered: Lowered | None) -> streaming.Walk:
     rows = min(max(rows, FEWEST_BLOCK_ROWS), MOST_BLOCK_ROWS, max(sizes.queries, 1))
     everything = Lowered((band(sizes.queries, sizes.keys, None, None),))
     groups = tuple(streaming.Group(batch, regions) for batch, regions in row_groups(lowered or everything))
+    keys_a_row = max(area(group.regions) for group in groups) // max(sizes.queries, 1)
+    rows = min(rows, max(FEWEST_BLOCK_ROWS, keys_a_row))  # high blocks of a narrow band are mostly outside it
     exact = lowered is not None and lowered.keep is None
     return streaming.Walk(groups, exact, rows, columns)
 
 
-def _size(count: float) -> str:
+def size_text(count: float) -> str:
+    """Bytes in words.
+
+    >>> size_text(4_194_304)
+    '4.19 MB'
+    """
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import NamedTuple
 
 import torch
@@ -65,7 +66,7 @@ def sign(query: Tensor, key: Tensor, value: Tensor) -> Signature:
             f"{name} {tensor.dtype} on {tensor.device}"
             for name, tensor in (("query", query), ("key", key), ("value", value))
         )
-        raise ShapeError(f"attend: query, key and value need one floating dtype and one device; got {found}")
+        raise ShapeError(f"attention: query, key and value need one floating dtype and one device; got {found}")
     return Signature(query.shape, key.shape, value.shape, dtype, device)
 
 
@@ -74,11 +75,14 @@ def make_rule(signature: Signature, *, mask: Mask, scale: float | None, score: S
     _check_shapes(signature)
     if not isinstance(mask, Mask):
         raise TypeError(
-            f"attend: mask must be a mask object, got {type(mask).__name__}; "
+            f"attention: mask must be a mask object, got {type(mask).__name__}; "
             "wrap a boolean tensor with from_bool(attend=...) or from_bool(drop=...)"
         )
     if not 0.0 <= dropout < 1.0:
-        raise ValueError(f"attend: dropout is a probability below 1, got {dropout}")
+        raise ValueError(f"attention: dropout is a probability below 1, got {dropout}")
+    if scale is not None and not isinstance(scale, Real):
+        kind = type(scale).__name__
+        raise TypeError(f"attention: scale is a number, got {kind}; multiply the query by a scale that is learned")
     factor, steps, sinks = take_apart(score)
     *batch, heads, queries, dim = (1, 1, *signature.query) if len(signature.query) < 4 else signature.query
     sizes = Sizes(math.prod(batch), heads, queries, keys=signature.key[-2])
@@ -94,7 +98,7 @@ def in_four(tensor: Tensor) -> Tensor:
         return tensor
     if tensor.dim() < 4:
         return tensor[(None,) * (4 - tensor.dim())]
-    return tensor.reshape(-1, *tensor.shape[-3:])
+    return tensor.flatten(0, -4)
 
 
 def _check_shapes(signature: Signature) -> None:
@@ -102,7 +106,7 @@ def _check_shapes(signature: Signature) -> None:
 
     def refuse(what: str) -> None:
         found = f"query {tuple(query)}, key {tuple(key)}, value {tuple(value)}"
-        raise ShapeError(f"attend: {what}; got {found}")
+        raise ShapeError(f"attention: {what}; got {found}")
 
     if len(query) < 2 or len(query) != len(key) or len(query) != len(value):
         refuse("query, key and value are (..., head, position, dim) with equally many dimensions, at least two")

@@ -199,7 +199,7 @@ class Bias(Step):
         return _RelativeBias(table, bidirectional, max_distance, offset)
 
     def apply(self, scores: Tensor, cells: Cells) -> Tensor:
-        return scores + self._four()[self._where(cells)].to(scores)
+        return scores + self._four().to(scores)[self._where(cells)]  # sums of gradients keep their precision
 
     def pull(self, gradient: Tensor, changed: Tensor, cells: Cells, into: Tensor | None) -> Tensor:
         if into is not None:
@@ -250,7 +250,7 @@ class _RelativeBias(Step):
         return self.table
 
     def apply(self, scores: Tensor, cells: Cells) -> Tensor:
-        return scores + self.table[self._buckets(cells)].movedim(-1, 0).to(scores)
+        return scores + self.table.to(scores)[self._buckets(cells)].movedim(-1, 0)
 
     def pull(self, gradient: Tensor, changed: Tensor, cells: Cells, into: Tensor | None) -> Tensor:
         if into is not None:

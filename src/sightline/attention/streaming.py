@@ -68,7 +68,8 @@ class _Streaming(torch.autograd.Function):
         walker = _Walker(rule, path, seed, (query, key, value))
 
         def compute(above: Tensor | None, lse_above: Tensor | None, output: Tensor, lse: Tensor) -> Gradients:
-            return walker.backward(above, lse_above, output, lse, wanted=ctx.needs_input_grad[3:])
+            with torch.autocast(query.device.type, enabled=False):
+                return walker.backward(above, lse_above, output, lse, wanted=ctx.needs_input_grad[3:])
 
         return None, None, None, *first_order("streaming", compute, *gradients, output, lse)
 
@@ -144,7 +145,7 @@ class _Walker:
         """Gradients of query, key, value and of each step's parameter, where wanted."""
         inputs = (self.query, self.key, self.value, *self.rule.parameters)
         sums = [
-            torch.zeros_like(tensor, dtype=self.precise) if tensor is not None and want else None
+            torch.zeros(tensor.shape, dtype=self.precise, device=tensor.device) if tensor is not None and want else None
             for tensor, want in zip(inputs, wanted, strict=True)
         ]
         above_all = torch.zeros_like(output) if output_gradient is None else output_gradient

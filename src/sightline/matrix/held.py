@@ -55,9 +55,18 @@ class Held:
         """Columns [first, last) that these rows may see: all."""
         return 0, self.sizes.keys
 
+    @property
+    def pair_bytes(self) -> int:
+        """Bytes that one scattered cell takes on its way."""
+        return self.dtype.itemsize
+
+    def block(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """A block of weights."""
+        return self.weights[:, :, rows[:, None], columns[None, :]].to(self.dtype)
+
     def log_weights(self, rows: Tensor, columns: Tensor) -> Tensor:
         """The logarithms of a block of weights."""
-        return self.weights[:, :, rows[:, None], columns[None, :]].to(self.dtype).log()
+        return self.block(rows, columns).log()
 
     def pairs(self, rows: Tensor, columns: Tensor) -> Tensor:
         """The weights of cells (rows[p], columns[p]), (batch, heads, pairs)."""
@@ -65,6 +74,6 @@ class Held:
 
     def products(self, values: Tensor, schedule: Schedule) -> Tensor:
         """Weights @ values."""
-        steps = schedule.steps(self.sizes.queries, self.cells_a_row, self.sizes.keys * 4)
+        steps = schedule.steps(self.sizes.queries, self.cells_a_row, int(self.cells_a_row) * self.dtype.itemsize)
         pieces = [self.weights[:, :, step.start : step.stop].to(self.dtype) @ values for step in schedule.follow(steps)]
         return torch.cat(pieces, 2)

@@ -6,6 +6,7 @@ Ints, slices with any step, lists, and tensors of integers or booleans. No tenso
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import NamedTuple
 
 import torch
@@ -27,9 +28,10 @@ def choose(index: Index, length: int, device: torch.device, axis: str) -> Chosen
     """The positions that an index means along an axis of this length."""
     if isinstance(index, slice):
         return Chosen(torch.arange(length, device=device)[_forwards(index, length)], single=False)
-    if isinstance(index, int):
-        return Chosen(_checked(torch.tensor([index], device=device), length, axis), single=True)
+    if isinstance(index, Integral) or (isinstance(index, Tensor) and index.dim() == 0):
+        return Chosen(_checked(torch.tensor([int(index)], device=device), length, axis), single=True)
     found = torch.as_tensor(index, device=device)
+    found = found if found.numel() else found.long()
     if found.dtype == torch.bool:
         if tuple(found.shape) != (length,):
             raise ShapeError(f"A[...]: booleans for {axis} must have {length} entries, got {tuple(found.shape)}")
@@ -52,7 +54,7 @@ def split(key: Index | tuple[Index, ...]) -> tuple[Index, Index]:
 
 def _forwards(index: slice, length: int) -> Tensor | slice:
     start, stop, step = index.indices(length)
-    return index if step > 0 else torch.arange(start, stop, step)
+    return index if step > 0 else torch.tensor(range(start, stop, step), dtype=torch.long)
 
 
 def _checked(found: Tensor, length: int, axis: str) -> Tensor:

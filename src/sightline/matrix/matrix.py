@@ -17,16 +17,17 @@ from torch import Tensor
 
 from sightline.attention.algebra import Mask
 from sightline.attention.masks import Full
+from sightline.attention.plan import size_text
 from sightline.attention.rule import in_four, make_rule, sign
 from sightline.attention.scores import Score
-from sightline.errors import ShapeError
+from sightline.errors import ShapeError, UnsupportedError
 from sightline.matrix import pooling, statistics
 from sightline.matrix.held import Held
 from sightline.matrix.indexing import Index, choose
 from sightline.matrix.sampling import Sample, sample
 from sightline.matrix.schedule import Schedule
 from sightline.matrix.scored import Scored
-from sightline.matrix.views import Merged, Readable, Weighted, writing_norms
+from sightline.matrix.views import Merged, Readable, Weighted, undisturbed, writing_norms
 
 
 class Distance(NamedTuple):
@@ -47,7 +48,7 @@ class AttentionMatrix(Readable):
     """softmax(scale * query @ key^T over the keys that the mask allows), in O(n) memory.
 
     query (..., heads, queries, dim) and key (..., key heads, keys, dim); `value` (..., key heads, keys, value dim) is
-    only kept for `weighted`.
+    only kept for `weighted`. The tensors are held as they are and not copied: do not change them in place.
 
     >>> matrix = AttentionMatrix(torch.eye(4), torch.eye(4), scale=1.0)
     >>> matrix
@@ -81,6 +82,8 @@ class AttentionMatrix(Readable):
             raise ShapeError(
                 f"from_dense: wants weights (..., queries, keys), got {tuple(weights.shape)} {weights.dtype}"
             )
+        if weights.numel() and weights.min() < 0:
+            raise ValueError(f"from_dense: weights cannot be negative, the smallest is {weights.min():.3g}")
         matrix = cls.__new__(cls)
         matrix._source = Held(in_four(weights.detach()))
         matrix._axes, matrix._leading = _axes_of(weights), tuple(weights.shape[:-2])
@@ -91,6 +94,11 @@ class AttentionMatrix(Readable):
     def shape(self) -> torch.Size:
         """(..., queries, keys)."""
         return torch.Size((*self._leading, *self._source.sizes[2:]))
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of the leading axes that are left: of "batch" and "head"."""
+        return self._axes
 
     @property
     def dtype(self) -> torch.dtype:
@@ -104,8 +112,8 @@ class AttentionMatrix(Readable):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are held: query, key, and what has been computed for good."""
-        return self._source.nbytes
+        """Bytes that are held: query, key, value, and what has been computed for good."""
+        return self._source.nbytes + (0 if self._value is None else self._value.nbytes)
 
     @property
     def dense_nbytes(self) -> int:
@@ -169,6 +177,7 @@ class AttentionMatrix(Readable):
         )
         return planned
 
+    @undisturbed
     def at(self, rows: Index, columns: Index) -> Tensor:
         """The weights of scattered cells (rows[p], columns[p]), (..., pairs)."""
         device, (queries, keys) = self._source.device, self.shape[-2:]
@@ -177,7 +186,13 @@ class AttentionMatrix(Readable):
         if len(first) != len(second):
             raise ShapeError(f"at: wants as many rows as columns, got {len(first)} and {len(second)}")
         self._hold_lse_for(len(first))
-        return self._shaped(self._source.pairs(first, second))
+        batch, heads = self._source.sizes[:2]
+        at_once = max(1, self._schedule.budget // (4 * self._source.pair_bytes * batch * heads))
+        found = [
+            self._source.pairs(first[at : at + at_once], second[at : at + at_once])
+            for at in range(0, max(len(first), 1), at_once)
+        ]
+        return self._shaped(torch.cat(found, -1))
 
     def diagonal(self, offset: int = 0) -> Tensor:
         """The weights A[i, i + offset], as torch.diagonal has them; -1 is the previous token."""
@@ -188,19 +203,23 @@ class AttentionMatrix(Readable):
     def band(self, width: int) -> Tensor:
         """The weights on the `width` keys up to the query's position, (..., queries, width); 0 where there is none."""
         queries, keys = self.shape[-2:]
+        if not keys:
+            return torch.zeros(*self._leading, queries, width, dtype=self.dtype, device=self.device)
         rows = torch.arange(queries)[:, None].expand(-1, width)
         columns = rows + keys - queries - width + 1 + torch.arange(width)
         outside = (columns < 0) | (columns >= keys)
-        found = self.at(rows.flatten(), columns.clamp(0, max(keys - 1, 0)).flatten())
+        found = self.at(rows.flatten(), columns.clamp(0, keys - 1).flatten())
         return found.reshape(*self._leading, queries, width).masked_fill(outside.to(found.device), 0.0)
 
     @property
+    @undisturbed
     def lse(self) -> Tensor:
         """The row normalisers, (..., queries): natural logarithms, -inf for rows without keys."""
         if isinstance(self._source, Held):
-            raise ShapeError("lse: a matrix made from_dense has weights and no scores, so it has no normalisers")
+            raise UnsupportedError("lse: a matrix made from_dense has weights and no scores, so it has no normalisers")
         return self._shaped(self._source.lse(self._schedule))
 
+    @undisturbed
     def entropy(self, *, exact: bool = False) -> Tensor:
         """The Shannon entropy of each row in nats, (..., queries).
 
@@ -209,6 +228,7 @@ class AttentionMatrix(Readable):
         """
         return self._shaped(statistics.entropy(self._source, self._schedule, exact=exact))
 
+    @undisturbed
     def renyi(self, order: float = 2.0) -> Tensor:
         """The Rényi entropy of each row, log(sum of weights^order) / (1 - order); 0 for rows without keys."""
         if order <= 0 or order == 1:
@@ -216,15 +236,18 @@ class AttentionMatrix(Readable):
         found = self._shaped(statistics.collision(self._source, self._schedule, order)) / (1 - order)
         return found.masked_fill(found.isinf(), 0.0)
 
+    @undisturbed
     def effective_keys(self) -> Tensor:
         """How many keys each row spreads over, 1 / sum of weights^2; 0 for rows without keys."""
         found = self._shaped(statistics.collision(self._source, self._schedule, 2.0))
         return torch.exp(-found).masked_fill(found == -math.inf, 0.0)
 
+    @undisturbed
     def received(self) -> Tensor:
         """What each key receives from all queries together, (..., keys)."""
         return self._shaped(statistics.received(self._source, self._schedule))
 
+    @undisturbed
     def mass(self, where: Index) -> Tensor:
         """The weight of each row on a set of keys, given by their positions or a boolean for each, (..., queries)."""
         keys = self.shape[-1]
@@ -232,29 +255,37 @@ class AttentionMatrix(Readable):
         inside[choose(where, keys, self._source.device, "columns").positions] = 1.0
         return self @ inside
 
+    @undisturbed
     def distance(self) -> Distance:
         """How far back each row looks; a query stands at the end of the keys where there are fewer queries."""
         mean, spread = statistics.distance(self._source, self._schedule, self.shape[-1] - self.shape[-2])
         return Distance(self._shaped(mean), self._shaped(spread))
 
+    @undisturbed
     def topk(self, count: int) -> TopKeys:
         """The strongest keys of each row, (..., queries, count), largest first."""
         weights, keys = statistics.topk(self._source, count, self._schedule)
         return TopKeys(self._shaped(weights), self._shaped(keys))
 
+    @undisturbed
     def max(self) -> Tensor:
         """The largest weight of each row, (..., queries)."""
+        if not self.shape[-1]:
+            return torch.zeros(self.shape[:-1], dtype=self.dtype, device=self.device)
         return self.topk(1).weights.squeeze(-1)
 
+    @undisturbed
     def visible(self, rows: int, columns: int) -> Tensor:
         """How many cells of each bin of `pooled` the mask allows, (..., rows, columns)."""
         return self._shaped(pooling.visible(self._source, *self._edges(rows, columns), self._schedule))
 
+    @undisturbed
     def sample(self, rows: int, columns: int, *, each: int = 4) -> Sample:
         """An estimate of `pooled(rows, columns)` from `each` rows of every bin of rows, with its standard error."""
         found = sample(self._source, *self._edges(rows, columns), each, self._schedule)
         return Sample(*(self._shaped(part) for part in found))
 
+    @undisturbed
     def weighted(self, output: Tensor | None = None) -> Weighted:
         """Weights times the length of what each key would write: the norm of its value, through `output` if given.
 
@@ -268,6 +299,10 @@ class AttentionMatrix(Readable):
         """Tokens merged into words, given as (start, stop) spans: mean over a word's queries, sum over its keys."""
         return Merged(self, spans, spans if key_spans is None else key_spans)
 
+    @property
+    def _batch_and_heads(self) -> tuple[int, int]:
+        return self._source.sizes.batch, self._source.sizes.heads
+
     def _edges(self, rows: int, columns: int) -> tuple[list[int], list[int]]:
         queries, keys = self.shape[-2:]
         return pooling.even_edges(queries, rows), pooling.even_edges(keys, columns)
@@ -278,7 +313,7 @@ class AttentionMatrix(Readable):
     def _block(self, rows: Tensor, columns: Tensor) -> Tensor:
         if len(columns) < self.shape[-1]:  # whole rows bring their own normalisers
             self._hold_lse_for(len(rows))
-        return self._source.log_weights(rows, columns).exp()
+        return self._source.block(rows, columns)
 
     def _hold_lse_for(self, rows: int) -> None:
         """Where many rows are asked for, all normalisers are worth keeping."""
@@ -305,16 +340,3 @@ def _axes_of(tensor: Tensor) -> tuple[str, ...]:
             f"AttentionMatrix: takes (batch, head, ...) and no more leading axes, got {tuple(tensor.shape)}"
         )
     return ("batch", "head")[4 - tensor.dim() :]
-
-
-def size_text(count: float) -> str:
-    """Bytes in words.
-
-    >>> size_text(4_194_304)
-    '4.2 MB'
-    """
-    for unit in ("bytes", "kB", "MB", "GB", "TB"):
-        if count < 1000 or unit == "TB":
-            return f"{count:,.0f} {unit}" if unit == "bytes" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError("TB ends the list")

@@ -21,6 +21,7 @@ from sightline.matrix.schedule import Schedule
 from sightline.matrix.scored import Scored
 from sightline.matrix.statistics import Source, need_lse, row_blocks
 
+CELLS_AT_ONCE = 2**21  # of a mask without structure, which is asked cell by cell
 HOW = ("density", "mass", "max")
 
 
@@ -125,8 +126,8 @@ def visible(
     batch, heads, queries, _ = source.sizes
     if count == "cells" and isinstance(source, Scored) and source.lowered is not None and source.lowered.keep is None:
         found = torch.stack([_areas(regions, rows, columns, source.device) for regions in source.lowered.regions])
-        return found[:, None].to(source.dtype).expand(batch, heads, -1, -1)
-    total = torch.zeros(batch, heads, len(rows) - 1, len(columns) - 1, dtype=source.dtype, device=source.device)
+        return found[:, None].expand(batch, heads, -1, -1)
+    total = torch.zeros(batch, heads, len(rows) - 1, len(columns) - 1, dtype=torch.long, device=source.device)
     row_bin = bin_of(rows, queries, source.device)
     edges = torch.tensor(columns, device=source.device)
     high = max(1, min(2**19, schedule.budget // 64) // max(len(columns) * batch, 1))
@@ -134,8 +135,8 @@ def visible(
         here = torch.arange(step.start, step.stop, device=source.device)
         found = allowed_between(source, here, edges)
         if count == "rows":
-            found = found.sum(-1, keepdim=True) > 0
-        total.index_add_(2, row_bin[here], found.to(source.dtype).expand(batch, heads, -1, -1))
+            found = (found.sum(-1, keepdim=True) > 0).long()
+        total.index_add_(2, row_bin[here], found.expand(batch, heads, -1, -1))
     return total
 
 
@@ -162,22 +163,30 @@ def _clipped_sum(top: Tensor, bottom: Tensor, left: Tensor, right: Tensor, shift
 
 
 def allowed_between(source: Source, rows: Tensor, edges: Tensor) -> Tensor:
-    """Allowed cells of each row between column edges, (batch or 1, heads or 1, rows, bins)."""
-    if isinstance(source, Held):
-        return _counted(source.weights[:, :, rows] > 0, edges)
-    if source.lowered is None:
-        every = torch.arange(source.sizes.keys, device=source.device)[None, :]
-        seen = source.rule.mask.allows(rows[:, None], every, source.sizes)
-        return _counted(seen if seen.dim() == 4 else seen[None, None], edges)
-    kept, found = _kept_before(source), source.lowered.regions
+    """Allowed cells of each row, in rising order, between column edges, (batch or 1, heads or 1, rows, bins)."""
+    if isinstance(source, Held) or source.lowered is None:
+        high = max(1, CELLS_AT_ONCE // max(source.sizes.batch * source.sizes.heads * source.sizes.keys, 1))
+        return torch.cat([_counted(_seen(source, some), edges) for some in rows.split(high)], 2)
+    kept, found, listed = _kept_before(source), source.lowered.regions, rows.tolist()
     counts = []
     for row in range(max(len(found), len(kept))):
         total = torch.zeros(len(rows), len(edges) - 1, dtype=torch.long, device=source.device)
         for region in found[row if len(found) > 1 else 0]:
-            if region.top <= int(rows[-1]) and region.bottom > int(rows[0]):
-                total += _region_counts(region, rows[:, None], edges, kept[row if len(kept) > 1 else 0])
+            beside = slice(bisect_left(listed, region.top), bisect_left(listed, region.bottom))
+            if beside.stop > beside.start:
+                before = kept[row if len(kept) > 1 else 0]
+                total[beside] += _region_counts(region, rows[beside, None], edges, before)
         counts.append(total)
     return torch.stack(counts)[:, None]
+
+
+def _seen(source: Source, rows: Tensor) -> Tensor:
+    """The cells of whole rows that may be seen, (batch or 1, heads or 1, rows, keys), asked one by one."""
+    if isinstance(source, Held):
+        return source.weights[:, :, rows] > 0
+    every = torch.arange(source.sizes.keys, device=source.device)[None, :]
+    seen = source.rule.mask.allows(rows[:, None], every, source.sizes)
+    return seen if seen.dim() == 4 else seen[None, None]
 
 
 def _kept_before(source: Scored) -> Tensor:
@@ -190,14 +199,13 @@ def _kept_before(source: Scored) -> Tensor:
 
 
 def _region_counts(region: Region, here: Tensor, edges: Tensor, kept: Tensor) -> Tensor:
-    """Real keys of a region in each of these rows (rows, 1), between column edges, (rows, bins)."""
+    """Real keys of a region in each of its rows (rows, 1), between column edges, (rows, bins)."""
     left = (here + region.lowest).clamp(min=region.left)
     right = (here + region.highest + 1).clamp(max=region.right)
     start = torch.maximum(left, edges[:-1])
     stop = torch.maximum(torch.minimum(right, edges[1:]), start)
     limit = len(kept) - 1
-    inside = (here >= region.top) & (here < region.bottom)
-    return (kept[stop.clamp(0, limit)] - kept[start.clamp(0, limit)]) * inside
+    return kept[stop.clamp(0, limit)] - kept[start.clamp(0, limit)]
 
 
 def _counted(seen: Tensor, edges: Tensor) -> Tensor:

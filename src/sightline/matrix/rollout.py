@@ -36,7 +36,11 @@ def rollout(
     if not matrices:
         raise ValueError("rollout: wants at least one matrix")
     *leading, queries, keys = matrices[0].shape
-    if any(matrix.shape != matrices[0].shape for matrix in matrices) or queries != keys or not leading:
+    if (
+        any(matrix.shape != matrices[0].shape for matrix in matrices)
+        or queries != keys
+        or "head" not in matrices[0].axes
+    ):
         shapes = ", ".join(str(tuple(matrix.shape)) for matrix in matrices)
         raise ShapeError(f"rollout: wants square matrices (..., head, tokens, tokens) of one shape, got {shapes}")
     if direction not in ("backward", "forward"):

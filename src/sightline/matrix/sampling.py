@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from sightline.matrix.held import Held
 from sightline.matrix.pooling import allowed_between, bin_of
@@ -94,7 +93,8 @@ def _bin_sums(source: Source, rows: Tensor, columns: Sequence[int], schedule: Sc
         peak = scores.amax(-1, keepdim=True)
         peak = peak.masked_fill(peak == -math.inf, 0.0)
         low, high = int(column_bin[here[0]]), int(column_bin[here[-1]])
-        inside = one_hot(column_bin[here] - low, high - low + 1).to(source.dtype)
+        bins = torch.arange(low, high + 1, device=source.device)
+        inside = (column_bin[here][:, None] == bins).to(source.dtype)
         found = (scores.sub_(peak).exp_() @ inside).log() + peak
         logs[..., low : high + 1] = torch.logaddexp(logs[..., low : high + 1], found)
     if isinstance(source, Held):

@@ -146,6 +146,15 @@ class Scored:
         block = regions.rectangle(int(rows.min()), int(rows.max()) + 1, int(columns.min()), int(columns.max()) + 1)
         return all(regions.area(regions.intersection(found, [block])) == block.area for found in self.lowered.regions)
 
+    @property
+    def pair_bytes(self) -> int:
+        """Bytes that one scattered cell takes on its way: its query and its key."""
+        return 2 * self.query.shape[-1] * self.dtype.itemsize
+
+    def block(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """A block of weights."""
+        return self.log_weights(rows, columns).exp_()
+
     def log_weights(self, rows: Tensor, columns: Tensor) -> Tensor:
         """The logarithms of a block of weights; -inf where the mask forbids, and in rows without keys."""
         scores = self.scores(rows, columns)

@@ -40,7 +40,7 @@ def row_blocks(source: Source, schedule: Schedule) -> Iterator[Iterator[Block]]:
     """Rows in steps; for each, an iterator over the blocks of columns that hold an allowed cell."""
     batch, heads, queries, keys = source.sizes
     wide = min(BLOCK_COLUMNS, max(keys, 1))
-    high = max(1, min(BLOCK_CELLS, schedule.budget // 32) // (wide * batch * heads))
+    high = max(1, min(BLOCK_CELLS, schedule.budget // 32) // max(wide * batch * heads, 1))
     steps = [range(top, min(top + high, queries)) for top in range(0, max(queries, 1), high)]
     for step in schedule.follow(steps):
         yield _blocks(source, step, wide)

@@ -8,16 +8,32 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from sightline.attention.rule import in_four
-from sightline.errors import ShapeError
+from sightline.errors import ShapeError, UnsupportedError
 from sightline.matrix.indexing import Index, choose, split
 
+BLOCK_CELLS = 2**22  # tokens' weights that are merged into words at a time
 DENSE_LIMIT = 2**28  # bytes of a dense block that are built without asking
+
+
+Answer = TypeVar("Answer")
+
+
+def undisturbed(method: Callable[..., Answer]) -> Callable[..., Answer]:
+    """A method that computes in its own precision and without gradients, whatever surrounds the call."""
+
+    @wraps(method)
+    def run(self: Readable, *arguments: object, **options: object) -> Answer:
+        with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
+            return method(self, *arguments, **options)
+
+    return run
 
 
 class Readable(ABC):
@@ -40,6 +56,11 @@ class Readable(ABC):
     def device(self) -> torch.device:
         """Where the results are."""
 
+    @property
+    @abstractmethod
+    def _batch_and_heads(self) -> tuple[int, int]:
+        """The first two axes of blocks and products; the leading axes are those of them that are left."""
+
     @abstractmethod
     def _block(self, rows: Tensor, columns: Tensor) -> Tensor:
         """The cells of some rows and columns, (batch, heads, rows, columns)."""
@@ -61,6 +82,7 @@ class Readable(ABC):
         """The transpose, as a view."""
         return Transposed(self)
 
+    @undisturbed
     def __getitem__(self, key: Index | tuple[Index, ...]) -> Tensor:
         """An exact block; lists and slices choose rows and columns, an int takes its axis away."""
         first, second = split(key)
@@ -72,14 +94,17 @@ class Readable(ABC):
         block = block.squeeze(-1) if columns.single else block
         return block.squeeze(-1 if columns.single else -2) if rows.single else block
 
+    @undisturbed
     def __matmul__(self, values: Tensor) -> Tensor:
         """Any statistic that is linear along a row: values (columns,), (columns, width) or (..., columns, width)."""
         return self._product(values, self.shape[-1], self._times)
 
+    @undisturbed
     def pooled(self, rows: int, columns: int, how: str = "density") -> Tensor:
         """A small picture, (..., rows, columns): mean weight of the allowed cells, "mass" or "max" of each bin."""
         return self._shaped(self._pooled(rows, columns, how))
 
+    @undisturbed
     def to_dense(self, *, limit: int = DENSE_LIMIT) -> Tensor:
         """The whole matrix; refused above `limit` bytes."""
         self._refuse_huge(self.shape[-2], self.shape[-1], limit)
@@ -95,8 +120,11 @@ class Readable(ABC):
             raise ShapeError(
                 f"A @ values: leading axes {tuple(values.shape[:-2])} differ from the matrix's {self._leading}"
             )
-        batch, heads = in_four(torch.empty(*self._leading, 1, 1, device="meta")).shape[:2]
-        four = values.expand(batch, heads, -1, -1) if values.dim() == 2 else in_four(values)
+        batch, heads = self._batch_and_heads
+        if values.dim() == 2:
+            four = values.expand(batch, heads, -1, -1)
+        else:
+            four = values.reshape(batch, heads, *values.shape[-2:])
         result = self._shaped(times(four))
         return result.squeeze(-1) if vector else result
 
@@ -129,8 +157,14 @@ class View(Readable):
         """As the matrix."""
         return self._matrix.device
 
+    @property
+    def _batch_and_heads(self) -> tuple[int, int]:
+        return self._matrix._batch_and_heads
+
     def _pooled(self, rows: int, columns: int, how: str) -> Tensor:
-        raise ShapeError("pooled: not known for weighted or merged matrices; read blocks of them, or pool the weights")
+        raise UnsupportedError(
+            "pooled: not known for weighted or merged matrices; read blocks of them, or pool the weights"
+        )
 
 
 class Transposed(View):
@@ -158,7 +192,7 @@ class Transposed(View):
 
     def _pooled(self, rows: int, columns: int, how: str) -> Tensor:
         if how == "mass":
-            raise ShapeError("pooled(how='mass'): columns of weights have no mass to keep; use density or max")
+            raise UnsupportedError("pooled(how='mass'): columns of weights have no mass to keep; use density or max")
         return self._matrix._pooled(columns, rows, how).mT
 
     def __getattr__(self, name: str):
@@ -213,10 +247,14 @@ class Merged(View):
     def _block(self, rows: Tensor, columns: Tensor) -> Tensor:
         down, row_of = self._tokens(self._rows, rows)
         across, column_of = self._tokens(self._columns, columns)
-        cells = self._matrix._block(down, across)
-        summed = cells.new_zeros(*cells.shape[:3], len(columns)).index_add_(3, column_of, cells)
-        averaged = cells.new_zeros(*cells.shape[:2], len(rows), len(columns)).index_add_(2, row_of, summed)
-        return averaged / row_of.bincount(minlength=len(rows)).clamp(min=1)[:, None]
+        shape = (*self._batch_and_heads, len(rows), len(columns))
+        total = torch.zeros(shape, dtype=self.dtype, device=self.device)
+        high = max(1, BLOCK_CELLS // max(len(across) * shape[0] * shape[1], 1))
+        for some, words in zip(down.split(high), row_of.split(high), strict=True):
+            cells = self._matrix._block(some, across)
+            summed = cells.new_zeros(*cells.shape[:3], len(columns)).index_add_(3, column_of, cells)
+            total.index_add_(2, words, summed)
+        return total / row_of.bincount(minlength=len(rows)).clamp(min=1)[:, None]
 
     def _times(self, values: Tensor) -> Tensor:
         rows, columns = self._word_of(self._rows, self.shape[-2]), self._word_of(self._columns, self.shape[-1])
@@ -237,7 +275,8 @@ class Merged(View):
         """The tokens of some words, and for each the place of its word among them."""
         found = [(token, at) for at, word in enumerate(words.tolist()) for token in range(*spans[word])]
         tokens, places = zip(*found, strict=True) if found else ((), ())
-        return torch.tensor(tokens, device=self.device), torch.tensor(places, device=self.device)
+        first, second = (torch.tensor(part, dtype=torch.long, device=self.device) for part in (tokens, places))
+        return first, second
 
 
 def _read(values: Tensor, index: Tensor) -> Tensor:
