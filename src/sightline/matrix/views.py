@@ -21,7 +21,6 @@ from sightline.matrix.indexing import Index, choose, split
 BLOCK_CELLS = 2**22  # tokens' weights that are merged into words at a time
 DENSE_LIMIT = 2**28  # bytes of a dense block that are built without asking
 
-
 Answer = TypeVar("Answer")
 
 
@@ -97,7 +96,22 @@ class Readable(ABC):
     @undisturbed
     def __matmul__(self, values: Tensor) -> Tensor:
         """Any statistic that is linear along a row: values (columns,), (columns, width) or (..., columns, width)."""
-        return self._product(values, self.shape[-1], self._times)
+        length = self.shape[-1]
+        if values.dim() < 1 or (values.shape[-1] if values.dim() == 1 else values.shape[-2]) != length:
+            raise ShapeError(f"A @ values: wants ({length},) or (..., {length}, width), got {tuple(values.shape)}")
+        vector = values.dim() == 1
+        values = (values[:, None] if vector else values).to(self.device, self.dtype)
+        if values.dim() > 2 and tuple(values.shape[:-2]) != self._leading:
+            raise ShapeError(
+                f"A @ values: leading axes {tuple(values.shape[:-2])} differ from the matrix's {self._leading}"
+            )
+        batch, heads = self._batch_and_heads
+        if values.dim() == 2:
+            values = values.expand(batch, heads, -1, -1)
+        else:
+            values = values.reshape(batch, heads, *values.shape[-2:])
+        result = self._shaped(self._times(values))
+        return result.squeeze(-1) if vector else result
 
     @undisturbed
     def pooled(self, rows: int, columns: int, how: str = "density") -> Tensor:
@@ -110,23 +124,6 @@ class Readable(ABC):
         self._refuse_huge(self.shape[-2], self.shape[-1], limit)
         rows, columns = (torch.arange(size, device=self.device) for size in self.shape[-2:])
         return self._shaped(self._block(rows, columns))
-
-    def _product(self, values: Tensor, length: int, times) -> Tensor:
-        if values.dim() < 1 or (values.shape[-1] if values.dim() == 1 else values.shape[-2]) != length:
-            raise ShapeError(f"A @ values: wants ({length},) or (..., {length}, width), got {tuple(values.shape)}")
-        vector = values.dim() == 1
-        values = (values[:, None] if vector else values).to(self.device, self.dtype)
-        if values.dim() > 2 and tuple(values.shape[:-2]) != self._leading:
-            raise ShapeError(
-                f"A @ values: leading axes {tuple(values.shape[:-2])} differ from the matrix's {self._leading}"
-            )
-        batch, heads = self._batch_and_heads
-        if values.dim() == 2:
-            four = values.expand(batch, heads, -1, -1)
-        else:
-            four = values.reshape(batch, heads, *values.shape[-2:])
-        result = self._shaped(times(four))
-        return result.squeeze(-1) if vector else result
 
     def _shaped(self, tensor: Tensor) -> Tensor:
         """A result (batch, heads, ...) with the leading axes that the matrix has."""
