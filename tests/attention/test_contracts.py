@@ -229,11 +229,13 @@ def test_gradients_that_arrive_expanded_are_taken(engine: Backend) -> None:
     assert value.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("mask", [Causal(), Window(3), from_bool(attend=torch.ones(7, 7).tril().bool())], ids=str)
+@pytest.mark.parametrize(
+    ("engine", "mask"),
+    [(engine, mask) for engine in ENGINES for mask in (Causal(), Window(3))]
+    + [(engine, from_bool(attend=torch.ones(7, 7).tril().bool())) for engine in ("reference", "streaming")],
+    ids=str,
+)
 def test_gradcheck_in_fp64(engine: Backend, mask: Mask) -> None:
-    if engine == "fused" and "from_bool" in str(mask):
-        pytest.skip("the fused engine refuses dense booleans, as test_numerics shows")
     query = torch.randn(1, 4, 7, 3, dtype=torch.float64, requires_grad=True)
     key, value = (torch.randn(1, 2, 7, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))
     sinks = torch.randn(4, dtype=torch.float64, requires_grad=True)

@@ -38,7 +38,7 @@ MISTAKES = {
         "fused.py", "output.mul_((lse - finite).exp_()[..., None]).addcmul_(", "output.addcmul_("
     ),
     "window off by one": Mistake(
-        "masks.py", "before if width is None else width - 1", "before if width is None else width"
+        "masks.py", "before if width is None else index(width) - 1", "before if width is None else index(width)"
     ),
     "polarity flipped": Mistake(
         "masks.py", "_Dense(given if attend is not None else ~given)", "_Dense(~given if attend is not None else given)"

@@ -309,6 +309,8 @@ class Padding(Mask):
 def from_bool(*, attend: Tensor | None = None, drop: Tensor | None = None) -> Mask:
     """A mask from a boolean tensor that broadcasts to (batch, heads, queries, keys); say what True means.
 
+    The tensor may be large, so it is held and not copied: do not change it in place.
+
     >>> from_bool(drop=torch.tensor([[False, True], [False, False]]))
     from_bool(attend=(2, 2))
     """
