@@ -250,6 +250,7 @@ def test_empty_sizes_and_indices_are_answered() -> None:
     assert (nothing.max() == 0).all()
     nobody = AttentionMatrix(torch.zeros(0, 2, 5, 4), torch.zeros(0, 2, 5, 4))
     assert nobody.distance().mean.shape == (0, 2, 5)
+    assert nobody.diagonal().shape == (0, 2, 5)
     some = matrix(1, 2, 20, 8)
     assert some[2:5:-1].shape == (1, 2, 0, 20)
     assert some[[], [1]].shape == (1, 2, 0, 1)

@@ -130,7 +130,7 @@ def make_plan(rule: Rule, backend: str = "auto") -> Plan:
     if backend == "reference":
         return Plan(why="asked for by name", rule=rule)
     lowered = rule.mask.lower(rule.sizes)
-    obstacle = _obstacle(rule, lowered)
+    obstacle = find_obstacle(rule, lowered)
     if backend == "fused" and obstacle is not None:
         raise UnsupportedError(
             f"attend: backend='fused' cannot answer this exactly: {obstacle}; "
@@ -145,7 +145,7 @@ def make_plan(rule: Rule, backend: str = "auto") -> Plan:
     return Plan(why=why, rule=rule, work=fused.make_work(groups, rule.sizes.queries, rule.sizes.keys, rule.scale, bias))
 
 
-def _obstacle(rule: Rule, lowered: Lowered | None) -> str | None:
+def find_obstacle(rule: Rule, lowered: Lowered | None) -> str | None:
     """What keeps the fused kernel from being exact here, if anything."""
     if rule.signature.device.type != "cpu":
         return f"the fused kernel with lse is known on cpu only, these tensors are on {rule.signature.device}"

@@ -25,7 +25,7 @@ from sightline.matrix import pooling, statistics
 from sightline.matrix.held import Held
 from sightline.matrix.indexing import Index, choose
 from sightline.matrix.sampling import Sample, sample
-from sightline.matrix.schedule import Schedule
+from sightline.matrix.schedule import Schedule, ranges
 from sightline.matrix.scored import Scored
 from sightline.matrix.views import Merged, Readable, Weighted, undisturbed, writing_norms
 
@@ -187,10 +187,10 @@ class AttentionMatrix(Readable):
             raise ShapeError(f"at: wants as many rows as columns, got {len(first)} and {len(second)}")
         self._hold_lse_for(len(first))
         batch, heads = self._source.sizes[:2]
-        at_once = max(1, self._schedule.budget // (4 * self._source.pair_bytes * batch * heads))
+        at_once = max(1, self._schedule.budget // max(4 * self._source.pair_bytes * batch * heads, 1))
         found = [
-            self._source.pairs(first[at : at + at_once], second[at : at + at_once])
-            for at in range(0, max(len(first), 1), at_once)
+            self._source.pairs(first[some.start : some.stop], second[some.start : some.stop])
+            for some in ranges(len(first), at_once)
         ]
         return self._shaped(torch.cat(found, -1))
 

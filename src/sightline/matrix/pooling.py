@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sightline.attention.regions import Region
 from sightline.matrix.held import Held
-from sightline.matrix.schedule import Schedule
+from sightline.matrix.schedule import Schedule, ranges
 from sightline.matrix.scored import Scored
 from sightline.matrix.statistics import Source, need_lse, row_blocks
 
@@ -131,7 +131,7 @@ def visible(
     row_bin = bin_of(rows, queries, source.device)
     edges = torch.tensor(columns, device=source.device)
     high = max(1, min(2**19, schedule.budget // 64) // max(len(columns) * batch, 1))
-    for step in schedule.follow([range(top, min(top + high, queries)) for top in range(0, queries, high)]):
+    for step in schedule.follow(ranges(queries, high)):
         here = torch.arange(step.start, step.stop, device=source.device)
         found = allowed_between(source, here, edges)
         if count == "rows":

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sightline.matrix.held import Held
 from sightline.matrix.pooling import allowed_between, bin_of
-from sightline.matrix.schedule import Schedule
+from sightline.matrix.schedule import Schedule, ranges
 from sightline.matrix.statistics import Source
 
 ROWS = 256  # rows that share one reading of the keys
@@ -44,8 +44,7 @@ def sample(
     edges = torch.tensor(columns, device=source.device)
     shape = (*source.sizes[:2], len(rows) - 1, len(columns) - 1)
     sums = _Sums(*(torch.zeros(shape, dtype=torch.float64, device=source.device) for _ in range(5)))
-    steps = [range(at, min(at + ROWS, len(picked))) for at in range(0, len(picked), ROWS)]
-    for step in schedule.follow(steps):
+    for step in schedule.follow(ranges(len(picked), ROWS)):
         here = picked[step.start : step.stop]
         weight = _bin_sums(source, here, columns, schedule).double()
         cells = allowed_between(source, here, edges).double().expand_as(weight)

@@ -50,5 +50,13 @@ class Schedule:
     def steps(self, count: int, cells_each: float, bytes_each: int) -> list[range]:
         """`count` rows (or columns) as ranges of at most STEP_CELLS scores and at most the budget in memory."""
         most = min(STEP_CELLS / max(cells_each, 1), self.budget / max(bytes_each, 1))
-        size = max(1, min(count, int(most)))
-        return [range(at, min(at + size, count)) for at in range(0, max(count, 1), size)]
+        return ranges(count, max(1, min(count, int(most))))
+
+
+def ranges(count: int, size: int) -> list[range]:
+    """0 ... count in ranges of at most this size; one empty range where there is nothing.
+
+    >>> ranges(5, 2)
+    [range(0, 2), range(2, 4), range(4, 5)]
+    """
+    return [range(at, min(at + size, count)) for at in range(0, max(count, 1), size)]

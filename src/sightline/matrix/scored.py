@@ -17,7 +17,7 @@ from torch import Tensor
 from sightline.attention import fused, regions, streaming
 from sightline.attention.algebra import Lowered, Sizes
 from sightline.attention.cells import allowed, block_scores, pair_scores
-from sightline.attention.plan import make_plan, row_groups
+from sightline.attention.plan import find_obstacle, make_plan, row_groups
 from sightline.attention.rule import Rule
 from sightline.attention.scores import Cells, Temperature
 from sightline.attention.tiles import cut
@@ -62,8 +62,20 @@ class Scored:
     @cached_property
     def fused(self) -> bool:
         """Whether products can take the fused road."""
-        plain = replace(self.rule, sinks=None, dropout=0.0)
-        return make_plan(plain).work is not None
+        return find_obstacle(self.rule, self.lowered) is None
+
+    @cached_property
+    def groups(self) -> list[tuple[slice, tuple[regions.Region, ...]]]:
+        """Batch rows that share their regions, for the fused road."""
+        assert self.lowered is not None
+        return row_groups(self.lowered)
+
+    @cached_property
+    def path(self) -> streaming.Walk:
+        """The walk over all rows, for the streaming road."""
+        walk = make_plan(self.rule, "streaming").walk
+        assert walk is not None
+        return walk
 
     @cached_property
     def cells_a_row(self) -> float:
@@ -230,27 +242,25 @@ class Scored:
         return output, lse
 
     def _work(self, rows: range, left: int, right: int) -> fused.Work:
-        assert self.lowered is not None
         groups = tuple(
             fused.Group(
                 batch, cut(regions.columns_between(regions.rows_between(found, rows.start, rows.stop), left, right))
             )
-            for batch, found in row_groups(self.lowered)
+            for batch, found in self.groups
         )
-        keep = self.lowered.keep
+        keep = None if self.lowered is None else self.lowered.keep
         bias = None if keep is None else fused.bias_of(keep[:, left:right], self.dtype)
         return fused.make_work(groups, len(rows), right - left, self.rule.scale, bias)
 
     def _streaming(self, query: Tensor, values: Tensor | None, rows: range) -> tuple[Tensor, Tensor]:
         key = self._key(0, self.sizes.keys, heads=None if values is None else values.shape[1])
         values = key if values is None else values
-        path = make_plan(replace(self.rule, sinks=None, dropout=0.0), "streaming").walk
-        assert path is not None
         groups = tuple(
-            streaming.Group(batch, regions.rows_between(found, rows.start, rows.stop)) for batch, found in path.groups
+            streaming.Group(batch, regions.rows_between(found, rows.start, rows.stop))
+            for batch, found in self.path.groups
         )
         rule = replace(self.rule, signature=self.rule.signature._replace(key=key.shape, value=values.shape))
-        return streaming.solve(rule, path._replace(groups=groups, first_row=rows.start), query, key, values)
+        return streaming.solve(rule, self.path._replace(groups=groups, first_row=rows.start), query, key, values)
 
     def _key(self, left: int, right: int, heads: int | None) -> Tensor:
         """The keys of some columns in working precision, repeated for each query head where values differ by head."""
@@ -274,7 +284,7 @@ class Scored:
         swapped_key = self.query.to(self.dtype).flip(2)
         values = swapped_key if values is None else values.flip(2)
         queries, keys = self.sizes.queries, self.sizes.keys
-        turned = [(batch, regions.mirrored(found, queries, keys)) for batch, found in row_groups(self.lowered)]
+        turned = [(batch, regions.mirrored(found, queries, keys)) for batch, found in self.groups]
         bytes_each = 4 * self.sizes.batch * self.sizes.heads * 2 * self.query.shape[-1] * self.dtype.itemsize
         pieces = []
         for step in second.follow(second.steps(keys, self.cells_a_row * queries / max(keys, 1), bytes_each)):

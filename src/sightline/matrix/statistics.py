@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sightline.matrix.held import Held
-from sightline.matrix.schedule import Schedule
+from sightline.matrix.schedule import Schedule, ranges
 from sightline.matrix.scored import Scored
 
 Source = Scored | Held
@@ -41,8 +41,7 @@ def row_blocks(source: Source, schedule: Schedule) -> Iterator[Iterator[Block]]:
     batch, heads, queries, keys = source.sizes
     wide = min(BLOCK_COLUMNS, max(keys, 1))
     high = max(1, min(BLOCK_CELLS, schedule.budget // 32) // max(wide * batch * heads, 1))
-    steps = [range(top, min(top + high, queries)) for top in range(0, max(queries, 1), high)]
-    for step in schedule.follow(steps):
+    for step in schedule.follow(ranges(queries, high)):
         yield _blocks(source, step, wide)
 
 
