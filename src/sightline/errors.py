@@ -13,6 +13,10 @@ class ShapeError(SightlineError, ValueError):
     """Tensors whose shapes, dtypes or devices do not fit together."""
 
 
+class SettingError(SightlineError, ValueError):
+    """A setting outside of what it may be."""
+
+
 class UnsupportedError(SightlineError, NotImplementedError):
     """A request that the chosen engine cannot answer exactly, and therefore refuses."""
 
@@ -23,3 +27,11 @@ class Cancelled(SightlineError):  # noqa: N818 - nothing went wrong: somebody as
 
 class MissingExtraError(SightlineError, ImportError):
     """An optional dependency that is needed now and is not installed."""
+
+
+class CheckpointError(SightlineError, ValueError):
+    """Files of a model that are missing, damaged, hostile or not understood."""
+
+
+class VocabularyError(SightlineError, ValueError):
+    """Text or ids that a tokenizer has no place for."""

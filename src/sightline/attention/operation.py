@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Literal, overload
 
+import torch
 from torch import Tensor
 
 from sightline.attention.algebra import Mask
@@ -98,13 +99,20 @@ def _plan(
     signature: Signature, mask: Mask, scale: float | None, score: Score | None, dropout: float, backend: str
 ) -> Plan:
     """The plan for these arguments, kept where none of them holds tensors."""
+    if torch.compiler.is_compiling():
+        # torch.compile keeps plans itself, in the code it makes for one set of sizes. It may want to make code for any
+        # size, but a plan is a list of rectangles, and lists of unknown rectangles take it for ever.
+        query, key, value = (torch.Size([int(size) for size in shape]) for shape in signature[:3])
+        signature = signature._replace(query=query, key=key, value=value)
+        return _new_plan(signature, mask, scale, score, dropout, backend)
     keep = score is None and isinstance(mask, Mask) and mask.static
-    make = _kept_plan if keep else _kept_plan.__wrapped__
-    return make(signature, mask, scale, score, dropout, backend)
+    return (_kept_plan if keep else _new_plan)(signature, mask, scale, score, dropout, backend)
 
 
-@lru_cache(maxsize=256)
-def _kept_plan(
+def _new_plan(
     signature: Signature, mask: Mask, scale: float | None, score: Score | None, dropout: float, backend: str
 ) -> Plan:
     return make_plan(make_rule(signature, mask=mask, scale=scale, score=score, dropout=dropout), backend)
+
+
+_kept_plan = lru_cache(maxsize=256)(_new_plan)

@@ -31,7 +31,7 @@ def position_ids(length: int, *, offset: int | Tensor = 0, device: torch.device 
 
 
 def sinusoidal(
-    length: int,
+    positions: int | Tensor,
     dim: int,
     *,
     base: float = 10000.0,
@@ -41,7 +41,8 @@ def sinusoidal(
 ) -> Tensor:
     """The fixed table of waves of the first Transformer: sines in the even columns, cosines in the odd ones.
 
-    Returns (length, dim): row p holds sin and cos of (p + offset) / base^(2i / dim) in columns 2i and 2i + 1.
+    For a length, counted from `offset`, or for explicit positions: (...) integers in, (..., dim) out. The row of
+    position p holds sin and cos of p / base^(2i / dim) in columns 2i and 2i + 1.
 
     >>> sinusoidal(2, 4)
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
@@ -52,8 +53,11 @@ def sinusoidal(
     # Vaswani et al. 2017, arXiv:1706.03762, section 3.5. In float64 on the CPU, because an angle of a million radians
     # has an error of 0.06 in float32, and because some devices have no float64.
     exponents = torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim
-    positions = position_ids(length, offset=offset, device="cpu").to(torch.float64)
-    angles = positions.unsqueeze(-1) * base**-exponents
+    if isinstance(positions, int):
+        positions = position_ids(positions, offset=offset, device="cpu")
+    elif offset:
+        raise ShapeError("explicit positions and an offset arrived together: add the offset to the positions")
+    angles = positions.to("cpu", torch.float64).unsqueeze(-1) * base**-exponents
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).to(device=device, dtype=dtype)
 
 
@@ -75,7 +79,8 @@ class LearnedPositions(nn.Module):
     def forward(self, positions: int | Tensor, offset: int | Tensor = 0) -> Tensor:
         """Look up a length (counted from `offset`) or explicit positions: (...) integers in, (..., dim) out.
 
-        Tensors are checked before the lookup, which waits for the device; an int length is checked for free.
+        Tensors are checked before the lookup, which waits for the device; an int length is checked for free. Inside
+        torch.compile, which cannot look into tensors, the lookup itself has to refuse.
         """
         if isinstance(positions, int) and isinstance(offset, int):
             self._refuse_outside(offset, offset + positions - 1)
@@ -84,7 +89,7 @@ class LearnedPositions(nn.Module):
             positions = position_ids(positions, offset=offset, device=self.weight.device)
         elif not isinstance(offset, int) or offset:
             raise ShapeError("explicit positions and an offset arrived together: add the offset to the positions")
-        if positions.numel():
+        if positions.numel() and not torch.compiler.is_compiling():
             self._refuse_outside(*(int(bound) for bound in positions.aminmax()))
         return nn.functional.embedding(positions, self.weight)
 

@@ -334,5 +334,5 @@ def take_apart(score: Score | None) -> Plain:
         raise ValueError(f"{score}: a row has one denominator, so give one Sinks, not {len(sinks)}")
     steps = [part for part in parts if isinstance(part, Step)]
     leading = list(takewhile(lambda step: isinstance(step, Temperature), steps))
-    factor = 1.0 / math.prod(step.value for step in leading if isinstance(step, Temperature))
+    factor = 1.0 / math.prod([step.value for step in leading if isinstance(step, Temperature)])
     return Plain(factor, tuple(steps[len(leading) :]), sinks[0] if sinks else None)

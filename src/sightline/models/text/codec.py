@@ -1,0 +1,74 @@
+"""What models ask of a tokenizer, and how to open one without knowing its kind.
+
+In: a folder or a GGUF file. Out: a `Codec`, which is all that generating and training need to know.
+Does not know: how text is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol, SupportsIndex
+
+from sightline.errors import CheckpointError
+from sightline.models.checkpoint.gguf_file import read_metadata
+from sightline.models.text.characters import FILE as CHARACTERS
+from sightline.models.text.characters import CharacterTokenizer
+from sightline.models.text.tokenizer import FILE as TOKENIZER
+from sightline.models.text.tokenizer import Tokenizer
+
+
+class TextStream(Protocol):
+    """Ids in one after the other, text out as soon as its characters are whole."""
+
+    def add(self, token: SupportsIndex) -> str: ...
+
+    def finish(self) -> str: ...
+
+
+class Codec(Protocol):
+    """Text to ids and back: `Tokenizer` and `CharacterTokenizer` both have this."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def bos(self) -> int | None: ...
+
+    @property
+    def eos(self) -> frozenset[int]: ...
+
+    @property
+    def pad(self) -> int | None: ...
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]: ...
+
+    def decode(self, tokens: Iterable[SupportsIndex], *, special: bool = False) -> str: ...
+
+    def texts(self, tokens: Iterable[SupportsIndex]) -> list[str]: ...
+
+    def stream(self) -> TextStream: ...
+
+    def save(self, folder: str | Path) -> None: ...
+
+
+def load_tokenizer(place: str | Path) -> Codec:
+    """The tokenizer that lies beside a model: in its folder, or inside its GGUF file.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     CharacterTokenizer.from_text("to be").save(folder)
+    ...     load_tokenizer(folder).encode("bet")
+    [1, 2, 4]
+    """
+    place = Path(place)
+    if place.suffix.lower() == ".gguf":
+        return Tokenizer.from_gguf(read_metadata(place))
+    kinds = {TOKENIZER: Tokenizer, CHARACTERS: CharacterTokenizer}
+    there = [name for name in kinds if (place / name).exists()]
+    if len(there) != 1:
+        found = " and ".join(there) or "neither"
+        raise CheckpointError(
+            f"a tokenizer was asked of {place}, which should hold {TOKENIZER} or {CHARACTERS}, but holds {found}"
+        )
+    return kinds[there[0]].load(place)
