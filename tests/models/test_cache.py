@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.errors import ShapeError
+from sightline.errors import SettingError, ShapeError
 from sightline.models.cache import FIRST_CAPACITY, Cache, LayerCache
 
 
@@ -49,6 +49,11 @@ def test_another_batch_is_refused() -> None:
         cache.extend(torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 1, 4))
     with pytest.raises(ShapeError, match=r"torch\.bfloat16 arrived"):
         cache.extend(*torch.zeros(2, 2, 1, 1, 4, dtype=torch.bfloat16))
+
+
+def test_a_negative_crop_is_refused() -> None:
+    with pytest.raises(SettingError, match="at least 0, but -1"):
+        Cache(layers=1).crop(-1)
 
 
 def test_gradients_are_refused() -> None:

@@ -148,6 +148,36 @@ def test_sinusoidal_positions_are_added_to_the_embeddings() -> None:
     torch.testing.assert_close(plain(TOKENS), model(TOKENS))
 
 
+@torch.no_grad()
+def test_a_pass_that_broke_off_is_noticed_also_with_positions() -> None:
+    model = Decoder(GPT2)
+    cache = model.new_cache()
+    model(TOKENS, cache=cache)
+    cache[0].extend(*torch.zeros(2, 2, 4, 1, 6))
+    with pytest.raises(ShapeError, match="broke off half-way"):
+        model(TOKENS[:, :1], positions=torch.tensor([20]), cache=cache)
+
+
+@pytest.mark.parametrize("shape", [(1,), (2, 1), (1, 19), (3, 19)])
+def test_positions_that_do_not_belong_to_the_tokens_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ShapeError, match=r"positions are \(position,\) or \(batch, position\)"):
+        Decoder(GPT2)(TOKENS, positions=torch.zeros(shape, dtype=torch.long))
+
+
+def test_tokens_without_a_batch_are_refused() -> None:
+    with pytest.raises(ShapeError, match=r"tokens are \(batch, position\), got \(19,\)"):
+        Decoder(GPT2)(TOKENS[0])
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("positions", "rotary"), ("norm", "layernorm"), ("activation", "swish"), ("dropout", 2.0), ("head_dim", 0)],
+)
+def test_a_setting_that_means_nothing_is_refused_by_name(setting: str, value: object) -> None:
+    with pytest.raises(ValueError, match=rf"DecoderConfig\.{setting} .*{value}"):
+        replace(GPT2, **{setting: value})
+
+
 def test_impossible_sizes_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"DecoderConfig\.depth must be at least 1, but is 0"):
         replace(GPT2, depth=0)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from sightline.errors import UnsupportedError
 from sightline.models.sampling import GREEDY, Sampler, Sampling, probabilities
 
 
@@ -67,6 +68,25 @@ def test_a_row_draws_the_same_whatever_rows_stand_beside_it() -> None:
     logits = torch.randn(3, 1000)
     alone, together = Sampler(Sampling(seed=7), rows=1), Sampler(Sampling(seed=7), rows=3)
     assert [alone.choose(logits[:1])[0] for _ in range(20)] == [together.choose(logits)[0] for _ in range(20)]
+
+
+def test_rows_of_neighbouring_seeds_are_not_the_same() -> None:
+    logits = torch.randn(1, 1000).expand(8, -1)
+    first, second = (Sampler(Sampling(seed=seed), rows=8).choose(logits) for seed in (0, 1))
+    assert not set(first.tolist()) >= set(second[:-1].tolist())
+
+
+@pytest.mark.parametrize("temperature", [1e-40, 1e-3])
+def test_a_tiny_temperature_is_nearly_greedy(temperature: float) -> None:
+    logits = 10 * torch.tensor([[1.0, 3.0, 2.0]])
+    assert Sampler(Sampling(temperature=temperature), rows=1).choose(logits).tolist() == [1]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling()])
+@pytest.mark.parametrize("wrong", [torch.nan, -torch.inf])
+def test_scores_that_are_no_numbers_are_refused(sampling: Sampling, wrong: float) -> None:
+    with pytest.raises(UnsupportedError, match="not numbers"):
+        Sampler(sampling, rows=2).choose(torch.stack([torch.zeros(5), torch.full((5,), wrong)]))
 
 
 def test_greedy_takes_the_likeliest() -> None:

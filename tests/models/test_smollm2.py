@@ -66,6 +66,12 @@ def test_a_pass_in_pieces_with_cache_is_as_exact_as_transformers(length: int, cu
     assert worst(torch.cat(pieces, dim=1)[0], exact_logits(length)) <= FACTOR * transformers_error(length)
 
 
+@torch.no_grad()
+def test_exact_angles_make_a_long_pass_more_exact_than_that_of_transformers() -> None:
+    tokens = torch.tensor(smollm2.token_rows((2048,)))
+    assert worst(ours()(tokens)[0], exact_logits(2048)) < transformers_error(2048)
+
+
 @pytest.mark.parametrize("left", [True, False])
 @torch.no_grad()
 def test_padded_batches_are_as_exact_as_transformers(left: bool) -> None:

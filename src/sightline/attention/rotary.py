@@ -56,11 +56,22 @@ class Rotation:
     """The turn of each position, ready to be applied in every layer: make it once for a forward pass."""
 
     cos: Tensor
-    """(position, dim / 2), or (..., 1, position, dim / 2) when batch rows stand at different positions."""
+    """(position, 2, dim / 2) for the layout "half" and (position, dim / 2, 2) for "interleaved", the same in both of a
+    pair; with (batch, 1) before that when batch rows stand at different positions."""
     sin: Tensor
-    """The same shape as `cos`."""
+    """The same shape as `cos`; negative for the first of each pair, which the second is subtracted from."""
     layout: Layout
     """Which coordinates are a pair."""
+
+    @property
+    def pair_axis(self) -> int:
+        """The axis of a pair, once a head is folded into its pairs."""
+        return -2 if self.layout == "half" else -1
+
+    @property
+    def positions(self) -> torch.Size:
+        """(position,), or (batch, 1, position)."""
+        return self.cos.shape[:-2]
 
 
 def rotate(x: Tensor, rotary: Rotary, *, offset: int | Tensor = 0, positions: Tensor | None = None) -> Tensor:
@@ -95,27 +106,22 @@ def rotation(rotary: Rotary, positions: Tensor, *, dtype: torch.dtype = torch.fl
         angles = angles.unsqueeze(-3)  # every head of a batch row stands at the same position
     amplitude = 1.0 if rotary.scaling is None else rotary.scaling.amplitude
     cos, sin = ((amplitude * wave).to(dtype).to(device) for wave in (angles.cos(), angles.sin()))
-    return Rotation(cos=cos, sin=sin, layout=rotary.layout)
+    axis = -2 if rotary.layout == "half" else -1
+    return Rotation(cos=torch.stack((cos, cos), axis), sin=torch.stack((-sin, sin), axis), layout=rotary.layout)
 
 
 def apply_rotation(x: Tensor, rotation: Rotation) -> Tensor:
     """Turn (..., head, position, dim) by a prepared rotation; computed in the rotation's dtype, returned in x's."""
-    dim = 2 * rotation.cos.shape[-1]
-    _require_fit(x, rotation.cos, dim)
-    turned, passed = x[..., :dim].to(rotation.cos.dtype), x[..., dim:]
-    if rotation.layout == "half":
-        first, second = turned.chunk(2, dim=-1)
-    else:
-        first, second = turned[..., 0::2], turned[..., 1::2]
-    first, second = (
-        first * rotation.cos - second * rotation.sin,
-        second * rotation.cos + first * rotation.sin,
-    )
-    if rotation.layout == "half":
-        turned = torch.cat((first, second), dim=-1)
-    else:
-        turned = torch.stack((first, second), dim=-1).flatten(-2)
-    return torch.cat((turned.to(x.dtype), passed), dim=-1) if passed.shape[-1] else turned.to(x.dtype)
+    pairs = rotation.cos.shape[-2:]
+    dim = pairs[0] * pairs[1]
+    _require_fit(x, rotation, dim)
+    turned = (x if dim == x.shape[-1] else x[..., :dim]).to(rotation.cos.dtype)
+    turned = turned.reshape(*x.shape[:-1], *pairs)
+    first, second = turned.chunk(2, dim=rotation.pair_axis)
+    swapped = torch.cat((second, first), dim=rotation.pair_axis)
+    turned = torch.addcmul(turned * rotation.cos, swapped, rotation.sin)
+    turned = turned.reshape(*x.shape[:-1], dim).to(x.dtype)
+    return turned if dim == x.shape[-1] else torch.cat((turned, x[..., dim:]), dim=-1)
 
 
 def convert_layout(
@@ -150,13 +156,13 @@ def _require_layout(name: str, layout: str) -> None:
         raise ValueError(f'{name} must be "half" or "interleaved", but is {layout!r}')
 
 
-def _require_fit(x: Tensor, cos: Tensor, dim: int) -> None:
+def _require_fit(x: Tensor, rotation: Rotation, dim: int) -> None:
     if x.ndim < 2 or x.shape[-1] < dim:
         raise ShapeError(
             f"rotary turns the first {dim} coordinates of (..., head, position, dim), but the tensor is "
             f"{tuple(x.shape)}; set Rotary.dim to at most the head width"
         )
-    rows = cos.shape[:-1]
+    rows = rotation.positions
     wanted = x.shape[-1 - len(rows) : -1]
     fits = 1 <= len(rows) == len(wanted) and rows[-1] == wanted[-1]
     if not fits or any(size not in (1, room) for size, room in zip(rows, wanted, strict=True)):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from sightline.errors import UnsupportedError
+from sightline.errors import SettingError, UnsupportedError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -43,6 +44,10 @@ def run(options: argparse.Namespace) -> None:
     """Load, read the prompt, and print pieces of text as they come."""
     from sightline.models import stream
 
+    if options.system is not None and not options.chat:
+        raise SettingError("generate: --system goes with --chat")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot write a character still shows the rest
     sampling = sampling_of(options)
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
     with progress_on_standard_error() as bar:

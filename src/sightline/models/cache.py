@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sightline.errors import ShapeError
+from sightline.errors import SettingError, ShapeError
 
 FIRST_CAPACITY = 64  # of a cache that grows
 
@@ -105,6 +105,8 @@ class Cache:
         return sum(layer.nbytes for layer in self._layers)
 
     def crop(self, length: int) -> None:
-        """Forget all positions from `length` on."""
+        """Forget all positions from `length` on; matrices that were made with them change, since they hold views."""
+        if length < 0:
+            raise SettingError(f"a cache is cropped to a length of at least 0, but {length} was asked for")
         for layer in self._layers:
             layer.length = min(layer.length, length)

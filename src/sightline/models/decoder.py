@@ -13,7 +13,6 @@ from functools import partial
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sightline.attention import Causal, Full, Mask, Window
@@ -22,6 +21,8 @@ from sightline.attention.rotary import Rotary, rotation
 from sightline.errors import SettingError
 from sightline.models.cache import Cache
 from sightline.models.layers import Activation, Block, FeedForward, MultiHeadAttention
+from sightline.models.linear import Linear, linear
+from sightline.models.settings import check_choice, check_network, check_sizes, check_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +71,13 @@ class DecoderConfig:
     """The share of activations and attention weights dropped in training."""
 
     def __post_init__(self):
-        for name in ("vocab_size", "width", "depth", "heads", "hidden", "max_length"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"DecoderConfig.{name} must be at least 1, but is {getattr(self, name)}")
+        check_sizes(self, "vocab_size", "width", "depth", "heads", "hidden", "max_length", "key_heads", "head_dim")
         if self.windows is not None and len(self.windows) != self.depth:
             raise SettingError(f"DecoderConfig.windows has {len(self.windows)} entries for {self.depth} blocks")
+        if not isinstance(self.positions, Rotary):
+            check_choice("DecoderConfig.positions", self.positions, ("learned", "sinusoidal", "none"))
+        check_choice("DecoderConfig.norm", self.norm, ("layer", "rms"))
+        check_network("DecoderConfig", self.activation, self.dropout)
 
 
 class Decoder(nn.Module):
@@ -93,8 +96,8 @@ class Decoder(nn.Module):
         self.position_embedding = LearnedPositions(config.max_length, config.width) if learned else None
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(make_block(config) for _ in range(config.depth))
-        self.norm = make_norm(config, config.width)
-        self.head = None if config.tied else nn.Linear(config.width, config.vocab_size, bias=False)
+        self.norm = make_norm(config)
+        self.head = None if config.tied else Linear(config.width, config.vocab_size, bias=False)
         self.initialize()
 
     def forward(
@@ -112,9 +115,10 @@ class Decoder(nn.Module):
         those in the cache included. Positions (position,) or (batch, position) count from the cache's length if not
         given. The cache, if there is one, is extended by these tokens.
         """
+        past = 0 if cache is None else cache.length
         if positions is None:
-            past = 0 if cache is None else cache.length
-            positions = position_ids(tokens.shape[1], offset=past, device=tokens.device)
+            positions = position_ids(tokens.shape[-1], offset=past, device=tokens.device)
+        check_tokens(tokens, positions)
         x = self.embedding(tokens)
         turn = None
         if self.position_embedding is not None:
@@ -125,7 +129,7 @@ class Decoder(nn.Module):
             turn = rotation(self.config.positions, positions, dtype=torch.promote_types(x.dtype, torch.float32))
         x = self.dropout(x)
         windows = self.config.windows or (None,) * self.config.depth
-        masks = {window: (Causal() if window is None else Window(window)) & mask for window in set(windows)}
+        masks = {window: looking_back(window, mask) for window in set(windows)}
         for index, block in enumerate(self.blocks):
             layer_cache = None if cache is None else cache[index]
             x = block(x, mask=masks[windows[index]], rotation=turn, cache=layer_cache)
@@ -133,7 +137,7 @@ class Decoder(nn.Module):
 
     def logits(self, features: Tensor) -> Tensor:
         """The scores of every token of the vocabulary, (..., vocabulary), from features (..., width)."""
-        return F.linear(features, self.embedding.weight) if self.head is None else self.head(features)
+        return linear(features, self.embedding.weight) if self.head is None else self.head(features)
 
     def new_cache(self, capacity: int | None = None) -> Cache:
         """An empty cache: of fixed size if a capacity is given, growing if not."""
@@ -141,13 +145,19 @@ class Decoder(nn.Module):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        """Draw all weights anew, as GPT-2 does: small, and smaller where the depth adds them up."""
+        """Draw projections and embeddings as GPT-2 does: small, and smaller where the depth adds them up."""
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 parameter.zero_()
             elif parameter.dim() == 2:
                 added = name.endswith(("attention.output.weight", "feed_forward.down.weight"))
                 parameter.normal_(std=0.02 / math.sqrt(2 * self.config.depth) if added else 0.02)
+
+
+def looking_back(window: int | None, mask: Mask) -> Mask:
+    """What a block sees: tokens up to its own, within its window and the mask."""
+    back = Causal() if window is None else Window(window)
+    return back if isinstance(mask, Full) else back & mask
 
 
 def make_block(config: DecoderConfig) -> Block:
@@ -169,10 +179,10 @@ def make_block(config: DecoderConfig) -> Block:
         gated=config.gated,
         bias=config.feed_forward_bias,
     )
-    norm = partial(make_norm, config, config.width)
+    norm = partial(make_norm, config)
     return Block(attention=attention, feed_forward=feed_forward, norm=norm, dropout=config.dropout)
 
 
-def make_norm(config: DecoderConfig, width: int) -> nn.Module:
-    """The norm of this decoder, for so many numbers."""
-    return (nn.LayerNorm if config.norm == "layer" else nn.RMSNorm)(width, eps=config.norm_eps)
+def make_norm(config: DecoderConfig) -> nn.Module:
+    """The norm of this decoder."""
+    return (nn.LayerNorm if config.norm == "layer" else nn.RMSNorm)(config.width, eps=config.norm_eps)

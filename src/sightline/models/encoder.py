@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from sightline.attention import Full, Mask, Padding
 from sightline.attention.algebra import Sizes
 from sightline.attention.positions import LearnedPositions, position_ids
-from sightline.errors import SettingError, ShapeError
+from sightline.errors import ShapeError
 from sightline.models.layers import Activation, Block, FeedForward, MultiHeadAttention
+from sightline.models.linear import Linear
+from sightline.models.settings import check_network, check_sizes, check_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +50,8 @@ class EncoderConfig:
     """The share of activations and attention weights dropped in training."""
 
     def __post_init__(self):
-        for name in ("vocab_size", "width", "depth", "heads", "hidden", "max_length", "segments"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"EncoderConfig.{name} must be at least 1, but is {getattr(self, name)}")
+        check_sizes(self, "vocab_size", "width", "depth", "heads", "hidden", "max_length", "segments")
+        check_network("EncoderConfig", self.activation, self.dropout)
 
 
 class Encoder(nn.Module):
@@ -70,7 +71,7 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(make_block(config) for _ in range(config.depth))
-        self.pooler = nn.Linear(config.width, config.width) if config.pooler else None
+        self.pooler = Linear(config.width, config.width) if config.pooler else None
         self.initialize()
 
     def forward(
@@ -83,7 +84,8 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """Features (batch, position, width); say which tokens are real with `mask=Padding(lengths)`."""
         if positions is None:
-            positions = position_ids(tokens.shape[1], device=tokens.device)
+            positions = position_ids(tokens.shape[-1], device=tokens.device)
+        check_tokens(tokens, positions)
         segments = torch.zeros_like(tokens) if segments is None else segments
         x = self.embedding(tokens) + self.segment_embedding(segments) + self.position_embedding(positions)
         x = self.dropout(self.norm(x))
@@ -99,7 +101,7 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        """Draw all weights anew, as BERT does."""
+        """Draw projections and embeddings as BERT does."""
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 parameter.zero_()

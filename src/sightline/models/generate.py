@@ -21,7 +21,7 @@ from sightline.models.sampling import GREEDY, Sampler, Sampling
 from sightline.models.text.codec import Codec, TextStream
 from sightline.models.text.stops import TextUntil
 
-CHUNK = 2048  # positions of a prompt read at once: more are hardly faster and take more memory
+CHUNK = 2048  # tokens read at once, of all prompts together: their activations then fit in a processor's caches
 
 
 class Writer(Protocol):
@@ -46,33 +46,36 @@ def generate_tokens(
     ends: Collection[int] = (),
     cache: Cache | None = None,
     chunk: int = CHUNK,
+    vocab_size: int | None = None,
     device: torch.device | str = "cpu",
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[list[int | None]]:
     """At each step the new token of each row, or None for a row that has come to one of the `ends`.
 
-    Rows may differ in length: shorter ones are padded on the left, and no token sees the padding. The cache is one of
-    fixed size unless another is given; one that holds the beginning of a text already is written on. `progress` is
-    told how many positions of the prompt are read, and of how many.
+    Rows may differ in length: shorter ones are padded on the left, and no token sees the padding. A cache that holds
+    the beginning of a text is written on; the last token of an answer has not been read, so it begins the next prompt.
+    Prompts are read `chunk` tokens at a time, all rows together, and `progress` is told how many positions are read,
+    and of how many. Only tokens below `vocab_size` are chosen, for models with more rows than their tokenizer has
+    tokens. The model should be in eval mode: dropout would take part.
     """
     for name, count, least in (("max_new_tokens", max_new_tokens, 0), ("chunk", chunk, 1)):
         if count < least:
             raise SettingError(f"generate: {name} must be at least {least}, but is {count}")
     tokens, padding = _on_the_right(prompts, device)
-    cache = model.new_cache(tokens.shape[1] + max_new_tokens) if cache is None else cache
+    cache = model.new_cache() if cache is None else cache
     if any(padding) and cache.length:
         raise ShapeError("prompts of different lengths cannot be added to a text: begin them with an empty cache")
     mask = ~Prefix(padding) if any(padding) else Full()
     sampler = Sampler(sampling, rows=len(prompts))
     features, done = tokens, 0
-    for piece in tokens.split(chunk, dim=1):
+    for piece in tokens.split(max(chunk // len(prompts), 1), dim=1):
         features = _read(model, piece, padding, mask, cache)
         done += piece.shape[1]
         if progress is not None:
             progress(done, tokens.shape[1])
     running = [True] * len(prompts)
     for step in range(max_new_tokens):
-        chosen = sampler.choose(model.logits(features[:, -1]))
+        chosen = sampler.choose(model.logits(features[:, -1])[:, :vocab_size])
         found = chosen.tolist()
         yield [token if still else None for token, still in zip(found, running, strict=True)]
         running = [still and token not in ends for token, still in zip(found, running, strict=True)]
@@ -103,19 +106,21 @@ def stream(
     """(row, piece) as pieces of text become certain: characters are whole, and no stop string has begun in them.
 
     `special=False` puts no special tokens before the prompts, for text that has them already, as from a chat template.
-    Further options are those of `generate_tokens`.
+    Further options: cache, chunk, device and progress, as in `generate_tokens`.
     """
     if isinstance(prompts, str):
         raise TypeError(f"prompts are a list of texts, got one text; write [{prompts[:20]!r}]")
     encoded = [tokenizer.encode(prompt, special=special) for prompt in prompts]
     first = [] if tokenizer.bos is None else [tokenizer.bos]
-    rows = [_Row(tokenizer.stream(), TextUntil(stop)) for _ in prompts]
+    encoded = [tokens or first for tokens in encoded]
+    rows = [_Row(tokenizer.stream(after=tokens), TextUntil(stop)) for tokens in encoded]
     for tokens in generate_tokens(
         model,
-        [tokens or first for tokens in encoded],
+        encoded,
         max_new_tokens=max_new_tokens,
         sampling=sampling,
         ends=tokenizer.eos,
+        vocab_size=tokenizer.vocab_size,
         **options,
     ):
         for row, token in enumerate(tokens):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal, NamedTuple, overload
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -20,6 +21,7 @@ from sightline.attention.rotary import Rotation, apply_rotation
 from sightline.errors import ShapeError
 from sightline.matrix import AttentionMatrix
 from sightline.models.cache import LayerCache
+from sightline.models.linear import Linear, linear
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 Order = Literal["pre", "post"]
@@ -74,8 +76,8 @@ class MultiHeadAttention(nn.Module):
         self.heads, self.key_heads, self.head_dim = heads, key_heads, head_dim or width // heads
         self.dropout = dropout
         rows = (heads + 2 * key_heads) * self.head_dim
-        self.query_key_value = nn.Linear(width, rows, bias=bias)
-        self.output = nn.Linear(heads * self.head_dim, width, bias=bias if output_bias is None else output_bias)
+        self.query_key_value = Linear(width, rows, bias=bias)
+        self.output = Linear(heads * self.head_dim, width, bias=bias if output_bias is None else output_bias)
         self.query_norm = head_norm(self.head_dim) if head_norm else None
         self.key_norm = head_norm(self.head_dim) if head_norm else None
 
@@ -138,28 +140,24 @@ class MultiHeadAttention(nn.Module):
         return Memory(key if self.key_norm is None else self.key_norm(key), value)
 
     def _from_itself(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
-        query_key, value = self._split(self.query_key_value(x)).split((self.heads + self.key_heads, self.key_heads), 1)
-        sizes = (self.heads, self.key_heads)
+        heads = self._split(self.query_key_value(x))
+        query_key, value = heads.narrow(1, 0, self.heads + self.key_heads), heads[:, self.heads + self.key_heads :]
         if self.query_norm is not None and self.key_norm is not None:
-            query, key = query_key.split(sizes, 1)
-            query, key = self.query_norm(query), self.key_norm(key)
-            if rotation is not None:
-                query, key = apply_rotation(query, rotation), apply_rotation(key, rotation)
-            return query, key, value
+            query, key = self.query_norm(query_key[:, : self.heads]), self.key_norm(query_key[:, self.heads :])
+            query_key = torch.cat((query, key), dim=1)
         if rotation is not None:
             query_key = apply_rotation(query_key, rotation)  # both in one go: in decoding, calls are what costs
-        query, key = query_key.split(sizes, 1)
-        return query, key, value
+        return query_key[:, : self.heads], query_key[:, self.heads :], value
 
     def _project(self, x: Tensor, first_head: int, num_heads: int) -> Tensor:
         """Some heads of the fused projection alone."""
         rows = slice(first_head * self.head_dim, (first_head + num_heads) * self.head_dim)
         bias = self.query_key_value.bias
-        return F.linear(x, self.query_key_value.weight[rows], None if bias is None else bias[rows])
+        return linear(x, self.query_key_value.weight[rows], None if bias is None else bias[rows])
 
     def _split(self, x: Tensor) -> Tensor:
         """(batch, position, heads * head dim) as (batch, head, position, head dim)."""
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        return x.view(*x.shape[:2], -1, self.head_dim).transpose(1, 2)
 
 
 class FeedForward(nn.Module):
@@ -180,8 +178,8 @@ class FeedForward(nn.Module):
     ):
         super().__init__()
         self.activation, self.gated = ACTIVATIONS[activation], gated
-        self.up = nn.Linear(width, 2 * hidden if gated else hidden, bias=bias)
-        self.down = nn.Linear(hidden, width, bias=bias)
+        self.up = Linear(width, 2 * hidden if gated else hidden, bias=bias)
+        self.down = Linear(hidden, width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.gated:
@@ -212,7 +210,7 @@ class Block(nn.Module):
         self.attention, self.attention_norm = attention, norm()
         self.cross_attention, self.cross_norm = cross_attention, norm() if cross_attention else None
         self.feed_forward, self.feed_forward_norm = feed_forward, norm()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout
 
     def forward(
         self,
@@ -224,7 +222,8 @@ class Block(nn.Module):
         rotation: Rotation | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        x = self._add(x, self.attention_norm, partial(self.attention, mask=mask, rotation=rotation, cache=cache))
+        attention = partial(self.attention, mask=mask, rotation=rotation, cache=cache)
+        x = self._add(x, self.attention_norm, attention)
         if self.cross_attention is not None and self.cross_norm is not None:
             if memory is None:
                 raise ShapeError("this block has cross-attention, but no memory arrived for it to attend to")
@@ -232,6 +231,6 @@ class Block(nn.Module):
         return self._add(x, self.feed_forward_norm, self.feed_forward)
 
     def _add(self, x: Tensor, norm: nn.Module, part: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.order == "pre":
-            return x + self.dropout(part(norm(x)))
-        return norm(x + self.dropout(part(x)))
+        change = part(norm(x) if self.order == "pre" else x)
+        x = x + F.dropout(change, self.dropout) if self.training else x + change
+        return x if self.order == "pre" else norm(x)

@@ -6,13 +6,14 @@ Does not know: models, caches, text. Memory: a few copies of the logits.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from sightline.errors import SettingError
+from sightline.errors import SettingError, UnsupportedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +57,15 @@ class Sampler:
         self.sampling = sampling
         # One stream a row, so that what a row draws depends neither on how many rows there are nor on how long
         # they last.
-        self._streams = [torch.Generator().manual_seed(sampling.seed + row) for row in range(rows)]
+        self._streams = [torch.Generator().manual_seed(_mixed(sampling.seed, row)) for row in range(rows)]
 
     def choose(self, logits: Tensor) -> Tensor:
         """The next token of each row, (batch,), from logits (batch, vocabulary)."""
+        if not logits.isfinite().any(dim=-1).all() or logits.isnan().any():
+            raise UnsupportedError(
+                "the model's scores of the next token are not numbers (NaN or infinite), so none can be chosen; its "
+                "weights are damaged, or too large for this dtype"
+            )
         if self.sampling.temperature == 0:
             return logits.argmax(dim=-1)
         # Inverse transform: where the running sum of probabilities passes a uniform number. In float64, because
@@ -68,6 +74,11 @@ class Sampler:
         draws = torch.stack([torch.rand((), generator=stream, dtype=torch.float64) for stream in self._streams])
         below = draws.to(logits.device)[:, None] * running[:, -1:]
         return torch.searchsorted(running, below, right=True)[:, 0]
+
+
+def _mixed(seed: int, row: int) -> int:
+    """A seed for each pair, so that row 1 of seed 0 is not row 0 of seed 1."""
+    return int.from_bytes(hashlib.blake2b(f"{seed} {row}".encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
@@ -79,7 +90,7 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     logits = logits.float()
     if sampling.temperature == 0:
         return torch.nn.functional.one_hot(logits.argmax(dim=-1), logits.shape[-1]).float()
-    logits = logits / sampling.temperature
+    logits = (logits - logits.amax(dim=-1, keepdim=True)) / sampling.temperature  # the likeliest stays at 0
     if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
         # Ties with the k-th are broken by topk itself, so exactly k tokens are left.
         likeliest = logits.topk(sampling.top_k, dim=-1).indices
@@ -87,6 +98,7 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     if sampling.top_p is not None and sampling.top_p < 1:
         ordered, order = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
         enough_before = ordered.cumsum(dim=-1) - ordered >= sampling.top_p
+        # Back from the order of likelihood to that of the vocabulary; scatter writes every entry.
         logits = logits.masked_fill(torch.empty_like(enough_before).scatter(-1, order, enough_before), -math.inf)
     shares = logits.softmax(dim=-1)
     if sampling.min_p is not None:

@@ -12,14 +12,14 @@ from functools import partial
 from typing import Literal, NamedTuple, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sightline.attention import Causal, Full, Mask
 from sightline.attention.positions import position_ids, sinusoidal
-from sightline.errors import SettingError
 from sightline.models.cache import Cache
 from sightline.models.layers import Activation, Block, FeedForward, Memory, MultiHeadAttention, Order
+from sightline.models.linear import linear
+from sightline.models.settings import check_choice, check_network, check_sizes, check_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +50,10 @@ class Seq2SeqConfig:
     """The share of activations and attention weights dropped in training."""
 
     def __post_init__(self):
-        for name in ("vocab_size", "width", "depth", "heads", "hidden"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"Seq2SeqConfig.{name} must be at least 1, but is {getattr(self, name)}")
+        check_sizes(self, "vocab_size", "width", "depth", "heads", "hidden")
+        check_choice("Seq2SeqConfig.positions", self.positions, ("sinusoidal", "none"))
+        check_choice("Seq2SeqConfig.order", self.order, ("pre", "post"))
+        check_network("Seq2SeqConfig", self.activation, self.dropout)
 
 
 class Seq2Seq(nn.Module):
@@ -104,8 +105,9 @@ class Seq2Seq(nn.Module):
         cache: Cache | None = None,
     ) -> Tensor:
         """Features of the target, (batch, target position, width), each token looking back and at the whole source."""
-        if positions is None:
-            positions = position_ids(target.shape[1], offset=0 if cache is None else cache.length)
+        past = 0 if cache is None else cache.length
+        positions = position_ids(target.shape[-1], offset=past) if positions is None else positions
+        check_tokens(target, positions)
         x = self._embed(target, positions)
         for index, block in enumerate(self.decoder):
             layer_memory = memory if isinstance(memory, Tensor) else memory[index]
@@ -115,7 +117,7 @@ class Seq2Seq(nn.Module):
 
     def logits(self, features: Tensor) -> Tensor:
         """The scores of every token, (..., vocabulary), from features (..., width)."""
-        return F.linear(features, self.embedding.weight)
+        return linear(features, self.embedding.weight)
 
     def given(self, source: Tensor, *, source_mask: Mask = Full()) -> Given:
         """The decoder with this source before it, which `generate` takes like any other decoder."""
@@ -129,7 +131,7 @@ class Seq2Seq(nn.Module):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        """Draw all weights anew: projections by Xavier's rule, embeddings of about length 1."""
+        """Draw projections by Xavier's rule and embeddings of about length 1."""
         for name, parameter in self.named_parameters():
             if name == "embedding.weight":
                 parameter.normal_(std=self.config.width**-0.5)

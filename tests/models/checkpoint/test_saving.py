@@ -14,6 +14,7 @@ from sightline.errors import CheckpointError
 from sightline.models.checkpoint import load, save, saving
 from sightline.models.decoder import Decoder, DecoderConfig
 from sightline.models.encoder import Encoder, EncoderConfig
+from sightline.models.linear import Linear
 from tests.models.checkpoint.theirs import logits, opened, randomized
 
 CONFIG = DecoderConfig(vocab_size=61, width=24, depth=2, heads=6, hidden=40, max_length=64)
@@ -60,7 +61,7 @@ def test_other_kinds_of_models_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_model_that_was_changed_by_hand_is_refused(model: Decoder, tmp_path: Path) -> None:
-    model.head = nn.Linear(24, 61, bias=False)
+    model.head = Linear(24, 61, bias=False)
     with pytest.raises(CheckpointError, match=r"does not have the parameters that its config says: \['head\.weight'\]"):
         save(model, tmp_path / "model")
 

@@ -65,3 +65,8 @@ def test_an_unused_piece_is_refused_only_if_it_could_be_made():
     assert merges_from_scores(scores, unused={"<unused0>"}) == [("a", "b")]
     with pytest.raises(CheckpointError, match="marks 'ab' as unused though its parts are in use"):
         merges_from_scores(scores, unused={"ab"})
+
+
+def test_a_piece_beyond_all_measure_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="a piece of 200,000 characters"):
+        merges_from_scores({"a": -1.0, "a" * 200_000: -2.0})

@@ -1,5 +1,6 @@
 """Tokenizers of trained models, held to transformers' own reading of the same folders."""
 
+import base64
 import json
 import shutil
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, processors
 from transformers import AutoTokenizer
 
 from sightline.errors import CheckpointError, VocabularyError
@@ -257,3 +260,34 @@ def test_ids_outside_the_vocabulary_are_refused(smollm2, token):
 def test_half_a_character_is_refused(smollm2):
     with pytest.raises(VocabularyError, match=r"half a character \('\\ud83e'\) at position 2"):
         smollm2.encode("ab\ud83e")
+
+
+def test_a_continuation_keeps_the_space_before_its_first_word() -> None:
+    backend = Backend(models.WordLevel({"▁a": 0, "▁time": 1, "?": 2}, unk_token="?"))
+    backend.decoder = decoders.Metaspace()
+    tokenizer = Tokenizer(backend)
+    assert tokenizer.decode([0, 1]) == "a time"
+    assert tokenizer.stream(after=[0]).add(1) == " time"
+    assert tokenizer.stream().add(1) == "time"
+    stream = tokenizer.stream(after=[0] * 20)
+    assert stream.add(1) + stream.finish() == " time"
+
+
+def test_a_file_that_puts_many_tokens_around_every_text_is_refused() -> None:
+    backend = Backend(models.WordLevel({"a": 0, "[X]": 1}, unk_token="a"))
+    backend.add_special_tokens(["[X]"])
+    single = " ".join(["[X]"] * 5000) + " $A"
+    backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=[("[X]", 1)])
+    with pytest.raises(CheckpointError, match="more than 4,096 special tokens around every text"):
+        Tokenizer(backend)
+
+
+def test_charsmaps_that_lengthen_a_text_without_end_are_refused() -> None:
+    # A search tree of one unit, and what it leads to.
+    step = {"type": "Precompiled", "precompiled_charsmap": _charsmap(b"a" * 300)}
+    assert module._growth(step) == 300
+    assert module._growth({"type": "Sequence", "normalizers": [step, step, step]}) == 300**3 > module.MOST_GROWTH
+
+
+def _charsmap(target: bytes) -> str:
+    return base64.b64encode((4).to_bytes(4, "little") + bytes(4) + target + b"\0").decode()

@@ -78,7 +78,7 @@ def save(
             "model_type": family.name,
             "dtype": str(dtype)[len("torch.") :],
         }
-        write_object(scratch / "config.json", {**about, **fields})
+        write_object(scratch / "config.json", {**about, **NO_TOKENS, **fields})
         _put_in_place(scratch, folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -38,9 +38,12 @@ def locate(source: str | Path, revision: str | None = None) -> Path:
     Traceback (most recent call last):
     sightline.errors.CheckpointError: 'no/such/place' is neither a folder, nor a .gguf file, nor a name on the hub ...
     """
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return path
+    try:
+        path = Path(source).expanduser()
+        if path.is_dir():
+            return path
+    except (OSError, RuntimeError, ValueError) as error:  # a name too long for a file, or of a user who is not there
+        raise CheckpointError(f"{str(source)[:80]!r} cannot be the place of a model: {error}") from error
     if path.is_file():
         if path.suffix.lower() == ".gguf":
             return path

@@ -60,8 +60,8 @@ def open_weights(folder: Path, files: ExitStack) -> dict[str, Stored]:
 def open_file(path: Path, files: ExitStack) -> dict[str, Stored]:
     """All tensors of one file, whose header is checked against its length."""
     safetensors = import_extra("safetensors")
-    _refuse_long_header(path)
     try:
+        _refuse_long_header(path)
         file = files.enter_context(safetensors.safe_open(path, framework="pt"))
         found = {}
         for name in file.keys():  # noqa: SIM118 - it is no dict

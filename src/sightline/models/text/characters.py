@@ -9,7 +9,7 @@ Memory: O(distinct characters).
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import index
 from pathlib import Path
 from typing import SupportsIndex
@@ -87,8 +87,8 @@ class CharacterTokenizer:
         """The character of each id."""
         return [self._character(token) for token in tokens]
 
-    def stream(self) -> CharacterStream:
-        """Text from ids that come one after the other."""
+    def stream(self, after: Sequence[int] = ()) -> CharacterStream:
+        """Text from ids that come one after the other; what they come after changes nothing."""
         return CharacterStream(self)
 
     def _character(self, token: SupportsIndex) -> str:

@@ -6,12 +6,13 @@ Does not know: how text is cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, SupportsIndex
 
 from sightline.errors import CheckpointError
 from sightline.models.checkpoint.gguf_file import read_metadata
+from sightline.models.checkpoint.source import locate
 from sightline.models.text.characters import FILE as CHARACTERS
 from sightline.models.text.characters import CharacterTokenizer
 from sightline.models.text.tokenizer import FILE as TOKENIZER
@@ -47,13 +48,13 @@ class Codec(Protocol):
 
     def texts(self, tokens: Iterable[SupportsIndex]) -> list[str]: ...
 
-    def stream(self) -> TextStream: ...
+    def stream(self, after: Sequence[int] = ()) -> TextStream: ...
 
     def save(self, folder: str | Path) -> None: ...
 
 
 def load_tokenizer(place: str | Path) -> Codec:
-    """The tokenizer that lies beside a model: in its folder, or inside its GGUF file.
+    """The tokenizer that lies beside a model: in its folder, here or on the hub, or inside its GGUF file.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -61,7 +62,7 @@ def load_tokenizer(place: str | Path) -> Codec:
     ...     load_tokenizer(folder).encode("bet")
     [1, 2, 4]
     """
-    place = Path(place)
+    place = locate(place)
     if place.suffix.lower() == ".gguf":
         return Tokenizer.from_gguf(read_metadata(place))
     kinds = {TOKENIZER: Tokenizer, CHARACTERS: CharacterTokenizer}

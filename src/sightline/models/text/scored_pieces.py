@@ -17,6 +17,8 @@ from collections.abc import Mapping, Set
 
 from sightline.errors import CheckpointError
 
+LONGEST = 1024  # real pieces have some dozens; all ways to cut one are looked at
+
 
 def merges_from_scores(scores: Mapping[str, float], *, unused: Set[str] = frozenset()) -> list[tuple[str, str]]:
     """The merges of pieces with scores; the `unused` pieces must be beyond their reach.
@@ -47,6 +49,8 @@ def _pairs(piece: str, scores: Mapping[str, float]) -> list[tuple[str, str]]:
     the left, has to come first. Where each has to come before the other, x and y are repetitions of one piece; equal
     neighbours are joined from the left, which leaves the shorter repetition on the right, so the longer left part wins.
     """
-    pairs = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
+    if len(piece) > LONGEST:
+        raise CheckpointError(f"the tokenizer has a piece of {len(piece):,} characters; {LONGEST:,} is the most")
+    pairs = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
     known = [(left, right) for left, right in pairs if left in scores and right in scores]
     return sorted(known, key=lambda pair: (not piece.startswith(pair[1]), -len(pair[0])))

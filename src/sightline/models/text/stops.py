@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from sightline.errors import SettingError
+
 
 class TextUntil:
     """The text before the first of some stop strings, given back as early as it is certain.
@@ -27,7 +29,7 @@ class TextUntil:
     def __init__(self, stops: Iterable[str] = ()):
         self.stops = (stops,) if isinstance(stops, str) else tuple(stops)
         if not all(self.stops):
-            raise ValueError(f"a stop string needs at least one character, got {list(self.stops)!r}")
+            raise SettingError(f"a stop string needs at least one character, got {list(self.stops)!r}")
         self.stopped = False
         self._held = ""
 

@@ -8,9 +8,10 @@ Memory: O(vocabulary), some hundred bytes for each token.
 
 from __future__ import annotations
 
+import base64
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import index
 from pathlib import Path
@@ -26,6 +27,8 @@ CONFIG, SPECIAL_TOKENS, GENERATION = "tokenizer_config.json", "special_tokens_ma
 TEMPLATE = "chat_template.jinja"
 MOST_BYTES = 256 * 2**20  # the largest known vocabularies take about 40 MB
 MOST_GROWTH = 4096  # of a text by replacements; real tokenizers double it at most a few times
+MOST_AROUND = 4096  # special tokens around a text; real tokenizers put one or two there
+CONTEXT = 8  # tokens before a stream that tell how its first one is written
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -78,6 +81,8 @@ class Tokenizer:
         self._added = {number: token.content for number, token in backend.get_added_tokens_decoder().items()}
         decoder = _state(backend.decoder)
         self._decoders = {step.get("type") for step in decoder.get("decoders", [decoder])}
+        if backend.num_special_tokens_to_add(False) > MOST_AROUND:
+            raise CheckpointError(f"{FILE} puts more than {MOST_AROUND:,} special tokens around every text")
         for step in (_state(backend.normalizer), decoder):
             if _growth(step) > MOST_GROWTH:
                 raise CheckpointError(
@@ -149,9 +154,12 @@ class Tokenizer:
         r"""Each token as a reader would write it: " the" for "Ġthe" or "▁the", "\xe2" for a byte of a character."""
         return [self._text(self._checked(token)) for token in tokens]
 
-    def stream(self) -> TokenStream:
-        """Text from ids that come one after the other, without special tokens."""
-        return TokenStream(self)
+    def stream(self, after: Sequence[int] = ()) -> TokenStream:
+        """Text from ids that come one after the other, without special tokens.
+
+        Tell it the ids `after` which they come: some tokenizers drop the space before the first word of a text.
+        """
+        return TokenStream(self, after)
 
     def _encoding(self, text: str, special: bool) -> Any:
         try:
@@ -201,11 +209,13 @@ class Tokenizer:
 class TokenStream:
     """Text from ids one by one: a character that takes several tokens is held back until it is whole."""
 
-    def __init__(self, tokenizer: Tokenizer):
+    def __init__(self, tokenizer: Tokenizer, after: Sequence[int] = ()):
         self._tokenizer = tokenizer
-        self._stream = import_extra("tokenizers.decoders").DecodeStream(skip_special_tokens=True)
-        self._tokens: list[int] = []
-        self._length = 0
+        before = list(after)[-CONTEXT:]
+        decoders = import_extra("tokenizers.decoders")
+        self._stream = decoders.DecodeStream(ids=before, skip_special_tokens=True)
+        self._tokens = before
+        self._length = len(tokenizer.decode(before))
 
     def add(self, token: SupportsIndex) -> str:
         """Take the next id, and give back the text that has become whole."""
@@ -272,6 +282,10 @@ def _growth(step: Mapping[str, Any]) -> int:
         return max(1, -(-len(step["content"]) // len(replaced))) if replaced else 1 + len(step["content"])
     if "prepend" in step:
         return 1 + len(step["prepend"])
+    if "precompiled_charsmap" in step:  # the size of a search tree, the tree, and what it leads to, ended by zeros
+        content = base64.b64decode(step["precompiled_charsmap"])
+        leads_to = content[4 + int.from_bytes(content[:4], "little") :]
+        return max(1, *map(len, leads_to.split(b"\0")))
     return math.prod(_growth(inner) for inner in step.get("normalizers", step.get("decoders", [])))
 
 
