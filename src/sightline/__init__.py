@@ -21,15 +21,17 @@ if TYPE_CHECKING:
         from_bool,
     )
     from sightline.matrix import AttentionMatrix, rollout
+    from sightline.record import Trace, open, record  # noqa: A004 - as sightline.open
 
 _HOMES = {
     "sightline.attention": "ALiBi Bias Causal Documents Full Padding Prefix Sinks Softcap Window attend from_bool",
     "sightline.matrix": "AttentionMatrix rollout",
+    "sightline.record": "Trace open record",
 }
 
 __all__ = [
     "ALiBi", "AttentionMatrix", "Bias", "Causal", "Documents", "Full", "Padding", "Prefix", "Sinks", "Softcap",
-    "Window", "attend", "from_bool", "rollout",
+    "Trace", "Window", "attend", "from_bool", "open", "record", "rollout",
 ]  # fmt: skip
 
 
@@ -38,5 +40,6 @@ if not TYPE_CHECKING:  # type checkers read the imports above
     def __getattr__(name: str) -> object:
         for home, names in _HOMES.items():
             if name in names.split():
-                return getattr(import_module(home), name)
+                module = import_module(home)
+                return module if home == f"sightline.{name}" else getattr(module, name)  # a package may be a function
         raise AttributeError(f"module 'sightline' has no attribute {name!r}")

@@ -33,5 +33,9 @@ class CheckpointError(SightlineError, ValueError):
     """Files of a model that are missing, damaged, hostile or not understood."""
 
 
+class TraceError(SightlineError, ValueError):
+    """A saved trace that is missing, damaged, hostile or not understood."""
+
+
 class VocabularyError(SightlineError, ValueError):
     """Text or ids that a tokenizer has no place for."""

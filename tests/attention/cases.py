@@ -164,6 +164,15 @@ def _t5_bucket(distance: int, buckets: int, limit: int) -> int:
     return min(grown, buckets - 1)
 
 
+LONGEST_DISTANCE = 1500
+
+
+def _added_by_distance(scores: Tensor, values: Tensor) -> Tensor:
+    queries, keys = scores.shape[-2:]
+    distance = torch.arange(keys) - torch.arange(queries)[:, None] - (keys - queries)
+    return scores + values.to(scores)[:, distance + LONGEST_DISTANCE]
+
+
 def _t5_added(scores: Tensor, table: Tensor) -> Tensor:
     queries, keys = scores.shape[-2:]
     index = [[_t5_bucket(i + keys - queries - j, 8, 20) for j in range(keys)] for i in range(queries)]
@@ -217,6 +226,14 @@ SCORES = [
         score=lambda p: Bias.t5(p["table"], bidirectional=False, max_distance=20),
         formula=lambda scores, p: _t5_added(scores, p["table"]),
         parameters={"table": lambda s: _normal(8, s.heads)},
+    ),
+    Case(
+        "bias by distance",
+        lambda s: Causal(),
+        _causal_sees,
+        score=lambda p: Bias.by_distance(p["values"], first=-LONGEST_DISTANCE),
+        formula=lambda scores, p: _added_by_distance(scores, p["values"]),
+        parameters={"values": lambda s: _normal(s.heads, 2 * LONGEST_DISTANCE + 1)},
     ),
     Case(
         "sinks",

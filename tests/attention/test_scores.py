@@ -77,6 +77,7 @@ def test_a_switched_off_sink_changes_nothing() -> None:
         (ALiBi(8) + Temperature(2.0), "ALiBi(8 slopes) + Temperature(value=2.0)"),
         (Bias(torch.zeros(2, 6, 6)), "Bias(2, 6, 6)"),
         (Bias.t5(torch.zeros(32, 2), bidirectional=True), "Bias.t5(32 buckets)"),
+        (Bias.by_distance(torch.zeros(2, 11), first=-5), "Bias.by_distance(-5 to 5)"),
     ],
 )
 def test_scores_print_short(score: Score, text: str) -> None:
@@ -106,6 +107,8 @@ def test_what_makes_no_sense_is_refused_when_it_is_written(make, message: str) -
         (Sinks(torch.zeros(2, 1)), r"wants one logit for each of 2 heads, got \(2, 1\)"),
         (Bias(torch.zeros(3, 6, 6)), r"\(3, 6, 6\) does not broadcast to \(1, 2, 6, 6\)"),
         (Bias.t5(torch.zeros(8, 3), bidirectional=False), r"wants a \(buckets, 2 heads\) table, got \(8, 3\)"),
+        (Bias.by_distance(torch.zeros(3, 11), first=-5), r"wants \(2 heads, distances\), got \(3, 11\)"),
+        (Bias.by_distance(torch.zeros(2, 9), first=-4), r"this attention has distances from -5 to 5"),
     ],
 )
 def test_what_does_not_fit_the_attention_is_refused(score: Score, message: str) -> None:

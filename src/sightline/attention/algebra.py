@@ -60,7 +60,7 @@ class Mask(ABC):
         """Raise ShapeError if the mask's own tensors do not fit this matrix."""
         return  # most masks have none
 
-    def narrow(self, batch: slice, heads: slice) -> Mask:
+    def narrow(self, batch: slice, heads: slice | list[int]) -> Mask:
         """The mask of these batch rows and heads alone."""
         return self
 
@@ -96,7 +96,7 @@ class _Pair(Mask):
         self.first.check(sizes)
         self.second.check(sizes)
 
-    def narrow(self, batch: slice, heads: slice) -> Mask:
+    def narrow(self, batch: slice, heads: slice | list[int]) -> Mask:
         return type(self)(self.first.narrow(batch, heads), self.second.narrow(batch, heads))
 
 
@@ -152,7 +152,7 @@ class _Not(Mask):
     def check(self, sizes: Sizes) -> None:
         self.inner.check(sizes)
 
-    def narrow(self, batch: slice, heads: slice) -> Mask:
+    def narrow(self, batch: slice, heads: slice | list[int]) -> Mask:
         return _Not(self.inner.narrow(batch, heads))
 
     def __repr__(self) -> str:

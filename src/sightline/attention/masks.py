@@ -94,7 +94,7 @@ class Causal(_Band):
     def _reach(self) -> tuple[None, int]:
         return None, 0
 
-    def narrow(self, batch: slice, heads: slice) -> Causal:
+    def narrow(self, batch: slice, heads: slice | list[int]) -> Causal:
         return Causal(_narrowed(self.offset, batch))
 
     def __repr__(self) -> str:
@@ -138,7 +138,7 @@ class Window(_Band):
     def _reach(self) -> tuple[int, int]:
         return self.before, self.after
 
-    def narrow(self, batch: slice, heads: slice) -> Window:
+    def narrow(self, batch: slice, heads: slice | list[int]) -> Window:
         return Window(before=self.before, after=self.after, offset=_narrowed(self.offset, batch))
 
     def __repr__(self) -> str:
@@ -170,7 +170,7 @@ class Prefix(Mask):
         lengths = (self.length,) if isinstance(self.length, int) else self.length
         return Lowered(tuple(_columns(sizes, [(0, min(length, sizes.keys))]) for length in lengths))
 
-    def narrow(self, batch: slice, heads: slice) -> Prefix:
+    def narrow(self, batch: slice, heads: slice | list[int]) -> Prefix:
         return Prefix(_narrowed(self.length, batch))
 
     def check(self, sizes: Sizes) -> None:
@@ -225,7 +225,7 @@ class Documents(Mask):
                 f"Documents: ids are {self.ids.dim()}-D, query_ids {self.query_ids.dim()}-D; give both alike"
             )
 
-    def narrow(self, batch: slice, heads: slice) -> Documents:
+    def narrow(self, batch: slice, heads: slice | list[int]) -> Documents:
         if self.ids.dim() == 1:
             return self
         return Documents(self.ids[batch], None if self.query_ids is None else self.query_ids[batch])
@@ -288,7 +288,7 @@ class Padding(Mask):
                     f"Padding: lengths {self.lengths} do not lie in 0 ... {sizes.keys}, the number of keys"
                 )
 
-    def narrow(self, batch: slice, heads: slice) -> Padding:
+    def narrow(self, batch: slice, heads: slice | list[int]) -> Padding:
         if self.keep is not None:
             return Padding(keep=self.keep[batch])
         assert self.lengths is not None
@@ -351,7 +351,7 @@ class _Dense(Mask):
     def check(self, sizes: Sizes) -> None:
         check_broadcast("from_bool", self.attend.shape, sizes)
 
-    def narrow(self, batch: slice, heads: slice) -> _Dense:
+    def narrow(self, batch: slice, heads: slice | list[int]) -> _Dense:
         table = self.attend[(None,) * (4 - self.attend.dim())]
         return _Dense(table[batch if table.shape[0] > 1 else slice(None), heads if table.shape[1] > 1 else slice(None)])
 

@@ -12,6 +12,7 @@ from typing import Literal, overload
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from sightline.attention.algebra import Mask
 from sightline.attention.masks import Full
@@ -71,6 +72,20 @@ def attend(
     >>> attend(query, key, value, mask=Causal(), scale=1.0)[0]
     tensor([1., 0., 0.])
     """
+    if has_torch_function_variadic(query, key, value):  # what watches or replaces torch's functions sees this one, too
+        return handle_torch_function(
+            attend,
+            (query, key, value),
+            query,
+            key,
+            value,
+            mask=mask,
+            scale=scale,
+            score=score,
+            dropout=dropout,
+            backend=backend,
+            return_lse=return_lse,  # pyright: ignore[reportArgumentType] - one of two overloads
+        )
     plan = _plan(sign(query, key, value), mask, scale, score, dropout, backend)
     leading = None if query.dim() == 4 else query.shape[:-2]
     output, lse = plan.execute(in_four(query), in_four(key), in_four(value))

@@ -109,6 +109,19 @@ def columns_between(regions: Iterable[Region], start: int, stop: int) -> tuple[R
     )
 
 
+def moved(regions: Iterable[Region], down: int, right: int) -> tuple[Region, ...]:
+    """The cells moved down and to the right.
+
+    >>> moved([rectangle(0, 2, 0, 3)], 1, 4) == (rectangle(1, 3, 4, 7),)
+    True
+    """
+    turn = right - down
+    return tuple(
+        Region(r.top + down, r.bottom + down, r.left + right, r.right + right, r.lowest + turn, r.highest + turn)
+        for r in regions
+    )
+
+
 def mirrored(regions: Iterable[Region], rows: int, columns: int) -> tuple[Region, ...]:
     """The cells of a rows x columns matrix mirrored in its other diagonal: (i, j) comes to (columns-1-j, rows-1-i).
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
@@ -59,6 +60,12 @@ class _Chain(Score):
         return " + ".join(map(repr, self.parts))
 
 
+def chained(parts: Iterable[Score]) -> Score | None:
+    """Scores one after the other; None where there is none."""
+    single = tuple(part for score in parts for part in score.parts)
+    return _Chain(single) if len(single) > 1 else next(iter(single), None)
+
+
 class Step(Score):
     """One change of the scores themselves."""
 
@@ -79,7 +86,7 @@ class Step(Score):
         """The gradient before the change, which a sum passes on; that of the parameter is added to `into`."""
         return gradient
 
-    def narrow(self, batch: slice, heads: slice) -> Step:
+    def narrow(self, batch: slice, heads: slice | list[int]) -> Step:
         """The step of these batch rows and heads alone."""
         return self
 
@@ -146,7 +153,7 @@ class ALiBi(Step):
             into -= (gradient * self._distance(gradient, cells)).transpose(0, 1).flatten(1).sum(1)
         return gradient
 
-    def narrow(self, batch: slice, heads: slice) -> ALiBi:
+    def narrow(self, batch: slice, heads: slice | list[int]) -> ALiBi:
         return ALiBi(self.slopes[heads], offset=self.offset)
 
     def check(self, sizes: Sizes) -> None:
@@ -198,6 +205,11 @@ class Bias(Step):
         """T5's relative bias from its (buckets, heads) table, in O(n) memory."""
         return _RelativeBias(table, bidirectional, max_distance, offset)
 
+    @staticmethod
+    def by_distance(values: Tensor, *, first: int, offset: int | None = None) -> DistanceBias:
+        """One number for each head and distance (key minus query position), (heads, distances), from `first` on."""
+        return DistanceBias(values, first, offset)
+
     def apply(self, scores: Tensor, cells: Cells) -> Tensor:
         return scores + self._four().to(scores)[self._where(cells)]  # sums of gradients keep their precision
 
@@ -212,7 +224,7 @@ class Bias(Step):
             flat.index_add_(2, target, reduced)
         return gradient
 
-    def narrow(self, batch: slice, heads: slice) -> Bias:
+    def narrow(self, batch: slice, heads: slice | list[int]) -> Bias:
         table = self._four()
         return Bias(table[batch if table.shape[0] > 1 else slice(None), heads if table.shape[1] > 1 else slice(None)])
 
@@ -258,7 +270,7 @@ class _RelativeBias(Step):
             into.index_add_(0, self._buckets(cells).flatten(), by_cell.mT.to(into.dtype))
         return gradient
 
-    def narrow(self, batch: slice, heads: slice) -> _RelativeBias:
+    def narrow(self, batch: slice, heads: slice | list[int]) -> _RelativeBias:
         return _RelativeBias(self.table[:, heads], self.bidirectional, self.max_distance, self.offset)
 
     def check(self, sizes: Sizes) -> None:
@@ -270,6 +282,45 @@ class _RelativeBias(Step):
 
     def __repr__(self) -> str:
         return f"Bias.t5({self.table.shape[0]} buckets)"
+
+
+@dataclass(frozen=True, eq=False)
+class DistanceBias(Step):
+    """A (heads, distances) table read by the distance between query and key; it must hold all that are asked for."""
+
+    values: Tensor
+    first: int
+    offset: int | None = None
+
+    @property
+    def parameter(self) -> Tensor:
+        return self.values
+
+    def apply(self, scores: Tensor, cells: Cells) -> Tensor:
+        return scores + self.values.to(scores)[:, self._where(cells)]
+
+    def pull(self, gradient: Tensor, changed: Tensor, cells: Cells, into: Tensor | None) -> Tensor:
+        if into is not None:
+            into.index_add_(1, self._where(cells).flatten(), gradient.sum(0).flatten(1).to(into.dtype))
+        return gradient
+
+    def narrow(self, batch: slice, heads: slice | list[int]) -> DistanceBias:
+        return DistanceBias(self.values[heads], self.first, self.offset)
+
+    def check(self, sizes: Sizes) -> None:
+        offset = sizes.keys - sizes.queries if self.offset is None else self.offset
+        lowest, highest = 1 - sizes.queries - offset, sizes.keys - 1 - offset
+        if self.values.dim() != 2 or self.values.shape[0] != sizes.heads:
+            raise ShapeError(f"{self}: wants ({sizes.heads} heads, distances), got {tuple(self.values.shape)}")
+        if self.first > lowest or self.first + self.values.shape[1] <= highest:
+            raise ShapeError(f"{self}: this attention has distances from {lowest} to {highest}")
+
+    def _where(self, cells: Cells) -> Tensor:
+        distance = cells.distance(self.offset)
+        return (distance - self.first).expand(torch.broadcast_shapes(cells.query.shape, cells.key.shape))
+
+    def __repr__(self) -> str:
+        return f"Bias.by_distance({self.first} to {self.first + self.values.shape[1] - 1})"
 
 
 def relative_buckets(distance: Tensor, buckets: int, bidirectional: bool, max_distance: int) -> Tensor:
@@ -302,7 +353,7 @@ class Sinks(Score):
         if tuple(self.logits.shape) != (sizes.heads,):
             raise ShapeError(f"Sinks: wants one logit for each of {sizes.heads} heads, got {tuple(self.logits.shape)}")
 
-    def narrow(self, heads: slice) -> Sinks:
+    def narrow(self, heads: slice | list[int]) -> Sinks:
         """The sinks of these heads alone."""
         return Sinks(self.logits[heads])
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from sightline.bench import report as reports
 from sightline.errors import SightlineError
 
-BENCHMARKS = {name: f"sightline.bench.{name}" for name in ("attention", "matrix", "generate")}
+BENCHMARKS = {name: f"sightline.bench.{name}" for name in ("attention", "matrix", "generate", "record")}
 
 
 def run(name: str, *, size: str = "small", report: str | None = None) -> list[reports.Table]:

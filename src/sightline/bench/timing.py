@@ -10,8 +10,12 @@ import time
 from collections.abc import Callable, Mapping
 
 
-def race(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+def race(
+    contestants: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, float]:
     """The best time of each contestant in seconds, after one call of each that does not count.
+
+    `clock` may be time.process_time, to count what all threads of this process have worked.
 
     >>> best = race({"short": lambda: sum(range(10)), "long": lambda: sum(range(100_000))}, rounds=3)
     >>> best["short"] < best["long"]
@@ -20,9 +24,9 @@ def race(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[s
     best = dict.fromkeys(contestants, float("inf"))
     for turn in range(rounds + 1):
         for name, call in contestants.items():
-            start = time.perf_counter()
+            start = clock()
             call()
-            spent = time.perf_counter() - start
+            spent = clock() - start
             if turn:
                 best[name] = min(best[name], spent)
     return best

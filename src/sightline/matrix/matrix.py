@@ -27,6 +27,7 @@ from sightline.matrix.indexing import Index, choose
 from sightline.matrix.sampling import Sample, sample
 from sightline.matrix.schedule import Schedule, ranges
 from sightline.matrix.scored import Scored
+from sightline.matrix.summary import Summary, summarize
 from sightline.matrix.views import Merged, Readable, Weighted, undisturbed, writing_norms
 
 
@@ -48,7 +49,9 @@ class AttentionMatrix(Readable):
     """softmax(scale * query @ key^T over the keys that the mask allows), in O(n) memory.
 
     query (..., heads, queries, dim) and key (..., key heads, keys, dim); `value` (..., key heads, keys, value dim) is
-    only kept for `weighted`. The tensors are held as they are and not copied: do not change them in place.
+    only kept for `weighted`. `lse` (..., heads, queries) are the row normalisers where they are known already, as from
+    `attend(..., return_lse=True)`; they are believed. The tensors are held as they are and not copied: do not change
+    them in place.
 
     >>> matrix = AttentionMatrix(torch.eye(4), torch.eye(4), scale=1.0)
     >>> matrix
@@ -66,11 +69,15 @@ class AttentionMatrix(Readable):
         scale: float | None = None,
         score: Score | None = None,
         value: Tensor | None = None,
+        lse: Tensor | None = None,
     ) -> None:
         rule = make_rule(sign(query, key, key), mask=mask, scale=scale, score=score, dropout=0.0)
         if value is not None and value.shape[:-1] != key.shape[:-1]:
             raise ShapeError(f"AttentionMatrix: value {tuple(value.shape)} does not go with key {tuple(key.shape)}")
-        self._source: Scored | Held = Scored(rule, in_four(query.detach()), in_four(key.detach()))
+        if lse is not None and lse.shape != query.shape[:-1]:
+            raise ShapeError(f"AttentionMatrix: lse {tuple(lse.shape)} does not go with query {tuple(query.shape)}")
+        held_lse = None if lse is None else in_four(lse.detach()[..., None])[..., 0].to(rule.precise)
+        self._source: Scored | Held = Scored(rule, in_four(query.detach()), in_four(key.detach()), held_lse)
         self._value = None if value is None else in_four(value.detach())
         self._axes, self._leading = _axes_of(query), tuple(query.shape[:-2])
         self._schedule = Schedule()
@@ -284,6 +291,18 @@ class AttentionMatrix(Readable):
         """An estimate of `pooled(rows, columns)` from `each` rows of every bin of rows, with its standard error."""
         found = sample(self._source, *self._edges(rows, columns), each, self._schedule)
         return Sample(*(self._shaped(part) for part in found))
+
+    @undisturbed
+    def summary(self, rows: int | Sequence[int] = 64, columns: int | Sequence[int] = 64) -> Summary:
+        """Every statistic of every row and column and `pooled(rows, columns)`, in one walk: much cheaper than apart.
+
+        Bins are as many as `rows` and `columns` say, or lie between the edges that they list.
+        """
+        queries, keys = self.shape[-2:]
+        row_edges = pooling.even_edges(queries, rows) if isinstance(rows, int) else rows
+        column_edges = pooling.even_edges(keys, columns) if isinstance(columns, int) else columns
+        found = summarize(self._source, row_edges, column_edges, self._schedule)
+        return Summary(*(self._shaped(part) for part in found))
 
     @undisturbed
     def weighted(self, output: Tensor | None = None) -> Weighted:

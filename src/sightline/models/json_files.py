@@ -37,7 +37,11 @@ def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
 
 def read_object(path: Path, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
     """The JSON object in a file of at most so many bytes; a key that stands twice in one object is refused."""
-    text = read_text(path, most_bytes)
+    return parse_object(read_text(path, most_bytes), path)
+
+
+def parse_object(text: str, path: Path) -> dict[str, Any]:
+    """The JSON object that the text of a file is."""
     try:
         found = json.loads(text, object_pairs_hook=_without_twins)
     except (ValueError, RecursionError) as error:

@@ -1,0 +1,1 @@
+"""What is kept of an attention: matrices, statistics, or weights that were already there."""

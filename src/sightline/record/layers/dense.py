@@ -1,0 +1,34 @@
+"""Weights that somebody has already built, as a layer of a trace.
+
+In: weights (batch, heads, queries, keys). Out: an AttentionMatrix that holds them. Memory: that of the weights.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from sightline.matrix import AttentionMatrix
+
+
+class DenseLayer:
+    """A name and the weights that stand under it."""
+
+    cross = False
+
+    def __init__(self, name: str, weights: Tensor) -> None:
+        self.name, self.weights = name, weights.detach()
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(batch, heads, queries, keys)."""
+        batch, heads, queries, keys = self.weights.shape
+        return batch, heads, queries, keys
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held."""
+        return self.weights.nbytes
+
+    def matrix(self) -> AttentionMatrix:
+        """The weights as a matrix."""
+        return AttentionMatrix.from_dense(self.weights)

@@ -1,0 +1,95 @@
+"""One attention of a model as statistics alone: computed while the model runs, after which query and key are let go.
+
+In: calls, in one piece or as a cache joins them. Out: a `Summary` of all rows, exact. The picture in it needs to know
+how long the text will be before its first piece comes.
+Does not know: models, tokens. Memory: some numbers for each row and each key, and the picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sightline.errors import UnsupportedError
+from sightline.matrix import AttentionMatrix
+from sightline.matrix.pooling import even_edges
+from sightline.matrix.summary import Summary, stacked
+from sightline.record.call import Call, follows
+
+BINS = 64
+
+
+class SummedLayer:
+    """A name and what was summed up under it."""
+
+    def __init__(self, name: str, call: Call, *, cross: bool, length: int | None = None) -> None:
+        """`length` is that of the whole text, where this call may bring its beginning only."""
+        self.name, self.cross, self._length = name, cross, length
+        batch, heads, queries, _ = call.query.shape
+        queries = queries if length is None or cross else length
+        keys = call.key.shape[2] if length is None or cross else length
+        self.shape = batch, heads, queries, keys
+        self._edges = [even_edges(count, min(BINS, count)) for count in (queries, keys)]
+        self._rows, self._columns = call.rows, call.columns
+        self._parts = [self._summed(call)]
+        self._summary: Summary | None = None
+
+    @classmethod
+    def restored(cls, name: str, cross: bool, shape: tuple[int, int, int, int], summary: Summary) -> SummedLayer:
+        """A layer whose summary was kept somewhere."""
+        layer = cls.__new__(cls)
+        layer.name, layer.cross, layer.shape, layer._summary, layer._parts = name, cross, shape, summary, []
+        return layer
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held."""
+        kept = [*self._parts, *([] if self._summary is None else [self._summary])]
+        return sum(tensor.nbytes for part in kept for tensor in part)
+
+    def grows_by(self, call: Call) -> bool:
+        """Whether a call of self-attention goes on where this layer ended."""
+        return not self.cross and follows(self._rows, self._columns, call)
+
+    def sees_the_same(self, call: Call) -> bool:
+        """Whether a call of cross-attention belongs to this layer: in one pass, there is only one."""
+        return self.cross
+
+    def append(self, call: Call) -> None:
+        """Add the rows of a call that goes on with the text."""
+        if self._length is None or self.cross or call.rows.stop > self._length:
+            raise UnsupportedError(
+                f"record: {self.name} went on with a text whose length was not known before, and the picture among its "
+                "statistics cannot grow; use sightline.record.read(...), which knows the length, or keep='matrix'"
+            )
+        self._rows, self._columns = range(self._rows.start, call.rows.stop), range(call.columns.stop)
+        self._parts.append(self._summed(call))
+
+    def summary(self) -> Summary:
+        """The statistics of all rows."""
+        if self._summary is None:
+            if self._length is not None and not self.cross and len(self._rows) < self._length:
+                raise UnsupportedError(
+                    f"{self.name}: {len(self._rows):,} of {self._length:,} rows have been recorded; the statistics are "
+                    "there when the pass is through"
+                )
+            self._summary, self._parts = stacked(self._parts, self.shape[3]), []
+        return self._summary
+
+    def matrix(self) -> AttentionMatrix:
+        """Refused: there is nothing left to make a matrix of."""
+        raise UnsupportedError(
+            f"{self.name}: this trace was recorded with keep='statistics', so that queries and keys are gone; its "
+            "statistics are trace.summary(name), and keep='matrix' keeps the rest"
+        )
+
+    def _summed(self, call: Call) -> Summary:
+        rows, columns = self._edges
+        if self._length is not None and not self.cross:
+            rows, columns = _clipped(rows, call.rows), _clipped(columns, call.columns)
+        return replace(call, value=None).matrix().summary(rows, columns)
+
+
+def _clipped(edges: Sequence[int], positions: range) -> list[int]:
+    """Edges of bins as places in a part of the positions; bins beside the part are empty."""
+    return [min(max(edge, positions.start), positions.stop) - positions.start for edge in edges]

@@ -1,0 +1,1 @@
+"""Where attention is seen, and what is said about it there."""

@@ -1,0 +1,318 @@
+"""A summary is all the separate answers at once: over masks, scores and shapes, fused, streamed and held."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor
+
+from sightline.attention import Bias, Causal, Full, Padding, Sinks, Softcap
+from sightline.attention.kernels import flash
+from sightline.bench.memory import peak_extra_bytes
+from sightline.errors import Cancelled
+from sightline.matrix import AttentionMatrix, reference, summary
+from sightline.matrix.pooling import even_edges
+from sightline.matrix.schedule import Schedule
+from sightline.matrix.scored import Scored
+from sightline.matrix.summary import Summary, summarize
+from tests.bench.test_attention import kept
+from tests.largest import LargestTensor
+from tests.matrix.test_matrix import CASES, HEADS, SHAPES, Subject, masks
+from tests.matrix.test_properties import has_key, matrices, peaked
+
+ROWS, COLUMNS = 7, 13
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 9 x 36 or so of a few heads, so that these sizes cross their edges; timed tests walk as users do."""
+    if not request.node.get_closest_marker("timed"):
+        monkeypatch.setattr(summary, "BLOCK_CELLS", 9 * 36 * HEADS)
+        monkeypatch.setattr(summary, "HEAD_CELLS", 9 * 36)
+        monkeypatch.setattr(summary, "ALIGNED", 1)
+
+
+NAMES = (*Summary._fields[:-2], "density")  # the sums and cells of bins are seen through their ratio
+
+
+def right(dense: Tensor, seen: Tensor, rows: int = ROWS, columns: int = COLUMNS) -> SimpleNamespace:
+    """The obvious lines over dense weights."""
+    queries, keys = dense.shape[-2:]
+    edges = even_edges(queries, rows), even_edges(keys, columns)
+    previous, own = reference.band(dense, 2).unbind(-1)
+    return SimpleNamespace(
+        entropy=reference.entropy(dense),
+        effective_keys=reference.effective_keys(dense),
+        received=reference.received(dense),
+        distance=reference.distance(dense)[0],
+        own=own,
+        previous=previous,
+        first=dense[..., 0],
+        density=reference.pooled(dense, seen, *edges, "density"),
+    )
+
+
+def assert_equal(got: Summary, wanted: SimpleNamespace | Summary, tolerance: float) -> None:
+    for name in NAMES:
+        mine, theirs = getattr(got, name), getattr(wanted, name)
+        message = f"{name}: {(mine - theirs).abs().max()}"
+        torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance, msg=message)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize(("mask", "score"), CASES)
+def test_everything_equals_dense_in_fp64(mask: str, score: str, shape: tuple[int, int]) -> None:
+    subject = Subject(mask, score, shape)
+    assert_equal(subject.matrix.summary(ROWS, COLUMNS), right(subject.dense(), subject.allowed), 1e-12)
+
+
+@pytest.mark.parametrize("mask", masks(4, 4))
+def test_a_matrix_made_from_dense_weights_answers_the_same(mask: str) -> None:
+    dense = Subject(mask, "plain", SHAPES["cross"]).dense()
+    assert_equal(AttentionMatrix.from_dense(dense).summary(ROWS, COLUMNS), right(dense, dense > 0), 1e-12)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize(("mask", "score"), CASES)
+def test_fp32_keeps_the_four_times_rule(mask: str, score: str, shape: tuple[int, int]) -> None:
+    subject = Subject(mask, score, shape, torch.float32)
+    got = subject.matrix.summary(ROWS, COLUMNS)
+    truth, plain = right(subject.dense(), subject.allowed), right(subject.dense(torch.float32), subject.allowed)
+    assert_near(got, truth, plain)
+
+
+def assert_near(got: Summary, truth: SimpleNamespace, plain: SimpleNamespace) -> None:
+    """At most four times the error of the dense formula in fp32, and four roundings."""
+    eps = torch.finfo(torch.float32).eps
+    for name in NAMES:
+        mine, exact, dense = (getattr(one, name) for one in (got, truth, plain))
+        assert mine.dtype == torch.float32
+        error, theirs = (mine - exact).abs().max(), (dense - exact).abs().max()
+        bound = 4 * theirs + 4 * eps * exact.abs().max()
+        assert error <= bound, f"{name}: {error:.3g} > {bound:.3g}"
+
+
+@pytest.mark.parametrize("length", [1021, 1024])
+def test_a_thousand_tokens_in_blocks_as_users_have_them(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(1, 9, length, 64, generator=generator)
+    key = torch.randn(1, 3, length, 64, generator=generator)
+
+    def dense(dtype: torch.dtype) -> SimpleNamespace:
+        scores = query.to(dtype) @ key.to(dtype).repeat_interleave(3, 1).mT / 8
+        seen = torch.ones(length, length, dtype=torch.bool).tril()
+        return right(scores.masked_fill(~seen, -math.inf).softmax(-1), seen.expand(1, 9, -1, -1), 64, 64)
+
+    got = AttentionMatrix(query, key, mask=Causal()).summary()
+    assert_near(got, dense(torch.float64), dense(torch.float32))
+
+
+@pytest.mark.parametrize("score", [None, Softcap(1000.0)], ids=["plain", "softcap"])
+def test_short_distances_of_late_rows_keep_their_digits(score: Softcap | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that looks at the previous token is one token away, also after many thousand of them."""
+    monkeypatch.undo()
+    query, key = (tensor[:5000] for tensor in peaked("previous"))
+    precise = AttentionMatrix(query.double(), key.double(), mask=Causal(), score=score)
+    exact, lse = precise.summary(), precise.lse  # weights are exp(score - lse), two numbers of that size
+    got = AttentionMatrix(query, key, mask=Causal(), score=score).summary()
+    size = exact.distance[1:].median()
+    assert size < 2
+    assert ((got.distance - exact.distance).abs() / exact.distance.clamp(min=1)).max() < 1e-5
+    assert (got.entropy - exact.entropy).abs().max() < 8 * torch.finfo(torch.float32).eps * lse.abs().max()
+    assert (got.entropy >= 0).all()
+
+
+@pytest.mark.parametrize(("mask", "score"), [("causal", "plain"), ("holes", "sinks"), ("window", "softcap")])
+def test_bf16_inputs_give_the_numbers_of_fp32_arithmetic(mask: str, score: str) -> None:
+    stored = Subject(mask, score, SHAPES["square"], torch.bfloat16)
+    upcast = AttentionMatrix(stored.query.float(), stored.key.float(), mask=stored.mask, score=stored.score)
+    assert_equal(stored.matrix.summary(ROWS, COLUMNS), upcast.summary(ROWS, COLUMNS), 0.0)
+
+
+@pytest.mark.parametrize("sharpness", [10.0, 40.0])
+def test_weights_too_small_to_count_change_nothing(sharpness: float) -> None:
+    """Heads so sharp that most of their weights have no square, and many no value, in fp32."""
+    query, key = sharpness * torch.randn(2, 50, 16), torch.randn(2, 50, 16)
+    got = AttentionMatrix(query, key, mask=Causal(), scale=1.0).summary(10, 10)
+    exact = AttentionMatrix(query.double(), key.double(), mask=Causal(), scale=1.0).summary(10, 10)
+    assert (exact.received.log() < -100).any() or sharpness < 40
+    for name in NAMES:
+        mine, right = getattr(got, name), getattr(exact, name)
+        tolerance = 1e-6 * float(AttentionMatrix(query, key, scale=1.0).lse.abs().max())
+        torch.testing.assert_close(mine.double(), right, rtol=tolerance, atol=tolerance, msg=name)
+
+
+@given(matrices())
+@settings(deadline=None, max_examples=60)
+def test_it_is_what_the_separate_calls_say(matrix: AttentionMatrix) -> None:
+    queries, keys = matrix.shape[-2:]
+    got = matrix.summary(min(queries, 5), min(keys, 3))
+    torch.testing.assert_close(got.entropy, matrix.entropy(exact=True))
+    torch.testing.assert_close(got.effective_keys, matrix.effective_keys())
+    torch.testing.assert_close(got.received, matrix.received())
+    torch.testing.assert_close(got.received.sum(-1), has_key(matrix).sum(-1).double())
+    torch.testing.assert_close(got.distance, matrix.distance().mean)
+    torch.testing.assert_close(got.own, matrix.band(1)[..., 0])
+    torch.testing.assert_close(got.previous, matrix.band(2)[..., 0])
+    torch.testing.assert_close(got.first, matrix[:, 0])
+    torch.testing.assert_close(got.density, matrix.pooled(min(queries, 5), min(keys, 3)))
+
+
+@pytest.mark.parametrize("score", ["plain", "softcap"])
+@pytest.mark.parametrize("mask", ["causal", "window", "booleans"])
+def test_empty_bins_have_nothing_and_take_nothing(mask: str, score: str) -> None:
+    subject = Subject(mask, score, SHAPES["square"])
+    rows, columns = [0, 0, 3, 3, 40, 40, 40, 73, 73], [0, 0, 0, 11, 64, 64, 73, 73]
+    dense = subject.dense()
+    sums = torch.stack(
+        [dense[..., a:b, c:d].sum((-1, -2)) for a, b in pairwise(rows) for c, d in pairwise(columns)], -1
+    ).unflatten(-1, (len(rows) - 1, len(columns) - 1))
+    got = summarize(subject.matrix._source, rows, columns, Schedule())
+    torch.testing.assert_close(got.sums, sums, rtol=0, atol=1e-12)
+    assert (got.sums[..., [0, 2, 4, 5, 7], :] == 0).all()
+    assert (got.sums[..., [0, 1, 4, 6]] == 0).all()
+
+
+def test_chunks_of_a_prefill_add_up() -> None:
+    """Some queries at a time against all keys so far: each chunk has empty bins, and together they are the whole."""
+    subject = Subject("causal", "plain", SHAPES["square"])
+    edges, parts = even_edges(73, 8), []
+    for start, stop in ((0, 31), (31, 32), (32, 73)):
+        chunk = AttentionMatrix(subject.query[:, :, start:stop], subject.key[:, :, :stop], mask=Causal())
+        rows, columns = [min(max(edge, start), stop) - start for edge in edges], [min(edge, stop) for edge in edges]
+        parts.append(chunk.summary(rows, columns))
+    got, whole = summary.stacked(parts, 73), subject.matrix.summary(8, 8)
+    for name in Summary._fields:
+        torch.testing.assert_close(getattr(got, name), getattr(whole, name))
+
+
+def test_a_bias_may_forbid_by_itself() -> None:
+    bias = torch.zeros(HEADS, 20, 20).masked_fill(torch.rand(HEADS, 20, 20) < 0.3, -math.inf)
+    bias[:, 4] = -math.inf
+    query, key = torch.randn(2, 1, HEADS, 20, 8, dtype=torch.float64)
+    matrix = AttentionMatrix(query, key, mask=Causal(), score=Bias(bias))
+    dense = matrix.to_dense()
+    assert (dense[..., 4, :] == 0).all()
+    assert_equal(matrix.summary(5, 5), right(dense, torch.ones_like(dense).tril() > 0, 5, 5), 1e-12)
+
+
+@pytest.mark.parametrize("size", [1e3, 1e5])
+def test_normalisers_of_any_size_leave_forbidden_cells_at_zero(size: float) -> None:
+    query = torch.full((2, 30, 4), -size)
+    matrix = AttentionMatrix(query, torch.ones(2, 30, 4), mask=Causal(), scale=1.0)
+    got = matrix.summary(30, 30)
+    assert all(part.isfinite().all() for part in got)
+    assert (got.density.triu(1) == 0).all()
+
+
+def test_leading_axes_and_strides_are_those_of_the_matrix() -> None:
+    query, key = torch.randn(2, 3, 20, 8), torch.randn(2, 3, 20, 8)
+    whole = AttentionMatrix(query, key, mask=Causal()).summary(5, 4)
+    alone = AttentionMatrix(query, key, mask=Causal()).batch(1).head(2).summary(5, 4)
+    turned = (tensor.transpose(1, 2).contiguous().transpose(1, 2) for tensor in (query, key))
+    strided = AttentionMatrix(*turned, mask=Causal()).summary(5, 4)
+    assert whole.density.shape == (2, 3, 5, 4)
+    assert alone.entropy.shape == (20,)
+    assert_equal(alone, Summary(*(part[1, 2] for part in whole)), 1e-6)
+    assert_equal(strided, whole, 1e-6)
+
+
+def test_each_head_and_batch_row_is_its_own_piece_when_blocks_are_small() -> None:
+    """Thirty-two heads and batch rows of their own padding: pieces that have to find their way back."""
+    query, key = torch.randn(3, 32, 41, 8, dtype=torch.float64), torch.randn(3, 8, 41, 8, dtype=torch.float64)
+    matrix = AttentionMatrix(query, key, mask=Causal() & Padding([41, 7, 20]), score=Sinks(torch.randn(32)))
+    dense = matrix.to_dense()
+    seen = matrix.visible(41, 41) > 0
+    assert len(list(summary._pieces(matrix._source))) == 3 * 8
+    assert_equal(matrix.summary(4, 4), right(dense, seen, 4, 4), 1e-12)
+
+
+def test_more_bins_than_rows_are_refused() -> None:
+    matrix = AttentionMatrix(torch.randn(20, 8), torch.randn(20, 8))
+    for rows, columns in ((21, 5), (5, 21)):
+        with pytest.raises(ValueError, match=r"make between 1 and 20 bins, asked for 21"):
+            matrix.summary(rows, columns)
+
+
+def test_no_batch_rows_and_no_keys_are_answered() -> None:
+    nobody = AttentionMatrix(torch.zeros(0, 2, 5, 4), torch.zeros(0, 2, 5, 4))
+    assert nobody.summary(2, 2).density.shape == (0, 2, 2, 2)
+    nothing = AttentionMatrix(torch.zeros(2, 5, 4), torch.zeros(2, 0, 4))._source
+    got = summarize(nothing, [0, 5], [0, 0], Schedule())
+    assert all((part == 0).all() for part in got)
+    assert got.sums.shape == (1, 2, 1, 1)
+
+
+@pytest.mark.parametrize("score", [None, Softcap(3.0)], ids=["plain", "softcap"])
+def test_work_stays_within_its_budget_and_tells_of_itself(score, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    heard: list[float] = []
+    query, key = torch.randn(2, 1, 2, 6000, 16)
+    matrix = AttentionMatrix(query, key, mask=Causal(), score=score).planned(budget=2**20, progress=heard.append)
+    _ = matrix.lse
+    heard.clear()
+    with LargestTensor() as largest:
+        got = matrix.summary(100, 90)
+    assert largest.bytes <= 2**20
+    assert len(heard) > 10
+    assert heard == sorted(heard)
+    assert heard[-1] == pytest.approx(1.0)
+    assert_equal(got, matrix.planned(budget=2**28).summary(100, 90), 1e-2)
+
+
+def test_it_stops_inside_a_row_of_blocks() -> None:
+    asked = 0
+
+    def cancelled() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 9
+
+    matrix = AttentionMatrix(torch.randn(9, 8), torch.randn(4000, 8), mask=Full())
+    _ = matrix.lse
+    with pytest.raises(Cancelled):
+        matrix.planned(cancelled=cancelled).summary(1, 1)
+    assert asked == 10
+
+
+LENGTH = 8192
+
+
+def layer(length: int, dtype: torch.dtype = torch.float32) -> AttentionMatrix:
+    """The heads of one layer of a small model."""
+    query, key = torch.randn(1, 9, length, 64, dtype=dtype), torch.randn(1, 3, length, 64, dtype=dtype)
+    return AttentionMatrix(query, key, mask=Causal())
+
+
+def prepared(length: int, dtype: torch.dtype) -> Callable[[], object]:
+    layer(100, dtype).summary()
+    matrix = layer(length, dtype)
+    source = matrix._source
+    assert isinstance(source, Scored)
+    # Rough normalisers: the memory that exact ones are found with would be there for the summary to take.
+    source.held_lse = torch.arange(1.0, length + 1).log().expand(1, 9, -1).contiguous()
+    return matrix.summary
+
+
+@pytest.mark.timed
+def test_everything_costs_less_than_three_fused_calls() -> None:
+    matrix = layer(LENGTH)
+    source = matrix._source
+    assert isinstance(source, Scored)
+    source.lse(Schedule())
+    query, key = source.query, source.key
+    contestants = {"fused": lambda: flash(query, key, key, causal=True, scale=0.125), "ours": matrix.summary}
+    assert kept(contestants, lambda best: best["ours"] <= 2.8 * best["fused"], rounds=5)
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_it_takes_little_memory(dtype: torch.dtype) -> None:
+    assert peak_extra_bytes(prepared, LENGTH, dtype) < 60e6
