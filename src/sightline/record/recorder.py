@@ -115,7 +115,7 @@ class Keeping:
 
     def add(self, layer: Layer | SummedLayer, call: Call) -> None:
         """More rows of a layer."""
-        layer.append(call if isinstance(layer, SummedLayer) else self._owned(call))
+        layer.append(call if isinstance(layer, SummedLayer) else self._owned(layer.news_of(call)))
 
     def _owned(self, call: Call) -> Call:
         kept = self.copies.of(owned(call, self.dtype, values=self.values))

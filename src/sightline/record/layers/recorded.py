@@ -19,7 +19,7 @@ from sightline.attention.algebra import Mask
 from sightline.attention.scores import DistanceBias, Score, Sinks, chained
 from sightline.errors import UnsupportedError
 from sightline.matrix import AttentionMatrix
-from sightline.record.call import Call, follows, same_numbers
+from sightline.record.call import Call, same_numbers
 from sightline.record.layers.disk import Spill
 from sightline.record.layers.stacked import Stacked, Step
 
@@ -32,13 +32,13 @@ class Layer:
         self.name, self.cross = name, cross
         self._spill: Spill = spill or (lambda call: call)
         self._calls: list[Call] = [self._spill(call)]
-        self._columns = call.columns
+        self.columns = call.columns
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """(batch, heads, queries, keys)."""
         batch, heads, _, _ = self._calls[0].query.shape
-        return batch, heads, len(self.rows), len(self._columns)
+        return batch, heads, len(self.rows), len(self.columns)
 
     @property
     def rows(self) -> range:
@@ -46,37 +46,26 @@ class Layer:
         return range(self._calls[0].row, self._calls[-1].rows.stop)
 
     @property
-    def columns(self) -> range:
-        """The positions of the keys."""
-        return self._columns
-
-    @property
     def nbytes(self) -> int:
         """Bytes that are held."""
         kept = [tensor for call in self._calls for tensor in (call.query, call.key, call.value, call.lse)]
         return sum(tensor.nbytes for tensor in kept if tensor is not None)
-
-    def grows_by(self, call: Call) -> bool:
-        """Whether a call of self-attention goes on where this layer ended."""
-        same = call.query.shape[:2] == self._calls[0].query.shape[:2]
-        return same and not self.cross and follows(self.rows, self._columns, call)
 
     def sees_the_same(self, call: Call) -> bool:
         """Whether a call of cross-attention looks at the keys that this layer has."""
         key = self._calls[0].key
         return self.cross and call.key.shape == key.shape and same_numbers(call.key, key)
 
-    def append(self, call: Call) -> None:
-        """Add the rows of a call that `grows_by` or `sees_the_same` has agreed to; its tensors are owned."""
-        if self.cross:
-            call = replace(call, row=self.rows.stop, key=call.key[:, :, :0], value=_none_of(call.value))
-            self._calls.append(self._spill(call))
-            return
-        past = call.row - call.column
-        self._columns = range(self._columns.start, call.columns.stop)
-        key = call.key[:, :, past:].clone()  # the rest is here already
-        value = None if call.value is None else call.value[:, :, past:].clone()
-        self._calls.append(self._spill(replace(call, key=key, value=value)))
+    def news_of(self, call: Call) -> Call:
+        """Of a call that goes on with this layer, what is not here yet: its rows, and the keys that they brought."""
+        known = call.key.shape[2] if self.cross else call.row - call.column
+        value = None if call.value is None else call.value[:, :, known:]
+        return replace(call, row=self.rows.stop, key=call.key[:, :, known:], value=value)
+
+    def append(self, news: Call) -> None:
+        """Add what `news_of` a call are, as tensors of their own."""
+        self.columns = range(self.columns.start, self.columns.stop + news.key.shape[2])
+        self._calls.append(self._spill(news))
 
     def matrix(self) -> AttentionMatrix:
         """All rows as one matrix, with leading (batch, head)."""
@@ -96,7 +85,7 @@ class Layer:
         """The masks below each other; where all say the same, that."""
         last = self._calls[-1].whole
         if last is not None and all(call.whole is not None and last.agrees_with(call.whole) for call in self._calls):
-            return last.over(self.rows, self._columns)
+            return last.over(self.rows, self.columns)
         steps = list(self._steps())
         masks = {step.mask for step in steps} if all(step.mask.static for step in steps) else set()
         one = masks.pop() if len(masks) == 1 else None
@@ -111,13 +100,9 @@ class Layer:
             stop = self._calls[0].key.shape[2] if self.cross else stop + call.key.shape[2]
             alone = count == 1 and isinstance(call.mask, Full) and not self.cross
             mask = Causal() if alone else call.mask  # one query sees all keys up to its own
-            left = 0 if self.cross else call.column - self._columns.start
+            left = 0 if self.cross else call.column - self.columns.start
             yield Step(mask, top, top + count, left, stop)
             top += count
-
-
-def _none_of(value: Tensor | None) -> Tensor | None:
-    return None if value is None else value[:, :, :0]
 
 
 def _joined(calls: list[Call], name: str) -> Tensor | None:

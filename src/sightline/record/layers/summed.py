@@ -14,7 +14,7 @@ from sightline.errors import UnsupportedError
 from sightline.matrix import AttentionMatrix
 from sightline.matrix.pooling import even_edges
 from sightline.matrix.summary import Summary, stacked
-from sightline.record.call import Call, follows
+from sightline.record.call import Call
 
 BINS = 64
 
@@ -30,7 +30,7 @@ class SummedLayer:
         keys = call.key.shape[2] if length is None or cross else length
         self.shape = batch, heads, queries, keys
         self._edges = [even_edges(count, min(BINS, count)) for count in (queries, keys)]
-        self._rows, self._columns = call.rows, call.columns
+        self._rows = call.rows
         self._parts = [self._summed(call)]
         self._summary: Summary | None = None
 
@@ -47,10 +47,6 @@ class SummedLayer:
         kept = [*self._parts, *([] if self._summary is None else [self._summary])]
         return sum(tensor.nbytes for part in kept for tensor in part)
 
-    def grows_by(self, call: Call) -> bool:
-        """Whether a call of self-attention goes on where this layer ended."""
-        return not self.cross and follows(self._rows, self._columns, call)
-
     def sees_the_same(self, call: Call) -> bool:
         """Whether a call of cross-attention belongs to this layer: in one pass, there is only one."""
         return self.cross
@@ -62,7 +58,7 @@ class SummedLayer:
                 f"record: {self.name} went on with a text whose length was not known before, and the picture among its "
                 "statistics cannot grow; use sightline.record.read(...), which knows the length, or keep='matrix'"
             )
-        self._rows, self._columns = range(self._rows.start, call.rows.stop), range(call.columns.stop)
+        self._rows = range(self._rows.start, call.rows.stop)
         self._parts.append(self._summed(call))
 
     def summary(self) -> Summary:
