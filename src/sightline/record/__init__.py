@@ -3,9 +3,9 @@
 The package can be called: `sightline.record(model, tokenizer)` is `sightline.record.record(model, tokenizer)`.
 """
 
+import inspect
 import sys
 from types import ModuleType
-from typing import Any
 
 from sightline.record.estimates import Estimate, estimate
 from sightline.record.files.opening import open_trace as open  # noqa: A004 - as sightline.open
@@ -20,8 +20,8 @@ __all__ = ["Estimate", "Trace", "estimate", "load", "open", "read", "record"]
 class _Callable(ModuleType):
     """A package that is called like the function it is for: importing the one would hide the other."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return record(*args, **kwargs)
+    __call__ = staticmethod(record)
 
 
 sys.modules[__name__].__class__ = _Callable
+__signature__ = inspect.signature(record)  # for the help of notebooks
