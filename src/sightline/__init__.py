@@ -20,18 +20,20 @@ if TYPE_CHECKING:
         attend,
         from_bool,
     )
+    from sightline.heads import ablate, patch, score_heads
     from sightline.matrix import AttentionMatrix, rollout
     from sightline.record import Trace, open, record  # noqa: A004 - as sightline.open
 
 _HOMES = {
     "sightline.attention": "ALiBi Bias Causal Documents Full Padding Prefix Sinks Softcap Window attend from_bool",
+    "sightline.heads": "ablate patch score_heads",
     "sightline.matrix": "AttentionMatrix rollout",
     "sightline.record": "Trace open record",
 }
 
 __all__ = [
     "ALiBi", "AttentionMatrix", "Bias", "Causal", "Documents", "Full", "Padding", "Prefix", "Sinks", "Softcap",
-    "Trace", "Window", "attend", "from_bool", "open", "record", "rollout",
+    "Trace", "Window", "ablate", "attend", "from_bool", "open", "patch", "record", "rollout", "score_heads",
 ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "models": ("tokenizers", "safetensors", "gguf", "jinja2", "huggingface_hub"),
     "record": ("transformers", "safetensors"),
     "figures": ("matplotlib",),
+    "tables": ("pandas", "pyarrow"),
     "train": ("tensorboard", "pyarrow"),
     "survey": ("ray", "pyarrow", "ddsketch"),
     "explore": ("starlette", "uvicorn", "anywidget"),

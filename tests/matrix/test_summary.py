@@ -15,12 +15,12 @@ from torch import Tensor
 from sightline.attention import Bias, Causal, Full, Padding, Sinks, Softcap
 from sightline.attention.kernels import flash
 from sightline.bench.memory import peak_extra_bytes
-from sightline.errors import Cancelled
+from sightline.errors import Cancelled, ShapeError
 from sightline.matrix import AttentionMatrix, reference, summary
 from sightline.matrix.pooling import even_edges
 from sightline.matrix.schedule import Schedule
 from sightline.matrix.scored import Scored
-from sightline.matrix.summary import Summary, summarize
+from sightline.matrix.summary import NEAR, Summary, summarize
 from tests.bench.test_attention import kept
 from tests.largest import LargestTensor
 from tests.matrix.test_matrix import CASES, HEADS, SHAPES, Subject, masks
@@ -38,7 +38,9 @@ def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(summary, "ALIGNED", 1)
 
 
-NAMES = (*Summary._fields[:-2], "density")  # the sums and cells of bins are seen through their ratio
+COUNTS = ("choices", "audience")
+APART = ("matched", "matches", "sums", "cells")  # of pairings, below; and bins, which are seen through their density
+NAMES = (*(name for name in Summary._fields if name not in APART), "density")
 
 
 def right(dense: Tensor, seen: Tensor, rows: int = ROWS, columns: int = COLUMNS) -> SimpleNamespace:
@@ -51,9 +53,14 @@ def right(dense: Tensor, seen: Tensor, rows: int = ROWS, columns: int = COLUMNS)
         effective_keys=reference.effective_keys(dense),
         received=reference.received(dense),
         distance=reference.distance(dense)[0],
+        mass=dense.sum(-1),
+        reach=reference.reach(dense),
+        near=reference.near(dense, NEAR),
         own=own,
         previous=previous,
         first=dense[..., 0],
+        choices=seen.sum(-1),
+        audience=seen.sum(-2),
         density=reference.pooled(dense, seen, *edges, "density"),
     )
 
@@ -92,10 +99,53 @@ def assert_near(got: Summary, truth: SimpleNamespace, plain: SimpleNamespace) ->
     eps = torch.finfo(torch.float32).eps
     for name in NAMES:
         mine, exact, dense = (getattr(one, name) for one in (got, truth, plain))
-        assert mine.dtype == torch.float32
+        assert mine.dtype == (torch.int64 if name in COUNTS else torch.float32)
         error, theirs = (mine - exact).abs().max(), (dense - exact).abs().max()
         bound = 4 * theirs + 4 * eps * exact.abs().max()
         assert error <= bound, f"{name}: {error:.3g} > {bound:.3g}"
+
+
+def numbers(batch: int, queries: int, keys: int) -> list[tuple[Tensor, Tensor]]:
+    """Few matches, many matches in a part of the matrix, numbers that all share, and none at all."""
+    generator = torch.Generator().manual_seed(1)
+    few = [torch.randint(30, (batch, count), generator=generator) for count in (queries, keys)]
+    many = [(torch.arange(count) // 20).expand(batch, -1) for count in (queries, keys)]
+    all_of_them = [torch.zeros(count, dtype=torch.int32) for count in (queries, keys)]
+    none = [torch.full((count,), at) for at, count in enumerate((queries, keys))]
+    return [(few[0], few[1]), (many[0], many[1]), (all_of_them[0], all_of_them[1]), (none[0], none[1])]
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize(("mask", "score"), CASES)
+def test_keys_with_the_number_of_the_query_are_summed_and_counted(mask: str, score: str, shape) -> None:
+    subject = Subject(mask, score, shape)
+    dense = subject.dense()
+    batch, _, queries, keys = dense.shape
+    pairings = numbers(batch, queries, keys)
+    got = subject.matrix.summary(ROWS, COLUMNS, pairings=pairings)
+    for at, (own, theirs) in enumerate(pairings):
+        pair = own.expand(batch, -1), theirs.expand(batch, -1)
+        torch.testing.assert_close(got.matched[:, :, at], reference.matched(dense, *pair), rtol=0, atol=1e-12)
+        counts = reference.matched(subject.allowed.expand_as(dense).double(), *pair)
+        assert torch.equal(got.matches[:, :, at].double(), counts)
+    torch.testing.assert_close(got.matched[:, :, 2], dense.sum(-1), rtol=0, atol=1e-12)
+    assert torch.equal(got.matches[:, :, 2], got.choices)
+
+
+def test_numbers_go_with_weights_that_are_already_there() -> None:
+    dense = Subject("causal", "plain", SHAPES["square"]).dense()
+    batch, _, queries, keys = dense.shape
+    pairing = numbers(batch, queries, keys)[0]
+    got = AttentionMatrix.from_dense(dense).summary(pairings=[pairing])
+    torch.testing.assert_close(got.matched[:, :, 0], reference.matched(dense, *pairing), rtol=0, atol=1e-12)
+    assert torch.equal(got.matches[:, :, 0].double(), reference.matched((dense > 0).double(), *pairing))
+
+
+def test_numbers_that_are_too_few_or_not_whole_are_refused() -> None:
+    matrix = AttentionMatrix(torch.randn(20, 8), torch.randn(20, 8))
+    for wrong in (torch.arange(19), torch.rand(20), torch.zeros(2, 20, dtype=torch.long)):
+        with pytest.raises(ShapeError, match=r"pairings: wants whole numbers \(20,\) or \(1, 20\)"):
+            matrix.summary(5, 5, pairings=[(torch.arange(20), wrong)])
 
 
 @pytest.mark.parametrize("length", [1021, 1024])
@@ -146,7 +196,7 @@ def test_weights_too_small_to_count_change_nothing(sharpness: float) -> None:
     for name in NAMES:
         mine, right = getattr(got, name), getattr(exact, name)
         tolerance = 1e-6 * float(AttentionMatrix(query, key, scale=1.0).lse.abs().max())
-        torch.testing.assert_close(mine.double(), right, rtol=tolerance, atol=tolerance, msg=name)
+        torch.testing.assert_close(mine.to(right), right, rtol=tolerance, atol=tolerance, msg=name)
 
 
 @given(matrices())

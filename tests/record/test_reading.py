@@ -69,7 +69,7 @@ def test_an_estimate_of_statistics_is_near_what_they_hold():
 
 
 def test_a_trace_that_would_not_fit_is_refused_before_it_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(estimates, "_available_bytes", lambda: 1_000_000)
+    monkeypatch.setattr(estimates, "_available_bytes", lambda: 1_600_000)
     ids = torch.zeros(1, 4096, dtype=torch.long)
     with pytest.raises(SettingError, match=r"would hold .* spill=FOLDER"):
         read(small(), ids)

@@ -88,7 +88,7 @@ def of_statistics() -> Trace:
 def of_a_summary() -> Trace:
     layer = layer_of()
     trace = Trace("summed")
-    trace.layers = {"one": SummedLayer.restored("one", True, layer.shape, layer.matrix().summary(3, 4))}
+    trace.layers = {"one": SummedLayer.restored("one", True, layer.shape, layer.heads, layer.matrix().summary(3, 4))}
     return trace
 
 

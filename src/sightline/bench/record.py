@@ -1,4 +1,4 @@
-"""What recording costs: time and memory of a pass through SmolLM2 with everything recorded, beside the plain pass."""
+"""What recording and scoring cost: a pass through SmolLM2 with everything recorded, beside the plain pass."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from sightline.bench.generate import transformers_model
 from sightline.bench.memory import peak_extra_bytes
 from sightline.bench.report import Table, duration
 from sightline.bench.timing import race
+from sightline.heads import score_heads
 from sightline.models import Decoder, save
 from sightline.models.sizes import DECODERS
 from sightline.record import record
@@ -27,11 +28,17 @@ MODES: dict[str, dict[str, Any] | None] = {
     "matrix": {},
     "matrix in bfloat16": {"dtype": torch.bfloat16},
     "statistics": {"keep": "statistics"},
+    "matrix, heads scored": {},
 }
 """The options of each way to run the pass; None runs it without a recorder."""
 
 BOUND_LENGTH = 8192
-BOUNDS = {"matrix": (1.10, 1.0e9), "matrix in bfloat16": (1.10, 0.5e9), "statistics": (3.0, 0.5e9)}
+BOUNDS = {
+    "matrix": (1.10, 1.0e9),
+    "matrix in bfloat16": (1.10, 0.5e9),
+    "statistics": (3.0, 0.5e9),
+    "matrix, heads scored": (5.0, 1.2e9),
+}
 """Times the plain pass, and bytes above it, at that length."""
 
 
@@ -71,14 +78,14 @@ def contestants(model: Any, ids: torch.Tensor) -> dict[str, Callable[[], object]
 
 
 def run(model: Any, ids: torch.Tensor, mode: str) -> object:
-    """One pass without a cache or logits, and the trace of it."""
+    """One pass without a cache or logits, and the trace of it, with all scores of all heads where they are wanted."""
     options = MODES[mode]
     with torch.no_grad():
         if options is None:
             return model(ids, use_cache=False, logits_to_keep=1)
         with record(model, **options) as trace:
             model(ids, use_cache=False, logits_to_keep=1)
-        return trace
+        return (trace, score_heads(trace, progress=False)) if mode.endswith("scored") else trace
 
 
 def prepared(folder: str, ids: torch.Tensor, mode: str) -> Callable[[], object]:

@@ -6,10 +6,9 @@ import argparse
 import io
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from sightline.cli.progress import progress_on_standard_error
 from sightline.errors import SettingError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -118,14 +117,3 @@ def chat_text(tokenizer: Codec, prompt: str, system: str | None) -> str:
     messages = [] if system is None else [{"role": "system", "content": system}]
     messages.append({"role": "user", "content": prompt})
     return render_chat(tokenizer.chat_template, messages, **tokenizer.special_tokens)
-
-
-@contextmanager
-def progress_on_standard_error() -> Iterator[Progress]:
-    """Bars for what takes long, gone when it is done; nothing where standard error is not a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        yield bar

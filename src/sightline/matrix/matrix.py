@@ -293,15 +293,23 @@ class AttentionMatrix(Readable):
         return Sample(*(self._shaped(part) for part in found))
 
     @undisturbed
-    def summary(self, rows: int | Sequence[int] = 64, columns: int | Sequence[int] = 64) -> Summary:
+    def summary(
+        self,
+        rows: int | Sequence[int] = 64,
+        columns: int | Sequence[int] = 64,
+        *,
+        pairings: Sequence[tuple[Tensor, Tensor]] = (),
+    ) -> Summary:
         """Every statistic of every row and column and `pooled(rows, columns)`, in one walk: much cheaper than apart.
 
-        Bins are as many as `rows` and `columns` say, or lie between the edges that they list.
+        Bins are as many as `rows` and `columns` say, or lie between the edges that they list. A pairing gives a whole
+        number to each query and to each key, (queries,) and (keys,) or with the batch before: `matched` is the weight
+        of each row on the keys that have its own number. With ids of tokens, that is the weight on the same token.
         """
         queries, keys = self.shape[-2:]
         row_edges = pooling.even_edges(queries, rows) if isinstance(rows, int) else rows
         column_edges = pooling.even_edges(keys, columns) if isinstance(columns, int) else columns
-        found = summarize(self._source, row_edges, column_edges, self._schedule)
+        found = summarize(self._source, row_edges, column_edges, self._schedule, pairings)
         return Summary(*(self._shaped(part) for part in found))
 
     @undisturbed

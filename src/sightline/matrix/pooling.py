@@ -140,6 +140,17 @@ def visible(
     return total
 
 
+def audience(source: Source, schedule: Schedule) -> Tensor:
+    """How many queries may see each key, (batch, heads, keys)."""
+    batch, heads, queries, keys = source.sizes
+    edges = range(keys + 1)
+    if not isinstance(source, Scored) or source.lowered is None:
+        return visible(source, [0, queries], edges, schedule).squeeze(-2)
+    found = torch.cat([_areas(regions, [0, queries], edges, source.device) for regions in source.lowered.regions])
+    keep = source.lowered.keep
+    return (found if keep is None else found * keep)[:, None].expand(batch, heads, -1)
+
+
 def _areas(regions: Sequence[Region], rows: Sequence[int], columns: Sequence[int], device: torch.device) -> Tensor:
     """Cells of disjoint regions in each bin, (row bins, column bins), as sums of clipped diagonals."""
     down, across = torch.tensor(rows, device=device), torch.tensor(columns, device=device)

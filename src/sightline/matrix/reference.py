@@ -36,11 +36,31 @@ def received(weights: Tensor) -> Tensor:
 
 def distance(weights: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of query position - key position, 0 for empty rows."""
-    queries, keys = weights.shape[-2:]
-    away = (torch.arange(queries)[:, None] + keys - queries - torch.arange(keys)).to(weights)
+    away = _distances(weights)
     share = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
     mean = (share * away).sum(-1)
     return mean, (share * (away - mean[..., None]).square()).sum(-1).sqrt()
+
+
+def reach(weights: Tensor) -> Tensor:
+    """The mean of how far away keys are on either side, 0 for empty rows."""
+    away = _distances(weights).abs()
+    return (weights * away).sum(-1) / weights.sum(-1).clamp(min=torch.finfo(weights.dtype).tiny)
+
+
+def near(weights: Tensor, width: int) -> Tensor:
+    """The weight on positions at most `width` away."""
+    return (weights * (_distances(weights).abs() <= width)).sum(-1)
+
+
+def matched(weights: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+    """The weight of each row on keys that have its number; numbers are (batch, queries) and (batch, keys)."""
+    return (weights * (queries[:, None, :, None] == keys[:, None, None, :])).sum(-1)
+
+
+def _distances(weights: Tensor) -> Tensor:
+    queries, keys = weights.shape[-2:]
+    return (torch.arange(queries)[:, None] + keys - queries - torch.arange(keys)).to(weights)
 
 
 def band(weights: Tensor, width: int) -> Tensor:

@@ -15,19 +15,22 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from sightline.attention.blocks import Columns, walk
 from sightline.attention.cells import allowed, gathered
 from sightline.attention.regions import Region, band, rows_between
 from sightline.attention.scores import Cells
 from sightline.matrix.held import Held
-from sightline.matrix.pooling import bin_of, visible
+from sightline.matrix.pairings import Matching, Pairing
+from sightline.matrix.pooling import audience, bin_of, visible
 from sightline.matrix.schedule import Schedule, ranges
 from sightline.matrix.scored import Scored
 from sightline.matrix.statistics import Source, need_lse
 
 BLOCK_CELLS = 2**19  # of all heads that are walked together: two such blocks fit the caches of two cores
 HEAD_CELLS = 2**15  # with fewer cells a head, a block's products are too small to be fast
+NEAR = 8  # tokens on either side that are the neighbourhood of a token
 NEARLY = 1.001  # exp of the least logarithm, with its rounding
 ALIGNED = 16  # numbers that the widest registers hold
 
@@ -39,9 +42,16 @@ class Summary(NamedTuple):
     effective_keys: Tensor  # of each row: 1 / sum of weights^2, 0 without keys
     received: Tensor  # of each key, from all queries together
     distance: Tensor  # of each row: the mean of query position - key position
+    mass: Tensor  # of each row: the sum of its weights, 1 unless it has no keys or a sink takes a share
+    reach: Tensor  # of each row: the mean of how far away keys are, on either side
+    near: Tensor  # of each row: the weight on positions at most NEAR away, its own included
     own: Tensor  # of each row: the weight on the query's own position, 0 where there is none
     previous: Tensor  # of each row: the weight on the position before it
     first: Tensor  # of each row: the weight on key 0
+    choices: Tensor  # of each row: how many keys the mask lets it see
+    audience: Tensor  # of each key: how many queries may see it
+    matched: Tensor  # (..., pairings, rows): the weight on keys that have the query's number
+    matches: Tensor  # (..., pairings, rows): how many such keys the mask lets it see
     sums: Tensor  # (..., rows, columns): the sum of the weights of each bin
     cells: Tensor  # (..., rows, columns): how many cells of each bin the mask allows
 
@@ -51,34 +61,63 @@ class Summary(NamedTuple):
         return self.sums / self.cells.clamp(min=1)
 
 
+ADDED = ("received", "audience", "sums", "cells")
+"""What has a number for each key or bin, to which all rows add; everything else has one for each row."""
+
+
 def stacked(parts: Sequence[Summary], keys: int) -> Summary:
     """The summaries of rows that stand below each other, over the same bins, as one.
 
     The first parts may have been made when there were fewer keys.
     """
-    received = parts[0].received.new_zeros(*parts[0].received.shape[:-1], keys)
-    for part in parts:
-        received[..., : part.received.shape[-1]] += part.received
-    by_row = ("entropy", "effective_keys", "distance", "own", "previous", "first")
-    rows = {name: torch.cat([getattr(part, name) for part in parts], -1) for name in by_row}
-    sums, cells = (torch.stack([getattr(part, name) for part in parts]).sum(0) for name in ("sums", "cells"))
-    return Summary(received=received, sums=sums, cells=cells, **rows)
+    found = {}
+    for name in Summary._fields:
+        each = [getattr(part, name) for part in parts]
+        heads = each[0].shape[1]
+        if all(one.stride(1) == 0 for one in each):  # what is the same for all heads stays so, and is held once
+            each = [one[:, :1] for one in each]
+        if name in ("received", "audience"):
+            each = [functional.pad(one, (0, keys - one.shape[-1])) for one in each]  # there were fewer keys then
+        together = torch.stack(each).sum(0) if name in ADDED else torch.cat(each, -1)
+        found[name] = together.expand(-1, heads, *together.shape[2:])
+    return Summary(**found)
 
 
-def summarize(source: Source, row_edges: Sequence[int], column_edges: Sequence[int], schedule: Schedule) -> Summary:
+def summarize(
+    source: Source,
+    row_edges: Sequence[int],
+    column_edges: Sequence[int],
+    schedule: Schedule,
+    pairings: Sequence[Pairing] = (),
+) -> Summary:
     """All statistics, with bins given by their edges; equal edges make an empty bin, which has 0."""
     first, second, third = schedule.parts(3)
-    cells = visible(source, row_edges, column_edges, first)
+    seen = _Seen(source, row_edges, column_edges, first)
     need_lse(source, second)
     queries, keys = source.sizes[2:]
     bins = _Bins(bin_of(row_edges, queries, source.device), bin_of(column_edges, keys, source.device))
     running = _nothing_yet(source, len(row_edges) - 1, len(column_edges) - 1)
+    matching = Matching.over(source, pairings)
     pieces = list(_pieces(source))
     for piece, part in zip(pieces, third.parts(max(len(pieces), 1)), strict=False):
-        _Walk(piece, bins, running.of(piece.batch, piece.heads), part).run()
+        where = piece.batch, piece.heads
+        _Walk(piece, bins, running.of(*where), matching.of(*where), part).run()
     if isinstance(source, Scored):
         running.rows.entropy.clamp_(min=0.0)  # a weight of 1 may come out a rounding above it
-    return running.finished(cells)
+    return running.finished(seen, matching)
+
+
+class _Seen:
+    """What the mask allows: cells of bins, of rows and of columns."""
+
+    def __init__(
+        self, source: Source, row_edges: Sequence[int], column_edges: Sequence[int], schedule: Schedule
+    ) -> None:
+        queries, keys = source.sizes[2:]
+        first, second, third = schedule.parts(3)
+        self.cells = visible(source, row_edges, column_edges, first)
+        self.choices = visible(source, range(queries + 1), [0, keys], second).squeeze(-1)
+        self.audience = audience(source, third)
 
 
 class _Bins(NamedTuple):
@@ -95,6 +134,8 @@ class _Rowwise(NamedTuple):
     squares: Tensor
     mass: Tensor
     away: Tensor  # weight * distance
+    apart: Tensor  # weight * distance on either side
+    near: Tensor
     own: Tensor
     previous: Tensor
     first: Tensor
@@ -112,12 +153,28 @@ class _Running(NamedTuple):
         rows = _Rowwise(*(total[batch, heads] for total in self.rows))
         return _Running(rows, self.received[batch, heads], self.sums[batch, heads])
 
-    def finished(self, cells: Tensor) -> Summary:
+    def finished(self, seen: _Seen, matching: Matching) -> Summary:
         """The statistics that these sums make; a row without keys has 0 everywhere."""
-        entropy, squares, mass, away, own, previous, first = self.rows
-        effective = squares.reciprocal().masked_fill_(squares == 0, 0.0)
-        distance = away / mass.masked_fill(mass == 0, 1.0)
-        return Summary(entropy, effective, self.received, distance, own, previous, first, self.sums, cells)
+        rows = self.rows
+        some = rows.mass.masked_fill(rows.mass == 0, 1.0)
+        return Summary(
+            entropy=rows.entropy,
+            effective_keys=rows.squares.reciprocal().masked_fill_(rows.squares == 0, 0.0),
+            received=self.received,
+            distance=rows.away / some,
+            mass=rows.mass,
+            reach=rows.apart / some,
+            near=rows.near,
+            own=rows.own,
+            previous=rows.previous,
+            first=rows.first,
+            choices=seen.choices,
+            audience=seen.audience,
+            matched=matching.weights,
+            matches=matching.counts,
+            sums=self.sums,
+            cells=seen.cells,
+        )
 
 
 def _nothing_yet(source: Source, rows: int, columns: int) -> _Running:
@@ -176,8 +233,8 @@ def _aligned(size: int) -> int:
 class _Walk:
     """The walk over one piece: rows in steps, and beside them the blocks of columns that hold an allowed cell."""
 
-    def __init__(self, piece: _Piece, bins: _Bins, running: _Running, schedule: Schedule) -> None:
-        self.piece, self.bins, self.running, self.schedule = piece, bins, running, schedule
+    def __init__(self, piece: _Piece, bins: _Bins, running: _Running, matching: Matching, schedule: Schedule) -> None:
+        self.piece, self.bins, self.running, self.matching, self.schedule = piece, bins, running, matching, schedule
         source = piece.source
         batch, heads, queries, keys = source.sizes
         self.high, self.wide = _block_shape(source, running.sums.shape[-2], schedule.budget)
@@ -196,6 +253,7 @@ class _Walk:
         source, (batch, heads) = self.piece.source, self.piece.source.sizes[:2]
         reader = _ScoredRows(source, top, bottom) if isinstance(source, Scored) else _HeldRows(source, top, bottom)
         here = _Here.of(self.running.rows, top, bottom, self.offset)
+        matching = self.matching.at_rows(top, bottom)
         bins = self.bins.of_row[top:bottom]
         low, high = int(bins[0]), int(bins[-1]) + 1
         inside = (bins == torch.arange(low, high, device=source.device)[:, None]).to(source.dtype)
@@ -206,9 +264,14 @@ class _Walk:
             self.schedule.check()
             shape = batch, heads, bottom - top, some.right - some.left
             into = self.buffers[:, : math.prod(shape)].view(2, *shape)
-            log_weights, weights = reader.read(some.left, some.right, into, whole=some.whole and self.piece.exact)
+            whole = some.whole and self.piece.exact
+            log_weights, weights = reader.read(some.left, some.right, into, whole=whole)
             lines[:, :, some.left - left : some.right - left] = inside @ weights.flatten(0, 1)
             here.add(some.left, log_weights, weights, self.ramp)
+            if matching:
+                seen = reader.seen(some.left, some.right, whole=whole)
+                for pairing in matching:
+                    pairing.add(some.left, weights, seen)
         lines = lines.view(batch, heads, high - low, right - left)
         self.running.received[:, :, left:right] += lines.sum(2)
         where = self.bins.of_column[left:right].expand_as(lines)
@@ -247,17 +310,25 @@ class _Here(NamedTuple):
 
         Beside the diagonal both have one sign. Across it they would cancel, so distances are taken cell by cell.
         """
-        (high, wide), away = weights.shape[-2:], self.totals.away
+        (high, wide), away, apart = weights.shape[-2:], self.totals.away, self.totals.apart
         last = left + wide - 1
         if last <= self.first:
-            inner = torch.mv(weights.view(-1, wide), ramp[:wide].flip(0))
-            away.add_(inner.view_as(mass)).addcmul_(mass, self.positions - last)
+            inner = torch.mv(weights.view(-1, wide), ramp[:wide].flip(0)).view_as(mass)
+            here = inner.addcmul_(mass, self.positions - last)
+            away.add_(here)
+            apart.add_(here)
         elif left >= self.first + high - 1:
-            inner = torch.mv(weights.view(-1, wide), ramp[:wide])
-            away.sub_(inner.view_as(mass)).addcmul_(mass, self.positions - left)
+            inner = torch.mv(weights.view(-1, wide), ramp[:wide]).view_as(mass)
+            here = inner.addcmul_(mass, left - self.positions)
+            away.sub_(here)
+            apart.add_(here)
         else:
             distance = self.positions[:, None] - left - ramp[:wide]
             away.add_(torch.mul(weights, distance, out=spare).sum(-1))
+            apart.add_(torch.mul(weights, distance.abs(), out=spare).sum(-1))
+        if last >= self.first - NEAR and left <= self.first + high - 1 + NEAR:
+            distance = self.positions[:, None] - left - ramp[:wide]
+            self.totals.near.add_(torch.mul(weights, distance.abs() <= NEAR, out=spare).sum(-1))
 
 
 class _ScoredRows:
@@ -272,6 +343,13 @@ class _ScoredRows:
         lse = source.held_lse[:, :, top:bottom, None]
         self.lse = lse.masked_fill(lse == -math.inf, 0.0)
         self.least = _least(source.dtype)
+
+    def seen(self, left: int, right: int, *, whole: bool) -> Tensor | None:
+        """Which cells of columns [left, right) the mask allows, for all heads or for each; None for all cells."""
+        if whole:
+            return None
+        at = torch.arange(left, right, device=self.source.device)[None, :]
+        return allowed(self.source.rule, Cells(self.rows, at, self.source.sizes))
 
     def read(self, left: int, right: int, into: Tensor, *, whole: bool) -> tuple[Tensor, Tensor]:
         """Logarithms of weights and weights of columns [left, right), written to the two blocks of `into`.
@@ -299,8 +377,12 @@ class _HeldRows:
     def __init__(self, source: Held, top: int, bottom: int) -> None:
         self.weights, self.least = source.weights[:, :, top:bottom], _least(source.dtype)
 
-    def read(self, left: int, right: int, into: Tensor, *, whole: bool) -> tuple[Tensor, Tensor]:
+    def seen(self, left: int, right: int, *, whole: bool) -> Tensor:
         """As that of scored rows; zeros are forbidden, whatever a mask has said."""
+        return self.weights[..., left:right] > 0
+
+    def read(self, left: int, right: int, into: Tensor, *, whole: bool) -> tuple[Tensor, Tensor]:
+        """As that of scored rows."""
         weights = into[1].copy_(self.weights[..., left:right])
         return torch.log(weights, out=into[0]).clamp_(min=self.least), weights
 

@@ -42,7 +42,8 @@ class Call:
 
     `row` and `column` are the positions of the first query and the first key in their texts: with a cache, a call
     brings the last rows of a matrix. `cross` says whether the keys are of another text, if the place it was seen at
-    knows. `whole` knows the mask of other rows and columns, too, where something does.
+    knows. `whole` knows the mask of other rows and columns, too, where something does. `heads` are the numbers that
+    these heads have in their model, where they are not all of them.
     """
 
     query: Tensor
@@ -56,6 +57,7 @@ class Call:
     cross: bool | None = None
     whole: Whole | None = None
     lse: Tensor | None = None
+    heads: tuple[int, ...] | None = None
 
     @property
     def rows(self) -> range:
@@ -81,6 +83,7 @@ def with_heads(call: Call, heads: Sequence[int]) -> Call:
     return replace(
         call,
         query=call.query[:, chosen],
+        heads=tuple(chosen),
         key=call.key[:, key_heads],
         value=None if call.value is None else call.value[:, key_heads],
         lse=None if call.lse is None else call.lse[:, chosen],

@@ -7,25 +7,20 @@ one piece.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import Progress as Bar
 from torch import Tensor, nn
 
 from sightline.errors import SettingError
 from sightline.record.estimates import refuse_too_much
 from sightline.record.passes import passes
+from sightline.record.progress import Progress, told
 from sightline.record.recorder import record
 from sightline.record.trace import Trace
 
 PIECE = 2048
-
-Progress = Callable[[int, int], object]
-"""Called with the tokens that have been read so far, and with all there are."""
 
 
 def read(
@@ -48,32 +43,22 @@ def read(
     refuse_too_much(model, ids, options)
     if options.get("keep") == "statistics":
         options["length"] = ids.shape[1]
-    with torch.no_grad(), _told(progress) as tell, record(model, tokenizer, **options) as trace:
-        for done in passes(model, ids, piece):
-            tell(done, ids.shape[1])
+    with torch.no_grad(), told(progress, "reading") as tell, record(model, tokenizer, **options) as trace:
+        for some in passes(model, ids, piece):
+            tell(some.stop, ids.shape[1])
     return trace
 
 
-def ids_of(text: str | Sequence[int] | Tensor, tokenizer: Any) -> Tensor:
-    """Ids (1, position) or (batch, position)."""
+def ids_of(text: str | Sequence[int] | Tensor, tokenizer: Any, *, asked_by: str = "read") -> Tensor:
+    """Ids (1, position) or (batch, position); `asked_by` is the function that errors speak of."""
     if isinstance(text, str):
         if tokenizer is None:
-            raise SettingError("read: a text needs a tokenizer; give one, or give ids instead of the text")
+            raise SettingError(f"{asked_by}: a text needs a tokenizer; give one, or give ids instead of the text")
         text = tokenizer.encode(text)
     ids = torch.as_tensor(text)
     ids = ids[None] if ids.dim() == 1 else ids
     if ids.dim() != 2 or ids.is_floating_point() or not ids.numel():
-        raise SettingError(f"read: wants ids (position,) or (batch, position), got {tuple(ids.shape)} {ids.dtype}")
+        raise SettingError(
+            f"{asked_by}: wants ids (position,) or (batch, position), got {tuple(ids.shape)} {ids.dtype}"
+        )
     return ids
-
-
-@contextmanager
-def _told(progress: Progress | bool) -> Iterator[Progress]:
-    """The function to tell how far the reading is: the caller's, or a bar on a terminal."""
-    if callable(progress):
-        yield progress
-        return
-    console = Console(stderr=True)
-    with Bar(console=console, transient=True, disable=not (progress and console.is_terminal)) as bar:
-        task = bar.add_task("reading", total=None)
-        yield lambda done, whole: bar.update(task, completed=done, total=whole)

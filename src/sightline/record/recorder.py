@@ -8,7 +8,6 @@ Memory: that of the trace. The model is left as it was, also after an error.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,10 +27,10 @@ from sightline.record.layers.recorded import Layer
 from sightline.record.layers.summed import SummedLayer
 from sightline.record.selection import Heads, Selection, Wanted
 from sightline.record.trace import Trace
-from sightline.record.watch.coverage import Coverage
+from sightline.record.watch.coverage import Coverage, refuse_compiled
 from sightline.record.watch.evidence import Evidence, from_kernel, largest_error
 from sightline.record.watch.ids import PendingIds, watching_ids
-from sightline.record.watch.listeners import already_told, is_told, listeners, listening
+from sightline.record.watch.listeners import already_told, calling_module, is_told, listeners, listening
 from sightline.record.watch.torch_calls import arguments_of, reader_of
 from sightline.record.watch.transformers_calls import watched
 
@@ -71,11 +70,7 @@ def record(
     """
     if not isinstance(model, nn.Module):
         raise SettingError(f"record: wants a torch.nn.Module, got {type(model).__name__}")
-    if any(module._compiled_call_impl is not None for module in model.modules()) or hasattr(model, "_orig_mod"):
-        raise UnsupportedError(
-            f"record: {type(model).__name__} is compiled, and what runs inside of compiled code cannot be seen; record "
-            "the model that was compiled, which torch.compile keeps as model._orig_mod"
-        )
+    refuse_compiled(model, "record")
     if keep not in ("matrix", "statistics"):
         raise SettingError(f"record: keep={keep!r}; it is 'matrix' or 'statistics'")
     if keep == "statistics" and (dtype is not None or values or spill is not None):
@@ -86,7 +81,7 @@ def record(
     recorder = Recorder(model, tokenizer, Selection(layers, heads), keeping, verify=verify)
     with ExitStack() as stack:
         stack.enter_context(watched(model))
-        stack.enter_context(recorder.coverage.watching(recorder))
+        stack.enter_context(recorder.coverage.watching(lambda: recorder in listeners()))
         stack.enter_context(watching_ids(model, recorder, recorder.ids.note))
         stack.enter_context(recorder.checking(model))
         stack.enter_context(listening(recorder))
@@ -248,7 +243,7 @@ class _Watch(TorchFunctionMode):
         reader = reader_of(function)
         if reader is None or is_told() or self._recorder not in listeners():  # a task of asyncio shares the mode
             return function(*args, **kwargs)
-        module = _calling_module(self._recorder)
+        module = calling_module(self._recorder)
         if module is None:
             return function(*args, **kwargs)
         arguments = arguments_of(function, args, kwargs)
@@ -261,17 +256,6 @@ class _Watch(TorchFunctionMode):
         with already_told():
             self._recorder.hear(module, call, lambda: from_kernel(function, arguments))
         return result
-
-
-def _calling_module(recorder: Recorder) -> nn.Module | None:
-    """The innermost module of the model on the way to this call."""
-    frame = sys._getframe(2)
-    while frame is not None:
-        found = frame.f_locals.get("self")
-        if found is not None and recorder.wants(found):
-            return found
-        frame = frame.f_back
-    return None
 
 
 def is_cross(name: str) -> bool:

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from sightline.errors import SettingError
 
 Wanted = int | str
-Heads = int | Sequence[int] | Mapping[int, Sequence[int]] | Mapping[str, Sequence[int]]
+Heads = int | Sequence[int] | Mapping[int, Sequence[int]] | Mapping[str, Sequence[int]] | Mapping[Wanted, Sequence[int]]
 
 
 class Selection:
@@ -23,7 +23,11 @@ class Selection:
     True
     """
 
-    def __init__(self, layers: Iterable[Wanted] | Wanted | None, heads: Heads | None) -> None:
+    def __init__(
+        self, layers: Iterable[Wanted] | Wanted | None, heads: Heads | None, *, asked_by: str = "record"
+    ) -> None:
+        """`asked_by` is the function that errors speak of."""
+        self._asked_by = asked_by
         if isinstance(layers, int | str):
             layers = (layers,)
         self._layers = None if layers is None else tuple(layers)
@@ -39,14 +43,14 @@ class Selection:
         """The heads that are wanted of a layer with so many; None for all."""
         chosen = self._heads
         if isinstance(chosen, Mapping):
-            found = [list(heads) for wanted, heads in chosen.items() if matches(name, wanted)]
-            chosen = found[0] if found else None
+            found = [head for wanted, heads in chosen.items() if matches(name, wanted) for head in heads]
+            chosen = list(dict.fromkeys(found)) if found else None
         if chosen is None:
             return None
         wrong = [head for head in chosen if not 0 <= head < count]
         if wrong or not len(chosen):
             asked = f"head {wrong[0]}" if wrong else "no head at all"
-            raise SettingError(f"record: {asked} was asked for of {name}, whose heads are 0 to {count - 1}")
+            raise SettingError(f"{self._asked_by}: {asked} was asked for of {name}, whose heads are 0 to {count - 1}")
         return list(chosen)
 
     def check(self, names: Iterable[str]) -> None:
@@ -55,8 +59,9 @@ class Selection:
         for wanted in self._layers or ():
             if not any(matches(name, wanted) for name in names):
                 raise SettingError(
-                    f"record: layer {wanted!r} was asked for, and no module of the model is called so; a number is the "
-                    "first one in a name, as 3 in model.layers.3.self_attn, and a name may hold * for anything"
+                    f"{self._asked_by}: layer {wanted!r} was asked for, and no module of the model is called so; a "
+                    "number is the first one in a name, as 3 in model.layers.3.self_attn, and a name may hold * "
+                    "for anything"
                 )
 
 

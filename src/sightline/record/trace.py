@@ -107,14 +107,25 @@ class Trace(Mapping[str, AttentionMatrix]):
         if self._given is not None:
             rows, columns = (list(self._given) if len(self._given) == count else None for count in (queries, keys))
             return rows, columns
+        rows, columns = (None if text is None else self._shown(text, batch) for text in self._texts_of(layer))
+        return rows, columns
+
+    def ids(self, name: str | int) -> tuple[Tensor | None, Tensor | None]:
+        """The ids of the queries and of the keys of a layer, (batch, position) each; None where they are no tokens."""
+        rows, columns = self._texts_of(self.layer(name))
+        return None if rows is None else rows.ids, None if columns is None else columns.ids
+
+    def _texts_of(self, layer: AnyLayer) -> tuple[Texts | None, Texts | None]:
+        """The texts that the queries and the keys of a layer are, as far as they are as long."""
+        queries, keys = layer.shape[2:]
         place = list(self.layers).index(layer.name)
         reading = [text for text in self.texts if layer.name.startswith(_prefix(text.part)) and text.since <= place]
         rows = max(reading, key=lambda text: (len(text.part), text.since), default=None)
         others = [text for text in self.texts if text is not rows and text.ids.shape[1] == keys]
         columns = (others[-1] if others else None) if layer.cross else rows
         return (
-            self._shown(rows, batch) if rows is not None and rows.ids.shape[1] == queries else None,
-            self._shown(columns, batch) if columns is not None and columns.ids.shape[1] == keys else None,
+            rows if rows is not None and rows.ids.shape[1] == queries else None,
+            columns if columns is not None and columns.ids.shape[1] == keys else None,
         )
 
     def spans(self, batch: int = 0) -> tuple[str, list[tuple[int, int]]] | None:

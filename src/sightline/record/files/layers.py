@@ -33,7 +33,7 @@ ALWAYS = {"matrix": ("query", "key"), "dense": ("weights",), "statistics": Summa
 SOMETIMES = {"matrix": ("value", "lse"), "dense": (), "statistics": ()}
 """The tensors of each kind of layer."""
 
-COUNTS = ("cells",)
+COUNTS = ("cells", "choices", "audience", "matches")
 """Those of them that hold whole numbers."""
 
 
@@ -53,6 +53,7 @@ def keep(name: str, layer: AnyLayer, expressions: Expressions) -> Kept:
     else:
         kind, more, tensors = "statistics", {}, layer.summary()._asdict()
     about = {"name": name, "kind": kind, "cross": bool(layer.cross), "shape": [int(size) for size in layer.shape]}
+    about["heads"] = [int(head) for head in layer.heads]
     return Kept({**about, "tensors": list(tensors), **more}, tensors)
 
 
@@ -75,6 +76,7 @@ class Header(NamedTuple):
     kind: str
     cross: bool
     shape: tuple[int, int, int, int]
+    heads: tuple[int, ...]
     tensors: list[str]
     where: str
 
@@ -91,7 +93,10 @@ class Header(NamedTuple):
         if len(set(tensors)) < len(tensors) or not set(ALWAYS[kind]) <= set(tensors) <= allowed:
             raise entry.wrong("tensors", tensors, f"{', '.join(ALWAYS[kind])} and what else goes with them")
         batch, heads, queries, keys = shape
-        return cls(name, kind, cross, (batch, heads, queries, keys), tensors, where)
+        numbers = tuple(entry.wholes("heads", 0, MOST_SIZE))
+        if len(numbers) != heads or (kind == "dense" and numbers != tuple(range(heads))):
+            raise entry.wrong("heads", list(numbers), f"the numbers of {heads} heads")
+        return cls(name, kind, cross, (batch, heads, queries, keys), numbers, tensors, where)
 
 
 def restore(header: Header, entry: Entry, tensors: Mapping[str, Tensor], rules: Rules) -> AnyLayer:
@@ -135,6 +140,7 @@ def _restored_matrix(header: Header, entry: Entry, tensors: Mapping[str, Tensor]
         scale=entry.optional_number("scale"),
         row=entry.whole("row"),
         column=entry.whole("column"),
+        heads=header.heads,
     )
     rules.check(place, Sizes(*header.shape), header.where)
     _check_rule(header, call)
@@ -155,11 +161,13 @@ def _check_rule(header: Header, call: Call) -> None:
 
 def _restored_summary(header: Header, tensors: Mapping[str, Tensor]) -> SummedLayer:
     batch, heads, queries, keys = header.shape
-    bins = tuple(tensors["sums"].shape[2:])
+    bins, pairings = tuple(tensors["sums"].shape[2:]), tensors["matched"].shape[2]
+    lines = dict.fromkeys(("received", "audience"), (keys,))
+    lines |= {"sums": (None, None), "cells": bins} | dict.fromkeys(("matched", "matches"), (pairings, queries))
     for name, tensor in tensors.items():
-        line = {"received": (keys,), "sums": (None, None), "cells": bins}.get(name, (queries,))
+        line = lines.get(name, (queries,))
         _expect(header, name, tensor, (batch, heads, *line))
-    return SummedLayer.restored(header.name, header.cross, header.shape, Summary(**tensors))
+    return SummedLayer.restored(header.name, header.cross, header.shape, header.heads, Summary(**tensors))
 
 
 def _expect(header: Header, name: str, tensor: Tensor, shape: tuple[int | None, ...]) -> None:

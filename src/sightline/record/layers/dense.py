@@ -25,6 +25,11 @@ class DenseLayer:
         return batch, heads, queries, keys
 
     @property
+    def heads(self) -> tuple[int, ...]:
+        """The numbers of the heads: there are no others."""
+        return tuple(range(self.weights.shape[1]))
+
+    @property
     def nbytes(self) -> int:
         """Bytes that are held."""
         return self.weights.nbytes

@@ -41,6 +41,11 @@ class Layer:
         return batch, heads, len(self.rows), len(self.columns)
 
     @property
+    def heads(self) -> tuple[int, ...]:
+        """The numbers of the heads in their model."""
+        return self._calls[0].heads or tuple(range(self.shape[1]))
+
+    @property
     def rows(self) -> range:
         """The positions of the queries."""
         return range(self._calls[0].row, self._calls[-1].rows.stop)

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+from torch.nn import functional
+
 from sightline.errors import UnsupportedError
 from sightline.matrix import AttentionMatrix
 from sightline.matrix.pooling import even_edges
@@ -29,15 +32,19 @@ class SummedLayer:
         queries = queries if length is None or cross else length
         keys = call.key.shape[2] if length is None or cross else length
         self.shape = batch, heads, queries, keys
+        self.heads = call.heads or tuple(range(heads))
         self._edges = [even_edges(count, min(BINS, count)) for count in (queries, keys)]
         self._rows = call.rows
         self._parts = [self._summed(call)]
         self._summary: Summary | None = None
 
     @classmethod
-    def restored(cls, name: str, cross: bool, shape: tuple[int, int, int, int], summary: Summary) -> SummedLayer:
+    def restored(
+        cls, name: str, cross: bool, shape: tuple[int, int, int, int], heads: tuple[int, ...], summary: Summary
+    ) -> SummedLayer:
         """A layer whose summary was kept somewhere."""
         layer = cls.__new__(cls)
+        layer.heads = heads
         layer.name, layer.cross, layer.shape, layer._summary, layer._parts = name, cross, shape, summary, []
         return layer
 
@@ -45,7 +52,7 @@ class SummedLayer:
     def nbytes(self) -> int:
         """Bytes that are held."""
         kept = [*self._parts, *([] if self._summary is None else [self._summary])]
-        return sum(tensor.nbytes for part in kept for tensor in part)
+        return sum(tensor.untyped_storage().nbytes() for part in kept for tensor in part if tensor.numel())
 
     def sees_the_same(self, call: Call) -> bool:
         """Whether a call of cross-attention belongs to this layer: in one pass, there is only one."""
@@ -83,7 +90,13 @@ class SummedLayer:
         rows, columns = self._edges
         if self._length is not None and not self.cross:
             rows, columns = _clipped(rows, call.rows), _clipped(columns, call.columns)
-        return replace(call, value=None).matrix().summary(rows, columns)
+        found = replace(call, value=None).matrix().summary(rows, columns)
+        if self._length is None or self.cross:
+            return found
+        beside = call.column, self._length - call.columns.stop  # a window's cache has let go of the first keys
+        of_keys = {name: functional.pad(getattr(found, name), beside) for name in ("received", "audience")}
+        first = found.first if call.column == 0 else torch.zeros_like(found.first)
+        return found._replace(first=first, **of_keys)
 
 
 def _clipped(edges: Sequence[int], positions: range) -> list[int]:

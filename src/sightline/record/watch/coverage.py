@@ -10,13 +10,12 @@ class inside, is a layer.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from torch import nn
 
 from sightline.errors import UnsupportedError
-from sightline.record.watch.listeners import Listener, listeners
 
 ATTENTION = re.compile(r"Attention|Attn")
 WITHOUT_SOFTMAX = re.compile(
@@ -53,15 +52,15 @@ class Coverage:
         self.without_softmax: list[str] = []
 
     @contextmanager
-    def watching(self, listener: Listener) -> Iterator[None]:
-        """Note which layers run for this listener."""
+    def watching(self, is_wanted: Callable[[], bool]) -> Iterator[None]:
+        """Note which layers run while somebody wants to know."""
 
         def note(module: nn.Module, name: str) -> None:
-            if listener in listeners():
+            if is_wanted():
                 self._ran[name] = type(module).__name__
 
         def note_mixing(name: str) -> None:
-            if listener in listeners() and name not in self.without_softmax:
+            if is_wanted() and name not in self.without_softmax:
                 self.without_softmax.append(name)
 
         handles = [
@@ -78,13 +77,21 @@ class Coverage:
             for handle in handles:
                 handle.remove()
 
-    def refuse_unseen(self, seen: Collection[str], *, finished: bool) -> None:
-        """Raise UnsupportedError if a layer ran and its attention was not seen, or in the end if there was none."""
-        unseen = {
+    def unseen(self, seen: Collection[str]) -> dict[str, str]:
+        """The layers that ran without being seen, with the names of their classes."""
+        return {
             name: kind
             for name, kind in self._ran.items()
             if name not in seen and not any(_inside(one, [name]) or _inside(name, [one]) for one in seen)
         }
+
+    def begin_again(self) -> None:
+        """Forget which layers ran."""
+        self._ran.clear()
+
+    def refuse_unseen(self, seen: Collection[str], *, finished: bool) -> None:
+        """Raise UnsupportedError if a layer ran and its attention was not seen, or in the end if there was none."""
+        unseen = self.unseen(seen)
         if not unseen and (seen or self.without_softmax or not finished):
             return
         count, total = len(self._ran) - len(unseen), len(self._ran)
@@ -100,6 +107,15 @@ class Coverage:
             "compute attention by code of their own. For these, run the model with attn_implementation='eager' and "
             "output_attentions=True, and make a trace with Trace.from_attentions(outputs.attentions); or choose other "
             "layers with layers="
+        )
+
+
+def refuse_compiled(model: nn.Module, what: str) -> None:
+    """Raise UnsupportedError for a model whose code does not run in Python."""
+    if any(module._compiled_call_impl is not None for module in model.modules()) or hasattr(model, "_orig_mod"):
+        raise UnsupportedError(
+            f"{what}: {type(model).__name__} is compiled, and what runs inside of compiled code cannot be seen; take "
+            "the model that was compiled, which torch.compile keeps as model._orig_mod"
         )
 
 

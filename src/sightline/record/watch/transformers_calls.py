@@ -27,7 +27,7 @@ from sightline.errors import UnsupportedError
 from sightline.extras import import_extra
 from sightline.record.call import Call
 from sightline.record.watch.evidence import Block, from_eager
-from sightline.record.watch.listeners import already_told, listeners
+from sightline.record.watch.listeners import already_told, changers, listeners
 from sightline.record.watch.mask_tensors import read_bias, read_tensor
 from sightline.record.watch.transformers_masks import LazyMask
 
@@ -148,7 +148,29 @@ def _attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The attention function that models call: tell, compute, and hand back (batch, queries, heads, dim)."""
+    """The attention function that models call, and what changers make of it: (batch, queries, heads, dim)."""
+    given = module, query, key, value, attention_mask, scaling, dropout, kwargs
+    changing = [changer for changer in changers() if changer.wants(module) and changer.concerns(module)]
+    if not changing:
+        return _unchanged(*given)
+    with already_told():  # of these heads, not of what computes them or what takes their place
+        output, weights = _unchanged(*given)
+        for changer in changing:
+            output = changer.change(module, output.transpose(1, 2), key.shape[2]).transpose(1, 2)
+    return output, weights
+
+
+def _unchanged(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any,
+    scaling: float | None,
+    dropout: float,
+    kwargs: Mapping[str, Any],
+) -> tuple[Tensor, Tensor | None]:
+    """Tell, and compute; where nobody listens, as the model does by itself."""
     hearing = [listener for listener in listeners() if listener.wants(module)]
     lazy = attention_mask if isinstance(attention_mask, LazyMask) else None
     if not hearing and lazy is None:

@@ -1,0 +1,34 @@
+"""The science of heads: what each does, and what happens without it."""
+
+from sightline.heads.comparison import Comparison, compare_with_others
+from sightline.heads.contribution import Contributions, contributions
+from sightline.heads.effects import Effect, Predictions, effect, predictions
+from sightline.heads.interventions import ablate, patch
+from sightline.heads.labels import LABELS, Label, labelled
+from sightline.heads.probe import probe_ids, read_probe
+from sightline.heads.relations import relation_table, score_relations
+from sightline.heads.scores import SCORES, score_heads
+from sightline.heads.table import HeadTable
+
+__all__ = [
+    "LABELS",
+    "SCORES",
+    "Comparison",
+    "Contributions",
+    "Effect",
+    "HeadTable",
+    "Label",
+    "Predictions",
+    "ablate",
+    "compare_with_others",
+    "contributions",
+    "effect",
+    "labelled",
+    "patch",
+    "predictions",
+    "probe_ids",
+    "read_probe",
+    "relation_table",
+    "score_heads",
+    "score_relations",
+]

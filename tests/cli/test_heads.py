@@ -1,0 +1,272 @@
+"""`sightline heads`, run as a user runs it, on SmolLM2, MiniLM and a saved trace."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+import torch
+
+from sightline.cli.main import main
+from sightline.heads import SCORES
+from sightline.models import Decoder, DecoderConfig
+from sightline.record import load, read
+
+MODELS = Path(__file__).resolve().parents[2] / ".cache" / "models"
+SMOLLM2, MINILM = MODELS / "smollm2-135m", MODELS / "minilm-l6"
+TEXT = (
+    "When Mary and John went to the store, John gave a drink to Mary. "
+    "When Ann and Bob went to the park, Bob gave a ball to Ann."
+)
+
+
+def command(*arguments: str | Path, columns: int = 100, **options) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-m", "sightline.cli.main", "heads", *map(str, arguments)]
+    environment = {**os.environ, "COLUMNS": str(columns)}
+    return subprocess.run(program, capture_output=True, text=True, check=False, env=environment, **options)
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def heads_in(output: str) -> list[tuple[str, str]]:
+    """Layer and head of each printed row."""
+    return re.findall(r"^(\d+) +(\d+) +-?\d", output, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("heads")
+
+
+@pytest.fixture(scope="module")
+def everything(folder: Path) -> subprocess.CompletedProcess[str]:
+    """One run of SmolLM2 that writes all it can."""
+    options = ("--tokens", "24", "--top", "7", "--parquet", folder / "heads.parquet", "--pictures", folder / "pictures")
+    return command(SMOLLM2, TEXT, "--csv", "-", *options, columns=80)
+
+
+@pytest.fixture(scope="module")
+def tiny_trace(folder: Path) -> Path:
+    """A trace of a tiny model that has read some tokens."""
+    torch.manual_seed(0)
+    model = Decoder(DecoderConfig(vocab_size=30, width=32, depth=3, heads=4, hidden=48, max_length=64)).eval()
+    read(model, torch.arange(20) % 12).save(folder / "trace")
+    return folder / "trace"
+
+
+def test_csv_on_standard_output_is_all_heads_and_nothing_else(everything: subprocess.CompletedProcess[str]) -> None:
+    assert everything.returncode == 0
+    rows = rows_of(everything.stdout)
+    assert len(rows) == everything.stdout.count("\n") - 1 == 270
+    scores = [score for score in SCORES if score not in ("next", "leakage")]
+    assert list(rows[0]) == ["layer", "head", "induction_probe", "duplicate_probe", *scores, "labels"]
+    assert {(row["layer"], row["head"]) for row in rows} == {
+        (f"blocks.{layer}.attention", str(head)) for layer in range(30) for head in range(9)
+    }
+    best = max(rows, key=lambda row: float(row["induction_probe"]))
+    assert float(best["induction_probe"]) > 0.5
+    assert "induction" in best["labels"].split("+")
+
+
+def test_what_is_for_people_goes_to_standard_error_then(everything: subprocess.CompletedProcess[str]) -> None:
+    lines = everything.stderr.splitlines()
+    assert lines[0].startswith("270 heads on ")
+    assert len(heads_in(everything.stderr)) == 7
+    assert "no room for" in everything.stderr
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in everything.stderr
+
+
+def test_labels_are_counted_over_all_heads(everything: subprocess.CompletedProcess[str]) -> None:
+    first = " ".join(everything.stderr.partition("\n\n")[0].split())
+    told = {label: int(count) for count, label in re.findall(r"(\d+) (\w+)", first)}
+    assert told.pop("heads") == 270
+    del told["tokens"]
+    labels = [label for row in rows_of(everything.stdout) for label in row["labels"].split("+")]
+    assert told == {label: labels.count(label) for label in set(labels)}
+
+
+def test_the_heads_that_do_most_of_the_most_telling_come_first(everything: subprocess.CompletedProcess[str]) -> None:
+    rows = [row for row in rows_of(everything.stdout) if "induction" in row["labels"]]
+    rows.sort(key=lambda row: -float(row["induction_probe"]))
+    wanted = [(row["layer"].split(".")[1], row["head"]) for row in rows]
+    assert heads_in(everything.stderr)[: len(wanted)] == wanted[:7]
+
+
+def test_parquet_is_the_same_table(everything: subprocess.CompletedProcess[str], folder: Path) -> None:
+    opened = pyarrow.parquet.read_table(folder / "heads.parquet").to_pylist()
+    assert [{name: str(cell) for name, cell in row.items()} for row in opened] == rows_of(everything.stdout)
+
+
+def test_each_label_has_a_picture(everything: subprocess.CompletedProcess[str], folder: Path) -> None:
+    labels = {label for row in rows_of(everything.stdout) for label in row["labels"].split("+")} - {"mixed"}
+    files = {path.stem: path.read_bytes() for path in (folder / "pictures").iterdir()}
+    assert set(files) == labels
+    assert all(content.startswith(b"\x89PNG") and len(content) > 5000 for content in files.values())
+
+
+def test_no_more_tokens_are_read_than_asked_for(everything: subprocess.CompletedProcess[str]) -> None:
+    model, tokenizer = load(SMOLLM2)
+    ids = tokenizer.encode(TEXT)
+    assert len(ids) > 24
+    trace = read(model, ids[:24], tokenizer, layers=[0])
+    wanted = trace.summary("blocks.0.attention").entropy[0, 0, 1:].double().mean()
+    # The same numbers through another process: equal but for the order of sums.
+    assert float(rows_of(everything.stdout)[0]["entropy"]) == pytest.approx(float(wanted), rel=1e-5)
+
+
+def test_finding_heads_says_what_they_do_ranks_them_and_switches_them_off() -> None:
+    done = command(SMOLLM2, TEXT, "--find", "induction", "--top", "8", "--tokens", "16", columns=160)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("induction: Looks at the token that came after")
+    assert len(heads_in(done.stdout)) == 8
+    scores = [float(score) for score in re.findall(r"^\d+ +\d+ +(\d\.\d\d)", done.stdout, re.MULTILINE)]
+    assert scores == sorted(scores, reverse=True)
+    test = done.stdout.split("\n\n")[-1]
+    rows = re.findall(r"change without (\d+) .* ([+-][\d.]+) +([+-][\d.]+) *$", test, re.MULTILINE)
+    assert [int(row[0]) for row in rows] == [sum(score >= 0.3 for score in scores)] * 2, test
+    (first, second), (others_first, others_second) = ((float(row[1]), float(row[2])) for row in rows)
+    assert second > 3, "what came before is no longer of use"
+    assert abs(first) < 0.5, "what is new was never predicted"
+    assert others_second < second / 4
+    assert abs(others_first) < 0.5
+
+
+@pytest.fixture(scope="module")
+def from_file(folder: Path) -> subprocess.CompletedProcess[str]:
+    """One run of MiniLM over a file, ranked by a score."""
+    (folder / "text.txt").write_text(TEXT)
+    return command(MINILM, folder / "text.txt", "--by", "next", "--top", "3", "--csv", folder / "minilm.csv")
+
+
+def test_an_encoder_is_scored_from_a_file_by_a_score(from_file: subprocess.CompletedProcess[str], folder: Path) -> None:
+    assert (from_file.returncode, from_file.stderr) == (0, "")
+    rows = rows_of((folder / "minilm.csv").read_text())
+    assert len(rows) == 72
+    best = sorted(rows, key=lambda row: -float(row["next"]))[:3]
+    assert heads_in(from_file.stdout) == [(row["layer"].split(".")[1], row["head"]) for row in best]
+    header = from_file.stdout.split("\n\n")[1].splitlines()[1]
+    assert header.split()[:3] == ["layer", "head", "next"]
+
+
+def test_a_text_from_standard_input_gives_what_its_file_gives(
+    from_file: subprocess.CompletedProcess[str], folder: Path
+) -> None:
+    piped = command(MINILM, "-", "--csv", "-", input=TEXT)
+    assert len(rows_of(piped.stdout)) == 72
+    assert piped.stdout == (folder / "minilm.csv").read_text()
+
+
+class Inside:
+    """The command in this process, which spares it the imports."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COLUMNS", "100")
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str | Path) -> tuple[int, str, str]:
+        """Exit code, standard output and standard error."""
+        code = main(["heads", *map(str, arguments)])
+        output, errors = self._capsys.readouterr()
+        return code, output, errors
+
+
+@pytest.fixture
+def inside(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Inside:
+    return Inside(capsys, monkeypatch)
+
+
+def test_an_encoder_is_not_asked_what_it_predicts(inside: Inside) -> None:
+    code, output, errors = inside(MINILM, TEXT, "--find", "previous", "--top", "4")
+    assert (code, errors) == (0, "")
+    assert heads_in(output)[0] == ("0", "2")
+    assert "nats a token" not in output
+
+
+def test_a_label_that_no_head_earns_is_told_so(inside: Inside) -> None:
+    code, output, errors = inside(MINILM, TEXT, "--find", "induction", "--top", "2")
+    assert (code, errors) == (0, "")
+    assert output.rstrip().endswith("No head reaches 0.3, which the label asks for.")
+
+
+def test_a_label_that_most_heads_have_is_still_found(inside: Inside, everything: object) -> None:
+    code, output, errors = inside(SMOLLM2, TEXT, "--find", "sink", "--top", "3", "--tokens", "24")
+    assert (code, errors) == (0, ""), "too few others to compare with are no mistake of the user"
+    assert output.startswith("sink: ")
+    assert len(heads_in(output)) == 3
+
+
+def test_a_saved_trace_is_scored_without_its_model(tiny_trace: Path) -> None:
+    done = command(tiny_trace, "--csv", "-")
+    assert done.returncode == 0
+    rows = rows_of(done.stdout)
+    assert len(rows) == 12
+    assert "induction" in rows[0]
+    assert "induction_probe" not in rows[0]
+    assert done.stderr.startswith("12 heads on 20 tokens: ")
+
+
+def test_a_saved_trace_has_its_own_text_and_no_sentences(tiny_trace: Path, inside: Inside) -> None:
+    for arguments, message in (
+        ((TEXT,), "is a saved trace, which has its own text; leave out TEXT"),
+        (("--relations",), "sentences of their own, which take a model"),
+        (("--find", "agreement"), "sentences of their own, which take a model"),
+    ):
+        code, output, errors = inside(tiny_trace, *arguments)
+        assert (code, output) == (2, "")
+        assert message in errors
+
+
+MISTAKES = {
+    "a label": ((MINILM, TEXT, "--find", "inductive"), "'inductive' is no label; there are induction, duplicate"),
+    "a score": ((MINILM, TEXT, "--by", "sinks"), "--by sinks is no score; there are previous, next, self"),
+    "a file": ((MINILM, "missing.txt"), "'missing.txt' looks like a file, and there is none"),
+    "a path": ((MINILM, "some/where"), "'some/where' looks like a file, and there is none"),
+    "no heads": ((MINILM, TEXT, "--top", "0"), "--top 0; it is at least 1"),
+    "no tokens": ((MINILM, TEXT, "--tokens", "-3"), "--tokens -3; it is at least 1"),
+    "an empty text": ((MINILM, ""), "empty"),
+    "a folder to write CSV in": ((MINILM, TEXT, "--csv", "/nowhere/at/all.csv"), "/nowhere/at/all.csv"),
+    "a folder to write Parquet in": ((MINILM, TEXT, "--parquet", "/nowhere/at/all"), "/nowhere/at/all"),
+    "a folder that is a file": ((MINILM, TEXT, "--pictures", __file__), "test_heads.py"),
+}
+
+
+def assert_one_line(code: int, output: str, errors: str, message: str) -> None:
+    assert errors.startswith("sightline: "), errors[-400:]
+    assert errors.count("\n") == 1
+    assert message in errors
+    assert (code, output) == (2, "")
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_and_exit_code_two(mistake: str, inside: Inside) -> None:
+    arguments, message = MISTAKES[mistake]
+    assert_one_line(*inside(*arguments), message)
+
+
+def test_a_model_that_is_not_there_is_one_line_and_exit_code_two() -> None:
+    done = command(MODELS / "nowhere", TEXT)
+    assert_one_line(done.returncode, done.stdout, done.stderr, "is neither a folder, nor a .gguf file, nor a name on")
+
+
+def test_a_file_that_is_no_text_is_one_line_and_exit_code_two(folder: Path, inside: Inside) -> None:
+    (folder / "picture.bin").write_bytes(b"\xff\xfe\x00\x80" * 20)
+    assert_one_line(*inside(MINILM, folder / "picture.bin"), "picture.bin")
+
+
+@pytest.mark.parametrize(("options", "reader"), [("--top 12", "head -3"), ("--top 12", "true"), ("--csv -", "true")])
+def test_a_reader_who_has_seen_enough_ends_it_quietly(tiny_trace: Path, options: str, reader: str) -> None:
+    program = f"'{sys.executable}' -m sightline.cli.main heads '{tiny_trace}' {options} | {reader}"
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.count("\n") == (3 if reader == "head -3" else 0)
+    for word in ("Traceback", "Broken", "Exception"):
+        assert word not in done.stderr
