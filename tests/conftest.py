@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._dynamo import trace_rules
 from torch.utils import _device
 
-# `with torch.device("meta")` remembers the allocating functions as it first finds them: let it find torch's own.
+# `with torch.device("meta")` remembers the allocating functions as it first finds them, and so does torch.compile: let
+# them find torch's own.
 _device._device_constructors()
+trace_rules.get_torch_obj_rule_map()
 
 SOURCE = str(Path(__file__).resolve().parent.parent / "src" / "sightline")
 

@@ -198,6 +198,32 @@ def test_a_compiled_function_gives_the_same() -> None:
     torch.testing.assert_close(torch.compile(block)(query, key, value), block(query, key, value))
 
 
+@pytest.mark.compiled
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore:.*should not be instantiated")  # dynamo's
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("kind", ["documents", "window"])
+def test_a_compiled_function_with_many_rectangles_gives_the_same(kind: str, grad: bool) -> None:
+    """Documents of equal length with others between them, and windows, are tiles that repeat."""
+    torch.compiler.reset()
+    documents = torch.tensor([[0] * 11 + [1] * 8 + [2] * 10 + [3] * 8, [0] * 8 + [1] * 3 + [2] * 8 + [3] * 18])
+
+    def block(query: Tensor, key: Tensor, value: Tensor, documents: Tensor) -> Tensor:
+        mask = Causal() & Documents(documents) if kind == "documents" else Window(70)
+        return attend(query.sin(), key, value, mask=mask).cos()
+
+    length = 37 if kind == "documents" else 300
+    tensors = randoms(2, 4, length, 8)
+    results = []
+    for function in (block, torch.compile(block, backend="aot_eager")):
+        leaves = [tensor.detach().clone().requires_grad_(grad) for tensor in tensors]
+        output = function(*leaves, documents)
+        if grad:
+            output.sum().backward()
+        results.append([output.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)])
+    for compiled, plain in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(compiled, plain)
+
+
 def test_checkpointing_recomputes_the_same_gradients() -> None:
     def gradients(wrapped: bool, engine: Backend) -> list[Tensor]:
         torch.manual_seed(0)

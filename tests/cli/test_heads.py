@@ -1,4 +1,4 @@
-"""`sightline heads`, run as a user runs it, on SmolLM2, MiniLM and a saved trace."""
+"""`sightline heads`, run as a user runs it, on SmolLM2, MiniLM, a saved trace and a training run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from sightline.cli.main import main
-from sightline.heads import SCORES
+from sightline.heads import SCORES, HeadTable, labelled
 from sightline.models import Decoder, DecoderConfig
 from sightline.record import load, read
 
@@ -226,7 +226,101 @@ def test_a_saved_trace_has_its_own_text_and_no_sentences(tiny_trace: Path, insid
         assert message in errors
 
 
+@pytest.fixture
+def training_run(tmp_path: Path) -> Path:
+    """A run in which a head learns to look back by step 300, and another to repeat by step 1,200."""
+    (tmp_path / "heads").mkdir()
+    for step, previous, induction in ((100, 0.1, 0.0), (300, 0.5, 0.1), (1200, 0.876, 0.625)):
+        numbers = {"previous": torch.tensor([0.0, previous]), "induction_probe": torch.tensor([induction, 0.0])}
+        table = HeadTable(("blocks.1.attention", "blocks.0.attention"), (3, 1), numbers)
+        labelled(table).to_csv(tmp_path / "heads" / f"step-{step:08d}.csv")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 100, "loss": 3.0}\n{"step": 1200, "validation_loss": 2.0}\n')
+    return tmp_path
+
+
+TABLE_OVER_TRAINING = """\
+label      step  layer  head  score at the end
+induction  1200      1     3              0.62
+previous    300      0     1              0.88
+"""
+
+
+def test_a_training_run_is_a_table_on_standard_output_and_a_figure_in_its_folder(
+    training_run: Path, inside: Inside
+) -> None:
+    code, output, errors = inside("--over-training", training_run)
+    assert (code, output) == (0, TABLE_OVER_TRAINING)
+    picture = training_run / "heads-over-training.png"
+    assert errors.splitlines()[-2:] == ["3 steps watched, the last is 1,200", str(picture)]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_figure_of_a_training_run_goes_to_another_folder_if_asked(
+    training_run: Path, tmp_path: Path, inside: Inside
+) -> None:
+    code, _, errors = inside("--over-training", training_run, "--pictures", tmp_path / "new" / "folder")
+    assert code == 0
+    assert errors.splitlines()[-1] == str(tmp_path / "new" / "folder" / "heads-over-training.png")
+    assert (tmp_path / "new" / "folder" / "heads-over-training.png").is_file()
+    assert not (training_run / "heads-over-training.png").exists()
+
+
+def test_a_training_run_of_one_step_without_losses_and_labels_is_shown(training_run: Path, inside: Inside) -> None:
+    for name in ("heads/step-00000300.csv", "heads/step-00001200.csv", "metrics.jsonl"):
+        (training_run / name).unlink()
+    code, output, errors = inside("--over-training", training_run)
+    assert (code, output.split()) == (0, ["label", "step", "layer", "head", "score", "at", "the", "end"])
+    assert "1 step watched, the last is 100" in errors
+    assert (training_run / "heads-over-training.png").is_file()
+
+
+def test_a_reader_of_a_training_run_who_has_seen_enough_ends_it_quietly(training_run: Path) -> None:
+    program = f"'{sys.executable}' -m sightline.cli.main heads --over-training '{training_run}' | true"
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    for word in ("Traceback", "Broken", "Exception"):
+        assert word not in done.stderr
+
+
+OVER_TRAINING_MISTAKES = {
+    "a model": (("model",), "MODEL is about a model, and --over-training about a run"),
+    "a model and a text": (("model", TEXT), "MODEL is about a model"),
+    "tokens": (("--tokens", "5"), "--tokens is about a model"),
+    "top": (("--top", "0"), "--top is about a model"),
+    "by": (("--by", "sink"), "--by is about a model"),
+    "find": (("--find", "sink"), "--find is about a model"),
+    "relations": (("--relations",), "--relations is about a model"),
+    "csv": (("--csv", "-"), "--csv is about a model"),
+    "parquet": (("--parquet", "heads.parquet"), "--parquet is about a model"),
+    "a folder that is a file": (("--pictures", __file__), "test_heads.py is a file, and pictures go into a folder"),
+    "a folder inside a file": (("--pictures", f"{__file__}/in"), "heads-over-training.png cannot be written"),
+}
+
+
+@pytest.mark.parametrize("mistake", OVER_TRAINING_MISTAKES)
+def test_what_makes_no_sense_for_a_training_run_is_refused(mistake: str, training_run: Path, inside: Inside) -> None:
+    arguments, message = OVER_TRAINING_MISTAKES[mistake]
+    code, _, errors = inside(*arguments, "--over-training", training_run)
+    assert code == 2
+    assert errors.splitlines()[-1].startswith("sightline: heads: ")
+    assert message in errors
+    assert not (training_run / "heads-over-training.png").exists()
+
+
+def test_a_folder_that_is_no_watched_run_says_how_to_train_one(tmp_path: Path, inside: Inside) -> None:
+    assert_one_line(*inside("--over-training", tmp_path), "train with --heads-every N")
+    assert_one_line(*inside("--over-training", __file__), "test_heads.py is no folder")
+
+
+def test_a_damaged_table_of_a_run_is_one_line(training_run: Path, inside: Inside) -> None:
+    (training_run / "heads" / "step-00000300.csv").write_text("layer,head\n")
+    assert_one_line(*inside("--over-training", training_run), "step-00000300.csv has 0 heads")
+    (training_run / "metrics.jsonl").write_text("{\n{\n")
+    (training_run / "heads" / "step-00000300.csv").unlink()
+    assert_one_line(*inside("--over-training", training_run), "metrics.jsonl, line 1")
+
+
 MISTAKES = {
+    "neither model nor run": ((), "give a MODEL to score, or a training run with --over-training RUN"),
     "a label": ((MINILM, TEXT, "--find", "inductive"), "'inductive' is no label; there are induction, duplicate"),
     "a score": ((MINILM, TEXT, "--by", "sinks"), "--by sinks is no score; there are previous, next, self"),
     "a file": ((MINILM, "missing.txt"), "'missing.txt' looks like a file, and there is none"),

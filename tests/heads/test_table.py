@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from sightline.errors import SettingError
+from sightline.errors import CheckpointError, SettingError
 from sightline.heads import SCORES, HeadTable
 from sightline.heads.printing import short_names
 from sightline.models import Decoder, DecoderConfig
@@ -184,6 +184,92 @@ def test_csv_goes_to_a_path_by_either_name_and_to_a_stream_alike(table: HeadTabl
     assert not stream.closed
     for name in ("one.csv", "two.csv"):
         assert (tmp_path / name).read_bytes() == stream.getvalue().encode()
+
+
+def test_a_table_read_back_from_csv_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
+    table = awkward()
+    table.to_csv(tmp_path / "heads.csv")
+    for back in (HeadTable.from_csv(tmp_path / "heads.csv"), HeadTable.from_csv(str(tmp_path / "heads.csv"))):
+        assert rows_of(back) == rows_of(table)
+        assert back.labels == table.labels
+        assert back.short == table.short
+        assert list(back.columns) == ["one", "two"]
+        for score in ("one", "two"):
+            assert back[score].dtype == torch.float64
+            assert_same_bits(back[score].tolist(), table[score])
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        HeadTable(("a", "a"), (0, 1), {"sink": column(math.inf, -math.inf)}),
+        HeadTable(("a", "b"), (3, 3), {}, (("sink", "local"), ())),
+        HeadTable(("a", "b"), (0, 0), {}),
+        HeadTable((), (), {"sink": column()}, ()),
+        HeadTable(('quoted ", name', ""), (0, 0), {"a, b": column(0.5, NAN)}, (("mixed",),) * 2),
+    ],
+)
+def test_a_table_of_any_form_comes_back_through_a_stream(table: HeadTable) -> None:
+    stream, again = io.StringIO(), io.StringIO()
+    table.to_csv(stream)
+    stream.seek(0)
+    back = HeadTable.from_csv(stream)
+    assert (rows_of(back), back.labels, list(back.columns)) == (rows_of(table), table.labels, list(table.columns))
+    back.to_csv(again)
+    assert again.getvalue() == stream.getvalue()
+
+
+def test_a_table_with_the_line_ends_of_another_system_is_the_same(tmp_path: Path) -> None:
+    (tmp_path / "heads.csv").write_bytes(b"layer,head,sink,labels\r\na,0,0.5,sink\r\n")
+    assert HeadTable.from_csv(tmp_path / "heads.csv").labels == (("sink",),)
+
+
+GOOD = "layer,head,sink,labels\na,0,0.5,sink\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        ("", 1, "the names of columns are layer, head"),
+        ("step,loss\n1,2\n", 1, "the names of columns are layer, head"),
+        ("head,layer,sink\n0,a,0.5\n", 1, "the names of columns are layer, head"),
+        ("layer,head,sink,sink\na,0,1,2\n", 1, "each once"),
+        ("layer,head,si\x1b[31mnk\na,0,1\n", 1, "the names of columns"),
+        (GOOD + "a,1,0.5\n", 3, "3 cells, and there are 4 columns"),
+        (GOOD + "a,1,0.5,sink,more\n", 3, "5 cells, and there are 4 columns"),
+        (GOOD + "\n" + "a,1,0.5,sink\n", 3, "0 cells, and there are 4 columns"),
+        (GOOD + "a,1,high,sink\n", 3, "'high'"),
+        (GOOD + "a,1,,sink\n", 3, "could not convert"),
+        (GOOD + "a,-1,0.5,sink\n", 3, "'-1' is no number of a head"),
+        (GOOD + "a,1.0,0.5,sink\n", 3, "'1.0' is no number of a head"),
+        (GOOD + "a,²,0.5,sink\n", 3, "'²' is no number of a head"),
+        (GOOD + f"a,{'9' * 5000},0.5,sink\n", 3, "is no number of a head"),
+        (GOOD + "a,0,0.25,mixed\n", 3, "head 0 of a for the second time"),
+        (GOOD + "a\x1b[2J,1,0.5,sink\n", 3, "is no name of a layer"),
+        (GOOD + "a,1,0.5,si", 3, "it ends in the middle of this line"),
+        (GOOD + '"a,1,0.5,sink\n', 3, "unexpected end of data"),
+        (GOOD + '"a"b,1,0.5,sink\n', 3, "expected after"),
+        (GOOD + "a" * 200_000 + ",1,0.5,sink\n", 3, "field larger than field limit"),
+    ],
+)
+def test_a_file_that_is_no_table_of_heads_is_refused_with_its_line(
+    tmp_path: Path, text: str, line: int, reason: str
+) -> None:
+    (tmp_path / "heads.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(CheckpointError) as refused:
+        HeadTable.from_csv(tmp_path / "heads.csv")
+    message = str(refused.value).removeprefix(str(tmp_path / "heads.csv"))
+    assert message.startswith(f", line {line}: no table of heads as HeadTable.to_csv writes it: ")
+    assert reason in message
+    assert len(message) < 300
+
+
+def test_a_file_that_is_no_text_or_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "heads.csv").write_bytes(b"layer,head\n\xff\xfe,0\n")
+    with pytest.raises(CheckpointError, match=r"heads\.csv is not UTF-8 text"):
+        HeadTable.from_csv(tmp_path / "heads.csv")
+    with pytest.raises(CheckpointError, match=r"none\.csv is not there"):
+        HeadTable.from_csv(tmp_path / "none.csv")
 
 
 def test_parquet_and_pandas_have_every_number_to_the_last_bit(tmp_path: Path) -> None:

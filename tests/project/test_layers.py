@@ -95,8 +95,10 @@ def absolute_name(module: str, path: Path, node: ast.ImportFrom) -> str:
 
 
 def layer_of(module: str) -> str:
-    """The layer of a module of ours: its first name below the package."""
+    """The layer of a module of ours: its first name below the package; what `python -m` starts is command line."""
     parts = module.split(".")
+    if parts[-1] == "__main__":
+        return "cli"
     return parts[1] if len(parts) > 1 else "sightline"
 
 
@@ -191,6 +193,7 @@ def test_every_module_of_an_extra_has_its_place() -> None:
         ("matrix/log.py", "from torch.utils.tensorboard import SummaryWriter", "only in ['train']"),
         ("matrix/log.py", "import scipy", "not a declared dependency"),
         ("tools/thing.py", "", "has no floor"),
+        ("models/layers.py", "import sightline.models.__main__", "does not stand below"),
     ],
 )
 def test_a_wrong_import_is_found(tmp_path: Path, file: str, text: str, reason: str) -> None:

@@ -58,22 +58,36 @@ def solve(work: Work, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor
     """Output and lse; both differentiable, once."""
     assert query.shape[0] == key.shape[0] == value.shape[0], "the kernel does not check, and would read past the end"
     assert query.shape[1] % key.shape[1] == 0 and key.shape[1] == value.shape[1], "nor does it check heads"
-    if work.scale <= 0:  # the kernel's causal mask is -inf before the scale
-        query, work = query * work.scale, work._replace(scale=1.0)
     value_width = value.shape[-1]
-    width = max(query.shape[-1], value_width)  # the kernel wants equal widths; columns of zeros change nothing
-    query, key, value = _ready(query, width), _ready(key, width), _ready(value, width)
+    work, query, key, value = fitted(work, query, key, value)
     if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
         output, lse = _Fused.apply(query, key, value, work)
     else:
-        output, lse = _forward(query, key, value, work)
-    return (output if value_width == width else output[..., :value_width]), lse
+        output, lse = forward(work, query, key, value)
+        output = output.to(query.dtype)
+    return (output if value_width == output.shape[-1] else output[..., :value_width]), lse
+
+
+def fitted(work: Work, query: Tensor, key: Tensor, value: Tensor) -> tuple[Work, Tensor, Tensor, Tensor]:
+    """The same attention as the kernel wants it: a scale above 0, and one width for query, key and value."""
+    if work.scale <= 0:  # the kernel's causal mask is -inf before the scale
+        query, work = query * work.scale, work._replace(scale=1.0)
+    width = max(query.shape[-1], value.shape[-1])  # columns of zeros change nothing
+    return work, widened(query, width), widened(key, width), widened(value, width)
+
+
+def widened(tensor: Tensor, width: int) -> Tensor:
+    """The tensor with columns of zeros up to this width, each row in one stretch of memory."""
+    if tensor.shape[-1] < width:
+        return F.pad(tensor, (0, width - tensor.shape[-1]))
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx, query: Tensor, key: Tensor, value: Tensor, work: Work):
-        output, lse = _forward(query, key, value, work)
+        output, lse = forward(work, query, key, value)
+        output = output.to(query.dtype)
         ctx.save_for_backward(query, key, value, output, lse)
         ctx.work = work
         ctx.set_materialize_grads(False)
@@ -82,13 +96,14 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients: Tensor | None):
         def compute(output_gradient, lse_gradient, query, key, value, output, lse):
-            saved = _Saved(query, key, value, output, lse.masked_fill(lse == -math.inf, 0.0))
-            return _backward(saved, output_gradient, lse_gradient, ctx.work)
+            return backward(ctx.work, Saved(query, key, value, output, lse), output_gradient, lse_gradient)
 
         return *first_order("fused", compute, *gradients, *ctx.saved_tensors), None
 
 
-class _Saved(NamedTuple):
+class Saved(NamedTuple):
+    """What the backward needs of the forward: output and lse are those of whole rows, over all of their keys."""
+
     query: Tensor
     key: Tensor
     value: Tensor
@@ -96,20 +111,21 @@ class _Saved(NamedTuple):
     lse: Tensor
 
 
-def _forward(query: Tensor, key: Tensor, value: Tensor, work: Work) -> tuple[Tensor, Tensor]:
+def forward(work: Work, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Output and lse of `fitted` tensors; an output that was merged from several calls is fp32 at least."""
     if work.alone is not None:
         return kernels.flash(query, key, value, causal=work.alone.kind is Kind.CAUSAL, scale=work.scale)
     precise = torch.promote_types(query.dtype, torch.float32)
     output = torch.zeros_like(query, dtype=precise)
-    lse = torch.full(query.shape[:-1], -math.inf, dtype=precise, device=query.device)
+    lse = no_keys_yet(query)
     for group in work.groups:
         reached = 0
         for tile in group.tiles:
             fresh, reached = tile.region.top >= reached, max(reached, tile.last_row)
             for call in _calls(work, group, tile, query):
                 part = call.run(call.rows_of(query), call.columns_of(key), call.columns_of(value), work.scale)
-                merge(call.rows_of(output), call.rows_of(lse), *part, fresh)
-    return output.to(query.dtype), lse
+                merge_many(call.rows_of(output), call.rows_of(lse), *part, fresh)
+    return output, lse.to(precise)
 
 
 def merge(output: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor, fresh: bool) -> None:
@@ -124,9 +140,31 @@ def merge(output: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor, fresh: bo
     lse.copy_(total)
 
 
-def _backward(
-    saved: _Saved, output_gradient: Tensor | None, lse_gradient: Tensor | None, work: Work
+def no_keys_yet(query: Tensor) -> Tensor:
+    """The fp64 lse of rows that `merge_many` will merge into: -inf."""
+    return torch.full(query.shape[:-1], -math.inf, dtype=torch.float64, device=query.device)
+
+
+def merge_many(output: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor, fresh: bool) -> None:
+    """`merge` for rows that are merged time and again: rounding lse to fp32 each time would cost eps * |lse| each.
+
+    Here lse is fp64, and what is merged are its distances from the larger of both, which are near 0 where they matter.
+    """
+    if fresh:
+        merge(output, lse, part, part_lse, fresh)
+        return
+    base = torch.maximum(lse, part_lse)
+    base.masked_fill_(base == -math.inf, 0.0)
+    distance = (lse - base).to(output.dtype)
+    merge(output, distance, part, (part_lse - base).to(output.dtype), fresh)
+    lse.copy_(base + distance)
+
+
+def backward(
+    work: Work, saved: Saved, output_gradient: Tensor | None, lse_gradient: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of `fitted` query, key and value, in their dtype; the keys may be some of those that rows have."""
+    saved = saved._replace(lse=saved.lse.masked_fill(saved.lse == -math.inf, 0.0))  # no key: exp(-inf - 0) = 0
     if output_gradient is not None and output_gradient.stride(-1) != 1:
         output_gradient = output_gradient.contiguous()
     if work.alone is not None and lse_gradient is None and output_gradient is not None:
@@ -134,14 +172,14 @@ def _backward(
         return kernels.flash_backward(output_gradient, *saved, causal=causal, scale=work.scale)
     dtype, precise = saved.query.dtype, saved.lse.dtype
     # The kernel rounds each part to the dtype of its inputs, and many rounded parts add up to a worse sum than one.
-    saved = _Saved(*(tensor.to(precise) for tensor in saved))
+    saved = Saved(*(tensor.to(precise) for tensor in saved))
     output_gradient = None if output_gradient is None else output_gradient.to(precise)
     query, key, value = saved.query, saved.key, saved.value
     sums = tuple(torch.zeros_like(tensor) for tensor in (query, key, value))
     for group in work.groups:
         for tile in group.tiles:
             for call in _calls(work, group, tile, query):
-                part = _Saved(
+                part = Saved(
                     call.rows_of(query),
                     call.columns_of(key),
                     call.columns_of(value),
@@ -155,7 +193,7 @@ def _backward(
     return sums[0].to(dtype), sums[1].to(dtype), sums[2].to(dtype)
 
 
-def _pull_lse(call: _Call, gradient: Tensor, part: _Saved, scale: float) -> tuple[Tensor, Tensor, None]:
+def _pull_lse(call: _Call, gradient: Tensor, part: Saved, scale: float) -> tuple[Tensor, Tensor, None]:
     """Gradients of lse = logsumexp(scale * q.k): scale * P @ K for the queries, its transpose for the keys.
 
     Both are attention with the keys as values: a forward call, and the value gradient of a backward call.
@@ -189,7 +227,7 @@ class _Call(NamedTuple):
             return output, lse
         return output.masked_fill(~self.seen[..., None], 0.0), lse.masked_fill(~self.seen, -math.inf)
 
-    def pull(self, gradient: Tensor, saved: _Saved, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    def pull(self, gradient: Tensor, saved: Saved, scale: float) -> tuple[Tensor, Tensor, Tensor]:
         causal = self.tile.kind is Kind.CAUSAL
         return kernels.flash_backward(gradient, *saved, causal=causal, scale=scale, mask=self.mask)
 
@@ -261,9 +299,3 @@ def _stretch(tensor: Tensor, batch: slice | int, start: int, length: int, tile: 
     stop = start + (tile.times - 1) * tile.step + length
     windows = tensor[batch, :, start:stop].unfold(1, length, tile.step)  # (heads, count, ..., length)
     return windows.transpose(0, 1) if windows.dim() == 3 else windows.permute(1, 0, 3, 2)
-
-
-def _ready(tensor: Tensor, width: int) -> Tensor:
-    if tensor.shape[-1] < width:
-        return F.pad(tensor, (0, width - tensor.shape[-1]))
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

@@ -8,7 +8,7 @@ differentiable.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -86,9 +86,14 @@ def attend(
             backend=backend,
             return_lse=return_lse,  # pyright: ignore[reportArgumentType] - one of two overloads
         )
-    plan = _plan(sign(query, key, value), mask, scale, score, dropout, backend)
+    signature = sign(query, key, value)
     leading = None if query.dim() == 4 else query.shape[:-2]
-    output, lse = plan.execute(in_four(query), in_four(key), in_four(value))
+    query, key, value = in_four(query), in_four(key), in_four(value)
+    if torch.compiler.is_compiling() and isinstance(mask, Mask) and not mask.static:
+        asked = (signature, mask, scale, score, dropout, backend)
+        output, lse = _uncompiled(asked, query, key, value)
+    else:
+        output, lse = _plan(signature, mask, scale, score, dropout, backend).execute(query, key, value)
     if leading is not None:
         output, lse = output.reshape(*leading, *output.shape[2:]), lse.reshape(*leading, lse.shape[-1])
     return (output, lse) if return_lse else output
@@ -122,6 +127,22 @@ def _plan(
         return _new_plan(signature, mask, scale, score, dropout, backend)
     keep = score is None and isinstance(mask, Mask) and mask.static
     return (_kept_plan if keep else _new_plan)(signature, mask, scale, score, dropout, backend)
+
+
+def _uncompiled(asked: tuple[Any, ...], query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Output and lse, outside of compiled code: a mask that holds tensors is other rectangles in every batch, and code
+    for each of them takes longer to make than it will ever run.
+    """
+    run = torch.compiler.disable(_plan_and_execute)
+    return run(asked, query, key, value)  # pyright: ignore[reportCallIssue] - the stub takes no arguments
+
+
+# What torch.compiler.disable marks functions with; as a decorator it would load the compiler with every import of ours.
+_uncompiled._torchdynamo_disable = True  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def _plan_and_execute(asked: tuple[Any, ...], query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    return _new_plan(*asked).execute(query, key, value)
 
 
 def _new_plan(

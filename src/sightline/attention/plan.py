@@ -139,7 +139,9 @@ def make_plan(rule: Rule, backend: str = "auto") -> Plan:
     if backend == "streaming" or obstacle is not None or lowered is None:
         why = "asked for by name" if backend == "streaming" else f"{obstacle}; streaming is exact in O(n) memory"
         return Plan(why=why, rule=rule, walk=_walk(rule, lowered))
-    groups = tuple(fused.Group(batch, cut(regions)) for batch, regions in row_groups(lowered))
+    # Repetitions of a tile are written through an unfolded view; traced, that loses what lies between them.
+    joined = not torch.compiler.is_compiling()
+    groups = tuple(fused.Group(batch, cut(regions, joined=joined)) for batch, regions in row_groups(lowered))
     why = "the scores are plain and the mask is a short list of rectangles, so the fused kernel is exact"
     bias = None if lowered.keep is None else fused.bias_of(lowered.keep, rule.precise)
     return Plan(why=why, rule=rule, work=fused.make_work(groups, rule.sizes.queries, rule.sizes.keys, rule.scale, bias))

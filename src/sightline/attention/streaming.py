@@ -47,7 +47,7 @@ def solve(rule: Rule, path: Walk, query: Tensor, key: Tensor, value: Tensor) -> 
     inputs = (query, key, value, *rule.parameters)
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in inputs):
         return _Streaming.apply(rule, path, seed, *inputs)
-    return _Walker(rule, path, seed, (query, key, value)).forward()
+    return Walker(rule, path, seed, (query, key, value)).forward()
 
 
 class _Streaming(torch.autograd.Function):
@@ -55,7 +55,7 @@ class _Streaming(torch.autograd.Function):
     def forward(
         ctx, rule: Rule, path: Walk, seed: int, query: Tensor, key: Tensor, value: Tensor, *parameters: Tensor | None
     ):
-        output, lse = _Walker(rule, path, seed, (query, key, value)).forward()
+        output, lse = Walker(rule, path, seed, (query, key, value)).forward()
         ctx.save_for_backward(query, key, value, output, lse, *parameters)
         ctx.frame = rule, path, seed
         ctx.set_materialize_grads(False)
@@ -65,7 +65,7 @@ class _Streaming(torch.autograd.Function):
     def backward(ctx, *gradients: Tensor | None):
         query, key, value, output, lse, *_ = ctx.saved_tensors
         rule, path, seed = ctx.frame
-        walker = _Walker(rule, path, seed, (query, key, value))
+        walker = Walker(rule, path, seed, (query, key, value))
 
         def compute(above: Tensor | None, lse_above: Tensor | None, output: Tensor, lse: Tensor) -> Gradients:
             with torch.autocast(query.device.type, enabled=False):
@@ -92,7 +92,7 @@ class _Block(NamedTuple):
     scores: Tensor
 
 
-class _Walker:
+class Walker:
     """Walks over the blocks of one attention, both ways; the tensors of a block are (batch, heads, rows, ...)."""
 
     def __init__(self, rule: Rule, path: Walk, seed: int, tensors: tuple[Tensor, Tensor, Tensor]) -> None:

@@ -64,10 +64,10 @@ class Tile(NamedTuple):
         return once * self.times
 
 
-def cut(regions: Iterable[Region]) -> tuple[Tile, ...]:
-    """Tiles that cover exactly the cells of the regions."""
+def cut(regions: Iterable[Region], *, joined: bool = True) -> tuple[Tile, ...]:
+    """Tiles that cover exactly the cells of the regions; without `joined`, each stands for one time only."""
     pieces = [piece for region in regions for piece in _pieces(region)]
-    return _coalesced(pieces)
+    return _coalesced(pieces) if joined else tuple(map(Tile, pieces))
 
 
 def _pieces(region: Region) -> Iterator[Region]:

@@ -1,11 +1,13 @@
 """Measurements that anyone can repeat: `sightline bench NAME`.
 
-A benchmark is a module with `tables(size, step)`, which yields tables and calls `step` with what it does next.
+A benchmark is a module with `tables(size, step)`, which yields tables and calls `step` with what it does next. One that
+can measure on a text of the user's own also takes `data`.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
 from rich.console import Console
@@ -13,22 +15,26 @@ from rich.console import Console
 from sightline.bench import report as reports
 from sightline.errors import SightlineError
 
-BENCHMARKS = {name: f"sightline.bench.{name}" for name in ("attention", "matrix", "generate", "record")}
+BENCHMARKS = {name: f"sightline.bench.{name}" for name in ("attention", "matrix", "generate", "record", "train")}
 
 
-def run(name: str, *, size: str = "small", report: str | None = None) -> list[reports.Table]:
+def run(name: str, *, size: str = "small", report: str | None = None, data: str | None = None) -> list[reports.Table]:
     """Run a benchmark, print its tables as they are done, and write them to a file if one is named."""
     if name not in BENCHMARKS:
         raise SightlineError(f"bench: there is no benchmark {name!r}; there is: {', '.join(BENCHMARKS)}")
     benchmark = import_module(BENCHMARKS[name])
+    own = {} if data is None else {"data": data}
+    if not own.keys() <= signature(benchmark.tables).parameters.keys():
+        raise SightlineError(f"bench: {name} measures on no text; leave out --data")
     console, progress = Console(), Console(stderr=True)
     tables = []
     with progress.status(f"bench {name}") as status:
-        for table in benchmark.tables(size, lambda what: status.update(f"bench {name}: {what}")):
+        for table in benchmark.tables(size, lambda what: status.update(f"bench {name}: {what}"), **own):
             reports.show(table, console)
             tables.append(table)
     for missed in (line for table in tables for line in table.missed):
         progress.print(f"missed its bound: {missed}", markup=False, soft_wrap=True)
     if report is not None:
-        reports.write(Path(report), name, f"sightline bench {name} --size {size}", tables)
+        given = "" if data is None else f" --data {Path(data).name}"
+        reports.write(Path(report), name, f"sightline bench {name} --size {size}{given}", tables)
     return tables

@@ -9,6 +9,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("name", metavar="NAME", help="which benchmark")
     parser.add_argument("--size", choices=("small", "full"), default="small", help="small runs in seconds (default)")
     parser.add_argument("--report", metavar="FILE", help="also write versions, machine, command and table to FILE")
+    parser.add_argument("--data", metavar="FILE", help="train: also learn from this text, to see how far it gets")
     parser.set_defaults(handler=run)
 
 
@@ -16,4 +17,4 @@ def run(options: argparse.Namespace) -> None:
     """Measure and print."""
     from sightline import bench
 
-    bench.run(options.name, size=options.size, report=options.report)
+    bench.run(options.name, size=options.size, report=options.report, data=options.data)

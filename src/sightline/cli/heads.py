@@ -1,4 +1,7 @@
-"""`sightline heads MODEL TEXT`: a table of what every head does, and `--find LABEL`: the heads that do one thing."""
+"""`sightline heads MODEL TEXT`: a table of what every head does, and `--find LABEL`: the heads that do one thing.
+
+`--over-training RUN` asks of a training run instead of a model, and is answered in `heads_over_training.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sightline.cli.heads_over_training import show_over_training
 from sightline.cli.progress import progress_on_standard_error
 from sightline.errors import SettingError, UnsupportedError
 
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from sightline.heads import HeadTable, Label
     from sightline.record import Trace
 
+TOP = 20  # heads that are printed, unless told
 ESTIMATED = 2048  # tokens from which on it is worth saying how long it will take
 DOTS_PER_INCH = 90
 WIDE = 200  # characters of a line that goes to a file or to another program
@@ -33,16 +38,23 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="score and label every head of a model",
         description="Score and label every head of a model, on a text and on random tokens that come twice.",
     )
-    parser.add_argument("model", metavar="MODEL", help="a folder, a name on the hub, a GGUF file, or a saved trace")
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", help="a folder, a name on the hub, a GGUF file, or a saved trace"
+    )
     parser.add_argument("text", metavar="TEXT", nargs="?", help="a text or a file of it; - reads standard input")
     parser.add_argument("--tokens", type=int, metavar="N", help="read no more than the first N tokens of the text")
-    parser.add_argument("--top", type=int, default=20, metavar="N", help="print so many heads (default: 20)")
+    parser.add_argument("--top", type=int, metavar="N", help=f"print so many heads (default: {TOP})")
     parser.add_argument("--by", metavar="SCORE", help="print those with the most of a score (default: by label)")
     parser.add_argument("--find", metavar="LABEL", help="rank heads by what one label asks, and switch them off to see")
     parser.add_argument("--relations", action="store_true", help="also score agreement and coreference on sentences")
     parser.add_argument("--csv", metavar="FILE", help="write all heads and scores as CSV; - is standard output")
     parser.add_argument("--parquet", metavar="FILE", help="write all heads and scores as Parquet")
     parser.add_argument("--pictures", metavar="FOLDER", help="draw the strongest head of each label as PNG")
+    parser.add_argument(
+        "--over-training",
+        metavar="RUN",
+        help="instead of a MODEL, a training run: when each label appears, drawn in RUN or the FOLDER of --pictures",
+    )
     parser.set_defaults(handler=run)
 
 
@@ -69,6 +81,9 @@ def run(options: argparse.Namespace) -> None:
 
     from sightline.heads.labels import RELATIONS, label_named
 
+    if options.over_training is not None:
+        show_over_training(options)
+        return
     label = None if options.find is None else label_named(options.find)
     check(options)
     is_trace = (Path(options.model) / "trace.json").is_file()
@@ -84,7 +99,7 @@ def run(options: argparse.Namespace) -> None:
         console.print(f"[bold]{label.name}[/bold]: {label.meaning}\n")
     else:
         console.print(f"{len(table)} heads on {subject.described}: {counted(table)}\n")
-    top = order.at(range(min(options.top, len(order))))
+    top = order.at(range(min(TOP if options.top is None else options.top, len(order))))
     console.print(top if console.is_terminal else top.text(console.width), markup=False, soft_wrap=True)
     if label is not None:
         put_to_the_test(subject, table, label, console)
@@ -95,6 +110,8 @@ def check(options: argparse.Namespace) -> None:
     from sightline.heads import SCORES
     from sightline.heads.labels import LABELS
 
+    if options.model is None:
+        raise SettingError("heads: give a MODEL to score, or a training run with --over-training RUN")
     for name in ("top", "tokens"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             raise SettingError(f"heads: --{name} {getattr(options, name)}; it is at least 1")

@@ -5,6 +5,7 @@ from sightline.heads.contribution import Contributions, contributions
 from sightline.heads.effects import Effect, Predictions, effect, predictions
 from sightline.heads.interventions import ablate, patch
 from sightline.heads.labels import LABELS, Label, labelled
+from sightline.heads.over_training import HeadsOverTraining, read_over_training
 from sightline.heads.probe import probe_ids, read_probe
 from sightline.heads.relations import relation_table, score_relations
 from sightline.heads.scores import SCORES, score_heads
@@ -17,6 +18,7 @@ __all__ = [
     "Contributions",
     "Effect",
     "HeadTable",
+    "HeadsOverTraining",
     "Label",
     "Predictions",
     "ablate",
@@ -27,6 +29,7 @@ __all__ = [
     "patch",
     "predictions",
     "probe_ids",
+    "read_over_training",
     "read_probe",
     "relation_table",
     "score_heads",

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sightline.errors import SettingError, UnsupportedError, VocabularyError
 from sightline.models import Seq2Seq
 from sightline.record import Trace, read
+from sightline.record.progress import Progress
 from sightline.record.texts import codec_of
 
 LENGTH = 256
@@ -68,6 +69,13 @@ def ids_for(model: nn.Module, tokenizer: Any = None, *, length: int = LENGTH, se
     return probe_ids(vocabulary, min(length, room), seed=seed, tokenizer=tokenizer)
 
 
-def read_probe(model: nn.Module, tokenizer: Any = None, *, length: int = LENGTH, seed: int = 0) -> Trace:
+def read_probe(
+    model: nn.Module,
+    tokenizer: Any = None,
+    *,
+    length: int = LENGTH,
+    seed: int = 0,
+    progress: Progress | bool = True,
+) -> Trace:
     """A trace of a model over the standard probe."""
-    return read(model, ids_for(model, tokenizer, length=length, seed=seed), tokenizer)
+    return read(model, ids_for(model, tokenizer, length=length, seed=seed), tokenizer, progress=progress)

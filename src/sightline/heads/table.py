@@ -1,13 +1,14 @@
 """`HeadTable`: a row of numbers for each head, to be sorted, printed and exported.
 
-In: layers, heads and columns of numbers. Out: text for a terminal, CSV, Parquet, a pandas data frame, or the heads of
-some rows in the form that `ablate` takes.
+In: layers, heads and columns of numbers, or a CSV file of them. Out: text for a terminal, CSV, Parquet, a pandas data
+frame, or the heads of some rows in the form that `ablate` takes.
 Does not know: what the numbers mean. Memory: the numbers.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,9 +18,10 @@ import torch
 from rich.console import Console, ConsoleOptions, RenderResult
 from torch import Tensor
 
-from sightline.errors import SettingError
+from sightline.errors import CheckpointError, SettingError
 from sightline.extras import import_extra
 from sightline.heads.printing import printed, short_names
+from sightline.models.json_files import read_text
 
 SHOWN = 20  # rows at a prompt
 
@@ -45,6 +47,17 @@ class HeadTable:
     def __post_init__(self) -> None:
         if not self.short:
             self.short.update(short_names(self.layers))
+
+    @staticmethod
+    def from_csv(file: str | Path | TextIO) -> HeadTable:
+        r"""Read back what `to_csv` wrote, numbers as float64; any other file is refused by its name and line.
+
+        >>> HeadTable.from_csv(io.StringIO("layer,head,sink,labels\na,0,0.9,local+sink\n")).labels
+        (('local', 'sink'),)
+        """
+        if isinstance(file, str | Path):
+            return _table_in(read_text(Path(file)), str(file))
+        return _table_in(file.read(), str(getattr(file, "name", "the table")))
 
     def __len__(self) -> int:
         return len(self.heads)
@@ -163,3 +176,48 @@ class HeadTable:
         with console.capture() as captured:
             console.print(self)
         return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def _table_in(text: str, name: str) -> HeadTable:
+    """The table that a text holds; `name` is where it came from."""
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    heads: dict[tuple[str, int], None] = {}
+    numbers: list[list[float]] = []
+    labels: list[tuple[str, ...]] = []
+    try:
+        header = next(lines, [])
+        if header[:2] != ["layer", "head"] or len(set(header)) < len(header) or not all(map(str.isprintable, header)):
+            raise ValueError("the names of columns are layer, head, and then scores, each once")
+        with_labels = header[-1] == "labels"
+        for row in lines:
+            if len(row) != len(header):
+                raise ValueError(f"{len(row)} cells, and there are {len(header)} columns")
+            head = row[0], _head_number(row[1])
+            if not row[0].isprintable():
+                raise ValueError(f"{row[0]!r} is no name of a layer")
+            if head in heads:
+                raise ValueError(f"head {head[1]} of {head[0]} for the second time")
+            heads[head] = None
+            numbers.append([float(cell) for cell in row[2 : len(row) - with_labels]])
+            labels.append(tuple(row[-1].split("+")) if row[-1] else ())
+        if not text.endswith("\n"):  # a number that was cut off is still a number
+            raise ValueError("it ends in the middle of this line")
+    except (ValueError, csv.Error) as error:
+        where = f"{name}, line {max(lines.line_num, 1)}"
+        raise CheckpointError(
+            f"{where}: no table of heads as HeadTable.to_csv writes it: {str(error)[:200]}"
+        ) from error
+    scores = header[2 : len(header) - with_labels]
+    columns = torch.tensor(numbers, dtype=torch.float64).reshape(len(heads), len(scores)).unbind(1)
+    return HeadTable(
+        tuple(layer for layer, _ in heads),
+        tuple(head for _, head in heads),
+        dict(zip(scores, columns, strict=True)),
+        tuple(labels) if with_labels else None,
+    )
+
+
+def _head_number(cell: str) -> int:
+    if not (cell.isascii() and cell.isdigit() and len(cell) < 10):
+        raise ValueError(f"{cell[:50]!r} is no number of a head")
+    return int(cell)

@@ -8,7 +8,7 @@ from sightline.models.generate import generate, generate_tokens, stream
 from sightline.models.layers import Block, FeedForward, MultiHeadAttention
 from sightline.models.sampling import GREEDY, Sampling
 from sightline.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from sightline.models.text import CharacterTokenizer, Tokenizer, load_tokenizer, render_chat
+from sightline.models.text import CharacterTokenizer, Tokenizer, load_tokenizer, render_chat, train_bpe
 
 __all__ = [
     "GREEDY",
@@ -33,4 +33,5 @@ __all__ = [
     "render_chat",
     "save",
     "stream",
+    "train_bpe",
 ]

@@ -1,0 +1,156 @@
+"""Runs that are killed, at any moment and on any rank, go on and end with the same curve."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from sightline.errors import CheckpointError
+from sightline.models import Decoder
+from sightline.train.checkpoint import Checkpoints
+from sightline.train.loop import make_optimizer
+from sightline.train.parallel import all_ranks
+from tests.train.torchrun import Forked, Torchrun, curve, small, write_text
+
+STEPS, KILLS = 60, 10
+CHAR_GPT = (
+    "char-gpt", "--batch", "4", "--length", "37", "--warm-up", "5", "--learning-rate", "1e-3", "--log-every", "1",
+    "--evaluate-every", "0", "--sample-every", "0", "--checkpoint-every", "4", "--steps", str(STEPS),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_text(tmp_path_factory.mktemp("text"))
+
+
+def test_a_run_survives_ten_kills(text: Path, tmp_path: Path) -> None:
+    dice = random.Random(20)
+    with Torchrun(tmp_path / "killed", *CHAR_GPT, "--data", str(text), ranks=2, restarts=KILLS) as run:
+        for step in sorted(dice.sample(range(1, STEPS - 5), KILLS)):
+            run.reached(lambda step=step: run.step() >= step and len(run.workers()) == 2)
+            workers = run.workers()
+            os.kill(workers[dice.randrange(2)], signal.SIGKILL)
+            run.reached(lambda gone=workers: not set(gone) & set(run.workers()))
+        run.succeeded()
+        assert "going on after step" in run.told()
+    with Torchrun(tmp_path / "whole", *CHAR_GPT, "--data", str(text), ranks=2) as run:
+        run.succeeded()
+    assert list(curve(tmp_path / "killed")) == list(range(1, STEPS + 1))
+    assert curve(tmp_path / "killed") == curve(tmp_path / "whole")
+    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("killed", "whole")]
+    assert weights[0] == weights[1]
+
+
+def test_ctrl_c_ends_torchrun_with_a_checkpoint_and_a_hint(text: Path, tmp_path: Path) -> None:
+    steps = 120  # so that a signal comes in time, also on a busy machine
+    command = (*CHAR_GPT, "--data", str(text), "--steps", str(steps))
+    with Torchrun(tmp_path / "stopped", *command, ranks=2, restarts=3) as run:
+        run.reached(lambda: run.step() >= 10)
+        run.process.send_signal(signal.SIGINT)
+        assert run.ended() == 1  # torchrun's own way to say that it was interrupted
+        step = run.step()
+        assert f"stopped after step {step}; the same command goes on from there" in run.told()
+    assert (tmp_path / "stopped" / "checkpoints" / f"step-{step:08}").exists()
+    # The same command on one rank, which is interrupted once more and goes on once more.
+    with Torchrun(tmp_path / "stopped", *command) as run:
+        run.reached(lambda: run.step() >= 30)
+        run.process.send_signal(signal.SIGINT)
+        assert run.ended() in (0, 130)
+        assert f"going on after step {step}\n" in run.told()
+        step = run.step()
+        assert 30 <= step < steps
+        assert f"stopped after step {step}; the same command goes on from there" in run.told()
+    with Torchrun(tmp_path / "stopped", *command) as run:
+        run.succeeded()
+        assert f"going on after step {step}\n" in run.told()
+    with Torchrun(tmp_path / "whole", *command) as run:
+        run.succeeded()
+    found, expected = curve(tmp_path / "stopped"), curve(tmp_path / "whole")
+    assert list(found) == list(range(1, steps + 1))
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def contents(folder: Path) -> set[str]:
+    """The names of files in the checkpoint that is being written."""
+    for half in folder.glob("step-*.unfinished"):
+        try:
+            return {path.name for path in half.iterdir()}
+        except FileNotFoundError:
+            break
+    return set()
+
+
+MOMENTS: dict[str, Callable[[set[str]], bool]] = {
+    "begun": lambda names: bool(names),
+    "the first share": lambda names: any(name.endswith(".distcp") for name in names),
+    "all shares": lambda names: len(names) >= 3,
+    "what is in them": lambda names: any("metadata" in name for name in names),
+    "renamed": lambda names: not names,
+}
+
+
+def state(folder: Path, text: Path) -> tuple[int, dict[str, torch.Tensor]]:
+    """Step, weights and momenta of the newest checkpoint, read as a run would read them."""
+    recipe = small("rotary", text)
+    with all_ranks(recipe.settings) as ranks:
+        model = recipe.model(recipe.data(folder, recipe.settings), recipe.settings)
+        assert isinstance(model, Decoder)
+        optimizer = make_optimizer(model, recipe.settings)
+        step = Checkpoints(folder / "checkpoints", ranks, keep=1).load(model, optimizer)
+        found = dict(model.state_dict())
+        for name, parameter in model.named_parameters():
+            found |= {f"{name}.{kind}": momentum for kind, momentum in optimizer.state[parameter].items()}
+        return step, found
+
+
+def assert_half_is_refused(killed: Path, other: Path, text: Path) -> None:
+    """What was being written could not have been read: without its other name, the run would be lost."""
+    for half in killed.glob("checkpoints/step-*.unfinished"):
+        if not (half / ".metadata").exists():
+            shutil.copytree(half, other / "checkpoints" / half.name.removesuffix(".unfinished"))
+            with pytest.raises(CheckpointError):
+                state(other, text)
+
+
+@pytest.mark.parametrize(("ranks", "seed", "kills"), [(1, 1, 8), (2, 2, 5)])
+def test_a_kill_while_a_checkpoint_is_written_leaves_whole_ones_only(
+    ranks: int, seed: int, kills: int, text: Path, tmp_path: Path
+) -> None:
+    dice, settings = random.Random(seed), {"steps": 9 * kills, "checkpoint_every": 1}
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    Forked(ranks, "rotary", text, whole, **settings).succeeded()
+    hit, before = list[str](), 0
+    for number in range(kills):
+        moment = list(MOMENTS)[number % len(MOMENTS)]
+        after = before + dice.randint(1, 4)  # so many whole checkpoints have to be there first
+
+        def is_time(moment: str = moment, after: int = after) -> bool:
+            there = (killed / "checkpoints" / f"step-{after:08}").exists()
+            return there and MOMENTS[moment](contents(killed / "checkpoints"))
+
+        victims = None if ranks == 1 or dice.random() < 0.3 else [dice.randrange(ranks)]
+        run = Forked(ranks, "rotary", text, killed, **settings)
+        run.killed_when(is_time, victims)
+        hit.append(f"{moment}, {victims}: {sorted(contents(killed / 'checkpoints'))}")
+        assert_half_is_refused(killed, tmp_path / f"half-{number}", text)
+        before, found = state(killed, text)
+        assert before >= after
+        shutil.copytree(
+            whole / "checkpoints" / f"step-{before:08}", tmp_path / f"{number}/checkpoints/step-{before:08}"
+        )
+        step, expected = state(tmp_path / str(number), text)
+        assert step == before
+        assert found.keys() == expected.keys()
+        for name, tensor in found.items():
+            assert torch.equal(tensor, expected[name]), (hit, name)
+    Forked(ranks, "rotary", text, killed, **settings).succeeded()
+    assert sum("[]" not in where for where in hit) >= kills // 2, hit  # the rest were renamed in time
+    assert curve(killed) == curve(whole)

@@ -1,0 +1,192 @@
+"""Recipes: what they train, what comes out, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from sightline.errors import CheckpointError, SettingError
+from sightline.models import CharacterTokenizer, Decoder, load, load_tokenizer
+from sightline.models.sizes import DECODERS
+from sightline.train import RECIPES, Data, Settings, char_gpt, gpt2_small, reversal, smollm2_finetune, train
+from sightline.train.speed import flops_a_token
+from sightline.train.watching import one_document
+from tests.models.smollm2 import FOLDER, transformers_model
+
+ROOT = Path(__file__).resolve().parents[2]
+SHAKESPEARE = ROOT.parent / "shared" / "data" / "tinyshakespeare.txt"
+SETTINGS_BY_HAND = [
+    argument
+    for field in fields(Settings)
+    if field.name != "betas"
+    for argument in (f"--{field.name.replace('_', '-')}", "1")
+    if field.name not in ("bf16", "compile") or argument != "1"
+]
+PROSE = [ROOT / "docs" / "heads.md", ROOT / "docs" / "record.md"]
+
+
+@pytest.mark.skipif(not SHAKESPEARE.exists(), reason="needs tinyshakespeare.txt, 1.1 MB of Shakespeare's plays")
+def test_a_small_gpt_learns_shakespeare_and_writes_it(tmp_path: Path):
+    """A tenth of the full run: `scripts/measure train --data FILE` shows what comes of all of it."""
+    trained = train(
+        char_gpt([SHAKESPEARE], steps=150, warm_up=20, evaluate_every=150, evaluate_rows=96), tmp_path, progress=False
+    )
+    assert trained.validation_loss < 2.1  # a model that knows only pairs of characters reaches 2.45
+    model, tokenizer = load(tmp_path / "model"), load_tokenizer(tmp_path / "model")
+    assert isinstance(model, Decoder)
+    assert isinstance(tokenizer, CharacterTokenizer)
+    assert tokenizer.vocab_size == 65
+    ids = torch.tensor([tokenizer.encode("ROMEO:\nWhat light")])
+    assert trained.model is not None
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids), trained.model(ids))
+    samples = [line["sample"] for line in metrics(tmp_path) if "sample" in line]
+    words = samples[-1].split()
+    known = set(SHAKESPEARE.read_text().split())
+    assert sum(word in known for word in words) >= 0.5 * len(words)
+    assert len(samples[-1]) > 200  # a row has 128 characters: it writes on past that
+    assert sum(word in known for word in words[-10:]) >= 4
+    assert sum(word in known for word in samples[0].split()) < 0.3 * len(words)  # before anything was learned
+
+
+def test_a_trained_model_goes_on_learning_and_transformers_opens_it(tmp_path: Path):
+    recipe = smollm2_finetune(
+        PROSE, start=FOLDER, steps=3, batch=2, length=48, warm_up=1, learning_rate=1e-4, evaluate_every=3,
+        evaluate_rows=4, sample_every=0, checkpoint_every=0,
+    )  # fmt: skip
+    trained = train(recipe, tmp_path, progress=False)
+    losses = [line["validation_loss"] for line in metrics(tmp_path) if "validation_loss" in line]
+    assert losses[-1] < losses[0] - 0.02
+    before, after = transformers_model(), AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
+    ids = torch.tensor([load_tokenizer(tmp_path / "model").encode("Every score is a mean over the queries")])
+    assert trained.model is not None
+    with torch.no_grad():
+        torch.testing.assert_close(after(ids).logits, trained.model(ids), rtol=1e-4, atol=1e-4)
+        assert (before(ids).logits - after(ids).logits).abs().max() > 0.01
+
+
+def test_gpt2_small_is_the_real_size_with_a_vocabulary_of_the_text(tmp_path: Path):
+    recipe = gpt2_small(PROSE)
+    data = recipe.data(tmp_path, replace(recipe.settings, length=64))
+    assert data.tokenizer is not None
+    assert 300 < data.tokenizer.vocab_size <= DECODERS["gpt2-small"].vocab_size
+    with torch.device("meta"):
+        model = recipe.model(data, recipe.settings)
+    assert sum(weight.numel() for weight in model.parameters()) == 124_439_808
+    text = PROSE[0].read_text()
+    assert data.tokenizer.decode(data.tokenizer.encode(text)) == text
+    # By the usual count: 6 operations for each of the 123.6 million weights in matrices, and the products of attention.
+    assert flops_a_token(model, 1024) == pytest.approx(6 * 123.53e6 + 6 * 12 * 768 * 1024, rel=1e-3)
+
+
+def test_every_recipe_and_setting_is_on_the_command_line():
+    from sightline.cli import train as command
+    from sightline.cli.main import build_parser
+
+    assert tuple(RECIPES) == tuple(command.RECIPES)
+    given = vars(build_parser().parse_args(["train", "reversal", *SETTINGS_BY_HAND]))
+    assert {field.name for field in fields(Settings)} - {"betas"} <= given.keys()
+
+
+def test_a_setting_that_is_none_is_refused():
+    with pytest.raises(SettingError, match=r"'leraning_rate' is no setting; there are steps, batch, .*learning_rate"):
+        reversal(leraning_rate=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 0}, "Settings.steps must be at least 1, but is 0"),
+        ({"batch": 6, "accumulate": 4}, "Settings.batch must be a multiple of accumulate, which is 4, but is 6"),
+        ({"learning_rate": 0.0}, "Settings.learning_rate must be above 0, but is 0.0"),
+        ({"least_rate": 1.5}, "Settings.least_rate must be a share from 0 to 1, but is 1.5"),
+        ({"heads_every": -1}, "Settings.heads_every must be at least 0, but is -1"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], message: str):
+    with pytest.raises(SettingError, match=message):
+        reversal(**changes)
+
+
+def test_a_text_that_is_not_there_is_refused(tmp_path: Path):
+    with pytest.raises(SettingError, match=r"nowhere\.txt is not there"):
+        train(char_gpt([tmp_path / "nowhere.txt"]), tmp_path / "run", progress=False)
+
+
+def test_a_shorter_run_warms_up_for_a_tenth_of_it():
+    assert char_gpt([PROSE[0]]).settings.warm_up == 100
+    assert char_gpt([PROSE[0]], steps=50).settings.warm_up == 5
+    assert char_gpt([PROSE[0]], steps=50, warm_up=20).settings.warm_up == 20
+
+
+def test_a_run_that_failed_at_first_leaves_the_folder_free(tmp_path: Path):
+    text = tmp_path / "text.txt"
+    text.write_text("too short")
+    with pytest.raises(SettingError, match=r"the text has 9 tokens, of which the last 10% are kept for validation"):
+        train(char_gpt([text], steps=1), tmp_path / "run", progress=False)
+    text.write_text("a rose is a rose is a rose. " * 100)
+    trained = train(char_gpt([text], steps=1, length=16, batch=2), tmp_path / "run", progress=False)
+    assert trained.step == 1
+
+
+def test_other_files_of_the_same_name_are_refused(tmp_path: Path):
+    def run(content: str) -> None:
+        (tmp_path / "corpus" / "text.txt").write_text(content)
+        train(char_gpt([tmp_path / "corpus"], steps=1, length=16, batch=2), tmp_path / "run", progress=False)
+
+    (tmp_path / "corpus").mkdir()
+    run("a rose is a rose. " * 100)
+    run("a rose is a rose. " * 100)
+    with pytest.raises(CheckpointError, match="holds a run with other files; go on with the same"):
+        run("a nose is a nose. " * 100)
+
+
+def test_another_tokenizer_is_another_run():
+    assert gpt2_small(PROSE).about != gpt2_small(PROSE, tokenizer=FOLDER).about
+
+
+def test_a_text_of_one_line_is_learned_and_sampled(tmp_path: Path):
+    """Samples begin with what the text has, which need not be a new line."""
+    text = tmp_path / "text.txt"
+    text.write_text("acgtta" * 300)
+    train(char_gpt([text], steps=2, length=16, batch=2, heads_every=1), tmp_path / "run", progress=False)
+    samples = [line["sample"] for line in metrics(tmp_path / "run") if "sample" in line]
+    assert len(samples) == 2
+    assert set(samples[-1]) <= set("acgt")
+
+
+def test_documents_are_divided_by_a_line(tmp_path: Path):
+    text = tmp_path / "text.txt"
+    text.write_text("a rose is a rose\n---\nis a rose is a rose\n---\n" * 40)
+    recipe = char_gpt([text], separator="---", length=30)
+    batch = recipe.data(tmp_path / "run", recipe.settings).training.rows([0, 1])
+    assert batch.documents is not None
+    row = one_document(batch)
+    assert row.shape[0] == 1
+    assert row.shape[1] == int((batch.documents[0] == batch.documents[0].mode().values).sum()) < 30
+
+
+def test_a_model_without_a_common_layout_is_trained_all_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    text = tmp_path / "text.txt"
+    text.write_text("a rose is a rose. " * 100)
+    recipe = char_gpt([text], steps=1, length=16, batch=2)
+
+    def sinusoidal(data: Data, settings: Settings) -> Decoder:
+        made = recipe.model(data, settings)
+        assert isinstance(made, Decoder)
+        return Decoder(replace(made.config, positions="sinusoidal"))
+
+    assert train(replace(recipe, model=sinusoidal), tmp_path / "run").step == 1
+    assert "Hugging Face has no layout for this model: " in capsys.readouterr().err
+    assert not (tmp_path / "run" / "model" / "config.json").exists()
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """All lines of a run's curve."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
