@@ -135,6 +135,17 @@ def test_a_run_that_failed_at_first_leaves_the_folder_free(tmp_path: Path):
     assert trained.step == 1
 
 
+def test_what_is_of_somebody_else_is_neither_used_nor_touched(tmp_path: Path):
+    text = tmp_path / "text.txt"
+    text.write_text("a rose is a rose. " * 100)
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "tokens" / "mine.txt").write_text("precious")
+    with pytest.raises(SettingError, match="holds tokens, which are of no run; choose another folder"):
+        train(char_gpt([text], steps=1, length=16, batch=2), tmp_path, progress=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt", "tokens"]
+    assert (tmp_path / "tokens" / "mine.txt").read_text() == "precious"
+
+
 def test_other_files_of_the_same_name_are_refused(tmp_path: Path):
     def run(content: str) -> None:
         (tmp_path / "corpus" / "text.txt").write_text(content)

@@ -44,10 +44,9 @@ class Checkpoints:
         self._writing: Future[None] | None = None
 
     @property
-    def newest(self) -> Path | None:
-        """The last one that is whole."""
-        whole = sorted(path for path in self.folder.glob("step-*") if NAME.fullmatch(path.name))
-        return whole[-1] if whole else None
+    def whole(self) -> list[Path]:
+        """All that are complete, the newest last."""
+        return sorted(path for path in self.folder.glob("step-*") if NAME.fullmatch(path.name))
 
     def save(self, model: nn.Module, optimizer: Optimizer, step: int) -> None:
         """Begin to write a checkpoint; the weights may change as soon as this returns."""
@@ -90,7 +89,7 @@ class Checkpoints:
         if self.ranks.is_first:
             for left in self.folder.glob(f"step-*{UNFINISHED}"):
                 shutil.rmtree(left)
-        place: Path | None = self.ranks.agreed(self.newest)
+        place: Path | None = self.ranks.agreed(next(reversed(self.whole), None))
         if place is None:
             return 0
         weights, momenta = get_state_dict(model, optimizer)
@@ -127,8 +126,7 @@ class Checkpoints:
     def _complete(self, scratch: Path, place: Path) -> None:
         shutil.rmtree(place, ignore_errors=True)
         os.replace(scratch, place)
-        whole = sorted(path for path in self.folder.glob("step-*") if NAME.fullmatch(path.name))
-        for old in whole[: -self.keep]:
+        for old in self.whole[: -self.keep]:
             gone = old.with_name(old.name + UNFINISHED)  # so that a kill in the middle leaves no half of it
             os.replace(old, gone)
             shutil.rmtree(gone)

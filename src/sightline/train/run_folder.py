@@ -29,6 +29,8 @@ from sightline.train.parallel import Ranks
 from sightline.train.recipe import Data, Recipe
 
 RUN = "run.json"
+BEGUN = "run.json.unfinished"
+"""Instead of it, until the data and the model are there."""
 HARMLESS = {
     "accumulate", "compile", "log_every", "evaluate_every", "evaluate_rows", "sample_every", "checkpoint_every", "keep",
     "heads_every", "tensor", "context",
@@ -52,12 +54,9 @@ def prepared(recipe: Recipe, folder: Path, ranks: Ranks) -> Data:
 
 
 def refuse_another_run(recipe: Recipe, folder: Path) -> None:
-    """Compare with what was claimed: two runs in one folder would be neither. What nobody claimed is cleared away."""
-    for left in folder.glob(".unfinished-*"):
-        shutil.rmtree(left, ignore_errors=True)
+    """Compare with what was claimed: two runs in one folder would be neither."""
     if not (folder / RUN).exists():
-        for name in (TOKENS, TOKENIZER):
-            shutil.rmtree(folder / name, ignore_errors=True)
+        begin(folder)
         return
     before = read_object(folder / RUN)
     for name, value in described(recipe).items():
@@ -69,12 +68,24 @@ def refuse_another_run(recipe: Recipe, folder: Path) -> None:
             )
 
 
+def begin(folder: Path) -> None:
+    """Take a folder into use. What an attempt of ours left there that never began is cleared away; what is of somebody
+    else is neither used nor touched.
+    """
+    data = [folder / TOKENS, folder / TOKENIZER]
+    if (folder / BEGUN).exists():
+        for left in (*data, *folder.glob(f".unfinished-{TOKENS}-*")):
+            shutil.rmtree(left, ignore_errors=True)
+    elif found := [place.name for place in data if place.exists()]:
+        raise SettingError(f"{folder} holds {' and '.join(found)}, which are of no run; choose another folder")
+    (folder / BEGUN).touch()
+
+
 def claim(recipe: Recipe, folder: Path) -> None:
     """Write what the run is, once it has all it needs to begin."""
     if not (folder / RUN).exists():
-        scratch = folder / f"{RUN}.new"
-        write_object(scratch, described(recipe))
-        scratch.replace(folder / RUN)
+        write_object(folder / BEGUN, described(recipe))
+        (folder / BEGUN).replace(folder / RUN)
 
 
 def described(recipe: Recipe) -> dict[str, Any]:
