@@ -20,12 +20,14 @@ if TYPE_CHECKING:
         attend,
         from_bool,
     )
+    from sightline.explore import explore, look
     from sightline.heads import ablate, patch, score_heads
     from sightline.matrix import AttentionMatrix, rollout
     from sightline.record import Trace, open, record  # noqa: A004 - as sightline.open
 
 _HOMES = {
     "sightline.attention": "ALiBi Bias Causal Documents Full Padding Prefix Sinks Softcap Window attend from_bool",
+    "sightline.explore": "explore look",
     "sightline.heads": "ablate patch score_heads",
     "sightline.matrix": "AttentionMatrix rollout",
     "sightline.record": "Trace open record",
@@ -33,7 +35,8 @@ _HOMES = {
 
 __all__ = [
     "ALiBi", "AttentionMatrix", "Bias", "Causal", "Documents", "Full", "Padding", "Prefix", "Sinks", "Softcap",
-    "Trace", "Window", "ablate", "attend", "from_bool", "open", "patch", "record", "rollout", "score_heads",
+    "Trace", "Window", "ablate", "attend", "explore", "from_bool", "look", "open", "patch", "record", "rollout",
+    "score_heads",
 ]  # fmt: skip
 
 

@@ -15,7 +15,8 @@ from rich.console import Console
 from sightline.bench import report as reports
 from sightline.errors import SightlineError
 
-BENCHMARKS = {name: f"sightline.bench.{name}" for name in ("attention", "matrix", "generate", "record", "train")}
+NAMES = ("attention", "matrix", "atlas", "generate", "record", "train")
+BENCHMARKS = {name: f"sightline.bench.{name}" for name in NAMES}
 
 
 def run(name: str, *, size: str = "small", report: str | None = None, data: str | None = None) -> list[reports.Table]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from sightline.attention import Causal
 from sightline.bench.memory import peak_extra_bytes, with_peak_bytes
 from sightline.bench.report import Table, duration
-from sightline.bench.timing import race
+from sightline.bench.timing import race, seconds
 from sightline.errors import Cancelled
 from sightline.matrix import AttentionMatrix
 
@@ -161,11 +161,11 @@ def read(length: int, tiles: int) -> dict[str, float]:
     query, key = (tensor.to(torch.bfloat16) for tensor in random_head(length))
     matrix = AttentionMatrix(query, key, mask=Causal())
     corners = torch.randint(length - 256, (tiles, 2), generator=generator).sort(descending=True).values.tolist()
-    times = sorted(_seconds(lambda i=i, j=j: matrix[i : i + 256, j : j + 256]) for i, j in corners)
+    times = sorted(seconds(lambda i=i, j=j: matrix[i : i + 256, j : j + 256]) for i, j in corners)
     return {
         "tile, 95th percentile": times[int(0.95 * (len(times) - 1))],
-        "one full row": _seconds(lambda: matrix[length - 1]),
-        "sampled 512 x 512 overview": _seconds(lambda: matrix.sample(512, 512)),
+        "one full row": seconds(lambda: matrix[length - 1]),
+        "sampled 512 x 512 overview": seconds(lambda: matrix.sample(512, 512)),
     }
 
 
@@ -211,9 +211,3 @@ def seconds_to_stop(call: Callable[[AttentionMatrix], object], length: int) -> f
 def random_head(length: int) -> tuple[Tensor, Tensor]:
     """Query and key of one head."""
     return torch.randn(1, 1, length, DIM), torch.randn(1, 1, length, DIM)
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start

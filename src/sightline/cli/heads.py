@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sightline.cli.heads_over_training import show_over_training
-from sightline.cli.progress import progress_on_standard_error
-from sightline.errors import SettingError, UnsupportedError
+from sightline.cli.texts import ids_of, model_at, text_of
+from sightline.errors import SettingError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -139,53 +139,17 @@ def saved_subject(options: argparse.Namespace) -> Subject:
 def read_subject(options: argparse.Namespace) -> Subject:
     """A model that has read the text, if there is one, and the probe."""
     from sightline.heads import read_probe
-    from sightline.models import Encoder
-    from sightline.record import estimate, load, read
+    from sightline.record import estimate, read
 
-    text = None if options.text is None else text_of(options.text)
-    with progress_on_standard_error() as bar:
-        task = bar.add_task("loading the model", total=None)
-        model, tokenizer = load(
-            options.model, progress=lambda done, whole: bar.update(task, completed=done, total=whole)
-        )
-    if tokenizer is None:
-        raise UnsupportedError(f"heads: {options.model} has no tokenizer, so that it can read no text")
-    ids = None if text is None else tokenizer.encode(text)[: options.tokens]
-    longest = model.config.max_length if isinstance(model, Encoder) else None
-    if ids is not None and longest is not None and len(ids) > longest:
-        raise SettingError(
-            f"heads: {options.model} reads {longest:,} tokens at most, and the text has {len(ids):,}; give --tokens "
-            f"{longest}"
-        )
+    text = None if options.text is None else text_of(options.text, asked_by="heads")
+    model, tokenizer = model_at(options.model, asked_by="heads")
+    ids = None if text is None else ids_of(model, tokenizer, text, options, asked_by="heads")
     if ids is not None and len(ids) < 2:
         raise SettingError("heads: the text has one token, which has nothing to look at but itself; give a longer one")
     if ids is not None and len(ids) >= ESTIMATED:
         print(estimate(model, len(ids)), file=sys.stderr)
     probe = read_probe(model, tokenizer)
     return Subject(probe if ids is None else read(model, ids, tokenizer), probe, model, tokenizer)
-
-
-def text_of(given: str) -> str:
-    """The text itself, or that of a file; what looks like a file and is none is refused."""
-    if not given.strip():
-        raise SettingError("heads: the text is empty")
-    path = Path(given)
-    try:
-        is_file, is_folder = path.is_file(), path.is_dir()
-    except OSError:  # too long for a name
-        is_file, is_folder = False, False
-    try:
-        text = sys.stdin.read() if given == "-" else path.read_text(encoding="utf-8") if is_file else given
-    except UnicodeDecodeError as error:
-        raise SettingError(f"heads: {given} is no text in UTF-8: {error.reason} at byte {error.start:,}") from error
-    if is_folder:
-        raise SettingError(f"heads: {given} is a folder; give a text or a file of it")
-    looks_like_a_file = path.suffix or "/" in given
-    if not is_file and looks_like_a_file and not any(character.isspace() for character in given):
-        raise SettingError(f"heads: {given!r} looks like a file, and there is none; a text has more than one word")
-    if not text.strip():
-        raise SettingError(f"heads: the text of {given!r} is empty")
-    return text
 
 
 def scored(subject: Subject, *, with_relations: bool) -> HeadTable:

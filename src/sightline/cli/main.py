@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from sightline.cli import bench, doctor, generate, heads, train
+from sightline.cli import bench, doctor, explore, generate, heads, look, train
 from sightline.errors import SightlineError
 from sightline.version import __version__
 
@@ -38,7 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sightline", description="Attention you can see, at any length.")
     parser.add_argument("--version", action="version", version=f"sightline {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (generate, heads, train, bench, doctor):
+    for command in (look, explore, generate, heads, train, bench, doctor):
         command.add(commands)
     return parser
 

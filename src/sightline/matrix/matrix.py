@@ -22,6 +22,7 @@ from sightline.attention.rule import in_four, make_rule, sign
 from sightline.attention.scores import Score
 from sightline.errors import ShapeError, UnsupportedError
 from sightline.matrix import pooling, statistics
+from sightline.matrix.bins import Bins, find_bins
 from sightline.matrix.held import Held
 from sightline.matrix.indexing import Index, choose
 from sightline.matrix.sampling import Sample, sample
@@ -285,6 +286,16 @@ class AttentionMatrix(Readable):
     def visible(self, rows: int, columns: int) -> Tensor:
         """How many cells of each bin of `pooled` the mask allows, (..., rows, columns)."""
         return self._shaped(pooling.visible(self._source, *self._edges(rows, columns), self._schedule))
+
+    @undisturbed
+    def bins(self, row_edges: Sequence[int], column_edges: Sequence[int], *, each: int | None = None) -> Bins:
+        """Sum, count and maximum of the cells between any edges of rows and columns, at any scale, in one walk.
+
+        Edges rise and need not begin at 0 nor end with the matrix: `bins(range(512, 769), range(257))` are 256 x 256
+        cells as they are. With `each`, only so many evenly spread rows of each bin are looked at.
+        """
+        found = find_bins(self._source, row_edges, column_edges, each, self._schedule)
+        return Bins(*(self._shaped(part) for part in found))
 
     @undisturbed
     def sample(self, rows: int, columns: int, *, each: int = 4) -> Sample:

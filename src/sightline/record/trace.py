@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,11 @@ class Trace(Mapping[str, AttentionMatrix]):
         texts = [text if codec is None else text._replace(shown=shown_by(codec, text.ids)) for text in self.texts]
         about = (self.model, self.without_softmax, self.errors, self._given)
         save_contents(Path(folder), Contents(*about, texts, self.layers))
+
+    def explore(self, **options: Any) -> Any:
+        """Show it in the browser; options are those of `sightline.explore`."""
+        # The one call upwards: the explorer knows traces, and a trace knows its name alone, when it is asked to.
+        return import_module("sightline.explore").explore(self, **options)
 
     @classmethod
     def restored(cls, contents: Contents) -> Trace:

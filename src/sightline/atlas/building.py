@@ -1,0 +1,119 @@
+"""Long work in the background: one piece at a time in this process, newest first, giving way to whoever waits.
+
+In: jobs. Out: their state. Two long computations at once would take each other's processor cores, so there is one
+daemon thread for all of them; and what somebody waits for goes before it. Does not know: what the work is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sightline.errors import Cancelled
+
+PATIENCE = 0.25  # seconds that the background stands still at a time for those who wait
+
+
+class Turns:
+    """Whoever waits for an answer computes alone; the background stands still meanwhile, but not for ever."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._asking = 0
+        self._computing = threading.Lock()
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """For work that somebody waits for."""
+        with self._changed:
+            self._asking += 1
+        try:
+            with self._computing:
+                yield
+        finally:
+            with self._changed:
+                self._asking -= 1
+                self._changed.notify_all()
+
+    def give_way(self) -> None:
+        """For work in the background, between its steps."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._asking, PATIENCE)
+
+
+class Job:
+    """Work that reports how far it is and can be stopped between steps; a worker does it."""
+
+    def __init__(self, work: Callable[[Callable[[float], object], Callable[[], bool]], object], turns: Turns) -> None:
+        self._work, self._turns = work, turns
+        self._share = 0.0
+        self.asked, self.stopped = False, False
+        self.error: BaseException | None = None
+        self.finished = threading.Event()
+
+    @property
+    def done(self) -> bool:
+        """Whether all of it is done."""
+        return self.finished.is_set() and self.error is None
+
+    @property
+    def progress(self) -> float | None:
+        """The share that is done; None if nobody has asked for it, or it will not be done."""
+        if self.done:
+            return 1.0
+        return None if self.stopped or self.error is not None or not self.asked else self._share
+
+    def run(self) -> None:
+        """Do it, in this thread."""
+        try:
+            self._work(self._report, self._pause)
+        except BaseException as error:
+            self.error = error
+        self.finished.set()
+
+    def _report(self, share: float) -> None:
+        self._share = share
+
+    def _pause(self) -> bool:
+        self._turns.give_way()
+        return self.stopped
+
+
+class Worker:
+    """One thread that does jobs, the one asked for last first; it begins with the first job."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: dict[Job, None] = {}
+        self._thread: threading.Thread | None = None
+
+    def ask(self, job: Job) -> None:
+        """Put a job in front, unless it was stopped, is being done or has been."""
+        with self._changed:
+            if job.stopped or (job.asked and job not in self._waiting):
+                return
+            job.asked = True
+            self._waiting.pop(job, None)
+            self._waiting[job] = None
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="sightline-atlas", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def stop(self, job: Job) -> None:
+        """Stop a job at its next step, or before it begins."""
+        with self._changed:
+            job.stopped = True
+            waiting = self._waiting.pop(job, self) is None
+            if waiting or not job.asked:
+                job.error = Cancelled("the work was stopped before it began")
+                job.finished.set()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                job, _ = self._waiting.popitem()
+            job.run()
+            del job  # what it holds is let go of while the thread waits

@@ -1,0 +1,260 @@
+"""What the explorer says about traces, one method for each address.
+
+In: requests that the guard has let through. Out: JSON, tiles and floats. An answer that follows from the trace alone
+may be kept for ever, for a trace is named by its content.
+Does not know: how anything is computed, who may ask. Memory: an answer at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy
+from numpy.typing import NDArray
+
+from sightline.atlas import ZoomPlan
+from sightline.atlas.codec import CUT, EXACT, PARTIAL, Header, pack_floats
+from sightline.explore import inspection
+from sightline.explore.exchange import BYTES, NOTHING_HERE, answered, as_json, asked_number, asked_word, path_number
+from sightline.explore.guard import Refused
+from sightline.explore.library import Axis, Entry, Library
+from sightline.explore.live import Stage
+from sightline.explore.work import Work
+from sightline.matrix import AttentionMatrix
+from sightline.version import __version__
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+ASSETS = {
+    "index.html": "text/html; charset=utf-8",
+    "explorer.js": "text/javascript; charset=utf-8",
+    "explorer.css": "text/css; charset=utf-8",
+}
+"""The files of the page, and what they are."""
+
+MOST_TOKENS, LONGEST_TOKEN = 4096, 200
+MOST_CELLS = 65_536
+LONGEST_SEARCH = 200
+LONG = 16_384  # queries from which on columns and scores take seconds
+SIDES = {"entropy": 0, "received": 1}  # which side of the picture a border stands at
+IDENTITY = re.compile(r"[0-9a-f]{16,64}")
+
+Answer = TypeVar("Answer")
+
+
+class Place(NamedTuple):
+    """A head of a trace, as an address names it."""
+
+    entry: Entry
+    layer: int
+    head: int
+
+    @property
+    def queries(self) -> int:
+        """How many rows it has."""
+        return self.entry.layer(self.layer).shape[2]
+
+    @property
+    def keys(self) -> int:
+        """How many columns it has."""
+        return self.entry.layer(self.layer).shape[3]
+
+
+class Answers:
+    """One method for each address."""
+
+    def __init__(self, library: Library, stage: Stage | None, work: Work, assets: Mapping[str, bytes]) -> None:
+        self._library, self._stage, self._work, self._assets = library, stage, work, assets
+
+    async def page(self, request: Request) -> Response:
+        """The page and its files; asked about anew each time, for the next version has the same names."""
+        name = request.url.path.removeprefix("/") or "index.html"
+        return answered(request, self._assets[name], ASSETS[name], cache="no-cache")
+
+    async def session(self, request: Request) -> Response:
+        """What there is to see, and whether sentences can be typed."""
+        stage, traces = self._stage, self._library.summaries()
+        first = self._library.entry(traces[0]["trace"]) if traces else None
+        about = {
+            "version": __version__,
+            "model": stage.name if stage is not None else first.trace.model if first is not None else "",
+            "live": stage is not None,
+            "limit": 0 if stage is None else stage.limit,
+            "presets": [] if stage is None else stage.presets,
+            "traces": traces,
+            "untrained": stage is not None and stage.twins,
+            "generates": stage is not None and stage.generates,
+        }
+        return answered(request, as_json(about), cache="no-store")
+
+    async def meta(self, request: Request) -> Response:
+        """A trace and its layers."""
+        entry = self._entry(request)
+        return answered(request, as_json(await self._quick(request, entry.meta)))
+
+    async def tokens(self, request: Request) -> Response:
+        """Texts of tokens, each cut where it is longer than anybody reads."""
+        axis = await self._axis(request)
+        start = asked_number(request, "from", 0, len(axis.texts))
+        stop = min(asked_number(request, "to", start), len(axis.texts))
+        if stop - start > MOST_TOKENS:
+            raise Refused(400, f"At most {MOST_TOKENS:,} tokens are told at once, and {stop - start:,} were asked for.")
+        return answered(request, as_json([text[:LONGEST_TOKEN] for text in axis.texts[start:stop]]))
+
+    async def sections(self, request: Request) -> Response:
+        """Names along a text."""
+        axis = await self._axis(request)
+        return answered(request, as_json(await self._quick(request, lambda: axis.sections)))
+
+    async def find(self, request: Request) -> Response:
+        """The next place of a text."""
+        axis, text = await self._axis(request), request.query_params.get("text", "")
+        after = asked_number(request, "after", 0)
+        backward = asked_word(request, "backward", "0", "1") == "1"
+        if not text.strip() or len(text) > LONGEST_SEARCH:
+            raise Refused(400, f"Search for 1 to {LONGEST_SEARCH} characters.")
+        found = await self._quick(request, lambda: axis.find(text, after, backward=backward))
+        return answered(request, as_json(found))
+
+    async def tile(self, request: Request) -> Response:
+        """A part of the picture; nothing where the mask allows nothing, and to be asked again while it is a preview."""
+        place = self._place(request)
+        plan = ZoomPlan(place.queries, place.keys)
+        z = path_number(request, "z", plan.deepest + 1)
+        y, x = (path_number(request, name, count) for name, count in zip("yx", plan.tiles(z), strict=True))
+        channel = asked_word(request, "ch", "mean", "max")
+        tile = await self._quick(request, lambda: self._library.head(*place).atlas.tile(z, y, x, channel))
+        return _numbers(request, tile.body, partial=tile.state == "partial", empty=tile.state == "empty")
+
+    async def marginal(self, request: Request) -> Response:
+        """What keys receive, or how queries spread, along the border of the picture."""
+        place, kind = self._place(request), request.path_params["kind"]
+        if kind not in SIDES:
+            raise Refused(404, NOTHING_HERE)
+        plan = ZoomPlan(place.queries, place.keys)
+        z = path_number(request, "z", plan.deepest + 1)
+        block = path_number(request, "block", plan.tiles(z)[SIDES[kind]])
+        body = await self._quick(request, lambda: self._library.head(*place).atlas.marginal(kind, z, block))
+        return _numbers(request, body, partial=bool(Header.unpack(body).flags & PARTIAL))
+
+    async def status(self, request: Request) -> Response:
+        """How far the coarse picture of a head has come."""
+        progress = self._library.head(*self._place(request)).atlas.progress()
+        coarse = "absent" if progress is None else "ready" if progress >= 1 else "building"
+        return answered(request, as_json({"coarse": coarse, "progress": progress}), cache="no-store")
+
+    async def row(self, request: Request) -> Response:
+        """What a query gives."""
+        place = self._place(request)
+        query = path_number(request, "place", place.queries)
+        line = await self._of_head(request, place, lambda matrix: inspection.row(matrix, query))
+        return answered(request, _floats(line.values, level=line.level, y=query), BYTES)
+
+    async def column(self, request: Request) -> Response:
+        """What a key receives."""
+        place = self._place(request)
+        key = path_number(request, "place", place.keys)
+        line = await self._of_head(request, place, lambda matrix: inspection.column(matrix, key), slow=True)
+        return answered(request, _floats(line.values, level=line.level, y=key), BYTES)
+
+    async def cells(self, request: Request) -> Response:
+        """A block of exact weights."""
+        place = self._place(request)
+        queries, keys = (
+            range(asked_number(request, f"{letter}0", 0, size), asked_number(request, f"{letter}1", 0, size))
+            for letter, size in (("i", place.queries), ("j", place.keys))
+        )
+        if not 0 < len(queries) * len(keys) <= MOST_CELLS:
+            raise Refused(
+                400, f"1 to {MOST_CELLS:,} cells are told at once; {len(queries) * len(keys):,} were asked for."
+            )
+        block = await self._of_head(request, place, lambda matrix: inspection.cells(matrix, queries, keys))
+        return answered(request, _floats(block, y=queries.start, x=keys.start), BYTES)
+
+    async def query(self, request: Request) -> Response:
+        """A query in some numbers."""
+        place = self._place(request)
+        query = path_number(request, "place", place.queries)
+        report = await self._of_head(request, place, lambda matrix: inspection.query_report(matrix, query))
+        return answered(request, as_json(report))
+
+    async def key(self, request: Request) -> Response:
+        """A key in some numbers."""
+        place = self._place(request)
+        key = path_number(request, "place", place.keys)
+        report = await self._of_head(request, place, lambda matrix: inspection.key_report(matrix, key), slow=True)
+        return answered(request, as_json(report))
+
+    async def profile(self, request: Request) -> Response:
+        """How far a head looks."""
+        place = self._place(request)
+        if place.entry.layer(place.layer).cross:
+            raise Refused(404, "Queries and keys of this layer are of two texts, between which there is no distance.")
+        report = await self._of_head(request, place, inspection.distance_profile, slow=True)
+        return answered(request, as_json(report))
+
+    async def scores(self, request: Request) -> Response:
+        """What a head does, in words and numbers; of a long text, once it has been computed."""
+        place = self._place(request)
+
+        def score() -> tuple[list[dict[str, str]], dict[str, float]]:
+            return self._library.scores(*place)
+
+        if place.queries <= LONG:
+            labels, scores = await self._quick(request, score)
+        else:
+            waiting = self._work.aside((place.entry.identity, *place[1:]), score)
+            if not waiting.done():
+                return answered(request, as_json({"labels": [], "scores": {}, "pending": True}), cache="no-store")
+            labels, scores = waiting.result()
+        return answered(request, as_json({"labels": labels, "scores": scores, "pending": False}))
+
+    def _entry(self, request: Request) -> Entry:
+        identity = request.path_params["trace"]
+        if not IDENTITY.fullmatch(identity):
+            raise Refused(404, NOTHING_HERE)
+        entry = self._library.entry(identity)
+        if entry is None:
+            raise Refused(404, f"The trace {identity[:12]} is not open here; open its folder, or type its text again.")
+        return entry
+
+    def _place(self, request: Request) -> Place:
+        entry = self._entry(request)
+        layer = path_number(request, "layer", len(entry.trace))
+        return Place(entry, layer, path_number(request, "head", entry.layer(layer).shape[1]))
+
+    async def _axis(self, request: Request) -> Axis:
+        entry = self._entry(request)
+        layer = path_number(request, "layer", len(entry.trace))
+        side = asked_word(request, "side", "query", "key")
+        axis = await self._quick(request, lambda: entry.axis(layer, side))
+        if axis is None:
+            raise Refused(404, "The positions of this layer are no tokens, or their texts are not known.")
+        return axis
+
+    async def _quick(self, request: Request, work: Callable[[], Answer]) -> Answer:
+        return await self._work.done(self._work.quick, request.receive, work)
+
+    async def _of_head(
+        self, request: Request, place: Place, work: Callable[[AttentionMatrix], Answer], *, slow: bool = False
+    ) -> Answer:
+        """What a function finds in the matrix of a head."""
+        lane = self._work.slow if slow and place.queries > LONG else self._work.quick
+        return await self._work.done(lane, request.receive, lambda: work(self._library.head(*place).matrix))
+
+
+def _floats(values: NDArray, *, level: int = 0, y: int, x: int = 0) -> bytes:
+    """A body of floats; NaN among them is what the mask hides."""
+    flags = EXACT * (level == 0) | CUT * bool(numpy.isnan(values).any())
+    return pack_floats(values, z=level, y=y, x=x, flags=flags)
+
+
+def _numbers(request: Request, body: bytes, *, partial: bool, empty: bool = False) -> Response:
+    """A part of a picture: to be asked again while it is a preview, and no content where the mask allows nothing."""
+    if partial:
+        return answered(request, body, BYTES, cache="no-store", headers={"retry-after": "1"})
+    return answered(request, body, BYTES, status=204 if empty else 200)

@@ -1,0 +1,114 @@
+"""What the explorer does with typed texts: through the model, and written on.
+
+In: requests with a text. Out: the summary of a new trace; or events as they happen, a line of JSON each. A client that
+goes away is no longer worked for. Does not know: models. Memory: an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from sightline.errors import SightlineError
+from sightline.explore.exchange import answered, as_json, typed_object, wanted
+from sightline.explore.guard import Refused
+from sightline.explore.library import Library
+from sightline.explore.live import MOST_NEW, Stage
+from sightline.explore.work import Work
+from sightline.extras import import_extra
+from sightline.record import Trace
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+LONGEST_NAME = 80
+
+
+class Typing:
+    """One method for each address."""
+
+    def __init__(self, library: Library, stage: Stage | None, work: Work) -> None:
+        self._library, self._stage, self._work = library, stage, work
+
+    async def run(self, request: Request) -> Response:
+        """A typed text through the model."""
+        stage, wish = self._on_stage(), await typed_object(request)
+        text, twin = wanted(wish, "text", str), wanted(wish, "twin", bool, False)
+        gone = threading.Event()
+
+        def read() -> dict[str, Any]:
+            trace = stage.run(text, twin, cancelled=lambda: gone.is_set() or self._library.closing.is_set())
+            return self._added(trace, f"untrained: {text}" if twin else text)
+
+        try:
+            summary = await self._work.done(self._work.stage, request.receive, read)
+            return answered(request, as_json(summary), cache="no-store")
+        finally:
+            gone.set()
+
+    async def generate(self, request: Request) -> Response:
+        """A typed text written on, a line of JSON for each event."""
+        stage, wish = self._on_stage(), await typed_object(request)
+        count, seed, layer, head = (
+            wanted(wish, name, int, default)
+            for name, default in (("count", 32), ("seed", 0), ("layer", 0), ("head", 0))
+        )
+        temperature = float(wanted(wish, "temperature", (int, float), 0.0))
+        if not 1 <= count <= MOST_NEW or not 0 <= seed < 2**63 or not 0 <= temperature <= 100:
+            raise Refused(400, f"count is 1 to {MOST_NEW}, temperature 0 to 100, and seed a whole number from 0 on.")
+        gone = threading.Event()
+        events = stage.continued(
+            wanted(wish, "text", str),
+            count,
+            temperature,
+            seed,
+            layer,
+            head,
+            cancelled=lambda: gone.is_set() or self._library.closing.is_set(),
+        )
+        try:
+            first = await self._work.done(self._work.stage, request.receive, lambda: next(events))
+        except BaseException:
+            gone.set()
+            raise
+        streaming = import_extra("starlette.responses").StreamingResponse
+        return streaming(
+            self._lines(first, events, gone),
+            media_type="application/x-ndjson",
+            headers={"cache-control": "no-store"},
+        )
+
+    async def _lines(
+        self, event: dict[str, Any] | None, events: Iterator[dict[str, Any]], gone: threading.Event
+    ) -> AsyncIterator[bytes]:
+        """Events as lines; the trace at their end goes to the library, and its name to the client."""
+
+        def following() -> dict[str, Any] | None:
+            found = next(events, None)
+            if found is not None and "trace" in found:
+                found["trace"] = self._added(found["trace"], found["text"])["trace"]
+            return found
+
+        try:
+            while event is not None:
+                yield as_json(event) + b"\n"
+                event = await asyncio.wrap_future(self._work.stage.submit(following))
+        except SightlineError as error:
+            yield as_json({"error": " ".join(str(error).split())}) + b"\n"
+        finally:
+            gone.set()
+
+    def _on_stage(self) -> Stage:
+        if self._stage is None:
+            raise Refused(409, "No model is open here, so that no text can be read; start with: sightline look MODEL")
+        return self._stage
+
+    def _added(self, trace: Trace, text: str) -> dict[str, Any]:
+        name = " ".join(text.split())
+        name = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+        entry = self._library.entry(self._library.add(trace, name=name, live=True))
+        assert entry is not None, "the newest trace is never forgotten"
+        return entry.summary()

@@ -1,0 +1,132 @@
+"""Work in the background is done one piece at a time, newest first, can be stopped, and gives way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from sightline.atlas import building
+from sightline.atlas.building import Job, Turns, Worker
+from sightline.errors import Cancelled
+
+
+class Gate:
+    """Work that stands still until it is let through."""
+
+    def __init__(self) -> None:
+        self.begun, self.open = threading.Event(), threading.Event()
+
+    def __call__(self, progress: Callable[[float], object], cancelled: Callable[[], bool]) -> None:
+        progress(0.5)
+        self.begun.set()
+        assert self.open.wait(10)
+        if cancelled():
+            raise Cancelled("stopped")
+
+
+def test_the_job_asked_for_last_is_done_first() -> None:
+    worker, turns, gate, done = Worker(), Turns(), Gate(), []
+    first = Job(gate, turns)
+    jobs = [Job(lambda *_, name=name: done.append(name), turns) for name in "abc"]
+    worker.ask(first)
+    assert gate.begun.wait(10)
+    for job in (*jobs, jobs[0], first):  # somebody asks for the first of them again
+        worker.ask(job)
+    gate.open.set()
+    assert all(job.finished.wait(10) for job in jobs)
+    assert done == ["a", "c", "b"]
+    worker.ask(jobs[1])
+    assert [job.progress for job in (first, *jobs)] == [1.0] * 4
+    assert done == ["a", "c", "b"]
+
+
+def test_two_jobs_are_never_done_at_once() -> None:
+    worker, turns, running, most = Worker(), Turns(), [], []
+
+    def work(*_: object) -> None:
+        running.append(None)
+        most.append(len(running))
+        threading.Event().wait(0.002)
+        running.pop()
+
+    jobs = [Job(work, turns) for _ in range(20)]
+    threads = [threading.Thread(target=worker.ask, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    assert all(job.finished.wait(10) for job in jobs)
+    assert most == [1] * 20
+
+
+def test_a_stopped_job_ends_at_its_next_step_and_a_waiting_one_does_not_begin() -> None:
+    worker, turns, gate, done = Worker(), Turns(), Gate(), []
+    running, waiting, never = Job(gate, turns), Job(lambda *_: done.append("waiting"), turns), Job(gate, turns)
+    assert running.progress is None
+    worker.ask(running)
+    assert gate.begun.wait(10)
+    worker.ask(waiting)
+    assert (running.progress, waiting.progress) == (0.5, 0.0)
+    for job in (waiting, never, running):
+        worker.stop(job)
+    assert waiting.finished.is_set()
+    assert never.finished.is_set()
+    gate.open.set()
+    assert running.finished.wait(10)
+    worker.ask(waiting)
+    after = Job(lambda *_: done.append("after"), turns)
+    worker.ask(after)
+    assert after.finished.wait(10)
+    assert done == ["after"]
+    for job in (running, waiting, never):
+        assert isinstance(job.error, Cancelled)
+        assert (job.done, job.progress) == (False, None)
+
+
+def test_an_error_ends_a_job_and_not_the_worker() -> None:
+    worker, turns = Worker(), Turns()
+
+    def fail(*_: object) -> None:
+        raise MemoryError("too large")
+
+    wrong, right = Job(fail, turns), Job(lambda *_: None, turns)
+    for job in (wrong, right):
+        worker.ask(job)
+        assert job.finished.wait(10)
+    assert isinstance(wrong.error, MemoryError)
+    assert (wrong.progress, right.progress) == (None, 1.0)
+
+
+def test_the_background_stands_still_while_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "PATIENCE", 10.0)
+    turns, passed = Turns(), threading.Event()
+    background = threading.Thread(target=lambda: (turns.give_way(), passed.set()))
+    with turns.asking():
+        background.start()
+        assert not passed.wait(0.1)
+    assert passed.wait(5)
+
+
+def test_the_background_does_not_stand_still_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "PATIENCE", 0.01)
+    turns = Turns()
+    with turns.asking():
+        turns.give_way()
+
+
+def test_those_who_wait_compute_one_after_the_other() -> None:
+    turns, inside, most = Turns(), [], []
+
+    def ask() -> None:
+        with turns.asking():
+            inside.append(None)
+            most.append(len(inside))
+            threading.Event().wait(0.002)
+            inside.pop()
+
+    threads = [threading.Thread(target=ask) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert most == [1] * 10

@@ -1,0 +1,86 @@
+"""`sightline explore`, run as a user runs it."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from sightline.cli.main import main
+from sightline.record import Trace
+
+
+def started(*arguments: str | Path) -> tuple[subprocess.Popen[str], str]:
+    """A process that waits for Ctrl-C, and the address that it has printed."""
+    program = [sys.executable, "-m", "sightline.cli.main", *map(str, arguments)]
+    process = subprocess.Popen(
+        program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    address, last = process.stdout.readline(), process.stdout.readline()
+    assert last == "Ctrl-C ends it.\n"
+    return process, address
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    return process.returncode, output, errors
+
+
+def asked(address: str, path: str = "/api/1/session") -> tuple[int, str]:
+    """What a browser that was given the address is told."""
+    found = re.search(r"http://(127\.0\.0\.1:\d+)(/\?token=\S+)$", address.strip())
+    assert found is not None
+    connection = http.client.HTTPConnection(found[1], timeout=60)
+    connection.request("GET", found[2])
+    answer = connection.getresponse()
+    answer.read()
+    cookie = (answer.getheader("set-cookie") or "").partition(";")[0]
+    connection.request("GET", path, headers={"cookie": cookie})
+    answer = connection.getresponse()
+    told = answer.status, answer.read().decode()
+    connection.close()
+    return told
+
+
+def test_a_saved_trace_is_shown_until_ctrl_c(tmp_path: Path) -> None:
+    Trace.from_attentions([torch.eye(3)[None, None]], tokens=["so", "it", "is"]).save(tmp_path / "shown")
+    process, address = started("explore", tmp_path / "shown", "--no-browser")
+    status, told = asked(address)
+    assert status == 200
+    assert '"name":"shown","tokens":3,"layers":1,"heads":1' in told
+    assert asked(address, "/")[0] == 200
+    assert ended(process) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["explore", "nowhere"], "is not a folder"),
+        (["look", "nowhere", "a text", "--tokens", "0"], "at least 1"),
+        (["look", "nowhere", "--tokens", "3"], "--tokens is about a text"),
+        (["look", "nowhere", "missing.txt"], "looks like a file"),
+        (["look", "nowhere", " "], "the text is empty"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line(
+    arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1
+    assert reason in errors
+
+
+def test_a_port_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    Trace.from_attentions([torch.eye(3)[None, None]]).save(tmp_path / "shown")
+    assert main(["explore", str(tmp_path / "shown"), "--port", "70000", "--no-browser"]) == 2
+    assert "port 70000 cannot be used" in capsys.readouterr().err

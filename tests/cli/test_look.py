@@ -1,0 +1,40 @@
+"""`sightline look`, run as a user runs it, on SmolLM2."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from sightline.cli.main import main
+from sightline.record import Trace
+from tests.cli.test_explore import asked, ended, started
+
+SMOLLM2 = Path(__file__).resolve().parents[2] / ".cache" / "models" / "smollm2-135m"
+
+
+def test_a_model_that_has_read_a_text_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("The cat sat on the mat because it was tired.")
+    process, address = started("look", SMOLLM2, tmp_path / "text.txt", "--tokens", "5", "--no-browser")
+    status, told = asked(address)
+    assert status == 200
+    session = json.loads(told)
+    assert (session["model"], session["live"], session["generates"], session["untrained"]) == (
+        "smollm2-135m", True, True, True)  # fmt: skip
+    assert [(trace["tokens"], trace["layers"], trace["heads"]) for trace in session["traces"]] == [(5, 30, 270)]
+    assert ended(process) == (0, "", "")
+
+
+def test_without_a_text_there_are_sentences_to_type() -> None:
+    process, address = started("look", SMOLLM2, "--no-browser")
+    session = json.loads(asked(address)[1])
+    assert (session["traces"], session["live"]) == ([], True)
+    assert ended(process)[0] == 0
+
+
+def test_a_saved_trace_is_pointed_to_the_other_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Trace.from_attentions([torch.eye(3)[None, None]]).save(tmp_path)
+    assert main(["look", str(tmp_path)]) == 2
+    assert f"sightline explore {tmp_path}" in capsys.readouterr().err

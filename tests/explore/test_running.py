@@ -1,0 +1,258 @@
+"""The explorer starts, is found, and ends, in a process of its own as in this one."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+import torch
+
+import sightline
+from sightline.attention import Causal
+from sightline.errors import SettingError
+from sightline.explore import running
+from sightline.explore.library import Library
+from sightline.explore.running import Server
+from sightline.record import Trace
+from sightline.record.call import Call
+from sightline.record.layers.recorded import Layer
+from tests.explore.serving import PAGE, Handle, serving, small_model, small_trace
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = """
+import sys, torch
+from sightline.explore import running
+from sightline.explore.library import Library
+from sightline.record import Trace, open as open_trace
+library = Library()
+library.add(open_trace(sys.argv[1]), name="shown")
+running.shown(
+    library, None, open_browser=False, block=True, say=lambda sentence: print(sentence, flush=True),
+    assets={"index.html": b"", "explorer.js": b"", "explorer.css": b""},
+)
+print("ended")
+"""
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def long_trace(tokens: int = 40_000) -> Trace:
+    """A head whose normalisers alone take seconds."""
+    query, key = torch.randn(2, 1, 1, tokens, 32).unbind()
+    trace = Trace("long")
+    trace.layers = {"a": Layer("a", Call(query=query, key=key, value=None, mask=Causal(), scale=None), cross=False)}
+    return trace
+
+
+def ours() -> list[threading.Thread]:
+    """Threads of servers."""
+    return [one for one in threading.enumerate() if re.match(r"sightline-(server|quick|slow|stage|aside)", one.name)]
+
+
+class Process:
+    """An explorer that somebody has started in a terminal."""
+
+    def __init__(self, folder: Path) -> None:
+        environment = {**os.environ, "PYTHONWARNINGS": "error", "PYTHONPATH": str(ROOT)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(folder)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/\?token=([0-9a-f]{32})$", self._process.stdout.readline().strip())
+        assert found is not None
+        self.port, self.token = int(found[1]), found[2]
+        assert "Ctrl-C" in self._process.stdout.readline()
+
+    def interrupted(self) -> tuple[int, str, str, float]:
+        """Exit code, output, errors, and the seconds that it took to end after Ctrl-C."""
+        before = time.monotonic()
+        self._process.send_signal(signal.SIGINT)
+        output, errors = self._process.communicate(timeout=20)
+        return self._process.returncode, output, errors, time.monotonic() - before
+
+
+@pytest.fixture
+def started(tmp_path: Path):
+    """`started(trace)`: a process that shows it."""
+    processes: list[Process] = []
+
+    def start(trace: Trace) -> Process:
+        trace.save(tmp_path / "trace")
+        processes.append(Process(tmp_path / "trace"))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process._process.kill()
+        process._process.communicate()
+
+
+def connected(port: int, stack: ExitStack) -> http.client.HTTPConnection:
+    return stack.enter_context(closing(http.client.HTTPConnection("127.0.0.1", port)))
+
+
+@pytest.mark.timed
+def test_ctrl_c_ends_it_cleanly(started: Callable[[Trace], Process]) -> None:
+    process = started(small_trace())
+    with ExitStack() as stack:
+        connection = connected(process.port, stack)
+        connection.request("GET", f"/?token={process.token}")
+        assert connection.getresponse().status == 303  # and the connection stays open
+        code, output, errors, seconds = process.interrupted()
+    assert (code, output, errors) == (0, "ended\n", "")
+    assert is_free(process.port)
+    assert seconds < 2
+
+
+@pytest.mark.timed
+def test_ctrl_c_ends_it_while_it_computes(started: Callable[[Trace], Process]) -> None:
+    process = started(long_trace())
+    with ExitStack() as stack:
+        connection = connected(process.port, stack)
+        connection.request("GET", f"/?token={process.token}")
+        answer = connection.getresponse()
+        answer.read()
+        headers = {"cookie": (answer.getheader("set-cookie") or "").partition(";")[0]}
+        connection.request("GET", "/api/1/session", headers=headers)
+        name = re.search(rb'"trace":"([0-9a-f]+)"', connection.getresponse().read())
+        assert name is not None
+        for what in ("col/3", "key/3", "profile", "scores", "0/0/0?ch=mean"):
+            connected(process.port, stack).request("GET", f"/api/1/{name[1].decode()}/0/0/{what}", headers=headers)
+        time.sleep(0.5)
+        code, output, errors, seconds = process.interrupted()
+    assert (code, output, errors) == (0, "ended\n", "")
+    assert seconds < 2
+
+
+def test_closing_frees_the_port_and_ends_the_threads() -> None:
+    before = set(ours())
+    with serving(small_trace()) as handle:
+        name, port = handle.server.library.summaries()[0]["trace"], handle.server.port
+        assert handle.get(f"/api/1/{name}/0/0/row/3").status == 200
+        assert not is_free(port)
+        assert set(ours()) > before
+    assert is_free(port)
+    assert set(ours()) == before
+    handle.server.close()  # again, which does nothing
+    assert "closed" in repr(handle.server)
+
+
+def test_a_server_that_was_never_started_can_be_closed() -> None:
+    server = Server(Library(), assets=PAGE)
+    server.close()
+    assert is_free(server.port)
+
+
+def test_what_still_waits_when_its_client_goes_is_never_begun() -> None:
+    with serving(small_trace()) as handle:
+        library, work = handle.server.library, handle.server._work
+        name, free = library.summaries()[0]["trace"], threading.Event()
+        held = [work.quick.submit(free.wait, 30) for _ in range(work.quick._max_workers)]
+        connection = http.client.HTTPConnection(handle.host)
+        connection.request("GET", f"/api/1/{name}/0/0/row/3", headers={"cookie": handle.cookie})
+        until(lambda: work.quick._work_queue.qsize() == 1)
+        connection.close()
+        until(lambda: not handle.server._uvicorn.server_state.tasks)
+        free.set()
+        assert all(one.result() for one in held)
+        assert handle.get(f"/api/1/{name}/1/1/row/3").status == 200
+        assert [key[1:] for key in library._heads] == [(1, 1)]
+
+
+def until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_slow_answer_keeps_no_tile_waiting() -> None:
+    with serving(long_trace()) as handle:
+        name = handle.server.library.summaries()[0]["trace"]
+        slow = [threading.Thread(target=handle.get, args=(f"/api/1/{name}/0/0/{what}",)) for what in ("col/3", "key/3")]
+        for thread in slow:
+            thread.start()
+        time.sleep(0.3)
+        assert handle.get(f"/api/1/{name}/0/0/row/5").status == 200
+        assert all(thread.is_alive() for thread in slow)
+        for thread in slow:
+            thread.join()
+
+
+def test_explore_returns_a_server_where_it_does_not_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(running.webbrowser, "open", opened.append)
+    said: list[str] = []
+    server = small_trace().explore(block=False, say=said.append)
+    assert said == [f"The explorer is at {server.url}"]
+    assert server.settings.token not in opened[0]
+    path = opened[0].removeprefix(server.base)
+    assert [Handle(server).get(path, cookie="").status for _ in range(2)] == [303, 403]
+    server.close()
+
+    small_trace().save(tmp_path / "folder")
+    server = sightline.explore(tmp_path / "folder", open_browser=False, block=False, say=said.append)
+    assert [summary["name"] for summary in server.library.summaries()] == ["folder"]
+    assert len(opened) == 1
+    server.close()
+
+
+def test_look_reads_the_text_and_takes_others() -> None:
+    model, tokenizer = small_model()
+    server = sightline.look(model, tokenizer, "the day", open_browser=False, block=False, say=lambda _: None)
+    handle = Handle(server)
+    assert handle.get("/api/1/session").json["traces"][0]["tokens"] == 7
+    assert handle.post("/api/1/run", {"text": "so young"}).status == 200
+    server.close()
+    server = sightline.look(model, tokenizer, open_browser=False, block=False, say=lambda _: None)
+    session = Handle(server).get("/api/1/session").json
+    assert (session["traces"], session["live"]) == ([], True)
+    server.close()
+
+
+def test_a_host_that_others_can_reach_is_warned_of_and_asks_for_the_token() -> None:
+    said: list[str] = []
+    server = small_trace().explore(host="0.0.0.0", open_browser=False, block=False, say=said.append)
+    assert "other machines" in said[0]
+    handle = Handle(server)
+    assert handle.get("/api/1/session", cookie="").status == 401
+    assert handle.get("/api/1/session", host=f"{socket.gethostname()}:{server.port}").status == 200
+    assert handle.get("/api/1/session", host=f"0.0.0.0:{server.port}").status == 403
+    server.close()
+
+
+def test_the_sixth_version_of_the_protocol_is_spoken_too() -> None:
+    with serving(small_trace(), host="::1") as handle:
+        assert handle.base.startswith("http://[::1]:")
+        assert handle.get("/api/1/session").status == 200
+
+
+@pytest.mark.parametrize(("host", "port"), [("nowhere.invalid", 0), ("127.0.0.1", 70_000), ("127.0.0.1", -1)])
+def test_a_place_that_cannot_be_used_is_refused(host: str, port: int) -> None:
+    with pytest.raises(SettingError, match="cannot be used"):
+        Server(Library(), host=host, port=port, assets=PAGE)
+
+
+def test_a_port_that_is_taken_is_refused() -> None:
+    with serving(small_trace()) as handle, pytest.raises(SettingError, match="cannot be used"):
+        Server(Library(), port=handle.server.port, assets=PAGE)

@@ -1,0 +1,91 @@
+// The zoom plan of a matrix: which levels there are, which bins a tile has, which tiles a view needs. Integers only.
+//
+// Level 0 is one tile; each level halves the stride; the deepest is exact. Bins are anchored at token 0.
+
+export const TILE = 256;
+
+export interface TileAddress {
+  z: number;
+  y: number;
+  x: number;
+}
+
+/** Half-open ranges of tokens. */
+export interface Range2 {
+  query: readonly [number, number];
+  key: readonly [number, number];
+}
+
+export class ZoomPlan {
+  readonly deepest: number;
+
+  constructor(
+    readonly queries: number,
+    readonly keys: number,
+  ) {
+    let deepest = 0;
+    while (TILE * 2 ** deepest < Math.max(queries, keys)) deepest++;
+    this.deepest = deepest;
+  }
+
+  stride(z: number): number {
+    if (!Number.isInteger(z) || z < 0 || z > this.deepest) throw new RangeError(`Level ${z} was asked of a plan with levels 0 to ${this.deepest}.`);
+    return 2 ** (this.deepest - z);
+  }
+
+  /** How many tiles down and across. */
+  tiles(z: number): [down: number, across: number] {
+    const span = TILE * this.stride(z);
+    return [Math.max(1, Math.ceil(this.queries / span)), Math.max(1, Math.ceil(this.keys / span))];
+  }
+
+  /** The borders of a tile's bins, along queries and along keys. */
+  edges(z: number, y: number, x: number): [rows: number[], columns: number[]] {
+    const [down, across] = this.tiles(z);
+    if (!(y >= 0 && y < down && x >= 0 && x < across)) throw new RangeError(`Tile ${z}/${y}/${x} was asked; level ${z} has ${down} x ${across}.`);
+    const stride = this.stride(z);
+    return [edgesOf(y, stride, this.queries), edgesOf(x, stride, this.keys)];
+  }
+
+  /** The finest level whose bins are at least one CSS pixel wide. */
+  levelFor(zoom: number): number {
+    let z = this.deepest;
+    // A hair of slack: a zoom meant as exactly one pixel a bin may come a rounding below it.
+    while (z > 0 && this.stride(z) * zoom < 1 - 1e-9) z--;
+    return z;
+  }
+
+  /** Every tile of a level that touches the ranges, top to bottom. */
+  covering(z: number, view: Range2): TileAddress[] {
+    const span = TILE * this.stride(z);
+    const [down, across] = this.tiles(z);
+    const result: TileAddress[] = [];
+    const lastY = Math.min(down, Math.ceil(view.query[1] / span));
+    const lastX = Math.min(across, Math.ceil(view.key[1] / span));
+    for (let y = Math.max(0, Math.floor(view.query[0] / span)); y < lastY; y++) {
+      for (let x = Math.max(0, Math.floor(view.key[0] / span)); x < lastX; x++) result.push({ z, y, x });
+    }
+    return result;
+  }
+
+  /** True when a causal mask forbids the whole tile: its first key lies after what its last query may see. */
+  aboveDiagonal(tile: TileAddress, offset: number): boolean {
+    const span = TILE * this.stride(tile.z);
+    const lastQuery = Math.min(this.queries, (tile.y + 1) * span) - 1;
+    return tile.x * span > lastQuery + offset;
+  }
+}
+
+function edgesOf(block: number, stride: number, length: number): number[] {
+  const first = block * TILE * stride;
+  const end = Math.min(length, first + TILE * stride);
+  const result: number[] = [];
+  for (let edge = first; edge < end; edge += stride) result.push(edge);
+  result.push(end);
+  return result;
+}
+
+export function ancestor(tile: TileAddress, levels: number): TileAddress {
+  const share = 2 ** levels;
+  return { z: tile.z - levels, y: Math.floor(tile.y / share), x: Math.floor(tile.x / share) };
+}

@@ -1,0 +1,78 @@
+// Colours of codes: four tables of 256 entries, and the lookup from a tile's byte to a pixel.
+//
+// In: a table's name and a range in bits. Out: 256 pixels, packed as a canvas stores them.
+// Code 0 (masked) is fully transparent: the hatch below shows. Code 1 (zero) is always the darkest entry.
+import { CODES, valueOf } from "../server/codec";
+import { cividis, magma, viridis, type Encoded } from "./colour_tables";
+import type { Colours } from "../state";
+
+/** 256 x (red, green, blue). */
+export type Table = Uint8Array;
+
+const A_STEP_OF_NOTHING = "m".charCodeAt(0);
+
+function decoded(encoded: Encoded): Table {
+  const table = new Uint8Array(768);
+  for (let channel = 0; channel < 3; channel++) {
+    let value = encoded.first[channel] ?? 0;
+    table[channel] = value;
+    for (let entry = 1; entry < 256; entry++) {
+      value += encoded.steps.charCodeAt(channel * 255 + entry - 1) - A_STEP_OF_NOTHING;
+      table[entry * 3 + channel] = value;
+    }
+  }
+  return table;
+}
+
+const made = new Map<Colours, Table>();
+
+export function tableOf(name: Colours): Table {
+  let table = made.get(name);
+  if (!table) {
+    table = name === "grey" ? Uint8Array.from({ length: 768 }, (_, index) => Math.floor(index / 3)) : decoded({ cividis, viridis, magma }[name]);
+    made.set(name, table);
+  }
+  return table;
+}
+
+export interface Scale {
+  colours: Colours;
+  /** Bits: the table runs from 2**low to 2**high. */
+  range: readonly [number, number];
+  /** Linear in the weight from 0 to 2**high instead of in its logarithm. */
+  linear: boolean;
+}
+
+export function sameScale(one: Scale | null, other: Scale): boolean {
+  return one?.colours === other.colours && one.linear === other.linear && one.range[0] === other.range[0] && one.range[1] === other.range[1];
+}
+
+/** Which of the 256 entries a weight gets. */
+export function entryOf(value: number, scale: Scale): number {
+  if (!(value > 0)) return 0;
+  const [low, high] = scale.range;
+  const share = scale.linear ? value / 2 ** high : (Math.log2(value) - low) / (high - low);
+  return Math.min(255, Math.max(0, Math.floor(share * 255 + 0.5)));
+}
+
+export function cssOf(table: Table, entry: number): string {
+  return `rgb(${table[entry * 3] ?? 0} ${table[entry * 3 + 1] ?? 0} ${table[entry * 3 + 2] ?? 0})`;
+}
+
+/** True where black ink reads better than white on this entry. */
+export function isBright(table: Table, entry: number): boolean {
+  const [red, green, blue] = [table[entry * 3] ?? 0, table[entry * 3 + 1] ?? 0, table[entry * 3 + 2] ?? 0];
+  return 0.299 * red + 0.587 * green + 0.114 * blue > 128;
+}
+
+/** The pixel of every code, in the byte order of this machine, ready for a Uint32Array over ImageData. */
+export function lookup(scale: Scale): Uint32Array {
+  const table = tableOf(scale.colours);
+  const pixels = new Uint8Array(CODES * 4);
+  for (let code = 1; code < CODES; code++) {
+    const entry = entryOf(valueOf(code), scale);
+    pixels.set(table.subarray(entry * 3, entry * 3 + 3), code * 4);
+    pixels[code * 4 + 3] = 255;
+  }
+  return new Uint32Array(pixels.buffer);
+}

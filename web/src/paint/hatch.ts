@@ -1,0 +1,38 @@
+// The hatch that means "masked": light diagonal lines on a light ground, anchored to the screen so that it does not swim while panning.
+// Zero is the darkest colour of the table; nothing the model computed is ever hatched.
+import type { Box, Context, Surface, Theme } from "./surface";
+
+const STEP = 8;
+const patterns = new WeakMap<Context, { name: string; pattern: CanvasPattern }>();
+
+function patternFor(surface: Surface, theme: Theme): CanvasPattern | string {
+  const { context, scale } = surface;
+  const name = `${theme.hatch} ${theme.hatchGround} ${scale}`;
+  const before = patterns.get(context);
+  if (before?.name === name) return before.pattern;
+  const side = Math.max(4, Math.round(STEP * scale));
+  const cell = new OffscreenCanvas(side, side);
+  const pen = cell.getContext("2d");
+  if (!pen) return theme.hatchGround;
+  pen.fillStyle = theme.hatchGround;
+  pen.fillRect(0, 0, side, side);
+  pen.strokeStyle = theme.hatch;
+  pen.lineWidth = Math.max(1, scale);
+  pen.beginPath();
+  // The corner pieces make the line whole where cells meet.
+  for (const shift of [-side, 0, side]) {
+    pen.moveTo(shift - 1, side + 1);
+    pen.lineTo(shift + side + 1, -1);
+  }
+  pen.stroke();
+  const pattern = context.createPattern(cell, "repeat");
+  if (!pattern) return theme.hatchGround;
+  pattern.setTransform({ a: 1 / scale, d: 1 / scale });
+  patterns.set(context, { name, pattern });
+  return pattern;
+}
+
+export function paintHatch(surface: Surface, box: Box, theme: Theme): void {
+  surface.context.fillStyle = patternFor(surface, theme);
+  surface.context.fillRect(box.left, box.top, box.width, box.height);
+}

@@ -1,0 +1,111 @@
+// The heatmap: pieces of tiles, each from a whole device pixel to the next piece's first. Nothing is ever smoothed.
+import type { Piece } from "../map/cover";
+import { TILE } from "../map/plan";
+import type { Spike } from "../map/spikes";
+import type { HeldTile } from "../map/tiles";
+import { pixelOf, type Viewport } from "../map/viewport";
+import { paintHatch } from "./hatch";
+import { fonts, type Box, type Surface, type Theme } from "./surface";
+
+export interface MapPicture {
+  view: Viewport;
+  pieces: readonly Piece[];
+  /** The coloured picture of a tile. */
+  picture(tile: HeldTile): CanvasImageSource;
+}
+
+/** The matrix inside the plot, cut to the plot. */
+export function matrixBox(plot: Box, view: Viewport, scale: number): Box {
+  const left = Math.max(0, pixelOf(0, view.key, view.zoom, scale));
+  const top = Math.max(0, pixelOf(0, view.query, view.zoom, scale));
+  const right = Math.min(plot.width, pixelOf(view.keys, view.key, view.zoom, scale));
+  const bottom = Math.min(plot.height, pixelOf(view.queries, view.query, view.zoom, scale));
+  return { left: plot.left + left, top: plot.top + top, width: Math.max(0, right - left), height: Math.max(0, bottom - top) };
+}
+
+function boxOf(piece: Piece, plot: Box, view: Viewport, scale: number): Box {
+  const left = pixelOf(piece.key, view.key, view.zoom, scale);
+  const top = pixelOf(piece.query, view.query, view.zoom, scale);
+  return {
+    left: plot.left + left,
+    top: plot.top + top,
+    width: pixelOf(piece.keyEnd, view.key, view.zoom, scale) - left,
+    height: pixelOf(piece.queryEnd, view.query, view.zoom, scale) - top,
+  };
+}
+
+export function paintMap(surface: Surface, plot: Box, theme: Theme, map: MapPicture): void {
+  const { context, scale } = surface;
+  const matrix = matrixBox(plot, map.view, scale);
+  context.fillStyle = theme.paper;
+  context.fillRect(plot.left, plot.top, plot.width, plot.height);
+  context.save();
+  context.beginPath();
+  context.rect(matrix.left, matrix.top, matrix.width, matrix.height);
+  context.clip();
+  context.imageSmoothingEnabled = false;
+  for (const piece of map.pieces) paintPiece(surface, boxOf(piece, plot, map.view, scale), matrix, theme, map, piece);
+  context.restore();
+}
+
+function paintPiece(surface: Surface, box: Box, matrix: Box, theme: Theme, map: MapPicture, piece: Piece): void {
+  const { context } = surface;
+  const { tile, stride, address } = piece;
+  if (!tile) {
+    if (piece.state === "masked") paintHatch(surface, box, theme);
+    else paintWords(surface, box, matrix, theme, piece.state === "failed" ? "could not be loaded" : "loading");
+    return;
+  }
+  if (tile.holes) paintHatch(surface, box, theme);
+  const left = piece.key / stride - address.x * TILE;
+  const top = piece.query / stride - address.y * TILE;
+  const width = (piece.keyEnd - piece.key) / stride;
+  const height = (piece.queryEnd - piece.query) / stride;
+  if (width <= 0 || height <= 0) return;
+  context.drawImage(map.picture(tile), left, top, width, height, box.left, box.top, box.width, box.height);
+}
+
+function paintWords(surface: Surface, box: Box, matrix: Box, theme: Theme, words: string): void {
+  const { context } = surface;
+  context.fillStyle = theme.panel;
+  context.fillRect(box.left, box.top, box.width, box.height);
+  context.fillStyle = theme.muted;
+  context.font = `12px ${fonts.text}`;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  const middle = (start: number, length: number, from: number, size: number): number =>
+    (Math.max(start, from) + Math.min(start + length, from + size)) / 2;
+  context.fillText(words, middle(box.left, box.width, matrix.left, matrix.width), middle(box.top, box.height, matrix.top, matrix.height));
+}
+
+/** Dots on bins whose average hides a strong link; white in a dark ring, to be seen on every colour. */
+export function paintSpikes(surface: Surface, plot: Box, view: Viewport, tiles: readonly { piece: Piece; spikes: readonly Spike[] }[]): void {
+  const { context } = surface;
+  // However many there are, a frame has time for so many.
+  const most = Math.max(256, Math.floor(12_000 / Math.max(1, tiles.length)));
+  const path = new Path2D();
+  for (const { piece, spikes } of tiles) {
+    const { stride, address } = piece;
+    for (const spike of spikes.slice(0, most)) {
+      const x = ((address.x * TILE + spike.column + 0.5) * stride - view.key) * view.zoom;
+      const y = ((address.y * TILE + spike.row + 0.5) * stride - view.query) * view.zoom;
+      if (x < 0 || y < 0 || x > plot.width || y > plot.height) continue;
+      path.rect(plot.left + x - 1.5, plot.top + y - 1.5, 3, 3);
+    }
+  }
+  context.strokeStyle = "#000000";
+  context.lineWidth = 2;
+  context.stroke(path);
+  context.fillStyle = "#ffffff";
+  context.fill(path);
+}
+
+/** A column hidden on request: hatched like the mask and named, never drawn as zero. */
+export function paintHiddenSink(surface: Surface, plot: Box, theme: Theme, view: Viewport, keys: number): void {
+  const { scale } = surface;
+  const matrix = matrixBox(plot, view, scale);
+  const right = Math.max(pixelOf(keys, view.key, view.zoom, scale), view.key < keys ? 3 : 0);
+  const width = Math.min(matrix.width, right - (matrix.left - plot.left));
+  if (width <= 0) return;
+  paintHatch(surface, { left: matrix.left, top: matrix.top, width, height: matrix.height }, theme);
+}

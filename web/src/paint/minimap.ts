@@ -1,0 +1,60 @@
+// The whole matrix small, with a frame around what the map shows.
+import { fitZoom, type Viewport } from "../map/viewport";
+import { paintHatch } from "./hatch";
+import { fonts, type Box, type Surface, type Theme } from "./surface";
+
+/** The map is zoomed this much past fitting before a minimap helps. */
+export const MINIMAP_FROM = 4;
+
+export function minimapShown(view: Viewport): boolean {
+  return view.zoom > MINIMAP_FROM * fitZoom(view.queries, view.keys, view);
+}
+
+/** Where in the minimap a token lies, and back: pixels a token. */
+export function minimapZoom(box: Box, view: Viewport): number {
+  return Math.min(box.width / view.keys, box.height / view.queries);
+}
+
+export interface Whole {
+  picture: CanvasImageSource;
+  /** Tokens that the picture's bins cover; past the end in the last bin. */
+  queries: number;
+  keys: number;
+}
+
+export function paintMinimap(surface: Surface, box: Box, theme: Theme, view: Viewport, whole: Whole | null): void {
+  const { context } = surface;
+  const zoom = minimapZoom(box, view);
+  const [width, height] = [view.keys * zoom, view.queries * zoom];
+  context.fillStyle = theme.paper;
+  context.fillRect(box.left - 3, box.top - 3, width + 6, height + 6);
+  context.strokeStyle = theme.line;
+  context.lineWidth = 1;
+  context.strokeRect(box.left - 2.5, box.top - 2.5, width + 5, height + 5);
+  context.save();
+  context.beginPath();
+  context.rect(box.left, box.top, width, height);
+  context.clip();
+  paintHatch(surface, { left: box.left, top: box.top, width, height }, theme);
+  context.imageSmoothingEnabled = false;
+  if (whole) context.drawImage(whole.picture, box.left, box.top, whole.keys * zoom, whole.queries * zoom);
+  context.restore();
+  const frame = {
+    left: box.left + view.key * zoom,
+    top: box.top + view.query * zoom,
+    width: Math.max(4, Math.min(width, (view.width / view.zoom) * zoom)),
+    height: Math.max(4, Math.min(height, (view.height / view.zoom) * zoom)),
+  };
+  for (const [colour, thickness] of [["#000000", 4], ["#ffffff", 2]] as const) {
+    context.strokeStyle = colour;
+    context.lineWidth = thickness;
+    context.strokeRect(frame.left, frame.top, frame.width, frame.height);
+  }
+  if (!whole) {
+    context.fillStyle = theme.muted;
+    context.font = `10px ${fonts.text}`;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    context.fillText("loading", box.left + width / 2, box.top + height / 2);
+  }
+}

@@ -1,0 +1,88 @@
+// What every painter draws on. A painter gets all it needs as arguments: the screen and an export look the same.
+
+export type Context = CanvasRenderingContext2D | OffscreenCanvasRenderingContext2D;
+
+export interface Surface {
+  context: Context;
+  /** CSS pixels; the context is already scaled. */
+  width: number;
+  height: number;
+  /** Device pixels per CSS pixel. */
+  scale: number;
+}
+
+export interface Box {
+  left: number;
+  top: number;
+  width: number;
+  height: number;
+}
+
+export interface Theme {
+  paper: string;
+  ink: string;
+  muted: string;
+  line: string;
+  panel: string;
+  accent: string;
+  query: string;
+  key: string;
+  hatch: string;
+  hatchGround: string;
+  strip: string;
+}
+
+// Query and key are the blue and the orange of Okabe and Ito, darker or lighter as the ground asks.
+export const light: Theme = {
+  paper: "#ffffff",
+  ink: "#1b1f24",
+  muted: "#5c6570",
+  line: "#d5dae0",
+  panel: "#f4f6f8",
+  accent: "#0072b2",
+  query: "#0072b2",
+  key: "#d55e00",
+  hatch: "#d3d8de",
+  hatchGround: "#f4f6f8",
+  strip: "#8d98a5",
+};
+
+export const dark: Theme = {
+  paper: "#14171a",
+  ink: "#e6e9ec",
+  muted: "#98a2ad",
+  line: "#343a41",
+  panel: "#1d2125",
+  accent: "#56b4e9",
+  query: "#56b4e9",
+  key: "#e69f00",
+  hatch: "#3d444c",
+  hatchGround: "#23282d",
+  strip: "#6b7682",
+};
+
+export const fonts = {
+  text: 'system-ui, -apple-system, "Segoe UI", sans-serif',
+  mono: 'ui-monospace, "SF Mono", "Cascadia Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace',
+};
+
+/** The nearest whole device pixel, in CSS pixels. */
+export function snap(value: number, scale: number): number {
+  return Math.round(value * scale) / scale;
+}
+
+/** A line one device pixel thick lies on pixel centres, or it smears over two. */
+export function hairline(value: number, scale: number): number {
+  return (Math.floor(value * scale) + 0.5) / scale;
+}
+
+/** Paints inside a box only. */
+export function within(surface: Surface, box: Box, paint: () => void): void {
+  const { context } = surface;
+  context.save();
+  context.beginPath();
+  context.rect(box.left, box.top, box.width, box.height);
+  context.clip();
+  paint();
+  context.restore();
+}

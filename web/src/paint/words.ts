@@ -1,0 +1,46 @@
+// Text on canvas: measured once, cut to a width, kept from turning its neighbours around.
+//
+// The font is told, never read back from the context: reading it costs more than drawing the text.
+import { isolated } from "./token_text";
+import type { Context } from "./surface";
+
+const MOST = 8000;
+const widths = new Map<string, number>();
+const cuts = new Map<string, string>();
+
+export function widthOf(context: Context, font: string, text: string): number {
+  const name = `${font}\n${text}`;
+  let width = widths.get(name);
+  if (width === undefined) {
+    if (widths.size >= MOST) widths.clear();
+    context.font = font;
+    width = context.measureText(text).width;
+    widths.set(name, width);
+  }
+  return width;
+}
+
+/** The text, cut with an ellipsis to a width. The answer is ready for fillText. */
+export function fitted(context: Context, font: string, text: string, width: number): string {
+  const name = `${font}\n${Math.floor(width)}\n${text}`;
+  let result = cuts.get(name);
+  if (result === undefined) {
+    if (cuts.size >= MOST) cuts.clear();
+    context.font = font;
+    result = isolated(cut(context, text, Math.floor(width)));
+    cuts.set(name, result);
+  }
+  return result;
+}
+
+function cut(context: Context, text: string, width: number): string {
+  if (context.measureText(text).width <= width) return text;
+  const characters = Array.from(text);
+  let [low, high] = [0, characters.length];
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (context.measureText(`${characters.slice(0, middle).join("")}…`).width <= width) low = middle;
+    else high = middle - 1;
+  }
+  return `${characters.slice(0, low).join("").trimEnd()}…`;
+}

@@ -1,0 +1,76 @@
+/**
+ * Making elements without ever parsing markup.
+ *
+ * Text reaches the page as text nodes and nothing else, so a token that looks like markup stays a token.
+ */
+
+import { visible } from "../paint/token_text";
+
+export type Child = Node | string | null | undefined | false;
+export type Attributes = Readonly<Record<string, string | number | boolean | null | undefined>>;
+
+export function element<Tag extends keyof HTMLElementTagNameMap>(
+  tag: Tag,
+  attributes: Attributes = {},
+  ...children: readonly Child[]
+): HTMLElementTagNameMap[Tag] {
+  const made = document.createElement(tag);
+  setAttributes(made, attributes);
+  append(made, children);
+  return made;
+}
+
+export function setAttributes(target: Element, attributes: Attributes): void {
+  for (const [name, value] of Object.entries(attributes)) {
+    // Handlers and inline styles are code in disguise, and the page's policy would drop them silently.
+    if (/^on|^style$|^srcdoc$/i.test(name)) throw new Error(`the attribute ${name} is not allowed here`);
+    if (value === false || value === null || value === undefined) target.removeAttribute(name);
+    else target.setAttribute(name, value === true ? "" : String(value));
+  }
+}
+
+export function append(parent: Node, children: readonly Child[]): void {
+  for (const child of children) {
+    if (child === null || child === undefined || child === false) continue;
+    parent.appendChild(typeof child === "string" ? document.createTextNode(child) : child);
+  }
+}
+
+export function replaceChildren(parent: Element, ...children: readonly Child[]): void {
+  parent.textContent = "";
+  append(parent, children);
+}
+
+export function button(
+  label: string | Node,
+  act: (event: MouseEvent) => void,
+  attributes: Attributes = {},
+): HTMLButtonElement {
+  const made = element("button", { type: "button", ...attributes }, label);
+  made.addEventListener("click", act);
+  return made;
+}
+
+/** A token as people may read it, apart from the direction of the text around it. */
+export function token(text: string | undefined, position: number): HTMLElement {
+  if (text === undefined) return element("bdi", { class: "token token-unknown" }, `#${position}`);
+  return element("bdi", { class: "token" }, visible(text));
+}
+
+/** A label and its control in one line. */
+export function field(label: string, control: HTMLElement, attributes: Attributes = {}): HTMLLabelElement {
+  return element("label", { class: "field", ...attributes }, element("span", {}, label), control);
+}
+
+export function select<Value extends string>(
+  choices: readonly (readonly [Value, string])[],
+  chosen: (value: Value) => void,
+  attributes: Attributes = {},
+): HTMLSelectElement {
+  const made = element("select", attributes, ...choices.map(([value, label]) => element("option", { value }, label)));
+  made.addEventListener("change", () => {
+    const value = choices.find(([known]) => known === made.value);
+    if (value) chosen(value[0]);
+  });
+  return made;
+}

@@ -1,0 +1,90 @@
+/** What kind of head this is: its labels, its scores, and how far it looks. */
+
+import { Chart } from "./chart";
+import { element, replaceChildren } from "./dom";
+import { counted, measured, percent } from "./numbers";
+import type { Profile, Scores } from "../server/protocol";
+
+export class HeadPanel {
+  readonly element: HTMLElement;
+  private readonly heading = element("h3");
+  private readonly labels = element("div", { class: "labels" });
+  private readonly caption = element("p", { class: "caption soft" });
+  private readonly chart = new Chart(72);
+
+  constructor() {
+    this.element = element(
+      "section",
+      { class: "head-panel", "aria-label": "This head" },
+      this.heading,
+      this.labels,
+      element("h4", {}, "How far it looks"),
+      this.chart.element,
+      this.caption,
+    );
+  }
+
+  name(layer: number, head: number, layerName: string): void {
+    replaceChildren(this.heading, `Layer ${layer}, head ${head} `, element("bdi", { class: "soft" }, layerName));
+    replaceChildren(this.labels, element("p", { class: "soft" }, "reading…"));
+    this.caption.textContent = "";
+    this.chart.clear();
+  }
+
+  showScores({ labels, scores, pending }: Scores): void {
+    if (pending) {
+      replaceChildren(this.labels, element("p", { class: "soft" }, "Scoring this head…"));
+      return;
+    }
+    const found = labels.map(({ name, meaning }) =>
+      element("div", {}, element("dt", {}, name), element("dd", {}, meaning)),
+    );
+    const numbers = Object.entries(scores).map(([name, value]) =>
+      element("tr", {}, element("th", { scope: "row" }, name.replaceAll("_", " ")), element("td", {}, measured(value))),
+    );
+    replaceChildren(
+      this.labels,
+      labels.length === 0
+        ? element("p", { class: "soft" }, "No known pattern stands out.")
+        : element("dl", { class: "label-list" }, ...found),
+      numbers.length > 0 &&
+        element(
+          "details",
+          {},
+          element("summary", {}, "Scores"),
+          element("table", { class: "scores" }, element("tbody", {}, ...numbers)),
+        ),
+    );
+  }
+
+  scoresFailed(message: string): void {
+    replaceChildren(this.labels, element("p", { class: "soft" }, message));
+  }
+
+  showProfile(profile: Profile): void {
+    const names = profile.mass.map((_, bin) => distance(profile.edges[bin] ?? 0));
+    const largest = profile.mass.reduce((best, share, bin) => (share > (profile.mass[best] ?? 0) ? bin : best), 0);
+    this.chart.show({
+      values: profile.mass,
+      names,
+      colour: "accent",
+      label: `Share of attention by distance, largest ${percent(profile.mass[largest] ?? 0)} from ${names[largest] ?? "0"} tokens back`,
+    });
+    const ahead = (profile.ahead ?? []).reduce((sum, share) => sum + share, 0);
+    this.caption.textContent = [
+      "Mean share of a query's attention by tokens back;",
+      profile.rows_seen < profile.rows
+        ? `from ${counted(profile.rows_seen)} of ${counted(profile.rows)} queries.`
+        : `from all ${counted(profile.rows)} queries.`,
+      ahead > 0.0005 ? `Looking ahead: ${percent(ahead)}.` : "",
+    ].join(" ");
+  }
+
+  profileFailed(message: string): void {
+    this.caption.textContent = message;
+  }
+}
+
+function distance(edge: number): string {
+  return edge >= 1024 ? `${edge / 1024}k` : String(edge);
+}

@@ -1,0 +1,88 @@
+/** The help dialog: how to read the map, and the keyboard table with its switch. */
+
+import { button, element } from "./dom";
+import { KEYS, keyName, type KeyRow } from "../keys";
+
+export interface Help {
+  readonly element: HTMLDialogElement;
+  open(): void;
+}
+
+const READING: readonly (readonly [string, string])[] = [
+  [
+    "Rows and columns",
+    "A row is a query: the token that looks. A column is a key: the token looked at. Every row adds up to 1.",
+  ],
+  [
+    "Colours",
+    "Brighter is more attention, on a logarithmic scale unless you choose linear. The range never changes by itself.",
+  ],
+  [
+    "Far out",
+    "One pixel then stands for many pairs: its colour is their mean, and a dot marks a single strong link among them.",
+  ],
+  ["Hatched", "The mask forbids these pairs. That is not the same as a weight of zero, which is the darkest colour."],
+  ["Mouse", "Drag to move, turn the wheel to zoom, click a cell to pin it, click a label to pin its row or column."],
+];
+
+export function createHelp(enabled: boolean, changed: (enabled: boolean) => void): Help {
+  const box = element("input", { type: "checkbox", id: "keys-enabled" });
+  box.checked = enabled;
+  box.addEventListener("change", () => changed(box.checked));
+  const dialog = element(
+    "dialog",
+    { class: "help", "aria-labelledby": "help-title" },
+    element(
+      "div",
+      { class: "help-head" },
+      element("h2", { id: "help-title" }, "How to read and move"),
+      button("Close", () => dialog.close(), { class: "help-close" }),
+    ),
+    element(
+      "dl",
+      { class: "reading" },
+      ...READING.flatMap(([term, says]) => [element("dt", {}, term), element("dd", {}, says)]),
+    ),
+    element("h3", {}, "Keyboard"),
+    element("label", { class: "switch" }, box, " single keys do what this list says (? opens this list either way)"),
+    element("div", { class: "key-groups" }, ...groups().map(([name, rows]) => keyTable(name, rows))),
+  );
+  // A click on the backdrop lands on the dialog itself, never on its content.
+  dialog.addEventListener("click", (event) => {
+    if (event.target === dialog) dialog.close();
+  });
+  return { element: dialog, open: () => dialog.open || dialog.showModal() };
+}
+
+function groups(): [string, KeyRow[]][] {
+  const found = new Map<string, KeyRow[]>();
+  for (const row of KEYS) found.set(row.group, [...(found.get(row.group) ?? []), row]);
+  return [...found];
+}
+
+function keyTable(name: string, rows: readonly KeyRow[]): HTMLElement {
+  return element(
+    "table",
+    {},
+    element("caption", {}, name),
+    element(
+      "tbody",
+      {},
+      ...rows.map(({ keys, shift, says }) =>
+        element(
+          "tr",
+          {},
+          element(
+            "th",
+            { scope: "row" },
+            ...keys
+              // Shift and a letter is the capital letter: the arrow says it already.
+              .filter((key) => !(shift && key.length === 1))
+              .flatMap((key, index) => [index > 0 && " ", element("kbd", {}, keyName(key, shift ?? false))]),
+          ),
+          element("td", {}, says),
+        ),
+      ),
+    ),
+  );
+}

@@ -1,0 +1,130 @@
+/** The page when there is no map to show: why, and what to do. */
+
+import { button, element, replaceChildren } from "./dom";
+import { plural } from "./numbers";
+import type { Summary } from "../server/protocol";
+
+export const STOPPED = "The server has stopped; start it again with sightline explore.";
+
+export function showLoading(root: HTMLElement): void {
+  document.documentElement.dataset["state"] = "loading";
+  replaceChildren(
+    root,
+    element("main", { class: "message" }, element("h1", {}, "Sightline"), element("p", { role: "status" }, "Opening…")),
+  );
+}
+
+export function showProblem(root: HTMLElement, title: string, says: string, ...more: HTMLElement[]): void {
+  document.documentElement.dataset["state"] = "error";
+  replaceChildren(
+    root,
+    element(
+      "main",
+      { class: "message" },
+      element("h1", {}, "Sightline"),
+      element("h2", {}, title),
+      element("p", { role: "alert" }, says),
+      ...more,
+    ),
+  );
+}
+
+export function noTraces(): HTMLElement[] {
+  return [
+    element("p", {}, "Record one and open it:"),
+    element("pre", {}, element("code", {}, "sightline look MODEL TEXT\nsightline explore FOLDER")),
+  ];
+}
+
+/** The link names a trace this server does not have. */
+export function missingTrace(wanted: string, traces: readonly Summary[], open: (trace: string) => void): HTMLElement[] {
+  const ids = element("p", {}, "The link is of the trace ", element("code", {}, wanted), ".");
+  const how = element(
+    "p",
+    {},
+    "To see it, open the folder that holds that trace with ",
+    element("code", {}, "sightline explore FOLDER"),
+    " and use the link again there.",
+  );
+  if (traces.length === 0) return [ids, how];
+  return [
+    ids,
+    how,
+    element("p", {}, "This server has:"),
+    element(
+      "ul",
+      { class: "trace-list" },
+      ...traces.map((summary) =>
+        element(
+          "li",
+          {},
+          button(element("bdi", {}, summary.name), () => open(summary.trace)),
+          element(
+            "span",
+            { class: "soft" },
+            ` ${plural(summary.tokens, "token")}, ${plural(summary.layers, "layer")}, ${plural(summary.heads, "head")}`,
+          ),
+        ),
+      ),
+    ),
+  ];
+}
+
+export interface Banner {
+  readonly element: HTMLElement;
+  show(): void;
+  hide(): void;
+}
+
+/** Across the top while the server does not answer; the picture stays, so nothing seen is lost. */
+export function createBanner(retry: () => Promise<void>): Banner {
+  const says = element("span", {}, STOPPED);
+  const again = button("Try again", () => {
+    again.disabled = true;
+    says.textContent = "Trying…";
+    void retry()
+      .catch((error: unknown) => {
+        // It answers, and refuses: another run of the server with another key.
+        says.textContent =
+          error instanceof TypeError
+            ? STOPPED
+            : "A server answers, but not to this page: open the address it printed when it started.";
+      })
+      .finally(() => {
+        again.disabled = false;
+      });
+  });
+  const banner = element("div", { class: "banner", role: "alert", hidden: true }, says, again);
+  return {
+    element: banner,
+    show() {
+      if (banner.hidden) says.textContent = STOPPED;
+      banner.hidden = false;
+    },
+    hide() {
+      banner.hidden = true;
+    },
+  };
+}
+
+export interface Notice {
+  readonly element: HTMLElement;
+  show(text: string): void;
+}
+
+/** A word at the foot of the page that goes by itself: "link copied". */
+export function createNotice(): Notice {
+  const line = element("p", { class: "notice", role: "status", hidden: true });
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  return {
+    element: line,
+    show(text) {
+      line.textContent = text;
+      line.hidden = false;
+      clearTimeout(timer);
+      timer = setTimeout(() => {
+        line.hidden = true;
+      }, 4000);
+    },
+  };
+}

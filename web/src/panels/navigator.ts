@@ -1,0 +1,172 @@
+/**
+ * Layers and heads as one grid of buttons: rows are layers, columns are heads.
+ *
+ * Only one button is in the tab order; arrows move between them, as the grid pattern asks. Narrow pages show two
+ * selects instead, and the style sheet decides which.
+ */
+
+import { element, field, replaceChildren, select, token } from "./dom";
+import { counted, plural } from "./numbers";
+import type { Meta } from "../server/protocol";
+
+export interface Navigator {
+  readonly element: HTMLElement;
+  show(meta: Meta | null, layer: number, head: number, model: string): void;
+}
+
+export function createNavigator(chosen: (layer: number, head: number) => void): Navigator {
+  const title = element("h2", {}, "Heads");
+  const about = element("div", { class: "about" });
+  const frame = element("div", { class: "head-grid" });
+  const selects = element("div", { class: "head-selects" });
+  const root = element("nav", { class: "navigator", "aria-label": "Layers and heads" }, about, title, frame, selects);
+  let shown: Meta | null = null;
+  let buttons: HTMLButtonElement[][] = [];
+  let current: HTMLButtonElement | undefined;
+
+  const move = (event: KeyboardEvent): void => {
+    const at = place(event.target);
+    const step = STEPS[event.key];
+    if (!at || !step || !shown || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
+    const layer = Math.min(Math.max(at[0] + step[0], 0), buttons.length - 1);
+    const row = buttons[layer] ?? [];
+    const wanted = event.key === "Home" ? 0 : event.key === "End" ? row.length - 1 : at[1] + step[1];
+    const target = row[Math.min(Math.max(wanted, 0), row.length - 1)];
+    event.preventDefault();
+    if (target) rove(target, true);
+  };
+  const rove = (target: HTMLButtonElement, focus: boolean): void => {
+    for (const row of buttons) for (const cell of row) if (cell.tabIndex === 0) cell.tabIndex = -1;
+    target.tabIndex = 0;
+    if (focus) target.focus();
+  };
+  const mark = (cell: HTMLButtonElement | undefined): void => {
+    current?.removeAttribute("aria-current");
+    current?.parentElement?.setAttribute("aria-selected", "false");
+    current = cell;
+    if (!cell) return;
+    cell.setAttribute("aria-current", "true");
+    cell.parentElement?.setAttribute("aria-selected", "true");
+    rove(cell, false);
+    scrollInside(frame, cell);
+  };
+  frame.addEventListener("keydown", move);
+  frame.addEventListener("click", (event) => {
+    const at = place(event.target);
+    if (at) chosen(at[0], at[1]);
+  });
+
+  return {
+    element: root,
+    show(meta, layer, head, model) {
+      root.hidden = meta === null;
+      const cell = buttons[layer]?.[head];
+      if (!meta || (meta === shown && cell === current)) return;
+      if (meta !== shown) {
+        shown = meta;
+        buttons = build(frame, meta);
+        replaceChildren(about, ...described(meta, model));
+      }
+      replaceChildren(selects, ...narrow(meta, layer, head, chosen));
+      mark(buttons[layer]?.[head]);
+      title.textContent = `Layer ${layer}, head ${head}`;
+    },
+  };
+}
+
+const STEPS: Readonly<Record<string, readonly [number, number]>> = {
+  ArrowLeft: [0, -1],
+  ArrowRight: [0, 1],
+  ArrowUp: [-1, 0],
+  ArrowDown: [1, 0],
+  Home: [0, 0],
+  End: [0, 0],
+};
+
+function place(target: EventTarget | null): [number, number] | null {
+  if (!(target instanceof HTMLElement) || target.dataset["layer"] === undefined) return null;
+  return [Number(target.dataset["layer"]), Number(target.dataset["head"])];
+}
+
+function build(frame: HTMLElement, meta: Meta): HTMLButtonElement[][] {
+  const most = Math.max(0, ...meta.layers.map(({ heads }) => heads));
+  const columns = Array.from({ length: most }, (_, head) => element("th", { scope: "col" }, String(head)));
+  const rows = meta.layers.map((layer, index) =>
+    Array.from({ length: layer.heads }, (_, head) =>
+      element("button", {
+        type: "button",
+        tabindex: -1,
+        "data-layer": index,
+        "data-head": head,
+        "aria-label": `layer ${index}, head ${head}`,
+        title: `layer ${index} (${layer.name}), head ${head}`,
+      }),
+    ),
+  );
+  const body = rows.map((cells, index) =>
+    element(
+      "tr",
+      {},
+      element("th", { scope: "row" }, String(index)),
+      ...cells.map((cell) => element("td", { "aria-selected": "false" }, cell)),
+    ),
+  );
+  replaceChildren(
+    frame,
+    element(
+      "table",
+      { role: "grid", "aria-label": "Layers (rows) and heads (columns)" },
+      element(
+        "thead",
+        {},
+        element(
+          "tr",
+          {},
+          element("th", { class: "corner" }, element("span", { class: "visually-hidden" }, "layer")),
+          ...columns,
+        ),
+      ),
+      element("tbody", {}, ...body),
+    ),
+  );
+  return rows;
+}
+
+function described(meta: Meta, model: string): HTMLElement[] {
+  const first = meta.layers[0];
+  const heads = meta.layers.reduce((sum, { heads: count }) => sum + count, 0);
+  const size = !first
+    ? "no layers"
+    : first.queries === first.keys
+      ? plural(first.keys, "token")
+      : `${counted(first.queries)} queries × ${counted(first.keys)} keys`;
+  return [
+    element("p", { class: "model" }, token(model, 0)),
+    element("p", { class: "soft" }, size),
+    element("p", { class: "soft" }, `${plural(meta.layers.length, "layer")}, ${plural(heads, "head")}`),
+  ];
+}
+
+function narrow(meta: Meta, layer: number, head: number, chosen: (layer: number, head: number) => void): HTMLElement[] {
+  const layers = select(
+    meta.layers.map((_, index) => [String(index), String(index)] as const),
+    (value) => chosen(Number(value), Math.min(head, (meta.layers[Number(value)]?.heads ?? 1) - 1)),
+  );
+  const heads = select(
+    Array.from({ length: meta.layers[layer]?.heads ?? 0 }, (_, index) => [String(index), String(index)] as const),
+    (value) => chosen(layer, Number(value)),
+  );
+  layers.value = String(layer);
+  heads.value = String(head);
+  return [field("layer", layers), field("head", heads)];
+}
+
+/** scrollIntoView would move the whole page as well. */
+function scrollInside(frame: HTMLElement, cell: HTMLElement): void {
+  const [outer, inner] = [frame.getBoundingClientRect(), cell.getBoundingClientRect()];
+  const margin = 26; // the sticky headings cover this much
+  if (inner.top < outer.top + margin) frame.scrollTop -= outer.top + margin - inner.top;
+  else if (inner.bottom > outer.bottom) frame.scrollTop += inner.bottom - outer.bottom;
+  if (inner.left < outer.left + margin) frame.scrollLeft -= outer.left + margin - inner.left;
+  else if (inner.right > outer.right) frame.scrollLeft += inner.right - outer.right;
+}

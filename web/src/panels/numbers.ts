@@ -1,0 +1,60 @@
+/** Numbers as people read them. */
+
+/** A weight in a column: always three digits, so that the columns line up. */
+export function formatted(weight: number): string {
+  if (weight === 0) return "0";
+  if (!Number.isFinite(weight)) return "none";
+  return weight >= 0.001 ? weight.toPrecision(3) : small(weight);
+}
+
+/** A weight in a sentence: no more digits than it has. */
+export function plain(weight: number): string {
+  return weight >= 0.001 && Number.isFinite(weight) ? String(Number(weight.toPrecision(3))) : formatted(weight);
+}
+
+function small(weight: number): string {
+  const [digits, exponent] = weight.toExponential(1).split("e");
+  return `${digits}×10${[...(exponent ?? "")].map((sign) => RAISED[sign] ?? sign).join("")}`;
+}
+
+const RAISED: Readonly<Record<string, string>> = {
+  "-": "⁻",
+  "0": "⁰",
+  "1": "¹",
+  "2": "²",
+  "3": "³",
+  "4": "⁴",
+  "5": "⁵",
+  "6": "⁶",
+  "7": "⁷",
+  "8": "⁸",
+  "9": "⁹",
+};
+
+/** A share, in per cent. */
+export function percent(share: number): string {
+  const value = share * 100;
+  if (value > 0 && value < 0.1) return "<0.1%";
+  return `${value < 10 ? value.toFixed(1) : value.toFixed(0)}%`;
+}
+
+/** A count, in groups of three. */
+export function counted(count: number): string {
+  return Math.round(count).toLocaleString("en-US");
+}
+
+/** A number of tokens, keys or bits that need not be whole. */
+export function measured(value: number): string {
+  if (!Number.isFinite(value)) return "none";
+  return Math.abs(value) >= 100 ? counted(value) : String(Number(value.toPrecision(3)));
+}
+
+export function ordinal(position: number): string {
+  const tens = position % 100;
+  const ending = tens >= 11 && tens <= 13 ? "th" : (["th", "st", "nd", "rd"][position % 10] ?? "th");
+  return `${counted(position)}${ending}`;
+}
+
+export function plural(count: number, one: string, many = `${one}s`): string {
+  return `${counted(count)} ${count === 1 ? one : many}`;
+}

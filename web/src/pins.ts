@@ -1,0 +1,121 @@
+/** The pinned query and key: setting them, walking along them, following attention from token to token and back. */
+
+import type { Cell, MapView } from "./map/map_view";
+import type { QueryReport, Side } from "./server/protocol";
+import type { State, Store } from "./state";
+
+export type Pinned = Pick<State, "pinQuery" | "pinKey">;
+
+interface Shape {
+  readonly cross: boolean;
+  readonly offset: number;
+  readonly queries: number;
+  readonly keys: number;
+}
+
+const LONGEST_TRAIL = 200;
+
+export class Pins {
+  private trail: Pinned[] = [];
+
+  constructor(
+    private readonly store: Store,
+    private readonly map: MapView,
+    private readonly shape: () => Shape | undefined,
+    /** What is known of the pinned query; null until it was read. */
+    private readonly report: () => QueryReport | null,
+    private readonly notice: (text: string) => void,
+  ) {}
+
+  get canGoBack(): boolean {
+    return this.trail.length > 0;
+  }
+
+  pin(side: Side, position: number | null): void {
+    this.set(side === "query" ? { pinQuery: position } : { pinKey: position });
+  }
+
+  /** Go to a query far away: what it looks at is mostly near its own place, so that comes into view as well. */
+  jump(query: number): void {
+    this.set({ pinQuery: query, pinKey: null }, this.ownKey(query));
+  }
+
+  pinCell({ query, key }: Cell): void {
+    this.set({ pinQuery: query, pinKey: key });
+  }
+
+  /** A second click on the same thing lets go. The view stays: what was clicked is in it. */
+  toggle(wanted: Partial<Pinned>): void {
+    const now = this.store.get();
+    const same = (Object.keys(wanted) as (keyof Pinned)[]).every((pin) => now[pin] === wanted[pin]);
+    const none = Object.fromEntries(Object.keys(wanted).map((pin) => [pin, null]));
+    this.store.set(same ? none : wanted, "push");
+  }
+
+  unpin(): void {
+    this.store.set({ pinQuery: null, pinKey: null }, "push");
+  }
+
+  /** The next token along a side, or the middle of the view when none is pinned yet. */
+  step(side: Side, by: number): void {
+    const shape = this.shape();
+    if (!shape) return;
+    const now = this.store.get()[side === "query" ? "pinQuery" : "pinKey"];
+    const wanted = now === null ? this.middle()[side] : now + by;
+    const last = (side === "query" ? shape.queries : shape.keys) - 1;
+    this.pin(side, Math.min(last, Math.max(0, wanted)));
+  }
+
+  middle(): Cell {
+    const { query, key } = this.map.visible();
+    return { query: Math.floor((query[0] + query[1]) / 2), key: Math.floor((key[0] + key[1]) / 2) };
+  }
+
+  follow(): void {
+    const { pinQuery, pinKey, hideSink } = this.store.get();
+    const [shape, report] = [this.shape(), this.report()];
+    if (!shape || !report || pinQuery === null)
+      return this.notice("Pin a query first; then f follows its strongest key.");
+    const next = followed(report, shape, hideSink);
+    if (!next) return this.notice("This query looks at nothing but itself.");
+    this.trail = [...this.trail, { pinQuery, pinKey }].slice(-LONGEST_TRAIL);
+    this.set(next, this.ownKey(next.pinQuery));
+  }
+
+  back(): void {
+    const before = this.trail.pop();
+    if (before) this.set(before, this.ownKey(before.pinQuery));
+    else this.notice("Nothing was followed yet.");
+  }
+
+  forget(): void {
+    this.trail = [];
+  }
+
+  private ownKey(query: number | null): number | undefined {
+    const shape = this.shape();
+    return query === null || !shape || shape.cross ? undefined : query + shape.offset;
+  }
+
+  /** Pins come into view; a side without a pin stays where it is, unless it is told where to look. */
+  private set(pins: Partial<Pinned>, key?: number): void {
+    this.store.set(pins, "push");
+    const { pinQuery, pinKey } = this.store.get();
+    const middle = this.middle();
+    if (pinQuery !== null || pinKey !== null)
+      this.map.reveal({ query: pinQuery ?? middle.query, key: pinKey ?? key ?? middle.key });
+  }
+}
+
+/**
+ * Where the strongest key of a query leads: to that token as a query of its own. A token that looks mostly at itself
+ * leads to the next strongest, and a hidden sink is not gone to. Keys of another sequence are no queries: pin the key.
+ */
+export function followed(report: QueryReport, shape: Shape, hideSink: boolean): Pinned | null {
+  const own = report.position + shape.offset;
+  const found = report.strongest.find(([key]) => (shape.cross || key !== own) && !(hideSink && key === 0));
+  if (!found) return null;
+  const asQuery = found[0] - shape.offset;
+  if (shape.cross || asQuery < 0 || asQuery >= shape.queries) return { pinQuery: report.position, pinKey: found[0] };
+  return { pinQuery: asQuery, pinKey: null };
+}

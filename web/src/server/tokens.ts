@@ -1,0 +1,70 @@
+// Token texts of a trace, fetched in blocks when first asked for.
+//
+// In: a transport and a trace's meta. Out: texts at once if they are there, else undefined and a load begins; `onLoaded` is called when texts have come.
+// Memory: at most 256 blocks of 1024 texts; the block least recently used goes first.
+import { paths, type Meta, type Side } from "./protocol";
+import type { Transport } from "./transport";
+
+const BLOCK = 1024;
+const MOST_BLOCKS = 256;
+const RETRY_MILLISECONDS = 5000;
+
+export class TokenTexts {
+  onLoaded: () => void = () => undefined;
+  readonly #blocks = new Map<string, string[] | "asked">();
+
+  constructor(
+    readonly transport: Transport,
+    readonly meta: Meta,
+  ) {}
+
+  get(layer: number, side: Side, position: number): string | undefined {
+    const block = Math.floor(position / BLOCK);
+    return this.#block(layer, side, block)?.[position - block * BLOCK];
+  }
+
+  /** All texts of a half-open range, or undefined while one is missing. */
+  range(layer: number, side: Side, from: number, to: number): string[] | undefined {
+    const result: string[] = [];
+    let whole = true;
+    for (let position = from; position < to; position++) {
+      const text = this.get(layer, side, position);
+      if (text === undefined) {
+        whole = false;
+        // The rest of this block is missing as well.
+        position = (Math.floor(position / BLOCK) + 1) * BLOCK - 1;
+      } else result.push(text);
+    }
+    return whole ? result : undefined;
+  }
+
+  #block(layer: number, side: Side, block: number): string[] | undefined {
+    const name = `${layer}/${side}/${block}`;
+    const held = this.#blocks.get(name);
+    if (held === "asked") return undefined;
+    if (held) {
+      this.#blocks.delete(name);
+      this.#blocks.set(name, held);
+      return held;
+    }
+    const about = this.meta.layers[layer];
+    const end = Math.min((block + 1) * BLOCK, (side === "query" ? about?.queries : about?.keys) ?? 0);
+    if (about?.texts && block >= 0 && block * BLOCK < end) {
+      void this.#load(name, paths.tokens(this.meta.trace, layer, side, block * BLOCK, end));
+    }
+    return undefined;
+  }
+
+  async #load(name: string, path: string): Promise<void> {
+    this.#blocks.set(name, "asked");
+    try {
+      this.#blocks.set(name, await this.transport.json<string[]>(path));
+      const oldest = this.#blocks.keys().next().value;
+      if (this.#blocks.size > MOST_BLOCKS && oldest !== undefined) this.#blocks.delete(oldest);
+      this.onLoaded();
+    } catch {
+      // Positions still name the tokens; the texts are asked again later, not at every frame.
+      setTimeout(() => this.#blocks.delete(name), RETRY_MILLISECONDS);
+    }
+  }
+}

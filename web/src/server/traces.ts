@@ -1,0 +1,51 @@
+/** Traces seen so far: what they are, and the texts of their tokens. */
+
+import type { Wanted } from "../panels/finder";
+import { paths, type Found, type Meta } from "./protocol";
+import { TokenTexts } from "./tokens";
+import type { Transport } from "./transport";
+
+export class Traces {
+  private readonly metas = new Map<string, Meta>();
+  private readonly texts = new Map<string, TokenTexts>();
+
+  constructor(
+    private readonly transport: Transport,
+    private readonly named: () => void,
+    first: Meta | null,
+  ) {
+    if (first) this.metas.set(first.trace, first);
+  }
+
+  /** What a trace is, if it was asked before; with `whatIf`, its unmasked twin. */
+  known(trace: string, whatIf = false): Meta | undefined {
+    const own = this.metas.get(trace);
+    return whatIf && own ? this.metas.get(own.what_if ?? "") : own;
+  }
+
+  async meta(trace: string): Promise<Meta> {
+    const meta = this.metas.get(trace) ?? (await this.transport.json<Meta>(paths.meta(trace)));
+    this.metas.set(trace, meta);
+    return meta;
+  }
+
+  textsOf(meta: Meta): TokenTexts {
+    let texts = this.texts.get(meta.trace);
+    if (!texts) {
+      texts = new TokenTexts(this.transport, meta);
+      texts.onLoaded = this.named;
+      this.texts.set(meta.trace, texts);
+    }
+    return texts;
+  }
+
+  /** The next query with a text. */
+  find(shown: { readonly meta: Meta; readonly layer: number } | null, wanted: Wanted): Promise<Found> {
+    if (!shown) return Promise.resolve({ position: null, count: 0, index: 0 });
+    const { text, after, backward, signal } = wanted;
+    return this.transport.json<Found>(
+      paths.find(shown.meta.trace, shown.layer, "query", text, after, backward),
+      signal,
+    );
+  }
+}

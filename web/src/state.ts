@@ -1,0 +1,271 @@
+/**
+ * What the explorer shows, as one plain value, and the address that names it.
+ *
+ * In: a URL fragment of any content (it is written by strangers), or a change from a panel.
+ * Out: a valid State, and the one fragment that names it.
+ * Does not know: how many layers, heads or tokens a trace has; `fitted` is told.
+ */
+
+export type View = "map" | "sentence";
+export type Channel = "both" | "max" | "mean";
+export type Colours = "cividis" | "viridis" | "magma" | "grey";
+
+export interface State {
+  readonly trace: string;
+  readonly layer: number;
+  readonly head: number;
+  readonly view: View;
+  /** In tokens, with a fraction; null means: fit the whole matrix. */
+  readonly centre: { readonly query: number; readonly key: number } | null;
+  /** CSS pixels a token; null means: fit. */
+  readonly zoom: number | null;
+  readonly pinQuery: number | null;
+  readonly pinKey: number | null;
+  readonly channel: Channel;
+  /** In bits: the weights 2**low to 2**high get the colours; null is what suits the length of the text, see `defaultRange`. */
+  readonly range: readonly [number, number] | null;
+  readonly colours: Colours;
+  readonly linear: boolean;
+  readonly hideSink: boolean;
+  /** Show the trace's own "what if it could look ahead". `trace` stays the one the model computed. */
+  readonly whatIf: boolean;
+  /** Keys of the address this version does not know, kept so that a link survives an older explorer. */
+  readonly others: readonly (readonly [string, string])[];
+}
+
+export type HowRemembered = "replace" | "push";
+
+export interface Store {
+  get(): State;
+  set(change: Partial<State>, how?: HowRemembered): void;
+  subscribe(listener: (now: State, before: State, how: HowRemembered) => void): () => void;
+}
+
+export const CHANNELS: readonly Channel[] = ["both", "max", "mean"];
+export const COLOURS: readonly Colours[] = ["cividis", "viridis", "magma", "grey"];
+export const LOWEST_BITS = -32;
+export const HIGHEST_BITS = 0;
+/** A range narrower than this shows two colours and nothing between. */
+export const NARROWEST_RANGE = 0.5;
+
+const LARGEST_POSITION = 9_999_999;
+const SMALLEST_ZOOM = 1e-6;
+const LARGEST_ZOOM = 64;
+const MOST_OTHERS = 16;
+const LONGEST_OTHER = 200;
+
+export const DEFAULT_STATE: State = {
+  trace: "",
+  layer: 0,
+  head: 0,
+  view: "map",
+  centre: null,
+  zoom: null,
+  pinQuery: null,
+  pinKey: null,
+  channel: "both",
+  range: null,
+  colours: "cividis",
+  linear: false,
+  hideSink: false,
+  whatIf: false,
+  others: [],
+};
+
+export function createStore(initial: State): Store {
+  let state = initial;
+  const listeners = new Set<(now: State, before: State, how: HowRemembered) => void>();
+  return {
+    get: () => state,
+    set(change, how = "replace") {
+      const before = state;
+      const after = { ...before, ...change };
+      if (sameState(before, after)) return;
+      state = after;
+      // A listener may set again; the later listeners then hear of the newest state only once each.
+      for (const listener of [...listeners]) listener(state, before, how);
+    },
+    subscribe(listener) {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+  };
+}
+
+export function sameState(one: State, other: State): boolean {
+  return (Object.keys(DEFAULT_STATE) as (keyof State)[]).every(
+    (name) => one[name] === other[name] || JSON.stringify(one[name]) === JSON.stringify(other[name]),
+  );
+}
+
+// ---------------------------------------------------------------- address -> state
+
+/** Read a fragment, with or without its `#`. Whatever it holds, the answer is a valid state. */
+export function readAddress(fragment: string): State {
+  const text = fragment.startsWith("#") ? fragment.slice(1) : fragment;
+  const mark = text.indexOf("?");
+  const path = (mark < 0 ? text : text.slice(0, mark)).split("/");
+  // Another version may mean other things by the same letters: rather the defaults than a wrong picture.
+  if (path[0] !== "1") return DEFAULT_STATE;
+  const place = /^L(\d{1,7})H(\d{1,7})$/.exec(path[2] ?? "");
+  const pairs = mark < 0 ? [] : readPairs(text.slice(mark + 1));
+  const known = new Map(pairs.filter(([key]) => KNOWN.has(key)));
+  const pins = /^(?:q(\d{1,7}))?(?:,?k(\d{1,7}))?$/.exec(known.get("pin") ?? "");
+  const centre = readPair(known.get("c"));
+  return {
+    trace: /^[0-9a-f]{16,64}$/.test(path[1] ?? "") ? (path[1] ?? "") : "",
+    layer: place ? Number(place[1]) : 0,
+    head: place ? Number(place[2]) : 0,
+    view: path[3] === "sentence" ? "sentence" : "map",
+    centre: centre && { query: position(centre[0]), key: position(centre[1]) },
+    zoom: readZoom(known.get("z")),
+    pinQuery: pins?.[1] === undefined ? null : Number(pins[1]),
+    pinKey: pins?.[2] === undefined ? null : Number(pins[2]),
+    channel: oneOf(CHANNELS, known.get("agg")),
+    range: readRange(known.get("r")),
+    colours: oneOf(COLOURS, known.get("cm")),
+    linear: known.get("lin") === "1",
+    hideSink: known.get("sink") === "hide",
+    whatIf: known.get("if") === "1",
+    others: pairs.filter(([key]) => !KNOWN.has(key)).slice(0, MOST_OTHERS),
+  };
+}
+
+const KNOWN = new Set(["c", "z", "pin", "agg", "r", "cm", "lin", "sink", "if"]);
+
+function readPairs(query: string): [string, string][] {
+  const pairs = new Map<string, string>();
+  for (const part of query.split("&")) {
+    const equals = part.indexOf("=");
+    const key = decoded(equals < 0 ? part : part.slice(0, equals));
+    const value = decoded(equals < 0 ? "" : part.slice(equals + 1));
+    if (key === null || value === null || key === "" || pairs.has(key)) continue;
+    if (key.length <= LONGEST_OTHER && value.length <= LONGEST_OTHER) pairs.set(key, value);
+  }
+  return [...pairs];
+}
+
+function decoded(text: string): string | null {
+  try {
+    const plain = decodeURIComponent(text);
+    encodeURIComponent(plain); // a lone surrogate could be read but never written back
+    return plain;
+  } catch {
+    return null;
+  }
+}
+
+/** A decimal number as people write it; no exponent, no hexadecimal, no Infinity. */
+function readNumber(text: string | undefined): number | null {
+  return text !== undefined && /^-?\d{1,9}(\.\d{1,9})?$/.test(text) ? Number(text) : null;
+}
+
+function readPair(text: string | undefined): [number, number] | null {
+  const parts = (text ?? "").split(",");
+  const first = readNumber(parts[0]);
+  const second = readNumber(parts[1]);
+  return parts.length === 2 && first !== null && second !== null ? [first, second] : null;
+}
+
+function readZoom(text: string | undefined): number | null {
+  const number = readNumber(text);
+  return number === null || number <= 0 ? null : zoomed(number);
+}
+
+function readRange(text: string | undefined): readonly [number, number] | null {
+  const pair = readPair(text);
+  return pair && validRange(pair[0], pair[1]);
+}
+
+function oneOf<T extends string>(choices: readonly [T, ...T[]] | readonly T[], text: string | undefined): T {
+  return choices.find((choice) => choice === text) ?? (choices[0] as T);
+}
+
+// ---------------------------------------------------------------- state -> address
+
+/** The one fragment that names a state: defaults left out, known keys in a fixed order, the others as they came. */
+export function writeAddress(state: State): string {
+  const parts: [string, string][] = [];
+  if (state.centre) parts.push(["c", `${position(state.centre.query)},${position(state.centre.key)}`]);
+  if (state.zoom !== null) parts.push(["z", decimal(zoomed(state.zoom))]);
+  const pins = [
+    state.pinQuery === null ? "" : `q${state.pinQuery}`,
+    state.pinKey === null ? "" : `k${state.pinKey}`,
+  ].filter((pin) => pin !== "");
+  if (pins.length > 0) parts.push(["pin", pins.join(",")]);
+  if (state.channel !== DEFAULT_STATE.channel) parts.push(["agg", state.channel]);
+  if (state.range !== null) parts.push(["r", validRange(state.range[0], state.range[1]).join(",")]);
+  if (state.colours !== DEFAULT_STATE.colours) parts.push(["cm", state.colours]);
+  if (state.linear) parts.push(["lin", "1"]);
+  if (state.hideSink) parts.push(["sink", "hide"]);
+  if (state.whatIf) parts.push(["if", "1"]);
+  const query = [...parts, ...state.others].map(([key, value]) => `${encoded(key)}=${encoded(value)}`).join("&");
+  const path = `#1/${state.trace || "-"}/L${state.layer}H${state.head}/${state.view}`;
+  return query === "" ? path : `${path}?${query}`;
+}
+
+/** Commas stay readable: they mean nothing inside a fragment. */
+function encoded(text: string): string {
+  return encodeURIComponent(text).replaceAll("%2C", ",");
+}
+
+function decimal(number: number): string {
+  // String() turns to exponents below 1e-6 only, which is where the zoom ends.
+  return String(number);
+}
+
+// ---------------------------------------------------------------- clamping
+
+function clamp(value: number, low: number, high: number): number {
+  return Number.isFinite(value) ? Math.min(high, Math.max(low, value)) : low;
+}
+
+/** Two decimals: a hundredth of a token is less than a pixel at the deepest zoom. */
+function position(value: number): number {
+  return Math.round(clamp(value, 0, LARGEST_POSITION) * 100) / 100;
+}
+
+/** Four significant digits, in plain decimals: at a thousandth of the zoom the eye sees no difference. */
+function zoomed(value: number): number {
+  const held = clamp(value, SMALLEST_ZOOM, LARGEST_ZOOM);
+  return Number(Number(held.toPrecision(4)).toFixed(9));
+}
+
+/** A range inside what the codes can hold, low below high, in quarter bits as the fields step. */
+export function validRange(low: number, high: number): readonly [number, number] {
+  if (Number.isNaN(low) || Number.isNaN(high)) return [LOWEST_BITS, HIGHEST_BITS];
+  const [first, second] = low <= high ? [low, high] : [high, low];
+  const quarter = (value: number): number => Math.round(value * 4) / 4 + 0;
+  const top = quarter(clamp(second, LOWEST_BITS + NARROWEST_RANGE, HIGHEST_BITS));
+  return [quarter(clamp(first, LOWEST_BITS, top - NARROWEST_RANGE)), top];
+}
+
+/** What a trace of this shape can show of a state: layer, head and pins that do not exist are let go. */
+export function fitted(
+  state: State,
+  layers: readonly { readonly heads: number; readonly queries: number; readonly keys: number }[],
+): State {
+  const layer = Math.min(state.layer, Math.max(0, layers.length - 1));
+  const shape = layers[layer] ?? { heads: 1, queries: 0, keys: 0 };
+  return {
+    ...state,
+    layer,
+    head: Math.min(state.head, Math.max(0, shape.heads - 1)),
+    pinQuery: state.pinQuery !== null && state.pinQuery < shape.queries ? state.pinQuery : null,
+    pinKey: state.pinKey !== null && state.pinKey < shape.keys ? state.pinKey : null,
+    centre: state.centre && {
+      query: Math.min(state.centre.query, shape.queries),
+      key: Math.min(state.centre.key, shape.keys),
+    },
+  };
+}
+
+/** A row of few keys has no small weights: over twenty bits it would be one colour. */
+export function defaultRange(keys: number): readonly [number, number] {
+  return keys < 200 ? [-10, 0] : [-20, 0];
+}
+
+/** The same state with a range that is not left open. */
+export function ranged(state: State, keys: number): State & { readonly range: readonly [number, number] } {
+  return { ...state, range: state.range ?? defaultRange(keys) };
+}

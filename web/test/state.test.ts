@@ -1,0 +1,218 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import {
+  CHANNELS,
+  COLOURS,
+  DEFAULT_STATE,
+  createStore,
+  fitted,
+  readAddress,
+  sameState,
+  validRange,
+  writeAddress,
+  type State,
+} from "../src/state";
+
+/** A small generator of its own, so that a failure names a seed that fails again. */
+function randomOf(seed: number): () => number {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
+    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 4294967296;
+  };
+}
+
+function randomState(random: () => number): State {
+  const whole = (below: number): number => Math.floor(random() * below);
+  const perhaps = <T>(make: () => T): T | null => (random() < 0.4 ? null : make());
+  const hex = (): string => whole(16).toString(16);
+  return {
+    trace: random() < 0.1 ? "" : Array.from({ length: 16 + whole(49) }, hex).join(""),
+    layer: whole(80),
+    head: whole(64),
+    view: random() < 0.5 ? "map" : "sentence",
+    centre: perhaps(() => ({ query: random() * 131_072, key: random() * 131_072 })),
+    zoom: perhaps(() => 64 * random() ** 6),
+    pinQuery: perhaps(() => whole(131_072)),
+    pinKey: perhaps(() => whole(131_072)),
+    channel: CHANNELS[whole(3)] ?? "both",
+    range: perhaps(() => [-32 + random() * 30, -1 + random()] as const),
+    colours: COLOURS[whole(4)] ?? "grey",
+    linear: random() < 0.5,
+    hideSink: random() < 0.5,
+    whatIf: random() < 0.5,
+    others:
+      random() < 0.5
+        ? []
+        : [
+            ["norm", "lift"],
+            [`ключ ${whole(9)}`, "a&b=c#d?e/f,%"],
+          ],
+  };
+}
+
+const HOSTILE = [
+  "",
+  "#",
+  "#1",
+  "#1/",
+  "#2/0123456789abcdef/L1H1/map",
+  "#1//L0H0/map?",
+  "#1/../../etc/passwd/map",
+  "#1/0123456789abcdef/L99999999H1/map",
+  "#1/0123456789abcdef/L-1H1/map",
+  "#1/0123456789ABCDEF/L1H1/map",
+  "#1/0123456789abcdef/L1H1/<script>",
+  "#1/0123456789abcdef/L1H1/map?c=NaN,1&z=Infinity&r=1e9,-1e9",
+  "#1/0123456789abcdef/L1H1/map?c=-5,99999999999999&z=-3&r=5,5&pin=q,k&cm=__proto__&agg=constructor",
+  "#1/0123456789abcdef/L1H1/map?%=1&%zz=2&%E0%A4%A=3&\ud800=4&x=\udc00",
+  "#1/0123456789abcdef/L1H1/map?__proto__=1&constructor=2&toString=3",
+  "#1/0123456789abcdef/L1H1/map?z=0x10&c=1,2,3&pin=k5,q5&pin=q1&z=3",
+  "#1/0123456789abcdef/L1H1/map?a&b=&=c&&&",
+  "#1/0123456789abcdef/L1H1/map?" + "y".repeat(100_000),
+  "#1/0123456789abcdef/L1H1/map?" + Array.from({ length: 500 }, (_, i) => `u${i}=${i}`).join("&"),
+  "#1/0123456789abcdef/L1H1/map?r=-0,0&z=0.0000001",
+  "#1/0123456789abcdef/L1H1/map?z=63.99999999&c=0.005,0.004999",
+  "#1/0123456789abcdef/L1H1/map?pin=q7&pin=k7",
+  "javascript:alert(1)",
+  "#1/0123456789abcdef/L1H1/map?x=<img src=x onerror=alert(1)>",
+];
+
+function isValid(state: State): void {
+  assert.match(state.trace, /^([0-9a-f]{16,64})?$/);
+  for (const index of [state.layer, state.head]) assert.ok(Number.isInteger(index) && index >= 0 && index < 1e7);
+  assert.ok(state.view === "map" || state.view === "sentence");
+  if (state.centre) for (const at of [state.centre.query, state.centre.key]) assert.ok(at >= 0 && at < 1e7);
+  if (state.zoom !== null) assert.ok(state.zoom >= 1e-6 && state.zoom <= 64);
+  for (const pin of [state.pinQuery, state.pinKey])
+    assert.ok(pin === null || (Number.isInteger(pin) && pin >= 0 && pin < 1e7));
+  assert.ok(CHANNELS.includes(state.channel) && COLOURS.includes(state.colours));
+  if (state.range) assert.ok(state.range[0] >= -32 && state.range[0] < state.range[1] && state.range[1] <= 0);
+  assert.ok(state.others.length <= 16);
+}
+
+test("an address names its state and nothing else: written, read and written again it is the same", () => {
+  for (let seed = 1; seed <= 5000; seed++) {
+    const address = writeAddress(randomState(randomOf(seed)));
+    assert.equal(writeAddress(readAddress(address)), address, `seed ${seed}`);
+  }
+});
+
+test("a state read from its address is the state, but for digits nobody sees", () => {
+  for (let seed = 1; seed <= 2000; seed++) {
+    const state = randomState(randomOf(seed));
+    const read = readAddress(writeAddress(state));
+    assert.equal(read.centre === null, state.centre === null);
+    if (state.centre && read.centre) {
+      assert.ok(Math.abs(read.centre.query - state.centre.query) <= 0.0051);
+      assert.ok(Math.abs(read.centre.key - state.centre.key) <= 0.0051);
+    }
+    if (state.zoom !== null)
+      assert.ok(Math.abs((read.zoom ?? 0) - Math.max(1e-6, state.zoom)) <= Math.max(1e-6, state.zoom) * 6e-4);
+    assert.equal(read.range === null, state.range === null);
+    if (state.range && read.range)
+      state.range.forEach((bits, end) => assert.ok(Math.abs(bits - (read.range?.[end] ?? NaN)) <= 0.5));
+    const alike = { ...read, centre: state.centre, zoom: state.zoom, range: state.range };
+    assert.ok(sameState(alike, state), `seed ${seed}`);
+  }
+});
+
+test("whatever an address holds, the state is valid and its own address names it", () => {
+  for (const fragment of HOSTILE) {
+    const state = readAddress(fragment);
+    isValid(state);
+    const address = writeAddress(state);
+    assert.ok(sameState(readAddress(address), state), fragment.slice(0, 80));
+    assert.doesNotMatch(address, /[<>"'\s]/);
+  }
+});
+
+test("an address with any one character changed is still read as a valid state", () => {
+  const random = randomOf(7);
+  const signs = "#/?&=,.-%LHqk019azAZ<>\u0000\ud800é";
+  for (let round = 0; round < 5000; round++) {
+    const address = writeAddress(randomState(random));
+    const at = Math.floor(random() * address.length);
+    const changed = address.slice(0, at) + (signs[Math.floor(random() * signs.length)] ?? "") + address.slice(at + 1);
+    const state = readAddress(changed);
+    isValid(state);
+    assert.equal(writeAddress(readAddress(writeAddress(state))), writeAddress(state));
+  }
+});
+
+test("defaults are left out of the address", () => {
+  assert.equal(writeAddress({ ...DEFAULT_STATE, trace: "0123456789abcdef" }), "#1/0123456789abcdef/L0H0/map");
+});
+
+test("an address reads as the design writes it", () => {
+  const state = readAddress(
+    "#1/0123456789abcdef/L12H3/map?c=4096.5,812.25&z=7.3&pin=q512,k12&agg=max&r=-16,-2&cm=magma&norm=lift",
+  );
+  assert.deepEqual(
+    [
+      state.layer,
+      state.head,
+      state.centre,
+      state.zoom,
+      state.pinQuery,
+      state.pinKey,
+      state.channel,
+      state.range,
+      state.colours,
+    ],
+    [12, 3, { query: 4096.5, key: 812.25 }, 7.3, 512, 12, "max", [-16, -2], "magma"],
+  );
+  assert.deepEqual(state.others, [["norm", "lift"]]);
+});
+
+test("a range that was chosen stays chosen, even where it is what another text would have by itself", () => {
+  for (const range of [
+    [-20, 0],
+    [-10, 0],
+  ] as const)
+    assert.deepEqual(readAddress(writeAddress({ ...DEFAULT_STATE, range })).range, range);
+});
+
+test("another version of the address gives the defaults, not a wrong picture", () => {
+  assert.ok(sameState(readAddress("#2/0123456789abcdef/L12H3/map?z=7"), DEFAULT_STATE));
+});
+
+test("a range is inside the codes, the right way round, and never empty", () => {
+  assert.deepEqual(validRange(-4, -12), [-12, -4]);
+  assert.deepEqual(validRange(-100, 100), [-32, 0]);
+  assert.deepEqual(validRange(0, 0), [-0.5, 0]);
+  assert.deepEqual(validRange(NaN, -3), [-32, 0]);
+  assert.deepEqual(validRange(-Infinity, -3), [-32, -3]);
+});
+
+test("a layer, head or pin the trace does not have is let go", () => {
+  const layers = [
+    { heads: 2, queries: 10, keys: 12 },
+    { heads: 4, queries: 10, keys: 12 },
+  ];
+  const state = fitted(
+    { ...DEFAULT_STATE, layer: 7, head: 9, pinQuery: 10, pinKey: 11, centre: { query: 99, key: 3 } },
+    layers,
+  );
+  assert.deepEqual([state.layer, state.head, state.pinQuery, state.pinKey], [1, 3, null, 11]);
+  assert.deepEqual(state.centre, { query: 10, key: 3 });
+});
+
+test("a store tells its listeners of changes and of nothing else", () => {
+  const store = createStore(DEFAULT_STATE);
+  const heard: [number, number, string][] = [];
+  const leave = store.subscribe((now, before, how) => heard.push([before.layer, now.layer, how]));
+  store.set({ layer: 3 }, "push");
+  store.set({ layer: 3 });
+  store.set({ range: null, others: [] });
+  store.set({ layer: 4 });
+  leave();
+  store.set({ layer: 5 });
+  assert.deepEqual(heard, [
+    [0, 3, "push"],
+    [3, 4, "replace"],
+  ]);
+});
