@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
@@ -22,7 +24,7 @@ from sightline.atlas.codec import Header, decode, unpack
 from sightline.atlas.pyramid import Pooled, Pyramid
 from sightline.attention import Bias, Causal, Full, Mask, Sinks, Softcap, Window, from_bool
 from sightline.attention.algebra import Sizes
-from sightline.errors import Cancelled, SettingError, ShapeError, SightlineError
+from sightline.errors import Cancelled, SettingError, ShapeError, SightlineError, UnsupportedError
 from sightline.matrix import AttentionMatrix, reference
 from tests.atlas.test_building import Gate
 
@@ -359,22 +361,33 @@ def test_closing_what_is_built_changes_nothing() -> None:
     assert shown.progress() == 1.0
 
 
+def built(levels: Pyramid, matrix: AttentionMatrix, hear: Callable, cancelled: Callable = lambda: False) -> None:
+    """All steps."""
+    while not levels.advance(matrix, hear, cancelled):
+        pass
+
+
 @pytest.mark.usefixtures("small_tiles")
 def test_a_build_that_is_stopped_leaves_the_rows_of_tiles_it_has_finished() -> None:
     matrix, shares = head((200, 200)), [0.0]
     whole, part = Pyramid(ZoomPlan(200, 200)), Pyramid(ZoomPlan(200, 200))
-    whole.build(matrix, shares.append, lambda: False)
+    built(whole, matrix, shares.append)
     assert shares[1:] == sorted(shares[1:])
     assert shares[-1] == pytest.approx(1.0)
     shares[:] = [0.0]
     with pytest.raises(Cancelled):
-        part.build(matrix, shares.append, lambda: shares[-1] > 0.7)
+        built(part, matrix, shares.append, lambda: shares[-1] > 0.7)
     finest = part.plan.coarse[0]
     assert part.known(finest, 0)
     assert not part.known(finest, part.plan.tiles(finest)[0] - 1)
     assert not part.known(0, 0)
     assert part.tile(finest, 0, 0) == whole.tile(finest, 0, 0)
     assert (part.entropy, part.received) == (None, None)
+    built(part, matrix, shares.append)
+    assert part.received is not None
+    assert whole.received is not None
+    assert part.tile(0, 0, 0) == whole.tile(0, 0, 0)  # and it can go on
+    assert np.array_equal(part.received, whole.received)
 
 
 @pytest.mark.usefixtures("small_tiles")
@@ -382,13 +395,45 @@ def test_a_build_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(Pyramid, "build", fail)
+    monkeypatch.setattr(Pyramid, "advance", fail)
     shown = opened(head((120, 120)))
     with pytest.raises(MemoryError):
         shown.build()
     with pytest.raises(SightlineError, match="a head could not be built: no room"):
         shown.tile(0, 0, 0, "mean")
     assert shown.tile(shown.plan.deepest, 3, 2, "mean").state == "exact"
+
+
+def test_a_short_head_does_not_wait_for_the_background() -> None:
+    with busy_worker():
+        assert not np.isnan(unpack(opened(head((9, 9))).marginal("received", 0, 0))[1]).any()
+
+
+def test_weights_that_are_no_numbers_are_refused_and_do_not_look_masked() -> None:
+    query = torch.randn(9, 4)
+    query[3, 1] = torch.nan
+    for shown in (
+        opened(AttentionMatrix(query, query)),
+        opened(AttentionMatrix.from_dense(torch.full((9, 9), torch.inf))),
+    ):
+        with pytest.raises(UnsupportedError, match="not numbers"):
+            shown.tile(0, 0, 0, "mean")
+
+
+WHILE_BUILDING = """
+import torch
+from sightline.atlas import ByteCache, HeadAtlas
+from sightline.matrix import AttentionMatrix
+
+atlas = HeadAtlas(AttentionMatrix(torch.randn(20_000, 8), torch.randn(20_000, 8)), ByteCache(2**20), "a head")
+atlas.tile(0, 0, 0, "mean")
+assert atlas.progress() < 1
+"""
+
+
+def test_a_program_may_end_while_a_head_is_being_built() -> None:
+    ended = subprocess.run([sys.executable, "-c", WHILE_BUILDING], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_threads_that_ask_for_the_same_tile_compute_it_once() -> None:

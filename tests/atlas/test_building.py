@@ -18,18 +18,24 @@ class Gate:
     def __init__(self) -> None:
         self.begun, self.open = threading.Event(), threading.Event()
 
-    def __call__(self, progress: Callable[[float], object], cancelled: Callable[[], bool]) -> None:
+    def __call__(self, progress: Callable[[float], object], cancelled: Callable[[], bool]) -> bool:
         progress(0.5)
         self.begun.set()
         assert self.open.wait(10)
         if cancelled():
             raise Cancelled("stopped")
+        return True
+
+
+def noting(done: list[str], name: str) -> Callable[..., bool]:
+    """Work of one step that writes its name down."""
+    return lambda *_: done.append(name) is None
 
 
 def test_the_job_asked_for_last_is_done_first() -> None:
     worker, turns, gate, done = Worker(), Turns(), Gate(), []
     first = Job(gate, turns)
-    jobs = [Job(lambda *_, name=name: done.append(name), turns) for name in "abc"]
+    jobs = [Job(noting(done, name), turns) for name in "abc"]
     worker.ask(first)
     assert gate.begun.wait(10)
     for job in (*jobs, jobs[0], first):  # somebody asks for the first of them again
@@ -42,14 +48,33 @@ def test_the_job_asked_for_last_is_done_first() -> None:
     assert done == ["a", "c", "b"]
 
 
+def test_a_newer_job_goes_ahead_between_the_steps_of_an_older_one() -> None:
+    worker, turns, done = Worker(), Turns(), []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def long(*_: object) -> bool:
+        begun.set()
+        assert go_on.wait(10)
+        done.append("step")
+        return done.count("step") == 3
+
+    older, newer = Job(long, turns), Job(noting(done, "newer"), turns)
+    worker.ask(older)
+    assert begun.wait(10)
+    worker.ask(newer)
+    go_on.set()
+    assert older.finished.wait(10)
+    assert done == ["step", "newer", "step", "step"]
+
+
 def test_two_jobs_are_never_done_at_once() -> None:
     worker, turns, running, most = Worker(), Turns(), [], []
 
-    def work(*_: object) -> None:
+    def work(*_: object) -> bool:
         running.append(None)
         most.append(len(running))
         threading.Event().wait(0.002)
-        running.pop()
+        return running.pop() is None
 
     jobs = [Job(work, turns) for _ in range(20)]
     threads = [threading.Thread(target=worker.ask, args=(job,)) for job in jobs]
@@ -61,20 +86,23 @@ def test_two_jobs_are_never_done_at_once() -> None:
 
 def test_a_stopped_job_ends_at_its_next_step_and_a_waiting_one_does_not_begin() -> None:
     worker, turns, gate, done = Worker(), Turns(), Gate(), []
-    running, waiting, never = Job(gate, turns), Job(lambda *_: done.append("waiting"), turns), Job(gate, turns)
+    running, waiting, never = Job(gate, turns), Job(noting(done, "waiting"), turns), Job(gate, turns)
     assert running.progress is None
     worker.ask(running)
     assert gate.begun.wait(10)
     worker.ask(waiting)
     assert (running.progress, waiting.progress) == (0.5, 0.0)
-    for job in (waiting, never, running):
+    for job in (waiting, never):
         worker.stop(job)
-    assert waiting.finished.is_set()
-    assert never.finished.is_set()
+    stopping = threading.Thread(target=worker.stop, args=(running,))
+    stopping.start()
+    stopping.join(0.1)
+    assert stopping.is_alive()  # until the job stands still
     gate.open.set()
-    assert running.finished.wait(10)
+    stopping.join(10)
+    assert running.finished.is_set()
     worker.ask(waiting)
-    after = Job(lambda *_: done.append("after"), turns)
+    after = Job(noting(done, "after"), turns)
     worker.ask(after)
     assert after.finished.wait(10)
     assert done == ["after"]
@@ -86,10 +114,10 @@ def test_a_stopped_job_ends_at_its_next_step_and_a_waiting_one_does_not_begin() 
 def test_an_error_ends_a_job_and_not_the_worker() -> None:
     worker, turns = Worker(), Turns()
 
-    def fail(*_: object) -> None:
+    def fail(*_: object) -> bool:
         raise MemoryError("too large")
 
-    wrong, right = Job(fail, turns), Job(lambda *_: None, turns)
+    wrong, right = Job(fail, turns), Job(lambda *_: True, turns)
     for job in (wrong, right):
         worker.ask(job)
         assert job.finished.wait(10)

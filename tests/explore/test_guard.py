@@ -11,6 +11,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from sightline.errors import SettingError
 from sightline.explore.guard import CONTENT_SECURITY_POLICY, LARGEST_BODY, Settings
 from tests.explore.serving import Answer, Handle, serving, small_trace
 
@@ -304,3 +305,14 @@ def test_a_name_of_a_tunnel_is_answered_when_it_is_told() -> None:
     with serving(small_trace(depth=1), names=["localhost:9"]) as handle:
         assert handle.get(SESSION, host="localhost:9", origin="http://localhost:9").status == 200
         assert handle.get(SESSION, host="localhost:10").status == 403
+
+
+@pytest.mark.parametrize("name", ["http://host:80", "host:", "host:port", "a b", "", "host:80/", "::1", "host:123456"])
+def test_a_name_that_is_no_host_is_refused(name: str) -> None:
+    with pytest.raises(SettingError, match="HOST or HOST:PORT"):
+        Settings("127.0.0.1", 80, [name])
+
+
+@pytest.mark.parametrize("name", ["host", "my-host.example:8080", "[::1]:9000", "10.0.0.1:1"])
+def test_a_name_that_is_a_host_is_answered(name: str) -> None:
+    assert name in Settings("127.0.0.1", 80, [name]).names

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sightline.attention import Causal, Full, Mask, Prefix, Window
+from sightline.attention.algebra import Sizes
 from sightline.errors import Cancelled, SettingError, UnsupportedError
 from sightline.explore.identity import derived, fingerprint
 from sightline.explore.library import MOST_HEADS, MOST_LIVE, Axis, Entry, Library
@@ -60,6 +61,41 @@ def test_a_saved_trace_keeps_its_name(tmp_path: Path) -> None:
     assert fingerprint(open_trace(tmp_path)) == name
 
 
+class Odd(Mask):
+    """A mask of somebody's own."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+
+    def allows(self, query: torch.Tensor, key: torch.Tensor, sizes: Sizes) -> torch.Tensor:
+        return (query - key) % self.every == 0
+
+    def lower(self, sizes: Sizes) -> None:
+        return None
+
+
+def recorded(query: torch.Tensor, key: torch.Tensor, mask: Mask) -> Trace:
+    trace = Trace("model")
+    trace.layers = {"a": Layer("a", Call(query=query, key=key, value=None, mask=mask, scale=None), cross=False)}
+    return trace
+
+
+def test_masks_of_somebodys_own_are_never_taken_for_the_same() -> None:
+    query, key = torch.randn(1, 2, 6, 4), torch.randn(1, 2, 6, 4)
+    assert fingerprint(recorded(query, key, Odd(2))) != fingerprint(recorded(query, key, Odd(3)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("width", [64, 63])
+def test_a_single_number_of_a_huge_tensor_changes_its_name(dtype: torch.dtype, width: int) -> None:
+    query, key = torch.randn(2, 1, 4, 8192, width).to(dtype).unbind()
+    before = fingerprint(recorded(query, key, Causal()))
+    apart = query.transpose(1, 2).contiguous().transpose(1, 2)
+    assert fingerprint(recorded(apart, key, Causal())) == before
+    key[0, 3, 4097, 5] += 0.1  # a position that is not looked at whole
+    assert fingerprint(recorded(query, key, Causal())) != before
+
+
 def test_what_is_derived_has_another_name_each_time() -> None:
     assert len({derived("a", "x"), derived("a", "y"), derived("b", "x")}) == 3
 
@@ -81,7 +117,7 @@ def test_a_summary_and_a_description_say_what_the_trace_has() -> None:
         name, "a text", "Decoder", None, None)  # fmt: skip
     assert meta["layers"][1] == {
         "name": "blocks.1.attention", "heads": 4, "numbers": [0, 1, 2, 3], "queries": 72, "keys": 72, "causal": True,
-        "offset": 0, "cross": False, "texts": True,
+        "offset": 0, "cross": False, "zeros_hidden": False, "texts": True,
     }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ import torch
 
 import sightline
 from sightline.attention import Causal
-from sightline.errors import SettingError
+from sightline.errors import SettingError, VocabularyError
 from sightline.explore import running
 from sightline.explore.library import Library
 from sightline.explore.running import Server
@@ -36,10 +36,10 @@ from sightline.explore import running
 from sightline.explore.library import Library
 from sightline.record import Trace, open as open_trace
 library = Library()
-library.add(open_trace(sys.argv[1]), name="shown")
+server = running.Server(library, assets={"index.html": b"", "explorer.js": b"", "explorer.css": b""})
 running.shown(
-    library, None, open_browser=False, block=True, say=lambda sentence: print(sentence, flush=True),
-    assets={"index.html": b"", "explorer.js": b"", "explorer.css": b""},
+    server, lambda: library.add(open_trace(sys.argv[1]), name="shown"),
+    open_browser=False, block=True, say=lambda sentence: print(sentence, flush=True),
 )
 print("ended")
 """
@@ -202,9 +202,11 @@ def test_a_slow_answer_keeps_no_tile_waiting() -> None:
 def test_explore_returns_a_server_where_it_does_not_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     opened: list[str] = []
     monkeypatch.setattr(running.webbrowser, "open", opened.append)
+    monkeypatch.setenv("DISPLAY", ":0")
     said: list[str] = []
     server = small_trace().explore(block=False, say=said.append)
     assert said == [f"The explorer is at {server.url}"]
+    until(lambda: bool(opened))
     assert server.settings.token not in opened[0]
     path = opened[0].removeprefix(server.base)
     assert [Handle(server).get(path, cookie="").status for _ in range(2)] == [303, 403]
@@ -234,11 +236,117 @@ def test_a_host_that_others_can_reach_is_warned_of_and_asks_for_the_token() -> N
     said: list[str] = []
     server = small_trace().explore(host="0.0.0.0", open_browser=False, block=False, say=said.append)
     assert "other machines" in said[0]
+    assert said[1:] == [f"The explorer is at {server.url}", f"From other machines: {server.far_url}"]
+    assert server.url.startswith("http://127.0.0.1:")
     handle = Handle(server)
     assert handle.get("/api/1/session", cookie="").status == 401
     assert handle.get("/api/1/session", host=f"{socket.gethostname()}:{server.port}").status == 200
     assert handle.get("/api/1/session", host=f"0.0.0.0:{server.port}").status == 403
     server.close()
+
+
+def test_all_addresses_of_both_versions_of_the_protocol_are_answered() -> None:
+    with serving(small_trace(), host="::") as handle:
+        port = handle.server.port
+        assert handle.base == f"http://127.0.0.1:{port}"
+        assert handle.get("/api/1/session").status == 200
+        with closing(http.client.HTTPConnection("::1", port)) as connection:
+            connection.request("GET", "/api/1/session", headers={"cookie": handle.cookie})
+            assert connection.getresponse().status == 200
+
+
+def test_other_machines_may_use_the_numbers_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = ["127.0.0.1", "::1", "fe80::1%eth0", "192.0.2.7", "2001:db8::7"]
+    found = [(socket.AF_INET6 if ":" in one else socket.AF_INET, one) for one in numbers]
+
+    def resolved(_: str, __: None, family: int, ___: int) -> list[tuple]:
+        return [(kind, 1, 6, "", (one, 0)) for kind, one in found if family in (socket.AF_UNSPEC, kind)]
+
+    monkeypatch.setattr(running.socket, "getaddrinfo", resolved)  # a machine in a network
+    assert [one for one in running.own_hosts("::") if one[0] in "[0123456789"] == ["192.0.2.7", "[2001:db8::7]"]
+    assert [one for one in running.own_hosts("0.0.0.0") if one[0] in "[0123456789"] == ["192.0.2.7"]
+    server = Server(Library(), host="0.0.0.0", assets=PAGE)
+    monkeypatch.undo()
+    with server:
+        handle = Handle(server)
+        assert server.far_url == f"http://192.0.2.7:{server.port}/?token={server.settings.token}"
+        assert handle.get("/api/1/session", host=f"192.0.2.7:{server.port}").status == 200
+        assert handle.get("/api/1/session", host=f"192.0.2.8:{server.port}").status == 403
+
+
+def test_without_a_screen_no_browser_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(running.webbrowser, "open", opened.append)
+    monkeypatch.setattr(running.sys, "platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    with serving(small_trace()) as handle:
+        handle.server.open_browser()
+        monkeypatch.setenv("WAYLAND_DISPLAY", "wayland-0")
+        handle.server.open_browser()
+        until(lambda: bool(opened))
+        assert len(opened) == 1
+
+
+def test_a_browser_in_the_terminal_does_not_keep_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = threading.Event()
+    monkeypatch.setattr(running.webbrowser, "open", lambda _: left.wait(30))
+    monkeypatch.setenv("DISPLAY", ":0")
+    with serving(small_trace()) as handle:
+        handle.server.open_browser()
+        browsers = [one for one in threading.enumerate() if one.name == "sightline-browser"]
+        assert [one.daemon for one in browsers] == [True]
+        left.set()
+        browsers[0].join()
+
+
+def test_in_a_notebook_the_address_is_to_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builtins.__IPYTHON__", True, raising=False)
+    said: list[str] = []
+    server = small_trace().explore(open_browser=False, say=said.append)
+    assert said == [f"Paste this address into a new tab: {server.url}"]
+    server.close()
+
+
+def test_a_server_that_is_shown_does_not_tell_its_token() -> None:
+    with serving(small_trace()) as handle:
+        assert repr(handle.server) == f"Server({handle.base})"
+
+
+def test_a_folder_is_called_by_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_trace().save(tmp_path / "folder")
+    monkeypatch.chdir(tmp_path / "folder")
+    server = sightline.explore(".", open_browser=False, block=False, say=lambda _: None)
+    assert [summary["name"] for summary in server.library.summaries()] == ["folder"]
+    server.close()
+
+
+def test_an_option_that_is_none_names_what_was_called() -> None:
+    with pytest.raises(TypeError, match=r"^explore\(\).*'hots'"):
+        small_trace().explore(hots="::1")
+    with pytest.raises(TypeError, match=r"^look\(\).*'hots'"):
+        sightline.look(*small_model(), hots="::1")  # type: ignore[call-arg]
+
+
+def test_a_port_that_is_taken_is_found_before_anything_is_read(tmp_path: Path) -> None:
+    model, tokenizer = small_model()
+    reads: list[object] = []
+    model.embedding.register_forward_hook(lambda *given: reads.append(given))
+    with serving(small_trace()) as handle:
+        with pytest.raises(SettingError, match="cannot be used"):
+            sightline.look(model, tokenizer, "the day", port=handle.server.port, block=False, open_browser=False)
+        with pytest.raises(SettingError, match="cannot be used"):
+            sightline.explore(tmp_path / "nowhere", port=handle.server.port, block=False, open_browser=False)
+    assert not reads
+
+
+def test_a_text_that_cannot_be_read_leaves_nothing_behind() -> None:
+    model, tokenizer = small_model()
+    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        port = probe.getsockname()[1]
+    with pytest.raises(VocabularyError):
+        sightline.look(model, tokenizer, "中", port=port, block=False, open_browser=False)
+    assert is_free(port)
 
 
 def test_the_sixth_version_of_the_protocol_is_spoken_too() -> None:

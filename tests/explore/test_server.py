@@ -24,7 +24,7 @@ from sightline.record import Trace, load, read
 from sightline.record.call import Call
 from sightline.record.layers.recorded import Layer
 from sightline.version import __version__
-from tests.explore.serving import PAGE, TEXT, Handle, serving, small_model, small_trace
+from tests.explore.serving import PAGE, TEXT, Handle, serving, small_trace
 
 SMOLLM2 = Path(__file__).resolve().parents[2] / ".cache" / "models" / "smollm2-135m"
 FOR_EVER = "private, max-age=31536000, immutable"
@@ -40,7 +40,6 @@ HOSTILE = [
     "",
 ]
 KEPT = [
-    "meta",
     "0/tokens?side=key&from=0&to=5",
     "0/sections?side=key",
     "0/0/0/0/0?ch=mean",
@@ -50,7 +49,6 @@ KEPT = [
     "0/0/key/3",
     "0/0/cells?i0=0&i1=2&j0=0&j1=2",
     "0/0/profile",
-    "0/0/scores",
     "0/0/marginal/entropy/0/0",
     "0/0/marginal/received/0/0",
 ]
@@ -110,24 +108,6 @@ ASKED_OF_HOSTILE = [
     "0/0/key/0",
     "0/0/profile",
     "0/0/scores",
-]
-UNREADABLE = [
-    *(b"", b"[]", b"{", b"\xff", b"{}", b"[" * 30_000),
-    *(b'{"text": 3}', b'{"text": null}', b'{"text": ""}', b'{"text": "a", "twin": 1}', b'{"text": "\\u4e2d"}'),
-    b'{"text": "' + b"a" * 500 + b'"}',
-]
-TOO_MUCH = [
-    *(
-        {"count": 65},
-        {"count": 0},
-        {"count": "5"},
-        {"count": True},
-        {"text": ""},
-        {"layer": 2},
-        {"layer": -1},
-        {"head": 4},
-    ),
-    *({"temperature": -1}, {"temperature": "x"}, {"temperature": 1e400}, {"seed": -1}, {"seed": 2**64}),
 ]
 
 
@@ -208,10 +188,19 @@ def test_what_follows_from_the_trace_is_kept_for_ever(shown: Shown) -> None:
         assert (again.status, again.body) == (304, b"")
 
 
+def test_what_another_name_or_another_version_changes_is_asked_about_anew(shown: Shown) -> None:
+    for path in ("meta", "0/0/scores"):
+        answer = shown.get(path)
+        assert (answer.status, answer.headers["cache-control"]) == (200, "no-cache")
+        again = shown.handle.get(f"/api/1/{shown.name}/{path}", if_none_match=answer.headers["etag"])
+        assert (again.status, again.body) == (304, b"")
+
+
 def test_the_description_of_a_trace(shown: Shown) -> None:
     meta = shown.get("meta").json
     assert [layer["name"] for layer in meta["layers"]] == list(shown.trace)
     assert all((layer["queries"], layer["keys"], layer["causal"]) == (72, 72, True) for layer in meta["layers"])
+    assert not any(layer["zeros_hidden"] for layer in meta["layers"])
     other = shown.handle.get(f"/api/1/{meta['what_if']}/meta").json
     assert other["origin"] == shown.name
     assert "not what the model computed" in other["note"]
@@ -293,7 +282,8 @@ def test_held_weights_are_told_as_they_are() -> None:
         wanted = weights[0, 1, 3].masked_fill(weights[0, 1, 3] == 0, torch.nan)
         assert numpy.array_equal(values[0], wanted.numpy(), equal_nan=True)
         assert shown.get("0/tokens?side=query&from=0&to=6").json == list("abcdef")
-        assert shown.get("meta").json["what_if"] is None
+        meta = shown.get("meta").json
+        assert (meta["what_if"], meta["layers"][0]["zeros_hidden"]) == (None, True)
 
 
 def test_a_head_that_is_built_says_so(shown: Shown) -> None:
@@ -335,6 +325,13 @@ def test_too_long_a_search_and_too_many_cells_are_refused(shown: Shown) -> None:
         large = Shown(handle, trace)
         assert large.get("0/0/cells?i0=0&i1=256&j0=0&j1=256").status == 200
         assert large.get("0/0/cells?i0=0&i1=256&j0=0&j1=257").status == 400
+    trace = Trace.from_attentions([torch.eye(1, 65_536)[None, None]])
+    with serving(trace) as handle:
+        wide = Shown(handle, trace)
+        assert len(decoded(wide.get("0/0/cells?i0=0&i1=1&j0=0&j1=65535").body)[0][0]) == 65_535
+        answer = wide.get("0/0/cells?i0=0&i1=1&j0=0&j1=65536")
+        assert answer.status == 400
+        assert "65,535" in answer.json["error"]
 
 
 def test_hostile_texts_are_told_as_ascii_and_mean_themselves() -> None:
@@ -359,79 +356,6 @@ def test_hostile_texts_are_told_as_ascii_and_mean_themselves() -> None:
         assert shown.get("0/tokens?side=key&from=0&to=9").json == [text[:200] for text in HOSTILE]
         assert all(len(name) <= 60 for _, _, name in shown.get("0/sections?side=key").json)
         assert shown.get("0/find?side=key&text=EVIL&after=0").json["position"] == 1
-
-
-@pytest.fixture(scope="module")
-def live() -> Iterator[Handle]:
-    model, tokenizer = small_model()
-    with serving(Library(), Stage(model, tokenizer, "tiny")) as handle:
-        yield handle
-
-
-def test_a_session_with_a_model_says_what_it_can(live: Handle) -> None:
-    session = live.get("/api/1/session").json
-    assert (session["model"], session["live"], session["untrained"], session["generates"]) == (
-        "tiny",
-        True,
-        True,
-        True,
-    )
-    assert session["limit"] == len(TEXT) + 64
-    assert all(set(preset) == {"text", "note"} for preset in session["presets"])
-
-
-def test_a_typed_text_becomes_a_trace(live: Handle) -> None:
-    answer = live.post("/api/1/run", {"text": "the day", "twin": False})
-    assert (answer.status, answer.headers["cache-control"]) == (200, "no-store")
-    summary = answer.json
-    assert (summary["name"], summary["tokens"], summary["layers"], summary["heads"]) == ("the day", 7, 2, 8)
-    assert live.get(f"/api/1/{summary['trace']}/0/tokens?from=0&to=7").json == list("the day")
-    model, tokenizer = small_model()
-    wanted = dense_of(read(model, "the day", tokenizer, progress=False), 1, 1)
-    values, _ = decoded(live.get(f"/api/1/{summary['trace']}/1/1/row/6").body)
-    close(values[0], wanted[6])
-    assert live.post("/api/1/run", {"text": "the day"}).json["trace"] == summary["trace"]
-
-
-def test_the_untrained_twin_is_another_trace(live: Handle) -> None:
-    both = [live.post("/api/1/run", {"text": "so young", "twin": twin}).json for twin in (False, True)]
-    assert both[0]["trace"] != both[1]["trace"]
-    assert both[1]["name"] == "untrained: so young"
-
-
-@pytest.mark.parametrize("wish", UNREADABLE)
-def test_a_text_that_cannot_be_read_is_refused_with_a_sentence(live: Handle, wish: bytes) -> None:
-    answer = live.post("/api/1/run", wish)
-    assert answer.status == 400
-    assert answer.json["error"]
-
-
-def test_a_text_is_written_on_event_by_event(live: Handle) -> None:
-    wish = {"text": "the day", "count": 5, "temperature": 0, "seed": 0, "layer": 1, "head": 2}
-    answer = live.post("/api/1/generate", wish)
-    assert (answer.status, answer.headers["content-type"]) == (200, "application/x-ndjson")
-    events = [json.loads(line) for line in answer.body.splitlines()]
-    assert events[0] == {"prompt": list("the day")}
-    assert [event["position"] for event in events[1:-1]] == [7, 8, 9, 10, 11]
-    done = events[-1]
-    assert done["done"]
-    assert done["text"] == "the day" + "".join(event["token"] for event in events[1:-1])
-    for event in events[1:-1]:
-        values, _ = decoded(live.get(f"/api/1/{done['trace']}/1/2/row/{event['position']}").body)
-        close(values[0, : event["position"] + 1], event["row"])
-
-
-@pytest.mark.parametrize("change", TOO_MUCH)
-def test_a_wish_that_cannot_be_granted_is_refused(live: Handle, change: dict[str, object]) -> None:
-    wish = {"text": "the", "count": 2, "temperature": 0, "seed": 0, "layer": 0, "head": 0}
-    answer = live.post("/api/1/generate", {**wish, **change})
-    assert answer.status == 400
-    assert answer.json["error"]
-
-
-def test_without_a_model_there_is_nothing_to_type_to(shown: Shown) -> None:
-    for path in ("run", "generate"):
-        assert shown.handle.post(f"/api/1/{path}", {"text": "a"}).status == 409
 
 
 def test_a_trained_model_is_shown_as_it_attends() -> None:
@@ -465,7 +389,6 @@ def test_scores_of_a_long_text_are_computed_aside() -> None:
         while (found := shown.get("0/0/scores")).json["pending"]:
             assert time.monotonic() < until
             time.sleep(0.05)
-        assert found.headers["cache-control"] == FOR_EVER
         assert found.json["scores"]["entropy"] == pytest.approx(float(trace["a"].entropy()[0, 0, 1:].mean()), rel=1e-4)
 
 

@@ -11,12 +11,14 @@ from sightline.attention.algebra import Mask
 from sightline.explore.live import Stage
 from sightline.explore.what_if import what_if
 from sightline.record import Trace, load, read, record
+from sightline.record.call import Call
 from sightline.record.layers.recorded import Layer
+from sightline.record.layers.stacked import Stacked, Step
 from tests.explore.on_stage import CHARACTERS, TEXT, ZOO, on_stage, small, written
 from tests.models.smollm2 import FOLDER
 
 
-def test_without_a_mask_queries_see_what_is_behind_them():
+def test_without_a_mask_queries_see_what_is_ahead_and_no_more_of_the_past():
     trace = on_stage(small(windows=(None, 5, None))).run(TEXT)
     ahead = what_if(trace)
     assert ahead is not None
@@ -28,7 +30,10 @@ def test_without_a_mask_queries_see_what_is_behind_them():
         assert isinstance(unmasked, Layer)
         assert unmasked.joined().key is layer.joined().key
         query, key = layer.joined().query, layer.joined().key.repeat_interleave(2, 1)
-        weights = (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1)
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        before = 4 if "5" in str(layer.joined().mask) else 99
+        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).tril(-before - 1), -torch.inf)
+        weights = scores.softmax(-1)
         torch.testing.assert_close(ahead[name].to_dense(), weights, atol=1e-12, rtol=0)
         assert not torch.equal(trace[name].to_dense(), weights)
 
@@ -54,8 +59,9 @@ def test_padding_of_transformers_stays_hidden(name: str):
     assert ahead is not None
     weights = ahead[0].to_dense()
     assert not weights[1, :, :, :4].any()
-    assert (weights[1, :, :, 4:] > 0).all()
-    assert (weights[0] > 0).all()
+    seen = torch.ones(12, 12, dtype=torch.bool).triu(-3 if name == "Gemma 3" else -12)  # which has a window of 4
+    assert torch.equal(weights[0] > 0, seen.expand_as(weights[0]))
+    assert torch.equal(weights[1, :, 4:, 4:] > 0, seen[4:, 4:].expand_as(weights[1, :, 4:, 4:]))
 
 
 @pytest.mark.parametrize("hides", [Padding([6, 9]), ~Prefix([3, 0]), Padding([6, 9]) & ~Prefix([3, 0])], ids=str)
@@ -95,3 +101,11 @@ def test_numbers_that_are_added_to_scores_are_not_known_where_a_key_was_hidden(a
     with torch.no_grad(), record(nn.ModuleDict({"first": attention})) as trace:
         attention(text, text, text, attn_mask=hidden, need_weights=False)
     assert (what_if(trace) is None) == bool(added)
+
+
+def test_windows_that_were_read_in_steps_of_their_own_are_not_guessed_at():
+    mask = Stacked((Step(Window(3), 0, 4, 0, 4), Step(Window(5), 4, 9, 0, 9)))
+    query, key = torch.randn(2, 1, 2, 9, 4).unbind()
+    trace = Trace("model")
+    trace.layers = {"a": Layer("a", Call(query=query, key=key, value=None, mask=mask, scale=None), cross=False)}
+    assert what_if(trace) is None

@@ -16,7 +16,7 @@ interface Shape {
 const LONGEST_TRAIL = 200;
 
 export class Pins {
-  private trail: Pinned[] = [];
+  #trail: Pinned[] = [];
 
   constructor(
     private readonly store: Store,
@@ -28,20 +28,20 @@ export class Pins {
   ) {}
 
   get canGoBack(): boolean {
-    return this.trail.length > 0;
+    return this.#trail.length > 0;
   }
 
   pin(side: Side, position: number | null): void {
-    this.set(side === "query" ? { pinQuery: position } : { pinKey: position });
+    this.#set(side === "query" ? { pinQuery: position } : { pinKey: position });
   }
 
   /** Go to a query far away: what it looks at is mostly near its own place, so that comes into view as well. */
   jump(query: number): void {
-    this.set({ pinQuery: query, pinKey: null }, this.ownKey(query));
+    this.#set({ pinQuery: query, pinKey: null }, this.#ownKey(query));
   }
 
   pinCell({ query, key }: Cell): void {
-    this.set({ pinQuery: query, pinKey: key });
+    this.#set({ pinQuery: query, pinKey: key });
   }
 
   /** A second click on the same thing lets go. The view stays: what was clicked is in it. */
@@ -78,27 +78,27 @@ export class Pins {
       return this.notice("Pin a query first; then f follows its strongest key.");
     const next = followed(report, shape, hideSink);
     if (!next) return this.notice("This query looks at nothing but itself.");
-    this.trail = [...this.trail, { pinQuery, pinKey }].slice(-LONGEST_TRAIL);
-    this.set(next, this.ownKey(next.pinQuery));
+    this.#trail = [...this.#trail, { pinQuery, pinKey }].slice(-LONGEST_TRAIL);
+    this.#set(next, this.#ownKey(next.pinQuery));
   }
 
   back(): void {
-    const before = this.trail.pop();
-    if (before) this.set(before, this.ownKey(before.pinQuery));
+    const before = this.#trail.pop();
+    if (before) this.#set(before, this.#ownKey(before.pinQuery));
     else this.notice("Nothing was followed yet.");
   }
 
   forget(): void {
-    this.trail = [];
+    this.#trail = [];
   }
 
-  private ownKey(query: number | null): number | undefined {
+  #ownKey(query: number | null): number | undefined {
     const shape = this.shape();
     return query === null || !shape || shape.cross ? undefined : query + shape.offset;
   }
 
   /** Pins come into view; a side without a pin stays where it is, unless it is told where to look. */
-  private set(pins: Partial<Pinned>, key?: number): void {
+  #set(pins: Partial<Pinned>, key?: number): void {
     this.store.set(pins, "push");
     const { pinQuery, pinKey } = this.store.get();
     const middle = this.middle();

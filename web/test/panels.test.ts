@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { unanswered, watched } from "../src/server/connection";
 import { Answers, Latest } from "../src/server/inquiry";
 import { spokenCell } from "../src/panels/live_region";
-import { formatted, ordinal, percent, plain } from "../src/panels/numbers";
+import { formatted, ordinal, percent, plain, raised } from "../src/numbers";
 import { followed } from "../src/pins";
 import type { QueryReport } from "../src/server/protocol";
 import { rankOf, strongestOf } from "../src/panels/ranking";
@@ -68,7 +68,8 @@ test("numbers read as people write them", () => {
     "1.0×10⁻³",
     "1.5×10⁻⁷",
   ]);
-  assert.deepEqual([0, 1, 0.034, 0.5, 1.5e-12].map(plain), ["0", "1", "0.034", "0.5", "1.5×10⁻¹²"]);
+  assert.deepEqual([0, 1, 0.034, 0.5, 1.5e-12, 0.9997].map(plain), ["0", "1", "0.034", "0.5", "1.5×10⁻¹²", "0.9997"]);
+  assert.equal(`2${raised("-2.5")}`, "2⁻²˙⁵");
   assert.deepEqual([0, 0.0001, 0.051, 0.5, 1].map(percent), ["0.0%", "<0.1%", "5.1%", "50%", "100%"]);
 });
 

@@ -128,17 +128,21 @@ test("the end of building asks for partial tiles at once", async () => {
   assert.equal(server.asked.length, 2);
 });
 
-test("a failure is tried again, later each time, and then said", async () => {
+test("a failure is said, tried again later each time, and then only with another head", async () => {
   const { server, store } = started();
   store.want([tile(0, 0, 0)], true);
   for (let time = 0; time < 3; time++) {
     await wait(60);
     assert.equal(server.asked.length, time + 1);
     server.asked[time]?.fail();
+    await wait();
+    assert.equal(store.get(tile(0, 0, 0), "mean"), "failed");
   }
   await wait(120);
   assert.equal(server.asked.length, 3);
-  assert.equal(store.get(tile(0, 0, 0), "mean"), "failed");
+  store.setHead({ trace: "aa", layer: 0, head: 1 });
+  store.want([tile(0, 0, 0)], true);
+  assert.equal(server.asked.length, 4);
 });
 
 test("a body that is no tile counts as a failure", async () => {

@@ -46,6 +46,12 @@ test("markup stays text", () => {
 test("titles keep their spaces and lose their controls", () => {
   assert.equal(title("  Chapter  One\n", 20), "Chapter One");
   assert.equal(title("a \u202eb", 20), "a \\u{202e}b");
+  assert.equal(title("a b · c", 20), "a b · c");
+});
+
+test("titles are cut as a whole, however many words they have", () => {
+  assert.equal(title("one two three", 8), "one two…");
+  assert.equal(title("word ".repeat(1000)).length, 60);
 });
 
 test("isolation wraps the text", () => {

@@ -8,6 +8,7 @@ Does not know: the web, traces. Memory: the pyramid, beside the matrix and the c
 
 from __future__ import annotations
 
+import threading
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -59,7 +60,8 @@ class HeadAtlas:
         self.plan = ZoomPlan(*matrix.shape)
         self._cache = cache
         self._pyramid = Pyramid(self.plan)
-        self._job = Job(self._build, TURNS)
+        self._job = Job(lambda *ways: self._pyramid.advance(matrix, *ways), TURNS)
+        self._here = threading.Lock()
 
     @property
     def nbytes(self) -> int:
@@ -85,8 +87,7 @@ class HeadAtlas:
             raise SettingError(f'marginal: the kind is "received" or "entropy", got {kind!r}')
         stride = self.plan.stride(z)
         edges = axis_edges(self.plan.keys if kind == "received" else self.plan.queries, stride, block)
-        WORKER.ask(self._job)
-        self._wait_a_moment()
+        self._ask_for_all()
         known = self._pyramid.received if kind == "received" else self._pyramid.entropy
         if known is None:
             nothing = np.full((2, len(edges) - 1), np.nan)
@@ -102,7 +103,7 @@ class HeadAtlas:
 
     def build(self) -> None:
         """Wait until the coarse levels are there; `Cancelled` if the atlas is closed meanwhile."""
-        WORKER.ask(self._job)
+        self._ask_for_all()
         self._job.finished.wait()
         if self._job.error is not None:
             raise self._job.error
@@ -112,8 +113,15 @@ class HeadAtlas:
         if not self._job.done:
             WORKER.stop(self._job)
 
-    def _build(self, progress, cancelled) -> None:
-        self._pyramid.build(self.matrix, progress, cancelled)
+    def _ask_for_all(self) -> None:
+        """Have it in the background; a head without coarse levels takes so little that it is done here."""
+        if self.plan.coarse:
+            WORKER.ask(self._job)
+            self._wait_a_moment()
+            return
+        with self._here, TURNS.asking():
+            while not self._job.finished.is_set():
+                self._job.advance()
 
     def _wait_a_moment(self) -> None:
         if self.plan.queries * self.plan.keys <= SOON and not self._job.stopped:

@@ -1,4 +1,4 @@
-"""Long work in the background: one piece at a time in this process, newest first, giving way to whoever waits.
+"""Long work in the background: one step at a time in this process, newest first, giving way to whoever waits.
 
 In: jobs. Out: their state. Two long computations at once would take each other's processor cores, so there is one
 daemon thread for all of them; and what somebody waits for goes before it. Does not know: what the work is.
@@ -6,6 +6,7 @@ daemon thread for all of them; and what somebody waits for goes before it. Does 
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,9 +44,13 @@ class Turns:
 
 
 class Job:
-    """Work that reports how far it is and can be stopped between steps; a worker does it."""
+    """Work in steps that reports how far it is and can be stopped within a step; a worker does it.
 
-    def __init__(self, work: Callable[[Callable[[float], object], Callable[[], bool]], object], turns: Turns) -> None:
+    `work` does one step, is given a function that hears the share done and one that says whether to stop, and returns
+    whether all is done.
+    """
+
+    def __init__(self, work: Callable[[Callable[[float], object], Callable[[], bool]], bool], turns: Turns) -> None:
         self._work, self._turns = work, turns
         self._share = 0.0
         self.asked, self.stopped = False, False
@@ -64,13 +69,16 @@ class Job:
             return 1.0
         return None if self.stopped or self.error is not None or not self.asked else self._share
 
-    def run(self) -> None:
-        """Do it, in this thread."""
+    def advance(self) -> None:
+        """Do one step, in this thread."""
         try:
-            self._work(self._report, self._pause)
+            if self.stopped:
+                raise Cancelled("the work was stopped before it was done")
+            done = self._work(self._report, self._pause)
         except BaseException as error:
-            self.error = error
-        self.finished.set()
+            self.error, done = error, True
+        if done:
+            self.finished.set()
 
     def _report(self, share: float) -> None:
         self._share = share
@@ -81,17 +89,18 @@ class Job:
 
 
 class Worker:
-    """One thread that does jobs, the one asked for last first; it begins with the first job."""
+    """One thread that does jobs, always a step of the one asked for last; it begins with the first job."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: dict[Job, None] = {}
+        self._current: Job | None = None
         self._thread: threading.Thread | None = None
 
     def ask(self, job: Job) -> None:
-        """Put a job in front, unless it was stopped, is being done or has been."""
+        """Put a job in front, unless it was stopped or has been done."""
         with self._changed:
-            if job.stopped or (job.asked and job not in self._waiting):
+            if job.stopped or job.finished.is_set():
                 return
             job.asked = True
             self._waiting.pop(job, None)
@@ -99,21 +108,31 @@ class Worker:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="sightline-atlas", daemon=True)
                 self._thread.start()
+                atexit.register(self._end)
             self._changed.notify()
 
     def stop(self, job: Job) -> None:
-        """Stop a job at its next step, or before it begins."""
+        """Stop a job, and wait until it stands still."""
         with self._changed:
             job.stopped = True
-            waiting = self._waiting.pop(job, self) is None
-            if waiting or not job.asked:
-                job.error = Cancelled("the work was stopped before it began")
-                job.finished.set()
+            if job is not self._current:
+                self._waiting.pop(job, None)
+                job.advance()  # which ends it
+        job.finished.wait()
 
     def _run(self) -> None:
         while True:
             with self._changed:
+                self._current = None
                 self._changed.wait_for(lambda: self._waiting)
-                job, _ = self._waiting.popitem()
-            job.run()
+                self._current = job = next(reversed(self._waiting))
+            job.advance()
+            if job.finished.is_set():
+                with self._changed:
+                    self._waiting.pop(job, None)
             del job  # what it holds is let go of while the thread waits
+
+    def _end(self) -> None:
+        """Leave no work going on when the program ends: a thread that is torn out of torch takes the process along."""
+        while self._waiting:
+            self.stop(next(reversed(self._waiting)))

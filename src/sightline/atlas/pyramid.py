@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from sightline.atlas import codec
 from sightline.atlas.plan import COARSE, TILE, ZoomPlan, axis_edges
@@ -35,8 +36,13 @@ class Pooled(NamedTuple):
 
     @staticmethod
     def of(bins: Bins) -> Pooled:
-        """Those of one head."""
+        """Those of one head; weights that are not numbers are refused, for they would look masked."""
         total, cells, largest = (part.cpu() for part in bins[:3])
+        if not total.isfinite().all():
+            raise UnsupportedError(
+                "this head has weights that are not numbers (NaN): its queries or keys have some; look for where the "
+                "model made them"
+            )
         return Pooled(total.double().numpy(), cells.numpy(), largest.double().numpy())
 
     def folded(self) -> Pooled:
@@ -56,8 +62,11 @@ class Pooled(NamedTuple):
     def bodies(self, plan: ZoomPlan, z: int, y: int, x: int, flags: int = 0) -> Bodies:
         """The tile that these bins are, in both channels."""
         rows, columns = plan.edges(z, y, x)
-        hidden = int(self.cells.sum()) < (rows[-1] - rows[0]) * (columns[-1] - columns[0])
-        flags |= (codec.CUT if hidden else 0) | (codec.EXACT if plan.stride(z) == 1 else 0)
+        everything = (rows[-1] - rows[0]) * (columns[-1] - columns[0])
+        if not flags & codec.PARTIAL and int(self.cells.sum()) < everything:
+            flags |= codec.CUT
+        if plan.stride(z) == 1:
+            flags |= codec.EXACT
 
         def body(channel: int, values: NDArray) -> bytes:
             codes = codec.encode(values, self.cells)
@@ -89,6 +98,10 @@ class Pyramid:
         self.received: NDArray[np.float32] | None = None  # of each key, from all queries together
         self._tiles: dict[tuple[int, int, int], Bodies] = {}
         self._rows_done = dict.fromkeys(plan.coarse, 0)
+        self._levels = _Levels(plan, self._tiles, self._rows_done)
+        self._normalised = False
+        self._entropies: list[Tensor] = []
+        self._received = torch.zeros(plan.keys, dtype=torch.float64)
 
     @property
     def nbytes(self) -> int:
@@ -104,26 +117,31 @@ class Pyramid:
         """A tile of a row that is known; None where the mask hides all of it."""
         return self._tiles.get((z, y, x))
 
-    def build(
+    def advance(
         self, matrix: AttentionMatrix, progress: Callable[[float], object], cancelled: Callable[[], bool]
-    ) -> None:
-        """Find everything; `Cancelled` leaves what is known by then."""
-        with suppress(UnsupportedError):  # weights that are already there have no normalisers
-            _ = matrix.planned(budget=SHORT, progress=_part(progress, 0.0, LSE_SHARE), cancelled=cancelled).lse
+    ) -> bool:
+        """One step, and whether it was the last: the normalisers, then a row of the finest tiles at a time.
+
+        `Cancelled` leaves what the steps before have found.
+        """
+        if not self._normalised:
+            with suppress(UnsupportedError):  # weights that are already there have no normalisers
+                _ = matrix.planned(budget=SHORT, progress=_part(progress, 0.0, LSE_SHARE), cancelled=cancelled).lse
+            self._normalised = True
+            return False
         queries, keys = matrix.shape
-        columns = [*range(0, keys, COARSE), keys]
-        levels = _Levels(self.plan, self._tiles, self._rows_done)
-        entropy, received = [], torch.zeros(keys, dtype=torch.float64)
-        count = -(-queries // (TILE * COARSE))
-        for strip in range(count):
-            start, stop = (LSE_SHARE + (1 - LSE_SHARE) * (at / count) ** 2 for at in (strip, strip + 1))
-            planned = matrix.planned(progress=_part(progress, start, stop), cancelled=cancelled)
-            found = planned.bins(axis_edges(queries, COARSE, strip), columns)
-            levels.add(0, Pooled.of(found))
-            entropy.append(found.entropy.float().cpu())
-            received += found.received.double().cpu()
-        levels.finish()
-        self.entropy, self.received = torch.cat(entropy).numpy(), received.float().numpy()
+        count, strip = -(-queries // (TILE * COARSE)), len(self._entropies)
+        start, stop = (LSE_SHARE + (1 - LSE_SHARE) * (at / count) ** 2 for at in (strip, strip + 1))
+        planned = matrix.planned(progress=_part(progress, start, stop), cancelled=cancelled)
+        found = planned.bins(axis_edges(queries, COARSE, strip), [*range(0, keys, COARSE), keys])
+        self._levels.add(0, Pooled.of(found))
+        self._entropies.append(found.entropy.float().cpu())
+        self._received += found.received.double().cpu()
+        if strip + 1 < count:
+            return False
+        self._levels.finish()
+        self.entropy, self.received = torch.cat(self._entropies).numpy(), self._received.float().numpy()
+        return True
 
 
 class _Levels:

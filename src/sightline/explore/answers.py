@@ -37,7 +37,7 @@ ASSETS = {
 """The files of the page, and what they are."""
 
 MOST_TOKENS, LONGEST_TOKEN = 4096, 200
-MOST_CELLS = 65_536
+MOST_CELLS, LONGEST_SIDE = 65_536, 65_535  # two bytes of a header hold a side
 LONGEST_SEARCH = 200
 LONG = 16_384  # queries from which on columns and scores take seconds
 SIDES = {"entropy": 0, "received": 1}  # which side of the picture a border stands at
@@ -92,9 +92,9 @@ class Answers:
         return answered(request, as_json(about), cache="no-store")
 
     async def meta(self, request: Request) -> Response:
-        """A trace and its layers."""
+        """A trace and its layers; asked about anew each time, for people may name it anew."""
         entry = self._entry(request)
-        return answered(request, as_json(await self._quick(request, entry.meta)))
+        return answered(request, as_json(await self._quick(request, entry.meta)), cache="no-cache")
 
     async def tokens(self, request: Request) -> Response:
         """Texts of tokens, each cut where it is longer than anybody reads."""
@@ -143,7 +143,8 @@ class Answers:
 
     async def status(self, request: Request) -> Response:
         """How far the coarse picture of a head has come."""
-        progress = self._library.head(*self._place(request)).atlas.progress()
+        head = self._library.opened(*self._place(request))
+        progress = None if head is None else head.atlas.progress()
         coarse = "absent" if progress is None else "ready" if progress >= 1 else "building"
         return answered(request, as_json({"coarse": coarse, "progress": progress}), cache="no-store")
 
@@ -168,9 +169,11 @@ class Answers:
             range(asked_number(request, f"{letter}0", 0, size), asked_number(request, f"{letter}1", 0, size))
             for letter, size in (("i", place.queries), ("j", place.keys))
         )
-        if not 0 < len(queries) * len(keys) <= MOST_CELLS:
+        if not 0 < len(queries) * len(keys) <= MOST_CELLS or max(len(queries), len(keys)) > LONGEST_SIDE:
             raise Refused(
-                400, f"1 to {MOST_CELLS:,} cells are told at once; {len(queries) * len(keys):,} were asked for."
+                400,
+                f"1 to {MOST_CELLS:,} cells are told at once, and at most {LONGEST_SIDE:,} of a row or a column; "
+                f"{len(queries):,} x {len(keys):,} were asked for.",
             )
         block = await self._of_head(request, place, lambda matrix: inspection.cells(matrix, queries, keys))
         return answered(request, _floats(block, y=queries.start, x=keys.start), BYTES)
@@ -198,7 +201,10 @@ class Answers:
         return answered(request, as_json(report))
 
     async def scores(self, request: Request) -> Response:
-        """What a head does, in words and numbers; of a long text, once it has been computed."""
+        """What a head does, in words and numbers; of a long text, once it has been computed.
+
+        Asked about anew each time, for the next version may have other words.
+        """
         place = self._place(request)
 
         def score() -> tuple[list[dict[str, str]], dict[str, float]]:
@@ -211,7 +217,8 @@ class Answers:
             if not waiting.done():
                 return answered(request, as_json({"labels": [], "scores": {}, "pending": True}), cache="no-store")
             labels, scores = waiting.result()
-        return answered(request, as_json({"labels": labels, "scores": scores, "pending": False}))
+        told = {"labels": labels, "scores": scores, "pending": False}
+        return answered(request, as_json(told), cache="no-cache")
 
     def _entry(self, request: Request) -> Entry:
         identity = request.path_params["trace"]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 JSON, BYTES = "application/json", "application/octet-stream"
 FOR_EVER = "private, max-age=31536000, immutable"
 NOTHING_HERE = "There is nothing at this address."
+WENT_WRONG = "Something went wrong here; the terminal says what."
 NUMBER = re.compile(r"[0-9]{1,7}")
 
 

@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
+from sightline.errors import SettingError
+
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -37,6 +39,7 @@ ALWAYS = (
 """Headers of every answer."""
 
 METHODS = ("GET", "POST")
+NAME = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 PLAIN_PATH = re.compile(rb"/[A-Za-z0-9/._-]*")  # no address of ours needs a percent sign
 
 
@@ -58,6 +61,11 @@ class Settings:
         hosts = ["127.0.0.1", "localhost", "[::1]", *([] if is_any(host) else [bracketed(host)])]
         own = {f"{at}:{port}" for at in hosts}
         short = {name.removesuffix(":80") for name in own if port == 80}  # as browsers write it
+        for name in names:
+            if not NAME.fullmatch(name):
+                raise SettingError(
+                    f"explore: the name {name[:80]!r} was given; a name is HOST or HOST:PORT, as localhost:9000"
+                )
         self.names = frozenset(name.lower() for name in {*own, *short, *names})
         self.origins = frozenset(f"{scheme}://{name}" for scheme in ("http", "https") for name in self.names)
         self.port = port

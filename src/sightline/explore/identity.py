@@ -6,6 +6,7 @@ In: a trace. Out: 32 hexadecimal digits. Does not know: servers. Memory: a piece
 from __future__ import annotations
 
 import hashlib
+import secrets
 from typing import Any
 
 import torch
@@ -23,7 +24,10 @@ LOOKED_AT = 2**20  # bytes of a tensor; of a larger one, evenly spread positions
 
 
 def fingerprint(trace: Trace) -> str:
-    """From the model's name, layers, shapes, tokens, masks and tensors; of huge tensors, from positions all over."""
+    """From the model's name, layers, shapes, tokens, masks and tensors; of huge tensors, from some of their positions.
+
+    And from a sum of every position, so that another number anywhere is another name.
+    """
     digest = hashlib.blake2b(digest_size=DIGITS // 2)
     _tell(digest, trace.model, trace.tokens())
     for text in trace.texts:
@@ -44,8 +48,8 @@ def _place(rules: Expressions, call: Call) -> tuple[object, object]:
     """Where the mask and the score of a call stand among all of them."""
     try:
         return rules.mask(call.mask), None if call.score is None else rules.score(call.score)
-    except UnsupportedError:  # of somebody's own making: its kind has to do
-        return type(call.mask).__name__, type(call.score).__name__
+    except UnsupportedError:  # of somebody's own making: nobody can say that two of them are the same
+        return secrets.token_hex(DIGITS // 2), None
 
 
 def derived(identity: str, how: str) -> str:
@@ -66,8 +70,26 @@ def _tell(digest: Any, *values: object) -> None:
 
 
 def _bytes_of(tensor: Tensor) -> bytes:
-    """The tensor itself, or every so many of its positions, which stand in the axis before the last."""
-    step = -(-tensor.nbytes // LOOKED_AT)
-    some = tensor if step <= 1 or tensor.dim() < 2 else tensor[..., ::step, :]
+    """The tensor itself, or every so many of its positions, which stand in the axis before the last, and all sums."""
+    tensor = tensor.detach()
     kind = f"{tuple(tensor.shape)} {tensor.dtype}".encode()
-    return kind + some.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    step = -(-tensor.nbytes // LOOKED_AT)
+    if step <= 1 or tensor.dim() < 2:
+        return kind + _plain(tensor)
+    return kind + _plain(tensor[..., ::step, :]) + _plain(_sums(tensor))
+
+
+def _plain(tensor: Tensor) -> bytes:
+    return tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def _sums(tensor: Tensor) -> Tensor:
+    """A number for each position, from all that stands there.
+
+    Bits are added, as whole numbers: sums of floats would depend on their order, and with that on the machine. Eight
+    bytes at once, where they fit, are added much faster than single numbers.
+    """
+    plain = tensor.cpu().contiguous().view(torch.uint8).numpy()
+    width = next(width for width in (8, 4, 2, 1) if plain.shape[-1] % width == 0)
+    others = [axis for axis in range(plain.ndim) if axis != plain.ndim - 2]
+    return torch.from_numpy(plain.view(f"i{width}")).sum(others, dtype=torch.int64)

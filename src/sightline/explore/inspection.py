@@ -1,7 +1,8 @@
 """What one query, one key or one head does, in exact numbers.
 
 In: the matrix of one head, (queries, keys). Out: rows, columns and blocks of weights as float32 in which NaN stands
-where the mask allows nothing, and small reports for people. Does not know: servers, colours, tokens.
+where the mask allows nothing, and small reports for people. Weights that are no numbers are refused: they would pass
+for hidden. Does not know: servers, colours, tokens.
 Memory: what is asked for; a head's profile takes some rows at a time.
 """
 
@@ -18,8 +19,10 @@ from sightline.errors import UnsupportedError
 from sightline.heads import score_heads
 from sightline.heads.labels import MIXED, label_named
 from sightline.matrix import AttentionMatrix
+from sightline.matrix.bins import Bins
 from sightline.record import Trace
 from sightline.record.call import with_heads
+from sightline.record.files.saving import AnyLayer
 from sightline.record.layers.dense import DenseLayer
 from sightline.record.layers.recorded import Layer
 from sightline.record.texts import Texts
@@ -52,15 +55,15 @@ def column(matrix: AttentionMatrix, key: int) -> Line:
 
 def cells(matrix: AttentionMatrix, queries: range, keys: range) -> numpy.ndarray:
     """A block of weights."""
-    found = matrix.bins(range(queries.start, queries.stop + 1), range(keys.start, keys.stop + 1))
+    found = _checked(matrix.bins(range(queries.start, queries.stop + 1), range(keys.start, keys.stop + 1)))
     return _as_floats(found.total.masked_fill(found.cells == 0, torch.nan))
 
 
 def query_report(matrix: AttentionMatrix, query: int) -> dict[str, Any]:
     """How much a query sees, how it spreads over it, how far back it looks, and at what most."""
     queries, keys = matrix.shape[-2:]
-    found = matrix.bins([query, query + 1], [0, keys])
-    weights = found.received.double()  # of each key, from this query alone
+    found = _checked(matrix.bins([query, query + 1], [0, keys]))
+    weights = found.received.cpu().double()  # of each key, from this query alone
     behind = query + keys - queries - torch.arange(keys)
     collision = float(weights.square().sum())
     return {
@@ -76,8 +79,8 @@ def query_report(matrix: AttentionMatrix, query: int) -> dict[str, Any]:
 
 def key_report(matrix: AttentionMatrix, key: int) -> dict[str, Any]:
     """How many queries may see a key, what it receives from all of them, and from which most."""
-    found = matrix.bins(range(matrix.shape[-2] + 1), [key, key + 1])
-    weights = found.total.flatten().double()
+    found = _checked(matrix.bins(range(matrix.shape[-2] + 1), [key, key + 1]))
+    weights = found.total.flatten().cpu().double()
     return {
         "position": key,
         "audience": int(found.cells.sum()),
@@ -101,7 +104,8 @@ def distance_profile(matrix: AttentionMatrix) -> dict[str, Any]:
     both = torch.zeros(2, len(edges) - 1, dtype=torch.float64)
     counted = 0
     for rows in chosen.split(max(1, CELLS_AT_ONCE // max(keys, 1))):
-        weights = matrix[rows].double()
+        weights = matrix[rows].cpu().double()
+        _refuse_what_is_no_number(weights)
         distance = (rows + keys - queries)[:, None] - torch.arange(keys)
         place = torch.bucketize(distance.abs(), inner, right=True) + (distance < 0) * (len(edges) - 1)
         both.view(-1).index_add_(0, place.flatten(), weights.flatten())
@@ -114,7 +118,9 @@ def head_scores(
     trace: Trace, layer: int, head: int, cancelled: Callable[[], bool] = lambda: False
 ) -> tuple[list[dict[str, str]], dict[str, float]]:
     """The labels of one head, with what they mean, and all its scores that can be told."""
-    table = score_heads(one_head(trace, layer, head, cancelled), progress=False)
+    alone = one_head(trace, layer, head, cancelled)
+    _refuse_a_broken_head(alone.layer(0))
+    table = score_heads(alone, progress=False)
     labels = [{"name": name, "meaning": _meaning(name)} for name in (table.labels or [()])[0]]
     scores = {name: float(column[0]) for name, column in table.columns.items() if not column[0].isnan()}
     return labels, scores
@@ -163,11 +169,34 @@ def _edges(length: int) -> tuple[list[int], int]:
 
 
 def _line(matrix: AttentionMatrix, rows: Sequence[int], columns: Sequence[int], level: int) -> Line:
-    found = matrix.bins(rows, columns)
+    found = _checked(matrix.bins(rows, columns))
     total, count, largest = (part.flatten() for part in (found.total, found.cells, found.largest))
     mean = total / count
     parts = [mean] if level == 0 else [mean, largest]
     return Line(_as_floats(torch.stack(parts).masked_fill(count == 0, torch.nan)), level)
+
+
+def _refuse_a_broken_head(layer: AnyLayer) -> None:
+    """Scores leave out rows that are no numbers, and so would speak of the others alone."""
+    if isinstance(layer, Layer):
+        call = layer.joined()
+        if call.query.isfinite().all() and call.key.isfinite().all():
+            return
+    queries, keys = layer.shape[2:]
+    _checked(layer.matrix().bins([0, queries], [0, keys]))  # what is broken may be hidden, as padding is
+
+
+def _checked(found: Bins) -> Bins:
+    """The same, if all cells that can be seen are numbers: each is in a total."""
+    _refuse_what_is_no_number(found.total)
+    return found
+
+
+def _refuse_what_is_no_number(weights: Tensor) -> None:
+    if not weights.isfinite().all():
+        raise UnsupportedError(
+            "this head has weights that are not numbers (NaN): the recording or the model is broken there"
+        )
 
 
 def _strongest(weights: Tensor) -> list[list[int | float]]:

@@ -16,6 +16,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from sightline.atlas import ByteCache, HeadAtlas
+from sightline.atlas.atlas import TURNS
 from sightline.attention.algebra import Sizes
 from sightline.errors import Cancelled, SettingError, UnsupportedError
 from sightline.explore.identity import derived, fingerprint
@@ -137,6 +138,7 @@ class Entry:
             "causal": self.is_causal(place),
             "offset": keys - queries,
             "cross": layer.cross,
+            "zeros_hidden": isinstance(layer, DenseLayer),  # nobody knows the mask of weights that were there already
             "texts": all(self.axis(place, side) is not None for side in ("query", "key")),
         }
 
@@ -209,6 +211,11 @@ class Library:
             old.atlas.close()
         return found
 
+    def opened(self, entry: Entry, layer: int, head: int) -> Head | None:
+        """A head that somebody has asked for already; nothing is waited for."""
+        with self._lock:
+            return self._heads.get((entry.identity, layer, head))
+
     def _let_go(self) -> list[Head]:
         """Heads beyond the number and the bytes that are kept, but not the one that is asked for."""
         gone = []
@@ -219,8 +226,13 @@ class Library:
         return gone
 
     def scores(self, entry: Entry, layer: int, head: int) -> tuple[list[dict[str, str]], dict[str, float]]:
-        """Labels and scores of a head; raises Cancelled when the library closes."""
-        return head_scores(entry.trace, layer, head, self.closing.is_set)
+        """Labels and scores of a head, while nobody waits for a tile; raises Cancelled when the library closes."""
+
+        def cancelled() -> bool:
+            TURNS.give_way()
+            return self.closing.is_set()
+
+        return head_scores(entry.trace, layer, head, cancelled)
 
     def close(self) -> None:
         """Stop whatever is being computed."""

@@ -9,7 +9,7 @@ the trace that is being made.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -100,7 +100,7 @@ class Stage:
         layer: int,
         head: int,
         cancelled: Asked | None = None,
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Generator[dict[str, Any], None, None]:
         """A text written on by at most `count` tokens: events, as they happen.
 
         First `{"prompt": [texts of its tokens]}`. Then for each new token `{"token": its text, "position": its place,
@@ -265,7 +265,7 @@ def _last_row(trace: Trace, wish: Wish) -> list[float]:
 
 def _in_a_thread(
     work: Callable[[Callable[[dict[str, Any]], None], Asked], None], cancelled: Asked
-) -> Iterator[dict[str, Any]]:
+) -> Generator[dict[str, Any], None, None]:
     """The events that `work` tells, while it runs in a thread which ends with this iterator.
 
     Recording, and torch without gradients, belong to a thread; whoever takes the events may come from another each

@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import builtins
 import ipaddress
+import os
 import socket
 import sys
 import threading
@@ -24,7 +25,7 @@ from torch import nn
 
 from sightline.errors import SettingError
 from sightline.explore.connection import ASK_SECONDS, make_protocol
-from sightline.explore.guard import Settings, bracketed, is_any
+from sightline.explore.guard import NAME, Settings, bracketed, is_any
 from sightline.explore.library import Library
 from sightline.explore.live import Stage
 from sightline.explore.server import make_app
@@ -60,7 +61,8 @@ class Server:
         self._socket = _bound(host, port)
         self.port = int(self._socket.getsockname()[1])
         try:
-            self.settings = Settings(host, self.port, [*names, *(_own_names(self.port) if is_any(host) else ())])
+            self._own = own_hosts(host) if is_any(host) else []
+            self.settings = Settings(host, self.port, [*names, *(f"{own}:{self.port}" for own in self._own)])
             app = make_app(library, stage, self.settings, self._work, assets=assets)
         except BaseException:
             self._socket.close()
@@ -90,12 +92,18 @@ class Server:
     @property
     def base(self) -> str:
         """The address without a token."""
-        return f"http://{bracketed(LOOPBACK if is_any(self.host) else self.host)}:{self.port}"
+        here = LOOPBACK if self._socket.family == socket.AF_INET or socket.has_dualstack_ipv6() else "::1"
+        return f"http://{bracketed(here if is_any(self.host) else self.host)}:{self.port}"
 
     @property
     def url(self) -> str:
         """The address for a person; whoever has it may look."""
         return f"{self.base}/?token={self.settings.token}"
+
+    @property
+    def far_url(self) -> str | None:
+        """The address for a person at another machine, where there is one."""
+        return f"http://{self._own[0]}:{self.port}/?token={self.settings.token}" if self._own else None
 
     def start(self) -> Server:
         """Answer, in a thread of its own."""
@@ -106,7 +114,11 @@ class Server:
 
     def open_browser(self) -> None:
         """Show it, with a token that is good for once: all users of a machine can read what programs are started."""
-        webbrowser.open(f"{self.base}/?token={self.settings.invitation()}")
+        if not _has_screen():
+            return
+        address = f"{self.base}/?token={self.settings.invitation()}"
+        # Not waited for: a browser in the terminal returns when it is left.
+        threading.Thread(target=webbrowser.open, args=(address,), name="sightline-browser", daemon=True).start()
 
     def wait(self) -> None:
         """Until Ctrl-C, or until somebody closes it; then it is closed."""
@@ -139,7 +151,7 @@ class Server:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Server({'closed' if self._closed else self.url})"
+        return f"Server({'closed' if self._closed else self.base})"  # without the token: notebooks are passed on
 
     def _hang_up(self) -> None:
         """End all connections first, and then what worked for them: nobody is left to hear of it."""
@@ -170,19 +182,25 @@ def explore(
     open_browser: bool = True,
     block: bool | None = None,
     say: Say | None = None,
-    **where: Any,
+    host: str = LOOPBACK,
+    port: int = 0,
+    names: Sequence[str] = (),
 ) -> Server:
     """Show a trace, or the folder of one, in the browser.
 
     In a script this waits until Ctrl-C, at a prompt and in a notebook it returns at once; `block` decides otherwise.
-    `say` hears the address, in place of standard error. `where` is host, port and names, as for `Server`.
+    `say` hears the address, in place of standard error. `host`, `port` and `names` are as for `Server`.
     """
     library = Library()
-    if isinstance(trace, Trace):
-        library.add(trace, name=name or trace.model or "trace")
-    else:
-        library.add(open_trace(trace), name=name or Path(trace).name)
-    return shown(library, None, open_browser=open_browser, block=block, say=say, **where)
+
+    def fill() -> None:
+        if isinstance(trace, Trace):
+            library.add(trace, name=name or trace.model or "trace")
+        else:
+            library.add(open_trace(trace), name=name or Path(trace).resolve().name or "trace")
+
+    server = Server(library, host=host, port=port, names=names)
+    return shown(server, fill, open_browser=open_browser, block=block, say=say)
 
 
 def look(
@@ -194,28 +212,44 @@ def look(
     open_browser: bool = True,
     block: bool | None = None,
     say: Say | None = None,
-    **where: Any,
+    host: str = LOOPBACK,
+    port: int = 0,
+    names: Sequence[str] = (),
 ) -> Server:
     """Show what a model attends to in a text, and in the sentences that are typed then; see `explore`."""
-    called = name or type(model).__name__
-    stage, library = Stage(model, tokenizer, called), Library()
-    if text is not None:
-        library.add(read(model, text, tokenizer), name=called)
-    return shown(library, stage, open_browser=open_browser, block=block, say=say, **where)
+    called, library = name or type(model).__name__, Library()
+
+    def fill() -> None:
+        if text is not None:
+            library.add(read(model, text, tokenizer), name=called)
+
+    server = Server(library, Stage(model, tokenizer, called), host=host, port=port, names=names)
+    return shown(server, fill, open_browser=open_browser, block=block, say=say)
 
 
 def shown(
-    library: Library, stage: Stage | None, *, open_browser: bool, block: bool | None, say: Say | None, **where: Any
+    server: Server, fill: Callable[[], None], *, open_browser: bool, block: bool | None, say: Say | None
 ) -> Server:
-    """A server that has been started and told of, and waited for where that is wanted."""
+    """Fill the library of a server, start it and tell of it; wait for it where that is wanted.
+
+    The server comes first, for to fill a library may take minutes, and to find that its port is taken does not.
+    """
     say = say or _on_standard_error
-    server = Server(library, stage, **where).start()
+    try:
+        fill()
+    except BaseException:
+        server.close()
+        raise
+    server.start()
     if not _is_loopback(server.host):
         say(
             f"Warning: {server.host} can be reached from other machines, and what is sent is not encrypted. Whoever "
             "reads the address below may see the texts."
         )
-    say(f"The explorer is at {server.url}")
+    # A notebook is a site of its own, and what is clicked there comes from it.
+    say(f"{'Paste this address into a new tab:' if _is_notebook() else 'The explorer is at'} {server.url}")
+    if server.far_url is not None:
+        say(f"From other machines: {server.far_url}")
     if open_browser:
         server.open_browser()
     if not _is_interactive() if block is None else block:
@@ -229,14 +263,26 @@ def _on_standard_error(sentence: str) -> None:
 
 
 def _is_interactive() -> bool:
-    return hasattr(sys, "ps1") or bool(sys.flags.interactive) or hasattr(builtins, "__IPYTHON__")
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive) or _is_notebook()
+
+
+def _is_notebook() -> bool:
+    return hasattr(builtins, "__IPYTHON__")
+
+
+def _has_screen() -> bool:
+    """Whether a browser can be seen: on Linux, not in a plain terminal, unless somebody has said which one to take."""
+    return sys.platform != "linux" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")))
 
 
 def _bound(host: str, port: int) -> socket.socket:
     if not 0 <= port < 2**16:
         raise SettingError(f"explore: port {port} cannot be used; it is 1 to 65,535, or 0 for any that is free")
+    sixth = ":" in host
+    both = sixth and is_any(host) and socket.has_dualstack_ipv6()
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        family = socket.AF_INET6 if sixth else socket.AF_INET
+        return socket.create_server((host, port), family=family, dualstack_ipv6=both)
     except OSError as error:
         why = error.strerror or error
         raise SettingError(f"explore: {host} port {port} cannot be used: {why}; choose another") from error
@@ -249,6 +295,14 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _own_names(port: int) -> list[str]:
-    """What other machines call this one."""
-    return [f"{name}:{port}" for name in {socket.gethostname(), socket.getfqdn()}]
+def own_hosts(host: str) -> list[str]:
+    """What other machines call this one, as it stands in an address; numbers first, which need nobody to know them."""
+    name, family = socket.gethostname(), socket.AF_UNSPEC if ":" in host else socket.AF_INET
+    try:
+        found = {entry[4][0] for entry in socket.getaddrinfo(name, None, family, socket.SOCK_STREAM)}
+    except OSError:  # a machine that does not know its own name
+        found = set()
+    numbers = [ipaddress.ip_address(str(address).partition("%")[0]) for address in found]
+    far = [bracketed(str(one)) for one in numbers if not one.is_loopback and not one.is_link_local]
+    named = [one for one in dict.fromkeys((name, socket.getfqdn())) if NAME.fullmatch(one) and not _is_loopback(one)]
+    return [*sorted(far), *named]

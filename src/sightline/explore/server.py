@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sightline.errors import Cancelled, SettingError, SightlineError
 from sightline.explore.answers import ASSETS, Answers
-from sightline.explore.exchange import NOTHING_HERE, said
+from sightline.explore.exchange import NOTHING_HERE, WENT_WRONG, said
 from sightline.explore.guard import Guard, Refused, Settings
 from sightline.explore.library import Library
 from sightline.explore.live import Busy, Stage
@@ -89,7 +89,7 @@ def routed(answers: Answers, typing: Typing) -> Starlette:
             SightlineError: lambda _, error: said(" ".join(str(error).split()), 400),
             Gone: lambda *_: said("Nobody waits for this.", 503),
             wrong: lambda _, error: said(NOTHING_HERE if error.status_code == 404 else error.detail, error.status_code),
-            Exception: lambda *_: said("Something went wrong here; the terminal says what.", 500),
+            Exception: lambda *_: said(WENT_WRONG, 500),
         },
     )
     app.router.redirect_slashes = False

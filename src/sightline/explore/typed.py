@@ -7,12 +7,13 @@ goes away is no longer worked for. Does not know: models. Memory: an event.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from typing import TYPE_CHECKING, Any
 
 from sightline.errors import SightlineError
-from sightline.explore.exchange import answered, as_json, typed_object, wanted
+from sightline.explore.exchange import WENT_WRONG, answered, as_json, typed_object, wanted
 from sightline.explore.guard import Refused
 from sightline.explore.library import Library
 from sightline.explore.live import MOST_NEW, Stage
@@ -25,6 +26,27 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 LONGEST_NAME = 80
+COLDEST = 0.01  # of a temperature that is not 0: scores that are divided by less are no numbers any more
+MOST_NUMBERED = 9_999  # layers, and heads of one: more than any model has
+
+LOGGER = logging.getLogger("sightline.explore")
+
+
+class Taken:
+    """Events that threads take, one at a time; closing waits for whoever takes one."""
+
+    def __init__(self, events: Generator[dict[str, Any], None, None]) -> None:
+        self._events, self._turn = events, threading.Lock()
+
+    def next(self) -> dict[str, Any] | None:
+        """The next event; None after the last."""
+        with self._turn:
+            return next(self._events, None)
+
+    def close(self) -> None:
+        """End the thread that makes them, and wait for it."""
+        with self._turn:
+            self._events.close()
 
 
 class Typing:
@@ -56,23 +78,28 @@ class Typing:
             wanted(wish, name, int, default)
             for name, default in (("count", 32), ("seed", 0), ("layer", 0), ("head", 0))
         )
-        temperature = float(wanted(wish, "temperature", (int, float), 0.0))
+        temperature = wanted(wish, "temperature", (int, float), 0.0)
         if not 1 <= count <= MOST_NEW or not 0 <= seed < 2**63 or not 0 <= temperature <= 100:
             raise Refused(400, f"count is 1 to {MOST_NEW}, temperature 0 to 100, and seed a whole number from 0 on.")
+        if 0 < temperature < COLDEST:
+            raise Refused(400, f"temperature is {temperature}; it is 0 for the likeliest token, or {COLDEST} to 100.")
+        if not 0 <= layer <= MOST_NUMBERED or not 0 <= head <= MOST_NUMBERED:
+            raise Refused(400, f"layer and head are whole numbers from 0 to {MOST_NUMBERED:,}.")
         gone = threading.Event()
-        events = stage.continued(
+        told = stage.continued(
             wanted(wish, "text", str),
             count,
-            temperature,
+            float(temperature),
             seed,
             layer,
             head,
             cancelled=lambda: gone.is_set() or self._library.closing.is_set(),
         )
+        events = Taken(told)
         try:
-            first = await self._work.done(self._work.stage, request.receive, lambda: next(events))
+            first = await self._work.done(self._work.stage, request.receive, events.next)
         except BaseException:
-            gone.set()
+            self._let_go(events, gone)
             raise
         streaming = import_extra("starlette.responses").StreamingResponse
         return streaming(
@@ -82,12 +109,12 @@ class Typing:
         )
 
     async def _lines(
-        self, event: dict[str, Any] | None, events: Iterator[dict[str, Any]], gone: threading.Event
-    ) -> AsyncIterator[bytes]:
+        self, event: dict[str, Any] | None, events: Taken, gone: threading.Event
+    ) -> AsyncGenerator[bytes, None]:
         """Events as lines; the trace at their end goes to the library, and its name to the client."""
 
         def following() -> dict[str, Any] | None:
-            found = next(events, None)
+            found = events.next()
             if found is not None and "trace" in found:
                 found["trace"] = self._added(found["trace"], found["text"])["trace"]
             return found
@@ -98,8 +125,16 @@ class Typing:
                 event = await asyncio.wrap_future(self._work.stage.submit(following))
         except SightlineError as error:
             yield as_json({"error": " ".join(str(error).split())}) + b"\n"
+        except Exception:
+            LOGGER.exception("a text was being written on")
+            yield as_json({"error": WENT_WRONG}) + b"\n"
         finally:
-            gone.set()
+            self._let_go(events, gone)
+
+    def _let_go(self, events: Taken, gone: threading.Event) -> None:
+        """End the writing; not here, for it is waited for, and nobody is answered meanwhile."""
+        gone.set()
+        self._work.stage.submit(events.close)
 
     def _on_stage(self) -> Stage:
         if self._stage is None:

@@ -34,12 +34,15 @@ from sightline.record.layers.stacked import Stacked
 NOTE = "What if it could look ahead: not what the model computed."
 """What has to stand beside every picture of such a trace."""
 
+TO_THE_END = 2**31 - 1
+"""Keys that a query sees ahead of it: as many as there are in any text."""
+
 KNOWN_AHEAD = (Softcap, Temperature, ALiBi, Sinks)
 """Scores that say what they are for every key; a table of numbers may hold zeros for those that were hidden."""
 
 
 def what_if(trace: Trace) -> Trace | None:
-    """The same trace with every query seeing the keys behind it, too, and those before its window.
+    """The same trace with every query seeing the keys behind it, too; how far it looks back stays as it was.
 
     Layers that could look both ways, or at another text, are as they were. None where all are so; where a layer that
     could not holds weights or statistics alone; and where its mask cannot be taken apart.
@@ -82,8 +85,10 @@ class _Seeing:
         return self._known[id(mask)][1]
 
     def _ahead(self, mask: Mask) -> Mask:
-        if isinstance(mask, Causal) or (isinstance(mask, Window) and not mask.after):
+        if isinstance(mask, Causal):
             return Full()
+        if isinstance(mask, Window) and not mask.after:
+            return Window(before=mask.before, after=TO_THE_END, offset=mask.offset)
         if isinstance(mask, Full | Window | Padding | Prefix | Documents) or _is_of_keys(mask):
             return mask
         if isinstance(mask, _And | _Or):

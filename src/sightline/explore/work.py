@@ -49,10 +49,13 @@ class Work:
                 task.cancel()  # which keeps work that has not begun from beginning
 
     def aside(self, key: Hashable, work: Callable[[], Answer]) -> Future[Answer]:
-        """Work that is asked about again until it is done; whatever else waits to be done aside is given up for it."""
+        """Work that is asked about again until it is done; whatever else waits to be done aside is given up for it.
+
+        What fails is told once, and tried again when it is asked for after that.
+        """
         with self._lock:
             known = self._kept.get(key)
-            if known is None or known.cancelled() or (known.done() and known.exception() is not None):
+            if known is None or known.cancelled():
                 for other in list(self._kept):
                     if self._kept[other].cancel():
                         del self._kept[other]
@@ -60,6 +63,8 @@ class Work:
             self._kept.move_to_end(key)
             while len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
+            if known.done() and not known.cancelled() and known.exception() is not None:
+                self._kept.pop(key, None)
             return known
 
     def close(self) -> None:

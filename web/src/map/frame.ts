@@ -6,12 +6,13 @@ import type { Scale } from "../paint/colour";
 import type { Drawing, HeadData, Mode, Reading } from "./head_data";
 import type { Layout } from "./layout";
 import { paintCorner, paintLeftAxis, paintTag, paintTopAxis } from "../paint/axes";
-import { paintLegend, weightText } from "../paint/legend";
+import { paintLegend } from "../paint/legend";
 import { matrixBox, paintHiddenSink, paintMap, paintSpikes } from "../paint/map";
 import { paintLeftStrip, paintTopStrip } from "../paint/marginals";
 import { paintCrosshair, paintPins, paintReadout, paintRubber, paintValues, VALUES_FROM, type CellValue } from "../paint/marks";
 import { minimapShown, paintMinimap } from "../paint/minimap";
 import { paintBuilding, paintWatermark } from "../paint/notes";
+import { counted, percent, plain } from "../numbers";
 import { within, type Box, type Surface, type Theme } from "../paint/surface";
 import type { Pictures } from "./pictures";
 import type { Side } from "../server/protocol";
@@ -36,8 +37,6 @@ export interface Scene {
   text(side: Side, position: number): string | undefined;
 }
 
-const LINE = 14;
-
 /** The heatmap alone, on a surface as large as the plot. */
 export function paintHeat(surface: Surface, scene: Scene): void {
   const { layout, view, theme, drawing, pictures } = scene;
@@ -55,17 +54,18 @@ export function paintOverlay(surface: Surface, scene: Scene): void {
   paintTopStrip(surface, layout.topStrip, theme, view, data.strip("received", view));
   paintLeftStrip(surface, layout.leftStrip, theme, view, data.strip("entropy", view));
   const dots = scene.mode === "both" && drawing.stride > 1;
-  within(surface, matrixBox(layout.plot, view, surface.scale), () => {
+  const matrix = matrixBox(layout.plot, view, surface.scale);
+  within(surface, matrix, () => {
     if (dots) paintSpikes(surface, layout.plot, view, data.spikes(drawing.pieces));
     if (view.zoom >= VALUES_FROM) paintValues(surface, layout.plot, view, scene.scale, cellValues(scene));
-    if (data.meta?.note) paintWatermark(surface, layout.plot, data.meta.note);
+    if (data.meta?.note) paintWatermark(surface, matrix, data.meta.note);
   });
   if (drawing.pieces.some((piece) => piece.tile?.partial)) paintBuilding(surface, layout.plot, theme, data.progress);
   if (minimapShown(view)) paintWhole(surface, scene);
   paintPins(surface, layout.plot, theme, view, scene.pinQuery, scene.pinKey);
   if (scene.hover) paintCrosshair(surface, layout.plot, theme, view, scene.hover.query, scene.hover.key);
   paintTags(surface, scene);
-  paintLegendOf(surface, scene, dots);
+  paintLegendOf(surface, scene, matrix, dots);
   if (scene.hover) paintReadout(surface, layout.plot, theme, scene.hover, readoutOf(scene, scene.hover));
   if (scene.rubber) paintRubber(surface, theme, scene.rubber);
 }
@@ -76,22 +76,24 @@ function paintAxes(surface: Surface, scene: Scene): void {
     const found = scene.text(side, position);
     return found === undefined ? undefined : visible(found);
   };
-  const spacing = view.zoom >= EVERY_TOKEN_FROM ? view.zoom : LINE;
+  // Slanted lines need more of their axis than level ones.
+  const spacing = (least: number): number => (view.zoom >= EVERY_TOKEN_FROM ? view.zoom : least);
   const rows: Axis = { first: view.query, zoom: view.zoom, pixels: layout.plot.height, length: view.queries };
   const columns: Axis = { first: view.key, zoom: view.zoom, pixels: layout.plot.width, length: view.keys };
   paintLeftAxis(surface, layout.leftNames, layout.leftNumbers, theme, {
-    labels: chooseLabels(rows, data.sections("query"), name("query"), spacing),
+    labels: chooseLabels(rows, data.sections("query"), name("query"), spacing(14)),
     numbers: chooseNumbers(rows, 40),
     first: view.query,
     zoom: view.zoom,
-    pinned: scene.pinQuery,
+    tagged: [scene.pinQuery, scene.hover?.query],
   });
   paintTopAxis(surface, layout.topNames, layout.topNumbers, theme, {
-    labels: chooseLabels(columns, data.sections("key"), name("key"), spacing),
+    labels: chooseLabels(columns, data.sections("key"), name("key"), spacing(18)),
     numbers: chooseNumbers(columns, 56),
     first: view.key,
     zoom: view.zoom,
-    pinned: scene.pinKey,
+    // The tags of keys stand below their names.
+    tagged: [],
   });
   paintCorner(surface, layout.corner, theme);
 }
@@ -102,7 +104,7 @@ function paintTags(surface: Surface, scene: Scene): void {
   const tag = (side: Side, position: number | null | undefined, colour: string): void => {
     if (position === null || position === undefined) return;
     const found = scene.text(side, position);
-    const words = found === undefined ? String(position) : `${position} ${visible(found)}`;
+    const words = counted(position) + (found === undefined ? "" : ` ${visible(found)}`);
     const { plot, leftStrip, topStrip } = layout;
     if (side === "query") {
       const y = plot.top + (position + 0.5 - view.query) * view.zoom;
@@ -126,25 +128,28 @@ function paintWhole(surface: Surface, scene: Scene): void {
   paintMinimap(surface, layout.minimap, theme, view, whole);
 }
 
-function paintLegendOf(surface: Surface, scene: Scene, dots: boolean): void {
+function paintLegendOf(surface: Surface, scene: Scene, matrix: Box, dots: boolean): void {
   const { layout, view, theme, data, drawing, hover } = scene;
   const share = scene.hideSink ? data.sinkShare(view) : null;
-  const sink = share === null ? "first token hidden" : `first token hidden: it takes ${Math.round(share * 100)} % of these rows`;
-  paintLegend(surface, layout.legend, theme, {
+  const sink = share === null ? ["first token hidden"] : [`first token hidden: it takes ${percent(share)} of these rows`, `first token hidden: ${percent(share)}`];
+  const strips = "above: what a key receives, left: entropy of a query";
+  // Right under the matrix, also where that ends before the plot does.
+  const top = Math.min(layout.legend.top, matrix.top + matrix.height + 4);
+  paintLegend(surface, { ...layout.legend, top }, theme, {
     scale: scene.scale,
     stride: drawing.stride,
     channel: drawing.channel,
     dots,
     masked: data.masking.causal || drawing.pieces.some((piece) => piece.state === "masked" || (piece.tile?.holes ?? false)),
     marked: hover ? (data.reading(hover.query, hover.key, view, scene.mode)?.value ?? null) : null,
-    remark: scene.hideSink ? sink : null,
+    remarks: [...(data.meta?.note ? [["without its mask"]] : []), ...(scene.hideSink ? [sink] : []), ...(layout.legend.width < 700 ? [] : [[strips]])],
   });
 }
 
 function said(reading: Reading | undefined): string {
   if (!reading) return "loading";
   if (reading.value === null) return "masked";
-  return (reading.exact ? "" : "~") + weightText(reading.value);
+  return (reading.exact ? "" : "~") + plain(reading.value);
 }
 
 function readoutOf(scene: Scene, hover: { query: number; key: number }): string {

@@ -18,7 +18,6 @@ import { visibleRange, type Viewport } from "./viewport";
 export type Mode = "both" | "max" | "mean";
 
 const ASK_PROGRESS_MILLISECONDS = 1000;
-const LONGEST_NAME = 60;
 
 /** What is known of one pair: null is masked; exact is false for a value read from a tile ("~"). */
 export interface Reading {
@@ -152,7 +151,7 @@ export class HeadData {
     this.#sections.set(path, []);
     this.transport.json<Section[]>(path).then(
       (sections) => {
-        const named = sections.map(([position, importance, text]): Section => [position, importance, title(text, LONGEST_NAME)]);
+        const named = sections.map(([position, importance, text]): Section => [position, importance, title(text)]);
         this.#sections.set(path, named.sort((one, other) => other[1] - one[1] || one[0] - other[0]));
         this.onChange();
       },

@@ -10,9 +10,10 @@ import { inside, layoutOf, type Layout } from "./layout";
 import { minimapShown, minimapZoom } from "../paint/minimap";
 import { VALUES_FROM } from "../paint/marks";
 import { dark, light, type Box } from "../paint/surface";
+import { title, visible } from "../paint/token_text";
 import { Pictures } from "./pictures";
 import { listenToPointer, type Point } from "./pointer";
-import type { Meta, Side } from "../server/protocol";
+import { headNumber, type Meta, type Side } from "../server/protocol";
 import { DEFAULT_STATE, ranged, type State } from "../state";
 import type { Transport } from "../server/transport";
 import * as viewports from "./viewport";
@@ -88,6 +89,7 @@ class CanvasMap implements MapView {
   readonly #darkness = matchMedia("(prefers-color-scheme: dark)");
   #state: State = DEFAULT_STATE;
   #layout: Layout = layoutOf(0, 0, { queries: 1, keys: 1, texts: true });
+  #longest = Infinity;
   #view: Viewport | null = null;
   /** The place the state named last, or that was told last: only another one moves the view. */
   #told: Place = OPENING;
@@ -139,7 +141,7 @@ class CanvasMap implements MapView {
     const before = this.#data.layer;
     this.#data.setHead(meta, layer, head);
     const about = this.#data.layer;
-    this.element.setAttribute("aria-label", `Attention map of ${about?.name ?? ""} head ${head}: rows are queries, columns are keys`);
+    this.element.setAttribute("aria-label", `Attention map of ${title(about?.name ?? "")} head ${headNumber(meta, layer, head)}: rows are queries, columns are keys`);
     if (!before || before.queries !== about?.queries || before.keys !== about.keys || before.texts !== about.texts) {
       this.#view = null;
       this.#hover = null;
@@ -154,6 +156,7 @@ class CanvasMap implements MapView {
   update(state: State): void {
     this.#state = state;
     this.#recolour();
+    if (this.#view && this.#longest !== this.#longestName()) this.resize();
     if (this.#view && !samePlace(state, this.#told, this.#view)) {
       this.#told = { centre: state.centre, zoom: state.zoom };
       this.#view = this.#placed(this.#view);
@@ -208,7 +211,8 @@ class CanvasMap implements MapView {
     const { clientWidth: width, clientHeight: height } = this.element;
     const layer = this.#data.layer;
     if (width === 0 || height === 0 || !layer) return;
-    this.#layout = layoutOf(width, height, layer);
+    this.#longest = this.#longestName();
+    this.#layout = layoutOf(width, height, layer, this.#longest);
     this.#scale = devicePixelRatio;
     const { plot } = this.#layout;
     sized(this.#heat, plot, this.#scale);
@@ -235,6 +239,14 @@ class CanvasMap implements MapView {
     this.#data.close();
     this.#pictures.clear();
     this.element.remove();
+  }
+
+  /** Of the keys of a text that opens fully labelled; until they are there, as it was. */
+  #longestName(): number {
+    const layer = this.#data.layer;
+    if (!layer?.texts || layer.keys >= viewports.OPENS_LABELLED_BELOW) return Infinity;
+    const names = this.options.tokens("key", 0, layer.keys);
+    return names ? Math.max(...names.map((name) => visible(name).length)) : this.#longest;
   }
 
   /** The colours the state asks for; a range left open follows the length of the text. */

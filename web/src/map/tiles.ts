@@ -25,7 +25,7 @@ export interface HeldTile extends Tile {
   holes: boolean;
 }
 
-/** "empty": the mask allows nothing there. "failed": given up after several tries. */
+/** "empty": the mask allows nothing there. "failed": no answer so far, and after several tries not asked any more. */
 export type Held = HeldTile | "empty" | "failed";
 
 export interface Settings {
@@ -79,9 +79,10 @@ export class TileStore {
     return this.#running.size;
   }
 
-  /** Tiles of other heads stay held; their requests are given up. */
+  /** Tiles of other heads stay held; their requests are given up. What had failed is asked anew. */
   setHead(head: HeadName): void {
     this.#head = head;
+    for (const [path, { held }] of this.#entries) if (held === "failed") this.#forget(path);
     this.want([], true);
   }
 
@@ -149,7 +150,10 @@ export class TileStore {
       if (idle && this.#running.size > 0 && !this.#onlyIdleRuns()) break;
       if (this.#running.has(path)) continue;
       const entry = this.#entries.get(path);
-      const finished = entry?.held !== undefined && !(typeof entry.held === "object" && entry.held.partial);
+      const finished =
+        entry?.held !== undefined &&
+        !(typeof entry.held === "object" && entry.held.partial) &&
+        !(entry.held === "failed" && entry.tries < this.#settings.tries);
       if (finished || (idle && entry?.held !== undefined)) continue;
       if (entry && entry.due > now) soonest = Math.min(soonest, entry.due);
       else void this.#fetch(path);
@@ -192,10 +196,9 @@ export class TileStore {
   #fail(path: string): void {
     const before = this.#entries.get(path);
     const tries = (before?.tries ?? 0) + 1;
-    const { retry, tries: most } = this.#settings;
+    const due = performance.now() + this.#settings.retry * 2 ** (tries - 1);
     // A picture that was there stays there, even if asking again for a better one failed.
-    const held = before?.held ?? (tries >= most ? "failed" : undefined);
-    this.#entries.set(path, { held, bytes: before?.bytes ?? 0, due: performance.now() + retry * 2 ** (tries - 1), tries });
+    this.#entries.set(path, { held: before?.held ?? "failed", bytes: before?.bytes ?? 0, due, tries });
   }
 
   #forget(path: string): void {

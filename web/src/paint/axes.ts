@@ -1,23 +1,23 @@
 // Names and numbers along the two axes, and the corner that says what they mean.
 import { EVERY_TOKEN_FROM, type Label } from "../map/axis_labels";
 import { fonts, snap, type Box, type Surface, type Theme } from "./surface";
-import { fitted, widthOf } from "./words";
+import { counted } from "../numbers";
+import { fitted, widthOf, wrapped } from "./words";
 
-/** From this zoom on a key's name fits over its own column. */
-export const UPRIGHT_FROM = 48;
 const SLANT = Math.PI / 3;
+/** Low enough to leave the names of the rows beside it whole. */
+const TAG = 16;
 
 export interface AxisPicture {
   labels: readonly Label[];
   numbers: readonly number[];
   first: number;
   zoom: number;
-  /** The position to write in colour. */
-  pinned: number | null;
+  /** Positions that have a tag, which says their name. */
+  tagged: readonly (number | null | undefined)[];
 }
 
 const sizeAt = (zoom: number): number => (zoom >= 11 && zoom < 13 ? 10 : 11);
-const grouped = (position: number): string => String(position).replace(/\B(?=(\d{3})+$)/g, "\u2009");
 
 function fontOf(kind: Label["kind"], zoom: number): string {
   return kind === "section" ? `500 ${sizeAt(zoom)}px ${fonts.text}` : `${sizeAt(zoom)}px ${fonts.mono}`;
@@ -26,16 +26,12 @@ function fontOf(kind: Label["kind"], zoom: number): string {
 const numberFont = `10px ${fonts.text}`;
 
 /** Draws the labels kind by kind: setting a font is dear. */
-function eachLabel(surface: Surface, theme: Theme, axis: AxisPicture, pinned: string, draw: (label: Label, font: string) => void): void {
+function eachLabel(surface: Surface, theme: Theme, axis: AxisPicture, draw: (label: Label, font: string) => void): void {
   for (const kind of ["section", "token"] as const) {
     const font = fontOf(kind, axis.zoom);
     surface.context.font = font;
-    const ink = kind === "section" || axis.zoom >= EVERY_TOKEN_FROM ? theme.ink : theme.muted;
-    for (const label of axis.labels) {
-      if (label.kind !== kind) continue;
-      surface.context.fillStyle = label.position === axis.pinned ? pinned : ink;
-      draw(label, font);
-    }
+    surface.context.fillStyle = kind === "section" || axis.zoom >= EVERY_TOKEN_FROM ? theme.ink : theme.muted;
+    for (const label of axis.labels) if (label.kind === kind && !axis.tagged.includes(label.position)) draw(label, font);
   }
 }
 
@@ -44,7 +40,7 @@ export function paintLeftAxis(surface: Surface, names: Box, numbers: Box, theme:
   const bottom = names.top + names.height;
   context.textAlign = "right";
   context.textBaseline = "middle";
-  eachLabel(surface, theme, axis, theme.query, (label, font) => {
+  eachLabel(surface, theme, axis, (label, font) => {
     const y = names.top + (label.position + 0.5 - axis.first) * axis.zoom;
     if (y < names.top - 2 || y > bottom + 2) return;
     context.fillText(fitted(context, font, label.text, names.width - 10), names.left + names.width - 2, y);
@@ -55,7 +51,7 @@ export function paintLeftAxis(surface: Surface, names: Box, numbers: Box, theme:
     const y = names.top + (position + 0.5 - axis.first) * axis.zoom;
     if (y < names.top - 1 || y > bottom + 1) continue;
     context.fillStyle = theme.muted;
-    context.fillText(grouped(position), right, Math.max(y, names.top + 4));
+    context.fillText(counted(position), right, Math.max(y, names.top + 4));
     context.fillStyle = theme.line;
     context.fillRect(right + 2, snap(y, surface.scale), 3, 1 / surface.scale);
   }
@@ -65,17 +61,19 @@ export function paintTopAxis(surface: Surface, names: Box, numbers: Box, theme: 
   const { context } = surface;
   const end = names.left + names.width;
   const foot = names.top + names.height;
-  const upright = axis.zoom >= UPRIGHT_FROM;
+  // Slanted names are hard to read: where each fits over its own column, none is slanted.
+  const upright = axis.labels.every(({ text }) => text.length * 7 < axis.zoom);
   const longest = names.height / Math.sin(SLANT) - 10;
   context.textAlign = upright ? "center" : "left";
   context.textBaseline = upright ? "alphabetic" : "middle";
   context.save();
-  eachLabel(surface, theme, axis, theme.key, (label, font) => {
+  eachLabel(surface, theme, axis, (label, font) => {
     const x = names.left + (label.position + 0.5 - axis.first) * axis.zoom;
     if (x < names.left - 2 || x > end + 2) return;
-    if (upright) context.fillText(fitted(context, font, label.text, axis.zoom - 6), x, foot - 4);
+    if (upright) context.fillText(fitted(context, font, label.text, axis.zoom - 2), x, foot - 4);
     else {
-      const text = fitted(context, font, label.text, longest);
+      // The last ones end where the surface does.
+      const text = fitted(context, font, label.text, Math.min(longest, (surface.width - x - 12) / Math.cos(SLANT)));
       context.translate(x + 1, foot - 2);
       context.rotate(-SLANT);
       context.fillText(text, 0, 0);
@@ -92,7 +90,7 @@ export function paintTopAxis(surface: Surface, names: Box, numbers: Box, theme: 
   for (const position of axis.numbers) {
     const x = names.left + (position + 0.5 - axis.first) * axis.zoom;
     if (x < names.left - 1 || x > end + 1) continue;
-    const text = grouped(position);
+    const text = counted(position);
     context.fillStyle = theme.muted;
     context.fillText(text, Math.max(x, names.left + widthOf(context, numberFont, text) / 2), base);
     context.fillStyle = theme.line;
@@ -108,30 +106,25 @@ export function paintTag(surface: Surface, theme: Theme, text: string, at: { x: 
   const width = Math.min(surface.width - 12, widthOf(context, font, shown) + 10);
   context.font = font;
   const left = side === "left" ? Math.max(2, at.x - width) : Math.min(surface.width - width - 2, Math.max(2, at.x - width / 2));
-  const top = Math.min(surface.height - 18, Math.max(0, side === "left" ? at.y - 9 : at.y - 18));
+  const top = Math.min(surface.height - TAG, Math.max(0, at.y - (side === "left" ? TAG / 2 : TAG)));
   context.fillStyle = colour;
-  context.fillRect(left, top, width, 18);
+  context.fillRect(left, top, width, TAG);
   context.fillStyle = theme.paper;
   context.textAlign = "left";
   context.textBaseline = "middle";
-  context.fillText(shown, left + 5, top + 9.5);
+  context.fillText(shown, left + 5, top + TAG / 2 + 0.5);
 }
 
-/** What rows and columns are. */
+/** What rows and columns are. The sentence is never cut: it says how to read the map. */
 export function paintCorner(surface: Surface, corner: Box, theme: Theme): void {
   const { context } = surface;
-  context.fillStyle = theme.muted;
   const font = `${corner.width < 150 ? 10 : 11}px ${fonts.text}`;
+  const right = corner.left + corner.width - 6;
+  const lines = wrapped(context, font, "row attends to column", right - 4);
+  if (corner.height >= 56) lines.splice(0, lines.length, "keys \u2192", ...lines, "queries \u2193");
   context.font = font;
+  context.fillStyle = theme.muted;
   context.textAlign = "right";
   context.textBaseline = "alphabetic";
-  const right = corner.left + corner.width - 8;
-  const bottom = corner.top + corner.height - 6;
-  if (corner.height < 56) {
-    context.fillText(fitted(context, font, "row attends to column", corner.width - 12), right, bottom);
-    return;
-  }
-  context.fillText("keys \u2192", right, bottom - 34);
-  context.fillText("row attends to column", right, bottom - 18);
-  context.fillText("queries \u2193", right, bottom - 2);
+  lines.reverse().forEach((line, index) => context.fillText(line, right, corner.top + corner.height - 6 - 14 * index));
 }

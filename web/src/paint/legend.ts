@@ -1,6 +1,7 @@
 // The legend: the colour bar with weights and bits, what a colour is the mean or maximum of, and what the hatch and the dots mean.
 import { entryOf, tableOf, type Scale, type Table } from "./colour";
 import { paintHatch } from "./hatch";
+import { plain, raised } from "../numbers";
 import { fonts, type Box, type Surface, type Theme } from "./surface";
 import { fitted, widthOf } from "./words";
 
@@ -12,40 +13,28 @@ export interface Legend {
   masked: boolean;
   /** The weight under the pointer, marked on the bar; null when there is none. */
   marked: number | null;
-  /** What else is to be said, e.g. the share of a hidden sink. */
-  remark: string | null;
+  /** What else is to be said, e.g. the share of a hidden sink; each in fewer and fewer words. */
+  remarks: readonly (readonly string[])[];
 }
 
 const BAR = 10;
 const font = `11px ${fonts.text}`;
+const tickFont = `10px ${fonts.text}`;
 
 /** What one colour stands for, in words. */
-export function meaningOf(stride: number, channel: "mean" | "max", linear: boolean): string {
-  const scale = linear ? "linear" : "log2";
-  if (stride === 1) return `weight of one pair, ${scale}`;
-  return `${channel} of ${stride}\u00d7${stride} pairs, ${scale}`;
-}
-
-/** A weight for people: three digits, never a false zero. */
-export function weightText(value: number): string {
-  if (value === 0) return "0";
-  if (value >= 0.9995) return value.toFixed(value >= 0.99995 ? 0 : 4);
-  if (value >= 0.001) return value.toPrecision(3).replace(/0+$/, "").replace(/\.$/, "");
-  return value.toExponential(1).replace("e-", "e\u2212");
+function meaning({ stride, channel, scale }: Legend): string {
+  return `${stride === 1 ? "weight of one pair" : `${channel} of ${stride}\u00d7${stride} pairs`}, ${scale.linear ? "linear" : "log2"}`;
 }
 
 function exponent(bits: number): string {
-  const digits = "⁰¹²³⁴⁵⁶⁷⁸⁹";
-  const whole = Math.round(bits * 10) / 10;
-  if (whole === 0) return "1";
-  const text = String(Math.abs(whole)).replace(/\d/g, (digit) => digits[Number(digit)] ?? "").replace(".", "\u02d9");
-  return `2${whole < 0 ? "\u207b" : ""}${text}`;
+  const rounded = Math.round(bits * 10) / 10;
+  return rounded === 0 ? "1" : `2${raised(String(rounded))}`;
 }
 
 /** Where the bar is written on: share along it, and the text. */
 export function barTicks(scale: Scale): [share: number, text: string][] {
   const [low, high] = scale.range;
-  if (scale.linear) return [0, 0.25, 0.5, 0.75, 1].map((share) => [share, weightText(share * 2 ** high)]);
+  if (scale.linear) return [0, 0.25, 0.5, 0.75, 1].map((share) => [share, plain(share * 2 ** high)]);
   const width = high - low;
   const step = [0.5, 1, 2, 5, 10].find((one) => width / one <= 5) ?? 10;
   const bits: number[] = [];
@@ -55,45 +44,43 @@ export function barTicks(scale: Scale): [share: number, text: string][] {
 
 export function paintLegend(surface: Surface, box: Box, theme: Theme, legend: Legend): void {
   const { context } = surface;
-  const width = Math.max(80, Math.min(280, box.width * 0.45));
-  const bar = { left: box.left, top: box.top + 16, width, height: BAR };
+  const bar = { left: box.left, top: box.top + 16, width: Math.max(80, Math.min(280, box.width * 0.4)), height: BAR };
   paintBar(surface, bar, theme, legend);
-  context.textAlign = "left";
-  context.textBaseline = "middle";
-  let x = bar.left + bar.width + 24;
+  const start = bar.left + bar.width + 24;
   const end = box.left + box.width;
-  const y = bar.top + BAR / 2;
-  const say = (text: string, colour: string): void => {
-    if (end - x < 24) return;
-    const shown = fitted(context, font, text, end - x);
-    x += widthOf(context, font, shown) + 16;
+  // A narrow legend needs three lines, the first beside what is written over the bar.
+  const beside = box.width < 470 && bar.left + widthOf(context, font, meaning(legend)) + 8 < start;
+  let [x, y] = [start, beside ? box.top + 8 : bar.top + BAR / 2];
+  /** A mark and its words, in this line or the next; in the first words that fit, for a mark without any says nothing. */
+  const say = (mark: number, paintMark: (x: number, y: number) => void, ...words: readonly string[]): void => {
+    const fits = (from: number): string | undefined => words.find((text) => from + mark + widthOf(context, font, text) <= end);
+    if (x > start && fits(x) !== words[0]) [x, y] = [start, y + 16];
+    const text = fits(x) ?? fitted(context, font, words.at(-1) ?? "", end - x - mark);
+    paintMark(x, y);
     context.font = font;
-    context.fillStyle = colour;
-    context.fillText(shown, x - widthOf(context, font, shown) - 16, y);
+    context.fillStyle = theme.muted;
+    context.textAlign = "left";
+    context.textBaseline = "middle";
+    context.fillText(text, x + mark, y);
+    x += mark + widthOf(context, font, text) + 16;
   };
   if (legend.masked) {
-    const sample = { left: x, top: y - 6, width: 18, height: 12 };
-    paintHatch(surface, sample, theme);
-    context.strokeStyle = theme.line;
-    context.lineWidth = 1;
-    context.strokeRect(sample.left + 0.5, sample.top + 0.5, sample.width - 1, sample.height - 1);
-    x += 24;
-    say("masked", theme.muted);
+    say(24, (left, middle) => {
+      paintHatch(surface, { left, top: middle - 6, width: 18, height: 12 }, theme);
+      context.strokeStyle = theme.line;
+      context.lineWidth = 1;
+      context.strokeRect(left + 0.5, middle - 5.5, 17, 11);
+    }, "masked");
   }
   if (legend.dots) {
-    context.fillStyle = "#000000";
-    context.fillRect(x, y - 2.5, 5, 5);
-    context.fillStyle = "#ffffff";
-    context.fillRect(x + 1, y - 1.5, 3, 3);
-    x += 11;
-    say("a link of 0.1 or more inside, hidden by the mean", theme.muted);
+    say(11, (left, middle) => {
+      context.fillStyle = "#000000";
+      context.fillRect(left, middle - 2.5, 5, 5);
+      context.fillStyle = "#ffffff";
+      context.fillRect(left + 1, middle - 1.5, 3, 3);
+    }, "a link of 0.1 or more inside, hidden by the mean", "a hidden link, 0.1 or more", "hidden link");
   }
-  if (legend.remark) {
-    context.textBaseline = "alphabetic";
-    context.font = font;
-    context.fillStyle = theme.ink;
-    context.fillText(fitted(context, font, legend.remark, end - bar.left - width - 24), bar.left + width + 24, bar.top + BAR + 14);
-  }
+  for (const remark of legend.remarks) say(0, () => undefined, ...remark);
 }
 
 const bars = new WeakMap<Table, OffscreenCanvas>();
@@ -118,21 +105,25 @@ function paintBar(surface: Surface, bar: Box, theme: Theme, legend: Legend): voi
   const { context } = surface;
   context.imageSmoothingEnabled = false;
   context.drawImage(barOf(tableOf(legend.scale.colours)), bar.left, bar.top, bar.width, bar.height);
-  context.font = `10px ${fonts.text}`;
-  context.fillStyle = theme.muted;
   context.textBaseline = "alphabetic";
-  for (const [share, text] of barTicks(legend.scale)) {
+  context.font = tickFont;
+  context.textAlign = "left";
+  const taken: number[] = [];
+  // The ends first: they are the range. What would touch another is left out.
+  for (const [share, text] of barTicks(legend.scale).sort(([one], [other]) => Math.abs(other - 0.5) - Math.abs(one - 0.5))) {
     const x = bar.left + share * bar.width;
+    const width = widthOf(context, tickFont, text);
+    const left = Math.max(bar.left, Math.min(bar.left + bar.width - width, x - width / 2));
+    if (taken.some((other) => Math.abs(other - left - width / 2) < width + 6)) continue;
+    taken.push(left + width / 2);
     context.fillStyle = theme.line;
     context.fillRect(Math.round(x) - (share === 1 ? 1 : 0), bar.top + bar.height, 1, 3);
     context.fillStyle = theme.muted;
-    context.textAlign = share < 0.02 ? "left" : share > 0.98 ? "right" : "center";
-    context.fillText(text, x, bar.top + bar.height + 13);
+    context.fillText(text, left, bar.top + bar.height + 13);
   }
-  context.textAlign = "left";
   context.font = font;
   context.fillStyle = theme.ink;
-  context.fillText(meaningOf(legend.stride, legend.channel, legend.scale.linear), bar.left, bar.top - 4);
+  context.fillText(meaning(legend), bar.left, bar.top - 4);
   if (legend.marked !== null) paintMark(surface, bar, theme, entryOf(legend.marked, legend.scale) / 255);
 }
 

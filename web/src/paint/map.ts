@@ -5,7 +5,7 @@ import type { Spike } from "../map/spikes";
 import type { HeldTile } from "../map/tiles";
 import { pixelOf, type Viewport } from "../map/viewport";
 import { paintHatch } from "./hatch";
-import { fonts, type Box, type Surface, type Theme } from "./surface";
+import { fonts, within, type Box, type Surface, type Theme } from "./surface";
 
 export interface MapPicture {
   view: Viewport;
@@ -39,13 +39,10 @@ export function paintMap(surface: Surface, plot: Box, theme: Theme, map: MapPict
   const matrix = matrixBox(plot, map.view, scale);
   context.fillStyle = theme.paper;
   context.fillRect(plot.left, plot.top, plot.width, plot.height);
-  context.save();
-  context.beginPath();
-  context.rect(matrix.left, matrix.top, matrix.width, matrix.height);
-  context.clip();
-  context.imageSmoothingEnabled = false;
-  for (const piece of map.pieces) paintPiece(surface, boxOf(piece, plot, map.view, scale), matrix, theme, map, piece);
-  context.restore();
+  within(surface, matrix, () => {
+    context.imageSmoothingEnabled = false;
+    for (const piece of map.pieces) paintPiece(surface, boxOf(piece, plot, map.view, scale), matrix, theme, map, piece);
+  });
 }
 
 function paintPiece(surface: Surface, box: Box, matrix: Box, theme: Theme, map: MapPicture, piece: Piece): void {
@@ -53,7 +50,7 @@ function paintPiece(surface: Surface, box: Box, matrix: Box, theme: Theme, map: 
   const { tile, stride, address } = piece;
   if (!tile) {
     if (piece.state === "masked") paintHatch(surface, box, theme);
-    else paintWords(surface, box, matrix, theme, piece.state === "failed" ? "could not be loaded" : "loading");
+    else paintWords(surface, box, matrix, theme, piece.state === "failed" ? "not loaded: no answer" : "loading");
     return;
   }
   if (tile.holes) paintHatch(surface, box, theme);

@@ -1,7 +1,7 @@
 // The whole matrix small, with a frame around what the map shows.
 import { fitZoom, type Viewport } from "../map/viewport";
 import { paintHatch } from "./hatch";
-import { fonts, type Box, type Surface, type Theme } from "./surface";
+import { fonts, within, type Box, type Surface, type Theme } from "./surface";
 
 /** The map is zoomed this much past fitting before a minimap helps. */
 export const MINIMAP_FROM = 4;
@@ -31,14 +31,12 @@ export function paintMinimap(surface: Surface, box: Box, theme: Theme, view: Vie
   context.strokeStyle = theme.line;
   context.lineWidth = 1;
   context.strokeRect(box.left - 2.5, box.top - 2.5, width + 5, height + 5);
-  context.save();
-  context.beginPath();
-  context.rect(box.left, box.top, width, height);
-  context.clip();
-  paintHatch(surface, { left: box.left, top: box.top, width, height }, theme);
-  context.imageSmoothingEnabled = false;
-  if (whole) context.drawImage(whole.picture, box.left, box.top, whole.keys * zoom, whole.queries * zoom);
-  context.restore();
+  const inner = { left: box.left, top: box.top, width, height };
+  within(surface, inner, () => {
+    paintHatch(surface, inner, theme);
+    context.imageSmoothingEnabled = false;
+    if (whole) context.drawImage(whole.picture, box.left, box.top, whole.keys * zoom, whole.queries * zoom);
+  });
   const frame = {
     left: box.left + view.key * zoom,
     top: box.top + view.query * zoom,

@@ -1,33 +1,34 @@
 // Words over the map: the watermark of a picture the model did not compute, and how far the server is with building.
 import { fonts, type Box, type Surface, type Theme } from "./surface";
-import { widthOf } from "./words";
+import { widthOf, wrapped } from "./words";
 
-export function paintWatermark(surface: Surface, plot: Box, note: string): void {
+/** Every 200 pixels or so, in whole lines, and never so dark that the picture is lost. */
+export function paintWatermark(surface: Surface, box: Box, note: string): void {
   const { context } = surface;
-  const size = Math.max(12, Math.min(26, (plot.width / Math.max(1, note.length)) * 1.6));
-  context.save();
-  context.translate(plot.left + plot.width / 2, plot.top + plot.height / 2);
-  context.rotate(-0.35);
-  context.font = `600 ${size}px ${fonts.text}`;
+  const font = `600 14px ${fonts.text}`;
+  const lines = wrapped(context, font, note, box.width - 16);
+  const times = Math.max(1, Math.floor(box.height / 200));
+  context.font = font;
   context.textAlign = "center";
   context.textBaseline = "middle";
   context.lineJoin = "round";
   context.lineWidth = 3;
-  context.strokeStyle = "rgb(0 0 0 / 45%)";
-  context.fillStyle = "rgb(255 255 255 / 70%)";
-  for (const line of [-1, 0, 1]) {
-    const y = (line * plot.height) / 2.6;
-    context.strokeText(note, 0, y);
-    context.fillText(note, 0, y);
+  context.strokeStyle = "rgb(0 0 0 / 40%)";
+  context.fillStyle = "rgb(255 255 255 / 75%)";
+  for (let time = 0; time < times; time++) {
+    lines.forEach((line, index) => {
+      const y = box.top + (box.height * (time + 0.5)) / times + 18 * (index - (lines.length - 1) / 2);
+      context.strokeText(line, box.left + box.width / 2, y);
+      context.fillText(line, box.left + box.width / 2, y);
+    });
   }
-  context.restore();
 }
 
 /** A label in the lower left corner of the plot and a thin bar along its foot. Progress null: not known. */
 export function paintBuilding(surface: Surface, plot: Box, theme: Theme, progress: number | null): void {
   const { context } = surface;
   const bottom = plot.top + plot.height;
-  const words = progress === null ? "sampled preview, waiting to be built" : `sampled preview, building ${Math.floor(progress * 100)} %`;
+  const words = progress === null ? "sampled preview, waiting to be built" : `sampled preview, building ${Math.floor(progress * 100)}%`;
   const font = `11px ${fonts.text}`;
   const width = widthOf(context, font, words) + 16;
   context.font = font;

@@ -38,7 +38,7 @@ export const light: Theme = {
   ink: "#1b1f24",
   muted: "#5c6570",
   line: "#d5dae0",
-  panel: "#f4f6f8",
+  panel: "#e6eaee",
   accent: "#0072b2",
   query: "#0072b2",
   key: "#d55e00",

@@ -16,8 +16,8 @@ function graphemes(text: string): string[] {
   return segmenter ? Array.from(segmenter.segment(text), (part) => part.segment) : Array.from(text);
 }
 
-function shown(character: string): string {
-  if (character === " ") return "·";
+function shown(character: string, space: string): string {
+  if (character === " ") return space;
   if (character === "\n") return "⏎";
   if (character === "\t") return "⇥";
   if (HIDDEN.test(character) || ODD_SPACE.test(character)) return `\\u{${(character.codePointAt(0) ?? 0).toString(16)}}`;
@@ -25,11 +25,11 @@ function shown(character: string): string {
 }
 
 /** One grapheme: joiners and variation selectors inside an emoji are wanted there, and nowhere else. */
-function shownGrapheme(grapheme: string): string {
+function shownGrapheme(grapheme: string, space: string): string {
   const characters = Array.from(grapheme);
   if (characters.length > 1 && /^\p{Extended_Pictographic}/u.test(grapheme) && characters.length <= 2 * MOST_IN_ONE) return grapheme;
   // A tower of accents would cover the labels around it.
-  const kept = characters.slice(0, MOST_IN_ONE).map(shown).join("");
+  const kept = characters.slice(0, MOST_IN_ONE).map((character) => shown(character, space)).join("");
   return (MARK.test(kept) ? "◌" : "") + kept;
 }
 
@@ -49,20 +49,17 @@ export function visible(text: string, longest: number = LONGEST): string {
   return made;
 }
 
-function madeVisible(text: string, longest: number): string {
+function madeVisible(text: string, longest: number, space = "·"): string {
   if (text === "") return "(empty)";
   const all = graphemes(text);
-  if (all.length <= longest) return all.map(shownGrapheme).join("");
-  return `${all.slice(0, Math.max(1, longest - 1)).map(shownGrapheme).join("")}…`;
+  const cut = all.length > longest;
+  const kept = cut ? all.slice(0, Math.max(1, longest - 1)) : all;
+  return kept.map((grapheme) => shownGrapheme(grapheme, space)).join("") + (cut ? "…" : "");
 }
 
-/** The text to show for a title: the same, but spaces stay spaces. */
-export function title(text: string, longest: number): string {
-  return text
-    .trim()
-    .split(/\s+/u)
-    .map((word) => visible(word, longest))
-    .join(" ");
+/** The text to show for a name or a title: the same, but spaces stay spaces. */
+export function title(text: string, longest = 60): string {
+  return madeVisible(text.trim().replace(/\s+/gu, " "), longest, " ");
 }
 
 /** For canvas: keeps a right-to-left token from turning the text beside it. In a page, `<bdi>` does it. */

@@ -33,6 +33,17 @@ export function fitted(context: Context, font: string, text: string, width: numb
   return result;
 }
 
+/** The text in lines of whole words, none wider than this if its words are not. */
+export function wrapped(context: Context, font: string, text: string, width: number): string[] {
+  const lines: string[] = [];
+  for (const word of text.split(" ")) {
+    const longer = `${lines.at(-1) ?? ""} ${word}`;
+    if (lines.length > 0 && widthOf(context, font, longer) <= width) lines[lines.length - 1] = longer;
+    else lines.push(word);
+  }
+  return lines;
+}
+
 function cut(context: Context, text: string, width: number): string {
   if (context.measureText(text).width <= width) return text;
   const characters = Array.from(text);

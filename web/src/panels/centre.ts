@@ -6,8 +6,8 @@ import type { State } from "../state";
 
 export class Centre {
   readonly element: HTMLElement;
-  private readonly words = element("p", { class: "map-words", role: "status", hidden: true });
-  private readonly slot = element("div", { class: "map-slot" });
+  readonly #words = element("p", { class: "map-words", role: "status", hidden: true });
+  readonly #slot = element("div", { class: "map-slot" });
 
   constructor(
     private readonly map: HTMLElement,
@@ -20,8 +20,8 @@ export class Centre {
       "main",
       { class: "centre", "aria-label": "Map" },
       form,
-      this.words,
-      this.slot,
+      this.#words,
+      this.#slot,
       stage,
       below,
       table,
@@ -34,16 +34,16 @@ export class Centre {
     this.sentence.form.hidden = !typing;
     this.sentence.stage.hidden = !typing || tokens === null;
     this.sentence.below.hidden = !typing || tokens === null || !this.generates;
-    this.slot.hidden = typing || tokens === null;
+    this.#slot.hidden = typing || tokens === null;
     // One map for both, so that pins, place and what was read go along.
-    const slot = typing ? this.sentence.slot : this.slot;
+    const slot = typing ? this.sentence.slot : this.#slot;
     if (this.map.parentElement !== slot) replaceChildren(slot, this.map);
     this.sentence.measured(typing ? tokens : null);
     this.say(null);
   }
 
   say(text: string | null): void {
-    this.words.textContent = text ?? "";
-    this.words.hidden = text === null;
+    this.#words.textContent = text ?? "";
+    this.#words.hidden = text === null;
   }
 }

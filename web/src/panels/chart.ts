@@ -21,7 +21,7 @@ export interface ChartEvents {
 
 export class Chart {
   readonly element: HTMLCanvasElement;
-  private data: ChartData | null = null;
+  #data: ChartData | null = null;
 
   constructor(
     private readonly height: number,
@@ -31,45 +31,45 @@ export class Chart {
     this.element.style.height = `${height}px`;
     this.element.classList.toggle("pickable", on.picked !== undefined);
     // Charts live as long as the page, so nothing here is ever taken back.
-    new ResizeObserver(() => this.paint()).observe(this.element);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.paint());
-    this.element.addEventListener("pointermove", (event) => on.hovered?.(this.barAt(event)));
+    new ResizeObserver(() => this.#paint()).observe(this.element);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#paint());
+    this.element.addEventListener("pointermove", (event) => on.hovered?.(this.#barAt(event)));
     this.element.addEventListener("pointerleave", () => on.hovered?.(null));
     this.element.addEventListener("click", (event) => {
-      const bar = this.barAt(event);
+      const bar = this.#barAt(event);
       if (bar !== null) on.picked?.(bar);
     });
   }
 
   show(data: ChartData): void {
-    this.data = data;
+    this.#data = data;
     this.element.setAttribute("aria-label", data.label);
-    this.paint();
+    this.#paint();
   }
 
   /** Nothing is known yet: an old picture under a new name would be a wrong one. */
   clear(): void {
-    this.data = null;
+    this.#data = null;
     this.element.setAttribute("aria-label", "no data yet");
     surfaceOf(this.element, this.element.clientWidth, this.height);
   }
 
-  private barAt(event: MouseEvent): number | null {
-    const count = this.data?.values.length ?? 0;
+  #barAt(event: MouseEvent): number | null {
+    const count = this.#data?.values.length ?? 0;
     const width = this.element.clientWidth;
     if (count === 0 || width === 0) return null;
     return Math.min(count - 1, Math.max(0, Math.floor((event.offsetX / width) * count)));
   }
 
-  private paint(): void {
+  #paint(): void {
     const width = this.element.clientWidth;
-    if (!this.data || width === 0) return;
+    if (!this.#data || width === 0) return;
     const surface = surfaceOf(this.element, width, this.height);
     if (!surface) return;
     const theme = themeNow();
     const box = { left: 0, top: 0, width, height: this.height - 1 };
-    const { values, names, marked = null } = this.data;
-    const colour = theme[this.data.colour];
+    const { values, names, marked = null } = this.#data;
+    const colour = theme[this.#data.colour];
     if (names) paintSteps(surface, box, theme, { values, names, colour });
     else paintBars(surface, box, theme, { values, colour, marked });
   }

@@ -1,7 +1,7 @@
 /** Find a token by its text, and go to a position by its number. */
 
 import { button, element } from "./dom";
-import { counted } from "./numbers";
+import { counted } from "../numbers";
 import { Latest, told } from "../server/inquiry";
 import type { Found } from "../server/protocol";
 import { aborted } from "../server/transport";
@@ -35,7 +35,7 @@ export interface Finder {
 export function createFinder(actions: FinderActions): Finder {
   const text = element("input", {
     type: "search",
-    placeholder: "find a token",
+    placeholder: "token",
     "aria-label": "Find a token",
     maxlength: 200,
     class: "find-text",

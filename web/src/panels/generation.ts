@@ -6,7 +6,7 @@ import { Chart, surfaceOf } from "./chart";
 import { cssOf, entryOf, tableOf, type Scale } from "../paint/colour";
 import { button, element, field, replaceChildren, token } from "./dom";
 import { Latest, told } from "../server/inquiry";
-import { plural } from "./numbers";
+import { plural } from "../numbers";
 import { paths, type GenerateEvent, type GenerateRequest } from "../server/protocol";
 import { aborted, type Transport } from "../server/transport";
 
@@ -23,42 +23,42 @@ export interface GenerationActions {
 
 export class Generation {
   readonly element: HTMLElement;
-  private readonly count = number(16, 1, MOST_TOKENS, 1);
-  private readonly temperature = number(0, 0, 5, 0.1);
-  private readonly seed = number(0, 0, 999_999, 1);
-  private readonly go: HTMLButtonElement;
-  private readonly halt: HTMLButtonElement;
-  private readonly status = element("p", { class: "soft", "aria-live": "polite" });
-  private readonly strip = element("p", { class: "strip", "aria-label": "The text so far" });
-  private readonly chart = new Chart(48);
-  private readonly picture = element("canvas", {
+  readonly #count = number(16, 1, MOST_TOKENS, 1);
+  readonly #temperature = number(0, 0, 5, 0.1);
+  readonly #seed = number(0, 0, 999_999, 1);
+  readonly #go: HTMLButtonElement;
+  readonly #halt: HTMLButtonElement;
+  readonly #status = element("p", { class: "soft", "aria-live": "polite" });
+  readonly #strip = element("p", { class: "strip", "aria-label": "The text so far" });
+  readonly #chart = new Chart(48);
+  readonly #picture = element("canvas", {
     class: "growing",
     role: "img",
     "aria-label": "Rows of attention of the new tokens",
   });
   /** Seen while tokens come; afterwards the map of the whole shows the same rows. */
-  private readonly growing: HTMLElement;
-  private readonly result: HTMLElement;
-  private readonly latest = new Latest();
-  private tokens: HTMLElement[] = [];
-  private rows: number[][] = [];
-  private prompt = 0;
+  readonly #growing: HTMLElement;
+  readonly #result: HTMLElement;
+  readonly #latest = new Latest();
+  #tokens: HTMLElement[] = [];
+  #rows: number[][] = [];
+  #prompt = 0;
 
   constructor(
     private readonly transport: Transport,
     private readonly actions: GenerationActions,
   ) {
-    this.go = button("Generate", () => void this.run(), { class: "primary" });
-    this.halt = button("Stop", () => this.stop(), { hidden: true });
-    this.growing = element(
+    this.#go = button("Generate", () => void this.#run(), { class: "primary" });
+    this.#halt = button("Stop", () => this.stop(), { hidden: true });
+    this.#growing = element(
       "div",
       {},
       element("p", { class: "caption soft" }, "What the newest token looks at:"),
-      this.chart.element,
+      this.#chart.element,
       element("p", { class: "caption soft" }, "The rows of all new tokens:"),
-      this.picture,
+      this.#picture,
     );
-    this.result = element("div", { class: "generated", hidden: true }, this.strip, this.growing);
+    this.#result = element("div", { class: "generated", hidden: true }, this.#strip, this.#growing);
     this.element = element(
       "details",
       { class: "generation" },
@@ -66,108 +66,108 @@ export class Generation {
       element(
         "div",
         { class: "generation-fields" },
-        field("tokens", this.count),
-        field("temperature", this.temperature, { title: "0 always takes the likeliest token" }),
-        field("seed", this.seed, { title: "The same seed gives the same text" }),
-        this.go,
-        this.halt,
-        this.status,
+        field("tokens", this.#count),
+        field("temperature", this.#temperature, { title: "0 always takes the likeliest token" }),
+        field("seed", this.#seed, { title: "The same seed gives the same text" }),
+        this.#go,
+        this.#halt,
+        this.#status,
       ),
-      this.result,
+      this.#result,
     );
   }
 
   stop(): void {
-    this.latest.stop();
-    this.running(false);
+    this.#latest.stop();
+    this.#running(false);
   }
 
-  private async run(): Promise<void> {
+  async #run(): Promise<void> {
     const start = this.actions.start();
     if (start.text.trim() === "") {
-      this.status.textContent = "Type a text to go on from first.";
+      this.#status.textContent = "Type a text to go on from first.";
       return;
     }
-    const signal = this.latest.begin();
+    const signal = this.#latest.begin();
     const request: GenerateRequest = {
       ...start,
-      count: held(this.count, 1, MOST_TOKENS),
-      temperature: held(this.temperature, 0, 5),
-      seed: held(this.seed, 0, 999_999),
+      count: held(this.#count, 1, MOST_TOKENS),
+      temperature: held(this.#temperature, 0, 5),
+      seed: held(this.#seed, 0, 999_999),
     };
-    this.running(true);
-    this.status.textContent = "thinking…";
+    this.#running(true);
+    this.#status.textContent = "thinking…";
     try {
       for await (const event of this.transport.stream<GenerateEvent>(paths.generate(), request, signal)) {
         if (signal.aborted) return;
-        this.take(event, request.count);
+        this.#take(event, request.count);
       }
     } catch (error) {
-      if (!aborted(error)) this.status.textContent = told(error);
+      if (!aborted(error)) this.#status.textContent = told(error);
     } finally {
-      if (!signal.aborted) this.running(false);
-      else this.status.textContent = `stopped after ${plural(this.rows.length, "token")}`;
+      if (!signal.aborted) this.#running(false);
+      else this.#status.textContent = `stopped after ${plural(this.#rows.length, "token")}`;
     }
   }
 
-  private take(event: GenerateEvent, wanted: number): void {
+  #take(event: GenerateEvent, wanted: number): void {
     if ("error" in event) {
-      this.status.textContent = event.error;
+      this.#status.textContent = event.error;
     } else if ("prompt" in event) {
-      this.prompt = event.prompt.length;
-      this.rows = [];
-      this.tokens = event.prompt.map((text, position) => token(text, position));
-      replaceChildren(this.strip, ...this.tokens);
-      this.result.hidden = false;
-      this.growing.hidden = false;
-      this.result.scrollIntoView({ block: "nearest" });
+      this.#prompt = event.prompt.length;
+      this.#rows = [];
+      this.#tokens = event.prompt.map((text, position) => token(text, position));
+      replaceChildren(this.#strip, ...this.#tokens);
+      this.#result.hidden = false;
+      this.#growing.hidden = false;
+      this.#result.scrollIntoView({ block: "nearest" });
     } else if ("done" in event) {
-      this.status.textContent = plural(this.rows.length, "new token");
-      this.growing.hidden = true;
-      this.actions.say(`Generated ${plural(this.rows.length, "token")}`);
+      this.#status.textContent = plural(this.#rows.length, "new token");
+      this.#growing.hidden = true;
+      this.actions.say(`Generated ${plural(this.#rows.length, "token")}`);
       this.actions.finished(event.text, event.trace);
     } else {
       const made = token(event.token, event.position);
       made.classList.add("new");
-      this.tokens.push(made);
-      this.strip.append(made);
-      this.rows.push(event.row);
-      this.status.textContent = `${this.rows.length} of ${wanted}`;
-      this.drawNewest(event.row, wanted);
-      this.drawRows(wanted);
+      this.#tokens.push(made);
+      this.#strip.append(made);
+      this.#rows.push(event.row);
+      this.#status.textContent = `${this.#rows.length} of ${wanted}`;
+      this.#drawNewest(event.row, wanted);
+      this.#drawRows(wanted);
     }
   }
 
-  private drawNewest(row: readonly number[], wanted: number): void {
-    const columns = this.prompt + wanted;
+  #drawNewest(row: readonly number[], wanted: number): void {
+    const columns = this.#prompt + wanted;
     // As wide as the rows beneath, column for column; the tokens still to come are nothing yet.
-    this.chart.element.style.width = `${this.side(columns) * columns}px`;
-    this.chart.show({
+    this.#chart.element.style.width = `${this.#side(columns) * columns}px`;
+    this.#chart.show({
       values: Array.from({ length: columns }, (_, key) => row[key] ?? NaN),
       colour: "query",
       label: `What the newest token looks at, ${plural(row.length, "key")}`,
     });
     // The newest token's gaze, on the text itself.
-    this.tokens.forEach((shown, position) =>
+    this.#tokens.forEach((shown, position) =>
       shown.style.setProperty("--gaze", String(Math.min(1, row[position] ?? 0))),
     );
   }
 
   /** CSS pixels of a cell. */
-  private side(columns: number): number {
-    return Math.min(12, this.picture.clientWidth / columns);
+  #side(columns: number): number {
+    return Math.min(12, this.#picture.clientWidth / columns);
   }
 
-  private drawRows(wanted: number): void {
-    const columns = this.prompt + wanted;
-    const width = this.picture.clientWidth;
-    const side = this.side(columns);
-    this.picture.style.height = `${Math.ceil(side * wanted)}px`;
-    const surface = surfaceOf(this.picture, width, Math.ceil(side * wanted));
+  #drawRows(wanted: number): void {
+    const columns = this.#prompt + wanted;
+    const width = this.#picture.clientWidth;
+    const side = this.#side(columns);
+    this.#picture.style.height = `${Math.ceil(side * wanted)}px`;
+    const surface = surfaceOf(this.#picture, width, Math.ceil(side * wanted));
     if (!surface) return;
     const scale = this.actions.scale(columns);
     const table = tableOf(scale.colours);
-    this.rows.forEach((row, down) =>
+    this.#rows.forEach((row, down) =>
       row.forEach((weight, across) => {
         surface.context.fillStyle = cssOf(table, entryOf(weight, scale));
         surface.context.fillRect(across * side, down * side, Math.ceil(side), Math.ceil(side));
@@ -175,9 +175,9 @@ export class Generation {
     );
   }
 
-  private running(running: boolean): void {
-    this.go.hidden = running;
-    this.halt.hidden = !running;
+  #running(running: boolean): void {
+    this.#go.hidden = running;
+    this.#halt.hidden = !running;
   }
 }
 

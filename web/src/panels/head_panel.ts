@@ -2,38 +2,39 @@
 
 import { Chart } from "./chart";
 import { element, replaceChildren } from "./dom";
-import { counted, measured, percent } from "./numbers";
+import { counted, measured, percent } from "../numbers";
+import { title } from "../paint/token_text";
 import type { Profile, Scores } from "../server/protocol";
 
 export class HeadPanel {
   readonly element: HTMLElement;
-  private readonly heading = element("h3");
-  private readonly labels = element("div", { class: "labels" });
-  private readonly caption = element("p", { class: "caption soft" });
-  private readonly chart = new Chart(72);
+  readonly #heading = element("h3");
+  readonly #labels = element("div", { class: "labels" });
+  readonly #caption = element("p", { class: "caption soft" });
+  readonly #chart = new Chart(72);
 
   constructor() {
     this.element = element(
       "section",
       { class: "head-panel", "aria-label": "This head" },
-      this.heading,
-      this.labels,
+      this.#heading,
+      this.#labels,
       element("h4", {}, "How far it looks"),
-      this.chart.element,
-      this.caption,
+      this.#chart.element,
+      this.#caption,
     );
   }
 
   name(layer: number, head: number, layerName: string): void {
-    replaceChildren(this.heading, `Layer ${layer}, head ${head} `, element("bdi", { class: "soft" }, layerName));
-    replaceChildren(this.labels, element("p", { class: "soft" }, "reading…"));
-    this.caption.textContent = "";
-    this.chart.clear();
+    replaceChildren(this.#heading, `Layer ${layer}, head ${head} `, element("bdi", { class: "soft" }, title(layerName)));
+    replaceChildren(this.#labels, element("p", { class: "soft" }, "reading…"));
+    this.#caption.textContent = "reading…";
+    this.#chart.clear();
   }
 
   showScores({ labels, scores, pending }: Scores): void {
     if (pending) {
-      replaceChildren(this.labels, element("p", { class: "soft" }, "Scoring this head…"));
+      replaceChildren(this.#labels, element("p", { class: "soft" }, "Scoring this head…"));
       return;
     }
     const found = labels.map(({ name, meaning }) =>
@@ -43,7 +44,7 @@ export class HeadPanel {
       element("tr", {}, element("th", { scope: "row" }, name.replaceAll("_", " ")), element("td", {}, measured(value))),
     );
     replaceChildren(
-      this.labels,
+      this.#labels,
       labels.length === 0
         ? element("p", { class: "soft" }, "No known pattern stands out.")
         : element("dl", { class: "label-list" }, ...found),
@@ -58,20 +59,20 @@ export class HeadPanel {
   }
 
   scoresFailed(message: string): void {
-    replaceChildren(this.labels, element("p", { class: "soft" }, message));
+    replaceChildren(this.#labels, element("p", { class: "soft" }, message));
   }
 
   showProfile(profile: Profile): void {
     const names = profile.mass.map((_, bin) => distance(profile.edges[bin] ?? 0));
     const largest = profile.mass.reduce((best, share, bin) => (share > (profile.mass[best] ?? 0) ? bin : best), 0);
-    this.chart.show({
+    this.#chart.show({
       values: profile.mass,
       names,
       colour: "accent",
       label: `Share of attention by distance, largest ${percent(profile.mass[largest] ?? 0)} from ${names[largest] ?? "0"} tokens back`,
     });
     const ahead = (profile.ahead ?? []).reduce((sum, share) => sum + share, 0);
-    this.caption.textContent = [
+    this.#caption.textContent = [
       "Mean share of a query's attention by tokens back;",
       profile.rows_seen < profile.rows
         ? `from ${counted(profile.rows_seen)} of ${counted(profile.rows)} queries.`
@@ -81,7 +82,7 @@ export class HeadPanel {
   }
 
   profileFailed(message: string): void {
-    this.caption.textContent = message;
+    this.#caption.textContent = message;
   }
 }
 

@@ -9,9 +9,9 @@ import { readFloats } from "../server/codec";
 import { button, element, replaceChildren, token } from "./dom";
 import { HeadPanel } from "./head_panel";
 import { Answers, Latest, told } from "../server/inquiry";
-import { spokenCell } from "./live_region";
-import { counted, measured, ordinal, percent, plain } from "./numbers";
-import { paths, type KeyReport, type Meta, type Profile, type QueryReport, type Scores, type Side } from "../server/protocol";
+import { named, spokenCell } from "./live_region";
+import { counted, measured, ordinal, percent, plain } from "../numbers";
+import { headNumber, paths, type KeyReport, type Meta, type Profile, type QueryReport, type Scores, type Side } from "../server/protocol";
 import { rankOf, type Ranked } from "./ranking";
 import { SidePanel, type SideReport, type Weights } from "./side_panel";
 import { aborted, type Transport } from "../server/transport";
@@ -41,19 +41,19 @@ const ASK_SCORES_AGAIN = 2000;
 
 export class Inspector {
   readonly element: HTMLElement;
-  private readonly empty: HTMLElement;
-  private readonly cell = element("section", { class: "cell-panel", "aria-label": "Pinned cell", hidden: true });
-  private readonly back: HTMLButtonElement;
-  private readonly query: SidePanel;
-  private readonly key: SidePanel;
-  private readonly head = new HeadPanel();
-  private readonly answers: Answers;
-  private readonly asking = { query: new Latest(), key: new Latest(), cell: new Latest(), head: new Latest() };
-  private shown: Shown | null = null;
-  private pins: { readonly query: number | null; readonly key: number | null } = { query: null, key: null };
-  private queryAnswer: Promise<QueryAnswer> | null = null;
+  readonly #empty: HTMLElement;
+  readonly #cell = element("section", { class: "cell-panel", "aria-label": "Pinned cell", hidden: true });
+  readonly #back: HTMLButtonElement;
+  readonly #query: SidePanel;
+  readonly #key: SidePanel;
+  readonly #head = new HeadPanel();
+  readonly #answers: Answers;
+  readonly #asking = { query: new Latest(), key: new Latest(), cell: new Latest(), head: new Latest() };
+  #shown: Shown | null = null;
+  #pins: { readonly query: number | null; readonly key: number | null } = { query: null, key: null };
+  #queryAnswer: Promise<QueryAnswer> | null = null;
   /** Shows the cell again, once its tokens have texts. */
-  private nameCell: (() => void) | null = null;
+  #nameCell: (() => void) | null = null;
   /** The query last reported on, for following. */
   report: QueryReport | null = null;
 
@@ -61,12 +61,12 @@ export class Inspector {
     transport: Transport,
     private readonly actions: InspectorActions,
   ) {
-    this.answers = new Answers(transport);
-    this.back = button("Back", () => actions.back(), { title: "Back where you followed from (b)", disabled: true });
+    this.#answers = new Answers(transport);
+    this.#back = button("Back", () => actions.back(), { title: "Back where you followed from (b)", disabled: true });
     const follow = button("Follow", () => actions.follow(), { title: "Go to the token this one looks at most (f)" });
-    this.query = new SidePanel("query", actions, [follow, this.back]);
-    this.key = new SidePanel("key", actions);
-    this.empty = element(
+    this.#query = new SidePanel("query", actions, [follow, this.#back]);
+    this.#key = new SidePanel("key", actions);
+    this.#empty = element(
       "section",
       { class: "empty" },
       element("h3", {}, "Nothing pinned"),
@@ -85,62 +85,62 @@ export class Inspector {
       "aside",
       { class: "inspector", "aria-label": "Inspector", tabindex: 0 },
       element("h2", { class: "visually-hidden" }, "Inspector"),
-      this.cell,
-      this.empty,
-      this.query.element,
-      this.key.element,
-      this.head.element,
+      this.#cell,
+      this.#empty,
+      this.#query.element,
+      this.#key.element,
+      this.#head.element,
     );
-    this.showPanels();
+    this.#showPanels();
   }
 
   /** Show these pins of this head; asks only for what changed. */
   show(shown: Shown | null, pinQuery: number | null, pinKey: number | null): void {
-    const headChanged = !sameHead(this.shown, shown);
-    const queryChanged = headChanged || pinQuery !== this.pins.query;
-    const keyChanged = headChanged || pinKey !== this.pins.key;
-    this.shown = shown;
-    this.pins = { query: pinQuery, key: pinKey };
+    const headChanged = !sameHead(this.#shown, shown);
+    const queryChanged = headChanged || pinQuery !== this.#pins.query;
+    const keyChanged = headChanged || pinKey !== this.#pins.key;
+    this.#shown = shown;
+    this.#pins = { query: pinQuery, key: pinKey };
     this.element.hidden = shown === null;
-    this.showPanels();
+    this.#showPanels();
     if (!shown) return this.stop();
-    if (headChanged) void this.askHead(shown);
-    if (queryChanged) void this.askQuery(shown, pinQuery);
-    else if (keyChanged) this.query.refresh(pinKey);
-    if (keyChanged) void this.askKey(shown, pinKey);
-    else if (queryChanged) this.key.refresh(pinQuery);
-    if (queryChanged || keyChanged) void this.askCell(shown, pinQuery, pinKey);
-    this.back.disabled = !this.actions.canGoBack();
+    if (headChanged) void this.#askHead(shown);
+    if (queryChanged) void this.#askQuery(shown, pinQuery);
+    else if (keyChanged) this.#query.refresh(pinKey);
+    if (keyChanged) void this.#askKey(shown, pinKey);
+    else if (queryChanged) this.#key.refresh(pinQuery);
+    if (queryChanged || keyChanged) void this.#askCell(shown, pinQuery, pinKey);
+    this.#back.disabled = !this.actions.canGoBack();
   }
 
   /** Token texts have arrived. */
   refreshNames(): void {
-    this.query.refresh(this.pins.key);
-    this.key.refresh(this.pins.query);
-    if (!this.cell.hidden) this.nameCell?.();
+    this.#query.refresh(this.#pins.key);
+    this.#key.refresh(this.#pins.query);
+    if (!this.#cell.hidden) this.#nameCell?.();
   }
 
   stop(): void {
-    for (const latest of Object.values(this.asking)) latest.stop();
+    for (const latest of Object.values(this.#asking)) latest.stop();
   }
 
-  private showPanels(): void {
-    const { query, key } = this.pins;
-    this.empty.hidden = query !== null || key !== null;
-    this.query.element.hidden = query === null;
-    this.key.element.hidden = key === null;
-    this.cell.hidden = query === null || key === null;
+  #showPanels(): void {
+    const { query, key } = this.#pins;
+    this.#empty.hidden = query !== null || key !== null;
+    this.#query.element.hidden = query === null;
+    this.#key.element.hidden = key === null;
+    this.#cell.hidden = query === null || key === null;
   }
 
-  private async askQuery({ meta, layer, head }: Shown, position: number | null): Promise<void> {
-    const signal = this.asking.query.begin();
-    this.queryAnswer = null;
+  async #askQuery({ meta, layer, head }: Shown, position: number | null): Promise<void> {
+    const signal = this.#asking.query.begin();
+    this.#queryAnswer = null;
     this.report = null;
     if (position === null) return;
-    this.query.waiting(position);
+    this.#query.waiting(position);
     const answer = Promise.all([
-      this.answers.json<QueryReport>(paths.query(meta.trace, layer, head, position), signal),
-      this.weights(paths.row(meta.trace, layer, head, position), signal),
+      this.#answers.json<QueryReport>(paths.query(meta.trace, layer, head, position), signal),
+      this.#weights(paths.row(meta.trace, layer, head, position), signal),
     ]).then(([report, weights]): QueryAnswer => ({
       report,
       side: {
@@ -150,60 +150,60 @@ export class Inspector {
         strongest: report.strongest,
       },
     }));
-    this.queryAnswer = answer;
+    this.#queryAnswer = answer;
     try {
       const { report, side } = await answer;
       if (signal.aborted) return;
       this.report = report;
-      this.query.show(side, this.pins.key);
-      if (this.pins.key === null) this.actions.say(this.spokenQuery(report));
+      this.#query.show(side, this.#pins.key);
+      if (this.#pins.key === null) this.actions.say(this.#spokenQuery(report));
     } catch (error) {
-      if (!aborted(error)) this.query.failed(told(error));
+      if (!aborted(error)) this.#query.failed(told(error));
     }
   }
 
-  private async askKey({ meta, layer, head }: Shown, position: number | null): Promise<void> {
-    const signal = this.asking.key.begin();
+  async #askKey({ meta, layer, head }: Shown, position: number | null): Promise<void> {
+    const signal = this.#asking.key.begin();
     if (position === null) return;
-    this.key.waiting(position);
+    this.#key.waiting(position);
     try {
       const [report, weights] = await Promise.all([
-        this.answers.json<KeyReport>(paths.key(meta.trace, layer, head, position), signal),
-        this.weights(paths.column(meta.trace, layer, head, position), signal),
+        this.#answers.json<KeyReport>(paths.key(meta.trace, layer, head, position), signal),
+        this.#weights(paths.column(meta.trace, layer, head, position), signal),
       ]);
       if (signal.aborted) return;
-      this.key.show({ position, facts: keyFacts(report), weights, strongest: report.strongest }, this.pins.query);
+      this.#key.show({ position, facts: keyFacts(report), weights, strongest: report.strongest }, this.#pins.query);
     } catch (error) {
-      if (!aborted(error)) this.key.failed(told(error));
+      if (!aborted(error)) this.#key.failed(told(error));
     }
   }
 
-  private async askCell({ meta, layer, head }: Shown, query: number | null, key: number | null): Promise<void> {
-    const signal = this.asking.cell.begin();
+  async #askCell({ meta, layer, head }: Shown, query: number | null, key: number | null): Promise<void> {
+    const signal = this.#asking.cell.begin();
     if (query === null || key === null) return;
-    this.nameCell = null;
-    const waiting = this.queryAnswer;
-    replaceChildren(this.cell, element("h3", {}, "Weight"), element("p", { class: "soft" }, "reading…"));
+    this.#nameCell = null;
+    const waiting = this.#queryAnswer;
+    replaceChildren(this.#cell, element("h3", {}, "Weight"), element("p", { class: "soft" }, "reading…"));
     try {
       const [body, answer] = await Promise.all([
-        this.answers.bytes(paths.cells(meta.trace, layer, head, query, query + 1, key, key + 1), signal),
+        this.#answers.bytes(paths.cells(meta.trace, layer, head, query, query + 1, key, key + 1), signal),
         waiting,
       ]);
       if (signal.aborted) return;
       const weight = body ? (readFloats(body).values[0] ?? NaN) : NaN;
-      this.nameCell = () => this.showCell(query, key, weight, answer);
-      this.nameCell();
+      this.#nameCell = () => this.#showCell(query, key, weight, answer);
+      this.#nameCell();
     } catch (error) {
-      if (!aborted(error)) replaceChildren(this.cell, element("h3", {}, "Weight"), element("p", {}, told(error)));
+      if (!aborted(error)) replaceChildren(this.#cell, element("h3", {}, "Weight"), element("p", {}, told(error)));
     }
   }
 
-  private showCell(query: number, key: number, weight: number, answer: QueryAnswer | null): void {
+  #showCell(query: number, key: number, weight: number, answer: QueryAnswer | null): void {
     const texts = { query: this.actions.text("query", query), key: this.actions.text("key", key) };
     const masked = Number.isNaN(weight);
     const ranked = masked || !answer ? null : rankOf(key, weight, answer.side.weights, answer.report.strongest);
     replaceChildren(
-      this.cell,
+      this.#cell,
       element(
         "h3",
         {},
@@ -215,7 +215,7 @@ export class Inspector {
       element(
         "p",
         { class: "soft" },
-        masked ? "The mask does not let this query look there." : ranking(ranked, answer?.report.seen),
+        masked ? this.#whyHidden() : ranking(ranked, answer?.report.seen),
       ),
     );
     this.actions.say(
@@ -232,43 +232,50 @@ export class Inspector {
     );
   }
 
-  private async askHead({ meta, layer, head }: Shown): Promise<void> {
-    const signal = this.asking.head.begin();
-    this.head.name(layer, head, meta.layers[layer]?.name ?? "");
-    const scores = this.askScores(paths.scores(meta.trace, layer, head), signal);
-    const profile = this.askProfile({ meta, layer, head }, signal);
+  #whyHidden(): string {
+    const { meta, layer } = this.#shown ?? {};
+    return meta?.layers[layer ?? 0]?.zeros_hidden
+      ? "No weight: it is zero, or the mask does not let this query look there."
+      : "The mask does not let this query look there.";
+  }
+
+  async #askHead({ meta, layer, head }: Shown): Promise<void> {
+    const signal = this.#asking.head.begin();
+    this.#head.name(layer, headNumber(meta, layer, head), meta.layers[layer]?.name ?? "");
+    const scores = this.#askScores(paths.scores(meta.trace, layer, head), signal);
+    const profile = this.#askProfile({ meta, layer, head }, signal);
     await Promise.all([scores, profile]);
   }
 
-  private async askProfile({ meta, layer, head }: Shown, signal: AbortSignal): Promise<void> {
+  async #askProfile({ meta, layer, head }: Shown, signal: AbortSignal): Promise<void> {
     if (meta.layers[layer]?.cross)
-      return this.head.profileFailed("Queries and keys are of two texts: there is no distance.");
+      return this.#head.profileFailed("Queries and keys are of two texts: there is no distance.");
     try {
-      const profile = await this.answers.json<Profile>(paths.profile(meta.trace, layer, head), signal);
-      if (!signal.aborted) this.head.showProfile(profile);
+      const profile = await this.#answers.json<Profile>(paths.profile(meta.trace, layer, head), signal);
+      if (!signal.aborted) this.#head.showProfile(profile);
     } catch (error) {
-      if (!aborted(error)) this.head.profileFailed(told(error));
+      if (!aborted(error)) this.#head.profileFailed(told(error));
     }
   }
 
-  private async askScores(path: string, signal: AbortSignal): Promise<void> {
+  async #askScores(path: string, signal: AbortSignal): Promise<void> {
     try {
       for (;;) {
-        const scores = await this.answers.json<Scores>(path, signal);
+        const scores = await this.#answers.json<Scores>(path, signal);
         if (signal.aborted) return;
-        this.head.showScores(scores);
+        this.#head.showScores(scores);
         if (!scores.pending) return;
-        this.answers.forget(path);
+        this.#answers.forget(path);
         await new Promise((resolve) => setTimeout(resolve, ASK_SCORES_AGAIN));
         if (signal.aborted) return;
       }
     } catch (error) {
-      if (!aborted(error)) this.head.scoresFailed(told(error));
+      if (!aborted(error)) this.#head.scoresFailed(told(error));
     }
   }
 
-  private async weights(path: string, signal: AbortSignal): Promise<Weights> {
-    const body = await this.answers.bytes(path, signal);
+  async #weights(path: string, signal: AbortSignal): Promise<Weights> {
+    const body = await this.#answers.bytes(path, signal);
     if (!body) return { values: new Float32Array(0), largest: null, stride: 1 };
     const { rows, columns, values, z } = readFloats(body);
     return {
@@ -278,13 +285,11 @@ export class Inspector {
     };
   }
 
-  private spokenQuery(report: QueryReport): string {
+  #spokenQuery(report: QueryReport): string {
     const [key, weight] = report.strongest[0] ?? [];
-    const text = this.actions.text("query", report.position);
-    const name = `query ${report.position}${text === undefined ? "" : ` '${text}'`}`;
+    const name = named("query", report.position, this.actions.text("query", report.position));
     if (key === undefined || weight === undefined) return `${name}: may look at nothing`;
-    const keyText = this.actions.text("key", key);
-    return `${name} looks most at key ${key}${keyText === undefined ? "" : ` '${keyText}'`}, weight ${plain(weight)}`;
+    return `${name} looks most at ${named("key", key, this.actions.text("key", key))}, weight ${plain(weight)}`;
   }
 }
 

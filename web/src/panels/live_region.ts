@@ -1,12 +1,13 @@
 /** What a screen reader is told, politely and not too often. */
 
 import { element } from "./dom";
-import { ordinal, plain } from "./numbers";
+import { ordinal, plain } from "../numbers";
 import { visible } from "../paint/token_text";
 
 export interface LiveRegion {
   readonly element: HTMLElement;
-  say(text: string): void;
+  /** `before` is said whatever comes after it. */
+  say(text: string, before?: boolean): void;
 }
 
 /** Panning with a held key would otherwise queue a sentence for every step. */
@@ -20,12 +21,15 @@ export function createLiveRegion(): LiveRegion {
     "aria-atomic": "true",
   });
   let waiting: ReturnType<typeof setTimeout> | undefined;
+  let first = "";
   return {
     element: region,
-    say(text) {
+    say(text, before = false) {
       clearTimeout(waiting);
+      if (before) first = `${text} `;
       waiting = setTimeout(() => {
-        region.textContent = text;
+        region.textContent = before ? text : first + text;
+        first = "";
       }, PAUSE);
     },
   };
@@ -54,7 +58,7 @@ export function spokenCell(cell: SpokenCell): string {
   return parts.join(", ");
 }
 
-function named(kind: string, position: number, text: string | undefined): string {
+export function named(kind: string, position: number, text: string | undefined): string {
   return text === undefined ? `${kind} ${position}` : `${kind} ${position} '${visible(text)}'`;
 }
 

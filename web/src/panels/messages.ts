@@ -1,7 +1,8 @@
 /** The page when there is no map to show: why, and what to do. */
 
 import { button, element, replaceChildren } from "./dom";
-import { plural } from "./numbers";
+import { plural } from "../numbers";
+import { title } from "../paint/token_text";
 import type { Summary } from "../server/protocol";
 
 export const STOPPED = "The server has stopped; start it again with sightline explore.";
@@ -38,7 +39,7 @@ export function noTraces(): HTMLElement[] {
 
 /** The link names a trace this server does not have. */
 export function missingTrace(wanted: string, traces: readonly Summary[], open: (trace: string) => void): HTMLElement[] {
-  const ids = element("p", {}, "The link is of the trace ", element("code", {}, wanted), ".");
+  const ids = element("p", {}, "The link names the trace ", element("code", {}, wanted), ".");
   const how = element(
     "p",
     {},
@@ -58,11 +59,11 @@ export function missingTrace(wanted: string, traces: readonly Summary[], open: (
         element(
           "li",
           {},
-          button(element("bdi", {}, summary.name), () => open(summary.trace)),
+          button(element("bdi", {}, title(summary.name)), () => open(summary.trace)),
           element(
             "span",
             { class: "soft" },
-            ` ${plural(summary.tokens, "token")}, ${plural(summary.layers, "layer")}, ${plural(summary.heads, "head")}`,
+            `${plural(summary.tokens, "token")}, ${plural(summary.layers, "layer")}, ${plural(summary.heads, "head")}`,
           ),
         ),
       ),

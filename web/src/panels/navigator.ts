@@ -5,9 +5,10 @@
  * selects instead, and the style sheet decides which.
  */
 
-import { element, field, replaceChildren, select, token } from "./dom";
-import { counted, plural } from "./numbers";
-import type { Meta } from "../server/protocol";
+import { element, field, replaceChildren, select } from "./dom";
+import { counted, plural } from "../numbers";
+import { title } from "../paint/token_text";
+import { headNumber, type Meta } from "../server/protocol";
 
 export interface Navigator {
   readonly element: HTMLElement;
@@ -15,11 +16,11 @@ export interface Navigator {
 }
 
 export function createNavigator(chosen: (layer: number, head: number) => void): Navigator {
-  const title = element("h2", {}, "Heads");
+  const heading = element("h2", {}, "Heads");
   const about = element("div", { class: "about" });
   const frame = element("div", { class: "head-grid" });
   const selects = element("div", { class: "head-selects" });
-  const root = element("nav", { class: "navigator", "aria-label": "Layers and heads" }, about, title, frame, selects);
+  const root = element("nav", { class: "navigator", "aria-label": "Layers and heads" }, about, heading, frame, selects);
   let shown: Meta | null = null;
   let buttons: HTMLButtonElement[][] = [];
   let current: HTMLButtonElement | undefined;
@@ -69,7 +70,7 @@ export function createNavigator(chosen: (layer: number, head: number) => void): 
       }
       replaceChildren(selects, ...narrow(meta, layer, head, chosen));
       mark(buttons[layer]?.[head]);
-      title.textContent = `Layer ${layer}, head ${head}`;
+      heading.textContent = `Layer ${layer}, head ${headNumber(meta, layer, head)}`;
     },
   };
 }
@@ -90,7 +91,10 @@ function place(target: EventTarget | null): [number, number] | null {
 
 function build(frame: HTMLElement, meta: Meta): HTMLButtonElement[][] {
   const most = Math.max(0, ...meta.layers.map(({ heads }) => heads));
-  const columns = Array.from({ length: most }, (_, head) => element("th", { scope: "col" }, String(head)));
+  // Layers that recorded other heads than the first have no name in common for a column; their buttons still have theirs.
+  const columns = Array.from({ length: most }, (_, head) =>
+    element("th", { scope: "col" }, String(headNumber(meta, 0, head))),
+  );
   const rows = meta.layers.map((layer, index) =>
     Array.from({ length: layer.heads }, (_, head) =>
       element("button", {
@@ -98,8 +102,8 @@ function build(frame: HTMLElement, meta: Meta): HTMLButtonElement[][] {
         tabindex: -1,
         "data-layer": index,
         "data-head": head,
-        "aria-label": `layer ${index}, head ${head}`,
-        title: `layer ${index} (${layer.name}), head ${head}`,
+        "aria-label": `layer ${index}, head ${headNumber(meta, index, head)}`,
+        title: `layer ${index} (${title(layer.name)}), head ${headNumber(meta, index, head)}`,
       }),
     ),
   );
@@ -141,7 +145,7 @@ function described(meta: Meta, model: string): HTMLElement[] {
       ? plural(first.keys, "token")
       : `${counted(first.queries)} queries × ${counted(first.keys)} keys`;
   return [
-    element("p", { class: "model" }, token(model, 0)),
+    element("p", { class: "model" }, element("bdi", {}, title(model))),
     element("p", { class: "soft" }, size),
     element("p", { class: "soft" }, `${plural(meta.layers.length, "layer")}, ${plural(heads, "head")}`),
   ];
@@ -153,7 +157,10 @@ function narrow(meta: Meta, layer: number, head: number, chosen: (layer: number,
     (value) => chosen(Number(value), Math.min(head, (meta.layers[Number(value)]?.heads ?? 1) - 1)),
   );
   const heads = select(
-    Array.from({ length: meta.layers[layer]?.heads ?? 0 }, (_, index) => [String(index), String(index)] as const),
+    Array.from(
+      { length: meta.layers[layer]?.heads ?? 0 },
+      (_, index) => [String(index), String(headNumber(meta, layer, index))] as const,
+    ),
     (value) => chosen(layer, Number(value)),
   );
   layers.value = String(layer);

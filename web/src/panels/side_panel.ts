@@ -6,7 +6,7 @@
 
 import { Chart } from "./chart";
 import { button, element, replaceChildren, token } from "./dom";
-import { counted, formatted, plain, plural } from "./numbers";
+import { counted, formatted, plain, plural } from "../numbers";
 import type { Side } from "../server/protocol";
 
 /** A row or a column of weights: every weight, or pooled in bins of `stride`. */
@@ -51,15 +51,15 @@ const FIRST = 8;
 
 export class SidePanel {
   readonly element: HTMLElement;
-  private readonly heading = element("h3");
-  private readonly state = element("p", { class: "soft" });
-  private readonly facts = element("dl", { class: "facts" });
-  private readonly caption = element("p", { class: "caption soft" });
-  private readonly list = element("ol", { class: "strongest" });
-  private readonly more = button("", () => this.showAll(true), { class: "more" });
-  private readonly content: HTMLElement;
-  private readonly chart: Chart;
-  private report: SideReport | null = null;
+  readonly #heading = element("h3");
+  readonly #state = element("p", { class: "soft" });
+  readonly #facts = element("dl", { class: "facts" });
+  readonly #caption = element("p", { class: "caption soft" });
+  readonly #list = element("ol", { class: "strongest" });
+  readonly #more = button("", () => this.#showAll(true), { class: "more", hidden: true });
+  readonly #content: HTMLElement;
+  readonly #chart: Chart;
+  #report: SideReport | null = null;
 
   constructor(
     private readonly side: Side,
@@ -67,20 +67,20 @@ export class SidePanel {
     extra: readonly HTMLElement[] = [],
   ) {
     const words = WORDS[side];
-    this.chart = new Chart(56, {
-      hovered: (bar) => this.describe(bar),
-      picked: (bar) => this.pickBar(bar),
+    this.#chart = new Chart(56, {
+      hovered: (bar) => this.#describe(bar),
+      picked: (bar) => this.#pickBar(bar),
     });
-    this.content = element(
+    this.#content = element(
       "div",
       {},
-      this.facts,
+      this.#facts,
       element("h4", {}, words.bars),
-      this.chart.element,
-      this.caption,
+      this.#chart.element,
+      this.#caption,
       element("h4", {}, words.looks),
-      this.list,
-      this.more,
+      this.#list,
+      this.#more,
     );
     this.element = element(
       "section",
@@ -88,7 +88,7 @@ export class SidePanel {
       element(
         "div",
         { class: "side-head" },
-        this.heading,
+        this.#heading,
         ...extra,
         button("×", () => actions.unpin(side), {
           class: "step",
@@ -96,64 +96,64 @@ export class SidePanel {
           title: "Unpin (Esc)",
         }),
       ),
-      this.state,
-      this.content,
+      this.#state,
+      this.#content,
     );
   }
 
-  private get other(): Side {
+  get #other(): Side {
     return this.side === "query" ? "key" : "query";
   }
 
   waiting(position: number): void {
-    this.report = null;
-    this.name(position);
-    this.state.textContent = "reading…";
-    this.state.hidden = false;
-    this.content.classList.add("stale");
+    this.#report = null;
+    this.#name(position);
+    this.#state.textContent = "reading…";
+    this.#state.hidden = false;
+    this.#content.classList.add("stale");
   }
 
   failed(message: string): void {
-    this.state.textContent = message;
-    this.state.hidden = false;
-    this.content.hidden = true;
+    this.#state.textContent = message;
+    this.#state.hidden = false;
+    this.#content.hidden = true;
   }
 
   show(report: SideReport, markedOther: number | null): void {
-    this.report = report;
-    this.name(report.position);
-    this.state.hidden = true;
-    this.content.hidden = false;
-    this.content.classList.remove("stale");
+    this.#report = report;
+    this.#name(report.position);
+    this.#state.hidden = true;
+    this.#content.hidden = false;
+    this.#content.classList.remove("stale");
     replaceChildren(
-      this.facts,
+      this.#facts,
       ...report.facts.map(({ name, value, meaning }) =>
         element("div", { title: meaning }, element("dt", {}, name), element("dd", {}, value)),
       ),
     );
-    this.drawBars(markedOther);
-    this.listStrongest(markedOther);
+    this.#drawBars(markedOther);
+    this.#listStrongest(markedOther);
   }
 
   /** Token texts have come, or the other pin moved: the same numbers, named again. */
   refresh(markedOther: number | null): void {
-    if (this.report) this.show(this.report, markedOther);
+    if (this.#report) this.show(this.#report, markedOther);
   }
 
-  private name(position: number): void {
+  #name(position: number): void {
     replaceChildren(
-      this.heading,
+      this.#heading,
       `${WORDS[this.side].title} ${counted(position)} `,
       token(this.actions.text(this.side, position), position),
     );
   }
 
-  private drawBars(markedOther: number | null): void {
-    const { report } = this;
+  #drawBars(markedOther: number | null): void {
+    const report = this.#report;
     if (!report) return;
     const { values, largest, stride } = report.weights;
     const { others } = WORDS[this.side];
-    this.chart.show({
+    this.#chart.show({
       values: largest ?? values,
       colour: this.side,
       marked: markedOther === null ? null : Math.floor(markedOther / stride),
@@ -161,16 +161,16 @@ export class SidePanel {
         largest ? `each the largest of ${stride} ${others}` : "exact weights"
       }, see the list below for the strongest`,
     });
-    this.describe(null);
+    this.#describe(null);
   }
 
-  private describe(bar: number | null): void {
-    const { report } = this;
+  #describe(bar: number | null): void {
+    const report = this.#report;
     if (!report) return;
     const { values, largest, stride } = report.weights;
     const { others } = WORDS[this.side];
     if (bar === null) {
-      this.caption.textContent = largest
+      this.#caption.textContent = largest
         ? `Pooled: a bar is the largest of ${stride} ${others}.`
         : `Exact: one bar for each of ${plural(values.length, WORDS[this.side].other, others)}.`;
       return;
@@ -179,44 +179,44 @@ export class SidePanel {
     const value = values[bar] ?? NaN;
     if (!largest) {
       replaceChildren(
-        this.caption,
+        this.#caption,
         `${counted(from)} `,
-        token(this.actions.text(this.other, from), from),
+        token(this.actions.text(this.#other, from), from),
         ` ${Number.isNaN(value) ? "masked" : plain(value)}`,
       );
       return;
     }
     const top = largest[bar] ?? NaN;
-    const spread = `${counted(from)} to ${counted(from + stride - 1)}: `;
-    this.caption.textContent = Number.isNaN(value)
+    const spread = `from ${counted(from)} on: `;
+    this.#caption.textContent = Number.isNaN(value)
       ? `${spread}masked`
       : `${spread}mean ${plain(value)}, largest ${plain(top)}`;
   }
 
-  private pickBar(bar: number): void {
-    if (!this.report) return;
-    const { stride } = this.report.weights;
+  #pickBar(bar: number): void {
+    if (!this.#report) return;
+    const { stride } = this.#report.weights;
     // A pooled bar does not know which of its tokens is the strong one, unless the list does.
-    const inside = this.report.strongest.find(([position]) => Math.floor(position / stride) === bar);
-    this.actions.pin(this.other, inside?.[0] ?? bar * stride);
+    const inside = this.#report.strongest.find(([position]) => Math.floor(position / stride) === bar);
+    this.actions.pin(this.#other, inside?.[0] ?? bar * stride);
   }
 
-  private listStrongest(markedOther: number | null): void {
-    const { report } = this;
+  #listStrongest(markedOther: number | null): void {
+    const report = this.#report;
     if (!report) return;
     const most = report.strongest[0]?.[1] ?? 1;
     if (report.strongest.length === 0) {
-      replaceChildren(this.list, element("li", { class: "soft" }, "None: the mask allows nothing here."));
+      replaceChildren(this.#list, element("li", { class: "soft" }, "None: the mask allows nothing here."));
       return;
     }
     replaceChildren(
-      this.list,
+      this.#list,
       ...report.strongest.map(([position, weight]) => {
         const bar = element("span", { class: "weight-bar", "aria-hidden": "true" });
         bar.style.width = `${Math.max(1, (weight / most) * 100)}%`;
         const chosen = button(
-          token(this.actions.text(this.other, position), position),
-          () => this.actions.pin(this.other, position),
+          token(this.actions.text(this.#other, position), position),
+          () => this.actions.pin(this.#other, position),
           {
             "aria-current": position === markedOther ? "true" : null,
           },
@@ -229,15 +229,15 @@ export class SidePanel {
         return element("li", {}, chosen);
       }),
     );
-    this.showAll(this.list.classList.contains("all"));
+    this.#showAll(this.#list.classList.contains("all"));
   }
 
   /** The first few say most; the rest is one press away, and stays open once asked for. */
-  private showAll(all: boolean): void {
-    const rows = [...this.list.children];
-    this.list.classList.toggle("all", all);
+  #showAll(all: boolean): void {
+    const rows = [...this.#list.children];
+    this.#list.classList.toggle("all", all);
     rows.forEach((row, index) => row.toggleAttribute("hidden", !all && index >= FIRST));
-    this.more.hidden = all || rows.length <= FIRST;
-    this.more.textContent = `${rows.length - FIRST} more`;
+    this.#more.hidden = all || rows.length <= FIRST;
+    this.#more.textContent = `${rows.length - FIRST} more`;
   }
 }

@@ -7,7 +7,7 @@
 import { readFloats } from "../server/codec";
 import { button, element, replaceChildren, token } from "./dom";
 import { Latest, told } from "../server/inquiry";
-import { counted, formatted, plural } from "./numbers";
+import { counted, formatted, plural } from "../numbers";
 import { paths, type Side } from "../server/protocol";
 import { strongestOf } from "./ranking";
 import type { Shown } from "./inspector";
@@ -38,12 +38,12 @@ export interface TableActions {
 
 export class StrongestTable {
   readonly element: HTMLElement;
-  private readonly caption = element("caption");
-  private readonly body = element("tbody");
-  private readonly latest = new Latest();
-  private timer: ReturnType<typeof setTimeout> | undefined;
-  private spans: readonly Span[] = [];
-  private exact = false;
+  readonly #caption = element("caption");
+  readonly #body = element("tbody");
+  readonly #latest = new Latest();
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #spans: readonly Span[] = [];
+  #exact = false;
 
   constructor(
     private readonly transport: Transport,
@@ -57,7 +57,7 @@ export class StrongestTable {
       "section",
       { class: "strongest-table", "aria-label": "Strongest links in view", tabindex: 0, hidden: true },
       button("Close", close, { class: "close", "aria-label": "Close the table" }),
-      element("table", {}, this.caption, element("thead", {}, element("tr", {}, ...head)), this.body),
+      element("table", {}, this.#caption, element("thead", {}, element("tr", {}, ...head)), this.#body),
     );
   }
 
@@ -68,37 +68,37 @@ export class StrongestTable {
   setOpen(open: boolean): void {
     this.element.hidden = !open;
     if (!open) {
-      this.latest.stop();
-      clearTimeout(this.timer);
+      this.#latest.stop();
+      clearTimeout(this.#timer);
     }
   }
 
   /** The view moved or other tiles came: look again, once it is quiet. */
   refresh(shown: Shown | null): void {
     if (!this.open || !shown) return;
-    clearTimeout(this.timer);
-    this.timer = setTimeout(() => void this.read(shown), PAUSE);
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => void this.#read(shown), PAUSE);
   }
 
   refreshNames(): void {
-    if (this.open && this.spans.length > 0) this.list();
+    if (this.open && this.#spans.length > 0) this.#list();
   }
 
-  private async read({ meta, layer, head }: Shown): Promise<void> {
+  async #read({ meta, layer, head }: Shown): Promise<void> {
     const { query, key } = this.actions.view();
     const cells = (query[1] - query[0]) * (key[1] - key[0]);
     if (cells <= 0) return;
     if (cells > MOST_CELLS) {
-      this.spans = this.actions.held(ROWS);
-      this.exact = false;
-      this.caption.textContent =
-        `Strongest ${counted(this.spans.length)} places in view, approximate: ${counted(cells)} pairs are in view, ` +
+      this.#spans = this.actions.held(ROWS);
+      this.#exact = false;
+      this.#caption.textContent =
+        `Strongest ${counted(this.#spans.length)} places in view, approximate: ${counted(cells)} pairs are in view, ` +
         "so these are read off the picture. Zoom in for exact weights.";
-      this.list();
+      this.#list();
       return;
     }
-    const signal = this.latest.begin();
-    this.caption.textContent = `Reading ${plural(cells, "pair")}…`;
+    const signal = this.#latest.begin();
+    this.#caption.textContent = `Reading ${plural(cells, "pair")}…`;
     try {
       const body = await this.transport.bytes(
         paths.cells(meta.trace, layer, head, query[0], query[1], key[0], key[1]),
@@ -108,39 +108,39 @@ export class StrongestTable {
       const links = body
         ? strongestOf(readFloats(body).values, key[1] - key[0], { query: query[0], key: key[0] }, ROWS)
         : [];
-      this.exact = true;
-      this.spans = links.map((link) => ({
+      this.#exact = true;
+      this.#spans = links.map((link) => ({
         query: [link.query, link.query + 1],
         key: [link.key, link.key + 1],
         value: link.weight,
       }));
-      this.caption.textContent = `Strongest ${plural(this.spans.length, "link")} of the ${plural(cells, "pair")} in view, exact.`;
-      this.list();
+      this.#caption.textContent = `Strongest ${plural(this.#spans.length, "link")} of the ${plural(cells, "pair")} in view, exact.`;
+      this.#list();
     } catch (error) {
-      if (!aborted(error)) this.caption.textContent = told(error);
+      if (!aborted(error)) this.#caption.textContent = told(error);
     }
   }
 
-  private list(): void {
+  #list(): void {
     replaceChildren(
-      this.body,
-      ...this.spans.map(({ query, key, value }) =>
+      this.#body,
+      ...this.#spans.map(({ query, key, value }) =>
         element(
           "tr",
           {},
           element(
             "th",
             { scope: "row" },
-            button(this.named("query", query), () => this.actions.pick(query[0], key[0]), { title: "Pin this pair" }),
+            button(this.#named("query", query), () => this.actions.pick(query[0], key[0]), { title: "Pin this pair" }),
           ),
-          element("td", {}, this.named("key", key)),
-          element("td", { class: "number" }, this.exact ? formatted(value) : `~ ${formatted(value)}`),
+          element("td", {}, this.#named("key", key)),
+          element("td", { class: "number" }, this.#exact ? formatted(value) : `~ ${formatted(value)}`),
         ),
       ),
     );
   }
 
-  private named(side: Side, [from, to]: readonly [number, number]): HTMLElement {
+  #named(side: Side, [from, to]: readonly [number, number]): HTMLElement {
     if (to - from > 1) return element("span", {}, `${counted(from)} to ${counted(to - 1)}`);
     return element("span", {}, `${counted(from)} `, token(this.actions.text(side, from), from));
   }

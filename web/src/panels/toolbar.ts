@@ -5,7 +5,8 @@
  */
 
 import { button, element, field, replaceChildren, select } from "./dom";
-import { percent } from "./numbers";
+import { percent } from "../numbers";
+import { title } from "../paint/token_text";
 import type { Meta } from "../server/protocol";
 import {
   CHANNELS,
@@ -130,7 +131,7 @@ export function createToolbar(store: Store, actions: ToolbarActions, finder: HTM
     element: element("header", { class: "bars" }, where, controls),
     update(state, { meta, live, sinkShare, tableOpen }) {
       controls.hidden = finder.hidden = unfold.hidden = meta === null;
-      const named = clipped(meta?.name ?? "");
+      const named = meta ? title(meta.name) : "";
       if (name.textContent !== named) replaceChildren(name, element("bdi", {}, named));
       views.update(state.view);
       views.enable(
@@ -151,10 +152,6 @@ export function createToolbar(store: Store, actions: ToolbarActions, finder: HTM
       press(table, tableOpen);
     },
   };
-}
-
-function clipped(name: string): string {
-  return name.length > 80 ? `${name.slice(0, 79)}…` : name;
 }
 
 function toggle(label: string, title: string, act: () => void): HTMLButtonElement {

@@ -7,6 +7,8 @@ export type MarginalKind = "received" | "entropy";
 export interface Layer {
   name: string;
   heads: number;
+  /** What the model calls each head, where only some of them were recorded. */
+  numbers: number[];
   queries: number;
   keys: number;
   causal: boolean;
@@ -14,6 +16,13 @@ export interface Layer {
   offset: number;
   cross: boolean;
   texts: boolean;
+  /** Of weights that somebody else has built nobody knows the mask: a zero counts as hidden. */
+  zeros_hidden: boolean;
+}
+
+/** The number by which a person knows a head. */
+export function headNumber(meta: Meta, layer: number, head: number): number {
+  return meta.layers[layer]?.numbers[head] ?? head;
 }
 
 export interface Meta {
@@ -94,13 +103,6 @@ export interface Scores {
   labels: { name: string; meaning: string }[];
   scores: Record<string, number>;
   pending: boolean;
-}
-
-export interface RunRequest {
-  text: string;
-  twin: boolean;
-  layer?: number;
-  head?: number;
 }
 
 export interface GenerateRequest {

@@ -6,35 +6,35 @@ import { TokenTexts } from "./tokens";
 import type { Transport } from "./transport";
 
 export class Traces {
-  private readonly metas = new Map<string, Meta>();
-  private readonly texts = new Map<string, TokenTexts>();
+  readonly #metas = new Map<string, Meta>();
+  readonly #texts = new Map<string, TokenTexts>();
 
   constructor(
     private readonly transport: Transport,
     private readonly named: () => void,
     first: Meta | null,
   ) {
-    if (first) this.metas.set(first.trace, first);
+    if (first) this.#metas.set(first.trace, first);
   }
 
   /** What a trace is, if it was asked before; with `whatIf`, its unmasked twin. */
   known(trace: string, whatIf = false): Meta | undefined {
-    const own = this.metas.get(trace);
-    return whatIf && own ? this.metas.get(own.what_if ?? "") : own;
+    const own = this.#metas.get(trace);
+    return whatIf && own ? this.#metas.get(own.what_if ?? "") : own;
   }
 
   async meta(trace: string): Promise<Meta> {
-    const meta = this.metas.get(trace) ?? (await this.transport.json<Meta>(paths.meta(trace)));
-    this.metas.set(trace, meta);
+    const meta = this.#metas.get(trace) ?? (await this.transport.json<Meta>(paths.meta(trace)));
+    this.#metas.set(trace, meta);
     return meta;
   }
 
   textsOf(meta: Meta): TokenTexts {
-    let texts = this.texts.get(meta.trace);
+    let texts = this.#texts.get(meta.trace);
     if (!texts) {
       texts = new TokenTexts(this.transport, meta);
       texts.onLoaded = this.named;
-      this.texts.set(meta.trace, texts);
+      this.#texts.set(meta.trace, texts);
     }
     return texts;
   }

@@ -9,27 +9,19 @@ export function formatted(weight: number): string {
 
 /** A weight in a sentence: no more digits than it has. */
 export function plain(weight: number): string {
-  return weight >= 0.001 && Number.isFinite(weight) ? String(Number(weight.toPrecision(3))) : formatted(weight);
+  // One digit more just below 1, which is nearly all and not all.
+  const digits = weight < 1 && weight >= 0.9995 ? 4 : 3;
+  return weight >= 0.001 && Number.isFinite(weight) ? String(Number(weight.toPrecision(digits))) : formatted(weight);
 }
 
 function small(weight: number): string {
-  const [digits, exponent] = weight.toExponential(1).split("e");
-  return `${digits}×10${[...(exponent ?? "")].map((sign) => RAISED[sign] ?? sign).join("")}`;
+  return weight.toExponential(1).replace(/e(.*)/, (_, exponent: string) => `×10${raised(exponent)}`);
 }
 
-const RAISED: Readonly<Record<string, string>> = {
-  "-": "⁻",
-  "0": "⁰",
-  "1": "¹",
-  "2": "²",
-  "3": "³",
-  "4": "⁴",
-  "5": "⁵",
-  "6": "⁶",
-  "7": "⁷",
-  "8": "⁸",
-  "9": "⁹",
-};
+/** A number as an exponent. */
+export function raised(exponent: string): string {
+  return exponent.replace(/[-\d.]/g, (sign) => "⁻˙⁰¹²³⁴⁵⁶⁷⁸⁹"["-.0123456789".indexOf(sign)] ?? sign);
+}
 
 /** A share, in per cent. */
 export function percent(share: number): string {
