@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -167,6 +169,26 @@ def test_a_short_text_is_there_in_300_and_drawn_in_600_milliseconds(gallery: Gal
     def measure() -> dict[str, tuple[float, float]]:
         painted, drawn = first_times(gallery, "short")
         return {"first paint": (painted, 300), "first heatmap of 1,000 tokens": (drawn, 600)}
+
+    assert kept(measure)
+
+
+def test_a_short_head_of_which_nothing_is_known_is_there_in_600_milliseconds(gallery: Gallery) -> None:
+    """Its margins over a connection, and the map and its margins after another head in a page."""
+    seeds = count(100)
+
+    def measure() -> dict[str, tuple[float, float]]:
+        heads = [random_head(3 * SHORT, seed=next(seeds)) for _ in range(3)]
+        gallery.hang("fresh", heads[0], trace_of([heads]))
+        path = f"/api/1/{gallery.traces['fresh']}/0/2/marginal"
+        margins = answer_times(gallery.server, [f"{path}/{kind}/1/0" for kind in ("received", "entropy")])
+        with gallery.show("fresh", "") as page:
+            page.locator(".map").focus()
+            begun = time.perf_counter()
+            page.keyboard.press("]")
+            settled(page)
+            switched = (time.perf_counter() - begun) * 1000
+        return {"margins": (sum(margins), 600), "another head": (switched, 600)}
 
     assert kept(measure)
 

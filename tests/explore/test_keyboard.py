@@ -418,6 +418,7 @@ def pinned_with_table(page: Page) -> None:
 @pytest.mark.parametrize("prepare", [lambda _: None, pinned_with_table], ids=["map", "pins and table"])
 def test_tab_reaches_everything_with_a_visible_focus(page: Page, prepare: Callable[[Page], None]) -> None:
     prepare(page)
+    page.wait_for_selector("summary:has-text('Scores')")
     seen = walk(page)
     assert page.evaluate(REACHABLE) == []
     assert [one["what"] for one in seen if not one["ring"]] == []
@@ -433,6 +434,7 @@ def test_tab_reaches_everything_of_the_sentence_view(browser: Browser, smollm2: 
         until(page, lambda: page.locator(".stage .map").is_visible(), "the matrix")
         drawn(page)
         page.click("summary:has-text('Generate')")
+        page.wait_for_selector("summary:has-text('Scores')")  # or it comes while the walk has passed its place
         seen = walk(page)
         assert page.evaluate(REACHABLE) == []
         assert [one["what"] for one in seen if not (one["ring"] and one["named"])] == []

@@ -153,7 +153,7 @@ def under_load(tokens: int, seconds: float) -> tuple[Crowd, dict[str, Any]]:
 def assert_stood(crowd: Crowd, seen: dict[str, Any]) -> None:
     assert crowd.errors == []
     assert set(crowd.statuses) <= {200, 204}
-    assert crowd.statuses[200] >= CLIENTS, "each client got an answer, on average"
+    assert sum(crowd.statuses.values()) >= CLIENTS, "each client got an answer, on average"
     assert seen["grown"] < MOST_BYTES
     assert seen["wait after"] < 0.5
     # Lanes make their threads when they are first used: 2 or so for tiles, and one that builds; none for a client.

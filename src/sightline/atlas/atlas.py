@@ -121,7 +121,7 @@ class HeadAtlas:
             return
         with self._here, TURNS.asking():
             while not self._job.finished.is_set():
-                self._job.advance()
+                self._job.advance(giving_way=False)
 
     def _wait_a_moment(self) -> None:
         if self.plan.queries * self.plan.keys <= SOON and not self._job.stopped:

@@ -69,12 +69,12 @@ class Job:
             return 1.0
         return None if self.stopped or self.error is not None or not self.asked else self._share
 
-    def advance(self) -> None:
-        """Do one step, in this thread."""
+    def advance(self, *, giving_way: bool = True) -> None:
+        """Do one step, in this thread; who waits for it does not give way, least of all to itself."""
         try:
             if self.stopped:
                 raise Cancelled("the work was stopped before it was done")
-            done = self._work(self._report, self._pause)
+            done = self._work(self._report, self._pause if giving_way else lambda: self.stopped)
         except BaseException as error:
             self.error, done = error, True
         if done:
