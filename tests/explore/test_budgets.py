@@ -32,11 +32,8 @@ pytestmark = [pytest.mark.timed, needs_chromium]
 ROOT = Path(__file__).resolve().parents[2]
 SHAKESPEARE = ROOT.parent / "shared" / "data" / "tinyshakespeare.txt"
 SHORT, LONG, READ = 1000, 131_072, 8192
-FRAME, LATE, LATE_FINE = (
-    16.7,
-    20.0,
-    50.0,
-)  # milliseconds between frames: of a screen, and at most; with four times the pixels
+FRAME = 16.7  # milliseconds between the frames of a screen
+LATE, LATE_FINE = 20.0, 50.0  # at most; with four times the pixels
 TILES_AT_ONCE = 40
 
 

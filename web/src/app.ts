@@ -121,8 +121,6 @@ export class App {
     if (!first) this.#sentence.focus();
   }
 
-  // ------------------------------------------------------------ the one rule
-
   /** Everything on the page follows the state; `before` is null when all of it is new. */
   #render(state: State, before: State | null): void {
     const viewChanged = state.view !== before?.view;
@@ -211,8 +209,6 @@ export class App {
     this.#update(this.store.get());
   }
 
-  // ------------------------------------------------------------ names
-
   get #layer(): Layer | undefined {
     return this.#shown?.meta.layers[this.#shown.layer];
   }
@@ -237,8 +233,6 @@ export class App {
     this.#inspector.refreshNames();
     this.#table.refreshNames();
   }
-
-  // ------------------------------------------------------------ parts
 
   #createMap(named: () => Meta | undefined): MapView {
     const on: MapEvents = {
@@ -324,8 +318,6 @@ export class App {
       say: (text) => this.#live.say(text),
     });
   }
-
-  // ------------------------------------------------------------ what people do
 
   #listenForKeys(root: HTMLElement): void {
     const commands = commandsOf({

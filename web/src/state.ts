@@ -98,8 +98,6 @@ export function sameState(one: State, other: State): boolean {
   );
 }
 
-// ---------------------------------------------------------------- address -> state
-
 /** Read a fragment, with or without its `#`. Whatever it holds, the answer is a valid state. */
 export function readAddress(fragment: string): State {
   const text = fragment.startsWith("#") ? fragment.slice(1) : fragment;
@@ -181,8 +179,6 @@ function oneOf<T extends string>(choices: readonly [T, ...T[]] | readonly T[], t
   return choices.find((choice) => choice === text) ?? (choices[0] as T);
 }
 
-// ---------------------------------------------------------------- state -> address
-
 /** The one fragment that names a state: defaults left out, known keys in a fixed order, the others as they came. */
 export function writeAddress(state: State): string {
   const parts: [string, string][] = [];
@@ -213,8 +209,6 @@ function decimal(number: number): string {
   // String() turns to exponents below 1e-6 only, which is where the zoom ends.
   return String(number);
 }
-
-// ---------------------------------------------------------------- clamping
 
 function clamp(value: number, low: number, high: number): number {
   return Number.isFinite(value) ? Math.min(high, Math.max(low, value)) : low;

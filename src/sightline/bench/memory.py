@@ -1,29 +1,15 @@
-"""What a piece of work takes, measured in a process of its own (Linux only: it reads /proc)."""
+"""The peak memory of a piece of work, measured in a process of its own (Linux only: it reads /proc)."""
 
 from __future__ import annotations
 
 import multiprocessing
-import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
 
 from sightline.errors import UnsupportedError
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-
-
-class Cost(NamedTuple):
-    """What a piece of work took: how far memory rose, and the seconds that all threads worked, added up."""
-
-    extra_bytes: int
-    processor_seconds: float
-
-
-def cost(prepare: Callable[..., Callable[[], object]], *arguments: object) -> Cost:
-    """Memory and time of `prepare(*arguments)()`, as `peak_extra_bytes` measures it."""
-    return in_fresh_process(_cost, prepare, *arguments)
 
 
 def peak_extra_bytes(prepare: Callable[..., Callable[[], object]], *arguments: object) -> int:
@@ -32,7 +18,7 @@ def peak_extra_bytes(prepare: Callable[..., Callable[[], object]], *arguments: o
     `prepare` is a module-level function, since a fresh process imports it; it should also run the work once at a small
     size, so that what libraries load on first use does not count.
     """
-    return cost(prepare, *arguments).extra_bytes
+    return in_fresh_process(_rise, prepare, *arguments)
 
 
 def with_peak_bytes(work: Callable[..., object], *arguments: object) -> tuple:
@@ -67,12 +53,12 @@ def _answer(pipe: Connection, function: Callable, arguments: tuple) -> None:
         raise
 
 
-def _cost(prepare: Callable[..., Callable[[], object]], *arguments: object) -> Cost:
+def _rise(prepare: Callable[..., Callable[[], object]], *arguments: object) -> int:
     work = prepare(*arguments)
     CLEAR.write_text("5")  # from now on the peak is counted anew
-    before, start = _kilobytes("VmRSS"), time.process_time()
+    before = _kilobytes("VmRSS")
     work()
-    return Cost((_kilobytes("VmHWM") - before) * 1024, time.process_time() - start)
+    return (_kilobytes("VmHWM") - before) * 1024
 
 
 def _whole(work: Callable[..., object], *arguments: object) -> tuple:
