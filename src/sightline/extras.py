@@ -16,7 +16,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "tables": ("pandas", "pyarrow"),
     "train": ("tensorboard", "pyarrow"),
     "survey": ("ray", "pyarrow", "ddsketch"),
-    "explore": ("starlette", "uvicorn", "anywidget"),
+    "explore": ("starlette", "uvicorn", "safetensors", "anywidget", "traitlets"),
 }
 """Each extra and the top-level modules it brings, the same as in pyproject.toml."""
 

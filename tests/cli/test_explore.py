@@ -60,6 +60,17 @@ def test_a_saved_trace_is_shown_until_ctrl_c(tmp_path: Path) -> None:
     assert ended(process) == (0, "", "")
 
 
+def test_several_traces_are_shown_together_and_without_any_an_example(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        Trace.from_attentions([torch.rand(1, 1, 3, 3).softmax(-1)]).save(tmp_path / name)
+    process, address = started("explore", tmp_path / "one", tmp_path / "two", "--no-browser")
+    assert re.findall(r'"name":"(\w+)"', asked(address)[1]) == ["one", "two"]
+    assert ended(process) == (0, "", "")
+    process, address = started("explore", "--no-browser")
+    assert re.search(r'"traces":\[\].*"example":"[0-9a-f]{32}"', asked(address)[1])
+    assert ended(process) == (0, "", "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -84,3 +95,21 @@ def test_a_port_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str], tmp
     Trace.from_attentions([torch.eye(3)[None, None]]).save(tmp_path / "shown")
     assert main(["explore", str(tmp_path / "shown"), "--port", "70000", "--no-browser"]) == 2
     assert "port 70000 cannot be used" in capsys.readouterr().err
+
+
+def test_a_head_is_saved_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = torch.eye(3).expand(1, 4, 3, 3)
+    Trace.from_attentions([weights, weights], tokens=["so", "it", "is"]).save(tmp_path / "shown")
+    page = tmp_path / "page.html"
+    assert main(["explore", str(tmp_path / "shown"), "--save", str(page), "--head", "L1H3"]) == 0
+    assert re.fullmatch(rf"{re.escape(str(page))}: \d+\.\d MB\n", capsys.readouterr().out)
+    assert "/L1H3/map" in page.read_text()
+    for options, words in (
+        (["--head", "L1H4"], "which has in this layer H0, H1, H2, H3"),
+        (["--head", "L2H0"], "which has 2 layers"),
+        (["--head", "3,1"], "as L12H3"),
+        ([str(tmp_path)], "2 folders were given"),
+    ):
+        assert main(["explore", str(tmp_path / "shown"), *options, "--save", str(tmp_path / "no.html")]) != 0
+        assert words in capsys.readouterr().err
+    assert not (tmp_path / "no.html").exists()

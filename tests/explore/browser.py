@@ -33,6 +33,9 @@ window.breaches = [];
 document.addEventListener("securitypolicyviolation", (event) => window.breaches.push(event.violatedDirective));
 """
 
+# Runs there too: who has been here before is not asked whether to take the tour.
+BEEN_HERE = """try { localStorage.setItem("sightline.tour", "yes"); } catch { /* a page without an origin */ }"""
+
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
@@ -47,9 +50,19 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def opened(
-    browser: Browser, url: str, *, width: int = 1600, height: int = 1000, ready: bool = True, **context: Any
+    browser: Browser,
+    url: str,
+    *,
+    width: int = 1600,
+    height: int = 1000,
+    ready: bool = True,
+    visited: bool = True,
+    **context: Any,
 ) -> Iterator[Page]:
-    """A page on an address, with a store of its own; watched until it is closed."""
+    """A page on an address, with a store of its own; watched until it is closed.
+
+    `visited`: by somebody who has been here before.
+    """
     complaints: list[str] = []
 
     def hear(message: ConsoleMessage) -> None:
@@ -64,6 +77,8 @@ def opened(
     with browser.new_context(viewport={"width": width, "height": height}, **context) as inside:
         page = inside.new_page()
         page.add_init_script(WATCH_POLICY)
+        if visited:
+            page.add_init_script(BEEN_HERE)
         page.on("console", hear)
         page.on("pageerror", lambda error: complaints.append(f"exception: {error}"))
         page.on("request", follow)

@@ -8,14 +8,14 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page
 
-from sightline.explore.library import Library
+from sightline.explore.library.library import Library
 from sightline.record import Trace
 from tests.explore.browser import chromium
 from tests.explore.picture import shown
 from tests.explore.serving import Handle, serving
 from tests.explore.synthetic import Synthetic
 
-WINDOW = {"width": 1000, "height": 700}
+WINDOW: dict[str, Any] = {"width": 1000, "height": 700}
 
 
 class Gallery:

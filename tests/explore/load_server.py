@@ -12,7 +12,7 @@ import threading
 import torch
 
 from sightline.attention import Causal
-from sightline.explore.library import Library
+from sightline.explore.library.library import Library
 from sightline.explore.running import Server
 from sightline.record import Trace
 from sightline.record.call import Call

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sightline.explore.live import Stage
+from sightline.explore.stage.stage import Stage
 from sightline.models import CharacterTokenizer, Decoder, DecoderConfig
 from tests.record.zoo import EXHIBITS
 

@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from playwright.sync_api import Browser, Page
 
-from sightline.explore.library import Library
-from sightline.explore.live import Stage
+from sightline.explore.library.library import Library
+from sightline.explore.stage.stage import Stage
 from sightline.record import Trace, load, read
-from tests.explore.browser import opened
+from tests.explore.browser import BEEN_HERE, opened
 from tests.explore.serving import Handle, serving, small_trace
 from tests.models.smollm2 import FOLDER
 
@@ -39,6 +39,7 @@ def in_trouble(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
     errors: list[str] = []
     with browser.new_context(viewport={"width": width, "height": height}, **options) as inside:
         page = inside.new_page()
+        page.add_init_script(BEEN_HERE)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(url)
         yield page
@@ -88,6 +89,12 @@ def until(page: Page, true: Callable[[], Any], what: str, seconds: float = MOST_
         assert time.monotonic() < end, f"waited {seconds} s for {what}"
         page.wait_for_timeout(20)
     return found
+
+
+def looks(page: Page, colours: Literal["light", "dark"], **media: Any) -> None:
+    """Let a page be light or dark, and wait until it has followed."""
+    page.emulate_media(color_scheme=colours, **media)
+    page.wait_for_selector(f".explorer[data-theme={colours}]", state="attached")
 
 
 def focus_map(page: Page) -> None:

@@ -10,6 +10,7 @@ import base64
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,16 +27,16 @@ HALF_A_CODE = OCTAVES / STEPS / 2
 SINGLE_PRECISION = 1e-3  # octaves: what the server's arithmetic may add
 LARGEST_ZOOM, LABELLED_BELOW, LABELLED_ZOOM = 64, 200, 12
 
-READ = """([layer, points]) => {
+READ = """([layer, points, where]) => {
   const root = document.getElementById("explorer");
-  const canvas = root.querySelector(`canvas.map-${layer}`);
+  const canvas = root.querySelector(`${where} canvas.map-${layer}`);
   const { width, height } = canvas;
   const bytes = canvas.getContext("2d").getImageData(0, 0, width, height).data;
   const text = [];
   const say = (part) => text.push(String.fromCharCode.apply(null, part));
   if (points) for (const [x, y] of points) say(bytes.subarray((y * width + x) * 4, (y * width + x) * 4 + 4));
   else for (let at = 0; at < bytes.length; at += 32768) say(bytes.subarray(at, at + 32768));
-  const plot = root.querySelector("canvas.map-heat").style;
+  const plot = root.querySelector(`${where} canvas.map-heat`).style;
   const { centre, zoom, colours } = root.sightline.store.get();
   const range = [...root.querySelectorAll(".range input")].map((field) => field.valueAsNumber);
   return { width, height, bytes: btoa(text.join("")), scale: devicePixelRatio, centre, zoom, range, colours,
@@ -108,6 +109,13 @@ class Picture:
         self.query = self._first(centre["query"], queries, self.height)
         self.key = self._first(centre["key"], keys, self.width)
 
+    def at(self, query: float, key: float) -> Picture:
+        """The same pixels, of a map that stands elsewhere than the state says."""
+        found = copy(self)
+        found.query = self._first(query, self.queries, self.height)
+        found.key = self._first(key, self.keys, self.width)
+        return found
+
     def _first(self, centre: float, length: int, pixels: float) -> float:
         return max(0.0, min(centre - pixels / self.zoom / 2, length - pixels / self.zoom))
 
@@ -159,19 +167,19 @@ def entries_of(colours: NDArray[Any], name: str) -> NDArray[np.int64]:
     return np.where(known[found] == wanted, found, -1)
 
 
-def taken(page: Page, queries: int, keys: int) -> Picture:
-    """The heatmap as it is drawn now."""
-    return Picture(page.evaluate(READ, ["heat", None]), queries, keys)
+def taken(page: Page, queries: int, keys: int, where: str = "") -> Picture:
+    """The heatmap as it is drawn now: the first on the page, or that of some part of it."""
+    return Picture(page.evaluate(READ, ["heat", None, where]), queries, keys)
 
 
 def view_of(page: Page, queries: int, keys: int) -> Picture:
     """Where everything lies now, without the pixels."""
-    return Picture(page.evaluate(READ, ["heat", []]), queries, keys)
+    return Picture(page.evaluate(READ, ["heat", [], ""]), queries, keys)
 
 
 def sampled(page: Page, layer: str, points: list[tuple[int, int]]) -> NDArray[np.uint8]:
     """The colours of some device pixels (x, y) of the "heat" or of the "overlay" that lies over it, (points, 3)."""
-    return np.frombuffer(base64.b64decode(page.evaluate(READ, [layer, points])["bytes"]), np.uint8).reshape(-1, 4)[
+    return np.frombuffer(base64.b64decode(page.evaluate(READ, [layer, points, ""])["bytes"]), np.uint8).reshape(-1, 4)[
         :, :3
     ]
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from playwright.sync_api import Browser, Page
 
-from sightline.explore.library import Library
+from sightline.explore.library.library import Library
 from sightline.record import read
 from tests.explore.on_stage import CHARACTERS, on_stage, small
 from tests.explore.pages import change, drawn, focus_map, in_trouble, state, until

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sightline.explore.library import Library
-from sightline.explore.live import Stage
+from sightline.explore.library.library import Library
 from sightline.explore.running import Server
+from sightline.explore.stage.stage import Stage
 from sightline.models import Decoder, DecoderConfig
 from sightline.models.text.characters import CharacterTokenizer
 from sightline.record import Trace, read

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,21 +12,21 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from sightline.record import Trace
-from tests.explore.browser import chromium, needs_chromium
+from tests.explore.browser import needs_chromium
 from tests.explore.pages import (
     change,
     drawn,
     focus_map,
     long_trace,
+    looks,
     shown,
-    small_served,
     smollm2_served,
     spoken,
     state,
     until,
     visible,
 )
-from tests.explore.scenes import scenes, server_stopped, staged, trace_elsewhere
+from tests.explore.scenes import scenes, server_stopped, trace_elsewhere
 from tests.explore.serving import TEXT, Handle, small_trace
 
 pytestmark = needs_chromium
@@ -35,38 +34,17 @@ WEB = Path(__file__).resolve().parents[2] / "web"
 AXE = WEB / "node_modules" / "axe-core" / "axe.min.js"
 SIZES = {"wide": {"width": 1600, "height": 1000}, "phone": {"width": 360, "height": 640}}
 LOOKS: dict[str, dict[str, Any]] = {
-    "light": {"color_scheme": "light", "forced_colors": "none"},
-    "dark": {"color_scheme": "dark", "forced_colors": "none"},
-    "forced": {"color_scheme": "light", "forced_colors": "active"},
+    "light": {"colours": "light", "forced_colors": "none"},
+    "dark": {"colours": "dark", "forced_colors": "none"},
+    "forced": {"colours": "light", "forced_colors": "active"},
 }
 needs_axe = pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not here: npm ci --prefix web")
 every_size = pytest.mark.parametrize("size", SIZES)
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def on_stage() -> Iterator[Handle]:
-    with staged() as handle:
-        yield handle
-
-
-@pytest.fixture(scope="module")
-def small() -> Iterator[Handle]:
-    with small_served() as handle:
-        yield handle
-
-
-@pytest.fixture(scope="module")
 def trace() -> Trace:
     return small_trace()
-
-
-# ---------------------------------------------------------------- what axe-core finds
 
 
 def violations(page: Page) -> list[str]:
@@ -85,9 +63,9 @@ def violations_in_every_look(page: Page, scene: str) -> dict[str, list[str]]:
     """The same view in light, dark and forced colours; what is found, by where."""
     found = {}
     for look, wanted in LOOKS.items():
-        page.emulate_media(**wanted)
+        looks(page, **wanted)
         found[f"{scene}, {look}"] = violations(page)
-    page.emulate_media(**LOOKS["light"])
+    looks(page, **LOOKS["light"])
     return {where: those for where, those in found.items() if those}
 
 
@@ -108,9 +86,6 @@ def test_axe_finds_nothing_serious_when_something_is_wrong(browser: Browser, on_
         assert violations_in_every_look(page, "a trace elsewhere") == {}
     with server_stopped(browser, bypass_csp=True, **SIZES[size]) as page:
         assert violations_in_every_look(page, "a server that stopped") == {}
-
-
-# ---------------------------------------------------------------- what a screen reader is told
 
 
 def test_a_pin_is_told_in_a_sentence_with_the_true_numbers(browser: Browser, small: Handle, trace: Trace) -> None:
@@ -204,8 +179,6 @@ def test_the_table_of_too_many_pairs_says_that_it_is_approximate_and_names_the_s
         spans = [int(number.replace(",", "")) for number in re.findall(r"[\d,]+", first.replace(".", " x"))][:2]
         assert float(weights[spans[0]].max()) > 0.9 * float(weights.max())
 
-
-# ---------------------------------------------------------------- colours
 
 # Machado, Oliveira and Fernandes (2009), the whole defect, on linear light.
 SIGHTS = {
@@ -327,9 +300,6 @@ def test_the_pinned_query_is_a_solid_line_and_the_pinned_key_a_dashed_one(browse
     begins = [place for place, (before, now) in enumerate(pairwise(dashed)) if now > before]
     assert len(begins) > 20
     assert np.median(np.diff(begins)) == pytest.approx(10, abs=1), "six pixels on, four off"
-
-
-# ---------------------------------------------------------------- motion
 
 
 def test_with_reduced_motion_nothing_moves(browser: Browser, on_stage: Handle) -> None:

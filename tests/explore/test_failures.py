@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sightline.errors import UnsupportedError
-from sightline.explore.library import Entry, Library
+from sightline.explore.library.library import Entry, Library
 from sightline.record import Trace
 from sightline.record.layers.recorded import Layer
 from tests.explore.serving import Answer, serving, small_trace

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import pytest
 
 from sightline.errors import SettingError
-from sightline.explore.guard import CONTENT_SECURITY_POLICY, LARGEST_BODY, Settings
+from sightline.explore.service.guard import CONTENT_SECURITY_POLICY, LARGEST_BODY, Settings
 from tests.explore.serving import Answer, Handle, serving, small_trace
 
 SESSION = "/api/1/session"

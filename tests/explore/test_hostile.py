@@ -10,10 +10,10 @@ import pytest
 import torch
 from playwright.sync_api import Browser, Page
 
-from sightline.explore.library import Library
-from sightline.explore.live import Stage
+from sightline.explore.library.library import Library
+from sightline.explore.stage.stage import Stage
 from sightline.record import Trace
-from tests.explore.browser import chromium, needs_chromium, opened
+from tests.explore.browser import needs_chromium, opened
 from tests.explore.pages import change, drawn, fragment, ready, smollm2, spoken, state, until
 from tests.explore.serving import Handle, serving
 
@@ -73,12 +73,6 @@ LONGEST_TEXT = """() => {
     [one.childElementCount ? "" : one.textContent, one.title, one.getAttribute("aria-label") ?? ""]);
   return Math.max(document.title.length, ...texts.map((text) => text.length));
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
 
 
 def weights(count: int) -> torch.Tensor:
@@ -253,8 +247,6 @@ def test_a_hostile_sentence_is_read_shown_and_written_on(browser: Browser) -> No
         assert_in_place(page, "generated")
         assert_nothing_ran(page)
 
-
-# ---------------------------------------------------------------- links
 
 FRAGMENTS = {
     "huge numbers": "#1/{trace}/L9999999H9999999/map?c=99999999,99999999&z=99999999&pin=q9999999,k9999999&r=-99,99",

@@ -9,7 +9,7 @@ import torch
 from sightline.attention import Causal, Full, Window
 from sightline.attention.algebra import Sizes
 from sightline.errors import Cancelled, UnsupportedError
-from sightline.explore import inspection
+from sightline.explore.findings import inspection
 from sightline.heads import score_heads
 from sightline.matrix import AttentionMatrix
 from sightline.record import Trace, read
@@ -157,4 +157,4 @@ def test_scoring_stops_when_it_is_told_to() -> None:
 def test_statistics_alone_cannot_be_looked_into() -> None:
     model, tokenizer = small_model()
     with pytest.raises(UnsupportedError, match="statistics alone"):
-        inspection.one_head(read(model, TEXT, tokenizer, keep="statistics", progress=False), 0, 0)
+        inspection.head_scores(read(model, TEXT, tokenizer, keep="statistics", progress=False), 0, 0)

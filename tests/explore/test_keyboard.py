@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.explore.browser import chromium, needs_chromium
+from tests.explore.browser import needs_chromium
 from tests.explore.pages import (
     change,
     drawn,
@@ -18,7 +18,6 @@ from tests.explore.pages import (
     long_trace,
     ready,
     shown,
-    small_served,
     smollm2_served,
     spoken,
     state,
@@ -30,18 +29,6 @@ from tests.explore.serving import TEXT, Handle, small_trace
 pytestmark = needs_chromium
 HELP = "dialog.help"
 LAST = len(TEXT) - 1  # the small trace has a token for each character
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def small() -> Iterator[Handle]:
-    with small_served() as handle:
-        yield handle
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +64,6 @@ def corner(page: Page) -> tuple[int, int]:
     """The first query and the first key in view."""
     now = visible(page)
     return now["query"][0], now["key"][0]
-
-
-# ---------------------------------------------------------------- moving
 
 
 @pytest.mark.parametrize(
@@ -144,9 +128,6 @@ def test_zero_shows_the_whole_matrix_and_one_makes_a_token_a_pixel(browser: Brow
         assert state(page)["zoom"] in (fit, pytest.approx(1))
 
 
-# ---------------------------------------------------------------- reading
-
-
 @pytest.mark.parametrize(
     ("forward", "backward", "pin", "fixed"), [(".", ",", "pinQuery", "pinKey"), (">", "<", "pinKey", "pinQuery")]
 )
@@ -201,9 +182,6 @@ def test_f_and_b_say_why_they_do_nothing(page: Page) -> None:
     assert "Nothing was followed yet" in page.inner_text(".notice")
 
 
-# ---------------------------------------------------------------- choosing
-
-
 def test_brackets_choose_heads_and_braces_layers_and_both_stop_at_the_ends(page: Page) -> None:
     assert press(page, "]")["head"] == 1
     assert press(page, "}")["layer"] == 1
@@ -214,6 +192,52 @@ def test_brackets_choose_heads_and_braces_layers_and_both_stop_at_the_ends(page:
     assert (at_begin["layer"], at_begin["head"]) == (0, 0)
     drawn(page)
     assert page.locator(".head-grid [aria-current]").get_attribute("aria-label") == "layer 0, head 0"
+
+
+def test_t_and_h_show_the_text_and_all_heads_and_escape_leads_back_to_the_map(page: Page) -> None:
+    for key, view in (("t", "text"), ("h", "heads")):
+        assert press(page, key)["view"] == view
+        assert page.evaluate("document.activeElement !== document.body"), "the view has the keyboard"
+        assert press(page, "Escape")["view"] == "map"
+        assert page.evaluate("document.activeElement.classList.contains('map')")
+
+
+def test_c_compares_with_the_next_head_and_stops_when_pressed_again(page: Page) -> None:
+    assert press(page, "c")["compare"] == {"trace": "", "layer": 0, "head": 1, "mode": "side"}
+    assert press(page, "c")["compare"] is None
+    change(page, head=3)
+    assert press(page, "c")["compare"]["head"] == 2, "after the last head comes the one before it"
+
+
+def test_v_swaps_two_heads_and_held_only_while_it_is_held(page: Page) -> None:
+    before = press(page, "c")
+    swapped = press(page, "v")
+    assert (swapped["head"], swapped["compare"]["head"]) == (1, 0)
+    assert press(page, "v") == before
+    page.keyboard.down("v")
+    page.wait_for_timeout(200)
+    page.keyboard.down("v")  # as a key that repeats
+    assert state(page)["head"] == 1
+    page.wait_for_timeout(300)
+    page.keyboard.up("v")
+    assert state(page) == before
+    press(page, "c")
+    assert press(page, "v")["head"] == 0, "with nothing to compare there is nothing to swap"
+
+
+def test_escape_lets_go_of_the_pins_then_of_the_comparison(page: Page) -> None:
+    press(page, "c", ".")
+    let_go = press(page, "Escape")
+    assert let_go["pinQuery"] is None
+    assert let_go["compare"] is not None
+    assert press(page, "Escape")["compare"] is None
+
+
+def test_e_opens_what_can_be_saved_and_escape_closes_it(page: Page) -> None:
+    press(page, "e")
+    until(page, lambda: page.locator("dialog[open]").count() == 1, "the dialog")
+    page.keyboard.press("Escape")
+    until(page, lambda: page.locator("dialog[open]").count() == 0, "its end")
 
 
 def test_i_opens_the_sentence_view_and_escape_leads_back_to_the_map(browser: Browser, smollm2: Handle) -> None:
@@ -241,9 +265,6 @@ def test_r_opens_and_closes_the_table_and_the_keyboard_goes_along(page: Page) ->
     press(page, "r")
     assert not page.is_visible(".strongest-table")
     assert page.evaluate("document.activeElement.classList.contains('map')")
-
-
-# ---------------------------------------------------------------- finding
 
 
 def test_slash_finds_and_n_walks_through_what_was_found_around_the_ends(page: Page) -> None:
@@ -282,9 +303,6 @@ def test_g_goes_to_a_position_and_says_which_there_are(page: Page) -> None:
     assert page.evaluate("document.activeElement.classList.contains('map')")
 
 
-# ---------------------------------------------------------------- showing
-
-
 def test_x_l_k_and_u_change_what_is_shown_and_the_address_keeps_it(page: Page) -> None:
     assert [press(page, "x")["channel"] for _ in range(3)] == ["max", "mean", "both"]
     assert [press(page, "l")["linear"] for _ in range(2)] == [True, False]
@@ -308,12 +326,10 @@ def test_y_copies_the_address_of_what_is_shown(browser: Browser, small: Handle) 
         assert "token" not in copied.partition("#")[0]
 
 
-# ---------------------------------------------------------------- the list, the switch, and typing
-
 EVERY_KEY = [
     *("ArrowLeft", "a", "ArrowRight", "d", "ArrowUp", "w", "ArrowDown", "s", "Shift+ArrowLeft", "Shift+ArrowDown", "S"),
     *("+", "=", "-", "0", "1", ".", ",", ">", "<", "Enter", "Escape", "f", "b", "]", "[", "}", "{"),
-    *("m", "i", "r", "n", "N", "x", "l", "k", "u", "y"),
+    *("m", "t", "h", "i", "r", "n", "N", "x", "l", "k", "u", "c", "v", "e", "y"),
 ]
 
 
@@ -358,7 +374,7 @@ def test_single_keys_can_be_switched_off_and_stay_off_and_the_list_still_opens(b
     with shown(browser, small.url) as page:
         focus_map(page)
         press(page, "?")
-        page.keyboard.press("Tab")
+        page.focus("#keys-enabled")
         page.keyboard.press("Space")
         page.keyboard.press("Escape")
         before = state(page)
@@ -371,8 +387,6 @@ def test_single_keys_can_be_switched_off_and_stay_off_and_the_list_still_opens(b
         assert page.is_visible(HELP)
         assert not page.is_checked("#keys-enabled")
 
-
-# ---------------------------------------------------------------- reaching everything
 
 FOCUS = """() => {
   const now = document.activeElement;

@@ -12,9 +12,9 @@ import torch
 from sightline.attention import Causal, Full, Mask, Prefix, Window
 from sightline.attention.algebra import Sizes
 from sightline.errors import Cancelled, SettingError, UnsupportedError
-from sightline.explore.identity import derived, fingerprint
-from sightline.explore.library import MOST_HEADS, MOST_LIVE, Axis, Entry, Library
-from sightline.explore.what_if import NOTE
+from sightline.explore.library.identity import derived, fingerprint
+from sightline.explore.library.library import MOST_HEADS, MOST_LIVE, Axis, Entry, Library
+from sightline.explore.library.what_if import NOTE
 from sightline.matrix import AttentionMatrix
 from sightline.record import Trace, read
 from sightline.record import open as open_trace

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from sightline.errors import Cancelled, SettingError, UnsupportedError, VocabularyError
-from sightline.explore.live import LIMIT, MOST_NEW, Busy, Stage, Superseded
-from sightline.explore.presets import PRESETS, Preset
-from sightline.explore.twin import has_twin, twin_of
+from sightline.explore.stage.presets import PRESETS, Preset
+from sightline.explore.stage.stage import LIMIT, MOST_NEW, Busy, Stage, Superseded
+from sightline.explore.stage.twin import has_twin, twin_of
 from sightline.models import CharacterTokenizer, Decoder, Seq2Seq, Seq2SeqConfig
 from sightline.record import load, read
 from tests.explore.on_stage import CHARACTERS, TEXT, ZOO, on_stage, small, written

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from sightline.atlas.plan import ZoomPlan
-from sightline.explore.library import MEMORY
+from sightline.explore.library.library import MEMORY
 from sightline.matrix.schedule import Schedule
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -187,7 +187,7 @@ def test_requests_for_what_is_no_longer_in_view_are_given_up_and_no_more_than_si
         for _ in range(10):
             page.keyboard.press("Shift+ArrowDown")
         slow.wait(0.5)
-        assert set(heard.given_up) == set(before)
+        assert set(heard.given_up) >= set(before)  # and what was asked for on the way
         slow.settle()
         top = state_of(page)["centre"]["query"] - WINDOW["height"] / 4
         assert all((y + 1) * 256 <= top for _, z, y, _ in heard.given_up if z == 4)

@@ -22,7 +22,7 @@ import sightline
 from sightline.attention import Causal
 from sightline.errors import SettingError, VocabularyError
 from sightline.explore import running
-from sightline.explore.library import Library
+from sightline.explore.library.library import Library
 from sightline.explore.running import Server
 from sightline.record import Trace
 from sightline.record.call import Call
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import sys, torch
 from sightline.explore import running
-from sightline.explore.library import Library
+from sightline.explore.library.library import Library
 from sightline.record import Trace, open as open_trace
 library = Library()
 server = running.Server(library, assets={"index.html": b"", "explorer.js": b"", "explorer.css": b""})
@@ -217,6 +217,25 @@ def test_explore_returns_a_server_where_it_does_not_wait(monkeypatch: pytest.Mon
     assert [summary["name"] for summary in server.library.summaries()] == ["folder"]
     assert len(opened) == 1
     server.close()
+
+
+def test_several_traces_are_shown_together_and_none_is_the_example(tmp_path: Path) -> None:
+    quiet = {"open_browser": False, "block": False, "say": lambda _: None}
+    small_trace("so young").save(tmp_path / "folder")
+    traces = small_trace(), small_trace("the day"), tmp_path / "folder"
+    with closing(sightline.explore(*traces, **quiet)) as server:
+        assert [one["name"] for one in server.library.summaries()] == ["Decoder", "Decoder (2)", "folder"]
+        assert [one["tokens"] for one in server.library.summaries()] == [72, 7, 8]
+    with closing(sightline.explore(*traces, name=["a", "a", "b"], **quiet)) as server:
+        assert [one["name"] for one in server.library.summaries()] == ["a", "a", "b"]
+    with closing(sightline.explore(small_trace(), name="mine", **quiet)) as server:
+        assert [one["name"] for one in server.library.summaries()] == ["mine"]
+    with closing(sightline.explore(**quiet)) as server:
+        session = Handle(server).get("/api/1/session").json
+        assert session["traces"] == []
+        assert Handle(server).get(f"/api/1/{session['example']}/meta").json["model"] == "SmolLM2-135M"
+    with pytest.raises(SettingError, match="1 names were given for 3 traces"):
+        sightline.explore(*traces, name="a", **quiet)
 
 
 def test_look_reads_the_text_and_takes_others() -> None:

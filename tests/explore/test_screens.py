@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.explore.browser import chromium, needs_chromium, opened
+from tests.explore.browser import needs_chromium, opened
 from tests.explore.load_server import synthetic
-from tests.explore.pages import shown, until
-from tests.explore.scenes import scenes, server_stopped, staged, trace_elsewhere
+from tests.explore.pages import looks, shown, until
+from tests.explore.scenes import scenes, server_stopped, trace_elsewhere
 from tests.explore.serving import Handle, serving
 
 pytestmark = needs_chromium
@@ -61,22 +60,10 @@ COLLIDING = """() => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def on_stage() -> Iterator[Handle]:
-    with staged() as handle:
-        yield handle
-
-
 def looked_at(page: Page, folder: Path, name: str) -> dict[str, Any]:
     """Keep pictures in light and in dark, and say what is wrong; sizes are the same in both."""
     for colours in ("dark", "light"):
-        page.emulate_media(color_scheme=colours)
+        looks(page, colours)
         page.screenshot(path=folder / f"{name}, {colours}.png", full_page=True)
         assert (folder / f"{name}, {colours}.png").stat().st_size > 5000
     wrong = {

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page
 
 from sightline.record import Trace, read
 from sightline.record.layers.recorded import Layer
-from tests.explore.browser import chromium, needs_chromium, opened
+from tests.explore.browser import needs_chromium, opened
 from tests.explore.pages import (
     MAP,
     SENTENCE,
@@ -32,12 +32,6 @@ from tests.explore.serving import Handle
 pytestmark = needs_chromium
 LAYER, HEAD = 12, 3
 STATUS = ".generation-fields [aria-live]"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +82,6 @@ def values(page: Page, count: int) -> list[list[float | None]]:
 
 def as_tensor(found: list[list[float | None]]) -> torch.Tensor:
     return torch.tensor([[float("nan") if value is None else value for value in row] for row in found])
-
-
-# ---------------------------------------------------------------- reading
 
 
 def test_before_anything_is_typed_the_page_says_what_to_do_and_how_much_it_takes(browser: Browser) -> None:
@@ -195,9 +186,6 @@ def test_too_long_a_text_is_refused_in_words(browser: Browser, served: Handle, t
         assert state(page)["trace"] == before
 
 
-# ---------------------------------------------------------------- what if
-
-
 def test_without_the_mask_the_cells_are_the_softmax_of_all_scores(page: Page, truth: Trace) -> None:
     typed(page)
     focus_map(page)
@@ -225,9 +213,6 @@ def full(page: Page) -> list[list[float | None]] | None:
     return found if all(value is not None for row in found for value in row) else None
 
 
-# ---------------------------------------------------------------- the twin
-
-
 def test_the_untrained_twin_stands_beside_and_shares_pins_and_head(page: Page) -> None:
     typed(page)
     page.check(".sentence input[type=checkbox]")
@@ -247,9 +232,6 @@ def test_the_untrained_twin_stands_beside_and_shares_pins_and_head(page: Page) -
     assert state(page)["pinKey"] == 0
     pictures = page.evaluate("[...document.querySelectorAll('.stage .map-heat')].map((one) => one.toDataURL())")
     assert pictures[0] != pictures[1]
-
-
-# ---------------------------------------------------------------- writing on
 
 
 def begin_writing(page: Page, count: int) -> None:

@@ -16,9 +16,9 @@ import torch
 from sightline.atlas.codec import EXACT, decode, unpack
 from sightline.attention import Causal
 from sightline.errors import SettingError
-from sightline.explore.library import Library
-from sightline.explore.live import Stage
-from sightline.explore.server import read_assets
+from sightline.explore.library.library import Library
+from sightline.explore.service.server import read_assets
+from sightline.explore.stage.stage import Stage
 from sightline.heads import score_heads
 from sightline.record import Trace, load, read
 from sightline.record.call import Call
@@ -51,6 +51,11 @@ KEPT = [
     "0/0/profile",
     "0/0/marginal/entropy/0/0",
     "0/0/marginal/received/0/0",
+    "0/text?side=key&from=0&to=5",
+    "0/words?side=key",
+    "0/0/links/query/3",
+    "0/0/links/key/3?unit=word",
+    "0/thumbs",
 ]
 NOT_THERE = [
     "0/0/1/0/0",
@@ -108,6 +113,7 @@ ASKED_OF_HOSTILE = [
     "0/0/key/0",
     "0/0/profile",
     "0/0/scores",
+    "0/heads",
 ]
 
 
@@ -174,7 +180,7 @@ def test_a_session_without_a_model(shown: Shown) -> None:
     assert answer.headers["cache-control"] == "no-store"
     assert answer.json == {
         "version": __version__, "model": "Decoder", "live": False, "limit": 0, "presets": [], "untrained": False,
-        "generates": False,
+        "generates": False, "ablates": False, "example": shown.handle.server.library.example(), "file": None,
         "traces": [{"trace": shown.name, "name": "shown", "tokens": 72, "layers": 2, "heads": 8}],
     }  # fmt: skip
 
@@ -189,7 +195,7 @@ def test_what_follows_from_the_trace_is_kept_for_ever(shown: Shown) -> None:
 
 
 def test_what_another_name_or_another_version_changes_is_asked_about_anew(shown: Shown) -> None:
-    for path in ("meta", "0/0/scores"):
+    for path in ("meta", "0/0/scores", "0/heads"):
         answer = shown.get(path)
         assert (answer.status, answer.headers["cache-control"]) == (200, "no-cache")
         again = shown.handle.get(f"/api/1/{shown.name}/{path}", if_none_match=answer.headers["etag"])
@@ -271,6 +277,19 @@ def test_the_profile_and_the_scores_of_a_head(shown: Shown) -> None:
     close([found["scores"][name] for name in found["scores"]], [table.columns[name][1] for name in found["scores"]])
     assert table.labels is not None
     assert tuple(label["name"] for label in found["labels"]) == table.labels[1]
+
+
+def test_the_example_is_there_and_not_among_what_somebody_has_opened(shown: Shown) -> None:
+    session = shown.handle.get("/api/1/session").json
+    name = session["example"]
+    assert name not in [trace["trace"] for trace in session["traces"]]
+    meta = shown.handle.get(f"/api/1/{name}/meta").json
+    assert (meta["model"], [layer["numbers"] for layer in meta["layers"]]) == (
+        "SmolLM2-135M",
+        [[0], [6], [0, 6], [4], [8]],
+    )
+    assert shown.handle.get(f"/api/1/{name}/0/tokens?from=0&to=5").json == ["Mary", " Whit", "field", " lent", " John"]
+    assert shown.handle.get(f"/api/1/{meta['what_if']}/meta").json["origin"] == name
 
 
 def test_held_weights_are_told_as_they_are() -> None:

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from sightline.explore.library import Library
-from sightline.explore.live import Stage
-from sightline.explore.typed import Taken, Typing
-from sightline.explore.work import Work
+from sightline.explore.answers.typed import Taken, Typing
+from sightline.explore.library.library import Library
+from sightline.explore.service.work import Work
+from sightline.explore.stage.stage import Stage
 from sightline.record import read
 from tests.explore.serving import TEXT, Handle, serving, small_model, small_trace
 from tests.explore.test_server import close, decoded, dense_of

@@ -8,8 +8,8 @@ from torch import nn
 
 from sightline.attention import Padding, Prefix, Window, from_bool
 from sightline.attention.algebra import Mask
-from sightline.explore.live import Stage
-from sightline.explore.what_if import what_if
+from sightline.explore.library.what_if import what_if
+from sightline.explore.stage.stage import Stage
 from sightline.record import Trace, load, read, record
 from sightline.record.call import Call
 from sightline.record.layers.recorded import Layer

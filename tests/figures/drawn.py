@@ -1,6 +1,8 @@
-"""What the tests of figures share: matrices, and a figure's pixels."""
+"""What the tests of figures share: matrices, and a figure's pixels and texts."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import torch
@@ -8,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation, Text
 
 from sightline.attention import Causal
 from sightline.attention.algebra import Mask
@@ -47,3 +50,34 @@ def is_hatched(colours: set[tuple[int, ...]]) -> bool:
         all(255 * a - 1 <= c <= 255 * b + 1 for a, c, b in zip(low, colour, high, strict=True)) for colour in colours
     ]
     return all(inside)
+
+
+def notes(axes: Axes) -> dict[str, Annotation]:
+    """What is written at points, by its text."""
+    return {text.get_text(): text for text in axes.texts if isinstance(text, Annotation)}
+
+
+def assert_texts_stand_apart(figure: Figure) -> None:
+    """Fail where any text that can be seen is over another, or leaves the figure."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    texts = [*figure.texts, *(text for axes in figure.axes for text in _texts_around(axes))]
+    # Of a note, only the text: its line to a point may well pass another.
+    found = [(text.get_text(), Text.get_window_extent(text, canvas.get_renderer())) for text in texts]
+    assert len(found) >= 4
+    for (one, a), (other, b) in itertools.combinations(found, 2):
+        assert a.x1 <= b.x0 or b.x1 <= a.x0 or a.y1 <= b.y0 or b.y1 <= a.y0, f"{one!r} is over {other!r}"
+    for text, box in found:
+        assert min(box.x0, box.y0) >= 0, f"{text!r} is cut off"
+        assert box.x1 <= figure.bbox.width, f"{text!r} is cut off"
+        assert box.y1 <= figure.bbox.height, f"{text!r} is cut off"
+
+
+def _texts_around(axes: Axes) -> list[Text]:
+    """All that is written in and around axes."""
+    legend = axes.get_legend()
+    texts = [*axes.texts, axes.xaxis.label, axes.yaxis.label, axes.title, *(legend.get_texts() if legend else [])]
+    for axis in (axes.xaxis, axes.yaxis):
+        low, high = sorted(axis.get_view_interval())
+        texts += [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+    return [text for text in texts if text.get_text()]

@@ -16,6 +16,7 @@ from matplotlib.text import Annotation
 from sightline.errors import ShapeError
 from sightline.figures import training_curves
 from sightline.figures.curves import COLOURS, Kind
+from tests.figures.drawn import notes
 
 STEPS = [0, 100, 200, 300]
 INDUCTION = np.array([[0.0, 0.1], [0.2, 0.1], [0.3, 0.8], [0.1, 0.9]])
@@ -26,10 +27,6 @@ KINDS = [Kind("induction", INDUCTION, 200), Kind("previous", PREVIOUS, 100)]
 def lines(axes: Axes, label: str) -> list[np.ndarray]:
     """The points (steps, values) of all lines of a label."""
     return [np.array(line.get_data(), dtype=float) for line in axes.get_lines() if line.get_label() == label]
-
-
-def notes(axes: Axes) -> dict[str, Annotation]:
-    return {text.get_text(): text for text in axes.texts if isinstance(text, Annotation)}
 
 
 def widest(axes: Axes, label: str) -> float:

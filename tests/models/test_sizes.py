@@ -13,6 +13,7 @@ PUBLISHED = {
     "gpt2-medium": 354_823_168,
     "gpt2-large": 774_030_080,
     "gpt2-xl": 1_557_611_200,
+    "gpt3-175b": 174_604_259_328,  # published in billions only: 12 width² + 13 width a block, embeddings, last norm
     "smollm2-135m": 134_515_008,
     "smollm2-360m": 361_821_120,
     "smollm2-1.7b": 1_711_376_384,

@@ -24,7 +24,12 @@ def tree_written(markdown: str) -> set[str]:
 def tree_on_disk(root: Path) -> set[str]:
     """The files and folders of src/sightline, and the other folders at the top that belong to the project."""
     source = root / "src" / "sightline"
-    listed = (p for p in source.rglob("*") if not UNLISTED.intersection(p.relative_to(source).parts))
+    traces = {found.parent for found in source.rglob("trace.json")}  # a saved trace is one thing, whatever is in it
+    listed = (
+        p
+        for p in source.rglob("*")
+        if not UNLISTED.intersection(p.relative_to(source).parts) and traces.isdisjoint(p.parents)
+    )
     inside = {str(p.relative_to(root)) + "/" * p.is_dir() for p in listed}
     ignored = (root / ".gitignore").read_text().split()
     folders = {f"{p.name}/" for p in root.iterdir() if p.is_dir() and not p.name.startswith(".") and p.name != "src"}

@@ -47,6 +47,7 @@ PLACES = {
     "starlette": {"explore"},
     "uvicorn": {"explore"},
     "anywidget": {"explore"},
+    "traitlets": {"explore"},
 }
 
 

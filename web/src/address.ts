@@ -12,7 +12,7 @@ const PAUSE = 500;
 /** The part of a window this needs; tests give their own. */
 export interface Place {
   readonly history: Pick<History, "replaceState" | "pushState">;
-  readonly location: Pick<Location, "hash">;
+  readonly location: Pick<Location, "hash"> & { readonly href?: string };
   addEventListener(type: "popstate", listener: () => void): void;
   removeEventListener(type: "popstate", listener: () => void): void;
 }
@@ -68,7 +68,7 @@ export function followAddress(store: Store, place: Place, now: () => number = ()
     flush: () => write("replaceState"),
     copy() {
       write("replaceState");
-      return navigator.clipboard.writeText(location.href).then(
+      return navigator.clipboard.writeText(place.location.href ?? place.location.hash).then(
         () => true,
         () => false,
       );

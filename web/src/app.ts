@@ -5,27 +5,37 @@
  * Does not know: pixels (the map does), HTTP (the transport does), what a panel says (the panel does).
  */
 
+import { createAblation, type Ablation } from "./heads/ablation";
 import { followAddress, type Address } from "./address";
 import { Centre } from "./panels/centre";
-import { commandsOf } from "./commands";
+import { commandsOf, type Commanded } from "./commands";
+import { createCompare } from "./compare/compare";
+import { createDeeds, heldBy, noSentence, type Deeds } from "./deeds";
 import { watched } from "./server/connection";
-import { replaceChildren } from "./panels/dom";
+import { element, replaceChildren } from "./panels/dom";
 import { createFinder, type Finder } from "./panels/finder";
 import { createHelp, type Help } from "./panels/help";
+import { createHeadsView } from "./heads/heads_view";
+import { report, type Host } from "./host";
 import { Latest, told } from "./server/inquiry";
 import { Inspector, type Shown } from "./panels/inspector";
-import { enableKeys, keysEnabled, listenForKeys } from "./keys";
-import { createLiveRegion, describeMap, spokenCell } from "./panels/live_region";
-import { createMapView, type Cell, type MapEvents, type MapView } from "./map/map_view";
+import { enableKeys, keysEnabled, listenForKeys, movesMap } from "./keys";
+import { createLiveRegion, spokenCell } from "./panels/live_region";
+import type { Cell, MapView } from "./map/map_view";
+import { createMap, createTwin, type Mapping } from "./maps";
 import { createBanner, createNotice } from "./panels/messages";
 import { createNavigator } from "./panels/navigator";
 import { Pins } from "./pins";
-import { headNumber, paths, type Layer, type Meta, type Session, type Side } from "./server/protocol";
-import { SentenceView, type Twin } from "./panels/sentence";
-import { fitted, sameState, validRange, type State, type Store, type View } from "./state";
+import { headName, paths, type Layer, type Meta, type Session, type Side } from "./server/protocol";
+import { SentenceView } from "./panels/sentence";
+import { fitted, sameState, type State, type Store } from "./state";
 import { StrongestTable } from "./panels/strongest_table";
+import { createTextView } from "./text/text_view";
 import { createToolbar } from "./panels/toolbar";
+import { Views } from "./panels/views";
+import type { Comparison, ViewContext } from "./panels/view";
 import { title } from "./paint/token_text";
+import { Tour } from "./tour/tour";
 import { Traces } from "./server/traces";
 import { aborted, Refused, type Transport } from "./server/transport";
 
@@ -34,20 +44,36 @@ interface Hooks {
   sightline?: { readonly map: MapView; readonly store: Store; readonly transport: Transport };
 }
 
+export interface Setting {
+  readonly root: HTMLElement & Hooks;
+  readonly host: Host;
+  readonly session: Session;
+  readonly store: Store;
+  /** Aborted when the explorer leaves the page. */
+  readonly signal: AbortSignal;
+}
+
 const SINK_PAUSE = 300;
 
 export class App {
   readonly #transport: Transport;
   readonly #traces: Traces;
   readonly #latest = new Latest();
-  readonly #live = createLiveRegion();
-  readonly #notice = createNotice();
+  readonly #live;
+  readonly #notice;
   readonly #banner;
+  readonly #mapping: Mapping;
   readonly #map: MapView;
   readonly #pins: Pins;
+  readonly #context: ViewContext;
+  readonly #comparison: Comparison;
+  readonly #views: Views;
+  readonly #deeds: Deeds;
+  readonly #tour: Tour;
   readonly #navigator;
   readonly #toolbar;
   readonly #finder: Finder;
+  readonly #ablation: Ablation;
   readonly #inspector: Inspector;
   readonly #table: StrongestTable;
   readonly #sentence: SentenceView;
@@ -59,14 +85,15 @@ export class App {
   #timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
-    root: HTMLElement & Hooks,
+    private readonly setting: Setting,
     plain: Transport,
-    private readonly session: Session,
-    private readonly store: Store,
     first: Meta | null,
   ) {
-    this.#banner = createBanner(async () => {
-      await plain.json<Session>(paths.session());
+    const { root, host, session, store, signal } = setting;
+    this.#live = createLiveRegion(signal);
+    this.#notice = createNotice(signal);
+    this.#banner = createBanner(host, async () => {
+      await plain.json<Session>(paths.session(), signal);
       this.#banner.hide();
       // As if it had never been shown: all that was not answered is asked anew.
       this.#shown = null;
@@ -77,9 +104,16 @@ export class App {
       plain,
       () => this.#banner.show(),
       () => this.#banner.hide(),
+      signal,
     );
     this.#traces = new Traces(this.#transport, () => this.#named(), first);
-    this.#map = this.#createMap(() => this.#shown?.meta);
+    this.#mapping = {
+      ...{ store, host, transport: this.#transport, traces: this.#traces },
+      pins: () => this.#pins,
+      hovered: (cell) => this.#hovered(cell),
+      drawn: () => this.#drawn(),
+    };
+    this.#map = createMap(this.#mapping, () => this.#shown?.meta);
     this.#pins = new Pins(
       store,
       this.#map,
@@ -87,19 +121,52 @@ export class App {
       () => this.#inspector.report,
       (text) => this.#notice.show(text),
     );
+    this.#context = {
+      ...{ store, session, host, signal },
+      ...{ transport: this.#transport, traces: this.#traces, pins: this.#pins },
+      notice: (text) => this.#notice.show(text),
+      say: (text, before) => this.#live.say(text, before),
+    };
+    this.#comparison = createCompare(this.#context, this.#map);
+    this.#views = new Views({
+      text: () => createTextView(this.#context),
+      heads: () => createHeadsView(this.#context),
+    });
     this.#finder = this.#createFinder();
-    this.#toolbar = this.#createToolbar();
-    this.#navigator = createNavigator((layer, head) => store.set({ layer, head }, "push"));
+    this.#deeds = createDeeds({
+      ...{ root, context: this.#context, map: this.#map, comparison: this.#comparison },
+      shown: () => this.#shown,
+      table: () => this.#table,
+      help: () => this.#help,
+      copyAddress: () => this.#address.copy(),
+      changed: () => this.#update(store.get()),
+    });
+    this.#toolbar = createToolbar(store, this.#deeds, this.#finder.element);
+    this.#navigator = createNavigator(heldBy(session), (layer, head) => store.set({ layer, head }, "push"));
+    this.#ablation = createAblation(this.#context);
     this.#inspector = this.#createInspector();
     this.#table = this.#createTable();
     this.#sentence = this.#createSentence();
-    this.#help = createHelp(this.#keys, (enabled) => {
+    this.#tour = new Tour(this.#context, root);
+    const keys = (enabled: boolean): void => {
       this.#keys = enabled;
       enableKeys(enabled);
-    });
-    this.#centre = new Centre(this.#map.element, this.#sentence, session.generates, this.#table.element);
-    replaceChildren(
-      root,
+    };
+    const tour = this.#tour.possible ? () => this.#tour.start() : null;
+    this.#help = createHelp(host, this.#keys, keys, tour);
+    this.#centre = this.#createCentre();
+    this.#address = followAddress(store, host.place);
+    this.#fill(root);
+    this.#listen();
+    this.#render(store.get(), null);
+    this.#address.flush();
+    if (!first) this.#sentence.focus();
+  }
+
+  #fill(root: HTMLElement & Hooks): void {
+    const frame = element(
+      "div",
+      { class: "frame" },
       this.#banner.element,
       this.#toolbar.element,
       this.#navigator.element,
@@ -107,24 +174,58 @@ export class App {
       this.#inspector.element,
       this.#help.element,
       this.#live.element,
+      this.#tour.card,
       this.#notice.element,
     );
-    root.sightline = { map: this.#map, store, transport: this.#transport };
-    this.#address = followAddress(store, window);
-    addEventListener("pagehide", () => this.#address.flush());
-    store.subscribe((now, before) => this.#render(now, before));
-    this.#listenForKeys(root);
+    this.#toolbar.element.append(this.#tour.invitation);
+    replaceChildren(root, frame);
+    root.sightline = { map: this.#map, store: this.setting.store, transport: this.#transport };
+  }
+
+  /** Everything that lasts is begun here, and ends with the signal. */
+  #listen(): void {
+    const { root, host, store, signal } = this.setting;
+    const commands = commandsOf(this.#commanded());
+    listenForKeys({
+      ...{ root, signal },
+      whole: host.kind !== "notebook",
+      enabled: () => this.#keys,
+      act: (action) => {
+        const view = this.#views.now;
+        if (action === "unpin" && this.#tour.running) return (this.#tour.end(), true);
+        if (view?.act?.(action)) return true;
+        if (view && movesMap(action)) return false;
+        commands[action]();
+        return true;
+      },
+    });
+    addEventListener("pagehide", () => this.#address.flush(), { signal });
+    const leave = store.subscribe((now, before) => this.#render(now, before));
     // Another size is another view: the table is of what is in it.
-    new ResizeObserver(() => this.#table.refresh(this.#shown)).observe(this.#map.element);
-    this.#render(store.get(), null);
-    this.#address.flush();
-    if (!first) this.#sentence.focus();
+    const observer = new ResizeObserver(() => this.#table.refresh(this.#shown));
+    observer.observe(this.#map.element);
+    signal.addEventListener("abort", () => {
+      leave();
+      observer.disconnect();
+      clearTimeout(this.#timer);
+      this.#latest.stop();
+      this.#address.close();
+      this.#finder.reset();
+      this.#table.setOpen(false);
+      this.#map.destroy();
+      delete root.sightline;
+    });
   }
 
   /** Everything on the page follows the state; `before` is null when all of it is new. */
   #render(state: State, before: State | null): void {
     const viewChanged = state.view !== before?.view;
-    if (viewChanged) this.#arrange(state);
+    if (viewChanged) {
+      if (state.view !== "map") this.#comparison.leave();
+      this.#views.choose(state.view);
+      this.setting.root.dataset["view"] = state.view;
+      this.#arrange(state);
+    }
     const known = this.#traces.known(state.trace, state.whatIf);
     if (state.trace !== before?.trace || state.whatIf !== before.whatIf) void this.#open(state);
     else if (known) this.#draw(state, known, viewChanged);
@@ -132,8 +233,8 @@ export class App {
   }
 
   #draw(state: State, meta: Meta, resized: boolean): void {
-    const possible = fitted(state, meta.layers);
-    if (!sameState(possible, state)) return this.store.set(possible);
+    const possible = fitted(state, meta.layers, heldBy(this.setting.session));
+    if (!sameState(possible, state)) return this.setting.store.set(possible);
     const { layer, head } = state;
     // The state first: a new head is then drawn in its place and colours at once.
     this.#map.update(state);
@@ -141,8 +242,10 @@ export class App {
       this.#shown = { meta, layer, head };
       this.#finder.reset();
       this.#map.setHead(meta, layer, head);
-      document.title = `L${layer}H${headNumber(meta, layer, head)} ${title(meta.name)} - Sightline`;
+      if (this.setting.host.kind !== "notebook")
+        document.title = `${headName(meta, layer, head)} ${title(meta.name)} - Sightline`;
     }
+    if (state.view === "map") this.#comparison.update(state, this.#shown);
     if (resized) this.#map.resize();
     this.#sentence.update(state);
     this.#offerText(state);
@@ -155,22 +258,39 @@ export class App {
     clearTimeout(this.#timer);
     // The share is known once its column has been read, which no event tells.
     if (state.hideSink && this.#shown && sinkShare === null)
-      this.#timer = setTimeout(() => this.#update(this.store.get()), SINK_PAUSE);
+      this.#timer = setTimeout(() => this.#update(this.setting.store.get()), SINK_PAUSE);
     const shown = this.#belongs(state) ? this.#shown : null;
     const meta = shown?.meta ?? null;
-    this.#toolbar.update(state, { meta, live: this.session.live, sinkShare, tableOpen: this.#table.open });
-    this.#navigator.show(meta, state.layer, state.head, this.session.model || (meta?.model ?? ""));
-    this.#inspector.show(shown, state.pinQuery, state.pinKey);
+    const { session } = this.setting;
+    const { model, example } = session;
+    this.#toolbar.update(state, { meta, noSentence: noSentence(session), sinkShare, tableOpen: this.#table.open });
+    // The model on stage has read everything but the example.
+    this.#navigator.show(meta, state.layer, state.head, (state.trace !== example && model) || (meta?.model ?? ""));
+    const view = this.#views.now;
+    // Beside another view than the map the inspector tells of the head alone.
+    this.#inspector.show(shown, view ? null : state.pinQuery, view ? null : state.pinKey);
+    this.#ablation.update(state, shown);
+    view?.update(state, shown);
+    // Only the map tells when it is drawn.
+    if (shown && view) this.#drawn();
+  }
+
+  #drawn(): void {
+    const { root, host } = this.setting;
+    if (root.dataset["state"] === "ready") return;
+    report(root, host, "ready");
+    performance.mark("first-heatmap");
   }
 
   #arrange(state: State): void {
-    this.#centre.arrange(state, this.#belongs(state) ? (this.#traces.known(state.trace)?.layers[0]?.keys ?? null) : null);
+    const tokens = this.#traces.known(state.trace)?.layers[0]?.keys ?? null;
+    this.#centre.arrange(state, this.#belongs(state) ? tokens : null);
   }
 
   /** A trace longer than can be typed does not belong under the text box. */
   #belongs(state: State): boolean {
     const keys = this.#traces.known(state.trace)?.layers[0]?.keys;
-    return keys !== undefined && (state.view === "map" || keys <= this.session.limit);
+    return keys !== undefined && (state.view !== "sentence" || keys <= this.setting.session.limit);
   }
 
   /** Read what the state asks for, then draw whatever the state asks for by then. */
@@ -183,12 +303,12 @@ export class App {
       const own = await this.#traces.meta(trace);
       if (signal.aborted) return;
       // A link straight to a what-if is the trace it came from, with the question asked.
-      if (own.origin !== null) return this.store.set({ trace: own.origin, whatIf: true });
-      if (whatIf && own.what_if === null) return this.store.set({ whatIf: false });
+      if (own.origin !== null) return this.setting.store.set({ trace: own.origin, whatIf: true });
+      if (whatIf && own.what_if === null) return this.setting.store.set({ whatIf: false });
       const meta = whatIf && own.what_if !== null ? await this.#traces.meta(own.what_if) : own;
       if (signal.aborted) return;
-      this.#arrange(this.store.get());
-      this.#draw(this.store.get(), meta, true);
+      this.#arrange(this.setting.store.get());
+      this.#draw(this.setting.store.get(), meta, true);
     } catch (error) {
       if (aborted(error) || signal.aborted) return;
       // A picture of another trace than the address names would be a wrong one.
@@ -205,8 +325,9 @@ export class App {
   /** Show no trace. */
   #close(): void {
     this.#shown = null;
-    this.#arrange(this.store.get());
-    this.#update(this.store.get());
+    this.#comparison.leave();
+    this.#arrange(this.setting.store.get());
+    this.#update(this.setting.store.get());
   }
 
   get #layer(): Layer | undefined {
@@ -227,74 +348,46 @@ export class App {
 
   /** Texts have come for some tokens. */
   #named(): void {
-    this.#map.update(this.store.get());
-    this.#sentence.update(this.store.get());
-    this.#offerText(this.store.get());
+    this.#map.update(this.setting.store.get());
+    this.#sentence.update(this.setting.store.get());
+    this.#offerText(this.setting.store.get());
     this.#inspector.refreshNames();
     this.#table.refreshNames();
-  }
-
-  #createMap(named: () => Meta | undefined): MapView {
-    const on: MapEvents = {
-      moved: (centre, zoom) => this.store.set({ centre, zoom }),
-      hovered: (cell) => this.#hovered(cell),
-      picked: ({ query, key }) => this.#pins.toggle({ pinQuery: query, pinKey: key }),
-      pickedQuery: (query) => this.#pins.toggle({ pinQuery: query }),
-      pickedKey: (key) => this.#pins.toggle({ pinKey: key }),
-    };
-    const map = createMapView(this.#transport, on, {
-      tokens: (side, from, to) => {
-        const meta = named();
-        return meta && this.#traces.textsOf(meta).range(this.store.get().layer, side, from, to);
-      },
-    });
-    describeMap(map.element);
-    return map;
-  }
-
-  #createTwin(): Twin {
-    let meta: Meta | undefined;
-    const map = this.#createMap(() => meta);
-    map.element.setAttribute("aria-roledescription", "map of the untrained model");
-    return {
-      map,
-      setMeta: (now) => {
-        meta = now;
-      },
-    };
+    this.#views.now?.update(this.setting.store.get(), this.#shown);
+    if (this.setting.store.get().view === "map") this.#comparison.update(this.setting.store.get(), this.#shown);
   }
 
   #createFinder(): Finder {
     return createFinder({
       find: (wanted) => this.#traces.find(this.#shown, wanted),
-      from: () => this.store.get().pinQuery ?? this.#map.visible().query[0],
+      from: () => this.setting.store.get().pinQuery ?? this.#map.visible().query[0],
       arrive: (position) => this.#pins.jump(position),
       length: () => this.#layer?.queries ?? 0,
-      leave: () => this.#map.element.focus(),
+      leave: () => this.#focus(),
     });
   }
 
-  #createToolbar(): ReturnType<typeof createToolbar> {
-    const actions = {
-      showView: (view: View) => this.#showView(view),
-      fitRange: () => this.#fitRange(),
-      toggleWhatIf: () => this.#toggleWhatIf(),
-      showTable: () => this.#toggleTable(),
-      copyLink: () => void this.#copyLink(),
-      openHelp: () => this.#help.open(),
-    };
-    return createToolbar(this.store, actions, this.#finder.element);
-  }
-
   #createInspector(): Inspector {
-    return new Inspector(this.#transport, {
-      pin: (side, position) => this.#pins.pin(side, position),
-      unpin: (side) => this.#pins.pin(side, null),
+    const actions = {
+      pin: (side: Side, position: number) => this.#pins.pin(side, position),
+      unpin: (side: Side) => this.#pins.pin(side, null),
       follow: () => this.#pins.follow(),
       back: () => this.#pins.back(),
       canGoBack: () => this.#pins.canGoBack,
-      text: (side, position) => this.#text(side, position),
-      say: (text) => this.#live.say(text),
+      text: (side: Side, position: number) => this.#text(side, position),
+      say: (text: string) => this.#live.say(text),
+    };
+    return new Inspector(this.#transport, actions, this.setting, [this.#ablation.element]);
+  }
+
+  #createCentre(): Centre {
+    return new Centre({
+      map: this.#map.element,
+      comparison: this.#comparison,
+      sentence: this.#sentence,
+      generates: this.setting.session.generates,
+      views: this.#views.element,
+      table: this.#table.element,
     });
   }
 
@@ -305,88 +398,49 @@ export class App {
       view: () => this.#map.visible(),
       held: (count: number) => this.#map.strongest(count),
     };
-    return new StrongestTable(this.#transport, actions, () => this.#toggleTable());
+    return new StrongestTable(this.#transport, actions, () => this.#deeds.toggleTable());
   }
 
   #createSentence(): SentenceView {
-    return new SentenceView(this.session, this.#transport, {
-      state: () => this.store.get(),
-      ran: (trace) => this.#showRun(trace),
-      openAsMap: () => this.#showView("map"),
-      meta: (trace) => this.#traces.meta(trace),
-      createTwin: () => this.#createTwin(),
-      say: (text) => this.#live.say(text),
-    });
+    const actions = {
+      state: () => this.setting.store.get(),
+      ran: (trace: string) => this.#showRun(trace),
+      openAsMap: () => this.#deeds.showView("map"),
+      meta: (trace: string) => this.#traces.meta(trace),
+      createTwin: () => createTwin(this.#mapping),
+      say: (text: string) => this.#live.say(text),
+    };
+    return new SentenceView(this.setting.session, this.#transport, actions, this.setting);
   }
 
-  #listenForKeys(root: HTMLElement): void {
-    const commands = commandsOf({
-      store: this.store,
-      map: this.#map,
-      pins: this.#pins,
-      finder: this.#finder,
+  #commanded(): Commanded {
+    return {
+      ...{ store: this.setting.store, map: this.#map, pins: this.#pins, finder: this.#finder, deeds: this.#deeds },
+      held: heldBy(this.setting.session),
       shown: () => this.#shown,
-      showView: (view) => this.#showView(view),
-      toggleWhatIf: () => this.#toggleWhatIf(),
-      toggleTable: () => this.#toggleTable(),
-      copyLink: () => void this.#copyLink(),
-      help: () => this.#help.open(),
-    });
-    listenForKeys(
-      root,
-      () => this.#keys,
-      (action) => commands[action](),
-    );
+      focus: () => this.#focus(),
+    };
   }
 
-  #showView(view: View): void {
-    if (view === "sentence" && !this.session.live)
-      return this.#notice.show("This session has no model to run: start one with sightline look MODEL.");
-    if (view === "map" && this.store.get().trace === "")
-      return this.#notice.show("There is nothing to map yet: type a text first.");
-    this.store.set({ view, centre: null, zoom: null }, "push");
-    if (view === "sentence") this.#sentence.focus();
+  /** Give the keyboard to what is shown. */
+  #focus(): void {
+    if (this.setting.store.get().view === "sentence") this.#sentence.focus();
+    else (this.#views.now?.element ?? this.#map.element).focus();
   }
 
   #showRun(trace: string): void {
     this.#pins.forget();
-    this.store.set({ trace, centre: null, zoom: null, pinQuery: null, pinKey: null });
+    this.setting.store.set({ trace, centre: null, zoom: null, pinQuery: null, pinKey: null });
   }
 
   /** Spoken only for those who came by keyboard: a pointer over the map would never be silent. */
   #hovered(cell: Cell | null): void {
+    this.#comparison.pointed(cell);
     if (!cell || !this.#map.element.matches(":focus-visible")) return;
+    const both = this.#map.saidOfBoth(cell);
+    if (both !== null) return this.#live.say(`query ${cell.query}, key ${cell.key}, ${both}`);
     const reading = this.#map.valueAt(cell);
     const texts = { queryText: this.#text("query", cell.query), keyText: this.#text("key", cell.key) };
     this.#live.say(spokenCell({ ...cell, ...texts, value: reading?.value, exact: reading?.exact ?? false }));
-  }
-
-  #toggleWhatIf(): void {
-    const { trace, whatIf } = this.store.get();
-    if ((this.#traces.known(trace)?.what_if ?? null) === null) {
-      return this.#notice.show("There is no mask to take away here, or only the weights were recorded.");
-    }
-    this.store.set({ whatIf: !whatIf }, "push");
-    this.#live.say(whatIf ? "As the model computed it." : "What if it could look ahead: not what the model computed.", true);
-  }
-
-  #toggleTable(): void {
-    this.#table.setOpen(!this.#table.open);
-    this.#table.refresh(this.#shown);
-    if (this.#table.open) this.#table.element.focus();
-    else this.#map.element.focus();
-    this.#update(this.store.get());
-    this.#map.resize();
-  }
-
-  #fitRange(): void {
-    const range = this.#map.valueRange();
-    if (range) this.store.set({ range: validRange(range[0], range[1]) });
-    else this.#notice.show("No values in view yet.");
-  }
-
-  async #copyLink(): Promise<void> {
-    const copied = await this.#address.copy();
-    this.#notice.show(copied ? "Link copied." : "The browser did not allow copying; the link is in the address bar.");
   }
 }

@@ -5,6 +5,8 @@
  * Does not know: what the actions do; the application gives one function for each name.
  */
 
+import { remember, remembered } from "./remembered";
+
 export type Action =
   | "panLeft"
   | "panRight"
@@ -31,6 +33,8 @@ export type Action =
   | "nextLayer"
   | "previousLayer"
   | "showMap"
+  | "showText"
+  | "showHeads"
   | "showSentence"
   | "showTable"
   | "find"
@@ -41,6 +45,9 @@ export type Action =
   | "toggleLinear"
   | "toggleSink"
   | "toggleWhatIf"
+  | "compare"
+  | "blink"
+  | "export"
   | "copyLink"
   | "help";
 
@@ -72,7 +79,7 @@ export const KEYS: readonly KeyRow[] = [
   { keys: [">"], action: "nextKey", says: "next key (column)", group: "Read" },
   { keys: ["<"], action: "previousKey", says: "previous key (column)", group: "Read" },
   { keys: ["Enter"], action: "pin", says: "pin the cell under the pointer, or in the middle", group: "Read" },
-  { keys: ["Escape"], action: "unpin", says: "let go of the pins, then back to the map", group: "Read" },
+  { keys: ["Escape"], action: "unpin", says: "let go of pins, then stop comparing, then to the map", group: "Read" },
   { keys: ["f"], action: "follow", says: "follow the strongest key of this query", group: "Read" },
   { keys: ["b"], action: "back", says: "go back where you followed from", group: "Read" },
   { keys: ["]"], action: "nextHead", says: "next head", group: "Choose" },
@@ -80,6 +87,8 @@ export const KEYS: readonly KeyRow[] = [
   { keys: ["}"], action: "nextLayer", says: "next layer", group: "Choose" },
   { keys: ["{"], action: "previousLayer", says: "previous layer", group: "Choose" },
   { keys: ["m"], action: "showMap", says: "map", group: "Choose" },
+  { keys: ["t"], action: "showText", says: "text", group: "Choose" },
+  { keys: ["h"], action: "showHeads", says: "all heads", group: "Choose" },
   { keys: ["i"], action: "showSentence", says: "type a sentence", group: "Choose" },
   { keys: ["r"], action: "showTable", says: "table of the strongest links in view", group: "Choose" },
   { keys: ["/"], action: "find", says: "find a token", group: "Find" },
@@ -90,6 +99,9 @@ export const KEYS: readonly KeyRow[] = [
   { keys: ["l"], action: "toggleLinear", says: "logarithmic or linear colours", group: "Show" },
   { keys: ["k"], action: "toggleSink", says: "hide the first token (sink)", group: "Show" },
   { keys: ["u"], action: "toggleWhatIf", says: "what if it could look ahead", group: "Show" },
+  { keys: ["c"], action: "compare", says: "compare with another head, or stop", group: "Show" },
+  { keys: ["v"], action: "blink", says: "swap the two heads; held, only while held", group: "Show" },
+  { keys: ["e"], action: "export", says: "save a picture, numbers or a page", group: "Show" },
   { keys: ["y"], action: "copyLink", says: "copy a link to this view", group: "Show" },
   { keys: ["?"], action: "help", says: "this list", group: "Show" },
 ];
@@ -137,41 +149,60 @@ export function takenBy(
   }
 }
 
-/** Listen on the page while the explorer has the focus; nothing focused at all counts as the explorer. */
-export function listenForKeys(root: HTMLElement, enabled: () => boolean, act: (action: Action) => void): () => void {
-  const page = root.ownerDocument;
-  const heard = (event: KeyboardEvent): void => {
-    const target = event.target instanceof HTMLElement ? event.target : null;
-    if (event.defaultPrevented || (target && target !== page.body && !root.contains(target))) return;
-    if (target?.closest("dialog") || takenBy(target, event.key)) return;
-    const action = actionOf(event);
-    // Help stays reachable: it holds the switch that turns the rest on again.
-    if (!action || !(enabled() || action === "help")) return;
-    event.preventDefault();
-    act(action);
-  };
-  page.addEventListener("keydown", heard);
-  return () => page.removeEventListener("keydown", heard);
+/** A key held longer than this does its work only while it is held. */
+const HELD = 350;
+
+export interface KeyListening {
+  /** The explorer's element. */
+  readonly root: HTMLElement;
+  /** The whole page is the explorer's: keys count even while nothing has the focus. */
+  readonly whole: boolean;
+  readonly signal: AbortSignal;
+  enabled(): boolean;
+  /** False: it means nothing here, and the key is the browser's. */
+  act(action: Action): boolean;
 }
 
-const STORED = "sightline.keys";
+/** Listen for keys while the explorer has the focus. */
+export function listenForKeys({ root, whole, signal, enabled, act }: KeyListening): void {
+  const page = root.ownerDocument;
+  let pressed = 0;
+  const wanted = (event: KeyboardEvent): Action | null => {
+    // Inside a shadow root, only the path tells where it began.
+    const [first] = event.composedPath();
+    const target = first instanceof HTMLElement ? first : null;
+    if (event.defaultPrevented || (target && target !== page.body && !root.contains(target))) return null;
+    if (target?.closest("dialog") || takenBy(target, event.key)) return null;
+    const action = actionOf(event);
+    // Help stays reachable: it holds the switch that turns the rest on again.
+    return enabled() || action === "help" ? action : null;
+  };
+  const listen = (type: "keydown" | "keyup", heard: (action: Action, event: KeyboardEvent) => void): void =>
+    (whole ? page : root).addEventListener(
+      type,
+      (event) => {
+        const action = wanted(event as KeyboardEvent);
+        if (action) heard(action, event as KeyboardEvent);
+      },
+      { signal },
+    );
+  listen("keydown", (action, event) => {
+    if (action === "blink" && event.repeat) return;
+    pressed = event.timeStamp;
+    if (act(action)) event.preventDefault();
+  });
+  listen("keyup", (action, event) => {
+    if (action === "blink" && event.timeStamp - pressed > HELD) act(action);
+  });
+}
 
 /** Single-key shortcuts can be switched off (they fire by accident under speech input), and stay off. */
 export function keysEnabled(): boolean {
-  try {
-    return localStorage.getItem(STORED) !== "off";
-  } catch {
-    return true; // storage refused, as in private windows: the default holds for this visit
-  }
+  return !remembered("keys");
 }
 
 export function enableKeys(enabled: boolean): void {
-  try {
-    if (enabled) localStorage.removeItem(STORED);
-    else localStorage.setItem(STORED, "off");
-  } catch {
-    // Not remembered then; the caller keeps it for this visit.
-  }
+  remember("keys", !enabled);
 }
 
 const NAMES: Readonly<Record<string, string>> = {
@@ -186,4 +217,9 @@ const NAMES: Readonly<Record<string, string>> = {
 export function keyName(key: string, shift: boolean): string {
   const name = NAMES[key] ?? key;
   return shift && key.length > 1 ? `Shift ${name}` : name;
+}
+
+/** What moves the map means nothing where there is none: there these keys scroll. */
+export function movesMap(action: Action): boolean {
+  return KEYS.some((row) => row.action === action && row.group === "Move");
 }

@@ -1,7 +1,16 @@
-/** Where the page begins. */
+/** Where the explorer begins: by itself on a page or in a file, and when a notebook asks for it. */
 
+import { createPageHost } from "./host";
+import { render } from "./notebook";
+import { createFileTransport } from "./server/file";
 import { createHttpTransport } from "./server/http";
 import { start } from "./start";
 
 const root = document.getElementById("explorer");
-if (root) void start(root, createHttpTransport());
+const kind = root?.dataset["sightline"];
+if (root && (kind === "page" || kind === "file")) {
+  const answers = document.getElementById("sightline-answers")?.textContent ?? "";
+  void start(root, kind === "file" ? createFileTransport(answers) : createHttpTransport(), createPageHost(kind));
+}
+
+export default { render };

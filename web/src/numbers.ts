@@ -23,6 +23,13 @@ export function raised(exponent: string): string {
   return exponent.replace(/[-\d.]/g, (sign) => "⁻˙⁰¹²³⁴⁵⁶⁷⁸⁹"["-.0123456789".indexOf(sign)] ?? sign);
 }
 
+/** The logarithm of a ratio to the base 2, with its sign. */
+export function inBits(ratio: number, digits: number): string {
+  const bits = Math.log2(ratio);
+  const size = Number.isFinite(bits) ? Math.abs(bits).toFixed(digits) : "\u221e";
+  return `${Number(size) === 0 ? "" : bits < 0 ? "\u2212" : "+"}${size}`;
+}
+
 /** A share, in per cent. */
 export function percent(share: number): string {
   const value = share * 100;

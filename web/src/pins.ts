@@ -72,13 +72,20 @@ export class Pins {
   }
 
   follow(): void {
-    const { pinQuery, pinKey, hideSink } = this.store.get();
+    const { pinQuery, hideSink } = this.store.get();
     const [shape, report] = [this.shape(), this.report()];
     if (!shape || !report || pinQuery === null)
       return this.notice("Pin a query first; then f follows its strongest key.");
     const next = followed(report, shape, hideSink);
     if (!next) return this.notice("This query looks at nothing but itself.");
-    this.#trail = [...this.#trail, { pinQuery, pinKey }].slice(-LONGEST_TRAIL);
+    this.go(next);
+  }
+
+  /** Go on from here to another place; `back` comes back. */
+  go(next: Pinned): void {
+    const { pinQuery, pinKey } = this.store.get();
+    if (pinQuery !== null || pinKey !== null)
+      this.#trail = [...this.#trail, { pinQuery, pinKey }].slice(-LONGEST_TRAIL);
     this.#set(next, this.#ownKey(next.pinQuery));
   }
 
@@ -100,9 +107,10 @@ export class Pins {
   /** Pins come into view; a side without a pin stays where it is, unless it is told where to look. */
   #set(pins: Partial<Pinned>, key?: number): void {
     this.store.set(pins, "push");
-    const { pinQuery, pinKey } = this.store.get();
+    const { pinQuery, pinKey, view } = this.store.get();
     const middle = this.middle();
-    if (pinQuery !== null || pinKey !== null)
+    // Where there is no map, the place is the other view's.
+    if ((pinQuery !== null || pinKey !== null) && (view === "map" || view === "sentence"))
       this.map.reveal({ query: pinQuery ?? middle.query, key: pinKey ?? key ?? middle.key });
   }
 }

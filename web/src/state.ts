@@ -6,9 +6,22 @@
  * Does not know: how many layers, heads or tokens a trace has; `fitted` is told.
  */
 
-export type View = "map" | "sentence";
+export type View = "map" | "text" | "heads" | "sentence";
 export type Channel = "both" | "max" | "mean";
 export type Colours = "cividis" | "viridis" | "magma" | "grey";
+export type HeadsAs = "grid" | "table" | "scatter";
+export type CompareMode = "side" | "split" | "ratio";
+export type Silenced = "zero" | "mean";
+export type HeadPlace = readonly [layer: number, head: number];
+
+/** What the shown head (A) is compared with (B). */
+export interface Compared {
+  /** "" is the same trace as A's. */
+  readonly trace: string;
+  readonly layer: number;
+  readonly head: number;
+  readonly mode: CompareMode;
+}
 
 export interface State {
   readonly trace: string;
@@ -29,6 +42,24 @@ export interface State {
   readonly hideSink: boolean;
   /** Show the trace's own "what if it could look ahead". `trace` stays the one the model computed. */
   readonly whatIf: boolean;
+  /** The text view counts in words instead of tokens. */
+  readonly words: boolean;
+  readonly headsAs: HeadsAs;
+  /** The score that orders the heads, with "-" from large to small; "" is by layer and head. */
+  readonly order: string;
+  /** The scores across and up in the scatter plot of heads. */
+  readonly axes: readonly [string, string];
+  /** Only heads with this label; "" is all. */
+  readonly label: string;
+  /** Heads whose output is taken away when the model reads the text again. */
+  readonly ablated: readonly HeadPlace[];
+  /** What stands in for their output: nothing, or its mean. */
+  readonly silenced: Silenced;
+  readonly compare: Compared | null;
+  /** Two maps move together. */
+  readonly locked: boolean;
+  /** The colours of a ratio of two heads run from 2**-bits to 2**bits. */
+  readonly bits: number;
   /** Keys of the address this version does not know, kept so that a link survives an older explorer. */
   readonly others: readonly (readonly [string, string])[];
 }
@@ -43,6 +74,10 @@ export interface Store {
 
 export const CHANNELS: readonly Channel[] = ["both", "max", "mean"];
 export const COLOURS: readonly Colours[] = ["cividis", "viridis", "magma", "grey"];
+const VIEWS: readonly View[] = ["map", "text", "heads", "sentence"];
+const HEADS_AS: readonly HeadsAs[] = ["grid", "table", "scatter"];
+export const COMPARE_MODES: readonly CompareMode[] = ["side", "split", "ratio"];
+export const MOST_ABLATED = 64;
 export const LOWEST_BITS = -32;
 export const HIGHEST_BITS = 0;
 /** A range narrower than this shows two colours and nothing between. */
@@ -53,6 +88,8 @@ const SMALLEST_ZOOM = 1e-6;
 const LARGEST_ZOOM = 64;
 const MOST_OTHERS = 16;
 const LONGEST_OTHER = 200;
+/** 64 heads of the largest numbers. */
+const LONGEST_KNOWN = 1200;
 
 export const DEFAULT_STATE: State = {
   trace: "",
@@ -69,6 +106,16 @@ export const DEFAULT_STATE: State = {
   linear: false,
   hideSink: false,
   whatIf: false,
+  words: false,
+  headsAs: "grid",
+  order: "",
+  axes: ["entropy", "sink"],
+  label: "",
+  ablated: [],
+  silenced: "zero",
+  compare: null,
+  locked: true,
+  bits: 6,
   others: [],
 };
 
@@ -105,16 +152,17 @@ export function readAddress(fragment: string): State {
   const path = (mark < 0 ? text : text.slice(0, mark)).split("/");
   // Another version may mean other things by the same letters: rather the defaults than a wrong picture.
   if (path[0] !== "1") return DEFAULT_STATE;
-  const place = /^L(\d{1,7})H(\d{1,7})$/.exec(path[2] ?? "");
+  const place = readHead(path[2]);
   const pairs = mark < 0 ? [] : readPairs(text.slice(mark + 1));
   const known = new Map(pairs.filter(([key]) => KNOWN.has(key)));
   const pins = /^(?:q(\d{1,7}))?(?:,?k(\d{1,7}))?$/.exec(known.get("pin") ?? "");
   const centre = readPair(known.get("c"));
+  const trace = TRACE.test(path[1] ?? "") ? (path[1] ?? "") : "";
   return {
-    trace: /^[0-9a-f]{16,64}$/.test(path[1] ?? "") ? (path[1] ?? "") : "",
-    layer: place ? Number(place[1]) : 0,
-    head: place ? Number(place[2]) : 0,
-    view: path[3] === "sentence" ? "sentence" : "map",
+    trace,
+    layer: place?.[0] ?? 0,
+    head: place?.[1] ?? 0,
+    view: oneOf(VIEWS, path[3]),
     centre: centre && { query: position(centre[0]), key: position(centre[1]) },
     zoom: readZoom(known.get("z")),
     pinQuery: pins?.[1] === undefined ? null : Number(pins[1]),
@@ -125,11 +173,26 @@ export function readAddress(fragment: string): State {
     linear: known.get("lin") === "1",
     hideSink: known.get("sink") === "hide",
     whatIf: known.get("if") === "1",
+    words: known.get("unit") === "word",
+    headsAs: oneOf(HEADS_AS, known.get("as")),
+    order: matching(/^-?[a-z_]{1,40}$/, known.get("sort")),
+    axes: readAxes(known.get("xy")),
+    label: matching(/^[a-z]{1,40}$/, known.get("label")),
+    ablated: readAblated(known.get("abl")),
+    silenced: known.get("how") === "mean" ? "mean" : "zero",
+    compare: readCompared(known.get("cmp"), trace),
+    locked: known.get("lock") !== "0",
+    bits: validBits(readNumber(known.get("bits")) ?? DEFAULT_STATE.bits),
     others: pairs.filter(([key]) => !KNOWN.has(key)).slice(0, MOST_OTHERS),
   };
 }
 
-const KNOWN = new Set(["c", "z", "pin", "agg", "r", "cm", "lin", "sink", "if"]);
+const TRACE = /^[0-9a-f]{16,64}$/;
+const KNOWN = new Set(
+  ["c", "z", "pin", "agg", "r", "cm", "lin", "sink", "if"].concat(
+    ["unit", "as", "sort", "xy", "label", "abl", "how", "cmp", "lock", "bits"],
+  ),
+);
 
 function readPairs(query: string): [string, string][] {
   const pairs = new Map<string, string>();
@@ -138,7 +201,8 @@ function readPairs(query: string): [string, string][] {
     const key = decoded(equals < 0 ? part : part.slice(0, equals));
     const value = decoded(equals < 0 ? "" : part.slice(equals + 1));
     if (key === null || value === null || key === "" || pairs.has(key)) continue;
-    if (key.length <= LONGEST_OTHER && value.length <= LONGEST_OTHER) pairs.set(key, value);
+    const longest = KNOWN.has(key) ? LONGEST_KNOWN : LONGEST_OTHER;
+    if (key.length <= LONGEST_OTHER && value.length <= longest) pairs.set(key, value);
   }
   return [...pairs];
 }
@@ -175,6 +239,35 @@ function readRange(text: string | undefined): readonly [number, number] | null {
   return pair && validRange(pair[0], pair[1]);
 }
 
+function readHead(text: string | undefined): HeadPlace | null {
+  const found = /^L(\d{1,7})H(\d{1,7})$/.exec(text ?? "");
+  return found && [Number(found[1]), Number(found[2])];
+}
+
+function readAblated(text: string | undefined): readonly HeadPlace[] {
+  const heads = new Map((text ?? "").split(",").flatMap((part) => {
+    const head = readHead(part);
+    return head ? [[head.join(), head] as const] : [];
+  }));
+  return [...heads.values()].slice(0, MOST_ABLATED);
+}
+
+function readAxes(text: string | undefined): readonly [string, string] {
+  const [across, up] = /^([a-z_]{1,40}),([a-z_]{1,40})$/.exec(text ?? "")?.slice(1) ?? [];
+  return across !== undefined && up !== undefined ? [across, up] : DEFAULT_STATE.axes;
+}
+
+function readCompared(text: string | undefined, own: string): Compared | null {
+  const [, trace = "", place, mode] = /^(?:([0-9a-f]{16,64}):)?(L\d+H\d+),([a-z]+)$/.exec(text ?? "") ?? [];
+  const head = readHead(place);
+  if (!head || !COMPARE_MODES.some((known) => known === mode)) return null;
+  return { trace: trace === own ? "" : trace, layer: head[0], head: head[1], mode: oneOf(COMPARE_MODES, mode) };
+}
+
+function matching(pattern: RegExp, text = ""): string {
+  return pattern.test(text) ? text : "";
+}
+
 function oneOf<T extends string>(choices: readonly [T, ...T[]] | readonly T[], text: string | undefined): T {
   return choices.find((choice) => choice === text) ?? (choices[0] as T);
 }
@@ -195,14 +288,31 @@ export function writeAddress(state: State): string {
   if (state.linear) parts.push(["lin", "1"]);
   if (state.hideSink) parts.push(["sink", "hide"]);
   if (state.whatIf) parts.push(["if", "1"]);
+  if (state.words) parts.push(["unit", "word"]);
+  if (state.headsAs !== DEFAULT_STATE.headsAs) parts.push(["as", state.headsAs]);
+  if (state.order !== "") parts.push(["sort", state.order]);
+  if (state.axes.join() !== DEFAULT_STATE.axes.join()) parts.push(["xy", state.axes.join()]);
+  if (state.label !== "") parts.push(["label", state.label]);
+  if (state.ablated.length > 0) parts.push(["abl", state.ablated.map(headName).join()]);
+  if (state.silenced !== "zero") parts.push(["how", state.silenced]);
+  if (state.compare) {
+    const { trace, layer, head, mode } = state.compare;
+    parts.push(["cmp", `${trace && `${trace}:`}${headName([layer, head])},${mode}`]);
+  }
+  if (!state.locked) parts.push(["lock", "0"]);
+  if (state.bits !== DEFAULT_STATE.bits) parts.push(["bits", decimal(validBits(state.bits))]);
   const query = [...parts, ...state.others].map(([key, value]) => `${encoded(key)}=${encoded(value)}`).join("&");
-  const path = `#1/${state.trace || "-"}/L${state.layer}H${state.head}/${state.view}`;
+  const path = `#1/${state.trace || "-"}/${headName([state.layer, state.head])}/${state.view}`;
   return query === "" ? path : `${path}?${query}`;
 }
 
-/** Commas stay readable: they mean nothing inside a fragment. */
+/** Commas and colons stay readable: they mean nothing inside a fragment. */
 function encoded(text: string): string {
-  return encodeURIComponent(text).replaceAll("%2C", ",");
+  return encodeURIComponent(text).replaceAll("%2C", ",").replaceAll("%3A", ":");
+}
+
+function headName([layer, head]: HeadPlace): string {
+  return `L${layer}H${head}`;
 }
 
 function decimal(number: number): string {
@@ -225,6 +335,11 @@ function zoomed(value: number): number {
   return Number(Number(held.toPrecision(4)).toFixed(9));
 }
 
+/** Half a bit to ten, in quarters: beyond ten the smaller of the two may be less than the codes can hold. */
+export function validBits(bits: number): number {
+  return Math.round(clamp(bits, NARROWEST_RANGE, 10) * 4) / 4;
+}
+
 /** A range inside what the codes can hold, low below high, in quarter bits as the fields step. */
 export function validRange(low: number, high: number): readonly [number, number] {
   if (Number.isNaN(low) || Number.isNaN(high)) return [LOWEST_BITS, HIGHEST_BITS];
@@ -234,23 +349,52 @@ export function validRange(low: number, high: number): readonly [number, number]
   return [quarter(clamp(first, LOWEST_BITS, top - NARROWEST_RANGE)), top];
 }
 
-/** What a trace of this shape can show of a state: layer, head and pins that do not exist are let go. */
+/**
+ * What a trace of this shape can show of a state: layer, head, pins and the rest that do not exist are let go.
+ *
+ * `held` are the only heads there are, where a saved page does not hold all of them. What is compared with a head of
+ * another trace stays: its shape is not known here.
+ */
 export function fitted(
   state: State,
   layers: readonly { readonly heads: number; readonly queries: number; readonly keys: number }[],
+  held: readonly HeadPlace[] | null = null,
 ): State {
-  const layer = Math.min(state.layer, Math.max(0, layers.length - 1));
-  const shape = layers[layer] ?? { heads: 1, queries: 0, keys: 0 };
+  const there = (layer: number, head: number): boolean =>
+    head < (layers[layer]?.heads ?? 0) && holds(held, layer, head);
+  const nearest = Math.min(state.layer, Math.max(0, layers.length - 1));
+  const clamped = Math.min(state.head, Math.max(0, (layers[nearest]?.heads ?? 1) - 1));
+  const [layer, head] = holds(held, nearest, clamped) ? [nearest, clamped] : (held?.[0] ?? [0, 0]);
+  const shape = layers[layer] ?? { queries: 0, keys: 0 };
+  const { compare, ablated } = state;
   return {
     ...state,
     layer,
-    head: Math.min(state.head, Math.max(0, shape.heads - 1)),
+    head,
+    ablated: ablated.filter(([one, other]) => there(one, other)),
+    compare: compare && (compare.trace !== "" || there(compare.layer, compare.head)) ? compare : null,
     pinQuery: state.pinQuery !== null && state.pinQuery < shape.queries ? state.pinQuery : null,
     pinKey: state.pinKey !== null && state.pinKey < shape.keys ? state.pinKey : null,
     centre: state.centre && {
       query: Math.min(state.centre.query, shape.queries),
       key: Math.min(state.centre.key, shape.keys),
     },
+  };
+}
+
+/** Whether a head is among those held; null holds all. */
+export function holds(held: readonly HeadPlace[] | null, layer: number, head: number): boolean {
+  return held === null || held.some(([one, other]) => one === layer && other === head);
+}
+
+/** A and B change places. */
+export function swapped({ trace, layer, head, compare }: State): Partial<State> {
+  if (!compare) return {};
+  return {
+    trace: compare.trace || trace,
+    layer: compare.layer,
+    head: compare.head,
+    compare: { trace: compare.trace && trace, layer, head, mode: compare.mode },
   };
 }
 

@@ -10,9 +10,13 @@ import {
   readAddress,
   sameState,
   validRange,
+  swapped,
   writeAddress,
+  COMPARE_MODES,
+  MOST_ABLATED,
   type State,
 } from "../src/state";
+import { headsOf, stepped } from "../src/commands";
 
 /** A small generator of its own, so that a failure names a seed that fails again. */
 function randomOf(seed: number): () => number {
@@ -33,7 +37,7 @@ function randomState(random: () => number): State {
     trace: random() < 0.1 ? "" : Array.from({ length: 16 + whole(49) }, hex).join(""),
     layer: whole(80),
     head: whole(64),
-    view: random() < 0.5 ? "map" : "sentence",
+    view: (["map", "text", "heads", "sentence"] as const)[whole(4)] ?? "map",
     centre: perhaps(() => ({ query: random() * 131_072, key: random() * 131_072 })),
     zoom: perhaps(() => 64 * random() ** 6),
     pinQuery: perhaps(() => whole(131_072)),
@@ -44,6 +48,21 @@ function randomState(random: () => number): State {
     linear: random() < 0.5,
     hideSink: random() < 0.5,
     whatIf: random() < 0.5,
+    words: random() < 0.5,
+    headsAs: (["grid", "table", "scatter"] as const)[whole(3)] ?? "grid",
+    order: ["", "entropy", "-previous_token"][whole(3)] ?? "",
+    axes: random() < 0.5 ? DEFAULT_STATE.axes : ["sink", `${"x".repeat(whole(39))}_y`],
+    label: random() < 0.5 ? "" : "induction",
+    ablated: Array.from({ length: whole(MOST_ABLATED + 1) }, (_, index) => [whole(1e7), index] as const),
+    silenced: random() < 0.5 ? "zero" : "mean",
+    compare: perhaps(() => ({
+      trace: random() < 0.5 ? "" : Array.from({ length: 16 }, hex).join(""),
+      layer: whole(80),
+      head: whole(64),
+      mode: COMPARE_MODES[whole(3)] ?? "side",
+    })),
+    locked: random() < 0.5,
+    bits: 1 + whole(37) / 4,
     others:
       random() < 0.5
         ? []
@@ -77,6 +96,14 @@ const HOSTILE = [
   "#1/0123456789abcdef/L1H1/map?r=-0,0&z=0.0000001",
   "#1/0123456789abcdef/L1H1/map?z=63.99999999&c=0.005,0.004999",
   "#1/0123456789abcdef/L1H1/map?pin=q7&pin=k7",
+  "#1/0123456789abcdef/L1H1/heads?as=list&sort=--entropy&xy=a,b,c&label=A&abl=L1H1,L1H1,,x,L2&how=twice&lock=no",
+  "#1/0123456789abcdef/L1H1/heads?xy=<a>,b&sort=__proto__&label=<b>&bits=Infinity",
+  "#1/0123456789abcdef/L1H1/heads?abl=" + Array.from({ length: 900 }, (_, i) => `L${i}H1`).join(","),
+  "#1/0123456789abcdef/L1H1/heads?abl=" + Array.from({ length: 100 }, (_, i) => `L${i}H1`).join(","),
+  "#1/0123456789abcdef/L1H1/map?cmp=0123456789abcdef:L2H2,side",
+  "#1/0123456789abcdef/L1H1/map?cmp=L12345678H2,side",
+  "#1/0123456789abcdef/L1H1/map?cmp=L2H2,beside",
+  "#1/0123456789abcdef/L1H1/map?cmp=../x:L2H2,side",
   "javascript:alert(1)",
   "#1/0123456789abcdef/L1H1/map?x=<img src=x onerror=alert(1)>",
 ];
@@ -84,7 +111,16 @@ const HOSTILE = [
 function isValid(state: State): void {
   assert.match(state.trace, /^([0-9a-f]{16,64})?$/);
   for (const index of [state.layer, state.head]) assert.ok(Number.isInteger(index) && index >= 0 && index < 1e7);
-  assert.ok(state.view === "map" || state.view === "sentence");
+  assert.ok(["map", "text", "heads", "sentence"].includes(state.view));
+  assert.ok(["grid", "table", "scatter"].includes(state.headsAs) && ["zero", "mean"].includes(state.silenced));
+  assert.match(state.order, /^(-?[a-z_]{1,40})?$/);
+  assert.match(state.axes.join(), /^[a-z_]{1,40},[a-z_]{1,40}$/);
+  assert.match(state.label, /^([a-z]{1,40})?$/);
+  assert.ok(state.ablated.length <= MOST_ABLATED);
+  assert.equal(new Set(state.ablated.map(String)).size, state.ablated.length);
+  if (state.compare) assert.match(state.compare.trace, /^([0-9a-f]{16,64})?$/);
+  for (const [layer, head] of [...state.ablated, [state.compare?.layer ?? 0, state.compare?.head ?? 0]])
+    assert.ok(Number.isInteger(layer) && layer < 1e7 && Number.isInteger(head) && head < 1e7);
   if (state.centre) for (const at of [state.centre.query, state.centre.key]) assert.ok(at >= 0 && at < 1e7);
   if (state.zoom !== null) assert.ok(state.zoom >= 1e-6 && state.zoom <= 64);
   for (const pin of [state.pinQuery, state.pinKey])
@@ -199,6 +235,50 @@ test("a layer, head or pin the trace does not have is let go", () => {
   );
   assert.deepEqual([state.layer, state.head, state.pinQuery, state.pinKey], [1, 3, null, 11]);
   assert.deepEqual(state.centre, { query: 10, key: 3 });
+});
+
+test("heads that are silenced or compared with and do not exist are let go, another trace's head is not judged", () => {
+  const layers = [{ heads: 2, queries: 10, keys: 10 }];
+  const there = { trace: "", layer: 0, head: 1, mode: "split" } as const;
+  const state = { ...DEFAULT_STATE, ablated: [[0, 0], [0, 2], [1, 0]] as const, compare: there };
+  assert.deepEqual(fitted(state, layers).ablated, [[0, 0]]);
+  assert.deepEqual(fitted(state, layers).compare, there);
+  assert.equal(fitted({ ...state, compare: { ...there, layer: 3 } }, layers).compare, null);
+  const elsewhere = { ...there, trace: "0123456789abcdef", layer: 3 };
+  assert.deepEqual(fitted({ ...state, compare: elsewhere }, layers).compare, elsewhere);
+});
+
+test("a saved page shows a head it holds, whatever the address says", () => {
+  const layers = Array.from({ length: 3 }, () => ({ heads: 4, queries: 5, keys: 5 }));
+  const held = [[1, 3], [2, 0]] as const;
+  const at = (layer: number, head: number): [number, number] => {
+    const state = fitted({ ...DEFAULT_STATE, layer, head }, layers, held);
+    return [state.layer, state.head];
+  };
+  assert.deepEqual([at(2, 0), at(1, 3), at(0, 0), at(9, 9)], [[2, 0], [1, 3], [1, 3], [1, 3]]);
+});
+
+test("next and previous heads are the nearest that are there", () => {
+  const all = headsOf([{ heads: 2 }, { heads: 4 }, { heads: 3 }], null);
+  assert.equal(all.length, 9);
+  assert.deepEqual(stepped({ layer: 1, head: 1 }, all, 0, 1), [1, 2]);
+  assert.deepEqual(stepped({ layer: 1, head: 1 }, all, 0, -1), [1, 0]);
+  assert.equal(stepped({ layer: 1, head: 3 }, all, 0, 1), undefined);
+  assert.deepEqual(stepped({ layer: 1, head: 3 }, all, 1, 0), [2, 2]);
+  assert.deepEqual(stepped({ layer: 1, head: 3 }, all, -1, 0), [0, 1]);
+  const held = headsOf([{ heads: 2 }, { heads: 4 }, { heads: 3 }], [[0, 0], [1, 0], [1, 3], [7, 7]]);
+  assert.deepEqual(held, [[0, 0], [1, 0], [1, 3]]);
+  assert.deepEqual(stepped({ layer: 1, head: 0 }, held, 0, 1), [1, 3]);
+  assert.deepEqual(stepped({ layer: 0, head: 0 }, held, 1, 0), [1, 0]);
+});
+
+test("two heads that change places twice are where they were", () => {
+  for (let seed = 1; seed <= 200; seed++) {
+    const state = { ...randomState(randomOf(seed)), trace: "0123456789abcdef" };
+    const once = { ...state, ...swapped(state) };
+    if (state.compare) assert.deepEqual([once.layer, once.head], [state.compare.layer, state.compare.head]);
+    assert.ok(sameState({ ...once, ...swapped(once) }, state));
+  }
 });
 
 test("a store tells its listeners of changes and of nothing else", () => {

@@ -1,19 +1,34 @@
-"""`sightline explore FOLDER`: a saved trace in the browser."""
+"""`sightline explore [FOLDER ...]`: saved traces in the browser."""
 
 from __future__ import annotations
 
 import argparse
+import re
+from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+
+from sightline.errors import SettingError
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
         "explore",
-        help="show a saved trace in the browser",
-        description="Show a trace that trace.save(FOLDER) wrote in the browser, until Ctrl-C.",
+        help="show saved traces in the browser",
+        description=(
+            "Show traces that trace.save(FOLDER) wrote in the browser, until Ctrl-C. Of several, any two can be "
+            "compared. Without any, an example is shown."
+        ),
     )
-    parser.add_argument("folder", metavar="FOLDER", help="the folder of the trace")
+    parser.add_argument("folders", nargs="*", metavar="FOLDER", help="the folder of a trace")
+    parser.add_argument(
+        "--save",
+        metavar="FILE.html",
+        help="write a page in one file instead, which shows one head in any browser without Sightline",
+    )
+    parser.add_argument("--head", metavar="L12H3", help="the head to save (default: L0H0)")
     add_where(parser)
     parser.set_defaults(handler=run)
 
@@ -49,7 +64,34 @@ def where_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Open and wait."""
+    """Open and wait, or save."""
     from sightline.explore import explore
 
-    explore(options.folder, **where_of(options))
+    if options.save is not None:
+        save(options)
+    elif options.head is not None:
+        raise SettingError(f"--head {options.head} says which head to save; give --save FILE.html as well")
+    else:
+        explore(*options.folders, **where_of(options))
+
+
+def save(options: argparse.Namespace) -> None:
+    """Write a page of one head."""
+    from sightline.explore.saved.page_file import save_page
+    from sightline.record import open as open_trace
+
+    if len(options.folders) != 1:
+        raise SettingError(f"--save writes a page of one trace, and {len(options.folders)} folders were given")
+    wanted = options.head or "L0H0"
+    place = re.fullmatch(r"[Ll](\d{1,7})[Hh](\d{1,7})", wanted)
+    if place is None:
+        raise SettingError(f"--head is a head as the explorer names it, as L12H3; got {wanted!r}")
+    folder, page = Path(options.folders[0]), Path(options.save)
+    trace, layer, number = open_trace(folder), int(place[1]), int(place[2])
+    numbers = list(trace.layer(layer).heads) if layer < len(trace) else []  # there may be some of a model's heads alone
+    if number not in numbers:
+        there = f"{len(trace)} layers" if not numbers else f"in this layer {', '.join(f'H{one}' for one in numbers)}"
+        raise SettingError(f"--head {wanted} is not in this trace, which has {there}; they are counted from 0")
+    with Console(stderr=True).status(f"putting {wanted} into one page"):
+        save_page(trace, page, layer=layer, head=numbers.index(number), name=folder.resolve().name)
+    print(f"{page}: {page.stat().st_size / 1e6:.1f} MB")

@@ -1,7 +1,7 @@
 """The `sightline` command: one file beside this one for each of its subcommands.
 
-Each handler imports what it needs when it is called, so that `sightline --help` is quick. What Sightline raises on
-purpose is printed as one line; anything else is a bug and keeps its traceback.
+Each handler imports what it needs when it is called, so that `sightline --help` is quick, and may return an exit code.
+What Sightline raises on purpose is printed as one line; anything else is a bug and keeps its traceback.
 """
 
 import argparse
@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from sightline.cli import bench, doctor, explore, generate, heads, look, train
+from sightline.cli import bench, doctor, explore, generate, heads, lab, look, train
 from sightline.errors import SightlineError
 from sightline.version import __version__
 
@@ -18,7 +18,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     options = build_parser().parse_args(arguments)
     try:
-        options.handler(options)
+        code = options.handler(options)
+        sys.stdout.flush()  # while a reader who has left can still be told from a mistake
     except SightlineError as error:
         print(f"sightline: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # it closes standard output, so that is pointed to where nobody listens.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    return 0
+    return code or 0
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -38,7 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sightline", description="Attention you can see, at any length.")
     parser.add_argument("--version", action="version", version=f"sightline {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (look, explore, generate, heads, train, bench, doctor):
+    for command in (look, explore, generate, heads, train, lab, bench, doctor):
         command.add(commands)
     return parser
 

@@ -7,9 +7,10 @@ import inspect
 import sys
 from types import ModuleType
 
+from sightline.explore.library.shipped import example
 from sightline.explore.running import Server, explore, look
 
-__all__ = ["Server", "explore", "look"]
+__all__ = ["Server", "example", "explore", "look"]
 
 
 class _Callable(ModuleType):

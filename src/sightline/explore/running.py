@@ -1,6 +1,6 @@
 """`look` and `explore`: the explorer in a browser, served by this process.
 
-In: a trace, its folder, or a model and a text. Out: a `Server` with its address, in a thread of its own; in a script
+In: traces, their folders, or a model and a text. Out: a `Server` with its address, in a thread of its own; in a script
 and on the command line it is waited for until Ctrl-C. Does not know: what is answered. Memory: the library's.
 """
 
@@ -24,12 +24,12 @@ from rich.console import Console
 from torch import nn
 
 from sightline.errors import SettingError
-from sightline.explore.connection import ASK_SECONDS, make_protocol
-from sightline.explore.guard import NAME, Settings, bracketed, is_any
-from sightline.explore.library import Library
-from sightline.explore.live import Stage
-from sightline.explore.server import make_app
-from sightline.explore.work import Work
+from sightline.explore.library.library import Library
+from sightline.explore.service.connection import ASK_SECONDS, make_protocol
+from sightline.explore.service.guard import NAME, Settings, bracketed, is_any
+from sightline.explore.service.server import make_app
+from sightline.explore.service.work import Work
+from sightline.explore.stage.stage import Stage
 from sightline.extras import import_extra
 from sightline.record import Trace, read
 from sightline.record import open as open_trace
@@ -176,9 +176,8 @@ class Server:
 
 
 def explore(
-    trace: Trace | str | Path,
-    *,
-    name: str | None = None,
+    *traces: Trace | str | Path,
+    name: str | Sequence[str] | None = None,
     open_browser: bool = True,
     block: bool | None = None,
     say: Say | None = None,
@@ -186,21 +185,40 @@ def explore(
     port: int = 0,
     names: Sequence[str] = (),
 ) -> Server:
-    """Show a trace, or the folder of one, in the browser.
+    """Show traces, or the folders of some, in the browser; of several, any two can be compared.
 
-    In a script this waits until Ctrl-C, at a prompt and in a notebook it returns at once; `block` decides otherwise.
-    `say` hears the address, in place of standard error. `host`, `port` and `names` are as for `Server`.
+    Without any, it shows an example that Sightline brings along. `name` is what a trace is called there, or one for
+    each of several. In a script this waits until Ctrl-C, at a prompt and in a notebook it returns at once; `block`
+    decides otherwise. `say` hears the address, in place of standard error. `host`, `port` and `names` are as for
+    `Server`.
     """
-    library = Library()
+    library, given = Library(), [name] if isinstance(name, str) else name
+    if given is not None and len(given) != len(traces):
+        raise SettingError(f"explore: {len(given)} names were given for {len(traces)} traces; give one for each")
+    called = told_apart([_called(trace) for trace in traces]) if given is None else given
 
     def fill() -> None:
-        if isinstance(trace, Trace):
-            library.add(trace, name=name or trace.model or "trace")
-        else:
-            library.add(open_trace(trace), name=name or Path(trace).resolve().name or "trace")
+        for trace, own in zip(traces, called, strict=True):
+            library.add(trace if isinstance(trace, Trace) else open_trace(trace), name=own)
+        if not traces:
+            library.example()
 
     server = Server(library, host=host, port=port, names=names)
     return shown(server, fill, open_browser=open_browser, block=block, say=say)
+
+
+def _called(trace: Trace | str | Path) -> str:
+    return (trace.model if isinstance(trace, Trace) else Path(trace).resolve().name) or "trace"
+
+
+def told_apart(names: Sequence[str]) -> list[str]:
+    """Names of which each is there once.
+
+    >>> told_apart(["Decoder", "Decoder", "Encoder"])
+    ['Decoder', 'Decoder (2)', 'Encoder']
+    """
+    count = [names[:at].count(name) + 1 for at, name in enumerate(names)]
+    return [name if many == 1 else f"{name} ({many})" for name, many in zip(names, count, strict=True)]
 
 
 def look(

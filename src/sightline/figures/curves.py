@@ -17,26 +17,20 @@ import numpy as np
 from sightline.errors import ShapeError
 from sightline.extras import import_extra
 from sightline.figures.paint import new_figure
+from sightline.figures.panel import COLOURS, LANE, POINTS, SMALL, Note, ink, name_at_end, plain_frame, write_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#222222")
-"""After Okabe and Ito, which all kinds of eyes can tell apart."""
 MOST_KINDS = len(COLOURS)
 TRAINING, VALIDATION = "#8a8a8a", "#222222"
-FRAME = "#444444"
-INK = 0.75  # of the light of a colour: the lighter ones are too faint to be read as text
 LEFT, WIDTH, RIGHT = 0.62, 5.4, 0.95  # inches: beside the panels, and theirs
 BOTTOM, SCORES, GAP, LOSSES, TOP = 0.48, 2.6, 0.12, 1.3, 0.12
 TITLE = 0.26  # inches, where there is one
-POINTS, SMALL = 8, 7
-LANE = 0.14  # inches from a line of text to the next
 INCHES_A_LETTER = 0.06
 POLE: dict[str, Any] = {"linewidth": 0.7, "alpha": 0.7, "zorder": 1}
 DOT: dict[str, Any] = {"marker": "o", "markersize": 6, "markeredgecolor": "white", "zorder": 5, "clip_on": False}
-LEADER: dict[str, Any] = {"arrowstyle": "-", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2, "relpos": (0.0, 0.5)}
 FEW = 40  # steps that are marked one by one
 RATIO = 100  # of the last step to the first one, from which on steps may be spaced like powers
 
@@ -52,15 +46,6 @@ class Kind(NamedTuple):
     def strongest(self) -> np.ndarray:
         """(steps,): the highest score of any head; NaN where no head has one."""
         return np.fmax.reduce(self.scores, axis=1)
-
-
-class Note(NamedTuple):
-    """What is written about a point of a curve."""
-
-    text: str
-    colour: str
-    step: int
-    value: float
 
 
 def training_curves(
@@ -92,7 +77,7 @@ def training_curves(
     if loss or validation_loss:
         panels.append((figure.add_axes((0.0, 0.0, 1.0, 0.5), sharex=below), LOSSES))
     _scale_steps(below, steps, [*loss, *validation_loss])
-    lanes = _lanes([_inches_across(below, flag.step) for flag in flags], widths)
+    lanes = _lanes([_inches_across(below, flag.place) for flag in flags], widths)
     _place(figure, panels, GAP + LANE * (max(lanes, default=-1) + 1), TITLE if title else 0.0)
     _draw_scores(below, steps, kinds)
     for flag, lane in zip(flags, lanes, strict=True):
@@ -100,7 +85,7 @@ def training_curves(
     for axes, _ in panels[1:]:
         _draw_losses(axes, loss, validation_loss)
         for flag in flags:
-            axes.axvline(flag.step, color=flag.colour, **POLE)
+            axes.axvline(flag.place, color=flag.colour, **POLE)
     if title:
         left, top = LEFT / figure.get_figwidth(), 1 - TOP / figure.get_figheight()
         figure.text(left, top, title, va="top", fontsize=9, parse_math=False)
@@ -145,9 +130,8 @@ def _place(figure: Figure, panels: Sequence[tuple[Axes, float]], gap: float, tit
     wide, start = figure.get_figwidth(), BOTTOM
     for axes, inches in panels:
         axes.set_position((LEFT / wide, start / whole, WIDTH / wide, inches / whole))
-        axes.tick_params(labelsize=SMALL, width=0.6, length=2.5, color=FRAME, labelbottom=axes is panels[0][0])
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set(linewidth=0.6, color=FRAME)
+        plain_frame(axes)
+        axes.tick_params(labelbottom=axes is panels[0][0])
         start += inches + gap
 
 
@@ -158,13 +142,13 @@ def _draw_scores(axes: Axes, steps: Sequence[int], kinds: Sequence[Kind]) -> Non
         axes.plot(steps, kind.scores, color=colour, linewidth=0.6, alpha=faint, zorder=1.5, label=f"_{kind.name}")
         mark = {"marker": "o", "markersize": 2.4} if len(steps) <= FEW else {}
         axes.plot(steps, kind.strongest, color=colour, linewidth=1.8, label=kind.name, **mark)
-        names += _name(kind.name, colour, steps, kind.strongest)
+        names += name_at_end(kind.name, colour, steps, kind.strongest)
     seen = np.concatenate([kind.scores.ravel() for kind in kinds])
     seen = seen[np.isfinite(seen)]
     axes.set_ylim(min(0.0, seen.min(initial=0.0) * 1.05), max(1.0, seen.max(initial=0.0) * 1.05))
     axes.set_xlabel("training step", fontsize=POINTS)
     axes.set_ylabel("score", fontsize=POINTS)
-    _write(axes, names, SCORES)
+    write_names(axes, names, SCORES)
 
 
 def _draw_losses(axes: Axes, loss: Mapping[int, float], validation_loss: Mapping[int, float]) -> None:
@@ -176,55 +160,9 @@ def _draw_losses(axes: Axes, loss: Mapping[int, float], validation_loss: Mapping
         mark = {"marker": "o", "markersize": 2.4} if len(curve) <= FEW else {}
         steps, values = list(curve), np.array(list(curve.values()), dtype=float)
         axes.plot(steps, values, color=colour, linewidth=width, label=text, **mark)
-        names += _name(text, colour, steps, values)
+        names += name_at_end(text, colour, steps, values)
     axes.set_ylabel("nats per token", fontsize=POINTS)
-    _write(axes, names, LOSSES)
-
-
-def _name(text: str, colour: str, steps: Sequence[int], values: np.ndarray) -> list[Note]:
-    """The name of a curve at the last of its points that can be drawn, if there is one."""
-    known = np.flatnonzero(np.isfinite(values))
-    return [Note(text, colour, steps[known[-1]], float(values[known[-1]])) for _ in known[:1]]
-
-
-def _write(axes: Axes, names: Sequence[Note], inches: float) -> None:
-    """Names to the right of a panel of so many inches, each as near to the end of its curve as the others let it."""
-    low, high = axes.get_ylim()
-    heights = _spread([(name.value - low) / (high - low) for name in names], LANE / inches)
-    for name, height in zip(names, heights, strict=True):
-        axes.annotate(
-            name.text,
-            (name.step, name.value),
-            (1.025, height),
-            textcoords="axes fraction",
-            fontsize=POINTS,
-            color=_ink(name.colour),
-            va="center",
-            arrowprops={**LEADER, "color": name.colour},
-            annotation_clip=False,
-        )
-
-
-def _spread(heights: Sequence[float], lane: float) -> list[float]:
-    """Heights a lane apart at least, in the same order: pushed up where need be, and down again from the top.
-
-    >>> _spread([0.5, 0.5, 0.125], 0.25), _spread([1.0, 0.75], 0.25)
-    ([0.5, 0.75, 0.125], [0.875, 0.625])
-    """
-    order = sorted(range(len(heights)), key=lambda at: heights[at])
-    found = list(heights)
-    for one, other in pairwise(order):
-        found[other] = max(found[other], found[one] + lane)
-    highest = 1 - lane / 2
-    for at in reversed(order):
-        found[at] = min(found[at], highest)
-        highest = found[at] - lane
-    return found
-
-
-def _ink(colour: str) -> tuple[float, ...]:
-    """A colour for text."""
-    return tuple(INK * part for part in import_extra("matplotlib.colors").to_rgb(colour))
+    write_names(axes, names, LOSSES)
 
 
 def _flags(steps: Sequence[int], kinds: Sequence[Kind]) -> list[Note]:
@@ -237,7 +175,7 @@ def _flags(steps: Sequence[int], kinds: Sequence[Kind]) -> list[Note]:
     ]
 
 
-def _inches_across(axes: Axes, step: int) -> float:
+def _inches_across(axes: Axes, step: float) -> float:
     """Where a step is, from the left of the panel."""
     return WIDTH * float(axes.transAxes.inverted().transform(axes.transData.transform((step, 0.0)))[0])
 
@@ -266,16 +204,16 @@ def _plant(axes: Axes, flag: Note, lane: int) -> None:
     low, high = axes.get_ylim()
     foot, top = (flag.value - low) / (high - low), 1 + (GAP / 2 + LANE * (lane + 1)) / SCORES
     upright = axes.get_xaxis_transform()
-    axes.plot([flag.step] * 2, [foot, top], color=flag.colour, transform=upright, clip_on=False, label="_pole", **POLE)
-    axes.plot([flag.step], [flag.value], color=flag.colour, label=f"_{flag.text}", **DOT)
+    axes.plot([flag.place] * 2, [foot, top], color=flag.colour, transform=upright, clip_on=False, label="_pole", **POLE)
+    axes.plot([flag.place], [flag.value], color=flag.colour, label=f"_{flag.text}", **DOT)
     axes.annotate(
         flag.text,
-        (flag.step, top - LANE / 2 / SCORES),
+        (flag.place, top - LANE / 2 / SCORES),
         (2.5, 0),
         xycoords=upright,
         textcoords="offset points",
         fontsize=SMALL,
-        color=_ink(flag.colour),
+        color=ink(flag.colour),
         va="center",
         annotation_clip=False,
     )

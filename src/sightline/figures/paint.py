@@ -7,6 +7,7 @@ Figures are made without pyplot: nothing is global, nothing needs a screen, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,14 @@ MEANING = {"density": "mean attention weight", "mass": "attention weight of the 
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure of so many inches that makes room for its labels."""
     return import_extra("matplotlib.figure").Figure(figsize=(width, height), dpi=DOTS, layout="compressed")
+
+
+def svg(figure: Figure) -> bytes:
+    """A figure as SVG: the same bytes for the same figure, wherever and whenever it is drawn."""
+    file = BytesIO()
+    with import_extra("matplotlib").rc_context({"svg.hashsalt": "sightline"}):
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()
 
 
 def colour_scale(pictures: Sequence[Picture], scale: str | None, limits: tuple[float, float] | None) -> Normalize:

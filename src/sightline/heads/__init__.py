@@ -9,6 +9,7 @@ from sightline.heads.over_training import HeadsOverTraining, read_over_training
 from sightline.heads.probe import probe_ids, read_probe
 from sightline.heads.relations import relation_table, score_relations
 from sightline.heads.scores import SCORES, score_heads
+from sightline.heads.sentences import Sentence, Word
 from sightline.heads.table import HeadTable
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "HeadsOverTraining",
     "Label",
     "Predictions",
+    "Sentence",
+    "Word",
     "ablate",
     "compare_with_others",
     "contributions",

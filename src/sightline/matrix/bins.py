@@ -20,6 +20,7 @@ from sightline.attention.cells import allowed
 from sightline.attention.regions import Region, area, band, intersection, rectangle
 from sightline.attention.scores import Cells
 from sightline.matrix.held import Held
+from sightline.matrix.sampling import spread
 from sightline.matrix.schedule import Schedule, ranges
 from sightline.matrix.scored import Scored
 from sightline.matrix.statistics import Source
@@ -115,8 +116,7 @@ def _picked(edges: list[int], each: int | None, device: torch.device) -> tuple[T
         raise ValueError(f"bins(each={each}): looks at one row of each bin at least")
     rows, lines = [], [0]
     for start, stop in pairwise(edges):
-        count = min(each, stop - start)
-        rows += [start + (2 * at + 1) * (stop - start) // (2 * count) for at in range(count)]
+        rows += spread(start, stop, each)
         lines.append(len(rows))
     return torch.tensor(rows, device=device), lines
 

@@ -37,7 +37,7 @@ def sample(
     if each < 1:
         raise ValueError(f"sample(each={each}): takes at least one row of each bin")
     picked = torch.tensor(
-        [row for start, stop in pairwise(rows) for row in _spread(start, stop, each)],
+        [row for start, stop in pairwise(rows) for row in spread(start, stop, each)],
         device=source.device,
     )
     row_bin = bin_of(rows, source.sizes.queries, source.device)[picked]
@@ -102,7 +102,11 @@ def _bin_sums(source: Source, rows: Tensor, columns: Sequence[int], schedule: Sc
     return (logs - lse.masked_fill(lse == -math.inf, 0.0)).exp()
 
 
-def _spread(start: int, stop: int, count: int) -> list[int]:
-    """At most so many rows of [start, stop), evenly spread."""
+def spread(start: int, stop: int, count: int) -> list[int]:
+    """At most so many rows of [start, stop), evenly spread.
+
+    >>> spread(0, 9, 3), spread(4, 6, 3)
+    ([1, 4, 7], [4, 5])
+    """
     count = min(count, stop - start)
     return [start + (2 * at + 1) * (stop - start) // (2 * count) for at in range(count)]

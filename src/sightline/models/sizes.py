@@ -7,9 +7,9 @@ from sightline.models.encoder import EncoderConfig
 from sightline.models.seq2seq import Seq2SeqConfig
 
 
-def _gpt2(width: int, depth: int, heads: int) -> DecoderConfig:
+def _gpt(width: int, depth: int, heads: int, *, max_length: int = 1024) -> DecoderConfig:
     return DecoderConfig(
-        vocab_size=50257, width=width, depth=depth, heads=heads, hidden=4 * width, max_length=1024, dropout=0.1
+        vocab_size=50257, width=width, depth=depth, heads=heads, hidden=4 * width, max_length=max_length, dropout=0.1
     )
 
 
@@ -34,10 +34,11 @@ def _bert(width: int, depth: int, heads: int) -> EncoderConfig:
 
 
 DECODERS: dict[str, DecoderConfig] = {
-    "gpt2-small": _gpt2(768, 12, 12),
-    "gpt2-medium": _gpt2(1024, 24, 16),
-    "gpt2-large": _gpt2(1280, 36, 20),
-    "gpt2-xl": _gpt2(1600, 48, 25),
+    "gpt2-small": _gpt(768, 12, 12),
+    "gpt2-medium": _gpt(1024, 24, 16),
+    "gpt2-large": _gpt(1280, 36, 20),
+    "gpt2-xl": _gpt(1600, 48, 25),
+    "gpt3-175b": _gpt(12288, 96, 96, max_length=2048),  # every second layer of the original sees a pattern, not all
     "smollm2-135m": _llama(
         vocab_size=49152, width=576, depth=30, heads=9, key_heads=3, head_dim=64, hidden=1536, max_length=8192,
         base=100000.0,

@@ -7,6 +7,7 @@ Does not know: models, how they are watched. Memory: O(n) a head, or what is in 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from sightline.attention.plan import size_text
-from sightline.errors import SettingError
+from sightline.errors import SettingError, SightlineError
 from sightline.matrix import AttentionMatrix
 from sightline.matrix.summary import Summary
 from sightline.record.files.saving import AnyLayer, Contents, save_contents
@@ -158,8 +159,25 @@ class Trace(Mapping[str, AttentionMatrix]):
 
     def explore(self, **options: Any) -> Any:
         """Show it in the browser; options are those of `sightline.explore`."""
-        # The one call upwards: the explorer knows traces, and a trace knows its name alone, when it is asked to.
+        # The way upwards: the explorer knows traces, and a trace knows its name alone, when it is asked to.
         return import_module("sightline.explore").explore(self, **options)
+
+    def save_page(self, path: str | Path, *, layer: int = 0, head: int = 0) -> None:
+        """Write a head to a page in one file: any browser shows it, without Sightline and without a network."""
+        import_module("sightline.explore.saved.page_file").save_page(self, path, layer=layer, head=head)
+
+    def widget(self, *others: Trace, **options: Any) -> Any:
+        """Show it in a cell of a notebook, with others to compare; options are those of `explore.widget.Widget`."""
+        return import_module("sightline.explore.widget").Widget(self, *others, **options)
+
+    def _repr_mimebundle_(self, **_: Any) -> Any:
+        """What a notebook shows of it: the explorer, or in its place the line that stands everywhere else."""
+        try:
+            if _is_notebook():
+                return import_module("sightline.explore.widget").displayed(self)
+        except SightlineError:  # it cannot be shown, or what it takes is not installed
+            pass
+        return {"text/plain": repr(self)}
 
     @classmethod
     def restored(cls, contents: Contents) -> Trace:
@@ -190,6 +208,12 @@ class Trace(Mapping[str, AttentionMatrix]):
         longest = max((layer.shape[3] for layer in self.layers.values()), default=0)
         sizes = f"holds {size_text(self.nbytes)}, dense {size_text(self.dense_nbytes)}"
         return f"Trace({self.model}: {len(self)} layers, {heads} heads, up to {longest:,} keys, {sizes})"
+
+
+def _is_notebook() -> bool:
+    """Whether a kernel runs this, and not a terminal; IPython is not imported for the question."""
+    asked = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
+    return hasattr(asked(), "kernel")
 
 
 def _prefix(part: str) -> str:

@@ -3,27 +3,38 @@
 // In: a scene, plain values. Out: pixels on the surfaces given. The screen and an export paint the same scene.
 import { chooseLabels, chooseNumbers, EVERY_TOKEN_FROM, type Axis } from "./axis_labels";
 import type { Scale } from "../paint/colour";
-import type { Drawing, HeadData, Mode, Reading } from "./head_data";
 import type { Layout } from "./layout";
-import { paintCorner, paintLeftAxis, paintTag, paintTopAxis } from "../paint/axes";
+import type { Drawing, MapData, Mode } from "./map_data";
+import { paintAlone, paintCorner, paintLeftAxis, paintNames, paintTag, paintTopAxis } from "../paint/axes";
 import { paintLegend } from "../paint/legend";
-import { matrixBox, paintHiddenSink, paintMap, paintSpikes } from "../paint/map";
+import { matrixBox, paintBins, paintHiddenSink, paintMap, paintSpikes } from "../paint/map";
 import { paintLeftStrip, paintTopStrip } from "../paint/marginals";
 import { paintCrosshair, paintPins, paintReadout, paintRubber, paintValues, VALUES_FROM, type CellValue } from "../paint/marks";
 import { minimapShown, paintMinimap } from "../paint/minimap";
-import { paintBuilding, paintWatermark } from "../paint/notes";
-import { counted, percent, plain } from "../numbers";
+import { paintBuilding, paintNote, paintWatermark } from "../paint/notes";
+import { counted, percent } from "../numbers";
 import { within, type Box, type Surface, type Theme } from "../paint/surface";
 import type { Pictures } from "./pictures";
 import type { Side } from "../server/protocol";
+import type { HeldTile } from "./tiles";
 import { visible } from "../paint/token_text";
 import { visibleRange, type Viewport } from "./viewport";
+
+/** Tokens of one text that the other does not have, as half-open ranges. */
+export type Alone = Readonly<Record<Side, readonly (readonly [from: number, to: number])[]>>;
+
+export interface Role {
+  readonly name: string;
+  readonly alone: Alone;
+}
 
 export interface Scene {
   layout: Layout;
   theme: Theme;
   view: Viewport;
-  data: HeadData;
+  data: MapData;
+  /** What the map is called beside another, and which tokens have no partner there. */
+  role: Role | null;
   drawing: Drawing;
   pictures: Pictures;
   scale: Scale;
@@ -34,39 +45,52 @@ export interface Scene {
   /** The pair under the pointer and where the pointer is. */
   hover: { query: number; key: number; x: number; y: number } | null;
   rubber: Box | null;
+  /** A picture to keep: without what helps to move. */
+  still: boolean;
   text(side: Side, position: number): string | undefined;
 }
 
-/** The heatmap alone, on a surface as large as the plot. */
-export function paintHeat(surface: Surface, scene: Scene): void {
-  const { layout, view, theme, drawing, pictures } = scene;
-  const plot = { left: 0, top: 0, width: layout.plot.width, height: layout.plot.height };
-  paintMap(surface, plot, theme, { view, pieces: drawing.pieces, picture: (tile) => pictures.of(tile) });
+/** All of it on one surface. */
+export function paintScene(surface: Surface, scene: Scene): void {
+  surface.context.fillStyle = scene.theme.paper;
+  surface.context.fillRect(0, 0, surface.width, surface.height);
+  paintHeat(surface, scene, scene.layout.plot);
+  paintOverlay(surface, scene);
+}
+
+/** The heatmap alone. */
+export function paintHeat(surface: Surface, scene: Scene, plot: Box): void {
+  const { view, theme, drawing, pictures } = scene;
+  const map = { view, pieces: drawing.pieces, picture: (tile: HeldTile): CanvasImageSource => pictures.of(tile) };
+  if (surface.hatch) paintBins(surface, plot, theme, map, drawing.stride);
+  else paintMap(surface, plot, theme, map);
   // The bin that holds the sink shows little else: it is hidden whole.
-  if (scene.hideSink) paintHiddenSink(surface, plot, theme, view, drawing.stride);
+  if (scene.hideSink) paintHiddenSink(surface, plot, theme, view, drawing.stride, scene.data.sharing?.mode === "split");
 }
 
 /** Everything around and above the heatmap. */
 export function paintOverlay(surface: Surface, scene: Scene): void {
   const { layout, view, theme, data, drawing } = scene;
-  surface.context.clearRect(0, 0, surface.width, surface.height);
   paintAxes(surface, scene);
   paintTopStrip(surface, layout.topStrip, theme, view, data.strip("received", view));
   paintLeftStrip(surface, layout.leftStrip, theme, view, data.strip("entropy", view));
   const dots = scene.mode === "both" && drawing.stride > 1;
   const matrix = matrixBox(layout.plot, view, surface.scale);
+  const split = data.sharing?.mode === "split";
+  if (split) paintNames(surface, matrix, theme, data.sharing.names);
   within(surface, matrix, () => {
     if (dots) paintSpikes(surface, layout.plot, view, data.spikes(drawing.pieces));
-    if (view.zoom >= VALUES_FROM) paintValues(surface, layout.plot, view, scene.scale, cellValues(scene));
+    if (view.zoom >= VALUES_FROM && drawing.stride === 1) paintValues(surface, layout.plot, view, scene.scale, cellValues(scene));
     if (data.meta?.note) paintWatermark(surface, matrix, data.meta.note);
   });
   if (drawing.pieces.some((piece) => piece.tile?.partial)) paintBuilding(surface, layout.plot, theme, data.progress);
-  if (minimapShown(view)) paintWhole(surface, scene);
-  paintPins(surface, layout.plot, theme, view, scene.pinQuery, scene.pinKey);
+  else if (drawing.z < data.plan.levelFor(view.zoom)) paintNote(surface, layout.plot, theme, `this file holds ${drawing.stride}\u00d7${drawing.stride} pairs here, none finer`);
+  if (!scene.still && minimapShown(view)) paintWhole(surface, scene);
+  paintPins(surface, layout.plot, theme, view, { query: scene.pinQuery, key: scene.pinKey, folded: split });
   if (scene.hover) paintCrosshair(surface, layout.plot, theme, view, scene.hover.query, scene.hover.key);
   paintTags(surface, scene);
   paintLegendOf(surface, scene, matrix, dots);
-  if (scene.hover) paintReadout(surface, layout.plot, theme, scene.hover, readoutOf(scene, scene.hover));
+  if (scene.hover) paintReadout(surface, layout.plot, theme, scene.hover, data.readout(scene.hover.query, scene.hover.key, view, scene.mode));
   if (scene.rubber) paintRubber(surface, theme, scene.rubber);
 }
 
@@ -80,6 +104,7 @@ function paintAxes(surface: Surface, scene: Scene): void {
   const spacing = (least: number): number => (view.zoom >= EVERY_TOKEN_FROM ? view.zoom : least);
   const rows: Axis = { first: view.query, zoom: view.zoom, pixels: layout.plot.height, length: view.queries };
   const columns: Axis = { first: view.key, zoom: view.zoom, pixels: layout.plot.width, length: view.keys };
+  if (scene.role) paintAlone(surface, layout, theme, view, scene.role.alone);
   paintLeftAxis(surface, layout.leftNames, layout.leftNumbers, theme, {
     labels: chooseLabels(rows, data.sections("query"), name("query"), spacing(14)),
     numbers: chooseNumbers(rows, 40),
@@ -95,7 +120,9 @@ function paintAxes(surface: Surface, scene: Scene): void {
     // The tags of keys stand below their names.
     tagged: [],
   });
-  paintCorner(surface, layout.corner, theme);
+  const split = data.sharing?.mode === "split";
+  const reads = split ? ["A below: row attends to column", "B above: column attends to row"] : ["row attends to column"];
+  paintCorner(surface, layout.corner, theme, reads, scene.role?.name);
 }
 
 /** Full names of the pinned and the hovered row and column, over the axis. */
@@ -130,36 +157,26 @@ function paintWhole(surface: Surface, scene: Scene): void {
 
 function paintLegendOf(surface: Surface, scene: Scene, matrix: Box, dots: boolean): void {
   const { layout, view, theme, data, drawing, hover } = scene;
-  const share = scene.hideSink ? data.sinkShare(view) : null;
+  const share = scene.hideSink && !data.sharing ? data.sinkShare(view) : null;
   const sink = share === null ? ["first token hidden"] : [`first token hidden: it takes ${percent(share)} of these rows`, `first token hidden: ${percent(share)}`];
-  const strips = "above: what a key receives, left: entropy of a query";
+  const strips = `above: what a key receives, left: entropy of a query${data.sharing ? ", of A" : ""}`;
   // Right under the matrix, also where that ends before the plot does.
   const top = Math.min(layout.legend.top, matrix.top + matrix.height + 4);
+  const marked = hover ? (data.reading(hover.query, hover.key, view, scene.mode)?.value ?? NaN) : NaN;
   paintLegend(surface, { ...layout.legend, top }, theme, {
     scale: scene.scale,
     stride: drawing.stride,
     channel: drawing.channel,
     dots,
     masked: data.masking.causal || drawing.pieces.some((piece) => piece.state === "masked" || (piece.tile?.holes ?? false)),
-    marked: hover ? (data.reading(hover.query, hover.key, view, scene.mode)?.value ?? null) : null,
-    remarks: [...(data.meta?.note ? [["without its mask"]] : []), ...(scene.hideSink ? [sink] : []), ...(layout.legend.width < 700 ? [] : [[strips]])],
+    marked: Number.isNaN(marked) ? null : marked,
+    remarks: [
+      ...(data.sharing ? [[`A ${data.sharing.names[0]}, B ${data.sharing.names[1]}`]] : []),
+      ...(data.meta?.note ? [["without its mask"]] : []),
+      ...(scene.hideSink ? [sink] : []),
+      ...(layout.legend.width < 700 ? [] : [[strips]]),
+    ],
   });
-}
-
-function said(reading: Reading | undefined): string {
-  if (!reading) return "loading";
-  if (reading.value === null) return "masked";
-  return (reading.exact ? "" : "~") + plain(reading.value);
-}
-
-function readoutOf(scene: Scene, hover: { query: number; key: number }): string {
-  const { data, view, drawing, mode } = scene;
-  const reading = data.reading(hover.query, hover.key, view, mode);
-  if (drawing.stride === 1) return said(reading);
-  const bin = (channel: "mean" | "max"): string => `${channel} ${said(data.binReading(hover.query, hover.key, view, channel))}`;
-  const bins = mode === "both" ? `${bin("mean")}, ${bin("max")}` : bin(mode);
-  if (reading?.exact && reading.value === null && data.binReading(hover.query, hover.key, view, drawing.channel)?.value === null) return "masked";
-  return `${reading?.exact ? `this pair ${said(reading)}; ` : ""}${drawing.stride}\u00d7${drawing.stride}: ${bins}`;
 }
 
 function* cellValues(scene: Scene): Generator<CellValue> {
@@ -169,7 +186,7 @@ function* cellValues(scene: Scene): Generator<CellValue> {
     for (let key = range.key[0]; key < range.key[1]; key++) {
       if (scene.hideSink && key === 0) continue;
       const reading = data.reading(query, key, view, scene.mode);
-      if (reading && reading.value !== null) yield { query, key, value: reading.value, exact: reading.exact };
+      if (reading && reading.value !== null && !Number.isNaN(reading.value)) yield { query, key, value: reading.value, exact: reading.exact };
     }
   }
 }

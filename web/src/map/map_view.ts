@@ -4,28 +4,24 @@
 // Moves are instant: nothing is animated.
 import { canvasIn, sized, surfaceOf } from "./canvas";
 import { lookup, sameScale, type Scale } from "../paint/colour";
-import { paintHeat, paintOverlay, type Scene } from "./frame";
-import { HeadData, type Reading, type Span } from "./head_data";
+import { paintHeat, paintOverlay, paintScene, type Role, type Scene } from "./frame";
+import type { Host } from "../host";
+import type { Drawing, Mode, Reading, Span } from "./map_data";
 import { inside, layoutOf, type Layout } from "./layout";
 import { minimapShown, minimapZoom } from "../paint/minimap";
 import { VALUES_FROM } from "../paint/marks";
-import { dark, light, type Box } from "../paint/surface";
+import { dark, light, type Box, type Surface, type Theme } from "../paint/surface";
 import { title, visible } from "../paint/token_text";
 import { Pictures } from "./pictures";
-import { listenToPointer, type Point } from "./pointer";
+import { listenToPointer, type Gestures, type Point } from "./pointer";
 import { headNumber, type Meta, type Side } from "../server/protocol";
-import { DEFAULT_STATE, ranged, type State } from "../state";
+import { Showing, type Cell, type Shared } from "./showing";
+import { DEFAULT_STATE, type State } from "../state";
 import type { Transport } from "../server/transport";
 import * as viewports from "./viewport";
 import type { Viewport } from "./viewport";
 
-export type { Point, Reading, Span };
-
-/** One pair: this query looks at this key. */
-export interface Cell {
-  query: number;
-  key: number;
-}
+export type { Cell, Point, Reading, Role, Shared, Span };
 
 export interface MapEvents {
   /** Once a frame after moves by pointer, wheel or method. (null, null) is the opening view ("fit"). */
@@ -35,16 +31,28 @@ export interface MapEvents {
   picked(cell: Cell): void;
   pickedQuery(query: number): void;
   pickedKey(key: number): void;
+  /** Everything in view is drawn, and none of it is a preview. */
+  drawn?(): void;
 }
 
 export interface MapOptions {
+  readonly host: Host;
   /** Token texts from a cache, at once; undefined when not there yet (and then loads them). Call update() when they have come. */
   tokens(side: Side, from: number, to: number): string[] | undefined;
 }
 
 export interface MapView {
   readonly element: HTMLElement;
+  /** The pair under the pointer: a query and the key it looks at, on whichever side of the diagonal it is drawn. */
   readonly hover: Cell | null;
+  /** Draws another head of the same shape into the picture; null: no longer. */
+  share(other: Shared | null): void;
+  /** What the map is called beside another; null: it is alone. */
+  setRole(role: Role | null): void;
+  /** Marks a pair that is pointed at elsewhere. */
+  point(cell: Cell | null): void;
+  /** What a picture of two heads says of a pair; null where there is one head. */
+  saidOfBoth(cell: Cell): string | null;
   setHead(meta: Meta, layer: number, head: number): void;
   /** Everything drawn comes from the state; also the way to say "draw again". */
   update(state: State): void;
@@ -63,9 +71,16 @@ export interface MapView {
   sinkShare(): number | null;
   /** Smallest and largest weight of the tiles in view, in bits; null while nothing is held. */
   valueRange(): [number, number] | null;
+  /** What a colour stands for now; null while there is no picture. */
+  painted(): Painted | null;
+  /** The whole picture as it is, without what helps to move, on a surface as large as the element. */
+  paintOn(surface: Surface, theme: Theme): void;
   resize(): void;
   destroy(): void;
 }
+
+/** What a colour of a picture stands for. */
+export type Painted = Pick<Drawing, "stride" | "channel"> & { readonly scale: Scale };
 
 interface Place {
   centre: Cell | null;
@@ -82,11 +97,11 @@ class CanvasMap implements MapView {
   readonly element = document.createElement("div");
   readonly #heat: HTMLCanvasElement;
   readonly #overlay: HTMLCanvasElement;
-  readonly #data: HeadData;
+  readonly #showing: Showing;
+  #role: Role | null = null;
   readonly #pictures = new Pictures();
   readonly #stop = new AbortController();
   readonly #observer: ResizeObserver;
-  readonly #darkness = matchMedia("(prefers-color-scheme: dark)");
   #state: State = DEFAULT_STATE;
   #layout: Layout = layoutOf(0, 0, { queries: 1, keys: 1, texts: true });
   #longest = Infinity;
@@ -95,6 +110,8 @@ class CanvasMap implements MapView {
   #told: Place = OPENING;
   #colours: Scale | null = null;
   #hover: { query: number; key: number; x: number; y: number } | null = null;
+  /** A pair that is pointed at elsewhere. */
+  #pointed: Cell | null = null;
   #rubber: Box | null = null;
   #frame = 0;
   #heatChanged = true;
@@ -115,8 +132,8 @@ class CanvasMap implements MapView {
     Object.assign(element.style, { position: "relative", overflow: "hidden", touchAction: "none", userSelect: "none" });
     this.#heat = canvasIn(element, "map-heat");
     this.#overlay = canvasIn(element, "map-overlay");
-    this.#data = new HeadData(transport, () => this.#arrived());
-    const stopListening = listenToPointer(element, {
+    this.#showing = new Showing(transport, () => this.#arrived());
+    const gestures: Gestures = {
       pan: (dx, dy) => this.panBy(dx, dy),
       zoom: (factor, at) => this.#zoomAt(factor, at),
       click: (at) => this.#click(at),
@@ -126,21 +143,44 @@ class CanvasMap implements MapView {
       grabbed: (at) => this.#jump(at),
       rubber: (from, to) => this.#setRubber(boxBetween(from, to)),
       boxed: (from, to) => this.#boxed(from, to),
-    });
-    this.#stop.signal.addEventListener("abort", stopListening);
-    this.#darkness.addEventListener("change", () => this.#changed(true), { signal: this.#stop.signal });
+    };
+    this.#stop.signal.addEventListener("abort", listenToPointer(element, gestures, options.host.wheelZooms));
+    options.host.onTheme(() => this.#changed(true), this.#stop.signal);
     this.#observer = new ResizeObserver(() => this.resize());
     this.#observer.observe(element);
   }
 
   get hover(): Cell | null {
-    return this.#hover && { query: this.#hover.query, key: this.#hover.key };
+    return this.#hover && this.#showing.pairIn(this.#hover);
+  }
+
+  share(other: Shared | null): void {
+    this.#showing.share(other);
+    this.#fresh = true;
+    this.#recolour();
+    this.#changed(true);
+  }
+
+  setRole(role: Role | null): void {
+    this.#role = role;
+    this.#changed(false);
+  }
+
+  point(cell: Cell | null): void {
+    this.#pointed = cell;
+    if (cell) this.#wantCell(cell);
+    this.#changed(false);
+  }
+
+  saidOfBoth(cell: Cell): string | null {
+    const { query, key } = this.#hover ?? cell;
+    return this.#view && (this.#showing.pair?.readout(query, key, this.#view, this.#mode).replace("\n", "; ") ?? null);
   }
 
   setHead(meta: Meta, layer: number, head: number): void {
-    const before = this.#data.layer;
-    this.#data.setHead(meta, layer, head);
-    const about = this.#data.layer;
+    const before = this.#showing.one.layer;
+    this.#showing.one.setHead(meta, layer, head);
+    const about = this.#showing.one.layer;
     this.element.setAttribute("aria-label", `Attention map of ${title(about?.name ?? "")} head ${headNumber(meta, layer, head)}: rows are queries, columns are keys`);
     if (!before || before.queries !== about?.queries || before.keys !== about.keys || before.texts !== about.texts) {
       this.#view = null;
@@ -192,24 +232,25 @@ class CanvasMap implements MapView {
   }
 
   valueAt(cell: Cell): Reading | undefined {
-    return this.#view ? this.#data.reading(cell.query, cell.key, this.#view, this.#state.channel) : undefined;
+    return this.#view ? this.#showing.one.reading(cell.query, cell.key, this.#view, this.#mode) : undefined;
   }
 
   strongest(count: number): Span[] {
-    return this.#view ? this.#data.strongest(this.#view, this.#state.channel, count) : [];
+    return this.#view ? this.#showing.one.strongest(this.#view, this.#mode, count) : [];
   }
 
   sinkShare(): number | null {
-    return this.#view ? this.#data.sinkShare(this.#view) : null;
+    return this.#view ? this.#showing.one.sinkShare(this.#view) : null;
   }
 
   valueRange(): [number, number] | null {
-    return this.#view ? this.#data.valueRange(this.#view, this.#state.channel) : null;
+    const { ratio, one, data } = this.#showing;
+    return this.#view && (ratio ? one : data).valueRange(this.#view, this.#mode);
   }
 
   resize(): void {
     const { clientWidth: width, clientHeight: height } = this.element;
-    const layer = this.#data.layer;
+    const layer = this.#showing.one.layer;
     if (width === 0 || height === 0 || !layer) return;
     this.#longest = this.#longestName();
     this.#layout = layoutOf(width, height, layer, this.#longest);
@@ -223,6 +264,8 @@ class CanvasMap implements MapView {
       this.#told = { centre: this.#state.centre, zoom: this.#state.zoom };
       this.#view = this.#placed(opened);
     } else if (this.#told.zoom === null) this.#view = opened;
+    // A place near the border is another one in another size: it is the named one that stays.
+    else if (!this.#moved) this.#view = this.#placed(viewports.resized(before, plot));
     else {
       const centre = viewports.centreOf(before);
       this.#view = viewports.centred(viewports.resized(before, plot), centre.query, centre.key, before.zoom);
@@ -236,25 +279,38 @@ class CanvasMap implements MapView {
     cancelAnimationFrame(this.#frame);
     this.#observer.disconnect();
     this.#stop.abort();
-    this.#data.close();
+    this.#showing.close();
     this.#pictures.clear();
     this.element.remove();
   }
 
+  painted(): Painted | null {
+    const scene = this.#scene();
+    return scene && { ...scene.drawing, scale: scene.scale };
+  }
+
+  paintOn(surface: Surface, theme: Theme): void {
+    const scene = this.#scene();
+    if (scene) paintScene(surface, { ...scene, theme, hover: null, rubber: null, still: true });
+  }
+
   /** Of the keys of a text that opens fully labelled; until they are there, as it was. */
   #longestName(): number {
-    const layer = this.#data.layer;
+    const layer = this.#showing.one.layer;
     if (!layer?.texts || layer.keys >= viewports.OPENS_LABELLED_BELOW) return Infinity;
     const names = this.options.tokens("key", 0, layer.keys);
     return names ? Math.max(...names.map((name) => visible(name).length)) : this.#longest;
   }
 
-  /** The colours the state asks for; a range left open follows the length of the text. */
   #recolour(): void {
-    const { colours, linear, range } = ranged(this.#state, this.#data.layer?.keys ?? 1);
-    if (sameScale(this.#colours, { colours, linear, range })) return;
-    this.#colours = { colours, linear, range };
+    const scale = this.#showing.scale(this.#state);
+    if (sameScale(this.#colours, scale)) return;
+    this.#colours = scale;
     this.#pictures.setLookup(lookup(this.#colours));
+  }
+
+  get #mode(): Mode {
+    return this.#showing.mode(this.#state);
   }
 
   /** The view that the told place names. */
@@ -313,16 +369,29 @@ class CanvasMap implements MapView {
     const before = this.#hover;
     this.#hover = at && cell && { ...cell, x: at.x, y: at.y };
     this.element.style.cursor = cell ? "crosshair" : "default";
-    if (cell) this.#data.cells.want({ query: [cell.query, cell.query + 1], key: [cell.key, cell.key + 1] });
-    if (before?.query !== cell?.query || before?.key !== cell?.key) this.on.hovered(cell);
+    if (cell) this.#wantCell(cell);
+    if (before?.query !== cell?.query || before?.key !== cell?.key) this.on.hovered(this.hover);
     if (before || cell) this.#changed(false);
+  }
+
+  /** Beside the middle of the pair, for there is no pointer. */
+  #marked(view: Viewport): Scene["hover"] {
+    const { plot } = this.#layout;
+    if (!this.#pointed) return null;
+    const { query, key } = this.#pointed;
+    const [x, y] = [plot.left + (key + 0.5 - view.key) * view.zoom, plot.top + (query + 0.5 - view.query) * view.zoom];
+    return inside(plot, x, y) ? { query, key, x, y } : null;
+  }
+
+  #wantCell({ query, key }: Cell): void {
+    this.#showing.data.wantCells({ query: [query, query + 1], key: [key, key + 1] });
   }
 
   #click(at: Point): void {
     const { plot } = this.#layout;
     if (inside(plot, at.x, at.y)) {
       const cell = this.#cellAt(at);
-      if (cell) this.on.picked(cell);
+      if (cell) this.on.picked(this.#showing.pairIn(cell));
     } else if (at.x < plot.left && at.y >= plot.top && at.y < plot.top + plot.height) {
       const cell = this.#cellAt({ x: plot.left, y: at.y });
       if (cell) this.on.pickedQuery(cell.query);
@@ -346,33 +415,44 @@ class CanvasMap implements MapView {
     cancelAnimationFrame(this.#frame);
     this.#frame = 0;
     const view = this.#view;
-    if (!view || !this.#colours || this.element.clientWidth === 0) return;
+    if (!view || this.element.clientWidth === 0) return;
     if (devicePixelRatio !== this.#scale) return this.resize();
     if (this.#moved) this.#tell(view);
-    const { channel } = this.#state;
-    this.#data.want(view, channel, this.#fresh);
+    this.#showing.data.want(view, this.#mode, this.#fresh);
     this.#fresh = false;
-    if (view.zoom >= VALUES_FROM) this.#data.cells.want(viewports.visibleRange(view));
-    const scene: Scene = {
+    if (view.zoom >= VALUES_FROM) this.#showing.data.wantCells(viewports.visibleRange(view));
+    const scene = this.#scene();
+    if (!scene) return;
+    if (this.#heatChanged) paintHeat(surfaceOf(this.#heat, this.#scale), scene, { ...this.#layout.plot, left: 0, top: 0 });
+    const overlay = surfaceOf(this.#overlay, this.#scale);
+    overlay.context.clearRect(0, 0, overlay.width, overlay.height);
+    paintOverlay(overlay, scene);
+    this.#heatChanged = false;
+    this.#report(scene);
+  }
+
+  #scene(): Scene | null {
+    const view = this.#view;
+    if (!view || !this.#colours) return null;
+    const [data, mode] = [this.#showing.data, this.#mode];
+    return {
       layout: this.#layout,
-      theme: this.#darkness.matches ? dark : light,
+      theme: this.options.host.theme() === "dark" ? dark : light,
       view,
-      data: this.#data,
-      drawing: this.#data.drawing(view, channel),
+      data,
+      role: this.#role,
+      drawing: data.drawing(view, mode),
       pictures: this.#pictures,
       scale: this.#colours,
-      mode: channel,
+      mode,
       hideSink: this.#state.hideSink,
       pinQuery: this.#state.pinQuery,
       pinKey: this.#state.pinKey,
-      hover: this.#hover,
+      hover: this.#hover ?? this.#marked(view),
       rubber: this.#rubber,
+      still: false,
       text: (side, position) => this.options.tokens(side, position, position + 1)?.[0],
     };
-    if (this.#heatChanged) paintHeat(surfaceOf(this.#heat, this.#scale), scene);
-    paintOverlay(surfaceOf(this.#overlay, this.#scale), scene);
-    this.#heatChanged = false;
-    this.#report(scene);
   }
 
   #tell(view: Viewport): void {
@@ -383,18 +463,15 @@ class CanvasMap implements MapView {
     this.on.moved(this.#told.centre, this.#told.zoom);
   }
 
-  /** Says on the element what is drawn; on the page, once, that the first real heatmap is. */
+  /** Says on the element what is drawn, and to whom it may concern that a real heatmap is. */
   #report(scene: Scene): void {
     const { pieces } = scene.drawing;
     const whole = pieces.length > 0 && pieces.every((piece) => piece.state === "drawn" || piece.state === "masked");
     const partial = pieces.some((piece) => piece.tile?.partial);
     const state = !whole ? "loading" : partial ? "preview" : "ready";
-    if (this.element.dataset["state"] !== state) this.element.dataset["state"] = state;
-    const page = document.documentElement;
-    if (state === "ready" && page.dataset["state"] !== "ready") {
-      page.dataset["state"] = "ready";
-      performance.mark("first-heatmap");
-    }
+    if (this.element.dataset["state"] === state) return;
+    this.element.dataset["state"] = state;
+    if (state === "ready") this.on.drawn?.();
   }
 }
 

@@ -17,10 +17,6 @@ export class Pictures {
   #lookup: Uint32Array = new Uint32Array(256);
   #version = 0;
 
-  get size(): number {
-    return this.#pictures.size;
-  }
-
   /** New colours: pictures in view are recoloured as they are drawn. */
   setLookup(lookup: Uint32Array): void {
     this.#lookup = lookup;

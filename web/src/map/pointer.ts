@@ -25,7 +25,7 @@ const PIXELS_PER_LINE = 20;
 
 type Doing = "nothing" | "pressing" | "panning" | "boxing" | "pinching" | "grabbing";
 
-export function listenToPointer(element: HTMLElement, on: Gestures): () => void {
+export function listenToPointer(element: HTMLElement, on: Gestures, wheelZooms: "always" | "with-ctrl"): () => void {
   const pointers = new Map<number, Point>();
   let doing: Doing = "nothing";
   let start: Point = { x: 0, y: 0 };
@@ -94,6 +94,7 @@ export function listenToPointer(element: HTMLElement, on: Gestures): () => void 
   };
 
   const wheel = (event: WheelEvent): void => {
+    if (wheelZooms === "with-ctrl" && !event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
     const unit = event.deltaMode === WheelEvent.DOM_DELTA_LINE ? PIXELS_PER_LINE : event.deltaMode === WheelEvent.DOM_DELTA_PAGE ? 400 : 1;
     // A pinch on a touchpad arrives as ctrl + wheel with small steps.

@@ -28,6 +28,15 @@ export interface HeldTile extends Tile {
 /** "empty": the mask allows nothing there. "failed": no answer so far, and after several tries not asked any more. */
 export type Held = HeldTile | "empty" | "failed";
 
+/** Where a picture gets its tiles: held ones at once, the others when they have been wanted and have come. */
+export interface TileSource {
+  get(address: TileAddress, channel: Channel): Held | undefined;
+  /** Says what is wanted now. Requests wait until the view rests, unless `atOnce`. */
+  want(list: readonly Wanted[], atOnce?: boolean): void;
+  /** True where it is known that a tile will never come: a saved page holds only some. */
+  lacks(address: TileAddress, channel: Channel): boolean;
+}
+
 export interface Settings {
   limit: number;
   inFlight: number;
@@ -51,7 +60,7 @@ interface Entry {
   tries: number;
 }
 
-export class TileStore {
+export class TileStore implements TileSource {
   readonly #entries = new Map<string, Entry>();
   readonly #running = new Map<string, AbortController>();
   readonly #settings: Settings;
@@ -95,9 +104,8 @@ export class TileStore {
     return entry.held;
   }
 
-  /** Says what is wanted now. Requests wait until the view rests, unless `atOnce`. */
   want(list: readonly Wanted[], atOnce = false): void {
-    const wanted = list.map((one) => ({ path: this.#path(one, one.channel), idle: one.idle ?? false }));
+    const wanted = list.filter((one) => !this.lacks(one, one.channel)).map((one) => ({ path: this.#path(one, one.channel), idle: one.idle ?? false }));
     const signature = wanted.map((one) => one.path).join(" ");
     if (signature === this.#signature && !atOnce) return;
     this.#signature = signature;
@@ -112,6 +120,10 @@ export class TileStore {
     this.#movedSince ??= now;
     const { rest, longestWait } = this.#settings;
     this.#wake(atOnce ? 0 : Math.max(0, Math.min(rest, this.#movedSince + longestWait - now)));
+  }
+
+  lacks(address: TileAddress, channel: Channel): boolean {
+    return this.transport.holds?.(this.#path(address, channel)) === false;
   }
 
   /** The server has finished building: partial tiles are asked again now. */

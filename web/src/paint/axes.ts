@@ -3,6 +3,9 @@ import { EVERY_TOKEN_FROM, type Label } from "../map/axis_labels";
 import { fonts, snap, type Box, type Surface, type Theme } from "./surface";
 import { counted } from "../numbers";
 import { fitted, widthOf, wrapped } from "./words";
+import { paintHatch } from "./hatch";
+import type { Alone } from "../map/frame";
+import type { Viewport } from "../map/viewport";
 
 const SLANT = Math.PI / 3;
 /** Low enough to leave the names of the rows beside it whole. */
@@ -116,15 +119,61 @@ export function paintTag(surface: Surface, theme: Theme, text: string, at: { x: 
 }
 
 /** What rows and columns are. The sentence is never cut: it says how to read the map. */
-export function paintCorner(surface: Surface, corner: Box, theme: Theme): void {
+export function paintCorner(surface: Surface, corner: Box, theme: Theme, reads: readonly string[], name?: string): void {
   const { context } = surface;
   const font = `${corner.width < 150 ? 10 : 11}px ${fonts.text}`;
   const right = corner.left + corner.width - 6;
-  const lines = wrapped(context, font, "row attends to column", right - 4);
-  if (corner.height >= 56) lines.splice(0, lines.length, "keys \u2192", ...lines, "queries \u2193");
-  context.font = font;
-  context.fillStyle = theme.muted;
+  const lines = reads.flatMap((sentence) => wrapped(context, font, sentence, right - 4));
+  const bold = `600 12px ${fonts.text}`;
+  const [first, ...rest] = name ? wrapped(context, bold, name, right - 4) : [];
+  const named = [first, rest.join(" ")].flatMap((line) => line || []);
+  if (corner.height >= 14 * (lines.length + named.length + 2) + 8 * named.length) lines.splice(0, lines.length, "keys \u2192", ...lines, "queries \u2193");
   context.textAlign = "right";
   context.textBaseline = "alphabetic";
+  context.fillStyle = theme.ink;
+  named.forEach((line, index) => {
+    const shown = fitted(context, bold, line, right - 4);
+    context.font = bold;
+    context.fillText(shown, right, corner.top + 13 + 14 * index);
+  });
+  context.font = font;
+  context.fillStyle = theme.muted;
   lines.reverse().forEach((line, index) => context.fillText(line, right, corner.top + corner.height - 6 - 14 * index));
+}
+
+/** The names of two heads that share a picture, each at the end of the strip beside its own half. */
+export function paintNames(surface: Surface, matrix: Box, theme: Theme, names: readonly [string, string]): void {
+  const { context } = surface;
+  const font = `600 11px ${fonts.text}`;
+  const written = (letter: string, name: string, x: number, y: number, length: number): void => {
+    const text = fitted(context, font, `${letter} ${name}`, Math.max(12, length - 8));
+    const width = widthOf(context, font, text) + 8;
+    const left = letter === "A" ? x : x - width;
+    context.fillStyle = theme.ink;
+    context.fillRect(left, y, width, TAG);
+    context.fillStyle = theme.paper;
+    context.font = font;
+    context.textAlign = "left";
+    context.textBaseline = "middle";
+    context.fillText(text, left + 4, y + TAG / 2 + 0.5);
+  };
+  written("B", names[1], matrix.left + matrix.width, matrix.top - TAG - 4, matrix.width);
+  context.save();
+  context.translate(matrix.left - TAG - 4, matrix.top + matrix.height);
+  context.rotate(-Math.PI / 2);
+  written("A", names[0], 0, 0, matrix.height);
+  context.restore();
+}
+
+/** Hatches the numbers of tokens that the other text does not have. */
+export function paintAlone(surface: Surface, boxes: { leftNumbers: Box; topNumbers: Box }, theme: Theme, view: Viewport, alone: Alone): void {
+  const { leftNumbers, topNumbers } = boxes;
+  const spread = (ranges: Alone["query"], first: number, pixels: number, paint: (from: number, length: number) => void): void => {
+    for (const [start, end] of ranges) {
+      const [from, to] = [Math.max(0, (start - first) * view.zoom), Math.min(pixels, Math.max((end - first) * view.zoom, (start - first) * view.zoom + 1))];
+      if (to > from) paint(from, to - from);
+    }
+  };
+  spread(alone.query, view.query, leftNumbers.height, (from, height) => paintHatch(surface, { ...leftNumbers, top: leftNumbers.top + from, height }, theme));
+  spread(alone.key, view.key, topNumbers.width, (from, width) => paintHatch(surface, { ...topNumbers, left: topNumbers.left + from, width }, theme));
 }

@@ -1,9 +1,10 @@
-// Colours of codes: four tables of 256 entries, and the lookup from a tile's byte to a pixel.
+// Colours of codes: five tables of 256 entries, and the lookup from a tile's byte to a pixel.
 //
 // In: a table's name and a range in bits. Out: 256 pixels, packed as a canvas stores them.
 // Code 0 (masked) is fully transparent: the hatch below shows. Code 1 (zero) is always the darkest entry.
 import { CODES, valueOf } from "../server/codec";
-import { cividis, magma, viridis, type Encoded } from "./colour_tables";
+import { cividis, magma, ratioAnchors, viridis, type Encoded } from "./colour_tables";
+import { NEITHER, ratioOf } from "../map/ratio";
 import type { Colours } from "../state";
 
 /** 256 x (red, green, blue). */
@@ -24,19 +25,40 @@ function decoded(encoded: Encoded): Table {
   return table;
 }
 
-const made = new Map<Colours, Table>();
+/** Entry 128, where the two are equal, is white. */
+function diverging(): Table {
+  const table = new Uint8Array(768);
+  ratioAnchors.reduce((from, to) => {
+    for (let entry = from[0]; entry <= to[0]; entry++) {
+      const share = (entry - from[0]) / (to[0] - from[0]);
+      for (const channel of [1, 2, 3] as const) table[entry * 3 + channel - 1] = from[channel] + (to[channel] - from[channel]) * share + 0.5;
+    }
+    return to;
+  });
+  return table;
+}
 
-export function tableOf(name: Colours): Table {
+const grey = (): Table => Uint8Array.from({ length: 768 }, (_, index) => Math.floor(index / 3));
+
+/** The colours of weights that a reader may choose, and those of a ratio of two. */
+export type Palette = Colours | "ratio";
+
+const made = new Map<Palette, Table>();
+
+export function tableOf(name: Palette): Table {
   let table = made.get(name);
   if (!table) {
-    table = name === "grey" ? Uint8Array.from({ length: 768 }, (_, index) => Math.floor(index / 3)) : decoded({ cividis, viridis, magma }[name]);
+    table = name === "ratio" ? diverging() : name === "grey" ? grey() : decoded({ cividis, viridis, magma }[name]);
     made.set(name, table);
   }
   return table;
 }
 
+/** Of two weights that are too small to compare: a grey that is in no table of ratios. */
+export const NEITHER_GREY = [176, 176, 176] as const;
+
 export interface Scale {
-  colours: Colours;
+  colours: Palette;
   /** Bits: the table runs from 2**low to 2**high. */
   range: readonly [number, number];
   /** Linear in the weight from 0 to 2**high instead of in its logarithm. */
@@ -68,10 +90,11 @@ export function isBright(table: Table, entry: number): boolean {
 /** The pixel of every code, in the byte order of this machine, ready for a Uint32Array over ImageData. */
 export function lookup(scale: Scale): Uint32Array {
   const table = tableOf(scale.colours);
+  const ratio = scale.colours === "ratio";
   const pixels = new Uint8Array(CODES * 4);
   for (let code = 1; code < CODES; code++) {
-    const entry = entryOf(valueOf(code), scale);
-    pixels.set(table.subarray(entry * 3, entry * 3 + 3), code * 4);
+    const entry = entryOf(ratio ? ratioOf(code) : valueOf(code), scale);
+    pixels.set(ratio && code === NEITHER ? NEITHER_GREY : table.subarray(entry * 3, entry * 3 + 3), code * 4);
     pixels[code * 4 + 3] = 255;
   }
   return new Uint32Array(pixels.buffer);

@@ -9,6 +9,15 @@ export interface Encoded {
   steps: string;
 }
 
+/** Blue over white to orange, for what is less, equal and more: entry, red, green, blue. Both arms darken alike. */
+export const ratioAnchors = [
+  [0, 12, 64, 120],
+  [64, 58, 134, 190],
+  [128, 247, 247, 247],
+  [192, 204, 108, 20],
+  [255, 110, 48, 0],
+] as const;
+
 export const cividis: Encoded = {
   first: [0, 34, 78],
   steps:

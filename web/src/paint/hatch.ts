@@ -2,7 +2,13 @@
 // Zero is the darkest colour of the table; nothing the model computed is ever hatched.
 import type { Box, Context, Surface, Theme } from "./surface";
 
-const STEP = 8;
+export const STEP = 8;
+
+/** The lines of a cell of the hatch; those in its corners make the line whole where cells meet. */
+export function hatchLines(side: number): [x0: number, y0: number, x1: number, y1: number][] {
+  return [-side, 0, side].map((shift) => [shift - 1, side + 1, shift + side + 1, -1]);
+}
+
 const patterns = new WeakMap<Context, { name: string; pattern: CanvasPattern }>();
 
 function patternFor(surface: Surface, theme: Theme): CanvasPattern | string {
@@ -19,10 +25,9 @@ function patternFor(surface: Surface, theme: Theme): CanvasPattern | string {
   pen.strokeStyle = theme.hatch;
   pen.lineWidth = Math.max(1, scale);
   pen.beginPath();
-  // The corner pieces make the line whole where cells meet.
-  for (const shift of [-side, 0, side]) {
-    pen.moveTo(shift - 1, side + 1);
-    pen.lineTo(shift + side + 1, -1);
+  for (const [x0, y0, x1, y1] of hatchLines(side)) {
+    pen.moveTo(x0, y0);
+    pen.lineTo(x1, y1);
   }
   pen.stroke();
   const pattern = context.createPattern(cell, "repeat");
@@ -33,6 +38,6 @@ function patternFor(surface: Surface, theme: Theme): CanvasPattern | string {
 }
 
 export function paintHatch(surface: Surface, box: Box, theme: Theme): void {
-  surface.context.fillStyle = patternFor(surface, theme);
+  surface.context.fillStyle = surface.hatch?.(theme) ?? patternFor(surface, theme);
   surface.context.fillRect(box.left, box.top, box.width, box.height);
 }

@@ -1,12 +1,14 @@
 // The legend: the colour bar with weights and bits, what a colour is the mean or maximum of, and what the hatch and the dots mean.
-import { entryOf, tableOf, type Scale, type Table } from "./colour";
+import { entryOf, NEITHER_GREY, tableOf, type Scale, type Table } from "./colour";
 import { paintHatch } from "./hatch";
-import { plain, raised } from "../numbers";
+import { LEAST_BITS } from "../map/ratio";
+import { inBits, plain, raised } from "../numbers";
 import { fonts, type Box, type Surface, type Theme } from "./surface";
 import { fitted, widthOf } from "./words";
 
 export interface Legend {
   scale: Scale;
+  /** 0: bins of no one size. */
   stride: number;
   channel: "mean" | "max";
   dots: boolean;
@@ -23,7 +25,10 @@ const tickFont = `10px ${fonts.text}`;
 
 /** What one colour stands for, in words. */
 function meaning({ stride, channel, scale }: Legend): string {
-  return `${stride === 1 ? "weight of one pair" : `${channel} of ${stride}\u00d7${stride} pairs`}, ${scale.linear ? "linear" : "log2"}`;
+  const pooled = channel === "max" ? "largest" : channel;
+  if (scale.colours === "ratio") return stride === 1 ? "log2(A / B) of one pair" : `log2(A / B) of the ${pooled} of ${stride}\u00d7${stride} pairs`;
+  const bin = stride === 0 ? `${pooled} of a bin` : `${pooled} of ${stride}\u00d7${stride} pairs`;
+  return `${stride === 1 ? "weight of one pair" : bin}, ${scale.linear ? "linear" : "log2"}`;
 }
 
 function exponent(bits: number): string {
@@ -36,6 +41,7 @@ export function barTicks(scale: Scale): [share: number, text: string][] {
   const [low, high] = scale.range;
   if (scale.linear) return [0, 0.25, 0.5, 0.75, 1].map((share) => [share, plain(share * 2 ** high)]);
   const width = high - low;
+  if (scale.colours === "ratio") return [0, 0.25, 0.5, 0.75, 1].map((share) => [share, inBits(2 ** (low + share * width), high % 2 === 0 ? 0 : 2)]);
   const step = [0.5, 1, 2, 5, 10].find((one) => width / one <= 5) ?? 10;
   const bits: number[] = [];
   for (let at = Math.ceil(low / step) * step; at <= high + 1e-9; at += step) bits.push(at);
@@ -71,6 +77,13 @@ export function paintLegend(surface: Surface, box: Box, theme: Theme, legend: Le
       context.lineWidth = 1;
       context.strokeRect(left + 0.5, middle - 5.5, 17, 11);
     }, "masked");
+  }
+  if (legend.scale.colours === "ratio") {
+    say(0, () => undefined, "blue: B looks more, orange: A looks more", "blue: B, orange: A");
+    say(24, (left, middle) => {
+      context.fillStyle = `rgb(${NEITHER_GREY.join(" ")})`;
+      context.fillRect(left, middle - 6, 18, 12);
+    }, `both below 2${raised(String(LEAST_BITS))}`);
   }
   if (legend.dots) {
     say(11, (left, middle) => {

@@ -45,6 +45,31 @@ export function paintMap(surface: Surface, plot: Box, theme: Theme, map: MapPict
   });
 }
 
+/** The same with a pixel for each bin, stretched as one picture over the hatch: nothing of it is rounded to pixels of a screen. */
+export function paintBins(surface: Surface, plot: Box, theme: Theme, map: MapPicture, stride: number): void {
+  const { context, scale } = surface;
+  const { view } = map;
+  const first = (at: number): number => Math.floor(at / stride);
+  const after = (at: number, pixels: number, length: number): number => Math.ceil(Math.min(length, at + pixels / view.zoom) / stride);
+  const [top, left] = [first(view.query), first(view.key)];
+  const width = after(view.key, view.width, view.keys) - left;
+  const height = after(view.query, view.height, view.queries) - top;
+  const bins = new OffscreenCanvas(Math.max(1, width), Math.max(1, height));
+  const pen = bins.getContext("2d");
+  if (!pen) return;
+  // Bins are whole here, also the last one that the end of the matrix cuts off. What is hidden stays clear.
+  const whole = { queries: Math.ceil(view.queries / stride) * stride, keys: Math.ceil(view.keys / stride) * stride };
+  const seen = { ...whole, width, height, query: top * stride, key: left * stride, zoom: 1 / stride };
+  const clear = { ...theme, paper: "transparent", hatch: "transparent", hatchGround: "transparent" };
+  paintMap({ context: pen, width, height, scale: 1 }, { left: 0, top: 0, width, height }, clear, { ...map, view: seen });
+  const matrix = matrixBox(plot, view, scale);
+  within(surface, matrix, () => {
+    paintHatch(surface, matrix, theme);
+    const side = stride * view.zoom;
+    context.drawImage(bins, plot.left + left * side - view.key * view.zoom, plot.top + top * side - view.query * view.zoom, width * side, height * side);
+  });
+}
+
 function paintPiece(surface: Surface, box: Box, matrix: Box, theme: Theme, map: MapPicture, piece: Piece): void {
   const { context } = surface;
   const { tile, stride, address } = piece;
@@ -80,29 +105,32 @@ export function paintSpikes(surface: Surface, plot: Box, view: Viewport, tiles: 
   const { context } = surface;
   // However many there are, a frame has time for so many.
   const most = Math.max(256, Math.floor(12_000 / Math.max(1, tiles.length)));
-  const path = new Path2D();
+  context.beginPath();
   for (const { piece, spikes } of tiles) {
     const { stride, address } = piece;
     for (const spike of spikes.slice(0, most)) {
       const x = ((address.x * TILE + spike.column + 0.5) * stride - view.key) * view.zoom;
       const y = ((address.y * TILE + spike.row + 0.5) * stride - view.query) * view.zoom;
       if (x < 0 || y < 0 || x > plot.width || y > plot.height) continue;
-      path.rect(plot.left + x - 1.5, plot.top + y - 1.5, 3, 3);
+      context.rect(plot.left + x - 1.5, plot.top + y - 1.5, 3, 3);
     }
   }
   context.strokeStyle = "#000000";
   context.lineWidth = 2;
-  context.stroke(path);
+  context.stroke();
   context.fillStyle = "#ffffff";
-  context.fill(path);
+  context.fill();
 }
 
 /** A column hidden on request: hatched like the mask and named, never drawn as zero. */
-export function paintHiddenSink(surface: Surface, plot: Box, theme: Theme, view: Viewport, keys: number): void {
+export function paintHiddenSink(surface: Surface, plot: Box, theme: Theme, view: Viewport, keys: number, folded = false): void {
   const { scale } = surface;
   const matrix = matrixBox(plot, view, scale);
-  const right = Math.max(pixelOf(keys, view.key, view.zoom, scale), view.key < keys ? 3 : 0);
-  const width = Math.min(matrix.width, right - (matrix.left - plot.left));
-  if (width <= 0) return;
-  paintHatch(surface, { left: matrix.left, top: matrix.top, width, height: matrix.height }, theme);
+  const across = (first: number, start: number, most: number): number =>
+    Math.min(most, Math.max(pixelOf(keys, first, view.zoom, scale), first < keys ? 3 : 0) - start);
+  const width = across(view.key, matrix.left - plot.left, matrix.width);
+  if (width > 0) paintHatch(surface, { ...matrix, width }, theme);
+  // Over the diagonal the keys of the other head are rows.
+  const height = folded ? across(view.query, matrix.top - plot.top, matrix.height) : 0;
+  if (height > 0) paintHatch(surface, { ...matrix, height }, theme);
 }

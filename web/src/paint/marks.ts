@@ -3,6 +3,7 @@ import { entryOf, isBright, tableOf, type Scale } from "./colour";
 import { pixelOf, type Viewport } from "../map/viewport";
 import { matrixBox } from "./map";
 import { fonts, hairline, type Box, type Surface, type Theme } from "./surface";
+import { inBits } from "../numbers";
 import { widthOf } from "./words";
 
 /** From this zoom on a cell is large enough to be written on. */
@@ -34,31 +35,49 @@ export function paintCrosshair(surface: Surface, plot: Box, theme: Theme, view: 
 }
 
 /** Query: solid line, square end. Key: dashed line, round end. Shape and colour both tell them apart. */
-export function paintPins(surface: Surface, plot: Box, theme: Theme, view: Viewport, query: number | null, key: number | null): void {
-  const { scale } = surface;
+export function paintPins(surface: Surface, plot: Box, theme: Theme, view: Viewport, pins: Pins): void {
+  const { context, scale } = surface;
   const matrix = matrixBox(plot, view, scale);
+  const [right, bottom] = [matrix.left + matrix.width, matrix.top + matrix.height];
+  const rowAt = (place: number): number => plot.top + (place - view.query) * view.zoom;
+  const columnAt = (place: number): number => plot.left + (place - view.key) * view.zoom;
+  /** Along a row or a column, from here to there; false where it is out of sight. */
+  const line = (row: boolean, token: number, colour: string, dashes: number[], from: number, to: number): boolean => {
+    const [first, start, low, high] = row ? [view.query, plot.top, matrix.top, bottom] : [view.key, plot.left, matrix.left, right];
+    const middle = start + (token + 0.5 - first) * view.zoom;
+    if (middle < low || middle > high) return false;
+    for (const at of view.zoom >= 8 ? band(token, first, view.zoom, scale).map((edge) => start + edge) : [middle]) {
+      if (row) stroke(surface, colour, dashes, Math.max(matrix.left, from), at, Math.min(right, to), at);
+      else stroke(surface, colour, dashes, at, Math.max(matrix.top, from), at, Math.min(bottom, to));
+    }
+    return true;
+  };
+  // Folded at the diagonal, a query is a row below it and a column above it, and a key the other way round.
+  const { query, key, folded } = pins;
   if (query !== null) {
-    const y = plot.top + (query + 0.5 - view.query) * view.zoom;
-    if (y >= matrix.top && y <= matrix.top + matrix.height) {
-      const edges = view.zoom >= 8 ? band(query, view.query, view.zoom, scale).map((edge) => plot.top + edge) : [y];
-      for (const edge of edges) stroke(surface, theme.query, [], matrix.left, edge, matrix.left + matrix.width, edge);
-      const { context } = surface;
+    if (folded) line(false, query, theme.query, [], -Infinity, rowAt(query));
+    if (line(true, query, theme.query, [], -Infinity, folded ? columnAt(query + 1) : Infinity)) {
       context.fillStyle = theme.query;
-      context.fillRect(plot.left - 8, y - 4, 8, 8);
+      context.fillRect(plot.left - 8, rowAt(query + 0.5) - 4, 8, 8);
     }
   }
   if (key !== null) {
-    const x = plot.left + (key + 0.5 - view.key) * view.zoom;
-    if (x >= matrix.left && x <= matrix.left + matrix.width) {
-      const edges = view.zoom >= 8 ? band(key, view.key, view.zoom, scale).map((edge) => plot.left + edge) : [x];
-      for (const edge of edges) stroke(surface, theme.key, [6, 4], edge, matrix.top, edge, matrix.top + matrix.height);
-      const { context } = surface;
+    const dashes = [6, 4];
+    if (folded) line(true, key, theme.key, dashes, columnAt(key + 1), Infinity);
+    if (line(false, key, theme.key, dashes, folded ? rowAt(key) : -Infinity, Infinity)) {
       context.fillStyle = theme.key;
       context.beginPath();
-      context.arc(x, plot.top - 4, 4, 0, Math.PI * 2);
+      context.arc(columnAt(key + 0.5), plot.top - 4, 4, 0, Math.PI * 2);
       context.fill();
     }
   }
+}
+
+export interface Pins {
+  query: number | null;
+  key: number | null;
+  /** The picture is of two heads, one on each side of the diagonal. */
+  folded: boolean;
 }
 
 /** A coloured line over a pale casing, so that it is seen on dark and on bright cells alike. */
@@ -103,7 +122,7 @@ export function paintValues(surface: Surface, plot: Box, view: Viewport, scale: 
     context.fillStyle = isBright(table, entry) ? "#000000" : "#ffffff";
     const x = plot.left + (key + 0.5 - view.key) * view.zoom;
     const y = plot.top + (query + 0.5 - view.query) * view.zoom;
-    context.fillText((exact ? "" : "~") + shortWeight(value), x, y);
+    context.fillText((exact ? "" : "~") + (scale.colours === "ratio" ? inBits(value, 1) : shortWeight(value)), x, y);
   }
 }
 
@@ -111,19 +130,23 @@ export function paintValues(surface: Surface, plot: Box, view: Viewport, scale: 
 export function paintReadout(surface: Surface, plot: Box, theme: Theme, at: { x: number; y: number }, text: string): void {
   const { context } = surface;
   const font = `12px ${fonts.text}`;
-  const width = widthOf(context, font, text) + 12;
+  const lines = text.split("\n");
+  const width = Math.max(...lines.map((line) => widthOf(context, font, line))) + 12;
+  const height = 16 * lines.length + 6;
   context.font = font;
-  const left = at.x + 14 + width > plot.left + plot.width ? at.x - 14 - width : at.x + 14;
-  const top = at.y + 34 > plot.top + plot.height ? at.y - 32 : at.y + 12;
+  const beside = at.x + 14 + width > plot.left + plot.width ? at.x - 14 - width : at.x + 14;
+  // Never off the surface: on a narrow one it may reach over the axis.
+  const left = Math.max(2, Math.min(beside, surface.width - width - 2));
+  const top = at.y + height + 12 > plot.top + plot.height ? at.y - height - 10 : at.y + 12;
   context.fillStyle = theme.paper;
   context.strokeStyle = theme.line;
   context.lineWidth = 1;
-  context.fillRect(left, top, width, 22);
-  context.strokeRect(Math.round(left) + 0.5, Math.round(top) + 0.5, Math.round(width) - 1, 21);
+  context.fillRect(left, top, width, height);
+  context.strokeRect(Math.round(left) + 0.5, Math.round(top) + 0.5, Math.round(width) - 1, height - 1);
   context.fillStyle = theme.ink;
   context.textAlign = "left";
   context.textBaseline = "middle";
-  context.fillText(text, left + 6, top + 11.5);
+  lines.forEach((line, index) => context.fillText(line, left + 6, top + 11.5 + 16 * index));
 }
 
 export function paintRubber(surface: Surface, theme: Theme, box: Box): void {

@@ -24,11 +24,10 @@ export function paintWatermark(surface: Surface, box: Box, note: string): void {
   }
 }
 
-/** A label in the lower left corner of the plot and a thin bar along its foot. Progress null: not known. */
-export function paintBuilding(surface: Surface, plot: Box, theme: Theme, progress: number | null): void {
+/** A label in the lower left corner of the plot. */
+export function paintNote(surface: Surface, plot: Box, theme: Theme, words: string): void {
   const { context } = surface;
   const bottom = plot.top + plot.height;
-  const words = progress === null ? "sampled preview, waiting to be built" : `sampled preview, building ${Math.floor(progress * 100)}%`;
   const font = `11px ${fonts.text}`;
   const width = widthOf(context, font, words) + 16;
   context.font = font;
@@ -38,6 +37,13 @@ export function paintBuilding(surface: Surface, plot: Box, theme: Theme, progres
   context.textAlign = "left";
   context.textBaseline = "middle";
   context.fillText(words, plot.left + 8, bottom - 14);
+}
+
+/** How far the server is, and a thin bar along the foot of the plot. Progress null: not known. */
+export function paintBuilding(surface: Surface, plot: Box, theme: Theme, progress: number | null): void {
+  const { context } = surface;
+  const bottom = plot.top + plot.height;
+  paintNote(surface, plot, theme, progress === null ? "sampled preview, waiting to be built" : `sampled preview, building ${Math.floor(progress * 100)}%`);
   context.fillStyle = theme.line;
   context.fillRect(plot.left, bottom - 3, plot.width, 3);
   context.fillStyle = theme.accent;

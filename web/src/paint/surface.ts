@@ -9,6 +9,8 @@ export interface Surface {
   height: number;
   /** Device pixels per CSS pixel. */
   scale: number;
+  /** Where shapes stay shapes: the fill that stands for the hatch. What is made of bins is then one picture, a pixel a bin. */
+  hatch?(theme: Theme): string;
 }
 
 export interface Box {

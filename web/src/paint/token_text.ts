@@ -7,12 +7,15 @@ const HIDDEN = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Co}\p{Cn}\u034f\u115f\u1160\u1
 /** Spaces that are not the ordinary one look like it, and are not. */
 const ODD_SPACE = /(?! )\p{Zs}/u;
 const MARK = /^\p{M}/u;
+/** Letters, digits, signs and spaces, with a few accents each, that show as they are; those that show nothing are not among them. */
+const PLAIN =
+  /^(?:(?![\u115f\u1160\u2800\u3164\uffa0])[\p{L}\p{N}\p{P}\p{S} \t](?:(?![\u034f\u17b4\u17b5\u180b-\u180f\ufe00-\ufe0f\u{e0100}-\u{e01ef}])\p{M}){0,7})+$/u;
 const MOST_IN_ONE = 8;
 export const LONGEST = 32;
 
 const segmenter = typeof Intl.Segmenter === "function" ? new Intl.Segmenter(undefined, { granularity: "grapheme" }) : null;
 
-function graphemes(text: string): string[] {
+export function graphemes(text: string): string[] {
   return segmenter ? Array.from(segmenter.segment(text), (part) => part.segment) : Array.from(text);
 }
 
@@ -60,6 +63,11 @@ function madeVisible(text: string, longest: number, space = "·"): string {
 /** The text to show for a name or a title: the same, but spaces stay spaces. */
 export function title(text: string, longest = 60): string {
   return madeVisible(text.trim().replace(/\s+/gu, " "), longest, " ");
+}
+
+/** The text as it stands among others in a paragraph: nothing is cut, and white space stays. */
+export function running(text: string): string {
+  return PLAIN.test(text) ? text : madeVisible(text, Infinity, " ");
 }
 
 /** For canvas: keeps a right-to-left token from turning the text beside it. In a page, `<bdi>` does it. */

@@ -1,6 +1,7 @@
 /** A bar chart on a canvas that follows its width, the screen's sharpness and the page's light or dark. */
 
 import { element } from "./dom";
+import type { Host, Surroundings } from "../host";
 import { paintBars, paintSteps } from "../paint/charts";
 import { dark, light, type Surface, type Theme } from "../paint/surface";
 
@@ -25,14 +26,16 @@ export class Chart {
 
   constructor(
     private readonly height: number,
+    private readonly around: Surroundings,
     on: ChartEvents = {},
   ) {
     this.element = element("canvas", { class: "chart", role: "img", "aria-label": "no data yet" });
     this.element.style.height = `${height}px`;
     this.element.classList.toggle("pickable", on.picked !== undefined);
-    // Charts live as long as the page, so nothing here is ever taken back.
-    new ResizeObserver(() => this.#paint()).observe(this.element);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#paint());
+    const observer = new ResizeObserver(() => this.#paint());
+    observer.observe(this.element);
+    around.signal.addEventListener("abort", () => observer.disconnect());
+    around.host.onTheme(() => this.#paint(), around.signal);
     this.element.addEventListener("pointermove", (event) => on.hovered?.(this.#barAt(event)));
     this.element.addEventListener("pointerleave", () => on.hovered?.(null));
     this.element.addEventListener("click", (event) => {
@@ -66,7 +69,7 @@ export class Chart {
     if (!this.#data || width === 0) return;
     const surface = surfaceOf(this.element, width, this.height);
     if (!surface) return;
-    const theme = themeNow();
+    const theme = themeOf(this.around.host);
     const box = { left: 0, top: 0, width, height: this.height - 1 };
     const { values, names, marked = null } = this.#data;
     const colour = theme[this.#data.colour];
@@ -86,6 +89,6 @@ export function surfaceOf(canvas: HTMLCanvasElement, width: number, height: numb
   return { context, width, height, scale };
 }
 
-export function themeNow(): Theme {
-  return matchMedia("(prefers-color-scheme: dark)").matches ? dark : light;
+export function themeOf(host: Host): Theme {
+  return host.theme() === "dark" ? dark : light;
 }

@@ -129,6 +129,8 @@ export function createFinder(actions: FinderActions): Finder {
     },
     step: (backward) => void step(backward),
     reset() {
+      // What was asked of another head would lead to a place in this one.
+      latest.stop();
       last = null;
       answer.textContent = "";
     },

@@ -5,6 +5,7 @@
 import { Chart, surfaceOf } from "./chart";
 import { cssOf, entryOf, tableOf, type Scale } from "../paint/colour";
 import { button, element, field, replaceChildren, token } from "./dom";
+import type { Surroundings } from "../host";
 import { Latest, told } from "../server/inquiry";
 import { plural } from "../numbers";
 import { paths, type GenerateEvent, type GenerateRequest } from "../server/protocol";
@@ -30,7 +31,7 @@ export class Generation {
   readonly #halt: HTMLButtonElement;
   readonly #status = element("p", { class: "soft", "aria-live": "polite" });
   readonly #strip = element("p", { class: "strip", "aria-label": "The text so far" });
-  readonly #chart = new Chart(48);
+  readonly #chart: Chart;
   readonly #picture = element("canvas", {
     class: "growing",
     role: "img",
@@ -47,7 +48,10 @@ export class Generation {
   constructor(
     private readonly transport: Transport,
     private readonly actions: GenerationActions,
+    around: Surroundings,
   ) {
+    this.#chart = new Chart(48, around);
+    around.signal.addEventListener("abort", () => this.#latest.stop());
     this.#go = button("Generate", () => void this.#run(), { class: "primary" });
     this.#halt = button("Stop", () => this.stop(), { hidden: true });
     this.#growing = element(

@@ -2,6 +2,7 @@
 
 import { Chart } from "./chart";
 import { element, replaceChildren } from "./dom";
+import type { Surroundings } from "../host";
 import { counted, measured, percent } from "../numbers";
 import { title } from "../paint/token_text";
 import type { Profile, Scores } from "../server/protocol";
@@ -11,9 +12,10 @@ export class HeadPanel {
   readonly #heading = element("h3");
   readonly #labels = element("div", { class: "labels" });
   readonly #caption = element("p", { class: "caption soft" });
-  readonly #chart = new Chart(72);
+  readonly #chart: Chart;
 
-  constructor() {
+  constructor(around: Surroundings) {
+    this.#chart = new Chart(72, around);
     this.element = element(
       "section",
       { class: "head-panel", "aria-label": "This head" },

@@ -1,6 +1,7 @@
 /** The help dialog: how to read the map, and the keyboard table with its switch. */
 
 import { button, element } from "./dom";
+import type { Host } from "../host";
 import { KEYS, keyName, type KeyRow } from "../keys";
 
 export interface Help {
@@ -22,10 +23,23 @@ const READING: readonly (readonly [string, string])[] = [
     "One pixel then stands for many pairs: its colour is their mean, and a dot marks a single strong link among them.",
   ],
   ["Hatched", "The mask forbids these pairs. That is not the same as a weight of zero, which is the darkest colour."],
-  ["Mouse", "Drag to move, turn the wheel to zoom, click a cell to pin it, click a label to pin its row or column."],
 ];
 
-export function createHelp(enabled: boolean, changed: (enabled: boolean) => void): Help {
+function mouse({ wheelZooms }: Host): readonly [string, string] {
+  const wheel = wheelZooms === "always" ? "turn the wheel" : "turn the wheel with Ctrl held";
+  return [
+    "Mouse",
+    `Drag to move, ${wheel} to zoom, click a cell to pin it, click a label to pin its row or column.`,
+  ];
+}
+
+/** `tour` begins the tour; null where there is none. */
+export function createHelp(
+  host: Host,
+  enabled: boolean,
+  changed: (enabled: boolean) => void,
+  tour: (() => void) | null,
+): Help {
   const box = element("input", { type: "checkbox", id: "keys-enabled" });
   box.checked = enabled;
   box.addEventListener("change", () => changed(box.checked));
@@ -41,8 +55,13 @@ export function createHelp(enabled: boolean, changed: (enabled: boolean) => void
     element(
       "dl",
       { class: "reading" },
-      ...READING.flatMap(([term, says]) => [element("dt", {}, term), element("dd", {}, says)]),
+      ...[...READING, mouse(host)].flatMap(([term, says]) => [element("dt", {}, term), element("dd", {}, says)]),
     ),
+    tour &&
+      button("Take the tour", () => {
+        dialog.close();
+        tour();
+      }),
     element("h3", {}, "Keyboard"),
     element("label", { class: "switch" }, box, " single keys do what this list says (? opens this list either way)"),
     element("div", { class: "key-groups" }, ...groups().map(([name, rows]) => keyTable(name, rows))),

@@ -8,6 +8,7 @@
 import { readFloats } from "../server/codec";
 import { button, element, replaceChildren, token } from "./dom";
 import { HeadPanel } from "./head_panel";
+import type { Surroundings } from "../host";
 import { Answers, Latest, told } from "../server/inquiry";
 import { named, spokenCell } from "./live_region";
 import { counted, measured, ordinal, percent, plain } from "../numbers";
@@ -46,7 +47,7 @@ export class Inspector {
   readonly #back: HTMLButtonElement;
   readonly #query: SidePanel;
   readonly #key: SidePanel;
-  readonly #head = new HeadPanel();
+  readonly #head: HeadPanel;
   readonly #answers: Answers;
   readonly #asking = { query: new Latest(), key: new Latest(), cell: new Latest(), head: new Latest() };
   #shown: Shown | null = null;
@@ -60,12 +61,17 @@ export class Inspector {
   constructor(
     transport: Transport,
     private readonly actions: InspectorActions,
+    around: Surroundings,
+    /** What else is told of the head. */
+    more: readonly HTMLElement[] = [],
   ) {
+    this.#head = new HeadPanel(around);
+    around.signal.addEventListener("abort", () => this.stop());
     this.#answers = new Answers(transport);
     this.#back = button("Back", () => actions.back(), { title: "Back where you followed from (b)", disabled: true });
     const follow = button("Follow", () => actions.follow(), { title: "Go to the token this one looks at most (f)" });
-    this.#query = new SidePanel("query", actions, [follow, this.#back]);
-    this.#key = new SidePanel("key", actions);
+    this.#query = new SidePanel("query", actions, around, [follow, this.#back]);
+    this.#key = new SidePanel("key", actions, around);
     this.#empty = element(
       "section",
       { class: "empty" },
@@ -90,6 +96,7 @@ export class Inspector {
       this.#query.element,
       this.#key.element,
       this.#head.element,
+      ...more,
     );
     this.#showPanels();
   }

@@ -13,7 +13,7 @@ export interface LiveRegion {
 /** Panning with a held key would otherwise queue a sentence for every step. */
 const PAUSE = 250;
 
-export function createLiveRegion(): LiveRegion {
+export function createLiveRegion(signal: AbortSignal): LiveRegion {
   const region = element("div", {
     class: "visually-hidden",
     role: "status",
@@ -22,6 +22,7 @@ export function createLiveRegion(): LiveRegion {
   });
   let waiting: ReturnType<typeof setTimeout> | undefined;
   let first = "";
+  signal.addEventListener("abort", () => clearTimeout(waiting));
   return {
     element: region,
     say(text, before = false) {

@@ -1,14 +1,18 @@
 /** The page when there is no map to show: why, and what to do. */
 
 import { button, element, replaceChildren } from "./dom";
+import type { Host } from "../host";
 import { plural } from "../numbers";
 import { title } from "../paint/token_text";
 import type { Summary } from "../server/protocol";
 
-export const STOPPED = "The server has stopped; start it again with sightline explore.";
+export function stopped(host: Host): string {
+  return host.kind === "notebook"
+    ? "The kernel does not answer; run the cell again."
+    : "The server has stopped; start it again with sightline explore.";
+}
 
 export function showLoading(root: HTMLElement): void {
-  document.documentElement.dataset["state"] = "loading";
   replaceChildren(
     root,
     element("main", { class: "message" }, element("h1", {}, "Sightline"), element("p", { role: "status" }, "Opening…")),
@@ -16,7 +20,6 @@ export function showLoading(root: HTMLElement): void {
 }
 
 export function showProblem(root: HTMLElement, title: string, says: string, ...more: HTMLElement[]): void {
-  document.documentElement.dataset["state"] = "error";
   replaceChildren(
     root,
     element(
@@ -78,8 +81,8 @@ export interface Banner {
 }
 
 /** Across the top while the server does not answer; the picture stays, so nothing seen is lost. */
-export function createBanner(retry: () => Promise<void>): Banner {
-  const says = element("span", {}, STOPPED);
+export function createBanner(host: Host, retry: () => Promise<void>): Banner {
+  const says = element("span", {}, stopped(host));
   const again = button("Try again", () => {
     again.disabled = true;
     says.textContent = "Trying…";
@@ -88,7 +91,7 @@ export function createBanner(retry: () => Promise<void>): Banner {
         // It answers, and refuses: another run of the server with another key.
         says.textContent =
           error instanceof TypeError
-            ? STOPPED
+            ? stopped(host)
             : "A server answers, but not to this page: open the address it printed when it started.";
       })
       .finally(() => {
@@ -99,7 +102,7 @@ export function createBanner(retry: () => Promise<void>): Banner {
   return {
     element: banner,
     show() {
-      if (banner.hidden) says.textContent = STOPPED;
+      if (banner.hidden) says.textContent = stopped(host);
       banner.hidden = false;
     },
     hide() {
@@ -114,9 +117,10 @@ export interface Notice {
 }
 
 /** A word at the foot of the page that goes by itself: "link copied". */
-export function createNotice(): Notice {
+export function createNotice(signal: AbortSignal): Notice {
   const line = element("p", { class: "notice", role: "status", hidden: true });
   let timer: ReturnType<typeof setTimeout> | undefined;
+  signal.addEventListener("abort", () => clearTimeout(timer));
   return {
     element: line,
     show(text) {

@@ -8,14 +8,20 @@
 import { element, field, replaceChildren, select } from "./dom";
 import { counted, plural } from "../numbers";
 import { title } from "../paint/token_text";
+import { headsOf } from "../commands";
 import { headNumber, type Meta } from "../server/protocol";
+import { holds, type HeadPlace } from "../state";
 
 export interface Navigator {
   readonly element: HTMLElement;
   show(meta: Meta | null, layer: number, head: number, model: string): void;
 }
 
-export function createNavigator(chosen: (layer: number, head: number) => void): Navigator {
+/** `held` are the only heads there are; null is all. */
+export function createNavigator(
+  held: readonly HeadPlace[] | null,
+  chosen: (layer: number, head: number) => void,
+): Navigator {
   const heading = element("h2", {}, "Heads");
   const about = element("div", { class: "about" });
   const frame = element("div", { class: "head-grid" });
@@ -54,7 +60,7 @@ export function createNavigator(chosen: (layer: number, head: number) => void): 
   frame.addEventListener("keydown", move);
   frame.addEventListener("click", (event) => {
     const at = place(event.target);
-    if (at) chosen(at[0], at[1]);
+    if (at && holds(held, ...at)) chosen(...at);
   });
 
   return {
@@ -65,10 +71,10 @@ export function createNavigator(chosen: (layer: number, head: number) => void): 
       if (!meta || (meta === shown && cell === current)) return;
       if (meta !== shown) {
         shown = meta;
-        buttons = build(frame, meta);
+        buttons = build(frame, meta, held);
         replaceChildren(about, ...described(meta, model));
       }
-      replaceChildren(selects, ...narrow(meta, layer, head, chosen));
+      replaceChildren(selects, ...narrow(meta, [layer, head], held, chosen));
       mark(buttons[layer]?.[head]);
       heading.textContent = `Layer ${layer}, head ${headNumber(meta, layer, head)}`;
     },
@@ -89,7 +95,7 @@ function place(target: EventTarget | null): [number, number] | null {
   return [Number(target.dataset["layer"]), Number(target.dataset["head"])];
 }
 
-function build(frame: HTMLElement, meta: Meta): HTMLButtonElement[][] {
+function build(frame: HTMLElement, meta: Meta, held: readonly HeadPlace[] | null): HTMLButtonElement[][] {
   const most = Math.max(0, ...meta.layers.map(({ heads }) => heads));
   // Layers that recorded other heads than the first have no name in common for a column; their buttons still have theirs.
   const columns = Array.from({ length: most }, (_, head) =>
@@ -103,7 +109,11 @@ function build(frame: HTMLElement, meta: Meta): HTMLButtonElement[][] {
         "data-layer": index,
         "data-head": head,
         "aria-label": `layer ${index}, head ${headNumber(meta, index, head)}`,
-        title: `layer ${index} (${title(layer.name)}), head ${headNumber(meta, index, head)}`,
+        title:
+          `layer ${index} (${title(layer.name)}), head ${headNumber(meta, index, head)}` +
+          (holds(held, index, head) ? "" : ": not in this file"),
+        // Not `disabled`: it can be reached, and says why nothing happens.
+        "aria-disabled": holds(held, index, head) ? null : "true",
       }),
     ),
   );
@@ -151,16 +161,24 @@ function described(meta: Meta, model: string): HTMLElement[] {
   ];
 }
 
-function narrow(meta: Meta, layer: number, head: number, chosen: (layer: number, head: number) => void): HTMLElement[] {
+/** A layer and a head, each chosen from a list. */
+export function narrow(
+  meta: Meta,
+  [layer, head]: HeadPlace,
+  held: readonly HeadPlace[] | null,
+  chosen: (layer: number, head: number) => void,
+): HTMLElement[] {
+  const there = headsOf(meta.layers, held);
+  const inLayer = (wanted: number): number[] => there.filter(([index]) => index === wanted).map(([, index]) => index);
   const layers = select(
-    meta.layers.map((_, index) => [String(index), String(index)] as const),
-    (value) => chosen(Number(value), Math.min(head, (meta.layers[Number(value)]?.heads ?? 1) - 1)),
+    [...new Set(there.map(([index]) => index))].map((index) => [String(index), String(index)] as const),
+    (value) => {
+      const heads = inLayer(Number(value));
+      chosen(Number(value), heads.findLast((index) => index <= head) ?? heads[0] ?? 0);
+    },
   );
   const heads = select(
-    Array.from(
-      { length: meta.layers[layer]?.heads ?? 0 },
-      (_, index) => [String(index), String(headNumber(meta, layer, index))] as const,
-    ),
+    inLayer(layer).map((index) => [String(index), String(headNumber(meta, layer, index))] as const),
     (value) => chosen(layer, Number(value)),
   );
   layers.value = String(layer);

@@ -6,6 +6,7 @@
 
 import { button, element, replaceChildren } from "./dom";
 import { Generation } from "./generation";
+import type { Surroundings } from "../host";
 import { Latest, told } from "../server/inquiry";
 import type { MapView } from "../map/map_view";
 import { counted, plural } from "../numbers";
@@ -63,6 +64,7 @@ export class SentenceView {
     private readonly session: Session,
     private readonly transport: Transport,
     private readonly actions: SentenceActions,
+    around: Surroundings,
   ) {
     this.#openAsMap = button("Open as map", () => actions.openAsMap(), { title: "The whole page for this matrix (m)" });
     const untrainedSwitch = element(
@@ -96,18 +98,27 @@ export class SentenceView {
     this.#twinFigure = figure("untrained, random weights", this.#twinSlot, this.#twinStatus);
     this.#twinFigure.hidden = true;
     this.stage = element("div", { class: "stage" }, this.#trainedFigure, this.#twinFigure);
-    const generation = new Generation(transport, {
+    const growing = {
       start: () => ({ text: this.#box.value, layer: actions.state().layer, head: actions.state().head }),
-      scale: (keys) => ranged(actions.state(), keys),
-      finished: (text, trace) => this.#finished(text, trace),
-      say: (text) => actions.say(text),
-    });
+      scale: (keys: number) => ranged(actions.state(), keys),
+      finished: (text: string, trace: string) => this.#finished(text, trace),
+      say: (text: string) => actions.say(text),
+    };
+    const generation = new Generation(transport, growing, around);
     this.below = session.generates ? generation.element : element("div", { hidden: true });
     this.#listen();
+    around.signal.addEventListener("abort", () => this.#stop());
   }
 
   focus(): void {
     this.#box.focus();
+  }
+
+  #stop(): void {
+    clearTimeout(this.#timer);
+    this.#latest.stop();
+    this.#latestTwin.stop();
+    this.#twin?.map.destroy();
   }
 
   /** The untrained map follows the same state as the trained one. */
@@ -131,7 +142,7 @@ export class SentenceView {
 
   /** A trace that came by link or from the command line: its text, if the box holds none yet. */
   offer(text: string): void {
-    if (this.#box.value !== "" || document.activeElement === this.#box) return;
+    if (this.#box.value !== "" || this.#box.matches(":focus")) return;
     this.#box.value = text;
     this.#ranText = text;
   }
@@ -236,7 +247,7 @@ export class SentenceView {
     const own = await this.actions.meta(trace);
     const { whatIf } = this.actions.state();
     const meta = whatIf && own.what_if !== null ? await this.actions.meta(own.what_if) : own;
-    if (trace !== this.#twinTrace) return;
+    if (trace !== this.#twinTrace || whatIf !== this.actions.state().whatIf) return;
     if (!this.#twin) {
       this.#twin = this.actions.createTwin();
       replaceChildren(this.#twinSlot, this.#twin.map.element);

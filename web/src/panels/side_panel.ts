@@ -7,6 +7,7 @@
 import { Chart } from "./chart";
 import { button, element, replaceChildren, token } from "./dom";
 import { counted, formatted, plain, plural } from "../numbers";
+import type { Surroundings } from "../host";
 import type { Side } from "../server/protocol";
 
 /** A row or a column of weights: every weight, or pooled in bins of `stride`. */
@@ -49,6 +50,29 @@ const WORDS = {
 
 const FIRST = 8;
 
+export interface LinkRow {
+  readonly name: HTMLElement;
+  readonly place: string;
+  readonly weight: number;
+  /** The weight with the longest bar. */
+  readonly most: number;
+  readonly marked: boolean;
+  act(): void;
+}
+
+/** A line of a list of links: a button to go there, and a bar as long as the weight. */
+export function linkRow({ name, place, weight, most, marked, act }: LinkRow): HTMLLIElement {
+  const bar = element("span", { class: "weight-bar", "aria-hidden": "true" });
+  bar.style.width = `${Math.max(1, (weight / most) * 100)}%`;
+  const chosen = button(name, act, { "aria-current": marked ? "true" : null });
+  chosen.append(
+    element("span", { class: "position soft" }, place),
+    element("span", { class: "weight" }, formatted(weight)),
+    bar,
+  );
+  return element("li", {}, chosen);
+}
+
 export class SidePanel {
   readonly element: HTMLElement;
   readonly #heading = element("h3");
@@ -60,14 +84,16 @@ export class SidePanel {
   readonly #content: HTMLElement;
   readonly #chart: Chart;
   #report: SideReport | null = null;
+  #position = 0;
 
   constructor(
     private readonly side: Side,
     private readonly actions: SideActions,
+    around: Surroundings,
     extra: readonly HTMLElement[] = [],
   ) {
     const words = WORDS[side];
-    this.#chart = new Chart(56, {
+    this.#chart = new Chart(56, around, {
       hovered: (bar) => this.#describe(bar),
       picked: (bar) => this.#pickBar(bar),
     });
@@ -138,9 +164,11 @@ export class SidePanel {
   /** Token texts have come, or the other pin moved: the same numbers, named again. */
   refresh(markedOther: number | null): void {
     if (this.#report) this.show(this.#report, markedOther);
+    else this.#name(this.#position);
   }
 
   #name(position: number): void {
+    this.#position = position;
     replaceChildren(
       this.#heading,
       `${WORDS[this.side].title} ${counted(position)} `,
@@ -211,23 +239,15 @@ export class SidePanel {
     }
     replaceChildren(
       this.#list,
-      ...report.strongest.map(([position, weight]) => {
-        const bar = element("span", { class: "weight-bar", "aria-hidden": "true" });
-        bar.style.width = `${Math.max(1, (weight / most) * 100)}%`;
-        const chosen = button(
-          token(this.actions.text(this.#other, position), position),
-          () => this.actions.pin(this.#other, position),
-          {
-            "aria-current": position === markedOther ? "true" : null,
-          },
-        );
-        chosen.append(
-          element("span", { class: "position soft" }, counted(position)),
-          element("span", { class: "weight" }, formatted(weight)),
-          bar,
-        );
-        return element("li", {}, chosen);
-      }),
+      ...report.strongest.map(([position, weight]) =>
+        linkRow({
+          name: token(this.actions.text(this.#other, position), position),
+          place: counted(position),
+          ...{ weight, most },
+          marked: position === markedOther,
+          act: () => this.actions.pin(this.#other, position),
+        }),
+      ),
     );
     this.#showAll(this.#list.classList.contains("all"));
   }

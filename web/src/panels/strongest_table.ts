@@ -77,6 +77,7 @@ export class StrongestTable {
   refresh(shown: Shown | null): void {
     if (!this.open || !shown) return;
     clearTimeout(this.#timer);
+    this.#latest.stop();
     this.#timer = setTimeout(() => void this.#read(shown), PAUSE);
   }
 

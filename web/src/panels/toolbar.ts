@@ -4,6 +4,8 @@
  * Every control writes to the store and reads from it; none keeps a value of its own.
  */
 
+import type { Deeds } from "../deeds";
+import { press, segments, toggle } from "./controls";
 import { button, element, field, replaceChildren, select } from "./dom";
 import { percent } from "../numbers";
 import { title } from "../paint/token_text";
@@ -21,18 +23,10 @@ import {
   type View,
 } from "../state";
 
-export interface ToolbarActions {
-  showView(view: View): void;
-  fitRange(): void;
-  toggleWhatIf(): void;
-  showTable(): void;
-  copyLink(): void;
-  openHelp(): void;
-}
-
 export interface ToolbarFacts {
   readonly meta: Meta | null;
-  readonly live: boolean;
+  /** Why no sentence can be typed; null when it can. */
+  readonly noSentence: string | null;
   readonly sinkShare: number | null;
   readonly tableOpen: boolean;
 }
@@ -48,20 +42,26 @@ const CHANNEL_NAMES: Readonly<Record<Channel, readonly [string, string]>> = {
   mean: ["mean", "Colour is the mean weight of the pairs in a pixel, and nothing else"],
 };
 
-export function createToolbar(store: Store, actions: ToolbarActions, finder: HTMLElement): Toolbar {
-  // Only narrow pages show this button: there the colours would push the map off the screen.
-  const unfold = toggle("Colours", "Show or hide how the map is coloured", () => {
-    press(unfold, controls.classList.toggle("unfolded"));
+export function createToolbar(store: Store, deeds: Deeds, finder: HTMLElement): Toolbar {
+  // Only narrow pages show this button: there all that it unfolds would push the map off the screen.
+  const unfold = toggle("More", "Show or hide colours, saving and links", () => {
+    press(unfold, bars.classList.toggle("unfolded"));
   });
   unfold.classList.add("unfold");
   const views = segments<View>(
     "View",
     [
-      ["map", "Map"],
-      ["sentence", "Type a sentence"],
+      ["map", "Map", "Every query and key as a picture (m)"],
+      ["text", "Text", "The text itself, with what each token looks at (t)"],
+      ["heads", "Heads", "All heads at once, as pictures and by their scores (h)"],
+      ["sentence", "Type a sentence", "Let the model read your own text (i)"],
     ],
-    (view) => actions.showView(view),
+    (view) => deeds.showView(view),
   );
+  const save = button("Save", () => deeds.export(), {
+    class: "folds",
+    title: "A picture, the numbers, or a page in one file (e)",
+  });
   const name = element("p", { class: "trace-name" });
   const badge = element("strong", { class: "badge", hidden: true }, "not what the model computed");
   const where = element(
@@ -74,8 +74,9 @@ export function createToolbar(store: Store, actions: ToolbarActions, finder: HTM
     element("div", { class: "spring" }),
     finder,
     unfold,
-    button("Copy link", () => actions.copyLink(), { class: "copy", title: "A link to exactly this view (y)" }),
-    button("Help", () => actions.openHelp(), {
+    save,
+    button("Copy link", () => deeds.copyLink(), { class: "copy folds", title: "A link to exactly this view (y)" }),
+    button("Help", () => deeds.help(), {
       class: "open-help",
       title: "How to read the map, and the keyboard (?)",
     }),
@@ -102,7 +103,7 @@ export function createToolbar(store: Store, actions: ToolbarActions, finder: HTM
     ],
     (value) => store.set({ linear: value === "linear" }),
   );
-  const range = rangeFields(store, actions);
+  const range = rangeFields(store, deeds);
   const sink = toggle(
     "Hide sink",
     "Hatch the column of the first token, where idle heads park their attention (k)",
@@ -111,42 +112,66 @@ export function createToolbar(store: Store, actions: ToolbarActions, finder: HTM
   const whatIf = toggle(
     "Look ahead",
     "What if it could look ahead? The same queries and keys without the mask; not what the model computed (u)",
-    () => actions.toggleWhatIf(),
+    () => deeds.toggleWhatIf(),
   );
-  const table = toggle("Table", "The strongest 20 links in view as a table (r)", () => actions.showTable());
+  const table = toggle("Table", "The strongest 20 links in view as a table (r)", () => deeds.toggleTable());
+  const compare = toggle("Compare", "Two heads side by side, in one square, or as their ratio (c)", () =>
+    deeds.compare(),
+  );
+  const coloured = field("colours", colours);
   const controls = element(
     "div",
-    { class: "bar bar-show", role: "group", "aria-label": "How the map is coloured" },
+    { class: "bar bar-show folds", role: "group", "aria-label": "How it is shown" },
     channel.element,
-    field("colours", colours),
+    coloured,
     scale.element,
     range.element,
     sink,
     whatIf,
     element("div", { class: "spring" }),
+    compare,
     table,
   );
+  /** Only what has a meaning in a view is there. */
+  const sort = ({ view, headsAs, compare: compared }: State): void => {
+    const [map, ratio] = [view === "map" || view === "sentence", view === "map" && compared?.mode === "ratio"];
+    const text = view === "text";
+    for (const part of [sink, table]) part.hidden = !map;
+    channel.element.hidden = text;
+    // A ratio has colours of its own, and a range of its own beside it.
+    for (const part of [coloured, scale.element, range.element]) part.hidden = text || ratio;
+    compare.hidden = view !== "map";
+    // Not hidden: all below would jump under the hand that goes from pictures to table and back.
+    controls.inert = view === "heads" && headsAs !== "grid";
+  };
 
+  const bars = element("header", { class: "bars" }, where, controls);
   return {
-    element: element("header", { class: "bars" }, where, controls),
-    update(state, { meta, live, sinkShare, tableOpen }) {
-      controls.hidden = finder.hidden = unfold.hidden = meta === null;
+    element: bars,
+    update(state, { meta, noSentence, sinkShare, tableOpen }) {
+      sort(state);
+      whatIf.hidden = !meta || state.view === "heads" || (meta.what_if === null && meta.origin === null);
+      const nothing = meta === null || (state.view === "text" && whatIf.hidden);
+      controls.hidden = nothing;
+      unfold.hidden = meta === null;
+      finder.hidden = meta === null || state.view === "heads";
+      save.disabled = meta === null;
       const named = meta ? title(meta.name) : "";
       if (name.textContent !== named) replaceChildren(name, element("bdi", {}, named));
       views.update(state.view);
-      views.enable(
-        "sentence",
-        live || state.view === "sentence",
-        "This session has no model to run: start one with sightline look MODEL",
-      );
-      views.enable("map", state.trace !== "", "There is no trace to map yet");
-      channel.update(state.channel);
+      views.enable("sentence", noSentence === null || state.view === "sentence", noSentence ?? "");
+      for (const view of ["map", "text", "heads"] as const)
+        views.enable(view, state.trace !== "", "There is no trace to show yet");
+      const small = state.view === "heads";
+      channel.update(small && state.channel === "both" ? "max" : state.channel);
+      channel.enable("both", !small, "Small pictures show one of the two");
       colours.value = state.colours;
       scale.update(state.linear ? "linear" : "log");
-      range.update(state, meta?.layers[state.layer]?.keys ?? 0);
+      press(compare, state.compare !== null);
+      // Small pictures hold the largest of many weights: as bright as those of a short text.
+      range.update(state, small ? 0 : (meta?.layers[state.layer]?.keys ?? 0));
       press(sink, state.hideSink);
       sink.textContent = state.hideSink && sinkShare !== null ? `Sink hidden: ${percent(sinkShare)}` : "Hide sink";
-      whatIf.hidden = !meta || (meta.what_if === null && meta.origin === null);
       press(whatIf, state.whatIf);
       badge.hidden = !state.whatIf;
       press(table, tableOpen);
@@ -154,42 +179,9 @@ export function createToolbar(store: Store, actions: ToolbarActions, finder: HTM
   };
 }
 
-function toggle(label: string, title: string, act: () => void): HTMLButtonElement {
-  return button(label, act, { "aria-pressed": "false", title, class: "toggle" });
-}
-
-function press(target: HTMLButtonElement, pressed: boolean): void {
-  target.setAttribute("aria-pressed", String(pressed));
-}
-
-interface Segments<Value> {
-  readonly element: HTMLElement;
-  update(value: Value): void;
-  enable(value: Value, enabled: boolean, why: string): void;
-}
-
-/** A few choices side by side, each a button that says whether it is the one. */
-function segments<Value extends string>(
-  label: string,
-  choices: readonly (readonly [Value, string, string?])[],
-  chosen: (value: Value) => void,
-): Segments<Value> {
-  const buttons = choices.map(([value, text, title]) => toggle(text, title ?? "", () => chosen(value)));
-  return {
-    element: element("div", { class: "segments", role: "group", "aria-label": label }, ...buttons),
-    update: (current) => buttons.forEach((made, index) => press(made, choices[index]?.[0] === current)),
-    enable(value, enabled, why) {
-      const made = buttons[choices.findIndex(([known]) => known === value)];
-      if (!made) return;
-      made.disabled = !enabled;
-      if (!enabled) made.title = why;
-    },
-  };
-}
-
 function rangeFields(
   store: Store,
-  actions: ToolbarActions,
+  deeds: Deeds,
 ): { readonly element: HTMLElement; update(state: State, keys: number): void } {
   const number = (label: string): HTMLInputElement =>
     element("input", {
@@ -211,16 +203,21 @@ function rangeFields(
   low.addEventListener("change", change);
   high.addEventListener("change", change);
   let shownKeys = 0;
-  const update = ({ range }: State, keys: number): void => {
+  const update = ({ range, view }: State, keys: number): void => {
     shownKeys = keys;
     const [from, to] = range ?? defaultRange(keys);
     low.value = String(from);
     high.value = String(to);
     reset.disabled = range === null;
+    fit.hidden = view === "heads";
   };
   const reset = button("Reset", () => store.set({ range: null }), {
     title: "Back to the range that suits the length of the text",
     "aria-label": "Reset the range",
+  });
+  const fit = button("Fit", () => deeds.fitRange(), {
+    title: "Set the range to the values now in view, once",
+    "aria-label": "Fit the range",
   });
   const group = element(
     "div",
@@ -229,10 +226,7 @@ function rangeFields(
     low,
     element("span", { "aria-hidden": "true" }, "to 2^"),
     high,
-    button("Fit", () => actions.fitRange(), {
-      title: "Set the range to the values now in view, once",
-      "aria-label": "Fit the range",
-    }),
+    fit,
     reset,
   );
   return { element: group, update };

@@ -6,7 +6,13 @@
 
 import { aborted, type Transport } from "./transport";
 
-export function watched(transport: Transport, lost: () => void, answered: () => void): Transport {
+/** `closing` ends what was asked without a signal of its own. */
+export function watched(
+  transport: Transport,
+  lost: () => void,
+  answered: () => void,
+  closing?: AbortSignal,
+): Transport {
   const judged = (error: unknown): never => {
     if (unanswered(error)) lost();
     throw error;
@@ -16,17 +22,18 @@ export function watched(transport: Transport, lost: () => void, answered: () => 
     return answer;
   };
   return {
-    json: <Answer>(path: string, signal?: AbortSignal) => transport.json<Answer>(path, signal).then(heard, judged),
-    bytes: (path, signal) => transport.bytes(path, signal).then(heard, judged),
-    post: <Answer>(path: string, body: unknown, signal?: AbortSignal) =>
+    json: <Answer>(path: string, signal = closing) => transport.json<Answer>(path, signal).then(heard, judged),
+    bytes: (path, signal = closing) => transport.bytes(path, signal).then(heard, judged),
+    post: <Answer>(path: string, body: unknown, signal = closing) =>
       transport.post<Answer>(path, body, signal).then(heard, judged),
-    async *stream<Answer>(path: string, body: unknown, signal?: AbortSignal) {
+    async *stream<Answer>(path: string, body: unknown, signal = closing) {
       try {
         yield* transport.stream<Answer>(path, body, signal);
       } catch (error) {
         judged(error);
       }
     },
+    ...(transport.holds && { holds: transport.holds }),
   };
 }
 

@@ -44,27 +44,32 @@ async function* lines(body: ReadableStream<Uint8Array>): AsyncGenerator<string> 
   }
 }
 
-export function createHttpTransport(base = "api/1/"): Transport {
-  async function ask(path: string, signal?: AbortSignal, body?: unknown): Promise<Response> {
-    const answer = await fetch(base + path, options(signal, body));
+/** A transport over anything that answers as fetch does. */
+export function answeredBy(ask: (path: string, signal?: AbortSignal, body?: unknown) => Promise<Response>): Transport {
+  async function heard(path: string, signal?: AbortSignal, body?: unknown): Promise<Response> {
+    const answer = await ask(path, signal, body);
     if (!answer.ok) throw await refusal(answer);
     return answer;
   }
   return {
     async json<T>(path: string, signal?: AbortSignal): Promise<T> {
-      return (await (await ask(path, signal)).json()) as T;
+      return (await (await heard(path, signal)).json()) as T;
     },
     async bytes(path: string, signal?: AbortSignal): Promise<ArrayBuffer | null> {
-      const answer = await ask(path, signal);
+      const answer = await heard(path, signal);
       return answer.status === 204 ? null : answer.arrayBuffer();
     },
     async post<T>(path: string, body: unknown, signal?: AbortSignal): Promise<T> {
-      return (await (await ask(path, signal, body)).json()) as T;
+      return (await (await heard(path, signal, body)).json()) as T;
     },
     async *stream<T>(path: string, body: unknown, signal?: AbortSignal): AsyncGenerator<T> {
-      const answer = await ask(path, signal, body);
+      const answer = await heard(path, signal, body);
       if (answer.body === null) return;
       for await (const line of lines(answer.body)) yield JSON.parse(line) as T;
     },
   };
+}
+
+export function createHttpTransport(base = "api/1/"): Transport {
+  return answeredBy((path, signal, body) => fetch(base + path, options(signal, body)));
 }

@@ -3,6 +3,9 @@
 export type Side = "query" | "key";
 export type Channel = "mean" | "max";
 export type MarginalKind = "received" | "entropy";
+export type Unit = "token" | "word";
+export type BlockFormat = "npy" | "csv";
+export type AblateHow = "zero" | "mean";
 
 export interface Layer {
   name: string;
@@ -23,6 +26,11 @@ export interface Layer {
 /** The number by which a person knows a head. */
 export function headNumber(meta: Meta, layer: number, head: number): number {
   return meta.layers[layer]?.numbers[head] ?? head;
+}
+
+/** A head as people write it. */
+export function headName(meta: Meta, layer: number, head: number): string {
+  return `L${layer}H${headNumber(meta, layer, head)}`;
 }
 
 export interface Meta {
@@ -58,6 +66,12 @@ export interface Session {
   traces: Summary[];
   untrained: boolean;
   generates: boolean;
+  /** Whether heads can be silenced: there is a model that writes, and so can be asked what comes next. */
+  ablates: boolean;
+  /** The trace that Sightline brings along; it is not among `traces`. */
+  example: string | null;
+  /** A saved page holds these heads alone. */
+  file: { heads: [layer: number, head: number][] } | null;
 }
 
 export interface Status {
@@ -105,6 +119,53 @@ export interface Scores {
   pending: boolean;
 }
 
+/** What a token or word gives (side=query) or receives (side=key). */
+export interface Links {
+  /** The tokens of the token or word that was asked about: [start, stop). */
+  own: [start: number, stop: number];
+  /** What it gives or receives in all, also beyond what is listed. */
+  total: number;
+  /** How many tokens or words the mask allows. */
+  count: number;
+  /** Strongest first, without zeros. */
+  links: [start: number, stop: number, weight: number][];
+}
+
+export interface HeadScores {
+  labels: string[];
+  scores: Record<string, number>;
+}
+
+/** All heads of a layer in words and numbers. */
+export interface LayerScores {
+  /** Tokens that were scored, of so many. */
+  queries: number;
+  of: number;
+  heads: HeadScores[];
+  /** What each label is. */
+  meanings: Record<string, string>;
+  /** What each score is: labels and scores share names. */
+  measures: Record<string, string>;
+  pending: boolean;
+}
+
+export interface AblateRequest {
+  trace: string;
+  heads: readonly (readonly [layer: number, head: number])[];
+  how: AblateHow;
+}
+
+/** What it does to the predictions of the model that these heads are silent. */
+export interface Ablated {
+  tokens: number;
+  /** Nats a token. */
+  loss: [before: number, after: number];
+  /** Tokens that became harder to predict, by how much; nats of surprise. */
+  harder: [position: number, text: string, before: number, after: number][];
+  /** What may come next: the tokens whose probability has changed most. */
+  next: [text: string, before: number, after: number][];
+}
+
 export interface GenerateRequest {
   text: string;
   count: number;
@@ -143,6 +204,31 @@ export const paths = {
   key: (trace: string, layer: number, index: number, key: number): string => `${head(trace, layer, index)}/key/${key}`,
   profile: (trace: string, layer: number, index: number): string => `${head(trace, layer, index)}/profile`,
   scores: (trace: string, layer: number, index: number): string => `${head(trace, layer, index)}/scores`,
+  text: (trace: string, layer: number, side: Side, from: number, to: number): string =>
+    `${trace}/${layer}/text?side=${side}&from=${from}&to=${to}`,
+  words: (trace: string, layer: number, side: Side): string => `${trace}/${layer}/words?side=${side}`,
+  links: (trace: string, layer: number, index: number, side: Side, place: number, unit: Unit, most = 2000): string =>
+    `${head(trace, layer, index)}/links/${side}/${place}?unit=${unit}&most=${most}`,
+  /** A tile body of all heads of a layer, one below the other: `header.y` rows each. */
+  thumbs: (trace: string, layer: number, channel: Channel): string => `${trace}/${layer}/thumbs?ch=${channel}`,
+  heads: (trace: string, layer: number): string => `${trace}/${layer}/heads`,
+  block: (trace: string, layer: number, index: number, i0: number, i1: number, j0: number, j1: number, as: BlockFormat): string =>
+    `${head(trace, layer, index)}/block?i0=${i0}&i1=${i1}&j0=${j0}&j1=${j1}&as=${as}`,
+  /** A page in one file: this part of this head, these pins (null: none), opened at this address fragment. */
+  page: (
+    trace: string,
+    layer: number,
+    index: number,
+    [i0, i1, j0, j1]: readonly [i0: number, i1: number, j0: number, j1: number],
+    query: number | null,
+    key: number | null,
+    at: string,
+  ): string =>
+    `${head(trace, layer, index)}/page?i0=${i0}&i1=${i1}&j0=${j0}&j1=${j1}` +
+    (query === null ? "" : `&query=${query}`) +
+    (key === null ? "" : `&key=${key}`) +
+    `&at=${encodeURIComponent(at)}`,
+  ablate: (): string => "ablate",
   run: (): string => "run",
   generate: (): string => "generate",
 };

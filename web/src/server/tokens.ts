@@ -3,7 +3,7 @@
 // In: a transport and a trace's meta. Out: texts at once if they are there, else undefined and a load begins; `onLoaded` is called when texts have come.
 // Memory: at most 256 blocks of 1024 texts; the block least recently used goes first.
 import { paths, type Meta, type Side } from "./protocol";
-import type { Transport } from "./transport";
+import { aborted, type Transport } from "./transport";
 
 const BLOCK = 1024;
 const MOST_BLOCKS = 256;
@@ -62,9 +62,9 @@ export class TokenTexts {
       const oldest = this.#blocks.keys().next().value;
       if (this.#blocks.size > MOST_BLOCKS && oldest !== undefined) this.#blocks.delete(oldest);
       this.onLoaded();
-    } catch {
+    } catch (error) {
       // Positions still name the tokens; the texts are asked again later, not at every frame.
-      setTimeout(() => this.#blocks.delete(name), RETRY_MILLISECONDS);
+      if (!aborted(error)) setTimeout(() => this.#blocks.delete(name), RETRY_MILLISECONDS);
     }
   }
 }

@@ -7,6 +7,7 @@ import type { Transport } from "./transport";
 
 export class Traces {
   readonly #metas = new Map<string, Meta>();
+  readonly #asked = new Map<string, Promise<Meta>>();
   readonly #texts = new Map<string, TokenTexts>();
 
   constructor(
@@ -23,10 +24,24 @@ export class Traces {
     return whatIf && own ? this.#metas.get(own.what_if ?? "") : own;
   }
 
+  /** All that were asked, but for those without their mask. */
+  seen(): readonly Meta[] {
+    return [...this.#metas.values()].filter(({ origin }) => origin === null);
+  }
+
   async meta(trace: string): Promise<Meta> {
-    const meta = this.#metas.get(trace) ?? (await this.transport.json<Meta>(paths.meta(trace)));
-    this.#metas.set(trace, meta);
-    return meta;
+    const known = this.#metas.get(trace);
+    if (known) return known;
+    // However many ask meanwhile, the server is asked once.
+    const asked = this.#asked.get(trace) ?? this.transport.json<Meta>(paths.meta(trace));
+    this.#asked.set(trace, asked);
+    try {
+      const meta = await asked;
+      this.#metas.set(trace, meta);
+      return meta;
+    } finally {
+      this.#asked.delete(trace);
+    }
   }
 
   textsOf(meta: Meta): TokenTexts {

@@ -8,6 +8,8 @@ export interface Transport {
   post<T>(path: string, body: unknown, signal?: AbortSignal): Promise<T>;
   /** One JSON value a line, each as soon as it arrives. */
   stream<T>(path: string, body: unknown, signal?: AbortSignal): AsyncIterable<T>;
+  /** Where only some things can ever be answered, as in a saved page: whether this is one of them. */
+  holds?(path: string): boolean;
 }
 
 /** The server answered, and refused. `message` is the server's sentence for people. */

@@ -1,0 +1,1 @@
+"""What is answered, one method for each address."""

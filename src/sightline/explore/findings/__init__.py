@@ -1,0 +1,1 @@
+"""What there is to say of a head, a query, a text, in exact numbers."""

@@ -1,0 +1,1 @@
+"""A head as a page in one file."""

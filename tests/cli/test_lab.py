@@ -1,0 +1,243 @@
+"""`sightline lab`, run as a user runs it: lists, runs, files, exit codes, exercises and mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from sightline.cli.main import main
+from sightline.errors import MissingExtraError
+from sightline.labs import CLAIMS, Lab, Number, Verdict
+from sightline.labs.exercise import hint, starter
+from sightline.labs.notebooks import notebook
+
+ANSWERS = Path(__file__).resolve().parents[1] / "labs" / "exercises"
+
+
+class Inside:
+    """The command in this process, which spares it the imports."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str | Path) -> tuple[int, str, str]:
+        """Exit code, standard output and standard error."""
+        code = main(["lab", *map(str, arguments)])
+        output, errors = self._capsys.readouterr()
+        return code, output, errors
+
+
+@pytest.fixture
+def inside(capsys: pytest.CaptureFixture[str]) -> Inside:
+    return Inside(capsys)
+
+
+def settles(lab: Lab) -> None:
+    """One claim, settled."""
+    lab.decide("38", Verdict.HOLDS, "as said", Number(name="seed", value=float(lab.seed), low=0.0))
+
+
+def settles_at_seed_zero(lab: Lab) -> None:
+    """One claim, settled at seed 0 alone."""
+    lab.table("what was asked", ("size", "seed"), [(lab.size, lab.seed)])
+    because, number = "because of the seed", Number(name="the seed", value=float(lab.seed), high=0.0)
+    lab.decide("1a", Verdict.HOLDS_WHEN, because, number, when="the seed is 0")
+
+
+def cannot_run(_: Lab) -> None:
+    """Nothing."""
+    raise MissingExtraError("something is needed,\n  and is not there")
+
+
+@pytest.fixture
+def three_labs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instead of all labs, three that take no time, of which the last cannot run."""
+    for name, part in (("one", settles), ("other", settles_at_seed_zero), ("none", cannot_run)):
+        module = ModuleType(f"sightline.labs.experiments.{name}", f"What of {name}?\n")
+        module.PARTS = (part,)  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    only(monkeypatch, "one", "other", "none")
+
+
+def only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    for place in ("sightline.labs.NAMES", "sightline.labs.catalogue.NAMES"):
+        monkeypatch.setattr(place, names)
+
+
+def test_the_list_in_a_pipe_is_a_line_for_each_lab_and_each_exercise(inside: Inside) -> None:
+    code, output, errors = inside("list")
+    assert (code, errors) == (0, "")
+    labs, exercises = ([line.split("\t") for line in block.splitlines()] for block in output.strip().split("\n\n"))
+    assert labs[0] == ["lab", "question", "claims decided", "seconds"]
+    assert labs[1][:2] == ["scaling", "Why are scores divided by the root of their dimension?"]
+    assert sorted(claim for row in labs[1:-1] for claim in row[2].split()) == sorted(CLAIMS)
+    assert exercises[0] == ["exercise", "about"]
+    assert "causal_mask" in [row[0] for row in exercises]
+
+
+def test_a_real_lab_runs_prints_and_writes(tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "sightline.cli.main", "lab", "run", "by_hand", "--out", str(tmp_path / "new")]
+    done = subprocess.run(program, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "40"})
+    folder = tmp_path / "new" / "by_hand"
+    assert (done.returncode, done.stderr) == (0, f"written to {folder}\n")
+    assert done.stdout.startswith("lab\tby_hand\tsmall\t0\t")
+    found = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    printed = [line.split("\t") for line in done.stdout.splitlines() if line.startswith("claim\t")]
+    assert [row[1] for row in printed] == [claim["claim"] for claim in found["claims"]]
+    figures = {f"{figure['name']}.{form}" for figure in found["figures"] for form in ("png", "svg")}
+    assert {path.name for path in folder.iterdir()} == {"result.json", *figures}
+
+
+def test_what_is_not_settled_is_exit_code_one(three_labs: None, inside: Inside) -> None:
+    code, output, _ = inside("run", "other")
+    assert code == 0
+    assert "claim\t1a\tholds when the seed is 0" in output
+    code, output, _ = inside("run", "other", "--seed", "3", "--size", "full")
+    assert code == 1
+    assert "claim\t1a\tnot settled by this run" in output
+    assert "\nfull\t3\n" in output
+
+
+def test_all_labs_give_one_table_in_the_order_of_claims_and_files(
+    three_labs: None, monkeypatch: pytest.MonkeyPatch, inside: Inside, tmp_path: Path
+) -> None:
+    only(monkeypatch, "one", "other")
+    code, output, errors = inside("run", "all", "--out", tmp_path)
+    assert (code, errors) == (0, "")
+    assert [line.split("\t") for line in output.splitlines()] == [
+        ["claim", "what is said", "verdict", "lab"],
+        ["1a", CLAIMS["1a"].text, "holds when the seed is 0", "other"],
+        ["38", CLAIMS["38"].text, "holds", "one"],
+    ]
+    assert json.loads((tmp_path / "one" / "result.json").read_text())["lab"] == "one"
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert [(claim["claim"], claim["verdict"], claim["when"], claim["lab"]) for claim in summary["claims"]] == [
+        ("1a", "holds when", "the seed is 0", "other"),
+        ("38", "holds", "", "one"),
+    ]
+    assert (summary["size"], summary["seed"], summary["not_run"]) == ("small", 0, {})
+
+
+def test_a_lab_that_cannot_run_does_not_keep_others_from_it_and_is_exit_code_one(
+    three_labs: None, monkeypatch: pytest.MonkeyPatch, inside: Inside, tmp_path: Path
+) -> None:
+    only(monkeypatch, "none", "one")
+    code, output, errors = inside("run", "all", "--out", tmp_path)
+    assert code == 1
+    assert output.splitlines()[1:] == [f"38\t{CLAIMS['38'].text}\tholds\tone"]
+    assert errors == "sightline: lab none did not run: something is needed, and is not there\n"
+    assert json.loads((tmp_path / "summary.json").read_text())["not_run"] == {
+        "none": "something is needed, and is not there"
+    }
+
+
+def test_all_labs_say_which_number_settled_nothing(
+    three_labs: None, monkeypatch: pytest.MonkeyPatch, inside: Inside
+) -> None:
+    only(monkeypatch, "one", "other")
+    code, output, _ = inside("run", "all", "--seed", "2")
+    assert code == 1
+    assert "number\t1a\tthe seed\t2\toutside\tat most 0" in output
+    assert output.count("\nclaim\t") == 1, "what is settled is in the table alone"
+
+
+def test_an_exercise_is_written_once_and_never_over_an_answer(
+    inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, output, errors = inside("exercise", "attention")
+    assert (code, errors) == (0, "")
+    assert output.endswith("sightline lab check attention.py\n")
+    assert (tmp_path / "attention.py").read_text(encoding="utf-8") == starter("attention")
+    (tmp_path / "attention.py").write_text("my work")
+    assert_one_line(*inside("exercise", "attention"), "attention.py is there already, and may hold your work")
+    assert (tmp_path / "attention.py").read_text() == "my work"
+    assert inside("exercise", "attention", "new/mine.py")[0] == 0
+    assert (tmp_path / "new" / "mine.py").is_file()
+    assert inside("exercise", "attention", "-")[:2] == (0, starter("attention"))
+
+
+def test_a_right_answer_is_exit_code_zero_and_what_it_printed_comes_first(inside: Inside, tmp_path: Path) -> None:
+    right = (ANSWERS / "attention" / "right_1.py").read_text(encoding="utf-8")
+    (tmp_path / "mine.py").write_text(f"# sightline exercise: attention\n{right}\nprint('[bold]here')\n")
+    code, output, errors = inside("check", tmp_path / "mine.py")
+    assert (code, errors) == (0, "")
+    assert output.startswith("your answer printed:\n[bold]here\n\nRight.\n")
+
+
+def test_a_wrong_answer_is_told_in_words_and_exit_code_one(inside: Inside, tmp_path: Path) -> None:
+    wrong = sorted((ANSWERS / "attention").glob("wrong_*.py"))[0].read_text(encoding="utf-8")
+    kind = wrong.partition("\n")[0].removeprefix("# kind: ")
+    (tmp_path / "mine.py").write_text(f"# sightline exercise: attention\n{wrong}")
+    code, output, errors = inside("check", tmp_path / "mine.py")
+    assert (code, errors) == (1, "")
+    first, *_, last = output.splitlines()
+    assert first == f"Not yet: {kind}."
+    assert last == f"For a hint: sightline lab hint {tmp_path / 'mine.py'}"
+    assert output.count("\n") == 3, "nothing is wrapped in a pipe"
+
+
+def test_a_fresh_file_is_told_what_to_fill_in_without_saying_so_twice(inside: Inside, tmp_path: Path) -> None:
+    inside("exercise", "attention", tmp_path / "mine.py")
+    code, output, _ = inside("check", tmp_path / "mine.py")
+    assert code == 1
+    assert output.startswith("Not yet.\nNothing is there yet: fill in ")
+
+
+def test_an_answer_that_never_ends_is_stopped(inside: Inside, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("# sightline exercise: attention\nwhile True:\n    pass\n")
+    code, output, _ = inside("check", tmp_path / "mine.py", "--seconds", "0.5")
+    assert code == 1
+    assert output.startswith("Not yet: it does not end.\nAfter 0.5 seconds")
+
+
+def test_hints_come_one_at_a_time_for_a_file_and_for_a_name(inside: Inside, tmp_path: Path) -> None:
+    inside("exercise", "attention", tmp_path / "mine.py")
+    assert inside("hint", tmp_path / "mine.py") == (0, hint("attention", 1) + "\n", "")
+    assert inside("hint", "attention", "2") == (0, hint("attention", 2) + "\n", "")
+
+
+def test_a_notebook_is_written(inside: Inside, tmp_path: Path) -> None:
+    code, output, errors = inside("notebook", "scaling", tmp_path / "mine.ipynb")
+    assert (code, errors) == (0, "")
+    assert output.endswith(f"jupyter lab {tmp_path / 'mine.ipynb'}\n")
+    assert json.loads((tmp_path / "mine.ipynb").read_text(encoding="utf-8")) == notebook("scaling")
+
+
+MISTAKES = {
+    "a lab": (("run", "nothing"), "there is no lab 'nothing'; there is: scaling"),
+    "a folder that is a file": (("run", "by_hand", "--out", __file__), "test_lab.py is a file, and results go into"),
+    "an exercise": (("exercise", "nothing"), "there is no exercise 'nothing'; there is: attention"),
+    "a notebook": (("notebook", "nothing"), "there is no lab 'nothing'"),
+    "a place for a notebook": (("notebook", "scaling", f"{__file__}/in/it"), "it cannot be written: Not a directory"),
+    "a file": (("check", "nowhere.py"), "there is no file"),
+    "another file": (("check", __file__), "does not say which exercise it is"),
+    "a hint": (("hint", "attention", "9"), "attention has hints 1 to 3"),
+    "no time": (("check", __file__, "--seconds", "0"), "seconds=0.0"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_and_exit_code_two(mistake: str, inside: Inside) -> None:
+    arguments, message = MISTAKES[mistake]
+    assert_one_line(*inside(*arguments), message)
+
+
+def assert_one_line(code: int, output: str, errors: str, message: str) -> None:
+    assert (code, output) == (2, "")
+    assert errors.startswith("sightline: "), errors[-400:]
+    assert errors.count("\n") == 1
+    assert message in errors
+
+
+def test_a_reader_who_has_seen_enough_ends_it_quietly() -> None:
+    program = f"'{sys.executable}' -m sightline.cli.main lab run by_hand | true"
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    for word in ("Traceback", "Broken", "Exception"):
+        assert word not in done.stderr

@@ -1,0 +1,10 @@
+# kind: rows do not sum to 1
+import math
+
+import torch
+from torch import Tensor
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    weights = torch.softmax(q @ k.mT, dim=-1) / math.sqrt(q.shape[-1])
+    return weights @ v, weights

@@ -1,0 +1,16 @@
+# kind: the input is changed
+import torch
+from torch import Tensor
+
+
+def causal_mask(length: int) -> Tensor:
+    return torch.full((length, length), float("-inf")).triu(1)
+
+
+def causal_weights(scores: Tensor, is_real: Tensor | None = None) -> Tensor:
+    length = scores.shape[-1]
+    future = torch.ones(length, length, dtype=torch.bool).triu(1)
+    scores.masked_fill_(future, float("-inf"))
+    if is_real is not None:
+        scores = scores.masked_fill(~is_real.unsqueeze(-2), float("-inf"))
+    return scores.softmax(-1)

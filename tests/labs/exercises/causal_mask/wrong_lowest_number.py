@@ -1,0 +1,15 @@
+# kind: something from nothing
+import torch
+from torch import Tensor
+
+
+def causal_mask(length: int) -> Tensor:
+    return torch.full((length, length), float("-inf")).triu(1)
+
+
+def causal_weights(scores: Tensor, is_real: Tensor | None = None) -> Tensor:
+    length = scores.shape[-1]
+    allowed = torch.ones(length, length, dtype=torch.bool).tril().expand(scores.shape)
+    if is_real is not None:
+        allowed = allowed & is_real.unsqueeze(-2)
+    return scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(-1)

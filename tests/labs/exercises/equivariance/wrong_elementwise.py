@@ -1,0 +1,18 @@
+# kind: not a yes or no
+import torch
+
+
+def is_equivariant(layer, x, order):
+    return torch.isclose(layer(x[order]), layer(x)[order], atol=1e-5)
+
+
+def is_invariant(layer, x, order):
+    return torch.allclose(layer(x[order]), layer(x), rtol=1e-4, atol=1e-5)
+
+
+def counterexample(layer, length, width):
+    for _ in range(100):
+        x, order = torch.randn(length, width), torch.randperm(length)
+        if not is_equivariant(layer, x, order):
+            return x, order
+    return None

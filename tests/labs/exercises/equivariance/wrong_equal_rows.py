@@ -1,0 +1,19 @@
+# kind: a counterexample is missed
+import torch
+
+
+def is_equivariant(layer, x, order):
+    return torch.allclose(layer(x[order]), layer(x)[order], rtol=1e-4, atol=1e-5)
+
+
+def is_invariant(layer, x, order):
+    return torch.allclose(layer(x[order]), layer(x), rtol=1e-4, atol=1e-5)
+
+
+def counterexample(layer, length, width):
+    x = torch.ones(length, width)
+    for _ in range(100):
+        order = torch.randperm(length)
+        if not is_equivariant(layer, x, order):
+            return x, order
+    return None

@@ -1,0 +1,16 @@
+# kind: masked scores get a gradient
+import torch
+from torch import Tensor
+
+
+def score_gradient(weights: Tensor, upstream: Tensor) -> Tensor:
+    mean = (weights * upstream).sum(dim=-1, keepdim=True)
+    return weights * (upstream - mean)
+
+
+def scores_can_learn(allowed: Tensor) -> Tensor:
+    return torch.ones_like(allowed)
+
+
+def values_can_learn(allowed: Tensor) -> Tensor:
+    return allowed.clone()

@@ -1,0 +1,19 @@
+# kind: a square is built
+import torch.nn.functional as F
+
+
+def feature_map(x):
+    return F.elu(x) + 1
+
+
+def linear_attention(q, k, v):
+    q, k = feature_map(q), feature_map(k)
+    above = q @ (k.mT @ v)
+    below = q @ k.sum(-2).unsqueeze(-1)
+    return above / below
+
+
+def causal_linear_attention(q, k, v):
+    q, k = feature_map(q), feature_map(k)
+    weights = (q @ k.mT).tril()
+    return weights @ v / weights.sum(-1, keepdim=True)

@@ -1,0 +1,18 @@
+# kind: the future leaks
+import torch.nn.functional as F
+
+
+def feature_map(x):
+    return F.elu(x) + 1
+
+
+def linear_attention(q, k, v):
+    q, k = feature_map(q), feature_map(k)
+    above = q @ (k.mT @ v)
+    below = q @ k.sum(-2).unsqueeze(-1)
+    return above / below
+
+
+def causal_linear_attention(q, k, v):
+    q, k = feature_map(q), feature_map(k)
+    return q @ (k.mT @ v) / (q @ k.sum(-2).unsqueeze(-1))

@@ -1,0 +1,27 @@
+# kind: it does not learn
+import torch
+from torch import nn
+
+
+def best_without_positions(length):
+    return 1 / (length - 1 + length % 2)
+
+
+class M(nn.Module):
+    def __init__(self, vocabulary, length):
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, 32)
+        self.far = nn.Parameter(torch.zeros(2 * length))
+        self.q, self.k, self.v = (nn.Linear(32, 32) for _ in range(3))
+        self.out = nn.Linear(32, vocabulary)
+
+    def forward(self, ids):
+        x = self.tokens(ids)
+        n = ids.shape[1]
+        i = torch.arange(n)
+        w = (self.q(x) @ self.k(x).mT / 32**0.5 + self.far[i[:, None] - i + n]).softmax(-1)
+        return self.out(w @ self.v(x))
+
+
+def build(vocabulary, length):
+    return M(vocabulary, length)

@@ -1,0 +1,232 @@
+"""Every exercise accepts right answers of several kinds, and says of each wrong one what is wrong with it."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from sightline.errors import SettingError
+from sightline.labs.checking import check_file
+from sightline.labs.exercise import (
+    HEADER,
+    Outcome,
+    exercise_of,
+    first_difference,
+    hint,
+    judge,
+    module_of,
+    starter,
+    task,
+)
+from sightline.labs.exercises import NAMES
+
+ANSWERS = Path(__file__).parent / "exercises"
+RIGHT = sorted(ANSWERS.glob("*/right_*.py"))
+WRONG = sorted(ANSWERS.glob("*/wrong_*.py"))
+FEWEST_RIGHT, FEWEST_WRONG, FEWEST_HINTS = 3, 5, 3
+TELLING_CHARACTERS = 16
+"""A line of code that is shorter, such as `return output`, gives nothing away."""
+
+
+def named(path: Path) -> str:
+    return f"{path.parent.name}-{path.stem}"
+
+
+def telling_lines(path: Path) -> set[str]:
+    """The statements of an answer that would help whoever read them."""
+    lines = {line.strip() for line in path.read_text().splitlines()}
+    lines -= {line.strip() for line in starter(path.parent.name).splitlines()}
+    plain = re.compile(r"#|import |from |def |@|\"\"\"|return \w+$")
+    return {line for line in lines if len(line) >= TELLING_CHARACTERS and not plain.match(line)}
+
+
+def given_away(words: str, exercise: str, own: Path | None = None) -> list[str]:
+    """Lines of right answers that the words contain, and that the learner has not written already."""
+    lines = set().union(*(telling_lines(path) for path in RIGHT if path.parent.name == exercise))
+    lines -= telling_lines(own) if own else set()
+    return [line for line in lines if line in words]
+
+
+@pytest.mark.parametrize("path", RIGHT, ids=named)
+def test_a_right_answer_is_accepted(path: Path) -> None:
+    outcome = judge(path, path.parent.name)
+    assert outcome.is_right, f"{outcome.kind}: {outcome.words}"
+
+
+@pytest.mark.parametrize("path", WRONG, ids=named)
+def test_a_wrong_answer_is_told_what_is_wrong_and_not_what_is_right(path: Path) -> None:
+    outcome = judge(path, path.parent.name)
+    assert f"# kind: {outcome.kind}" == path.read_text().partition("\n")[0], outcome.words
+    assert len(outcome.words) > len(outcome.kind)
+    assert given_away(outcome.words, path.parent.name, path) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_exercise_is_complete(name: str) -> None:
+    exercise = module_of(name)
+    assert len(list((ANSWERS / name).glob("right_*.py"))) >= FEWEST_RIGHT
+    assert len(list((ANSWERS / name).glob("wrong_*.py"))) >= FEWEST_WRONG
+    assert len(exercise.HINTS) >= FEWEST_HINTS
+    assert [given_away(said, name) for said in exercise.HINTS] == [[]] * len(exercise.HINTS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_starter_is_python_that_says_it_is_not_filled_in_yet(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "answer.py"
+    path.write_text(starter(name))
+    assert starter(name).startswith(f"{HEADER}{name}\n")
+    assert task(name).partition("\n")[0] in starter(name)
+    functions = [node for node in ast.parse(starter(name)).body if isinstance(node, ast.FunctionDef)]
+    outcome = judge(path)
+    assert outcome.kind == "nothing is there yet"
+    assert any(function.name in outcome.words for function in functions)
+
+
+def test_the_answers_belong_to_exercises() -> None:
+    assert {path.parent.name for path in (*RIGHT, *WRONG)} == set(NAMES)
+
+
+ATTENTION = f"{HEADER}attention\nimport torch\n\ndef attend(q, k, v):\n    "
+
+
+def judged(tmp_path: Path, source: str) -> Outcome:
+    path = tmp_path / "answer.py"
+    path.write_text(source)
+    return judge(path)
+
+
+def test_what_an_answer_raises_is_told_with_its_line(tmp_path: Path) -> None:
+    outcome = judged(tmp_path, ATTENTION + "return q @ k")
+    assert outcome.kind == "it raises"
+    assert "line 5: `return q @ k`" in outcome.words
+    assert "k: float32 (" in outcome.words
+
+
+def test_what_torch_does_not_implement_is_not_taken_for_an_empty_function(tmp_path: Path) -> None:
+    outcome = judged(tmp_path, ATTENTION + "return torch.nn.Module()(q)")
+    assert outcome.kind == "it raises"
+    assert "NotImplementedError" in outcome.words
+
+
+def test_a_file_that_is_not_python_is_told_so(tmp_path: Path) -> None:
+    outcome = judged(tmp_path, ATTENTION + "return q @@ k")
+    assert outcome.kind == "not Python"
+    assert "Line 5" in outcome.words
+
+
+def test_an_answer_that_leaves_is_told_so(tmp_path: Path) -> None:
+    assert judged(tmp_path, ATTENTION + "raise SystemExit(3)").kind == "it raises"
+
+
+def test_a_function_that_cannot_be_called_that_way_is_told_so(tmp_path: Path) -> None:
+    outcome = judged(tmp_path, f"{HEADER}attention\ndef attend(q):\n    return q\n")
+    assert outcome.kind == "it raises"
+    assert "takes 1 positional argument" in outcome.words
+
+
+def test_a_missing_function_is_named(tmp_path: Path) -> None:
+    outcome = judged(tmp_path, f"{HEADER}attention\nattend = 3\n")
+    assert outcome.kind == "a function is missing"
+    assert "`attend`" in outcome.words
+
+
+def test_a_forgotten_return_is_told(tmp_path: Path) -> None:
+    assert judged(tmp_path, ATTENTION + "q @ k.mT").kind == "it returns nothing"
+
+
+def test_a_changed_input_is_noticed(tmp_path: Path) -> None:
+    assert judged(tmp_path, ATTENTION + "q *= 2\n    return q, k").kind == "the input is changed"
+
+
+def test_what_an_answer_prints_is_kept_and_no_more_than_its_beginning(tmp_path: Path) -> None:
+    outcome = judged(tmp_path, f"print('here'); print('x' * 100_000)\n{ATTENTION}raise NotImplementedError")
+    assert outcome.printed.startswith("here\nxxx")
+    assert len(outcome.printed) == 4_000
+
+
+def test_a_warning_is_no_mistake(tmp_path: Path) -> None:
+    outcome = judged(tmp_path, ATTENTION + "torch.ones(1).var()\n    return q @ k.mT")
+    assert outcome.kind == "not what was asked for"
+
+
+def test_a_judgement_leaves_the_random_numbers_alone(tmp_path: Path) -> None:
+    before = torch.get_rng_state()
+    judged(tmp_path, ATTENTION + "torch.manual_seed(7)\n    return q, k")
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_an_edit_is_seen_at_once(tmp_path: Path) -> None:
+    assert "`return q @ k`" in judged(tmp_path, ATTENTION + "return q @ k").words
+    assert "`return q / 0`" not in judged(tmp_path, ATTENTION + "return q @ v").words
+    assert "`return q @ v`" in judged(tmp_path, ATTENTION + "return q @ v").words
+
+
+def test_a_file_of_no_exercise_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "answer.py"
+    path.write_text("x = 1\n")
+    with pytest.raises(SettingError, match="first line should be # sightline exercise: NAME"):
+        judge(path)
+    path.write_text(f"{HEADER}nothing\n")
+    with pytest.raises(SettingError, match="there is: attention"):
+        check_file(path)
+    with pytest.raises(SettingError, match="sightline lab exercise NAME FILE"):
+        hint(tmp_path / "absent.py")
+
+
+def test_hints_are_given_by_name_and_by_file_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "answer.py"
+    path.write_text("\ufeff" + starter("attention"), encoding="utf-8")
+    assert hint(path, 2) == hint("attention", 2) != hint("attention")
+    assert hint(path).startswith(f"Hint 1 of {len(module_of('attention').HINTS)}: ")
+    with pytest.raises(SettingError, match="hints 1 to"):
+        hint(path, 0)
+    assert exercise_of(path) == "attention"
+
+
+def test_a_difference_is_found_where_it_is_first() -> None:
+    one = torch.tensor([[0.0, torch.inf], [1.0, 2.0]])
+    other = torch.tensor([[0.0, torch.inf], [1.0, torch.nan]])
+    assert first_difference(one, one, 0.0) is None
+    assert first_difference(other, one, 1.0) == (1, 1)
+
+
+def checked(tmp_path: Path, source: str, seconds: float = 120.0) -> Outcome:
+    path = tmp_path / "answer.py"
+    path.write_text(source)
+    return check_file(path, seconds)
+
+
+def test_a_file_is_checked_in_a_process_of_its_own(tmp_path: Path) -> None:
+    outcome = checked(tmp_path, ATTENTION + "return q @ k")
+    assert outcome == judge(tmp_path / "answer.py")
+    assert outcome.kind == "it raises"
+
+
+def test_an_answer_that_never_ends_is_stopped(tmp_path: Path) -> None:
+    outcome = checked(tmp_path, f"{HEADER}attention\nwhile True:\n    print('still here')\n", seconds=2)
+    assert outcome.kind == "it does not end"
+    assert "2 seconds" in outcome.words
+
+
+def test_an_answer_that_takes_python_down_is_an_outcome(tmp_path: Path) -> None:
+    outcome = checked(tmp_path, f"import ctypes\n{ATTENTION}ctypes.string_at(0)")
+    assert outcome.kind == "Python ended"
+    assert "SIGSEGV" in outcome.words
+    assert checked(tmp_path, f"import os\n{ATTENTION}os._exit(0)").kind == "Python ended"
+
+
+def test_files_beside_the_answer_are_not_imported_in_place_of_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("raise SystemExit('the wrong torch')")
+    path = tmp_path / "answer.py"
+    path.write_text(ATTENTION + "return q @ k")
+    monkeypatch.chdir(tmp_path)
+    assert check_file("answer.py").kind == "it raises"
+
+
+def test_no_time_at_all_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="seconds=0"):
+        checked(tmp_path, ATTENTION + "return q", seconds=0)

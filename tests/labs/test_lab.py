@@ -1,0 +1,99 @@
+"""A lab keeps what is written on it, in order, and refuses what would be lost or mistaken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sightline.errors import SettingError
+from sightline.figures import lines
+from sightline.labs import NAMES, Lab, Number, Verdict, run
+from sightline.labs.catalogue import experiment
+
+NUMBER = Number(name="share", value=0.5, low=0.4)
+
+
+def drawing() -> Any:
+    return lines([1, 2], {"a": [1, 2]}, x_name="x", y_name="y")
+
+
+def lab(**options: Any) -> Lab:
+    return Lab("trial", "Does it work?", **options)
+
+
+def test_findings_stay_in_their_order_and_can_be_asked_for_by_kind() -> None:
+    trial = lab(seed=3)
+    trial.table("first", ("a", "b"), [(1, 2.0)], note="a note")
+    trial.decide("1a", Verdict.HOLDS, "it does", NUMBER)
+    trial.figure("second", drawing(), "a caption")
+    trial.table("third", ("a",), [])
+    result = trial.result
+    assert (result.name, result.question, result.size, result.seed) == ("trial", "Does it work?", "small", 3)
+    assert [table.title for table in result.tables] == ["first", "third"]
+    assert [figure.name for figure in result.figures] == ["second"]
+    assert [decision.claim for decision in result.decisions] == ["1a"]
+    assert result.findings == [result.tables[0], result.decisions[0], result.figures[0], result.tables[1]]
+
+
+def test_news_are_told_once() -> None:
+    trial = lab()
+    trial.table("first", ("a",), [(1,)])
+    assert [table.title for table in trial.news().tables] == ["first"]
+    assert trial.news().findings == []
+    trial.table("second", ("a",), [(1,)])
+    assert [table.title for table in trial.news().tables] == ["second"]
+    assert len(trial.result.tables) == 2
+
+
+def test_the_size_chooses() -> None:
+    assert lab().choose(small=1, full=2) == 1
+    assert lab(size="full").choose(small=1, full=2) == 2
+
+
+def test_numbers_of_torch_and_numpy_become_numbers() -> None:
+    trial = lab()
+    trial.table("t", ("a", "b", "c", "d"), [(torch.tensor(0.5), np.float32(0.25), np.int64(3), "text")])
+    (row,) = trial.result.tables[0].rows
+    assert row == (0.5, 0.25, 3, "text")
+    assert [type(cell) for cell in row] == [float, float, int, str]
+
+
+def test_what_is_wrong_is_refused() -> None:
+    trial = lab()
+    trial.decide("1a", Verdict.HOLDS, "it does", NUMBER)
+    trial.figure("taken", drawing(), "")
+    for wrong, message in (
+        (lambda: trial.table("t", ("a", "b"), [(1, 2), (1,)]), "'t' has 2 columns, and a row has 1"),
+        (lambda: trial.decide("1a", Verdict.HOLDS, "", NUMBER), "claim 1a has already been decided"),
+        (lambda: trial.decide("99", Verdict.HOLDS, "", NUMBER), "there is no claim '99'"),
+        (lambda: trial.figure("taken", drawing(), ""), "'taken' needs a name of its own"),
+        (lambda: trial.figure("../out", drawing(), ""), "'../out' needs a name of its own, of the signs"),
+        (lambda: lab(size="medium"), "size='medium'"),
+        (lambda: run("nothing"), "there is no lab 'nothing'; there is: scaling"),
+    ):
+        with pytest.raises(SettingError, match=message):
+            wrong()
+    assert len(trial.result.findings) == 2
+
+
+def test_a_run_says_what_it_is_at_and_hands_on_its_seed() -> None:
+    steps: list[str] = []
+    result = run("by_hand", seed=5, step=steps.append)
+    assert result.seed == 5
+    parts = [part.__name__.replace("_", " ") for part in experiment("by_hand").PARTS]
+    told = [f"part {number} of {len(parts)}, {part}" for number, part in enumerate(parts, 1)]
+    assert [step for step in steps if step in told] == told
+
+
+def test_a_model_that_is_named_is_the_one_that_is_loaded() -> None:
+    steps: list[str] = []
+    with pytest.raises(Exception, match="nowhere/at/all"):
+        lab(model="nowhere/at/all", step=steps.append).trained_model()
+    assert steps == ["loading nowhere/at/all"]
+
+
+def test_names_are_told_apart() -> None:
+    assert len(set(NAMES)) == len(NAMES)

@@ -1,0 +1,44 @@
+"""What is listed without running is what a run would decide."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from sightline.labs import CLAIMS, NAMES, run
+from sightline.labs.exercise import task
+from sightline.labs.exercises import NAMES as EXERCISES
+from sightline.labs.listing import claims_in, exercises, experiments
+
+
+def test_every_experiment_is_listed_in_order_with_its_question() -> None:
+    listed = list(experiments())
+    assert tuple(lab.name for lab in listed) == NAMES
+    assert all(lab.question.endswith("?") for lab in listed)
+
+
+def test_every_claim_is_decided_by_exactly_one_experiment() -> None:
+    decided = [claim for lab in experiments() for claim in lab.claims]
+    assert sorted(decided) == sorted(CLAIMS)
+
+
+def test_every_exercise_is_listed_with_its_title() -> None:
+    assert dict(exercises()) == {name: task(name).partition("\n")[0].rstrip(".") for name in EXERCISES}
+
+
+def test_a_run_decides_what_is_listed() -> None:
+    (listed,) = (lab for lab in experiments() if lab.name == "by_hand")
+    assert {decision.claim for decision in run("by_hand").decisions} == set(listed.claims)
+
+
+def test_claims_are_found_wherever_they_are_decided_and_told_in_their_order() -> None:
+    source = (
+        "def first(lab):\n    lab.decide('38', HOLDS)\n    if True:\n        lab.decide('1a', HOLDS)\nlab.table('9')"
+    )
+    assert claims_in(ast.parse(source)) == ("1a", "38")
+
+
+def test_a_claim_that_does_not_stand_in_the_file_is_refused() -> None:
+    with pytest.raises(ValueError, match="malformed"):
+        claims_in(ast.parse("lab.decide(name, HOLDS)"))

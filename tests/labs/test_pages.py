@@ -1,0 +1,53 @@
+"""The pages of the docs are what the labs say now, with the figures and verdicts of their results."""
+
+import inspect
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from sightline.labs import NAMES
+from sightline.labs.catalogue import experiment, heading, introduction, parts, question
+from sightline.labs.pages import errata, exercises, index
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES, IMAGES, RESULTS = ROOT / "docs/labs", ROOT / "docs/images/labs", ROOT / "benchmarks/results/labs"
+MADE_BY = "make them again: .venv/bin/python scripts/make_labs.py"
+
+
+def result(name: str) -> dict:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_has_the_words_of_the_lab(name: str) -> None:
+    module, text = experiment(name), (PAGES / f"{name}.md").read_text(encoding="utf-8")
+    said = [f"# {question(module)}", introduction(module)]
+    for part in parts(module):
+        said += [f"## {heading(part.__name__)}", inspect.getdoc(part) or ""]
+    for words in said:
+        assert words in text, MADE_BY
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_has_the_numbers_and_figures_of_its_result(name: str) -> None:
+    text, found = (PAGES / f"{name}.md").read_text(encoding="utf-8"), result(name)
+    for claim in found["claims"]:
+        assert claim["because"] in text, MADE_BY
+    shown = re.findall(r"\]\(\.\./images/labs/\w+/(\w+)\.png\)", text)
+    assert shown == [figure["name"] for figure in found["figures"]], MADE_BY
+    assert sorted(shown) == sorted(path.stem for path in (IMAGES / name).glob("*")), MADE_BY
+
+
+def test_the_lists_are_made_from_the_results() -> None:
+    results = [result(name) for name in NAMES]
+    assert (PAGES / "errata.md").read_text(encoding="utf-8") == errata(results), MADE_BY
+    assert (PAGES / "index.md").read_text(encoding="utf-8") == index(results), MADE_BY
+    assert (PAGES / "exercises.md").read_text(encoding="utf-8") == exercises(), MADE_BY
+
+
+def test_there_is_nothing_left_of_labs_that_are_gone() -> None:
+    assert {path.stem for path in PAGES.glob("*.md")} == {*NAMES, "errata", "exercises", "index"}
+    assert {path.stem for path in RESULTS.glob("*.json")} == set(NAMES)
+    assert {path.name for path in IMAGES.iterdir()} <= set(NAMES)

@@ -1,0 +1,30 @@
+"""The docs build as a site without a warning, and the site asks nobody else for anything."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ASKED_FOR = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=["'](https?:)?//""")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "docs", str(folder)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+def test_every_page_of_the_docs_is_on_the_site(site: Path) -> None:
+    pages = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
+    assert {page for page in pages if not (site / page).is_file()} == set()
+
+
+def test_the_site_works_without_a_network(site: Path) -> None:
+    asking = [page.name for page in site.rglob("*.html") if ASKED_FOR.search(page.read_text(encoding="utf-8"))]
+    assert asking == []

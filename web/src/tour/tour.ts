@@ -1,0 +1,142 @@
+/**
+ * A tour of one minute: a card that goes from part to part and shows each on the shipped example.
+ *
+ * It blocks nothing, can be left at any time, and leaves everything as it was. Who has been asked is not asked again.
+ */
+
+import { button, element } from "../panels/dom";
+import type { ViewContext } from "../panels/view";
+import { remembered, remember } from "../remembered";
+import type { State } from "../state";
+import { beside } from "./placing";
+import { STEPS } from "./steps";
+
+const STORED = "tour";
+
+export class Tour {
+  /** A line that offers the tour. */
+  readonly invitation: HTMLElement;
+  readonly card: HTMLElement;
+  readonly #count = element("p", { class: "soft" });
+  readonly #title = element("h2", { id: "tour-title" });
+  readonly #says = element("p", { id: "tour-says", "aria-live": "polite" });
+  readonly #back = button("Back", () => this.#go(this.#step - 1));
+  readonly #next = button("", () => this.#go(this.#step + 1), { class: "primary" });
+  readonly #observer = new ResizeObserver(() => this.#place());
+  #step = 0;
+  #target: HTMLElement | null = null;
+  /** Where one was, and had the keyboard. */
+  #before: { readonly state: State; readonly focus: Element | null } | null = null;
+
+  constructor(
+    private readonly context: ViewContext,
+    private readonly root: HTMLElement,
+  ) {
+    this.invitation = element(
+      "aside",
+      { class: "bar invitation", "aria-label": "Tour", hidden: !this.offered || remembered(STORED) },
+      element("span", {}, "New here? A tour of one minute."),
+      button("Start", () => this.start(), { class: "primary" }),
+      button("Not now", () => this.#asked()),
+    );
+    this.card = element(
+      "section",
+      {
+        ...{ class: "tour", role: "dialog", tabindex: -1, hidden: true },
+        ...{ "aria-labelledby": "tour-title", "aria-describedby": "tour-says" },
+      },
+      this.#count,
+      this.#title,
+      this.#says,
+      element("div", { class: "tour-steps" }, button("Leave", () => this.end()), this.#back, this.#next),
+    );
+    this.card.addEventListener("keydown", (event) => {
+      const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (event.key === "Escape") this.end();
+      else if (by) this.#go(Math.max(0, this.#step + by));
+      else return;
+      event.preventDefault();
+    });
+    context.signal.addEventListener("abort", () => this.#observer.disconnect());
+  }
+
+  /** Only a page of one's own invites; elsewhere the tour is found under Help. */
+  get offered(): boolean {
+    return this.possible && this.context.host.kind === "page";
+  }
+
+  get possible(): boolean {
+    return this.context.session.example !== null;
+  }
+
+  get running(): boolean {
+    return this.#before !== null;
+  }
+
+  start(): void {
+    this.#asked();
+    const page = this.root.getRootNode() as Document | ShadowRoot;
+    this.#before ??= { state: this.context.store.get(), focus: page.activeElement };
+    this.card.hidden = false;
+    this.#go(0);
+    this.card.focus({ preventScroll: true });
+  }
+
+  end(): void {
+    const before = this.#before;
+    if (!before) return;
+    this.#before = null;
+    this.card.hidden = true;
+    this.#point(null);
+    this.context.store.set(before.state);
+    if (before.focus instanceof HTMLElement && before.focus.isConnected) before.focus.focus({ preventScroll: true });
+  }
+
+  #asked(): void {
+    this.invitation.hidden = true;
+    remember(STORED, true);
+  }
+
+  #go(number: number): void {
+    const step = STEPS[number];
+    if (!step) return this.end();
+    this.#step = number;
+    this.#count.textContent = `Tour, ${number + 1} of ${STEPS.length}`;
+    this.#title.textContent = step.title;
+    this.#says.textContent = step.says;
+    this.#back.disabled = number === 0;
+    this.#next.textContent = number + 1 < STEPS.length ? "Next" : "Done";
+    const { example } = this.context.session;
+    this.context.store.set({ ...CLEAR, trace: example ?? "", ...step.shows });
+    this.#point(this.root.querySelector<HTMLElement>(step.at));
+  }
+
+  #point(target: HTMLElement | null): void {
+    this.#observer.disconnect();
+    this.#target?.classList.remove("toured");
+    this.#target = target;
+    if (!target) return;
+    target.classList.add("toured");
+    // What stands around it moves it.
+    for (const part of [this.root, ...(target.parentElement?.children ?? [])]) this.#observer.observe(part);
+    this.#place();
+    target.scrollIntoView({ block: this.card.classList.contains("beside") ? "nearest" : "start" });
+  }
+
+  #place(): void {
+    if (!this.#target) return;
+    const all = this.root.getBoundingClientRect();
+    const { offsetWidth: width, offsetHeight: height } = this.card;
+    const place = beside(this.#target.getBoundingClientRect(), { width, height }, all);
+    this.card.classList.toggle("beside", place !== null);
+    if (!place) return;
+    this.card.style.left = `${place.left - all.left}px`;
+    this.card.style.top = `${place.top - all.top}px`;
+  }
+}
+
+/** Whatever one had chosen, the example is seen plainly. */
+const CLEAR: Partial<State> = {
+  ...{ view: "map", layer: 0, head: 0, centre: null, zoom: null, pinQuery: null, pinKey: null },
+  ...{ whatIf: false, hideSink: false, compare: null, range: null, linear: false },
+};

@@ -1,0 +1,81 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { aligned, byPosition, commonRuns, MOST, type Run } from "../src/compare/alignment";
+
+const letters = (text: string): string[] => Array.from(text);
+const length = (runs: readonly Run[]): number => runs.reduce((sum, run) => sum + run.count, 0);
+
+/** The plainest definition there is. */
+function longest(one: string, other: string): number {
+  if (one === "" || other === "") return 0;
+  if (one[0] === other[0]) return 1 + longest(one.slice(1), other.slice(1));
+  return Math.max(longest(one.slice(1), other), longest(one, other.slice(1)));
+}
+
+test("texts that are equal are one run, texts without a common token are none", () => {
+  assert.deepEqual(commonRuns(letters("abc"), letters("abc")), [{ one: 0, other: 0, count: 3 }]);
+  assert.deepEqual(commonRuns(letters("abc"), letters("xyz")), []);
+  assert.deepEqual(commonRuns([], letters("xyz")), []);
+});
+
+test("a token more in the middle moves the rest by one", () => {
+  assert.deepEqual(commonRuns(letters("the cat sat"), letters("the fat cat sat")), [
+    { one: 0, other: 0, count: 4 },
+    { one: 4, other: 8, count: 7 },
+  ]);
+});
+
+test("runs are common subsequences, in order, and of the greatest length there is", () => {
+  let seed = 7;
+  const random = (below: number): number => (seed = (seed * 48271) % 2147483647) % below;
+  const text = (): string => Array.from({ length: random(9) }, () => "abc"[random(3)] ?? "").join("");
+  for (let time = 0; time < 300; time++) {
+    const [one, other] = [text(), text()];
+    const runs = commonRuns(letters(one), letters(other));
+    assert.equal(length(runs), longest(one, other), `${one} ${other}`);
+    let [here, there] = [0, 0];
+    for (const run of runs) {
+      assert.ok(run.one >= here && run.other >= there && run.count > 0);
+      assert.equal(one.slice(run.one, run.one + run.count), other.slice(run.other, run.other + run.count));
+      [here, there] = [run.one + run.count, run.other + run.count];
+    }
+    assert.ok(here <= one.length && there <= other.length);
+  }
+});
+
+test("of equally long ones the one with the fewest runs is taken", () => {
+  assert.deepEqual(commonRuns(letters("the dog ran"), letters("the old dog ran")), [
+    { one: 0, other: 0, count: 4 },
+    { one: 4, other: 8, count: 7 },
+  ]);
+  assert.deepEqual(commonRuns(letters("xab"), letters("ayab")), [{ one: 1, other: 2, count: 2 }]);
+});
+
+test("partners are of one text, and a token without one says so", () => {
+  const [one, other] = [letters("abXcd"), letters("abcYd")];
+  const to = aligned(commonRuns(one, other), 5, 5);
+  assert.deepEqual([0, 1, 2, 3, 4].map((position) => to.partner(position)), [0, 1, null, 2, 4]);
+  assert.deepEqual(to.alone, [[2, 3]]);
+  assert.deepEqual([0, 1, 2, 3, 4].map((position) => to.back().partner(position)), [0, 1, 3, null, 4]);
+  assert.deepEqual(to.back().alone, [[3, 4]]);
+});
+
+test("places climb together, and partners come to partners with their fractions", () => {
+  const to = aligned(commonRuns(letters("abXXXcdZ"), letters("abYcd")), 8, 5);
+  assert.equal(to.there(1.25), 1.25);
+  assert.equal(to.there(5.5), 3.5);
+  assert.equal(to.there(3.5), 2.5);
+  assert.equal(to.there(8), 5);
+  for (let place = 0.125; place <= 8; place += 0.125) assert.ok(to.there(place) >= to.there(place - 0.125));
+  assert.equal(to.back().there(3.5), 5.5);
+});
+
+test("by position, the longer text ends alone", () => {
+  const to = byPosition(3, 5);
+  assert.deepEqual([to.partner(2), to.there(2.5), to.alone, to.back().alone, to.back().partner(3)], [2, 2.5, [], [[3, 5]], null]);
+});
+
+test("the longest texts that are aligned are aligned in one run, where one is the other moved on", () => {
+  const words = (shift: number): string[] => Array.from({ length: MOST }, (_, place) => `word ${((place + shift) * 31) % 977}`);
+  assert.deepEqual(commonRuns(words(0), words(3)), [{ one: 3, other: 0, count: MOST - 3 }]);
+});
