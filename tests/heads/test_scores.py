@@ -132,8 +132,9 @@ def test_weights_that_were_already_there_and_statistics_give_what_they_can_tell(
         model(ids)
     whole = score_heads(trace)
     given = Trace.from_attentions({name: trace[name].to_dense() for name in trace})
-    for part in (score_heads(statistics), score_heads(given)):
-        assert part.columns.keys() == whole.columns.keys() - {"duplicate", "induction"}, part.columns.keys()
+    of_tokens = {"duplicate", "induction"}
+    for part, missing in ((score_heads(statistics), set()), (score_heads(given), of_tokens)):
+        assert part.columns.keys() == whole.columns.keys() - missing, part.columns.keys()
         for score in part.columns:
             torch.testing.assert_close(part[score], whole[score], rtol=1e-5, atol=1e-6, msg=score)
 
@@ -236,8 +237,9 @@ def test_statistics_of_a_window_that_was_read_in_pieces_are_those_of_its_matrice
 def test_a_probe_that_cannot_tell_its_tokens_is_refused() -> None:
     model, ids = Decoder(TINY).eval(), repeating(1, 20)
     trace = read(model, ids, progress=False)
+    given = Trace.from_attentions({name: trace[name].to_dense() for name in trace})
     with pytest.raises(SettingError, match="the probe does not tell which tokens it has"):
-        score_heads(trace, probe=read(model, ids, progress=False, keep="statistics"))
+        score_heads(trace, probe=given)
 
 
 def test_an_empty_trace_is_refused() -> None:

@@ -17,6 +17,7 @@ from sightline.attention.kernels import flash
 from sightline.bench.memory import peak_extra_bytes
 from sightline.errors import Cancelled, ShapeError
 from sightline.matrix import AttentionMatrix, reference, summary
+from sightline.matrix.pairings import Prepared
 from sightline.matrix.pooling import even_edges
 from sightline.matrix.schedule import Schedule
 from sightline.matrix.scored import Scored
@@ -130,6 +131,34 @@ def test_keys_with_the_number_of_the_query_are_summed_and_counted(mask: str, sco
         assert torch.equal(got.matches[:, :, at].double(), counts)
     torch.testing.assert_close(got.matched[:, :, 2], dense.sum(-1), rtol=0, atol=1e-12)
     assert torch.equal(got.matches[:, :, 2], got.choices)
+
+
+def test_pairings_that_matrices_share_are_those_of_each_alone() -> None:
+    """Masks change between them and back, and so do the numbers of rows in a batch."""
+    subjects = [
+        Subject(mask, "plain", SHAPES["square"]) for mask in ("causal", "window", "causal", "documents", "causal")
+    ]
+    batch, _, queries, keys = subjects[0].dense().shape
+    pairings = [tuple(part.expand(batch, -1) for part in pair) for pair in numbers(batch, queries, keys)]
+    shared = Prepared((own, theirs) for own, theirs in pairings)
+    for subject in subjects:
+        got = subject.matrix.summary(ROWS, COLUMNS, pairings=shared)
+        alone = subject.matrix.summary(ROWS, COLUMNS, pairings=list(shared))
+        assert shared.numbers is not None
+        assert torch.equal(got.matched, alone.matched)
+        assert torch.equal(got.matches, alone.matches)
+
+
+def test_counts_are_those_of_one_head_however_many_are_walked_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = Subject("causal", "plain", SHAPES["square"])
+    batch, heads, queries, keys = subject.dense().shape
+    pairings = numbers(batch, queries, keys)
+    together = subject.matrix.summary(ROWS, COLUMNS, pairings=pairings)
+    monkeypatch.setattr(summary, "BLOCK_CELLS", 1)  # each head apart
+    apart = subject.matrix.summary(ROWS, COLUMNS, pairings=pairings)
+    assert heads > 1
+    assert together.matches.any()
+    assert torch.equal(apart.matches, together.matches)
 
 
 def test_numbers_go_with_weights_that_are_already_there() -> None:

@@ -69,12 +69,12 @@ def test_an_estimate_of_statistics_is_near_what_they_hold():
 
 
 def test_a_trace_that_would_not_fit_is_refused_before_it_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(estimates, "_available_bytes", lambda: 1_600_000)
-    ids = torch.zeros(1, 4096, dtype=torch.long)
+    monkeypatch.setattr(estimates, "_available_bytes", lambda: 2_000_000)
+    model, ids = small(head_dim=16), torch.zeros(1, 4096, dtype=torch.long)
     with pytest.raises(SettingError, match=r"would hold .* spill=FOLDER"):
-        read(small(), ids)
-    assert read(small(), ids, spill=tmp_path).layer(0).shape == (1, 4, 4096, 4096)
-    assert len(read(small(), ids, keep="statistics")) == 2
+        read(model, ids)
+    assert read(model, ids, spill=tmp_path).layer(0).shape == (1, 4, 4096, 4096)
+    assert len(read(model, ids, keep="statistics")) == 2
 
 
 @pytest.mark.parametrize("name", ["Jamba", "Bamba"])

@@ -15,6 +15,8 @@ from sightline.matrix.pooling import even_edges
 from sightline.models import load_tokenizer
 from sightline.record import load, read, record
 from sightline.record.layers.recorded import Layer
+from sightline.record.layers.summed import SummedLayer
+from sightline.record.pairs import pairs_of
 from tests.models.smollm2 import FOLDER, transformers_model
 from tests.record.zoo import EXHIBITS
 
@@ -103,7 +105,12 @@ def test_kept_statistics_are_those_of_the_kept_matrix():
     with torch.no_grad(), record(model, heads=[1, 2], keep="statistics") as statistics:
         model(**inputs)
     for name in matrices:
-        for one, other in zip(matrices.summary(name), statistics.summary(name), strict=True):
+        layer = statistics.layer(name)
+        assert isinstance(layer, SummedLayer)
+        assert layer.pairings == ("own", "next", "duplicate", "induction")
+        pairings = pairs_of(range(13), 13, inputs["input_ids"], None).pairings
+        wanted = matrices[name].summary(13, 13, pairings=pairings)
+        for one, other in zip(wanted, statistics.summary(name), strict=True):
             torch.testing.assert_close(one, other)
     assert statistics.layer(0).shape == matrices.layer(0).shape == (2, 2, 13, 13)
     with pytest.raises(UnsupportedError, match="keep='statistics'"):

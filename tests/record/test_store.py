@@ -333,6 +333,36 @@ def test_saving_copies_a_piece_at_a_time(tmp_path: Path) -> None:
     assert peak_extra_bytes(saving_strided, str(tmp_path / "trace")) < 50e6  # query and key have 100 MB each
 
 
+def test_statistics_of_before_pairings_were_kept_are_opened_without(tmp_path: Path) -> None:
+    of_a_summary().save(tmp_path / "trace")
+    found = manifest(tmp_path / "trace")
+    assert found["layers"][0].pop("pairings") == []
+    write_manifest(tmp_path / "trace", found)
+    layer = open_trace(tmp_path / "trace", verify=True).layer("one")
+    assert isinstance(layer, SummedLayer)
+    assert layer.pairings == ()
+    assert layer.begins is None
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["own", "next", "duplicate"],
+        ["own", "next", "duplicate", "duplicate"],
+        ["own", "next", "duplicate", "theirs"],
+        ["own", "next", "duplicate", "start"],
+        "own",
+    ],
+)
+def test_names_of_pairings_that_are_not_there_are_refused(names: object, tmp_path: Path) -> None:
+    of_statistics().save(tmp_path / "trace")
+    found = manifest(tmp_path / "trace")
+    assert found["layers"][0]["pairings"] == ["own", "next", "duplicate", "induction"]
+    changing("layers", 0, "pairings", to=names)(tmp_path / "trace")
+    with pytest.raises(TraceError, match="pairings is "):
+        open_trace(tmp_path / "trace")
+
+
 # What is refused. Each case changes a folder that a trace was saved to.
 
 Change = Callable[[Path], None]

@@ -8,6 +8,7 @@ from sightline.heads.labels import LABELS, Label, labelled
 from sightline.heads.over_training import HeadsOverTraining, read_over_training
 from sightline.heads.probe import probe_ids, read_probe
 from sightline.heads.relations import relation_table, score_relations
+from sightline.heads.rows import RowScores, row_scores
 from sightline.heads.scores import SCORES, score_heads
 from sightline.heads.sentences import Sentence, Word
 from sightline.heads.table import HeadTable
@@ -22,6 +23,7 @@ __all__ = [
     "HeadsOverTraining",
     "Label",
     "Predictions",
+    "RowScores",
     "Sentence",
     "Word",
     "ablate",
@@ -35,6 +37,7 @@ __all__ = [
     "read_over_training",
     "read_probe",
     "relation_table",
+    "row_scores",
     "score_heads",
     "score_relations",
 ]

@@ -17,13 +17,24 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sightline.attention.algebra import Mask
+from sightline.attention.cells import allowed
+from sightline.attention.scores import Cells
 from sightline.errors import ShapeError
+from sightline.matrix.scored import Scored
 from sightline.matrix.statistics import Source
 
 Pairing = tuple[Tensor, Tensor]
 """A number for each query and for each key, (queries,) and (keys,) or (batch, queries) and (batch, keys)."""
 
 FEW = 16  # a match for so many cells is listed; more of them are found by comparing
+KEPT = 2**16  # so many matches of a text may stay listed for the next matrix
+
+
+class Prepared(tuple[Pairing, ...]):
+    """Pairings that matrices of equal sizes share, as the layers of a model do: what is listed for one stays listed."""
+
+    numbers: list[list[_Numbers]] | None = None
 
 
 class _Listed(NamedTuple):
@@ -31,6 +42,19 @@ class _Listed(NamedTuple):
 
     rows: Tensor
     columns: Tensor
+
+    def seen(self, source: Scored, batch: int, top: int) -> _Listed:
+        """Those that a mask allows, which is the same for all heads; `top` is the first row."""
+        cells = Cells((self.rows + top)[:, None], self.columns[:, None], source.sizes)
+        found = _of_batch(allowed(source.rule, cells), batch).reshape(-1)
+        return _Listed(self.rows[found], self.columns[found])
+
+
+class _Seen(NamedTuple):
+    """Matches of some rows that a mask allows, and how many each row has."""
+
+    listed: _Listed
+    counts: Tensor
 
 
 class _Numbers:
@@ -41,9 +65,35 @@ class _Numbers:
         numbers, self._order = keys.sort(stable=True)
         self._first = torch.searchsorted(numbers, queries)
         self._count = torch.searchsorted(numbers, queries, right=True) - self._first
+        self._kept: dict[tuple[int, int], _Listed | None] | None = {} if int(self._count.sum()) <= KEPT else None
+        self._seen: dict[tuple[int, int], tuple[Mask, _Seen]] = {}
+
+    def fits(self, queries: int, keys: int, device: torch.device) -> bool:
+        """Whether these are the numbers of so many rows and keys."""
+        return len(self.queries) == queries and len(self.keys) == keys and self.keys.device == device
 
     def listed(self, top: int, bottom: int) -> _Listed | None:
         """All matches of rows [top, bottom), seen or not; None where they are too many to be listed."""
+        if self._kept is None:
+            return self._list(top, bottom)
+        if (top, bottom) not in self._kept:
+            self._kept[top, bottom] = self._list(top, bottom)
+        return self._kept[top, bottom]
+
+    def seen(self, top: int, bottom: int, source: Scored, batch: int) -> _Seen:
+        """The matches of rows [top, bottom) that can be listed and seen; what is known of the same mask is kept."""
+        mask, listed = source.rule.mask, self.listed(top, bottom)
+        assert listed is not None
+        before, known = self._seen.get((top, bottom), (None, None))
+        if known is not None and (before is mask or (mask.static and before == mask)):
+            return known
+        listed = listed.seen(source, batch, top)
+        found = _Seen(listed, torch.bincount(listed.rows, minlength=bottom - top))
+        if self._kept is not None:
+            self._seen[top, bottom] = mask, found
+        return found
+
+    def _list(self, top: int, bottom: int) -> _Listed | None:
         first, count = self._first[top:bottom], self._count[top:bottom]
         total = int(count.sum())
         if FEW * total > (bottom - top) * len(self.keys):
@@ -62,42 +112,45 @@ class Matching:
     numbers: list[list[_Numbers]]
     weights: Tensor
     counts: Tensor
+    alike: bool  # the mask is the same for all heads, and counts are made once
 
     @staticmethod
     def over(source: Source, pairings: Sequence[Pairing]) -> Matching:
         """Nothing summed up yet."""
-        batch, heads, queries, keys = source.sizes
-        both = [
-            (_checked(own, batch, queries, source.device), _checked(theirs, batch, keys, source.device))
-            for own, theirs in pairings
-        ]
-        numbers = [[_Numbers(own[row], theirs[row]) for own, theirs in both] for row in range(batch)]
+        batch, heads, queries, _ = source.sizes
         weights = torch.zeros(batch, heads, len(pairings), queries, dtype=source.dtype, device=source.device)
-        return Matching(numbers, weights, torch.zeros_like(weights, dtype=torch.long))
+        alike = isinstance(source, Scored) and source.lowered is not None
+        counts = torch.zeros_like(weights[:, :1] if alike else weights, dtype=torch.long)
+        return Matching(_numbers(source, pairings), weights, counts.expand(-1, heads, -1, -1), alike)
 
     def of(self, batch: slice, heads: slice) -> Matching:
-        """That of some batch rows and heads, as views."""
-        return Matching(self.numbers[batch], self.weights[batch, heads], self.counts[batch, heads])
+        """That of some batch rows and heads, as views; what is the same for all heads is counted with the first."""
+        counts = self.counts[batch, heads]
+        if self.alike:
+            counts = counts[:, : 1 if heads.start == 0 else 0]
+        return Matching(self.numbers[batch], self.weights[batch, heads], counts, self.alike)
 
-    def at_rows(self, top: int, bottom: int) -> list[Here]:
-        """What is to be summed up of rows [top, bottom)."""
-        rows = slice(top, bottom)
-        return [
-            Here(
-                row,
-                numbers,
-                numbers.listed(top, bottom),
-                self.weights[row, :, at, rows],
-                self.counts[row, :, at, rows],
-                top,
-            )
-            for row, pairings in enumerate(self.numbers)
-            for at, numbers in enumerate(pairings)
-        ]
+    def at_rows(self, top: int, bottom: int, source: Source) -> list[Here]:
+        """What is to be summed up of rows [top, bottom); where there are lists, only what can be seen is in them."""
+        found = []
+        for row, pairings in enumerate(self.numbers):
+            for at, numbers in enumerate(pairings):
+                weights, counts = (total[row, :, at, top:bottom] for total in (self.weights, self.counts))
+                listed = numbers.listed(top, bottom)
+                if listed is not None and isinstance(source, Scored) and self.alike:
+                    listed, seen = numbers.seen(top, bottom, source, row)
+                    counts += seen
+                    counts = counts[:0]
+                if listed is None or len(listed.rows):
+                    found.append(Here(row, numbers, listed, weights, counts, top))
+        return found
 
 
 class Here(NamedTuple):
-    """Some rows of one batch row, for one pairing; `weights` and `counts` (heads, rows) are added to."""
+    """Some rows of one batch row, for one pairing; `weights` and `counts` (heads, rows) are added to.
+
+    Counts may be those of fewer heads, or of none.
+    """
 
     batch: int
     numbers: _Numbers
@@ -126,15 +179,33 @@ class Here(NamedTuple):
         rows = listed.rows[start:stop]
         cells = rows * wide + listed.columns[start:stop] - left
         self.weights.index_add_(1, rows, weights.reshape(heads, -1)[:, cells])
-        found = rows.new_ones(1, 1) if visible is None else visible.flatten(-2)[..., cells].long()
-        self.counts.index_add_(1, rows, found.expand(heads, len(rows)))
+        if len(self.counts):
+            found = rows.new_ones(1, 1) if visible is None else visible.flatten(-2)[..., cells].long()
+            self.counts.index_add_(1, rows, found.expand(len(self.counts), len(rows)))
 
     def _compare(self, left: int, weights: Tensor, visible: Tensor | None) -> None:
         high, wide = weights.shape[-2:]
         own = self.numbers.queries[self.top : self.top + high, None]
         same = own == self.numbers.keys[None, left : left + wide]
         self.weights.add_((weights * same).sum(-1))
-        self.counts.add_((same if visible is None else same & visible).sum(-1))
+        if len(self.counts):
+            self.counts.add_((same if visible is None else same & visible).sum(-1))
+
+
+def _numbers(source: Source, pairings: Sequence[Pairing]) -> list[list[_Numbers]]:
+    """The numbers of each batch row and pairing; those of prepared pairings are made once."""
+    batch, _, queries, keys = source.sizes
+    known = pairings.numbers if isinstance(pairings, Prepared) else None
+    if known and len(known) == batch and all(each.fits(queries, keys, source.device) for each in known[0]):
+        return known
+    both = [
+        (_checked(own, batch, queries, source.device), _checked(theirs, batch, keys, source.device))
+        for own, theirs in pairings
+    ]
+    found = [[_Numbers(own[row], theirs[row]) for own, theirs in both] for row in range(batch)]
+    if isinstance(pairings, Prepared):
+        pairings.numbers = found
+    return found
 
 
 def _of_batch(seen: Tensor, batch: int) -> Tensor:

@@ -253,7 +253,8 @@ class _Walk:
         source, (batch, heads) = self.piece.source, self.piece.source.sizes[:2]
         reader = _ScoredRows(source, top, bottom) if isinstance(source, Scored) else _HeldRows(source, top, bottom)
         here = _Here.of(self.running.rows, top, bottom, self.offset)
-        matching = self.matching.at_rows(top, bottom)
+        matching = self.matching.at_rows(top, bottom, source)
+        counting = any(len(pairing.counts) for pairing in matching)
         bins = self.bins.of_row[top:bottom]
         low, high = int(bins[0]), int(bins[-1]) + 1
         inside = (bins == torch.arange(low, high, device=source.device)[:, None]).to(source.dtype)
@@ -268,10 +269,9 @@ class _Walk:
             log_weights, weights = reader.read(some.left, some.right, into, whole=whole)
             lines[:, :, some.left - left : some.right - left] = inside @ weights.flatten(0, 1)
             here.add(some.left, log_weights, weights, self.ramp)
-            if matching:
-                seen = reader.seen(some.left, some.right, whole=whole)
-                for pairing in matching:
-                    pairing.add(some.left, weights, seen)
+            seen = reader.seen(some.left, some.right, whole=whole) if counting else None
+            for pairing in matching:
+                pairing.add(some.left, weights, seen)
         lines = lines.view(batch, heads, high - low, right - left)
         self.running.received[:, :, left:right] += lines.sum(2)
         where = self.bins.of_column[left:right].expand_as(lines)

@@ -27,7 +27,7 @@ from sightline.record.recorder import record
 from sightline.record.trace import Trace
 
 PASS, CALL = 64, 2048  # tokens of the small pass and of the single calls
-ROW_NUMBERS = 10  # of a summary, for each row or key of a head; counts of keys and rows are the same for all heads
+ROW_NUMBERS = 14  # of a summary, for each row or key of a head; counts of keys and rows are the same for all heads
 
 
 @dataclass(frozen=True)

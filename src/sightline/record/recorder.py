@@ -25,6 +25,7 @@ from sightline.record.heap import Heap
 from sightline.record.layers.disk import Spill, spill_to
 from sightline.record.layers.recorded import Layer
 from sightline.record.layers.summed import SummedLayer
+from sightline.record.pairs import LatestPairs
 from sightline.record.selection import Heads, Selection, Wanted
 from sightline.record.trace import Trace
 from sightline.record.watch.coverage import Coverage, refuse_compiled
@@ -101,16 +102,20 @@ class Keeping:
     length: int | None
     copies: Copies = field(default_factory=Copies)
     heap: Heap = field(default_factory=Heap)
+    pairs: LatestPairs = field(default_factory=LatestPairs)
 
-    def begin(self, name: str, call: Call, *, cross: bool) -> Layer | SummedLayer:
-        """A new layer from its first call."""
+    def begin(self, name: str, call: Call, ids: Tensor | None, *, cross: bool) -> Layer | SummedLayer:
+        """A new layer from its first call, in a text with these ids."""
         if self.statistics:
-            return SummedLayer(name, call, cross=cross, length=self.length)
+            return SummedLayer(name, call, cross=cross, length=self.length, ids=ids, pairs=self.pairs)
         return Layer(name, self._owned(call), cross=cross, spill=self.spill)
 
-    def add(self, layer: Layer | SummedLayer, call: Call) -> None:
-        """More rows of a layer."""
-        layer.append(call if isinstance(layer, SummedLayer) else self._owned(layer.news_of(call)))
+    def add(self, layer: Layer | SummedLayer, call: Call, ids: Tensor | None) -> None:
+        """More rows of a layer; `ids` are those of the text so far."""
+        if isinstance(layer, SummedLayer):
+            layer.append(call, ids)
+        else:
+            layer.append(self._owned(layer.news_of(call)))
 
     def _owned(self, call: Call) -> Call:
         kept = self.copies.of(owned(call, self.dtype, values=self.values))
@@ -183,7 +188,8 @@ class Recorder:
             runs.append(run)
         else:
             if run.layer is not None:
-                self._keeping.add(run.layer, some)
+                place = list(self.trace.layers).index(run.layer.name)
+                self._keeping.add(run.layer, some, self.trace.ids_at(name, place))
             run.come_to(call)
 
     def _continued(self, runs: list[Run], call: Call, *, cross: bool) -> Run | None:
@@ -207,7 +213,8 @@ class Recorder:
     def _begun(self, name: str, call: Call, *, cross: bool) -> Layer | SummedLayer:
         count = sum(other.partition("#")[0] == name for other in self.trace.layers)
         unique = f"{name}#{count + 1}" if count else name
-        layer = self._keeping.begin(unique, call, cross=cross)
+        ids = self.trace.ids_at(name, len(self.trace.layers))
+        layer = self._keeping.begin(unique, call, ids, cross=cross)
         self.trace.layers[unique] = layer
         return layer
 

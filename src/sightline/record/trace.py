@@ -117,12 +117,19 @@ class Trace(Mapping[str, AttentionMatrix]):
         rows, columns = self._texts_of(self.layer(name))
         return None if rows is None else rows.ids, None if columns is None else columns.ids
 
+    def ids_at(self, name: str, place: int) -> Tensor | None:
+        """The ids, as far as they have come, of the text that a layer of this name and place in the order reads."""
+        text = self._text_at(name, place)
+        return None if text is None else text.ids
+
+    def _text_at(self, name: str, place: int) -> Texts | None:
+        reading = [text for text in self.texts if name.startswith(_prefix(text.part)) and text.since <= place]
+        return max(reading, key=lambda text: (len(text.part), text.since), default=None)
+
     def _texts_of(self, layer: AnyLayer) -> tuple[Texts | None, Texts | None]:
         """The texts that the queries and the keys of a layer are, as far as they are as long."""
         queries, keys = layer.shape[2:]
-        place = list(self.layers).index(layer.name)
-        reading = [text for text in self.texts if layer.name.startswith(_prefix(text.part)) and text.since <= place]
-        rows = max(reading, key=lambda text: (len(text.part), text.since), default=None)
+        rows = self._text_at(layer.name, list(self.layers).index(layer.name))
         others = [text for text in self.texts if text is not rows and text.ids.shape[1] == keys]
         columns = (others[-1] if others else None) if layer.cross else rows
         return (

@@ -26,14 +26,15 @@ from sightline.record.files.tensors import MOST_SIZE
 from sightline.record.layers.dense import DenseLayer
 from sightline.record.layers.recorded import Layer
 from sightline.record.layers.summed import SummedLayer
+from sightline.record.pairs import NAMES
 
 AnyLayer = Layer | SummedLayer | DenseLayer
 
 ALWAYS = {"matrix": ("query", "key"), "dense": ("weights",), "statistics": Summary._fields}
-SOMETIMES = {"matrix": ("value", "lse"), "dense": (), "statistics": ()}
+SOMETIMES = {"matrix": ("value", "lse"), "dense": (), "statistics": ("begins",)}
 """The tensors of each kind of layer."""
 
-COUNTS = ("cells", "choices", "audience", "matches")
+COUNTS = ("cells", "choices", "audience", "matches", "begins")
 """Those of them that hold whole numbers."""
 
 
@@ -51,7 +52,7 @@ def keep(name: str, layer: AnyLayer, expressions: Expressions) -> Kept:
     elif isinstance(layer, DenseLayer):
         kind, more, tensors = "dense", {}, {"weights": layer.weights}
     else:
-        kind, more, tensors = "statistics", {}, layer.summary()._asdict()
+        kind, (more, tensors) = "statistics", _of_summary(layer)
     about = {"name": name, "kind": kind, "cross": bool(layer.cross), "shape": [int(size) for size in layer.shape]}
     about["heads"] = [int(head) for head in layer.heads]
     return Kept({**about, "tensors": list(tensors), **more}, tensors)
@@ -67,6 +68,11 @@ def _of_call(call: Call, expressions: Expressions) -> Kept:
         "score": None if call.score is None or not call.score.parts else expressions.score(call.score),
     }
     return Kept(entry, {name: tensor for name, tensor in tensors.items() if tensor is not None})
+
+
+def _of_summary(layer: SummedLayer) -> Kept:
+    tensors = layer.summary()._asdict() | ({} if layer.begins is None else {"begins": layer.begins})
+    return Kept({"pairings": list(layer.pairings)}, tensors)
 
 
 class Header(NamedTuple):
@@ -113,7 +119,7 @@ def restore(header: Header, entry: Entry, tensors: Mapping[str, Tensor], rules: 
             raise entry.wrong("cross", True, "false where weights were already there")
         layer = DenseLayer(header.name, tensors["weights"])
     else:
-        layer = _restored_summary(header, tensors)
+        layer = _restored_summary(header, entry, tensors)
     entry.finish()
     return layer
 
@@ -159,15 +165,34 @@ def _check_rule(header: Header, call: Call) -> None:
         raise TraceError(f"{header.where}: its scale and temperatures together are {rule.scale}")
 
 
-def _restored_summary(header: Header, tensors: Mapping[str, Tensor]) -> SummedLayer:
+def _restored_summary(header: Header, entry: Entry, tensors: Mapping[str, Tensor]) -> SummedLayer:
     batch, heads, queries, keys = header.shape
-    bins, pairings = tuple(tensors["sums"].shape[2:]), tensors["matched"].shape[2]
+    summed = {name: tensor for name, tensor in tensors.items() if name != "begins"}
+    bins, pairings = tuple(summed["sums"].shape[2:]), summed["matched"].shape[2]
     lines = dict.fromkeys(("received", "audience"), (keys,))
     lines |= {"sums": (None, None), "cells": bins} | dict.fromkeys(("matched", "matches"), (pairings, queries))
-    for name, tensor in tensors.items():
+    for name, tensor in summed.items():
         line = lines.get(name, (queries,))
         _expect(header, name, tensor, (batch, heads, *line))
-    return SummedLayer.restored(header.name, header.cross, header.shape, header.heads, Summary(**tensors))
+    names = _pairings(entry, pairings)
+    begins = tensors.get("begins")
+    if (begins is None) == ("start" in names):
+        raise entry.wrong("pairings", names, "with a start where the beginnings of documents are kept, and only there")
+    if begins is not None:
+        _expect(header, "begins", begins, (batch, keys))
+    return SummedLayer.restored(
+        header.name, header.cross, header.shape, header.heads, Summary(**summed), pairings=names, begins=begins
+    )
+
+
+def _pairings(entry: Entry, count: int) -> tuple[str, ...]:
+    """The names of so many pairings; folders of before pairings were kept have neither."""
+    if "pairings" not in entry.names():
+        return ()
+    names = tuple(entry.texts("pairings"))
+    if len(names) != count or len(set(names)) < count or not set(names) <= set(NAMES):
+        raise entry.wrong("pairings", list(names), f"the names of {count} pairings, of {', '.join(NAMES)}")
+    return names
 
 
 def _expect(header: Header, name: str, tensor: Tensor, shape: tuple[int | None, ...]) -> None:
