@@ -27,9 +27,12 @@ async function built() {
   const files = await Promise.all([
     script("explorer.js", "src/main.ts"),
     script("loader.js", "src/loader.ts"),
+    script("survey.js", "src/survey/main.ts"),
     bundled("explorer.css", "src/explorer.css"),
+    bundled("survey.css", "src/survey.css"),
   ]);
-  return new Map([["index.html", readFileSync(join(here, "index.html"))], ...files]);
+  const pages = ["index.html", "survey.html"].map((name) => [name, readFileSync(join(here, name))]);
+  return new Map([...pages, ...files]);
 }
 
 /** Terser after esbuild: a twentieth less to load. */

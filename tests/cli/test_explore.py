@@ -14,6 +14,7 @@ import torch
 
 from sightline.cli.main import main
 from sightline.record import Trace
+from tests.explore.survey_folder import make_survey
 
 
 def started(*arguments: str | Path) -> tuple[subprocess.Popen[str], str]:
@@ -113,3 +114,26 @@ def test_a_head_is_saved_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture
         assert main(["explore", str(tmp_path / "shown"), *options, "--save", str(tmp_path / "no.html")]) != 0
         assert words in capsys.readouterr().err
     assert not (tmp_path / "no.html").exists()
+
+
+def test_a_survey_is_shown_with_all_its_heads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    survey = str(make_survey(tmp_path))
+    process, address = started("explore", survey, "--model", tmp_path / "small-model", "--no-browser")
+    status, told = asked(address, "/api/1/survey/about")
+    assert status == 200
+    assert '"name":"surveyed","model":"small-model"' in told
+    assert asked(address, "/survey")[0] == 200
+    assert ended(process) == (0, "", "")
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / "survey.json").write_text("{}")
+    for arguments, words in (
+        ([survey, survey], "a survey is shown alone"),
+        ([survey, "--save", "page.html"], "and not of a survey"),
+        (["--model", "small-model"], "only the passages of a survey"),
+        ([str(begun)], "is not finished"),
+    ):
+        assert main(["explore", *arguments, "--no-browser"]) == 2
+        errors = capsys.readouterr().err
+        assert errors.count("\n") == 1
+        assert words in errors

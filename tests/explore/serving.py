@@ -12,6 +12,7 @@ import torch
 
 from sightline.explore.library.library import Library
 from sightline.explore.running import Server
+from sightline.explore.stage.on_call import OnCall
 from sightline.explore.stage.stage import Stage
 from sightline.models import Decoder, DecoderConfig
 from sightline.models.text.characters import CharacterTokenizer
@@ -71,7 +72,7 @@ class Handle:
 
 @contextmanager
 def serving(
-    shown: Trace | Library, stage: Stage | None = None, *, page: bool = False, **options: Any
+    shown: Trace | Library, stage: Stage | OnCall | None = None, *, page: bool = False, **options: Any
 ) -> Iterator[Handle]:
     """A server of a trace or a library until the end of the block; with `page`, of the page as it is built."""
     library = shown if isinstance(shown, Library) else Library()

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import torch
-from playwright.sync_api import Page
+from playwright.sync_api import Page, Request
 
 from sightline.explore import running
 from sightline.models import load, load_tokenizer
@@ -142,14 +142,22 @@ def test_the_page_has_at_most_80_kilobytes_and_asks_nobody_else(gallery: Gallery
     static = Path(running.__file__).parent / "static"
     sizes = {path.name: len(gzip.compress(path.read_bytes(), 9)) for path in static.iterdir()}
     assert {"index.html", "explorer.js", "explorer.css"} <= set(sizes)
+    surveyed = {name: sizes.pop(name) for name in ("survey.html", "survey.js", "survey.css")}  # a page of their own
     assert sum(sizes.values()) <= 80 * 1024, sizes
-    hosts = set()
+    assert sum(surveyed.values()) <= 24 * 1024, surveyed
+    hosts, paths = set(), set()
+
+    def follow(request: Request) -> None:
+        hosts.add(urlsplit(request.url).netloc)
+        paths.add(urlsplit(request.url).path)
+
     with opened(gallery.browser, "about:blank", ready=False) as page:
-        page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
+        page.on("request", follow)
         page.goto(gallery.address("short"))
         wait_until_ready(page)
         page.wait_for_load_state("networkidle")
     assert hosts - {""} == {gallery.server.host}
+    assert not {path for path in paths if "survey" in path}, "a survey's page comes when one is opened"
 
 
 def first_times(gallery: Gallery, name: str) -> tuple[float, float]:

@@ -141,7 +141,7 @@ export class App {
       copyAddress: () => this.#address.copy(),
       changed: () => this.#update(store.get()),
     });
-    this.#toolbar = createToolbar(store, this.#deeds, this.#finder.element);
+    this.#toolbar = createToolbar(store, this.#deeds, this.#finder.element, session.survey);
     this.#navigator = createNavigator(heldBy(session), (layer, head) => store.set({ layer, head }, "push"));
     this.#ablation = createAblation(this.#context);
     this.#inspector = this.#createInspector();

@@ -51,6 +51,7 @@ async function open(opening: Opening): Promise<void> {
     const session = await transport.json<Session>(paths.session(), signal);
     // A saved page names the view it was saved with.
     const linked = readAddress(host.place.location.hash || (root.dataset["at"] ?? ""));
+    if (session.survey && linked.trace === "") return location.replace(`survey${location.hash}`);
     const trace = linked.trace || (session.traces[0]?.trace ?? (session.live ? "" : (session.example ?? "")));
     if (trace === "" && !session.live)
       return problem("No traces", "This server has nothing to show.", ...noTraces());

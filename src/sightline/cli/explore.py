@@ -1,4 +1,4 @@
-"""`sightline explore [FOLDER ...]`: saved traces in the browser."""
+"""`sightline explore [FOLDER ...]`: saved traces, or a survey, in the browser."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
         "explore",
-        help="show saved traces in the browser",
+        help="show saved traces, or a survey, in the browser",
         description=(
             "Show traces that trace.save(FOLDER) wrote in the browser, until Ctrl-C. Of several, any two can be "
-            "compared. Without any, an example is shown."
+            "compared. The folder of a survey is shown as all its heads, with passages for each. Without any, an "
+            "example is shown."
         ),
     )
-    parser.add_argument("folders", nargs="*", metavar="FOLDER", help="the folder of a trace")
+    parser.add_argument("folders", nargs="*", metavar="FOLDER", help="the folder of a trace, or of a survey")
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="what reads the passages of a survey, when their maps are opened (default: the model of the survey)",
+    )
     parser.add_argument(
         "--save",
         metavar="FILE.html",
@@ -72,14 +78,17 @@ def run(options: argparse.Namespace) -> None:
     elif options.head is not None:
         raise SettingError(f"--head {options.head} says which head to save; give --save FILE.html as well")
     else:
-        explore(*options.folders, **where_of(options))
+        explore(*options.folders, model=options.model, **where_of(options))
 
 
 def save(options: argparse.Namespace) -> None:
     """Write a page of one head."""
+    from sightline.explore.library.surveyed import is_survey
     from sightline.explore.saved.page_file import save_page
     from sightline.record import open as open_trace
 
+    if any(map(is_survey, options.folders)) or options.model is not None:
+        raise SettingError("--save writes a page of a trace, and not of a survey")
     if len(options.folders) != 1:
         raise SettingError(f"--save writes a page of one trace, and {len(options.folders)} folders were given")
     wanted = options.head or "L0H0"

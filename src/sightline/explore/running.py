@@ -25,14 +25,17 @@ from torch import nn
 
 from sightline.errors import SettingError
 from sightline.explore.library.library import Library
+from sightline.explore.library.surveyed import Surveyed, is_survey
 from sightline.explore.service.connection import ASK_SECONDS, make_protocol
 from sightline.explore.service.guard import NAME, Settings, bracketed, is_any
 from sightline.explore.service.server import make_app
 from sightline.explore.service.work import Work
+from sightline.explore.stage.on_call import OnCall, reader_of
 from sightline.explore.stage.stage import Stage
 from sightline.extras import import_extra
 from sightline.record import Trace, read
 from sightline.record import open as open_trace
+from sightline.survey.tables.opening import open_survey
 
 LOOPBACK = "127.0.0.1"
 LARGEST_HEAD = 2**14  # bytes of a request before its body; the cookies of all local servers come along in it
@@ -47,7 +50,7 @@ class Server:
     def __init__(
         self,
         library: Library,
-        stage: Stage | None = None,
+        stage: Stage | OnCall | None = None,
         *,
         host: str = LOOPBACK,
         port: int = 0,
@@ -178,6 +181,7 @@ class Server:
 def explore(
     *traces: Trace | str | Path,
     name: str | Sequence[str] | None = None,
+    model: str | Path | None = None,
     open_browser: bool = True,
     block: bool | None = None,
     say: Say | None = None,
@@ -185,26 +189,45 @@ def explore(
     port: int = 0,
     names: Sequence[str] = (),
 ) -> Server:
-    """Show traces, or the folders of some, in the browser; of several, any two can be compared.
+    """Show traces, or the folders of some, in the browser; of several, any two can be compared. Or show one survey.
 
     Without any, it shows an example that Sightline brings along. `name` is what a trace is called there, or one for
     each of several. In a script this waits until Ctrl-C, at a prompt and in a notebook it returns at once; `block`
-    decides otherwise. `say` hears the address, in place of standard error. `host`, `port` and `names` are as for
-    `Server`.
+    decides otherwise. `model` reads the passages of a survey, in place of the one that the survey names; it is loaded
+    when the map of a passage is first asked for. `say` hears the address, in place of standard error. `host`, `port`
+    and `names` are as for `Server`.
     """
     library, given = Library(), [name] if isinstance(name, str) else name
+    surveyed = _only_survey(traces)
+    if model is not None and surveyed is None:
+        raise SettingError(f"explore: the model {model} was named, which only the passages of a survey are read by")
     if given is not None and len(given) != len(traces):
         raise SettingError(f"explore: {len(given)} names were given for {len(traces)} traces; give one for each")
     called = told_apart([_called(trace) for trace in traces]) if given is None else given
 
     def fill() -> None:
-        for trace, own in zip(traces, called, strict=True):
+        for trace, own in zip(traces, called, strict=True) if surveyed is None else ():
             library.add(trace if isinstance(trace, Trace) else open_trace(trace), name=own)
         if not traces:
             library.example()
 
-    server = Server(library, host=host, port=port, names=names)
+    call = None
+    if surveyed is not None:
+        library.survey = Surveyed(open_survey(surveyed), called[0])
+        call = reader_of(library.survey.survey, model)
+    server = Server(library, call, host=host, port=port, names=names)
     return shown(server, fill, open_browser=open_browser, block=block, say=say)
+
+
+def _only_survey(shown: Sequence[Trace | str | Path]) -> str | Path | None:
+    """The folder of a survey, if that is what is shown."""
+    found = [one for one in shown if not isinstance(one, Trace) and is_survey(one)]
+    if found and len(shown) > 1:
+        raise SettingError(
+            f"explore: a survey is shown alone, and {len(shown)} folders were given; two surveys are compared by: "
+            "sightline survey diff ONE OTHER"
+        )
+    return found[0] if found else None
 
 
 def _called(trace: Trace | str | Path) -> str:

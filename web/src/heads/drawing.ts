@@ -35,7 +35,7 @@ export function createDrawing(
   // "application", as the map: arrows go from head to head. The table holds the same for reading.
   const canvas = element("canvas", {
     ...{ tabindex: 0, role: "application", "aria-label": says },
-    "aria-description": "Arrows go from head to head, Enter opens one as a map. The table holds their numbers.",
+    "aria-description": `Arrows go from head to head. ${actions.enters ?? "Enter opens one as a map."} The table holds their numbers.`,
   });
   let waiting = 0;
   let hovered: HeadPlace | null = null;

@@ -13,8 +13,9 @@ import type { CentreView, ViewContext } from "../panels/view";
 import { counted, measured, plural } from "../numbers";
 import type { Box } from "../paint/surface";
 import { title } from "../paint/token_text";
-import type { Channel, Meta, Session } from "../server/protocol";
+import type { Channel, LayerScores, Meta, Session } from "../server/protocol";
 import { holds, MOST_ABLATED, type HeadPlace, type HeadsAs, type State } from "../state";
+import { placeCard } from "./card";
 import { createGrid } from "./grid";
 import { isAmong, labelCounts, nameOf, spaced, toggled, type Head } from "./ordering";
 import { createPlot } from "./plot";
@@ -39,6 +40,18 @@ export interface PartActions {
   silence(place: HeadPlace): boolean;
   order(order: string): void;
   axes(axes: readonly [string, string]): void;
+  /** What Enter does, where it opens no map. */
+  readonly enters?: string;
+}
+
+/** As much of a scene as dots need. */
+export interface Dotted {
+  readonly state: State;
+  readonly heads: ReadonlyMap<string, Head>;
+  readonly roster: {
+    readonly heads: readonly Head[];
+    readonly scores: readonly (Pick<LayerScores, "measures" | "meanings"> | null | undefined)[];
+  };
 }
 
 export interface Part {
@@ -62,12 +75,12 @@ export function pooledBy({ channel }: State): Channel {
 }
 
 /** Not among those that were asked for. */
-export function isFaded({ state, heads }: Scene, place: HeadPlace): boolean {
+export function isFaded({ state, heads }: Pick<Dotted, "state" | "heads">, place: HeadPlace): boolean {
   return state.label !== "" && !heads.get(place.join())?.labels.includes(state.label);
 }
 
 /** What a score is, or what a label means. */
-export function explained({ roster }: Scene, kind: "measures" | "meanings", name: string): string {
+export function explained({ roster }: Pick<Dotted, "roster">, kind: "measures" | "meanings", name: string): string {
   const found = roster.scores.map((one) => one?.[kind][name]).find((one) => one);
   return found ? title(found, 400) : "";
 }
@@ -109,10 +122,7 @@ export function createHeadsView(context: ViewContext): CentreView {
       element("p", {}, ...(head ? head.labels.map((one) => badge(one, "")) : ["not scored yet"])),
       element("dl", { class: "facts" }, ...scores),
     );
-    const right = box.left + box.width + 8;
-    const left = right + CARD > stage.clientWidth ? Math.max(0, box.left - CARD - 8) : right;
-    const top = Math.max(0, Math.min(box.top, stage.clientHeight - card.offsetHeight - 4));
-    Object.assign(card.style, { left: `${left}px`, top: `${top}px`, width: `${CARD}px` });
+    placeCard(card, stage, box, CARD);
   };
   /** A saved page has pictures and scores of heads whose maps it does not hold. */
   const reached = ([layer, head]: HeadPlace): boolean => {

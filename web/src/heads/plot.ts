@@ -3,7 +3,7 @@
 import { element, field, replaceChildren, select } from "../panels/dom";
 import type { Surroundings } from "../host";
 import { createDrawing } from "./drawing";
-import { currentOf, explained, isFaded, type Part, type PartActions, type Scene } from "./heads_view";
+import { currentOf, explained, isFaded, type Dotted, type PartActions } from "./heads_view";
 import { labelCounts, samePlace, scoreNames, spaced, type Head } from "./ordering";
 import { nearestDot, nextDot, paintScatter, plotOf, type Dot } from "./scatter";
 import { badge } from "./table";
@@ -11,12 +11,18 @@ import { badge } from "./table";
 /** How far from a dot, in CSS pixels, the pointer still means it. */
 const NEAR = 12;
 
-export function createPlot(around: Surroundings, actions: PartActions): Part {
+export interface DotsPart {
+  readonly element: HTMLElement;
+  readonly controls: HTMLElement;
+  update(scene: Dotted): void;
+}
+
+export function createPlot(around: Surroundings, actions: PartActions): DotsPart {
   const controls = element("div", { class: "heads-axes" });
   const legend = element("p", { class: "heads-legend" });
   const frame = element("div", { class: "heads-plot" });
   /** There before anything is done with it. */
-  let scene!: Scene;
+  let scene!: Dotted;
   let dots: readonly Dot[] = [];
   let names = "";
 

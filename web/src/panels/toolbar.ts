@@ -42,7 +42,8 @@ const CHANNEL_NAMES: Readonly<Record<Channel, readonly [string, string]>> = {
   mean: ["mean", "Colour is the mean weight of the pairs in a pixel, and nothing else"],
 };
 
-export function createToolbar(store: Store, deeds: Deeds, finder: HTMLElement): Toolbar {
+/** `survey`: the page from which one came here is still open. */
+export function createToolbar(store: Store, deeds: Deeds, finder: HTMLElement, survey: boolean): Toolbar {
   // Only narrow pages show this button: there all that it unfolds would push the map off the screen.
   const unfold = toggle("More", "Show or hide colours, saving and links", () => {
     press(unfold, bars.classList.toggle("unfolded"));
@@ -68,6 +69,7 @@ export function createToolbar(store: Store, deeds: Deeds, finder: HTMLElement): 
     "div",
     { class: "bar" },
     element("h1", {}, "Sightline"),
+    survey && element("a", { href: "survey" }, "← Survey"),
     name,
     views.element,
     badge,

@@ -70,6 +70,8 @@ export interface Session {
   ablates: boolean;
   /** The trace that Sightline brings along; it is not among `traces`. */
   example: string | null;
+  /** Whether a survey is open, which is a page of its own. */
+  survey: boolean;
   /** A saved page holds these heads alone. */
   file: { heads: [layer: number, head: number][] } | null;
 }

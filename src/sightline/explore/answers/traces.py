@@ -30,6 +30,7 @@ from sightline.explore.service.exchange import (
 )
 from sightline.explore.service.guard import Refused
 from sightline.explore.service.work import Work
+from sightline.explore.stage.on_call import OnCall, present
 from sightline.explore.stage.stage import Stage
 from sightline.version import __version__
 
@@ -41,8 +42,14 @@ ASSETS = {
     "index.html": "text/html; charset=utf-8",
     "explorer.js": "text/javascript; charset=utf-8",
     "explorer.css": "text/css; charset=utf-8",
+    "survey.html": "text/html; charset=utf-8",
+    "survey.js": "text/javascript; charset=utf-8",
+    "survey.css": "text/css; charset=utf-8",
 }
-"""The files of the page, and what they are."""
+"""The files of the two pages, and what they are."""
+
+PAGES = {"/": "index.html", "/survey": "survey.html"}
+"""Addresses that are not called as their files are."""
 
 MOST_TOKENS = 4096
 MOST_CELLS, LONGEST_SIDE = 65_536, 65_535  # two bytes of a header hold a side
@@ -53,18 +60,18 @@ SIDES = {"entropy": 0, "received": 1}  # which side of the picture a border stan
 class Answers(Asking):
     """One method for each address."""
 
-    def __init__(self, library: Library, stage: Stage | None, work: Work, assets: Mapping[str, bytes]) -> None:
+    def __init__(self, library: Library, stage: Stage | OnCall | None, work: Work, assets: Mapping[str, bytes]) -> None:
         super().__init__(library, work)
         self._stage, self._assets = stage, assets
 
     async def page(self, request: Request) -> Response:
         """The page and its files; asked about anew each time, for the next version has the same names."""
-        name = request.url.path.removeprefix("/") or "index.html"
+        name = PAGES.get(request.url.path) or request.url.path.removeprefix("/")
         return answered(request, self._assets[name], ASSETS[name], cache="no-cache")
 
     async def session(self, request: Request) -> Response:
         """What there is to see, and whether sentences can be typed."""
-        stage, traces = self._stage, self.library.summaries()
+        stage, traces = present(self._stage), self.library.summaries()
         first = self.library.entry(traces[0]["trace"]) if traces else None
         about = {
             "version": __version__,
@@ -77,6 +84,7 @@ class Answers(Asking):
             "generates": stage is not None and stage.generates,
             "ablates": stage is not None and stage.ablates,
             "example": await self.quick(request, self._example),
+            "survey": self.library.survey is not None,
             "file": None,
         }
         return answered(request, as_json(about), cache="no-store")

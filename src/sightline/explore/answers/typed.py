@@ -19,6 +19,7 @@ from sightline.explore.service.exchange import WENT_WRONG, answered, as_json, ty
 from sightline.explore.service.guard import Refused
 from sightline.explore.service.work import Work
 from sightline.explore.stage.ablation import Ablation
+from sightline.explore.stage.on_call import OnCall, present
 from sightline.explore.stage.stage import MOST_NEW, Stage
 from sightline.extras import import_extra
 from sightline.record import Trace
@@ -55,10 +56,10 @@ class Taken:
 class Typing(Asking):
     """One method for each address."""
 
-    def __init__(self, library: Library, stage: Stage | None, work: Work) -> None:
+    def __init__(self, library: Library, stage: Stage | OnCall | None, work: Work) -> None:
         super().__init__(library, work)
         self._stage = stage
-        self._ablation = None if stage is None else Ablation(stage)
+        self._ablation: Ablation | None = None
 
     async def run(self, request: Request) -> Response:
         """A typed text through the model."""
@@ -66,15 +67,15 @@ class Typing(Asking):
         text, twin = wanted(wish, "text", str), wanted(wish, "twin", bool, False)
 
         def read(cancelled: Asked) -> dict[str, Any]:
-            return self._added(stage.run(text, twin, cancelled=cancelled), f"untrained: {text}" if twin else text)
+            trace = stage.run(text, twin, cancelled=cancelled)
+            return added(self.library, trace, f"untrained: {text}" if twin else text)
 
         return await self._told(request, read)
 
     async def ablate(self, request: Request) -> Response:
         """What the model predicts without some heads."""
-        self._on_stage()
-        wish, ablation = await typed_object(request), self._ablation
-        assert ablation is not None, "there is a model on stage"
+        stage, wish = self._on_stage(), await typed_object(request)
+        ablation = self._ablation = self._ablation or Ablation(stage)
         heads, how = _pairs(wanted(wish, "heads", list)), wanted(wish, "how", str, "zero")
         if how not in ("zero", "mean"):
             raise Refused(400, f"how is {how[:20]!r}; it is zero or mean.")
@@ -135,7 +136,7 @@ class Typing(Asking):
         def following() -> dict[str, Any] | None:
             found = events.next()
             if found is not None and "trace" in found:
-                found["trace"] = self._added(found["trace"], found["text"])["trace"]
+                found["trace"] = added(self.library, found["trace"], found["text"])["trace"]
             return found
 
         try:
@@ -156,16 +157,19 @@ class Typing(Asking):
         self.work.stage.submit(events.close)
 
     def _on_stage(self) -> Stage:
-        if self._stage is None:
+        stage = present(self._stage)
+        if stage is None:
             raise Refused(409, "No model is open here, so that no text can be read; start with: sightline look MODEL")
-        return self._stage
+        return stage
 
-    def _added(self, trace: Trace, text: str) -> dict[str, Any]:
-        name = " ".join(text.split())
-        name = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
-        entry = self.library.entry(self.library.add(trace, name=name, live=True))
-        assert entry is not None, "the newest trace is never forgotten"
-        return entry.summary()
+
+def added(library: Library, trace: Trace, text: str) -> dict[str, Any]:
+    """The summary of a trace that is new in the library, named by its text."""
+    name = " ".join(text.split())
+    name = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+    entry = library.entry(library.add(trace, name=name, live=True))
+    assert entry is not None, "the newest trace is never forgotten"
+    return entry.summary()
 
 
 def _pairs(given: list[Any]) -> list[tuple[int, int]]:

@@ -25,6 +25,7 @@ from sightline.explore.findings.sections import Section, sections
 from sightline.explore.findings.words import word_starts
 from sightline.explore.library.identity import derived, fingerprint
 from sightline.explore.library.shipped import NAME, example
+from sightline.explore.library.surveyed import Surveyed
 from sightline.explore.library.what_if import NOTE, what_if
 from sightline.matrix import AttentionMatrix
 from sightline.record import Trace
@@ -164,6 +165,7 @@ class Library:
     def __init__(self, *, memory: int = MEMORY) -> None:
         self.cache = ByteCache(memory)
         self.closing = threading.Event()
+        self.survey: Surveyed | None = None
         self._entries: dict[str, Entry] = {}
         self._live: OrderedDict[str, None] = OrderedDict()
         self._example: str | None = None

@@ -9,7 +9,7 @@ the trace that is being made.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -75,8 +75,8 @@ class Stage:
         self._turns = Turns(WAITING)
         self._twin: nn.Module | None = None
 
-    def run(self, text: str, twin: bool = False, *, cancelled: Asked | None = None) -> Trace:
-        """What the model attends to in a text; with `twin`, what it would have before it was trained.
+    def run(self, text: str | Sequence[int], twin: bool = False, *, cancelled: Asked | None = None) -> Trace:
+        """What the model attends to in a text, or in ids; with `twin`, what it would have before it was trained.
 
         The twin is the same architecture with seeded random weights. It is made when it is first asked for, and then
         takes as much memory as the model itself. Raises `Busy` if too many wait, `Superseded` if a newer text came
@@ -150,8 +150,8 @@ class Stage:
                     one.joined()  # now, and not while two threads look at it
         tell({"done": True, "text": self._codec.decode(ids, special=False), "trace": trace})
 
-    def _ids(self, text: str) -> list[int]:
-        ids = list(self._tokenizer.encode(text))
+    def _ids(self, text: str | Sequence[int]) -> list[int]:
+        ids = list(self._tokenizer.encode(text) if isinstance(text, str) else text)
         if not ids:
             raise SettingError(f"{self.name} has nothing to read; type a word at least")
         if len(ids) > self.limit:

@@ -1,0 +1,136 @@
+/** One head and one statistic: its numbers, its distribution, and passages that show what it does. */
+
+import { badge } from "../heads/table";
+import { spaced } from "../heads/ordering";
+import type { Surroundings } from "../host";
+import { counted, measured, percent } from "../numbers";
+import { surfaceOf, themeOf } from "../panels/chart";
+import { element, replaceChildren } from "../panels/dom";
+import { title } from "../paint/token_text";
+import { Latest, told } from "../server/inquiry";
+import { aborted, type Transport } from "../server/transport";
+import { chartBox, paintDistribution, valued, type Distribution } from "./bars";
+import { passageLists, type PassageActions } from "./passages";
+import { surveyPaths, type HeadReport } from "./protocol";
+import { explainedStatistic, type SurveyScene } from "./scene";
+
+const CHART = 132;
+const FACTS: readonly (readonly [name: string, key: string, says: string])[] = [
+  ["mean", "mean", "Over all queries that tell it"],
+  ["± standard error", "standard_error", "Of the mean, from passage to passage"],
+  ["deviation", "deviation", "From query to query"],
+  ["median", "p50", "Half of the queries have less"],
+  ["5% have less than", "p05", "The lower end of the bar under the histogram"],
+  ["5% have more than", "p95", "The upper end of the bar under the histogram"],
+  ["least", "smallest", "Of any query"],
+  ["most", "largest", "Of any query"],
+  ["queries", "count", "Those that tell it"],
+  ["passages", "passages", "That have such queries"],
+];
+
+export interface HeadPanel {
+  readonly element: HTMLElement;
+  update(scene: SurveyScene): void;
+  focus(): void;
+}
+
+export function createHeadPanel(transport: Transport, actions: PassageActions, around: Surroundings): HeadPanel {
+  const heading = element("h2", { tabindex: -1 });
+  const labels = element("p", { class: "survey-labels" });
+  const meaning = element("p", { class: "soft" });
+  const canvas = element("canvas", { class: "chart", role: "img" });
+  canvas.style.height = `${CHART}px`;
+  const caption = element("p", { class: "caption soft" });
+  const facts = element("dl", { class: "facts" });
+  const lists = element("div", { class: "passage-lists" });
+  const content = element("div", {}, canvas, caption, facts, lists);
+  const state = element("p", { class: "soft", role: "status" });
+  const latest = new Latest();
+  let asked = "";
+  let shown: Distribution | null = null;
+
+  const paint = (): void => {
+    const width = canvas.clientWidth;
+    const surface = width > 0 ? surfaceOf(canvas, width, CHART) : null;
+    if (surface && shown) paintDistribution(surface, themeOf(around.host), shown);
+  };
+  const describe = (bar: number | null): void => {
+    const low = shown?.edges[bar ?? -1];
+    const high = shown?.edges[(bar ?? -1) + 1];
+    caption.textContent =
+      bar === null || low === undefined || high === undefined
+        ? "Share of queries, on a scale of square roots. Orange: the mean, and below it nine tenths of all queries."
+        : `${measured(low)} to ${measured(high)}: ${percent(shown?.shares[bar] ?? 0)} of queries`;
+  };
+  canvas.addEventListener("pointermove", ({ offsetX }) => {
+    const box = chartBox(canvas.clientWidth, CHART);
+    const bars = shown?.shares.length ?? 0;
+    const bar = Math.floor(((offsetX - box.left) / box.width) * bars);
+    describe(bar >= 0 && bar < bars ? bar : null);
+  });
+  canvas.addEventListener("pointerleave", () => describe(null));
+  const observer = new ResizeObserver(paint);
+  observer.observe(canvas);
+  around.signal.addEventListener("abort", () => observer.disconnect());
+  around.host.onTheme(paint, around.signal);
+
+  const show = ({ numbers, edges, shares, examples }: HeadReport, name: string): void => {
+    const { p05, p95 } = numbers;
+    const known = shares.length > 0;
+    shown = known
+      ? { edges, shares, mean: numbers["mean"], middle: p05 === undefined || p95 === undefined ? null : [p05, p95] }
+      : null;
+    state.textContent = known ? "" : "No query of this corpus tells it of this head.";
+    state.hidden = known;
+    content.hidden = !known;
+    canvas.setAttribute("aria-label", `The distribution of ${name}; its numbers are listed below`);
+    replaceChildren(
+      facts,
+      ...FACTS.filter(([, key]) => numbers[key] !== undefined).map(([label, key, says]) => {
+        const value = numbers[key] ?? 0;
+        const whole = key === "count" || key === "passages";
+        return element("div", { title: says }, element("dt", {}, label), element("dd", {}, whole ? counted(value) : valued(value)));
+      }),
+    );
+    replaceChildren(lists, ...passageLists(examples, actions));
+    describe(null);
+    paint();
+  };
+  const ask = async (scene: SurveyScene): Promise<void> => {
+    const { state: now, statistic } = scene;
+    const signal = latest.begin();
+    state.textContent = "reading…";
+    state.hidden = false;
+    content.classList.add("stale");
+    try {
+      const report = await transport.json<HeadReport>(surveyPaths.head([now.layer, now.head], statistic), signal);
+      if (!signal.aborted) show(report, spaced(statistic));
+    } catch (error) {
+      if (aborted(error) || signal.aborted) return;
+      asked = "";
+      content.hidden = true;
+      state.textContent = told(error);
+    }
+    content.classList.remove("stale");
+  };
+  return {
+    element: element(
+      "aside",
+      { class: "survey-head", "aria-label": "The chosen head", tabindex: 0 },
+      ...[heading, labels, meaning, state, content],
+    ),
+    update(scene) {
+      const { state: now, statistic, about } = scene;
+      const head = scene.heads.get(`${now.layer},${now.head}`);
+      const name = `${head?.name ?? ""}: ${spaced(statistic)}`;
+      if (heading.textContent !== name) heading.textContent = name;
+      replaceChildren(labels, ...(head?.labels ?? []).map((one) => badge(one, title(about.meanings[one] ?? "", 400))));
+      meaning.textContent = `${explainedStatistic(about, statistic)}. In ${title(about.layers[now.layer]?.name ?? "", 80)}.`;
+      const wanted = `${now.layer}/${now.head}/${statistic}`;
+      if (wanted === asked) return;
+      asked = wanted;
+      void ask(scene);
+    },
+    focus: () => heading.focus(),
+  };
+}
