@@ -16,7 +16,7 @@ def test_the_benchmark_prints_both_tables(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("sightline.bench.train.SIZES", {"small": Size(rounds=1, steps=10, learning_steps=4)})
     text = tmp_path / "text.txt"
     text.write_text("to be or not to be, that is the question\n" * 400)
-    speeds, learning = run("train", data=str(text), report=str(tmp_path / "report.md"))
+    speeds, learning = run("train", data=[str(text)], report=str(tmp_path / "report.md"))
     assert speeds.columns[:2] == ("plain loop", "sightline train")
     assert learning.rows[0][0] == "4"
     report = (tmp_path / "report.md").read_text()

@@ -1,11 +1,12 @@
 """Measurements that anyone can repeat: `sightline bench NAME`.
 
 A benchmark is a module with `tables(size, step)`, which yields tables and calls `step` with what it does next. One that
-can measure on a text of the user's own also takes `data`.
+can measure on texts or with a model of the user's own also takes `data` or `model`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -15,18 +16,25 @@ from rich.console import Console
 from sightline.bench import report as reports
 from sightline.errors import SightlineError
 
-NAMES = ("attention", "matrix", "atlas", "generate", "record", "train")
+NAMES = ("attention", "matrix", "atlas", "generate", "record", "train", "survey")
 BENCHMARKS = {name: f"sightline.bench.{name}" for name in NAMES}
 
 
-def run(name: str, *, size: str = "small", report: str | None = None, data: str | None = None) -> list[reports.Table]:
+def run(
+    name: str,
+    *,
+    size: str = "small",
+    report: str | None = None,
+    data: Sequence[str] = (),
+    model: str | None = None,
+) -> list[reports.Table]:
     """Run a benchmark, print its tables as they are done, and write them to a file if one is named."""
     if name not in BENCHMARKS:
         raise SightlineError(f"bench: there is no benchmark {name!r}; there is: {', '.join(BENCHMARKS)}")
     benchmark = import_module(BENCHMARKS[name])
-    own = {} if data is None else {"data": data}
-    if not own.keys() <= signature(benchmark.tables).parameters.keys():
-        raise SightlineError(f"bench: {name} measures on no text; leave out --data")
+    own = {what: given for what, given in (("data", data), ("model", model)) if given}
+    for what in own.keys() - signature(benchmark.tables).parameters.keys():
+        raise SightlineError(f"bench: {name} measures without {what} of yours; leave out --{what}")
     console, progress = Console(), Console(stderr=True)
     tables = []
     with progress.status(f"bench {name}") as status:
@@ -36,6 +44,7 @@ def run(name: str, *, size: str = "small", report: str | None = None, data: str 
     for missed in (line for table in tables for line in table.missed):
         progress.print(f"missed its bound: {missed}", markup=False, soft_wrap=True)
     if report is not None:
-        given = "" if data is None else f" --data {Path(data).name}"
+        given = "" if model is None else f" --model {Path(model).name}"
+        given += "".join([" --data", *(f" {Path(file).name}" for file in data)]) if data else ""
         reports.write(Path(report), name, f"sightline bench {name} --size {size}{given}", tables)
     return tables

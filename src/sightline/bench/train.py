@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,12 +38,12 @@ SIZES = {
 }
 
 
-def tables(size: str, step: Callable[[str], None], data: str | None = None) -> Iterator[Table]:
+def tables(size: str, step: Callable[[str], None], data: Sequence[str] = ()) -> Iterator[Table]:
     """All measurements, one table each."""
     chosen = SIZES[size]
     yield speeds(chosen, step)
-    if data is not None:
-        yield learning(chosen, Path(data), step)
+    for file in data:
+        yield learning(chosen, Path(file), step)
 
 
 def speeds(size: Size, step: Callable[[str], None]) -> Table:

@@ -9,7 +9,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("name", metavar="NAME", help="which benchmark")
     parser.add_argument("--size", choices=("small", "full"), default="small", help="small runs in seconds (default)")
     parser.add_argument("--report", metavar="FILE", help="also write versions, machine, command and table to FILE")
-    parser.add_argument("--data", metavar="FILE", help="train: also learn from this text, to see how far it gets")
+    parser.add_argument(
+        "--data", metavar="FILE", nargs="+", default=(), help="train: also learn from this text; survey: also survey it"
+    )
+    parser.add_argument("--model", metavar="MODEL", help="survey: take this model instead of random weights")
     parser.set_defaults(handler=run)
 
 
@@ -17,4 +20,4 @@ def run(options: argparse.Namespace) -> None:
     """Measure and print."""
     from sightline import bench
 
-    bench.run(options.name, size=options.size, report=options.report, data=options.data)
+    bench.run(options.name, size=options.size, report=options.report, data=options.data, model=options.model)

@@ -61,6 +61,10 @@ DECODERS: dict[str, DecoderConfig] = {
         vocab_size=128256, width=4096, depth=32, heads=32, key_heads=8, head_dim=128, hidden=14336, max_length=131072,
         base=500000.0, scaling=Llama3Scaling(factor=8.0, original_length=8192), tied=False,
     ),
+    "llama-3.1-70b": _llama(
+        vocab_size=128256, width=8192, depth=80, heads=64, key_heads=8, head_dim=128, hidden=28672, max_length=131072,
+        base=500000.0, scaling=Llama3Scaling(factor=8.0, original_length=8192), tied=False,
+    ),
     "mistral-7b": _llama(
         vocab_size=32000, width=4096, depth=32, heads=32, key_heads=8, head_dim=128, hidden=14336, max_length=32768,
         windows=(4096,) * 32, tied=False,

@@ -1,0 +1,1 @@
+"""Shards through a model, by one process or by many."""

@@ -1,0 +1,31 @@
+"""The benchmark of surveys runs, and its paper table is arithmetic."""
+
+from pathlib import Path
+
+import pytest
+
+from sightline.bench import run
+from sightline.bench.survey import ACCELERATOR, LEAST_SPEED, on_paper
+from sightline.models.sizes import DECODERS
+from sightline.survey.cost import cost_a_token
+
+
+@pytest.mark.cluster
+def test_the_benchmark_prints_its_tables_and_compares_a_whole_file(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("to be or not to be, that is the question\n" * 100)
+    parts, work, workers, paper, whole = run("survey", data=[str(text)], report=str(tmp_path / "report.md"))
+    assert [row[0] for row in parts.rows] == ["256", "512"]
+    assert parts.rows[1][-1] == "1.00"  # foretold from itself
+    assert len(work.rows) == 3
+    assert f"{LEAST_SPEED}x" in workers.comparison
+    assert [row[0] for row in paper.rows][1:] == ["llama-3.1-8b", "llama-3.1-70b"]
+    assert whole.rows[0][-1] == "yes"
+    assert "`sightline bench survey --size small --data text.txt`" in (tmp_path / "report.md").read_text()
+
+
+def test_hours_on_paper_are_tokens_over_speed() -> None:
+    row = next(row for row in on_paper().rows if row[0] == "llama-3.1-8b")
+    seconds = ACCELERATOR.seconds(cost_a_token(DECODERS["llama-3.1-8b"], 2048, 11))
+    assert row[4] == f"{1 / seconds:,.0f}"
+    assert float(row[6]) == pytest.approx(1e9 * seconds / 3600, rel=0.05)

@@ -1,0 +1,357 @@
+import errno
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import fsspec
+import pyarrow as arrow
+import pytest
+from hypothesis import given
+from hypothesis import settings as trying
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from sightline.errors import SettingError
+from sightline.survey.corpus import documents, lines
+from sightline.survey.corpus.documents import Document, documents_of
+from sightline.survey.corpus.plan import Problem, Shard, Span, make_plan
+from sightline.survey.settings import Settings
+
+FACTOR = 8  # times `MOST`: a line is held as blocks, as bytes, as text that takes four bytes a character
+
+ENDS = st.sampled_from(["\n", "\r\n", "\n\n", "\r", ""])
+WORDS = st.text(st.sampled_from("ab -é€😀\u2028\x0b\x85"), max_size=6)
+
+
+def settings_of(*sources, **told) -> Settings:
+    return Settings(model="model", sources=tuple(map(str, sources)), **told)
+
+
+def read(settings: Settings) -> list[Document | Problem]:
+    """Everything that all shards give, in their order."""
+    return [found for shard in make_plan(settings).shards for found in documents_of(shard, settings)]
+
+
+def whole(settings: Settings) -> list[Document]:
+    """All documents of a corpus that has no problems."""
+    found = read(settings)
+    kept = [each for each in found if isinstance(each, Document)]
+    assert kept == found
+    return kept
+
+
+def texts(settings: Settings) -> list[str]:
+    return [document.text for document in whole(settings)]
+
+
+def problems(settings: Settings) -> list[Problem]:
+    return [each for each in read(settings) if isinstance(each, Problem)]
+
+
+def write_parquet(path: Path, values: list, *, rows: int = 2, kind=None, **told) -> Path:
+    table = arrow.table({"id": list(range(len(values))), "text": arrow.array(values, kind or arrow.string())})
+    parquet.write_table(table, path, row_group_size=rows, **told)
+    return path
+
+
+@trying(deadline=None)
+@given(st.lists(st.tuples(WORDS, ENDS)), st.integers(1, 40))
+def test_the_parts_of_an_undivided_text_are_the_file_byte_for_byte(tmp_path_factory, pieces, most):
+    content = "".join(word + end for word, end in pieces).encode() or b"x"
+    path = tmp_path_factory.mktemp("undivided") / "a.txt"
+    path.write_bytes(content)
+    found = whole(settings_of(path, shard_bytes=most))
+    assert b"".join(document.text.encode() for document in found) == content
+    assert all(content[document.start :].startswith(document.text.encode()) for document in found)
+    starts = [document.start for document in found]
+    assert all(start == 0 or content[start - 1 : start] == b"\n" for start in starts)
+
+
+@trying(deadline=None)
+@given(st.lists(st.tuples(st.one_of(WORDS, st.just("--")), ENDS)), st.integers(1, 40), st.sampled_from(["--", "", "é"]))
+def test_any_division_gives_the_same_separated_documents(tmp_path_factory, pieces, most, separator):
+    content = "".join(word + end for word, end in pieces).encode() or b"x"
+    path = tmp_path_factory.mktemp("separated") / "a.txt"
+    path.write_bytes(content)
+    expected, start, held = [], 0, b""
+    for line in content.split(b"\n"):
+        ended = start + len(held) + len(line) < len(content)  # every line but the last has lost its end
+        full = line + b"\n" * ended
+        if line.removesuffix(b"\r") == separator.encode() and full:
+            expected.append((held.decode(), start))
+            start, held = start + len(held) + len(full), b""
+        else:
+            held += full
+    expected.append((held.decode(), start))
+    found = whole(settings_of(path, shard_bytes=most, separator=separator))
+    assert [(document.text, document.start) for document in found] == [each for each in expected if each[0]]
+
+
+@trying(deadline=None)
+@given(st.lists(st.tuples(st.one_of(st.none(), WORDS), st.sampled_from(["\n", "\r\n", "\n\n \n"]))), st.integers(1, 60))
+def test_any_division_gives_the_same_lines_of_json(tmp_path_factory, values, most):
+    path, expected = tmp_path_factory.mktemp("json") / "a.jsonl", []
+    content = b""
+    for number, (text, end) in enumerate(values):
+        line = json.dumps({"id": number, "text": text}, ensure_ascii=number % 2 == 0).encode()
+        expected += [(text, len(content))] if text != "" else []
+        content += line + end.encode()
+    last = json.dumps({"text": "last"}).encode()
+    path.write_bytes(content + last)
+    found = read(settings_of(path, shard_bytes=most))
+    places = [int(each.start if isinstance(each, Document) else each.place[5:].replace(",", "")) for each in found]
+    assert places == [start for _, start in expected] + [len(content)]
+    kept = [each.text if isinstance(each, Document) else None for each in found]
+    assert kept == [text for text, _ in expected] + ["last"]
+
+
+@trying(deadline=None)
+@given(st.lists(st.one_of(st.none(), st.text(max_size=4)), min_size=1), st.integers(1, 5), st.integers(1, 200))
+def test_any_division_gives_the_same_rows_of_parquet(tmp_path_factory, values, rows, most):
+    path = write_parquet(tmp_path_factory.mktemp("rows") / "a.parquet", values, rows=rows)
+    found = whole(settings_of(path, shard_bytes=most))
+    assert [(each.text, each.start) for each in found] == [(text, row) for row, text in enumerate(values) if text]
+
+
+def test_documents_come_from_disk_and_memory_in_the_order_of_the_sources(tmp_path):
+    system = fsspec.filesystem("memory")
+    system.pipe("/corpus/b.txt", "é\r\n".encode())
+    system.pipe("/corpus/a.jsonl", b'{"body": "a"}\n')
+    write_parquet(tmp_path / "c.parquet", ["not asked for"])
+    (tmp_path / "c.jsonl").write_text('{"body": "c"}')
+    try:
+        settings = settings_of(tmp_path / "c.jsonl", "memory://corpus/*", field="body")
+        assert texts(settings) == ["c", "a", "é\r\n"]
+    finally:
+        system.rm("/corpus", recursive=True)
+
+
+def test_what_cannot_be_held_is_passed_over_in_every_form(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "MOST", 20)
+    monkeypatch.setattr(documents, "MOST", 20)
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"before\n" + b"x" * 50 + b"\nafter\n")
+    for most in (1, 5, 30, 1000):
+        found = read(settings_of(path, shard_bytes=most))
+        assert "".join(each.text for each in found if isinstance(each, Document)) == "before\nafter\n"
+        assert [each.place for each in found if isinstance(each, Problem)] == ["byte 7"]
+    path.write_bytes(b"a\n--\n" + b"short\n" * 10 + b"--\nb\n--\n" + b"y" * 50)
+    for most in (1, 5, 30, 1000):
+        found = read(settings_of(path, shard_bytes=most, separator="--"))
+        assert [each.text if isinstance(each, Document) else each.place for each in found] == [
+            "a\n",
+            "byte 5",
+            "b\n",
+            "byte 73",
+        ]
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "a"}\n{"text": "' + b"x" * 50 + b'"}\n{"text": "b"}\n')
+    for most in (1, 5, 30, 1000):
+        found = read(settings_of(path, shard_bytes=most))
+        assert [each.text if isinstance(each, Document) else each.place for each in found] == ["a", "byte 14", "b"]
+    path = write_parquet(tmp_path / "a.parquet", ["a", "x" * 21, "b"])
+    assert [each.text if isinstance(each, Document) else each.place for each in read(settings_of(path))] == [
+        "a",
+        "row 1",
+        "b",
+    ]
+
+
+def test_a_text_that_cannot_be_held_at_once_comes_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "MOST", 20)
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"seven b\n" * 6)
+    assert texts(settings_of(path)) == ["seven b\nseven b\n"] * 3
+
+
+MEASURE = """
+import sys, resource
+from sightline.survey.corpus.documents import Document, documents_of
+from sightline.survey.corpus.plan import make_plan
+from sightline.survey.settings import Settings
+settings = Settings(model="model", sources=(sys.argv[1],), shard_bytes=int(sys.argv[2]), separator=sys.argv[3] or None)
+plan = make_plan(settings)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for shard in plan.shards:
+    for found in documents_of(shard, settings):
+        print(found.text if isinstance(found, Document) else found.place)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize(
+    ("name", "most", "separator", "expected"),
+    [
+        ("a.jsonl", 2**30, "", ["a", "byte 14", "b"]),
+        ("a.jsonl", 2**24, "", ["a", "byte 14", "b"]),
+        ("a.txt", 2**30, "", ['{"text": "a"}', "", "byte 14", '{"text": "b"}']),
+        ("a.txt", 2**24, "--", ["byte 0"]),
+    ],
+)
+def test_a_line_of_200_megabytes_is_a_problem_and_takes_no_memory(tmp_path, name, most, separator, expected):
+    size = 200_000_000
+    with open(tmp_path / name, "wb") as file:
+        file.write(b'{"text": "a"}\n')
+        file.seek(size)  # zeros, which take no room on the disk
+        file.write(b'\n{"text": "b"}')
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(tmp_path / name), str(most), separator],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *found, kibibytes = done.stdout.splitlines()
+    assert found == expected
+    assert int(kibibytes) * 1024 < FACTOR * lines.MOST
+
+
+def test_bad_utf8_is_a_problem_with_its_byte_and_the_line_is_left_out(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"one\ntwo\nth\xffree\nfour\n\xc3\n\xc3")
+    for told in ({}, {"separator": "--"}):
+        found = read(settings_of(path, **told))
+        assert [(each.text, each.start) if isinstance(each, Document) else each.place for each in found] == [
+            ("one\ntwo\n", 0),
+            "byte 10",
+            ("four\n", 15),
+            "byte 20",
+            "byte 22",
+        ]
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "a"}\n{"text": "\xff"}\n{"text": "b"}\n')
+    found = read(settings_of(path))
+    assert [each.text if isinstance(each, Document) else each.place for each in found] == ["a", "byte 24", "b"]
+
+
+def test_a_file_in_another_encoding_has_a_few_problems_and_then_their_number(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xe9t\xe9\n" * 1000 + b"good\n")
+    found = read(settings_of(path))
+    assert len([each for each in found if isinstance(each, Problem)]) == documents.PROBLEMS + 1
+    assert isinstance(found[-1], Problem)
+    assert "has 900 more problems" in found[-1].what
+    assert [each.text for each in found if isinstance(each, Document)] == ["good\n"]
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        (b'{"text": ', "is no JSON"),
+        (b"[" * 100_000, "is no JSON"),
+        (b'{"text": ' + b"9" * 5000 + b"}", "is no JSON"),
+        (b'["text"]', "no object with a field 'text'"),
+        (b'{"body": "a"}', "has no field 'text'"),
+        (b'{"text": null}', "has a field 'text' that is no text"),
+        (b'{"text": ["a"]}', "has a field 'text' that is no text"),
+        (b'{"text": "\\ud83d"}', "has half a character"),
+    ],
+)
+def test_a_broken_line_of_json_is_a_problem_with_its_byte(tmp_path, line, what):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"text": "a"}\n' + line + b'\r\n{"text": "\\ud83d\\ude00"}\n')
+    first, problem, last = read(settings_of(path))
+    assert isinstance(first, Document)
+    assert isinstance(last, Document)
+    assert (first.text, last.text) == ("a", "😀")
+    assert isinstance(problem, Problem)
+    assert (problem.file, problem.place) == (str(path), "byte 17")
+    assert what in problem.what
+
+
+def test_a_damaged_row_group_is_a_problem_and_the_others_are_read(tmp_path):
+    values = [f"text {number} " * 50 for number in range(6)]
+    told = {"use_dictionary": False, "compression": "zstd", "write_page_checksum": True}
+    path = write_parquet(tmp_path / "a.parquet", values, **told)
+    group = parquet.ParquetFile(path).metadata.row_group(1).column(1)
+    content = bytearray(path.read_bytes())
+    end = group.data_page_offset + group.total_compressed_size  # a page begins with a header, and ends with values
+    content[end - 12 : end - 4] = b"\xff" * 8
+    path.write_bytes(content)
+    for most in (1, 2**20):
+        found = read(settings_of(path, shard_bytes=most))
+        assert [each.text if isinstance(each, Document) else each.place for each in found] == [
+            *values[:2],
+            "row group 1",
+            *values[4:],
+        ]
+    assert "is damaged" in problems(settings_of(path))[0].what
+
+
+def test_rows_that_are_not_utf8_are_problems(tmp_path):
+    raw = arrow.array([b"a", b"\xff", "é".encode()], arrow.binary())
+    column = arrow.Array.from_buffers(arrow.string(), 3, raw.buffers())
+    parquet.write_table(arrow.table({"text": column}), tmp_path / "a.parquet")
+    found = read(settings_of(tmp_path))
+    assert [each.text if isinstance(each, Document) else each.place for each in found] == ["a", "row 1", "é"]
+
+
+def test_large_strings_are_text(tmp_path):
+    write_parquet(tmp_path / "a.parquet", ["a", None, "é"], kind=arrow.large_string())
+    assert texts(settings_of(tmp_path)) == ["a", "é"]
+
+
+def test_files_that_change_after_the_plan_are_problems(tmp_path):
+    for name in ("a.txt", "b.txt", "d.txt"):
+        (tmp_path / name).write_text("line\n" * 10)
+    write_parquet(tmp_path / "c.parquet", ["a", "b"])
+    settings = settings_of(tmp_path, shard_bytes=25)
+    plan = make_plan(settings)
+    (tmp_path / "a.txt").unlink()
+    os.truncate(tmp_path / "b.txt", 10)
+    (tmp_path / "c.parquet").write_bytes(b"PAR1 but no longer")
+    found = [each for shard in plan.shards for each in documents_of(shard, settings)]
+    assert "".join(each.text for each in found if isinstance(each, Document)) == "line\n" * 12
+    what = [(Path(each.file).name, each.place, each.what) for each in found if isinstance(each, Problem)]
+    assert [name for name, _, _ in what] == ["a.txt", "a.txt", "b.txt", "b.txt", "c.parquet"]
+    assert "can no longer be opened" in what[0][2]
+    assert what[2][1:] == ("byte 0", "has become shorter: it ends before byte 25")
+    assert "no longer the Parquet it was" in what[4][2]
+
+
+def test_a_failing_disk_is_an_error_and_no_problem(tmp_path, monkeypatch):
+    for name, kind in (("a.txt", "text"), ("b.parquet", "parquet")):
+        path = write_parquet(tmp_path / name, ["a"])
+        shard = Shard(0, (Span(str(path), kind, 0, 1),))
+
+        def fail(*arguments):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        with monkeypatch.context() as patch:
+            patch.setattr("fsspec.implementations.local.LocalFileOpener.read", fail, raising=False)
+            patch.setattr("fsspec.implementations.local.LocalFileOpener.seek", fail)
+            with pytest.raises(OSError, match="Input/output"):
+                list(documents_of(shard, settings_of(path)))
+
+
+def test_the_digest_is_that_of_what_was_read_and_known_at_the_end(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"one\ntwo\n" * 100)
+    settings = settings_of(tmp_path, shard_bytes=300)
+    readings = [documents_of(shard, settings) for shard in make_plan(settings).shards]
+    for reading in readings:
+        with pytest.raises(SettingError, match="after its last document"):
+            _ = reading.digest
+        assert len(list(reading)) == reading.documents == 1
+    digests = [reading.digest for reading in readings]
+    assert digests[0] == hashlib.sha256(b"one\ntwo\n" * 50 + b"\0end of span\0").hexdigest()
+    list(readings[0])
+    assert readings[0].digest == digests[0]
+    (tmp_path / "a.txt").write_bytes(b"one\ntwo\n" * 99 + b"one\nTwo\n")
+    for reading in readings:
+        list(reading)
+    assert readings[0].digest == digests[0]
+    assert readings[1].digest != digests[1]
+
+
+def test_the_digest_of_parquet_follows_values_and_nulls(tmp_path):
+    def digest(values):
+        path = write_parquet(tmp_path / "a.parquet", values)
+        reading = documents_of(Shard(0, (Span(str(path), "parquet", 0, 1),)), settings_of(path))
+        list(reading)
+        return reading.digest
+
+    assert digest(["a", "b"]) == digest(["a", "b"])
+    assert len({digest(values) for values in (["a", "b"], ["ab", ""], ["", "ab"], [None, "ab"], ["a", "c"])}) == 5

@@ -1,0 +1,194 @@
+"""What changed between two surveys: known changes are found, and where there are none, none is."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sightline.errors import SettingError
+from sightline.survey import Difference, compare, open_survey
+from sightline.survey.tables.difference import Samples, changes_between, size_of, student_quantile
+from sightline.survey.tally.statistics import STATISTICS
+from tests.survey.made import ABOUT, clustered, write_survey
+
+FAMILIES, COMPARISONS = 400, 300
+FALSE_ALARMS = 0.05
+ROUNDING = 1e-9
+MEANS = np.array([0.1, 0.3, 0.6, 0.9])
+LAYERS = ("blocks.0.attention", "blocks.1.attention")
+
+
+def samples(chance: np.random.Generator, passages: int, kind: str, shift: float = 0.0) -> Samples:
+    """Means of many queries in passages of all lengths; queries of a passage are alike, passages are independent."""
+    counts = chance.integers(2, 512, passages)
+    shape = COMPARISONS, passages
+    if kind == "rare":
+        levels = (chance.random(shape) < 0.05).astype(float)
+    elif kind == "skewed":
+        levels = chance.beta(0.1, 0.9, shape)
+    else:
+        levels = chance.beta(2.0, 3.0, shape)
+    totals = (levels + shift + chance.normal(0.0, 0.3, shape) / np.sqrt(counts)) * counts
+    means = totals.sum(1) / counts.sum()
+    residuals = totals - means[:, None] * counts
+    errors = np.sqrt((residuals**2).sum(1) * passages / (passages - 1)) / counts.sum()
+    return Samples(means, errors, np.full(COMPARISONS, passages))
+
+
+@pytest.mark.parametrize(
+    ("kind", "passages"),
+    [("even", (20, 20)), ("even", (100, 100)), ("even", (30, 240)), ("skewed", (30, 240)), ("rare", (30, 240))],
+)
+def test_without_a_true_change_at_most_one_family_in_twenty_shows_any(kind: str, passages: tuple[int, int]) -> None:
+    chance = np.random.default_rng(1)
+    alarms = 0
+    for _ in range(FAMILIES):
+        before, after = (samples(chance, some, kind) for some in passages)
+        alarms += bool(changes_between(before, after).changed.any())
+    assert alarms <= FALSE_ALARMS * FAMILIES, f"{alarms} of {FAMILIES} families"
+
+
+def test_errors_of_queries_instead_of_passages_would_break_that_promise() -> None:
+    chance = np.random.default_rng(1)
+    alarms = 0
+    for _ in range(20):
+        before, after = (samples(chance, 100, "even") for _ in range(2))
+        naive = [some._replace(error=some.error / np.sqrt(257)) for some in (before, after)]
+        alarms += bool(changes_between(*naive).changed.any())
+    assert alarms == 20
+
+
+def test_known_changes_are_found_and_their_intervals_hold_them() -> None:
+    chance = np.random.default_rng(2)
+    shift, missed, outside = 0.15, 0, 0
+    for _ in range(20):
+        found = changes_between(samples(chance, 400, "even"), samples(chance, 400, "even", shift))
+        missed += int((~found.changed).sum())
+        outside += bool(((found.low > shift) | (found.high < shift)).any())
+    assert missed < 0.01 * 20 * COMPARISONS
+    assert outside <= 3  # of 20 families; 1 is expected at most
+
+
+def exact_tail(value: float, degrees: int) -> float:
+    """The finite sum for an even number of degrees of freedom, Abramowitz and Stegun 26.7.4."""
+    angle = math.atan(value / math.sqrt(degrees))
+    term, total = 1.0, 1.0
+    for step in range(2, degrees, 2):
+        term *= (step - 1) / step * math.cos(angle) ** 2
+        total += term
+    return (1.0 - math.sin(angle) * total) / 2
+
+
+@pytest.mark.parametrize("degrees", [20, 50, 1000])
+@pytest.mark.parametrize("tail", [0.025, 1e-4, 1e-6])
+def test_quantiles_of_student_are_those_of_the_exact_sum(degrees: int, tail: float) -> None:
+    quantile = float(student_quantile(tail, np.array([degrees]))[0])
+    assert exact_tail(quantile, degrees) == pytest.approx(tail, rel=0.02)
+
+
+def test_too_few_passages_tell_nothing() -> None:
+    few = Samples(np.array([0.1, 0.1]), np.array([0.001, np.nan]), np.array([19, 100]))
+    found = changes_between(few, few._replace(mean=np.array([0.9, 0.9]), error=np.array([0.001, 0.001])))
+    assert not found.changed.any()
+    assert np.isnan(found.low).all()
+    np.testing.assert_allclose(found.change, 0.8)
+
+
+def test_a_difference_in_rounding_is_no_change() -> None:
+    exact = Samples(np.array([1.0]), np.array([0.0]), np.array([1000]))
+    assert not changes_between(exact, exact._replace(mean=np.array([1.0 - 6e-8]))).changed.any()
+    assert changes_between(exact, exact._replace(mean=np.array([0.99]))).changed.all()
+
+
+def test_sizes_are_from_minus_one_to_one_and_half_is_half_or_twice() -> None:
+    one, two = np.array(10.0), np.array(20.0)
+    for name, (before, after) in {
+        "reach": (one, two),
+        "effective_keys": (one, two),
+        "entropy": (np.log(one), np.log(two)),
+    }.items():
+        assert float(size_of(name, before, after)) == pytest.approx(0.5)
+        assert float(size_of(name, after, before)) == pytest.approx(-0.5)
+    assert float(size_of("sink", np.array(0.9), np.array(0.2))) == pytest.approx(-0.7)
+    assert float(size_of("reach", np.array(0.001), np.array(0.01))) < 0.01, "hundredths of a token"
+    assert all(abs(float(size_of(name, np.array(0.0), np.array(1.0)))) <= 1.0 for name in STATISTICS)
+
+
+def survey_of(folder: Path, means: np.ndarray, seed: int, passages: int = 60, **options: Any) -> Path:
+    chance = np.random.default_rng(seed)
+    found = [{"sink": share, "reach": 100 * share, "local": 1 - share} for share in clustered(chance, passages, means)]
+    return write_survey(folder, found, **options)
+
+
+def difference(folder: Path, after: np.ndarray, **options: Any) -> Difference:
+    return compare(
+        open_survey(survey_of(folder / "a", MEANS, 1)), open_survey(survey_of(folder / "b", after, 2, **options))
+    )
+
+
+def test_from_folders_the_head_that_changed_is_named_and_no_other(tmp_path: Path) -> None:
+    found = difference(tmp_path, np.array([0.1, 0.7, 0.6, 0.9]), digest="another corpus")
+    assert found.changed_heads.chosen == {LAYERS[0]: [1]}
+    assert found.num_comparisons == 12
+    assert found.relabelled() == {("local", "sink"): 1}
+    assert found.caution is None
+    rows = list(found.rows())
+    assert {(row.layer, row.head, row.statistic) for row in rows} == {
+        (LAYERS[0], 1, name) for name in ("sink", "reach", "local")
+    }
+    assert rows[0].statistic == "reach", "more than twice as far counts for more than 0.4 of the weight"
+    sink = next(row for row in rows if row.statistic == "sink")
+    assert sink.low < 0.4 < sink.high
+    assert sink.change == pytest.approx(sink.after - sink.before, abs=ROUNDING)
+    assert sink.size == pytest.approx(sink.change, abs=ROUNDING)
+    assert [row.statistic for row in found.rows("local")] == ["local"]
+
+
+def test_a_survey_does_not_differ_from_itself(tmp_path: Path) -> None:
+    survey = open_survey(survey_of(tmp_path / "a", MEANS, 1))
+    found = compare(survey, survey)
+    assert list(found.rows()) == []
+    assert not found.changes.change.any()
+    assert len(list(found.rows(all_of_them=True))) == 12
+
+
+def test_csv_has_every_comparison_the_largest_first(tmp_path: Path) -> None:
+    found, file = difference(tmp_path, np.array([0.1, 0.7, 0.6, 0.9])), io.StringIO()
+    found.to_csv(file)
+    rows = list(csv.DictReader(io.StringIO(file.getvalue())))
+    assert len(rows) == 12
+    sizes = [abs(float(row["size"])) for row in rows]
+    assert sizes == sorted(sizes, reverse=True)
+    assert [row["changed"] for row in rows] == ["True"] * 3 + ["False"] * 9
+    assert rows[0]["labels_after"] == "sink"
+
+
+def test_other_heads_are_refused_and_other_causes_named(tmp_path: Path) -> None:
+    survey = open_survey(survey_of(tmp_path / "a", MEANS, 1))
+    other = open_survey(survey_of(tmp_path / "other", MEANS, 1, layers=("blocks.0.attention", "blocks.2.attention")))
+    with pytest.raises(SettingError, match=r"head 0 of blocks.1.attention is in one of them only\); compare one model"):
+        compare(survey, other)
+    model = ABOUT | {"hash": "sha256:another"}
+    both = open_survey(survey_of(tmp_path / "both", MEANS, 1, about=model, digest="another", window=None))
+    caution = str(compare(survey, both).caution)
+    assert "both the model and the corpus differ" in caution
+    assert "cut at 512 tokens and nowhere" in caution
+    checkpoint = open_survey(survey_of(tmp_path / "checkpoint", MEANS, 1, about=model))
+    assert compare(survey, checkpoint).caution is None
+
+
+def test_passages_of_few_documents_are_told_to_be_no_independent_witnesses(tmp_path: Path) -> None:
+    found = difference(tmp_path, MEANS, documents=1)
+    assert str(found.caution).startswith("one of them has 1 document only")
+
+
+def test_a_statistic_that_only_one_has_is_refused(tmp_path: Path) -> None:
+    found = difference(tmp_path, MEANS)
+    with pytest.raises(SettingError, match="'entropy' is in none or one of both surveys"):
+        next(found.rows("entropy"))

@@ -1,0 +1,68 @@
+"""The manifest is written last and is the same for every run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sightline.survey.corpus.plan import Plan, Problem, Shard, Span
+from sightline.survey.settings import Settings
+from sightline.survey.tables import writing
+from sightline.survey.tables.manifest import corpus_hash, write_manifest
+from sightline.survey.tables.writing import COLUMNS, MANIFEST, write_tables
+from sightline.survey.tally.partial import MOST_PROBLEMS, Partial, merge_all
+from sightline.survey.tally.statistics import STATISTICS
+from tests.survey.gathered import shard_of
+
+SETTINGS = Settings(model="model", sources=("corpus",), seed=5)
+ABOUT = {"name": "model", "hash": "sha256:0", "parameters": 3}
+
+
+def plan_of(problems: int) -> Plan:
+    """Three shards of two files."""
+    spans = [(Span("a.txt", "text", 0, 10), Span("b.txt", "text", 0, 5)), (Span("b.txt", "text", 5, 9),), ()]
+    found = tuple(Problem("c.txt", f"byte {place:,}", "broken") for place in range(problems))
+    return Plan(tuple(Shard(number, its) for number, its in enumerate(spans)), found, 19, "fingerprint")
+
+
+def test_a_manifest_says_what_the_survey_is(tmp_path: Path) -> None:
+    merged = merge_all(shard_of(number, 0) for number in range(3))
+    write_manifest(tmp_path, merged, plan_of(2), SETTINGS, ABOUT)
+    found = json.loads((tmp_path / MANIFEST).read_text())
+    assert found["format"] == 1
+    assert found["model"] == ABOUT
+    assert found["corpus"] == {
+        "hash": corpus_hash({number: f"digest {number}" for number in range(3)}),
+        "files": 2,
+        "bytes": 19,
+        "documents": merged.documents,
+        "passages": merged.passages,
+        "tokens": merged.tokens,
+    }
+    assert found["settings"]["seed"] == found["seeds"]["sample"] == 5
+    assert list(found["statistics"]) == list(STATISTICS)
+    assert found["statistics"]["sink"] == {"floor": 1e-4, "ceiling": 1.0, "bins": 232}
+    assert found["problems"]["count"] == 2 + 9
+    assert {"file": "c.txt", "place": "byte 1", "what": "broken"} in found["problems"]["first"]
+
+
+def test_only_the_first_problems_are_listed(tmp_path: Path) -> None:
+    write_manifest(tmp_path, shard_of(0, 0), plan_of(2 * MOST_PROBLEMS), SETTINGS, ABOUT)
+    problems = json.loads((tmp_path / MANIFEST).read_text())["problems"]
+    assert (problems["count"], len(problems["first"])) == (2 * MOST_PROBLEMS + 3, MOST_PROBLEMS)
+
+
+def test_a_survey_whose_tables_are_not_all_written_has_no_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tables(tmp_path, Partial.empty())
+    write_manifest(tmp_path, Partial.empty(), plan_of(0), SETTINGS, ABOUT)
+    assert {path.name for path in tmp_path.iterdir()} == {*COLUMNS, MANIFEST}
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(writing, "write_whole", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_tables(tmp_path, Partial.empty())
+    assert not (tmp_path / MANIFEST).exists()

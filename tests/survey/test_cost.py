@@ -1,0 +1,29 @@
+"""What a survey costs on paper."""
+
+import pytest
+import torch
+
+from sightline.models import Decoder
+from sightline.models.sizes import DECODERS
+from sightline.survey.cost import Cost, Rates, cost_a_token
+
+
+@pytest.mark.parametrize("name", ["gpt2-small", "smollm2-135m", "llama-3.1-70b"])
+def test_operations_are_two_for_each_weight_of_a_block(name: str) -> None:
+    with torch.device("meta"):
+        blocks = Decoder(DECODERS[name]).blocks
+    weights = sum(weight.numel() for weight in blocks.parameters() if weight.dim() == 2)
+    config = DECODERS[name]
+    head_dim = config.head_dim or config.width // config.heads
+    alone = 4 * config.heads * config.depth * head_dim  # the products of a token that sees itself
+    assert cost_a_token(config, 1, statistics=11).products == 2 * weights + alone
+
+
+def test_cells_are_those_under_the_diagonal() -> None:
+    config = DECODERS["smollm2-135m"]
+    seen = torch.ones(7, 7).tril().sum().item()
+    assert cost_a_token(config, 7, statistics=11).cells * 7 == 270 * seen
+
+
+def test_seconds_add_up() -> None:
+    assert Rates(products=100.0, cells=10.0, values=1.0).seconds(Cost(50.0, 20.0, 3.0)) == 0.5 + 2.0 + 3.0

@@ -1,0 +1,133 @@
+"""Actors of Ray write the bytes that one process writes, quietly, and hardly slower than plain processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sightline.bench.survey_workers import plain_speed, ray_speed
+from sightline.errors import SightlineError
+from sightline.models import load_tokenizer
+from sightline.survey import Settings, Workers, run_survey
+from sightline.survey.corpus.plan import make_plan
+from sightline.survey.folder import PARTS, Folder
+from sightline.survey.work.cluster import quiet
+from sightline.survey.work.on_ray import MOST_TRIES, run_on_ray
+from sightline.survey.work.workers import Step
+from tests.survey.surveying import (
+    MINILM,
+    OPTIONS,
+    SHARED,
+    SMALL,
+    SMOLLM2,
+    Command,
+    contents,
+    write_model,
+    write_text,
+)
+
+pytestmark = pytest.mark.cluster
+
+TOKENS = 5000  # of each of two texts; each is read twice, at about 180 tokens a second and thread
+LEAST_SHARE = 0.85  # of the speed of plain processes
+ROUNDS = 3  # each side needs a calm spell of the machine
+
+FINISHED = {
+    "survey.json", "heads.parquet", "histograms.parquet", "examples.parquet", "passages.parquet", "manifest.json",
+}  # fmt: skip
+
+
+def test_two_actors_write_the_bytes_of_one_process_and_say_nothing_of_themselves(tmp_path: Path) -> None:
+    model, text = write_model(tmp_path / "model"), write_text(tmp_path / "text.txt", 20_000)
+    with Command(model, text, *OPTIONS, "--workers", "2", out=tmp_path / "two") as run:
+        told = run.succeeded()
+    run_survey(model, text, tmp_path / "one", workers=Workers(threads=1), **SMALL)
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+    assert set(contents(tmp_path / "one")) == FINISHED | {f"parts/{number:08}.part" for number in range(10)}
+    lines = told.splitlines()
+    assert lines[0] == "10 shards to read, about 5,000 tokens; the corpus has 20.0 kB"
+    assert lines[-1].endswith(f"passages of 10 documents, 0 problems, in {tmp_path / 'two'}")
+    assert all("shard" in line and "tokens/s" in line for line in lines[1:-1])  # lines of progress, if it was slow
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the texts of ../shared are not here")
+def test_smollm2_reads_prose_and_plays_alike_on_ray_and_alone(tmp_path: Path) -> None:
+    texts = []
+    for name in ("wikitext2-valid.txt", "tinyshakespeare.txt"):
+        tokenizer = load_tokenizer(SMOLLM2)
+        start = (SHARED / name).read_text(encoding="utf-8")[: 5 * TOKENS]
+        texts.append(tmp_path / name)
+        texts[-1].write_text(tokenizer.decode(tokenizer.encode(start, special=False)[:TOKENS]), encoding="utf-8")
+    with Command(
+        SMOLLM2, *texts, "--shard-bytes", "4096", "--batch", "1024", "--threads", "1", "--workers", "2",
+        out=tmp_path / "two",
+    ) as run:  # fmt: skip
+        run.succeeded()
+    survey = run_survey(SMOLLM2, texts, tmp_path / "one", workers=Workers(threads=1), shard_bytes=4096, batch=1024)
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+    assert 2 * TOKENS * 0.98 < survey.manifest["corpus"]["tokens"] < 2 * TOKENS * 1.02
+    assert len(survey.heads) == 30 * 9
+
+
+def test_what_actors_refuse_is_raised_in_one_line(tmp_path: Path) -> None:
+    """On a cluster that is there already, and stays."""
+    ray = pytest.importorskip("ray")
+    with quiet():
+        ray.init(address="local", num_cpus=2, logging_level="critical", log_to_driver=False)
+    try:
+        text = write_text(tmp_path / "text.txt", 4000)
+        folder, workers, steps = Folder(tmp_path / "out"), Workers(count=2, threads=1), list[Step]()
+        (folder.path / PARTS).mkdir(parents=True)
+        settings = Settings(model=str(MINILM), sources=(str(text),), window=600)
+        with pytest.raises(SightlineError, match="reads 512 tokens at most") as refusal:
+            run_on_ray(make_plan(settings).shards, settings, folder, workers, steps.append)
+        assert len(str(refusal.value).splitlines()) == 1
+        with pytest.raises(SightlineError, match="3 workers with 1 CPU each were asked for, and Ray has 2 CPU"):
+            run_on_ray(make_plan(settings).shards, settings, folder, Workers(count=3, threads=1), steps.append)
+        assert steps == []
+        assert ray.is_initialized()  # it is not ours to end
+    finally:
+        ray.shutdown()
+
+
+def test_a_shard_that_kills_its_workers_is_not_begun_for_ever(tmp_path: Path) -> None:
+    model, text = write_model(tmp_path / "model"), write_text(tmp_path / "text.txt", 1000)
+    settings = Settings(model=str(model), sources=(str(text),))
+    (shard,), folder = make_plan(settings).shards, Folder(tmp_path / "out")
+    (folder.path / PARTS).mkdir(parents=True)
+    tries = folder.tries(shard.number, "now")
+    answers = list[str]()
+    for before in (MOST_TRIES, MOST_TRIES - 1):
+        tries.write_bytes(b"." * before)  # as workers leave it that die
+        command = f"""
+from pathlib import Path
+from sightline.survey import Settings, Workers
+from sightline.survey.work.on_ray import Actor
+actor = Actor({settings!r}, {str(folder.path)!r}, Workers(threads=1), "now")
+print(actor({{"shard": {json.dumps(shard)!r}}})["refusal"])
+"""
+        ran = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=300)
+        answers.append(ran.stdout)
+    assert f"{MOST_TRIES} workers have died while they read shard 0, which begins in {text}; if memory" in answers[0]
+    assert answers[1] == "\n"
+    assert [path.name for path in (folder.path / PARTS).iterdir()] == ["00000000.part"]
+
+
+def test_ray_reads_hardly_slower_than_plain_processes(tmp_path: Path) -> None:
+    """SmolLM2 in two workers with a thread each, the same shards on both sides, from the first parts to the last."""
+    text = write_text(tmp_path / "text.txt", 40_000)
+    settings = Settings(model=str(SMOLLM2), sources=(str(text),), window=256, batch=512, shard_bytes=2500)
+    best = {plain_speed: 0.0, ray_speed: 0.0}
+    for turn in range(ROUNDS):
+        for measure in best:
+            speed = measure(settings, tmp_path / f"{measure.__name__}-{turn}", 2)
+            best[measure] = max(best[measure], speed.tokens_a_second)
+        if best[ray_speed] >= LEAST_SHARE * best[plain_speed]:
+            break
+    assert best[ray_speed] >= LEAST_SHARE * best[plain_speed], best
+    first = [path.read_bytes() for path in sorted((tmp_path / "plain_speed-0" / PARTS).iterdir())]
+    assert first == [path.read_bytes() for path in sorted((tmp_path / "ray_speed-0" / PARTS).iterdir())]
