@@ -58,7 +58,12 @@ def read_object_if_there(path: Path, most_bytes: int = MOST_BYTES) -> dict[str, 
 
 def write_object(path: Path, found: dict[str, Any]) -> None:
     """Write an object as JSON that a person can read."""
-    path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    path.write_bytes(as_json(found))
+
+
+def as_json(found: dict[str, Any]) -> bytes:
+    """The same, for those who write in their own way."""
+    return (json.dumps(found, indent=2) + "\n").encode("utf-8")
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -21,13 +21,15 @@ from typing import Any
 import torch
 
 from sightline.errors import CheckpointError, SettingError
-from sightline.models.json_files import read_object, write_object
+from sightline.models.json_files import as_json, read_object
 from sightline.survey.corpus.plan import Plan, Shard
 from sightline.survey.settings import Settings
+from sightline.survey.tally.part_files import write_whole
 from sightline.version import __version__
 
 SURVEY, MANIFEST, LOG, PARTS = "survey.json", "manifest.json", "log.json", "parts"
-TABLES = ("heads.parquet", "histograms.parquet", "examples.parquet", "passages.parquet")
+HEADS, HISTOGRAMS, EXAMPLES, PASSAGES = "heads.parquet", "histograms.parquet", "examples.parquet", "passages.parquet"
+TABLES = (HEADS, HISTOGRAMS, EXAMPLES, PASSAGES)
 CHANGED = {
     "weights": " other weights, or they have changed since",
     "corpus": " another corpus, or it has changed since",
@@ -104,9 +106,7 @@ class Folder:
         self._write(LOG, {"runs": [*runs, run]})
 
     def _write(self, name: str, found: dict[str, Any]) -> None:
-        half = self.path / f".{name}.{os.getpid()}.tmp"
-        write_object(half, found)
-        half.replace(self.path / name)
+        write_whole(self.path / name, as_json(found))
 
 
 def identity_of(settings: Settings, plan: Plan, about: Mapping[str, Any]) -> dict[str, Any]:

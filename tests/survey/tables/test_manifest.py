@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from sightline.survey.corpus.plan import Plan, Problem, Shard, Span
+from sightline.survey.folder import MANIFEST
 from sightline.survey.settings import Settings
 from sightline.survey.tables import writing
 from sightline.survey.tables.manifest import corpus_hash, write_manifest
-from sightline.survey.tables.writing import COLUMNS, MANIFEST, write_tables
+from sightline.survey.tables.writing import COLUMNS, write_tables
 from sightline.survey.tally.partial import MOST_PROBLEMS, Partial, merge_all
 from sightline.survey.tally.statistics import STATISTICS
 from tests.survey.gathered import shard_of

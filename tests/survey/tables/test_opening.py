@@ -15,8 +15,9 @@ import torch
 from sightline.errors import CheckpointError, SettingError
 from sightline.heads import labelled
 from sightline.survey import open_survey
+from sightline.survey.folder import EXAMPLES, HEADS, HISTOGRAMS, MANIFEST, PASSAGES
 from sightline.survey.tables.opening import Histogram, split
-from sightline.survey.tables.writing import COLUMNS, EXAMPLES, HEADS, HISTOGRAMS, MANIFEST, PASSAGES, ROWS
+from sightline.survey.tables.writing import COLUMNS, ROWS
 from sightline.survey.tally.statistics import ACCURACY, STATISTICS
 from tests.survey.made import WORDS, write_survey
 

@@ -10,7 +10,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from sightline.survey.tables.writing import COLUMNS, EXAMPLES, HEADS, HISTOGRAMS, PASSAGES, write_tables
+from sightline.survey.folder import EXAMPLES, HEADS, HISTOGRAMS, PASSAGES
+from sightline.survey.tables.writing import COLUMNS, write_tables
 from sightline.survey.tally.partial import Partial, merge_all
 from sightline.survey.tally.statistics import ACCURACY, STATISTICS, bins_of
 from tests.survey.gathered import LAYERS, shard_of

@@ -8,7 +8,6 @@ Does not know: tables, workers. Memory: O(problems that are listed).
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -16,9 +15,10 @@ from typing import Any
 
 import torch
 
+from sightline.models.json_files import as_json
 from sightline.survey.corpus.plan import Plan
+from sightline.survey.folder import MANIFEST
 from sightline.survey.settings import Settings
-from sightline.survey.tables.writing import MANIFEST
 from sightline.survey.tally.examples import SAMPLE, TOP
 from sightline.survey.tally.part_files import write_whole
 from sightline.survey.tally.partial import Partial, Problems
@@ -31,7 +31,7 @@ FORMAT = 1
 def write_manifest(folder: Path, merged: Partial, plan: Plan, settings: Settings, about: Mapping[str, Any]) -> None:
     """Say that a survey is finished, and what it is; `about` is what `about_weights` says of the model."""
     found = described(merged, plan, settings, about)
-    write_whole(folder / MANIFEST, (json.dumps(found, indent=2) + "\n").encode("utf-8"))
+    write_whole(folder / MANIFEST, as_json(found))
 
 
 def described(merged: Partial, plan: Plan, settings: Settings, about: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,9 +22,8 @@ from sightline.extras import import_extra
 from sightline.heads.labels import labelled
 from sightline.heads.table import HeadTable
 from sightline.models.json_files import read_object
-from sightline.survey.folder import SURVEY
+from sightline.survey.folder import EXAMPLES, HEADS, HISTOGRAMS, MANIFEST, PASSAGES, SURVEY, TABLES
 from sightline.survey.tables.manifest import FORMAT
-from sightline.survey.tables.writing import EXAMPLES, HEADS, HISTOGRAMS, MANIFEST, PASSAGES
 from sightline.survey.tally.statistics import STATISTICS
 
 NUMBERS = ("count", "passages", "mean", "deviation", "standard_error")
@@ -292,7 +291,7 @@ def open_survey(folder: str | Path) -> Survey:
             f"the survey in {folder} has format {str(manifest['format'])[:50]}, and this version of Sightline reads "
             f"format {FORMAT}; update Sightline, or make the survey again"
         )
-    missing = [name for name in (HEADS, HISTOGRAMS, EXAMPLES, PASSAGES) if not (folder / name).is_file()]
+    missing = [name for name in TABLES if not (folder / name).is_file()]
     if missing:
         raise CheckpointError(
             f"{folder / missing[0]} is not there, though the survey is finished; copy the whole folder"

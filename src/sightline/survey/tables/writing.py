@@ -17,13 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.extras import import_extra
+from sightline.survey.folder import EXAMPLES, HEADS, HISTOGRAMS, MANIFEST, PASSAGES
 from sightline.survey.tally.examples import NOBODY
 from sightline.survey.tally.part_files import write_whole
 from sightline.survey.tally.partial import Partial
 from sightline.survey.tally.statistics import NUM_BINS, STATISTICS, bins_of
 
-HEADS, HISTOGRAMS, EXAMPLES, PASSAGES = "heads.parquet", "histograms.parquet", "examples.parquet", "passages.parquet"
-MANIFEST = "manifest.json"
 ROWS = 2**16  # of a group: who asks for one head reads its group and passes over the others
 SHARES = {"p05": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
 
