@@ -36,9 +36,11 @@ class Table:
 def duration(seconds: float) -> str:
     """A time in the unit that suits it.
 
-    >>> duration(0.0123), duration(2.5)
-    ('12.3 ms', '2.5 s')
+    >>> duration(0.0123), duration(2.5), duration(3456.0)
+    ('12.3 ms', '2.5 s', '57.6 min')
     """
+    if seconds >= 600:
+        return f"{seconds / 60:.3g} min"
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
