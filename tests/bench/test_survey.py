@@ -11,15 +11,20 @@ from sightline.survey.cost import cost_a_token
 
 
 @pytest.mark.cluster
-def test_the_benchmark_prints_its_tables_and_compares_a_whole_file(tmp_path: Path) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text("to be or not to be, that is the question\n" * 100)
-    parts, work, workers, paper, whole = run("survey", data=[str(text)], report=str(tmp_path / "report.md"))
+def test_the_benchmark_prints_what_a_token_costs_and_what_workers_add() -> None:
+    parts, work, workers, paper = run("survey")
     assert [row[0] for row in parts.rows] == ["256", "512"]
     assert parts.rows[1][-1] == "1.00"  # foretold from itself
     assert len(work.rows) == 3
     assert float(workers.rows[0][2].removesuffix("x")) > 0
     assert [row[0] for row in paper.rows][1:] == ["llama-3.1-8b", "llama-3.1-70b"]
+
+
+@pytest.mark.cluster
+def test_whole_files_are_the_same_by_one_process_and_by_two_workers(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("to be or not to be, that is the question\n" * 100)
+    (whole,) = run("survey", data=[str(text)], report=str(tmp_path / "report.md"))
     assert whole.rows[0][-1] == "yes"
     assert "`sightline bench survey --size small --data text.txt`" in (tmp_path / "report.md").read_text()
 

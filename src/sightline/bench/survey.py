@@ -1,12 +1,13 @@
 """What a survey costs: a token in its parts, more work, more workers, and on paper, much more of both.
 
 Without `--model`, the model has the shape of SmolLM2 with random weights, and the text is made of random words. With
-`--model` and `--data`, each file is also surveyed as a whole, by one process and by two workers, and compared.
+`--data`, these files are surveyed instead, each as a whole, by one process and by two workers, and compared.
 """
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from filecmp import cmp
@@ -58,7 +59,7 @@ class Size:
 
 SMALL = DecoderConfig(vocab_size=VOCABULARY, width=64, depth=2, heads=4, hidden=128, max_length=1024)
 SIZES = {
-    "small": Size(shape=SMALL, rounds=1, windows=(256, KNOWN), words=1000, least_speed=None),
+    "small": Size(shape=SMALL, rounds=2, windows=(256, KNOWN), words=1000, least_speed=None),
     "full": Size(shape=DECODERS[SHAPE], rounds=3, windows=WINDOWS, words=1500, least_speed=0.85),
 }
 
@@ -79,13 +80,14 @@ def tables(
                 model = str(Path(folder) / "model")
                 save(Decoder(chosen.shape), model)
                 train_bpe([text.read_text("ascii")], VOCABULARY).save(model)
-            reader = Reader.load(Settings(model=model, sources=(str(text),)))
-            yield parts_of_a_token(reader, chosen, step)
-            yield more_work(model, text, step)
-            yield more_workers(model, text, Path(folder), chosen, step)
-            yield on_paper()
             for file in data:
                 yield whole_file(model, Path(file), Path(folder), step)
+            if not data:
+                reader = Reader.load(Settings(model=model, sources=(str(text),)))
+                yield parts_of_a_token(reader, chosen, step)
+                yield more_work(model, text, step)
+                yield more_workers(model, text, Path(folder), chosen, step)
+                yield on_paper()
     finally:
         torch.set_num_threads(before)
 
@@ -101,9 +103,10 @@ def parts_of_a_token(reader: Reader, size: Size, step: Callable[[str], None]) ->
     rates = Rates(*(count / spent for count, spent in zip(costs[KNOWN], times[KNOWN], strict=True)))
     table = Table(
         title="milliseconds a token",
-        comparison=f"one thread, {config.depth} layers of {config.heads} heads, batches of {BATCH:,} tokens, best of "
-        f"{size.rounds}. Foretold from the passages of {KNOWN:,}: {rates.products / 1e9:.3g} GFLOP/s in the model, "
-        f"{rates.cells / 1e6:.3g} million cells/s for statistics, {rates.values / 1e6:.3g} million numbers/s gathered.",
+        comparison=f"CPU time of one thread, {config.depth} layers of {config.heads} heads, batches of {BATCH:,}, best "
+        f"of {size.rounds}. Foretold from the passages of {KNOWN:,}: {rates.products / 1e9:.3g} GFLOP/s in the "
+        f"model, {rates.cells / 1e6:.3g} million cells/s for statistics, {rates.values / 1e6:.3g} million numbers/s "
+        "gathered.",
         columns=("passages", "model", "statistics", "gathering", "in all", "foretold", "measured / foretold"),
     )
     for window, spent in times.items():
@@ -138,6 +141,7 @@ def timed_parts(reader: Reader, window: int, rounds: int) -> Rates:
             "gathered": lambda: gather(batch, list(range(len(passages))), reader, Gathering(0)),
         },
         rounds,
+        clock=time.process_time,
     )
     steps = best["model"], best["recorded"] - best["model"], best["gathered"] - best["recorded"]
     return Rates(*(spent / BATCH for spent in steps))

@@ -12,7 +12,7 @@ import pytest
 from sightline.bench.survey_workers import plain_speed, ray_speed
 from sightline.errors import SightlineError
 from sightline.models import load_tokenizer
-from sightline.survey import Settings, Workers, run_survey
+from sightline.survey import Settings, Workers, open_survey, run_survey
 from sightline.survey.corpus.plan import make_plan
 from sightline.survey.folder import PARTS, Folder
 from sightline.survey.work.cluster import quiet
@@ -32,7 +32,7 @@ from tests.survey.surveying import (
 
 pytestmark = pytest.mark.cluster
 
-TOKENS = 5000  # of each of two texts; each is read twice, at about 180 tokens a second and thread
+TOKENS = 20_000  # of each of two texts; each is read twice, at about 200 tokens a second and thread
 LEAST_SHARE = 0.85  # of the speed of plain processes
 ROUNDS = 3  # each side needs a calm spell of the machine
 
@@ -62,13 +62,15 @@ def test_smollm2_reads_prose_and_plays_alike_on_ray_and_alone(tmp_path: Path) ->
         start = (SHARED / name).read_text(encoding="utf-8")[: 5 * TOKENS]
         texts.append(tmp_path / name)
         texts[-1].write_text(tokenizer.decode(tokenizer.encode(start, special=False)[:TOKENS]), encoding="utf-8")
-    with Command(
-        SMOLLM2, *texts, "--shard-bytes", "4096", "--batch", "1024", "--threads", "1", "--workers", "2",
-        out=tmp_path / "two",
-    ) as run:  # fmt: skip
-        run.succeeded()
-    survey = run_survey(SMOLLM2, texts, tmp_path / "one", workers=Workers(threads=1), shard_bytes=4096, batch=1024)
+    options = (SMOLLM2, *texts, "--shard-bytes", "4096", "--batch", "1024", "--threads", "1")
+    with (
+        Command(*options, "--workers", "2", out=tmp_path / "two") as two,
+        Command(*options, out=tmp_path / "one") as one,  # at the same time, since neither is timed
+    ):
+        two.succeeded()
+        one.succeeded()
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
+    survey = open_survey(tmp_path / "one")
     assert 2 * TOKENS * 0.98 < survey.manifest["corpus"]["tokens"] < 2 * TOKENS * 1.02
     assert len(survey.heads) == 30 * 9
 

@@ -9,12 +9,13 @@ import type { HeldTile } from "../map/tiles";
 import { lookup, sameScale, type Scale } from "../paint/colour";
 import { paintHatch } from "../paint/hatch";
 import { paintLegend } from "../paint/legend";
-import { fonts, snap, type Box, type Surface, type Theme } from "../paint/surface";
+import { snap, type Box, type Surface, type Theme } from "../paint/surface";
 import { ranged, type HeadPlace } from "../state";
 import { createDrawing } from "./drawing";
 import { currentOf, isFaded, pooledBy, type Part, type PartActions, type Scene } from "./heads_view";
 import { isAmong, nameOf, samePlace } from "./ordering";
 import { boxOf, coarser, extentOf, headAt, LEFT, SIZES, sizeFor, stepped, TOP } from "./placing";
+import { paintRim, reveal, type Rim } from "./rim";
 
 /** CSS pixels for the colours and what they mean. */
 const LEGEND = 48;
@@ -56,7 +57,7 @@ export function createGrid(around: Surroundings, actions: PartActions): Grid {
       if (top + height < TOP || top > surface.height) continue;
       for (let head = 0; head < count; head++) paintHead(surface, theme, [layer, head], hovered);
     }
-    paintNames(surface, theme);
+    paintRim(surface, theme, rim(), currentOf(state));
     const foot = surfaceOf(legend, surface.width, LEGEND);
     const says = { scale: wanted, channel: pooledBy(state), stride: 0, dots: false, masked: true };
     const box = { left: 12, top: 4, width: surface.width - 24, height: LEGEND };
@@ -96,34 +97,15 @@ export function createGrid(around: Surroundings, actions: PartActions): Grid {
     coarse.set(tile, made);
     return made;
   };
-  /** Over what has scrolled under them. */
-  const paintNames = ({ context, width, height }: Surface, theme: Theme): void => {
-    const { meta, state } = scene;
-    const name = (text: string, bold: boolean, x: number, y: number): void => {
-      context.font = `${bold ? "600 " : ""}11px ${fonts.text}`;
-      context.fillStyle = bold ? theme.ink : theme.muted;
-      context.fillText(text, x, y);
-    };
-    const cover = (across: number, down: number): void => {
-      context.fillStyle = theme.paper;
-      context.fillRect(0, 0, across, down);
-    };
-    context.textBaseline = "middle";
-    context.textAlign = "right";
-    cover(LEFT - 3, height);
-    heads().forEach((_, layer) =>
-      name(`L${layer}`, layer === state.layer, LEFT - 6, seen([layer, 0]).top + size() / 2),
-    );
-    context.textAlign = "center";
-    cover(width, TOP - 3);
-    for (let head = 0; head < Math.max(...heads()); head++) {
-      const text = nameOf(meta, [0, head]).slice(2);
+  const rim = (): Rim => ({
+    layers: heads().map((_, layer) => seen([layer, 0]).top + size() / 2),
+    columns: Array.from({ length: Math.max(0, ...heads()) }, (_, head) => {
+      const name = nameOf(scene.meta, [0, head]).slice(2);
       // Layers that recorded other heads have no name in common for a column.
-      const shared = meta.layers.every((_, layer) => nameOf(meta, [layer, head]).endsWith(text));
-      if (shared) name(text, head === state.head, seen([0, head]).left + size() / 2, TOP / 2);
-    }
-    cover(LEFT - 3, TOP - 3);
-  };
+      const shared = scene.meta.layers.every((_, layer) => nameOf(scene.meta, [layer, head]).endsWith(name));
+      return [shared ? name : "", seen([0, head]).left + size() / 2];
+    }),
+  });
 
   const drawing = createDrawing(frame, "All heads as small pictures: layers down, heads across", around, actions, {
     paint,
@@ -151,14 +133,7 @@ export function createGrid(around: Surroundings, actions: PartActions): Grid {
       const { width, height } = extentOf(heads(), size());
       Object.assign(room.style, { width: `${width}px`, height: `${height}px` });
       sizes.update(String(size()));
-      if (moved) {
-        // Just enough; the names cover the first pixels.
-        const box = boxOf(currentOf(now.state), size());
-        const within = (at: number, from: number, room: number, covered: number): number =>
-          Math.min(from - covered - 2, Math.max(at, from + size() + 4 - room));
-        frame.scrollTop = within(frame.scrollTop, box.top, frame.clientHeight, TOP);
-        frame.scrollLeft = within(frame.scrollLeft, box.left, frame.clientWidth, LEFT);
-      }
+      if (moved) reveal(frame, boxOf(currentOf(now.state), size()));
       drawing.soon();
     },
   };

@@ -7,7 +7,7 @@ import type { HeadPlace } from "../state";
 /** The names of layers on the left, the numbers of heads on top. */
 export const LEFT = 36;
 export const TOP = 20;
-const GAP = 4;
+export const GAP = 4;
 export const SIZES = [32, 64, 128] as const;
 
 /** The place of a picture of this size, in CSS pixels from the corner of all. */

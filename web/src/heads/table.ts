@@ -8,7 +8,7 @@ import { isAmong, nextOrder, ordered, samePlace, scoreNames, spaced, type Head }
 import { shapeOf } from "./scatter";
 
 /** More rows than these are built when they are asked for. */
-const ROWS = 512;
+export const ROWS = 512;
 
 interface Row {
   readonly row: HTMLElement;
@@ -81,11 +81,7 @@ export function createTable(actions: PartActions, session: Session): Part {
           ),
         );
       }
-      for (const cell of head.querySelectorAll<HTMLElement>("[data-score]")) {
-        const name = cell.dataset["score"] ?? "";
-        const sorted = state.order === name ? "ascending" : state.order === `-${name}` && "descending";
-        cell.setAttribute("aria-sort", sorted || "none");
-      }
+      markOrder(head, state.order);
       const wanted = roster.heads.filter(({ labels }) => state.label === "" || labels.includes(state.label));
       const shown = ordered(wanted, state.order).slice(0, most);
       const made = shown.map((one) => {
@@ -112,8 +108,17 @@ export function badge(label: string, meaning: string): HTMLElement {
   return element("span", { class: "head-label", title: meaning }, mark, ` ${label}`);
 }
 
+/** Tell by which column the heads are in order. */
+export function markOrder(head: HTMLElement, order: string): void {
+  for (const cell of head.querySelectorAll<HTMLElement>("[data-score]")) {
+    const name = cell.dataset["score"] ?? "";
+    const sorted = order === name ? "ascending" : order === `-${name}` && "descending";
+    cell.setAttribute("aria-sort", sorted || "none");
+  }
+}
+
 /** As many decimals as line up in a column. */
-function shortened(value = NaN): string {
+export function shortened(value = NaN): string {
   if (!Number.isFinite(value)) return "–";
   return Math.abs(value) < 100 ? value.toFixed(Math.abs(value) < 10 ? 3 : 1) : counted(value);
 }

@@ -3,19 +3,17 @@
 import { createDrawing } from "../heads/drawing";
 import { currentOf, isFaded, type PartActions } from "../heads/heads_view";
 import { samePlace } from "../heads/ordering";
-import { stepped } from "../heads/placing";
+import { GAP, LEFT, stepped, TOP } from "../heads/placing";
+import { paintRim, reveal, type Rim } from "../heads/rim";
 import type { Surroundings } from "../host";
 import { element } from "../panels/dom";
-import { fonts, snap, type Box, type Surface, type Theme } from "../paint/surface";
+import { snap, type Box, type Surface, type Theme } from "../paint/surface";
 import type { HeadPlace } from "../state";
 import { paintBars, placeOf } from "./bars";
 import type { SurveyPart } from "./page";
 import type { SurveyScene } from "./scene";
 
-/** The names of layers on the left, the numbers of heads on top; CSS pixels. */
-const LEFT = 36;
-const TOP = 20;
-const GAP = 4;
+/** CSS pixels. */
 const HEIGHT = 36;
 const NARROWEST = 28;
 const WIDEST = 96;
@@ -48,7 +46,7 @@ export function createHistogramGrid(around: Surroundings, actions: PartActions):
       if (top + height < TOP || top > surface.height) continue;
       for (let head = 0; head < count; head++) paintHead(surface, theme, [layer, head], hovered);
     }
-    paintNames(surface, theme);
+    paintRim(surface, theme, rim(), currentOf(scene.state));
   };
   const paintHead = (surface: Surface, theme: Theme, place: HeadPlace, hovered: HeadPlace | null): void => {
     const { context, scale } = surface;
@@ -75,33 +73,15 @@ export function createHistogramGrid(around: Surroundings, actions: PartActions):
     context.lineWidth = 2;
     context.strokeRect(box.left - 1, box.top - 1, box.width + 2, box.height + 2);
   };
-  /** Over what has scrolled under them. */
-  const paintNames = ({ context, width: wide, height: high }: Surface, theme: Theme): void => {
-    const { state, about } = scene;
-    const name = (text: string, bold: boolean, x: number, y: number): void => {
-      context.font = `${bold ? "600 " : ""}11px ${fonts.text}`;
-      context.fillStyle = bold ? theme.ink : theme.muted;
-      context.fillText(text, x, y);
-    };
-    const cover = (across: number, down: number): void => {
-      context.fillStyle = theme.paper;
-      context.fillRect(0, 0, across, down);
-    };
-    context.textBaseline = "middle";
-    context.textAlign = "right";
-    cover(LEFT - 3, high);
-    heads().forEach((_, layer) => name(`L${layer}`, layer === state.layer, LEFT - 6, seen([layer, 0]).top + HEIGHT / 2));
-    context.textAlign = "center";
-    cover(wide, TOP - 3);
-    for (let head = 0; head < Math.max(0, ...heads()); head++) {
-      const number = about.layers[0]?.numbers[head];
+  const rim = (): Rim => ({
+    layers: heads().map((_, layer) => seen([layer, 0]).top + HEIGHT / 2),
+    columns: Array.from({ length: Math.max(0, ...heads()) }, (_, head) => {
+      const number = scene.about.layers[0]?.numbers[head];
       // Layers of which other heads were surveyed have no name in common for a column.
-      const shared = number !== undefined && about.layers.every(({ numbers }) => numbers[head] === number);
-      const { left } = seen([0, head]);
-      if (shared) name(`H${number}`, head === state.head, left + width() / 2, TOP / 2);
-    }
-    cover(LEFT - 3, TOP - 3);
-  };
+      const shared = number !== undefined && scene.about.layers.every(({ numbers }) => numbers[head] === number);
+      return [shared ? `H${number}` : "", seen([0, head]).left + width() / 2];
+    }),
+  });
   const at = (x: number, y: number): HeadPlace | null => {
     if (x < LEFT || y < TOP) return null;
     const layer = Math.floor((y + frame.scrollTop - TOP) / (HEIGHT + GAP));
@@ -121,14 +101,7 @@ export function createHistogramGrid(around: Surroundings, actions: PartActions):
       scene = now;
       const end = boxOf([heads().length, Math.max(0, ...heads())]);
       Object.assign(room.style, { width: `${end.left}px`, height: `${end.top}px` });
-      if (moved) {
-        // Just enough; the names cover the first pixels.
-        const box = boxOf(currentOf(now.state));
-        const within = (from: number, start: number, size: number, view: number, covered: number): number =>
-          Math.min(start - covered - 2, Math.max(from, start + size + 4 - view));
-        frame.scrollTop = within(frame.scrollTop, box.top, box.height, frame.clientHeight, TOP);
-        frame.scrollLeft = within(frame.scrollLeft, box.left, box.width, frame.clientWidth, LEFT);
-      }
+      if (moved) reveal(frame, boxOf(currentOf(now.state)));
       drawing.soon();
     },
   };

@@ -2,16 +2,12 @@
 
 import { currentOf } from "../heads/heads_view";
 import { nextOrder, ordered, samePlace, spaced, type Head } from "../heads/ordering";
-import { badge } from "../heads/table";
-import { counted } from "../numbers";
+import { badge, markOrder, ROWS, shortened } from "../heads/table";
 import { button, element, replaceChildren } from "../panels/dom";
 import { title } from "../paint/token_text";
 import type { HeadPlace } from "../state";
 import type { SurveyPart } from "./page";
 import { explainedStatistic, type SurveyScene } from "./scene";
-
-/** More rows than these are built when they are asked for. */
-const ROWS = 512;
 
 export interface TableActions {
   /** A head, and the statistic unless that stays as it is. */
@@ -83,11 +79,7 @@ export function createSurveyTable(actions: TableActions): SurveyPart {
           ...about.statistics.map(({ name }) => column(spaced(name), explainedStatistic(about, name), name)),
         );
       }
-      for (const cell of head.querySelectorAll<HTMLElement>("[data-score]")) {
-        const name = cell.dataset["score"] ?? "";
-        const sorted = state.order === name ? "ascending" : state.order === `-${name}` && "descending";
-        cell.setAttribute("aria-sort", sorted || "none");
-      }
+      markOrder(head, state.order);
       const wanted = roster.heads.filter(({ labels }) => state.label === "" || labels.includes(state.label));
       const shown = ordered(wanted, state.order).slice(0, most);
       const made = shown.map((one) => {
@@ -107,10 +99,4 @@ export function createSurveyTable(actions: TableActions): SurveyPart {
     },
   };
   return part;
-}
-
-/** As many decimals as line up in a column. */
-function shortened(value = NaN): string {
-  if (!Number.isFinite(value)) return "–";
-  return Math.abs(value) < 100 ? value.toFixed(Math.abs(value) < 10 ? 3 : 1) : counted(value);
 }
