@@ -69,7 +69,7 @@ def test_an_estimate_of_statistics_is_near_what_they_hold():
 
 
 def test_a_trace_that_would_not_fit_is_refused_before_it_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(estimates, "_available_bytes", lambda: 2_000_000)
+    monkeypatch.setattr(estimates, "available_bytes", lambda: 2_000_000)
     model, ids = small(head_dim=16), torch.zeros(1, 4096, dtype=torch.long)
     with pytest.raises(SettingError, match=r"would hold .* spill=FOLDER"):
         read(model, ids)
@@ -127,3 +127,15 @@ def test_a_model_of_ours_that_was_saved_comes_back_with_its_characters(tmp_path:
     tokenizer.save(tmp_path)
     found, characters = load(tmp_path)
     assert read(found, "to be", characters).tokens() == list("to be")
+
+
+def test_code_of_a_tokenizer_is_not_run_and_nobody_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    BY_NAME["ViT"].build().save_pretrained(tmp_path)  # no family of ours, and none that has a tokenizer
+    (tmp_path / "vocab.json").write_text('{"a": 0}')
+    (tmp_path / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": [null, "evil.Evil"]}}')
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nclass Evil: ...\n")
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda question="": asked.append(question) or "y")
+    assert load(tmp_path)[1] is None
+    assert not asked
+    assert not (tmp_path / "ran").exists()

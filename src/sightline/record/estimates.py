@@ -75,7 +75,7 @@ def held_bytes(trace: Trace, tokens: int, *, statistics: bool) -> int:
 
 def refuse_too_much(model: nn.Module, ids: Tensor, options: dict[str, Any]) -> None:
     """Raise SettingError if the trace of a long text would not fit into the memory that is left."""
-    available = _available_bytes()
+    available = available_bytes()
     if available is None or ids.shape[1] < CALL or options.get("spill") is not None:
         return
     statistics = options.get("keep") == "statistics"
@@ -110,7 +110,7 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def _available_bytes() -> int | None:
+def available_bytes() -> int | None:
     """Memory that a process could still get, where the system tells."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()

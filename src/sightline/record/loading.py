@@ -77,7 +77,8 @@ def _tokenizer_at(path: Path) -> Any:
         pass
     if not any((path / name).exists() for name in VOCABULARIES):  # it would make up an empty one
         return None
-    try:
-        return codec_of(import_extra("transformers").AutoTokenizer.from_pretrained(path, local_files_only=True))
+    auto = import_extra("transformers").AutoTokenizer
+    try:  # unless told, it asks on the terminal whether to run code that lies in the folder
+        return codec_of(auto.from_pretrained(path, local_files_only=True, trust_remote_code=False))
     except (OSError, ValueError):
         return None
