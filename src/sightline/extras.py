@@ -5,6 +5,7 @@ moment it is needed, and only in the packages that `tests/project/test_layers.py
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 
 from sightline.errors import MissingExtraError
@@ -49,5 +50,20 @@ def import_extra(module: str) -> ModuleType:
         top = module.partition(".")[0]
         if error.name is None or error.name.partition(".")[0] != top:
             raise  # the module is there and lacks something of its own
-        message = f'{top} is needed here and is not installed. Install it with: pip install "sightline[{extra}]"'
-        raise MissingExtraError(message, name=top) from error
+        raise MissingExtraError(_words(top, extra), name=top) from error
+
+
+def require(extra: str, *modules: str) -> None:
+    """Refuse to begin what needs an extra, or some of its modules, before any time is spent on it.
+
+    A module may come with several extras: this names the one that is meant.
+
+    >>> require("figures")
+    """
+    for module in modules or EXTRAS[extra]:
+        if find_spec(module) is None:
+            raise MissingExtraError(_words(module, extra), name=module)
+
+
+def _words(module: str, extra: str) -> str:
+    return f'{module} is needed here and is not installed. Install it with: pip install "sightline[{extra}]"'

@@ -1,12 +1,8 @@
-"""The doctor reports what is installed without loading it."""
+"""The doctor tells what is installed, and how to install what is not."""
 
-import io
-import subprocess
-import sys
+import os
 
 import pytest
-import torch
-from rich.console import Console
 
 from sightline.doctor import installation as doctor
 from sightline.extras import EXTRAS
@@ -20,22 +16,18 @@ def test_a_missing_package_is_called_missing() -> None:
     assert doctor.version_or_missing("a-package-that-is-not-there") == "missing"
 
 
-def test_a_pipe_gets_one_plain_line_a_fact() -> None:
-    pipe = io.StringIO()
-    doctor.show(Console(file=pipe))
-    lines = dict(line.split("\t") for line in pipe.getvalue().splitlines())
-    assert lines["torch"] == torch.__version__
-    assert "transformers" in lines["[record]"]
+def test_an_extra_that_is_not_complete_is_told_how_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EXTRAS, "figures", ("matplotlib", "a-package-that-is-not-there"))
+    told = doctor.extras()
+    assert told["[figures]"].endswith('a-package-that-is-not-there missing; pip install "sightline[figures]"')
+    assert "pip install" not in told["[tables]"]
 
 
-def test_a_terminal_gets_a_table_with_the_names_of_extras(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = io.StringIO()
-    doctor.show(Console(file=screen, force_terminal=True, width=200))
-    assert "[models]" in screen.getvalue()
-    assert "┃" in screen.getvalue()
-
-
-def test_the_doctor_loads_no_extra() -> None:
-    modules = [module for modules in EXTRAS.values() for module in modules]
-    program = f"import sys; from sightline import doctor; doctor.show; print(set({modules}) & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.strip() == "set()"
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system lets no process choose its cores")
+def test_cores_that_a_process_may_not_use_are_not_counted() -> None:
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert doctor.cores() == ("1" if os.cpu_count() == 1 else f"1 of {os.cpu_count()}")
+    finally:
+        os.sched_setaffinity(0, allowed)

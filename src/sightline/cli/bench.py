@@ -2,22 +2,37 @@
 
 import argparse
 
+from sightline.cli.parsers import add_command
+from sightline.cli.places import check_file
+
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("bench", help="measure one thing and print a table")
-    parser.add_argument("name", metavar="NAME", help="which benchmark")
+    parser = add_command(
+        commands,
+        "bench",
+        about="measure what attention, matrices, training and more cost here",
+        description="Measure one thing on this machine and print tables. Without a NAME, list what can be measured.",
+        examples=["sightline bench attention"],
+    )
+    parser.add_argument("name", metavar="NAME", nargs="?", help="what to measure")
     parser.add_argument("--size", choices=("small", "full"), default="small", help="small runs in seconds (default)")
     parser.add_argument("--report", metavar="FILE", help="also write versions, machine, command and table to FILE")
     parser.add_argument(
-        "--data", metavar="FILE", nargs="+", default=(), help="train: also learn from this text; survey: also survey it"
+        "--data", metavar="FILE", nargs="+", default=(), help="train: also learn from this text; survey: read all of it"
     )
-    parser.add_argument("--model", metavar="MODEL", help="survey: take this model instead of random weights")
+    parser.add_argument("--model", metavar="MODEL", help="survey, peers: take this model instead of random weights")
+    parser.add_argument("--memory", metavar="GIB", type=float, help="peers: end what takes more memory than this")
     parser.set_defaults(handler=run)
 
 
 def run(options: argparse.Namespace) -> None:
     """Measure and print."""
+    check_file(options.report, asked_by="bench")
     from sightline import bench
 
-    bench.run(options.name, size=options.size, report=options.report, data=options.data, model=options.model)
+    if options.name is None:
+        print("\n".join(bench.NAMES))
+        return
+    given = {what: getattr(options, what) for what in ("size", "report", "data", "model", "memory")}
+    bench.run(options.name, **given)

@@ -2,13 +2,21 @@
 
 import argparse
 
+from sightline.cli.parsers import add_command
 from sightline.errors import SightlineError
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("doctor", help="show versions, devices and which extras are installed")
-    parser.add_argument("--verify", action="store_true", help="run the contracts of attention on your devices")
+    parser = add_command(
+        commands,
+        "doctor",
+        about="show versions, kernels, and how long a text fits into memory",
+        description="Show versions, threads and devices, which extras are installed, which kernels attention really "
+        "takes here, and how many tokens can be recorded in the memory that is left.",
+        examples=["sightline doctor", "sightline doctor --verify"],
+    )
+    parser.add_argument("--verify", action="store_true", help="also run the contracts of attention on your devices")
     parser.set_defaults(handler=run)
 
 
@@ -16,7 +24,8 @@ def run(options: argparse.Namespace) -> None:
     """Print what is found."""
     from rich.console import Console
 
-    from sightline import doctor
+    with Console(stderr=True).status("loading torch"):
+        from sightline import doctor
 
     doctor.show(Console())
     if options.verify and not doctor.verify(Console()):

@@ -7,21 +7,22 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from sightline.cli.parsers import add_command
 from sightline.errors import SettingError
+from sightline.extras import require
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "explore",
-        help="show saved traces, or a survey, in the browser",
+        about="show saved traces, a survey, or an example in the browser",
         description=(
-            "Show traces that trace.save(FOLDER) wrote in the browser, until Ctrl-C. Of several, any two can be "
-            "compared. The folder of a survey is shown as all its heads, with passages for each. Without any, an "
-            "example is shown."
+            "Show in the browser, until Ctrl-C, what trace.save(FOLDER) or sightline survey wrote. Of several traces, "
+            "any two can be compared. Without a FOLDER, an example is shown."
         ),
+        examples=["sightline explore traces/first traces/second", "sightline explore traces/first --save page.html"],
     )
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help="the folder of a trace, or of a survey")
     parser.add_argument(
@@ -71,6 +72,7 @@ def where_of(options: argparse.Namespace) -> dict[str, Any]:
 
 def run(options: argparse.Namespace) -> None:
     """Open and wait, or save."""
+    require("explore", "starlette", "uvicorn", "safetensors")
     from sightline.explore import explore
 
     if options.save is not None:
@@ -83,6 +85,8 @@ def run(options: argparse.Namespace) -> None:
 
 def save(options: argparse.Namespace) -> None:
     """Write a page of one head."""
+    from rich.console import Console
+
     from sightline.explore.library.surveyed import is_survey
     from sightline.explore.saved.page_file import save_page
     from sightline.record import open as open_trace

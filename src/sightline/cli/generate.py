@@ -8,7 +8,9 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from sightline.cli.parsers import add_command
 from sightline.cli.progress import progress_on_standard_error
+from sightline.cli.texts import given_text
 from sightline.errors import SettingError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -22,8 +24,14 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("generate", help="let a model go on with a text")
-    parser.add_argument("model", metavar="MODEL", help="a folder, a name on the hub or a GGUF file")
+    parser = add_command(
+        commands,
+        "generate",
+        about="let a model go on with a text",
+        description="Print what a model writes, as it comes. Only that goes to standard output, so it can be piped.",
+        examples=['sightline generate HuggingFaceTB/SmolLM2-135M-Instruct "Name a river." --chat'],
+    )
+    parser.add_argument("model", metavar="MODEL", help="a folder, a name on the hub, or a GGUF file")
     parser.add_argument("prompt", metavar="PROMPT", help="the text to go on with; - reads it from standard input")
     parser.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="at most so many (default: 128)")
     parser.add_argument("--chat", action="store_true", help="take the prompt as a message, by the chat template")
@@ -48,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot write a character still shows the rest
     sampling = sampling_of(options)
-    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
+    prompt = given_text("generate") if options.prompt == "-" else options.prompt
     with progress_on_standard_error() as bar:
         model, tokenizer = open_model(options, bar)
         text = chat_text(tokenizer, prompt, options.system) if options.chat else prompt

@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sightline.cli.heads_over_training import show_over_training
+from sightline.cli.parsers import add_command
+from sightline.cli.places import check_file, writing
 from sightline.cli.texts import ids_of, model_at, text_of
 from sightline.errors import SettingError
+from sightline.extras import require
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,10 +36,16 @@ DRAWS = 5  # of other heads that are switched off for comparison
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "heads",
-        help="score and label every head of a model",
+        about="score and label every head of a model",
         description="Score and label every head of a model, on a text and on random tokens that come twice.",
+        examples=[
+            "sightline heads HuggingFaceTB/SmolLM2-135M-Instruct report.txt",
+            "sightline heads HuggingFaceTB/SmolLM2-135M-Instruct --find induction",
+            "sightline heads --over-training runs/induction",
+        ],
     )
     parser.add_argument(
         "model", metavar="MODEL", nargs="?", help="a folder, a name on the hub, a GGUF file, or a saved trace"
@@ -121,10 +130,13 @@ def check(options: argparse.Namespace) -> None:
     if options.by is not None and options.by not in known:
         raise SettingError(f"heads: --by {options.by} is no score; there are {', '.join(known)}")
     for file in (options.csv, options.parquet):
-        if file not in (None, "-") and not Path(file).absolute().parent.is_dir():
-            raise SettingError(f"heads: {file} cannot be written, as there is no folder {Path(file).absolute().parent}")
+        check_file(file, asked_by="heads")
     if options.pictures is not None and Path(options.pictures).is_file():
         raise SettingError(f"heads: --pictures {options.pictures} is a file, and pictures go into a folder")
+    if options.parquet is not None:
+        require("tables", "pyarrow")
+    if options.pictures is not None:
+        require("figures")
 
 
 def saved_subject(options: argparse.Namespace) -> Subject:
@@ -198,11 +210,14 @@ def counted(table: HeadTable) -> str:
 def write(options: argparse.Namespace, table: HeadTable, subject: Subject, *, with_relations: bool) -> None:
     """The files that were asked for."""
     if options.csv is not None:
-        table.to_csv(sys.stdout if options.csv == "-" else options.csv)
+        with writing(options.csv, asked_by="heads"):
+            table.to_csv(sys.stdout if options.csv == "-" else options.csv)
     if options.parquet is not None:
-        table.to_parquet(options.parquet)
+        with writing(options.parquet, asked_by="heads"):
+            table.to_parquet(options.parquet)
     if options.pictures is not None:
-        draw(table, subject, Path(options.pictures), with_relations=with_relations)
+        with writing(options.pictures, asked_by="heads"):
+            draw(table, subject, Path(options.pictures), with_relations=with_relations)
 
 
 def draw(table: HeadTable, subject: Subject, folder: Path, *, with_relations: bool) -> None:

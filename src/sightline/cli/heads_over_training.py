@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sightline.cli.places import writing
 from sightline.errors import SettingError
+from sightline.extras import require
 
 if TYPE_CHECKING:
     from sightline.heads import HeadsOverTraining
@@ -31,15 +33,14 @@ def show_over_training(options: argparse.Namespace) -> None:
             )
     if options.pictures is not None and folder.is_file():
         raise SettingError(f"heads: --pictures {folder} is a file, and pictures go into a folder")
+    require("figures")
     found = read_over_training(run)
     print("\n".join(lines_of(found)), flush=True)
     watched = f"{len(found.steps)} step{'s' * (len(found.steps) > 1)}"
     print(f"\n{watched} watched, the last is {found.steps[-1]:,}", file=sys.stderr)
-    try:
+    with writing(folder / PICTURE, asked_by="heads"):
         folder.mkdir(parents=True, exist_ok=True)
         found.figure().savefig(folder / PICTURE)
-    except OSError as error:
-        raise SettingError(f"heads: {folder / PICTURE} cannot be written: {error.strerror or error}") from error
     print(folder / PICTURE, file=sys.stderr)
 
 

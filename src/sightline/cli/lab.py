@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sightline.cli.parsers import add_command
+from sightline.cli.places import writing
 from sightline.cli.progress import progress_on_standard_error
 from sightline.errors import SettingError, SightlineError
 from sightline.version import __version__
@@ -22,36 +24,71 @@ if TYPE_CHECKING:
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command and its own commands to the parser."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "lab",
-        help="run what is taught about attention, and do exercises that check themselves",
+        about="run what is taught about attention, and do exercises",
         description="Run what is taught about attention, and do exercises that check themselves.",
+        examples=["sightline lab list", "sightline lab run two_relations", "sightline lab exercise causal_mask"],
     )
     labs = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    labs.add_parser("list", help="all labs and exercises, and which claims are decided").set_defaults(handler=show_list)
-    running = labs.add_parser("run", help="run a lab, or all of them; exit code 1 if a verdict is not settled")
+    listing = add_command(
+        labs, "list", about="all labs and exercises, and which claims are decided", examples=["sightline lab list"]
+    )
+    listing.set_defaults(handler=show_list)
+    running = add_command(
+        labs,
+        "run",
+        about="run a lab, or all of them; exit code 1 if a verdict is not settled",
+        examples=["sightline lab run two_relations --out results"],
+    )
     running.add_argument("name", metavar="NAME", help="a lab, as sightline lab list names it, or all")
     running.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (default: 0)")
     running.add_argument("--size", choices=("small", "full"), default="small", help="small takes up to two minutes")
     running.add_argument("--out", metavar="DIR", help="also write DIR/NAME/result.json and its figures")
     running.add_argument("--model", metavar="PLACE", help="a folder or name on the hub, instead of SmolLM2-135M")
     running.set_defaults(handler=run)
-    exercising = labs.add_parser("exercise", help="write the file that an exercise begins with")
-    exercising.add_argument("name", metavar="NAME", help="an exercise, as sightline lab list names it")
-    exercising.add_argument("file", metavar="FILE", nargs="?", help="where to (default: NAME.py); - prints it")
-    exercising.set_defaults(handler=write_starter)
-    checking = labs.add_parser("check", help="say what is wrong with an answer; exit code 1 if anything is")
-    checking.add_argument("file", metavar="FILE", help="the file of an exercise, filled in")
-    checking.add_argument("--seconds", type=float, default=120.0, metavar="N", help="wait so long (default: 120)")
-    checking.set_defaults(handler=check)
-    hinting = labs.add_parser("hint", help="a hint, which gives away as little as it can")
-    hinting.add_argument("file", metavar="FILE", help="the file of an exercise, or its name")
-    hinting.add_argument("number", metavar="N", nargs="?", type=int, default=1, help="which hint (default: 1)")
-    hinting.set_defaults(handler=show_hint)
-    noting = labs.add_parser("notebook", help="write a lab as a Jupyter notebook, to run cell by cell")
+    noting = add_command(
+        labs,
+        "notebook",
+        about="write a lab as a Jupyter notebook, to run cell by cell",
+        examples=["sightline lab notebook two_relations"],
+    )
     noting.add_argument("name", metavar="NAME", help="a lab, as sightline lab list names it")
     noting.add_argument("file", metavar="FILE", nargs="?", help="where to (default: NAME.ipynb); - prints it")
     noting.set_defaults(handler=write_notebook)
+    add_exercises(labs)
+
+
+def add_exercises(labs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add what is there for exercises."""
+    exercising = add_command(
+        labs,
+        "exercise",
+        about="write the file that an exercise begins with",
+        examples=["sightline lab exercise causal_mask mask.py"],
+    )
+    exercising.add_argument("name", metavar="NAME", help="an exercise, as sightline lab list names it")
+    exercising.add_argument("file", metavar="FILE", nargs="?", help="where to (default: NAME.py); - prints it")
+    exercising.set_defaults(handler=write_starter)
+    checking = add_command(
+        labs,
+        "check",
+        about="say what is wrong with an answer; exit code 1 if anything is",
+        examples=["sightline lab check mask.py"],
+    )
+    checking.add_argument("file", metavar="FILE", help="the file of an exercise, filled in")
+    checking.add_argument("--seconds", type=float, default=120.0, metavar="N", help="wait so long (default: 120)")
+    checking.set_defaults(handler=check)
+    hinting = add_command(
+        labs,
+        "hint",
+        about="a hint, which gives away as little as it can",
+        examples=["sightline lab hint mask.py", "sightline lab hint causal_mask 2"],
+    )
+    hinting.add_argument("file", metavar="FILE", help="the file of an exercise, or its name")
+    hinting.add_argument("number", metavar="N", nargs="?", type=int, default=1, help="which hint (default: 1)")
+    hinting.set_defaults(handler=show_hint)
 
 
 def show_list(_: argparse.Namespace) -> None:
@@ -142,10 +179,8 @@ def run_one(name: str, options: argparse.Namespace, bar: Progress) -> Result:
     finally:
         bar.remove_task(task)
     if options.out is not None:
-        try:
+        with writing(options.out, asked_by="lab"):
             result.write(Path(options.out) / name)
-        except OSError as error:
-            raise SettingError(f"lab: {options.out} cannot be written: {error.strerror or error}") from error
     return result
 
 
@@ -231,11 +266,9 @@ def new_file(place: str, text: str) -> Path | None:
 
 def write(path: Path, text: str) -> None:
     """Write a file and the folders above it."""
-    try:
+    with writing(path, asked_by="lab"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise SettingError(f"lab: {path} cannot be written: {error.strerror or error}") from error
 
 
 def forgive_signs() -> None:

@@ -7,18 +7,22 @@ import sys
 from pathlib import Path
 
 from sightline.cli.explore import add_where, where_of
+from sightline.cli.parsers import add_command
 from sightline.cli.texts import ids_of, model_at, text_of
 from sightline.errors import SettingError
+from sightline.extras import require
 
 ESTIMATED = 2048  # tokens from which on it is worth saying how long it will take
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "look",
-        help="show what a model attends to in the browser",
-        description="Show what a model attends to in a text, and in the sentences that you type, until Ctrl-C.",
+        about="show what a model attends to in the browser",
+        description="Show in the browser what a model attends to, in a text and in what you type, until Ctrl-C.",
+        examples=["sightline look HuggingFaceTB/SmolLM2-135M-Instruct report.txt"],
     )
     parser.add_argument("model", metavar="MODEL", help="a folder, a name on the hub, or a GGUF file")
     parser.add_argument("text", metavar="TEXT", nargs="?", help="a text or a file of it; - reads standard input")
@@ -34,6 +38,7 @@ def run(options: argparse.Namespace) -> None:
     if (Path(options.model) / "trace.json").is_file():
         raise SettingError(f"look: {options.model} is a saved trace; open it with: sightline explore {options.model}")
     text = None if options.text is None else text_of(options.text, asked_by="look")
+    require("explore", "starlette", "uvicorn", "safetensors")
     from sightline.explore import look
     from sightline.record import estimate
 

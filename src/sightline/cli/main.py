@@ -5,18 +5,41 @@ What Sightline raises on purpose is printed as one line; anything else is a bug 
 """
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
 
-from sightline.cli import bench, doctor, explore, generate, heads, lab, look, survey, train
+from sightline.cli import bench, completion, doctor, explore, generate, heads, lab, look, survey, train
+from sightline.cli.parsers import Help, example_lines
 from sightline.errors import SightlineError
 from sightline.version import __version__
+
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+"""What a system says when a place is not ours or has no room, which is no bug of anybody."""
+GROUPS = {
+    "see what a model attends to": (look, explore),
+    "know what its heads do": (heads, survey),
+    "run and train models": (generate, train),
+    "learn": (lab,),
+    "this installation": (doctor, bench, completion),
+}
+EXAMPLES = (
+    "sightline explore                        # an example that needs no model",
+    "sightline look ./my-model report.txt     # a folder, or a GGUF file, or",
+    "sightline look HuggingFaceTB/SmolLM2-135M-Instruct    # a name on the hub",
+    "sightline heads --help                   # more about one command",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    options = build_parser().parse_args(in_words(sys.argv[1:] if arguments is None else arguments))
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = build_parser()
+    if tuple(arguments[:2]) == ("completion", "candidates"):  # whatever follows is not for this parser to judge
+        completion.show_candidates(parser, arguments[2:])
+        return 0
+    options = parser.parse_args(in_words(arguments))
     try:
         code = options.handler(options)
         sys.stdout.flush()  # while a reader who has left can still be told from a mistake
@@ -27,11 +50,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(file=sys.stderr)
         return 130  # as a shell counts it
     except BrokenPipeError:
-        # Whoever read our output has seen enough, as in `sightline ... | head`. Python would complain once more when
-        # it closes standard output, so that is pointed to where nobody listens.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        leave_output()  # whoever read it has seen enough, as in `sightline ... | head`
         return 141
+    except OSError as error:
+        if error.errno not in REFUSALS:
+            raise
+        if error.filename is None:  # it was standard output that could not be written
+            leave_output()
+        place = "standard output" if error.filename is None else error.filename
+        print(f"sightline: {place}: {error.strerror}; give another place, or make room there", file=sys.stderr)
+        return 2
     return code or 0
+
+
+def leave_output() -> None:
+    """Point standard output to where nobody listens, as Python would complain once more when it closes it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def in_words(arguments: Sequence[str]) -> list[str]:
@@ -46,11 +80,21 @@ def in_words(arguments: Sequence[str]) -> list[str]:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
-    parser = argparse.ArgumentParser(prog="sightline", description="Attention you can see, at any length.")
+    parser = argparse.ArgumentParser(
+        prog="sightline",
+        usage="sightline COMMAND ...",
+        epilog="\n".join(example_lines(EXAMPLES)),
+        formatter_class=Help,
+    )
     parser.add_argument("--version", action="version", version=f"sightline {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (look, explore, generate, heads, survey, train, lab, bench, doctor):
-        command.add(commands)
+    commands = parser.add_subparsers(prog="sightline", required=True, metavar="COMMAND", help=argparse.SUPPRESS)
+    lines = ["Attention you can see, at any length."]
+    for title, group in GROUPS.items():
+        listed = len(commands._choices_actions)
+        for command in group:
+            command.add(commands)
+        lines += ["", f"{title}:", *(f"  {line.dest:12}{line.help}" for line in commands._choices_actions[listed:])]
+    parser.description = "\n".join(lines)
     return parser
 
 

@@ -11,8 +11,10 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from sightline.cli.parsers import add_command
 from sightline.cli.survey_tables import add_diff, add_show
 from sightline.errors import SettingError
+from sightline.extras import require
 
 if TYPE_CHECKING:
     from sightline.survey import Survey
@@ -23,16 +25,17 @@ QUIET = 10.0  # seconds between two plain lines
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the parser, and the two that print."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "survey",
-        help="what every head does over a corpus of any size",
-        description="Read a corpus of any size, and write the distribution of every statistic of every head, with\n"
+        about="write what every head does over a corpus of any size",
+        description="Read a corpus of any size, and write the distribution of every statistic of every head, with "
         "example passages. The same command goes on with a survey that was interrupted.",
-        epilog="what came of it:\n"
+        below="what came of it:\n"
         "  sightline survey show DIR      heads, distributions, passages\n"
         "  sightline survey diff A B      what changed between two surveys\n"
-        "(a model in a folder that is called show is written ./show)",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "  (a model in a folder that is called show is written ./show)",
+        examples=["sightline survey HuggingFaceTB/SmolLM2-135M-Instruct corpus/ --out first"],
     )
     parser.add_argument("model", metavar="MODEL", help="a folder, a name on the hub, or a GGUF file")
     parser.add_argument(
@@ -55,12 +58,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     working.add_argument("--device", default="cpu", metavar="NAME", help="where the model is: cpu, cuda (default: cpu)")
     working.add_argument("--ray", metavar="ADDRESS", help="a Ray cluster that is there already; auto finds it")
     parser.set_defaults(handler=run)
-    add_show(commands.add_parser("survey show", description="Print what a survey has found."))
-    add_diff(commands.add_parser("survey diff", description="Print what changed between two surveys."))
+    add_show(commands)
+    add_diff(commands)
 
 
 def run(options: argparse.Namespace) -> None:
     """Survey, and say what came of it."""
+    require("survey", "pyarrow", "ddsketch")
     from sightline.survey import Workers, run_survey
 
     workers = Workers(

@@ -15,7 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from sightline.cli.parsers import add_command
+from sightline.cli.places import check_file, writing
 from sightline.errors import SettingError
+from sightline.extras import require
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,8 +43,14 @@ SIZE = (
 )
 
 
-def add_show(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `survey show`."""
+def add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `survey show` to the parser."""
+    parser = add_command(
+        commands,
+        "survey show",
+        description="Print what a survey has found: its heads, or one of them with passages.",
+        examples=["sightline survey show surveys/first", "sightline survey show surveys/first --head 5.6"],
+    )
     parser.add_argument("survey", metavar="DIR", help="the folder of a finished survey")
     parser.add_argument(
         "--by", metavar="STATISTIC", help="print heads with the most of a statistic (default: by label)"
@@ -52,8 +61,14 @@ def add_show(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(handler=show)
 
 
-def add_diff(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `survey diff`."""
+def add_diff(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `survey diff` to the parser."""
+    parser = add_command(
+        commands,
+        "survey diff",
+        description="Print what changed between two surveys, and how sure that is.",
+        examples=["sightline survey diff surveys/first surveys/second"],
+    )
     parser.add_argument("before", metavar="A", help="the folder of a finished survey")
     parser.add_argument(
         "after", metavar="B", help="another of the same heads: of another corpus, or another checkpoint"
@@ -69,6 +84,7 @@ def show(options: argparse.Namespace) -> None:
     from sightline.survey import open_survey
 
     check(options, "show")
+    require("survey", "pyarrow", "ddsketch")
     survey = open_survey(options.survey)
     if options.by is not None:
         survey.heads[options.by]  # refuses what is none
@@ -90,6 +106,7 @@ def diff(options: argparse.Namespace) -> None:
     from sightline.survey import compare, open_survey
 
     check(options, "diff")
+    require("survey", "pyarrow", "ddsketch")
     before, after = open_survey(options.before), open_survey(options.after)
     found = compare(before, after)
     rows = list(found.rows(options.by))
@@ -121,11 +138,7 @@ def check(options: argparse.Namespace, command: str) -> None:
     """Refuse before anything is read."""
     if options.top < 1:
         raise SettingError(f"survey {command}: --top {options.top}; it is at least 1")
-    if options.csv not in (None, "-") and not Path(options.csv).absolute().parent.is_dir():
-        raise SettingError(
-            f"survey {command}: {options.csv} cannot be written, as there is no folder "
-            f"{Path(options.csv).absolute().parent}"
-        )
+    check_file(options.csv, asked_by=f"survey {command}")
 
 
 def console_for(options: argparse.Namespace) -> Console:
@@ -403,8 +416,5 @@ def write(place: str, writer: Any) -> None:
     if place == "-":
         writer(sys.stdout)
         return
-    try:
-        with Path(place).open("w", newline="", encoding="utf-8") as file:
-            writer(file)
-    except OSError as error:
-        raise SettingError(f"survey: {place} cannot be written: {error.strerror or error}") from error
+    with writing(place, asked_by="survey"), Path(place).open("w", newline="", encoding="utf-8") as file:
+        writer(file)

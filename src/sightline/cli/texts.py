@@ -49,12 +49,15 @@ def text_of(given: str, *, asked_by: str) -> str:
         is_file, is_folder = path.is_file(), path.is_dir()
     except OSError:  # too long for a name
         is_file, is_folder = False, False
+    text = given_text(asked_by) if given == "-" else given
     try:
-        text = sys.stdin.read() if given == "-" else path.read_text(encoding="utf-8") if is_file else given
+        text = path.read_text(encoding="utf-8") if is_file else text
     except UnicodeDecodeError as error:
         raise SettingError(
-            f"{asked_by}: {given} is no text in UTF-8: {error.reason} at byte {error.start:,}"
+            f"{asked_by}: {given} is no text in UTF-8: {error.reason} at byte {error.start:,}; give a text file"
         ) from error
+    except OSError as error:
+        raise SettingError(f"{asked_by}: {given} cannot be read: {error.strerror or error}") from error
     if is_folder:
         raise SettingError(f"{asked_by}: {given} is a folder; give a text or a file of it")
     looks_like_a_file = path.suffix or "/" in given
@@ -62,4 +65,14 @@ def text_of(given: str, *, asked_by: str) -> str:
         raise SettingError(f"{asked_by}: {given!r} looks like a file, and there is none; a text has more than one word")
     if not text.strip():
         raise SettingError(f"{asked_by}: the text of {given!r} is empty")
+    return text
+
+
+def given_text(asked_by: str) -> str:
+    """What comes from standard input, as text."""
+    try:
+        text = sys.stdin.read()
+        text.encode()  # where the system has no UTF-8, Python lets any bytes in and marks them
+    except UnicodeError as error:
+        raise SettingError(f"{asked_by}: what came from standard input is no text in UTF-8; send a text") from error
     return text

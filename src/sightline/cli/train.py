@@ -8,27 +8,29 @@ import os
 from pathlib import Path
 from typing import Any
 
+from sightline.cli.parsers import add_command
 from sightline.errors import SettingError
 
 RECIPES = {
-    "char-gpt": "a small GPT that learns to write character by character: minutes on two cores",
+    "char-gpt": "a small GPT learns to write, letter by letter: minutes",
     "gpt2-small": "GPT-2 at its real size, for a cluster",
-    "smollm2-finetune": "SmolLM2-135M, or another decoder, goes on learning from your text",
-    "reversal": "one layer of attention learns to reverse a row of digits: seconds",
-    "induction": "two layers learn to repeat, and grow induction heads: a minute",
+    "smollm2-finetune": "SmolLM2-135M, or another decoder, learns from your text",
+    "reversal": "one layer learns to reverse a row of digits: seconds",
+    "induction": "two layers learn to repeat, by induction heads: a minute",
 }
 """As in `sightline.train.RECIPES`, which takes longer to import than help should take."""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "train",
-        help="train a model, on this machine or on many",
+        about="train a model, on this machine or on many",
         description="Train a model. The same command goes on with a run that was interrupted.\n"
         "On many ranks: torchrun --nproc-per-node N -m sightline.train RECIPE ...",
-        epilog="recipes:\n" + "\n".join(f"  {name:18}{about}" for name, about in RECIPES.items()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        below="recipes:\n" + "\n".join(f"  {name:18}{about}" for name, about in RECIPES.items()),
+        examples=["sightline train char-gpt --data shakespeare.txt --out runs/shakespeare"],
         argument_default=argparse.SUPPRESS,
     )
     parser.add_argument("recipe", metavar="RECIPE", choices=tuple(RECIPES), help="what to train; see below")

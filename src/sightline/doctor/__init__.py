@@ -1,6 +1,6 @@
-"""What this installation consists of, which engine serves which device, and whether the contracts hold on it."""
+"""What this installation consists of, what carries out attention on it, how much fits, and whether contracts hold."""
 
 from sightline.doctor.contracts import verify
-from sightline.doctor.installation import show
+from sightline.doctor.report import show
 
 __all__ = ["show", "verify"]

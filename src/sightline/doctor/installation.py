@@ -8,34 +8,51 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from sightline.extras import EXTRAS
 from sightline.version import __version__
 
 
 def installation() -> dict[str, str]:
-    """Versions, platform, threads and devices, by name."""
+    """Versions and platform, by name."""
     return {
         "sightline": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": version_or_missing("numpy"),
+        "rich": version_or_missing("rich"),
         "platform": platform.platform(),
-        "cpu": f"{os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}",
-        "torch threads": str(torch.get_num_threads()),
-        "accelerator": str(torch.accelerator.current_accelerator() or "none"),
     }
+
+
+def machine() -> dict[str, str]:
+    """Cores, threads and devices, by name."""
+    accelerator = torch.accelerator.current_accelerator()
+    unknown = "; attention streams there, which this project's tests have never run: see --verify"
+    return {
+        "cores": f"{cores()}, {torch.backends.cpu.get_cpu_capability()}",
+        "torch threads": f"{torch.get_num_threads()} in an operation, {torch.get_num_interop_threads()} between them",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "not set"),
+        "accelerator": "none" if accelerator is None else f"{accelerator}{unknown}",
+    }
+
+
+def cores() -> str:
+    """How many cores this process may use, and how many there are if that is more."""
+    there = os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there
+    return str(there) if allowed == there else f"{allowed} of {there}"
 
 
 def extras() -> dict[str, str]:
-    """What each extra brings, with the version of each module or `missing`."""
-    return {
-        f"[{extra}]": ", ".join(f"{module} {version_or_missing(module)}" for module in modules)
-        for extra, modules in EXTRAS.items()
-    }
+    """What each extra brings: the version of each module, or how to install what is missing."""
+    found = {}
+    for extra, modules in EXTRAS.items():
+        versions = {module: version_or_missing(module) for module in modules}
+        told = ", ".join(f"{module} {number}" for module, number in versions.items())
+        is_complete = "missing" not in versions.values()
+        found[f"[{extra}]"] = told if is_complete else f'{told}; pip install "sightline[{extra}]"'
+    return found
 
 
 def version_or_missing(distribution: str) -> str:
@@ -44,23 +61,3 @@ def version_or_missing(distribution: str) -> str:
         return version(distribution)
     except PackageNotFoundError:
         return "missing"
-
-
-def engines() -> dict[str, str]:
-    """Which engine serves plain scores under structured masks, by device, and whether our tests run there."""
-    table = {"cpu": "fused (fp64, fp32, bf16, fp16), streaming for other scores and masks; tested"}
-    table |= dict.fromkeys(("cuda", "mps", "xpu"), "streaming; never run by this project's tests, see --verify")
-    return {f"engine on {device}": engine for device, engine in table.items()}
-
-
-def show(console: Console) -> None:
-    """Print the report: a table on a terminal, lines of name, tab, value elsewhere."""
-    facts = installation() | engines() | extras()
-    if not console.is_terminal:
-        for name, value in facts.items():
-            console.file.write(f"{name}\t{value}\n")
-        return
-    table = Table("what", "found")
-    for name, value in facts.items():
-        table.add_row(escape(name), escape(value))  # [models] is a name here, not markup
-    console.print(table)

@@ -66,7 +66,7 @@ def _fetch(name: str, revision: str | None) -> Path:
         wanted = name if revision is None else f"{name} at {revision}"
         raise CheckpointError(
             f"{wanted!r} is no folder here, not in the local cache of the hub, and could not be fetched: "
-            f"{_first_line(error)}"
+            f"{_first_line(error)}. Look at the spelling and the network, or give a folder or a .gguf file"
         ) from error
 
 

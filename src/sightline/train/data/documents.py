@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sightline.errors import SettingError
-from sightline.extras import import_extra
+from sightline.extras import import_extra, require
 
 TEXT, PARQUET = (".txt", ".md"), ".parquet"
 ROWS = 64  # of Parquet, read at a time: some documents have megabytes
@@ -102,6 +102,7 @@ def _decoded(content: bytes, path: Path, start: int) -> str:
 
 def _rows(path: Path, column: str) -> Iterator[str]:
     """The rows of a column of strings; nulls are left out."""
+    require("train", "pyarrow")
     arrow, parquet = import_extra("pyarrow"), import_extra("pyarrow.parquet")
     row = 0
     try:

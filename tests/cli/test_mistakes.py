@@ -1,0 +1,152 @@
+"""A user's mistake ends in one sentence that says what to do: in processes of their own, as a user makes them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from sightline.cli.main import main
+from sightline.record import Trace
+
+NOT_TEXT = b"\xff\xfe\x00\x80" * 50
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what people point at by mistake."""
+    folder = tmp_path_factory.mktemp("desk")
+    (folder / "picture.png").write_bytes(NOT_TEXT)
+    (folder / "words.txt").write_text("so it is, and so it was")
+    (folder / "model.gguf").write_bytes(b"a text that is called a model, and is none")
+    for name in ("folder", "damaged", "unfinished-model"):
+        (folder / name).mkdir()
+    (folder / "damaged" / "trace.json").write_text('{"format": ')
+    (folder / "unfinished-model" / "config.json").write_text('{"model_type": "llama"}')
+    Trace.from_attentions([torch.eye(4)[None, None]], tokens=["so", "it", "is", "so"]).save(folder / "trace")
+    return folder
+
+
+def command(*arguments: str, desk: Path) -> tuple[int, str, str]:
+    """Run the command in a folder, with a picture on standard input; its exit code, output and errors."""
+    done = subprocess.run(
+        [sys.executable, "-m", "sightline.cli.main", *arguments],
+        cwd=desk,
+        input=NOT_TEXT,
+        env=os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "200"},
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+MISTAKES = {
+    "a command with a typo": (["suvrey"], "invalid choice: 'suvrey' (choose from"),
+    "a size that is none": (["bench", "attention", "--size", "huge"], "(choose from 'small', 'full')"),
+    "a word for a number": (["heads", "trace", "--top", "many"], "--top: invalid int value: 'many'"),
+    "a shell that is not known": (["completion", "tcsh"], "(choose from 'bash', 'zsh', 'fish')"),
+    "a folder for a text": (["look", "trace2", "folder"], "folder is a folder; give a text or a file of it"),
+    "a picture for a text": (["look", "m", "picture.png"], "is no text in UTF-8: invalid start byte at byte 0"),
+    "a picture for a prompt": (["generate", "m", "-"], "what came from standard input is no text in UTF-8"),
+    "a text for a model": (["generate", "words.txt", "x"], "give the folder that holds config.json and"),
+    "a model that is none": (["generate", "model.gguf", "x"], "model.gguf is not a GGUF file"),
+    "a name on the hub without a network": (["heads", "nobody/nothing"], "or give a folder or a .gguf file"),
+    "a model without weights": (["generate", "unfinished-model", "x"], "unfinished-model"),
+    "a damaged trace": (["explore", "damaged", "--no-browser"], "damaged/trace.json is not valid JSON"),
+    "a folder without a trace": (["explore", "folder", "--no-browser"], "folder/trace.json is missing"),
+    "a head that is not there": (["explore", "trace", "--save", "x.html", "--head", "L9H0"], "which has 1 layers"),
+    "a page in a place that is none": (
+        ["explore", "trace", "--save", "no/page.html"],
+        "give a file in a folder that is",
+    ),
+    "a table on a folder": (["heads", "trace", "--csv", "folder"], "folder is a folder; give a file in it, as folder/"),
+    "a table in a place that is none": (["heads", "trace", "--parquet", "no/table"], "as there is no folder"),
+    "a table that the system refuses": (["heads", "trace", "--csv", "/proc/table.csv"], "cannot be written"),
+    "pictures that the system refuses": (["heads", "trace", "--pictures", "/proc/pictures"], "cannot be written"),
+    "a report in a place that is none": (["bench", "attention", "--report", "no/report.md"], "as there is no folder"),
+    "a run over a file": (["train", "reversal", "--steps", "1", "--out", "words.txt"], "words.txt"),
+    "a picture to learn from": (["train", "char-gpt", "--data", "picture.png"], "picture.png is not UTF-8"),
+    "a survey that is none": (["survey", "show", "folder"], "folder"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_ends_in_a_sentence_and_exit_code_two(mistake: str, desk: Path) -> None:
+    arguments, message = MISTAKES[mistake]
+    code, output, errors = command(*arguments, desk=desk)
+    assert "Traceback" not in errors, errors
+    assert (code, output) == (2, "")
+    *before, last = errors.splitlines()
+    assert last.startswith("sightline")
+    assert message in last
+    assert all(line.startswith(("usage: ", " ")) for line in before)
+
+
+def test_a_port_that_is_taken_is_named(desk: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code, _, errors = command("explore", "--no-browser", "--port", str(port), desk=desk)
+    assert code == 2
+    assert f"port {port} cannot be used: Address already in use" in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_a_disk_without_room_is_one_line(desk: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        program = [sys.executable, "-m", "sightline.cli.main", "completion", "bash"]
+        done = subprocess.run(program, cwd=desk, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (
+        done.stderr == "sightline: standard output: No space left on device; give another place, or make room there\n"
+    )
+    assert done.returncode == 2
+
+
+def test_a_place_without_permission_is_refused_before_work_begins(desk: Path) -> None:
+    program = (
+        "import os, sys; from sightline.cli.places import check_file\n"
+        "if os.geteuid() == 0: os.setuid(65534)  # root may write everywhere, nobody may not\n"
+        "try: check_file('/table.csv', asked_by='heads')\n"
+        "except ValueError as error: print(error)"
+    )
+    told = subprocess.run([sys.executable, "-c", program], cwd=desk, capture_output=True, text=True, check=True)
+    assert told.stdout == "heads: /table.csv cannot be written here without permission; give another place\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "absent", "extra"),
+    [
+        (["explore", "trace", "--no-browser"], "safetensors", "explore"),
+        (["explore", "--no-browser"], "starlette", "explore"),
+        (["look", "a-model"], "uvicorn", "explore"),
+        (["heads", "nobody/nothing"], "huggingface_hub", "models"),
+        (["heads", "trace", "--parquet", "table"], "pyarrow", "tables"),
+        (["heads", "trace", "--pictures", "pictures"], "matplotlib", "figures"),
+        (["survey", "show", "folder"], "pyarrow", "survey"),
+        (["survey", "m", "words.txt", "--out", "s"], "ddsketch", "survey"),
+        (["train", "char-gpt", "--data", "words.parquet"], "pyarrow", "train"),
+    ],
+)
+def test_a_missing_extra_is_named_by_what_needs_it(
+    arguments: list[str],
+    absent: str,
+    extra: str,
+    desk: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(desk)
+    monkeypatch.setitem(sys.modules, absent, None)  # as if it was not installed
+    (desk / "words.parquet").write_bytes(b"PAR1")
+    assert main(arguments) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == (
+        f'sightline: {absent} is needed here and is not installed. Install it with: pip install "sightline[{extra}]"\n'
+    )

@@ -1,0 +1,47 @@
+"""The kernels that are told are those that carry the calls out."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from sightline.doctor import kernels as doctor
+from sightline.doctor.kernels import BUILT, KINDS, Kind, kernel_of, kernels
+
+CPU = torch.device("cpu")
+
+
+def tensors(kind: Kind, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    query = torch.randn(doctor.BATCH, doctor.HEADS, doctor.TOKENS, doctor.DIM, dtype=dtype)
+    key = torch.randn(doctor.BATCH, kind.key_heads, doctor.TOKENS, doctor.DIM, dtype=dtype)
+    return query, key, torch.randn(*key.shape[:3], kind.value_dim, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", doctor.DTYPES, ids=str)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_what_is_seen_is_what_torch_chooses(kind: Kind, dtype: torch.dtype) -> None:
+    query, key, value = tensors(kind, dtype)
+    told = kind.told(CPU)
+    seen = kernel_of(lambda: F.scaled_dot_product_attention(query, key, value, **told))
+    chosen = torch.ops.aten._fused_sdp_choice(query, key, value, **told)
+    assert seen == {SDPBackend.MATH.value: BUILT, SDPBackend.FLASH_ATTENTION.value: "flash"}[chosen]
+
+
+def test_a_call_that_builds_the_matrix_is_told_so() -> None:
+    query, key, value = tensors(KINDS[0], torch.float32)
+    with sdpa_kernel(SDPBackend.MATH):
+        assert kernel_of(lambda: F.scaled_dot_product_attention(query, key, value)) == BUILT
+    assert kernel_of(lambda: F.scaled_dot_product_attention(query, key, value)) == "flash"
+
+
+def test_attend_takes_the_fused_kernel_for_every_kind_on_this_cpu() -> None:
+    found = {name: told for name, told in kernels().items() if name.endswith(", cpu")}
+    assert list(found) == [f"{kind.name}, cpu" for kind in KINDS]
+    for told in found.values():
+        assert "sightline fused by flash (float32, bfloat16)" in told
+        assert "streaming" not in told
+
+
+def test_dtypes_that_go_different_ways_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "answers", lambda kind, device, dtype: f"in {dtype.itemsize} bytes")
+    assert kernels()["causal, cpu"] == "in 4 bytes (float32); in 2 bytes (bfloat16)"
