@@ -1,7 +1,8 @@
 """Measurements that anyone can repeat: `sightline bench NAME`.
 
 A benchmark is a module with `tables(size, step)`, which yields tables and calls `step` with what it does next. One that
-can measure on texts or with a model of the user's own also takes `data` or `model`.
+can measure on texts or with a model of the user's own also takes `data` or `model`; one that ends what takes too much
+memory takes `memory`, in GiB.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rich.console import Console
 from sightline.bench import report as reports
 from sightline.errors import SightlineError
 
-NAMES = ("attention", "matrix", "atlas", "generate", "record", "train", "survey")
+NAMES = ("attention", "matrix", "atlas", "generate", "record", "train", "survey", "peers")
 BENCHMARKS = {name: f"sightline.bench.{name}" for name in NAMES}
 
 
@@ -27,12 +28,17 @@ def run(
     report: str | None = None,
     data: Sequence[str] = (),
     model: str | None = None,
+    memory: float | None = None,
 ) -> list[reports.Table]:
     """Run a benchmark, print its tables as they are done, and write them to a file if one is named."""
     if name not in BENCHMARKS:
         raise SightlineError(f"bench: there is no benchmark {name!r}; there is: {', '.join(BENCHMARKS)}")
     benchmark = import_module(BENCHMARKS[name])
-    own = {what: given for what, given in (("data", data), ("model", model)) if given}
+    own = {
+        what: given
+        for what, given in (("data", data), ("model", model), ("memory", memory))
+        if given not in (None, (), [])
+    }
     for what in own.keys() - signature(benchmark.tables).parameters.keys():
         raise SightlineError(f"bench: {name} measures without {what} of yours; leave out --{what}")
     console, progress = Console(), Console(stderr=True)
@@ -45,6 +51,7 @@ def run(
         progress.print(f"missed its bound: {missed}", markup=False, soft_wrap=True)
     if report is not None:
         given = "" if model is None else f" --model {Path(model).name}"
+        given += "" if memory is None else f" --memory {memory:g}"
         given += "".join([" --data", *(f" {Path(file).name}" for file in data)]) if data else ""
         reports.write(Path(report), name, f"sightline bench {name} --size {size}{given}", tables)
     return tables

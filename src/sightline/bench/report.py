@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -24,6 +25,8 @@ class Table:
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
+    drawing: Callable[[], Any] | None = None
+    """Draws the table as a figure of matplotlib, for a report that is written to a file."""
 
     def add(self, *cells: str, met: bool | None = None) -> None:
         """Add a row; with `met`, its last cell says whether the bound before it was kept."""
@@ -57,13 +60,18 @@ def show(table: Table, console: Console) -> None:
 
 
 def write(path: Path, name: str, command: str, tables: Sequence[Table]) -> None:
-    """Write versions, machine, command and tables as Markdown."""
+    """Write versions, machine, command and tables as Markdown, and drawings of tables as SVG files beside it."""
     lines = [f"# {name}", "", f"- date: {datetime.date.today().isoformat()}", f"- command: `{command}`"]
     lines += [f"- {what}: {value}" for what, value in conditions().items()]
     for table in tables:
         lines += ["", f"## {table.title}", "", table.comparison, ""]
         lines += [_row(table.columns), _row(["---"] * len(table.columns)), *(_row(row) for row in table.rows)]
+        if table.drawing is not None:
+            lines += ["", f"![{table.title}]({_picture(path, table).name})"]
     path.write_text("\n".join(lines) + "\n")
+    for table in tables:  # the numbers are safe by now
+        if table.drawing is not None:
+            table.drawing().savefig(_picture(path, table))
 
 
 def conditions() -> dict[str, str]:
@@ -79,6 +87,10 @@ def conditions() -> dict[str, str]:
         "threads": str(torch.get_num_threads()),
         "memory": f"{int(memory[0]) / 2**20:.0f} GiB" if memory else "unknown",
     }
+
+
+def _picture(path: Path, table: Table) -> Path:
+    return path.with_name(f"{path.stem}_{table.title.replace(' ', '_')}.svg")
 
 
 def _lines(path: str) -> list[str]:
