@@ -1,9 +1,13 @@
-"""The Python code in README and docs runs, all of it, top to bottom."""
+"""The Python code in README and docs runs, all of it, top to bottom; commands are ones that the command line knows."""
 
 import re
+import shlex
+from itertools import groupby
 from pathlib import Path
 
 import pytest
+
+from sightline.cli.main import build_parser, in_words
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -27,6 +31,30 @@ def run_page(path: Path) -> int:
     return count
 
 
+def commands_on(text: str) -> list[list[str]]:
+    """The arguments of every `sightline` in the shell blocks of a page."""
+    found = []
+    for fence in FENCE.finditer(text):
+        if fence["language"].strip() == "bash":
+            code = re.sub(r"(?<!\S)#.*", "", fence["code"].replace("\\\n", " "))
+            lexer = shlex.shlex(code, posix=True, punctuation_chars="&|;<>\n")
+            lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
+            parts = groupby(lexer, key=lambda word: not word.strip("&|;<>\n"))
+            found += [words for is_between, part in parts if not is_between and (words := list(part))[0] == "sightline"]
+    return [words[1:] for words in found]
+
+
+def refused_commands(text: str) -> list[str]:
+    """Those of a page that the command line would not take."""
+    found = []
+    for arguments in commands_on(text):
+        try:
+            build_parser().parse_args(in_words(arguments))
+        except SystemExit as end:
+            found += [" ".join(arguments)] if end.code else []
+    return found
+
+
 @pytest.fixture(autouse=True)
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader's desk: an empty folder with the models that scripts/setup fetched, and no screen."""
@@ -38,6 +66,19 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_code_on_the_page_runs(page: Path) -> None:
     run_page(page)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_on_the_page_are_known(page: Path) -> None:
+    assert refused_commands(page.read_text()) == []
+
+
+def test_a_command_that_is_not_known_is_found() -> None:
+    page = (
+        "```bash\nsightline look MODEL  # --no\ncat a | sightline generate b - --stop '#' > c && sightline see\n```\n"
+    )
+    assert commands_on(page) == [["look", "MODEL"], ["generate", "b", "-", "--stop", "#"], ["see"]]
+    assert refused_commands(page) == ["see"]
 
 
 def test_the_readme_has_code() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.project.test_api import shown_on
+
 ROOT = Path(__file__).resolve().parents[2]
 ASKED_FOR = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=["'](https?:)?//""")
 
@@ -28,3 +30,15 @@ def test_every_page_of_the_docs_is_on_the_site(site: Path) -> None:
 def test_the_site_works_without_a_network(site: Path) -> None:
     asking = [page.name for page in site.rglob("*.html") if ASKED_FOR.search(page.read_text(encoding="utf-8"))]
     assert asking == []
+
+
+def test_formulas_need_no_script(site: Path) -> None:
+    page = (site / "concepts.html").read_text(encoding="utf-8")
+    assert "<math" in page
+    assert not re.search(r"<script[^>]*mathjax", page, re.IGNORECASE)
+    assert "$$" not in page
+
+
+def test_every_name_of_the_api_pages_has_a_place_to_link_to(site: Path) -> None:
+    pages = "".join(page.read_text(encoding="utf-8") for page in (site / "api").glob("*.html"))
+    assert {name for name in shown_on(ROOT / "docs" / "api") if f'id="{name}"' not in pages} == set()

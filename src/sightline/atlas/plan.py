@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from sightline.errors import SettingError
 
-TILE = 256  # bins along each side of a tile
+TILE = 256
+"""Bins along each side of a tile."""
+
 COARSE = 32  # from this stride on, tiles come from a pyramid; below, each is computed when it is asked for
 
 

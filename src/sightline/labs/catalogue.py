@@ -39,6 +39,7 @@ SECONDS = {
 }
 """About how long an experiment takes at its small size on one core."""
 NAMES = tuple(SECONDS)
+"""All experiments, in the order of the docs."""
 
 
 def experiment(name: str) -> ModuleType:

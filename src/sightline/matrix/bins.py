@@ -31,11 +31,11 @@ ROWS, COLUMNS = 512, 2048  # of a block: larger ones leave the processor's cache
 class Bins(NamedTuple):
     """What `AttentionMatrix.bins` finds between the outer edges."""
 
-    total: Tensor  # (..., row bins, column bins): the sum of the weights
-    cells: Tensor  # (..., row bins, column bins): how many cells the mask allows
-    largest: Tensor  # (..., row bins, column bins): the largest weight, 0 where there is no cell
-    entropy: Tensor  # (..., rows looked at): the sum of -w log w; a row's entropy where the columns are all columns
-    received: Tensor  # (..., columns): what each column has from the rows looked at
+    total: Tensor  #: (..., row bins, column bins): the sum of the weights
+    cells: Tensor  #: (..., row bins, column bins): how many cells the mask allows
+    largest: Tensor  #: (..., row bins, column bins): the largest weight, 0 where there is no cell
+    entropy: Tensor  #: (..., rows looked at): the sum of -w log w; a row's entropy where the columns are all columns
+    received: Tensor  #: (..., columns): what each column has from the rows looked at
 
 
 class Stretch(NamedTuple):

@@ -38,22 +38,22 @@ ALIGNED = 16  # numbers that the widest registers hold
 class Summary(NamedTuple):
     """What `AttentionMatrix.summary` finds, each for all heads."""
 
-    entropy: Tensor  # of each row, in nats
-    effective_keys: Tensor  # of each row: 1 / sum of weights^2, 0 without keys
-    received: Tensor  # of each key, from all queries together
-    distance: Tensor  # of each row: the mean of query position - key position
-    mass: Tensor  # of each row: the sum of its weights, 1 unless it has no keys or a sink takes a share
-    reach: Tensor  # of each row: the mean of how far away keys are, on either side
-    near: Tensor  # of each row: the weight on positions at most NEAR away, its own included
-    own: Tensor  # of each row: the weight on the query's own position, 0 where there is none
-    previous: Tensor  # of each row: the weight on the position before it
-    first: Tensor  # of each row: the weight on key 0
-    choices: Tensor  # of each row: how many keys the mask lets it see
-    audience: Tensor  # of each key: how many queries may see it
-    matched: Tensor  # (..., pairings, rows): the weight on keys that have the query's number
-    matches: Tensor  # (..., pairings, rows): how many such keys the mask lets it see
-    sums: Tensor  # (..., rows, columns): the sum of the weights of each bin
-    cells: Tensor  # (..., rows, columns): how many cells of each bin the mask allows
+    entropy: Tensor  #: of each row, in nats
+    effective_keys: Tensor  #: of each row: 1 / sum of weights^2, 0 without keys
+    received: Tensor  #: of each key, from all queries together
+    distance: Tensor  #: of each row: the mean of query position - key position
+    mass: Tensor  #: of each row: the sum of its weights, 1 unless it has no keys or a sink takes a share
+    reach: Tensor  #: of each row: the mean of how far away keys are, on either side
+    near: Tensor  #: of each row: the weight on positions at most NEAR away, its own included
+    own: Tensor  #: of each row: the weight on the query's own position, 0 where there is none
+    previous: Tensor  #: of each row: the weight on the position before it
+    first: Tensor  #: of each row: the weight on key 0
+    choices: Tensor  #: of each row: how many keys the mask lets it see
+    audience: Tensor  #: of each key: how many queries may see it
+    matched: Tensor  #: (..., pairings, rows): the weight on keys that have the query's number
+    matches: Tensor  #: (..., pairings, rows): how many such keys the mask lets it see
+    sums: Tensor  #: (..., rows, columns): the sum of the weights of each bin
+    cells: Tensor  #: (..., rows, columns): how many cells of each bin the mask allows
 
     @property
     def density(self) -> Tensor:

@@ -182,6 +182,7 @@ class FeedForward(nn.Module):
         self.down = Linear(hidden, width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(..., width) in, and the same out."""
         if not self.gated:
             return self.down(self.activation(self.up(x)))
         gate, x = self.up(x).chunk(2, dim=-1)
@@ -222,6 +223,7 @@ class Block(nn.Module):
         rotation: Rotation | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
+        """(batch, position, width) in, and the same out; see `MultiHeadAttention` for what may go with it."""
         attention = partial(self.attention, mask=mask, rotation=rotation, cache=cache)
         x = self._add(x, self.attention_norm, attention)
         if self.cross_attention is not None and self.cross_norm is not None:

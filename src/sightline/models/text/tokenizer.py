@@ -137,7 +137,7 @@ class Tokenizer:
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """The ids of a text, with those that the tokenizer puts around it unless `special` is False.
 
-        The text of a special token, such as "<|im_end|>", becomes that token wherever it stands.
+        The text of a special token, such as `<|im_end|>`, becomes that token wherever it stands.
         """
         return self._encoding(text, special).ids
 
