@@ -10,6 +10,7 @@ import torch
 from sightline.bench.generate import contestants, read_bandwidth, tables, transformers_model
 from sightline.models import Decoder, load, save
 from sightline.models.sizes import DECODERS
+from tests.bench.processor import needs_bfloat16
 from tests.bench.test_attention import kept
 
 
@@ -22,6 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timed
+@needs_bfloat16
 @pytest.mark.parametrize("batch", [1, 8])
 def test_a_step_in_bfloat16_costs_less_than_in_transformers(folder: Path, batch: int) -> None:
     # In float32 both wait for the same memory, and which of them is faster changes from run to run.
