@@ -109,7 +109,7 @@ def table(shown: dict[tuple[Page, int], Shown], about: str, memory: float) -> Ta
     )
     for (page, length), (made, seen) in shown.items():
         if made.answer is None:
-            found.add(page.title, f"{length:,}", *["-"], made.stopped, *["-"] * 3)
+            found.add(page.title, f"{length:,}", "-", made.stopped, *["-"] * 3)
             continue
         size, spent = size_text(made.answer["bytes"]), duration(made.answer["seconds"])
         if seen is None or seen.answer is None:

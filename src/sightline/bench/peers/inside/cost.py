@@ -33,18 +33,15 @@ def loaded(folder: str, implementation: str) -> Any:
 
 def plain(folder: str) -> Run:
     """The fused kernel, and nothing kept."""
-    model = loaded(folder, "sdpa")
-
-    def run(ids: torch.Tensor) -> None:
-        model(ids, **OPTIONS)
-
-    return run
+    return _nothing_kept(loaded(folder, "sdpa"))
 
 
 def eager(folder: str) -> Run:
     """Every matrix is built, and thrown away again."""
-    model = loaded(folder, "eager")
+    return _nothing_kept(loaded(folder, "eager"))
 
+
+def _nothing_kept(model: Any) -> Run:
     def run(ids: torch.Tensor) -> None:
         model(ids, **OPTIONS)
 
