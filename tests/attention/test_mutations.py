@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 SUITE = ["tests/attention/test_numerics.py", "tests/attention/test_contracts.py"]
 

@@ -10,7 +10,7 @@ from sightline.bench.attention import SLACK, _pairs, forward_and_backward, read_
 from sightline.bench.memory import peak_extra_bytes
 from sightline.bench.timing import race
 
-pytestmark = pytest.mark.timed
+pytestmark = pytest.mark.alone
 
 
 def kept(contestants: dict, bound, rounds: int = 20, races: int = 5, patience: float = 30) -> bool:

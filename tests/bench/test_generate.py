@@ -35,7 +35,7 @@ def test_a_step_in_bfloat16_costs_less_than_in_transformers(folder: Path, batch:
     assert kept(calls, lambda best: best["sightline"] < best["transformers"], rounds=3)
 
 
-@pytest.mark.timed
+@pytest.mark.alone
 def test_reading_memory_has_a_sensible_speed() -> None:
     assert 1e9 < read_bandwidth() < 1e12
 
@@ -51,7 +51,7 @@ def test_contestants_write_the_same_tokens(folder: Path) -> None:
     assert theirs[:, 5:].T.tolist() == mine
 
 
-@pytest.mark.timed
+@pytest.mark.alone
 def test_the_small_benchmark_has_a_row_for_each_dtype() -> None:
     said: list[str] = []
     prompts, steps = tables("small", said.append)

@@ -9,7 +9,7 @@ from sightline.bench.memory import peak_extra_bytes, with_peak_bytes
 from tests.bench.processor import needs_bfloat16
 from tests.bench.test_attention import kept
 
-pytestmark = pytest.mark.timed
+pytestmark = pytest.mark.alone
 
 LENGTH = 8192
 
@@ -27,6 +27,7 @@ def test_reductions_of_a_long_head_stay_below_half_a_gigabyte() -> None:
     assert peak_extra_bytes(reductions, 32_768) < 500e6
 
 
+@pytest.mark.timed
 def test_two_hundred_thousand_tokens_can_be_read_at_once() -> None:
     """At a fifth of the full length, a tile and a row take a fifth of their bounds, and an overview little memory."""
     spent, peak = with_peak_bytes(read, 200_000, 20)
@@ -35,6 +36,7 @@ def test_two_hundred_thousand_tokens_can_be_read_at_once() -> None:
     assert peak < 1e9
 
 
+@pytest.mark.timed
 @needs_bfloat16
 def test_an_overview_of_two_hundred_thousand_tokens_takes_a_fifth_of_its_bound() -> None:
     assert read(200_000, 1)["sampled 512 x 512 overview"] < 10 / 5

@@ -10,7 +10,7 @@ from sightline.models.sizes import DECODERS
 from sightline.survey.cost import cost_a_token
 
 
-@pytest.mark.cluster
+@pytest.mark.alone
 def test_the_benchmark_prints_what_a_token_costs_and_what_workers_add() -> None:
     parts, work, workers, paper = run("survey")
     assert [row[0] for row in parts.rows] == ["256", "512"]
@@ -20,7 +20,7 @@ def test_the_benchmark_prints_what_a_token_costs_and_what_workers_add() -> None:
     assert [row[0] for row in paper.rows][1:] == ["llama-3.1-8b", "llama-3.1-70b"]
 
 
-@pytest.mark.cluster
+@pytest.mark.alone
 def test_whole_files_are_the_same_by_one_process_and_by_two_workers(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("to be or not to be, that is the question\n" * 100)

@@ -1,8 +1,7 @@
-"""What the explorer may cost: bytes, milliseconds to the first picture, for a tile and for a frame."""
+"""What the explorer may cost: milliseconds to the first picture, for a tile and for a frame."""
 
 from __future__ import annotations
 
-import gzip
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -11,13 +10,11 @@ from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import torch
-from playwright.sync_api import Page, Request
+from playwright.sync_api import Page
 
-from sightline.explore import running
 from sightline.models import load, load_tokenizer
 from sightline.record import Trace, read
 from tests.explore.browser import needs_chromium, opened, wait_until_ready
@@ -136,28 +133,6 @@ def smooth(gallery: Gallery, name: str, query: str, *, late: float = LATE, **opt
                 }
 
             assert kept(measure)
-
-
-def test_the_page_has_at_most_80_kilobytes_and_asks_nobody_else(gallery: Gallery) -> None:
-    static = Path(running.__file__).parent / "static"
-    sizes = {path.name: len(gzip.compress(path.read_bytes(), 9)) for path in static.iterdir()}
-    assert {"index.html", "explorer.js", "explorer.css"} <= set(sizes)
-    surveyed = {name: sizes.pop(name) for name in ("survey.html", "survey.js", "survey.css")}  # a page of their own
-    assert sum(sizes.values()) <= 80 * 1024, sizes
-    assert sum(surveyed.values()) <= 24 * 1024, surveyed
-    hosts, paths = set(), set()
-
-    def follow(request: Request) -> None:
-        hosts.add(urlsplit(request.url).netloc)
-        paths.add(urlsplit(request.url).path)
-
-    with opened(gallery.browser, "about:blank", ready=False) as page:
-        page.on("request", follow)
-        page.goto(gallery.address("short"))
-        wait_until_ready(page)
-        page.wait_for_load_state("networkidle")
-    assert hosts - {""} == {gallery.server.host}
-    assert not {path for path in paths if "survey" in path}, "a survey's page comes when one is opened"
 
 
 def first_times(gallery: Gallery, name: str) -> tuple[float, float]:

@@ -111,7 +111,7 @@ def connected(port: int, stack: ExitStack) -> http.client.HTTPConnection:
     return stack.enter_context(closing(http.client.HTTPConnection("127.0.0.1", port)))
 
 
-@pytest.mark.timed
+@pytest.mark.alone
 def test_ctrl_c_ends_it_cleanly(started: Callable[[Trace], Process]) -> None:
     process = started(small_trace())
     with ExitStack() as stack:

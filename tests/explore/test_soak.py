@@ -1,6 +1,6 @@
 """Moving about a long map for minutes leaves nothing behind.
 
-A minute is what every run of the tests has time for; five take `SIGHTLINE_SOAK=300 pytest -rP --log-level=info` on this
+A minute is enough to see a leak that grows; five take `SIGHTLINE_SOAK=300 pytest -rP --log-level=info` on this
 file. The clock starts when the caches of tiles and pictures, which have limits, are full.
 """
 
@@ -24,7 +24,7 @@ from tests.explore.pages import focus_map
 from tests.explore.picture import settled
 from tests.explore.synthetic import random_head, trace_of
 
-pytestmark = needs_chromium
+pytestmark = [pytest.mark.long, needs_chromium]
 
 logger = logging.getLogger(__name__)
 SECONDS = float(os.environ.get("SIGHTLINE_SOAK", "60"))

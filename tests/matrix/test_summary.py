@@ -391,7 +391,7 @@ def test_everything_costs_less_than_three_fused_calls() -> None:
     assert kept(contestants, lambda best: best["ours"] <= 2.8 * best["fused"], rounds=5)
 
 
-@pytest.mark.timed
+@pytest.mark.alone
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_it_takes_little_memory(dtype: torch.dtype) -> None:
     assert peak_extra_bytes(prepared, LENGTH, dtype) < 60e6

@@ -316,7 +316,6 @@ def saving_strided(folder: str) -> Callable[[], object]:
     return lambda: trace.save(folder)
 
 
-@pytest.mark.timed
 def test_a_large_trace_is_mapped_and_not_read(tmp_path: Path) -> None:
     folder = str(tmp_path / "big")
     in_fresh_process(big_trace, folder)
@@ -328,7 +327,6 @@ def test_a_large_trace_is_mapped_and_not_read(tmp_path: Path) -> None:
     assert peak_extra_bytes(opening_and_reading, folder) < 60e6
 
 
-@pytest.mark.timed
 def test_saving_copies_a_piece_at_a_time(tmp_path: Path) -> None:
     assert peak_extra_bytes(saving_strided, str(tmp_path / "trace")) < 50e6  # query and key have 100 MB each
 
@@ -771,7 +769,6 @@ def hostile_folders(folder: str) -> Callable[[], None]:
     return work
 
 
-@pytest.mark.timed
 def test_hostile_folders_take_little_memory(tmp_path: Path) -> None:
     assert peak_extra_bytes(hostile_folders, str(tmp_path)) < 250e6
 

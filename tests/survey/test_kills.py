@@ -23,7 +23,7 @@ from tests.survey.surveying import (
     write_text,
 )
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.long
 
 SHARDS, WORKERS = 60, 2
 LIVES = (2, 3, 3)

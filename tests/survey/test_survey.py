@@ -150,14 +150,13 @@ def peak_of(pid: int) -> int:
     return next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:")), 0)
 
 
-@pytest.mark.timed
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.cluster)])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_corpus_ten_times_as_large_takes_no_more_memory(workers: int, tmp_path: Path) -> None:
     model = write_model(tmp_path / "model", depth=1, heads=2)
     peaks = list[dict[str, int]]()
     for times in (1, 10):
-        text = write_text(tmp_path / f"{times}.txt", times * 150_000)
-        options = ("--batch", "4096", "--shard-bytes", "15000", "--threads", "1", "--workers", str(workers))
+        text = write_text(tmp_path / f"{times}.txt", times * 30_000)
+        options = ("--batch", "4096", "--shard-bytes", "6000", "--threads", "1", "--workers", str(workers))
         with Command(model, text, *options, out=tmp_path / f"out-{times}") as run:
             peaks.append(peaks_of(run))
     assert all(peaks[1][kind] <= MOST_GROWTH * peaks[0][kind] for kind in peaks[0]), peaks

@@ -168,7 +168,6 @@ def hostile_files(place: str):
     return work
 
 
-@pytest.mark.timed
 def test_hostile_files_take_little_memory(tmp_path: Path) -> None:
     # One of them has a list of nine million numbers in nine million bytes, which are a pointer each in Python.
     assert peak_extra_bytes(hostile_files, str(tmp_path)) < 200e6

@@ -251,7 +251,6 @@ def smollm2_in_gguf():
     return partial(load, path)
 
 
-@pytest.mark.timed
 def test_a_gguf_file_is_dequantized_straight_into_place() -> None:
     weights, mapped = 4 * 134.5e6, 98e6
     assert weights < peak_extra_bytes(smollm2_in_gguf) < weights + mapped + 60e6
@@ -272,7 +271,6 @@ def test_what_progress_raises_arrives_as_it_is(tmp_path: Path) -> None:
         load(tiny(tmp_path), progress=stop)
 
 
-@pytest.mark.timed
 def test_loading_takes_the_memory_of_the_model_and_little_else(tmp_path: Path) -> None:
     weights = 4 * 45.3e6
     mapped = 2 * 45.3e6  # pages of the file, which the system takes back when it needs them

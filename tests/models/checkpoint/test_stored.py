@@ -195,6 +195,5 @@ def hostile_folders(place: str):
     return work
 
 
-@pytest.mark.timed
 def test_hostile_folders_take_little_memory(tmp_path: Path) -> None:
     assert peak_extra_bytes(hostile_folders, str(tmp_path)) < 80e6  # texts of 5 MB are read and parsed

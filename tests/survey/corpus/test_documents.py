@@ -182,7 +182,6 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize(
     ("name", "most", "separator", "expected"),
     [

@@ -30,8 +30,6 @@ from tests.survey.surveying import (
     write_text,
 )
 
-pytestmark = pytest.mark.cluster
-
 TOKENS = 20_000  # of each of two texts; each is read twice, at about 200 tokens a second and thread
 LEAST_SHARE = 0.85  # of the speed of plain processes
 ROUNDS = 3  # each side needs a calm spell of the machine
@@ -41,6 +39,7 @@ FINISHED = {
 }  # fmt: skip
 
 
+@pytest.mark.alone
 def test_two_actors_write_the_bytes_of_one_process_and_say_nothing_of_themselves(tmp_path: Path) -> None:
     model, text = write_model(tmp_path / "model"), write_text(tmp_path / "text.txt", 20_000)
     with Command(model, text, *OPTIONS, "--workers", "2", out=tmp_path / "two") as run:
@@ -54,6 +53,7 @@ def test_two_actors_write_the_bytes_of_one_process_and_say_nothing_of_themselves
     assert all("shard" in line and "tokens/s" in line for line in lines[1:-1])  # lines of progress, if it was slow
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(not SHARED.exists(), reason="the texts of ../shared are not here")
 def test_smollm2_reads_prose_and_plays_alike_on_ray_and_alone(tmp_path: Path) -> None:
     texts = []
@@ -75,6 +75,7 @@ def test_smollm2_reads_prose_and_plays_alike_on_ray_and_alone(tmp_path: Path) ->
     assert len(survey.heads) == 30 * 9
 
 
+@pytest.mark.alone
 def test_what_actors_refuse_is_raised_in_one_line(tmp_path: Path) -> None:
     """On a cluster that is there already, and stays."""
     ray = pytest.importorskip("ray")
@@ -119,6 +120,7 @@ print(actor({{"shard": {json.dumps(shard)!r}}})["refusal"])
     assert [path.name for path in (folder.path / PARTS).iterdir()] == ["00000000.part"]
 
 
+@pytest.mark.timed
 def test_ray_reads_hardly_slower_than_plain_processes(tmp_path: Path) -> None:
     """SmolLM2 in two workers with a thread each, the same shards on both sides, from the first parts to the last."""
     text = write_text(tmp_path / "text.txt", 40_000)
