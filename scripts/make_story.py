@@ -2,7 +2,7 @@
 
 In: .cache/models/smollm2-135m, as scripts/fetch_models.py puts it there, the topics of Python's own help(), Chromium.
 Out: benchmarks/results/story_far_sight_<date>.md, docs/images/stories/far_sight. The page itself is written by hand;
-tests/project/test_story.py compares its numbers with the result.
+tests/project/test_stories.py compares its numbers with the result.
 
 Usage: .venv/bin/python scripts/make_story.py [TRACE]    (minutes; a saved trace of the same text is not read again)
 """

@@ -1,7 +1,9 @@
 """Tables are printed for people and pipes, and written with what it takes to repeat them."""
 
 import io
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -44,3 +46,16 @@ def test_a_report_says_versions_machine_command_and_table(tmp_path: Path) -> Non
 def test_an_unknown_benchmark_is_refused_by_name() -> None:
     with pytest.raises(SightlineError, match="no benchmark 'speed'; there is: attention, matrix"):
         bench.run("speed")
+
+
+def test_a_benchmark_that_is_ended_leaves_the_tables_that_it_has_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tables(size: str, step: Callable[[str], None]) -> Iterator[Table]:
+        yield example()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "import_module", lambda name: SimpleNamespace(tables=tables))
+    with pytest.raises(KeyboardInterrupt):
+        bench.run("matrix", report=str(tmp_path / "report.md"))
+    assert f"## {example().title}" in (tmp_path / "report.md").read_text()

@@ -41,17 +41,17 @@ def run(
     }
     for what in own.keys() - signature(benchmark.tables).parameters.keys():
         raise SightlineError(f"bench: {name} measures without {what} of yours; leave out --{what}")
+    given = "" if model is None else f" --model {Path(model).name}"
+    given += "" if memory is None else f" --memory {memory:g}"
+    given += "".join([" --data", *(f" {Path(file).name}" for file in data)]) if data else ""
     console, progress = Console(), Console(stderr=True)
     tables = []
     with progress.status(f"bench {name}") as status:
         for table in benchmark.tables(size, lambda what: status.update(f"bench {name}: {what}"), **own):
             reports.show(table, console)
             tables.append(table)
+            if report is not None:  # after each: what took hours is not lost with what comes next
+                reports.write(Path(report), name, f"sightline bench {name} --size {size}{given}", tables)
     for missed in (line for table in tables for line in table.missed):
         progress.print(f"missed its bound: {missed}", markup=False, soft_wrap=True)
-    if report is not None:
-        given = "" if model is None else f" --model {Path(model).name}"
-        given += "" if memory is None else f" --memory {memory:g}"
-        given += "".join([" --data", *(f" {Path(file).name}" for file in data)]) if data else ""
-        reports.write(Path(report), name, f"sightline bench {name} --size {size}{given}", tables)
     return tables

@@ -62,7 +62,7 @@ def test_smollm2_reads_prose_and_plays_alike_on_ray_and_alone(tmp_path: Path) ->
         start = (SHARED / name).read_text(encoding="utf-8")[: 5 * TOKENS]
         texts.append(tmp_path / name)
         texts[-1].write_text(tokenizer.decode(tokenizer.encode(start, special=False)[:TOKENS]), encoding="utf-8")
-    options = (SMOLLM2, *texts, "--shard-bytes", "4096", "--batch", "1024", "--threads", "1")
+    options = (SMOLLM2, *texts, "--shard-bytes", "4096", "--window", "128", "--batch", "1024", "--threads", "1")
     with (
         Command(*options, "--workers", "2", out=tmp_path / "two") as two,
         Command(*options, out=tmp_path / "one") as one,  # at the same time, since neither is timed

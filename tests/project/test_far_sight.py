@@ -1,6 +1,5 @@
-"""The story of docs/stories has the numbers of its result, and its heads still do what it tells."""
+"""The heads of docs/stories/far_sight.md still do what it tells."""
 
-import re
 import runpy
 from functools import cache
 from pathlib import Path
@@ -9,41 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from tests.project.test_stories import result_of
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "stories" / "far_sight.md"
-MADE_BY = "make it again: .venv/bin/python scripts/make_story.py"
-MEASURED = re.compile(r"(?<![\w.,])[+-]?\d+\.\d{3}(?![\w.])|(?<![\w.,])\d+,\d{3}(?![\w,])")  # 18.8 is a head
-LINK = re.compile(r"\]\(([^)\s#]+)")
-
-
-def result_of(page: Path) -> Path:
-    """The result that a page links to."""
-    found = {(page.parent / link).resolve() for link in LINK.findall(page.read_text()) if "benchmarks/results" in link}
-    assert len(found) == 1, found
-    return found.pop()
-
-
-def unmeasured(page: str, result: str) -> list[str]:
-    """The numbers of a page that its result does not have."""
-    text = re.sub(r"^```.*?^```[^\n]*$", "", page, flags=re.DOTALL | re.MULTILINE)
-    known = set(MEASURED.findall(result))
-    return [number for number in MEASURED.findall(LINK.sub("", text)) if number not in known]
-
-
-def test_every_number_of_the_story_stands_in_its_result() -> None:
-    assert unmeasured(PAGE.read_text(), result_of(PAGE).read_text()) == [], MADE_BY
-
-
-def test_a_number_that_was_not_measured_is_found() -> None:
-    result = "| 18.8 | 0.369 | +1.250 | 6,971 |"
-    assert unmeasured("18.8 has 0.369 and rises by +1.250 at 6,971.", result) == []
-    assert unmeasured("18.8 has 0.368, rises by +1.25 or 1.250, at 6,972.", result) == ["0.368", "1.250", "6,972"]
-
-
-def test_the_pictures_of_the_story_are_there() -> None:
-    pictures = [PAGE.parent / link for link in LINK.findall(PAGE.read_text()) if link.endswith(".png")]
-    assert pictures
-    assert [picture.name for picture in pictures if not picture.is_file()] == []
 
 
 def row(table: str, name: str) -> list[float]:
@@ -106,6 +74,7 @@ def test_near_by_heads_6_and_7_find_the_first_mention_and_7_is_missed(scenes: di
     assert max(abs(found.rise((0,))), abs(found.rise((8,)))) < 0.1
 
 
+@pytest.mark.long
 def test_far_away_head_8_finds_the_first_mention_and_6_does_not(scenes: dict[str, Any]) -> None:
     found = STORY["experiment"](model()[0], scenes["4,000"], ())
     weights = {head: mention for head, (mention, _) in found.weights.items()}
