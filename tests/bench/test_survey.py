@@ -10,7 +10,7 @@ from sightline.models.sizes import DECODERS
 from sightline.survey.cost import cost_a_token
 
 
-@pytest.mark.alone
+@pytest.mark.long
 def test_the_benchmark_prints_what_a_token_costs_and_what_workers_add() -> None:
     parts, work, workers, paper = run("survey")
     assert [row[0] for row in parts.rows] == ["256", "512"]
