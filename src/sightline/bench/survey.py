@@ -6,6 +6,7 @@ Without `--model`, the model has the shape of SmolLM2 with random weights, and t
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from filecmp import cmp
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import torch
 
@@ -36,7 +38,7 @@ from sightline.survey.work.shard import Reader, gather, read_shard
 SHAPE, VOCABULARY = "smollm2-135m", 4096
 BATCH = 2048  # tokens
 WINDOWS = (128, 256, 512, 1024)
-KNOWN = 512  # the window from which the costs of the others are foretold
+KNOWN = 128, 512  # the windows from which the costs of the others are foretold
 
 ON_PAPER = ("llama-3.1-8b", "llama-3.1-70b")
 PAPER_WINDOW = 2048
@@ -57,10 +59,19 @@ class Size:
     least_speed: float | None  # of workers on Ray beside plain processes, where a shard is more than milliseconds
 
 
+class Spent(NamedTuple):
+    """Seconds of one token."""
+
+    model: float
+    statistics: float
+    """Taken beside the model while it runs."""
+    gathering: float
+
+
 SMALL = DecoderConfig(vocab_size=VOCABULARY, width=64, depth=2, heads=4, hidden=128, max_length=1024)
 SIZES = {
-    "small": Size(shape=SMALL, rounds=2, windows=(256, KNOWN), words=1000, least_speed=None),
-    "full": Size(shape=DECODERS[SHAPE], rounds=3, windows=WINDOWS, words=1500, least_speed=0.85),
+    "small": Size(shape=SMALL, rounds=2, windows=(128, 256, 512), words=1000, least_speed=None),
+    "full": Size(shape=DECODERS[SHAPE], rounds=5, windows=WINDOWS, words=1500, least_speed=0.85),
 }
 
 
@@ -95,18 +106,18 @@ def tables(
 def parts_of_a_token(reader: Reader, size: Size, step: Callable[[str], None]) -> Table:
     """Seconds for the model, for statistics and for gathering, and what the cost model foretells of them."""
     config = decoder_of(reader).config
-    times, costs = dict[int, Rates](), dict[int, Cost]()
+    times, costs = dict[int, Spent](), dict[int, Cost]()
     for window in size.windows:
         step(f"a token in passages of {window:,}")
         times[window] = timed_parts(reader, window, size.rounds)
         costs[window] = cost_a_token(config, window, len(STATISTICS))
-    rates = Rates(*(count / spent for count, spent in zip(costs[KNOWN], times[KNOWN], strict=True)))
+    rates = rates_between(*((times[window], costs[window]) for window in KNOWN))
     table = Table(
         title="milliseconds a token",
         comparison=f"CPU time of one thread, {config.depth} layers of {config.heads} heads, batches of {BATCH:,}, best "
-        f"of {size.rounds}. Foretold from the passages of {KNOWN:,}: {rates.products / 1e9:.3g} GFLOP/s in the "
-        f"model, {rates.cells / 1e6:.3g} million cells/s for statistics, {rates.values / 1e6:.3g} million numbers/s "
-        "gathered.",
+        f"of {size.rounds}. Foretold from the passages of {KNOWN[0]:,} and {KNOWN[1]:,}: {rates.products / 1e9:.3g} "
+        f"GFLOP/s in the model; beside it {rates.cells / 1e6:.3g} million cells/s and {rates.values / 1e6:.3g} million "
+        "numbers/s.",
         columns=("passages", "model", "statistics", "gathering", "in all", "foretold", "measured / foretold"),
     )
     for window, spent in times.items():
@@ -116,6 +127,19 @@ def parts_of_a_token(reader: Reader, size: Size, step: Callable[[str], None]) ->
     return table
 
 
+def rates_between(short: tuple[Spent, Cost], long: tuple[Spent, Cost]) -> Rates:
+    """What this machine does in a second: of what a token takes beside the model, cells are what grows with passages.
+
+    >>> rates_between((Spent(1, 2, 1), Cost(10, 5, 2)), (Spent(2, 3, 1), Cost(20, 10, 2)))
+    Rates(products=10.0, cells=5.0, values=1.0)
+    """
+    (before, few), (after, many) = short, long
+    grown = after.statistics + after.gathering - before.statistics - before.gathering
+    cells = (many.cells - few.cells) / grown if grown > 0 else math.inf
+    rest = before.statistics + before.gathering - few.cells / cells
+    return Rates(many.products / after.model, cells, few.values / rest if rest > 0 else math.inf)
+
+
 def decoder_of(reader: Reader) -> Decoder:
     """The model, if it is one whose operations can be counted."""
     if not isinstance(reader.model, Decoder):
@@ -123,12 +147,13 @@ def decoder_of(reader: Reader) -> Decoder:
     return reader.model
 
 
-def timed_parts(reader: Reader, window: int, rounds: int) -> Rates:
+def timed_parts(reader: Reader, window: int, rounds: int) -> Spent:
     """Seconds a token: in the model, for statistics beside it, and for gathering them."""
     model = decoder_of(reader)
     ids = torch.randint(reader.tokenizer.vocab_size, (BATCH // window, window))
     passages = [Placed(Passage(row.tolist(), "", 0, 0), at, 0) for at, row in enumerate(ids)]
     batch = Batch(ids, None, passages)
+    trace, numbers = reader.trace(batch), list(range(len(passages)))
 
     def plain() -> None:
         with torch.inference_mode():
@@ -138,13 +163,13 @@ def timed_parts(reader: Reader, window: int, rounds: int) -> Rates:
         {
             "model": plain,
             "recorded": lambda: reader.trace(batch),
-            "gathered": lambda: gather(batch, list(range(len(passages))), reader, Gathering(0)),
+            "gathered": lambda: gather(trace, batch, numbers, reader, Gathering(0)),
         },
         rounds,
         clock=time.process_time,
     )
-    steps = best["model"], best["recorded"] - best["model"], best["gathered"] - best["recorded"]
-    return Rates(*(spent / BATCH for spent in steps))
+    steps = best["model"], best["recorded"] - best["model"], best["gathered"]
+    return Spent(*(spent / BATCH for spent in steps))
 
 
 def more_work(model: str, text: Path, step: Callable[[str], None]) -> Table:

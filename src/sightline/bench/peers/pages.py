@@ -7,6 +7,7 @@ time, is the last of its kind.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -70,6 +71,7 @@ def one(page: Page, length: int, bench: Bench, scripts: dict[str, str]) -> Shown
             [sys.executable, "-m", browser.__name__, *map(str, arguments)],
             memory=bench.memory,
             seconds=PATIENCE + START_UP,
+            environment=os.environ | {"TMPDIR": str(file.parent)},  # a browser that is ended leaves its profile behind
         )
     finally:
         file.unlink(missing_ok=True)

@@ -102,7 +102,7 @@ def read_shard(shard: Shard, reader: Reader, told: Callable[[int], object] | Non
             problems.append(found)
             continue
         numbers = [passage_id(shard.number, number + at) for at in range(len(found.passages))]
-        gather(found, numbers, reader, gathering)
+        gather(reader.trace(found), found, numbers, reader, gathering)
         number += len(numbers)
         tokens += found.ids.numel()
         if told is not None:
@@ -110,9 +110,8 @@ def read_shard(shard: Shard, reader: Reader, told: Callable[[int], object] | Non
     return gathering.partial(shard.number, reading.digest, documents=reading.documents, problems=problems)
 
 
-def gather(batch: Batch, numbers: list[int], reader: Reader, gathering: Gathering) -> None:
-    """Add a batch to what has been gathered."""
-    trace = reader.trace(batch)
+def gather(trace: Trace, batch: Batch, numbers: list[int], reader: Reader, gathering: Gathering) -> None:
+    """Add the statistics of a batch to what has been gathered."""
     texts = [reader.tokenizer.texts(placed.passage.ids) for placed in batch.passages]
     gathering.begin(batch, numbers, texts)
     with torch.inference_mode():
