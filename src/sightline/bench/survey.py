@@ -136,8 +136,8 @@ def rates_between(short: tuple[Spent, Cost], long: tuple[Spent, Cost]) -> Rates:
     (before, few), (after, many) = short, long
     grown = after.statistics + after.gathering - before.statistics - before.gathering
     cells = (many.cells - few.cells) / grown if grown > 0 else math.inf
-    rest = before.statistics + before.gathering - few.cells / cells
-    return Rates(many.products / after.model, cells, few.values / rest if rest > 0 else math.inf)
+    rest = after.statistics + after.gathering - many.cells / cells
+    return Rates(many.products / after.model, cells, many.values / rest if rest > 0 else math.inf)
 
 
 def decoder_of(reader: Reader) -> Decoder:
