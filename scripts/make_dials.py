@@ -59,7 +59,7 @@ def kinds(prose: Survey, plays: Survey) -> Table:
     for kind in KINDS:
         for head in strongest(prose.heads, kind):
             cells = [f"{float(column[kind][head]):.3f}" for column in columns]
-            table.add(kind, named(prose.heads, prose.heads.layers[head], prose.heads.heads[head]), *cells)
+            table.add(kind, prose.heads.names[head], *cells)
     return table
 
 
@@ -67,11 +67,6 @@ def strongest(heads: HeadTable, kind: str) -> list[int]:
     """The heads with at least `LEAST` of a kind, the most first."""
     found = heads[kind]
     return [head for head in found.argsort(descending=True).tolist() if found[head] >= LEAST]
-
-
-def named(heads: HeadTable, layer: str, head: int) -> str:
-    """A head as it is printed everywhere."""
-    return f"{heads.short[layer]}.{head}"
 
 
 def passages(survey: Survey) -> Table:
@@ -98,7 +93,7 @@ def shares(survey: Survey) -> Table:
     )
     for layer, head, statistic in (DIAL, SWITCH, REST):
         cells = survey.histogram(layer, head, statistic).cells(tenths)
-        table.add(f"{named(survey.heads, layer, head)} {statistic}", *(f"{100 * cell:.1f}" for cell in cells))
+        table.add(f"{survey.heads.name_of(layer, head)} {statistic}", *(f"{100 * cell:.1f}" for cell in cells))
     return table
 
 
@@ -114,14 +109,14 @@ def changes(prose: Survey, plays: Survey) -> Table:
     for kind in (*KINDS, "sink"):
         for row, _ in zip(found.rows(kind), range(MOST_CHANGED), strict=False):
             numbers = (row.before, row.after, row.change, row.low, row.high)
-            table.add(kind, named(prose.heads, row.layer, row.head), *(f"{number:.3f}" for number in numbers))
+            table.add(kind, prose.heads.name_of(row.layer, row.head), *(f"{number:.3f}" for number in numbers))
     return table
 
 
 def draw(survey: Survey) -> None:
     """The queries of a dial in one hump, those of a switch at both ends."""
     curves = {
-        f"{named(survey.heads, layer, head)} {statistic}": 100 * survey.histogram(layer, head, statistic).cells(EDGES)
+        f"{survey.heads.name_of(layer, head)} {statistic}": 100 * survey.histogram(layer, head, statistic).cells(EDGES)
         for layer, head, statistic in (DIAL, SWITCH)
     }
     figure = lines(

@@ -216,7 +216,7 @@ def more_workers(model: str, text: Path, folder: Path, size: Size, step: Callabl
         title="two workers",
         comparison=f"one thread each, 16 shards, best of {size.rounds} in turns; tokens a second from when the models "
         f"are loaded until the last shard is written. Bound: {'none' if least is None else f'{least}x'}.",
-        columns=("plain processes", "workers on Ray", "ratio", "Ray starts in", *(["bound kept"] if least else [])),
+        columns=("plain processes", "workers on Ray", "ratio", "both at work", *(["bound kept"] if least else [])),
     )
     speeds = [f"{speed.tokens_a_second:,.0f}/s" for speed in best.values()]
     started = duration(best["workers on Ray"].start_up)

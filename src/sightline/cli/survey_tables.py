@@ -119,10 +119,9 @@ def diff(options: argparse.Namespace) -> None:
     say(console, "\n".join(summed_up(found)))
     if rows:
         names = ("head", "labels", "statistic", "before", "after", "change", "from", "to", "size")
-        short = found.before.short
         lines = [
             (
-                f"{short[row.layer]}.{row.head}",
+                found.before.name_of(row.layer, row.head),
                 " → ".join(dict.fromkeys("+".join(labels) for labels in (row.labels_before, row.labels_after))),
                 row.statistic,
                 *(row.before, row.after, row.change, row.low, row.high, row.size),
@@ -203,8 +202,9 @@ def head_named(table: HeadTable, name: str) -> tuple[str, int]:
     layer, _, number = name.rpartition(".")
     full = {**{short: layer for layer, short in table.short.items()}, **{layer: layer for layer in table.layers}}
     if layer not in full or not (number.isascii() and number.isdigit()):
-        one = f"{table.short[table.layers[0]]}.{table.heads[0]}"
-        raise SettingError(f"survey show: --head {name} is no head of this survey; they are named like {one}")
+        raise SettingError(
+            f"survey show: --head {name} is no head of this survey; they are named like {table.names[0]}"
+        )
     table.row(full[layer], int(number))  # refuses a number that is none
     return full[layer], int(number)
 
@@ -238,15 +238,14 @@ def show_ranking(survey: Survey, by: str | None, top: int, console: Console) -> 
         for row, (layer, head) in enumerate(zip(order.layers, order.heads, strict=True))
     ]
     labels = ["+".join(some) for some in order.labels or ()]
-    names = [f"{order.short[layer]}.{head}" for layer, head, _ in places]
-    print_distributions(survey, places, {"head": names, "labels": labels}, ("p05", "p50", "p95"), console)
+    print_distributions(survey, places, {"head": order.names, "labels": labels}, ("p05", "p50", "p95"), console)
 
 
 def show_head(survey: Survey, head: tuple[str, int], by: str | None, console: Console) -> None:
     """All statistics of one head, and its passages for one of them."""
     table = survey.heads
     row = list(zip(table.layers, table.heads, strict=True)).index(head)
-    say(console, f"head {table.short[head[0]]}.{head[1]}: {'+'.join((table.labels or ())[row])}\n")
+    say(console, f"head {table.name_of(*head)}: {'+'.join((table.labels or ())[row])}\n")
     known = [name for name in survey.statistics if not table[name][row].isnan()]
     narrow = console.is_terminal and console.width < ROOMY
     quantiles = ("p05", "p50", "p95") if narrow else ("p05", "p25", "p50", "p75", "p95", "largest")

@@ -78,6 +78,15 @@ class HeadTable:
                 heads.append(head)
         return found
 
+    def name_of(self, layer: str, head: int) -> str:
+        """A head as it is called in print, like 18.6: its layer and its number."""
+        return f"{self.short[layer]}.{head}"
+
+    @property
+    def names(self) -> list[str]:
+        """Every head as it is called in print."""
+        return [self.name_of(layer, head) for layer, head in zip(self.layers, self.heads, strict=True)]
+
     def row(self, layer: str, head: int) -> dict[str, float]:
         """All scores of one head."""
         places = list(zip(self.layers, self.heads, strict=True))

@@ -53,7 +53,7 @@ def test_two_actors_write_the_bytes_of_one_process_and_say_nothing_of_themselves
     assert all("shard" in line and "tokens/s" in line for line in lines[1:-1])  # lines of progress, if it was slow
 
 
-@pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.skipif(not SHARED.exists(), reason="the texts of ../shared are not here")
 def test_smollm2_reads_prose_and_plays_alike_on_ray_and_alone(tmp_path: Path) -> None:
     texts = []

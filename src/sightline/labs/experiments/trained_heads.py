@@ -78,7 +78,7 @@ def scores(lab: Lab, trained: bool) -> tuple[HeadTable, Trace]:
 
 def named(table: HeadTable) -> str:
     """Heads as "18.6", layer and head, with commas between them."""
-    return ", ".join(f"{table.short[layer]}.{head}" for layer, head in zip(table.layers, table.heads, strict=True))
+    return ", ".join(table.names)
 
 
 def kinds_of_heads(lab: Lab) -> None:
