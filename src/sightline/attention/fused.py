@@ -36,7 +36,7 @@ class Work(NamedTuple):
     groups: tuple[Group, ...]
     scale: float
     bias: Tensor | None
-    alone: Tile | None  # set when one call over all batch rows, queries and keys is the whole work
+    alone: Kind | None  # set when one call over all batch rows, queries and keys is the whole work
 
 
 def make_work(groups: tuple[Group, ...], queries: int, keys: int, scale: float, bias: Tensor | None = None) -> Work:
@@ -45,7 +45,7 @@ def make_work(groups: tuple[Group, ...], queries: int, keys: int, scale: float, 
     if bias is None and len(groups) == 1 and groups[0].batch == slice(None) and len(groups[0].tiles) == 1:
         tile = groups[0].tiles[0]
         whole = tile.times == 1 and tile.height == queries and tile.width == keys
-        alone = tile if whole and tile.kind is not Kind.DENSE else None
+        alone = tile.kind if whole and tile.kind is not Kind.DENSE else None
     return Work(groups, scale, bias, alone)
 
 
@@ -64,7 +64,8 @@ def solve(work: Work, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor
         output, lse = _Fused.apply(query, key, value, work)
     else:
         output, lse = forward(work, query, key, value)
-        output = output.to(query.dtype)
+        if output.dtype != query.dtype:  # a call that does nothing costs tens of microseconds behind a kernel
+            output = output.to(query.dtype)
     return (output if value_width == output.shape[-1] else output[..., :value_width]), lse
 
 
@@ -114,7 +115,7 @@ class Saved(NamedTuple):
 def forward(work: Work, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """Output and lse of `fitted` tensors; an output that was merged from several calls is fp32 at least."""
     if work.alone is not None:
-        return kernels.flash(query, key, value, causal=work.alone.kind is Kind.CAUSAL, scale=work.scale)
+        return kernels.flash(query, key, value, causal=work.alone is Kind.CAUSAL, scale=work.scale)
     precise = torch.promote_types(query.dtype, torch.float32)
     output = torch.zeros_like(query, dtype=precise)
     lse = no_keys_yet(query)
@@ -168,7 +169,7 @@ def backward(
     if output_gradient is not None and output_gradient.stride(-1) != 1:
         output_gradient = output_gradient.contiguous()
     if work.alone is not None and lse_gradient is None and output_gradient is not None:
-        causal = work.alone.kind is Kind.CAUSAL
+        causal = work.alone is Kind.CAUSAL
         return kernels.flash_backward(output_gradient, *saved, causal=causal, scale=work.scale)
     dtype, precise = saved.query.dtype, saved.lse.dtype
     # The kernel rounds each part to the dtype of its inputs, and many rounded parts add up to a worse sum than one.
