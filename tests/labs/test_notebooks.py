@@ -12,7 +12,7 @@ from sightline.labs.notebooks import notebook
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_SECONDS = 600
-LONG = ("past_the_length",)  # SmolLM2 reads 12,288 tokens at once there, which no smaller size could show
+LONG = ("past_the_length", "exposure_bias", "mini_gpt")  # 12,288 tokens at once, and models that are trained first
 MARKED = [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in NAMES]
 
 
