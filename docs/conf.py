@@ -7,11 +7,11 @@ from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 
-from sightline.version import __version__
+from attnscope.version import __version__
 
-project = "Sightline"
-author = "The Sightline authors"
-copyright = "2026, The Sightline authors"
+project = "AttnScope"
+author = "The AttnScope authors"
+copyright = "2026, The AttnScope authors"
 release = version = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
@@ -29,7 +29,7 @@ toc_object_entries_show_parents = "hide"
 
 html_theme = "furo"
 pygments_dark_style = "github-dark"  # the theme's own underlines names as if they were links
-html_title = "Sightline"
+html_title = "AttnScope"
 html_show_sphinx = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from sightline.bench.report import Table, write
-from sightline.figures import lines
-from sightline.heads import HeadTable
-from sightline.survey import Survey, compare, open_survey
+from attnscope.bench.report import Table, write
+from attnscope.figures import lines
+from attnscope.heads import HeadTable
+from attnscope.survey import Survey, compare, open_survey
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, IMAGES = ROOT / "benchmarks" / "results", ROOT / "docs" / "images" / "stories" / "dials"
@@ -35,7 +35,7 @@ def texts(*surveys: Survey) -> Table:
     """What was read."""
     table = Table(
         title="texts",
-        comparison="`sightline survey .cache/models/smollm2-135m FILE --out FOLDER`",
+        comparison="`attnscope survey .cache/models/smollm2-135m FILE --out FOLDER`",
         columns=("file", "bytes", "tokens", "passages"),
     )
     for survey in surveys:

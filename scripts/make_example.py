@@ -1,6 +1,6 @@
 """Make the trace that the explorer brings along: six heads of SmolLM2-135M that each do one thing, in one sentence.
 
-In: .cache/models/smollm2-135m, as scripts/fetch_models.py puts it there. Out: src/sightline/explore/example.
+In: .cache/models/smollm2-135m, as scripts/fetch_models.py puts it there. Out: src/attnscope/explore/example.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from sightline.heads import score_heads
-from sightline.record import load, read
+from attnscope.heads import score_heads
+from attnscope.record import load, read
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / ".cache" / "models" / "smollm2-135m"
-FOLDER = ROOT / "src" / "sightline" / "explore" / "example"
+FOLDER = ROOT / "src" / "attnscope" / "explore" / "example"
 TEXT = (
     "Mary Whitfield lent John Okafor her umbrella. The next day John Okafor thanked Mary Whitfield, and Mary Whitfield "
     "smiled at John Okafor."

@@ -24,9 +24,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import ConnectionPatch, FancyBboxPatch, Rectangle
 from PIL import Image
 
-import sightline as sl
-from sightline.figures.labels import token_text
-from sightline.record import load, read
+import attnscope as sl
+from attnscope.figures.labels import token_text
+from attnscope.record import load, read
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / ".cache" / "models" / "smollm2-135m"

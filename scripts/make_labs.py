@@ -7,9 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from sightline.labs import NAMES, Lab
-from sightline.labs.catalogue import experiment, question, run_parts
-from sightline.labs.pages import errata, exercises, index, page
+from attnscope.labs import NAMES, Lab
+from attnscope.labs.catalogue import experiment, question, run_parts
+from attnscope.labs.pages import errata, exercises, index, page
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES, IMAGES, RESULTS = ROOT / "docs/labs", ROOT / "docs/images/labs", ROOT / "benchmarks/results/labs"

@@ -24,12 +24,12 @@ import torch.nn.functional as F
 from playwright.sync_api import sync_playwright
 from torch import Tensor
 
-import sightline as sl
-from sightline.bench.report import Table, write
-from sightline.figures import lines, named_bars
-from sightline.heads import read_probe
-from sightline.models import Cache
-from sightline.record import load, read
+import attnscope as sl
+from attnscope.bench.report import Table, write
+from attnscope.figures import lines, named_bars
+from attnscope.heads import read_probe
+from attnscope.models import Cache
+from attnscope.record import load, read
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / ".cache" / "models" / "smollm2-135m"
@@ -257,7 +257,7 @@ def photograph(trace: sl.Trace, ids: Tensor) -> None:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, view in views.items():
             page = browser.new_page(viewport={"width": 1280, "height": 820})
-            page.add_init_script("localStorage.setItem('sightline.tour', 'yes')")
+            page.add_init_script("localStorage.setItem('attnscope.tour', 'yes')")
             page.goto(f"{server.url}#1/-/L{LAYER}H{SEEN[-1]}/map?{view}")
             for drawn in ("html[data-state=ready]", ".map[data-state=ready]"):
                 page.wait_for_selector(drawn, state="attached", timeout=300_000)

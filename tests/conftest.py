@@ -13,7 +13,7 @@ from torch.utils import _device
 # `with torch.device("meta")` remembers the allocating functions as it first finds them: let it find torch's own.
 _device._device_constructors()
 
-SOURCE = str(Path(__file__).resolve().parent.parent / "src" / "sightline")
+SOURCE = str(Path(__file__).resolve().parent.parent / "src" / "attnscope")
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def fixed_seed() -> None:
 
 @pytest.fixture(autouse=True)
 def poisoned_empty(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory that Sightline allocates without writing to it holds NaN, so reading it fails a comparison."""
+    """Memory that AttnScope allocates without writing to it holds NaN, so reading it fails a comparison."""
     if request.node.get_closest_marker("compiled"):
         trace_rules.clear_lru_cache()  # filled, maybe, while another test had NaN in them
         return

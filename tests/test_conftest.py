@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sightline import extras
+from attnscope import extras
 
 ALLOCATE = """
 def allocate(torch):
@@ -20,7 +20,7 @@ def allocate_in(filename: str | Path) -> tuple[torch.Tensor, ...]:
     return namespace["allocate"](torch)
 
 
-def test_memory_that_sightline_leaves_unwritten_is_nan() -> None:
+def test_memory_that_attnscope_leaves_unwritten_is_nan() -> None:
     *floating, integers = allocate_in(Path(extras.__file__).with_name("some_module.py"))
     assert all(tensor.isnan().all() for tensor in floating)
     assert integers.dtype == torch.long

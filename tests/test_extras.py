@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from sightline.errors import MissingExtraError
-from sightline.extras import import_extra
+from attnscope.errors import MissingExtraError
+from attnscope.extras import import_extra
 
 
 def test_an_installed_module_comes_back() -> None:
@@ -14,7 +14,7 @@ def test_an_installed_module_comes_back() -> None:
 
 def test_a_missing_module_names_its_extra_and_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtraError, match=r'ray is needed .* pip install "sightline\[survey\]"') as caught:
+    with pytest.raises(MissingExtraError, match=r'ray is needed .* pip install "attnscope\[survey\]"') as caught:
         import_extra("ray.data")
     assert caught.value.name == "ray"
 

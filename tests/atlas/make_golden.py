@@ -1,6 +1,6 @@
 """Writes golden.json: what plans, codes, headers and pooled bins are, said once more in plain loops.
 
-Nothing of sightline is called, so that the library and the page in the browser can both be held to it.
+Nothing of attnscope is called, so that the library and the page in the browser can both be held to it.
 Run: python tests/atlas/make_golden.py
 """
 

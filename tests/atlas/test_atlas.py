@@ -18,14 +18,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from sightline.atlas import ByteCache, HeadAtlas, Tile, ZoomPlan, atlas, codec, plan, pyramid
-from sightline.atlas.building import Job
-from sightline.atlas.codec import Header, decode, unpack
-from sightline.atlas.pyramid import Pooled, Pyramid
-from sightline.attention import Bias, Causal, Full, Mask, Sinks, Softcap, Window, from_bool
-from sightline.attention.algebra import Sizes
-from sightline.errors import Cancelled, SettingError, ShapeError, SightlineError, UnsupportedError
-from sightline.matrix import AttentionMatrix, reference
+from attnscope.atlas import ByteCache, HeadAtlas, Tile, ZoomPlan, atlas, codec, plan, pyramid
+from attnscope.atlas.building import Job
+from attnscope.atlas.codec import Header, decode, unpack
+from attnscope.atlas.pyramid import Pooled, Pyramid
+from attnscope.attention import Bias, Causal, Full, Mask, Sinks, Softcap, Window, from_bool
+from attnscope.attention.algebra import Sizes
+from attnscope.errors import Cancelled, SettingError, ShapeError, AttnScopeError, UnsupportedError
+from attnscope.matrix import AttentionMatrix, reference
 from tests.atlas.test_building import Gate
 
 GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
@@ -399,7 +399,7 @@ def test_a_build_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = opened(head((120, 120)))
     with pytest.raises(MemoryError):
         shown.build()
-    with pytest.raises(SightlineError, match="a head could not be built: no room"):
+    with pytest.raises(AttnScopeError, match="a head could not be built: no room"):
         shown.tile(0, 0, 0, "mean")
     assert shown.tile(shown.plan.deepest, 3, 2, "mean").state == "exact"
 
@@ -422,8 +422,8 @@ def test_weights_that_are_no_numbers_are_refused_and_do_not_look_masked() -> Non
 
 WHILE_BUILDING = """
 import torch
-from sightline.atlas import ByteCache, HeadAtlas
-from sightline.matrix import AttentionMatrix
+from attnscope.atlas import ByteCache, HeadAtlas
+from attnscope.matrix import AttentionMatrix
 
 atlas = HeadAtlas(AttentionMatrix(torch.randn(20_000, 8), torch.randn(20_000, 8)), ByteCache(2**20), "a head")
 atlas.tile(0, 0, 0, "mean")

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from sightline.atlas import building
-from sightline.atlas.building import Job, Turns, Worker
-from sightline.errors import Cancelled
+from attnscope.atlas import building
+from attnscope.atlas.building import Job, Turns, Worker
+from attnscope.errors import Cancelled
 
 
 class Gate:

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sightline.atlas.cache import ByteCache
-from sightline.errors import SettingError
+from attnscope.atlas.cache import ByteCache
+from attnscope.errors import SettingError
 
 THREADS = 8
 

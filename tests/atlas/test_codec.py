@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sightline.atlas import codec
-from sightline.atlas.codec import Header, decode, encode, pack_floats, unpack
-from sightline.errors import ShapeError
+from attnscope.atlas import codec
+from attnscope.atlas.codec import Header, decode, encode, pack_floats, unpack
+from attnscope.errors import ShapeError
 
 GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sightline.atlas.plan import TILE, ZoomPlan, axis_edges
-from sightline.errors import SettingError
+from attnscope.atlas.plan import TILE, ZoomPlan, axis_edges
+from attnscope.errors import SettingError
 from tests.atlas import make_golden
 
 GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())

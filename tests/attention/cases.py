@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.attention import (
+from attnscope.attention import (
     ALiBi,
     Bias,
     Causal,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sightline.attention import operation, plan, tiles
+from attnscope.attention import operation, plan, tiles
 
 TINY = {
     (plan, "BLOCK_COLUMNS"): 8,

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sightline.attention import Mask, Score, attend
-from sightline.attention.operation import Backend
+from attnscope.attention import Mask, Score, attend
+from attnscope.attention.operation import Backend
 
 Sees = Callable[[int, int, int], bool]  # batch row, query, key
 

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.attention import regions
-from sightline.attention.blocks import walk
-from sightline.attention.regions import Region
+from attnscope.attention import regions
+from attnscope.attention.blocks import walk
+from attnscope.attention.regions import Region
 from tests.attention.test_regions import cells, sets
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.attention import (
+from attnscope.attention import (
     Bias,
     Causal,
     Documents,
@@ -22,9 +22,9 @@ from sightline.attention import (
     attend,
     from_bool,
 )
-from sightline.attention.algebra import Sizes
-from sightline.attention.operation import Backend
-from sightline.errors import UnsupportedError
+from attnscope.attention.algebra import Sizes
+from attnscope.attention.operation import Backend
+from attnscope.errors import UnsupportedError
 from tests.attention.cases import MASKS, SHAPES, answers
 from tests.attention.oracle import Case, Shape, allowed
 

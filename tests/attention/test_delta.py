@@ -2,10 +2,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.attention import linear
-from sightline.attention.delta import chunked, recurrent, step
-from sightline.attention.linear import State
-from sightline.errors import ShapeError
+from attnscope.attention import linear
+from attnscope.attention.delta import chunked, recurrent, step
+from attnscope.attention.linear import State
+from attnscope.errors import ShapeError
 
 AGREEMENT = 1e-10
 LENGTHS = [1, 3, 4, 5, 23]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sightline.attention import kernels
+from attnscope.attention import kernels
 
 FORWARD = (
     "aten::_scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, float dropout_p=0., "

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.attention.linear import (
+from attnscope.attention.linear import (
     State,
     chunked,
     elu_plus_one,
@@ -15,7 +15,7 @@ from sightline.attention.linear import (
     whole,
     write,
 )
-from sightline.errors import ShapeError
+from attnscope.errors import ShapeError
 from tests.largest import LargestTensor
 
 AGREEMENT = 1e-10

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.attention import Causal, Documents, Full, Mask, Padding, Prefix, Window, from_bool
-from sightline.attention.algebra import Sizes
-from sightline.errors import ShapeError
+from attnscope.attention import Causal, Documents, Full, Mask, Padding, Prefix, Window, from_bool
+from attnscope.attention.algebra import Sizes
+from attnscope.errors import ShapeError
 from tests.attention.cases import MASKS, SHAPES
 from tests.attention.oracle import Case, Shape, allowed
 

@@ -70,7 +70,7 @@ MISTAKES = {
 def test_the_suite_catches(name: str, tmp_path: Path) -> None:
     mistake = MISTAKES[name]
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    path = tmp_path / "src" / "sightline" / "attention" / mistake.file
+    path = tmp_path / "src" / "attnscope" / "attention" / mistake.file
     source = path.read_text()
     assert source.count(mistake.right) == 1, f"{mistake.right!r} does not stand once in {mistake.file}"
     path.write_text(source.replace(mistake.right, mistake.wrong))

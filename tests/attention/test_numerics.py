@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sightline.attention import Full, attend, plan, tiles
-from sightline.attention.operation import Backend
-from sightline.errors import UnsupportedError
+from attnscope.attention import Full, attend, plan, tiles
+from attnscope.attention.operation import Backend
+from attnscope.errors import UnsupportedError
 from tests.attention.cases import CASES, NOT_FUSED, SHAPES, answers
 from tests.attention.oracle import Case, Shape, golden, make_inputs, measured, tier_a, tier_b
 

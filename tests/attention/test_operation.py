@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from sightline.attention import (
+from attnscope.attention import (
     ALiBi,
     Causal,
     Documents,
@@ -22,8 +22,8 @@ from sightline.attention import (
     from_bool,
     operation,
 )
-from sightline.attention.operation import Backend
-from sightline.errors import ShapeError, UnsupportedError
+from attnscope.attention.operation import Backend
+from attnscope.errors import ShapeError, UnsupportedError
 from tests.largest import LargestTensor
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.attention import Causal, Documents, Full, Mask, Window, from_bool
-from sightline.attention.fused import merge_many, no_keys_yet
-from sightline.attention.partial import Stretches, backward, forward, plan_part
-from sightline.attention.rule import make_rule, sign
+from attnscope.attention import Causal, Documents, Full, Mask, Window, from_bool
+from attnscope.attention.fused import merge_many, no_keys_yet
+from attnscope.attention.partial import Stretches, backward, forward, plan_part
+from attnscope.attention.rule import make_rule, sign
 from tests.attention.cases import MASKS, SHAPES
 from tests.attention.oracle import Case, Inputs, golden, make_inputs, tier_a
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.attention import (
+from attnscope.attention import (
     ALiBi,
     Causal,
     Documents,

@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from sightline.attention.positions import LearnedPositions, position_ids, sinusoidal
-from sightline.errors import ShapeError
+from attnscope.attention.positions import LearnedPositions, position_ids, sinusoidal
+from attnscope.errors import ShapeError
 
 
 def test_position_ids_count_from_an_offset_or_from_one_for_each_batch_row():

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.attention import regions
-from sightline.attention.regions import Region
+from attnscope.attention import regions
+from attnscope.attention.regions import Region
 
 SIDE = 9
 numbers = st.integers(0, SIDE)

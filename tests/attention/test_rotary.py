@@ -7,10 +7,10 @@ from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as gptj_
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as llama_apply
 
-from sightline.attention.positions import position_ids
-from sightline.attention.rotary import Rotary, apply_rotation, convert_layout, rotate, rotation
-from sightline.attention.rotary_scaling import YarnScaling
-from sightline.errors import ShapeError
+from attnscope.attention.positions import position_ids
+from attnscope.attention.rotary import Rotary, apply_rotation, convert_layout, rotate, rotation
+from attnscope.attention.rotary_scaling import YarnScaling
+from attnscope.errors import ShapeError
 
 LAYOUTS = ("half", "interleaved")
 

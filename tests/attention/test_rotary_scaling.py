@@ -6,8 +6,8 @@ import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from sightline.attention.rotary import Rotary
-from sightline.attention.rotary_scaling import LinearScaling, Llama3Scaling, NTKScaling, YarnScaling, plain_frequencies
+from attnscope.attention.rotary import Rotary
+from attnscope.attention.rotary_scaling import LinearScaling, Llama3Scaling, NTKScaling, YarnScaling, plain_frequencies
 
 # transformers computes frequencies in float32: a few units in the last place.
 ROUNDING = 1e-6

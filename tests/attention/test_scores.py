@@ -7,9 +7,9 @@ import torch
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from sightline.attention import ALiBi, Bias, Causal, Score, Sinks, Softcap, Temperature, attend
-from sightline.attention.scores import alibi_slopes, relative_buckets, take_apart
-from sightline.errors import ShapeError
+from attnscope.attention import ALiBi, Bias, Causal, Score, Sinks, Softcap, Temperature, attend
+from attnscope.attention.scores import alibi_slopes, relative_buckets, take_apart
+from attnscope.errors import ShapeError
 
 QUERY, KEY, VALUE = (torch.randn(1, 2, 6, 4, generator=torch.Generator().manual_seed(seed)) for seed in range(3))
 

@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from sightline.attention import regions, tiles
-from sightline.attention.regions import Region
-from sightline.attention.tiles import Kind, Tile, cut
+from attnscope.attention import regions, tiles
+from attnscope.attention.regions import Region
+from attnscope.attention.tiles import Kind, Tile, cut
 from tests.attention.test_regions import cells, cells_of, sets
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sightline.bench.atlas import levels, tiles
+from attnscope.bench.atlas import levels, tiles
 
 pytestmark = pytest.mark.timed
 

@@ -5,10 +5,10 @@ import time
 import pytest
 import torch
 
-from sightline.attention import Causal, Documents, Window, attend
-from sightline.bench.attention import SLACK, _pairs, forward_and_backward, read_tokens
-from sightline.bench.memory import peak_extra_bytes
-from sightline.bench.timing import race
+from attnscope.attention import Causal, Documents, Window, attend
+from attnscope.bench.attention import SLACK, _pairs, forward_and_backward, read_tokens
+from attnscope.bench.memory import peak_extra_bytes
+from attnscope.bench.timing import race
 
 pytestmark = pytest.mark.alone
 

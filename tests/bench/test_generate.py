@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from sightline.bench.generate import contestants, read_bandwidth, tables, transformers_model
-from sightline.models import Decoder, load, save
-from sightline.models.sizes import DECODERS
+from attnscope.bench.generate import contestants, read_bandwidth, tables, transformers_model
+from attnscope.models import Decoder, load, save
+from attnscope.models.sizes import DECODERS
 from tests.bench.processor import needs_bfloat16
 from tests.bench.test_attention import kept
 
@@ -32,7 +32,7 @@ def test_a_step_in_bfloat16_costs_less_than_in_transformers(folder: Path, batch:
     tokens = torch.randint(ours.config.vocab_size, (batch, 16))
     # Short turns, so that some of them are undisturbed.
     calls = contestants(ours, transformers_model(folder, dtype), tokens, count=8)
-    assert kept(calls, lambda best: best["sightline"] < best["transformers"], rounds=3)
+    assert kept(calls, lambda best: best["attnscope"] < best["transformers"], rounds=3)
 
 
 @pytest.mark.alone
@@ -45,7 +45,7 @@ def test_contestants_write_the_same_tokens(folder: Path) -> None:
     assert isinstance(ours, Decoder)
     tokens = torch.randint(ours.config.vocab_size, (2, 5))
     calls = contestants(ours, transformers_model(folder, torch.float64), tokens, count=6)
-    theirs, mine = calls["transformers"](), calls["sightline"]()
+    theirs, mine = calls["transformers"](), calls["attnscope"]()
     assert isinstance(theirs, torch.Tensor)
     assert isinstance(mine, list)
     assert theirs[:, 5:].T.tolist() == mine

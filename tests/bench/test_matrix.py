@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sightline.bench.matrix import operations, random_head, read, reductions
-from sightline.bench.memory import peak_extra_bytes, with_peak_bytes
+from attnscope.bench.matrix import operations, random_head, read, reductions
+from attnscope.bench.memory import peak_extra_bytes, with_peak_bytes
 from tests.bench.processor import needs_bfloat16
 from tests.bench.test_attention import kept
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sightline.bench.memory import peak_extra_bytes
+from attnscope.bench.memory import peak_extra_bytes
 
 
 def hold(megabytes: int):

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from sightline.bench import peers, run
-from sightline.bench.peers import browser, costs, pages
-from sightline.bench.peers.environments import cache_folder, python_with, versions_in
-from sightline.bench.peers.peers import PAGES, RECORD, SIGHTLINE, TRANSFORMERS, WAYS, Peer, Way
-from sightline.bench.peers.points import Outcome, run_capped
-from sightline.bench.report import write
-from sightline.errors import SettingError, SightlineError
+from attnscope.bench import peers, run
+from attnscope.bench.peers import browser, costs, pages
+from attnscope.bench.peers.environments import cache_folder, python_with, versions_in
+from attnscope.bench.peers.peers import PAGES, RECORD, ATTNSCOPE, TRANSFORMERS, WAYS, Peer, Way
+from attnscope.bench.peers.points import Outcome, run_capped
+from attnscope.bench.report import write
+from attnscope.errors import SettingError, AttnScopeError
 from tests.explore.browser import needs_chromium
 
 ROOM = 8e9
@@ -48,7 +48,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> costs.Bench:
     peers.write_text(model, 64, place / "text.json")
     ours = Path(sys.executable)
     return costs.Bench(
-        model=model, text=place / "text.json", memory=ROOM, pythons={TRANSFORMERS: ours, SIGHTLINE: ours}
+        model=model, text=place / "text.json", memory=ROOM, pythons={TRANSFORMERS: ours, ATTNSCOPE: ours}
     )
 
 
@@ -131,21 +131,21 @@ def test_a_peer_that_cannot_be_installed_is_named_and_left_out(tmp_path: Path) -
 
 
 @needs_chromium
-def test_transformers_and_sightline_are_measured_and_drawn(bench: costs.Bench, tmp_path: Path) -> None:
-    chosen = [way for way in WAYS if way.script in ("output_attentions", "sightline_matrix", "sightline_statistics")]
-    ours = [page for page in PAGES if page.peer == SIGHTLINE]
+def test_transformers_and_attnscope_are_measured_and_drawn(bench: costs.Bench, tmp_path: Path) -> None:
+    chosen = [way for way in WAYS if way.script in ("output_attentions", "attnscope_matrix", "attnscope_statistics")]
+    ours = [page for page in PAGES if page.peer == ATTNSCOPE]
     size = peers.Size(lengths=(64,), page_lengths=(64,), models=())
     found = list(peers.compared(chosen, ours, size, bench, lambda _: None, tmp_path, {}))
     who, time, memory, page = found
-    assert [row[0] for row in who.rows] == ["transformers", "sightline"]
+    assert [row[0] for row in who.rows] == ["transformers", "attnscope"]
     assert [row[0] for row in time.rows] == [way.title for way in chosen]
     assert all(float(row[1].split("x")[0]) > HUNDREDTH for row in time.rows)
     assert [row[-1] for row in memory.rows] == ["yes", "", "yes"]  # the same weights
-    assert page.rows[0][:2] == ("sightline, saved page", "64")
+    assert page.rows[0][:2] == ("attnscope, saved page", "64")
     assert page.rows[0][4].endswith("s")  # seconds to the first picture
-    write(tmp_path / "report.md", "peers", "sightline bench peers", found)
+    write(tmp_path / "report.md", "peers", "attnscope bench peers", found)
     assert "![memory](report_memory.svg)" in (tmp_path / "report.md").read_text()
-    assert "sightline, record" in (tmp_path / "report_memory.svg").read_text()
+    assert "attnscope, record" in (tmp_path / "report_memory.svg").read_text()
 
 
 def test_who_has_stopped_is_not_asked_again(bench: costs.Bench) -> None:
@@ -170,7 +170,7 @@ def test_a_page_that_does_not_come_is_the_last_of_its_kind(bench: costs.Bench, t
     little = costs.Bench(model=bench.model, text=bench.text, memory=3e7, pythons=bench.pythons)
     shown = pages.measure(PAGES[-1:], (32, 64), little, tmp_path, lambda _: None)
     assert pages.table(shown, "", little.memory).rows == [
-        ("sightline, saved page", "32", "-", "out of memory", "-", "-", "-")
+        ("attnscope, saved page", "32", "-", "out of memory", "-", "-", "-")
     ]
 
 
@@ -194,7 +194,7 @@ def test_a_peer_that_is_installed_keeps_the_same_weights(
     way = next(way for way in WAYS if way.script == script)
     theirs = cache_folder() / way.peer.name.lower() / "bin" / "python"
     if not theirs.exists():
-        pytest.skip(f"{way.peer.name} is not installed; `sightline bench peers` installs it into its own environment")
+        pytest.skip(f"{way.peer.name} is not installed; `attnscope bench peers` installs it into its own environment")
     both = costs.Bench(model=bench.model, text=bench.text, memory=ROOM, pythons={way.peer: theirs})
     outcomes = costs.measure([way], (64,), both, lambda _: None)
     assert outcomes[way, 64].stopped == ""
@@ -204,5 +204,5 @@ def test_a_peer_that_is_installed_keeps_the_same_weights(
 def test_a_limit_of_nothing_and_a_limit_for_others_are_refused() -> None:
     with pytest.raises(SettingError, match="more than nothing, got memory=0"):
         run("peers", memory=0)
-    with pytest.raises(SightlineError, match="attention measures without memory of yours"):
+    with pytest.raises(AttnScopeError, match="attention measures without memory of yours"):
         run("attention", memory=4)

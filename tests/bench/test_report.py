@@ -9,10 +9,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from sightline import bench
-from sightline.bench import report
-from sightline.bench.report import Table
-from sightline.errors import SightlineError
+from attnscope import bench
+from attnscope.bench import report
+from attnscope.bench.report import Table
+from attnscope.errors import AttnScopeError
 
 
 def example() -> Table:
@@ -36,15 +36,15 @@ def test_a_pipe_gets_tabs_and_a_terminal_a_drawing() -> None:
 
 
 def test_a_report_says_versions_machine_command_and_table(tmp_path: Path) -> None:
-    report.write(tmp_path / "speed.md", "speed", "sightline bench speed", [example()])
+    report.write(tmp_path / "speed.md", "speed", "attnscope bench speed", [example()])
     text = (tmp_path / "speed.md").read_text()
     assert f"- torch: {torch.__version__}" in text
-    assert "- command: `sightline bench speed`" in text
+    assert "- command: `attnscope bench speed`" in text
     assert "| 512 | 1.01x | yes |" in text
 
 
 def test_an_unknown_benchmark_is_refused_by_name() -> None:
-    with pytest.raises(SightlineError, match="no benchmark 'speed'; there is: attention, matrix"):
+    with pytest.raises(AttnScopeError, match="no benchmark 'speed'; there is: attention, matrix"):
         bench.run("speed")
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from sightline.bench import run
-from sightline.bench.survey import ACCELERATOR, on_paper
-from sightline.models.sizes import DECODERS
-from sightline.survey.cost import cost_a_token
+from attnscope.bench import run
+from attnscope.bench.survey import ACCELERATOR, on_paper
+from attnscope.models.sizes import DECODERS
+from attnscope.survey.cost import cost_a_token
 
 
 @pytest.mark.long
@@ -27,7 +27,7 @@ def test_whole_files_are_the_same_by_one_process_and_by_two_workers(tmp_path: Pa
     text.write_text("to be or not to be, that is the question\n" * 100)
     (whole,) = run("survey", data=[str(text)], report=str(tmp_path / "report.md"))
     assert whole.rows[0][-1] == "yes"
-    assert "`sightline bench survey --size small --data text.txt`" in (tmp_path / "report.md").read_text()
+    assert "`attnscope bench survey --size small --data text.txt`" in (tmp_path / "report.md").read_text()
 
 
 def test_hours_on_paper_are_tokens_over_speed() -> None:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from sightline.bench import NAMES as BENCHMARKS
-from sightline.cli.candidates import candidates, names_in
-from sightline.cli.main import build_parser
-from sightline.labs import NAMES as LABS
-from sightline.labs.exercises import NAMES as EXERCISES
+from attnscope.bench import NAMES as BENCHMARKS
+from attnscope.cli.candidates import candidates, names_in
+from attnscope.cli.main import build_parser
+from attnscope.labs import NAMES as LABS
+from attnscope.labs.exercises import NAMES as EXERCISES
 
 
 def offered(*words: str) -> list[str]:

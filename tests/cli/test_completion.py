@@ -1,4 +1,4 @@
-"""Shells complete the command line by the scripts that `sightline completion` prints; bash and zsh by real keys."""
+"""Shells complete the command line by the scripts that `attnscope completion` prints; bash and zsh by real keys."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from sightline.cli.completion import SCRIPTS
-from sightline.cli.main import main
+from attnscope.cli.completion import SCRIPTS
+from attnscope.cli.main import main
 
 PROGRAMS = Path(sys.executable).parent
 PATIENCE = 60.0
@@ -71,9 +71,9 @@ STARTED = {
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
-        ("sightline su\t", "sightline survey "),
-        ("sightline survey show --hea\t", "show --head "),
-        ("sightline look a-model rep\t", "a-model report.txt "),
+        ("attnscope su\t", "attnscope survey "),
+        ("attnscope survey show --hea\t", "show --head "),
+        ("attnscope look a-model rep\t", "a-model report.txt "),
     ],
 )
 def test_tab_completes_commands_options_and_files(name: str, keys: str, expected: str, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_tab_completes_commands_options_and_files(name: str, keys: str, expected
     options, prepare = STARTED[name]
     terminal = Terminal([shell(name), *options], tmp_path)
     try:
-        terminal.type(f"{prepare}eval \"$(sightline completion {name})\"; echo rea''dy\n", until="ready\n")
+        terminal.type(f"{prepare}eval \"$(attnscope completion {name})\"; echo rea''dy\n", until="ready\n")
         terminal.type(keys, until=expected)
     finally:
         terminal.close()
@@ -90,8 +90,8 @@ def test_tab_completes_commands_options_and_files(name: str, keys: str, expected
 def test_fish_completes_commands_options_and_files_and_says_what_they_mean(tmp_path: Path) -> None:
     (tmp_path / "report.txt").write_text("words")
     asked = (
-        "sightline completion fish | source; "
-        "complete -C 'sightline su'; complete -C 'sightline survey show --hea'; complete -C 'sightline look m rep'"
+        "attnscope completion fish | source; "
+        "complete -C 'attnscope su'; complete -C 'attnscope survey show --hea'; complete -C 'attnscope look m rep'"
     )
     command = [shell("fish"), "--no-config", "-c", asked]
     told = subprocess.run(command, env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""`sightline explore`, run as a user runs it."""
+"""`attnscope explore`, run as a user runs it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from sightline.cli.main import main
-from sightline.record import Trace
+from attnscope.cli.main import main
+from attnscope.record import Trace
 from tests.explore.survey_folder import make_survey
 
 
 def started(*arguments: str | Path) -> tuple[subprocess.Popen[str], str]:
     """A process that waits for Ctrl-C, and the address that it has printed."""
-    program = [sys.executable, "-m", "sightline.cli.main", *map(str, arguments)]
+    program = [sys.executable, "-m", "attnscope.cli.main", *map(str, arguments)]
     process = subprocess.Popen(
         program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -1,4 +1,4 @@
-"""`sightline generate`, run as a user runs it, on SmolLM2 and MiniLM."""
+"""`attnscope generate`, run as a user runs it, on SmolLM2 and MiniLM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SMOLLM2, GGUF, MINILM = MODELS / "smollm2-135m", MODELS / "smollm2-135m.gguf", M
 
 
 def command(*arguments: str | Path, **options) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-m", "sightline.cli.main", "generate", *map(str, arguments)]
+    program = [sys.executable, "-m", "attnscope.cli.main", "generate", *map(str, arguments)]
     return subprocess.run(program, capture_output=True, text=True, check=False, **options)
 
 
@@ -57,13 +57,13 @@ def test_a_seed_repeats_a_sampled_text() -> None:
 def test_a_mistake_is_one_line_and_exit_code_two(arguments: tuple[str | Path, ...], message: str) -> None:
     done = command(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("sightline: ")
+    assert done.stderr.startswith("attnscope: ")
     assert done.stderr.count("\n") == 1
     assert message in done.stderr
 
 
 def test_tokens_come_one_by_one_and_an_interrupt_ends_quietly() -> None:
-    program = [sys.executable, "-m", "sightline.cli.main", "generate", str(SMOLLM2), "Once", "--max-new-tokens", "4000"]
+    program = [sys.executable, "-m", "attnscope.cli.main", "generate", str(SMOLLM2), "Once", "--max-new-tokens", "4000"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         first = process.stdout.read(1)
@@ -77,7 +77,7 @@ def test_tokens_come_one_by_one_and_an_interrupt_ends_quietly() -> None:
 
 
 def test_a_reader_who_has_seen_enough_ends_it_quietly() -> None:
-    program = f"'{sys.executable}' -m sightline.cli.main generate '{SMOLLM2}' Once --max-new-tokens 4000 | head -c 5"
+    program = f"'{sys.executable}' -m attnscope.cli.main generate '{SMOLLM2}' Once --max-new-tokens 4000 | head -c 5"
     done = subprocess.run(["bash", "-c", program], capture_output=True, timeout=120, check=False)
     assert len(done.stdout) == 5
     assert done.stderr == b""

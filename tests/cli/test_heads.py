@@ -1,4 +1,4 @@
-"""`sightline heads`, run as a user runs it, on SmolLM2, MiniLM, a saved trace and a training run."""
+"""`attnscope heads`, run as a user runs it, on SmolLM2, MiniLM, a saved trace and a training run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from sightline.cli.main import main
-from sightline.heads import SCORES, HeadTable, labelled
-from sightline.models import Decoder, DecoderConfig
-from sightline.record import load, read
+from attnscope.cli.main import main
+from attnscope.heads import SCORES, HeadTable, labelled
+from attnscope.models import Decoder, DecoderConfig
+from attnscope.record import load, read
 
 MODELS = Path(__file__).resolve().parents[2] / ".cache" / "models"
 SMOLLM2, MINILM = MODELS / "smollm2-135m", MODELS / "minilm-l6"
@@ -28,7 +28,7 @@ TEXT = (
 
 
 def command(*arguments: str | Path, columns: int = 100, **options) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-m", "sightline.cli.main", "heads", *map(str, arguments)]
+    program = [sys.executable, "-m", "attnscope.cli.main", "heads", *map(str, arguments)]
     environment = {**os.environ, "COLUMNS": str(columns)}
     return subprocess.run(program, capture_output=True, text=True, check=False, env=environment, **options)
 
@@ -275,7 +275,7 @@ def test_a_training_run_of_one_step_without_losses_and_labels_is_shown(training_
 
 
 def test_a_reader_of_a_training_run_who_has_seen_enough_ends_it_quietly(training_run: Path) -> None:
-    program = f"'{sys.executable}' -m sightline.cli.main heads --over-training '{training_run}' | true"
+    program = f"'{sys.executable}' -m attnscope.cli.main heads --over-training '{training_run}' | true"
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=120, check=False)
     for word in ("Traceback", "Broken", "Exception"):
         assert word not in done.stderr
@@ -301,7 +301,7 @@ def test_what_makes_no_sense_for_a_training_run_is_refused(mistake: str, trainin
     arguments, message = OVER_TRAINING_MISTAKES[mistake]
     code, _, errors = inside(*arguments, "--over-training", training_run)
     assert code == 2
-    assert errors.splitlines()[-1].startswith("sightline: heads: ")
+    assert errors.splitlines()[-1].startswith("attnscope: heads: ")
     assert message in errors
     assert not (training_run / "heads-over-training.png").exists()
 
@@ -335,7 +335,7 @@ MISTAKES = {
 
 
 def assert_one_line(code: int, output: str, errors: str, message: str) -> None:
-    assert errors.startswith("sightline: "), errors[-400:]
+    assert errors.startswith("attnscope: "), errors[-400:]
     assert errors.count("\n") == 1
     assert message in errors
     assert (code, output) == (2, "")
@@ -359,7 +359,7 @@ def test_a_file_that_is_no_text_is_one_line_and_exit_code_two(folder: Path, insi
 
 @pytest.mark.parametrize(("options", "reader"), [("--top 12", "head -3"), ("--top 12", "true"), ("--csv -", "true")])
 def test_a_reader_who_has_seen_enough_ends_it_quietly(tiny_trace: Path, options: str, reader: str) -> None:
-    program = f"'{sys.executable}' -m sightline.cli.main heads '{tiny_trace}' {options} | {reader}"
+    program = f"'{sys.executable}' -m attnscope.cli.main heads '{tiny_trace}' {options} | {reader}"
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.count("\n") == (3 if reader == "head -3" else 0)
     for word in ("Traceback", "Broken", "Exception"):

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from sightline.bench import NAMES
-from sightline.cli import main as command
-from sightline.cli.candidates import inner_parsers
-from sightline.cli.main import build_parser, in_words
+from attnscope.bench import NAMES
+from attnscope.cli import main as command
+from attnscope.cli.candidates import inner_parsers
+from attnscope.cli.main import build_parser, in_words
 
 COMMANDS = {"": build_parser()} | dict(inner_parsers(build_parser()))
 WIDTH = 80
@@ -35,8 +35,8 @@ def test_help_ends_with_examples_that_are_understood(name: str) -> None:
     for example in examples:
         inner = re.sub(r'^eval "\$\((.*)\)"$', r"\1", example)
         program, *arguments = shlex.split(inner, comments=True)
-        assert program == "sightline"
-        assert example.startswith(f"sightline {name}".rstrip()) or inner != example
+        assert program == "attnscope"
+        assert example.startswith(f"attnscope {name}".rstrip()) or inner != example
         if "--help" not in arguments:
             build_parser().parse_args(in_words(arguments))
 
@@ -67,7 +67,7 @@ def test_bench_without_a_name_lists_what_can_be_measured(capsys: pytest.CaptureF
 
 def test_help_loads_neither_torch_nor_rich() -> None:
     program = (
-        "import sys; from sightline.cli.main import build_parser; build_parser().format_help(); "
+        "import sys; from attnscope.cli.main import build_parser; build_parser().format_help(); "
         "print({'torch', 'numpy', 'rich'} & set(sys.modules))"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

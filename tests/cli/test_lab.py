@@ -1,4 +1,4 @@
-"""`sightline lab`, run as a user runs it: lists, runs, files, exit codes, exercises and mistakes."""
+"""`attnscope lab`, run as a user runs it: lists, runs, files, exit codes, exercises and mistakes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from types import ModuleType
 
 import pytest
 
-from sightline.cli.main import main
-from sightline.errors import MissingExtraError
-from sightline.labs import CLAIMS, Lab, Number, Verdict
-from sightline.labs.exercise import hint, starter
-from sightline.labs.notebooks import notebook
+from attnscope.cli.main import main
+from attnscope.errors import MissingExtraError
+from attnscope.labs import CLAIMS, Lab, Number, Verdict
+from attnscope.labs.exercise import hint, starter
+from attnscope.labs.notebooks import notebook
 
 ANSWERS = Path(__file__).resolve().parents[1] / "labs" / "exercises"
 
@@ -59,14 +59,14 @@ def cannot_run(_: Lab) -> None:
 def three_labs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Instead of all labs, three that take no time, of which the last cannot run."""
     for name, part in (("one", settles), ("other", settles_at_seed_zero), ("none", cannot_run)):
-        module = ModuleType(f"sightline.labs.experiments.{name}", f"What of {name}?\n")
+        module = ModuleType(f"attnscope.labs.experiments.{name}", f"What of {name}?\n")
         module.PARTS = (part,)  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, module.__name__, module)
     only(monkeypatch, "one", "other", "none")
 
 
 def only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    for place in ("sightline.labs.NAMES", "sightline.labs.catalogue.NAMES"):
+    for place in ("attnscope.labs.NAMES", "attnscope.labs.catalogue.NAMES"):
         monkeypatch.setattr(place, names)
 
 
@@ -82,7 +82,7 @@ def test_the_list_in_a_pipe_is_a_line_for_each_lab_and_each_exercise(inside: Ins
 
 
 def test_a_real_lab_runs_prints_and_writes(tmp_path: Path) -> None:
-    program = [sys.executable, "-m", "sightline.cli.main", "lab", "run", "by_hand", "--out", str(tmp_path / "new")]
+    program = [sys.executable, "-m", "attnscope.cli.main", "lab", "run", "by_hand", "--out", str(tmp_path / "new")]
     done = subprocess.run(program, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "40"})
     folder = tmp_path / "new" / "by_hand"
     assert (done.returncode, done.stderr) == (0, f"written to {folder}\n")
@@ -131,7 +131,7 @@ def test_a_lab_that_cannot_run_does_not_keep_others_from_it_and_is_exit_code_one
     code, output, errors = inside("run", "all", "--out", tmp_path)
     assert code == 1
     assert output.splitlines()[1:] == [f"38\t{CLAIMS['38'].text}\tholds\tone"]
-    assert errors == "sightline: lab none did not run: something is needed, and is not there\n"
+    assert errors == "attnscope: lab none did not run: something is needed, and is not there\n"
     assert json.loads((tmp_path / "summary.json").read_text())["not_run"] == {
         "none": "something is needed, and is not there"
     }
@@ -153,7 +153,7 @@ def test_an_exercise_is_written_once_and_never_over_an_answer(
     monkeypatch.chdir(tmp_path)
     code, output, errors = inside("exercise", "attention")
     assert (code, errors) == (0, "")
-    assert output.endswith("sightline lab check attention.py\n")
+    assert output.endswith("attnscope lab check attention.py\n")
     assert (tmp_path / "attention.py").read_text(encoding="utf-8") == starter("attention")
     (tmp_path / "attention.py").write_text("my work")
     assert_one_line(*inside("exercise", "attention"), "attention.py is there already, and may hold your work")
@@ -165,7 +165,7 @@ def test_an_exercise_is_written_once_and_never_over_an_answer(
 
 def test_a_right_answer_is_exit_code_zero_and_what_it_printed_comes_first(inside: Inside, tmp_path: Path) -> None:
     right = (ANSWERS / "attention" / "right_1.py").read_text(encoding="utf-8")
-    (tmp_path / "mine.py").write_text(f"# sightline exercise: attention\n{right}\nprint('[bold]here')\n")
+    (tmp_path / "mine.py").write_text(f"# attnscope exercise: attention\n{right}\nprint('[bold]here')\n")
     code, output, errors = inside("check", tmp_path / "mine.py")
     assert (code, errors) == (0, "")
     assert output.startswith("your answer printed:\n[bold]here\n\nRight.\n")
@@ -174,12 +174,12 @@ def test_a_right_answer_is_exit_code_zero_and_what_it_printed_comes_first(inside
 def test_a_wrong_answer_is_told_in_words_and_exit_code_one(inside: Inside, tmp_path: Path) -> None:
     wrong = sorted((ANSWERS / "attention").glob("wrong_*.py"))[0].read_text(encoding="utf-8")
     kind = wrong.partition("\n")[0].removeprefix("# kind: ")
-    (tmp_path / "mine.py").write_text(f"# sightline exercise: attention\n{wrong}")
+    (tmp_path / "mine.py").write_text(f"# attnscope exercise: attention\n{wrong}")
     code, output, errors = inside("check", tmp_path / "mine.py")
     assert (code, errors) == (1, "")
     first, *_, last = output.splitlines()
     assert first == f"Not yet: {kind}."
-    assert last == f"For a hint: sightline lab hint {tmp_path / 'mine.py'}"
+    assert last == f"For a hint: attnscope lab hint {tmp_path / 'mine.py'}"
     assert output.count("\n") == 3, "nothing is wrapped in a pipe"
 
 
@@ -191,7 +191,7 @@ def test_a_fresh_file_is_told_what_to_fill_in_without_saying_so_twice(inside: In
 
 
 def test_an_answer_that_never_ends_is_stopped(inside: Inside, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("# sightline exercise: attention\nwhile True:\n    pass\n")
+    (tmp_path / "mine.py").write_text("# attnscope exercise: attention\nwhile True:\n    pass\n")
     code, output, _ = inside("check", tmp_path / "mine.py", "--seconds", "0.5")
     assert code == 1
     assert output.startswith("Not yet: it does not end.\nAfter 0.5 seconds")
@@ -231,13 +231,13 @@ def test_a_mistake_is_one_line_and_exit_code_two(mistake: str, inside: Inside) -
 
 def assert_one_line(code: int, output: str, errors: str, message: str) -> None:
     assert (code, output) == (2, "")
-    assert errors.startswith("sightline: "), errors[-400:]
+    assert errors.startswith("attnscope: "), errors[-400:]
     assert errors.count("\n") == 1
     assert message in errors
 
 
 def test_a_reader_who_has_seen_enough_ends_it_quietly() -> None:
-    program = f"'{sys.executable}' -m sightline.cli.main lab run by_hand | true"
+    program = f"'{sys.executable}' -m attnscope.cli.main lab run by_hand | true"
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=120, check=False)
     for word in ("Traceback", "Broken", "Exception"):
         assert word not in done.stderr

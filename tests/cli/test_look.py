@@ -1,4 +1,4 @@
-"""`sightline look`, run as a user runs it, on SmolLM2."""
+"""`attnscope look`, run as a user runs it, on SmolLM2."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sightline.cli.main import main
-from sightline.record import Trace
+from attnscope.cli.main import main
+from attnscope.record import Trace
 from tests.cli.test_explore import asked, ended, started
 
 SMOLLM2 = Path(__file__).resolve().parents[2] / ".cache" / "models" / "smollm2-135m"
@@ -37,4 +37,4 @@ def test_without_a_text_there_are_sentences_to_type() -> None:
 def test_a_saved_trace_is_pointed_to_the_other_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Trace.from_attentions([torch.eye(3)[None, None]]).save(tmp_path)
     assert main(["look", str(tmp_path)]) == 2
-    assert f"sightline explore {tmp_path}" in capsys.readouterr().err
+    assert f"attnscope explore {tmp_path}" in capsys.readouterr().err

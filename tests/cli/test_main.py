@@ -5,14 +5,14 @@ from types import ModuleType
 
 import pytest
 
-from sightline.cli import main as command
-from sightline.errors import UnsupportedError
-from sightline.version import __version__
+from attnscope.cli import main as command
+from attnscope.errors import UnsupportedError
+from attnscope.version import __version__
 
 
 def test_doctor_prints_and_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["doctor"]) == 0
-    assert f"sightline\t{__version__}" in capsys.readouterr().out
+    assert f"attnscope\t{__version__}" in capsys.readouterr().out
 
 
 def test_bench_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +37,7 @@ def test_an_expected_error_is_one_line_and_exit_code_two(
 
     fake_bench(monkeypatch, refuse)
     assert command.main(["bench", "lse"]) == 2
-    assert capsys.readouterr().err == "sightline: asked for x, got y\n"
+    assert capsys.readouterr().err == "attnscope: asked for x, got y\n"
 
 
 def test_an_unexpected_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_a_command_is_required(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def fake_bench(monkeypatch: pytest.MonkeyPatch, run: object) -> None:
-    bench = ModuleType("sightline.bench")
+    bench = ModuleType("attnscope.bench")
     monkeypatch.setattr(bench, "run", run, raising=False)
-    monkeypatch.setitem(sys.modules, "sightline.bench", bench)
-    monkeypatch.setattr("sightline.bench", bench, raising=False)
+    monkeypatch.setitem(sys.modules, "attnscope.bench", bench)
+    monkeypatch.setattr("attnscope.bench", bench, raising=False)

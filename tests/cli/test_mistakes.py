@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sightline.cli.main import main
-from sightline.record import Trace
+from attnscope.cli.main import main
+from attnscope.record import Trace
 
 NOT_TEXT = b"\xff\xfe\x00\x80" * 50
 
@@ -35,7 +35,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def command(*arguments: str, desk: Path) -> tuple[int, str, str]:
     """Run the command in a folder, with a picture on standard input; its exit code, output and errors."""
     done = subprocess.run(
-        [sys.executable, "-m", "sightline.cli.main", *arguments],
+        [sys.executable, "-m", "attnscope.cli.main", *arguments],
         cwd=desk,
         input=NOT_TEXT,
         env=os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "200"},
@@ -83,7 +83,7 @@ def test_a_mistake_ends_in_a_sentence_and_exit_code_two(mistake: str, desk: Path
     assert "Traceback" not in errors, errors
     assert (code, output) == (2, "")
     *before, last = errors.splitlines()
-    assert last.startswith("sightline")
+    assert last.startswith("attnscope")
     assert message in last
     assert all(line.startswith(("usage: ", " ")) for line in before)
 
@@ -100,17 +100,17 @@ def test_a_port_that_is_taken_is_named(desk: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
 def test_a_disk_without_room_is_one_line(desk: Path) -> None:
     with Path("/dev/full").open("w") as full:
-        program = [sys.executable, "-m", "sightline.cli.main", "completion", "bash"]
+        program = [sys.executable, "-m", "attnscope.cli.main", "completion", "bash"]
         done = subprocess.run(program, cwd=desk, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (
-        done.stderr == "sightline: standard output: No space left on device; give another place, or make room there\n"
+        done.stderr == "attnscope: standard output: No space left on device; give another place, or make room there\n"
     )
     assert done.returncode == 2
 
 
 def test_a_place_without_permission_is_refused_before_work_begins(desk: Path) -> None:
     program = (
-        "import os, sys; from sightline.cli.places import check_file\n"
+        "import os, sys; from attnscope.cli.places import check_file\n"
         "if os.geteuid() == 0: os.setuid(65534)  # root may write everywhere, nobody may not\n"
         "try: check_file('/table.csv', asked_by='heads')\n"
         "except ValueError as error: print(error)"
@@ -148,5 +148,5 @@ def test_a_missing_extra_is_named_by_what_needs_it(
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err == (
-        f'sightline: {absent} is needed here and is not installed. Install it with: pip install "sightline[{extra}]"\n'
+        f'attnscope: {absent} is needed here and is not installed. Install it with: pip install "attnscope[{extra}]"\n'
     )

@@ -1,4 +1,4 @@
-"""`sightline survey` as a person meets it."""
+"""`attnscope survey` as a person meets it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sightline.cli.main import main
+from attnscope.cli.main import main
 from tests.survey.surveying import OPTIONS, write_model, write_text
 
 
@@ -47,7 +47,7 @@ def test_it_goes_on_and_says_so(corpus: list[str], tmp_path: Path, capsys: pytes
 
 
 def test_what_came_of_it_can_be_piped(corpus: list[str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sightline.cli.main", "survey", *corpus, *OPTIONS, "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "attnscope.cli.main", "survey", *corpus, *OPTIONS, "--out", str(tmp_path / "out")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     assert ran.stdout.count("\n") == 1
     assert ran.stdout.startswith("6,0")
@@ -65,7 +65,7 @@ def test_show_and_diff_are_commands_of_their_own(
     assert main(["survey", "diff", out, out]) == 0
     with pytest.raises(SystemExit):
         main(["survey", "--help"])
-    assert "sightline survey show DIR" in capsys.readouterr().out
+    assert "attnscope survey show DIR" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

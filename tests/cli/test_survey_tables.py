@@ -1,4 +1,4 @@
-"""`sightline survey show` and `diff`, as a user runs them, on surveys of made numbers."""
+"""`attnscope survey show` and `diff`, as a user runs them, on surveys of made numbers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sightline.cli.main import main
-from sightline.cli.survey_tables import CELLS, around, bar, clean
-from sightline.survey.corpus.plan import Problem
-from sightline.survey.tables.opening import Histogram
+from attnscope.cli.main import main
+from attnscope.cli.survey_tables import CELLS, around, bar, clean
+from attnscope.survey.corpus.plan import Problem
+from attnscope.survey.tables.opening import Histogram
 from tests.survey.made import clustered, write_survey
 
 MEANS = np.array([0.1, 0.3, 0.6, 0.9])

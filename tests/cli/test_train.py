@@ -1,4 +1,4 @@
-"""`sightline train` as a person meets it."""
+"""`attnscope train` as a person meets it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sightline.cli.main import main
+from attnscope.cli.main import main
 
 
 def test_it_trains_says_what_came_of_it_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -67,7 +67,7 @@ def test_another_run_in_the_same_folder_is_refused(tmp_path: Path, capsys: pytes
 
 
 def test_torchrun_starts_it_as_a_module(tmp_path: Path):
-    command = [sys.executable, "-m", "sightline.train", "reversal", "--steps", "2", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "attnscope.train", "reversal", "--steps", "2", "--out", str(tmp_path)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith("2 steps, validation loss ")

@@ -6,9 +6,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from sightline.attention import scores
-from sightline.cli import main as command
-from sightline.doctor import verify
+from attnscope.attention import scores
+from attnscope.cli import main as command
+from attnscope.doctor import verify
 
 
 def test_every_contract_holds_on_this_cpu() -> None:

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from sightline.doctor import installation as doctor
-from sightline.extras import EXTRAS
+from attnscope.doctor import installation as doctor
+from attnscope.extras import EXTRAS
 
 
 def test_every_extra_is_reported() -> None:
@@ -19,7 +19,7 @@ def test_a_missing_package_is_called_missing() -> None:
 def test_an_extra_that_is_not_complete_is_told_how_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EXTRAS, "figures", ("matplotlib", "a-package-that-is-not-there"))
     told = doctor.extras()
-    assert told["[figures]"].endswith('a-package-that-is-not-there missing; pip install "sightline[figures]"')
+    assert told["[figures]"].endswith('a-package-that-is-not-there missing; pip install "attnscope[figures]"')
     assert "pip install" not in told["[tables]"]
 
 

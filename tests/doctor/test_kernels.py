@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from sightline.doctor import kernels as doctor
-from sightline.doctor.kernels import BUILT, KINDS, Kind, kernel_of, kernels
+from attnscope.doctor import kernels as doctor
+from attnscope.doctor.kernels import BUILT, KINDS, Kind, kernel_of, kernels
 
 CPU = torch.device("cpu")
 
@@ -38,7 +38,7 @@ def test_attend_takes_the_fused_kernel_for_every_kind_on_this_cpu() -> None:
     found = {name: told for name, told in kernels().items() if name.endswith(", cpu")}
     assert list(found) == [f"{kind.name}, cpu" for kind in KINDS]
     for told in found.values():
-        assert "sightline fused by flash (float32, bfloat16)" in told
+        assert "attnscope fused by flash (float32, bfloat16)" in told
         assert "streaming" not in told
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sightline.doctor import limits as doctor
-from sightline.models import Decoder
-from sightline.models.sizes import DECODERS
-from sightline.record import estimate, read
+from attnscope.doctor import limits as doctor
+from attnscope.models import Decoder
+from attnscope.models.sizes import DECODERS
+from attnscope.record import estimate, read
 
 TOKENS = 300
 

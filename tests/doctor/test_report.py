@@ -8,10 +8,10 @@ import sys
 import torch
 from rich.console import Console
 
-from sightline.doctor import show
-from sightline.doctor.report import SECTIONS
-from sightline.extras import EXTRAS
-from sightline.version import __version__
+from attnscope.doctor import show
+from attnscope.doctor.report import SECTIONS
+from attnscope.extras import EXTRAS
+from attnscope.version import __version__
 
 MODULES = sorted({module for modules in EXTRAS.values() for module in modules} - {"jinja2"})  # torch loads that itself
 
@@ -25,7 +25,7 @@ def piped() -> list[str]:
 def test_a_pipe_gets_one_plain_line_a_fact_and_no_name_twice() -> None:
     lines = dict(line.split("\t") for line in piped())
     assert len(lines) == sum(len(look()) for look in SECTIONS.values())
-    assert lines["sightline"] == __version__
+    assert lines["attnscope"] == __version__
     assert lines["torch"] == torch.__version__
     assert "transformers" in lines["[record]"]
     assert lines["by queries and keys"].endswith(" kB a token")
@@ -42,7 +42,7 @@ def test_a_terminal_gets_titles_and_keeps_to_its_width() -> None:
 
 def test_threads_are_those_that_this_process_has() -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "sightline.cli.main", "doctor"]
+    command = [sys.executable, "-m", "attnscope.cli.main", "doctor"]
     told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert told.stderr == ""
     lines = dict(line.split("\t") for line in told.stdout.splitlines())
@@ -52,7 +52,7 @@ def test_threads_are_those_that_this_process_has() -> None:
 
 def test_the_doctor_loads_no_extra() -> None:
     program = (
-        "import sys; from rich.console import Console; from sightline import doctor; doctor.show(Console()); "
+        "import sys; from rich.console import Console; from attnscope import doctor; doctor.show(Console()); "
         f"print(set({MODULES}) & set(sys.modules))"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

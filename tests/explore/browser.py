@@ -34,7 +34,7 @@ document.addEventListener("securitypolicyviolation", (event) => window.breaches.
 """
 
 # Runs there too: who has been here before is not asked whether to take the tour.
-BEEN_HERE = """try { localStorage.setItem("sightline.tour", "yes"); } catch { /* a page without an origin */ }"""
+BEEN_HERE = """try { localStorage.setItem("attnscope.tour", "yes"); } catch { /* a page without an origin */ }"""
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page
 
-from sightline.explore.library.library import Library
-from sightline.record import Trace
+from attnscope.explore.library.library import Library
+from attnscope.record import Trace
 from tests.explore.browser import chromium
 from tests.explore.picture import shown
 from tests.explore.serving import Handle, serving

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from playwright.sync_api import Browser, Page
 
-from sightline.heads import HeadTable
+from attnscope.heads import HeadTable
 from tests.explore.pages import shown, until
 from tests.explore.serving import Handle
 

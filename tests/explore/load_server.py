@@ -11,12 +11,12 @@ import threading
 
 import torch
 
-from sightline.attention import Causal
-from sightline.explore.library.library import Library
-from sightline.explore.running import Server
-from sightline.record import Trace
-from sightline.record.call import Call
-from sightline.record.layers.recorded import Layer
+from attnscope.attention import Causal
+from attnscope.explore.library.library import Library
+from attnscope.explore.running import Server
+from attnscope.record import Trace
+from attnscope.record.call import Call
+from attnscope.record.layers.recorded import Layer
 
 
 def synthetic(tokens: int, width: int = 64) -> Trace:

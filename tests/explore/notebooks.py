@@ -147,7 +147,7 @@ class Notebook:
 
     def state(self) -> dict[str, Any]:
         """What the explorer says that it shows."""
-        return self.explorer.evaluate("(root) => root.sightline.store.get()")
+        return self.explorer.evaluate("(root) => root.attnscope.store.get()")
 
     def picture(self, queries: int, keys: int) -> Picture:
         """The heatmap as it is drawn."""

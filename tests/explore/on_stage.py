@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from sightline.explore.stage.stage import Stage
-from sightline.models import CharacterTokenizer, Decoder, DecoderConfig
+from attnscope.explore.stage.stage import Stage
+from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig
 from tests.record.zoo import EXHIBITS
 
 CHARACTERS = CharacterTokenizer(string.ascii_letters + " .,;")

@@ -11,15 +11,15 @@ from typing import Any, Literal
 import torch
 from playwright.sync_api import Browser, Page
 
-from sightline.explore.library.library import Library
-from sightline.explore.stage.stage import Stage
-from sightline.record import Trace, load, read
+from attnscope.explore.library.library import Library
+from attnscope.explore.stage.stage import Stage
+from attnscope.record import Trace, load, read
 from tests.explore.browser import BEEN_HERE, opened
 from tests.explore.serving import Handle, serving, small_trace
 from tests.models.smollm2 import FOLDER
 
-STORE = "document.getElementById('explorer').sightline.store"
-MAP = "document.getElementById('explorer').sightline.map"
+STORE = "document.getElementById('explorer').attnscope.store"
+MAP = "document.getElementById('explorer').attnscope.map"
 SENTENCE = "The dog that bit the man fled because it was afraid."
 MOST_SECONDS = 20
 

@@ -37,7 +37,7 @@ READ = """([layer, points, where]) => {
   if (points) for (const [x, y] of points) say(bytes.subarray((y * width + x) * 4, (y * width + x) * 4 + 4));
   else for (let at = 0; at < bytes.length; at += 32768) say(bytes.subarray(at, at + 32768));
   const plot = root.querySelector(`${where} canvas.map-heat`).style;
-  const { centre, zoom, colours } = root.sightline.store.get();
+  const { centre, zoom, colours } = root.attnscope.store.get();
   const range = [...root.querySelectorAll(".range input")].map((field) => field.valueAsNumber);
   return { width, height, bytes: btoa(text.join("")), scale: devicePixelRatio, centre, zoom, range, colours,
     left: parseFloat(plot.left), top: parseFloat(plot.top) };

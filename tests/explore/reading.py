@@ -14,7 +14,7 @@ STEPS = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3]
 # What is highlighted under a name, as far as it is in the pages and not in the legend: [text, place in the page].
 PAINTED = """(name) => {
   const found = [];
-  for (const range of CSS.highlights.get(`sightline-${name}`) ?? []) {
+  for (const range of CSS.highlights.get(`attnscope-${name}`) ?? []) {
     const paragraph = range.startContainer.parentElement.closest(".column > p");
     if (!paragraph) continue;
     const live = new Range();

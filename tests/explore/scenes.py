@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 from playwright.sync_api import Browser, Page
 
-from sightline.explore.library.library import Library
-from sightline.record import read
+from attnscope.explore.library.library import Library
+from attnscope.record import read
 from tests.explore.on_stage import CHARACTERS, on_stage, small
 from tests.explore.pages import change, drawn, focus_map, in_trouble, state, until
 from tests.explore.serving import Handle, serving, small_trace

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sightline.explore.library.library import Library
-from sightline.explore.running import Server
-from sightline.explore.stage.on_call import OnCall
-from sightline.explore.stage.stage import Stage
-from sightline.models import Decoder, DecoderConfig
-from sightline.models.text.characters import CharacterTokenizer
-from sightline.record import Trace, read
+from attnscope.explore.library.library import Library
+from attnscope.explore.running import Server
+from attnscope.explore.stage.on_call import OnCall
+from attnscope.explore.stage.stage import Stage
+from attnscope.models import Decoder, DecoderConfig
+from attnscope.models.text.characters import CharacterTokenizer
+from attnscope.record import Trace, read
 
 TEXT = "= Verona =\n\nROMEO:\nIs the day so young?\n\nBENVOLIO:\nBut new struck nine.\n"
 PAGE = {"index.html": b"<!doctype html><title>page</title>", "explorer.js": b"// script", "explorer.css": b"/* */"}
@@ -64,7 +64,7 @@ class Handle:
 
     def post(self, path: str, value: object, **headers: str) -> Answer:
         """A POST as the page sends it; None leaves a header out."""
-        usual = {"content-type": "application/json", "x-sightline": "1"}
+        usual = {"content-type": "application/json", "x-attnscope": "1"}
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         sent = {name: told for name, told in {**usual, **named}.items() if told}
         return self.ask("POST", path, sent, value if isinstance(value, bytes) else json.dumps(value).encode())

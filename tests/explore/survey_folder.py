@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from sightline.explore.library.library import Library
-from sightline.explore.library.surveyed import Surveyed
-from sightline.explore.stage.on_call import reader_of
-from sightline.models import CharacterTokenizer, Decoder, DecoderConfig, save
-from sightline.survey import open_survey, run_survey
+from attnscope.explore.library.library import Library
+from attnscope.explore.library.surveyed import Surveyed
+from attnscope.explore.stage.on_call import reader_of
+from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig, save
+from attnscope.survey import open_survey, run_survey
 from tests.explore.serving import Handle, serving
 
 LAYERS, HEADS = 3, 4

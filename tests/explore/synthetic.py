@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sightline.attention import Causal, Full
-from sightline.record import Trace
-from sightline.record.call import Call
-from sightline.record.layers.recorded import Layer
+from attnscope.attention import Causal, Full
+from attnscope.record import Trace
+from attnscope.record.call import Call
+from attnscope.record.layers.recorded import Layer
 
 Values = NDArray[np.float64]
 AT_ONCE = 64  # rows of a long matrix

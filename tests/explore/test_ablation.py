@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sightline.errors import Cancelled, SettingError, UnsupportedError
-from sightline.explore.library.library import Library
-from sightline.explore.stage.ablation import Ablation, _stoppable, named
-from sightline.explore.stage.stage import Stage
-from sightline.explore.stage.twin import twin_of
-from sightline.heads import Effect, ablate, effect
-from sightline.record import Trace, load, read
+from attnscope.errors import Cancelled, SettingError, UnsupportedError
+from attnscope.explore.library.library import Library
+from attnscope.explore.stage.ablation import Ablation, _stoppable, named
+from attnscope.explore.stage.stage import Stage
+from attnscope.explore.stage.twin import twin_of
+from attnscope.heads import Effect, ablate, effect
+from attnscope.record import Trace, load, read
 from tests.explore.on_stage import CHARACTERS, TEXT, on_stage, small
 from tests.explore.serving import Handle, serving, small_trace
 
@@ -224,7 +224,7 @@ def test_nobody_is_worked_for_who_has_gone() -> None:
 
     with serving(trace, stage) as handle, model.blocks[0].register_forward_pre_hook(wait):
         wish = {"trace": handle.server.library.summaries()[0]["trace"], "heads": [[1, 2]]}
-        headers = {"cookie": handle.cookie, "content-type": "application/json", "x-sightline": "1"}
+        headers = {"cookie": handle.cookie, "content-type": "application/json", "x-attnscope": "1"}
         connection = http.client.HTTPConnection(handle.host, timeout=60)
         connection.request("POST", "/api/1/ablate", json.dumps(wish), headers)
         entered.wait()
@@ -290,4 +290,4 @@ def test_traces_and_models_that_are_not_there_are_said_not_to_be(staged: tuple[H
     with serving(small_trace()) as alone:
         assert alone.get("/api/1/session").json["ablates"] is False
         answer = alone.post("/api/1/ablate", {"trace": name, "heads": []})
-        assert (answer.status, "sightline look" in answer.json["error"]) == (409, True)
+        assert (answer.status, "attnscope look" in answer.json["error"]) == (409, True)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page
 
-from sightline.record import Trace
+from attnscope.record import Trace
 from tests.explore.browser import needs_chromium
 from tests.explore.pages import (
     change,
@@ -320,7 +320,7 @@ def test_a_zoom_takes_one_frame(browser: Browser, small: Handle) -> None:
         change(page, zoom=20, centre={"query": 30, "key": 30})
         drawn(page)
         seen = page.evaluate("""() => new Promise((resolve) => {
-          const map = document.getElementById("explorer").sightline.map;
+          const map = document.getElementById("explorer").attnscope.map;
           const zooms = [];
           const look = () => {
             zooms.push(JSON.stringify(map.visible()));

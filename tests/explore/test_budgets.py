@@ -15,8 +15,8 @@ import pytest
 import torch
 from playwright.sync_api import Page
 
-from sightline.models import load, load_tokenizer
-from sightline.record import Trace, read
+from attnscope.models import load, load_tokenizer
+from attnscope.record import Trace, read
 from tests.explore.browser import needs_chromium, opened, wait_until_ready
 from tests.explore.gallery import Gallery, opened_gallery
 from tests.explore.picture import settled

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from sightline.errors import SettingError
-from sightline.explore.library.library import Library
-from sightline.explore.service import comm
-from sightline.explore.service.comm import Conversation, Opened, room
-from sightline.explore.service.server import routed
-from sightline.explore.stage.stage import Stage
+from attnscope.errors import SettingError
+from attnscope.explore.library.library import Library
+from attnscope.explore.service import comm
+from attnscope.explore.service.comm import Conversation, Opened, room
+from attnscope.explore.service.server import routed
+from attnscope.explore.stage.stage import Stage
 from tests.explore.on_stage import TEXT, on_stage
 from tests.explore.serving import PAGE, Handle, small_trace
 
@@ -148,7 +148,7 @@ def test_an_answer_is_given_in_the_context_of_its_question(page: Page) -> None:
 
 def test_answers_leave_the_thread_of_the_caller_alone(page: Page) -> None:
     page.told("session")
-    assert {name for *_, name in page.heard} == {"sightline-notebook"}
+    assert {name for *_, name in page.heard} == {"attnscope-notebook"}
 
 
 def test_who_closes_the_last_view_closes_the_library_and_who_comes_back_gets_another(

@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 from playwright.sync_api import Browser, Page
 
-from sightline.explore.library.library import Library
-from sightline.record import Trace, read
+from attnscope.explore.library.library import Library
+from attnscope.record import Trace, read
 from tests.explore.browser import needs_chromium
 from tests.explore.gallery import Gallery
 from tests.explore.on_stage import CHARACTERS, small

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page
 
-from sightline.record import Trace
+from attnscope.record import Trace
 from tests.explore.browser import needs_chromium
 from tests.explore.exported import drawn_svg, opened_export, picture_in, pixels_of, saved, size_of
 from tests.explore.gallery import Gallery, opened_gallery
@@ -196,7 +196,7 @@ def test_a_picture_is_on_white_or_as_the_page_is(browser: Browser) -> None:
 def test_tables_are_the_exact_weights_in_view(gallery: Gallery) -> None:
     head = gallery.heads["1000"]
     with gallery.show("1000", VIEWS["1000"]) as page:
-        view = page.evaluate("document.getElementById('explorer').sightline.map.visible()")
+        view = page.evaluate("document.getElementById('explorer').attnscope.map.visible()")
         (rows, after), (columns, end) = view["query"], view["key"]
         truth = head.rows(range(rows, after))[:, columns:end]
         called, npy = saved(page, "NPY")

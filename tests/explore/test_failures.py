@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from sightline.errors import UnsupportedError
-from sightline.explore.library.library import Entry, Library
-from sightline.record import Trace
-from sightline.record.layers.recorded import Layer
+from attnscope.errors import UnsupportedError
+from attnscope.explore.library.library import Entry, Library
+from attnscope.record import Trace
+from attnscope.record.layers.recorded import Layer
 from tests.explore.serving import Answer, serving, small_trace
 from tests.explore.test_server import Shown
 

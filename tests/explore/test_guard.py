@@ -11,8 +11,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from sightline.errors import SettingError
-from sightline.explore.service.guard import CONTENT_SECURITY_POLICY, LARGEST_BODY, Settings
+from attnscope.errors import SettingError
+from attnscope.explore.service.guard import CONTENT_SECURITY_POLICY, LARGEST_BODY, Settings
 from tests.explore.serving import Answer, Handle, serving, small_trace
 
 SESSION = "/api/1/session"
@@ -220,12 +220,12 @@ def test_a_post_of_another_kind_is_refused(handle: Handle, kind: str) -> None:
 
 
 def test_a_post_without_our_header_is_refused(handle: Handle) -> None:
-    is_refused(handle.post("/api/1/run", {"text": "a"}, x_sightline=""), 403)
-    is_refused(handle.post("/api/1/run", {"text": "a"}, x_sightline="2"), 403)
+    is_refused(handle.post("/api/1/run", {"text": "a"}, x_attnscope=""), 403)
+    is_refused(handle.post("/api/1/run", {"text": "a"}, x_attnscope="2"), 403)
 
 
 def test_a_large_body_is_refused_however_it_comes(handle: Handle) -> None:
-    headers = {"content-type": "application/json", "x-sightline": "1"}
+    headers = {"content-type": "application/json", "x-attnscope": "1"}
     for body in (b"x" * 2**20, b"x" * (LARGEST_BODY + 1)):
         is_refused(handle.ask("POST", "/api/1/run", headers, body), 413)
         pieces = (body[start : start + 1000] for start in range(0, len(body), 1000))
@@ -235,7 +235,7 @@ def test_a_large_body_is_refused_however_it_comes(handle: Handle) -> None:
 
 
 def test_a_body_that_never_ends_is_not_read_for_ever(handle: Handle) -> None:
-    lines = ("content-type: application/json", "x-sightline: 1", "transfer-encoding: chunked")
+    lines = ("content-type: application/json", "x-attnscope: 1", "transfer-encoding: chunked")
     begin = head(handle, "/api/1/run", *lines, method="POST")
     assert sent_until_refused(handle, begin, b"10000\r\n" + b"x" * 65536 + b"\r\n", most=2**27) < 2**24
 
@@ -246,13 +246,13 @@ def test_a_get_with_a_body_is_refused(handle: Handle) -> None:
 
 
 def test_two_lengths_that_differ_are_refused(handle: Handle) -> None:
-    lines = ("content-type: application/json", "x-sightline: 1", "content-length: 2", "content-length: 3")
+    lines = ("content-type: application/json", "x-attnscope: 1", "content-length: 2", "content-length: 3")
     assert raw(handle, head(handle, "/api/1/run", *lines, method="POST") + b"{}").startswith(b"HTTP/1.1 400")
 
 
 @pytest.mark.parametrize("started", ["", "GET / HTTP/1.1\r\nhost: ", "POST"])
 def test_who_sends_no_complete_request_is_hung_up_on(handle: Handle, started: str) -> None:
-    lines = ("content-type: application/json", "x-sightline: 1", "content-length: 5")
+    lines = ("content-type: application/json", "x-attnscope: 1", "content-length: 5")
     request = head(handle, "/api/1/run", *lines, method="POST") + b"{" if started == "POST" else started.encode()
     before = time.monotonic()
     assert raw(handle, request) == b""

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, Route
 
-from sightline.explore.library.library import Library
-from sightline.heads import SCORES, score_heads
-from sightline.matrix.pooling import even_edges
-from sightline.record import Trace
+from attnscope.explore.library.library import Library
+from attnscope.heads import SCORES, score_heads
+from attnscope.matrix.pooling import even_edges
+from attnscope.record import Trace
 from tests.explore.browser import needs_chromium
 from tests.explore.heads_page import (
     cells,

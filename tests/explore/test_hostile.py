@@ -10,9 +10,9 @@ import pytest
 import torch
 from playwright.sync_api import Browser, Page
 
-from sightline.explore.library.library import Library
-from sightline.explore.stage.stage import Stage
-from sightline.record import Trace
+from attnscope.explore.library.library import Library
+from attnscope.explore.stage.stage import Stage
+from attnscope.record import Trace
 from tests.explore.browser import needs_chromium, opened
 from tests.explore.pages import change, drawn, fragment, ready, smollm2, spoken, state, until
 from tests.explore.serving import Handle, serving

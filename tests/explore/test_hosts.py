@@ -35,7 +35,7 @@ OPEN_CELL = """async ([width, height]) => {
       if (path === undefined) return;
       cell.asked.push(path);
       const answer = await fetch("api/1/" + path, body === undefined ? {} : {
-        method: "POST", body: JSON.stringify(body), headers: {"content-type": "application/json", "x-sightline": "1"},
+        method: "POST", body: JSON.stringify(body), headers: {"content-type": "application/json", "x-attnscope": "1"},
       });
       tell("msg:custom", {id, status: answer.status, more: false}, [await answer.arrayBuffer()]);
     },
@@ -68,7 +68,7 @@ def beside_a_cell(browser: Browser, handle: Handle, width: int = 1200, **options
 
 
 def cell_state(page: Page) -> dict[str, Any]:
-    return page.evaluate(f"{INSIDE}.sightline.store.get()")
+    return page.evaluate(f"{INSIDE}.attnscope.store.get()")
 
 
 def test_two_explorers_on_a_page_each_hear_their_own_keys(browser: Browser, served: Handle) -> None:
@@ -153,7 +153,7 @@ def test_a_narrow_cell_in_a_wide_window_is_laid_out_as_a_narrow_page(browser: Br
 # Only weak hold of what the cell has made: its element, maps, canvases, panels and store.
 HOLD_WEAKLY = f"""() => {{
   const root = {INSIDE};
-  const parts = [root, root.sightline.map, root.sightline.store, root.sightline.transport,
+  const parts = [root, root.attnscope.map, root.attnscope.store, root.attnscope.transport,
                  ...root.querySelectorAll("canvas, .inspector, .navigator, .centre, .text-view, .heads, dialog")];
   window.held = parts.map((part) => [part.className ?? part.constructor.name, new WeakRef(part)]);
   return parts.length;

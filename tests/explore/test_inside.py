@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sightline.explore.library.library import Library
-from sightline.explore.service.inside import ask
-from sightline.explore.service.server import routed
-from sightline.explore.service.work import Work
+from attnscope.explore.library.library import Library
+from attnscope.explore.service.inside import ask
+from attnscope.explore.service.server import routed
+from attnscope.explore.service.work import Work
 from tests.explore.on_stage import TEXT, on_stage
 from tests.explore.serving import Handle, small_trace
 

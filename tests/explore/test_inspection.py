@@ -6,13 +6,13 @@ import numpy
 import pytest
 import torch
 
-from sightline.attention import Causal, Full, Window
-from sightline.attention.algebra import Sizes
-from sightline.errors import Cancelled, UnsupportedError
-from sightline.explore.findings import inspection
-from sightline.heads import score_heads
-from sightline.matrix import AttentionMatrix
-from sightline.record import Trace, read
+from attnscope.attention import Causal, Full, Window
+from attnscope.attention.algebra import Sizes
+from attnscope.errors import Cancelled, UnsupportedError
+from attnscope.explore.findings import inspection
+from attnscope.heads import score_heads
+from attnscope.matrix import AttentionMatrix
+from attnscope.record import Trace, read
 from tests.explore.serving import TEXT, small_model, small_trace
 
 MASKS = {"causal": Causal(), "full": Full(), "window": Window(5)}

@@ -116,7 +116,7 @@ def test_plus_and_minus_zoom_and_undo_each_other(page: Page) -> None:
 def test_zero_shows_the_whole_matrix_and_one_makes_a_token_a_pixel(browser: Browser, smollm2: Handle) -> None:
     with shown(browser, smollm2.url) as page:
         focus_map(page)
-        tokens = page.evaluate("document.getElementById('explorer').sightline.map.visible().query[1]")
+        tokens = page.evaluate("document.getElementById('explorer').attnscope.map.visible().query[1]")
         change(page, zoom=50, centre={"query": 40, "key": 40})
         drawn(page)
         assert visible(page)["query"][1] - visible(page)["query"][0] < tokens
@@ -159,7 +159,7 @@ def test_enter_pins_the_cell_under_the_pointer(page: Page) -> None:
     box = page.locator(".map").bounding_box()
     assert box
     page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.7)
-    hover = page.evaluate("document.getElementById('explorer').sightline.map.hover")
+    hover = page.evaluate("document.getElementById('explorer').attnscope.map.hover")
     pinned = press(page, "Enter")
     assert (pinned["pinQuery"], pinned["pinKey"]) == (hover["query"], hover["key"])
 

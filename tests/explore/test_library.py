@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from sightline.attention import Causal, Full, Mask, Prefix, Window
-from sightline.attention.algebra import Sizes
-from sightline.errors import Cancelled, SettingError, UnsupportedError
-from sightline.explore.library.identity import derived, fingerprint
-from sightline.explore.library.library import MOST_HEADS, MOST_LIVE, Axis, Entry, Library
-from sightline.explore.library.what_if import NOTE
-from sightline.matrix import AttentionMatrix
-from sightline.record import Trace, read
-from sightline.record import open as open_trace
-from sightline.record.call import Call
-from sightline.record.layers.recorded import Layer
+from attnscope.attention import Causal, Full, Mask, Prefix, Window
+from attnscope.attention.algebra import Sizes
+from attnscope.errors import Cancelled, SettingError, UnsupportedError
+from attnscope.explore.library.identity import derived, fingerprint
+from attnscope.explore.library.library import MOST_HEADS, MOST_LIVE, Axis, Entry, Library
+from attnscope.explore.library.what_if import NOTE
+from attnscope.matrix import AttentionMatrix
+from attnscope.record import Trace, read
+from attnscope.record import open as open_trace
+from attnscope.record.call import Call
+from attnscope.record.layers.recorded import Layer
 from tests.explore.serving import TEXT, small_model, small_trace
 
 

@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sightline.errors import Cancelled, SettingError, UnsupportedError, VocabularyError
-from sightline.explore.stage.presets import PRESETS, Preset
-from sightline.explore.stage.stage import LIMIT, MOST_NEW, Busy, Stage, Superseded
-from sightline.explore.stage.twin import has_twin, twin_of
-from sightline.models import CharacterTokenizer, Decoder, Seq2Seq, Seq2SeqConfig
-from sightline.record import load, read
+from attnscope.errors import Cancelled, SettingError, UnsupportedError, VocabularyError
+from attnscope.explore.stage.presets import PRESETS, Preset
+from attnscope.explore.stage.stage import LIMIT, MOST_NEW, Busy, Stage, Superseded
+from attnscope.explore.stage.twin import has_twin, twin_of
+from attnscope.models import CharacterTokenizer, Decoder, Seq2Seq, Seq2SeqConfig
+from attnscope.record import load, read
 from tests.explore.on_stage import CHARACTERS, TEXT, ZOO, on_stage, small, written
 from tests.models.smollm2 import FOLDER, tokenizer, transformers_model
 
@@ -31,7 +31,7 @@ def smollm2() -> Stage:
 
 
 def threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name == "sightline-continued"}
+    return {thread for thread in threading.enumerate() if thread.name == "attnscope-continued"}
 
 
 class Gate:

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sightline.atlas.plan import ZoomPlan
-from sightline.explore.library.library import MEMORY
-from sightline.matrix.schedule import Schedule
+from attnscope.atlas.plan import ZoomPlan
+from attnscope.explore.library.library import MEMORY
+from attnscope.matrix.schedule import Schedule
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = 64

@@ -30,7 +30,7 @@ WATCH = """([length, allowed]) => {
   window.frames_seen = [];
   const look = () => {
     const { width, height } = canvas;
-    const zoom = root.sightline.store.get().zoom ?? Math.min(width / length, height / length);
+    const zoom = root.attnscope.store.get().zoom ?? Math.min(width / length, height / length);
     const [right, bottom] = [width, height].map((side) => Math.min(side, Math.floor(length * zoom) - 1));
     const pixels = new Uint32Array(canvas.getContext("2d").getImageData(0, 0, width, height).data.buffer);
     let strays = 0;
@@ -84,7 +84,7 @@ def picture_of(page: Page, length: int = LENGTH) -> Picture:
 
 
 def state_of(page: Page) -> dict[str, Any]:
-    return page.evaluate("document.getElementById('explorer').sightline.store.get()")
+    return page.evaluate("document.getElementById('explorer').attnscope.store.get()")
 
 
 def middle_of(page: Page, right: float = 0.5, down: float = 0.5) -> tuple[int, int]:
@@ -321,7 +321,7 @@ def test_the_wheel_keeps_the_cell_under_the_pointer_and_ends_at_64_pixels(galler
             settled(page)
             after = under(x, y)
             assert max(abs(one - other) for one, other in zip(before, after, strict=True)) < 1e-6
-            hover = page.evaluate("document.getElementById('explorer').sightline.map.hover")
+            hover = page.evaluate("document.getElementById('explorer').attnscope.map.hover")
             assert (hover["query"], hover["key"]) == (int(before[0]), int(before[1]))
         assert state_of(page)["zoom"] == view_of(page, LENGTH, LENGTH).zoom == 64
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser
 
-from sightline.explore.library.library import Library
+from attnscope.explore.library.library import Library
 from tests.explore.browser import needs_chromium
 from tests.explore.notebooks import KERNEL, MOST_SECONDS, PANEL, RUNS, Lab, Notebook, jupyter_lab, notebook
 from tests.explore.picture import agrees
@@ -23,9 +23,9 @@ pytestmark = needs_chromium
 LENGTH = 2048
 SETTING_UP = f"""
 import gc, os, time
-from sightline.atlas import ByteCache
-from sightline.explore.service import comm
-from sightline.record import Trace
+from attnscope.atlas import ByteCache
+from attnscope.explore.service import comm
+from attnscope.record import Trace
 from tests.explore.serving import small_trace
 from tests.explore.synthetic import random_head, trace_of
 
@@ -44,7 +44,7 @@ def traces():
 SETUP, SHORT, LONG, NEW, BUSY = range(5)
 CELLS = (SETTING_UP, "trace", "long", "display(small_trace())", "while not os.path.exists('enough'): time.sleep(0.05)")
 REFERENCES = """(root) => {
-  const { map, store, transport } = root.sightline;
+  const { map, store, transport } = root.attnscope;
   globalThis.watched ??= [];
   watched.push(...[root, map, store, transport, ...root.querySelectorAll("canvas")].map((one) => new WeakRef(one)));
 }"""
@@ -70,7 +70,7 @@ def cells(opened: Notebook) -> Iterator[Notebook]:
     if opened.ask("print('trace' in globals())") != "True":
         opened.run(SETUP)
     opened.ask(
-        "from sightline.explore.widget import _SHOWN\nfor one, _ in _SHOWN.values(): one.state = '#1/-/L0H0/map'"
+        "from attnscope.explore.widget import _SHOWN\nfor one, _ in _SHOWN.values(): one.state = '#1/-/L0H0/map'"
     )
     yield opened
     for cell in (SHORT, LONG, NEW):
@@ -175,7 +175,7 @@ def test_it_is_as_dark_as_the_notebook(cells: Notebook) -> None:
 def test_a_running_cell_does_not_keep_it_waiting_but_a_kernel_that_stands_still_does(cells: Notebook, lab: Lab) -> None:
     process = int(cells.ask("print(os.getpid())"))
     cells.show(SHORT)
-    asks = "(root) => { root.sightline.transport.json('session').then(() => { root.dataset.heard = 'yes'; }); }"
+    asks = "(root) => { root.attnscope.transport.json('session').then(() => { root.dataset.heard = 'yes'; }); }"
     cells.run(BUSY, wait=False)
     until(cells, lambda: cells.page.evaluate(f"{KERNEL}.status") == "busy", "the running cell")
     cells.explorer.evaluate(asks)
@@ -237,13 +237,13 @@ def test_a_cell_that_is_run_ten_times_takes_no_more_than_once(cells: Notebook) -
     assert after["jsEventListeners"] <= before["jsEventListeners"] + 300  # of ours alone, ten would be 1,300
     assert after["backingStorageSize"] <= before["backingStorageSize"] + 2**18
     assert after["usedSize"] <= before["usedSize"] + 3 * 2**20  # the browser compiles what it runs often
-    assert cells.page.evaluate("sightlineCode.size") == 1, "one copy of the explorer"
+    assert cells.page.evaluate("attnscopeCode.size") == 1, "one copy of the explorer"
 
 
 def test_a_kernel_that_was_restarted_is_spoken_of(cells: Notebook) -> None:
     cells.show(SHORT)
     cells.page.evaluate(f"() => {KERNEL}.restart()")
-    cells.explorer.evaluate("(root) => root.sightline.store.set({ head: 2 })")
+    cells.explorer.evaluate("(root) => root.attnscope.store.set({ head: 2 })")
     cells.page.get_by_text("The kernel does not answer; run the cell again.").first.wait_for()
     cells.run(SETUP)
     cells.show(SHORT)

@@ -10,20 +10,20 @@ import numpy
 import pytest
 import torch
 
-from sightline.atlas.codec import CUT, EXACT, PARTIAL, U8LOG, decode, unpack
-from sightline.attention import ALiBi, Bias, Causal, Documents, Full, Padding, Sinks, Softcap, Window
-from sightline.errors import Cancelled
-from sightline.explore.findings.corner import corner
-from sightline.explore.findings.layer_scores import layer_scores
-from sightline.heads import SCORES, score_heads
-from sightline.heads.labels import label_named
-from sightline.matrix.pooling import even_edges
-from sightline.matrix.sampling import spread
-from sightline.record import Trace, read
-from sightline.record.call import Call
-from sightline.record.layers.dense import DenseLayer
-from sightline.record.layers.recorded import Layer
-from sightline.record.texts import Texts
+from attnscope.atlas.codec import CUT, EXACT, PARTIAL, U8LOG, decode, unpack
+from attnscope.attention import ALiBi, Bias, Causal, Documents, Full, Padding, Sinks, Softcap, Window
+from attnscope.errors import Cancelled
+from attnscope.explore.findings.corner import corner
+from attnscope.explore.findings.layer_scores import layer_scores
+from attnscope.heads import SCORES, score_heads
+from attnscope.heads.labels import label_named
+from attnscope.matrix.pooling import even_edges
+from attnscope.matrix.sampling import spread
+from attnscope.record import Trace, read
+from attnscope.record.call import Call
+from attnscope.record.layers.dense import DenseLayer
+from attnscope.record.layers.recorded import Layer
+from attnscope.record.texts import Texts
 from tests.explore.serving import Handle, serving, small_model, small_trace
 from tests.explore.synthetic import Synthetic, random_head, trace_of
 from tests.explore.test_server import FOR_EVER, Shown, close, dense_of
@@ -234,7 +234,7 @@ def test_a_long_text_that_is_read_both_ways_is_not_scored_and_it_is_said_why(ser
     answer = Shown(served(trace), trace).get("0/heads")
     assert answer.status == 400
     assert "looks both ways over 2,049 tokens" in answer.json["error"]
-    assert "sightline.score_heads(trace)" in answer.json["error"]
+    assert "attnscope.score_heads(trace)" in answer.json["error"]
     short = long_trace(300, mask=Full())
     assert Shown(served(short), short).get("0/heads").json["queries"] == 300
 

@@ -11,12 +11,12 @@ import numpy
 import pytest
 import torch
 
-from sightline.attention import Causal
-from sightline.explore.findings.words import word_starts
-from sightline.explore.library.library import Library
-from sightline.record import Trace
-from sightline.record.call import Call
-from sightline.record.layers.recorded import Layer
+from attnscope.attention import Causal
+from attnscope.explore.findings.words import word_starts
+from attnscope.explore.library.library import Library
+from attnscope.record import Trace
+from attnscope.record.call import Call
+from attnscope.record.layers.recorded import Layer
 from tests.explore.serving import TEXT, serving, small_trace
 from tests.explore.synthetic import random_head
 from tests.explore.test_server import HOSTILE, Shown, close, dense_of

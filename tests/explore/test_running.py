@@ -18,23 +18,23 @@ from pathlib import Path
 import pytest
 import torch
 
-import sightline
-from sightline.attention import Causal
-from sightline.errors import SettingError, VocabularyError
-from sightline.explore import running
-from sightline.explore.library.library import Library
-from sightline.explore.running import Server
-from sightline.record import Trace
-from sightline.record.call import Call
-from sightline.record.layers.recorded import Layer
+import attnscope
+from attnscope.attention import Causal
+from attnscope.errors import SettingError, VocabularyError
+from attnscope.explore import running
+from attnscope.explore.library.library import Library
+from attnscope.explore.running import Server
+from attnscope.record import Trace
+from attnscope.record.call import Call
+from attnscope.record.layers.recorded import Layer
 from tests.explore.serving import PAGE, Handle, serving, small_model, small_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import sys, torch
-from sightline.explore import running
-from sightline.explore.library.library import Library
-from sightline.record import Trace, open as open_trace
+from attnscope.explore import running
+from attnscope.explore.library.library import Library
+from attnscope.record import Trace, open as open_trace
 library = Library()
 server = running.Server(library, assets={"index.html": b"", "explorer.js": b"", "explorer.css": b""})
 running.shown(
@@ -65,7 +65,7 @@ def long_trace(tokens: int = 40_000) -> Trace:
 
 def ours() -> list[threading.Thread]:
     """Threads of servers."""
-    return [one for one in threading.enumerate() if re.match(r"sightline-(server|quick|slow|stage|aside)", one.name)]
+    return [one for one in threading.enumerate() if re.match(r"attnscope-(server|quick|slow|stage|aside)", one.name)]
 
 
 class Process:
@@ -213,7 +213,7 @@ def test_explore_returns_a_server_where_it_does_not_wait(monkeypatch: pytest.Mon
     server.close()
 
     small_trace().save(tmp_path / "folder")
-    server = sightline.explore(tmp_path / "folder", open_browser=False, block=False, say=said.append)
+    server = attnscope.explore(tmp_path / "folder", open_browser=False, block=False, say=said.append)
     assert [summary["name"] for summary in server.library.summaries()] == ["folder"]
     assert len(opened) == 1
     server.close()
@@ -223,29 +223,29 @@ def test_several_traces_are_shown_together_and_none_is_the_example(tmp_path: Pat
     quiet = {"open_browser": False, "block": False, "say": lambda _: None}
     small_trace("so young").save(tmp_path / "folder")
     traces = small_trace(), small_trace("the day"), tmp_path / "folder"
-    with closing(sightline.explore(*traces, **quiet)) as server:
+    with closing(attnscope.explore(*traces, **quiet)) as server:
         assert [one["name"] for one in server.library.summaries()] == ["Decoder", "Decoder (2)", "folder"]
         assert [one["tokens"] for one in server.library.summaries()] == [72, 7, 8]
-    with closing(sightline.explore(*traces, name=["a", "a", "b"], **quiet)) as server:
+    with closing(attnscope.explore(*traces, name=["a", "a", "b"], **quiet)) as server:
         assert [one["name"] for one in server.library.summaries()] == ["a", "a", "b"]
-    with closing(sightline.explore(small_trace(), name="mine", **quiet)) as server:
+    with closing(attnscope.explore(small_trace(), name="mine", **quiet)) as server:
         assert [one["name"] for one in server.library.summaries()] == ["mine"]
-    with closing(sightline.explore(**quiet)) as server:
+    with closing(attnscope.explore(**quiet)) as server:
         session = Handle(server).get("/api/1/session").json
         assert session["traces"] == []
         assert Handle(server).get(f"/api/1/{session['example']}/meta").json["model"] == "SmolLM2-135M"
     with pytest.raises(SettingError, match="1 names were given for 3 traces"):
-        sightline.explore(*traces, name="a", **quiet)
+        attnscope.explore(*traces, name="a", **quiet)
 
 
 def test_look_reads_the_text_and_takes_others() -> None:
     model, tokenizer = small_model()
-    server = sightline.look(model, tokenizer, "the day", open_browser=False, block=False, say=lambda _: None)
+    server = attnscope.look(model, tokenizer, "the day", open_browser=False, block=False, say=lambda _: None)
     handle = Handle(server)
     assert handle.get("/api/1/session").json["traces"][0]["tokens"] == 7
     assert handle.post("/api/1/run", {"text": "so young"}).status == 200
     server.close()
-    server = sightline.look(model, tokenizer, open_browser=False, block=False, say=lambda _: None)
+    server = attnscope.look(model, tokenizer, open_browser=False, block=False, say=lambda _: None)
     session = Handle(server).get("/api/1/session").json
     assert (session["traces"], session["live"]) == ([], True)
     server.close()
@@ -313,7 +313,7 @@ def test_a_browser_in_the_terminal_does_not_keep_the_prompt(monkeypatch: pytest.
     monkeypatch.setenv("DISPLAY", ":0")
     with serving(small_trace()) as handle:
         handle.server.open_browser()
-        browsers = [one for one in threading.enumerate() if one.name == "sightline-browser"]
+        browsers = [one for one in threading.enumerate() if one.name == "attnscope-browser"]
         assert [one.daemon for one in browsers] == [True]
         left.set()
         browsers[0].join()
@@ -335,7 +335,7 @@ def test_a_server_that_is_shown_does_not_tell_its_token() -> None:
 def test_a_folder_is_called_by_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_trace().save(tmp_path / "folder")
     monkeypatch.chdir(tmp_path / "folder")
-    server = sightline.explore(".", open_browser=False, block=False, say=lambda _: None)
+    server = attnscope.explore(".", open_browser=False, block=False, say=lambda _: None)
     assert [summary["name"] for summary in server.library.summaries()] == ["folder"]
     server.close()
 
@@ -344,7 +344,7 @@ def test_an_option_that_is_none_names_what_was_called() -> None:
     with pytest.raises(TypeError, match=r"^explore\(\).*'hots'"):
         small_trace().explore(hots="::1")
     with pytest.raises(TypeError, match=r"^look\(\).*'hots'"):
-        sightline.look(*small_model(), hots="::1")  # type: ignore[call-arg]
+        attnscope.look(*small_model(), hots="::1")  # type: ignore[call-arg]
 
 
 def test_a_port_that_is_taken_is_found_before_anything_is_read(tmp_path: Path) -> None:
@@ -353,9 +353,9 @@ def test_a_port_that_is_taken_is_found_before_anything_is_read(tmp_path: Path) -
     model.embedding.register_forward_hook(lambda *given: reads.append(given))
     with serving(small_trace()) as handle:
         with pytest.raises(SettingError, match="cannot be used"):
-            sightline.look(model, tokenizer, "the day", port=handle.server.port, block=False, open_browser=False)
+            attnscope.look(model, tokenizer, "the day", port=handle.server.port, block=False, open_browser=False)
         with pytest.raises(SettingError, match="cannot be used"):
-            sightline.explore(tmp_path / "nowhere", port=handle.server.port, block=False, open_browser=False)
+            attnscope.explore(tmp_path / "nowhere", port=handle.server.port, block=False, open_browser=False)
     assert not reads
 
 
@@ -364,7 +364,7 @@ def test_a_text_that_cannot_be_read_leaves_nothing_behind() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as probe:
         port = probe.getsockname()[1]
     with pytest.raises(VocabularyError):
-        sightline.look(model, tokenizer, "中", port=port, block=False, open_browser=False)
+        attnscope.look(model, tokenizer, "中", port=port, block=False, open_browser=False)
     assert is_free(port)
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page
 
-from sightline.errors import SettingError, SightlineError
-from sightline.explore.saved.packing import Pack
-from sightline.explore.saved.saved_page import address, document
-from sightline.record import Trace
+from attnscope.errors import SettingError, AttnScopeError
+from attnscope.explore.saved.packing import Pack
+from attnscope.explore.saved.saved_page import address, document
+from attnscope.record import Trace
 from tests.explore.browser import BEEN_HERE, WATCH_POLICY, needs_chromium
 from tests.explore.pages import change, drawn, in_trouble, ready, small_served, state, until
 from tests.explore.picture import Picture, agrees, settled, taken
@@ -29,7 +29,7 @@ pytestmark = needs_chromium
 MOST = 12_000_000
 PRECISION = 1e-5  # of sums of weights in single precision
 LONG = 8192
-FIND = "document.getElementById('explorer').sightline.transport"
+FIND = "document.getElementById('explorer').attnscope.transport"
 ANSWER = f"""async ([path, bytes]) => {{
   const answer = await (bytes ? {FIND}.bytes(path) : {FIND}.json(path)).catch((error) => ({{refused: error.message}}));
   return answer instanceof ArrayBuffer ? [...new Uint8Array(answer)] : answer;
@@ -231,7 +231,7 @@ def test_a_head_of_8192_tokens_is_saved_opened_from_disk_and_zoomed(browser: Bro
         assert_shows(near, head, [3990, 4000, 4010])
         change(page, zoom=4, centre={"query": 8000, "key": 700})
         settled(page)
-        far = page.evaluate("document.getElementById('explorer').sightline.map.painted()")
+        far = page.evaluate("document.getElementById('explorer').attnscope.map.painted()")
         assert far["stride"] == 4, "as near as the file goes there"
         assert page.inner_text("#explorer").count("does not hold") == 0
 
@@ -334,7 +334,7 @@ def test_a_page_of_what_cannot_be_shown_is_refused(tmp_path: Path) -> None:
         trace.save_page(tmp_path / "no folder" / "page.html")
     broken = random_head(8)
     broken.query[3] = float("nan")
-    with pytest.raises(SightlineError, match="not numbers"):
+    with pytest.raises(AttnScopeError, match="not numbers"):
         broken.trace().save_page(tmp_path / "page.html")
     assert list(tmp_path.iterdir()) == []
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from playwright.sync_api import Browser, Page
 
-from sightline.record import Trace, read
-from sightline.record.layers.recorded import Layer
+from attnscope.record import Trace, read
+from attnscope.record.layers.recorded import Layer
 from tests.explore.browser import needs_chromium, opened
 from tests.explore.pages import (
     MAP,

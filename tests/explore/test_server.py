@@ -13,17 +13,17 @@ import numpy
 import pytest
 import torch
 
-from sightline.atlas.codec import EXACT, decode, unpack
-from sightline.attention import Causal
-from sightline.errors import SettingError
-from sightline.explore.library.library import Library
-from sightline.explore.service.server import read_assets
-from sightline.explore.stage.stage import Stage
-from sightline.heads import score_heads
-from sightline.record import Trace, load, read
-from sightline.record.call import Call
-from sightline.record.layers.recorded import Layer
-from sightline.version import __version__
+from attnscope.atlas.codec import EXACT, decode, unpack
+from attnscope.attention import Causal
+from attnscope.errors import SettingError
+from attnscope.explore.library.library import Library
+from attnscope.explore.service.server import read_assets
+from attnscope.explore.stage.stage import Stage
+from attnscope.heads import score_heads
+from attnscope.record import Trace, load, read
+from attnscope.record.call import Call
+from attnscope.record.layers.recorded import Layer
+from attnscope.version import __version__
 from tests.explore.serving import PAGE, TEXT, Handle, serving, small_trace
 
 SMOLLM2 = Path(__file__).resolve().parents[2] / ".cache" / "models" / "smollm2-135m"

@@ -1,4 +1,4 @@
-"""The example that Sightline brings along is small, whole, and shows what the tour speaks of."""
+"""The example that AttnScope brings along is small, whole, and shows what the tour speaks of."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sightline.explore.library.library import Library
-from sightline.explore.library.shipped import FOLDER, example
-from sightline.heads import score_heads
-from sightline.record import load, read
-from sightline.record import open as open_trace
+from attnscope.explore.library.library import Library
+from attnscope.explore.library.shipped import FOLDER, example
+from attnscope.heads import score_heads
+from attnscope.record import load, read
+from attnscope.record import open as open_trace
 from tests.explore.serving import small_trace
 
 SMOLLM2 = Path(__file__).resolve().parents[2] / ".cache" / "models" / "smollm2-135m"

@@ -1,4 +1,4 @@
-"""Heads silenced from the page: its numbers are those of `sightline.heads.effect`, and maps show the whole model."""
+"""Heads silenced from the page: its numbers are those of `attnscope.heads.effect`, and maps show the whole model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, Page, Route
 
-from sightline.heads import Effect, ablate, effect
+from attnscope.heads import Effect, ablate, effect
 from tests.explore.browser import needs_chromium
 from tests.explore.heads_page import heads_shown, trace_in
 from tests.explore.pages import change, fragment, in_trouble, long_trace, shown, smollm2, smollm2_served, state, until

@@ -1,6 +1,6 @@
 """Moving about a long map for minutes leaves nothing behind.
 
-A minute is enough to see a leak that grows; five take `SIGHTLINE_SOAK=300 pytest -rP --log-level=info` on this
+A minute is enough to see a leak that grows; five take `ATTNSCOPE_SOAK=300 pytest -rP --log-level=info` on this
 file. The clock starts when the caches of tiles and pictures, which have limits, are full.
 """
 
@@ -27,7 +27,7 @@ from tests.explore.synthetic import random_head, trace_of
 pytestmark = [pytest.mark.long, needs_chromium]
 
 logger = logging.getLogger(__name__)
-SECONDS = float(os.environ.get("SIGHTLINE_SOAK", "60"))
+SECONDS = float(os.environ.get("ATTNSCOPE_SOAK", "60"))
 LENGTH = 16_384
 FULL = 0.95 * (64 * 2**20 + 160 * 2**18)  # bytes: tiles, and 160 pictures of 256 x 256 points
 MOST_GROWTH = 1.10

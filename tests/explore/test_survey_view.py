@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, Route
 
-from sightline.explore.findings.distribution import edges_up_to
-from sightline.heads import score_heads
-from sightline.survey import Survey, open_survey
+from attnscope.explore.findings.distribution import edges_up_to
+from attnscope.heads import score_heads
+from attnscope.survey import Survey, open_survey
 from tests.explore.browser import needs_chromium, opened
 from tests.explore.heads_page import cells, columns, told
 from tests.explore.pages import drawn, in_trouble, ready, shown, spoken, state, until
@@ -112,7 +112,7 @@ def test_addresses_of_a_survey_are_guarded_and_refuse_what_is_not_there(surveyed
         assert surveyed.get(path, origin="http://elsewhere.example").status == 403, path
         assert surveyed.get(path).status == 200, path
     wish = {"passage": 0, "layer": 0, "head": 0}
-    assert surveyed.post(f"{API}/read", wish, x_sightline="").status == 403
+    assert surveyed.post(f"{API}/read", wish, x_attnscope="").status == 403
     assert surveyed.get(f"{API}/histograms?statistic=beauty").status == 400
     assert surveyed.get(f"{API}/9/0?statistic=sink").status == 404
     assert surveyed.get(f"{API}/0/{HEADS}?statistic=sink").status == 404

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 from playwright.sync_api import Browser, Page
 
-from sightline.explore.library.library import Library
-from sightline.record import Trace, read
+from attnscope.explore.library.library import Library
+from attnscope.record import Trace, read
 from tests.explore.browser import needs_chromium, opened
 from tests.explore.pages import change, fragment, shown, smollm2, spoken, state, until
 from tests.explore.reading import (
@@ -226,7 +226,7 @@ def test_the_text_is_read_by_keyboard_alone(browser: Browser, story: Handle) -> 
         page.keyboard.press("Enter")
         found = until(page, lambda: state(page)["pinQuery"] > 10 and state(page)["pinQuery"], "the find")
         until(page, lambda: own(page) and own(page)[0].strip().startswith("na"), "the word")
-        box = page.evaluate("[...CSS.highlights.get('sightline-own-query')][0].startContainer.parentElement.innerText")
+        box = page.evaluate("[...CSS.highlights.get('attnscope-own-query')][0].startContainer.parentElement.innerText")
         assert "naïve" in box
         page.keyboard.press("Escape")
         assert page.evaluate("document.activeElement.className") == "text-page"

@@ -13,12 +13,12 @@ import pytest
 import torch
 from playwright.sync_api import Browser, Page, Route
 
-from sightline.attention import Causal
-from sightline.explore.library.library import Library
-from sightline.record import Trace
-from sightline.record.call import Call
-from sightline.record.layers.recorded import Layer
-from sightline.record.texts import Texts
+from attnscope.attention import Causal
+from attnscope.explore.library.library import Library
+from attnscope.record import Trace
+from attnscope.record.call import Call
+from attnscope.record.layers.recorded import Layer
+from attnscope.record.texts import Texts
 from tests.explore.browser import needs_chromium, opened
 from tests.explore.pages import STORE, until
 from tests.explore.serving import Handle, serving
@@ -45,7 +45,7 @@ addEventListener("DOMContentLoaded", () => new MutationObserver(() => {
 """
 
 REPAINT = f"""(position) => new Promise((resolve) => {{
-  const own = () => [...(CSS.highlights.get("sightline-own-query") ?? [])][0];
+  const own = () => [...(CSS.highlights.get("attnscope-own-query") ?? [])][0];
   const before = own();
   const begun = performance.now();
   {STORE}.set({{ pinQuery: position, pinKey: position }});

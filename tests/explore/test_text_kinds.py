@@ -10,13 +10,13 @@ import pytest
 import torch
 from playwright.sync_api import Browser
 
-from sightline.attention import Causal, Full
-from sightline.explore.library.library import Library
-from sightline.models import CharacterTokenizer
-from sightline.record import Trace
-from sightline.record.call import Call
-from sightline.record.layers.recorded import Layer
-from sightline.record.texts import Texts
+from attnscope.attention import Causal, Full
+from attnscope.explore.library.library import Library
+from attnscope.models import CharacterTokenizer
+from attnscope.record import Trace
+from attnscope.record.call import Call
+from attnscope.record.layers.recorded import Layer
+from attnscope.record.texts import Texts
 from tests.explore.browser import needs_chromium
 from tests.explore.pages import change, shown, state, until
 from tests.explore.reading import (
@@ -166,7 +166,7 @@ def test_of_a_very_long_text_the_part_around_a_place_is_shown(browser: Browser) 
             linked(page, "query")
             assert own(page) == ["a"]
             visible = page.evaluate("""() => {
-              const [range] = CSS.highlights.get("sightline-own-query");
+              const [range] = CSS.highlights.get("attnscope-own-query");
               const live = new Range();
               live.setStart(range.startContainer, range.startOffset);
               live.setEnd(range.endContainer, range.endOffset);
@@ -192,7 +192,7 @@ def test_text_stays_readable_on_every_shade_and_each_shade_is_told_from_the_next
     base, style = ((WEB / "src" / "style" / f"{name}.css").read_text() for name in ("base", "text"))
     values = re.findall(r"--(paper|ink): (#\w{6})", base)
     paper, ink = (rgb(dict(values[2 * (theme == "dark") :][:2])[name]) for name in ("paper", "ink"))
-    rule = r"::highlight\(sightline-out-(\d)\) \{\s*background-color: rgb\((\d+) (\d+) (\d+) / (\d+)%\)"
+    rule = r"::highlight\(attnscope-out-(\d)\) \{\s*background-color: rgb\((\d+) (\d+) (\d+) / (\d+)%\)"
     found = [[int(part) for part in parts] for parts in re.findall(rule, style)]
     assert [number for number, *_ in found] == list(range(1, 9))
     shades = [over(paper, colour, share / 100) for _, *colour, share in found]

@@ -10,9 +10,9 @@ import pytest
 import torch
 from playwright.sync_api import Browser, Page
 
-from sightline.explore.library.library import Library
-from sightline.explore.library.shipped import example
-from sightline.heads import score_heads
+from attnscope.explore.library.library import Library
+from attnscope.explore.library.shipped import example
+from attnscope.heads import score_heads
 from tests.explore.browser import needs_chromium, opened
 from tests.explore.on_stage import on_stage
 from tests.explore.pages import change, drawn, focus_map, looks, ready, shown, small_served, state, until

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from sightline.explore.answers.typed import Taken, Typing
-from sightline.explore.library.library import Library
-from sightline.explore.service.work import Work
-from sightline.explore.stage.stage import Stage
-from sightline.record import read
+from attnscope.explore.answers.typed import Taken, Typing
+from attnscope.explore.library.library import Library
+from attnscope.explore.service.work import Work
+from attnscope.explore.stage.stage import Stage
+from attnscope.record import read
 from tests.explore.serving import TEXT, Handle, serving, small_model, small_trace
 from tests.explore.test_server import close, decoded, dense_of
 
@@ -161,4 +161,4 @@ def test_who_goes_while_a_line_is_sent_keeps_nobody_else_waiting() -> None:
     assert gone.is_set()
     free.set()
     work.close()
-    assert not [one for one in threading.enumerate() if one.name == "sightline-continued"]
+    assert not [one for one in threading.enumerate() if one.name == "attnscope-continued"]

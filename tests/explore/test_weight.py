@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Request
 
-from sightline.explore import running
+from attnscope.explore import running
 from tests.explore.browser import needs_chromium, opened, wait_until_ready
 from tests.explore.serving import Handle
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from sightline.attention import Padding, Prefix, Window, from_bool
-from sightline.attention.algebra import Mask
-from sightline.explore.library.what_if import what_if
-from sightline.explore.stage.stage import Stage
-from sightline.record import Trace, load, read, record
-from sightline.record.call import Call
-from sightline.record.layers.recorded import Layer
-from sightline.record.layers.stacked import Stacked, Step
+from attnscope.attention import Padding, Prefix, Window, from_bool
+from attnscope.attention.algebra import Mask
+from attnscope.explore.library.what_if import what_if
+from attnscope.explore.stage.stage import Stage
+from attnscope.record import Trace, load, read, record
+from attnscope.record.call import Call
+from attnscope.record.layers.recorded import Layer
+from attnscope.record.layers.stacked import Stacked, Step
 from tests.explore.on_stage import CHARACTERS, TEXT, ZOO, on_stage, small, written
 from tests.models.smollm2 import FOLDER
 

@@ -16,10 +16,10 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 from ipywidgets.widgets import widget as ipywidgets
 
-from sightline.errors import SettingError, UnsupportedError
-from sightline.explore.service import comm
-from sightline.explore.widget import Widget, displayed
-from sightline.record import Trace, record
+from attnscope.errors import SettingError, UnsupportedError
+from attnscope.explore.service import comm
+from attnscope.explore.widget import Widget, displayed
+from attnscope.record import Trace, record
 from tests.explore.serving import small_model, small_trace
 
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -200,5 +200,5 @@ def test_in_a_notebook_a_trace_is_a_line_only_where_anywidget_is_missing(
     shell.kernel = None  # a shell that has this is a notebook's
     assert shell.display_formatter.format(trace)[0].keys() == {"text/plain", VIEW}
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    monkeypatch.delitem(sys.modules, "sightline.explore.widget")
+    monkeypatch.delitem(sys.modules, "attnscope.explore.widget")
     assert shell.display_formatter.format(trace)[0] == {"text/plain": repr(trace)}

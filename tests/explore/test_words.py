@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from sightline.explore.findings.words import word_starts
-from sightline.models import load_tokenizer
+from attnscope.explore.findings.words import word_starts
+from attnscope.models import load_tokenizer
 
 MODELS = Path(__file__).resolve().parents[2] / ".cache" / "models"
 

@@ -12,10 +12,10 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
-from sightline.attention import Causal
-from sightline.attention.algebra import Mask
-from sightline.figures.paint import HATCHING
-from sightline.matrix import AttentionMatrix
+from attnscope.attention import Causal
+from attnscope.attention.algebra import Mask
+from attnscope.figures.paint import HATCHING
+from attnscope.matrix import AttentionMatrix
 
 CAUSAL = Causal()
 AWKWARD = ["$x_1$", "$", "a_b^{", "\n", " ", "", "\t", "😀", "🦞", "日本", "\\frac", "%", "\x07", "\ufffd", "é" * 50]

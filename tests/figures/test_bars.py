@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.errors import ShapeError
-from sightline.figures import query_bars
-from sightline.figures.bars import STRONGEST, WHOLE_ROW
-from sightline.matrix import AttentionMatrix
+from attnscope.errors import ShapeError
+from attnscope.figures import query_bars
+from attnscope.figures.bars import STRONGEST, WHOLE_ROW
+from attnscope.matrix import AttentionMatrix
 from tests.figures.drawn import AWKWARD, cell_colours, is_hatched, matrix
 
 

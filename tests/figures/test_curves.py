@@ -13,9 +13,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
-from sightline.errors import ShapeError
-from sightline.figures import training_curves
-from sightline.figures.curves import COLOURS, Kind
+from attnscope.errors import ShapeError
+from attnscope.figures import training_curves
+from attnscope.figures.curves import COLOURS, Kind
 from tests.figures.drawn import notes
 
 STEPS = [0, 100, 200, 300]

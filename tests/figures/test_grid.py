@@ -7,8 +7,8 @@ import io
 import numpy as np
 import pytest
 
-from sightline.errors import ShapeError
-from sightline.figures import head_grid
+from attnscope.errors import ShapeError
+from attnscope.figures import head_grid
 from tests.figures.drawn import cell_colours, is_hatched, matrix, values_of
 
 

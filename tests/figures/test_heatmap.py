@@ -11,16 +11,16 @@ import pytest
 import torch
 from matplotlib.colors import LogNorm
 
-from sightline.attention import Causal, Window
-from sightline.errors import ShapeError
-from sightline.figures import heatmap
-from sightline.matrix import AttentionMatrix
+from attnscope.attention import Causal, Window
+from attnscope.errors import ShapeError
+from attnscope.figures import heatmap
+from attnscope.matrix import AttentionMatrix
 from tests.figures.drawn import AWKWARD, cell_colours, is_hatched, matrix, values_of
 
 WITHOUT_PYPLOT = """
 import io, sys, torch
-from sightline.figures import head_grid, heatmap, query_bars
-from sightline.matrix import AttentionMatrix
+from attnscope.figures import head_grid, heatmap, query_bars
+from attnscope.matrix import AttentionMatrix
 matrix = AttentionMatrix(torch.randn(6, 4), torch.randn(6, 4))
 for figure in (heatmap(matrix), query_bars(matrix, 2), head_grid([matrix])):
     figure.savefig(io.BytesIO(), format="svg")

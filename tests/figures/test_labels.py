@@ -6,7 +6,7 @@ import matplotlib
 import pytest
 from matplotlib.figure import Figure
 
-from sightline.figures.labels import LONGEST, token_text
+from attnscope.figures.labels import LONGEST, token_text
 from tests.figures.drawn import AWKWARD
 
 

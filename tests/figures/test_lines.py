@@ -12,8 +12,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from sightline.errors import ShapeError
-from sightline.figures import lines
+from attnscope.errors import ShapeError
+from attnscope.figures import lines
 from tests.figures.drawn import assert_texts_stand_apart, notes
 
 AXES: dict[str, Any] = {"x_name": "tokens", "y_name": "seconds"}

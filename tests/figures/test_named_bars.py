@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from sightline.errors import ShapeError
-from sightline.figures import named_bars
+from attnscope.errors import ShapeError
+from attnscope.figures import named_bars
 from tests.figures.drawn import assert_texts_stand_apart, notes
 
 GROUPS = {"shared": {"start": 2.5, "end": 1.25}, "separate": {"start": 2.25, "end": 0.125}}

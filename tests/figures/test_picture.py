@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sightline.figures.picture import bin_count, take_picture
-from sightline.matrix import AttentionMatrix
+from attnscope.figures.picture import bin_count, take_picture
+from attnscope.matrix import AttentionMatrix
 from tests.figures.drawn import matrix
 
 

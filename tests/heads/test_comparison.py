@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-import sightline.heads.comparison as module
-from sightline.errors import SettingError
-from sightline.heads import HeadTable, ablate, compare_with_others, predictions
-from sightline.models import Decoder, DecoderConfig
+import attnscope.heads.comparison as module
+from attnscope.errors import SettingError
+from attnscope.heads import HeadTable, ablate, compare_with_others, predictions
+from attnscope.models import Decoder, DecoderConfig
 
 CONFIG = DecoderConfig(vocab_size=30, width=48, depth=3, heads=6, hidden=48, max_length=64)
 IDS = torch.randint(3, 30, (12,), generator=torch.Generator().manual_seed(0))

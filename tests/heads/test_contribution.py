@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from sightline.errors import SettingError, ShapeError, SightlineError, UnsupportedError
-from sightline.heads.contribution import Contributions, contributions
-from sightline.models import Decoder, DecoderConfig, Seq2Seq, Seq2SeqConfig
-from sightline.record import load
+from attnscope.errors import SettingError, ShapeError, AttnScopeError, UnsupportedError
+from attnscope.heads.contribution import Contributions, contributions
+from attnscope.models import Decoder, DecoderConfig, Seq2Seq, Seq2SeqConfig
+from attnscope.record import load
 from tests.models.smollm2 import FOLDER, PROMPTS, tokenizer, transformers_model
 from tests.record.exhibit import GROUPED, TEXT, make, words
 from tests.record.zoo import BYPASS, HYBRID, modeling_files
@@ -169,7 +169,7 @@ def test_heads_and_biases_add_what_dense_code_finds(name: str, projection: str, 
 @pytest.mark.parametrize("number", [0, 3])
 def test_trained_heads_add_what_dense_code_finds_in_both_libraries(number: int):
     ids = prompt(number)
-    ours, theirs = (contributions(smollm2(using), ids) for using in ("sightline", "transformers"))
+    ours, theirs = (contributions(smollm2(using), ids) for using in ("attnscope", "transformers"))
     eager = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32, local_files_only=True).eval()
     wanted, _ = by_formulas(eager, ids, -1, ours.token, "o_proj", "model.norm")
     assert [len(heads) for heads in ours.heads.values()] == [9] * 30
@@ -235,7 +235,7 @@ def test_against_another_token_everything_is_the_difference_of_two(model: Callab
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_finds_the_same_up_to_its_rounding(dtype: torch.dtype):
-    exact, rounded = smollm2("sightline"), load(FOLDER, using="sightline", dtype=dtype)[0]
+    exact, rounded = smollm2("attnscope"), load(FOLDER, using="attnscope", dtype=dtype)[0]
     wanted, found = (contributions(model, prompt(0), token=7042) for model in (exact, rounded))
     for name, heads in wanted.heads.items():
         torch.testing.assert_close(found.heads[name], heads, atol=0.1, rtol=0.05)
@@ -270,7 +270,7 @@ def test_models_that_do_more_than_add_are_refused_with_the_factor_that_was_measu
     with pytest.raises(UnsupportedError, match=reason):
         contributions(model, IDS)
     assert not hooks_of(model)
-    assert model.config._attn_implementation != "sightline"
+    assert model.config._attn_implementation != "attnscope"
 
 
 class Adapted(nn.Module):
@@ -470,7 +470,7 @@ def test_hooks_are_gone_after_an_error_inside_the_model():
     ],
 )
 def test_what_cannot_be_asked_is_refused_by_a_message_that_says_so(
-    change: dict[str, Any], error: type[SightlineError], message: str
+    change: dict[str, Any], error: type[AttnScopeError], message: str
 ):
     given: dict[str, Any] = {"model": decoder(), "ids": TEXT_OF_OURS} | change
     if isinstance(given["model"], nn.Module) and not isinstance(given["model"], Decoder):

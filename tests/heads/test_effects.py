@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sightline.errors import SettingError, UnsupportedError
-from sightline.heads import Effect, Predictions, ablate, effect, patch, predictions
-from sightline.heads.effects import predicts_next_token
-from sightline.models import Decoder, DecoderConfig, Encoder, EncoderConfig, Seq2Seq, Seq2SeqConfig
-from sightline.record import load, record
+from attnscope.errors import SettingError, UnsupportedError
+from attnscope.heads import Effect, Predictions, ablate, effect, patch, predictions
+from attnscope.heads.effects import predicts_next_token
+from attnscope.models import Decoder, DecoderConfig, Encoder, EncoderConfig, Seq2Seq, Seq2SeqConfig
+from attnscope.record import load, record
 from tests.models.smollm2 import FOLDER, transformers_model
 from tests.record.zoo import EXHIBITS
 
@@ -63,7 +63,7 @@ def assert_same(found: Predictions, wanted: Predictions) -> None:
 
 @contextmanager
 def nothing_from(module: nn.Module) -> Iterator[None]:
-    """A change that has nothing to do with Sightline."""
+    """A change that has nothing to do with AttnScope."""
 
     def silence(module: nn.Module, given: object, output: Tensor) -> Tensor:
         return torch.zeros_like(output)

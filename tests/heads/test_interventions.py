@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sightline.errors import SettingError, UnsupportedError
-from sightline.heads import HeadTable, ablate, patch
-from sightline.models import Decoder, DecoderConfig, Encoder, Seq2Seq, Seq2SeqConfig
-from sightline.record import load, record
+from attnscope.errors import SettingError, UnsupportedError
+from attnscope.heads import HeadTable, ablate, patch
+from attnscope.models import Decoder, DecoderConfig, Encoder, Seq2Seq, Seq2SeqConfig
+from attnscope.record import load, record
 from tests.models.smollm2 import FOLDER, transformers_model
 from tests.record.zoo import BYPASS, EXHIBITS
 

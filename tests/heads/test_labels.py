@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from sightline.errors import SettingError
-from sightline.heads import LABELS, SCORES, HeadTable, Label, labelled
-from sightline.heads.labels import MIXED, TIMES_ERROR, label_named
+from attnscope.errors import SettingError
+from attnscope.heads import LABELS, SCORES, HeadTable, Label, labelled
+from attnscope.heads.labels import MIXED, TIMES_ERROR, label_named
 
 NAMES = [label.name for label in LABELS]
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "heads.md"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sightline.errors import CheckpointError, SettingError
-from sightline.heads import HeadTable, labelled, read_over_training
+from attnscope.errors import CheckpointError, SettingError
+from attnscope.heads import HeadTable, labelled, read_over_training
 
 NAN = math.nan
 LAYERS, HEADS = ("blocks.0.attention", "blocks.0.attention", "blocks.1.attention"), (0, 1, 0)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from matplotlib.image import imread
 
-from sightline.heads import HeadTable, labelled, read_probe, score_heads
-from sightline.heads.pictures import label_pictures
-from sightline.models import Decoder, DecoderConfig
-from sightline.record import Trace, load, read
+from attnscope.heads import HeadTable, labelled, read_probe, score_heads
+from attnscope.heads.pictures import label_pictures
+from attnscope.models import Decoder, DecoderConfig
+from attnscope.record import Trace, load, read
 from tests.models.smollm2 import FOLDER
 
 MINILM = FOLDER.parent / "minilm-l6"

@@ -11,12 +11,12 @@ from tokenizers import models, pre_tokenizers
 from torch import Tensor, nn
 from transformers import AutoTokenizer
 
-from sightline.errors import SettingError
-from sightline.heads import probe_ids, read_probe
-from sightline.heads.probe import LENGTH, ids_for
-from sightline.models import CharacterTokenizer, Decoder, DecoderConfig
-from sightline.models.text.tokenizer import Tokenizer
-from sightline.record import load
+from attnscope.errors import SettingError
+from attnscope.heads import probe_ids, read_probe
+from attnscope.heads.probe import LENGTH, ids_for
+from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig
+from attnscope.models.text.tokenizer import Tokenizer
+from attnscope.record import load
 from tests.models.smollm2 import FOLDER
 from tests.record.zoo import EXHIBITS
 
@@ -56,7 +56,7 @@ def test_the_random_numbers_of_the_caller_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-@pytest.mark.parametrize("library", ["sightline", "transformers"])
+@pytest.mark.parametrize("library", ["attnscope", "transformers"])
 def test_special_tokens_are_never_drawn(name: str, library: str) -> None:
     folder, size = VOCABULARIES[name]
     theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True)

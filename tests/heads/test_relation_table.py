@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sightline.heads import labelled, relation_table, score_heads, score_relations
-from sightline.heads.relations import Looks
-from sightline.heads.sentences import agreement, coreference
-from sightline.record import load, read
+from attnscope.heads import labelled, relation_table, score_heads, score_relations
+from attnscope.heads.relations import Looks
+from attnscope.heads.sentences import agreement, coreference
+from attnscope.record import load, read
 from tests.models.smollm2 import FOLDER
 
 MINILM = FOLDER.parent / "minilm-l6"

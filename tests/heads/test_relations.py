@@ -13,13 +13,13 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers
 from torch import Tensor, nn
 
-import sightline.heads.relations as module
-from sightline.errors import SettingError, UnsupportedError, VocabularyError
-from sightline.heads.relations import Looks, Places, Relation, looks, masses_of, places_of, score_relations
-from sightline.heads.sentences import MEN, WOMEN, Sentence, Word, agreement, coreference
-from sightline.models import CharacterTokenizer, Decoder, DecoderConfig, Seq2Seq, Seq2SeqConfig, load_tokenizer
-from sightline.models.text.tokenizer import Span, Tokenizer
-from sightline.record import load
+import attnscope.heads.relations as module
+from attnscope.errors import SettingError, UnsupportedError, VocabularyError
+from attnscope.heads.relations import Looks, Places, Relation, looks, masses_of, places_of, score_relations
+from attnscope.heads.sentences import MEN, WOMEN, Sentence, Word, agreement, coreference
+from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig, Seq2Seq, Seq2SeqConfig, load_tokenizer
+from attnscope.models.text.tokenizer import Span, Tokenizer
+from attnscope.record import load
 from tests.models.smollm2 import FOLDER
 from tests.record.zoo import EXHIBITS
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import sightline as sl
-from sightline.attention import Causal, Documents, Mask, Padding
-from sightline.errors import SettingError, ShapeError
-from sightline.heads.rows import RowScores, row_scores
-from sightline.heads.scores import SCORES, score_heads
-from sightline.models import Decoder, DecoderConfig, Encoder, EncoderConfig
-from sightline.record import Trace, load, read, record
-from sightline.record.pairs import documents_in
+import attnscope as sl
+from attnscope.attention import Causal, Documents, Mask, Padding
+from attnscope.errors import SettingError, ShapeError
+from attnscope.heads.rows import RowScores, row_scores
+from attnscope.heads.scores import SCORES, score_heads
+from attnscope.models import Decoder, DecoderConfig, Encoder, EncoderConfig
+from attnscope.record import Trace, load, read, record
+from attnscope.record.pairs import documents_in
 from tests.heads.test_scores import exhibit, repeating
 from tests.models.smollm2 import FOLDER
 from tests.record.test_statistics import text_of

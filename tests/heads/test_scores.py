@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import sightline as sl
-from sightline.attention import Causal, Documents, Sinks
-from sightline.errors import SettingError, ShapeError, UnsupportedError
-from sightline.heads import SCORES, HeadTable, score_heads
-from sightline.models import Decoder, DecoderConfig, Encoder, EncoderConfig
-from sightline.record import Trace, load, read, record
-from sightline.record.call import Call
-from sightline.record.layers.recorded import Layer
+import attnscope as sl
+from attnscope.attention import Causal, Documents, Sinks
+from attnscope.errors import SettingError, ShapeError, UnsupportedError
+from attnscope.heads import SCORES, HeadTable, score_heads
+from attnscope.models import Decoder, DecoderConfig, Encoder, EncoderConfig
+from attnscope.record import Trace, load, read, record
+from attnscope.record.call import Call
+from attnscope.record.layers.recorded import Layer
 from tests.heads.dense import dense_scores
 from tests.models.smollm2 import FOLDER, transformers_model
 from tests.record.test_statistics import text_of

@@ -17,11 +17,11 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from sightline.errors import CheckpointError, SettingError
-from sightline.heads import SCORES, HeadTable
-from sightline.heads.printing import short_names
-from sightline.models import Decoder, DecoderConfig
-from sightline.record import record
+from attnscope.errors import CheckpointError, SettingError
+from attnscope.heads import SCORES, HeadTable
+from attnscope.heads.printing import short_names
+from attnscope.models import Decoder, DecoderConfig
+from attnscope.record import record
 
 NAN = math.nan
 LAYERS = ("model.layers.0.self_attn", "model.layers.0.self_attn", "model.layers.11.self_attn")
@@ -362,7 +362,7 @@ def test_a_printed_string_has_no_blanks_at_the_end_of_lines() -> None:
 
 def test_a_string_has_no_codes_of_a_terminal_even_where_colour_is_forced() -> None:
     program = (
-        "import torch; from sightline.heads import HeadTable; "
+        "import torch; from attnscope.heads import HeadTable; "
         "print(HeadTable(('a', 'b'), (0, 1), {'sink': torch.zeros(2)}, (('mixed',),) * 2))"
     )
     environment = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color"}

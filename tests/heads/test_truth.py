@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.heads import HeadTable, ablate, compare_with_others, read_probe, score_heads
-from sightline.heads.probe import LENGTH, ids_for
-from sightline.models import Decoder, Tokenizer
-from sightline.record import load, read
+from attnscope.heads import HeadTable, ablate, compare_with_others, read_probe, score_heads
+from attnscope.heads.probe import LENGTH, ids_for
+from attnscope.models import Decoder, Tokenizer
+from attnscope.record import load, read
 from tests.models.smollm2 import FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +71,7 @@ def test_the_sink_label_is_the_weight_on_the_first_token(smollm2) -> None:
 
 @pytest.mark.long
 def test_heads_are_sinks_in_the_same_order_on_prose_and_on_code(smollm2) -> None:
-    prose, code = (sinks(smollm2, ROOT / place) for place in ("docs/models.md", "src/sightline/matrix/matrix.py"))
+    prose, code = (sinks(smollm2, ROOT / place) for place in ("docs/models.md", "src/attnscope/matrix/matrix.py"))
     assert rank_correlation(prose, code) >= 0.9
 
 

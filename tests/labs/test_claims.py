@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sightline.labs import CLAIMS, NAMES
-from sightline.labs.catalogue import experiment
-from sightline.labs.claims import SOURCES
+from attnscope.labs import CLAIMS, NAMES
+from attnscope.labs.catalogue import experiment
+from attnscope.labs.claims import SOURCES
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ROOT.parent / "shared" / "sources"

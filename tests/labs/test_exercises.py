@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from sightline.errors import SettingError
-from sightline.labs.checking import check_file
-from sightline.labs.exercise import (
+from attnscope.errors import SettingError
+from attnscope.labs.checking import check_file
+from attnscope.labs.exercise import (
     HEADER,
     Outcome,
     exercise_of,
@@ -20,7 +20,7 @@ from sightline.labs.exercise import (
     starter,
     task,
 )
-from sightline.labs.exercises import NAMES
+from attnscope.labs.exercises import NAMES
 
 ANSWERS = Path(__file__).parent / "exercises"
 RIGHT = sorted(ANSWERS.glob("*/right_*.py"))
@@ -166,12 +166,12 @@ def test_an_edit_is_seen_at_once(tmp_path: Path) -> None:
 def test_a_file_of_no_exercise_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "answer.py"
     path.write_text("x = 1\n")
-    with pytest.raises(SettingError, match="first line should be # sightline exercise: NAME"):
+    with pytest.raises(SettingError, match="first line should be # attnscope exercise: NAME"):
         judge(path)
     path.write_text(f"{HEADER}nothing\n")
     with pytest.raises(SettingError, match="there is: attention"):
         check_file(path)
-    with pytest.raises(SettingError, match="sightline lab exercise NAME FILE"):
+    with pytest.raises(SettingError, match="attnscope lab exercise NAME FILE"):
         hint(tmp_path / "absent.py")
 
 

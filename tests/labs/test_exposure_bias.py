@@ -1,6 +1,6 @@
 import torch
 
-from sightline.labs.experiments.exposure_bias import PIECE, PROMPT, buckets, by_distance, repeats
+from attnscope.labs.experiments.exposure_bias import PIECE, PROMPT, buckets, by_distance, repeats
 
 
 def test_a_loop_counts_as_repeated_and_new_tokens_do_not():

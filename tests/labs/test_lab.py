@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.errors import SettingError
-from sightline.figures import lines
-from sightline.labs import NAMES, Lab, Number, Verdict, run
-from sightline.labs.catalogue import experiment
+from attnscope.errors import SettingError
+from attnscope.figures import lines
+from attnscope.labs import NAMES, Lab, Number, Verdict, run
+from attnscope.labs.catalogue import experiment
 
 NUMBER = Number(name="share", value=0.5, low=0.4)
 

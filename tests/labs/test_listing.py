@@ -6,10 +6,10 @@ import ast
 
 import pytest
 
-from sightline.labs import CLAIMS, NAMES, run
-from sightline.labs.exercise import task
-from sightline.labs.exercises import NAMES as EXERCISES
-from sightline.labs.listing import claims_in, exercises, experiments
+from attnscope.labs import CLAIMS, NAMES, run
+from attnscope.labs.exercise import task
+from attnscope.labs.exercises import NAMES as EXERCISES
+from attnscope.labs.listing import claims_in, exercises, experiments
 
 
 def test_every_experiment_is_listed_in_order_with_its_question() -> None:

@@ -7,8 +7,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from sightline.labs import NAMES
-from sightline.labs.notebooks import notebook
+from attnscope.labs import NAMES
+from attnscope.labs.notebooks import notebook
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_SECONDS = 600

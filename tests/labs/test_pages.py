@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sightline.labs import NAMES
-from sightline.labs.catalogue import experiment, heading, introduction, parts, question
-from sightline.labs.pages import errata, exercises, index
+from attnscope.labs import NAMES
+from attnscope.labs.catalogue import experiment, heading, introduction, parts, question
+from attnscope.labs.pages import errata, exercises, index
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES, IMAGES, RESULTS = ROOT / "docs/labs", ROOT / "docs/images/labs", ROOT / "benchmarks/results/labs"

@@ -8,10 +8,10 @@ import math
 import pytest
 from rich.console import Console
 
-from sightline.figures import named_bars
-from sightline.labs import CLAIMS, Lab, Number, Result, Verdict
-from sightline.labs.printing import STYLES, show, show_table
-from sightline.labs.result import Table
+from attnscope.figures import named_bars
+from attnscope.labs import CLAIMS, Lab, Number, Result, Verdict
+from attnscope.labs.printing import STYLES, show, show_table
+from attnscope.labs.result import Table
 
 BECAUSE = "In [bold]three[/bold] of four runs, and in 0.5 of the rest, it was as it is said, and never the other way."
 

@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sightline.figures import named_bars
-from sightline.labs import Lab, Number, Result, Verdict
-from sightline.labs.result import Table, shown
-from sightline.version import __version__
+from attnscope.figures import named_bars
+from attnscope.labs import Lab, Number, Result, Verdict
+from attnscope.labs.result import Table, shown
+from attnscope.version import __version__
 
 
 def finished() -> Result:
@@ -39,7 +39,7 @@ def refuse(constant: str) -> None:
 def test_the_file_is_strict_json_with_all_that_was_found(folder: Path) -> None:
     found = json.loads((folder / "result.json").read_text(encoding="utf-8"), parse_constant=refuse)
     assert found == json.loads(json.dumps(finished().to_json()))
-    assert [found[key] for key in ("sightline", "lab", "question", "size", "seed")] == [
+    assert [found[key] for key in ("attnscope", "lab", "question", "size", "seed")] == [
         __version__,
         "trial",
         "Is a < b?",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sightline.labs.experiments.two_relations import POSITIONS, joint_loss, planted, twins
+from attnscope.labs.experiments.two_relations import POSITIONS, joint_loss, planted, twins
 
 
 @pytest.fixture

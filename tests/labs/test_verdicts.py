@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from sightline.errors import SettingError
-from sightline.labs import Decision, Number, Verdict
+from attnscope.errors import SettingError
+from attnscope.labs import Decision, Number, Verdict
 
 INSIDE = Number(name="share", value=0.5, low=0.4, high=0.6)
 OUTSIDE = Number(name="loss", value=0.7, high=0.6)

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.attention import Bias, Causal, Padding, Softcap
-from sightline.attention.algebra import Sizes
-from sightline.errors import Cancelled
-from sightline.matrix import AttentionMatrix, bins, reference
-from sightline.matrix.bins import Bins
-from sightline.matrix.scored import Scored
+from attnscope.attention import Bias, Causal, Padding, Softcap
+from attnscope.attention.algebra import Sizes
+from attnscope.errors import Cancelled
+from attnscope.matrix import AttentionMatrix, bins, reference
+from attnscope.matrix.bins import Bins
+from attnscope.matrix.scored import Scored
 from tests.largest import LargestTensor
 from tests.matrix.test_matrix import BATCH, CASES, HEADS, SHAPES, Subject
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.attention import (
+from attnscope.attention import (
     ALiBi,
     Bias,
     Causal,
@@ -23,10 +23,10 @@ from sightline.attention import (
     Window,
     from_bool,
 )
-from sightline.attention import reference as attention_reference
-from sightline.attention.algebra import Sizes
-from sightline.matrix import AttentionMatrix, reference, rollout, statistics
-from sightline.matrix.pooling import even_edges
+from attnscope.attention import reference as attention_reference
+from attnscope.attention.algebra import Sizes
+from attnscope.matrix import AttentionMatrix, reference, rollout, statistics
+from attnscope.matrix.pooling import even_edges
 
 BATCH, HEADS, KEY_HEADS, DIM = 2, 4, 2, 8
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sightline.attention import Causal, Documents, Full, Mask, Padding, Sinks, Softcap, Window
-from sightline.matrix import AttentionMatrix
-from sightline.matrix.scored import Scored
+from attnscope.attention import Causal, Documents, Full, Mask, Padding, Sinks, Softcap, Window
+from attnscope.matrix import AttentionMatrix
+from attnscope.matrix.scored import Scored
 
 lengths = st.integers(2, 40)
 seeds = st.integers(0, 2**16)

@@ -12,16 +12,16 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from sightline.attention import Bias, Causal, Full, Padding, Sinks, Softcap
-from sightline.attention.kernels import flash
-from sightline.bench.memory import peak_extra_bytes
-from sightline.errors import Cancelled, ShapeError
-from sightline.matrix import AttentionMatrix, reference, summary
-from sightline.matrix.pairings import Prepared
-from sightline.matrix.pooling import even_edges
-from sightline.matrix.schedule import Schedule
-from sightline.matrix.scored import Scored
-from sightline.matrix.summary import NEAR, Summary, summarize
+from attnscope.attention import Bias, Causal, Full, Padding, Sinks, Softcap
+from attnscope.attention.kernels import flash
+from attnscope.bench.memory import peak_extra_bytes
+from attnscope.errors import Cancelled, ShapeError
+from attnscope.matrix import AttentionMatrix, reference, summary
+from attnscope.matrix.pairings import Prepared
+from attnscope.matrix.pooling import even_edges
+from attnscope.matrix.schedule import Schedule
+from attnscope.matrix.scored import Scored
+from attnscope.matrix.summary import NEAR, Summary, summarize
 from tests.bench.test_attention import kept
 from tests.largest import LargestTensor
 from tests.matrix.test_matrix import CASES, HEADS, SHAPES, Subject, masks

@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.models.llama import modeling_llama
 
-from sightline.attention import Causal
-from sightline.figures import head_grid, heatmap, query_bars
-from sightline.matrix import AttentionMatrix
+from attnscope.attention import Causal
+from attnscope.figures import head_grid, heatmap, query_bars
+from attnscope.matrix import AttentionMatrix
 
 FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "models" / "smollm2-135m"
 TEXT = "The old keeper told Anna that the storm would pass. Anna asked the old keeper how he knew it would pass."

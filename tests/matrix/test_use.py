@@ -8,10 +8,10 @@ import time
 import pytest
 import torch
 
-from sightline.attention import Bias, Causal, Documents, Padding, Sinks, Softcap
-from sightline.attention.algebra import Sizes
-from sightline.errors import Cancelled, ShapeError, UnsupportedError
-from sightline.matrix import AttentionMatrix, rollout
+from attnscope.attention import Bias, Causal, Documents, Padding, Sinks, Softcap
+from attnscope.attention.algebra import Sizes
+from attnscope.errors import Cancelled, ShapeError, UnsupportedError
+from attnscope.matrix import AttentionMatrix, rollout
 from tests.largest import LargestTensor
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from sightline.models.layers import Block, MultiHeadAttention
-from sightline.models.seq2seq import Seq2Seq, Seq2SeqConfig
+from attnscope.models.layers import Block, MultiHeadAttention
+from attnscope.models.seq2seq import Seq2Seq, Seq2SeqConfig
 
 
 @torch.no_grad()

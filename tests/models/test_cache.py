@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.errors import SettingError, ShapeError
-from sightline.models.cache import FIRST_CAPACITY, Cache, LayerCache
+from attnscope.errors import SettingError, ShapeError
+from attnscope.models.cache import FIRST_CAPACITY, Cache, LayerCache
 
 
 @given(st.lists(st.integers(0, 90), max_size=6), st.booleans())

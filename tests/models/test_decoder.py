@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.attention import Documents, Padding
-from sightline.attention.positions import sinusoidal
-from sightline.attention.rotary import Rotary
-from sightline.errors import ShapeError
-from sightline.models.decoder import Decoder, DecoderConfig
+from attnscope.attention import Documents, Padding
+from attnscope.attention.positions import sinusoidal
+from attnscope.attention.rotary import Rotary
+from attnscope.errors import ShapeError
+from attnscope.models.decoder import Decoder, DecoderConfig
 from tests.models.copied import randomize
 
 GPT2 = DecoderConfig(vocab_size=40, width=24, depth=3, heads=4, hidden=32, max_length=64)

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from sightline.models import CharacterTokenizer, Decoder, DecoderConfig, Sampling, Tokenizer, generate, load, stream
-from sightline.models.generate import generate_tokens
+from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig, Sampling, Tokenizer, generate, load, stream
+from attnscope.models.generate import generate_tokens
 from tests.models import smollm2
 from tests.models.copied import randomize
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sightline.attention.rotary import Rotary
-from sightline.errors import ShapeError
-from sightline.models.decoder import Decoder, DecoderConfig
-from sightline.models.generate import generate_tokens
-from sightline.models.sampling import Sampler, Sampling
+from attnscope.attention.rotary import Rotary
+from attnscope.errors import ShapeError
+from attnscope.models.decoder import Decoder, DecoderConfig
+from attnscope.models.generate import generate_tokens
+from attnscope.models.sampling import Sampler, Sampling
 from tests.models.copied import randomize
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [2, 7], [1], [8, 2, 8, 1, 8]]

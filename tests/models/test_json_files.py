@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from sightline.errors import CheckpointError
-from sightline.models.json_files import read_object, read_object_if_there, read_text, write_object
+from attnscope.errors import CheckpointError
+from attnscope.models.json_files import read_object, read_object_if_there, read_text, write_object
 
 
 def test_an_object_comes_back_as_it_was_written(tmp_path):

@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sightline.attention import Causal, Full, Mask, Padding, Window
-from sightline.attention.algebra import Sizes
-from sightline.attention.rotary import Rotary, rotate, rotation
-from sightline.errors import ShapeError
-from sightline.models.cache import LayerCache
-from sightline.models.layers import Block, FeedForward, MultiHeadAttention
+from attnscope.attention import Causal, Full, Mask, Padding, Window
+from attnscope.attention.algebra import Sizes
+from attnscope.attention.rotary import Rotary, rotate, rotation
+from attnscope.errors import ShapeError
+from attnscope.models.cache import LayerCache
+from attnscope.models.layers import Block, FeedForward, MultiHeadAttention
 from tests.largest import LargestTensor
 from tests.models.copied import copy_attention, copy_layer, randomize
 

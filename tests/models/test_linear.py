@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sightline.models.linear import FEW, FEW_IN_PIECES, PIECE, Linear, linear
+from attnscope.models.linear import FEW, FEW_IN_PIECES, PIECE, Linear, linear
 
 COUNTS = sorted({1, 2, FEW_IN_PIECES.start, FEW_IN_PIECES.stop, FEW, FEW + 1})
 

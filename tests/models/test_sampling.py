@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from sightline.errors import UnsupportedError
-from sightline.models.sampling import GREEDY, Sampler, Sampling, probabilities
+from attnscope.errors import UnsupportedError
+from attnscope.models.sampling import GREEDY, Sampler, Sampling, probabilities
 
 
 @pytest.mark.parametrize(

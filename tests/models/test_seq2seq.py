@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sightline.attention import Padding
-from sightline.attention.positions import sinusoidal
-from sightline.models.generate import generate_tokens
-from sightline.models.seq2seq import Seq2Seq, Seq2SeqConfig
+from attnscope.attention import Padding
+from attnscope.attention.positions import sinusoidal
+from attnscope.models.generate import generate_tokens
+from attnscope.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from tests.models.copied import randomize, seq2seq_of
 
 CONFIG = Seq2SeqConfig(vocab_size=30, width=12, depth=2, heads=3, hidden=20, final_norm=True)

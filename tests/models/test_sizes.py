@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from sightline.models.decoder import Decoder
-from sightline.models.encoder import Encoder
-from sightline.models.seq2seq import Seq2Seq
-from sightline.models.sizes import DECODERS, ENCODERS, SEQ2SEQS
+from attnscope.models.decoder import Decoder
+from attnscope.models.encoder import Encoder
+from attnscope.models.seq2seq import Seq2Seq
+from attnscope.models.sizes import DECODERS, ENCODERS, SEQ2SEQS
 
 PUBLISHED = {
     "gpt2-small": 124_439_808,

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.attention import Mask, Padding, Prefix
-from sightline.models.checkpoint import load
-from sightline.models.decoder import Decoder
-from sightline.models.generate import generate_tokens
+from attnscope.attention import Mask, Padding, Prefix
+from attnscope.models.checkpoint import load
+from attnscope.models.decoder import Decoder
+from attnscope.models.generate import generate_tokens
 from tests.models import smollm2
 
 FACTOR = 4  # our error may be this many times that of transformers in float32

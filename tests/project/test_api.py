@@ -18,7 +18,7 @@ PACKAGES = sorted(
     if re.search(r"^__all__\b", path.read_text(), re.MULTILINE)
 )
 DIRECTIVE = re.compile(r"^\.\. (?P<kind>currentmodule|auto(?:function|class|data)):: (?P<name>[\w.]+)$", re.MULTILINE)
-LISTED = re.compile(r"^   ~(?P<name>sightline\.[\w.]+)$", re.MULTILINE)
+LISTED = re.compile(r"^   ~(?P<name>attnscope\.[\w.]+)$", re.MULTILINE)
 
 
 def shown_on(pages: Path) -> set[str]:
@@ -31,7 +31,7 @@ def shown_on(pages: Path) -> set[str]:
             if kind == "currentmodule":
                 module = name
             else:
-                found.add(name if name.startswith("sightline.") else f"{module}.{name}")
+                found.add(name if name.startswith("attnscope.") else f"{module}.{name}")
     return found
 
 
@@ -106,24 +106,24 @@ def test_every_public_name_has_a_docstring(package: str) -> None:
     assert undocumented(package, list(importlib.import_module(package).__all__)) == []
 
 
-def test_the_first_api_page_lists_what_sightline_itself_offers() -> None:
+def test_the_first_api_page_lists_what_attnscope_itself_offers() -> None:
     listed = {entry["name"] for entry in LISTED.finditer((PAGES / "index.md").read_text())}
-    offered = list(importlib.import_module("sightline").__all__)
+    offered = list(importlib.import_module("attnscope").__all__)
     assert sorted(name.rpartition(".")[2] for name in listed) == sorted(offered)
-    assert missing_names("sightline", offered, listed) == []
+    assert missing_names("attnscope", offered, listed) == []
 
 
 def test_there_are_packages_to_look_at() -> None:
-    assert {"sightline", "sightline.attention", "sightline.models.text", "sightline.heads"} <= set(PACKAGES)
+    assert {"attnscope", "attnscope.attention", "attnscope.models.text", "attnscope.heads"} <= set(PACKAGES)
 
 
 def test_a_name_that_no_page_shows_is_found(tmp_path: Path) -> None:
-    (tmp_path / "page.md").write_text(".. currentmodule:: sightline.attention\n\n.. autoclass:: Causal\n")
-    assert missing_names("sightline.attention", ["Causal", "Window"], shown_on(tmp_path)) == ["Window"]
+    (tmp_path / "page.md").write_text(".. currentmodule:: attnscope.attention\n\n.. autoclass:: Causal\n")
+    assert missing_names("attnscope.attention", ["Causal", "Window"], shown_on(tmp_path)) == ["Window"]
 
 
 def test_a_name_on_a_page_that_means_another_thing_does_not_count() -> None:
-    assert missing_names("sightline.train", ["Settings"], {"sightline.survey.Settings"}) == ["Settings"]
+    assert missing_names("attnscope.train", ["Settings"], {"attnscope.survey.Settings"}) == ["Settings"]
 
 
 def test_a_name_without_a_docstring_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ UNLISTED = {"__init__.py", "py.typed", "__pycache__"}
 
 
 def tree_written(markdown: str) -> set[str]:
-    """The paths in the fenced block that describes src/sightline: two spaces a level, path first, folders end in /."""
+    """The paths in the fenced block that describes src/attnscope: two spaces a level, path first, folders end in /."""
     blocks = re.findall(r"^```text\n(.*?)^```", markdown, re.DOTALL | re.MULTILINE)
-    block = next(block for block in blocks if "src/sightline/" in block)
+    block = next(block for block in blocks if "src/attnscope/" in block)
     paths, trail = set(), []
     for line in block.splitlines():
         depth = (len(line) - len(line.lstrip(" "))) // 2
@@ -22,8 +22,8 @@ def tree_written(markdown: str) -> set[str]:
 
 
 def tree_on_disk(root: Path) -> set[str]:
-    """The files and folders of src/sightline, and the other folders at the top that belong to the project."""
-    source = root / "src" / "sightline"
+    """The files and folders of src/attnscope, and the other folders at the top that belong to the project."""
+    source = root / "src" / "attnscope"
     traces = {found.parent for found in source.rglob("trace.json")}  # a saved trace is one thing, whatever is in it
     listed = (
         p
@@ -33,7 +33,7 @@ def tree_on_disk(root: Path) -> set[str]:
     inside = {str(p.relative_to(root)) + "/" * p.is_dir() for p in listed}
     ignored = (root / ".gitignore").read_text().split()
     folders = {f"{p.name}/" for p in root.iterdir() if p.is_dir() and not p.name.startswith(".") and p.name != "src"}
-    return {"src/sightline/"} | inside | {name for name in folders if name not in ignored and f"/{name}" not in ignored}
+    return {"src/attnscope/"} | inside | {name for name in folders if name not in ignored and f"/{name}" not in ignored}
 
 
 def test_the_tree_in_architecture_is_the_tree_on_disk() -> None:
@@ -45,13 +45,13 @@ def test_the_tree_in_architecture_is_the_tree_on_disk() -> None:
 
 
 def test_both_directions_are_seen(tmp_path: Path) -> None:
-    (tmp_path / "src/sightline/matrix").mkdir(parents=True)
-    (tmp_path / "src/sightline/matrix/__init__.py").touch()
-    (tmp_path / "src/sightline/matrix/view.py").touch()
+    (tmp_path / "src/attnscope/matrix").mkdir(parents=True)
+    (tmp_path / "src/attnscope/matrix/__init__.py").touch()
+    (tmp_path / "src/attnscope/matrix/view.py").touch()
     (tmp_path / "web").mkdir()
     (tmp_path / "dist").mkdir()
     (tmp_path / ".gitignore").write_text("/dist/\n")
-    text = "```text\nsrc/sightline/\n  matrix/     a matrix\n    gone.py   nothing\ntests/\n```\n"
+    text = "```text\nsrc/attnscope/\n  matrix/     a matrix\n    gone.py   nothing\ntests/\n```\n"
     written, disk = tree_written(text), tree_on_disk(tmp_path)
-    assert written - disk == {"src/sightline/matrix/gone.py", "tests/"}
-    assert disk - written == {"src/sightline/matrix/view.py", "web/"}
+    assert written - disk == {"src/attnscope/matrix/gone.py", "tests/"}
+    assert disk - written == {"src/attnscope/matrix/view.py", "web/"}

@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "sightline"
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "attnscope"
 
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 59

@@ -3,7 +3,7 @@
 from pathlib import Path
 from pydoc_data.topics import topics
 
-from sightline.survey import run_survey
+from attnscope.survey import run_survey
 from tests.project.test_stories import result_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sightline.extras import EXTRAS
+from attnscope.extras import EXTRAS
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "sightline"
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "attnscope"
 
-# From the ground up. Neighbours on one floor do not know each other. "sightline" is the package's own `__init__`, whose
+# From the ground up. Neighbours on one floor do not know each other. "attnscope" is the package's own `__init__`, whose
 # public names come from everywhere: whoever imports it stands above them all.
 FLOORS = (
     {"errors", "version"},
@@ -23,7 +23,7 @@ FLOORS = (
     {"record"},
     {"heads", "atlas"},
     {"train", "survey"},
-    {"sightline"},
+    {"attnscope"},
     {"explore", "labs", "bench", "doctor"},
     {"cli"},
 )
@@ -66,7 +66,7 @@ def modules_in(source: Path) -> dict[str, Path]:
 def imports_in(module: str, path: Path, known: dict[str, Path]) -> Iterator[tuple[str, int]]:
     """Every module that a file imports anywhere in it, with the line; `import_extra("name")` counts as an import."""
     tree = ast.parse(path.read_text(), str(path))
-    if module == "sightline":  # its names for type checkers come from everywhere
+    if module == "attnscope":  # its names for type checkers come from everywhere
         tree.body = [node for node in tree.body if not is_type_checking(node)]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -103,7 +103,7 @@ def layer_of(module: str) -> str:
     parts = module.split(".")
     if parts[-1] == "__main__":
         return "cli"
-    return parts[1] if len(parts) > 1 else "sightline"
+    return parts[1] if len(parts) > 1 else "attnscope"
 
 
 def layer_faults(source: Path) -> list[str]:
@@ -125,17 +125,17 @@ def layer_faults(source: Path) -> list[str]:
 def fault_of(layer: str, imported: str) -> str | None:
     """Why this layer must not import that module, if so."""
     top = imported.partition(".")[0]
-    if top == "sightline":
+    if top == "attnscope":
         other = layer_of(imported)
         if layer == "attention" and other not in ("attention", "errors"):
-            return f"attention knows only torch, the standard library and sightline.errors, not {imported}"
+            return f"attention knows only torch, the standard library and attnscope.errors, not {imported}"
         if other == layer or RANK.get(other, len(FLOORS)) < RANK[layer]:
             return None
         return f"{layer} must not import {imported}: it does not stand below"
     if top in sys.stdlib_module_names:
         return None
     if layer == "attention" and top != "torch":
-        return f"attention knows only torch, the standard library and sightline.errors, not {imported}"
+        return f"attention knows only torch, the standard library and attnscope.errors, not {imported}"
     for extra, places in PLACES.items():
         if imported == extra or imported.startswith(f"{extra}."):
             return None if layer in places else f"{extra} may be imported only in {sorted(places)}"
@@ -162,7 +162,7 @@ def cycle_in(source: Path) -> list[str]:
 
 
 def write_package(folder: Path, files: dict[str, str]) -> Path:
-    source = folder / "sightline"
+    source = folder / "attnscope"
     for name, text in files.items():
         path = source / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -185,19 +185,19 @@ def test_every_module_of_an_extra_has_its_place() -> None:
 @pytest.mark.parametrize(
     ("file", "text", "reason"),
     [
-        ("attention/masks.py", "import sightline.matrix", "knows only torch"),
-        ("attention/masks.py", "from sightline import extras", "knows only torch"),
+        ("attention/masks.py", "import attnscope.matrix", "knows only torch"),
+        ("attention/masks.py", "from attnscope import extras", "knows only torch"),
         ("attention/masks.py", "import numpy", "knows only torch"),
-        ("matrix/__init__.py", "def f():\n    from sightline.models import decoder", "does not stand below"),
+        ("matrix/__init__.py", "def f():\n    from attnscope.models import decoder", "does not stand below"),
         ("matrix/__init__.py", "from ..models import decoder", "does not stand below"),
-        ("matrix/__init__.py", "from sightline import Trace", "does not stand below"),
-        ("heads/score.py", "import sightline.atlas.plan", "does not stand below"),
+        ("matrix/__init__.py", "from attnscope import Trace", "does not stand below"),
+        ("heads/score.py", "import attnscope.atlas.plan", "does not stand below"),
         ("models/decoder.py", "import transformers.models", "only in ['bench', 'record']"),
         ("models/decoder.py", "pyplot = import_extra('matplotlib.pyplot')", "only in ['figures']"),
         ("matrix/log.py", "from torch.utils.tensorboard import SummaryWriter", "only in ['train']"),
         ("matrix/log.py", "import scipy", "not a declared dependency"),
         ("tools/thing.py", "", "has no floor"),
-        ("models/layers.py", "import sightline.models.__main__", "does not stand below"),
+        ("models/layers.py", "import attnscope.models.__main__", "does not stand below"),
     ],
 )
 def test_a_wrong_import_is_found(tmp_path: Path, file: str, text: str, reason: str) -> None:
@@ -209,13 +209,13 @@ def test_a_wrong_import_is_found(tmp_path: Path, file: str, text: str, reason: s
 
 def test_right_imports_are_accepted(tmp_path: Path) -> None:
     files = {
-        "__init__.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from sightline.explore import look\n",
+        "__init__.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from attnscope.explore import look\n",
         "errors.py": "",
-        "extras.py": "from sightline.errors import MissingExtraError",
+        "extras.py": "from attnscope.errors import MissingExtraError",
         "attention/__init__.py": "import torch\nfrom . import masks\nfrom ..errors import ShapeError",
         "attention/masks.py": "import math",
         "models/checkpoint.py": "def f():\n    return import_extra('safetensors.torch')",
-        "explore/server.py": "import starlette.routing\nimport sightline as sl",
+        "explore/server.py": "import starlette.routing\nimport attnscope as sl",
     }
     source = write_package(tmp_path, files)
     assert layer_faults(source) == []
@@ -226,8 +226,8 @@ def test_a_circle_is_found_even_inside_functions(tmp_path: Path) -> None:
     files = {
         "__init__.py": "",
         "atlas/__init__.py": "",
-        "atlas/plan.py": "from sightline.atlas import tiles",
+        "atlas/plan.py": "from attnscope.atlas import tiles",
         "atlas/tiles.py": "def f():\n    from .plan import levels",
     }
     cycle = cycle_in(write_package(tmp_path, files))
-    assert cycle == ["sightline.atlas.plan", "sightline.atlas.tiles", "sightline.atlas.plan"]
+    assert cycle == ["attnscope.atlas.plan", "attnscope.atlas.tiles", "attnscope.atlas.plan"]

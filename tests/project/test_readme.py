@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sightline.cli.main import build_parser, in_words
+from attnscope.cli.main import build_parser, in_words
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -32,7 +32,7 @@ def run_page(path: Path) -> int:
 
 
 def commands_on(text: str) -> list[list[str]]:
-    """The arguments of every `sightline` in the shell blocks of a page."""
+    """The arguments of every `attnscope` in the shell blocks of a page."""
     found = []
     for fence in FENCE.finditer(text):
         if fence["language"].strip() == "bash":
@@ -40,7 +40,7 @@ def commands_on(text: str) -> list[list[str]]:
             lexer = shlex.shlex(code, posix=True, punctuation_chars="&|;<>\n")
             lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
             parts = groupby(lexer, key=lambda word: not word.strip("&|;<>\n"))
-            found += [words for is_between, part in parts if not is_between and (words := list(part))[0] == "sightline"]
+            found += [words for is_between, part in parts if not is_between and (words := list(part))[0] == "attnscope"]
     return [words[1:] for words in found]
 
 
@@ -75,7 +75,7 @@ def test_commands_on_the_page_are_known(page: Path) -> None:
 
 def test_a_command_that_is_not_known_is_found() -> None:
     page = (
-        "```bash\nsightline look MODEL  # --no\ncat a | sightline generate b - --stop '#' > c && sightline see\n```\n"
+        "```bash\nattnscope look MODEL  # --no\ncat a | attnscope generate b - --stop '#' > c && attnscope see\n```\n"
     )
     assert commands_on(page) == [["look", "MODEL"], ["generate", "b", "-", "--stop", "#"], ["see"]]
     assert refused_commands(page) == ["see"]

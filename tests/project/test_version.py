@@ -5,8 +5,8 @@ import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
-from sightline.extras import EXTRAS
-from sightline.version import __version__
+from attnscope.extras import EXTRAS
+from attnscope.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -29,8 +29,8 @@ def test_the_first_heading_counts() -> None:
 
 def test_the_build_reads_the_version_from_the_package() -> None:
     assert PYPROJECT["project"]["dynamic"] == ["version"]
-    assert PYPROJECT["tool"]["hatch"]["version"]["path"] == "src/sightline/version.py"
-    assert version("sightline") == __version__, "run scripts/setup: the installed metadata is of another version"
+    assert PYPROJECT["tool"]["hatch"]["version"]["path"] == "src/attnscope/version.py"
+    assert version("attnscope") == __version__, "run scripts/setup: the installed metadata is of another version"
 
 
 def test_the_extras_are_those_of_pyproject() -> None:
@@ -38,8 +38,8 @@ def test_the_extras_are_those_of_pyproject() -> None:
     names = {extra: tuple(re.split(r"[\[<>=!~]", line)[0] for line in lines) for extra, lines in written.items()}
     everything = names.pop("all")
     assert names == EXTRAS
-    assert everything == ("sightline",)
-    assert written["all"] == [f"sightline[{','.join(EXTRAS)}]"]
+    assert everything == ("attnscope",)
+    assert written["all"] == [f"attnscope[{','.join(EXTRAS)}]"]
 
 
 def test_torch_is_pinned_inside_the_range_of_pyproject() -> None:

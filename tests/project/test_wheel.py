@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from sightline.extras import EXTRAS
-from sightline.version import __version__
+from attnscope.extras import EXTRAS
+from attnscope.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "src" / "sightline"
+SOURCE = ROOT / "src" / "attnscope"
 MOST_BYTES = 2_000_000
 CORE = {"torch", "numpy", "rich"}
 OFFLINE = {"HF_HUB_OFFLINE": "1", "PYTHONNOUSERSITE": "1", "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
@@ -31,7 +31,7 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "PYTHONNOUSERSITE": "1", "COLUMNS": "200", "OM
 # Runs the blocks of a page that can be run without extras, and counts them.
 RUN_BLOCKS = """
 import re, sys
-from sightline.errors import MissingExtraError
+from attnscope.errors import MissingExtraError
 fence = re.compile(r"^```python\\n(.*?)^```", re.DOTALL | re.MULTILINE)
 names, ran, refused = {}, 0, []
 for block in fence.findall(open(sys.argv[1], encoding="utf-8").read()):
@@ -44,11 +44,11 @@ print(ran, *refused, sep="\\n")
 """
 
 NEED_AN_EXTRA = {
-    "models": "from sightline.models import load; load('somebody/something')",
-    "record": "from sightline.record import load; load('.', using='transformers')",
-    "figures": "from sightline.figures import heatmap; heatmap(matrix)",
-    "tables": "from sightline.heads import score_heads; score_heads(trace, progress=False).to_pandas()",
-    "train": "from sightline.train.data.documents import read_documents; list(read_documents(['a.parquet']))",
+    "models": "from attnscope.models import load; load('somebody/something')",
+    "record": "from attnscope.record import load; load('.', using='transformers')",
+    "figures": "from attnscope.figures import heatmap; heatmap(matrix)",
+    "tables": "from attnscope.heads import score_heads; score_heads(trace, progress=False).to_pandas()",
+    "train": "from attnscope.train.data.documents import read_documents; list(read_documents(['a.parquet']))",
     "survey": "main(['survey', 'show', '.'])",
     "explore": "main(['explore', '--no-browser'])",
 }
@@ -56,9 +56,9 @@ NEED_AN_EXTRA = {
 # Asks for everything that needs an extra, and writes down what is answered.
 ASK = """
 import contextlib, io, json, sys, torch
-from sightline import AttentionMatrix, Trace
-from sightline.cli.main import main
-from sightline.errors import MissingExtraError
+from attnscope import AttentionMatrix, Trace
+from attnscope.cli.main import main
+from attnscope.errors import MissingExtraError
 trace = Trace.from_attentions([torch.eye(4)[None, None]])
 matrix = AttentionMatrix.from_dense(torch.eye(4)[None, None]).batch(0).head(0)
 open("a.parquet", "w").close()
@@ -134,24 +134,24 @@ def required(metadata: str) -> set[str]:
 
 def test_the_wheel_is_the_package_and_nothing_else(wheel: Path) -> None:
     files = files_of(wheel)
-    inside = {name.removeprefix("sightline/"): data for name, data in files.items() if name.startswith("sightline/")}
+    inside = {name.removeprefix("attnscope/"): data for name, data in files.items() if name.startswith("attnscope/")}
     written = {
         str(path.relative_to(SOURCE)): path.read_bytes()
         for path in SOURCE.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert inside == written
-    outside = {name.partition("/")[0] for name in files.keys() - {f"sightline/{name}" for name in inside}}
-    assert outside == {f"sightline-{__version__}.dist-info"}
+    outside = {name.partition("/")[0] for name in files.keys() - {f"attnscope/{name}" for name in inside}}
+    assert outside == {f"attnscope-{__version__}.dist-info"}
     assert not [name for name in files if re.search(r"(^|/)(tests?/|test_\w+\.py$|conftest\.py$)", name)]
 
 
 def test_the_wheel_has_the_front_end_and_the_example(wheel: Path) -> None:
     files = files_of(wheel)
     for page in ("index.html", "explorer.js", "explorer.css", "loader.js", "survey.html", "survey.js", "survey.css"):
-        assert files[f"sightline/explore/static/{page}"], page
-    assert files["sightline/explore/example/trace.json"]
-    assert "sightline/py.typed" in files
+        assert files[f"attnscope/explore/static/{page}"], page
+    assert files["attnscope/explore/example/trace.json"]
+    assert "attnscope/py.typed" in files
 
 
 def test_the_wheel_is_small(wheel: Path) -> None:
@@ -159,7 +159,7 @@ def test_the_wheel_is_small(wheel: Path) -> None:
 
 
 def test_the_wheel_requires_torch_numpy_and_rich_alone(wheel: Path) -> None:
-    metadata = files_of(wheel)[f"sightline-{__version__}.dist-info/METADATA"].decode()
+    metadata = files_of(wheel)[f"attnscope-{__version__}.dist-info/METADATA"].decode()
     assert required(metadata) == CORE
     assert set(Parser().parsestr(metadata).get_all("Provides-Extra") or []) == {*EXTRAS, "all"}
 
@@ -177,18 +177,18 @@ def test_a_fresh_environment_has_no_extra_and_lacks_nothing(installed: Path) -> 
 
 
 def test_it_is_imported_from_there(installed: Path, tmp_path: Path) -> None:
-    told = run(installed / "python", "-c", "import sightline; print(sightline.__file__)", cwd=tmp_path).stdout
+    told = run(installed / "python", "-c", "import attnscope; print(attnscope.__file__)", cwd=tmp_path).stdout
     assert Path(told.strip()).is_relative_to(installed.parent)
-    assert run(installed / "sightline", "--version").stdout == f"sightline {__version__}\n"
+    assert run(installed / "attnscope", "--version").stdout == f"attnscope {__version__}\n"
 
 
 def test_the_doctor_tells_what_is_missing_and_how_to_get_it(installed: Path, tmp_path: Path) -> None:
-    told = run(installed / "sightline", "doctor", cwd=tmp_path)
+    told = run(installed / "attnscope", "doctor", cwd=tmp_path)
     assert told.stderr == ""
     lines = dict(line.split("\t") for line in told.stdout.splitlines())
     for extra in EXTRAS:
-        assert lines[f"[{extra}]"].endswith(f'missing; pip install "sightline[{extra}]"')
-    assert "sightline fused by flash" in lines["causal, cpu"]
+        assert lines[f"[{extra}]"].endswith(f'missing; pip install "attnscope[{extra}]"')
+    assert "attnscope fused by flash" in lines["causal, cpu"]
     assert "a token" in lines["by queries and keys"]
 
 
@@ -197,11 +197,11 @@ def test_the_readme_runs_there(installed: Path, tmp_path: Path) -> None:
     ran, *refused = run(installed / "python", "-c", RUN_BLOCKS, page, cwd=tmp_path).stdout.splitlines()
     assert int(ran) == page.read_text("utf-8").count("```python") - len(refused)
     assert int(ran) >= 2
-    assert all('pip install "sightline[' in line for line in refused)
+    assert all('pip install "attnscope[' in line for line in refused)
 
 
 def test_what_needs_an_extra_names_it(installed: Path, tmp_path: Path) -> None:
     assert NEED_AN_EXTRA.keys() == EXTRAS.keys()
     told = run(installed / "python", "-c", ASK, json.dumps(NEED_AN_EXTRA), cwd=tmp_path).stdout
     for extra, answer in json.loads(told).items():
-        assert f'Install it with: pip install "sightline[{extra}]"' in answer, extra
+        assert f'Install it with: pip install "attnscope[{extra}]"' in answer, extra

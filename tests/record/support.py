@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sightline.record import Trace, record
+from attnscope.record import Trace, record
 from tests.record.zoo import BYPASS, EXHIBITS, HYBRID, PARTIAL, SPARSE, Exhibit
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "support.md"
@@ -47,7 +47,7 @@ def outcome(trace: Trace | None) -> str:
 
 def table() -> list[str]:
     """All lines, by running all models."""
-    from sightline.errors import UnsupportedError
+    from attnscope.errors import UnsupportedError
 
     lines = ["| model | `model_type` | attentions seen | what is special |", "|---|---|---|---|"]
     for exhibit in sorted(ALL, key=lambda exhibit: exhibit.name.lower()):

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from sightline.bench.memory import peak_extra_bytes
-from sightline.bench.record import BOUND_LENGTH, BOUNDS, MODES, keeps, prepared, run
+from attnscope.bench.memory import peak_extra_bytes
+from attnscope.bench.record import BOUND_LENGTH, BOUNDS, MODES, keeps, prepared, run
 from tests.models.smollm2 import FOLDER, transformers_model
 from tests.record.test_statistics import text_of
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sightline.attention import (
+from attnscope.attention import (
     ALiBi,
     Bias,
     Causal,
@@ -26,13 +26,13 @@ from sightline.attention import (
     Window,
     from_bool,
 )
-from sightline.attention.algebra import Sizes
-from sightline.attention.scores import Cells, Score, Step, _Chain
-from sightline.errors import TraceError, UnsupportedError
-from sightline.record.files.expressed import Rules, tensor_names
-from sightline.record.files.expressions import Expressions
-from sightline.record.layers.stacked import Stacked
-from sightline.record.layers.stacked import Step as Rows
+from attnscope.attention.algebra import Sizes
+from attnscope.attention.scores import Cells, Score, Step, _Chain
+from attnscope.errors import TraceError, UnsupportedError
+from attnscope.record.files.expressed import Rules, tensor_names
+from attnscope.record.files.expressions import Expressions
+from attnscope.record.layers.stacked import Stacked
+from attnscope.record.layers.stacked import Step as Rows
 from tests.attention.cases import CASES, SHAPES
 from tests.attention.oracle import Case, Shape
 

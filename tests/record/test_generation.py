@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.errors import UnsupportedError
-from sightline.models import Decoder, DecoderConfig, generate_tokens
-from sightline.record import Trace, record
+from attnscope.errors import UnsupportedError
+from attnscope.models import Decoder, DecoderConfig, generate_tokens
+from attnscope.record import Trace, record
 from tests.record.zoo import EXHIBITS, Exhibit
 
 NEW = 6

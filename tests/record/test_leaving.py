@@ -16,8 +16,8 @@ from torch.overrides import _get_current_function_mode_stack
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 
-from sightline.record import Trace, record
-from sightline.record.watch.listeners import is_told, listeners
+from attnscope.record import Trace, record
+from attnscope.record.watch.listeners import is_told, listeners
 from tests.record.zoo import EXHIBITS
 
 LLAMA = next(exhibit for exhibit in EXHIBITS if exhibit.name == "Llama")

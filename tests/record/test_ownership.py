@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import StaticCache
 
-from sightline import ALiBi, Sinks, attend, from_bool
-from sightline.record import Trace, record
-from sightline.record.layers.recorded import Layer
-from sightline.record.watch import mask_tensors
+from attnscope import ALiBi, Sinks, attend, from_bool
+from attnscope.record import Trace, record
+from attnscope.record.layers.recorded import Layer
+from attnscope.record.watch import mask_tensors
 from tests.record.zoo import EXHIBITS
 
 BY_NAME = {exhibit.name: exhibit for exhibit in EXHIBITS}

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from sightline.errors import CheckpointError, SettingError
-from sightline.models import CharacterTokenizer, Decoder, DecoderConfig, Encoder, save
-from sightline.record import estimate, estimates, load, read
+from attnscope.errors import CheckpointError, SettingError
+from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig, Encoder, save
+from attnscope.record import estimate, estimates, load, read
 from tests.models.smollm2 import FOLDER
 from tests.record.zoo import EXHIBITS, HYBRID
 
@@ -25,9 +25,9 @@ def small(**options: Any) -> Decoder:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 40, 1000])
-@pytest.mark.parametrize("kind", ["sightline", "transformers"])
+@pytest.mark.parametrize("kind", ["attnscope", "transformers"])
 def test_pieces_do_not_change_what_is_seen(kind: str, piece: int):
-    model = small(windows=(9, None)) if kind == "sightline" else BY_NAME["Gemma 3"].build()
+    model = small(windows=(9, None)) if kind == "attnscope" else BY_NAME["Gemma 3"].build()
     ids = torch.randint(3, 64, (1, 40), generator=torch.Generator().manual_seed(0))
     told: list[tuple[int, int]] = []
     trace = read(model, ids, piece=piece, progress=lambda done, whole: told.append((done, whole)))
@@ -105,7 +105,7 @@ def test_a_family_that_is_not_ours_comes_from_transformers(tmp_path: Path):
     trace = read(found, [5, 6, 7, 8], verify=True)
     assert max(trace.errors.values()) < 1e-6
     with pytest.raises(CheckpointError):
-        load(tmp_path, using="sightline")
+        load(tmp_path, using="attnscope")
     with pytest.raises(SettingError, match="using='jax'"):
         load(tmp_path, using="jax")  # pyright: ignore[reportArgumentType]
 

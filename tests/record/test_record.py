@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import sightline
-from sightline import Causal, Softcap, attend
-from sightline.errors import SettingError, UnsupportedError
-from sightline.models import Decoder, DecoderConfig, Seq2Seq, Seq2SeqConfig, load, load_tokenizer
-from sightline.record import Trace, record
-from sightline.record.layers.recorded import Layer
+import attnscope
+from attnscope import Causal, Softcap, attend
+from attnscope.errors import SettingError, UnsupportedError
+from attnscope.models import Decoder, DecoderConfig, Seq2Seq, Seq2SeqConfig, load, load_tokenizer
+from attnscope.record import Trace, record
+from attnscope.record.layers.recorded import Layer
 from tests.models.smollm2 import FOLDER, transformers_model
 from tests.record.zoo import EXHIBITS
 
@@ -421,9 +421,9 @@ def test_what_was_asked_for_and_cannot_be_is_said():
 
 def test_the_package_can_be_called_by_its_name():
     model = LLAMA.build()
-    with torch.no_grad(), sightline.record(model) as trace:
+    with torch.no_grad(), attnscope.record(model) as trace:
         model(torch.tensor([[5, 6, 7]]))
-    assert isinstance(trace, sightline.Trace)
+    assert isinstance(trace, attnscope.Trace)
     assert "2 layers, 8 heads, up to 3 keys" in repr(trace)
 
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.attention import Causal, Documents, Full, Padding, Prefix, Window, attend, from_bool
-from sightline.attention.algebra import Mask, Sizes
-from sightline.attention.operation import Backend
-from sightline.errors import ShapeError
-from sightline.record.layers.stacked import Stacked, Step
+from attnscope.attention import Causal, Documents, Full, Padding, Prefix, Window, attend, from_bool
+from attnscope.attention.algebra import Mask, Sizes
+from attnscope.attention.operation import Backend
+from attnscope.errors import ShapeError
+from attnscope.record.layers.stacked import Stacked, Step
 
 GENERATOR = torch.Generator().manual_seed(0)
 STEPS = {

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.errors import SettingError, UnsupportedError
-from sightline.matrix import reference
-from sightline.matrix.pooling import even_edges
-from sightline.models import load_tokenizer
-from sightline.record import load, read, record
-from sightline.record.layers.recorded import Layer
-from sightline.record.layers.summed import SummedLayer
-from sightline.record.pairs import pairs_of
+from attnscope.errors import SettingError, UnsupportedError
+from attnscope.matrix import reference
+from attnscope.matrix.pooling import even_edges
+from attnscope.models import load_tokenizer
+from attnscope.record import load, read, record
+from attnscope.record.layers.recorded import Layer
+from attnscope.record.layers.summed import SummedLayer
+from attnscope.record.pairs import pairs_of
 from tests.models.smollm2 import FOLDER, transformers_model
 from tests.record.zoo import EXHIBITS
 

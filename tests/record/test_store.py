@@ -22,22 +22,22 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers
 from torch import Tensor, nn
 
-from sightline.attention import Bias, Causal, Full, Mask, Padding, Softcap, from_bool
-from sightline.attention.algebra import Sizes
-from sightline.bench.memory import in_fresh_process, peak_extra_bytes
-from sightline.errors import TraceError, UnsupportedError
-from sightline.models.text.tokenizer import Tokenizer
-from sightline.record import Trace, record
-from sightline.record.call import Call
-from sightline.record.files import saving
-from sightline.record.files import tensors as tensor_files
-from sightline.record.files.manifest import content_hash
-from sightline.record.files.opening import open_trace
-from sightline.record.layers.recorded import Layer
-from sightline.record.layers.stacked import Stacked
-from sightline.record.layers.stacked import Step as Rows
-from sightline.record.layers.summed import SummedLayer
-from sightline.record.watch.ids import Texts
+from attnscope.attention import Bias, Causal, Full, Mask, Padding, Softcap, from_bool
+from attnscope.attention.algebra import Sizes
+from attnscope.bench.memory import in_fresh_process, peak_extra_bytes
+from attnscope.errors import TraceError, UnsupportedError
+from attnscope.models.text.tokenizer import Tokenizer
+from attnscope.record import Trace, record
+from attnscope.record.call import Call
+from attnscope.record.files import saving
+from attnscope.record.files import tensors as tensor_files
+from attnscope.record.files.manifest import content_hash
+from attnscope.record.files.opening import open_trace
+from attnscope.record.layers.recorded import Layer
+from attnscope.record.layers.stacked import Stacked
+from attnscope.record.layers.stacked import Step as Rows
+from attnscope.record.layers.summed import SummedLayer
+from attnscope.record.watch.ids import Texts
 from tests.record.zoo import EXHIBITS
 
 BY_NAME = {exhibit.name: exhibit for exhibit in EXHIBITS}
@@ -550,7 +550,7 @@ HOSTILE: dict[str, Change] = {
     "invalid UTF-8": text_of_manifest(lambda text: text.encode().replace(b"ours", b"\xff\xfe")),
     "a changed number": text_of_manifest(lambda text: text.replace('"row": 0', '"row": 1')),
     "a key that stands twice": text_of_manifest(lambda text: text.replace('"row"', '"row": 0, "row"', 1)),
-    "a pickle for a manifest": text_of_manifest(lambda text: pickle.dumps({"format": "sightline trace"})),
+    "a pickle for a manifest": text_of_manifest(lambda text: pickle.dumps({"format": "attnscope trace"})),
     "deep nesting": text_of_manifest(lambda text: '{"format":' * 100_000),
     "deep nesting that ends": text_of_manifest(lambda text: '{"format":' + "[" * 5000 + "]" * 5000 + "}"),
     "a bomb of lists": text_of_manifest(lambda text: '{"layers":[' + "[]," * 5_000_000 + "[]]}"),
@@ -558,7 +558,7 @@ HOSTILE: dict[str, Change] = {
     "too many bytes": text_of_manifest(lambda text: text + " " * 17 * 2**20),
     "a number of many digits": text_of_manifest(lambda text: text.replace('"row": 0', '"row": ' + "9" * 10_000)),
     # what it is
-    "another format": changing("format", to="sightline model"),
+    "another format": changing("format", to="attnscope model"),
     "no format": without("format"),
     "a newer version": changing("version", to=2),
     "a version that is text": changing("version", to="1"),
@@ -802,7 +802,7 @@ def test_a_trace_is_saved_over_itself(tmp_path: Path) -> None:
 def test_a_folder_of_somebody_else_is_left_alone(name: str, tmp_path: Path) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("{}")
-    with pytest.raises(TraceError, match="no trace of Sightline"):
+    with pytest.raises(TraceError, match="no trace of AttnScope"):
         small().save(tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / name]
     assert (tmp_path / name).read_text() == "{}"

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.errors import UnsupportedError
-from sightline.record import Trace, record
+from attnscope.errors import UnsupportedError
+from attnscope.record import Trace, record
 from tests.record import support
 from tests.record.zoo import BYPASS, EXHIBITS, HYBRID, PARTIAL, SPARSE, Exhibit, eager_weights, real_tokens
 
@@ -66,7 +66,7 @@ def test_recorded_weights_are_the_eager_ones_and_the_docs_say_so(exhibit: Exhibi
 @by_name(*(exhibit for exhibit in EXHIBITS if exhibit.name in ("Llama", "T5", "gpt-oss", "ViT", "Whisper", "Gemma 2")))
 def test_the_comparison_fails_when_the_scale_of_what_is_recorded_is_wrong(exhibit: Exhibit, monkeypatch):
     """The control: the same comparison, of queries that were recorded half as long."""
-    from sightline.record import recorder
+    from attnscope.record import recorder
 
     honest = recorder.owned
 
@@ -81,8 +81,8 @@ def test_the_comparison_fails_when_the_scale_of_what_is_recorded_is_wrong(exhibi
 
 @by_name(*(exhibit for exhibit in EXHIBITS if exhibit.name in ("Llama", "Mistral", "BERT", "T5")))
 def test_verification_finds_a_mask_that_is_wrong(exhibit: Exhibit, monkeypatch):
-    from sightline.attention import Full
-    from sightline.record.watch.transformers_masks import LazyMask
+    from attnscope.attention import Full
+    from attnscope.record.watch.transformers_masks import LazyMask
 
     monkeypatch.setattr(LazyMask, "over", lambda self, rows, columns: Full())
     trace, _ = support.recorded(exhibit, verify=True)

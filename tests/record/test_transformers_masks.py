@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import masking_utils as theirs
 
-from sightline.attention import Causal, Full, Window
-from sightline.attention.algebra import Sizes
-from sightline.errors import UnsupportedError
-from sightline.record.watch import transformers_masks
-from sightline.record.watch.transformers_masks import LazyMask
+from attnscope.attention import Causal, Full, Window
+from attnscope.attention.algebra import Sizes
+from attnscope.errors import UnsupportedError
+from attnscope.record.watch import transformers_masks
+from attnscope.record.watch.transformers_masks import LazyMask
 
 BATCH, LONGEST = 2, 16
 

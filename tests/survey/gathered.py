@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from sightline.heads.rows import RowScores
-from sightline.survey.corpus.batches import Batch, Placed
-from sightline.survey.corpus.passages import Passage
-from sightline.survey.corpus.plan import Problem
-from sightline.survey.tally.examples import passage_id
-from sightline.survey.tally.gathering import Gathering
-from sightline.survey.tally.partial import Partial
-from sightline.survey.tally.statistics import STATISTICS
+from attnscope.heads.rows import RowScores
+from attnscope.survey.corpus.batches import Batch, Placed
+from attnscope.survey.corpus.passages import Passage
+from attnscope.survey.corpus.plan import Problem
+from attnscope.survey.tally.examples import passage_id
+from attnscope.survey.tally.gathering import Gathering
+from attnscope.survey.tally.partial import Partial
+from attnscope.survey.tally.statistics import STATISTICS
 
 LAYERS = {"layers.0.attention": (0, 1), "layers.1.attention": (0, 2, 3)}
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sightline.heads.rows import RowScores
-from sightline.survey.corpus.batches import Batch, Placed
-from sightline.survey.corpus.passages import Passage
-from sightline.survey.corpus.plan import Plan, Problem, Shard, Span
-from sightline.survey.settings import Settings
-from sightline.survey.tables.manifest import write_manifest
-from sightline.survey.tables.writing import write_tables
-from sightline.survey.tally.examples import passage_id
-from sightline.survey.tally.gathering import Gathering
+from attnscope.heads.rows import RowScores
+from attnscope.survey.corpus.batches import Batch, Placed
+from attnscope.survey.corpus.passages import Passage
+from attnscope.survey.corpus.plan import Plan, Problem, Shard, Span
+from attnscope.survey.settings import Settings
+from attnscope.survey.tables.manifest import write_manifest
+from attnscope.survey.tables.writing import write_tables
+from attnscope.survey.tally.examples import passage_id
+from attnscope.survey.tally.gathering import Gathering
 
 ABOUT = {"name": "made", "hash": "sha256:made", "parameters": 1234}
 WORDS = ("so", " it", " is", " told", " by\n", " them", " of", " old")

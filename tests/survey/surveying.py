@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from sightline.attention.rotary import Rotary
-from sightline.models import Decoder, DecoderConfig, save
-from sightline.models.text.characters import CharacterTokenizer
+from attnscope.attention.rotary import Rotary
+from attnscope.models import Decoder, DecoderConfig, save
+from attnscope.models.text.characters import CharacterTokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOLLM2, MINILM = (ROOT / ".cache" / "models" / name for name in ("smollm2-135m", "minilm-l6"))
@@ -73,11 +73,11 @@ def parts_in(folder: Path) -> int:
 
 
 class Command:
-    """`sightline survey` in a process of its own, with what it writes in files beside its folder."""
+    """`attnscope survey` in a process of its own, with what it writes in files beside its folder."""
 
     def __init__(self, *arguments: str | Path, out: Path):
         self.out, self.log = out, out.with_suffix(".log")
-        command = [sys.executable, "-m", "sightline.cli.main", "survey", *map(str, arguments), "--out", str(out)]
+        command = [sys.executable, "-m", "attnscope.cli.main", "survey", *map(str, arguments), "--out", str(out)]
         with self.log.open("w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | {"OMP_NUM_THREADS": "1"}

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from sightline.models import Decoder
-from sightline.models.sizes import DECODERS
-from sightline.survey.cost import Cost, Rates, cost_a_token
+from attnscope.models import Decoder
+from attnscope.models.sizes import DECODERS
+from attnscope.survey.cost import Cost, Rates, cost_a_token
 
 
 @pytest.mark.parametrize("name", ["gpt2-small", "smollm2-135m", "llama-3.1-70b"])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sightline.errors import CheckpointError, SettingError
-from sightline.survey.corpus.plan import make_plan
-from sightline.survey.folder import Folder, identity_of
-from sightline.survey.settings import Settings
+from attnscope.errors import CheckpointError, SettingError
+from attnscope.survey.corpus.plan import make_plan
+from attnscope.survey.folder import Folder, identity_of
+from attnscope.survey.settings import Settings
 from tests.survey.surveying import SMALL, write_text
 
 ABOUT = {"name": "model", "hash": "sha256:1", "parameters": 3}

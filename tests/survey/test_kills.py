@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sightline.survey import Workers, run_survey
+from attnscope.survey import Workers, run_survey
 from tests.survey.surveying import (
     OPTIONS,
     SMALL,

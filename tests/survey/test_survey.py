@@ -9,9 +9,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from sightline.errors import CheckpointError
-from sightline.survey import Workers, run_survey
-from sightline.survey.work.pace import Pace
+from attnscope.errors import CheckpointError
+from attnscope.survey import Workers, run_survey
+from attnscope.survey.work.pace import Pace
 from tests.survey.surveying import SMALL, WORDS, Command, contents, parts_in, write_model, write_text
 
 ALONE = Workers(threads=1)

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from sightline.errors import CheckpointError
-from sightline.models import Decoder
-from sightline.train import train
-from sightline.train.checkpoint import Checkpoints
-from sightline.train.loop import make_optimizer
-from sightline.train.parallel import all_ranks
+from attnscope.errors import CheckpointError
+from attnscope.models import Decoder
+from attnscope.train import train
+from attnscope.train.checkpoint import Checkpoints
+from attnscope.train.loop import make_optimizer
+from attnscope.train.parallel import all_ranks
 from tests.train.torchrun import Forked, curve, small, write_text
 
 TOLERANCE = 1e-5  # see test_parallel

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from sightline.errors import CheckpointError
-from sightline.models import Decoder
-from sightline.train.checkpoint import Checkpoints
-from sightline.train.loop import make_optimizer
-from sightline.train.parallel import all_ranks
+from attnscope.errors import CheckpointError
+from attnscope.models import Decoder
+from attnscope.train.checkpoint import Checkpoints
+from attnscope.train.loop import make_optimizer
+from attnscope.train.parallel import all_ranks
 from tests.train.torchrun import Forked, Torchrun, curve, small, write_text
 
 STEPS, KILLS = 60, 10

@@ -15,10 +15,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from sightline.errors import CheckpointError, SettingError
-from sightline.models import Decoder, load, load_tokenizer
-from sightline.train import Batch, Batches, Recipe, induction, train
-from sightline.train.settings import learning_rate
+from attnscope.errors import CheckpointError, SettingError
+from attnscope.models import Decoder, load, load_tokenizer
+from attnscope.train import Batch, Batches, Recipe, induction, train
+from attnscope.train.settings import learning_rate
 from tests.train.torchrun import Forked, curve, small, write_text
 
 

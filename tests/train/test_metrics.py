@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sightline.train import train
-from sightline.train.metrics import EVENTS, FILE, Metrics, forget_after
+from attnscope.train import train
+from attnscope.train.metrics import EVENTS, FILE, Metrics, forget_after
 from tests.train.torchrun import curve, small, write_text
 
 

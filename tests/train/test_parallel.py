@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage] - documented, and in no list
 
-from sightline.train import IGNORED, Batch, Batches, train
-from sightline.train.parallel import those_who_came
+from attnscope.train import IGNORED, Batch, Batches, train
+from attnscope.train.parallel import those_who_came
 from tests.train.torchrun import STEPS, Forked, curve, small, write_text
 
 # Ranks add the same numbers in another order. Over 50 steps losses come to differ by 2e-7 of themselves at most, about

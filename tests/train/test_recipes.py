@@ -11,12 +11,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from sightline.errors import CheckpointError, SettingError
-from sightline.models import CharacterTokenizer, Decoder, load, load_tokenizer
-from sightline.models.sizes import DECODERS
-from sightline.train import RECIPES, Data, Settings, char_gpt, gpt2_small, reversal, smollm2_finetune, train
-from sightline.train.speed import flops_a_token
-from sightline.train.watching import one_document
+from attnscope.errors import CheckpointError, SettingError
+from attnscope.models import CharacterTokenizer, Decoder, load, load_tokenizer
+from attnscope.models.sizes import DECODERS
+from attnscope.train import RECIPES, Data, Settings, char_gpt, gpt2_small, reversal, smollm2_finetune, train
+from attnscope.train.speed import flops_a_token
+from attnscope.train.watching import one_document
 from tests.models.smollm2 import FOLDER, transformers_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,8 +86,8 @@ def test_gpt2_small_is_the_real_size_with_a_vocabulary_of_the_text(tmp_path: Pat
 
 
 def test_every_recipe_and_setting_is_on_the_command_line():
-    from sightline.cli import train as command
-    from sightline.cli.main import build_parser
+    from attnscope.cli import train as command
+    from attnscope.cli.main import build_parser
 
     assert tuple(RECIPES) == tuple(command.RECIPES)
     given = vars(build_parser().parse_args(["train", "reversal", *SETTINGS_BY_HAND]))

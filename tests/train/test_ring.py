@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from sightline.attention import Causal, Padding, Softcap, attend, from_bool
-from sightline.attention.rotary import Rotary
-from sightline.errors import SettingError, ShapeError
-from sightline.models import Decoder, DecoderConfig
-from sightline.train.ring import Shares, across_ranks, ring_attend
+from attnscope.attention import Causal, Padding, Softcap, attend, from_bool
+from attnscope.attention.rotary import Rotary
+from attnscope.errors import SettingError, ShapeError
+from attnscope.models import Decoder, DecoderConfig
+from attnscope.train.ring import Shares, across_ranks, ring_attend
 from tests.attention.cases import MASKS, SHAPES
 from tests.attention.oracle import Inputs, Shape, golden, make_inputs, tier_a, tier_b
 from tests.largest import LargestTensor

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from sightline.heads import read_over_training
-from sightline.train import IGNORED, induction, reversal, train
-from sightline.train.tasks import Repetition, Reversal, blind_guess
+from attnscope.heads import read_over_training
+from attnscope.train import IGNORED, induction, reversal, train
+from attnscope.train.tasks import Repetition, Reversal, blind_guess
 
 
 def test_reversal_asks_for_the_mirrored_digit():

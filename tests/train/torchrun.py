@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
-from sightline.attention.rotary import Rotary
-from sightline.models import Decoder, DecoderConfig
-from sightline.train import Data, Recipe, Settings, train
-from sightline.train.data.corpus import Texts
-from sightline.train.recipes import characters_of, text_recipe
+from attnscope.attention.rotary import Rotary
+from attnscope.models import Decoder, DecoderConfig
+from attnscope.train import Data, Recipe, Settings, train
+from attnscope.train.data.corpus import Texts
+from attnscope.train.recipes import characters_of, text_recipe
 from tests.conftest import poisoned
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -36,7 +36,7 @@ PLAIN: dict[str, Any] = {
 }  # fmt: skip
 
 forkserver = get_context("forkserver")
-forkserver.set_forkserver_preload([__name__, "sightline.train", "torch._dynamo", "torch.utils.tensorboard"])
+forkserver.set_forkserver_preload([__name__, "attnscope.train", "torch._dynamo", "torch.utils.tensorboard"])
 
 
 def write_text(folder: Path) -> Path:
@@ -150,13 +150,13 @@ def _run(work: tuple[str, Path, Path, dict[str, Any]], rank: int, ranks: int, po
 
 
 class Torchrun:
-    """`torchrun -m sightline.train`, or without ranks the same command in one process, in a process of its own."""
+    """`torchrun -m attnscope.train`, or without ranks the same command in one process, in a process of its own."""
 
     def __init__(self, folder: Path, *arguments: str, ranks: int = 0, restarts: int = 0):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.log = folder, folder / "output.log"
         launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"]
-        command = [*(["-m", *launcher] if ranks else []), "-m", "sightline.train", *arguments, "--out", str(folder)]
+        command = [*(["-m", *launcher] if ranks else []), "-m", "attnscope.train", *arguments, "--out", str(folder)]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         with self.log.open("a", encoding="utf-8") as log:
             self.process = subprocess.Popen(

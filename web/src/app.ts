@@ -41,7 +41,7 @@ import { aborted, Refused, type Transport } from "./server/transport";
 
 /** Tests read these; nothing else does. */
 interface Hooks {
-  sightline?: { readonly map: MapView; readonly store: Store; readonly transport: Transport };
+  attnscope?: { readonly map: MapView; readonly store: Store; readonly transport: Transport };
 }
 
 export interface Setting {
@@ -179,7 +179,7 @@ export class App {
     );
     this.#toolbar.element.append(this.#tour.invitation);
     replaceChildren(root, frame);
-    root.sightline = { map: this.#map, store: this.setting.store, transport: this.#transport };
+    root.attnscope = { map: this.#map, store: this.setting.store, transport: this.#transport };
   }
 
   /** Everything that lasts is begun here, and ends with the signal. */
@@ -213,7 +213,7 @@ export class App {
       this.#finder.reset();
       this.#table.setOpen(false);
       this.#map.destroy();
-      delete root.sightline;
+      delete root.attnscope;
     });
   }
 
@@ -243,7 +243,7 @@ export class App {
       this.#finder.reset();
       this.#map.setHead(meta, layer, head);
       if (this.setting.host.kind !== "notebook")
-        document.title = `${headName(meta, layer, head)} ${title(meta.name)} - Sightline`;
+        document.title = `${headName(meta, layer, head)} ${title(meta.name)} - AttnScope`;
     }
     if (state.view === "map") this.#comparison.update(state, this.#shown);
     if (resized) this.#map.resize();
@@ -316,7 +316,7 @@ export class App {
       const missing = error instanceof Refused && error.status === 404;
       this.#centre.say(
         missing
-          ? `This server does not have the trace ${trace}. Open the folder that holds it with sightline explore FOLDER.`
+          ? `This server does not have the trace ${trace}. Open the folder that holds it with attnscope explore FOLDER.`
           : told(error),
       );
     }

@@ -47,7 +47,7 @@ export function noSentence({ live, file }: Session): string | null {
   if (live) return null;
   return file
     ? "A saved page has no model to run."
-    : "This session has no model to run: start one with sightline look MODEL.";
+    : "This session has no model to run: start one with attnscope look MODEL.";
 }
 
 export function createDeeds(doing: Doing): Deeds {

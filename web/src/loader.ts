@@ -15,7 +15,7 @@ interface Code {
 
 const WAITING = "The explorer comes from the kernel, which has not answered yet. If it was restarted, run the cell again.";
 
-const shared = ((globalThis as { sightlineCode?: Map<unknown, Promise<Code>> }).sightlineCode ??= new Map());
+const shared = ((globalThis as { attnscopeCode?: Map<unknown, Promise<Code>> }).attnscopeCode ??= new Map());
 
 function file(model: Model, path: string, gone: AbortSignal): Promise<Part> {
   const id = newNumber();

@@ -7,9 +7,9 @@ import { createHttpTransport } from "./server/http";
 import { start } from "./start";
 
 const root = document.getElementById("explorer");
-const kind = root?.dataset["sightline"];
+const kind = root?.dataset["attnscope"];
 if (root && (kind === "page" || kind === "file")) {
-  const answers = document.getElementById("sightline-answers")?.textContent ?? "";
+  const answers = document.getElementById("attnscope-answers")?.textContent ?? "";
   void start(root, kind === "file" ? createFileTransport(answers) : createHttpTransport(), createPageHost(kind));
 }
 

@@ -2,7 +2,7 @@
 
 export function remembered(name: string): boolean {
   try {
-    return localStorage.getItem(`sightline.${name}`) !== null;
+    return localStorage.getItem(`attnscope.${name}`) !== null;
   } catch {
     return false; // storage refused, as in private windows: nothing is known
   }
@@ -10,8 +10,8 @@ export function remembered(name: string): boolean {
 
 export function remember(name: string, yes: boolean): void {
   try {
-    if (yes) localStorage.setItem(`sightline.${name}`, "yes");
-    else localStorage.removeItem(`sightline.${name}`);
+    if (yes) localStorage.setItem(`attnscope.${name}`, "yes");
+    else localStorage.removeItem(`attnscope.${name}`);
   } catch {
     // Not remembered then; the caller keeps it for this visit.
   }

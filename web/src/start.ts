@@ -20,7 +20,7 @@ export async function start(root: HTMLElement, transport: Transport, host: Host)
   const follow = (): void => {
     root.dataset["theme"] = host.theme();
   };
-  root.dataset["sightline"] = host.kind;
+  root.dataset["attnscope"] = host.kind;
   follow();
   host.onTheme(follow, signal);
   await open({ root, transport, host, signal });

@@ -24,7 +24,7 @@ test("a caption says model, text, heads, what a colour is, which part is shown",
   const about = { meta: meta("M", "N"), heads: ["L0H1"], part, painted, version: "1.2" };
   assert.equal(
     plain(captionOf(about)),
-    "M · N · L0H1 · weight, max of 4×4 pairs, log2, -20 to 0 bits · queries 0 to 11, keys 1,000 to 1,299 · Sightline 1.2",
+    "M · N · L0H1 · weight, max of 4×4 pairs, log2, -20 to 0 bits · queries 0 to 11, keys 1,000 to 1,299 · AttnScope 1.2",
   );
   const ratio = { ...painted, stride: 1, scale: { ...painted.scale, colours: "ratio", range: [-6, 6] } } as const;
   assert.match(plain(captionOf({ ...about, heads: ["L0H1", "L2H3"], painted: ratio })), /L0H1 and L2H3 · log2 of L0H1 \/ L2H3, each pair, -6 to 6 bits/);

@@ -151,11 +151,11 @@ test("two explorers share highlights, and each takes away its own alone", () => 
     [range(), 0.00001],
   ]);
   other.weigh("out", [[c, 0.9]]);
-  assert.deepEqual([...shared.keys()].sort(), ["sightline-out-3", "sightline-out-8"]);
-  assert.equal(shared.get("sightline-out-8")?.size, 2);
+  assert.deepEqual([...shared.keys()].sort(), ["attnscope-out-3", "attnscope-out-8"]);
+  assert.equal(shared.get("attnscope-out-8")?.size, 2);
   one.clear();
-  assert.deepEqual([...shared.keys()], ["sightline-out-8"]);
-  assert.deepEqual([...((shared as Map<string, Set<AbstractRange>>).get("sightline-out-8") ?? [])], [c]);
+  assert.deepEqual([...shared.keys()], ["attnscope-out-8"]);
+  assert.deepEqual([...((shared as Map<string, Set<AbstractRange>>).get("attnscope-out-8") ?? [])], [c]);
   other.weigh("out", []);
   assert.equal(shared.size, 0);
 });

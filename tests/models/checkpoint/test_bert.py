@@ -10,10 +10,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModel, BertForMaskedLM, BertForPreTraining, BertForSequenceClassification, BertModel
 
-from sightline.attention import Full, Padding
-from sightline.errors import CheckpointError, ShapeError
-from sightline.models.checkpoint import save
-from sightline.models.encoder import Encoder
+from attnscope.attention import Full, Padding
+from attnscope.errors import CheckpointError, ShapeError
+from attnscope.models.checkpoint import save
+from attnscope.models.encoder import Encoder
 from tests.models.checkpoint.theirs import BERT, TEXT, float64_everywhere, loaded, make, opened, randomized
 
 MINILM = Path(__file__).resolve().parents[3] / ".cache" / "models" / "minilm-l6"

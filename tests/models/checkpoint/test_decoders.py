@@ -11,11 +11,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from sightline.attention.rotary import Rotary
-from sightline.attention.rotary_scaling import LinearScaling, Llama3Scaling, NTKScaling, YarnScaling
-from sightline.errors import CheckpointError
-from sightline.models.checkpoint import load, save
-from sightline.models.decoder import Decoder, DecoderConfig
+from attnscope.attention.rotary import Rotary
+from attnscope.attention.rotary_scaling import LinearScaling, Llama3Scaling, NTKScaling, YarnScaling
+from attnscope.errors import CheckpointError
+from attnscope.models.checkpoint import load, save
+from attnscope.models.decoder import Decoder, DecoderConfig
 from tests.models.checkpoint.theirs import DECODERS, loaded, logits, make, opened, randomized
 
 # Logits are of size 10, made of sums of at most 45 products in 3 layers: roundings of 1e-15 that grow a little.

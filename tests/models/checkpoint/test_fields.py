@@ -11,11 +11,11 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from sightline.attention.rotary import Rotary
-from sightline.errors import CheckpointError
-from sightline.models.checkpoint import load
-from sightline.models.checkpoint.fields import CHANGES_NOTHING, ONE_VALUE, Fields
-from sightline.models.json_files import read_object
+from attnscope.attention.rotary import Rotary
+from attnscope.errors import CheckpointError
+from attnscope.models.checkpoint import load
+from attnscope.models.checkpoint.fields import CHANGES_NOTHING, ONE_VALUE, Fields
+from attnscope.models.json_files import read_object
 from tests.models.checkpoint.theirs import BERT, DECODERS, TEXT, float64_everywhere, loaded, make, opened
 
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "bert")

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from gguf import GGUFEndian, GGUFWriter
 
-from sightline.bench.memory import peak_extra_bytes
-from sightline.errors import CheckpointError
-from sightline.models.checkpoint import load, read_metadata
-from sightline.models.checkpoint.gguf_file import open_gguf
+from attnscope.bench.memory import peak_extra_bytes
+from attnscope.errors import CheckpointError
+from attnscope.models.checkpoint import load, read_metadata
+from attnscope.models.checkpoint.gguf_file import open_gguf
 from tests.models.checkpoint.gguf_files import as_bytes, entry, tensor_entry, text
 
 SMOLLM2 = Path(__file__).resolve().parents[3] / ".cache" / "models" / "smollm2-135m.gguf"

@@ -12,11 +12,11 @@ import torch
 from gguf import GGMLQuantizationType
 from transformers import AutoModelForCausalLM, GgufConfig, LlamaConfig
 
-from sightline.attention.rotary import Rotary
-from sightline.attention.rotary_scaling import LinearScaling, Llama3Scaling, YarnScaling
-from sightline.errors import CheckpointError
-from sightline.models.decoder import Decoder
-from sightline.models.encoder import Encoder
+from attnscope.attention.rotary import Rotary
+from attnscope.attention.rotary_scaling import LinearScaling, Llama3Scaling, YarnScaling
+from attnscope.errors import CheckpointError
+from attnscope.models.decoder import Decoder
+from attnscope.models.encoder import Encoder
 from tests.models.checkpoint.gguf_files import CONFIGS, SIZES, TOKENS, float_rope_divisors, write
 from tests.models.checkpoint.theirs import loaded, make
 
@@ -71,7 +71,7 @@ def test_transformers_reads_the_same_numbers(name: str, kind: GGMLQuantizationTy
 def test_blocks_are_dequantized_by_rows_as_in_one_piece(kind: str, tmp_path: Path, monkeypatch) -> None:
     theirs, quantized = make(CONFIGS["llama"]), GGMLQuantizationType[kind]
     path = write(tmp_path / "model.gguf", theirs, kind=quantized)
-    monkeypatch.setattr("sightline.models.checkpoint.loading.PIECE", 100)  # a row or a head at a time
+    monkeypatch.setattr("attnscope.models.checkpoint.loading.PIECE", 100)  # a row or a head at a time
     ours = loaded(path)
     for weight, found in (
         (theirs.model.embed_tokens.weight, ours.embedding.weight),

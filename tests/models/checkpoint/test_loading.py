@@ -16,13 +16,13 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from sightline.attention.rotary import Rotary
-from sightline.bench.memory import peak_extra_bytes
-from sightline.errors import CheckpointError, ShapeError
-from sightline.models.checkpoint import load, locate, save
-from sightline.models.checkpoint.family import Part, Weight
-from sightline.models.checkpoint.gguf_file import open_gguf
-from sightline.models.decoder import Decoder, DecoderConfig
+from attnscope.attention.rotary import Rotary
+from attnscope.bench.memory import peak_extra_bytes
+from attnscope.errors import CheckpointError, ShapeError
+from attnscope.models.checkpoint import load, locate, save
+from attnscope.models.checkpoint.family import Part, Weight
+from attnscope.models.checkpoint.gguf_file import open_gguf
+from attnscope.models.decoder import Decoder, DecoderConfig
 from tests.largest import LargestTensor
 from tests.models.checkpoint.theirs import DECODERS, float64_everywhere, loaded, logits, make
 
@@ -61,7 +61,7 @@ def test_the_gguf_file_holds_the_same_model_as_the_folder() -> None:
 
 @pytest.mark.parametrize("name", ["smollm2-135m", "smollm2-135m.gguf", "minilm-l6"])
 def test_every_parameter_is_filled_and_can_be_trained(name: str) -> None:
-    model = load(MODELS / name)  # tests poison what sightline allocates with NaN
+    model = load(MODELS / name)  # tests poison what attnscope allocates with NaN
     for parameter in model.parameters():
         assert parameter.isfinite().all()
         assert parameter.requires_grad

@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from sightline.errors import CheckpointError
-from sightline.models.checkpoint import load, save, saving
-from sightline.models.decoder import Decoder, DecoderConfig
-from sightline.models.encoder import Encoder, EncoderConfig
-from sightline.models.linear import Linear
+from attnscope.errors import CheckpointError
+from attnscope.models.checkpoint import load, save, saving
+from attnscope.models.decoder import Decoder, DecoderConfig
+from attnscope.models.encoder import Encoder, EncoderConfig
+from attnscope.models.linear import Linear
 from tests.models.checkpoint.theirs import logits, opened, randomized
 
 CONFIG = DecoderConfig(vocab_size=61, width=24, depth=2, heads=6, hidden=40, max_length=64)

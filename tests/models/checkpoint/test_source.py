@@ -8,9 +8,9 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants
 
-from sightline.errors import CheckpointError
-from sightline.models.checkpoint import load, locate, save
-from sightline.models.decoder import Decoder, DecoderConfig
+from attnscope.errors import CheckpointError
+from attnscope.models.checkpoint import load, locate, save
+from attnscope.models.decoder import Decoder, DecoderConfig
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -14,11 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from sightline.bench.memory import peak_extra_bytes
-from sightline.errors import CheckpointError
-from sightline.models.checkpoint import load, save
-from sightline.models.checkpoint.stored import open_file, open_weights
-from sightline.models.decoder import Decoder, DecoderConfig
+from attnscope.bench.memory import peak_extra_bytes
+from attnscope.errors import CheckpointError
+from attnscope.models.checkpoint import load, save
+from attnscope.models.checkpoint.stored import open_file, open_weights
+from attnscope.models.decoder import Decoder, DecoderConfig
 from tests.models.checkpoint.theirs import loaded
 
 CONFIG = DecoderConfig(vocab_size=61, width=24, depth=2, heads=6, hidden=40, max_length=64)

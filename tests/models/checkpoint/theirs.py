@@ -23,7 +23,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from sightline.models.checkpoint import load
+from attnscope.models.checkpoint import load
 
 # Lengths, widths and heads are all different, so that no two can be exchanged unnoticed.
 TEXT = torch.randint(0, 61, (2, 45), generator=torch.Generator().manual_seed(5))

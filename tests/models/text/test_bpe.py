@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.errors import SettingError, VocabularyError
-from sightline.models import Tokenizer, train_bpe
+from attnscope.errors import SettingError, VocabularyError
+from attnscope.models import Tokenizer, train_bpe
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 TEXTS = [path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))]

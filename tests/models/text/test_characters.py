@@ -3,8 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.errors import CheckpointError, VocabularyError
-from sightline.models.text.characters import CharacterTokenizer
+from attnscope.errors import CheckpointError, VocabularyError
+from attnscope.models.text.characters import CharacterTokenizer
 
 
 @given(st.text())

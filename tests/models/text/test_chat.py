@@ -9,10 +9,10 @@ import pytest
 from transformers import AutoTokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from sightline.errors import CheckpointError
-from sightline.models.text import chat
-from sightline.models.text.chat import render_chat
-from sightline.models.text.tokenizer import Tokenizer
+from attnscope.errors import CheckpointError
+from attnscope.models.text import chat
+from attnscope.models.text.chat import render_chat
+from attnscope.models.text.tokenizer import Tokenizer
 
 SMOLLM2 = Path(__file__).resolve().parents[3] / ".cache" / "models" / "smollm2-135m"
 LONGEST = chat.MOST_WAITING + 5.0  # seconds: on a busy machine, two of computing are as many as it is patient for
@@ -182,7 +182,7 @@ def test_waiting_is_limited_too(monkeypatch):
     "harm", ["open('made', 'w')", "__import__('os').system('touch made') and 1/0", "__import__('socket').socket()"]
 )
 def test_even_code_outside_the_sandbox_opens_nothing(harm, tmp_path):
-    program = "import socket, sightline.models.text.template_process as process\nprocess.confine(2**30, 2)\n" + harm
+    program = "import socket, attnscope.models.text.template_process as process\nprocess.confine(2**30, 2)\n" + harm
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=False, timeout=60)
     assert done.returncode != 0
     assert list(tmp_path.iterdir()) == []

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from sightline.errors import CheckpointError
-from sightline.models.text.characters import CharacterTokenizer
-from sightline.models.text.codec import Codec, load_tokenizer
-from sightline.models.text.tokenizer import Tokenizer
+from attnscope.errors import CheckpointError
+from attnscope.models.text.characters import CharacterTokenizer
+from attnscope.models.text.codec import Codec, load_tokenizer
+from attnscope.models.text.tokenizer import Tokenizer
 
 MINILM = Path(__file__).resolve().parents[3] / ".cache" / "models" / "minilm-l6"
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from sightline.errors import CheckpointError
-from sightline.models.text.gguf_vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
-from sightline.models.text.tokenizer import _BYTES, Tokenizer
+from attnscope.errors import CheckpointError
+from attnscope.models.text.gguf_vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
+from attnscope.models.text.tokenizer import _BYTES, Tokenizer
 
 MODELS = Path(__file__).resolve().parents[3] / ".cache" / "models"
 HOSTILE = [
@@ -204,9 +204,9 @@ def test_a_vocabulary_with_capitals_keeps_them():
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({}, "model is None, and Sightline knows gpt2, llama, bert"),
+        ({}, "model is None, and AttnScope knows gpt2, llama, bert"),
         (small(model="rwkv"), "model is 'rwkv'"),
-        (small(pre="default"), r"pre is 'default', and the ways of cutting text that Sightline knows are gpt-2"),
+        (small(pre="default"), r"pre is 'default', and the ways of cutting text that AttnScope knows are gpt-2"),
         (small(pre=None), "pre is None"),
         (small(add_space_prefix=True), "add_space_prefix is set"),
         (small(tokens=None), "tokens is not in the file"),

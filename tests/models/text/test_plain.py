@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
-from sightline.errors import VocabularyError
-from sightline.models import CharacterTokenizer, Tokenizer, train_bpe
-from sightline.models.text import plain
-from sightline.models.text.plain import PlainText
+from attnscope.errors import VocabularyError
+from attnscope.models import CharacterTokenizer, Tokenizer, train_bpe
+from attnscope.models.text import plain
+from attnscope.models.text.plain import PlainText
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 TEXTS = [path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))]

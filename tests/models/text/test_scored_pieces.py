@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
-from sightline.errors import CheckpointError
-from sightline.models.text.scored_pieces import merges_from_scores
+from attnscope.errors import CheckpointError
+from attnscope.models.text.scored_pieces import merges_from_scores
 
 
 def trained(text: str, num_merges: int) -> dict[str, float]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.models.text.stops import TextUntil, text_until
+from attnscope.models.text.stops import TextUntil, text_until
 
 # Two letters make overlaps, prefixes of one another and repetitions likely.
 TEXT = st.text("ab", max_size=24)

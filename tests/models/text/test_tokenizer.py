@@ -12,9 +12,9 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, processors
 from transformers import AutoTokenizer
 
-from sightline.errors import CheckpointError, VocabularyError
-from sightline.models.text import tokenizer as module
-from sightline.models.text.tokenizer import Tokenizer
+from attnscope.errors import CheckpointError, VocabularyError
+from attnscope.models.text import tokenizer as module
+from attnscope.models.text.tokenizer import Tokenizer
 
 MODELS = Path(__file__).resolve().parents[3] / ".cache" / "models"
 SMOLLM2, MINILM = MODELS / "smollm2-135m", MODELS / "minilm-l6"
@@ -104,7 +104,7 @@ def test_tokens_are_shown_as_text(smollm2, minilm):
     assert smollm2.texts(tokens) == ["<|im_start|>", "Is", " the", " café", "\n", "open", "?"]
     assert "".join(smollm2.texts(smollm2.encode("🦜"))) == r"\xf0\x9f\xa6\x9c"
     assert minilm.texts(minilm.encode("unbelievable")) == ["[CLS]", "unbelievable", "[SEP]"]
-    assert minilm.texts(minilm.encode("Sightlines", special=False)) == ["sight", "##lines"]
+    assert minilm.texts(minilm.encode("AttnScopes", special=False)) == ["sight", "##lines"]
 
 
 def test_offsets_are_the_characters_of_each_token(smollm2, minilm):

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import settings as trying
 from hypothesis import strategies as st
 
-from sightline.survey.corpus.batches import HELD, OPEN, Batch, batches_of
-from sightline.survey.corpus.passages import Passage
-from sightline.survey.corpus.plan import Problem
-from sightline.survey.settings import Settings
+from attnscope.survey.corpus.batches import HELD, OPEN, Batch, batches_of
+from attnscope.survey.corpus.passages import Passage
+from attnscope.survey.corpus.plan import Problem
+from attnscope.survey.settings import Settings
 
 LENGTHS = st.lists(st.one_of(st.integers(2, 40), st.just(16)), max_size=60)
 

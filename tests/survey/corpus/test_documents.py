@@ -14,11 +14,11 @@ from hypothesis import settings as trying
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from sightline.errors import SettingError
-from sightline.survey.corpus import documents, lines
-from sightline.survey.corpus.documents import Document, documents_of
-from sightline.survey.corpus.plan import Problem, Shard, Span, make_plan
-from sightline.survey.settings import Settings
+from attnscope.errors import SettingError
+from attnscope.survey.corpus import documents, lines
+from attnscope.survey.corpus.documents import Document, documents_of
+from attnscope.survey.corpus.plan import Problem, Shard, Span, make_plan
+from attnscope.survey.settings import Settings
 
 FACTOR = 8  # times `MOST`: a line is held as blocks, as bytes, as text that takes four bytes a character
 
@@ -169,9 +169,9 @@ def test_a_text_that_cannot_be_held_at_once_comes_in_parts(tmp_path, monkeypatch
 
 MEASURE = """
 import sys, resource
-from sightline.survey.corpus.documents import Document, documents_of
-from sightline.survey.corpus.plan import make_plan
-from sightline.survey.settings import Settings
+from attnscope.survey.corpus.documents import Document, documents_of
+from attnscope.survey.corpus.plan import make_plan
+from attnscope.survey.settings import Settings
 settings = Settings(model="model", sources=(sys.argv[1],), shard_bytes=int(sys.argv[2]), separator=sys.argv[3] or None)
 plan = make_plan(settings)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -6,8 +6,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from sightline.errors import SettingError
-from sightline.survey.corpus.files import listed, opened
+from attnscope.errors import SettingError
+from attnscope.survey.corpus.files import listed, opened
 
 
 @pytest.fixture

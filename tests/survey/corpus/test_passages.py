@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 
-from sightline.errors import SettingError, UnsupportedError
-from sightline.models.text.characters import CharacterTokenizer
-from sightline.models.text.codec import Codec, load_tokenizer
-from sightline.models.text.plain import PIECE
-from sightline.models.text.tokenizer import Tokenizer
-from sightline.survey.corpus.documents import Document
-from sightline.survey.corpus.passages import Passage, Passages, around_text, passages_of
-from sightline.survey.corpus.plan import Problem
-from sightline.survey.settings import Settings
+from attnscope.errors import SettingError, UnsupportedError
+from attnscope.models.text.characters import CharacterTokenizer
+from attnscope.models.text.codec import Codec, load_tokenizer
+from attnscope.models.text.plain import PIECE
+from attnscope.models.text.tokenizer import Tokenizer
+from attnscope.survey.corpus.documents import Document
+from attnscope.survey.corpus.passages import Passage, Passages, around_text, passages_of
+from attnscope.survey.corpus.plan import Problem
+from attnscope.survey.settings import Settings
 
 MODELS = Path(__file__).parents[3] / ".cache" / "models"
 CHARACTERS = CharacterTokenizer.from_text("abcdefgh ")

@@ -8,10 +8,10 @@ from hypothesis import settings as trying
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from sightline.errors import SettingError
-from sightline.survey.corpus import plan as plans
-from sightline.survey.corpus.plan import Plan, make_plan
-from sightline.survey.settings import Settings
+from attnscope.errors import SettingError
+from attnscope.survey.corpus import plan as plans
+from attnscope.survey.corpus.plan import Plan, make_plan
+from attnscope.survey.settings import Settings
 
 MANY, SECONDS = 5_000, 5.0
 

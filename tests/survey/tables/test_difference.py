@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sightline.errors import SettingError
-from sightline.survey import Difference, compare, open_survey
-from sightline.survey.tables.difference import Samples, changes_between, size_of, student_quantile
-from sightline.survey.tally.statistics import STATISTICS
+from attnscope.errors import SettingError
+from attnscope.survey import Difference, compare, open_survey
+from attnscope.survey.tables.difference import Samples, changes_between, size_of, student_quantile
+from attnscope.survey.tally.statistics import STATISTICS
 from tests.survey.made import ABOUT, clustered, write_survey
 
 FAMILIES, COMPARISONS = 400, 300

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from sightline.survey.corpus.plan import Plan, Problem, Shard, Span
-from sightline.survey.folder import MANIFEST
-from sightline.survey.settings import Settings
-from sightline.survey.tables import writing
-from sightline.survey.tables.manifest import corpus_hash, write_manifest
-from sightline.survey.tables.writing import COLUMNS, write_tables
-from sightline.survey.tally.partial import MOST_PROBLEMS, Partial, merge_all
-from sightline.survey.tally.statistics import STATISTICS
+from attnscope.survey.corpus.plan import Plan, Problem, Shard, Span
+from attnscope.survey.folder import MANIFEST
+from attnscope.survey.settings import Settings
+from attnscope.survey.tables import writing
+from attnscope.survey.tables.manifest import corpus_hash, write_manifest
+from attnscope.survey.tables.writing import COLUMNS, write_tables
+from attnscope.survey.tally.partial import MOST_PROBLEMS, Partial, merge_all
+from attnscope.survey.tally.statistics import STATISTICS
 from tests.survey.gathered import shard_of
 
 SETTINGS = Settings(model="model", sources=("corpus",), seed=5)

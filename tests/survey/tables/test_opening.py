@@ -12,13 +12,13 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 
-from sightline.errors import CheckpointError, SettingError
-from sightline.heads import labelled
-from sightline.survey import open_survey
-from sightline.survey.folder import EXAMPLES, HEADS, HISTOGRAMS, MANIFEST, PASSAGES
-from sightline.survey.tables.opening import Histogram, split
-from sightline.survey.tables.writing import COLUMNS, ROWS
-from sightline.survey.tally.statistics import ACCURACY, STATISTICS
+from attnscope.errors import CheckpointError, SettingError
+from attnscope.heads import labelled
+from attnscope.survey import open_survey
+from attnscope.survey.folder import EXAMPLES, HEADS, HISTOGRAMS, MANIFEST, PASSAGES
+from attnscope.survey.tables.opening import Histogram, split
+from attnscope.survey.tables.writing import COLUMNS, ROWS
+from attnscope.survey.tally.statistics import ACCURACY, STATISTICS
 from tests.survey.made import WORDS, write_survey
 
 FLOAT32 = 1e-6
@@ -192,7 +192,7 @@ def test_another_format_and_missing_or_damaged_tables_are_refused(tmp_path: Path
         open_survey(folder)
     manifest = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps(manifest | {"format": 2}))
-    with pytest.raises(CheckpointError, match=r"format 2.*reads format 1; update Sightline"):
+    with pytest.raises(CheckpointError, match=r"format 2.*reads format 1; update AttnScope"):
         open_survey(folder)
 
 

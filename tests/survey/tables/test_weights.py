@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sightline.survey.tables.weights import about_weights
+from attnscope.survey.tables.weights import about_weights
 
 
 class Tied(nn.Module):

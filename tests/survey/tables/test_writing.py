@@ -10,10 +10,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from sightline.survey.folder import EXAMPLES, HEADS, HISTOGRAMS, PASSAGES
-from sightline.survey.tables.writing import COLUMNS, write_tables
-from sightline.survey.tally.partial import Partial, merge_all
-from sightline.survey.tally.statistics import ACCURACY, STATISTICS, bins_of
+from attnscope.survey.folder import EXAMPLES, HEADS, HISTOGRAMS, PASSAGES
+from attnscope.survey.tables.writing import COLUMNS, write_tables
+from attnscope.survey.tally.partial import Partial, merge_all
+from attnscope.survey.tally.statistics import ACCURACY, STATISTICS, bins_of
 from tests.survey.gathered import LAYERS, shard_of
 
 ROUNDING = 1e-12

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.survey.tally.examples import NOBODY, SAMPLE, TOP, Example, Examples, Sample, Top, lots_of, passage_id
-from sightline.survey.tally.partial import merge_all
-from sightline.survey.tally.statistics import STATISTICS
+from attnscope.survey.tally.examples import NOBODY, SAMPLE, TOP, Example, Examples, Sample, Top, lots_of, passage_id
+from attnscope.survey.tally.partial import merge_all
+from attnscope.survey.tally.statistics import STATISTICS
 from tests.survey.gathered import shard_of
 
 HEADS = 2

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.errors import ShapeError
-from sightline.heads.rows import RowScores
-from sightline.survey.corpus.batches import Batch, Placed
-from sightline.survey.corpus.passages import Passage
-from sightline.survey.tally.examples import passage_id
-from sightline.survey.tally.gathering import Gathering
-from sightline.survey.tally.statistics import STATISTICS, bins_of
+from attnscope.errors import ShapeError
+from attnscope.heads.rows import RowScores
+from attnscope.survey.corpus.batches import Batch, Placed
+from attnscope.survey.corpus.passages import Passage
+from attnscope.survey.tally.examples import passage_id
+from attnscope.survey.tally.gathering import Gathering
+from attnscope.survey.tally.statistics import STATISTICS, bins_of
 from tests.survey.gathered import LAYERS, Scores, assert_same, batch_of, gather, scores_of, shard_of, texts_of
 
 ROUNDING = 1e-12

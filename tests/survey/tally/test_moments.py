@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from sightline.survey.tally.moments import Moments
-from sightline.survey.tally.statistics import STATISTICS
+from attnscope.survey.tally.moments import Moments
+from attnscope.survey.tally.statistics import STATISTICS
 
 BOOTSTRAP = 0.1
 ROUNDING = 1e-9

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sightline.errors import CheckpointError
-from sightline.survey.tally import part_files
-from sightline.survey.tally.part_files import KIND, load, save
-from sightline.survey.tally.partial import Partial, merge_all
+from attnscope.errors import CheckpointError
+from attnscope.survey.tally import part_files
+from attnscope.survey.tally.part_files import KIND, load, save
+from attnscope.survey.tally.partial import Partial, merge_all
 from tests.survey.gathered import assert_same, shard_of
 
 
@@ -90,8 +90,8 @@ def test_whoever_is_killed_while_writing_leaves_no_part(tmp_path: Path, moment: 
     script = f"""
         import os, signal
         from pathlib import Path
-        from sightline.survey.tally.part_files import save
-        from sightline.survey.tally.partial import Partial
+        from attnscope.survey.tally.part_files import save
+        from attnscope.survey.tally.partial import Partial
 
         def die(*args, **kwargs):
             os.kill(os.getpid(), signal.SIGKILL)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.errors import SettingError, ShapeError
-from sightline.survey.corpus.plan import Problem
-from sightline.survey.tally.part_files import load, save
-from sightline.survey.tally.partial import MOST_PROBLEMS, Partial, Problems, merge, merge_all
+from attnscope.errors import SettingError, ShapeError
+from attnscope.survey.corpus.plan import Problem
+from attnscope.survey.tally.part_files import load, save
+from attnscope.survey.tally.partial import MOST_PROBLEMS, Partial, Problems, merge, merge_all
 from tests.survey.gathered import assert_same, shard_of
 
 ROUNDING = 1e-6

@@ -8,8 +8,8 @@ from ddsketch.mapping import LogarithmicMapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.heads import SCORES
-from sightline.survey.tally.statistics import ACCURACY, LONGEST, NUM_BINS, STARTS, STATISTICS, Bins, bins_of
+from attnscope.heads import SCORES
+from attnscope.survey.tally.statistics import ACCURACY, LONGEST, NUM_BINS, STARTS, STATISTICS, Bins, bins_of
 
 SHARES = [0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0]
 ROUNDING = 1e-9

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import torch
 
-from sightline.survey.corpus.plan import make_plan
-from sightline.survey.folder import PARTS, Folder
-from sightline.survey.settings import Settings
-from sightline.survey.tally.part_files import load
-from sightline.survey.work.alone import run_alone
-from sightline.survey.work.pace import Pace
-from sightline.survey.work.shard import Reader
-from sightline.survey.work.workers import Step, Workers
+from attnscope.survey.corpus.plan import make_plan
+from attnscope.survey.folder import PARTS, Folder
+from attnscope.survey.settings import Settings
+from attnscope.survey.tally.part_files import load
+from attnscope.survey.work.alone import run_alone
+from attnscope.survey.work.pace import Pace
+from attnscope.survey.work.shard import Reader
+from attnscope.survey.work.workers import Step, Workers
 from tests.survey.surveying import SMALL, write_model, write_text
 
 

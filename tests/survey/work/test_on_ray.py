@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from sightline.bench.survey_workers import plain_speed, ray_speed
-from sightline.errors import SightlineError
-from sightline.models import load_tokenizer
-from sightline.survey import Settings, Workers, open_survey, run_survey
-from sightline.survey.corpus.plan import make_plan
-from sightline.survey.folder import PARTS, Folder
-from sightline.survey.work.cluster import cluster
-from sightline.survey.work.on_ray import MOST_TRIES, run_on_ray
-from sightline.survey.work.workers import Step
+from attnscope.bench.survey_workers import plain_speed, ray_speed
+from attnscope.errors import AttnScopeError
+from attnscope.models import load_tokenizer
+from attnscope.survey import Settings, Workers, open_survey, run_survey
+from attnscope.survey.corpus.plan import make_plan
+from attnscope.survey.folder import PARTS, Folder
+from attnscope.survey.work.cluster import cluster
+from attnscope.survey.work.on_ray import MOST_TRIES, run_on_ray
+from attnscope.survey.work.workers import Step
 from tests.survey.surveying import (
     MINILM,
     OPTIONS,
@@ -81,10 +81,10 @@ def test_what_actors_refuse_is_raised_in_one_line(tmp_path: Path) -> None:
     (folder.path / PARTS).mkdir(parents=True)
     settings = Settings(model=str(MINILM), sources=(str(text),), window=600)
     with cluster(workers):
-        with pytest.raises(SightlineError, match="reads 512 tokens at most") as refusal:
+        with pytest.raises(AttnScopeError, match="reads 512 tokens at most") as refusal:
             run_on_ray(make_plan(settings).shards, settings, folder, workers, steps.append)
         assert len(str(refusal.value).splitlines()) == 1
-        with pytest.raises(SightlineError, match="4 workers with 1 CPU each were asked for, and Ray has 3 CPU"):
+        with pytest.raises(AttnScopeError, match="4 workers with 1 CPU each were asked for, and Ray has 3 CPU"):
             run_on_ray(make_plan(settings).shards, settings, folder, Workers(count=4, threads=1), steps.append)
         assert steps == []
         assert ray.is_initialized()  # a cluster that was there before is not for a run to end
@@ -101,8 +101,8 @@ def test_a_shard_that_kills_its_workers_is_not_begun_for_ever(tmp_path: Path) ->
         tries.write_bytes(b"." * before)  # as workers leave it that die
         command = f"""
 from pathlib import Path
-from sightline.survey import Settings, Workers
-from sightline.survey.work.on_ray import Actor
+from attnscope.survey import Settings, Workers
+from attnscope.survey.work.on_ray import Actor
 actor = Actor({settings!r}, {str(folder.path)!r}, Workers(threads=1), "now")
 print(actor({{"shard": {json.dumps(shard)!r}}})["refusal"])
 """

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.errors import SettingError, UnsupportedError
-from sightline.heads.rows import row_scores
-from sightline.models import Encoder, EncoderConfig
-from sightline.record import read
-from sightline.survey.corpus.plan import Shard, make_plan
-from sightline.survey.settings import Settings
-from sightline.survey.tally.part_files import save
-from sightline.survey.tally.partial import Partial
-from sightline.survey.tally.statistics import STATISTICS
-from sightline.survey.work.shard import Reader, longest_of, read_shard
+from attnscope.errors import SettingError, UnsupportedError
+from attnscope.heads.rows import row_scores
+from attnscope.models import Encoder, EncoderConfig
+from attnscope.record import read
+from attnscope.survey.corpus.plan import Shard, make_plan
+from attnscope.survey.settings import Settings
+from attnscope.survey.tally.part_files import save
+from attnscope.survey.tally.partial import Partial
+from attnscope.survey.tally.statistics import STATISTICS
+from attnscope.survey.work.shard import Reader, longest_of, read_shard
 from tests.survey.surveying import MINILM, SMALL, write_model, write_text
 
 CLOSE = 2e-6  # of float32 sums that are taken in another order

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sightline.attention import Documents
-from sightline.attention.rotary import Rotary
-from sightline.errors import SettingError
-from sightline.models import CharacterTokenizer, Decoder, DecoderConfig, train_bpe
-from sightline.train.batch import IGNORED, Batch, Batches
-from sightline.train.data import EvaluationBatches, TextBatches, Tokens, read_documents, split, write_tokens
+from attnscope.attention import Documents
+from attnscope.attention.rotary import Rotary
+from attnscope.errors import SettingError
+from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig, train_bpe
+from attnscope.train.batch import IGNORED, Batch, Batches
+from attnscope.train.data import EvaluationBatches, TextBatches, Tokens, read_documents, split, write_tokens
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 MANY = CharacterTokenizer(chr(number) for number in range(0x100, 0x100 + 500))

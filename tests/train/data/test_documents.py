@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from sightline.errors import SettingError
-from sightline.train.data import documents
-from sightline.train.data.documents import read_documents
+from attnscope.errors import SettingError
+from attnscope.train.data import documents
+from attnscope.train.data.documents import read_documents
 
 TEXT = arrow.string()
 

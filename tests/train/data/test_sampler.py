@@ -2,8 +2,8 @@ from collections import Counter
 
 import pytest
 
-from sightline.errors import SettingError
-from sightline.train.data.sampler import _order, offset_of, window_of
+from attnscope.errors import SettingError
+from attnscope.train.data.sampler import _order, offset_of, window_of
 
 
 @pytest.mark.parametrize("windows", [1, 2, 7, 100])

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.errors import CheckpointError, SettingError, VocabularyError
-from sightline.models import CharacterTokenizer, Tokenizer, load_tokenizer, train_bpe
-from sightline.train.data.tokens import Tokens, open_tokens, split, write_tokens
+from attnscope.errors import CheckpointError, SettingError, VocabularyError
+from attnscope.models import CharacterTokenizer, Tokenizer, load_tokenizer, train_bpe
+from attnscope.train.data.tokens import Tokens, open_tokens, split, write_tokens
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 TEXTS = [path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))]

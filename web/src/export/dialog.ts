@@ -75,7 +75,7 @@ export function openExport(context: ViewContext, map: MapView, shown: Shown, roo
   const weights = (ending: BlockFormat, about: string): Kind => ({
     ending,
     why: file
-      ? "This page was saved to a file, which does not hold exact weights. Open the trace with Sightline for them."
+      ? "This page was saved to a file, which does not hold exact weights. Open the trace with AttnScope for them."
       : cells > MOST_CELLS && `There are ${counted(cells)} pairs${inView}, and ${counted(MOST_CELLS)} fit into a file: ${unseen ? "open the map and " : ""}zoom in.`,
     holds: () => `Exact weights of ${own}, of all pairs${inView}: ${plural(queries, "query", "queries")} × ${plural(keys, "key")}, ${about}.`,
     make: () => asked(paths.block(meta.trace, layer, head, ...query, ...key, ending)),
@@ -98,7 +98,7 @@ export function openExport(context: ViewContext, map: MapView, shown: Shown, roo
     {
       ending: "html",
       why: file && "This page is such a file: pass on a copy of it.",
-      holds: () => "A page that works without Sightline and without a network: this head from far to near as far as it fits, then other heads. At most 12 MB; of a long text it takes a minute.",
+      holds: () => "A page that works without AttnScope and without a network: this head from far to near as far as it fits, then other heads. At most 12 MB; of a long text it takes a minute.",
       make: () => asked(paths.page(meta.trace, layer, head, [...query, ...key], pinQuery, pinKey, writeAddress(store.get()))),
     },
   ];

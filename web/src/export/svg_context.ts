@@ -104,7 +104,7 @@ export function vectorSurface(width: number, height: number, scale: number): Vec
     fillText: (text, x, y) => write(text, x, y, filled()),
     strokeText: (text, x, y) => write(text, x, y, stroked()),
     clip() {
-      const id = `sightline-clip-${++clips}`;
+      const id = `attnscope-clip-${++clips}`;
       const area = shape("clipPath", { id });
       area.append(placed("path", { d: path }));
       definitions.append(area);
@@ -137,7 +137,7 @@ export function vectorSurface(width: number, height: number, scale: number): Vec
 
   const hatch = ({ hatch: line, hatchGround: ground }: Theme): string => {
     const name = `${line} ${ground}`;
-    const id = hatches.get(name) ?? `sightline-hatch-${hatches.size + 1}`;
+    const id = hatches.get(name) ?? `attnscope-hatch-${hatches.size + 1}`;
     if (!hatches.has(name)) {
       hatches.set(name, id);
       const cell = shape("pattern", { id, width: STEP, height: STEP, patternUnits: "userSpaceOnUse" });

@@ -43,6 +43,6 @@ export function captionOf({ meta, heads, part, painted, version }: Caption): str
     ...(painted ? [colourMeans(painted, heads)] : []),
     `${range("queries", part.query)}, ${range("keys", part.key)}`,
     ...(meta.note === null ? [] : [title(meta.note, 100)]),
-    `Sightline ${version}`,
+    `AttnScope ${version}`,
   ].join(" \u00b7 ");
 }

@@ -131,7 +131,7 @@ export function createAblation(context: ViewContext): Ablation {
       if (now.disabled)
         words.textContent =
           "This runs the model again without the head, and there is no model of this text here: " +
-          "start with sightline look MODEL.";
+          "start with attnscope look MODEL.";
       else if (ablated.length === 0)
         words.textContent = "The model reads the text again without it, and you see what that costs.";
       else {

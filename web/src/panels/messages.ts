@@ -9,13 +9,13 @@ import type { Summary } from "../server/protocol";
 export function stopped(host: Host): string {
   return host.kind === "notebook"
     ? "The kernel does not answer; run the cell again."
-    : "The server has stopped; start it again with sightline explore.";
+    : "The server has stopped; start it again with attnscope explore.";
 }
 
 export function showLoading(root: HTMLElement): void {
   replaceChildren(
     root,
-    element("main", { class: "message" }, element("h1", {}, "Sightline"), element("p", { role: "status" }, "Opening…")),
+    element("main", { class: "message" }, element("h1", {}, "AttnScope"), element("p", { role: "status" }, "Opening…")),
   );
 }
 
@@ -25,7 +25,7 @@ export function showProblem(root: HTMLElement, title: string, says: string, ...m
     element(
       "main",
       { class: "message" },
-      element("h1", {}, "Sightline"),
+      element("h1", {}, "AttnScope"),
       element("h2", {}, title),
       element("p", { role: "alert" }, says),
       ...more,
@@ -36,7 +36,7 @@ export function showProblem(root: HTMLElement, title: string, says: string, ...m
 export function noTraces(): HTMLElement[] {
   return [
     element("p", {}, "Record one and open it:"),
-    element("pre", {}, element("code", {}, "sightline look MODEL TEXT\nsightline explore FOLDER")),
+    element("pre", {}, element("code", {}, "attnscope look MODEL TEXT\nattnscope explore FOLDER")),
   ];
 }
 
@@ -47,7 +47,7 @@ export function missingTrace(wanted: string, traces: readonly Summary[], open: (
     "p",
     {},
     "To see it, open the folder that holds that trace with ",
-    element("code", {}, "sightline explore FOLDER"),
+    element("code", {}, "attnscope explore FOLDER"),
     " and use the link again there.",
   );
   if (traces.length === 0) return [ids, how];

@@ -68,7 +68,7 @@ export function createToolbar(store: Store, deeds: Deeds, finder: HTMLElement, s
   const where = element(
     "div",
     { class: "bar" },
-    element("h1", {}, "Sightline"),
+    element("h1", {}, "AttnScope"),
     survey && element("a", { href: "survey" }, "← Survey"),
     name,
     views.element,

@@ -11,7 +11,7 @@ import { Refused, type Transport } from "./transport";
 type Kept = readonly [part: number, start: number, length: number] | null;
 
 const MOST_UNPACKED = 24;
-const NO_MODEL = "This page was saved to a file, in which no model runs. Open the trace itself with Sightline for that.";
+const NO_MODEL = "This page was saved to a file, in which no model runs. Open the trace itself with AttnScope for that.";
 
 async function unpacked(text: string): Promise<ArrayBuffer> {
   const plain = atob(text);
@@ -41,7 +41,7 @@ export function createFileTransport(data: string): Transport {
   async function kept(path: string, signal?: AbortSignal): Promise<ArrayBuffer | null> {
     const place = (await index).get(path);
     signal?.throwIfAborted();
-    if (place === undefined) throw new Refused("This file does not hold that: it was saved with as much as fits into it. Open the trace with Sightline for the rest.", 404);
+    if (place === undefined) throw new Refused("This file does not hold that: it was saved with as much as fits into it. Open the trace with AttnScope for the rest.", 404);
     if (place === null) return null;
     const [number, start, length] = place;
     const bytes = await part(number);

@@ -1,7 +1,7 @@
 // Transport over HTTP to the server that served this page.
 import { Refused, type Transport } from "./transport";
 
-const writing = { "content-type": "application/json", "x-sightline": "1" };
+const writing = { "content-type": "application/json", "x-attnscope": "1" };
 
 function options(signal: AbortSignal | undefined, body?: unknown): RequestInit {
   const request: RequestInit = { credentials: "same-origin" };

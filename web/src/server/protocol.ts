@@ -68,7 +68,7 @@ export interface Session {
   generates: boolean;
   /** Whether heads can be silenced: there is a model that writes, and so can be asked what comes next. */
   ablates: boolean;
-  /** The trace that Sightline brings along; it is not among `traces`. */
+  /** The trace that AttnScope brings along; it is not among `traces`. */
   example: string | null;
   /** Whether a survey is open, which is a page of its own. */
   survey: boolean;

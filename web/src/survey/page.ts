@@ -175,7 +175,7 @@ export function openSurvey({ root, host, transport, store, about, signal }: Sett
     part.update(scene);
     panel.update(scene);
     remember(state);
-    document.title = `${surveyName(about, [state.layer, state.head])} ${title(about.name)} - Sightline`;
+    document.title = `${surveyName(about, [state.layer, state.head])} ${title(about.name)} - AttnScope`;
   };
 
   const address = followAddress(store, host.place);
@@ -191,7 +191,7 @@ export function openSurvey({ root, host, transport, store, about, signal }: Sett
       element(
         "header",
         { class: "bar" },
-        element("h1", {}, "Sightline"),
+        element("h1", {}, "AttnScope"),
         element("p", { class: "trace-name" }, element("bdi", {}, title(about.name))),
         element("p", { class: "soft survey-corpus" }, corpusOf(about)),
         element("div", { class: "spring" }),
@@ -226,7 +226,7 @@ function corpusOf({ model, corpus, problems }: About): string {
   return `${title(name, 40)} on ${read}${broken}`;
 }
 
-const REMEMBERED = "sightline.survey";
+const REMEMBERED = "attnscope.survey";
 
 /** Where one was, for the way back from the map. */
 function remember(state: State): void {

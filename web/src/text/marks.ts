@@ -35,7 +35,7 @@ export class Marks {
 
   /** Mark these and no others under this name. */
   set(name: string, ranges: readonly AbstractRange[]): void {
-    const full = `sightline-${name}`;
+    const full = `attnscope-${name}`;
     const { registry } = this;
     if (!registry) return;
     let shared = registry.get(full);

@@ -1,4 +1,4 @@
-/** What the tour shows, on the example that Sightline brings along: six heads that each do one thing. */
+/** What the tour shows, on the example that AttnScope brings along: six heads that each do one thing. */
 
 import type { State } from "../state";
 
@@ -57,7 +57,7 @@ export const STEPS: readonly Step[] = [
     at: ".head-panel",
     title: "Names for what heads do",
     says:
-      "Sightline scores each head for such patterns and names what stands out. This one does induction: at a word " +
+      "AttnScope scores each head for such patterns and names what stands out. This one does induction: at a word " +
       "that was there before, it looks at what came after it then. Below the names are the scores.",
     shows: { layer: 3 },
   },

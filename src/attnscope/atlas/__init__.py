@@ -1,0 +1,7 @@
+"""A head of any length as tiles that a map can show: numbers at every scale, each computed once."""
+
+from attnscope.atlas.atlas import HeadAtlas, Tile
+from attnscope.atlas.cache import ByteCache
+from attnscope.atlas.plan import TILE, ZoomPlan
+
+__all__ = ["TILE", "ByteCache", "HeadAtlas", "Tile", "ZoomPlan"]

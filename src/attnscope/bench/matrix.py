@@ -1,0 +1,213 @@
+"""What AttentionMatrix costs: each number against one bare attention call, memory at length, and a million tokens."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnscope.attention import Causal
+from attnscope.bench.memory import peak_extra_bytes, with_peak_bytes
+from attnscope.bench.report import Table, duration
+from attnscope.bench.timing import race, seconds
+from attnscope.errors import Cancelled
+from attnscope.matrix import AttentionMatrix
+
+DIM = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How far each measurement goes."""
+
+    rounds: int
+    length: int
+    long: int
+    longest: int
+    tiles: int
+
+
+SIZES = {
+    "small": Size(rounds=3, length=4096, long=16_384, longest=100_000, tiles=20),
+    "full": Size(rounds=20, length=16_384, long=131_072, longest=1_000_000, tiles=100),
+}
+
+
+def tables(size: str, step: Callable[[str], None]) -> Iterator[Table]:
+    """All measurements, one table each."""
+    chosen = SIZES[size]
+    torch.manual_seed(0)
+    with torch.no_grad():
+        step("each operation against one attention call")
+        yield against_torch(chosen.length, chosen.rounds)
+        step("memory of reductions at length")
+        yield memory(chosen.long)
+        step("tiles, rows and an overview of the longest matrix")
+        yield reading(chosen.longest, chosen.tiles)
+        step("cancelling")
+        yield cancelling(max(chosen.long, 65_536))
+
+
+def operations(length: int) -> dict[str, tuple[Callable[[], object], float | None]]:
+    """Each operation on one causal head, with its bound as a multiple of a bare attention call."""
+    query, key = random_head(length)
+    values = torch.randn(length, DIM)
+    held = AttentionMatrix(query, key, mask=Causal())
+    _ = held.lse
+
+    def fresh() -> AttentionMatrix:
+        return AttentionMatrix(query, key, mask=Causal())
+
+    return {
+        "lse": (lambda: fresh().lse, 1.1),
+        "entropy, with lse": (lambda: fresh().entropy(), 2.3),
+        "received, with lse": (lambda: fresh().received(), 2.4),
+        "A @ F, 64 columns": (lambda: held @ values, 1.3),
+        "A.T @ G, 64 columns": (lambda: held.T @ values, 1.5),
+        "pooled(256, 256), with lse": (lambda: fresh().pooled(256, 256), 5.0),
+        "entropy(exact=True)": (lambda: held.entropy(exact=True), None),
+        "effective_keys": (lambda: held.effective_keys(), None),
+        "distance": (lambda: held.distance(), None),
+        "topk(5)": (lambda: held.topk(5), None),
+        'pooled(256, 256, "max")': (lambda: held.pooled(256, 256, "max"), None),
+        "the dense way to entropy": (lambda: dense_entropy(query, key), None),
+    }
+
+
+def against_torch(length: int, rounds: int) -> Table:
+    """Every operation beside a bare fp32 attention forward on the same query and key."""
+    table = Table(
+        title="operations against bare F.scaled_dot_product_attention",
+        comparison=f"One head of {DIM}, n = {length:,}, causal, fp32, best of {rounds} in turns. Operations without "
+        "'with lse' start from normalisers that are already held.",
+        columns=("operation", "time", "ratio", "bound", "bound kept"),
+    )
+    query, key = random_head(length)
+    measured = operations(length)
+    calls: dict[str, Callable[[], object]] = {
+        "torch": lambda: F.scaled_dot_product_attention(query, key, key, is_causal=True)
+    }
+    best = race(calls | {name: call for name, (call, _) in measured.items()}, rounds)
+    table.add("one attention call of torch", duration(best["torch"]), "1.00x", "", "")
+    for name, (_, bound) in measured.items():
+        ratio = best[name] / best["torch"]
+        row = (name, duration(best[name]), f"{ratio:.2f}x")
+        if bound is None:
+            table.add(*row, "", "")
+        else:
+            table.add(*row, f"{bound}x", met=ratio <= bound)
+    return table
+
+
+def dense_entropy(query: Tensor, key: Tensor) -> Tensor:
+    """The entropy of each row by building the matrix."""
+    scores = (query[0, 0] @ key[0, 0].T) / DIM**0.5
+    scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).triu_(1), -torch.inf)
+    weights = scores.softmax(-1)
+    return -torch.special.xlogy(weights, weights).sum(-1)
+
+
+def memory(length: int) -> Table:
+    """Peak memory of four reductions of one long head."""
+    bound = 500e6
+    table = Table(
+        title="memory of reductions",
+        comparison=f"entropy, received, distance and pooled(512, 512) of one head of {DIM}, n = {length:,}, causal, "
+        f"fp32: peak above query and key, in its own process. The dense matrix takes {length**2 * 4 / 2**30:.0f} GiB.",
+        columns=("n", "peak extra", "bound", "bound kept"),
+    )
+    peak = peak_extra_bytes(reductions, length)
+    table.add(f"{length:,}", f"{peak / 1e6:.0f} MB", f"{bound / 1e6:.0f} MB", met=peak < bound)
+    return table
+
+
+def reductions(length: int) -> Callable[[], object]:
+    """Make the four reductions ready; short ones have already run."""
+
+    def work(size: int) -> Callable[[], object]:
+        matrix = AttentionMatrix(*random_head(size), mask=Causal())
+        bins = min(512, size)
+        return lambda: (matrix.entropy(), matrix.received(), matrix.distance(), matrix.pooled(bins, bins))
+
+    work(600)()
+    return work(length)
+
+
+def reading(length: int, tiles: int) -> Table:
+    """Exact tiles anywhere, one full row, and a sampled overview of a matrix in bf16, without any normaliser held."""
+    table = Table(
+        title="reading a matrix that is too long to reduce",
+        comparison=f"One head of {DIM}, n = {length:,} ({length**2:.0e} cells), causal, bf16 query and key, no "
+        f"normalisers held. {tiles} tiles of 256 x 256 at random places below the diagonal. Peak memory is that of the "
+        "whole process.",
+        columns=("what", "measured", "bound", "bound kept"),
+    )
+    spent, peak = with_peak_bytes(read, length, tiles)
+    bounds = {"tile, 95th percentile": 1.5, "one full row": 0.3, "sampled 512 x 512 overview": 10.0}
+    for name, bound in bounds.items():
+        table.add(name, duration(spent[name]), f"{bound} s", met=spent[name] < bound)
+    table.add("peak memory", f"{peak / 1e6:.0f} MB", "2000 MB", met=peak < 2e9)
+    return table
+
+
+def read(length: int, tiles: int) -> dict[str, float]:
+    """Seconds for tiles, a row and an overview."""
+    generator = torch.Generator().manual_seed(0)
+    query, key = (tensor.to(torch.bfloat16) for tensor in random_head(length))
+    matrix = AttentionMatrix(query, key, mask=Causal())
+    corners = torch.randint(length - 256, (tiles, 2), generator=generator).sort(descending=True).values.tolist()
+    times = sorted(seconds(lambda i=i, j=j: matrix[i : i + 256, j : j + 256]) for i, j in corners)
+    return {
+        "tile, 95th percentile": times[int(0.95 * (len(times) - 1))],
+        "one full row": seconds(lambda: matrix[length - 1]),
+        "sampled 512 x 512 overview": seconds(lambda: matrix.sample(512, 512)),
+    }
+
+
+def cancelling(length: int) -> Table:
+    """How long a running reduction goes on after it was told to stop."""
+    table = Table(
+        title="cancelling",
+        comparison=f"One head of {DIM}, n = {length:,}, causal, fp32; told to stop after a second.",
+        columns=("reduction", "went on for", "bound", "bound kept"),
+    )
+    calls: dict[str, Callable[[AttentionMatrix], object]] = {
+        "entropy": lambda matrix: matrix.entropy(),
+        "received": lambda matrix: matrix.received(),
+        "distance": lambda matrix: matrix.distance(),
+        "pooled": lambda matrix: matrix.pooled(512, 512),
+    }
+    for name, call in calls.items():
+        spent = seconds_to_stop(call, length)
+        table.add(name, duration(spent), "0.5 s", met=spent < 0.5)
+    return table
+
+
+def seconds_to_stop(call: Callable[[AttentionMatrix], object], length: int) -> float:
+    """Start a reduction, tell it to stop after a second, and see when it has."""
+    stop = threading.Event()
+    matrix = AttentionMatrix(*random_head(length), mask=Causal()).planned(cancelled=stop.is_set)
+    asked: list[float] = []
+
+    def ask() -> None:
+        asked.append(time.perf_counter())
+        stop.set()
+
+    timer = threading.Timer(1.0, ask)
+    timer.start()
+    try:
+        call(matrix)
+    except Cancelled:
+        return time.perf_counter() - asked[0]
+    timer.cancel()
+    return 0.0  # it was done before it could be stopped
+
+
+def random_head(length: int) -> tuple[Tensor, Tensor]:
+    """Query and key of one head."""
+    return torch.randn(1, 1, length, DIM), torch.randn(1, 1, length, DIM)

@@ -1,0 +1,101 @@
+"""Tables of measurements: printed to a terminal, or written to a file with all it takes to repeat them."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from attnscope.version import __version__
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A title, what was compared with what, and rows of text; a row may have missed its bound."""
+
+    title: str
+    comparison: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
+    drawing: Callable[[], Any] | None = None
+    """Draws the table as a figure of matplotlib, for a report that is written to a file."""
+
+    def add(self, *cells: str, met: bool | None = None) -> None:
+        """Add a row; with `met`, its last cell says whether the bound before it was kept."""
+        verdict = () if met is None else ("yes" if met else "NO",)
+        self.rows.append((*cells, *verdict))
+        if met is False:
+            self.missed.append(f"{self.title}: {', '.join(cells)}")
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that suits it.
+
+    >>> duration(0.0123), duration(2.5), duration(3456.0)
+    ('12.3 ms', '2.5 s', '57.6 min')
+    """
+    if seconds >= 600:
+        return f"{seconds / 60:.3g} min"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def show(table: Table, console: Console) -> None:
+    """Print a table; plain tab-separated lines when the output is not a terminal."""
+    if not console.is_terminal:
+        console.file.write("\n".join("\t".join(row) for row in (table.columns, *table.rows)) + "\n\n")
+        console.file.flush()
+        return
+    drawn = RichTable(*table.columns, title=table.title, caption=table.comparison)
+    for row in table.rows:
+        drawn.add_row(*row)
+    console.print(drawn)
+
+
+def write(path: Path, name: str, command: str, tables: Sequence[Table]) -> None:
+    """Write versions, machine, command and tables as Markdown, and drawings of tables as SVG files beside it."""
+    lines = [f"# {name}", "", f"- date: {datetime.date.today().isoformat()}", f"- command: `{command}`"]
+    lines += [f"- {what}: {value}" for what, value in conditions().items()]
+    for table in tables:
+        lines += ["", f"## {table.title}", "", table.comparison, ""]
+        lines += [_row(table.columns), _row(["---"] * len(table.columns)), *(_row(row) for row in table.rows)]
+        if table.drawing is not None:
+            lines += ["", f"![{table.title}]({_picture(path, table).name})"]
+    path.write_text("\n".join(lines) + "\n")
+    for table in tables:  # the numbers are safe by now
+        if table.drawing is not None:
+            table.drawing().savefig(_picture(path, table))
+
+
+def conditions() -> dict[str, str]:
+    """Versions and machine, without its name."""
+    cpus = [line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    memory = [line.split()[1] for line in _lines("/proc/meminfo") if line.startswith("MemTotal")]
+    return {
+        "attnscope": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": f"{cpus[0] if cpus else 'unknown'}, {torch.backends.cpu.get_cpu_capability()}",
+        "threads": str(torch.get_num_threads()),
+        "memory": f"{int(memory[0]) / 2**20:.0f} GiB" if memory else "unknown",
+    }
+
+
+def _picture(path: Path, table: Table) -> Path:
+    return path.with_name(f"{path.stem}_{table.title.replace(' ', '_')}.svg")
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines() if Path(path).exists() else []
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

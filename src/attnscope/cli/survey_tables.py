@@ -1,0 +1,419 @@
+"""`attnscope survey show DIR` and `attnscope survey diff A B`: what a survey has found, and what changed between two.
+
+Tables in a terminal, lines with tabs where output is piped; what stands in names and passages is shown as it is, but
+for characters that would move the cursor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from attnscope.cli.parsers import add_command
+from attnscope.cli.places import check_file, writing
+from attnscope.errors import SettingError
+from attnscope.extras import require
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from attnscope.heads import HeadTable
+    from attnscope.survey import Difference, Survey
+    from attnscope.survey.tables.opening import Example, Histogram, Place
+
+TOP = 20  # rows that are printed, unless told
+WIDE = 200  # characters of a line that goes to a file or to another program
+BLOCKS, CELLS = " ▁▂▃▄▅▆▇█", 10
+ROOMY = 100  # characters of a terminal from which on there is room for all quantiles
+LEAST_TEXT = 20  # characters of a passage, however narrow the terminal
+MARKS = "»", "«"
+SPLIT = (
+    "split: variance of the queries / largest possible at their mean; 0 all alike, 1/3 spread evenly, 1 all or nothing"
+)
+PASSAGES = "errors are over passages; those of one document are not independent, so many of one make errors too small"
+SIZE = (
+    "size: the change of a share; of reach and effective keys as a share of the larger; of entropy as what it makes of "
+    "the number of keys (0.5 is twice, -0.5 half)"
+)
+
+
+def add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `survey show` to the parser."""
+    parser = add_command(
+        commands,
+        "survey show",
+        description="Print what a survey has found: its heads, or one of them with passages.",
+        examples=["attnscope survey show surveys/first", "attnscope survey show surveys/first --head 5.6"],
+    )
+    parser.add_argument("survey", metavar="DIR", help="the folder of a finished survey")
+    parser.add_argument(
+        "--by", metavar="STATISTIC", help="print heads with the most of a statistic (default: by label)"
+    )
+    parser.add_argument("--top", type=int, default=TOP, metavar="N", help=f"print so many heads (default: {TOP})")
+    parser.add_argument("--head", metavar="LAYER.HEAD", help="one head, as it is printed: distributions and passages")
+    parser.add_argument("--csv", metavar="FILE", help="write all heads and statistics as CSV; - is standard output")
+    parser.set_defaults(handler=show)
+
+
+def add_diff(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `survey diff` to the parser."""
+    parser = add_command(
+        commands,
+        "survey diff",
+        description="Print what changed between two surveys, and how sure that is.",
+        examples=["attnscope survey diff surveys/first surveys/second"],
+    )
+    parser.add_argument("before", metavar="A", help="the folder of a finished survey")
+    parser.add_argument(
+        "after", metavar="B", help="another of the same heads: of another corpus, or another checkpoint"
+    )
+    parser.add_argument("--by", metavar="STATISTIC", help="print changes of one statistic (default: of all)")
+    parser.add_argument("--top", type=int, default=TOP, metavar="N", help=f"print so many changes (default: {TOP})")
+    parser.add_argument("--csv", metavar="FILE", help="write all comparisons as CSV; - is standard output")
+    parser.set_defaults(handler=diff)
+
+
+def show(options: argparse.Namespace) -> None:
+    """Print a survey, or one head of it."""
+    from attnscope.survey import open_survey
+
+    check(options, "show")
+    require("survey", "pyarrow", "ddsketch")
+    survey = open_survey(options.survey)
+    if options.by is not None:
+        survey.heads[options.by]  # refuses what is none
+    head = None if options.head is None else head_named(survey.heads, options.head)
+    if options.csv is not None:
+        write(options.csv, lambda file: write_statistics(survey, file))
+    console = console_for(options)
+    say(console, described(survey))
+    if head is None:
+        say(console, f"{len(survey.heads)} heads: {counted(survey.heads)}\n")
+        show_ranking(survey, options.by, options.top, console)
+    else:
+        show_head(survey, head, options.by, console)
+    say(console, f"\n{SPLIT}\n{PASSAGES}")
+
+
+def diff(options: argparse.Namespace) -> None:
+    """Print what changed."""
+    from attnscope.survey import compare, open_survey
+
+    check(options, "diff")
+    require("survey", "pyarrow", "ddsketch")
+    before, after = open_survey(options.before), open_survey(options.after)
+    found = compare(before, after)
+    rows = list(found.rows(options.by))
+    if options.csv is not None:
+        write(options.csv, lambda file: found.to_csv(file, options.by))
+    console = console_for(options)
+    say(console, f"before: {described(before)}\nafter:  {described(after)}")
+    if found.caution is not None:
+        say(console, f"caution: {found.caution}")
+    say(console, "\n".join(summed_up(found)))
+    if rows:
+        names = ("head", "labels", "statistic", "before", "after", "change", "from", "to", "size")
+        lines = [
+            (
+                found.before.name_of(row.layer, row.head),
+                " → ".join(dict.fromkeys("+".join(labels) for labels in (row.labels_before, row.labels_after))),
+                row.statistic,
+                *(row.before, row.after, row.change, row.low, row.high, row.size),
+            )
+            for row in rows[: options.top]
+        ]
+        say(console, "")
+        print_table(console, names, lines)
+    say(console, f"\nall intervals (from, to) together hold with 95 %; {PASSAGES}\n{SIZE}")
+
+
+def check(options: argparse.Namespace, command: str) -> None:
+    """Refuse before anything is read."""
+    if options.top < 1:
+        raise SettingError(f"survey {command}: --top {options.top}; it is at least 1")
+    check_file(options.csv, asked_by=f"survey {command}")
+
+
+def console_for(options: argparse.Namespace) -> Console:
+    """Where people read; standard error if standard output is for the table."""
+    from rich.console import Console
+
+    console = Console(stderr=options.csv == "-", highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDE
+    return console
+
+
+def say(console: Console, text: str) -> None:
+    """Text as it is."""
+    console.print(text, markup=False, soft_wrap=not console.is_terminal)
+
+
+def described(survey: Survey) -> str:
+    """Model, corpus and problems in one line."""
+    model, corpus, problems = (survey.manifest[part] for part in ("model", "corpus", "problems"))
+    parts = ", ".join(several(corpus[name], name[:-1]) for name in ("files", "documents", "passages", "tokens"))
+    told = several(problems["count"], "problem") if problems["count"] else "no problems"
+    if problems["first"]:
+        first = problems["first"][0]
+        told += f", the first: {first['file']} {first['place']}: {first['what']}"
+    return clean(f"{model['name']} ({model['parameters']:,} parameters) on {parts}; {told}")
+
+
+def several(count: int, thing: str) -> str:
+    """A number of things, in words.
+
+    >>> several(1, "file"), several(2000, "file")
+    ('1 file', '2,000 files')
+    """
+    return f"{count:,} {thing}{'s' * (count != 1)}"
+
+
+def counted(table: HeadTable) -> str:
+    """How many heads have each label, in words."""
+    counts = Counter(label for labels in table.labels or () for label in labels)
+    return ", ".join(f"{count} {label}" for label, count in counts.most_common())
+
+
+def summed_up(found: Difference) -> list[str]:
+    """How many heads changed, and of which kinds they are."""
+    changed, heads = found.changed_heads, len(found.before)
+    lines = [f"{found.num_comparisons:,} comparisons, {int(found.changes.changed.sum()):,} changed"]
+    if found.num_unknown:
+        lines[0] += f"; {found.num_unknown:,} not made, as too few passages have such queries"
+    if len(changed):
+        lines.append(f"{len(changed)} of {heads} heads changed: {counted(changed)}")
+    else:
+        lines.append(f"none of {heads} heads is seen to change")
+    if called := found.relabelled():
+        moves = ", ".join(f"{old} → {new} {count}" for (old, new), count in called.most_common())
+        lines.append(f"first labels that changed: {moves}")
+    return lines
+
+
+def head_named(table: HeadTable, name: str) -> tuple[str, int]:
+    """The layer and number of a head that is named as it is printed, or in full."""
+    layer, _, number = name.rpartition(".")
+    full = {**{short: layer for layer, short in table.short.items()}, **{layer: layer for layer in table.layers}}
+    if layer not in full or not (number.isascii() and number.isdigit()):
+        raise SettingError(
+            f"survey show: --head {name} is no head of this survey; they are named like {table.names[0]}"
+        )
+    table.row(full[layer], int(number))  # refuses a number that is none
+    return full[layer], int(number)
+
+
+def telling(table: HeadTable, row: int) -> str:
+    """The statistic to describe a head by: of all that decide labels, the one that goes furthest beyond its threshold.
+
+    The first label of a head that has any counts before that.
+    """
+    from attnscope.heads.labels import LABELS
+
+    beyond = {}
+    for label in LABELS:
+        score = label.score_in(table)
+        value = float("nan") if score is None else float(table[score][row])
+        if score is not None and value == value:
+            if label.name in (table.labels or ())[row]:
+                return score
+            beyond[score] = value / label.least
+    return max(beyond, key=lambda score: beyond[score], default=next(iter(table.columns)))
+
+
+def show_ranking(survey: Survey, by: str | None, top: int, console: Console) -> None:
+    """The first heads by label, or by a statistic."""
+    from attnscope.cli.heads import ordered
+
+    order = ordered(survey.heads, by, None)
+    order = order.at(range(min(top, len(order))))
+    places = [
+        (layer, head, by or telling(order, row))
+        for row, (layer, head) in enumerate(zip(order.layers, order.heads, strict=True))
+    ]
+    labels = ["+".join(some) for some in order.labels or ()]
+    print_distributions(survey, places, {"head": order.names, "labels": labels}, ("p05", "p50", "p95"), console)
+
+
+def show_head(survey: Survey, head: tuple[str, int], by: str | None, console: Console) -> None:
+    """All statistics of one head, and its passages for one of them."""
+    table = survey.heads
+    row = list(zip(table.layers, table.heads, strict=True)).index(head)
+    say(console, f"head {table.name_of(*head)}: {'+'.join((table.labels or ())[row])}\n")
+    known = [name for name in survey.statistics if not table[name][row].isnan()]
+    narrow = console.is_terminal and console.width < ROOMY
+    quantiles = ("p05", "p50", "p95") if narrow else ("p05", "p25", "p50", "p75", "p95", "largest")
+    print_distributions(survey, [(*head, name) for name in known], {}, quantiles, console)
+    statistic = by or telling(table, row)
+    examples = survey.examples(*head, statistic) if statistic in known else []
+    for kind, told in (
+        ("top", f"passages with the most {statistic} in the mean, the strongest query marked"),
+        ("decile", f"a passage from each tenth of a sample, from the least {statistic} to the most"),
+    ):
+        if some := [example for example in examples if example.kind == kind]:
+            say(console, f"\n{told}")
+            print_passages(some, console)
+
+
+def print_distributions(
+    survey: Survey,
+    places: Sequence[Place],
+    beside: dict[str, list[str]],
+    quantiles: tuple[str, ...],
+    console: Console,
+) -> None:
+    """A row for each head and statistic: mean, error, quantiles, split and, in a terminal, the histogram."""
+    heads = {place: at for at, place in enumerate(zip(survey.heads.layers, survey.heads.heads, strict=True))}
+    numbers = ("mean", "standard_error", *quantiles)
+    tables = [*(survey.table(number) for number in numbers), survey.split()]
+    rows: list[tuple[Any, ...]] = [
+        (
+            *(cells[at] for cells in beside.values()),
+            place[2],
+            *(float(one[place[2]][heads[place[:2]]]) for one in tables),
+        )
+        for at, place in enumerate(places)
+    ]
+    names = (*beside, "statistic", *numbers, "split")
+    if console.is_terminal and places:
+        largest = survey.table("largest")
+        ends = {name: float(largest[name].nan_to_num(0.0).max()) for name in survey.statistics}
+        bars = [
+            bar(some, place[2], ends[place[2]]) for some, place in zip(survey.histograms(places), places, strict=True)
+        ]
+        rows = [(*row, drawn) for row, drawn in zip(rows, bars, strict=True)]
+        names = (*names, f"{'0':<{CELLS - 1}}1" if all(place[2] in shares() for place in places) else "0 to most")
+    print_table(console, names, rows)
+
+
+def shares() -> tuple[str, ...]:
+    """The statistics that lie between 0 and 1."""
+    from attnscope.survey.tables.opening import STATISTICS, is_share
+
+    return tuple(name for name in STATISTICS if is_share(name))
+
+
+def bar(histogram: Histogram, statistic: str, largest: float) -> str:
+    """A histogram as a line of blocks, in equal steps; for tokens and keys, in steps of their logarithm."""
+    import numpy as np
+
+    if statistic in ("reach", "effective_keys"):
+        edges = np.expm1(np.linspace(0.0, np.log1p(largest), CELLS + 1))
+    else:
+        edges = np.linspace(0.0, 1.0 if statistic in shares() else largest, CELLS + 1)
+    found = histogram.cells(edges)
+    return "".join(BLOCKS[int(np.ceil(share / found.max() * (len(BLOCKS) - 1)))] for share in found)
+
+
+def print_table(console: Console, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Columns in a terminal, lines with tabs elsewhere; in a terminal a mean and its error stand together."""
+    if not console.is_terminal:
+        lines = [names, *([plain(cell) for cell in row] for row in rows)]
+        console.file.write("".join("\t".join(line) + "\n" for line in lines))
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
+    kept = [at for at, name in enumerate(names) if name != "standard_error"]
+    for at in kept:
+        words = any(isinstance(row[at], str) for row in rows)
+        name = "mean ± error" if names[at] == "mean" else names[at].replace("_", " ")
+        side = "left" if words else "right"
+        table.add_column(Text(name), justify=side, no_wrap=names[at] != "labels", overflow="ellipsis")
+    for row in rows:
+        cells = [number(cell) if isinstance(cell, float) else clean(str(cell)) for cell in row]
+        if "standard_error" in names:
+            mean, error = names.index("mean"), names.index("standard_error")
+            cells[mean] += f" ± {number(row[error], like=row[mean])}" if row[error] == row[error] else ""
+        table.add_row(*(Text(cells[at]) for at in kept))
+    console.print(table)
+
+
+def number(value: float, like: float | None = None) -> str:
+    """A number with the decimals that its size, or that of another, leaves room for; NaN is nothing."""
+    size = abs(value if like is None else like)
+    decimals = 3 if size < 10 else 2 if size < 100 else 1
+    return "" if value != value else f"{value:z,.{decimals}f}"
+
+
+def plain(cell: Any) -> str:
+    """A cell for other programs."""
+    return ("" if cell != cell else f"{cell:.6g}") if isinstance(cell, float) else clean(str(cell))
+
+
+def print_passages(examples: Sequence[Example], console: Console) -> None:
+    """A line for each passage: its mean, where it is, and what fits of its text around the strongest query."""
+    from rich.text import Text
+
+    for example in examples:
+        tenth = "" if example.decile is None else f"{example.decile:>2}  "
+        where = (
+            f"{tenth}{number(example.score)}  {clean(Path(example.file).name)} {example.start:,}+{example.offset:,}  "
+        )
+        room = max(console.width - len(where) - len("".join(MARKS)), LEAST_TEXT)
+        before, marked, after = around(example.text, example.strongest, room)
+        if marked:
+            marked = MARKS[0] + marked + MARKS[1]
+        line = Text.assemble(where, before, (marked, "bold reverse"), after)
+        console.print(line, soft_wrap=not console.is_terminal, no_wrap=True, overflow="crop")
+
+
+def around(text: str, place: tuple[int, int] | None, room: int) -> tuple[str, str, str]:
+    """What fits of a text into so many columns: some before a place, the place itself, and what comes after.
+
+    >>> around("one two three four", (4, 7), 9)
+    ('…e ', 'two', ' t…')
+    """
+    from rich.cells import cell_len
+
+    begin, end = place or (0, 0)
+    end = min(end, begin + room)
+    start = begin
+    while start > 0 and cell_len(clean(text[start - 1 : begin])) <= room // 3:
+        start -= 1
+    stop = end
+    while stop < len(text) and cell_len(clean(text[start : stop + 1])) <= room:
+        stop += 1
+    before, after = clean(text[start:begin]), clean(text[end:stop])
+    before = "…" + before[1:] if start > 0 and before else before
+    after = after[:-1] + "…" if stop < len(text) and after else after
+    return before, clean(text[begin:end]), after
+
+
+def clean(text: str) -> str:
+    """A text in which every character that is not for reading is a space: no line ends, tabs or escapes."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def write_statistics(survey: Survey, file: TextIO) -> None:
+    """All numbers of all heads and statistics as CSV."""
+    from attnscope.survey.tables.opening import NUMBERS, QUANTILES
+
+    numbers = (*NUMBERS, *QUANTILES)
+    tables = [*(survey.table(number) for number in numbers), survey.split()]
+    columns = {name: [table[name].tolist() for table in tables] for name in survey.statistics}
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["layer", "head", "labels", "statistic", *numbers, "split"])
+    heads = survey.heads
+    for row, (layer, head) in enumerate(zip(heads.layers, heads.heads, strict=True)):
+        for name, found in columns.items():
+            cells = [column[row] for column in found]
+            whole = [int(cell) if cell == cell else 0 for cell in cells[:2]]
+            told = ["" if cell != cell else cell for cell in cells[2:]]
+            writer.writerow([layer, head, "+".join((heads.labels or ())[row]), name, *whole, *told])
+
+
+def write(place: str, writer: Any) -> None:
+    """Into a file, or to standard output."""
+    if place == "-":
+        writer(sys.stdout)
+        return
+    with writing(place, asked_by="survey"), Path(place).open("w", newline="", encoding="utf-8") as file:
+        writer(file)

@@ -1,0 +1,69 @@
+"""The optional dependencies: which extra brings which module, and how to import one.
+
+The core needs torch, numpy and rich. Everything else belongs to an extra, is imported through `import_extra` at the
+moment it is needed, and only in the packages that `tests/project/test_layers.py` lists.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+from attnscope.errors import MissingExtraError
+
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "models": ("tokenizers", "safetensors", "gguf", "jinja2", "huggingface_hub"),
+    "record": ("transformers", "safetensors"),
+    "figures": ("matplotlib",),
+    "tables": ("pandas", "pyarrow"),
+    "train": ("tensorboard", "pyarrow"),
+    "survey": ("ray", "pyarrow", "ddsketch"),
+    "explore": ("starlette", "uvicorn", "safetensors", "anywidget", "traitlets"),
+}
+"""Each extra and the top-level modules it brings, the same as in pyproject.toml."""
+
+
+def extra_of(module: str) -> str:
+    """The first extra that brings a module.
+
+    >>> extra_of("starlette.routing")
+    'explore'
+    """
+    top = module.partition(".")[0]
+    for extra, modules in EXTRAS.items():
+        if top in modules:
+            return extra
+    raise ValueError(
+        f"{module!r} belongs to no extra; known modules: {sorted({m for ms in EXTRAS.values() for m in ms})}"
+    )
+
+
+def import_extra(module: str) -> ModuleType:
+    """Import an optional module, or say which extra brings it and how to install that.
+
+    >>> import_extra("matplotlib.colors").__name__
+    'matplotlib.colors'
+    """
+    extra = extra_of(module)
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        top = module.partition(".")[0]
+        if error.name is None or error.name.partition(".")[0] != top:
+            raise  # the module is there and lacks something of its own
+        raise MissingExtraError(_words(top, extra), name=top) from error
+
+
+def require(extra: str, *modules: str) -> None:
+    """Refuse to begin what needs an extra, or some of its modules, before any time is spent on it.
+
+    A module may come with several extras: this names the one that is meant.
+
+    >>> require("figures")
+    """
+    for module in modules or EXTRAS[extra]:
+        if find_spec(module) is None:
+            raise MissingExtraError(_words(module, extra), name=module)
+
+
+def _words(module: str, extra: str) -> str:
+    return f'{module} is needed here and is not installed. Install it with: pip install "attnscope[{extra}]"'

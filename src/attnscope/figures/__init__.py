@@ -1,0 +1,10 @@
+"""Figures for a paper of matrices of any size: one head, one query, many heads; of heads over training; of numbers."""
+
+from attnscope.figures.bars import query_bars
+from attnscope.figures.curves import training_curves
+from attnscope.figures.grid import head_grid
+from attnscope.figures.heatmap import heatmap
+from attnscope.figures.lines import lines
+from attnscope.figures.named_bars import named_bars
+
+__all__ = ["head_grid", "heatmap", "lines", "named_bars", "query_bars", "training_curves"]

@@ -1,0 +1,164 @@
+"""How far do scores spread, and what does the softmax make of it.
+
+Worked out by thinking, not by drawing random numbers: your functions return exact values.
+
+- `moments(width, q_deviation, k_deviation)`: the mean and the variance of the dot product q.k, where the `width`
+  numbers of q and of k are drawn independently with mean 0 and the given standard deviations.
+- `scaled_moments(width, q_deviation, k_deviation)`: the same for the dot product divided by the square root of the
+  width.
+- `weight_of_the_large_one(score, times, keys)`: of `keys` keys, one has the score `times * score`, and all others have
+  `score`. Which weight does the softmax give to that one?
+
+Then ask your last function: is "ten times as large as the others" much, or little?
+"""
+
+from __future__ import annotations
+
+import math
+
+from attnscope.labs.exercise import Answer, Wrong, number, several
+
+STARTER = '''
+import math
+
+
+def moments(width: int, q_deviation: float, k_deviation: float) -> tuple[float, float]:
+    """Mean and variance of q.k."""
+    raise NotImplementedError
+
+
+def scaled_moments(width: int, q_deviation: float, k_deviation: float) -> tuple[float, float]:
+    """Mean and variance of q.k divided by the square root of the width."""
+    raise NotImplementedError
+
+
+def weight_of_the_large_one(score: float, times: float, keys: int) -> float:
+    """The softmax weight of the key with `times * score`, where `keys - 1` others have `score`."""
+    raise NotImplementedError
+'''
+
+HINTS = (
+    "Begin with width 1: one number times another, independent of it. What is the mean of a product of two independent "
+    "numbers? What is the mean of its square?",
+    "Means of a sum add up, and for independent terms so do variances. If a number is multiplied by c, its deviation "
+    "is multiplied by c as well: what happens to its variance?",
+    "For the softmax write down the fraction for three keys, with their three exponentials. Then divide above and "
+    "below by the largest of them: what is left depends on how far apart scores are, and no exponential overflows.",
+)
+
+AFTERWARDS = (
+    "Ten times as large is nothing in itself: 0.1 against 1 is nearly even, 10 against 100 is everything. Softmax sees "
+    "differences. Without the division these grow with the root of the width, before anything has been learned."
+)
+
+CASES = ((1, 1.0, 1.0), (64, 1.0, 1.0), (128, 1.0, 1.0), (64, 2.0, 1.0), (64, 1.0, 0.5), (10, 3.0, 0.25))
+LARGE = ((1.0, 10.0, 2), (0.1, 10.0, 10), (1.0, 10.0, 10), (2.5, 3.0, 64), (-1.0, 10.0, 4), (0.0, 10.0, 5))
+HUGE = ((100.0, 10.0, 10), (1000.0, 1.0, 4), (-500.0, 3.0, 3))
+
+
+def check(answer: Answer) -> None:
+    """The two moments, those of scaled products, and the weight, also where exponentials overflow."""
+    for case in CASES:
+        _check_moments(answer, *case)
+    for case in CASES:
+        _check_scaled(answer, *case)
+    for score, times, keys in (*LARGE, *HUGE):
+        _check_weight(answer, score, times, keys)
+
+
+def _pair(answer: Answer, name: str, width: int, q_deviation: float, k_deviation: float) -> tuple[float, float]:
+    returned = several(answer.function(name)(width, q_deviation, k_deviation), f"What `{name}` returns", 2)
+    mean, variance = number(returned[0], "The mean"), number(returned[1], "The variance")
+    call = f"`{name}({width}, {q_deviation:g}, {k_deviation:g})`"
+    if 0 < abs(mean) < 0.1 * math.sqrt(max(variance, 0)):
+        raise Wrong(
+            "drawn, not worked out",
+            f"{call} says that the mean is {mean:g}: near to something simple, and not quite there, as it comes out of "
+            "random numbers. No draws are needed. Is a product of two numbers around 0 more often above 0 or below?",
+        )
+    if mean != 0:
+        raise Wrong(
+            "wrong mean",
+            f"{call} says that the mean is {mean:g}. Each product is as often above 0 as below, by as much: where "
+            "would a mean come from?",
+        )
+    if not variance > 0:
+        raise Wrong("wrong variance", f"{call} says that the variance is {variance:g}. Something does vary.")
+    return mean, variance
+
+
+def _check_moments(answer: Answer, width: int, q_deviation: float, k_deviation: float) -> None:
+    _, variance = _pair(answer, "moments", width, q_deviation, k_deviation)
+    expected = width * (q_deviation * k_deviation) ** 2
+    if math.isclose(variance, expected, rel_tol=1e-9):
+        return
+    call = f"`moments({width}, {q_deviation:g}, {k_deviation:g})` says {variance:g}"
+    if math.isclose(variance**2, expected, rel_tol=1e-4):
+        raise Wrong(
+            "deviation instead of variance",
+            f"{call}. Halve the width, and look how your number changes: is that how the variance of a sum changes if "
+            "it has half as many independent terms?",
+        )
+    if q_deviation == k_deviation == 1:
+        raise Wrong(
+            "wrong variance",
+            f"{call}. How many terms does the sum have, and what is the variance of one of them? Independent terms add "
+            "their variances.",
+        )
+    raise Wrong(
+        "deviations not squared",
+        f"{call}. With deviations of 1 it was right. If q is doubled, every dot product doubles: what does that do to "
+        "the mean of their squares?",
+    )
+
+
+def _check_scaled(answer: Answer, width: int, q_deviation: float, k_deviation: float) -> None:
+    _, variance = _pair(answer, "scaled_moments", width, q_deviation, k_deviation)
+    if math.isclose(variance, (q_deviation * k_deviation) ** 2, rel_tol=1e-9):
+        return
+    plain = _pair(answer, "moments", width, q_deviation, k_deviation)[1]
+    call = f"`scaled_moments({width}, {q_deviation:g}, {k_deviation:g})` says {variance:g}"
+    if math.isclose(variance, plain / math.sqrt(width), rel_tol=1e-9):
+        raise Wrong(
+            "the variance is divided like the number",
+            f"{call}: {plain:g}, divided by the root of {width}. The numbers are divided by that root. Is their "
+            "variance, the mean of their squares?",
+        )
+    if math.isclose(variance, 1) and (q_deviation, k_deviation) != (1, 1):
+        raise Wrong(
+            "always one",
+            f"{call}. Does the division by the root of the width know how large q and k were drawn?",
+        )
+    raise Wrong(
+        "wrong scaled variance",
+        f"{call}, and `moments` says {plain:g}. What does dividing every number by one constant do to the mean of "
+        "their squares?",
+    )
+
+
+def _check_weight(answer: Answer, score: float, times: float, keys: int) -> None:
+    call = f"weight_of_the_large_one({score:g}, {times:g}, {keys})"
+    weight = number(answer.function("weight_of_the_large_one")(score, times, keys), f"What `{call}` returns")
+    if not math.isfinite(weight):
+        raise Wrong(
+            "not a finite number",
+            f"`{call}` is {weight}: some exponential is too large for a number. Weights depend on differences of "
+            "scores alone. Can you write the fraction with differences only, so that no exponent is above 0?",
+        )
+    gap = (times - 1) * score
+    expected = 1 / (1 + (keys - 1) * math.exp(-gap)) if gap > -700 else 0.0
+    if math.isclose(weight, expected, rel_tol=1e-5, abs_tol=1e-12):
+        return
+    if math.isclose(weight, 1 / (1 + keys * math.exp(-gap)), rel_tol=1e-5):
+        raise Wrong("keys miscounted", f"`{call}` is {weight:g}. How many keys are there beside the large one?")
+    if math.isclose(weight, times / (times + keys - 1), rel_tol=1e-5):
+        raise Wrong(
+            "no softmax",
+            f"`{call}` is {weight:g}, whatever the score is. That shares out in proportion to the scores. Softmax "
+            "first does something else to each of them.",
+        )
+    raise Wrong(
+        "wrong weight",
+        f"`{call}` is {weight:g}. Write the scores of all {keys} keys down, and their exponentials: which of them "
+        "stand above the line of the fraction, and which below?",
+    )

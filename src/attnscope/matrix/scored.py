@@ -1,0 +1,324 @@
+"""A matrix of weights as the query, key and rule it is made of: its cells, products and normalisers, never itself.
+
+Products take the fused road where scores are plain and the mask is a short list of rectangles, and the streaming road
+otherwise. Everything is computed in fp32 at least from query and key as they are stored. Memory: O(n), beside the
+cells asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from attnscope.attention import fused, regions, streaming
+from attnscope.attention.algebra import Lowered, Sizes
+from attnscope.attention.cells import allowed, block_scores, pair_scores
+from attnscope.attention.plan import find_obstacle, make_plan, row_groups
+from attnscope.attention.rule import Rule
+from attnscope.attention.scores import Cells, Temperature
+from attnscope.attention.tiles import cut
+from attnscope.matrix.schedule import Schedule
+
+KEYS_AT_ONCE = 2**14  # keys of one fused call
+
+
+class Scored:
+    """Weights exp(score - lse) from query (batch, heads, queries, dim) and key (batch, key heads, keys, dim)."""
+
+    def __init__(self, rule: Rule, query: Tensor, key: Tensor, lse: Tensor | None = None) -> None:
+        self.rule, self.query, self.key = rule, query, key
+        self.held_lse = lse
+
+    @property
+    def sizes(self) -> Sizes:
+        """(batch, heads, queries, keys)."""
+        return self.rule.sizes
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of all results."""
+        return self.rule.precise
+
+    @property
+    def device(self) -> torch.device:
+        """Where the results are."""
+        return self.query.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held."""
+        tensors = [self.query, self.key] + ([] if self.held_lse is None else [self.held_lse])
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    @cached_property
+    def lowered(self) -> Lowered | None:
+        """The mask as regions, if it has that structure."""
+        return self.rule.mask.lower(self.rule.sizes)
+
+    @cached_property
+    def fused(self) -> bool:
+        """Whether products can take the fused road."""
+        return find_obstacle(self.rule, self.lowered) is None
+
+    @cached_property
+    def groups(self) -> list[tuple[slice, tuple[regions.Region, ...]]]:
+        """Batch rows that share their regions, for the fused road."""
+        assert self.lowered is not None
+        return row_groups(self.lowered)
+
+    @cached_property
+    def path(self) -> streaming.Walk:
+        """The walk over all rows, for the streaming road."""
+        walk = make_plan(self.rule, "streaming").walk
+        assert walk is not None
+        return walk
+
+    @cached_property
+    def cells_a_row(self) -> float:
+        """Allowed cells in a row of all heads and batch rows, on average."""
+        batch, heads, queries, keys = self.sizes
+        if self.lowered is None:
+            return batch * heads * keys
+        rows = self.lowered.regions * (batch // len(self.lowered.regions))
+        return heads * sum(map(regions.area, rows)) / max(queries, 1)
+
+    def narrow(self, batch: slice, heads: slice) -> Scored:
+        """Some batch rows and heads of it."""
+        group = self.sizes.heads // self.rule.key_heads
+        first, last = heads.start // group, (heads.stop - 1) // group
+        query, key = self.query[batch, heads], self.key[batch, first : last + 1]
+        signature = self.rule.signature._replace(query=query.shape, key=key.shape, value=key.shape)
+        rule = replace(
+            self.rule,
+            signature=signature,
+            sizes=Sizes(query.shape[0], query.shape[1], query.shape[2], key.shape[2]),
+            mask=self.rule.mask.narrow(batch, heads),
+            steps=tuple(step.narrow(batch, heads) for step in self.rule.steps),
+            sinks=None if self.rule.sinks is None else self.rule.sinks.narrow(heads),
+        )
+        return Scored(rule, query, key, None if self.held_lse is None else self.held_lse[batch, heads])
+
+    def sharpened(self, factor: float) -> Scored:
+        """The matrix whose scores are `factor` times as large, without sinks."""
+        if self.rule.steps:
+            rule = replace(self.rule, steps=(*self.rule.steps, Temperature(1 / factor)), sinks=None)
+        else:
+            rule = replace(self.rule, scale=self.rule.scale * factor, sinks=None)
+        return Scored(rule, self.query, self.key)
+
+    def lse(self, schedule: Schedule) -> Tensor:
+        """The normaliser of each row, (batch, heads, queries), kept once it is known; sinks are part of it."""
+        if self.held_lse is None:
+            steps = schedule.follow(self.row_steps(schedule))
+            self.held_lse = torch.cat([self.products_of(step, None)[1] for step in steps], 2)
+        return self.held_lse
+
+    def lse_of(self, rows: Tensor) -> Tensor:
+        """The normalisers of some rows; those of all rows are not computed for it."""
+        if self.held_lse is not None:
+            return self.held_lse[:, :, rows]
+        if self.fused and _is_stretch(rows):
+            return self.products_of(range(int(rows[0]), int(rows[-1]) + 1), None)[1]
+        total = torch.full((*self.sizes[:2], len(rows)), -math.inf, dtype=self.dtype, device=self.device)
+        first, last = self.reach(rows)
+        wide = max(1, 2**22 // max(len(rows) * self.sizes.batch * self.sizes.heads, 1))
+        for left in range(first, last, wide):
+            columns = torch.arange(left, min(left + wide, last), device=self.device)
+            total = torch.logaddexp(total, _logsumexp(self.scores(rows, columns)))
+        return self.with_sinks(total)
+
+    def reach(self, rows: Tensor) -> tuple[int, int]:
+        """Columns [first, last) outside of which the mask allows none of these rows anything."""
+        if self.lowered is None or not len(rows):
+            return 0, self.sizes.keys
+        top, bottom = int(rows.min()), int(rows.max()) + 1
+        beside = [
+            (max(region.left, top + region.lowest), min(region.right, bottom + region.highest))
+            for found in self.lowered.regions
+            for region in found
+            if region.top < bottom and region.bottom > top
+        ]
+        return (min(left for left, _ in beside), max(right for _, right in beside)) if beside else (0, 0)
+
+    def scores(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """The masked scores of a block, (batch, heads, rows, columns)."""
+        cells = Cells(rows[:, None], columns[None, :], self.sizes)
+        query, key = _taken(self.query, rows).to(self.dtype), _taken(self.key, columns).to(self.dtype)
+        scores = block_scores(self.rule, query, key, cells)[-1]
+        return scores if self._all_allowed(rows, columns) else scores.masked_fill(~allowed(self.rule, cells), -math.inf)
+
+    def _all_allowed(self, rows: Tensor, columns: Tensor) -> bool:
+        """Whether the mask is known to allow every cell between the first and last of these rows and columns."""
+        if self.lowered is None or self.lowered.keep is not None or not len(rows) or not len(columns):
+            return False
+        block = regions.rectangle(int(rows.min()), int(rows.max()) + 1, int(columns.min()), int(columns.max()) + 1)
+        return all(regions.area(regions.intersection(found, [block])) == block.area for found in self.lowered.regions)
+
+    @property
+    def pair_bytes(self) -> int:
+        """Bytes that one scattered cell takes on its way: its query and its key."""
+        return 2 * self.query.shape[-1] * self.dtype.itemsize
+
+    def block(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """A block of weights."""
+        return self.log_weights(rows, columns).exp_()
+
+    def log_weights(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """The logarithms of a block of weights; -inf where the mask forbids, and in rows without keys."""
+        scores = self.scores(rows, columns)
+        if self.held_lse is None and len(columns) == self.sizes.keys and _is_stretch(columns):
+            lse = self.with_sinks(scores.logsumexp(-1))[..., None]  # whole rows bring their own normalisers
+        else:
+            lse = self.lse_of(rows)[..., None]
+        return scores.sub_(lse.masked_fill(lse == -math.inf, 0.0))
+
+    def pairs(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """The weights of cells (rows[p], columns[p]), (batch, heads, pairs)."""
+        cells = Cells(rows, columns, self.sizes)
+        group = self.sizes.heads // self.rule.key_heads
+        query = self.query[:, :, rows].to(self.dtype)
+        key = self.key[:, :, columns].to(self.dtype).repeat_interleave(group, dim=1)
+        lse = self._lse_for_pairs(rows)
+        scores = pair_scores(self.rule, query, key, cells).masked_fill(~allowed(self.rule, cells), -math.inf)
+        return (scores - lse.masked_fill(lse == -math.inf, 0.0)).exp()
+
+    def _lse_for_pairs(self, rows: Tensor) -> Tensor:
+        if self.held_lse is not None:
+            return self.held_lse[:, :, rows]
+        distinct, where = rows.unique(return_inverse=True)
+        return self.lse_of(distinct)[:, :, where]
+
+    def products(self, values: Tensor, schedule: Schedule) -> Tensor:
+        """Weights @ values, with values (batch, heads or key heads, keys, width)."""
+        steps = schedule.follow(self.row_steps(schedule, values))
+        return torch.cat([self.products_of(step, values)[0] for step in steps], 2)
+
+    def row_steps(self, schedule: Schedule, values: Tensor | None = None) -> list[range]:
+        """Steps of rows for `products_of`."""
+        width = (self.key if values is None else values).shape[-1] + self.query.shape[-1]
+        bytes_each = 4 * self.sizes.batch * self.sizes.heads * width * self.dtype.itemsize
+        cells = self.cells_a_row * (1 if self.fused else 4)  # a streamed score takes longer
+        return schedule.steps(self.sizes.queries, cells, bytes_each)
+
+    def products_of(
+        self, rows: range, values: Tensor | None, *, columns: tuple[int, int] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Weights @ values and lse of some rows, over all columns or over [left, right) with values for those alone.
+
+        No values stand for the keys. Over some columns alone, the weights are those of a softmax over them, and sinks
+        take no part.
+        """
+        query = self.query[:, :, rows.start : rows.stop].to(self.dtype)
+        if self.fused:
+            output, lse = self._fused(query, values, rows, (0, self.sizes.keys) if columns is None else columns)
+        else:
+            assert columns is None, "the streaming road takes all columns"
+            output, lse = self._streaming(query, values, rows)
+        if self.rule.sinks is None or columns is not None:
+            return output, lse
+        return self.rule.sinks.absorb(output, lse)
+
+    def _fused(
+        self, query: Tensor, values: Tensor | None, rows: range, columns: tuple[int, int]
+    ) -> tuple[Tensor, Tensor]:
+        """Some keys at a time, merged by lse: that bounds what is brought to working precision, and sums in fp32 of
+        some thousand terms keep more digits than sums of a million.
+        """
+        first, last = self.reach(torch.tensor([rows.start, max(rows.stop - 1, rows.start)]))
+        first, last = max(first, columns[0]), min(last, columns[1])
+        width = self.key.shape[-1] if values is None else values.shape[-1]
+        output = torch.zeros(*query.shape[:-1], width, dtype=self.dtype, device=self.device)
+        lse = torch.full(query.shape[:-1], -math.inf, dtype=self.dtype, device=self.device)
+        for left in range(first, last, KEYS_AT_ONCE):
+            right = min(left + KEYS_AT_ONCE, last)
+            key = self._key(left, right, heads=None if values is None else values.shape[1])
+            some = key if values is None else values[:, :, left - columns[0] : right - columns[0]]
+            part = fused.solve(self._work(rows, left, right), query, key, some)
+            fused.merge(output, lse, *part, fresh=left == first)
+        return output, lse
+
+    def _work(self, rows: range, left: int, right: int) -> fused.Work:
+        groups = tuple(
+            fused.Group(
+                batch, cut(regions.columns_between(regions.rows_between(found, rows.start, rows.stop), left, right))
+            )
+            for batch, found in self.groups
+        )
+        keep = None if self.lowered is None else self.lowered.keep
+        bias = None if keep is None else fused.bias_of(keep[:, left:right], self.dtype)
+        return fused.make_work(groups, len(rows), right - left, self.rule.scale, bias)
+
+    def _streaming(self, query: Tensor, values: Tensor | None, rows: range) -> tuple[Tensor, Tensor]:
+        key = self._key(0, self.sizes.keys, heads=None if values is None else values.shape[1])
+        values = key if values is None else values
+        groups = tuple(
+            streaming.Group(batch, regions.rows_between(found, rows.start, rows.stop))
+            for batch, found in self.path.groups
+        )
+        rule = replace(self.rule, signature=self.rule.signature._replace(key=key.shape, value=values.shape))
+        return streaming.solve(rule, self.path._replace(groups=groups, first_row=rows.start), query, key, values)
+
+    def _key(self, left: int, right: int, heads: int | None) -> Tensor:
+        """The keys of some columns in working precision, repeated for each query head where values differ by head."""
+        key = self.key[:, :, left:right].to(self.dtype)
+        return key if heads in (None, self.rule.key_heads) else self._for_each_head(key)
+
+    def _for_each_head(self, key: Tensor) -> Tensor:
+        return key.repeat_interleave(self.sizes.heads // self.rule.key_heads, dim=1)
+
+    def transposed_products(self, values: Tensor | None, schedule: Schedule) -> tuple[Tensor, Tensor]:
+        """Weights^T @ values and the logarithm of what each key receives, by the fused road.
+
+        The transpose of attention is attention with queries and keys swapped and minus lse as a bias on the new keys,
+        times what each key receives. Both sequences are reversed, so that a causal mask is a causal mask again.
+        """
+        assert self.fused
+        assert self.lowered is not None
+        first, second = schedule.parts(2)
+        minus_lse = -self.lse(first).flip(-1)
+        bias = minus_lse.masked_fill(minus_lse == math.inf, -math.inf)  # a row without keys gives nothing to any key
+        swapped_key = self.query.to(self.dtype).flip(2)
+        values = swapped_key if values is None else values.flip(2)
+        queries, keys = self.sizes.queries, self.sizes.keys
+        turned = [(batch, regions.mirrored(found, queries, keys)) for batch, found in self.groups]
+        bytes_each = 4 * self.sizes.batch * self.sizes.heads * 2 * self.query.shape[-1] * self.dtype.itemsize
+        pieces = []
+        for step in second.follow(second.steps(keys, self.cells_a_row * queries / max(keys, 1), bytes_each)):
+            some = self.key[:, :, keys - step.stop : keys - step.start].to(self.dtype).flip(2)
+            groups = tuple(
+                fused.Group(batch, cut(regions.rows_between(found, step.start, step.stop))) for batch, found in turned
+            )
+            work = fused.make_work(groups, len(step), queries, self.rule.scale, bias)
+            pieces.append(fused.solve(work, self._for_each_head(some), swapped_key, values))
+        output = torch.cat([part for part, _ in pieces], 2).flip(2)
+        received = torch.cat([part for _, part in pieces], 2).flip(2)
+        if self.lowered.keep is not None:
+            received = received.masked_fill(~self.lowered.keep[:, None], -math.inf)
+        return output * received.exp()[..., None], received
+
+    def with_sinks(self, lse: Tensor) -> Tensor:
+        """The normaliser of rows once their sinks are counted."""
+        if self.rule.sinks is None:
+            return lse
+        return self.rule.sinks.absorb(lse.new_zeros(*lse.shape, 1), lse)[1]
+
+
+def _is_stretch(index: Tensor) -> bool:
+    """Whether positions follow each other without a gap, so that a slice can stand for them."""
+    return len(index) > 0 and int(index[-1]) - int(index[0]) + 1 == len(index) and bool((index.diff() == 1).all())
+
+
+def _taken(tensor: Tensor, index: Tensor) -> Tensor:
+    """Positions of (batch, heads, positions, dim); a view where they follow each other."""
+    return tensor[:, :, int(index[0]) : int(index[-1]) + 1] if _is_stretch(index) else tensor[:, :, index]
+
+
+def _logsumexp(scores: Tensor) -> Tensor:
+    """As torch's, but in place and so with a third of its memory traffic."""
+    peak = scores.amax(-1, keepdim=True)
+    finite = peak.masked_fill_(peak == -math.inf, 0.0)
+    return scores.sub_(finite).exp_().sum(-1).log_().add_(finite.squeeze(-1))

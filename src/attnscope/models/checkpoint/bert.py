@@ -1,0 +1,110 @@
+"""Checkpoints of BERT: the body, and its pooler if the file has one. Heads for tasks are left out.
+
+In: the fields of their config.json. Out: an `EncoderConfig`, the table of weights, and the fields again.
+Does not know: files, tensors. Memory: O(1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from attnscope.models.checkpoint.activations import ACTIVATION_NAMES, ACTIVATIONS
+from attnscope.models.checkpoint.family import Family, Weight, linear, norm, table
+from attnscope.models.checkpoint.fields import CHANGES_NOTHING, MOST_LAYERS, ONE_VALUE, Fields
+from attnscope.models.encoder import EncoderConfig
+
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
+HEADS = (
+    "tie_word_embeddings",
+    "classifier_dropout",
+    "directionality",
+    "pooler_fc_size",
+    "pooler_num_attention_heads",
+    "pooler_num_fc_layers",
+    "pooler_size_per_head",
+    "pooler_type",
+)
+"""Settings of heads that are left out, some of which no released head has ever read."""
+
+OLDER = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+"""What norms are called in files that were converted from TensorFlow."""
+
+
+def config_from(fields: Fields) -> EncoderConfig:
+    """Our config from the fields of BERT."""
+    config = EncoderConfig(
+        vocab_size=fields.size("vocab_size"),
+        width=fields.size("hidden_size"),
+        depth=fields.size("num_hidden_layers", most=MOST_LAYERS),
+        heads=fields.size("num_attention_heads"),
+        hidden=fields.size("intermediate_size"),
+        max_length=fields.size("max_position_embeddings"),
+        segments=fields.size("type_vocab_size", 2),
+        norm_eps=fields.number("layer_norm_eps", 1e-12),
+        activation=fields.choice("hidden_act", ACTIVATIONS, "gelu"),
+        dropout=fields.shared_number(*DROPOUTS),
+    )
+    fields.only(position_embedding_type="absolute", **ONE_VALUE)
+    fields.changes_nothing(*CHANGES_NOTHING, *HEADS)
+    fields.finish()
+    return config
+
+
+def fields_from(config: EncoderConfig) -> dict[str, object]:
+    """The fields of BERT from our config, which has nothing that BERT could not express."""
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.width,
+        "num_hidden_layers": config.depth,
+        "num_attention_heads": config.heads,
+        "intermediate_size": config.hidden,
+        "max_position_embeddings": config.max_length,
+        "type_vocab_size": config.segments,
+        "layer_norm_eps": config.norm_eps,
+        "hidden_act": ACTIVATION_NAMES[config.activation],
+        **dict.fromkeys(DROPOUTS, config.dropout),
+    }
+
+
+def weights(config: EncoderConfig) -> Iterator[Weight]:
+    """The table of BERT."""
+    width, hidden = config.width, config.hidden
+    yield table("embedding", "embeddings.word_embeddings", config.vocab_size, width)
+    yield table("position_embedding", "embeddings.position_embeddings", config.max_length, width)
+    yield table("segment_embedding", "embeddings.token_type_embeddings", config.segments, width)
+    yield from norm("norm", "embeddings.LayerNorm", width)
+    for layer in range(config.depth):
+        ours, theirs = f"blocks.{layer}", f"encoder.layer.{layer}"
+        heads = tuple(f"{theirs}.attention.self.{name}" for name in ("query", "key", "value"))
+        yield from linear(f"{ours}.attention.query_key_value", heads, width, width)
+        yield from linear(f"{ours}.attention.output", (f"{theirs}.attention.output.dense",), width, width)
+        yield from norm(f"{ours}.attention_norm", f"{theirs}.attention.output.LayerNorm", width)
+        yield from linear(f"{ours}.feed_forward.up", (f"{theirs}.intermediate.dense",), hidden, width)
+        yield from linear(f"{ours}.feed_forward.down", (f"{theirs}.output.dense",), width, hidden)
+        yield from norm(f"{ours}.feed_forward_norm", f"{theirs}.output.LayerNorm", width)
+    if config.pooler:
+        yield from linear("pooler", ("pooler.dense",), width, width)
+
+
+def renamed(name: str) -> str:
+    """The name of a norm, if it is an older one, as it is today."""
+    for older, today in OLDER.items():
+        if name.endswith(older):
+            return name.removesuffix(older) + today
+    return name
+
+
+BERT = Family(
+    name="bert",
+    architecture="BertModel",
+    prefix="bert.",
+    config_from=config_from,
+    fields_from=fields_from,
+    weights=weights,
+    unread=re.compile(r"embeddings\.position_ids|(cls|classifier|qa_outputs)\..*"),
+    present={"pooler": "pooler.dense.weight"},
+    renamed=renamed,
+    bare=True,
+)

@@ -1,0 +1,186 @@
+"""What a GGUF file says about a model, in the terms of the families: its config, and the names of its tensors.
+
+In: metadata and the headers of tensors. Out: a family, one of our configs, and the table with the names of GGUF.
+Does not know: bytes, numbers. Memory: O(1); the table is read lazily.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from attnscope.attention.rotary import Rotary
+from attnscope.attention.rotary_scaling import Llama3Scaling, plain_frequencies
+from attnscope.errors import CheckpointError
+from attnscope.extras import import_extra
+from attnscope.models.checkpoint.families import FAMILIES
+from attnscope.models.checkpoint.family import Family, Part, Weight
+from attnscope.models.checkpoint.fields import MOST_LAYERS, Fields
+from attnscope.models.checkpoint.llama import head_dim_of
+from attnscope.models.checkpoint.stored import Stored
+from attnscope.models.decoder import DecoderConfig
+from attnscope.models.encoder import EncoderConfig
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "gpt2", "bert")
+"""Mistral has no name of its own here: its files say llama."""
+
+ROPE_FREQUENCIES = "rope_freqs.weight"
+
+UNREAD_OF_BERT, UNREAD = re.compile(r"cls\..*"), re.compile(r"rope_freqs\.weight")
+"""The heads of BERT, which are left out, and the slowing of Llama 3, which goes into the config."""
+
+NOTES = re.compile(r"(general|tokenizer|quantize)\..*|split\.(no|tensors\.count)")
+"""Metadata about the file, its text and how it was quantized."""
+
+BIASES = {"query_key_value_bias": "attn_q", "output_bias": "attn_output", "feed_forward_bias": "ffn_up"}
+"""Where the biases that llama and qwen3 may have show themselves, since no metadata tell."""
+
+
+def config_of(metadata: Fields, stored: dict[str, Stored]) -> tuple[Family, DecoderConfig | EncoderConfig]:
+    """The family of a file, and the config of its model."""
+    name = metadata.choice("general.architecture", {name: name for name in ARCHITECTURES})
+    metadata.only(**{"general.type": "model", "split.count": 1})
+    metadata.changes_nothing(*(key for key in metadata.found if NOTES.fullmatch(key)))
+    read = {"gpt2": _gpt2, "bert": _bert}.get(name, _llama)
+    family = FAMILIES[name]
+    fields = {"model_type": name, **read(name, metadata, stored)}
+    metadata.finish()
+    config = family.config_from(Fields(fields, source=metadata.source))
+    if isinstance(config, EncoderConfig):
+        return family, replace(config, pooler=False)
+    if name in ("llama", "qwen3"):
+        config = replace(config, **{flag: f"blk.0.{place}.bias" in stored for flag, place in BIASES.items()})
+    return family, _with_frequencies(config, stored.get(ROPE_FREQUENCIES), metadata.source)
+
+
+def table_of(family: Family, config: DecoderConfig | EncoderConfig) -> Iterator[Weight]:
+    """The table of a family with the names and the layout of GGUF, where nothing is transposed."""
+    gguf = import_extra("gguf")
+    arch = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == family.name)
+    # The map has a line for every layer; one layer is enough to learn the names, however many a file claims to have.
+    names = gguf.get_tensor_name_map(arch, 1)
+    interleaved = head_dim_of(config) if isinstance(config, DecoderConfig) and family.name == "llama" else None
+    renamed = partial(_renamed, names, family, interleaved)
+    for weight in family.weights(config):
+        yield Weight(weight.ours, tuple(renamed(part, weight.transposed) for part in weight.theirs))
+
+
+def _renamed(names: Any, family: Family, interleaved: int | None, part: Part, transposed: bool) -> Part:
+    layer = re.search(r"\.(\d+)\.", part.name)
+    first = part.name if layer is None else part.name.replace(layer[0], ".0.", 1)
+    suffixes = (".weight", ".bias")
+    name = names.get_name(family.file_name(first), suffixes) or names.get_name(first, suffixes)
+    assert name is not None, f"the gguf package knows no name for {first}"
+    if layer is not None:
+        name = name.replace(".0.", layer[0], 1)
+    shape = part.shape[::-1] if transposed else part.shape
+    is_turned = re.fullmatch(r"blk\.\d+\.attn_[qk]\.(weight|bias)", name)
+    return Part(name, shape, interleaved if is_turned else None)
+
+
+def _sizes(arch: str, metadata: Fields, stored: dict[str, Stored]) -> dict[str, int]:
+    """The sizes that every architecture has. The vocabulary may only show in the shape of its embeddings."""
+    embeddings = stored.get("token_embd.weight")
+    rows = embeddings.shape[0] if embeddings else 1
+    return {
+        "vocab_size": metadata.size(f"{arch}.vocab_size", rows),
+        "width": metadata.size(f"{arch}.embedding_length"),
+        "depth": metadata.size(f"{arch}.block_count", most=MOST_LAYERS),
+        "heads": metadata.size(f"{arch}.attention.head_count"),
+        "hidden": metadata.size(f"{arch}.feed_forward_length"),
+        "max_length": metadata.size(f"{arch}.context_length"),
+    }
+
+
+def _gpt2(arch: str, metadata: Fields, stored: dict[str, Stored]) -> dict[str, object]:
+    sizes = _sizes(arch, metadata, stored)
+    return {
+        "vocab_size": sizes["vocab_size"],
+        "n_embd": sizes["width"],
+        "n_layer": sizes["depth"],
+        "n_head": sizes["heads"],
+        "n_inner": sizes["hidden"],
+        "n_positions": sizes["max_length"],
+        "layer_norm_epsilon": metadata.number(f"{arch}.attention.layer_norm_epsilon"),
+        "tie_word_embeddings": "output.weight" not in stored,
+    }
+
+
+def _bert(arch: str, metadata: Fields, stored: dict[str, Stored]) -> dict[str, object]:
+    sizes = _sizes(arch, metadata, stored)
+    metadata.only(**{f"{arch}.attention.causal": False})
+    metadata.changes_nothing(f"{arch}.pooling_type", f"{arch}.classifier.output_labels")
+    segments = stored.get("token_types.weight")
+    return {
+        **_hugging_face(sizes),
+        "type_vocab_size": segments.shape[0] if segments else 2,
+        "layer_norm_eps": metadata.number(f"{arch}.attention.layer_norm_epsilon"),
+    }
+
+
+def _llama(arch: str, metadata: Fields, stored: dict[str, Stored]) -> dict[str, object]:
+    sizes = _sizes(arch, metadata, stored)
+    key_heads = metadata.size(f"{arch}.attention.head_count_kv", sizes["heads"])
+    head_dim = metadata.size(f"{arch}.attention.key_length", max(sizes["width"] // sizes["heads"], 1))
+    metadata.only(**{f"{arch}.attention.value_length": head_dim, f"{arch}.rope.dimension_count": head_dim})
+    return {
+        **_hugging_face(sizes),
+        "num_key_value_heads": key_heads,
+        "head_dim": head_dim,
+        "rms_norm_eps": metadata.number(f"{arch}.attention.layer_norm_rms_epsilon"),
+        "rope_parameters": _rope(f"{arch}.rope", metadata),
+        "tie_word_embeddings": "output.weight" not in stored,
+    }
+
+
+def _hugging_face(sizes: dict[str, int]) -> dict[str, object]:
+    return {
+        "vocab_size": sizes["vocab_size"],
+        "hidden_size": sizes["width"],
+        "num_hidden_layers": sizes["depth"],
+        "num_attention_heads": sizes["heads"],
+        "intermediate_size": sizes["hidden"],
+        "max_position_embeddings": sizes["max_length"],
+    }
+
+
+def _rope(prefix: str, metadata: Fields) -> dict[str, object]:
+    found: dict[str, object] = {"rope_theta": metadata.number(f"{prefix}.freq_base", 10000.0)}
+    kind = metadata.choice(f"{prefix}.scaling.type", {"none": "default", "linear": "linear", "yarn": "yarn"}, "none")
+    metadata.changes_nothing(f"{prefix}.scaling.finetuned")
+    found["rope_type"] = kind
+    if kind != "default":
+        found["factor"] = metadata.number(f"{prefix}.scaling.factor")
+    if kind == "yarn":
+        found["original_max_position_embeddings"] = metadata.size(f"{prefix}.scaling.original_context_length")
+        found["beta_fast"] = metadata.number(f"{prefix}.scaling.yarn_beta_fast", 32.0)
+        found["beta_slow"] = metadata.number(f"{prefix}.scaling.yarn_beta_slow", 1.0)
+    return found
+
+
+def _with_frequencies(config: DecoderConfig, stored: Stored | None, source: str) -> DecoderConfig:
+    """The config with the scaling of Llama 3, which a file holds as the divisor of each frequency.
+
+    Three of its four numbers cannot be told from the divisors, but all of Llama 3 has the same: 1, 4 and 8192.
+    """
+    if stored is None:
+        return config
+    rotary = config.positions
+    pairs = head_dim_of(config) // 2
+    if not isinstance(rotary, Rotary) or rotary.scaling is not None or stored.shape != (pairs,) or not stored.dtype:
+        raise CheckpointError(f"{source}: {ROPE_FREQUENCIES} {stored.shape} does not fit the rest of the file")
+    divisors = stored.rows(0, pairs).double().nan_to_num(nan=0.0, posinf=0.0)
+    scaling = Llama3Scaling(factor=float(divisors.max()), original_length=8192)
+    expected = plain_frequencies(rotary.dim, rotary.base) / scaling.frequencies(rotary.dim, rotary.base)
+    # The file was computed in float32: frequencies are off by about 1e-6, and the ramp magnifies that by the factor.
+    if not torch.allclose(divisors, expected, rtol=min(3e-6 * scaling.factor, 1e-3), atol=0):
+        raise CheckpointError(
+            f"{source}: {ROPE_FREQUENCIES} is not the scaling of Llama 3 with its published numbers; convert the model "
+            "from its Hugging Face folder instead, whose config.json states them"
+        )
+    return replace(config, positions=replace(rotary, scaling=scaling))

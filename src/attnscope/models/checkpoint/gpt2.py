@@ -1,0 +1,116 @@
+"""Checkpoints of GPT-2, whose linear layers are stored with rows and columns exchanged.
+
+In: the fields of their config.json. Out: a `DecoderConfig`, the table of weights, and the fields again.
+Does not know: files, tensors. Memory: O(1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from attnscope.models.checkpoint.activations import ACTIVATION_NAMES, ACTIVATIONS
+from attnscope.models.checkpoint.family import Family, Weight, linear, norm, require, table
+from attnscope.models.checkpoint.fields import CHANGES_NOTHING, MOST_LAYERS, ONE_VALUE, Fields
+from attnscope.models.decoder import DecoderConfig
+
+DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
+
+SUMMARIES = (
+    "summary_type",
+    "summary_use_proj",
+    "summary_activation",
+    "summary_proj_to_labels",
+    "summary_first_dropout",
+)
+"""Settings of a head for multiple choice, which is left out."""
+
+
+def config_from(fields: Fields) -> DecoderConfig:
+    """Our config from the fields of GPT-2."""
+    width = fields.size("n_embd")
+    config = DecoderConfig(
+        vocab_size=fields.size("vocab_size"),
+        width=width,
+        depth=fields.size("n_layer", most=MOST_LAYERS),
+        heads=fields.size("n_head"),
+        hidden=fields.optional_size("n_inner") or 4 * width,
+        max_length=fields.size("n_positions"),
+        activation=fields.choice("activation_function", ACTIVATIONS, "gelu_new"),
+        norm_eps=fields.number("layer_norm_epsilon", 1e-5),
+        tied=fields.flag("tie_word_embeddings", True),
+        dropout=fields.shared_number(*DROPOUTS),
+    )
+    fields.only(
+        scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, reorder_and_upcast_attn=False, **ONE_VALUE
+    )
+    fields.changes_nothing(*CHANGES_NOTHING, *SUMMARIES, "n_ctx")
+    fields.finish()
+    return config
+
+
+def fields_from(config: DecoderConfig) -> dict[str, object]:
+    """The fields of GPT-2 from our config."""
+    require(
+        "gpt2",
+        config,
+        positions="learned",
+        norm="layer",
+        head_norm=False,
+        gated=False,
+        query_key_value_bias=True,
+        output_bias=True,
+        feed_forward_bias=True,
+        windows=None,
+    )
+    if config.key_heads is not None:
+        require("gpt2", config, key_heads=config.heads)
+    if config.head_dim is not None:
+        require("gpt2", config, head_dim=config.width // config.heads)
+    return {
+        "vocab_size": config.vocab_size,
+        "n_embd": config.width,
+        "n_layer": config.depth,
+        "n_head": config.heads,
+        "n_inner": config.hidden,
+        "n_positions": config.max_length,
+        "activation_function": ACTIVATION_NAMES[config.activation],
+        "layer_norm_epsilon": config.norm_eps,
+        "tie_word_embeddings": config.tied,
+        **dict.fromkeys(DROPOUTS, config.dropout),
+    }
+
+
+def weights(config: DecoderConfig) -> Iterator[Weight]:
+    """The table of GPT-2."""
+    width, hidden = config.width, config.hidden
+    yield table("embedding", "wte", config.vocab_size, width)
+    yield table("position_embedding", "wpe", config.max_length, width)
+    for layer in range(config.depth):
+        ours, theirs = f"blocks.{layer}", f"h.{layer}"
+        yield from norm(f"{ours}.attention_norm", f"{theirs}.ln_1", width)
+        for name, their_name, rows, columns in (
+            ("attention.query_key_value", "attn.c_attn", 3 * width, width),
+            ("attention.output", "attn.c_proj", width, width),
+            ("feed_forward.up", "mlp.c_fc", hidden, width),
+            ("feed_forward.down", "mlp.c_proj", width, hidden),
+        ):
+            yield from linear(f"{ours}.{name}", (f"{theirs}.{their_name}",), rows, columns, transposed=True)
+        yield from norm(f"{ours}.feed_forward_norm", f"{theirs}.ln_2", width)
+    yield from norm("norm", "ln_f", width)
+    if not config.tied:
+        yield table("head", "lm_head", config.vocab_size, width)
+
+
+GPT2 = Family(
+    name="gpt2",
+    architecture="GPT2LMHeadModel",
+    prefix="transformer.",
+    config_from=config_from,
+    fields_from=fields_from,
+    weights=weights,
+    without_prefix=("lm_head.weight",),
+    # Older files carry the causal mask and the number that stands for minus infinity.
+    unread=re.compile(r"h\.\d+\.attn\.(bias|masked_bias)"),
+    copies={"lm_head.weight": "wte.weight"},
+)

@@ -1,0 +1,200 @@
+"""Checkpoints of the Llama kind: Llama, Mistral, Qwen2 and Qwen3, which differ in biases, windows and head norms.
+
+In: the fields of their config.json. Out: a `DecoderConfig`, the table of weights, and the fields again.
+Does not know: files, tensors. Memory: O(layers) for the windows, else O(1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+
+from attnscope.attention.rotary import Rotary
+from attnscope.errors import CheckpointError
+from attnscope.models.checkpoint.activations import ACTIVATION_NAMES, ACTIVATIONS
+from attnscope.models.checkpoint.family import Family, Part, Weight, linear, norm, refuse_dropout, require, table
+from attnscope.models.checkpoint.fields import CHANGES_NOTHING, MOST_LAYERS, ONE_VALUE, Fields
+from attnscope.models.checkpoint.rope import rope_fields, rotary_from
+from attnscope.models.decoder import DecoderConfig
+
+Windows = tuple[int | None, ...] | None
+
+
+def config_from(kind: str, fields: Fields) -> DecoderConfig:
+    """Our config from the fields of one of the four kinds."""
+    width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    depth = fields.size("num_hidden_layers", most=MOST_LAYERS)
+    head_dim = fields.optional_size("head_dim") or (128 if kind == "qwen3" else max(width // heads, 1))
+    max_length = fields.size("max_position_embeddings")
+    key_heads = _key_heads(kind, fields, heads)
+    qwen2 = kind == "qwen2"
+    bias = fields.flag("attention_bias", False) if kind in ("llama", "qwen3") else qwen2
+    config = DecoderConfig(
+        vocab_size=fields.size("vocab_size"),
+        width=width,
+        depth=depth,
+        heads=heads,
+        key_heads=key_heads,
+        head_dim=head_dim,
+        hidden=fields.size("intermediate_size"),
+        max_length=max_length,
+        positions=rotary_from(fields, head_dim=head_dim, max_length=max_length),
+        norm="rms",
+        norm_eps=fields.number("rms_norm_eps", 1e-6),
+        head_norm=kind == "qwen3",
+        activation=fields.choice("hidden_act", ACTIVATIONS, "silu"),
+        gated=True,
+        query_key_value_bias=bias,
+        output_bias=bias and not qwen2,
+        feed_forward_bias=fields.flag("mlp_bias", False) if kind == "llama" else False,
+        windows=_windows_from(kind, fields, depth),
+        tied=fields.flag("tie_word_embeddings", False),
+    )
+    fields.only(attention_dropout=0.0, rope_interleaved=False, use_mrope=False, **ONE_VALUE)
+    fields.changes_nothing(*CHANGES_NOTHING, "pretraining_tp", "is_llama_config")
+    fields.finish()
+    return config
+
+
+def fields_from(kind: str, config: DecoderConfig) -> dict[str, object]:
+    """The fields of one of the four kinds from our config."""
+    refuse_dropout(kind, config)
+    require(kind, config, norm="rms", gated=True, head_norm=kind == "qwen3")
+    if kind in ("llama", "qwen3"):
+        require(kind, config, output_bias=config.query_key_value_bias)
+    else:
+        require(kind, config, query_key_value_bias=kind == "qwen2", output_bias=False)
+    if kind != "llama":
+        require(kind, config, feed_forward_bias=False)
+    if not isinstance(config.positions, Rotary):
+        raise CheckpointError(f"a {kind} checkpoint has rotary positions, but this config has {config.positions!r}")
+    if kind == "llama" and config.width % config.heads:
+        raise CheckpointError(
+            f"a llama checkpoint has a width that divides into its heads, but this config has {config.width} and "
+            f"{config.heads}"
+        )
+    head_dim = head_dim_of(config)
+    found: dict[str, object] = {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.width,
+        "intermediate_size": config.hidden,
+        "num_hidden_layers": config.depth,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.key_heads or config.heads,
+        "head_dim": head_dim,
+        "max_position_embeddings": config.max_length,
+        "hidden_act": ACTIVATION_NAMES[config.activation],
+        "rms_norm_eps": config.norm_eps,
+        "rope_parameters": rope_fields(config.positions, head_dim=head_dim),
+        "tie_word_embeddings": config.tied,
+    }
+    if kind in ("llama", "qwen3"):
+        found["attention_bias"] = config.query_key_value_bias
+    if kind == "llama":
+        found["mlp_bias"] = config.feed_forward_bias
+    return found | _window_fields(kind, config.windows)
+
+
+def weights(config: DecoderConfig) -> Iterator[Weight]:
+    """The table of all four kinds: what the config has no bias or norm for is left out."""
+    width, hidden, head_dim = config.width, config.hidden, head_dim_of(config)
+    heads = {"q": config.heads, "k": config.key_heads or config.heads, "v": config.key_heads or config.heads}
+    rows = {name: number * head_dim for name, number in heads.items()}
+    yield table("embedding", "embed_tokens", config.vocab_size, width)
+    for layer in range(config.depth):
+        ours, theirs = f"blocks.{layer}", f"layers.{layer}"
+        attention, network = f"{theirs}.self_attn", f"{theirs}.mlp"
+        yield from norm(f"{ours}.attention_norm", f"{theirs}.input_layernorm", width, bias=False)
+        for kind, columns in (("weight", (width,)), ("bias", ())):
+            if kind == "weight" or config.query_key_value_bias:
+                parts = (Part(f"{attention}.{name}_proj.{kind}", (size, *columns)) for name, size in rows.items())
+                yield Weight(f"{ours}.attention.query_key_value.{kind}", tuple(parts))
+        if config.head_norm:
+            yield from norm(f"{ours}.attention.query_norm", f"{attention}.q_norm", head_dim, bias=False)
+            yield from norm(f"{ours}.attention.key_norm", f"{attention}.k_norm", head_dim, bias=False)
+        output = (f"{attention}.o_proj",)
+        yield from linear(f"{ours}.attention.output", output, width, rows["q"], bias=config.output_bias)
+        yield from norm(f"{ours}.feed_forward_norm", f"{theirs}.post_attention_layernorm", width, bias=False)
+        up, down = (f"{network}.gate_proj", f"{network}.up_proj"), (f"{network}.down_proj",)
+        yield from linear(f"{ours}.feed_forward.up", up, hidden, width, bias=config.feed_forward_bias)
+        yield from linear(f"{ours}.feed_forward.down", down, width, hidden, bias=config.feed_forward_bias)
+    yield from norm("norm", "norm", width, bias=False)
+    if not config.tied:
+        yield table("head", "lm_head", config.vocab_size, width)
+
+
+def head_dim_of(config: DecoderConfig) -> int:
+    """The width of a head."""
+    return config.head_dim or config.width // config.heads
+
+
+def _key_heads(kind: str, fields: Fields, heads: int) -> int:
+    """Llama files from before grouped heads have no such field; the other kinds always had it."""
+    if kind != "llama" and "num_key_value_heads" not in fields:
+        fields.size("num_key_value_heads")
+    return fields.optional_size("num_key_value_heads") or heads
+
+
+def _windows_from(kind: str, fields: Fields, depth: int) -> Windows:
+    if kind == "llama":
+        return None
+    window = fields.optional_size("sliding_window") if "sliding_window" in fields else 4096
+    if kind == "mistral":
+        return None if window is None else (window,) * depth
+    used = fields.flag("use_sliding_window", False)
+    first = fields.take("max_window_layers", 28)
+    types = fields.take("layer_types", None)
+    if types is None:
+        if not used or window is None:
+            return None
+        if not isinstance(first, int) or isinstance(first, bool) or first < 0:
+            raise fields.wrong("max_window_layers", first, "the number of the first layer with a window")
+        return tuple(window if layer >= first else None for layer in range(depth))
+    kinds = ("full_attention", "sliding_attention")
+    if not isinstance(types, list) or len(types) != depth or any(entry not in kinds for entry in types):
+        raise fields.wrong("layer_types", types, f"a list of {depth} names, each one of {', '.join(kinds)}")
+    if kinds[1] not in types:
+        return None
+    if not used or window is None:
+        raise fields.wrong("layer_types", types, "without sliding_attention, unless use_sliding_window is true")
+    return tuple(window if entry == kinds[1] else None for entry in types)
+
+
+def _window_fields(kind: str, windows: Windows) -> dict[str, object]:
+    sizes = {window for window in windows or () if window is not None}
+    if len(sizes) > 1:
+        raise CheckpointError(f"a {kind} checkpoint has windows of one size, but this config has {sorted(sizes)}")
+    window = next(iter(sizes), None)
+    if kind == "llama":
+        if sizes:
+            raise CheckpointError(f"a llama checkpoint has no windows, but this config has {windows}")
+        return {}
+    if kind == "mistral":
+        if windows is not None and None in windows and sizes:
+            raise CheckpointError("a mistral checkpoint has a window in every layer or in none, but this config mixes")
+        return {"sliding_window": window}
+    types = ["full_attention" if entry is None else "sliding_attention" for entry in windows or ()]
+    listed = {"layer_types": types} if types else {}
+    return {"use_sliding_window": window is not None, "sliding_window": window, **listed}
+
+
+def _family(kind: str, architecture: str) -> Family:
+    return Family(
+        name=kind,
+        architecture=architecture,
+        prefix="model.",
+        config_from=partial(config_from, kind),
+        fields_from=partial(fields_from, kind),
+        weights=weights,
+        without_prefix=("lm_head.weight",),
+        # Older files carry the rotary frequencies, which follow from the config.
+        unread=re.compile(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
+        copies={"lm_head.weight": "embed_tokens.weight"},
+    )
+
+
+LLAMA = _family("llama", "LlamaForCausalLM")
+MISTRAL = _family("mistral", "MistralForCausalLM")
+QWEN2 = _family("qwen2", "Qwen2ForCausalLM")
+QWEN3 = _family("qwen3", "Qwen3ForCausalLM")

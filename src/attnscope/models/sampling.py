@@ -1,0 +1,107 @@
+"""Which token comes next: from logits to one token a row.
+
+In: logits (batch, vocabulary). Out: token ids (batch,).
+Does not know: models, caches, text. Memory: a few copies of the logits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnscope.errors import SettingError, UnsupportedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How freely the next token is drawn. What is set applies in this order: temperature, top_k, top_p, min_p."""
+
+    temperature: float = 1.0
+    """Logits are divided by it: below 1 the likely becomes likelier; 0 always takes the likeliest."""
+    top_k: int | None = None
+    """Draw from the k likeliest tokens only."""
+    top_p: float | None = None
+    """Draw from the fewest likeliest tokens that have this much probability together."""
+    min_p: float | None = None
+    """Draw from the tokens with at least this share of the likeliest one's probability."""
+    seed: int = 0
+    """The same seed draws the same tokens; each row of a batch has a stream of its own."""
+
+    def __post_init__(self):
+        if not 0 <= self.temperature < math.inf:
+            raise SettingError(f"Sampling.temperature must be 0 or more, but is {self.temperature}")
+        if self.top_k is not None and self.top_k < 1:
+            raise SettingError(f"Sampling.top_k must be at least 1, but is {self.top_k}")
+        for name in ("top_p", "min_p"):
+            share = getattr(self, name)
+            if share is not None and not 0 < share <= 1:
+                raise SettingError(f"Sampling.{name} must be above 0 and at most 1, but is {share}")
+
+
+GREEDY = Sampling(temperature=0.0)
+"""Always the likeliest token."""
+
+
+class Sampler:
+    """Draws tokens for a number of rows, each from its own stream of random numbers.
+
+    >>> Sampler(GREEDY, rows=1).choose(torch.tensor([[0.1, 2.0, 0.3]]))
+    tensor([1])
+    """
+
+    def __init__(self, sampling: Sampling, rows: int):
+        self.sampling = sampling
+        # One stream a row, so that what a row draws depends neither on how many rows there are nor on how long
+        # they last.
+        self._streams = [torch.Generator().manual_seed(_mixed(sampling.seed, row)) for row in range(rows)]
+
+    def choose(self, logits: Tensor) -> Tensor:
+        """The next token of each row, (batch,), from logits (batch, vocabulary)."""
+        if not logits.isfinite().any(dim=-1).all() or logits.isnan().any():
+            raise UnsupportedError(
+                "the model's scores of the next token are not numbers (NaN or infinite), so none can be chosen; its "
+                "weights are damaged, or too large for this dtype"
+            )
+        if self.sampling.temperature == 0:
+            return logits.argmax(dim=-1)
+        # Inverse transform: where the running sum of probabilities passes a uniform number. In float64, because
+        # the steps of a float32 sum near 1 are larger than the probabilities of rare tokens.
+        running = probabilities(logits, self.sampling).double().cumsum(dim=-1)
+        draws = torch.stack([torch.rand((), generator=stream, dtype=torch.float64) for stream in self._streams])
+        below = draws.to(logits.device)[:, None] * running[:, -1:]
+        return torch.searchsorted(running, below, right=True)[:, 0]
+
+
+def _mixed(seed: int, row: int) -> int:
+    """A seed for each pair, so that row 1 of seed 0 is not row 0 of seed 1."""
+    return int.from_bytes(hashlib.blake2b(f"{seed} {row}".encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
+    """The distribution that tokens are drawn from, (batch, vocabulary): float32, and exactly 0 for what is left out.
+
+    >>> probabilities(torch.tensor([[2.0, 1.0, 0.0]]), Sampling(top_k=2))
+    tensor([[0.7311, 0.2689, 0.0000]])
+    """
+    logits = logits.float()
+    if sampling.temperature == 0:
+        return torch.nn.functional.one_hot(logits.argmax(dim=-1), logits.shape[-1]).float()
+    logits = (logits - logits.amax(dim=-1, keepdim=True)) / sampling.temperature  # the likeliest stays at 0
+    if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
+        # Ties with the k-th are broken by topk itself, so exactly k tokens are left.
+        likeliest = logits.topk(sampling.top_k, dim=-1).indices
+        logits = torch.full_like(logits, -math.inf).scatter(-1, likeliest, logits.gather(-1, likeliest))
+    if sampling.top_p is not None and sampling.top_p < 1:
+        ordered, order = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
+        enough_before = ordered.cumsum(dim=-1) - ordered >= sampling.top_p
+        # Back from the order of likelihood to that of the vocabulary; scatter writes every entry.
+        logits = logits.masked_fill(torch.empty_like(enough_before).scatter(-1, order, enough_before), -math.inf)
+    shares = logits.softmax(dim=-1)
+    if sampling.min_p is not None:
+        shares = shares.masked_fill(shares < sampling.min_p * shares.amax(dim=-1, keepdim=True), 0.0)
+        shares = shares / shares.sum(dim=-1, keepdim=True)
+    return shares

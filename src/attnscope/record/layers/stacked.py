@@ -1,0 +1,94 @@
+"""A mask made of the masks of several calls, one below the other: what a text that was read in steps was masked by.
+
+In: for each step its mask and which rows and columns it spoke of. Out: a `Mask` over all rows and columns.
+Does not know: models, tensors of queries or keys. Memory: that of the masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from attnscope.attention import regions
+from attnscope.attention.algebra import Lowered, Mask, Sizes
+from attnscope.attention.regions import Region
+from attnscope.errors import ShapeError
+
+
+@dataclass(frozen=True)
+class Step:
+    """The mask of rows [top, bottom) over columns [left, right); all other columns are hidden from them."""
+
+    mask: Mask
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+    def inner(self, sizes: Sizes) -> Sizes:
+        """The shape of the matrix that its mask was made for."""
+        return Sizes(sizes.batch, sizes.heads, self.bottom - self.top, self.right - self.left)
+
+
+@dataclass(frozen=True)
+class Stacked(Mask):
+    """Steps in the order of their rows, without gaps."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def static(self) -> bool:
+        return all(step.mask.static for step in self.steps)
+
+    def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
+        query, key = torch.broadcast_tensors(query, key)
+        answer: Tensor | None = None
+        for step in self.steps:
+            here = (query >= step.top) & (query < step.bottom) & (key >= step.left) & (key < step.right)
+            if not here.any():
+                continue
+            rows = (query - step.top).clamp(0, step.bottom - step.top - 1)
+            columns = (key - step.left).clamp(0, step.right - step.left - 1)
+            found = step.mask.allows(rows, columns, step.inner(sizes)) & here
+            answer = found if answer is None else _either(answer, found)
+        return torch.zeros_like(query, dtype=torch.bool) if answer is None else answer
+
+    def lower(self, sizes: Sizes) -> Lowered | None:
+        found = [step.mask.lower(step.inner(sizes)) for step in self.steps]
+        if any(one is None or one.keep is not None for one in found):
+            return None
+        parts = [one.regions for one in found if one is not None]
+        rows = max(map(len, parts), default=1)
+        return Lowered(tuple(tuple(self._moved(parts, row)) for row in range(rows)))
+
+    def _moved(self, parts: list[tuple[tuple[Region, ...], ...]], row: int) -> Iterator[Region]:
+        """The regions of a batch row, each where its step stands."""
+        for step, part in zip(self.steps, parts, strict=True):
+            yield from regions.moved(part[row if len(part) > 1 else 0], step.top, step.left)
+
+    def check(self, sizes: Sizes) -> None:
+        ends = [(step.top, step.bottom) for step in self.steps]
+        joined = all(one[1] == two[0] for one, two in pairwise(ends))
+        if not ends or ends[0][0] or ends[-1][1] != sizes.queries or not joined:
+            raise ShapeError(f"{self}: its rows {ends} are not the {sizes.queries} queries of this attention")
+        for step in self.steps:
+            if step.right > sizes.keys or step.left < 0:
+                raise ShapeError(f"{self}: speaks of columns up to {step.right}, but there are {sizes.keys} keys")
+            step.mask.check(step.inner(sizes))
+
+    def narrow(self, batch: slice, heads: slice | list[int]) -> Stacked:
+        return Stacked(tuple(replace(step, mask=step.mask.narrow(batch, heads)) for step in self.steps))
+
+    def __repr__(self) -> str:
+        return f"Stacked({len(self.steps)} steps)"
+
+
+def _either(first: Tensor, second: Tensor) -> Tensor:
+    """Of two answers, one of which may depend on batch row and head and so have two axes more."""
+    axes = max(first.dim(), second.dim())
+    first, second = (one if one.dim() == axes else one[None, None] for one in (first, second))
+    return first | second

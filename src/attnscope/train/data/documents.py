@@ -1,0 +1,127 @@
+"""Documents out of files: text as it lies there, or a column of Parquet.
+
+In: files and folders. Out: one string for each document, in the order of the files.
+Does not know: tokens. Memory: O(longest document); of Parquet some rows at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from attnscope.errors import SettingError
+from attnscope.extras import import_extra, require
+
+TEXT, PARQUET = (".txt", ".md"), ".parquet"
+ROWS = 64  # of Parquet, read at a time: some documents have megabytes
+
+
+def read_documents(
+    sources: Sequence[str | Path], *, column: str = "text", separator: str | None = None
+) -> Iterator[str]:
+    r"""The documents of files, in the given order; empty ones are left out.
+
+    A folder stands for the .txt, .md and .parquet files in it and below, sorted by name. In Parquet each row of
+    `column` is a document. A text file is one document, byte for byte, or several where lines that are `separator`
+    stand between them.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "poems.txt").write_bytes(b"a rose\n--\nis a rose\n")
+    ...     list(read_documents([folder], separator="--"))
+    ['a rose\n', 'is a rose\n']
+    """
+    if isinstance(sources, str | Path):
+        raise SettingError(f"read_documents: the sources are a list of files and folders; give [{str(sources)!r}]")
+    if separator is not None and ("\n" in separator or "\r" in separator):
+        raise SettingError(f"read_documents: the separator is one whole line, without its end, not {separator!r}")
+    return _documents(files_of(sources), column, separator)
+
+
+def files_of(sources: Sequence[str | Path]) -> list[Path]:
+    """The files that sources stand for, in order; a source that is not there is refused."""
+    return [file for source in sources for file in _files(Path(source))]
+
+
+def _files(source: Path) -> list[Path]:
+    if source.is_file():
+        return [source]
+    if not source.is_dir():
+        fault = "is neither a file nor a folder" if source.exists() else "is not there"
+        raise SettingError(f"read_documents: {source} {fault}")
+    kinds = (*TEXT, PARQUET)
+    return sorted(path for path in source.rglob("*") if path.suffix.lower() in kinds and path.is_file())
+
+
+def _documents(files: Sequence[Path], column: str, separator: str | None) -> Iterator[str]:
+    any_at_all = False
+    for path in files:
+        try:
+            parquet = path.suffix.lower() == PARQUET
+            for document in _rows(path, column) if parquet else _texts(path, separator):
+                if document:
+                    any_at_all = True
+                    yield document
+        except OSError as error:
+            raise SettingError(f"read_documents: {path} cannot be read: {error}") from error
+    if not any_at_all:
+        names = ", ".join(str(path) for path in files[:3]) + (", ..." if len(files) > 3 else "")
+        raise SettingError(
+            f"read_documents: there is no document in {names or 'these sources'}; give files with text, or folders "
+            f"with {', '.join(TEXT)} or {PARQUET} files"
+        )
+
+
+def _texts(path: Path, separator: str | None) -> Iterator[str]:
+    """The documents between the separators, decoded one by one: half a character never spans a line."""
+    with path.open("rb") as file:
+        if separator is None:
+            yield _decoded(file.read(), path, 0)
+            return
+        border, start, lines = separator.encode("utf-8"), 0, list[bytes]()
+        for line in file:
+            if line.removesuffix(b"\n").removesuffix(b"\r") != border:
+                lines.append(line)
+                continue
+            document = b"".join(lines)
+            yield _decoded(document, path, start)
+            start += len(document) + len(line)
+            lines.clear()
+        yield _decoded(b"".join(lines), path, start)
+
+
+def _decoded(content: bytes, path: Path, start: int) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SettingError(
+            f"read_documents: {path} is not UTF-8 at byte {start + error.start:,} ({error.reason}); convert the file, "
+            "or repair it there"
+        ) from None
+
+
+def _rows(path: Path, column: str) -> Iterator[str]:
+    """The rows of a column of strings; nulls are left out."""
+    require("train", "pyarrow")
+    arrow, parquet = import_extra("pyarrow"), import_extra("pyarrow.parquet")
+    row = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            schema = file.schema_arrow
+            if column not in schema.names:
+                raise SettingError(
+                    f"read_documents: {path} has no column {column!r}; its columns are {', '.join(schema.names)}"
+                )
+            kind = schema.field(column).type
+            if not (arrow.types.is_string(kind) or arrow.types.is_large_string(kind)):
+                raise SettingError(f"read_documents: the column {column!r} of {path} holds {kind}, and not text")
+            for group in range(file.num_row_groups):
+                for batch in file.iter_batches(ROWS, row_groups=[group], columns=[column]):
+                    for value in batch.column(0):
+                        if value.is_valid:
+                            yield value.as_py()
+                        row += 1
+    except UnicodeDecodeError as error:
+        raise SettingError(f"read_documents: row {row:,} of {path} is not UTF-8 ({error.reason})") from None
+    except arrow.ArrowException as error:
+        raise SettingError(f"read_documents: {path} is damaged or not Parquet: {error}") from error

@@ -1,0 +1,297 @@
+"""A corpus as numbers on the disk: written once as a stream, read by memory map.
+
+In: documents and a tokenizer, or a folder that was written before. Out: `Tokens`, of which any stretch can be read.
+The folder holds tokens-00000.bin and so on, one token after the other, documents.bin, where each document begins, and
+tokens.json, which describes them. It is there when it is complete, and not before.
+Does not know: models, batches. Memory: O(longest document) to write (see `PlainText`), what is asked for to read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnscope.errors import CheckpointError, SettingError, VocabularyError
+from attnscope.models.json_files import read_object, write_object
+from attnscope.models.text.codec import Codec
+from attnscope.models.text.plain import PlainText
+
+FORMAT, VERSION = "attnscope tokens", 1
+MANIFEST, STARTS = "tokens.json", "documents.bin"
+START_TYPE = "<i8"
+TYPES = {"uint16": "<u2", "uint32": "<u4"}
+ADVICE = "delete the folder and write the tokens again"
+
+
+class Manifest(NamedTuple):
+    """What tokens.json says."""
+
+    dtype: str
+    shards: list[int]
+    """How many tokens each file has; its size follows from that."""
+    documents: int
+    vocab_size: int
+    tokenizer: str
+    """The fingerprint of the tokenizer that made the tokens."""
+
+
+class Tokens:
+    """Documents in a row, or a part of them. Made by `write_tokens`, `open_tokens`, `part` and `split`."""
+
+    def __init__(self, shards: Sequence[np.ndarray], starts: np.ndarray, manifest: Manifest):
+        self.vocab_size, self.fingerprint = manifest.vocab_size, manifest.tokenizer
+        self._shards, self._starts = shards, starts
+        self._borders = [0, *accumulate(len(shard) for shard in shards)]
+        self._first, self._stop = 0, self._borders[-1]
+
+    def __len__(self) -> int:
+        return self._stop - self._first
+
+    @property
+    def starts(self) -> np.ndarray:
+        """Where each document begins, the first one at 0; read from the disk where it is looked at."""
+        first = int(np.searchsorted(self._starts, self._first, side="right")) - 1
+        stop = int(np.searchsorted(self._starts, self._stop, side="left"))
+        inside = self._starts[first:stop]
+        return inside if not self._first else np.maximum(inside - self._first, 0)
+
+    def window(self, start: int, length: int) -> Tensor:
+        """(length,): the tokens from `start` on, as int64."""
+        begin, filled = self._place(start, length), 0
+        shard = bisect_right(self._borders, begin) - 1
+        found = np.empty(length, np.int64)
+        while filled < length:
+            offset = begin + filled - self._borders[shard]
+            piece = self._shards[shard][offset : offset + length - filled]
+            found[filled : filled + len(piece)] = piece
+            filled, shard = filled + len(piece), shard + 1
+        return torch.from_numpy(found)
+
+    def documents_in(self, start: int, length: int) -> Tensor:
+        """(length,): the number of each of these tokens' document, counted from 0 at the first of them."""
+        begin = self._place(start, length)
+        first, stop = np.searchsorted(self._starts, [begin, begin + length], side="left")
+        numbers = np.zeros(length, np.int64)
+        numbers[self._starts[first:stop] - begin] = 1
+        numbers[:1] = 0
+        return torch.from_numpy(numbers.cumsum())
+
+    def part(self, start: int, stop: int) -> Tokens:
+        """The tokens from `start` up to but not including `stop`; a document may be cut there."""
+        found = copy(self)
+        found._first = self._place(start, stop - start)
+        found._stop = found._first + stop - start
+        return found
+
+    def _place(self, start: int, length: int) -> int:
+        """Where `start` lies in the whole, after a look at the bounds."""
+        if start < 0 or length < 1 or start + length > len(self):
+            raise SettingError(
+                f"tokens {start:,} to {start + length:,} were asked for, and there are {len(self):,}; ask for one at "
+                "least, and for none beyond the end"
+            )
+        return self._first + start
+
+    def __repr__(self) -> str:
+        return f"Tokens({len(self):,} in {len(self.starts):,} documents, vocabulary {self.vocab_size:,})"
+
+
+def split(tokens: Tokens, share: float) -> tuple[Tokens, Tokens]:
+    """Training and validation: the last `share` of the tokens is for validation.
+
+    The cut is moved to the nearest beginning of a document, unless that changes the size of the validation by more than
+    half.
+    """
+    if not 0 < share < 1:
+        raise SettingError(f"split: a share of {share} was asked for; it lies between 0 and 1, as 0.1 does")
+    size = round(len(tokens) * share)
+    cut = len(tokens) - size
+    starts = tokens.starts
+    place = int(np.searchsorted(starts, cut))
+    near = [int(start) for start in starts[max(place - 1, 0) : place + 1] if abs(int(start) - cut) <= size // 2]
+    cut = min((start for start in near if start > 0), key=lambda start: abs(start - cut), default=cut)
+    if not 0 < cut < len(tokens):
+        raise SettingError(f"split: {share} of {len(tokens):,} tokens leaves one part empty; give more text")
+    return tokens.part(0, cut), tokens.part(cut, len(tokens))
+
+
+def fingerprint(tokenizer: Codec) -> str:
+    """A hash of all that a tokenizer writes about itself."""
+    found = hashlib.sha256()
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save(folder)
+        for path in sorted(Path(folder).iterdir()):
+            content = path.read_bytes()
+            found.update(f"{path.name} {len(content)} ".encode() + content)
+    return found.hexdigest()
+
+
+def write_tokens(
+    documents: Iterable[str],
+    tokenizer: Codec,
+    folder: str | Path,
+    *,
+    shard_tokens: int = 2**27,
+    progress: Callable[[int], object] | None = None,
+) -> Tokens:
+    """Write documents as tokens to a folder that is not there yet or is empty, and open it.
+
+    Each document is text and nothing else, and is followed by the id that ends a text, if the tokenizer has one. A file
+    holds `shard_tokens` at most. `progress` is called with the number of tokens written so far.
+    """
+    folder = Path(folder)
+    if isinstance(documents, str):
+        raise SettingError("write_tokens: one string is one document for each of its characters; give [text]")
+    if shard_tokens < 1:
+        raise SettingError(f"write_tokens: shards of {shard_tokens} tokens were asked for; it takes one at least")
+    with _scratch(folder) as scratch:
+        end = np.array(sorted(tokenizer.eos)[:1], np.int64)
+        dtype = "uint16" if tokenizer.vocab_size <= 2**16 else "uint32"
+        shards, plain, count = _Shards(scratch, dtype, shard_tokens), PlainText(tokenizer), 0
+        with (scratch / STARTS).open("wb") as starts, shards:
+            for number, document in enumerate(documents):
+                begin = shards.written
+                for ids in _encoded(document, number, plain, tokenizer.vocab_size):
+                    shards.write(ids)
+                if shards.written > begin:
+                    shards.write(end)
+                    starts.write(begin.to_bytes(8, "little"))
+                    count += 1
+                if progress is not None:
+                    progress(shards.written)
+        if not count:
+            raise SettingError("write_tokens: there is no document with a token in it; an iterator can be read once")
+        found = Manifest(dtype, shards.counts, count, tokenizer.vocab_size, fingerprint(tokenizer))
+        write_object(scratch / MANIFEST, {"format": FORMAT, "version": VERSION, **found._asdict()})
+    return open_tokens(folder)
+
+
+def open_tokens(folder: str | Path, tokenizer: Codec | None = None) -> Tokens:
+    """Tokens that were written before; those that another tokenizer made are refused, if one is given."""
+    folder = Path(folder)
+    if not (folder / MANIFEST).is_file():
+        raise CheckpointError(f"{folder} holds no tokens, for there is no {MANIFEST} in it; write_tokens makes them")
+    manifest = _read_manifest(folder / MANIFEST)
+    if tokenizer is not None and fingerprint(tokenizer) != manifest.tokenizer:
+        raise CheckpointError(
+            f"the tokens in {folder} were made by another tokenizer, of {manifest.vocab_size:,} ids; open the one they "
+            "were made by, or write them again to another folder"
+        )
+    shards = [
+        _mapped(folder / _shard_name(number), TYPES[manifest.dtype], count)
+        for number, count in enumerate(manifest.shards)
+    ]
+    starts = _mapped(folder / STARTS, START_TYPE, manifest.documents)
+    if starts[0] != 0 or not 0 <= starts[-1] < sum(manifest.shards):
+        raise CheckpointError(f"{folder / STARTS} does not fit {MANIFEST}; {ADVICE}")
+    return Tokens(shards, starts, manifest)
+
+
+class _Shards:
+    """Tokens appended to one file after the other."""
+
+    def __init__(self, folder: Path, dtype: str, most: int):
+        self.counts: list[int] = []
+        self._folder, self._type, self._most = folder, TYPES[dtype], most
+        self._file: BinaryIO | None = None
+
+    @property
+    def written(self) -> int:
+        return sum(self.counts)
+
+    def write(self, ids: np.ndarray) -> None:
+        while len(ids):
+            if self._file is None or self.counts[-1] == self._most:
+                self.close()
+                self._file = (self._folder / _shard_name(len(self.counts))).open("wb")
+                self.counts.append(0)
+            piece, ids = np.split(ids, [self._most - self.counts[-1]])
+            self._file.write(piece.astype(self._type).tobytes())
+            self.counts[-1] += len(piece)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _shard_name(number: int) -> str:
+    return f"tokens-{number:05}.bin"
+
+
+def _encoded(document: str, number: int, plain: PlainText, vocab_size: int) -> Iterator[np.ndarray]:
+    """The ids of a document in pieces, each of which the vocabulary has."""
+    try:
+        for piece in plain.pieces(document):
+            ids = np.array(piece, np.int64)
+            if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
+                raise VocabularyError(f"the tokenizer gives ids up to {ids.max()}, and says that it has {vocab_size:,}")
+            yield ids
+    except VocabularyError as error:
+        raise VocabularyError(f"document {number:,}: {error}") from error
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """A folder beside the one that is wanted, which becomes it when all has gone well, and else is gone."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SettingError(
+            f"write_tokens: {folder} is there already; open_tokens reads tokens that are complete, and others need a "
+            "folder that is empty or not there"
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".unfinished-{folder.name}-") as outer:
+        scratch = Path(outer) / "tokens"  # one that others may read, as they may not the outer one
+        scratch.mkdir()
+        yield scratch
+        if folder.exists():
+            folder.rmdir()
+        scratch.rename(folder)
+
+
+def _read_manifest(path: Path) -> Manifest:
+    found = read_object(path)
+    if found.pop("format", None) != FORMAT:
+        raise CheckpointError(f"{path} does not describe tokens; {ADVICE}")
+    version = found.pop("version", None)
+    if version != VERSION:
+        raise CheckpointError(f"{path} is of version {version!r}, and this AttnScope reads {VERSION}; {ADVICE}")
+    checks: dict[str, Callable[[Any], bool]] = {
+        "dtype": lambda value: isinstance(value, str) and value in TYPES,
+        "shards": lambda value: isinstance(value, list) and bool(value) and all(map(_is_count, value)),
+        "documents": _is_count,
+        "vocab_size": _is_count,
+        "tokenizer": lambda value: isinstance(value, str),
+    }
+    wrong = [name for name, check in checks.items() if not check(found.get(name))] + sorted(found.keys() - checks)
+    if wrong:
+        raise CheckpointError(f"{path}: {wrong[0]} is {found.get(wrong[0])!r}, which cannot be; {ADVICE}")
+    return Manifest(**found)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 < value < 2**53
+
+
+def _mapped(path: Path, dtype: str, count: int) -> np.ndarray:
+    """So many numbers in a file of just the right size."""
+    size, expected = (path.stat().st_size if path.is_file() else None), count * np.dtype(dtype).itemsize
+    if size != expected:
+        arrived = "is not there" if size is None else f"has {size:,} bytes instead of {expected:,}"
+        raise CheckpointError(f"{path} {arrived}; {ADVICE}")
+    return np.asarray(np.memmap(path, dtype, mode="r"))

@@ -1,0 +1,322 @@
+"""One model over many ranks: who holds which weights, who reads which part of a batch, and how they agree.
+
+In: settings, and the environment that torchrun sets up. Out: `Ranks`, which spreads a model, takes this rank's part of
+a batch, and adds up what the ranks have found. Without torchrun there is one rank, and nothing is spread.
+
+Three ways to divide the work, which can be combined; ranks = data x context x tensor:
+
+- data: each rank reads other rows. The weights, their gradients and their momenta are cut over the ranks and fetched
+  block by block when they are needed (FSDP2, `fully_shard`).
+- tensor: each rank has some heads, and some of the feed-forward network, of every layer (DTensor).
+- context: each rank reads other positions of the same rows, and keys and values go round (see `ring`).
+
+Does not know: the loop, files, text. Memory: this rank's share of the model, and one block of it whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.rendezvous import rendezvous
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from attnscope.errors import SettingError, AttnScopeError, UnsupportedError
+from attnscope.models import Block, Decoder
+from attnscope.train.batch import Batch
+from attnscope.train.ring import Shares, across_ranks
+from attnscope.train.settings import Settings
+
+Made = TypeVar("Made")
+POLL = 0.2  # seconds between two looks at a note
+PATIENCE = timedelta(minutes=10)
+"""How long a rank waits for the others: a checkpoint of a large model takes a while."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """All ranks, seen from one of them."""
+
+    rank: int
+    count: int
+    device: torch.device
+    tensor: int = 1
+    context: int = 1
+    spread_mesh: DeviceMesh | None = None
+    """(data x context, tensor): the weights are cut over both; None for one rank."""
+    context_group: dist.ProcessGroup | None = None
+    store: Any = None
+    """Where processes leave notes for each other."""
+    files_group: Any = None
+    """A second group of all ranks, in which checkpoints are agreed on while training goes on."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the rank that writes and prints."""
+        return self.rank == 0
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that see different tokens."""
+        return self.count // self.tensor
+
+    @property
+    def replica(self) -> int:
+        """Which of those this one belongs to."""
+        return self.rank // self.tensor
+
+    def spread(self, model: nn.Module) -> nn.Module:
+        """The model with this rank's share of its weights, changed in place."""
+        if self.spread_mesh is None:
+            return model.to(self.device)
+        if not isinstance(model, Decoder):
+            raise UnsupportedError(f"{type(model).__name__} trains on one rank; over several, a Decoder does")
+        model.to(self.device)
+        if self.tensor > 1:
+            share_heads(model, self.spread_mesh["tensor"])
+        mesh = self.spread_mesh["replica"]  # also where it has one rank: then all weights are of one kind
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        return model
+
+    def samples(self, first: int, count: int) -> range:
+        """Of `count` samples from number `first` on, those whose rows this rank reads."""
+        data, mine = self.replicas // self.context, self.replica // self.context
+        return range(first + mine * (count // data), first + (mine + 1) * (count // data))
+
+    def positions_of(self, batch: Batch) -> Batch:
+        """The positions that this rank reads; documents stay whole, since what a token sees lies on other ranks."""
+        if self.context > 1:
+            shares, rank = Shares(batch.tokens.shape[1], self.context), dist.get_rank(self.context_group)
+            positions = (
+                torch.arange(shares.length).expand_as(batch.tokens) if batch.positions is None else batch.positions
+            )
+            mine = (shares.take(whole, rank, 1) for whole in (batch.tokens, batch.targets, positions))
+            batch = batch._replace(**dict(zip(("tokens", "targets", "positions"), mine, strict=True)))
+        there = {name: part.to(self.device) for name, part in batch._asdict().items() if part is not None}
+        return batch._replace(**there)
+
+    def attention(self, length: int) -> AbstractContextManager[object]:
+        """Where a model has to run so that tokens see those on other ranks."""
+        if self.context == 1:
+            return nullcontext()
+        assert self.context_group is not None
+        return across_ranks(Shares(length, self.context), self.context_group)
+
+    def last_part(self, model: nn.Module, is_last: bool) -> None:
+        """Say whether the coming backward completes a step: only then do ranks exchange gradients."""
+        if isinstance(model, FSDPModule):
+            model.set_requires_gradient_sync(is_last)
+
+    def summed(self, *numbers: float) -> list[float]:
+        """The sums of numbers over all replicas."""
+        if self.count == 1:
+            return list(numbers)
+        total = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        dist.all_reduce(total)
+        return (total / self.tensor).tolist()  # the ranks of one layer have counted the same tokens
+
+    def first_makes(self, make: Callable[[], Made]) -> Made | None:
+        """What the first rank makes, there; the others wait, however long it takes, and refuse what it refuses."""
+        if self.count == 1:
+            return make()
+        made, refused = None, ""
+        if self.is_first:
+            try:
+                made = make()
+            except AttnScopeError as error:
+                refused = str(error) or "refused"
+            self.store.set("made", refused)
+        while not self.store.check(["made"]):
+            time.sleep(POLL)
+        refused = self.store.get("made").decode()
+        dist.barrier()  # nobody leaves before all have read: the first rank may take the store with it
+        if refused:
+            raise SettingError(refused)
+        return made
+
+    def agreed(self, value: Any) -> Any:
+        """What the first rank says."""
+        if self.count == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0, device=self.device)
+        return box[0]
+
+    def resharded(self, model: nn.Module) -> None:
+        """Let go of weights that a pass without gradients has left whole."""
+        if isinstance(model, FSDPModule):
+            model.reshard()
+
+    def whole_weights(self, model: nn.Module) -> dict[str, Tensor]:
+        """All weights, whole, on the CPU of the first rank; every rank has to call this, and the others get nothing."""
+        options = StateDictOptions(full_state_dict=True, cpu_offload=self.count > 1)
+        weights: dict[str, Any] = get_model_state_dict(model, options=options)
+        orders = {name: stacked_order(model, name, self.tensor) for name in weights}
+        return {
+            name: weight if (order := orders[name]) is None else weight[order.argsort()]
+            for name, weight in weights.items()
+        }
+
+
+@contextmanager
+def all_ranks(settings: Settings) -> Iterator[Ranks]:
+    """The ranks that torchrun has started, or this process alone."""
+    count, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    if count % (settings.tensor * settings.context):
+        raise SettingError(
+            f"{count} ranks do not divide by tensor x context = {settings.tensor} x {settings.context}; start them "
+            f"with torchrun --nproc-per-node {settings.tensor * settings.context}, or a multiple"
+        )
+    rows, data = settings.batch // settings.accumulate, count // (settings.tensor * settings.context)
+    if rows % data:
+        raise SettingError(
+            f"{rows} rows at a time do not divide over the {data} ranks that read different rows; make batch a "
+            "multiple of them, or accumulate less"
+        )
+    if dist.is_initialized():
+        raise SettingError("train: this process belongs to a process group already, and a run starts its own")
+    is_cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if is_cuda else torch.device("cpu")
+    if is_cuda:
+        torch.cuda.set_device(device)
+    # It would say at every start that weights cut twice are fetched by two calls, which is what was asked for.
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+    backend = "cpu:gloo,cuda:nccl" if is_cuda else "gloo"
+    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage] - documented, and in no list of names
+    if count > 1:
+        store, _, _ = next(rendezvous("env://", timeout=PATIENCE))
+        store = dist.PrefixStore(those_who_came(store, rank, count), store)  # pyright: ignore[reportPrivateImportUsage] - likewise
+    hook = sys.excepthook  # torch wraps it at each start, to name the rank, and never unwraps it
+    dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=PATIENCE)
+    try:
+        files = dist.new_group(backend="gloo", timeout=PATIENCE)
+        ranks = Ranks(rank=rank, count=count, device=device, store=store, files_group=files)
+        yield ranks if count == 1 else divided(ranks, settings)
+    finally:
+        dist.destroy_process_group()
+        if count == 1:
+            sys.excepthook = hook
+
+
+def those_who_came(store: Any, rank: int, count: int) -> str:
+    """A name for these very processes, on which all of them agree.
+
+    When a rank was killed, torchrun starts all of them anew beside the store of those before, where gloo would find the
+    addresses of the dead. So each process leaves a mark of its own, the first one lists all marks, and the list holds
+    when everybody has found their own mark in it. A list with a mark of the dead never holds, since the dead do not
+    count themselves; it is written anew until the mark has been overwritten by whoever came in their place.
+    """
+    mark, seen = uuid4().hex, ""
+    store.set(f"mark {rank}", mark)
+    while not seen or store.add(seen, 0) < count:
+        if rank == 0:
+            store.set("marks", " ".join(store.get(f"mark {each}").decode() for each in range(count)))
+        marks = store.get("marks")
+        name = sha256(marks).hexdigest()
+        if mark in marks.decode() and name != seen:
+            store.add(seen := name, 1)
+        time.sleep(0.01)
+    return seen
+
+
+def divided(ranks: Ranks, settings: Settings) -> Ranks:
+    """Several ranks, and which of them work together in which way."""
+    kind, tensor, context = ranks.device.type, settings.tensor, settings.context
+    replicas = ranks.count // tensor
+    spread = init_device_mesh(kind, (replicas, tensor), mesh_dim_names=("replica", "tensor"))
+    parts = (replicas // context, context, tensor)
+    reading = init_device_mesh(kind, parts, mesh_dim_names=("data", "context", "tensor"))
+    group = reading["context"].get_group()
+    return replace(ranks, tensor=tensor, context=context, spread_mesh=spread, context_group=group)
+
+
+def share_heads(model: Decoder, mesh: DeviceMesh) -> None:
+    """Give each rank of a mesh some heads, and some of the feed-forward network, of every block."""
+    config, ranks = model.config, mesh.size()
+    key_heads = config.key_heads or config.heads
+    if config.head_norm:
+        raise UnsupportedError("tensor parallel: this model has norms that all heads share (head_norm); use context")
+    for name, size in (("heads", config.heads), ("key_heads", key_heads), ("hidden", config.hidden)):
+        if size % ranks:
+            raise SettingError(f"tensor parallel: {name} is {size}, which does not divide over {ranks} ranks")
+    plan = {
+        "attention.query_key_value": ColwiseParallel(),
+        "attention.output": RowwiseParallel(),
+        "feed_forward.up": ColwiseParallel(),
+        "feed_forward.down": RowwiseParallel(),
+    }
+    for name, parameter in model.named_parameters():
+        order = stacked_order(model, name, ranks)
+        if order is not None:
+            parameter.data = parameter.data[order]
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        parallelize_module(block, mesh, plan)
+        block.attention.heads //= ranks
+        block.attention.key_heads //= ranks
+
+
+def rank_by_rank(parts: Sequence[int], ranks: int) -> Tensor:
+    """The order of rows in which each rank, taking an equal stretch of all, has an equal stretch of every part.
+
+    >>> rank_by_rank((4, 2), 2)
+    tensor([0, 1, 4, 2, 3, 5])
+    """
+    numbered = torch.arange(sum(parts)).split(list(parts))
+    return torch.cat([part.chunk(ranks)[rank] for rank in range(ranks) for part in numbered])
+
+
+def stacked_order(model: nn.Module, name: str, ranks: int) -> Tensor | None:
+    """The order in which so many ranks keep the rows of a parameter, where several projections stand in it.
+
+    None where the rows lie as they are written.
+    """
+    if ranks == 1 or not isinstance(model, Decoder):
+        return None
+    config = model.config
+    width = config.head_dim or config.width // config.heads
+    key_heads = config.key_heads or config.heads
+    layer = name.rpartition(".")[0]
+    if layer.endswith("attention.query_key_value"):
+        return rank_by_rank([count * width for count in (config.heads, key_heads, key_heads)], ranks)
+    if layer.endswith("feed_forward.up") and config.gated:
+        return rank_by_rank((config.hidden, config.hidden), ranks)
+    return None
+
+
+def clipped(parameters: Sequence[nn.Parameter], longest: float) -> float:
+    """The length of all gradients together, which are shortened if it is above `longest` (0: never).
+
+    Weights are cut in different ways, and torch adds up only those that are cut alike.
+    """
+    alike: dict[object, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        cut = (parameter.device_mesh, parameter.placements) if isinstance(parameter, DTensor) else None
+        if parameter.grad is not None:
+            alike.setdefault(cut, []).append(parameter)
+    gradients = [[parameter.grad for parameter in some if parameter.grad is not None] for some in alike.values()]
+    norms = [get_total_norm(some) for some in gradients]
+    norm = torch.stack([n.full_tensor() if isinstance(n, DTensor) else n for n in norms]).norm()
+    if longest:
+        for some in alike.values():
+            clip_grads_with_norm_(some, longest, norm)
+    return float(norm)

@@ -1,0 +1,108 @@
+"""The folder of a run: what lies where, whose it is, and the model that is left in it.
+
+    run.json             what the run is; another run in the same folder is refused
+    tokens/ tokenizer/   the data, for recipes that learn from text
+    metrics.jsonl        the curve, and events/ for TensorBoard
+    checkpoints/         the last ones
+    heads/               what each head did, a table a step
+    model/               the trained model in the layout of Hugging Face
+
+In: a recipe or a model, and the folder. Out: data, or files. Does not know: the loop. Memory: the data, the model.
+"""
+
+from __future__ import annotations
+
+import shutil
+from copy import copy
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from attnscope.errors import CheckpointError, SettingError
+from attnscope.models import Decoder, save
+from attnscope.models.json_files import read_object, write_object
+from attnscope.models.text.codec import Codec
+from attnscope.train.data.corpus import TOKENIZER, TOKENS
+from attnscope.train.parallel import Ranks
+from attnscope.train.recipe import Data, Recipe
+
+RUN = "run.json"
+BEGUN = "run.json.unfinished"
+"""Instead of it, until the data and the model are there."""
+HARMLESS = {
+    "accumulate", "compile", "log_every", "evaluate_every", "evaluate_rows", "sample_every", "checkpoint_every", "keep",
+    "heads_every", "tensor", "context",
+}  # fmt: skip
+"""Settings that may change when a run goes on: they decide nothing but rounding, and what dropout drops."""
+
+
+def prepared(recipe: Recipe, folder: Path, ranks: Ranks) -> Data:
+    """The data of a run: the first rank makes what is not there, then the others open it."""
+
+    def make() -> Data:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            refuse_another_run(recipe, folder)
+            return recipe.data(folder, recipe.settings)
+        except OSError as error:
+            raise SettingError(f"train: {folder} cannot be used: {error}") from error
+
+    data = ranks.first_makes(make)
+    return recipe.data(folder, recipe.settings) if data is None else data
+
+
+def refuse_another_run(recipe: Recipe, folder: Path) -> None:
+    """Compare with what was claimed: two runs in one folder would be neither."""
+    if not (folder / RUN).exists():
+        begin(folder)
+        return
+    before = read_object(folder / RUN)
+    for name, value in described(recipe).items():
+        if name not in HARMLESS and before.get(name) != value:
+            shown = " other files" if name == "data" else f" {name} = {before.get(name)}, and {value} was asked for"
+            longer = ", for the learning rate falls towards its last step" if name == "steps" else ""
+            raise CheckpointError(
+                f"{folder} holds a run with{shown}; go on with the same{longer}, or choose another folder"
+            )
+
+
+def begin(folder: Path) -> None:
+    """Take a folder into use. What an attempt of ours left there that never began is cleared away; what is of somebody
+    else is neither used nor touched.
+    """
+    data = [folder / TOKENS, folder / TOKENIZER]
+    if (folder / BEGUN).exists():
+        for left in (*data, *folder.glob(f".unfinished-{TOKENS}-*")):
+            shutil.rmtree(left, ignore_errors=True)
+    elif found := [place.name for place in data if place.exists()]:
+        raise SettingError(f"{folder} holds {' and '.join(found)}, which are of no run; choose another folder")
+    (folder / BEGUN).touch()
+
+
+def claim(recipe: Recipe, folder: Path) -> None:
+    """Write what the run is, once it has all it needs to begin."""
+    if not (folder / RUN).exists():
+        write_object(folder / BEGUN, described(recipe))
+        (folder / BEGUN).replace(folder / RUN)
+
+
+def described(recipe: Recipe) -> dict[str, Any]:
+    """All that decides what comes of a run, as JSON gives it back."""
+    return {"recipe": recipe.name, **recipe.about, **asdict(recipe.settings), "betas": list(recipe.settings.betas)}
+
+
+def write_model(model: nn.Module, tokenizer: Codec | None, folder: Path) -> str:
+    """Write a whole model with its tokenizer, where the layout of Hugging Face can express it; says what was done."""
+    if not isinstance(model, Decoder):
+        return f"the weights are in {folder / 'checkpoints'}; there is no common layout for a {type(model).__name__}"
+    place, trained = folder / "model", copy(model)
+    trained.config = replace(model.config, dropout=0.0)  # most families cannot say it, and it has done its work
+    try:
+        save(trained, place, overwrite=True)
+    except CheckpointError as error:
+        return f"the weights are in {folder / 'checkpoints'}; Hugging Face has no layout for this model: {error}"
+    if tokenizer is not None:
+        tokenizer.save(place)
+    return f"the model is in {place}"

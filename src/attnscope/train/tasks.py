@@ -1,0 +1,109 @@
+"""Tasks that make their own data: reversing a row, and going on with a row that repeats.
+
+In: numbers of samples. Out: batches; the same sample is always the same row. And `Reverser`, the smallest model that
+can (or, without positions, cannot) reverse.
+Does not know: the loop. Memory: one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.attention.positions import LearnedPositions, position_ids
+from attnscope.errors import SettingError
+from attnscope.models.layers import MultiHeadAttention
+from attnscope.models.linear import Linear
+from attnscope.train.batch import IGNORED, Batch
+from attnscope.train.data.sampler import dice
+
+
+class Reversal:
+    """Rows of random digits; what should come out at each place is the digit at the mirrored one."""
+
+    vocabulary = 10
+
+    def __init__(self, *, length: int = 12, seed: int = 0):
+        self.length, self.seed = length, seed
+
+    def rows(self, samples: Sequence[int]) -> Batch:
+        """The samples with these numbers."""
+        drawn = (
+            torch.randint(self.vocabulary, (self.length,), generator=dice("reversal", sample, self.seed))
+            for sample in samples
+        )
+        tokens = torch.stack(list(drawn))
+        return Batch(tokens, tokens.flip(1))
+
+
+def blind_guess(rows: Tensor) -> tuple[float, float]:
+    """The best loss and accuracy at reversing rows of even length when it is known which tokens a row has, not where.
+
+    The token at the mirrored place is then any of the other tokens of the row, each as likely as the next.
+
+    >>> blind_guess(torch.tensor([[4, 4, 4, 4]])), blind_guess(torch.tensor([[1, 2, 3, 4]]))[1]
+    ((0.0, 1.0), 0.3333333333333333)
+    """
+    length = rows.shape[1]
+    if length % 2:
+        raise SettingError(
+            f"blind_guess: rows of {length} tokens have a middle, which is its own mirror; give even ones"
+        )
+    same = (rows[:, :, None] == rows[:, None, :]).double()
+    # For each place i and each place j of its row: how often the token of j stands at other places than i.
+    shares = (same.sum(2)[:, None, :] - same) / (length - 1)
+    elsewhere = ~torch.eye(length, dtype=torch.bool)
+    return float(shares[:, elsewhere].log().mean().abs()), float(shares.amax(2).mean())
+
+
+class Repetition:
+    """Rows in which a random stretch comes again and again; only what can be known counts: all but its first time.
+
+    How long the stretch is differs from row to row, so that looking back by a fixed distance does not help: a model
+    has to find the last place of the current token and read on from there, which is what induction heads do.
+    """
+
+    vocabulary = 64
+
+    def __init__(self, *, length: int = 64, seed: int = 0):
+        self.length, self.seed = length, seed
+        if length < 8:
+            raise SettingError(
+                f"Repetition: rows of {length} tokens are too short to repeat something; take 8 at least"
+            )
+
+    def rows(self, samples: Sequence[int]) -> Batch:
+        """The samples with these numbers."""
+        parts = [self._row(dice("repetition", sample, self.seed)) for sample in samples]
+        return Batch(torch.stack([tokens for tokens, _ in parts]), torch.stack([targets for _, targets in parts]))
+
+    def _row(self, random: torch.Generator) -> tuple[Tensor, Tensor]:
+        period = int(torch.randint(self.length // 4, self.length // 2 + 1, (), generator=random))
+        stretch = torch.randint(self.vocabulary, (period,), generator=random)
+        row = stretch.repeat(-(-(self.length + 1) // period))[: self.length + 1]
+        targets = row[1:].clone()
+        targets[: period - 1] = IGNORED
+        return row[:-1], targets
+
+
+class Reverser(nn.Module):
+    """One layer of attention between an embedding and the scores of every token: logits (batch, position, vocabulary).
+
+    Every token sees all others. Without positions the output of a token depends on which tokens there are and not on
+    where they are, so that no weights whatever can reverse.
+    """
+
+    def __init__(self, *, vocabulary: int, length: int, width: int = 64, heads: int = 4, with_positions: bool = True):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.position_embedding = LearnedPositions(length, width) if with_positions else None
+        self.attention = MultiHeadAttention(width=width, heads=heads)
+        self.head = Linear(width, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        if self.position_embedding is not None:
+            x = x + self.position_embedding(position_ids(tokens.shape[1], device=tokens.device))
+        return self.head(x + self.attention(x))

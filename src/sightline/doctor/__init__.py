@@ -1,6 +1,0 @@
-"""What this installation consists of, what carries out attention on it, how much fits, and whether contracts hold."""
-
-from sightline.doctor.contracts import verify
-from sightline.doctor.report import show
-
-__all__ = ["show", "verify"]
