@@ -49,7 +49,7 @@ def setup(app: Sphinx) -> None:
 
 def offer_outer_pages(_app: Sphinx, _page: str, source: list[str]) -> None:
     """Pages of the repository that are no pages of the site, such as results of measurements, are files to download."""
-    source[0] = re.sub(r"\]\((\.\./(?:\.\./)*(?:benchmarks|web)/[^)]*\.md)\)", r"](path:\1)", source[0])
+    source[0] = re.sub(r"\]\((\.\./(?:\.\./)*(?:(?:benchmarks|web)/[^)]*|[A-Z_]+)\.md)\)", r"](path:\1)", source[0])
 
 
 def leave_out_numbers(_app: Sphinx, _what: str, _name: str, _thing: Any, _options: Any, lines: list[str]) -> None:

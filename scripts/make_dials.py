@@ -35,7 +35,7 @@ def texts(*surveys: Survey) -> Table:
     """What was read."""
     table = Table(
         title="texts",
-        comparison="`attnscope survey .cache/models/smollm2-135m FILE --out FOLDER`",
+        comparison="`attnscope survey run .cache/models/smollm2-135m FILE --out FOLDER`",
         columns=("file", "bytes", "tokens", "passages"),
     )
     for survey in surveys:
@@ -134,7 +134,8 @@ def main(prose: str, plays: str) -> None:
     IMAGES.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"story_dials_{datetime.date.today().isoformat()}.md"
     found = [texts(one, other), kinds(one, other), shares(one), passages(one), changes(one, other)]
-    write(path, "story dials", ".venv/bin/python scripts/make_dials.py surveys/prose surveys/plays", found)
+    command = ".venv/bin/python scripts/make_dials.py surveys/prose surveys/plays"
+    write(path, "story dials", command, found, one.manifest["model"])
     draw(one)
     print(path.relative_to(ROOT))
 

@@ -1,6 +1,6 @@
 """Make the trace that the explorer brings along: six heads of SmolLM2-135M that each do one thing, in one sentence.
 
-In: .cache/models/smollm2-135m, as scripts/fetch_models.py puts it there. Out: src/attnscope/explore/example.
+In: .cache/models/smollm2-135m, as scripts/fetch_models.py puts it there. Out: src/attnscope/explorer/example.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 from attnscope.heads import score_heads
-from attnscope.record import load, read
+from attnscope.recording import load, read
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / ".cache" / "models" / "smollm2-135m"

@@ -24,9 +24,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import ConnectionPatch, FancyBboxPatch, Rectangle
 from PIL import Image
 
-import attnscope as sl
+import attnscope as ats
 from attnscope.figures.labels import token_text
-from attnscope.record import load, read
+from attnscope.recording import load, read
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / ".cache" / "models" / "smollm2-135m"
@@ -69,15 +69,15 @@ def document() -> str:
     return "\n\n".join(topics[name].strip() for name in TOPICS)
 
 
-def recorded(folder: str | None) -> sl.Trace:
+def recorded(folder: str | None) -> ats.Trace:
     """What the head attends to in the document."""
     if folder:
-        return sl.open(folder)
+        return ats.open_trace(folder)
     model, tokenizer = load(MODEL, dtype=torch.float32)
     return read(model, tokenizer.encode(document())[:TOKENS], tokenizer, heads={LAYER: [HEAD]})
 
 
-def sections(trace: sl.Trace) -> list[tuple[str, int]]:
+def sections(trace: ats.Trace) -> list[tuple[str, int]]:
     """What is written along the diagonal, and at which token."""
     text, starts = starting(trace)
     found = [(name, text.index(f'The "{name}" statement')) for name in ("with", "try", "for")]
@@ -85,14 +85,14 @@ def sections(trace: sl.Trace) -> list[tuple[str, int]]:
     return [(name, bisect_left(starts, place)) for name, place in found]
 
 
-def starting(trace: sl.Trace) -> tuple[str, list[int]]:
+def starting(trace: ats.Trace) -> tuple[str, list[int]]:
     """The text, and where in it each token begins."""
     found = trace.spans()
     assert found is not None, "this tokenizer can tell where tokens stand"
     return found[0], [start for start, _ in found[1]]
 
 
-def views(trace: sl.Trace) -> list[View]:
+def views(trace: ats.Trace) -> list[View]:
     """The whole of it, the part around the place where the phrase comes back, and that place."""
     text, starts = starting(trace)
     first = text.index(PHRASE)
@@ -104,7 +104,7 @@ def views(trace: sl.Trace) -> list[View]:
     ]
 
 
-def painted(figure: Figure, head: sl.AttentionMatrix, view: View) -> Axes:
+def painted(figure: Figure, head: ats.AttentionMatrix, view: View) -> Axes:
     """One view, each cell the largest of the weights in it; what the mask hides is left out."""
     box = view.left / WIDTH, 1 - (view.top + view.side) / HEIGHT, view.side / WIDTH, view.side / HEIGHT
     axes = figure.add_axes(box)
@@ -156,7 +156,7 @@ def add_scale(figure: Figure, left: int, top: int) -> None:
     write(figure, left + 272, top + 9, "1", color=SOFT)
 
 
-def draw(trace: sl.Trace) -> Figure:
+def draw(trace: ats.Trace) -> Figure:
     """The card with its three panels."""
     layer = next(name for name in trace if f".{LAYER}." in name)
     matrix, words = trace[layer].batch(0), trace.tokens() or []

@@ -24,12 +24,13 @@ import torch.nn.functional as F
 from playwright.sync_api import sync_playwright
 from torch import Tensor
 
-import attnscope as sl
+import attnscope as ats
 from attnscope.bench.report import Table, write
 from attnscope.figures import lines, named_bars
 from attnscope.heads import read_probe
 from attnscope.models import Cache
-from attnscope.record import load, read
+from attnscope.models.fingerprint import fingerprint_model
+from attnscope.recording import load, read
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / ".cache" / "models" / "smollm2-135m"
@@ -102,7 +103,7 @@ def returns(ids: Tensor, *, known: int = KNOWN, nearest: int = BANDS[0]) -> Retu
     return Returns(queries, keys)
 
 
-def looked_back(trace: sl.Trace, found: Returns) -> dict[tuple[int, int], Tensor]:
+def looked_back(trace: ats.Trace, found: Returns) -> dict[tuple[int, int], Tensor]:
     """The weight of each head, by layer and number, on the first mention at each return."""
     weights = {}
     for layer, name in enumerate(trace):
@@ -138,7 +139,7 @@ def told(model: Any, ids: Tensor) -> Cache:
 def losses(model: Any, cache: Cache, passage: Tensor, heads: Heads = ()) -> Tensor:
     """Nats of surprise at each token of a passage once it can be recognized, while some heads are silent."""
     start = cache.length
-    with sl.ablate(model, {LAYER: list(heads)} if heads else {}):
+    with ats.ablate(model, {LAYER: list(heads)} if heads else {}):
         logits = model(passage[None, :-1], cache=cache)[0]
     cache.crop(start)
     return F.cross_entropy(logits.float(), passage[1:], reduction="none")[KNOWN - 1 :]
@@ -149,7 +150,7 @@ def glance(model: Any, cache: Cache, scene: Scene) -> dict[int, tuple[float, flo
     """Of each of the heads in question, the mean weight on the first mention and on the first token of the text."""
     assert scene.first is not None, "a passage that was mentioned before"
     start = cache.length
-    with sl.record(model, heads={LAYER: list(SEEN)}) as trace:
+    with ats.record(model, heads={LAYER: list(SEEN)}) as trace:
         model.features(scene.passage[None, :-1], cache=cache)
     matrix = next(iter(trace.values())).batch(0)
     queries = torch.arange(KNOWN - 1, len(scene.passage) - 1)
@@ -167,11 +168,11 @@ def experiment(model: Any, scene: Scene, silenced: Sequence[Heads] = SILENCED) -
     return Experiment(loss, weights)
 
 
-def finding(trace: sl.Trace, probe: sl.Trace, ids: Tensor) -> Table:
+def finding(trace: ats.Trace, probe: ats.Trace, ids: Tensor) -> Table:
     """Which heads look at the first mention when it is far away, and what a short probe says of them."""
     found = returns(ids)
     bands = [(found.distances >= low) & (found.distances < high) for low, high in pairwise(BANDS)]
-    weights, scores = looked_back(trace, found), sl.score_heads(probe, progress=False)
+    weights, scores = looked_back(trace, found), ats.score_heads(probe, progress=False)
     far = torch.stack(bands[2:]).any(0)
     best = sorted(weights, key=lambda place: -float(weights[place][far].mean()))[:BEST]
     best += [(LAYER, head) for head in SEEN if (LAYER, head) not in best]
@@ -245,7 +246,7 @@ def draw(found: Mapping[str, Experiment]) -> None:
         figure.savefig(IMAGES / f"{name}.png")
 
 
-def photograph(trace: sl.Trace, ids: Tensor) -> None:
+def photograph(trace: ats.Trace, ids: Tensor) -> None:
     """The explorer in a real browser: the whole head, and the place where the passage comes back."""
     scene = scenes(ids)[-1]
     assert scene.first is not None, "the document mentions it"
@@ -275,13 +276,15 @@ def main(folder: str | None = None) -> None:
     IMAGES.mkdir(parents=True, exist_ok=True)
     model, tokenizer = load(MODEL, dtype=torch.float32)
     ids = document(tokenizer)
-    trace = sl.open(folder) if folder else read(model, ids, tokenizer)
+    trace = ats.open_trace(folder) if folder else read(model, ids, tokenizer)
     first = finding(trace, read_probe(model, tokenizer), ids)
     photograph(trace, ids)
     found = {scene.name: experiment(model, scene) for scene in scenes(ids)}
     draw(found)
     path = RESULTS / f"story_far_sight_{datetime.date.today().isoformat()}.md"
-    write(path, "story far_sight", ".venv/bin/python scripts/make_story.py", [first, glances(found), rises(found)])
+    tables = [first, glances(found), rises(found)]
+    about = fingerprint_model(model, MODEL.name)
+    write(path, "story far_sight", ".venv/bin/python scripts/make_story.py", tables, about)
     print(path.relative_to(ROOT))
 
 

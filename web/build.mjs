@@ -1,5 +1,5 @@
 // Builds the explorer into the Python package.
-//   node build.mjs           writes ../src/attnscope/explore/static
+//   node build.mjs           writes ../src/attnscope/explorer/static
 //   node build.mjs --check   compares instead of writing; exits 1 and names what differs
 //   node build.mjs --test    bundles test/*.test.ts and runs them with node's own test runner
 //   node build.mjs --sizes   says what each part of the script takes of what is loaded
@@ -14,7 +14,7 @@ import { build } from "esbuild";
 import { minify } from "terser";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const destination = join(here, "..", "src", "attnscope", "explore", "static");
+const destination = join(here, "..", "src", "attnscope", "explorer", "static");
 const shared = {
   absWorkingDir: here,
   bundle: true,
@@ -64,7 +64,7 @@ function compare(files) {
     }
   });
   for (const [name] of different) {
-    console.error(`src/attnscope/explore/static/${name} is not what web/ builds: run "npm run build" in web/ and commit it`);
+    console.error(`src/attnscope/explorer/static/${name} is not what web/ builds: run "npm run build" in web/ and commit it`);
   }
   return different.length === 0;
 }

@@ -1,4 +1,4 @@
-"""Attention you can see, at any length."""
+"""Inspect attention in PyTorch transformers at any sequence length."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
         attend,
         from_bool,
     )
-    from attnscope.explore import explore, look
+    from attnscope.explorer import explore, look
     from attnscope.heads import ablate, patch, score_heads
     from attnscope.matrix import AttentionMatrix, rollout
-    from attnscope.record import Trace, open, record  # noqa: A004 - as attnscope.open
+    from attnscope.recording import Trace, load, open_trace, read, record
 
 _HOMES = {
     "attnscope.attention": "ALiBi Bias Causal Documents Full Padding Prefix Sinks Softcap Window attend from_bool",
-    "attnscope.explore": "explore look",
+    "attnscope.explorer": "explore look",
     "attnscope.heads": "ablate patch score_heads",
     "attnscope.matrix": "AttentionMatrix rollout",
-    "attnscope.record": "Trace open record",
+    "attnscope.recording": "Trace load open_trace read record",
 }
 
 __all__ = [
     "ALiBi", "AttentionMatrix", "Bias", "Causal", "Documents", "Full", "Padding", "Prefix", "Sinks", "Softcap",
-    "Trace", "Window", "ablate", "attend", "explore", "from_bool", "look", "open", "patch", "record", "rollout",
-    "score_heads",
+    "Trace", "Window", "ablate", "attend", "explore", "from_bool", "load", "look", "open_trace", "patch", "read",
+    "record", "rollout", "score_heads",
 ]  # fmt: skip
 
 
@@ -45,6 +45,8 @@ if not TYPE_CHECKING:  # type checkers read the imports above
     def __getattr__(name: str) -> object:
         for home, names in _HOMES.items():
             if name in names.split():
-                module = import_module(home)
-                return module if home == f"attnscope.{name}" else getattr(module, name)  # a package may be a function
+                return globals().setdefault(name, getattr(import_module(home), name))
         raise AttributeError(f"module 'attnscope' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

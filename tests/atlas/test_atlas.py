@@ -24,7 +24,7 @@ from attnscope.atlas.codec import Header, decode, unpack
 from attnscope.atlas.pyramid import Pooled, Pyramid
 from attnscope.attention import Bias, Causal, Full, Mask, Sinks, Softcap, Window, from_bool
 from attnscope.attention.algebra import Sizes
-from attnscope.errors import Cancelled, SettingError, ShapeError, AttnScopeError, UnsupportedError
+from attnscope.errors import AttnScopeError, Cancelled, SettingError, ShapeError, UnsupportedError
 from attnscope.matrix import AttentionMatrix, reference
 from tests.atlas.test_building import Gate
 
@@ -151,7 +151,7 @@ def test_pyramids_of_any_shape_are_those_of_the_dense_weights(shape: tuple[int, 
     "score", [Softcap(2.0), Softcap(2.0) + Sinks(torch.zeros(1)), Bias(torch.randn(90, 90))], ids=str
 )
 def test_scores_that_are_streamed_have_pyramids(score: Softcap) -> None:
-    assert_all_tiles(head((90, 90), score=score), Causal())
+    assert_all_tiles(head((90, 90), score_mod=score), Causal())
 
 
 @pytest.mark.usefixtures("small_tiles")
@@ -490,7 +490,7 @@ def test_bins_and_folds_have_the_golden_codes(entry: dict) -> None:
     query, key = (torch.zeros(length, 1, dtype=torch.float64) for length in (queries, keys))
     lse = torch.zeros(queries, dtype=torch.float64)
     mask = from_bool(attend=torch.from_numpy(allowed))
-    matrix = AttentionMatrix(query, key, mask=mask, score=Bias(logarithms), lse=lse)
+    matrix = AttentionMatrix(query, key, mask=mask, score_mod=Bias(logarithms), lse=lse)
     folded: Pooled | None = None
     for level in entry["levels"]:
         stride = level["stride"]

@@ -115,7 +115,7 @@ def measured(case: Case, shape: Shape, inputs: Inputs, backend: Backend) -> dict
         leaves["key"],
         leaves["value"],
         mask=case.mask(shape),
-        score=score,
+        score_mod=score,
         backend=backend,
         return_lse=True,
     )

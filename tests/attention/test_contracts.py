@@ -12,6 +12,7 @@ from attnscope.attention import (
     Bias,
     Causal,
     Documents,
+    Full,
     Mask,
     Padding,
     Score,
@@ -20,11 +21,12 @@ from attnscope.attention import (
     Temperature,
     Window,
     attend,
+    explain,
     from_bool,
 )
 from attnscope.attention.algebra import Sizes
 from attnscope.attention.operation import Backend
-from attnscope.errors import UnsupportedError
+from attnscope.errors import ShapeError, UnsupportedError
 from tests.attention.cases import MASKS, SHAPES, answers
 from tests.attention.oracle import Case, Shape, allowed
 
@@ -125,7 +127,9 @@ def test_a_row_without_keys_gives_zero_and_minus_infinity(mask: Mask, engine: Ba
 def test_a_row_without_keys_keeps_that_contract_with_sinks(engine: Backend) -> None:
     query, key, value = tensors(SQUARE)
     sinks = torch.randn(SQUARE.heads, requires_grad=True)
-    output, lse = attend(query, key, value, mask=Causal(offset=-6), score=Sinks(sinks), backend=engine, return_lse=True)
+    output, lse = attend(
+        query, key, value, mask=Causal(offset=-6), score_mod=Sinks(sinks), backend=engine, return_lse=True
+    )
     assert (output[:, :, :6] == 0).all()
     assert (lse[:, :, :6] == -math.inf).all()
     (output[:, :, :6].sum() + output[:, :, 6:].sum()).backward()
@@ -193,7 +197,7 @@ def test_lse_is_the_natural_logarithm_in_fp32_or_better(engine: Backend) -> None
 @pytest.mark.parametrize("engine", ENGINES)
 def test_temperature_is_a_divisor_of_the_scale(engine: Backend) -> None:
     query, key, value = tensors(SQUARE)
-    cooled = attend(query, key, value, score=Temperature(0.25), backend=engine)
+    cooled = attend(query, key, value, score_mod=Temperature(0.25), backend=engine)
     torch.testing.assert_close(cooled, attend(query, key, value, scale=4 / math.sqrt(SQUARE.dim), backend=engine))
 
 
@@ -241,7 +245,7 @@ def test_gradcheck_in_fp64(engine: Backend, mask: Mask) -> None:
     sinks = torch.randn(4, dtype=torch.float64, requires_grad=True)
 
     def operation(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
-        return attend(query, key, value, mask=mask, score=Sinks(sinks), backend=engine, return_lse=True)
+        return attend(query, key, value, mask=mask, score_mod=Sinks(sinks), backend=engine, return_lse=True)
 
     assert torch.autograd.gradcheck(operation, (query, key, value, sinks))
     if engine == "reference":
@@ -279,7 +283,7 @@ def test_the_layout_of_a_bias_does_not_matter_to_its_gradient(engine: Backend) -
     for turned in (False, True):
         bias = torch.linspace(-1, 1, 41 * 41).reshape(41, 41).requires_grad_()
         score = Bias((bias.mT if turned else bias.mT.contiguous())[None])
-        output = attend(query, key, value, score=score, backend=engine)
+        output = attend(query, key, value, score_mod=score, backend=engine)
         (output * torch.arange(float(SQUARE.value_dim))).sum().backward()
         gradients.append(bias.grad)
     torch.testing.assert_close(gradients[0], gradients[1])
@@ -292,7 +296,7 @@ def test_gradients_of_a_shared_bf16_bias_are_summed_in_fp32(engine: Backend) -> 
     bias = torch.zeros(1, 1, 1, 1, dtype=torch.bfloat16, requires_grad=True)
     table = torch.zeros(8, 1, dtype=torch.bfloat16, requires_grad=True)
     for score in (Bias(bias), Bias.t5(table, bidirectional=True)):
-        attend(ones, ones, ones, score=score, backend=engine, return_lse=True)[1].sum().backward()
+        attend(ones, ones, ones, score_mod=score, backend=engine, return_lse=True)[1].sum().backward()
     assert bias.grad is not None
     assert table.grad is not None
     assert bias.grad.item() == 400
@@ -300,19 +304,54 @@ def test_gradients_of_a_shared_bf16_bias_are_summed_in_fp32(engine: Backend) -> 
 
 
 @pytest.mark.parametrize("score", [None, Softcap(5.0)], ids=["plain", "softcap"])
-def test_autocast_does_not_reach_inside(score: Score | None) -> None:
-    def run() -> list[Tensor]:
-        torch.manual_seed(0)
-        inputs = [tensor.requires_grad_() for tensor in tensors(SQUARE)]
-        output, lse = attend(*inputs, mask=Causal(), score=score, return_lse=True)
-        (output.sum() + lse.sum()).backward()
-        return [output, lse, *(tensor.grad for tensor in inputs if tensor.grad is not None)]
+def test_autocast_casts_the_inputs_and_nothing_inside(score: Score | None) -> None:
+    """The result is that of bf16 inputs: scores, sums and lse stay in fp32."""
 
-    plain = run()
+    def run(*inputs: Tensor) -> list[Tensor]:
+        output, lse = attend(*inputs, mask=Causal(), score_mod=score, return_lse=True)
+        (output.sum() + lse.sum()).backward()
+        return [output, lse]
+
+    given = [tensor.requires_grad_() for tensor in tensors(SQUARE)]
+    cast = [tensor.detach().bfloat16().requires_grad_() for tensor in given]
+    right = run(*cast)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        surrounded = run()
-    for got, right in zip(surrounded, plain, strict=True):
-        assert torch.equal(got, right)
+        found = run(*given)
+    assert [tensor.dtype for tensor in found] == [torch.bfloat16, torch.float32]
+    for got, expected in zip(found, right, strict=True):
+        assert torch.equal(got, expected)
+    for one, other in zip(given, cast, strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert one.grad.dtype == torch.float32
+        assert torch.equal(one.grad, other.grad.float())
+
+
+@pytest.mark.parametrize("dtypes", [("float32", "float32", "bfloat16"), ("float16", "bfloat16", "float32")], ids=str)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_autocast_takes_mixed_dtypes_as_torch_does(engine: Backend, dtypes: tuple[str, ...]) -> None:
+    query, key, value = (tensor.to(getattr(torch, name)) for tensor, name in zip(tensors(SQUARE), dtypes, strict=True))
+    with pytest.raises(ShapeError, match="need one floating dtype"):
+        attend(query, key, value)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = attend(query, key, value, backend=engine)
+        right = torch.nn.functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+        assert explain(query, key, value).rule.signature.dtype == torch.bfloat16
+    assert output.dtype == right.dtype == torch.bfloat16
+    torch.testing.assert_close(output, right, rtol=0.02, atol=0.01)
+
+
+def test_autocast_leaves_fp64_as_it_is() -> None:
+    query, key, value = tensors(SQUARE, torch.float64)
+    plain = attend(query, key, value)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(attend(query, key, value), plain)
+
+
+def test_no_mask_is_a_full_one() -> None:
+    query, key, value = tensors(SQUARE)
+    assert torch.equal(attend(query, key, value, mask=None), attend(query, key, value, mask=Full()))
+    assert explain(query, key, value, mask=None).rule.mask == Full()
 
 
 def test_ids_and_kept_keys_are_copied() -> None:

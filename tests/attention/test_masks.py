@@ -128,6 +128,7 @@ def test_masks_print_as_they_are_written(mask: Mask, text: str) -> None:
         (lambda: Window(3, after=1), r"give the width or before/after, not both"),
         (lambda: Window(before=-1), r"cannot be negative"),
         (lambda: Padding(), r"give either lengths .* or keep="),
+        (lambda: Padding(keep=torch.tensor([[0, 1, 2]])), "keep must hold 0 and 1 only"),
         (lambda: Padding(keep=torch.ones(2, 3)), r"keep must be \(batch, keys\) booleans, got \(2, 3\) torch.float32"),
         (lambda: from_bool(), r"say what True means"),
         (lambda: from_bool(attend=torch.zeros(3, 3)), r"wants booleans, got torch.float32; .* a Bias, not a mask"),
@@ -165,3 +166,10 @@ def test_more_queries_than_keys_need_their_own_document_ids() -> None:
 def test_masks_combine_with_masks_only() -> None:
     with pytest.raises(TypeError, match="masks combine with masks, got Tensor; wrap a boolean tensor"):
         _ = Causal() & torch.ones(3, 3)  # pyright: ignore[reportOperatorIssue]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8], ids=str)
+def test_an_attention_mask_of_zeros_and_ones_is_padding(dtype: torch.dtype) -> None:
+    keep = torch.tensor([[0, 0, 1, 1], [1, 0, 1, 1]], dtype=dtype)
+    sizes = Sizes(2, 1, 4, 4)
+    assert torch.equal(Padding(keep=keep).dense(sizes), Padding(keep=keep == 1).dense(sizes))

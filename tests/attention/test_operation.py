@@ -60,7 +60,7 @@ def test_no_path_is_quadratic(trap: str, learning: bool) -> None:
     query, key = torch.randn(shape, requires_grad=learning), torch.randn(shape, requires_grad=learning)
     value = torch.randn(*shape[:-1], value_dim, requires_grad=learning)
     with LargestTensor() as largest:
-        output = attend(query, key, value, mask=mask, score=score, dropout=dropout)
+        output = attend(query, key, value, mask=mask, score_mod=score, dropout=dropout)
         if learning:
             output.sum().backward()
     assert largest.elements <= LENGTH * LENGTH / 4
@@ -239,3 +239,24 @@ def test_checkpointing_recomputes_the_same_gradients() -> None:
     for engine in ("fused", "streaming"):
         for plain, again in zip(gradients(False, engine), gradients(True, engine), strict=True):
             torch.testing.assert_close(again, plain)
+
+
+@pytest.mark.parametrize("mask", [Causal(), Window(3), Padding([4])], ids=str)
+def test_transforms_of_torch_func_take_the_reference(mask: Mask) -> None:
+    query = torch.randn(1, 3, 5, 4, dtype=torch.float64)
+
+    def total(states: Tensor, backend: Backend = "auto") -> Tensor:
+        return attend(states, states, states, mask=mask, backend=backend).square().sum()
+
+    wanted = query.clone().requires_grad_()
+    total(wanted).backward()
+    torch.testing.assert_close(torch.func.grad(total)(query), wanted.grad)
+    value, tangent, *_ = torch.func.jvp(total, (query,), (query,))
+    torch.testing.assert_close(value, total(query))
+    assert wanted.grad is not None
+    torch.testing.assert_close(tangent, (wanted.grad * query).sum())
+    batch = torch.randn(6, 1, 3, 5, 4, dtype=torch.float64)
+    torch.testing.assert_close(torch.func.vmap(total)(batch), torch.stack([total(one) for one in batch]))
+    for backend in ("fused", "streaming"):
+        with pytest.raises(UnsupportedError, match=r"torch\.func.*backend='reference'"):
+            torch.func.grad(total)(query, backend)

@@ -34,7 +34,7 @@ def index_of(stretches: Stretches) -> Tensor:
 def in_pieces(mask: Mask, inputs: Inputs, engine: str, scale: float | None = None) -> dict[str, Tensor]:
     """Output, lse and gradients, each row and column piece by itself."""
     query, key, value = (inputs.leaves[name].detach() for name in ("query", "key", "value"))
-    rule = make_rule(sign(query, key, value), mask=mask, scale=scale, score=None, dropout=0.0)
+    rule = make_rule(sign(query, key, value), mask=mask, scale=scale, score_mod=None, dropout=0.0)
     lowered = mask.lower(rule.sizes)
     assert lowered is not None
     output = torch.zeros(*query.shape[:-1], value.shape[-1], dtype=rule.precise)
@@ -95,7 +95,7 @@ def test_half_precision_is_merged_and_summed_in_single_precision() -> None:
     shape = SHAPES["wide values"]
     inputs = make_inputs(MASKS[1], shape, torch.bfloat16)
     query, key, value = (inputs.leaves[name].detach() for name in ("query", "key", "value"))
-    rule = make_rule(sign(query, key, value), mask=Window(9), scale=None, score=None, dropout=0.0)
+    rule = make_rule(sign(query, key, value), mask=Window(9), scale=None, score_mod=None, dropout=0.0)
     lowered = Window(9).lower(rule.sizes)
     everything = ((0, shape.queries),)
     for engine in ENGINES:
@@ -120,7 +120,7 @@ def test_half_precision_is_merged_and_summed_in_single_precision() -> None:
 )
 def test_rows_that_see_none_of_the_columns_are_no_work(mask: Mask, rows: Stretches, columns: Stretches) -> None:
     query = torch.randn(1, 1, 16, 4)
-    rule = make_rule(sign(query, query, query), mask=mask, scale=None, score=None, dropout=0.0)
+    rule = make_rule(sign(query, query, query), mask=mask, scale=None, score_mod=None, dropout=0.0)
     lowered = mask.lower(rule.sizes)
     assert lowered is not None
     for engine in ENGINES:
@@ -130,7 +130,7 @@ def test_rows_that_see_none_of_the_columns_are_no_work(mask: Mask, rows: Stretch
 def test_pieces_compute_no_more_cells_than_the_mask_has() -> None:
     length = 1024
     query = torch.randn(1, 1, length, 4)
-    rule = make_rule(sign(query, query, query), mask=Causal(), scale=None, score=None, dropout=0.0)
+    rule = make_rule(sign(query, query, query), mask=Causal(), scale=None, score_mod=None, dropout=0.0)
     lowered = Causal().lower(rule.sizes)
     pieces = spread(length, (0.25, 0.5, 0.75))
     plans = [plan_part(rule, lowered, rows, columns) for rows in pieces for columns in pieces]

@@ -63,7 +63,7 @@ def test_masks_with_structure_run_fused(mask: Mask, calls: int) -> None:
     ids=str,
 )
 def test_scores_that_are_not_plain_stream(score: Score | None, engine: str) -> None:
-    assert explain(*shaped(1, 2, 64, 16), score=score).engine == engine
+    assert explain(*shaped(1, 2, 64, 16), score_mod=score).engine == engine
 
 
 def test_other_devices_stream() -> None:
@@ -75,7 +75,7 @@ def test_other_devices_stream() -> None:
 def test_the_reference_is_never_chosen_by_itself() -> None:
     for mask in (Full(), from_bool(attend=torch.ones(64, 64) > 0), Documents(torch.arange(64) % 2)):
         for score in (None, Softcap(1.0)):
-            assert explain(*shaped(1, 2, 64, 16), mask=mask, score=score).engine != "reference"
+            assert explain(*shaped(1, 2, 64, 16), mask=mask, score_mod=score).engine != "reference"
     assert explain(*shaped(1, 2, 64, 16), backend="reference").engine == "reference"
 
 
@@ -101,6 +101,6 @@ def test_the_printed_plan_says_engine_memory_and_reason() -> None:
 
 
 def test_the_printed_plan_says_why_not_fused() -> None:
-    text = str(explain(*shaped(1, 2, 64, 16), score=Softcap(30.0), mask=Causal()))
+    text = str(explain(*shaped(1, 2, 64, 16), score_mod=Softcap(30.0), mask=Causal()))
     assert "streaming, online softmax over blocks of 64 x 64 scores a head" in text
     assert "the fused kernel has no Softcap(cap=30.0); streaming is exact in O(n) memory" in text

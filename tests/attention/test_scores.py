@@ -33,15 +33,17 @@ def test_slopes_of_other_numbers_take_every_second_one() -> None:
 
 
 def test_order_is_the_order_written() -> None:
-    capped_first = attend(QUERY, KEY, VALUE, score=Softcap(0.5) + Bias(torch.arange(6.0)[None]), backend="reference")
-    bias_first = attend(QUERY, KEY, VALUE, score=Bias(torch.arange(6.0)[None]) + Softcap(0.5), backend="reference")
+    capped_first = attend(
+        QUERY, KEY, VALUE, score_mod=Softcap(0.5) + Bias(torch.arange(6.0)[None]), backend="reference"
+    )
+    bias_first = attend(QUERY, KEY, VALUE, score_mod=Bias(torch.arange(6.0)[None]) + Softcap(0.5), backend="reference")
     assert not torch.allclose(capped_first, bias_first, atol=1e-2)
 
 
 def test_sinks_come_last_wherever_they_are_written() -> None:
     sinks, cap = Sinks(torch.tensor([0.3, -0.2])), Softcap(0.5)
-    first = attend(QUERY, KEY, VALUE, score=sinks + cap + Temperature(0.1))
-    last = attend(QUERY, KEY, VALUE, score=cap + Temperature(0.1) + sinks)
+    first = attend(QUERY, KEY, VALUE, score_mod=sinks + cap + Temperature(0.1))
+    last = attend(QUERY, KEY, VALUE, score_mod=cap + Temperature(0.1) + sinks)
     assert torch.equal(first, last)
 
 
@@ -54,7 +56,7 @@ def test_leading_temperatures_become_part_of_the_scale() -> None:
 
 def test_sinks_only_take_mass_away() -> None:
     sinks = torch.tensor([1.0, -20.0])
-    output, lse = attend(QUERY, KEY, torch.ones_like(VALUE), score=Sinks(sinks), return_lse=True)
+    output, lse = attend(QUERY, KEY, torch.ones_like(VALUE), score_mod=Sinks(sinks), return_lse=True)
     _, without = attend(QUERY, KEY, VALUE, return_lse=True)
     torch.testing.assert_close(lse, torch.logaddexp(without, sinks[:, None]))
     torch.testing.assert_close(output[..., 0], torch.exp(without - lse))
@@ -64,7 +66,7 @@ def test_sinks_only_take_mass_away() -> None:
 
 def test_a_switched_off_sink_changes_nothing() -> None:
     off = Sinks(torch.full((2,), -torch.inf))
-    output, lse = attend(QUERY, KEY, VALUE, mask=Causal(offset=-2), score=off, return_lse=True)
+    output, lse = attend(QUERY, KEY, VALUE, mask=Causal(offset=-2), score_mod=off, return_lse=True)
     expected, expected_lse = attend(QUERY, KEY, VALUE, mask=Causal(offset=-2), return_lse=True)
     torch.testing.assert_close(output, expected)
     torch.testing.assert_close(lse, expected_lse)
@@ -113,7 +115,7 @@ def test_what_makes_no_sense_is_refused_when_it_is_written(make, message: str) -
 )
 def test_what_does_not_fit_the_attention_is_refused(score: Score, message: str) -> None:
     with pytest.raises(ShapeError, match=message):
-        attend(QUERY, KEY, VALUE, score=score)
+        attend(QUERY, KEY, VALUE, score_mod=score)
 
 
 def test_scores_combine_with_scores_only() -> None:

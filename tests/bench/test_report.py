@@ -43,8 +43,13 @@ def test_a_report_says_versions_machine_command_and_table(tmp_path: Path) -> Non
     assert "| 512 | 1.01x | yes |" in text
 
 
+def test_a_report_names_the_model_that_was_measured(tmp_path: Path) -> None:
+    report.write(tmp_path / "speed.md", "speed", "command", [example()], {"name": "mine", "hash": "sha256:12"})
+    assert "\n- model: mine, fingerprint sha256:12\n" in (tmp_path / "speed.md").read_text()
+
+
 def test_an_unknown_benchmark_is_refused_by_name() -> None:
-    with pytest.raises(AttnScopeError, match="no benchmark 'speed'; there is: attention, matrix"):
+    with pytest.raises(AttnScopeError, match=r"unknown benchmark 'speed' \(expected attention, matrix"):
         bench.run("speed")
 
 

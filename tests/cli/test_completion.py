@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pty
-import re
 import select
 import shutil
 import subprocess
@@ -13,9 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 
-from attnscope.cli.completion import SCRIPTS
-from attnscope.cli.main import main
+from attnscope.bench import NAMES as BENCHMARKS
+from attnscope.cli.completion import SHELLS, VARIABLE
+from attnscope.cli.main import SECTIONS, cli, main
+from attnscope.heads import LABELS
+from attnscope.labs import NAMES as LABS
+from attnscope.labs.exercises import NAMES as EXERCISES
 
 PROGRAMS = Path(sys.executable).parent
 PATIENCE = 60.0
@@ -32,7 +36,13 @@ def shell(name: str) -> str:
 def environment(home: Path) -> dict[str, str]:
     """The settings of a user who has none."""
     path = f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"
-    return {"PATH": path, "HOME": str(home), "TERM": "dumb", "LC_ALL": "C.UTF-8", "PYTHONPATH": ""}
+    return {
+        "PATH": path,
+        "HOME": str(home),
+        "TERM": "dumb",
+        "LC_ALL": "C.UTF-8",
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+    }
 
 
 class Terminal:
@@ -97,33 +107,74 @@ def test_fish_completes_commands_options_and_files_and_says_what_they_mean(tmp_p
     told = subprocess.run(command, env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (told.returncode, told.stderr) == (0, "")
     lines = told.stdout.splitlines()
-    assert lines[0].startswith("survey\tRead a corpus of any size")
+    assert lines[0].startswith("survey\tscore every head over a corpus")
     assert lines[1].startswith("--head\tone head")
     assert lines[2].startswith("report.txt")
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_shell_parses_its_script(name: str, tmp_path: Path) -> None:
-    script = tmp_path / f"script.{name}"
-    script.write_text(SCRIPTS[name])
-    parsed = subprocess.run([shell(name), "-n", script], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("name", SHELLS)
+def test_a_shell_parses_its_script(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = shell(name)
+    assert main(["completion", name]) == 0
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    parsed = subprocess.run([program, "-n", tmp_path / "script"], capture_output=True, text=True, check=False)
     assert (parsed.returncode, parsed.stderr) == (0, "")
 
 
-def test_a_script_that_is_cut_short_does_not_parse(tmp_path: Path) -> None:
-    script = tmp_path / "script.bash"
-    script.write_text(SCRIPTS["bash"].partition("}")[0])
-    assert subprocess.run([shell("bash"), "-n", script], capture_output=True, check=False).returncode != 0
+@pytest.mark.parametrize("name", SHELLS)
+def test_a_script_asks_the_command_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", name]) == 0
+    script = capsys.readouterr().out
+    assert f"_ATTNSCOPE_COMPLETE={name}_complete" in script
 
 
-def test_the_scripts_are_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, script in SCRIPTS.items():
-        assert main(["completion", name]) == 0
-        assert capsys.readouterr().out == script
+def offered(*words: str) -> list[str]:
+    """What click offers in the place of the last word."""
+    *before, begun = words
+    return [item.value for item in ShellComplete(cli, {}, "attnscope", VARIABLE).get_completions(before, begun)]
 
 
-def test_candidates_are_lines_with_their_meaning_after_a_tab(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "candidates", "bench", "attention", "--size", ""]) == 0
-    assert capsys.readouterr().out == "small\nfull\n"
-    assert main(["completion", "candidates", "--vers"]) == 0
-    assert re.fullmatch(r"--version\t.+\n", capsys.readouterr().out)
+ALL = [name for names in SECTIONS.values() for name in names]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("su",), ["survey"]),
+        (("",), ALL),
+        (("--v",), ["--version"]),
+        (("survey", ""), ["run", "show", "diff"]),
+        (("survey", "show", "--hea"), ["--head"]),
+        (("lab", "ch"), ["check"]),
+        (("train", "re"), ["reversal"]),
+        (("train", "reversal", "--b"), ["--batch", "--bf16"]),
+        (("bench", "attention", "--size", ""), ["small", "full"]),
+        (("bench", "attention", "--size", "full", "--si"), []),
+        (("generate", "m", "--stop", "a", "--sto"), ["--stop"]),
+        (("generate", "--dtype", "b"), ["bfloat16"]),
+        (("heads", "m", "--find", "in"), ["induction"]),
+        (("lab", "notebook", "two"), ["two_relations"]),
+        (("lab", "hint", "caus"), ["causal_mask"]),
+    ],
+)
+def test_a_word_is_offered_where_it_may_stand(words: tuple[str, ...], expected: list[str]) -> None:
+    assert offered(*words) == expected
+
+
+def test_names_are_those_of_labs_exercises_labels_and_benchmarks() -> None:
+    assert offered("lab", "run", "") == [*LABS, "all"]
+    assert offered("lab", "exercise", "") == list(EXERCISES)
+    assert offered("bench", "") == list(BENCHMARKS)
+    assert offered("heads", "--find", "") == [label.name for label in LABELS]
+
+
+@pytest.mark.parametrize("words", ["lab run two", "bench att", "heads m --find in", "lab hint c"])
+def test_names_are_completed_without_torch(words: str) -> None:
+    settings = {VARIABLE: "bash_complete", "COMP_WORDS": f"attnscope {words}", "COMP_CWORD": str(words.count(" ") + 1)}
+    program = "import sys; from attnscope.cli.main import main; main(); print('torch' in sys.modules)"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | settings, capture_output=True, text=True, check=True
+    )
+    *found, has_torch = ran.stdout.splitlines()
+    assert found
+    assert has_torch == "False"

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from attnscope.cli.main import main
-from attnscope.record import Trace
-from tests.explore.survey_folder import make_survey
+from attnscope.recording import Trace
+from tests.explorer.survey_folder import make_survey
 
 
 def started(*arguments: str | Path) -> tuple[subprocess.Popen[str], str]:
@@ -77,7 +77,7 @@ def test_several_traces_are_shown_together_and_without_any_an_example(tmp_path: 
     [
         (["explore", "nowhere"], "is not a folder"),
         (["look", "nowhere", "a text", "--tokens", "0"], "at least 1"),
-        (["look", "nowhere", "--tokens", "3"], "--tokens is about a text"),
+        (["look", "nowhere", "--tokens", "3"], "--tokens needs a TEXT"),
         (["look", "nowhere", "missing.txt"], "looks like a file"),
         (["look", "nowhere", " "], "the text is empty"),
     ],

@@ -45,11 +45,11 @@ def test_a_seed_repeats_a_sampled_text() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((MINILM, "x"), "is an encoder, which reads text and writes none"),
+        ((MINILM, "x"), "is an encoder, which cannot generate text"),
         ((MODELS / "nowhere", "x"), "is neither a folder, nor a .gguf file, nor a name on the hub"),
         ((SMOLLM2, "x", "--top-p", "3"), "Sampling.top_p must be above 0 and at most 1, but is 3.0"),
         ((SMOLLM2, "x", "--stop", ""), "a stop string needs at least one character"),
-        ((SMOLLM2, "x", "--system", "y"), "--system goes with --chat"),
+        ((SMOLLM2, "x", "--system", "y"), "--system needs --chat"),
         (("a long prompt in the place of the model " * 20, SMOLLM2), "cannot be the place of a model"),
         ((SMOLLM2, "x", "--max-new-tokens", "-4"), "max_new_tokens must be at least 0, but is -4"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import re
 import subprocess
@@ -17,7 +18,8 @@ import torch
 from attnscope.cli.main import main
 from attnscope.heads import SCORES, HeadTable, labelled
 from attnscope.models import Decoder, DecoderConfig
-from attnscope.record import load, read
+from attnscope.recording import load, read
+from attnscope.version import __version__
 
 MODELS = Path(__file__).resolve().parents[2] / ".cache" / "models"
 SMOLLM2, MINILM = MODELS / "smollm2-135m", MODELS / "minilm-l6"
@@ -124,7 +126,37 @@ def test_no_more_tokens_are_read_than_asked_for(everything: subprocess.Completed
     assert float(rows_of(everything.stdout)[0]["entropy"]) == pytest.approx(float(wanted), rel=1e-5)
 
 
-def test_finding_heads_says_what_they_do_ranks_them_and_switches_them_off() -> None:
+def test_json_is_all_heads_with_labels_and_scores(tiny_trace: Path, inside: Inside) -> None:
+    code, output, errors = inside(tiny_trace, "--json")
+    assert (code, errors) == (0, "")
+    found = json.loads(output)
+    assert (found["attnscope"], found["model"], found["find"]) == (__version__, str(tiny_trace), None)
+    assert found["input"] == "20 tokens"
+    rows = {(row["layer"], row["head"]): row for row in rows_of(inside(tiny_trace, "--csv", "-")[1])}
+    assert len(found["heads"]) == len(rows) == 12
+    for head in found["heads"]:
+        row = rows[head["layer"], str(head["head"])]
+        assert head["labels"] == row["labels"].split("+")
+        assert {name: str(score) for name, score in head["scores"].items()} == {
+            name: row[name].replace("nan", "None") for name in head["scores"]
+        }
+    best = json.loads(inside(tiny_trace, "--json", "--by", "sink", "--top", "3")[1])["heads"]
+    sinks = sorted((head["scores"]["sink"] for head in found["heads"]), reverse=True)
+    assert [head["scores"]["sink"] for head in best] == sinks[:3]
+
+
+def test_json_of_found_heads_holds_what_ablation_changes(inside: Inside) -> None:
+    code, output, errors = inside(MINILM, TEXT, "--find", "previous", "--json", "--top", "1")
+    assert (code, errors) == (0, "")
+    found = json.loads(output)
+    assert (len(found["heads"]), found["find"]["label"]) == (1, "previous")
+    assert "predicts tokens" in found["find"]["ablation"]["reason"]
+    code, output, _ = inside(SMOLLM2, "--find", "induction", "--json")
+    ablation = json.loads(output)["find"]["ablation"]
+    assert ablation["change"][1] > 3 > 4 * ablation["change_of_others"][1] > -3
+
+
+def test_finding_heads_describes_ranks_and_ablates_them() -> None:
     done = command(SMOLLM2, TEXT, "--find", "induction", "--top", "8", "--tokens", "16", columns=160)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("induction: Looks at the token that came after")
@@ -132,7 +164,7 @@ def test_finding_heads_says_what_they_do_ranks_them_and_switches_them_off() -> N
     scores = [float(score) for score in re.findall(r"^\d+ +\d+ +(\d\.\d\d)", done.stdout, re.MULTILINE)]
     assert scores == sorted(scores, reverse=True)
     test = done.stdout.split("\n\n")[-1]
-    rows = re.findall(r"change without (\d+) .* ([+-][\d.]+) +([+-][\d.]+) *$", test, re.MULTILINE)
+    rows = re.findall(r"change when (\d+) .* ([+-][\d.]+) +([+-][\d.]+) *$", test, re.MULTILINE)
     assert [int(row[0]) for row in rows] == [sum(score >= 0.3 for score in scores)] * 2, test
     (first, second), (others_first, others_second) = ((float(row[1]), float(row[2])) for row in rows)
     assert second > 3, "what came before is no longer of use"
@@ -189,13 +221,13 @@ def test_an_encoder_is_not_asked_what_it_predicts(inside: Inside) -> None:
     code, output, errors = inside(MINILM, TEXT, "--find", "previous", "--top", "4")
     assert (code, errors) == (0, "")
     assert heads_in(output)[0] == ("0", "2")
-    assert "nats a token" not in output
+    assert "nats per token" not in output
 
 
 def test_a_label_that_no_head_earns_is_told_so(inside: Inside) -> None:
     code, output, errors = inside(MINILM, TEXT, "--find", "induction", "--top", "2")
     assert (code, errors) == (0, "")
-    assert output.rstrip().endswith("No head reaches 0.3, which the label asks for.")
+    assert output.rstrip().endswith("No head reaches the threshold of this label, 0.3.")
 
 
 def test_a_label_that_most_heads_have_is_still_found(inside: Inside, everything: object) -> None:
@@ -217,9 +249,9 @@ def test_a_saved_trace_is_scored_without_its_model(tiny_trace: Path) -> None:
 
 def test_a_saved_trace_has_its_own_text_and_no_sentences(tiny_trace: Path, inside: Inside) -> None:
     for arguments, message in (
-        ((TEXT,), "is a saved trace, which has its own text; leave out TEXT"),
-        (("--relations",), "sentences of their own, which take a model"),
-        (("--find", "agreement"), "sentences of their own, which take a model"),
+        ((TEXT,), "is a saved trace, which holds its own text; leave out TEXT"),
+        (("--relations",), "built-in sentences, which need a model"),
+        (("--find", "agreement"), "built-in sentences, which need a model"),
     ):
         code, output, errors = inside(tiny_trace, *arguments)
         assert (code, output) == (2, "")
@@ -251,7 +283,7 @@ def test_a_training_run_is_a_table_on_standard_output_and_a_figure_in_its_folder
     code, output, errors = inside("--over-training", training_run)
     assert (code, output) == (0, TABLE_OVER_TRAINING)
     picture = training_run / "heads-over-training.png"
-    assert errors.splitlines()[-2:] == ["3 steps watched, the last is 1,200", str(picture)]
+    assert errors.splitlines()[-2:] == ["3 steps recorded, the last is 1,200", str(picture)]
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -270,7 +302,7 @@ def test_a_training_run_of_one_step_without_losses_and_labels_is_shown(training_
         (training_run / name).unlink()
     code, output, errors = inside("--over-training", training_run)
     assert (code, output.split()) == (0, ["label", "step", "layer", "head", "score", "at", "the", "end"])
-    assert "1 step watched, the last is 100" in errors
+    assert "1 step recorded, the last is 100" in errors
     assert (training_run / "heads-over-training.png").is_file()
 
 
@@ -282,16 +314,17 @@ def test_a_reader_of_a_training_run_who_has_seen_enough_ends_it_quietly(training
 
 
 OVER_TRAINING_MISTAKES = {
-    "a model": (("model",), "MODEL is about a model, and --over-training about a run"),
-    "a model and a text": (("model", TEXT), "MODEL is about a model"),
-    "tokens": (("--tokens", "5"), "--tokens is about a model"),
-    "top": (("--top", "0"), "--top is about a model"),
-    "by": (("--by", "sink"), "--by is about a model"),
-    "find": (("--find", "sink"), "--find is about a model"),
-    "relations": (("--relations",), "--relations is about a model"),
-    "csv": (("--csv", "-"), "--csv is about a model"),
-    "parquet": (("--parquet", "heads.parquet"), "--parquet is about a model"),
-    "a folder that is a file": (("--pictures", __file__), "test_heads.py is a file, and pictures go into a folder"),
+    "a model": (("model",), "MODEL cannot be combined with --over-training"),
+    "a model and a text": (("model", TEXT), "MODEL cannot be combined with --over-training"),
+    "tokens": (("--tokens", "5"), "--tokens cannot be combined with --over-training"),
+    "top": (("--top", "0"), "--top cannot be combined with --over-training"),
+    "by": (("--by", "sink"), "--by cannot be combined with --over-training"),
+    "find": (("--find", "sink"), "--find cannot be combined with --over-training"),
+    "relations": (("--relations",), "--relations cannot be combined with --over-training"),
+    "json": (("--json",), "--json cannot be combined with --over-training"),
+    "csv": (("--csv", "-"), "--csv cannot be combined with --over-training"),
+    "parquet": (("--parquet", "heads.parquet"), "--parquet cannot be combined with --over-training"),
+    "a folder that is a file": (("--pictures", __file__), "test_heads.py is a file; give a folder"),
     "a folder inside a file": (("--pictures", f"{__file__}/in"), "heads-over-training.png cannot be written"),
 }
 
@@ -320,13 +353,14 @@ def test_a_damaged_table_of_a_run_is_one_line(training_run: Path, inside: Inside
 
 
 MISTAKES = {
+    "JSON and CSV": ((MINILM, TEXT, "--json", "--csv", "-"), "--json and --csv - both write to standard output"),
     "neither model nor run": ((), "give a MODEL to score, or a training run with --over-training RUN"),
-    "a label": ((MINILM, TEXT, "--find", "inductive"), "'inductive' is no label; there are induction, duplicate"),
-    "a score": ((MINILM, TEXT, "--by", "sinks"), "--by sinks is no score; there are previous, next, self"),
+    "a label": ((MINILM, TEXT, "--find", "inductive"), "unknown label 'inductive' (did you mean 'induction'?)"),
+    "a score": ((MINILM, TEXT, "--by", "sinks"), "--by: unknown score 'sinks' (did you mean 'sink'?)"),
     "a file": ((MINILM, "missing.txt"), "'missing.txt' looks like a file, and there is none"),
     "a path": ((MINILM, "some/where"), "'some/where' looks like a file, and there is none"),
-    "no heads": ((MINILM, TEXT, "--top", "0"), "--top 0; it is at least 1"),
-    "no tokens": ((MINILM, TEXT, "--tokens", "-3"), "--tokens -3; it is at least 1"),
+    "no heads": ((MINILM, TEXT, "--top", "0"), "--top must be at least 1, got 0"),
+    "no tokens": ((MINILM, TEXT, "--tokens", "-3"), "--tokens must be at least 1, got -3"),
     "an empty text": ((MINILM, ""), "empty"),
     "a folder to write CSV in": ((MINILM, TEXT, "--csv", "/nowhere/at/all.csv"), "/nowhere/at/all.csv"),
     "a folder to write Parquet in": ((MINILM, TEXT, "--parquet", "/nowhere/at/all"), "/nowhere/at/all"),

@@ -1,7 +1,9 @@
 """Help is short, every command shows an example, and every example is one that the command line takes."""
 
-import argparse
+from __future__ import annotations
+
 import re
+import resource
 import shlex
 import subprocess
 import sys
@@ -9,12 +11,13 @@ import sys
 import pytest
 
 from attnscope.bench import NAMES
-from attnscope.cli import main as command
-from attnscope.cli.candidates import inner_parsers
-from attnscope.cli.main import build_parser, in_words
+from attnscope.cli.main import SECTIONS, main
+from attnscope.heads import LABELS
+from tests.cli.parsing import all_commands, context_of, parsed
 
-COMMANDS = {"": build_parser()} | dict(inner_parsers(build_parser()))
+COMMANDS = dict(all_commands())
 WIDTH = 80
+SECONDS = 0.4
 
 
 @pytest.fixture(autouse=True)
@@ -22,53 +25,89 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(WIDTH))
 
 
-def examples_in(parser: argparse.ArgumentParser) -> list[str]:
-    """The commands at the end of a help."""
-    found = re.search(r"^examples?:\n((?:  .+\n)+)\Z", parser.format_help(), re.MULTILINE)
+def help_of(name: str) -> str:
+    with context_of(name) as context:
+        return context.get_help()
+
+
+def examples_in(text: str) -> list[str]:
+    """The commands at the end of a help page."""
+    found = re.search(r"^Examples?:\n((?:  .+(?:\n|\Z))+)\Z", text, re.MULTILINE)
     return [] if found is None else [line.strip() for line in found[1].splitlines()]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_ends_with_examples_that_are_understood(name: str) -> None:
-    examples = examples_in(COMMANDS[name])
+    examples = examples_in(help_of(name))
     assert examples
     for example in examples:
         inner = re.sub(r'^eval "\$\((.*)\)"$', r"\1", example)
         program, *arguments = shlex.split(inner, comments=True)
         assert program == "attnscope"
         assert example.startswith(f"attnscope {name}".rstrip()) or inner != example
-        if "--help" not in arguments:
-            build_parser().parse_args(in_words(arguments))
+        parsed(arguments)
 
 
 def test_a_help_without_an_example_is_found_out() -> None:
-    assert examples_in(argparse.ArgumentParser(prog="nothing", epilog="no example")) == []
+    assert examples_in("Usage: nothing\n\nNo example.\n") == []
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_is_no_wall_of_text(name: str) -> None:
-    lines = COMMANDS[name].format_help().splitlines()
+def test_help_fits_the_terminal_and_its_usage_has_one_line(name: str) -> None:
+    lines = help_of(name).splitlines()
     assert max(map(len, lines)) <= WIDTH
-    usage = next(at for at, line in enumerate(lines) if not line)
-    assert usage <= 2, "the usage names what has to be given, and no more"
+    assert lines[0].startswith(f"Usage: attnscope {name}".rstrip() + " [OPTIONS]")
+    assert lines[1] == ""
 
 
-def test_every_command_is_listed_once_under_what_one_wants() -> None:
-    listed = re.findall(r"^  (\w+) +\S", COMMANDS[""].description or "", re.MULTILINE)
-    modules = [module.__name__.rpartition(".")[2] for group in command.GROUPS.values() for module in group]
-    assert listed == modules
+def test_every_command_is_listed_once_in_its_section() -> None:
+    listed = re.findall(r"^  (\w+) +\S", help_of("").partition("\nOptions:")[0], re.MULTILINE)[1:]  # after the title
+    assert listed == [name for names in SECTIONS.values() for name in names]
     assert {name for name in COMMANDS if name and " " not in name} == set(listed)
 
 
-def test_bench_without_a_name_lists_what_can_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["bench"]) == 0
+@pytest.mark.parametrize("group", ["", "lab", "survey"])
+def test_a_bare_group_prints_its_help_and_succeeds(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(group.split()) == 0
+    assert capsys.readouterr() == (help_of(group) + "\n", "")
+
+
+def test_bench_without_a_name_lists_all_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench"]) == 0
     assert capsys.readouterr().out.split() == list(NAMES)
 
 
-def test_help_loads_neither_torch_nor_rich() -> None:
+def test_labels_are_those_of_the_library() -> None:
+    from attnscope.cli.heads import LABELS as NAMED
+
+    assert tuple(label.name for label in LABELS) == NAMED
+
+
+def run_light(*commands: list[str]) -> str:
+    """The heavy modules that are loaded after some commands, in a process of its own."""
     program = (
-        "import sys; from attnscope.cli.main import build_parser; build_parser().format_help(); "
-        "print({'torch', 'numpy', 'rich'} & set(sys.modules))"
+        f"import sys; from attnscope.cli.main import main\nfor command in {list(commands)}: assert main(command) == 0\n"
+        "print({'torch', 'numpy', 'transformers'} & set(sys.modules), file=sys.stderr)"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert told.stdout == "set()\n"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stderr
+
+
+def test_help_and_lists_do_not_load_torch() -> None:
+    everything = [[*name.split(), "--help"] for name in COMMANDS]
+    assert run_light(*everything, ["lab", "list"], ["bench"], ["completion", "bash"]) == "set()\n"
+
+
+def test_a_module_that_is_loaded_is_noticed() -> None:
+    assert "numpy" in run_light(["doctor"])
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("arguments", [["--help"], ["heads", "--help"], ["lab", "list"], ["bench"]], ids=" ".join)
+def test_help_and_lists_take_little_time(arguments: list[str]) -> None:
+    used = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "attnscope.cli.main", *arguments], capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(used) < SECONDS, used

@@ -156,7 +156,7 @@ def test_an_exercise_is_written_once_and_never_over_an_answer(
     assert output.endswith("attnscope lab check attention.py\n")
     assert (tmp_path / "attention.py").read_text(encoding="utf-8") == starter("attention")
     (tmp_path / "attention.py").write_text("my work")
-    assert_one_line(*inside("exercise", "attention"), "attention.py is there already, and may hold your work")
+    assert_one_line(*inside("exercise", "attention"), "attention.py already exists, and may hold your work")
     assert (tmp_path / "attention.py").read_text() == "my work"
     assert inside("exercise", "attention", "new/mine.py")[0] == 0
     assert (tmp_path / "new" / "mine.py").is_file()
@@ -211,10 +211,10 @@ def test_a_notebook_is_written(inside: Inside, tmp_path: Path) -> None:
 
 
 MISTAKES = {
-    "a lab": (("run", "nothing"), "there is no lab 'nothing'; there is: scaling"),
-    "a folder that is a file": (("run", "by_hand", "--out", __file__), "test_lab.py is a file, and results go into"),
-    "an exercise": (("exercise", "nothing"), "there is no exercise 'nothing'; there is: attention"),
-    "a notebook": (("notebook", "nothing"), "there is no lab 'nothing'"),
+    "a lab": (("run", "nothing"), "unknown lab 'nothing' (expected scaling, by_hand"),
+    "a folder that is a file": (("run", "by_hand", "--out", __file__), "test_lab.py is a file; give a folder"),
+    "an exercise": (("exercise", "nothing"), "unknown exercise 'nothing' (expected attention"),
+    "a notebook": (("notebook", "nothing"), "unknown lab 'nothing'"),
     "a place for a notebook": (("notebook", "scaling", f"{__file__}/in/it"), "it cannot be written: Not a directory"),
     "a file": (("check", "nowhere.py"), "there is no file"),
     "another file": (("check", __file__), "does not say which exercise it is"),

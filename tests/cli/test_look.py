@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attnscope.cli.main import main
-from attnscope.record import Trace
+from attnscope.recording import Trace
 from tests.cli.test_explore import asked, ended, started
 
 SMOLLM2 = Path(__file__).resolve().parents[2] / ".cache" / "models" / "smollm2-135m"

@@ -1,5 +1,6 @@
 """The command line turns arguments into calls, and expected errors into one line."""
 
+import json
 import sys
 from types import ModuleType
 
@@ -13,6 +14,24 @@ from attnscope.version import __version__
 def test_doctor_prints_and_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["doctor"]) == 0
     assert f"attnscope\t{__version__}" in capsys.readouterr().out
+
+
+def test_doctor_prints_its_facts_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["attnscope"] == found["installation"]["attnscope"] == __version__
+    assert {"extras", "machine", "kernels", "limits"} <= found.keys()
+    assert found["verified"] is None
+
+
+def test_doctor_verifies_apart_from_its_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("attnscope.doctor.verify", lambda console: console.file.write("faults\n") == 0)
+    assert command.main(["doctor", "--json", "--verify"]) == 2
+    output, errors = capsys.readouterr()
+    assert json.loads(output)["verified"] is False
+    assert errors.startswith("faults\n")
 
 
 def test_bench_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,15 +65,9 @@ def test_an_unexpected_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch
         command.main(["bench", "lse"])
 
 
-def test_a_command_is_required(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        command.main([])
-    assert caught.value.code == 2
-    assert "COMMAND" in capsys.readouterr().err
-
-
 def fake_bench(monkeypatch: pytest.MonkeyPatch, run: object) -> None:
     bench = ModuleType("attnscope.bench")
     monkeypatch.setattr(bench, "run", run, raising=False)
+    monkeypatch.setattr(bench, "NAMES", ("lse",), raising=False)
     monkeypatch.setitem(sys.modules, "attnscope.bench", bench)
     monkeypatch.setattr("attnscope.bench", bench, raising=False)

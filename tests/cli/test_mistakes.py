@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from attnscope.cli.main import main
-from attnscope.record import Trace
+from attnscope.recording import Trace
+from tests.cli.parsing import parsed
 
 NOT_TEXT = b"\xff\xfe\x00\x80" * 50
 
@@ -32,13 +33,13 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def command(*arguments: str, desk: Path) -> tuple[int, str, str]:
+def command(*arguments: str, desk: Path, **settings: str) -> tuple[int, str, str]:
     """Run the command in a folder, with a picture on standard input; its exit code, output and errors."""
     done = subprocess.run(
         [sys.executable, "-m", "attnscope.cli.main", *arguments],
         cwd=desk,
         input=NOT_TEXT,
-        env=os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "200"},
+        env=os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "200"} | settings,
         capture_output=True,
         timeout=300,
         check=False,
@@ -47,10 +48,38 @@ def command(*arguments: str, desk: Path) -> tuple[int, str, str]:
 
 
 MISTAKES = {
-    "a command with a typo": (["suvrey"], "invalid choice: 'suvrey' (choose from"),
-    "a size that is none": (["bench", "attention", "--size", "huge"], "(choose from 'small', 'full')"),
-    "a word for a number": (["heads", "trace", "--top", "many"], "--top: invalid int value: 'many'"),
-    "a shell that is not known": (["completion", "tcsh"], "(choose from 'bash', 'zsh', 'fish')"),
+    "the name of heads with a typo": (["hedas"], "attnscope: unknown command 'hedas' (did you mean 'heads'?)"),
+    "a command with a typo": (["suvrey"], "unknown command 'suvrey' (did you mean 'survey'?); see attnscope --help"),
+    "an option with a typo": (["--verson"], "attnscope: unknown option --verson (did you mean --version?)"),
+    "a command of survey with a typo": (
+        ["survey", "shw", "x"],
+        "survey: unknown command 'shw' (did you mean 'show'?); see attnscope survey --help",
+    ),
+    "a survey without run": (["survey", ".", "--ou", "x"], "survey: unknown command '.' (expected run, show or diff)"),
+    "an option that is cut short": (
+        ["survey", "run", ".", "words.txt", "--ou", "x"],
+        "survey run: unknown option --ou (did you mean --out?); see attnscope survey run --help",
+    ),
+    "an option that is missing": (["survey", "run", ".", "words.txt"], "survey run: missing --out DIR; see"),
+    "an argument that is missing": (["look"], "look: missing MODEL; see attnscope look --help"),
+    "an argument too many": (["doctor", "now"], "doctor: got unexpected extra argument (now)"),
+    "a lab with a typo": (["lab", "run", "two_relation"], "unknown lab 'two_relation' (did you mean 'two_relations'?)"),
+    "an exercise with a typo": (["lab", "exercise", "casual_mask"], "(did you mean 'causal_mask'?)"),
+    "a label with a typo": (
+        ["heads", "trace", "--find", "inductoin"],
+        "heads: unknown label 'inductoin' (did you mean 'induction'?)",
+    ),
+    "a benchmark with a typo": (["bench", "atention"], "unknown benchmark 'atention' (did you mean 'attention'?)"),
+    "a recipe with a typo": (["train", "reversel"], "unknown recipe 'reversel' (did you mean 'reversal'?)"),
+    "a size that is none": (
+        ["bench", "attention", "--size", "huge"],
+        "bench: unknown size 'huge' (expected small or full); see attnscope bench --help",
+    ),
+    "a word for a number": (
+        ["heads", "trace", "--top", "many"],
+        "heads: --top: 'many' is not a valid integer; see attnscope heads --help",
+    ),
+    "a shell that is not known": (["completion", "tcsh"], "unknown shell 'tcsh' (expected bash, zsh or fish)"),
     "a folder for a text": (["look", "trace2", "folder"], "folder is a folder; give a text or a file of it"),
     "a picture for a text": (["look", "m", "picture.png"], "is no text in UTF-8: invalid start byte at byte 0"),
     "a picture for a prompt": (["generate", "m", "-"], "what came from standard input is no text in UTF-8"),
@@ -59,7 +88,10 @@ MISTAKES = {
     "a name on the hub without a network": (["heads", "nobody/nothing"], "or give a folder or a .gguf file"),
     "a model without weights": (["generate", "unfinished-model", "x"], "unfinished-model"),
     "a damaged trace": (["explore", "damaged", "--no-browser"], "damaged/trace.json is not valid JSON"),
-    "a folder without a trace": (["explore", "folder", "--no-browser"], "folder/trace.json is missing"),
+    "a folder without a trace": (
+        ["explore", "folder", "--no-browser"],
+        "attnscope: folder is not a saved trace or survey (no trace.json or manifest.json)",
+    ),
     "a head that is not there": (["explore", "trace", "--save", "x.html", "--head", "L9H0"], "which has 1 layers"),
     "a page in a place that is none": (
         ["explore", "trace", "--save", "no/page.html"],
@@ -82,10 +114,31 @@ def test_a_mistake_ends_in_a_sentence_and_exit_code_two(mistake: str, desk: Path
     code, output, errors = command(*arguments, desk=desk)
     assert "Traceback" not in errors, errors
     assert (code, output) == (2, "")
-    *before, last = errors.splitlines()
-    assert last.startswith("attnscope")
-    assert message in last
-    assert all(line.startswith(("usage: ", " ")) for line in before)
+    (line,) = errors.splitlines()
+    assert line.startswith("attnscope: ")
+    assert message in line
+
+
+def test_a_model_that_the_hub_does_not_have_is_explained_without_names_of_exceptions(desk: Path) -> None:
+    for settings in ({"HF_HUB_OFFLINE": "1"}, {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9"}):
+        code, output, errors = command("look", "nonexistent/modle", desk=desk, **settings)
+        assert (code, output, errors.count("\n")) == (2, "", 1)
+        assert errors.startswith("attnscope: 'nonexistent/modle' is not a folder, is not in the local cache of the hub")
+        assert "Error" not in errors
+
+
+@pytest.mark.parametrize("name", ["heads", "look"])
+@pytest.mark.parametrize("at", range(3))
+def test_options_may_stand_anywhere(name: str, at: int) -> None:
+    words = ["MODEL", "words.txt"]
+    given = parsed([name, *words[:at], "--tokens", "100", *words[at:]])
+    assert (given.params["model"], given.params["text"], given.params["tokens"]) == ("MODEL", "words.txt", 100)
+
+
+def test_options_before_a_text_are_read_with_it(desk: Path) -> None:
+    code, _, errors = command("heads", "trace", "--top", "3", "words.txt", desk=desk)
+    assert code == 2
+    assert "trace is a saved trace, which holds its own text" in errors
 
 
 def test_a_port_that_is_taken_is_named(desk: Path) -> None:
@@ -129,7 +182,7 @@ def test_a_place_without_permission_is_refused_before_work_begins(desk: Path) ->
         (["heads", "trace", "--parquet", "table"], "pyarrow", "tables"),
         (["heads", "trace", "--pictures", "pictures"], "matplotlib", "figures"),
         (["survey", "show", "folder"], "pyarrow", "survey"),
-        (["survey", "m", "words.txt", "--out", "s"], "ddsketch", "survey"),
+        (["survey", "run", "m", "words.txt", "--out", "s"], "ddsketch", "survey"),
         (["train", "char-gpt", "--data", "words.parquet"], "pyarrow", "train"),
     ],
 )

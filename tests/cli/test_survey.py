@@ -22,7 +22,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def test_it_says_what_there_is_to_read_what_came_of_it_and_that_it_is_finished(
     corpus: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["survey", *corpus, *OPTIONS, "--out", str(tmp_path / "out")]
+    command = ["survey", "run", *corpus, *OPTIONS, "--out", str(tmp_path / "out")]
     assert main(command) == 0
     told = capsys.readouterr()
     assert told.err == "3 shards to read, about 1,500 tokens; the corpus has 6.0 kB\n"
@@ -31,23 +31,33 @@ def test_it_says_what_there_is_to_read_what_came_of_it_and_that_it_is_finished(
     assert main(command) == 0
     again = capsys.readouterr()
     assert again.out == told.out
-    assert again.err == f"{tmp_path / 'out'} holds this survey already, and it is finished\n"
+    assert again.err == f"{tmp_path / 'out'} already holds this survey, and it is finished\n"
 
 
-def test_it_goes_on_and_says_so(corpus: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["survey", *corpus, *OPTIONS, "--out", str(tmp_path / "out")]
+def test_it_resumes_and_says_so(corpus: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["survey", "run", *corpus, *OPTIONS, "--out", str(tmp_path / "out")]
     assert main(command) == 0
     first = capsys.readouterr().out
     for name in ("manifest.json", "parts/00000001.part"):
         (tmp_path / "out" / name).unlink()
     assert main(command) == 0
     told = capsys.readouterr()
-    assert told.err.startswith("going on after 2 of 3 shards: 1 shard to read, about 500 tokens")
+    assert told.err.startswith("resuming after 2 of 3 shards: 1 shard to read, about 500 tokens")
     assert told.out == first
 
 
 def test_what_came_of_it_can_be_piped(corpus: list[str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "attnscope.cli.main", "survey", *corpus, *OPTIONS, "--out", str(tmp_path / "out")]
+    command = [
+        sys.executable,
+        "-m",
+        "attnscope.cli.main",
+        "survey",
+        "run",
+        *corpus,
+        *OPTIONS,
+        "--out",
+        str(tmp_path / "out"),
+    ]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     assert ran.stdout.count("\n") == 1
     assert ran.stdout.startswith("6,0")
@@ -58,14 +68,11 @@ def test_show_and_diff_are_commands_of_their_own(
     corpus: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "out")
-    assert main(["survey", *corpus, *OPTIONS, "--out", out]) == 0
+    assert main(["survey", "run", *corpus, *OPTIONS, "--out", out]) == 0
     capsys.readouterr()
     assert main(["survey", "show", out]) == 0
     assert "8 heads: " in capsys.readouterr().out
     assert main(["survey", "diff", out, out]) == 0
-    with pytest.raises(SystemExit):
-        main(["survey", "--help"])
-    assert "attnscope survey show DIR" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -78,7 +85,8 @@ def test_show_and_diff_are_commands_of_their_own(
         (["MODEL", "TEXT", "--shard-bytes", "0"], "survey: shard_bytes 0 was asked for; it is 1 at least"),
         (["MODEL", "TEXT", "--workers", "0"], "survey: workers 0 was asked for; it is 1 at least"),
         (["MODEL", "TEXT", "--threads", "0"], "survey: threads 0 was asked for; it is 1 at least"),
-        (["MODEL", "TEXT", "--cpus", "2"], "survey: --cpus and --gpus are asked of Ray; give --workers or --ray"),
+        (["MODEL", "TEXT", "--cpus", "2"], "survey: --cpus and --gpus need Ray; give --workers or --ray"),
+        (["MODEL", "TEXT", "--window", "64", "--whole"], "survey: --window cannot be combined with --whole"),
         (["MODEL", "TEXT", "--device", "moon"], "survey: there is no device 'moon' here"),
         (["MODEL", "TEXT", "--separator", "a\nb"], "survey: the separator is one whole line"),
         (["MODEL", "TEXT", "--out", "s3://a/b"], "survey: s3://a/b is an address; a survey is written to a folder"),
@@ -97,7 +105,7 @@ def test_a_mistake_ends_in_one_line(
     monkeypatch.chdir(tmp_path)
     Path("empty.txt").touch()
     words = {"MODEL": corpus[0], "TEXT": corpus[1]}
-    assert main(["survey", "--out", "out", *(words.get(word, word) for word in arguments)]) == 2
+    assert main(["survey", "run", "--out", "out", *(words.get(word, word) for word in arguments)]) == 2
     told = capsys.readouterr().err
     assert message in told
     assert len(told.splitlines()) == 1
@@ -107,7 +115,7 @@ def test_a_mistake_ends_in_one_line(
 def test_another_survey_in_the_same_folder_is_refused(
     corpus: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["survey", *corpus, *OPTIONS, "--out", str(tmp_path / "out")]
+    command = ["survey", "run", *corpus, *OPTIONS, "--out", str(tmp_path / "out")]
     assert main(command) == 0
     assert main([*command, "--window", "32"]) == 2
     assert "holds a survey with window = 64, and 32 was asked for" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,35 @@ def test_csv_has_every_statistic_of_every_head_and_people_read_elsewhere(
     assert (tmp_path / "all.csv").read_text() == output
 
 
+def test_json_has_every_statistic_of_every_head(before: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output, errors = run(capsys, "show", before, "--json")
+    assert errors == ""
+    found = json.loads(output)
+    assert found["corpus"]["passages"] == 40
+    assert found["problems"]["count"] == 1
+    rows = list(csv.DictReader(io.StringIO(run(capsys, "show", before, "--csv", "-")[0])))
+    cells = {(row["layer"], int(row["head"]), row["statistic"]): row for row in rows}
+    for head in found["heads"]:
+        for name, numbers in head["statistics"].items():
+            row = cells.pop((head["layer"], head["head"], name))
+            assert row["labels"].split("+") == head["labels"]
+            assert {number: row[number] for number in numbers} == {
+                number: "" if value is None else str(value) for number, value in numbers.items()
+            }
+    assert not cells
+    best = json.loads(run(capsys, "show", before, "--json", "--by", "sink", "--top", "2")[0])["heads"]
+    assert len(best) == 2
+    assert best[0]["statistics"]["sink"]["mean"] >= best[1]["statistics"]["sink"]["mean"]
+
+
+def test_json_of_one_head_has_its_passages(before: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(run(capsys, "show", before, "--json", "--head", "1.0")[0])
+    assert [(head["layer"], head["head"]) for head in found["heads"]] == [("blocks.1.attention", 0)]
+    assert found["statistic"] == "sink"
+    assert [example["kind"] for example in found["examples"]].count("decile") == 10
+    assert found["examples"][0]["text"].startswith("so \x1b[31mred")
+
+
 def test_one_head_has_all_its_statistics_and_passages_with_a_mark(
     before: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,9 +178,9 @@ def test_without_a_change_that_is_said(before: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--top", "0"), "--top 0; it is at least 1"),
-        (("--by", "size"), "'size' is no score of this table; it has previous, sink, reach"),
-        (("--head", "7.1"), "--head 7.1 is no head of this survey; they are named like 0.0"),
+        (("--top", "0"), "--top must be at least 1, got 0"),
+        (("--by", "size"), "unknown score 'size' (expected previous, sink or reach)"),
+        (("--head", "7.1"), "unknown head '7.1' (expected LAYER.HEAD, such as 0.0)"),
         (("--head", "1.9"), "head 9 of blocks.1.attention is not in this table"),
         (("--csv", "/nowhere/at/all.csv"), "there is no folder /nowhere/at"),
     ],

@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from attnscope.attention import kernels as operators
+from attnscope.attention.operation import _kept_plan
 from attnscope.doctor import kernels as doctor
 from attnscope.doctor.kernels import BUILT, KINDS, Kind, kernel_of, kernels
 
@@ -45,3 +47,15 @@ def test_attend_takes_the_fused_kernel_for_every_kind_on_this_cpu() -> None:
 def test_dtypes_that_go_different_ways_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "answers", lambda kind, device, dtype: f"in {dtype.itemsize} bytes")
     assert kernels()["causal, cpu"] == "in 4 bytes (float32); in 2 bytes (bfloat16)"
+
+
+def test_operators_of_another_form_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kernels()["fused kernel"] == "available"
+    monkeypatch.setattr(operators, "DIFFERENCE", "torch 9.9 has another signature")
+    _kept_plan.cache_clear()
+    try:
+        found = kernels()
+    finally:
+        _kept_plan.cache_clear()
+    assert found["fused kernel"] == "not available: torch 9.9 has another signature; streaming is used"
+    assert found["causal, cpu"] == "torch flash, attnscope streaming (float32, bfloat16)"

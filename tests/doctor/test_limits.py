@@ -9,7 +9,7 @@ import torch
 from attnscope.doctor import limits as doctor
 from attnscope.models import Decoder
 from attnscope.models.sizes import DECODERS
-from attnscope.record import estimate, read
+from attnscope.recording import estimate, read
 
 TOKENS = 300
 

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from attnscope.errors import SettingError, ShapeError, AttnScopeError, UnsupportedError
+from attnscope.errors import AttnScopeError, SettingError, ShapeError, UnsupportedError
 from attnscope.heads.contribution import Contributions, contributions
 from attnscope.models import Decoder, DecoderConfig, Seq2Seq, Seq2SeqConfig
-from attnscope.record import load
+from attnscope.recording import load
 from tests.models.smollm2 import FOLDER, PROMPTS, tokenizer, transformers_model
-from tests.record.exhibit import GROUPED, TEXT, make, words
-from tests.record.zoo import BYPASS, HYBRID, modeling_files
-from tests.record.zoo_decoders import DECODERS, GEMMA, SPARSE
-from tests.record.zoo_encoders import T5
+from tests.recording.exhibit import GROUPED, TEXT, make, words
+from tests.recording.zoo import BYPASS, HYBRID, modeling_files
+from tests.recording.zoo_decoders import DECODERS, GEMMA, SPARSE
+from tests.recording.zoo_encoders import T5
 
 CLOSE = 1e-5  # of logits around 3, in float32
 OWN_CODE = ("BLOOM", "CodeGen", "Falcon", "GPT-J", "GPT-Neo", "MPT", "OpenAI GPT", "XGLM")  # decoders among BYPASS

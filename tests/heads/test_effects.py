@@ -16,9 +16,9 @@ from attnscope.errors import SettingError, UnsupportedError
 from attnscope.heads import Effect, Predictions, ablate, effect, patch, predictions
 from attnscope.heads.effects import predicts_next_token
 from attnscope.models import Decoder, DecoderConfig, Encoder, EncoderConfig, Seq2Seq, Seq2SeqConfig
-from attnscope.record import load, record
+from attnscope.recording import load, record
 from tests.models.smollm2 import FOLDER, transformers_model
-from tests.record.zoo import EXHIBITS
+from tests.recording.zoo import EXHIBITS
 
 MINILM = FOLDER.parent / "minilm-l6"
 TINY = DecoderConfig(vocab_size=30, width=32, depth=2, heads=4, key_heads=2, hidden=48, max_length=64)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from attnscope.errors import SettingError, UnsupportedError
 from attnscope.heads import HeadTable, ablate, patch
 from attnscope.models import Decoder, DecoderConfig, Encoder, Seq2Seq, Seq2SeqConfig
-from attnscope.record import load, record
+from attnscope.recording import load, record
 from tests.models.smollm2 import FOLDER, transformers_model
-from tests.record.zoo import BYPASS, EXHIBITS
+from tests.recording.zoo import BYPASS, EXHIBITS
 
 MINILM = FOLDER.parent / "minilm-l6"
 IDS = torch.randint(3, 99, (2, 12), generator=torch.Generator().manual_seed(0))

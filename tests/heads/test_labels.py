@@ -85,7 +85,7 @@ def test_the_error_of_one_score_does_not_count_for_another() -> None:
 
 def test_a_label_is_found_by_its_name_and_an_unknown_one_is_told_those_there_are() -> None:
     assert [label_named(name) for name in NAMES] == list(LABELS)
-    with pytest.raises(SettingError, match="'inductive' is no label; there are induction, duplicate, agreement"):
+    with pytest.raises(SettingError, match=r"unknown label 'inductive' \(did you mean 'induction'\?\)"):
         label_named("inductive")
 
 

@@ -12,7 +12,7 @@ from matplotlib.image import imread
 from attnscope.heads import HeadTable, labelled, read_probe, score_heads
 from attnscope.heads.pictures import label_pictures
 from attnscope.models import Decoder, DecoderConfig
-from attnscope.record import Trace, load, read
+from attnscope.recording import Trace, load, read
 from tests.models.smollm2 import FOLDER
 
 MINILM = FOLDER.parent / "minilm-l6"

@@ -16,9 +16,9 @@ from attnscope.heads import probe_ids, read_probe
 from attnscope.heads.probe import LENGTH, ids_for
 from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig
 from attnscope.models.text.tokenizer import Tokenizer
-from attnscope.record import load
+from attnscope.recording import load
 from tests.models.smollm2 import FOLDER
-from tests.record.zoo import EXHIBITS
+from tests.recording.zoo import EXHIBITS
 
 MINILM = FOLDER.parent / "minilm-l6"
 VOCABULARIES = {"smollm2": (FOLDER, 49152), "minilm": (MINILM, 30522)}

@@ -8,7 +8,7 @@ from torch import Tensor
 from attnscope.heads import labelled, relation_table, score_heads, score_relations
 from attnscope.heads.relations import Looks
 from attnscope.heads.sentences import agreement, coreference
-from attnscope.record import load, read
+from attnscope.recording import load, read
 from tests.models.smollm2 import FOLDER
 
 MINILM = FOLDER.parent / "minilm-l6"

@@ -19,9 +19,9 @@ from attnscope.heads.relations import Looks, Places, Relation, looks, masses_of,
 from attnscope.heads.sentences import MEN, WOMEN, Sentence, Word, agreement, coreference
 from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig, Seq2Seq, Seq2SeqConfig, load_tokenizer
 from attnscope.models.text.tokenizer import Span, Tokenizer
-from attnscope.record import load
+from attnscope.recording import load
 from tests.models.smollm2 import FOLDER
-from tests.record.zoo import EXHIBITS
+from tests.recording.zoo import EXHIBITS
 
 MINILM = FOLDER.parent / "minilm-l6"
 RELATIONS = {"agreement": agreement(), "coreference": coreference()}

@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import attnscope as sl
+import attnscope as ats
 from attnscope.attention import Causal, Documents, Mask, Padding
 from attnscope.errors import SettingError, ShapeError
 from attnscope.heads.rows import RowScores, row_scores
 from attnscope.heads.scores import SCORES, score_heads
 from attnscope.models import Decoder, DecoderConfig, Encoder, EncoderConfig
-from attnscope.record import Trace, load, read, record
-from attnscope.record.pairs import documents_in
+from attnscope.recording import Trace, load, read, record
+from attnscope.recording.pairs import documents_in
 from tests.heads.test_scores import exhibit, repeating
 from tests.models.smollm2 import FOLDER
-from tests.record.test_statistics import text_of
+from tests.recording.test_statistics import text_of
 
 CLOSE = 1e-5
 TINY = DecoderConfig(vocab_size=30, width=32, depth=2, heads=4, key_heads=2, hidden=48, max_length=128)
@@ -138,7 +138,7 @@ def test_statistics_read_in_pieces_tell_tokens_as_matrices_do(tmp_path: Path) ->
         for piece in (50, 17, 7):
             summed = read(model, ids, progress=False, piece=piece, keep="statistics")
             summed.save(tmp_path / "trace")
-            for trace in (summed, sl.open(tmp_path / "trace")):
+            for trace in (summed, ats.open_trace(tmp_path / "trace")):
                 for name in whole:
                     found, wanted = row_scores(trace, name), row_scores(whole, name)
                     assert found.keys() == wanted.keys()
@@ -166,7 +166,7 @@ def test_saved_statistics_know_their_documents(tmp_path: Path) -> None:
     assert isinstance(model, Decoder)
     trace = packed(model, ids, documents, "statistics")
     trace.save(tmp_path / "trace")
-    opened = sl.open(tmp_path / "trace")
+    opened = ats.open_trace(tmp_path / "trace")
     for name in trace:
         found, wanted = (row_scores(one, name, documents=documents + 3) for one in (opened, trace))
         assert found.keys() == wanted.keys() == OF_QUERIES | {"leakage"}

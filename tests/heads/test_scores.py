@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import attnscope as sl
+import attnscope as ats
 from attnscope.attention import Causal, Documents, Sinks
 from attnscope.errors import SettingError, ShapeError, UnsupportedError
 from attnscope.heads import SCORES, HeadTable, score_heads
 from attnscope.models import Decoder, DecoderConfig, Encoder, EncoderConfig
-from attnscope.record import Trace, load, read, record
-from attnscope.record.call import Call
-from attnscope.record.layers.recorded import Layer
+from attnscope.recording import Trace, load, read, record
+from attnscope.recording.call import Call
+from attnscope.recording.layers.recorded import Layer
 from tests.heads.dense import dense_scores
 from tests.models.smollm2 import FOLDER, transformers_model
-from tests.record.test_statistics import text_of
-from tests.record.zoo import EXHIBITS, eager_functions_noted
+from tests.recording.test_statistics import text_of
+from tests.recording.zoo import EXHIBITS, eager_functions_noted
 
 TINY = DecoderConfig(vocab_size=30, width=32, depth=2, heads=4, key_heads=2, hidden=48, max_length=64)
 
@@ -160,7 +160,7 @@ def test_scores_survive_saving_and_opening(tmp_path) -> None:
     with torch.no_grad(), record(model.eval()) as trace:
         model(ids)
     trace.save(tmp_path / "trace")
-    kept, opened = score_heads(trace), score_heads(sl.open(tmp_path / "trace"))
+    kept, opened = score_heads(trace), score_heads(ats.open_trace(tmp_path / "trace"))
     assert kept.columns.keys() == opened.columns.keys()
     assert all(torch.equal(kept[score], opened[score]) for score in kept.columns)
 
@@ -174,7 +174,7 @@ def test_heads_keep_the_numbers_that_they_have_in_their_model(tmp_path) -> None:
             model(ids)
         some.save(tmp_path / keep)
         wanted = score_heads(whole)
-        for trace in (some, sl.open(tmp_path / keep)):
+        for trace in (some, ats.open_trace(tmp_path / keep)):
             found = score_heads(trace)
             assert found.chosen == {"blocks.0.attention": [3, 1], "blocks.1.attention": [2]}
             for layer, head in zip(found.layers, found.heads, strict=True):
@@ -214,7 +214,7 @@ def test_the_share_of_a_sink_that_is_no_token_changes_neither_evenness_nor_effec
     for score in (None, Sinks(torch.tensor([3.0]))):
         query = torch.zeros(1, 1, 40, 8)
         trace = Trace()
-        call = Call(query=query, key=query, value=None, mask=Causal(), scale=None, score=score)
+        call = Call(query=query, key=query, value=None, mask=Causal(), scale=None, score_mod=score)
         trace.layers = {"layer": Layer("layer", call, cross=False)}
         found.append(score_heads(trace))
     for score in ("evenness", "effective_keys", "reach"):

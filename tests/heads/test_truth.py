@@ -11,7 +11,7 @@ from torch import Tensor
 from attnscope.heads import HeadTable, ablate, compare_with_others, read_probe, score_heads
 from attnscope.heads.probe import LENGTH, ids_for
 from attnscope.models import Decoder, Tokenizer
-from attnscope.record import load, read
+from attnscope.recording import load, read
 from tests.models.smollm2 import FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,7 +62,7 @@ def test_the_sink_label_is_the_weight_on_the_first_token(smollm2) -> None:
     model, tokenizer = smollm2
     trace = read(model, tokenizer.encode((ROOT / "docs" / "matrix.md").read_text())[:400], tokenizer)
     scored = score_heads(trace)
-    on_first = torch.cat([trace[name].batch(0)[1:, 0].double().mean(-1) for name in trace])  # row 0 has no choice
+    on_first = torch.cat([trace[name].batch(0)[:, 1:, 0].double().mean(-1) for name in trace])  # row 0 has no choice
     torch.testing.assert_close(scored["sink"], on_first, rtol=0, atol=1e-6)
     labelled = torch.tensor(["sink" in labels for labels in scored.labels or ()])
     assert torch.equal(labelled, on_first >= 0.5)

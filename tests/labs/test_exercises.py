@@ -169,7 +169,7 @@ def test_a_file_of_no_exercise_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="first line should be # attnscope exercise: NAME"):
         judge(path)
     path.write_text(f"{HEADER}nothing\n")
-    with pytest.raises(SettingError, match="there is: attention"):
+    with pytest.raises(SettingError, match=r"unknown exercise 'nothing' \(expected attention"):
         check_file(path)
     with pytest.raises(SettingError, match="attnscope lab exercise NAME FILE"):
         hint(tmp_path / "absent.py")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from attnscope.errors import SettingError
 from attnscope.figures import lines
 from attnscope.labs import NAMES, Lab, Number, Verdict, run
 from attnscope.labs.catalogue import experiment
+from attnscope.models import Decoder, DecoderConfig, save, train_bpe
+from attnscope.models.fingerprint import fingerprint_model
 
 NUMBER = Number(name="share", value=0.5, low=0.4)
 
@@ -72,7 +75,7 @@ def test_what_is_wrong_is_refused() -> None:
         (lambda: trial.figure("taken", drawing(), ""), "'taken' needs a name of its own"),
         (lambda: trial.figure("../out", drawing(), ""), "'../out' needs a name of its own, of the signs"),
         (lambda: lab(size="medium"), "size='medium'"),
-        (lambda: run("nothing"), "there is no lab 'nothing'; there is: scaling"),
+        (lambda: run("nothing"), "unknown lab 'nothing' \\(expected scaling, by_hand"),
     ):
         with pytest.raises(SettingError, match=message):
             wrong()
@@ -93,6 +96,17 @@ def test_a_model_that_is_named_is_the_one_that_is_loaded() -> None:
     with pytest.raises(Exception, match="nowhere/at/all"):
         lab(model="nowhere/at/all", step=steps.append).trained_model()
     assert steps == ["loading nowhere/at/all"]
+
+
+def test_the_fingerprint_of_the_trained_model_is_in_the_result(tmp_path: Path) -> None:
+    config = DecoderConfig(vocab_size=300, width=16, depth=2, heads=4, hidden=64, max_length=32)
+    save(Decoder(config), tmp_path / "tiny")
+    train_bpe(["some text"], 260).save(tmp_path / "tiny")
+    found = lab(model=str(tmp_path / "tiny"))
+    model, _ = found.trained_model()
+    found.trained_model()
+    assert found.result.models == [fingerprint_model(model, "tiny")]
+    assert found.result.part(0).to_json()["models"] == found.result.models
 
 
 def test_names_are_told_apart() -> None:

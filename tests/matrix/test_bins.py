@@ -190,7 +190,7 @@ def test_no_tensor_grows_with_the_cells(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(bins, "COLUMNS", 2048)
     monkeypatch.setattr(bins, "ROWS", 256)
     query, key = torch.randn(3000, 8), torch.randn(3000, 8)
-    matrix = AttentionMatrix(query, key, score=Softcap(5.0), lse=torch.zeros(3000)).planned(budget=2**20)
+    matrix = AttentionMatrix(query, key, score_mod=Softcap(5.0), lse=torch.zeros(3000)).planned(budget=2**20)
     with LargestTensor() as largest:
         matrix.bins([0, 3000], [0, 3000])
     assert largest.bytes <= 2**18
@@ -199,7 +199,7 @@ def test_no_tensor_grows_with_the_cells(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_bias_that_knows_positions_stays_where_it_is() -> None:
     bias = torch.randn(30, 30, dtype=torch.float64)
     nothing = torch.zeros(30, 1, dtype=torch.float64)
-    matrix = AttentionMatrix(nothing, nothing, score=Bias(bias), mask=Causal())
+    matrix = AttentionMatrix(nothing, nothing, score_mod=Bias(bias), mask=Causal())
     dense = bias.masked_fill(~Causal().dense(Sizes(1, 1, 30, 30))[0, 0], -torch.inf).softmax(-1)
     found = matrix.bins(range(7, 21), range(3, 19))
     torch.testing.assert_close(found.total, dense[7:20, 3:18])

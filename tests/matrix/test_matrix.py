@@ -79,13 +79,13 @@ class Subject:
         self.mask, self.score = masks(*shape)[mask], scores(*shape)[score]
         if mask == "documents" and queries > keys:
             self.mask = Causal() & Documents(torch.arange(keys) // 17, torch.arange(queries) // 17)
-        self.matrix = AttentionMatrix(self.query, self.key, mask=self.mask, score=self.score)
+        self.matrix = AttentionMatrix(self.query, self.key, mask=self.mask, score_mod=self.score)
         seen = self.mask.dense(Sizes(BATCH, HEADS, queries, keys))
         self.allowed = seen.expand(BATCH, HEADS, -1, -1)
 
     def dense(self, dtype: torch.dtype = torch.float64) -> Tensor:
         query, key = self.query.to(dtype), self.key.to(dtype)
-        return attention_reference.attention(query, key, key, mask=self.mask, score=self.score)[1]
+        return attention_reference.attention(query, key, key, mask=self.mask, score_mod=self.score)[1]
 
 
 def every_operation(matrix: AttentionMatrix, dense: Tensor, allowed: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
@@ -103,11 +103,11 @@ def every_operation(matrix: AttentionMatrix, dense: Tensor, allowed: Tensor) -> 
     mean, spread = reference.distance(dense)
     top = dense.topk(5, dim=-1).values
     found = {
-        "block": (matrix[3:17, 5:-1:3], dense[..., 3:17, 5:-1:3]),
-        "lists": (matrix[[1, 5, -1], [0, 7]], dense[..., [1, 5, -1], :][..., [0, 7]]),
-        "row": (matrix[5], dense[..., 5, :]),
-        "column": (matrix[:, 7], dense[..., :, 7]),
-        "cell": (matrix[-1, 3], dense[..., -1, 3]),
+        "block": (matrix[..., 3:17, 5:-1:3], dense[..., 3:17, 5:-1:3]),
+        "lists": (matrix[..., [1, 5, -1], [0, 7]], dense[..., [1, 5, -1], :][..., [0, 7]]),
+        "row": (matrix[..., 5, :], dense[..., 5, :]),
+        "column": (matrix[..., :, 7], dense[..., :, 7]),
+        "cell": (matrix[..., -1, 3], dense[..., -1, 3]),
         "scattered cells": (matrix.at(*pairs), dense[..., pairs[0], pairs[1]]),
         "diagonal": (matrix.diagonal(-1), dense.diagonal(-1, -2, -1)),
         "upper diagonal": (matrix.diagonal(2), dense.diagonal(2, -2, -1)),
@@ -116,7 +116,7 @@ def every_operation(matrix: AttentionMatrix, dense: Tensor, allowed: Tensor) -> 
         "A @ f": (matrix @ shared[:, 0], dense @ shared[:, 0]),
         "A @ F of each head": (matrix @ own, dense @ own),
         "A.T @ G": (matrix.T @ turned, dense.mT @ turned),
-        "A.T block": (matrix.T[2:9, ::4], dense.mT[..., 2:9, ::4]),
+        "A.T block": (matrix.T[..., 2:9, ::4], dense.mT[..., 2:9, ::4]),
         "entropy": (matrix.entropy(), reference.entropy(dense)),
         "exact entropy": (matrix.entropy(exact=True), reference.entropy(dense)),
         "renyi": (matrix.renyi(3.0), reference.renyi(dense, 3.0)),
@@ -203,7 +203,7 @@ def allowance(name: str, subject: Subject) -> float:
 )
 def test_bf16_inputs_give_the_numbers_of_fp32_arithmetic(mask: str, score: str) -> None:
     stored = Subject(mask, score, SHAPES["square"], torch.bfloat16)
-    upcast = AttentionMatrix(stored.query.float(), stored.key.float(), mask=stored.mask, score=stored.score)
+    upcast = AttentionMatrix(stored.query.float(), stored.key.float(), mask=stored.mask, score_mod=stored.score)
     dense = stored.dense(torch.float32)
     exact = every_operation(upcast, dense, stored.allowed)
     for name, (got, _) in every_operation(stored.matrix, dense, stored.allowed).items():
@@ -224,7 +224,7 @@ def test_value_weights_are_the_norms_of_what_is_written() -> None:
         right = dense * norms[:, :, None, :]
         values = torch.randn(73, 2, dtype=torch.float64)
         torch.testing.assert_close(weighted.to_dense(), right)
-        torch.testing.assert_close(weighted[4:9, 1:3], right[..., 4:9, 1:3])
+        torch.testing.assert_close(weighted[..., 4:9, 1:3], right[..., 4:9, 1:3])
         torch.testing.assert_close(weighted @ values, right @ values)
         torch.testing.assert_close(weighted.T @ values, right.mT @ values)
     torch.testing.assert_close(matrix.head(3).weighted(output[3:]).to_dense(), (dense * norms[:, :, None])[:, 3])

@@ -40,7 +40,7 @@ def matrices(draw: st.DrawFn) -> AttentionMatrix:
         )
     )
     score = draw(st.sampled_from([None, Softcap(2.0)]))
-    return AttentionMatrix(query, key, mask=mask, score=score)
+    return AttentionMatrix(query, key, mask=mask, score_mod=score)
 
 
 def has_key(matrix: AttentionMatrix) -> Tensor:
@@ -60,7 +60,7 @@ def test_rows_sum_to_one_where_they_have_a_key(matrix: AttentionMatrix) -> None:
 def test_sinks_take_some_of_every_row(matrix: AttentionMatrix) -> None:
     source = matrix._source
     assert isinstance(source, Scored)
-    sunk = AttentionMatrix(source.query, source.key, mask=source.rule.mask, score=Sinks(torch.zeros(4)))
+    sunk = AttentionMatrix(source.query, source.key, mask=source.rule.mask, score_mod=Sinks(torch.zeros(4)))
     total = sunk @ torch.ones(matrix.shape[-1], dtype=torch.float64)
     assert (total[has_key(matrix)] < 1).all()
     assert (total[~has_key(matrix)] == 0).all()
@@ -89,7 +89,7 @@ def test_a_parent_has_the_maximum_of_its_children(matrix: AttentionMatrix) -> No
     queries, keys = (size // 4 * 4 for size in matrix.shape[-2:])
     if not queries or not keys:
         return
-    whole = AttentionMatrix.from_dense(matrix[:queries, :keys])
+    whole = AttentionMatrix.from_dense(matrix[..., :queries, :keys])
     children = whole.pooled(4, 4, "max").unflatten(-1, (2, 2)).unflatten(-3, (2, 2))
     torch.testing.assert_close(whole.pooled(2, 2, "max"), children.amax((-1, -3)))
 

@@ -198,9 +198,9 @@ def test_short_distances_of_late_rows_keep_their_digits(score: Softcap | None, m
     """A head that looks at the previous token is one token away, also after many thousand of them."""
     monkeypatch.undo()
     query, key = (tensor[:5000] for tensor in peaked("previous"))
-    precise = AttentionMatrix(query.double(), key.double(), mask=Causal(), score=score)
+    precise = AttentionMatrix(query.double(), key.double(), mask=Causal(), score_mod=score)
     exact, lse = precise.summary(), precise.lse  # weights are exp(score - lse), two numbers of that size
-    got = AttentionMatrix(query, key, mask=Causal(), score=score).summary()
+    got = AttentionMatrix(query, key, mask=Causal(), score_mod=score).summary()
     size = exact.distance[1:].median()
     assert size < 2
     assert ((got.distance - exact.distance).abs() / exact.distance.clamp(min=1)).max() < 1e-5
@@ -211,7 +211,7 @@ def test_short_distances_of_late_rows_keep_their_digits(score: Softcap | None, m
 @pytest.mark.parametrize(("mask", "score"), [("causal", "plain"), ("holes", "sinks"), ("window", "softcap")])
 def test_bf16_inputs_give_the_numbers_of_fp32_arithmetic(mask: str, score: str) -> None:
     stored = Subject(mask, score, SHAPES["square"], torch.bfloat16)
-    upcast = AttentionMatrix(stored.query.float(), stored.key.float(), mask=stored.mask, score=stored.score)
+    upcast = AttentionMatrix(stored.query.float(), stored.key.float(), mask=stored.mask, score_mod=stored.score)
     assert_equal(stored.matrix.summary(ROWS, COLUMNS), upcast.summary(ROWS, COLUMNS), 0.0)
 
 
@@ -240,7 +240,7 @@ def test_it_is_what_the_separate_calls_say(matrix: AttentionMatrix) -> None:
     torch.testing.assert_close(got.distance, matrix.distance().mean)
     torch.testing.assert_close(got.own, matrix.band(1)[..., 0])
     torch.testing.assert_close(got.previous, matrix.band(2)[..., 0])
-    torch.testing.assert_close(got.first, matrix[:, 0])
+    torch.testing.assert_close(got.first, matrix[..., 0])
     torch.testing.assert_close(got.density, matrix.pooled(min(queries, 5), min(keys, 3)))
 
 
@@ -276,7 +276,7 @@ def test_a_bias_may_forbid_by_itself() -> None:
     bias = torch.zeros(HEADS, 20, 20).masked_fill(torch.rand(HEADS, 20, 20) < 0.3, -math.inf)
     bias[:, 4] = -math.inf
     query, key = torch.randn(2, 1, HEADS, 20, 8, dtype=torch.float64)
-    matrix = AttentionMatrix(query, key, mask=Causal(), score=Bias(bias))
+    matrix = AttentionMatrix(query, key, mask=Causal(), score_mod=Bias(bias))
     dense = matrix.to_dense()
     assert (dense[..., 4, :] == 0).all()
     assert_equal(matrix.summary(5, 5), right(dense, torch.ones_like(dense).tril() > 0, 5, 5), 1e-12)
@@ -306,7 +306,7 @@ def test_leading_axes_and_strides_are_those_of_the_matrix() -> None:
 def test_each_head_and_batch_row_is_its_own_piece_when_blocks_are_small() -> None:
     """Thirty-two heads and batch rows of their own padding: pieces that have to find their way back."""
     query, key = torch.randn(3, 32, 41, 8, dtype=torch.float64), torch.randn(3, 8, 41, 8, dtype=torch.float64)
-    matrix = AttentionMatrix(query, key, mask=Causal() & Padding([41, 7, 20]), score=Sinks(torch.randn(32)))
+    matrix = AttentionMatrix(query, key, mask=Causal() & Padding([41, 7, 20]), score_mod=Sinks(torch.randn(32)))
     dense = matrix.to_dense()
     seen = matrix.visible(41, 41) > 0
     assert len(list(summary._pieces(matrix._source))) == 3 * 8
@@ -334,7 +334,7 @@ def test_work_stays_within_its_budget_and_tells_of_itself(score, monkeypatch: py
     monkeypatch.undo()
     heard: list[float] = []
     query, key = torch.randn(2, 1, 2, 6000, 16)
-    matrix = AttentionMatrix(query, key, mask=Causal(), score=score).planned(budget=2**20, progress=heard.append)
+    matrix = AttentionMatrix(query, key, mask=Causal(), score_mod=score).planned(budget=2**20, progress=heard.append)
     _ = matrix.lse
     heard.clear()
     with LargestTensor() as largest:

@@ -102,7 +102,7 @@ def test_a_huge_dense_block_is_refused_unless_told() -> None:
 @pytest.mark.parametrize("score", [None, Softcap(3.0)], ids=["fused", "streaming"])
 def test_work_stays_within_its_budget(score) -> None:
     budget = 2**22
-    small = matrix(1, 2, 6000, 16, score=score).planned(budget=budget)
+    small = matrix(1, 2, 6000, 16, score_mod=score).planned(budget=budget)
     with LargestTensor() as largest:
         _ = small.lse, small.entropy(exact=True), small.received(), small.distance(), small.topk(3)
         _ = small.pooled(64, 64), small.pooled(64, 64, "max"), small @ torch.ones(6000)
@@ -115,7 +115,7 @@ def test_work_stays_within_its_budget(score) -> None:
 )
 def test_progress_rises_to_one(operation: str, score) -> None:
     heard: list[float] = []
-    watched = matrix(1, 1, 9000, 8, score=score).planned(budget=2**20, progress=heard.append)
+    watched = matrix(1, 1, 9000, 8, score_mod=score).planned(budget=2**20, progress=heard.append)
     run(watched, operation)
     assert len(heard) > 1
     assert heard == sorted(heard)
@@ -141,7 +141,7 @@ def run(subject: AttentionMatrix, operation: str) -> object:
 @pytest.mark.parametrize("score", [None, Softcap(3.0)], ids=["fused", "streaming"])
 @pytest.mark.parametrize("operation", ["entropy", "received", "distance", "pooled"])
 def test_a_running_reduction_stops_within_half_a_second_and_leaves_the_matrix_usable(operation: str, score) -> None:
-    subject = matrix(1, 1, 60_000, 64, score=score)
+    subject = matrix(1, 1, 60_000, 64, score_mod=score)
     stop = threading.Event()
     stopped_after: list[float] = []
 
@@ -190,7 +190,7 @@ def test_one_head_of_several_batch_rows_keeps_them_apart() -> None:
 
 def test_trained_parameters_in_scores_leave_no_graph() -> None:
     for score in (Sinks(torch.nn.Parameter(torch.randn(2))), Bias(torch.nn.Parameter(torch.randn(2, 20, 20)))):
-        subject = matrix(1, 2, 20, 8, score=score)
+        subject = matrix(1, 2, 20, 8, score_mod=score)
         assert not subject.lse.requires_grad
         assert not subject[3].requires_grad
         torch.testing.assert_close(subject.received(), subject.to_dense().sum(-2))
@@ -199,7 +199,7 @@ def test_trained_parameters_in_scores_leave_no_graph() -> None:
 
 def test_autocast_does_not_reach_inside() -> None:
     for score in (None, Softcap(3.0)):
-        plain, surrounded = matrix(1, 2, 50, 8, score=score), matrix(1, 2, 50, 8, score=score)
+        plain, surrounded = matrix(1, 2, 50, 8, score_mod=score), matrix(1, 2, 50, 8, score_mod=score)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             found = (surrounded.to_dense(), surrounded.lse, surrounded.pooled(5, 5), surrounded.T @ torch.ones(50))
         for got, right in zip(

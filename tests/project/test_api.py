@@ -36,10 +36,9 @@ def shown_on(pages: Path) -> set[str]:
 
 
 def thing_at(full_name: str) -> object:
-    """What a full name means; of a package that is called like its main function, the function."""
+    """The object with a full name."""
     home, _, name = full_name.rpartition(".")
-    thing = getattr(importlib.import_module(home), name)
-    return getattr(thing, name) if isinstance(thing, ModuleType) else thing
+    return getattr(importlib.import_module(home), name)
 
 
 def missing_names(package: str, names: list[str], shown: set[str]) -> list[str]:

@@ -15,28 +15,29 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "attnscope"
 # public names come from everywhere: whoever imports it stands above them all.
 FLOORS = (
     {"errors", "version"},
-    {"extras"},
+    {"extras", "downloads"},
     {"attention"},
     {"matrix"},
     {"figures"},
     {"models"},
-    {"record"},
+    {"recording"},
     {"heads", "atlas"},
     {"train", "survey"},
     {"attnscope"},
-    {"explore", "labs", "bench", "doctor"},
+    {"explorer", "labs", "bench", "doctor"},
     {"cli"},
 )
 RANK = {layer: rank for rank, floor in enumerate(FLOORS) for layer in floor}
 
 CORE = {"torch", "numpy", "rich"}
 PLACES = {
+    "click": {"cli"},
     "tokenizers": {"models"},
     "gguf": {"models"},
     "jinja2": {"models"},
     "huggingface_hub": {"models"},
-    "safetensors": {"models", "record"},
-    "transformers": {"record", "bench"},  # the benchmarks race against it
+    "safetensors": {"models", "recording"},
+    "transformers": {"recording", "bench"},  # the benchmarks race against it
     "matplotlib": {"figures"},
     "tensorboard": {"train"},
     "torch.utils.tensorboard": {"train"},
@@ -44,14 +45,15 @@ PLACES = {
     "pyarrow": {"heads", "train", "survey"},
     "ray": {"survey"},
     "ddsketch": {"survey"},
-    "fsspec": {"survey"},  # torch brings it
-    "starlette": {"explore"},
-    "uvicorn": {"explore"},
-    "anywidget": {"explore"},
-    "traitlets": {"explore"},
+    "fsspec": {"survey"},
+    "s3fs": set(),  # fsspec imports it for addresses that begin with s3://
+    "starlette": {"explorer"},
+    "uvicorn": {"explorer"},
+    "anywidget": {"explorer"},
+    "traitlets": {"explorer"},
 }
-UNLISTED = {"torch.utils.tensorboard", "fsspec"}
-"""What comes with torch or a listed module."""
+UNLISTED = {"click", "fsspec", "torch.utils.tensorboard"}
+"""What belongs to the base installation, or comes with torch."""
 
 
 def modules_in(source: Path) -> dict[str, Path]:
@@ -192,7 +194,7 @@ def test_every_module_of_an_extra_has_its_place() -> None:
         ("matrix/__init__.py", "from ..models import decoder", "does not stand below"),
         ("matrix/__init__.py", "from attnscope import Trace", "does not stand below"),
         ("heads/score.py", "import attnscope.atlas.plan", "does not stand below"),
-        ("models/decoder.py", "import transformers.models", "only in ['bench', 'record']"),
+        ("models/decoder.py", "import transformers.models", "only in ['bench', 'recording']"),
         ("models/decoder.py", "pyplot = import_extra('matplotlib.pyplot')", "only in ['figures']"),
         ("matrix/log.py", "from torch.utils.tensorboard import SummaryWriter", "only in ['train']"),
         ("matrix/log.py", "import scipy", "not a declared dependency"),
@@ -209,13 +211,13 @@ def test_a_wrong_import_is_found(tmp_path: Path, file: str, text: str, reason: s
 
 def test_right_imports_are_accepted(tmp_path: Path) -> None:
     files = {
-        "__init__.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from attnscope.explore import look\n",
+        "__init__.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from attnscope.explorer import look\n",
         "errors.py": "",
         "extras.py": "from attnscope.errors import MissingExtraError",
         "attention/__init__.py": "import torch\nfrom . import masks\nfrom ..errors import ShapeError",
         "attention/masks.py": "import math",
         "models/checkpoint.py": "def f():\n    return import_extra('safetensors.torch')",
-        "explore/server.py": "import starlette.routing\nimport attnscope as sl",
+        "explorer/server.py": "import starlette.routing\nimport attnscope as ats",
     }
     source = write_package(tmp_path, files)
     assert layer_faults(source) == []

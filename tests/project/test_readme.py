@@ -6,10 +6,13 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
-from attnscope.cli.main import build_parser, in_words
+from attnscope import downloads
+from tests.cli.parsing import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
+HUB = ROOT / ".cache" / "hub"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -49,17 +52,21 @@ def refused_commands(text: str) -> list[str]:
     found = []
     for arguments in commands_on(text):
         try:
-            build_parser().parse_args(in_words(arguments))
-        except SystemExit as end:
-            found += [" ".join(arguments)] if end.code else []
+            parsed(arguments)
+        except ValueError:
+            found.append(" ".join(arguments))
     return found
 
 
 @pytest.fixture(autouse=True)
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader's desk: an empty folder with the models that scripts/setup fetched, and no screen."""
-    (tmp_path / ".cache").symlink_to(ROOT / ".cache")
+    """What a page runs in: an empty folder, no network, no display, and the models that scripts/setup fetched."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(HUB))  # for this process, which may have imported it before
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_HUB_CACHE", str(HUB))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(downloads, "models_folder", lambda: ROOT / ".cache" / "models")
     monkeypatch.setenv("MPLBACKEND", "Agg")
 
 

@@ -1,7 +1,8 @@
-"""The wheel holds what it should, and what a base installation of it promises is kept in an environment of its own.
+"""The wheel holds what it should, and what an installation of it promises is kept in an environment of its own.
 
-One environment is made for all of these tests, also where several processes run them, and torch is installed into it
-by pip as a user would: from wherever pip is told to look, which may be its cache.
+Two environments are made for all of these tests, also where several processes run them: one without extras, and one by
+the install line of the README, with the model that `attnscope download` gets. pip installs torch into them as a user
+would: from wherever pip is told to look, which may be its cache.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
 from email.parser import Parser
 from pathlib import Path
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 from filelock import FileLock
@@ -25,31 +29,22 @@ from attnscope.version import __version__
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "attnscope"
 MOST_BYTES = 2_000_000
-CORE = {"torch", "numpy", "rich"}
+CORE = {"torch", "numpy", "rich", "click", "fsspec"}
 OFFLINE = {"HF_HUB_OFFLINE": "1", "PYTHONNOUSERSITE": "1", "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
 
-# Runs the blocks of a page that can be run without extras, and counts them.
-RUN_BLOCKS = """
-import re, sys
-from attnscope.errors import MissingExtraError
-fence = re.compile(r"^```python\\n(.*?)^```", re.DOTALL | re.MULTILINE)
-names, ran, refused = {}, 0, []
-for block in fence.findall(open(sys.argv[1], encoding="utf-8").read()):
-    try:
-        exec(block, names)
-        ran += 1
-    except MissingExtraError as error:
-        refused.append(str(error))
-print(ran, *refused, sep="\\n")
-"""
+FENCE = re.compile(r"^```(bash|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+SERVES = re.compile(r"attnscope (look|explore)\b")
+WAIT_SECONDS = 300
 
 NEED_AN_EXTRA = {
     "models": "from attnscope.models import load; load('somebody/something')",
-    "record": "from attnscope.record import load; load('.', using='transformers')",
+    "record": "from attnscope.recording import load; load('.', using='transformers')",
     "figures": "from attnscope.figures import heatmap; heatmap(matrix)",
     "tables": "from attnscope.heads import score_heads; score_heads(trace, progress=False).to_pandas()",
     "train": "from attnscope.train.data.documents import read_documents; list(read_documents(['a.parquet']))",
     "survey": "main(['survey', 'show', '.'])",
+    "ray": "from attnscope.extras import import_extra; import_extra('ray.data')",
+    "s3": "from attnscope.extras import require; require('s3')",
     "explore": "main(['explore', '--no-browser'])",
 }
 
@@ -74,9 +69,18 @@ print(json.dumps(answers))
 """
 
 
-def run(*command: str | Path, check: bool = True, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a program in the environment of a user who is offline and has set nothing about Python."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | OFFLINE
+def environment_of_a_user(cache: Path | None = None) -> dict[str, str]:
+    """The variables of a user who is offline, has set nothing about Python, and may have a cache folder."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    hub = {"HF_HUB_CACHE": str(ROOT / ".cache" / "hub")}  # what the pages call by its name on the hub
+    return kept | OFFLINE | hub | ({} if cache is None else {"XDG_CACHE_HOME": str(cache)})
+
+
+def run(
+    *command: str | Path, check: bool = True, cwd: Path | None = None, cache: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a program as such a user."""
+    environment = environment_of_a_user(cache)
     done = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0 or not check, f"{command}\n{done.stdout}\n{done.stderr}"
     return done
@@ -149,8 +153,8 @@ def test_the_wheel_is_the_package_and_nothing_else(wheel: Path) -> None:
 def test_the_wheel_has_the_front_end_and_the_example(wheel: Path) -> None:
     files = files_of(wheel)
     for page in ("index.html", "explorer.js", "explorer.css", "loader.js", "survey.html", "survey.js", "survey.css"):
-        assert files[f"attnscope/explore/static/{page}"], page
-    assert files["attnscope/explore/example/trace.json"]
+        assert files[f"attnscope/explorer/static/{page}"], page
+    assert files["attnscope/explorer/example/trace.json"]
     assert "attnscope/py.typed" in files
 
 
@@ -158,19 +162,20 @@ def test_the_wheel_is_small(wheel: Path) -> None:
     assert wheel.stat().st_size < MOST_BYTES
 
 
-def test_the_wheel_requires_torch_numpy_and_rich_alone(wheel: Path) -> None:
+def test_the_wheel_requires_its_core_alone(wheel: Path) -> None:
     metadata = files_of(wheel)[f"attnscope-{__version__}.dist-info/METADATA"].decode()
     assert required(metadata) == CORE
     assert set(Parser().parsestr(metadata).get_all("Provides-Extra") or []) == {*EXTRAS, "all"}
 
 
 def test_a_requirement_outside_of_extras_is_found() -> None:
-    lines = "Requires-Dist: torch<2.14,>=2.13\nRequires-Dist: ray[data]>=2\nRequires-Dist: gguf; extra == 'models'\n"
+    lines = "Requires-Dist: torch<9,>=2\nRequires-Dist: ray[data]>=2\nRequires-Dist: gguf; extra == 'models'\n"
     assert required(lines) == {"torch", "ray"}
 
 
 def test_a_fresh_environment_has_no_extra_and_lacks_nothing(installed: Path) -> None:
-    modules = sorted({module for modules in EXTRAS.values() for module in modules} - {"jinja2"})  # torch brings that
+    brought = {"jinja2", "fsspec"}  # by torch
+    modules = sorted({module for modules in EXTRAS.values() for module in modules} - brought)
     code = f"from importlib.util import find_spec; print([m for m in {modules} if find_spec(m)])"
     assert run(installed / "python", "-c", code).stdout == "[]\n"
     run(sys.executable, "-m", "pip", "--python", installed / "python", "check")
@@ -192,12 +197,55 @@ def test_the_doctor_tells_what_is_missing_and_how_to_get_it(installed: Path, tmp
     assert "a token" in lines["by queries and keys"]
 
 
-def test_the_readme_runs_there(installed: Path, tmp_path: Path) -> None:
-    page = ROOT / "README.md"
-    ran, *refused = run(installed / "python", "-c", RUN_BLOCKS, page, cwd=tmp_path).stdout.splitlines()
-    assert int(ran) == page.read_text("utf-8").count("```python") - len(refused)
-    assert int(ran) >= 2
-    assert all('pip install "attnscope[' in line for line in refused)
+@pytest.fixture(scope="module")
+def with_extras(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment made by the install line of the README, with pip in it, and a cache with the downloaded model."""
+
+    def install(folder: Path) -> None:
+        (line,) = re.findall(
+            r'^pip install "attnscope(\[.*\])"$', (ROOT / "README.md").read_text("utf-8"), re.MULTILINE
+        )
+        run(sys.executable, "-m", "venv", folder)
+        pip = (folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-compile")
+        run(*pip, "--constraint", ROOT / "constraints.txt", f"{wheel}{line}")
+        run(folder / "bin" / "attnscope", "download", "smollm2-135m", cache=folder / "cache")
+
+    return made_once("with_extras", install, tmp_path_factory)
+
+
+def start_and_stop(command: list[str], environment: dict[str, str], cwd: Path) -> None:
+    """Start a command that serves a page until Ctrl-C; fetch the page, and stop it."""
+    with subprocess.Popen(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            (address,) = re.findall(r"http://\S+", next(line for line in process.stdout if "http://" in line))
+            with build_opener(HTTPCookieProcessor()).open(address, timeout=WAIT_SECONDS) as page:
+                assert b"<html" in page.read()
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_SECONDS) in (0, 130)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+def test_a_page_runs_there_as_printed_and_offline(with_extras: Path, tmp_path: Path, page: str) -> None:
+    (tmp_path / "report.txt").write_text("The key was lost. Anna looked for the key.")
+    cache, ran = with_extras / "cache", {"bash": 0, "python": 0}
+    for language, code in FENCE.findall((ROOT / page).read_text("utf-8")):
+        ran[language] += 1
+        if language == "python":
+            run(with_extras / "bin" / "python", "-c", code, cwd=tmp_path, cache=cache)
+            continue
+        for line in code.splitlines():
+            program, *arguments = shlex.split(line)
+            if program == "pip":  # what made this environment
+                continue
+            assert program == "attnscope"
+            command = [str(with_extras / "bin" / program), *arguments]
+            if SERVES.match(line):
+                start_and_stop([*command, "--no-browser"], environment_of_a_user(cache), tmp_path)
+            else:
+                run(*command, cwd=tmp_path, cache=cache)
+    assert all(ran.values())
 
 
 def test_what_needs_an_extra_names_it(installed: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import runpy
 from pathlib import Path
 
+import huggingface_hub
 import numpy
 import pytest
 from safetensors.numpy import save_file
@@ -54,3 +55,19 @@ def test_weights_cut_short_are_not_complete(model_folder: Path) -> None:
 @pytest.mark.parametrize("model", ["smollm2-135m", "minilm-l6"])
 def test_the_models_are_in_place(model: str) -> None:
     assert FETCH_MODELS["is_complete"](FETCH_MODELS["MODELS"] / model)
+
+
+def test_a_folder_in_the_hub_cache_is_found_by_its_name(model_folder: Path, tmp_path: Path) -> None:
+    model = FETCH_MODELS["DOWNLOADS"]["smollm2-135m"]
+    hub = tmp_path / "hub"
+    snapshot = FETCH_MODELS["link_into_hub_cache"](model, model_folder, hub)
+    assert FETCH_MODELS["link_into_hub_cache"](model, model_folder, hub) == snapshot
+    found = huggingface_hub.snapshot_download(model.hub_name, cache_dir=hub, local_files_only=True)
+    assert Path(found) == snapshot
+    assert FETCH_MODELS["is_complete"](snapshot)
+
+
+@pytest.mark.parametrize("name", ["HuggingFaceTB/SmolLM2-135M-Instruct", "sentence-transformers/all-MiniLM-L6-v2"])
+def test_the_models_are_in_the_local_hub_cache(name: str) -> None:
+    found = huggingface_hub.snapshot_download(name, cache_dir=FETCH_MODELS["HUB"], local_files_only=True)
+    assert FETCH_MODELS["is_complete"](Path(found))

@@ -73,11 +73,11 @@ def parts_in(folder: Path) -> int:
 
 
 class Command:
-    """`attnscope survey` in a process of its own, with what it writes in files beside its folder."""
+    """`attnscope survey run` in a process of its own, with what it writes in files beside its folder."""
 
     def __init__(self, *arguments: str | Path, out: Path):
         self.out, self.log = out, out.with_suffix(".log")
-        command = [sys.executable, "-m", "attnscope.cli.main", "survey", *map(str, arguments), "--out", str(out)]
+        command = [sys.executable, "-m", "attnscope.cli.main", "survey", "run", *map(str, arguments), "--out", str(out)]
         with self.log.open("w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | {"OMP_NUM_THREADS": "1"}

@@ -87,10 +87,10 @@ def test_gpt2_small_is_the_real_size_with_a_vocabulary_of_the_text(tmp_path: Pat
 
 def test_every_recipe_and_setting_is_on_the_command_line():
     from attnscope.cli import train as command
-    from attnscope.cli.main import build_parser
+    from tests.cli.parsing import parsed
 
     assert tuple(RECIPES) == tuple(command.RECIPES)
-    given = vars(build_parser().parse_args(["train", "reversal", *SETTINGS_BY_HAND]))
+    given = parsed(["train", "reversal", *SETTINGS_BY_HAND]).params
     assert {field.name for field in fields(Settings)} - {"betas"} <= given.keys()
 
 

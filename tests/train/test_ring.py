@@ -213,7 +213,7 @@ def refusals() -> dict[str, str]:
 
     requests: dict[str, Callable[[], object]] = {
         "dropout": inside(lambda: attend(share, share, share, dropout=0.1)),
-        "score": inside(lambda: attend(share, share, share, score=Softcap(2.0))),
+        "score": inside(lambda: attend(share, share, share, score_mod=Softcap(2.0))),
         "backend": inside(lambda: attend(share, share, share, backend="streaming")),
         "whole": inside(lambda: attend(text, text, text)),
         "cache": inside(lambda: attend(share, text, text)),
@@ -311,7 +311,7 @@ def test_transposed_views_travel_in_one_stretch_of_memory(found: list[dict[str, 
 
 REFUSALS = {
     "dropout": "UnsupportedError: across_ranks: attend was called with dropout=0.1",
-    "score": "UnsupportedError: across_ranks: attend was called with score=Softcap",
+    "score": "UnsupportedError: across_ranks: attend was called with score_mod=Softcap",
     "backend": "UnsupportedError: across_ranks: attend was called with backend='streaming'",
     "whole": "ShapeError: ring_attend: rank",
     "cache": "ShapeError: ring_attend: rank",

@@ -18,7 +18,7 @@ from attnscope.atlas.building import Job, Turns, Worker
 from attnscope.atlas.cache import ByteCache
 from attnscope.atlas.plan import COARSE, ZoomPlan, axis_edges
 from attnscope.atlas.pyramid import Bodies, Pooled, Pyramid
-from attnscope.errors import SettingError, ShapeError, AttnScopeError
+from attnscope.errors import AttnScopeError, SettingError, ShapeError
 from attnscope.matrix import AttentionMatrix
 
 SOON = 2**27  # cells of a head whose pyramid is worth waiting for

@@ -249,7 +249,7 @@ class Documents(Mask):
 
 @dataclass(frozen=True, init=False, eq=False)
 class Padding(Mask):
-    """Real keys only: the first `lengths[b]` of each batch row, or those where `keep` (batch, keys) is True."""
+    """Real keys only: the first `lengths[b]` of each batch row, or those where `keep` (batch, keys) is True or 1."""
 
     lengths: tuple[int, ...] | None
     keep: Tensor | None
@@ -257,8 +257,12 @@ class Padding(Mask):
     def __init__(self, lengths: Sequence[int] | Tensor | None = None, *, keep: Tensor | None = None) -> None:
         if (lengths is None) == (keep is None):
             raise ValueError("Padding: give either lengths (one per batch row) or keep=(batch, keys) of booleans")
-        if keep is not None and (keep.dtype != torch.bool or keep.dim() != 2):
+        if keep is not None and (keep.is_floating_point() or keep.is_complex() or keep.dim() != 2):
             raise ShapeError(f"Padding: keep must be (batch, keys) booleans, got {tuple(keep.shape)} {keep.dtype}")
+        if keep is not None and keep.dtype != torch.bool:
+            if not ((keep == 0) | (keep == 1)).all():
+                raise ValueError("Padding: keep must hold 0 and 1 only, as an attention_mask does; got other integers")
+            keep = keep.to(torch.bool)
         if isinstance(lengths, Tensor):
             lengths = lengths.reshape(-1).tolist()
         object.__setattr__(self, "lengths", None if lengths is None else tuple(int(length) for length in lengths))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnscope.attention import fused, reference, streaming
+from attnscope.attention import fused, kernels, reference, streaming
 from attnscope.attention.algebra import Lowered
 from attnscope.attention.blocks import walk
 from attnscope.attention.regions import Region, area, band
@@ -35,7 +35,7 @@ class Plan:
     walk: streaming.Walk | None = None
 
     def execute(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Output and lse of tensors in four dimensions; autocast does not reach inside."""
+        """Output and lse of tensors in four dimensions; autocast does not change how they are computed."""
         device = self.rule.signature.device.type
         if torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
@@ -151,6 +151,8 @@ def find_obstacle(rule: Rule, lowered: Lowered | None) -> str | None:
     """What keeps the fused kernel from being exact here, if anything."""
     if rule.signature.device.type != "cpu":
         return f"the fused kernel with lse is known on cpu only, these tensors are on {rule.signature.device}"
+    if kernels.DIFFERENCE is not None:
+        return kernels.DIFFERENCE
     if rule.steps:
         return f"the fused kernel has no {' + '.join(map(repr, rule.steps))}"
     if rule.dropout:

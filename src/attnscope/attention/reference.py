@@ -24,7 +24,7 @@ def attention(
     *,
     mask: Mask = Full(),
     scale: float | None = None,
-    score: Score | None = None,
+    score_mod: Score | None = None,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Output (..., heads, queries, value dim) and weights (..., heads, queries, keys).
@@ -34,7 +34,7 @@ def attention(
     >>> weights[0]
     tensor([0.5761, 0.2119, 0.2119])
     """
-    rule = make_rule(sign(query, key, value), mask=mask, scale=scale, score=score, dropout=dropout)
+    rule = make_rule(sign(query, key, value), mask=mask, scale=scale, score_mod=score_mod, dropout=dropout)
     output, _, weights = solve(rule, in_four(query), in_four(key), in_four(value))
     leading = query.shape[:-2]
     return output.reshape(*leading, *output.shape[2:]), weights.reshape(*leading, *weights.shape[2:])

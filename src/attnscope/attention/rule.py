@@ -57,6 +57,23 @@ class Rule:
         return torch.promote_types(self.signature.dtype, torch.float32)
 
 
+def in_autocast_dtype(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The tensors as they are, and inside torch.autocast in its dtype, as F.scaled_dot_product_attention casts them.
+
+    Autocast leaves fp64 and integers alone.
+    """
+    device = query.device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return query, key, value
+    dtype = torch.get_autocast_dtype(device)
+
+    def cast(tensor: Tensor) -> Tensor:
+        wanted = tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.device.type == device
+        return tensor.to(dtype) if wanted else tensor
+
+    return cast(query), cast(key), cast(value)
+
+
 def sign(query: Tensor, key: Tensor, value: Tensor) -> Signature:
     """The signature of three tensors that have one floating dtype and one device."""
     dtype, device = query.dtype, query.device
@@ -70,7 +87,9 @@ def sign(query: Tensor, key: Tensor, value: Tensor) -> Signature:
     return Signature(query.shape, key.shape, value.shape, dtype, device)
 
 
-def make_rule(signature: Signature, *, mask: Mask, scale: float | None, score: Score | None, dropout: float) -> Rule:
+def make_rule(
+    signature: Signature, *, mask: Mask, scale: float | None, score_mod: Score | None, dropout: float
+) -> Rule:
     """Check the arguments of an attention and bring them to one form."""
     _check_shapes(signature)
     if not isinstance(mask, Mask):
@@ -83,7 +102,7 @@ def make_rule(signature: Signature, *, mask: Mask, scale: float | None, score: S
     if scale is not None and not isinstance(scale, Real):
         kind = type(scale).__name__
         raise TypeError(f"attention: scale is a number, got {kind}; multiply the query by a scale that is learned")
-    factor, steps, sinks = take_apart(score)
+    factor, steps, sinks = take_apart(score_mod)
     *batch, heads, queries, dim = (1, 1, *signature.query) if len(signature.query) < 4 else signature.query
     sizes = Sizes(math.prod(batch), heads, queries, keys=signature.key[-2])
     for part in (mask, *steps, *(() if sinks is None else (sinks,))):

@@ -19,7 +19,7 @@ from attnscope.bench.timing import race
 from attnscope.heads import score_heads
 from attnscope.models import Decoder, save
 from attnscope.models.sizes import DECODERS
-from attnscope.record import record
+from attnscope.recording import record
 
 MODEL = "smollm2-135m"
 

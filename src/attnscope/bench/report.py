@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from attnscope.downloads import describe
 from attnscope.version import __version__
 
 
@@ -59,10 +60,15 @@ def show(table: Table, console: Console) -> None:
     console.print(drawn)
 
 
-def write(path: Path, name: str, command: str, tables: Sequence[Table]) -> None:
-    """Write versions, machine, command and tables as Markdown, and drawings of tables as SVG files beside it."""
+def write(path: Path, name: str, command: str, tables: Sequence[Table], model: Mapping[str, Any] | None = None) -> None:
+    """Write versions, machine, command and tables as Markdown, and drawings of tables as SVG files beside it.
+
+    `model` is the fingerprint of the trained model that was measured.
+    """
     lines = [f"# {name}", "", f"- date: {datetime.date.today().isoformat()}", f"- command: `{command}`"]
     lines += [f"- {what}: {value}" for what, value in conditions().items()]
+    if model is not None:
+        lines.append(f"- model: {describe(model['name'], model['hash'])}, fingerprint {model['hash']}")
     for table in tables:
         lines += ["", f"## {table.title}", "", table.comparison, ""]
         lines += [_row(table.columns), _row(["---"] * len(table.columns)), *(_row(row) for row in table.rows)]

@@ -1,38 +1,55 @@
 """`attnscope bench NAME`."""
 
-import argparse
+from __future__ import annotations
 
-from attnscope.cli.parsers import add_command
+import click
+
+from attnscope.cli.commands import Name, Options, argument, command, option
 from attnscope.cli.places import check_file
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser."""
-    parser = add_command(
-        commands,
-        "bench",
-        about="measure what attention, matrices, training and more cost here",
-        description="Measure one thing on this machine and print tables. Without a NAME, list what can be measured.",
-        examples=["attnscope bench attention"],
-    )
-    parser.add_argument("name", metavar="NAME", nargs="?", help="what to measure")
-    parser.add_argument("--size", choices=("small", "full"), default="small", help="small runs in seconds (default)")
-    parser.add_argument("--report", metavar="FILE", help="also write versions, machine, command and table to FILE")
-    parser.add_argument(
-        "--data", metavar="FILE", nargs="+", default=(), help="train: also learn from this text; survey: read all of it"
-    )
-    parser.add_argument("--model", metavar="MODEL", help="survey, peers: take this model instead of random weights")
-    parser.add_argument("--memory", metavar="GIB", type=float, help="peers: end what takes more memory than this")
-    parser.set_defaults(handler=run)
+def names() -> tuple[str, ...]:
+    """All benchmarks."""
+    from attnscope.bench import NAMES
+
+    return NAMES
 
 
-def run(options: argparse.Namespace) -> None:
+@command(
+    "bench",
+    about="measure the cost of attention, recording, training and more",
+    description="Run one benchmark on this machine and print its tables. Without a NAME, list all benchmarks.",
+    examples=["attnscope bench attention"],
+)
+@argument("name", type=Name("benchmark", names), required=False, about="the benchmark to run")
+@option(
+    "--size",
+    type=Name("size", ("small", "full")),
+    default="small",
+    metavar="small|full",
+    about="small runs in seconds (default: small)",
+)
+@option("--report", type=click.Path(), metavar="FILE", about="also write versions, machine, command and tables to FILE")
+@option(
+    "--data",
+    type=click.Path(),
+    metavar="FILE",
+    multiple=True,
+    about="train: also train on this text; survey: read all of it; repeat for several files",
+)
+@option(
+    "--model",
+    type=click.Path(),
+    metavar="MODEL",
+    about="survey, peers: use this model instead of a randomly initialized one",
+)
+def bench(options: Options) -> None:
     """Measure and print."""
     check_file(options.report, asked_by="bench")
-    from attnscope import bench
-
     if options.name is None:
-        print("\n".join(bench.NAMES))
+        print("\n".join(names()))
         return
-    given = {what: getattr(options, what) for what in ("size", "report", "data", "model", "memory")}
-    bench.run(options.name, **given)
+    from attnscope.bench import run
+
+    given = {what: getattr(options, what) for what in ("size", "report", "data", "model")}
+    run(options.name, **given)

@@ -1,34 +1,39 @@
 """`attnscope doctor`, and with --verify the contracts on this machine."""
 
-import argparse
+from __future__ import annotations
 
-from attnscope.cli.parsers import add_command
+from attnscope.cli.commands import Options, command, option
+from attnscope.cli.json_output import print_json
 from attnscope.errors import AttnScopeError
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser."""
-    parser = add_command(
-        commands,
-        "doctor",
-        about="show versions, kernels, and how long a text fits into memory",
-        description="Show versions, threads and devices, which extras are installed, which kernels attention really "
-        "takes here, and how many tokens can be recorded in the memory that is left.",
-        examples=["attnscope doctor", "attnscope doctor --verify"],
-    )
-    parser.add_argument("--verify", action="store_true", help="also run the contracts of attention on your devices")
-    parser.set_defaults(handler=run)
-
-
-def run(options: argparse.Namespace) -> None:
+@command(
+    "doctor",
+    about="show versions, kernels, and how many tokens fit in memory",
+    description="Show versions, threads and devices, installed extras, the kernels that attention runs on here, and "
+    "how many tokens can be recorded in the available memory.",
+    examples=["attnscope doctor", "attnscope doctor --verify", "attnscope doctor --json"],
+)
+@option("--verify", is_flag=True, about="also check attention against a dense reference on your devices")
+@option("--json", is_flag=True, about="print JSON")
+def doctor(options: Options) -> None:
     """Print what is found."""
     from rich.console import Console
 
     with Console(stderr=True).status("loading torch"):
         from attnscope import doctor
 
-    doctor.show(Console())
-    if options.verify and not doctor.verify(Console()):
+    is_verified = None
+    if options.json:
+        facts = doctor.collect()
+        if options.verify:
+            is_verified = doctor.verify(Console(stderr=True))
+        print_json(**facts, verified=is_verified)
+    else:
+        doctor.show(Console())
+        if options.verify:
+            is_verified = doctor.verify(Console())
+    if is_verified is False:
         raise AttnScopeError(
             "doctor: attention breaks its contracts on this machine, as listed above; please report it"
         )

@@ -2,94 +2,93 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 from typing import Any
 
-from attnscope.cli.parsers import add_command
+import click
+
+from attnscope.cli.commands import Handler, Options, argument, command, option
 from attnscope.errors import SettingError
 from attnscope.extras import require
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to the parser."""
-    parser = add_command(
-        commands,
-        "explore",
-        about="show saved traces, a survey, or an example in the browser",
-        description=(
-            "Show in the browser, until Ctrl-C, what trace.save(FOLDER) or attnscope survey wrote. Of several traces, "
-            "any two can be compared. Without a FOLDER, an example is shown."
+def address_options(handler: Handler) -> Handler:
+    """Add the options about the address that the explorer listens at."""
+    for add in (
+        option("--no-browser", is_flag=True, about="print the address, and do not open a browser"),
+        option(
+            "--name",
+            multiple=True,
+            metavar="HOST:PORT",
+            about="another name that it is reached by, such as localhost:9000 through a tunnel; repeatable",
         ),
-        examples=["attnscope explore traces/first traces/second", "attnscope explore traces/first --save page.html"],
-    )
-    parser.add_argument("folders", nargs="*", metavar="FOLDER", help="the folder of a trace, or of a survey")
-    parser.add_argument(
-        "--model",
-        metavar="MODEL",
-        help="what reads the passages of a survey, when their maps are opened (default: the model of the survey)",
-    )
-    parser.add_argument(
-        "--save",
-        metavar="FILE.html",
-        help="write a page in one file instead, which shows one head in any browser without AttnScope",
-    )
-    parser.add_argument("--head", metavar="L12H3", help="the head to save (default: L0H0)")
-    add_where(parser)
-    parser.set_defaults(handler=run)
+        option(
+            "--host",
+            default="127.0.0.1",
+            metavar="ADDRESS",
+            about="the address to listen at (default: 127.0.0.1, which only this machine reaches)",
+        ),
+        option("--port", type=int, default=0, metavar="N", about="the port (default: any free port)"),
+    ):
+        handler = add(handler)
+    return handler
 
 
-def add_where(parser: argparse.ArgumentParser) -> None:
-    """Options about where the explorer is to be found."""
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="the port (default: any that is free)")
-    parser.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="the address to listen at (default: 127.0.0.1, for this machine alone)",
-    )
-    parser.add_argument(
-        "--name",
-        action="append",
-        default=[],
-        metavar="HOST:PORT",
-        help="another name that it is reached by, as localhost:9000 through a tunnel; may be given several times",
-    )
-    parser.add_argument("--no-browser", action="store_true", help="print the address, and open no browser")
-
-
-def where_of(options: argparse.Namespace) -> dict[str, Any]:
+def address_of(options: Options) -> dict[str, Any]:
     """The same as arguments of `look` and `explore`: on the command line, both wait and print."""
     return {
         "port": options.port,
         "host": options.host,
-        "names": options.name,
+        "names": list(options.name),
         "open_browser": not options.no_browser,
         "block": True,
         "say": lambda sentence: print(sentence, flush=True),
     }
 
 
-def run(options: argparse.Namespace) -> None:
+@command(
+    "explore",
+    about="show saved traces, a survey, or an example in the browser",
+    description="Show saved traces (trace.save) or a survey (attnscope survey run) in the browser. Any two of several "
+    "traces can be compared. Without a FOLDER, show an example. Ctrl-C ends it.",
+    examples=["attnscope explore traces/first traces/second", "attnscope explore traces/first --save page.html"],
+)
+@argument("folders", nargs=-1, required=False, metavar="FOLDER", about="the folder of a trace, or of a survey")
+@option(
+    "--model",
+    type=click.Path(),
+    metavar="MODEL",
+    about="the model that reads the passages of a survey (default: the model of the survey)",
+)
+@option(
+    "--save",
+    type=click.Path(),
+    metavar="FILE.html",
+    about="write one head as a static page instead, which needs no AttnScope to be read",
+)
+@option("--head", metavar="L12H3", about="the head to save (default: L0H0)")
+@address_options
+def explore(options: Options) -> None:
     """Open and wait, or save."""
     require("explore", "starlette", "uvicorn", "safetensors")
-    from attnscope.explore import explore
+    from attnscope.explorer import explore as open_explorer
 
     if options.save is not None:
         save(options)
     elif options.head is not None:
-        raise SettingError(f"--head {options.head} says which head to save; give --save FILE.html as well")
+        raise SettingError(f"--head {options.head} needs --save FILE.html")
     else:
-        explore(*options.folders, model=options.model, **where_of(options))
+        open_explorer(*options.folders, model=options.model, **address_of(options))
 
 
-def save(options: argparse.Namespace) -> None:
+def save(options: Options) -> None:
     """Write a page of one head."""
     from rich.console import Console
 
-    from attnscope.explore.library.surveyed import is_survey
-    from attnscope.explore.saved.page_file import save_page
-    from attnscope.record import open as open_trace
+    from attnscope.explorer.library.surveyed import is_survey
+    from attnscope.explorer.saved.page_file import save_page
+    from attnscope.recording import open_trace
 
     if any(map(is_survey, options.folders)) or options.model is not None:
         raise SettingError("--save writes a page of a trace, and not of a survey")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import sys
 import time
 from typing import TYPE_CHECKING
 
-from attnscope.cli.parsers import add_command
+from attnscope.cli.commands import Name, Options, argument, command, option
 from attnscope.cli.progress import progress_on_standard_error
 from attnscope.cli.texts import given_text
 from attnscope.errors import SettingError, UnsupportedError
@@ -22,37 +21,51 @@ if TYPE_CHECKING:
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to the parser."""
-    parser = add_command(
-        commands,
-        "generate",
-        about="let a model go on with a text",
-        description="Print what a model writes, as it comes. Only that goes to standard output, so it can be piped.",
-        examples=['attnscope generate HuggingFaceTB/SmolLM2-135M-Instruct "Name a river." --chat'],
-    )
-    parser.add_argument("model", metavar="MODEL", help="a folder, a name on the hub, or a GGUF file")
-    parser.add_argument("prompt", metavar="PROMPT", help="the text to go on with; - reads it from standard input")
-    parser.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="at most so many (default: 128)")
-    parser.add_argument("--chat", action="store_true", help="take the prompt as a message, by the chat template")
-    parser.add_argument("--system", metavar="TEXT", help="with --chat: what the model is told before the message")
-    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; repeatable")
-    group = parser.add_argument_group("sampling", "without any of these, the likeliest token is always taken")
-    group.add_argument("--temperature", type=float, metavar="T", help="below 1 is safer, above 1 is bolder")
-    group.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens")
-    group.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest that have probability P")
-    group.add_argument("--min-p", type=float, metavar="P", help="draw from those with a share P of the likeliest's")
-    group.add_argument("--seed", type=int, default=0, help="the same seed writes the same text (default: 0)")
-    parser.add_argument("--dtype", choices=DTYPES, default="auto", help="compute in it (default: as in the file)")
-    parser.set_defaults(handler=run)
+SAMPLING = "Sampling options (without any of them, generation is greedy)"
 
 
-def run(options: argparse.Namespace) -> None:
+@command(
+    "generate",
+    about="generate text from a prompt",
+    description="Generate text from a prompt and print it token by token. Standard output holds nothing else.",
+    examples=['attnscope generate HuggingFaceTB/SmolLM2-135M-Instruct "Name a river." --chat'],
+)
+@argument("model", about="a folder, a name on the hub, or a GGUF file")
+@argument("prompt", type=str, about="the text to continue; - reads it from standard input")
+@option("--max-new-tokens", type=int, default=128, metavar="N", about="generate at most N tokens (default: 128)")
+@option("--chat", is_flag=True, about="send the prompt as a user message, with the model's chat template")
+@option("--system", metavar="TEXT", about="with --chat: the system message")
+@option("--stop", multiple=True, metavar="TEXT", about="stop before this text; repeatable")
+@option(
+    "--dtype",
+    type=Name("dtype", DTYPES),
+    default="auto",
+    metavar="DTYPE",
+    about=f"{', '.join(DTYPES)} (default: auto, as in the file)",
+)
+@option("--temperature", type=float, metavar="T", section=SAMPLING, about="divide logits by T (default: 1)")
+@option("--top-k", type=int, metavar="K", section=SAMPLING, about="sample from the K most probable tokens")
+@option(
+    "--top-p",
+    type=float,
+    metavar="P",
+    section=SAMPLING,
+    about="sample from the most probable tokens whose probabilities sum to P",
+)
+@option(
+    "--min-p",
+    type=float,
+    metavar="P",
+    section=SAMPLING,
+    about="sample from tokens with at least P times the largest probability",
+)
+@option("--seed", type=int, default=0, metavar="N", section=SAMPLING, about="random seed (default: 0)")
+def generate(options: Options) -> None:
     """Load, read the prompt, and print pieces of text as they come."""
     from attnscope.models import stream
 
     if options.system is not None and not options.chat:
-        raise SettingError("generate: --system goes with --chat")
+        raise SettingError("generate: --system needs --chat")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot write a character still shows the rest
     sampling = sampling_of(options)
@@ -67,7 +80,7 @@ def run(options: argparse.Namespace) -> None:
             [text],
             max_new_tokens=options.max_new_tokens,
             sampling=sampling,
-            stop=options.stop,
+            stop=list(options.stop),
             special=not options.chat,
             progress=lambda done, whole: bar.update(reading, completed=done, total=whole),
         )
@@ -81,10 +94,10 @@ def run(options: argparse.Namespace) -> None:
     print(flush=True)
     if sys.stderr.isatty() and count:
         speed = count / (time.perf_counter() - started)
-        print(f"[{speed:.1f} pieces of text a second]", file=sys.stderr)
+        print(f"[{speed:.1f} tokens per second]", file=sys.stderr)
 
 
-def sampling_of(options: argparse.Namespace) -> Sampling:
+def sampling_of(options: Options) -> Sampling:
     """Greedy unless something is said about sampling."""
     from attnscope.models import GREEDY, Sampling
 
@@ -100,7 +113,7 @@ def sampling_of(options: argparse.Namespace) -> Sampling:
     )
 
 
-def open_model(options: argparse.Namespace, bar: Progress) -> tuple[Decoder, Codec]:
+def open_model(options: Options, bar: Progress) -> tuple[Decoder, Codec]:
     """The decoder and tokenizer of what was given as MODEL."""
     import torch
 
@@ -112,7 +125,7 @@ def open_model(options: argparse.Namespace, bar: Progress) -> tuple[Decoder, Cod
     dtype = None if options.dtype == "auto" else getattr(torch, options.dtype)
     model = load(place, dtype=dtype, progress=lambda done, whole: bar.update(loading, completed=done, total=whole))
     if not isinstance(model, Decoder):
-        raise UnsupportedError(f"generate: {options.model} is an encoder, which reads text and writes none")
+        raise UnsupportedError(f"generate: {options.model} is an encoder, which cannot generate text")
     return model, load_tokenizer(place)
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections import Counter
@@ -13,11 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from attnscope.cli.commands import Name, Options, argument, command, option
 from attnscope.cli.heads_over_training import show_over_training
-from attnscope.cli.parsers import add_command
+from attnscope.cli.json_output import heads_of, print_json
 from attnscope.cli.places import check_file, writing
 from attnscope.cli.texts import ids_of, model_at, text_of
-from attnscope.errors import SettingError
+from attnscope.errors import SettingError, unknown
 from attnscope.extras import require
 
 if TYPE_CHECKING:
@@ -25,46 +27,17 @@ if TYPE_CHECKING:
     from torch import nn
 
     from attnscope.heads import HeadTable, Label
-    from attnscope.record import Trace
+    from attnscope.recording import Trace
 
 TOP = 20  # heads that are printed, unless told
 ESTIMATED = 2048  # tokens from which on it is worth saying how long it will take
 DOTS_PER_INCH = 90
 WIDE = 200  # characters of a line that goes to a file or to another program
-DRAWS = 5  # of other heads that are switched off for comparison
-
-
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to the parser."""
-    parser = add_command(
-        commands,
-        "heads",
-        about="score and label every head of a model",
-        description="Score and label every head of a model, on a text and on random tokens that come twice.",
-        examples=[
-            "attnscope heads HuggingFaceTB/SmolLM2-135M-Instruct report.txt",
-            "attnscope heads HuggingFaceTB/SmolLM2-135M-Instruct --find induction",
-            "attnscope heads --over-training runs/induction",
-        ],
-    )
-    parser.add_argument(
-        "model", metavar="MODEL", nargs="?", help="a folder, a name on the hub, a GGUF file, or a saved trace"
-    )
-    parser.add_argument("text", metavar="TEXT", nargs="?", help="a text or a file of it; - reads standard input")
-    parser.add_argument("--tokens", type=int, metavar="N", help="read no more than the first N tokens of the text")
-    parser.add_argument("--top", type=int, metavar="N", help=f"print so many heads (default: {TOP})")
-    parser.add_argument("--by", metavar="SCORE", help="print those with the most of a score (default: by label)")
-    parser.add_argument("--find", metavar="LABEL", help="rank heads by what one label asks, and switch them off to see")
-    parser.add_argument("--relations", action="store_true", help="also score agreement and coreference on sentences")
-    parser.add_argument("--csv", metavar="FILE", help="write all heads and scores as CSV; - is standard output")
-    parser.add_argument("--parquet", metavar="FILE", help="write all heads and scores as Parquet")
-    parser.add_argument("--pictures", metavar="FOLDER", help="draw the strongest head of each label as PNG")
-    parser.add_argument(
-        "--over-training",
-        metavar="RUN",
-        help="instead of a MODEL, a training run: when each label appears, drawn in RUN or the FOLDER of --pictures",
-    )
-    parser.set_defaults(handler=run)
+DRAWS = 5  # of other heads that are ablated for comparison
+LABELS = (
+    "induction", "duplicate", "agreement", "coreference", "previous", "next", "self", "local", "sink", "broad",
+)  # fmt: skip
+"""As in `attnscope.heads.LABELS`, which takes longer to import than help and completion should take."""
 
 
 @dataclass
@@ -78,13 +51,51 @@ class Subject:
 
     @property
     def described(self) -> str:
-        """What the heads have looked at."""
+        """What the heads have read."""
         if self.trace is self.probe:
-            return "random tokens that come twice"
+            return "the repeated-token probe"
         return f"{max((layer.shape[3] for layer in self.trace.layers.values()), default=0):,} tokens"
 
 
-def run(options: argparse.Namespace) -> None:
+@command(
+    "heads",
+    about="score and label every head of a model",
+    description="Score and label every head of a model, on a text and on the repeated-token probe.",
+    examples=[
+        "attnscope heads HuggingFaceTB/SmolLM2-135M-Instruct report.txt",
+        "attnscope heads HuggingFaceTB/SmolLM2-135M-Instruct --find induction",
+        "attnscope heads --over-training runs/induction",
+    ],
+)
+@argument("model", required=False, about="a folder, a name on the hub, a GGUF file, or a saved trace")
+@argument("text", required=False, about="a text, a text file, or - for standard input")
+@option("--tokens", type=int, metavar="N", about="read only the first N tokens of the text")
+@option("--top", type=int, metavar="N", about=f"number of heads to print (default: {TOP})")
+@option("--by", metavar="SCORE", about="sort heads by a score (default: by label)")
+@option(
+    "--find",
+    type=Name("label", LABELS),
+    metavar="LABEL",
+    about="rank heads by the score of a label, and ablate those that have it",
+)
+@option("--relations", is_flag=True, about="also score subject-verb agreement and coreference, on built-in sentences")
+@option("--json", is_flag=True, about="print heads and scores as JSON; all heads unless --top is given")
+@option("--csv", type=click.Path(), metavar="FILE", about="write all heads and scores as CSV; - is standard output")
+@option("--parquet", type=click.Path(), metavar="FILE", about="write all heads and scores as Parquet")
+@option(
+    "--pictures",
+    type=click.Path(),
+    metavar="FOLDER",
+    about="draw the attention pattern of the strongest head of each label as PNG",
+)
+@option(
+    "--over-training",
+    type=click.Path(),
+    metavar="RUN",
+    about="instead of a MODEL, a training run: the step at which each label appears, drawn in RUN or in the FOLDER of "
+    "--pictures",
+)
+def heads(options: Options) -> None:
     """Score, print and write."""
     from rich.console import Console
 
@@ -101,6 +112,13 @@ def run(options: argparse.Namespace) -> None:
     table = scored(subject, with_relations=with_relations)
     order = ordered(table, options.by, label)
     write(options, table, subject, with_relations=with_relations)
+    if options.json:
+        top = order if options.top is None else order.at(range(min(options.top, len(order))))
+        ablation = None if label is None else ablate_found(subject, table, label)
+        reason = {"reason": ablation} if isinstance(ablation, str) else ablation
+        find = None if label is None else {"label": label.name, "least": label.least, "ablation": reason}
+        print_json(model=options.model, input=subject.described, find=find, heads=heads_of(top))
+        return
     console = Console(stderr=options.csv == "-", highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDE
@@ -111,10 +129,10 @@ def run(options: argparse.Namespace) -> None:
     top = order.at(range(min(TOP if options.top is None else options.top, len(order))))
     console.print(top if console.is_terminal else top.text(console.width), markup=False, soft_wrap=True)
     if label is not None:
-        put_to_the_test(subject, table, label, console)
+        show_ablation(ablate_found(subject, table, label), console)
 
 
-def check(options: argparse.Namespace) -> None:
+def check(options: Options) -> None:
     """Refuse before anything takes time."""
     from attnscope.heads import SCORES
     from attnscope.heads.labels import LABELS
@@ -123,41 +141,43 @@ def check(options: argparse.Namespace) -> None:
         raise SettingError("heads: give a MODEL to score, or a training run with --over-training RUN")
     for name in ("top", "tokens"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
-            raise SettingError(f"heads: --{name} {getattr(options, name)}; it is at least 1")
+            raise SettingError(f"heads: --{name} must be at least 1, got {getattr(options, name)}")
     if options.tokens is not None and options.text is None:
-        raise SettingError("heads: --tokens is about a text, and none was given")
+        raise SettingError("heads: --tokens needs a TEXT")
     known = dict.fromkeys([*SCORES, *(score for label in LABELS for score in label.scores)])
     if options.by is not None and options.by not in known:
-        raise SettingError(f"heads: --by {options.by} is no score; there are {', '.join(known)}")
+        raise SettingError(f"heads: --by: {unknown('score', options.by, known)}")
+    if options.json and options.csv == "-":
+        raise SettingError("heads: --json and --csv - both write to standard output; leave out one")
     for file in (options.csv, options.parquet):
         check_file(file, asked_by="heads")
     if options.pictures is not None and Path(options.pictures).is_file():
-        raise SettingError(f"heads: --pictures {options.pictures} is a file, and pictures go into a folder")
+        raise SettingError(f"heads: --pictures {options.pictures} is a file; give a folder")
     if options.parquet is not None:
         require("tables", "pyarrow")
     if options.pictures is not None:
         require("figures")
 
 
-def saved_subject(options: argparse.Namespace) -> Subject:
+def saved_subject(options: Options) -> Subject:
     """A trace from a folder."""
-    from attnscope.record import open as open_trace
+    from attnscope.recording import open_trace
 
     if options.text is not None:
-        raise SettingError(f"heads: {options.model} is a saved trace, which has its own text; leave out TEXT")
+        raise SettingError(f"heads: {options.model} is a saved trace, which holds its own text; leave out TEXT")
     return Subject(open_trace(options.model))
 
 
-def read_subject(options: argparse.Namespace) -> Subject:
+def read_subject(options: Options) -> Subject:
     """A model that has read the text, if there is one, and the probe."""
     from attnscope.heads import read_probe
-    from attnscope.record import estimate, read
+    from attnscope.recording import estimate, read
 
     text = None if options.text is None else text_of(options.text, asked_by="heads")
     model, tokenizer = model_at(options.model, asked_by="heads")
     ids = None if text is None else ids_of(model, tokenizer, text, options, asked_by="heads")
     if ids is not None and len(ids) < 2:
-        raise SettingError("heads: the text has one token, which has nothing to look at but itself; give a longer one")
+        raise SettingError("heads: the text has one token; give at least two")
     if ids is not None and len(ids) >= ESTIMATED:
         print(estimate(model, len(ids)), file=sys.stderr)
     probe = read_probe(model, tokenizer)
@@ -173,7 +193,7 @@ def scored(subject: Subject, *, with_relations: bool) -> HeadTable:
     if not with_relations:
         return table
     if subject.model is None:
-        raise SettingError("heads: agreement and coreference are scored on sentences of their own, which take a model")
+        raise SettingError("heads: agreement and coreference are scored on built-in sentences, which need a model")
     found = relation_table(score_relations(subject.model, subject.tokenizer))
     by_probe = [score for score in table.columns if score.endswith("_probe")]
     return labelled(table.joined(found).leading(*by_probe, *RELATIONS))
@@ -186,8 +206,8 @@ def ordered(table: HeadTable, by: str | None, label: Label | None) -> HeadTable:
     score = by if by is not None else None if label is None else label.score_in(table)
     if label is not None and score is None:
         raise SettingError(
-            f"heads: {label.name} is decided by {' or '.join(label.scores)}, which these heads do not have: a model "
-            "that looks back only has no next, and a trace without ids tells nothing of tokens"
+            f"heads: {label.name} needs the score {' or '.join(label.scores)}, which is not available: causal models "
+            "have no next, and a trace without token ids has no scores about tokens"
         )
     if score is not None:
         return table.leading(score).top(score)
@@ -207,7 +227,7 @@ def counted(table: HeadTable) -> str:
     return ", ".join(f"{count} {label}" for label, count in counts.most_common())
 
 
-def write(options: argparse.Namespace, table: HeadTable, subject: Subject, *, with_relations: bool) -> None:
+def write(options: Options, table: HeadTable, subject: Subject, *, with_relations: bool) -> None:
     """The files that were asked for."""
     if options.csv is not None:
         with writing(options.csv, asked_by="heads"):
@@ -224,7 +244,7 @@ def draw(table: HeadTable, subject: Subject, folder: Path, *, with_relations: bo
     """One picture for each label."""
     from attnscope.heads.pictures import label_pictures
     from attnscope.heads.sentences import agreement, coreference
-    from attnscope.record import read
+    from attnscope.recording import read
 
     sentences = {"agreement": agreement()[0], "coreference": coreference()[0]} if with_relations else {}
     examples = {
@@ -237,36 +257,45 @@ def draw(table: HeadTable, subject: Subject, folder: Path, *, with_relations: bo
         figure.savefig(folder / f"{name}.png", dpi=DOTS_PER_INCH)
 
 
-def put_to_the_test(subject: Subject, table: HeadTable, label: Label, console: Console) -> None:
-    """Switch the found heads off, and as many others of the same layers, where the model predicts tokens."""
-    from rich.table import Table
+def ablate_found(subject: Subject, table: HeadTable, label: Label) -> dict[str, Any] | str:
+    """The loss on the probe when the heads of a label are ablated, and as many others of their layers; or why not.
 
+    Each list holds the mean of the first half of the probe, in nats per token, and of the second.
+    """
     from attnscope.heads.comparison import compare_with_others
     from attnscope.heads.effects import predicts_next_token
     from attnscope.heads.labels import RELATIONS
 
     found = table.with_label(label.name)
     if not len(found):
-        console.print(f"\nNo head reaches {label.least:g}, which the label asks for.")
-        return
+        return f"No head reaches the threshold of this label, {label.least:g}."
     if label.name in RELATIONS or subject.probe is None or not predicts_next_token(subject.model):
-        console.print("\nNothing was switched off: that takes a model that predicts tokens, and a label about texts.")
-        return
+        return "No heads were ablated: that needs a model that predicts tokens, and a label scored on the probe."
     most = table.chosen
     if any(2 * len(heads) > len(most[layer]) for layer, heads in found.chosen.items()):
-        console.print(
-            f"\n{len(found)} heads have the label: more than others are left in their layers to compare with."
-        )
-        return
+        return f"No heads were ablated: {len(found)} have the label, and too few others are in their layers to compare."
     ids = subject.probe.texts[-1].ids[0]
     compared = compare_with_others(subject.model, ids, found, table, draws=DRAWS)
-    first, second = slice(0, len(ids) // 2 - 1), slice(len(ids) // 2, None)
-    shown = Table("nats a token on random tokens", "first time", "second time", box=None, header_style="bold")
-    for name, losses, form in (
-        ("loss with all heads", compared.loss, "z.2f"),
-        (f"change without {len(found)} with the label", compared.rise, "+z.2f"),
-        (f"change without {len(found)} others, mean of {DRAWS} draws", compared.others.mean(0), "+z.2f"),
-    ):
-        shown.add_row(name, *(f"{float(losses[half].mean()):{form}}" for half in (first, second)))
+    halves = slice(0, len(ids) // 2 - 1), slice(len(ids) // 2, None)
+    losses = {"loss": compared.loss, "change": compared.rise, "change_of_others": compared.others.mean(0)}
+    means = {name: [float(loss[half].mean()) for half in halves] for name, loss in losses.items()}
+    return {"heads": len(found), "draws": DRAWS, **means}
+
+
+def show_ablation(ablation: dict[str, Any] | str, console: Console) -> None:
+    """Print what changed in the loss, or why nothing was ablated."""
+    from rich.table import Table
+
     console.print()
+    if isinstance(ablation, str):
+        console.print(ablation)
+        return
+    count = ablation["heads"]
+    shown = Table("nats per token on the probe", "first half", "second half", box=None, header_style="bold")
+    for title, name, form in (
+        ("loss with all heads", "loss", "z.2f"),
+        (f"change when {count} with the label are ablated", "change", "+z.2f"),
+        (f"change when {count} others are, mean of {DRAWS} draws", "change_of_others", "+z.2f"),
+    ):
+        shown.add_row(title, *(f"{mean:{form}}" for mean in ablation[name]))
     console.print(shown)

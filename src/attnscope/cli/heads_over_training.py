@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnscope.cli.commands import Options
 from attnscope.cli.places import writing
 from attnscope.errors import SettingError
 from attnscope.extras import require
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from attnscope.heads import HeadsOverTraining
 
 PICTURE = "heads-over-training.png"
-OF_A_MODEL = ("model", "text", "tokens", "top", "by", "find", "relations", "csv", "parquet")
+OF_A_MODEL = ("model", "text", "tokens", "top", "by", "find", "relations", "json", "csv", "parquet")
 """Options that ask something of a model, and nothing of a run."""
 
 
-def show_over_training(options: argparse.Namespace) -> None:
+def show_over_training(options: Options) -> None:
     """Print the table on standard output, and what else is to be said on standard error."""
     from attnscope.heads import read_over_training
 
@@ -28,16 +28,14 @@ def show_over_training(options: argparse.Namespace) -> None:
     for name in OF_A_MODEL:
         if getattr(options, name) is not None and getattr(options, name) is not False:
             shown = name.upper() if name in ("model", "text") else f"--{name}"
-            raise SettingError(
-                f"heads: {shown} is about a model, and --over-training about a run; leave out one of both"
-            )
+            raise SettingError(f"heads: {shown} cannot be combined with --over-training")
     if options.pictures is not None and folder.is_file():
-        raise SettingError(f"heads: --pictures {folder} is a file, and pictures go into a folder")
+        raise SettingError(f"heads: --pictures {folder} is a file; give a folder")
     require("figures")
     found = read_over_training(run)
     print("\n".join(lines_of(found)), flush=True)
     watched = f"{len(found.steps)} step{'s' * (len(found.steps) > 1)}"
-    print(f"\n{watched} watched, the last is {found.steps[-1]:,}", file=sys.stderr)
+    print(f"\n{watched} recorded, the last is {found.steps[-1]:,}", file=sys.stderr)
     with writing(folder / PICTURE, asked_by="heads"):
         folder.mkdir(parents=True, exist_ok=True)
         found.figure().savefig(folder / PICTURE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import sys
@@ -10,10 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.cli.parsers import add_command
+import click
+from click.shell_completion import CompletionItem
+
+from attnscope.cli.commands import Name, Options, argument, command, make_group, option
 from attnscope.cli.places import writing
 from attnscope.cli.progress import progress_on_standard_error
-from attnscope.errors import SettingError, AttnScopeError
+from attnscope.errors import AttnScopeError, SettingError
 from attnscope.version import __version__
 
 if TYPE_CHECKING:
@@ -22,76 +24,44 @@ if TYPE_CHECKING:
     from attnscope.labs import Decision, Result
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command and its own commands to the parser."""
-    parser = add_command(
-        commands,
-        "lab",
-        about="run what is taught about attention, and do exercises",
-        description="Run what is taught about attention, and do exercises that check themselves.",
-        examples=["attnscope lab list", "attnscope lab run two_relations", "attnscope lab exercise causal_mask"],
-    )
-    labs = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    listing = add_command(
-        labs, "list", about="all labs and exercises, and which claims are decided", examples=["attnscope lab list"]
-    )
-    listing.set_defaults(handler=show_list)
-    running = add_command(
-        labs,
-        "run",
-        about="run a lab, or all of them; exit code 1 if a verdict is not settled",
-        examples=["attnscope lab run two_relations --out results"],
-    )
-    running.add_argument("name", metavar="NAME", help="a lab, as attnscope lab list names it, or all")
-    running.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (default: 0)")
-    running.add_argument("--size", choices=("small", "full"), default="small", help="small takes up to two minutes")
-    running.add_argument("--out", metavar="DIR", help="also write DIR/NAME/result.json and its figures")
-    running.add_argument("--model", metavar="PLACE", help="a folder or name on the hub, instead of SmolLM2-135M")
-    running.set_defaults(handler=run)
-    noting = add_command(
-        labs,
-        "notebook",
-        about="write a lab as a Jupyter notebook, to run cell by cell",
-        examples=["attnscope lab notebook two_relations"],
-    )
-    noting.add_argument("name", metavar="NAME", help="a lab, as attnscope lab list names it")
-    noting.add_argument("file", metavar="FILE", nargs="?", help="where to (default: NAME.ipynb); - prints it")
-    noting.set_defaults(handler=write_notebook)
-    add_exercises(labs)
+def lab_names() -> tuple[str, ...]:
+    """All labs."""
+    from attnscope.labs.catalogue import NAMES
+
+    return NAMES
 
 
-def add_exercises(labs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add what is there for exercises."""
-    exercising = add_command(
-        labs,
-        "exercise",
-        about="write the file that an exercise begins with",
-        examples=["attnscope lab exercise causal_mask mask.py"],
-    )
-    exercising.add_argument("name", metavar="NAME", help="an exercise, as attnscope lab list names it")
-    exercising.add_argument("file", metavar="FILE", nargs="?", help="where to (default: NAME.py); - prints it")
-    exercising.set_defaults(handler=write_starter)
-    checking = add_command(
-        labs,
-        "check",
-        about="say what is wrong with an answer; exit code 1 if anything is",
-        examples=["attnscope lab check mask.py"],
-    )
-    checking.add_argument("file", metavar="FILE", help="the file of an exercise, filled in")
-    checking.add_argument("--seconds", type=float, default=120.0, metavar="N", help="wait so long (default: 120)")
-    checking.set_defaults(handler=check)
-    hinting = add_command(
-        labs,
-        "hint",
-        about="a hint, which gives away as little as it can",
-        examples=["attnscope lab hint mask.py", "attnscope lab hint causal_mask 2"],
-    )
-    hinting.add_argument("file", metavar="FILE", help="the file of an exercise, or its name")
-    hinting.add_argument("number", metavar="N", nargs="?", type=int, default=1, help="which hint (default: 1)")
-    hinting.set_defaults(handler=show_hint)
+def exercise_names() -> tuple[str, ...]:
+    """All exercises."""
+    from attnscope.labs.exercises import NAMES
+
+    return NAMES
 
 
-def show_list(_: argparse.Namespace) -> None:
+class ExerciseFile(click.Path):
+    """A file, or the name of an exercise, which a shell completes too."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Exercises that start like this, or else files."""
+        found = Name("exercise", exercise_names).shell_complete(ctx, param, incomplete) if incomplete else []
+        return found or super().shell_complete(ctx, param, incomplete)
+
+
+lab = make_group(
+    "lab",
+    about="run experiments and exercises about attention",
+    description="Run experiments that test claims about attention, and exercises that check your code.",
+    examples=["attnscope lab list", "attnscope lab run two_relations", "attnscope lab exercise causal_mask"],
+)
+
+
+@command(
+    "list",
+    group=lab,
+    about="list all labs and exercises, and the claims that they test",
+    examples=["attnscope lab list"],
+)
+def show_list(_: Options) -> None:
     """Print what there is."""
     from rich.console import Console
 
@@ -110,15 +80,32 @@ def show_list(_: argparse.Namespace) -> None:
     show_table(Table(title="", columns=("exercise", "about"), rows=tuple(exercises())), console)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run one or all, print, write; whether everything was settled is the exit code."""
+@command(
+    "run",
+    group=lab,
+    about="run a lab, or all; exit code 1 if a claim is not settled",
+    examples=["attnscope lab run two_relations --out results"],
+)
+@argument("name", type=Name("lab", lambda: (*lab_names(), "all")), about="a lab from attnscope lab list, or all")
+@option("--seed", type=int, default=0, metavar="N", about="random seed (default: 0)")
+@option(
+    "--size",
+    type=Name("size", ("small", "full")),
+    default="small",
+    metavar="small|full",
+    about="small takes up to two minutes (default: small)",
+)
+@option("--out", type=click.Path(), metavar="DIR", about="also write DIR/NAME/result.json and its figures")
+@option("--model", type=click.Path(), metavar="MODEL", about="a folder or a name on the hub, instead of SmolLM2-135M")
+def run(options: Options) -> int:
+    """Run one or all, print and write; the exit code is 1 where a claim is not settled."""
     from rich.console import Console
 
     from attnscope.labs.printing import show
 
     forgive_signs()
     if options.out is not None and Path(options.out).exists() and not Path(options.out).is_dir():
-        raise SettingError(f"lab: --out {options.out} is a file, and results go into a folder")
+        raise SettingError(f"lab: --out {options.out} is a file; give a folder")
     if options.name == "all":
         return run_all(options)
     with progress_on_standard_error() as bar:
@@ -129,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
     return 1 if result.unsettled else 0
 
 
-def run_all(options: argparse.Namespace) -> int:
+def run_all(options: Options) -> int:
     """Run every lab, go on where one cannot run, and print all verdicts, and the numbers that settle nothing."""
     from rich.console import Console
 
@@ -163,7 +150,7 @@ def run_all(options: argparse.Namespace) -> int:
     return 1 if missing or unsettled else 0
 
 
-def run_one(name: str, options: argparse.Namespace, bar: Progress) -> Result:
+def run_one(name: str, options: Options, bar: Progress) -> Result:
     """Run a lab while a bar says what it is at, and write what was asked for."""
     from attnscope.labs import run as run_lab
 
@@ -184,7 +171,7 @@ def run_one(name: str, options: argparse.Namespace, bar: Progress) -> Result:
     return result
 
 
-def summary(options: argparse.Namespace, decided: list[tuple[Decision, str]], missing: dict[str, str]) -> Any:
+def summary(options: Options, decided: list[tuple[Decision, str]], missing: dict[str, str]) -> Any:
     """All verdicts, for machines."""
     return {
         "attnscope": __version__,
@@ -198,16 +185,15 @@ def summary(options: argparse.Namespace, decided: list[tuple[Decision, str]], mi
     }
 
 
-def write_starter(options: argparse.Namespace) -> None:
-    """Write the file of an exercise, and say how to go on."""
-    from attnscope.labs.exercise import starter
-
-    text = starter(options.name)
-    if file := new_file(options.file or f"{options.name}.py", text):
-        print(f"{file} is written. Read it, fill it in, then: attnscope lab check {file}")
-
-
-def write_notebook(options: argparse.Namespace) -> None:
+@command(
+    "notebook",
+    group=lab,
+    about="write a lab as a Jupyter notebook, to run cell by cell",
+    examples=["attnscope lab notebook two_relations"],
+)
+@argument("name", type=Name("lab", lab_names), about="a lab from attnscope lab list")
+@argument("file", required=False, about="the file to write (default: NAME.ipynb); - prints it")
+def write_notebook(options: Options) -> None:
     """Write a lab as a notebook."""
     from attnscope.labs.notebooks import notebook
 
@@ -216,7 +202,32 @@ def write_notebook(options: argparse.Namespace) -> None:
         print(f"{file} is written. Open it with: jupyter lab {file}")
 
 
-def check(options: argparse.Namespace) -> int:
+@command(
+    "exercise",
+    group=lab,
+    about="write the file that an exercise starts with",
+    examples=["attnscope lab exercise causal_mask mask.py"],
+)
+@argument("name", type=Name("exercise", exercise_names), about="an exercise from attnscope lab list")
+@argument("file", required=False, about="the file to write (default: NAME.py); - prints it")
+def write_starter(options: Options) -> None:
+    """Write the file of an exercise, and say how to go on."""
+    from attnscope.labs.exercise import starter
+
+    text = starter(options.name)
+    if file := new_file(options.file or f"{options.name}.py", text):
+        print(f"{file} is written. Read it, fill it in, then: attnscope lab check {file}")
+
+
+@command(
+    "check",
+    group=lab,
+    about="check an answer; exit code 1 if it is wrong",
+    examples=["attnscope lab check mask.py"],
+)
+@argument("file", about="the file of an exercise, with your answer")
+@option("--seconds", type=float, default=120.0, metavar="N", about="time limit (default: 120)")
+def check(options: Options) -> int:
     """Say in words what is wrong with an answer, after what it printed itself."""
     from rich.console import Console
     from rich.text import Text
@@ -225,7 +236,7 @@ def check(options: argparse.Namespace) -> int:
 
     forgive_signs()
     with progress_on_standard_error() as bar:
-        bar.add_task("looking at your answer", total=None)
+        bar.add_task("checking your answer", total=None)
         outcome = check_file(options.file, options.seconds)
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     if outcome.printed:
@@ -240,7 +251,15 @@ def check(options: argparse.Namespace) -> int:
     return 0 if outcome.is_right else 1
 
 
-def show_hint(options: argparse.Namespace) -> None:
+@command(
+    "hint",
+    group=lab,
+    about="print a hint for an exercise",
+    examples=["attnscope lab hint mask.py", "attnscope lab hint causal_mask 2"],
+)
+@argument("file", type=ExerciseFile(), about="the file of an exercise, or its name")
+@argument("number", type=int, required=False, default=1, metavar="N", about="which hint (default: 1)")
+def show_hint(options: Options) -> None:
     """Print one hint."""
     from rich.console import Console
     from rich.text import Text
@@ -259,7 +278,7 @@ def new_file(place: str, text: str) -> Path | None:
         return None
     path = Path(place)
     if path.exists():
-        raise SettingError(f"lab: {path} is there already, and may hold your work; give another FILE, or remove it")
+        raise SettingError(f"lab: {path} already exists, and may hold your work; give another FILE, or remove it")
     write(path, text)
     return path
 

@@ -1,48 +1,102 @@
-"""The `attnscope` command: one file beside this one for each of its subcommands.
+"""The `attnscope` command: one file in this folder for each of its commands.
 
-Each handler imports what it needs when it is called, so that `attnscope --help` is quick, and may return an exit code.
-What AttnScope raises on purpose is printed as one line; anything else is a bug and keeps its traceback.
+A command is added by a file `NAME.py` that makes a click command `NAME`, and by its name in `SECTIONS`. Each handler
+imports what it needs when it is called, so that help is quick, and may return an exit code. Errors that AttnScope
+raises on purpose are printed as one line; anything else is a bug and keeps its traceback.
 """
 
-import argparse
+from __future__ import annotations
+
 import errno
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
-from attnscope.cli import bench, completion, doctor, explore, generate, heads, lab, look, survey, train
-from attnscope.cli.parsers import Help, example_lines
+import click
+from click.shell_completion import shell_complete
+
+from attnscope.cli.commands import OPTIONS, SETTINGS, Group, Option, message_of
+from attnscope.cli.completion import VARIABLE
 from attnscope.errors import AttnScopeError
 from attnscope.version import __version__
 
-REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
-"""What a system says when a place is not ours or has no room, which is no bug of anybody."""
-GROUPS = {
-    "see what a model attends to": (look, explore),
-    "know what its heads do": (heads, survey),
-    "run and train models": (generate, train),
-    "learn": (lab,),
-    "this installation": (doctor, bench, completion),
+NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+"""What a system reports where a place has no room or may not be written, which is not a bug."""
+SECTIONS = {
+    "Inspect attention": ("look", "explore"),
+    "Analyze heads": ("heads", "survey"),
+    "Run and train models": ("download", "generate", "train"),
+    "Learn": ("lab",),
+    "This installation": ("doctor", "bench", "completion"),
 }
 EXAMPLES = (
     "attnscope explore                        # an example that needs no model",
+    "attnscope download smollm2-135m          # a small trained model",
     "attnscope look ./my-model report.txt     # a folder, or a GGUF file, or",
     "attnscope look HuggingFaceTB/SmolLM2-135M-Instruct    # a name on the hub",
     "attnscope heads --help                   # more about one command",
 )
 
 
+class Root(Group):
+    """The command itself, which imports the file of a command when it is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in the order of the help."""
+        return [name for names in SECTIONS.values() for name in names]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        return getattr(import_module(f"attnscope.cli.{cmd_name}"), cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Each section, with a line for each of its commands."""
+        for title, names in SECTIONS.items():
+            found = [(name, self.get_command(ctx, name)) for name in names]
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:10}", command.short_help or "") for name, command in found if command])
+
+
+def show_version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
+    """Print the version and end."""
+    if is_wanted and not ctx.resilient_parsing:
+        click.echo(f"attnscope {__version__}")
+        ctx.exit()
+
+
+cli = Root(
+    "attnscope",
+    help="Inspect attention in PyTorch transformers at any sequence length.",
+    context_settings=SETTINGS,
+    params=[
+        Option(
+            ["--version"],
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            callback=show_version,
+            help="Show the version and exit.",
+            section=OPTIONS,
+        )
+    ],
+)
+cli.examples = EXAMPLES
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    parser = build_parser()
-    if tuple(arguments[:2]) == ("completion", "candidates"):  # whatever follows is not for this parser to judge
-        completion.show_candidates(parser, arguments[2:])
-        return 0
-    options = parser.parse_args(in_words(arguments))
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments is None and (instruction := os.environ.get(VARIABLE)):
+        return shell_complete(cli, {}, "attnscope", VARIABLE, instruction)
     try:
-        code = options.handler(options)
-        sys.stdout.flush()  # while a reader who has left can still be told from a mistake
+        code = run(words)
+        sys.stdout.flush()  # while a closed pipe can still be told from a bug
+    except click.ClickException as error:
+        print(message_of(error), file=sys.stderr)
+        return error.exit_code
     except AttnScopeError as error:
         print(f"attnscope: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -50,52 +104,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(file=sys.stderr)
         return 130  # as a shell counts it
     except BrokenPipeError:
-        leave_output()  # whoever read it has seen enough, as in `attnscope ... | head`
+        leave_output()  # as in `attnscope ... | head`
         return 141
     except OSError as error:
-        if error.errno not in REFUSALS:
+        if error.errno not in NOT_WRITABLE:
             raise
         if error.filename is None:  # it was standard output that could not be written
             leave_output()
         place = "standard output" if error.filename is None else error.filename
         print(f"attnscope: {place}: {error.strerror}; give another place, or make room there", file=sys.stderr)
         return 2
-    return code or 0
+    return code
+
+
+def run(words: list[str]) -> int:
+    """Parse and run; `--help` and `--version` end early."""
+    try:
+        with cli.make_context("attnscope", words) as context:
+            return cli.invoke(context) or 0
+    except click.exceptions.Exit as end:
+        return end.exit_code
 
 
 def leave_output() -> None:
-    """Point standard output to where nobody listens, as Python would complain once more when it closes it."""
+    """Point standard output to nowhere, as Python would complain again when it closes it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def in_words(arguments: Sequence[str]) -> list[str]:
-    """The arguments, with the name of a command that has two words as one of them.
-
-    >>> in_words(["survey", "show", "folder"]), in_words(["survey", "./show", "text.txt"])
-    (['survey show', 'folder'], ['survey', './show', 'text.txt'])
-    """
-    first = " ".join(arguments[:2])
-    return [first, *arguments[2:]] if first in ("survey show", "survey diff") else list(arguments)
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line."""
-    parser = argparse.ArgumentParser(
-        prog="attnscope",
-        usage="attnscope COMMAND ...",
-        epilog="\n".join(example_lines(EXAMPLES)),
-        formatter_class=Help,
-    )
-    parser.add_argument("--version", action="version", version=f"attnscope {__version__}")
-    commands = parser.add_subparsers(prog="attnscope", required=True, metavar="COMMAND", help=argparse.SUPPRESS)
-    lines = ["Attention you can see, at any length."]
-    for title, group in GROUPS.items():
-        listed = len(commands._choices_actions)
-        for command in group:
-            command.add(commands)
-        lines += ["", f"{title}:", *(f"  {line.dest:12}{line.help}" for line in commands._choices_actions[listed:])]
-    parser.description = "\n".join(lines)
-    return parser
 
 
 if __name__ == "__main__":

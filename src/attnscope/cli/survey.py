@@ -1,18 +1,19 @@
-"""`attnscope survey MODEL CORPUS... --out DIR`: what every head does over a corpus, on one process or on many.
+"""`attnscope survey run MODEL CORPUS... --out DIR`: what every head does over a corpus, on one process or on many.
 
-`attnscope survey show` and `attnscope survey diff` print what came of it; they are in `survey_tables.py`.
+`attnscope survey show` and `attnscope survey diff` print the results; they are in `survey_tables.py`.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from attnscope.cli.parsers import add_command
-from attnscope.cli.survey_tables import add_diff, add_show
+import click
+
+from attnscope.cli.commands import Options, argument, command, make_group, option
+from attnscope.cli.survey_tables import diff, show
 from attnscope.errors import SettingError
 from attnscope.extras import require
 
@@ -23,47 +24,53 @@ if TYPE_CHECKING:
 QUIET = 10.0  # seconds between two plain lines
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to the parser, and the two that print."""
-    parser = add_command(
-        commands,
-        "survey",
-        about="write what every head does over a corpus of any size",
-        description="Read a corpus of any size, and write the distribution of every statistic of every head, with "
-        "example passages. The same command goes on with a survey that was interrupted.",
-        below="what came of it:\n"
-        "  attnscope survey show DIR      heads, distributions, passages\n"
-        "  attnscope survey diff A B      what changed between two surveys\n"
-        "  (a model in a folder that is called show is written ./show)",
-        examples=["attnscope survey HuggingFaceTB/SmolLM2-135M-Instruct corpus/ --out first"],
-    )
-    parser.add_argument("model", metavar="MODEL", help="a folder, a name on the hub, or a GGUF file")
-    parser.add_argument(
-        "corpus", metavar="CORPUS", nargs="+", help="files, folders, globs or addresses of text, JSONL and Parquet"
-    )
-    parser.add_argument("--out", metavar="DIR", required=True, help="the folder of the survey")
-    reading = parser.add_argument_group("what is read", "another answer is another survey")
-    length = reading.add_mutually_exclusive_group()
-    length.add_argument("--window", type=int, metavar="N", help="tokens of a passage at most (default: 512)")
-    length.add_argument("--whole", action="store_true", help="read documents whole, of any length")
-    reading.add_argument("--batch", type=int, metavar="TOKENS", help="tokens that are read at once (default: 2048)")
-    reading.add_argument("--field", metavar="NAME", help="where JSONL and Parquet have the text (default: text)")
-    reading.add_argument("--separator", metavar="LINE", help="the line that stands between documents in a text file")
-    reading.add_argument("--shard-bytes", type=int, metavar="N", help="bytes that are read as one piece of work")
-    working = parser.add_argument_group("who reads", "this changes no result but its rounding")
-    working.add_argument("--workers", type=int, default=1, metavar="N", help="processes; more than 1 take Ray")
-    working.add_argument("--threads", type=int, metavar="N", help="threads of a worker (default: its share of cores)")
-    working.add_argument("--cpus", type=float, metavar="N", help="CPUs of a worker for Ray (default: its threads)")
-    working.add_argument("--gpus", type=float, default=0.0, metavar="N", help="GPUs of a worker for Ray (default: 0)")
-    working.add_argument("--device", default="cpu", metavar="NAME", help="where the model is: cpu, cuda (default: cpu)")
-    working.add_argument("--ray", metavar="ADDRESS", help="a Ray cluster that is there already; auto finds it")
-    parser.set_defaults(handler=run)
-    add_show(commands)
-    add_diff(commands)
+survey = make_group(
+    "survey",
+    about="score every head over a corpus of any size",
+    description="Score every head over a corpus of any size, and print or compare the results.",
+    examples=[
+        "attnscope survey run HuggingFaceTB/SmolLM2-135M-Instruct corpus/ --out first",
+        "attnscope survey show first",
+        "attnscope survey diff first second",
+    ],
+)
+INPUT = "Input options (changing any of these starts a new survey)"
+EXECUTION = "Execution options (do not affect results beyond floating-point rounding)"
 
 
-def run(options: argparse.Namespace) -> None:
-    """Survey, and say what came of it."""
+@command(
+    "run",
+    group=survey,
+    about="read a corpus, or resume an interrupted survey",
+    description="Read a corpus and write the distribution of every statistic of every head, with example passages. "
+    "The same command resumes a survey that was interrupted.",
+    examples=["attnscope survey run HuggingFaceTB/SmolLM2-135M-Instruct corpus/ --out first"],
+)
+@argument("model", about="a folder, a name on the hub, or a GGUF file")
+@argument("corpus", nargs=-1, required=True, about="files, folders, globs or URLs of text, JSONL and Parquet")
+@option("--out", type=click.Path(), metavar="DIR", required=True, about="the folder of the survey")
+@option("--window", type=int, metavar="N", section=INPUT, about="maximum length of a passage in tokens (default: 512)")
+@option("--whole", is_flag=True, section=INPUT, about="read whole documents, of any length, instead of passages")
+@option("--batch", type=int, metavar="TOKENS", section=INPUT, about="tokens per forward pass (default: 2048)")
+@option("--field", metavar="NAME", section=INPUT, about="the text field of JSONL and Parquet (default: text)")
+@option("--separator", metavar="LINE", section=INPUT, about="the line between documents in a text file")
+@option("--shard-bytes", type=int, metavar="N", section=INPUT, about="bytes per shard")
+@option(
+    "--workers", type=int, default=1, metavar="N", section=EXECUTION, about="number of processes; more than 1 need Ray"
+)
+@option(
+    "--threads", type=int, metavar="N", section=EXECUTION, about="threads per worker (default: its share of the cores)"
+)
+@option("--cpus", type=float, metavar="N", section=EXECUTION, about="CPUs per worker for Ray (default: its threads)")
+@option("--gpus", type=float, default=0.0, metavar="N", section=EXECUTION, about="GPUs per worker for Ray (default: 0)")
+@option(
+    "--device", default="cpu", metavar="NAME", section=EXECUTION, about="device of the model: cpu, cuda (default: cpu)"
+)
+@option("--ray", metavar="ADDRESS", section=EXECUTION, about="the address of a running Ray cluster; auto finds it")
+def run(options: Options) -> None:
+    """Survey, and print what was read."""
+    if options.window is not None and options.whole:
+        raise SettingError("survey: --window cannot be combined with --whole")
     require("survey", "pyarrow", "ddsketch")
     from attnscope.survey import Workers, run_survey
 
@@ -76,7 +83,7 @@ def run(options: argparse.Namespace) -> None:
         address=options.ray,
     )
     if not workers.on_ray and (options.cpus is not None or options.gpus):
-        raise SettingError("survey: --cpus and --gpus are asked of Ray; give --workers or --ray")
+        raise SettingError("survey: --cpus and --gpus need Ray; give --workers or --ray")
     named = ("window", "batch", "field", "separator", "shard_bytes")
     settings = {name: getattr(options, name) for name in named if getattr(options, name) is not None}
     if options.whole:
@@ -85,7 +92,7 @@ def run(options: argparse.Namespace) -> None:
     try:
         with display:
             found = run_survey(
-                options.model, options.corpus, options.out, workers=workers, progress=display.show, **settings
+                options.model, list(options.corpus), options.out, workers=workers, progress=display.show, **settings
             )
     except KeyboardInterrupt:
         display.interrupted()
@@ -93,17 +100,21 @@ def run(options: argparse.Namespace) -> None:
     tell(found, options.out, finished_before=display.pace is None)
 
 
+survey.add_command(show)
+survey.add_command(diff)
+
+
 def tell(found: Survey, folder: str, *, finished_before: bool) -> None:
     """What was read, and where the tables are."""
     corpus, problems = found.manifest["corpus"], found.manifest["problems"]["count"]
     if finished_before:
-        print(f"{folder} holds this survey already, and it is finished", file=sys.stderr)
+        print(f"{folder} already holds this survey, and it is finished", file=sys.stderr)
     print(
         f"{counted(corpus['tokens'], 'token')} in {counted(corpus['passages'], 'passage')} of "
         f"{counted(corpus['documents'], 'document')}, {counted(problems, 'problem')}, in {folder}"
     )
     if problems:
-        print(f"what was left out, and why: {folder}/manifest.json", file=sys.stderr)
+        print(f"problems are listed in {folder}/manifest.json", file=sys.stderr)
 
 
 class Display:
@@ -138,7 +149,7 @@ class Display:
         if self.pace is None:
             self.pace = pace
             going_on = (
-                f"going on after {pace.shards_done:,} of {counted(pace.shards, 'shard')}: " if pace.shards_done else ""
+                f"resuming after {pace.shards_done:,} of {counted(pace.shards, 'shard')}: " if pace.shards_done else ""
             )
             tokens = float(f"{pace.expected_tokens:.2g}")  # no more is known before the first shard
             size = f"{pace.size / 1e6:,.1f} MB" if pace.size >= 1e6 else f"{pace.size / 1e3:,.1f} kB"
@@ -152,10 +163,10 @@ class Display:
             self._say(f"{pace.tokens:,} tokens  {told}")
 
     def interrupted(self) -> None:
-        """Say how to go on."""
+        """Print how to resume."""
         if self.pace is not None:
             done, whole = self.pace.shards_done, self.pace.shards
-            self._say(f"stopped after {done:,} of {counted(whole, 'shard')}; the same command goes on from there")
+            self._say(f"stopped after {done:,} of {counted(whole, 'shard')}; the same command resumes it")
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False, soft_wrap=True)

@@ -6,7 +6,6 @@ for characters that would move the cursor.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import os
 import sys
@@ -15,7 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from attnscope.cli.parsers import add_command
+import click
+
+from attnscope.cli.commands import Options, argument, command, option
+from attnscope.cli.json_output import print_json, statistics_of
 from attnscope.cli.places import check_file, writing
 from attnscope.errors import SettingError
 from attnscope.extras import require
@@ -43,65 +45,57 @@ SIZE = (
 )
 
 
-def add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `survey show` to the parser."""
-    parser = add_command(
-        commands,
-        "survey show",
-        description="Print what a survey has found: its heads, or one of them with passages.",
-        examples=["attnscope survey show surveys/first", "attnscope survey show surveys/first --head 5.6"],
-    )
-    parser.add_argument("survey", metavar="DIR", help="the folder of a finished survey")
-    parser.add_argument(
-        "--by", metavar="STATISTIC", help="print heads with the most of a statistic (default: by label)"
-    )
-    parser.add_argument("--top", type=int, default=TOP, metavar="N", help=f"print so many heads (default: {TOP})")
-    parser.add_argument("--head", metavar="LAYER.HEAD", help="one head, as it is printed: distributions and passages")
-    parser.add_argument("--csv", metavar="FILE", help="write all heads and statistics as CSV; - is standard output")
-    parser.set_defaults(handler=show)
-
-
-def add_diff(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `survey diff` to the parser."""
-    parser = add_command(
-        commands,
-        "survey diff",
-        description="Print what changed between two surveys, and how sure that is.",
-        examples=["attnscope survey diff surveys/first surveys/second"],
-    )
-    parser.add_argument("before", metavar="A", help="the folder of a finished survey")
-    parser.add_argument(
-        "after", metavar="B", help="another of the same heads: of another corpus, or another checkpoint"
-    )
-    parser.add_argument("--by", metavar="STATISTIC", help="print changes of one statistic (default: of all)")
-    parser.add_argument("--top", type=int, default=TOP, metavar="N", help=f"print so many changes (default: {TOP})")
-    parser.add_argument("--csv", metavar="FILE", help="write all comparisons as CSV; - is standard output")
-    parser.set_defaults(handler=diff)
-
-
-def show(options: argparse.Namespace) -> None:
+@command(
+    "show",
+    about="print the results of a survey, or of one of its heads",
+    description="Print the results of a survey: all heads, or one of them with example passages.",
+    examples=["attnscope survey show surveys/first", "attnscope survey show surveys/first --head 5.6"],
+)
+@argument("survey", metavar="DIR", about="the folder of a finished survey")
+@option("--by", metavar="STATISTIC", about="sort heads by a statistic (default: by label)")
+@option("--top", type=int, metavar="N", about=f"number of heads to print (default: {TOP})")
+@option("--head", metavar="LAYER.HEAD", about="one head, named as in the table: distributions and passages")
+@option("--json", is_flag=True, about="print heads and statistics as JSON; all heads unless --top is given")
+@option("--csv", type=click.Path(), metavar="FILE", about="write all heads and statistics as CSV; - is standard output")
+def show(options: Options) -> None:
     """Print a survey, or one head of it."""
     from attnscope.survey import open_survey
 
     check(options, "show")
+    if options.json and options.csv == "-":
+        raise SettingError("survey show: --json and --csv - both write to standard output; leave out one")
     require("survey", "pyarrow", "ddsketch")
     survey = open_survey(options.survey)
     if options.by is not None:
-        survey.heads[options.by]  # refuses what is none
+        survey.heads[options.by]  # an unknown statistic is an error
     head = None if options.head is None else head_named(survey.heads, options.head)
     if options.csv is not None:
         write(options.csv, lambda file: write_statistics(survey, file))
+    if options.json:
+        show_json(survey, head, options)
+        return
     console = console_for(options)
     say(console, described(survey))
     if head is None:
         say(console, f"{len(survey.heads)} heads: {counted(survey.heads)}\n")
-        show_ranking(survey, options.by, options.top, console)
+        show_ranking(survey, options.by, options.top or TOP, console)
     else:
         show_head(survey, head, options.by, console)
     say(console, f"\n{SPLIT}\n{PASSAGES}")
 
 
-def diff(options: argparse.Namespace) -> None:
+@command(
+    "diff",
+    about="compare two surveys of the same heads",
+    description="Print which heads changed between two surveys, with confidence intervals.",
+    examples=["attnscope survey diff surveys/first surveys/second"],
+)
+@argument("before", metavar="A", about="the folder of a finished survey")
+@argument("after", metavar="B", about="another of the same heads: on another corpus, or of another checkpoint")
+@option("--by", metavar="STATISTIC", about="only changes of one statistic (default: of all)")
+@option("--top", type=int, metavar="N", about=f"number of changes to print (default: {TOP})")
+@option("--csv", type=click.Path(), metavar="FILE", about="write all comparisons as CSV; - is standard output")
+def diff(options: Options) -> None:
     """Print what changed."""
     from attnscope.survey import compare, open_survey
 
@@ -126,21 +120,21 @@ def diff(options: argparse.Namespace) -> None:
                 row.statistic,
                 *(row.before, row.after, row.change, row.low, row.high, row.size),
             )
-            for row in rows[: options.top]
+            for row in rows[: options.top or TOP]
         ]
         say(console, "")
         print_table(console, names, lines)
     say(console, f"\nall intervals (from, to) together hold with 95 %; {PASSAGES}\n{SIZE}")
 
 
-def check(options: argparse.Namespace, command: str) -> None:
+def check(options: Options, name: str) -> None:
     """Refuse before anything is read."""
-    if options.top < 1:
-        raise SettingError(f"survey {command}: --top {options.top}; it is at least 1")
-    check_file(options.csv, asked_by=f"survey {command}")
+    if options.top is not None and options.top < 1:
+        raise SettingError(f"survey {name}: --top must be at least 1, got {options.top}")
+    check_file(options.csv, asked_by=f"survey {name}")
 
 
-def console_for(options: argparse.Namespace) -> Console:
+def console_for(options: Options) -> Console:
     """Where people read; standard error if standard output is for the table."""
     from rich.console import Console
 
@@ -202,9 +196,7 @@ def head_named(table: HeadTable, name: str) -> tuple[str, int]:
     layer, _, number = name.rpartition(".")
     full = {**{short: layer for layer, short in table.short.items()}, **{layer: layer for layer in table.layers}}
     if layer not in full or not (number.isascii() and number.isdigit()):
-        raise SettingError(
-            f"survey show: --head {name} is no head of this survey; they are named like {table.names[0]}"
-        )
+        raise SettingError(f"survey show: unknown head {name!r} (expected LAYER.HEAD, such as {table.names[0]})")
     table.row(full[layer], int(number))  # refuses a number that is none
     return full[layer], int(number)
 
@@ -239,6 +231,24 @@ def show_ranking(survey: Survey, by: str | None, top: int, console: Console) -> 
     ]
     labels = ["+".join(some) for some in order.labels or ()]
     print_distributions(survey, places, {"head": order.names, "labels": labels}, ("p05", "p50", "p95"), console)
+
+
+def show_json(survey: Survey, head: tuple[str, int] | None, options: Options) -> None:
+    """The same for other programs: all heads or the first ones, or one head with its example passages."""
+    from attnscope.cli.heads import ordered
+
+    table = ordered(survey.heads, options.by, None)
+    rows = range(len(table) if options.top is None else min(options.top, len(table)))
+    examples: dict[str, Any] = {}
+    if head is not None:
+        table = survey.heads
+        rows = [list(zip(table.layers, table.heads, strict=True)).index(head)]
+        statistic = options.by or telling(table, rows[0])
+        known = not table[statistic][rows[0]].isnan()
+        passages = [example._asdict() for example in survey.examples(*head, statistic)] if known else []
+        examples = {"statistic": statistic, "examples": passages}
+    about = {part: survey.manifest[part] for part in ("model", "corpus", "problems")}
+    print_json(**about, heads=statistics_of(survey, table.at(rows)), **examples)
 
 
 def show_head(survey: Survey, head: tuple[str, int], by: str | None, console: Console) -> None:

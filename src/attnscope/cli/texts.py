@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.cli.commands import Options
 from attnscope.cli.progress import progress_on_standard_error
 from attnscope.errors import SettingError, UnsupportedError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def model_at(place: str, *, asked_by: str) -> tuple[nn.Module, Any]:
     """A model and its tokenizer, which it has to have; `asked_by` is the command that errors speak of."""
-    from attnscope.record import load
+    from attnscope.recording import load
 
     with progress_on_standard_error() as bar:
         task = bar.add_task("loading the model", total=None)
@@ -26,7 +26,7 @@ def model_at(place: str, *, asked_by: str) -> tuple[nn.Module, Any]:
     return model, tokenizer
 
 
-def ids_of(model: nn.Module, tokenizer: Any, text: str, options: argparse.Namespace, *, asked_by: str) -> list[int]:
+def ids_of(model: nn.Module, tokenizer: Any, text: str, options: Options, *, asked_by: str) -> list[int]:
     """The first `options.tokens` tokens of a text; more than the model can read are refused."""
     from attnscope.models import Encoder
 

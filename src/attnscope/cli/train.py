@@ -1,82 +1,90 @@
-"""`attnscope train RECIPE`: train a model, or go on with a run that was interrupted."""
+"""`attnscope train RECIPE`: train a model, or resume a run that was interrupted."""
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import os
 from pathlib import Path
 from typing import Any
 
-from attnscope.cli.parsers import add_command
+import click
+
+from attnscope.cli.commands import Handler, Name, Options, argument, command, option
 from attnscope.errors import SettingError
 
 RECIPES = {
-    "char-gpt": "a small GPT learns to write, letter by letter: minutes",
+    "char-gpt": "a small GPT on the characters of your text: minutes",
     "gpt2-small": "GPT-2 at its real size, for a cluster",
-    "smollm2-finetune": "SmolLM2-135M, or another decoder, learns from your text",
-    "reversal": "one layer learns to reverse a row of digits: seconds",
-    "induction": "two layers learn to repeat, by induction heads: a minute",
+    "smollm2-finetune": "fine-tune SmolLM2-135M, or another decoder, on your text",
+    "reversal": "one layer that reverses a sequence of digits: seconds",
+    "induction": "two layers that form induction heads: a minute",
 }
 """As in `attnscope.train.RECIPES`, which takes longer to import than help should take."""
+SETTINGS = (
+    ("steps", int, "number of optimizer steps"),
+    ("batch", int, "sequences per step, over all ranks"),
+    ("length", int, "sequence length in tokens"),
+    ("learning-rate", float, "peak learning rate"),
+    ("warm-up", int, "steps of linear warm-up"),
+    ("least-rate", float, "final learning rate, as a fraction of the peak"),
+    ("weight-decay", float, "weight decay of matrices"),
+    ("clip", float, "maximum gradient norm; 0 disables clipping"),
+    ("accumulate", int, "gradient accumulation: micro-batches per step"),
+    ("seed", int, "random seed of parameters, order and dropout"),
+    ("log-every", int, "log the loss every N steps"),
+    ("evaluate-every", int, "compute the validation loss every N steps"),
+    ("evaluate-rows", int, "sequences per validation"),
+    ("sample-every", int, "generate a sample every N steps"),
+    ("checkpoint-every", int, "save a checkpoint every N steps"),
+    ("keep", int, "number of checkpoints to keep"),
+    ("heads-every", int, "score all heads every N steps, for attnscope heads --over-training"),
+    ("tensor", int, "tensor-parallel ranks, which share the heads of a layer"),
+    ("context", int, "context-parallel ranks, which share the positions of a sequence"),
+)
+SECTION = "Training options (the defaults depend on the recipe; N in steps, 0 for never)"
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to the parser."""
-    parser = add_command(
-        commands,
-        "train",
-        about="train a model, on this machine or on many",
-        description="Train a model. The same command goes on with a run that was interrupted.\n"
-        "On many ranks: torchrun --nproc-per-node N -m attnscope.train RECIPE ...",
-        below="recipes:\n" + "\n".join(f"  {name:18}{about}" for name, about in RECIPES.items()),
-        examples=["attnscope train char-gpt --data shakespeare.txt --out runs/shakespeare"],
-        argument_default=argparse.SUPPRESS,
-    )
-    parser.add_argument("recipe", metavar="RECIPE", choices=tuple(RECIPES), help="what to train; see below")
-    parser.add_argument("--data", nargs="+", metavar="FILE", help="files or folders of text or Parquet")
-    parser.add_argument("--out", metavar="DIR", help="the folder of the run (default: runs/RECIPE)")
-    parser.add_argument("--separator", metavar="LINE", help="the line that stands between documents in a file")
-    parser.add_argument("--start", metavar="MODEL", help="smollm2-finetune: the model to go on from")
-    parser.add_argument("--tokenizer", metavar="MODEL", help="gpt2-small: take the tokenizer of this model")
-    parser.add_argument(
-        "--without-positions", dest="with_positions", action="store_false", help="reversal: the model that cannot"
-    )
-    group = parser.add_argument_group("settings", "each has a default that suits the recipe; N in steps, 0 for never")
-    for name, kind, about in (
-        ("steps", int, "how many times the weights are changed"),
-        ("batch", int, "rows of a step, over all ranks"),
-        ("length", int, "tokens of a row"),
-        ("learning-rate", float, "the highest one"),
-        ("warm-up", int, "steps in which it rises"),
-        ("least-rate", float, "the share of it that is left at the end"),
-        ("weight-decay", float, "pulls matrices towards zero"),
-        ("clip", float, "the longest gradient; 0 for any"),
-        ("accumulate", int, "in how many parts a batch is read"),
-        ("seed", int, "of weights, order and dropout"),
-        ("log-every", int, "write the loss every N"),
-        ("evaluate-every", int, "read the validation data every N"),
-        ("evaluate-rows", int, "rows of it that are read"),
-        ("sample-every", int, "write some text every N"),
-        ("checkpoint-every", int, "save every N"),
-        ("keep", int, "checkpoints that are kept"),
-        ("heads-every", int, "score all heads every N, for attnscope heads --over-training"),
-        ("tensor", int, "ranks that share the heads of a layer"),
-        ("context", int, "ranks that share the positions of a row"),
-    ):
+def training_options(handler: Handler) -> Handler:
+    """Add an option for each setting."""
+    handler = option("--compile/--no-compile", default=None, section=SECTION, about="use torch.compile")(handler)
+    handler = option("--bf16/--no-bf16", default=None, section=SECTION, about="matrix products in bfloat16")(handler)
+    for name, kind, about in reversed(SETTINGS):
         shown = "N" if name.endswith("-every") else kind.__name__.upper()
-        group.add_argument(f"--{name}", type=kind, metavar=shown, help=about)
-    group.add_argument("--bf16", action=argparse.BooleanOptionalAction, help="matrix products in bfloat16")
-    group.add_argument("--compile", action=argparse.BooleanOptionalAction, help="use torch.compile")
-    parser.set_defaults(handler=run)
+        handler = option(f"--{name}", type=kind, metavar=shown, section=SECTION, about=about)(handler)
+    return handler
 
 
-def run(options: argparse.Namespace) -> None:
-    """Train, and say what came of it."""
+@command(
+    "train",
+    about="train a model, on one machine or on many",
+    description="Train a model, or resume an interrupted run with the same command.\n\n"
+    "On many ranks: torchrun --nproc-per-node N -m attnscope.train RECIPE ...",
+    below="Recipes:\n" + "\n".join(f"  {name:18}{about}" for name, about in RECIPES.items()),
+    examples=["attnscope train char-gpt --data shakespeare.txt --out runs/shakespeare"],
+)
+@argument("recipe", type=Name("recipe", tuple(RECIPES)), about="what to train; see below")
+@option(
+    "--data",
+    type=click.Path(),
+    multiple=True,
+    metavar="FILE",
+    about="a file or folder of text or Parquet; repeat for several",
+)
+@option("--out", type=click.Path(), metavar="DIR", about="the folder of the run (default: runs/RECIPE)")
+@option("--separator", metavar="LINE", about="the line between documents in a text file")
+@option("--start", type=click.Path(), metavar="MODEL", about="smollm2-finetune: the model to fine-tune")
+@option("--tokenizer", type=click.Path(), metavar="MODEL", about="gpt2-small: use the tokenizer of this model")
+@option("--without-positions", is_flag=True, about="reversal: train without positional information (expected to fail)")
+@training_options
+def train(options: Options) -> None:
+    """Train, and print the validation loss."""
     from attnscope.train import RECIPES as MAKE
-    from attnscope.train import train
+    from attnscope.train import train as run_training
 
-    given: dict[str, Any] = {name: value for name, value in vars(options).items() if name not in ("handler", "recipe")}
+    given: dict[str, Any] = {name: value for name, value in vars(options).items() if value not in (None, ())}
+    del given["recipe"]
+    if given.pop("without_positions"):
+        given["with_positions"] = False
     folder = Path(given.pop("out", Path("runs") / options.recipe))
     make = MAKE[options.recipe]
     wanted = inspect.signature(make).parameters
@@ -85,12 +93,12 @@ def run(options: argparse.Namespace) -> None:
             raise SettingError(
                 f"train: {options.recipe} has no --{name.replace('with_positions', 'without-positions')}"
             )
-    data = given.pop("data", None)
+    data = list(given.pop("data", ())) or None
     if ("sources" in wanted) != (data is not None):
         needs = "learns from text; give --data FILE" if data is None else "makes its own data; leave out --data"
         raise SettingError(f"train: {options.recipe} {needs}")
     recipe = make(*([] if data is None else [data]), **given)
-    trained = train(recipe, folder)
+    trained = run_training(recipe, folder)
     if trained.step < recipe.settings.steps:
         if "TORCHELASTIC_RUN_ID" not in os.environ:  # torchrun would take it for a crash, and start again
             raise KeyboardInterrupt

@@ -104,7 +104,7 @@ def _check(device: torch.device, dtype: torch.dtype, contract: str, mask: Mask, 
     query = torch.randn(BATCH, HEADS, QUERIES, DIM, generator=generator).to(dtype)
     key, value = (torch.randn(BATCH, KEY_HEADS, KEYS, DIM, generator=generator).to(dtype) for _ in range(2))
     tensors = (query, key, value)
-    engine = explain(*(tensor.to(device) for tensor in tensors), mask=mask, score=score).engine
+    engine = explain(*(tensor.to(device) for tensor in tensors), mask=mask, score_mod=score).engine
     try:
         got = _run(tensors, device, dtype, mask, score, "auto")
         truth = _run(tensors, torch.device("cpu"), torch.float64, mask, score, "reference")
@@ -117,7 +117,7 @@ def _check(device: torch.device, dtype: torch.dtype, contract: str, mask: Mask, 
 
 def _run(tensors: tuple[Tensor, ...], device, dtype, mask, score, backend) -> dict[str, Tensor]:
     query, key, value = (tensor.detach().clone().to(device, dtype).requires_grad_() for tensor in tensors)
-    output, lse = attend(query, key, value, mask=mask, score=score, backend=backend, return_lse=True)
+    output, lse = attend(query, key, value, mask=mask, score_mod=score, backend=backend, return_lse=True)
     (output.square().sum() + lse[lse > -math.inf].sum().to(output.dtype)).backward()
     found = {"output": output, "lse": lse, "query gradient": query.grad}
     found |= {"key gradient": key.grad, "value gradient": value.grad}

@@ -15,11 +15,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnscope.attention import Causal, Mask, Padding, attend, explain
+from attnscope.attention import kernels as operators
 
 BATCH, TOKENS, DIM, HEADS = 2, 48, 16, 4
 DTYPES = (torch.float32, torch.bfloat16)
 LENGTHS = [TOKENS, TOKENS // 2]
-BUILT = "none, the matrix is built"
+BUILT = "unfused"
 
 
 class Kind(NamedTuple):
@@ -34,8 +35,8 @@ class Kind(NamedTuple):
 
 KINDS = (
     Kind("causal", Causal(), lambda _: {"is_causal": True}),
-    Kind("grouped heads", Causal(), lambda _: {"is_causal": True, "enable_gqa": True}, key_heads=2),
-    Kind("values of another width", Causal(), lambda _: {"is_causal": True}, value_dim=DIM // 2),
+    Kind("grouped-query", Causal(), lambda _: {"is_causal": True, "enable_gqa": True}, key_heads=2),
+    Kind("value dim != key dim", Causal(), lambda _: {"is_causal": True}, value_dim=DIM // 2),
     Kind("padding", Padding(LENGTHS), lambda device: {"attn_mask": kept(device)}),
     Kind(
         "causal and padding",
@@ -64,7 +65,8 @@ class Seen(TorchDispatchMode):
 def kernels() -> dict[str, str]:
     """For each kind of attention and each device that is here: the kernel of torch's own call, and our engine."""
     accelerator = torch.accelerator.current_accelerator()
-    found = {}
+    difference = operators.DIFFERENCE
+    found = {"fused kernel": "available" if difference is None else f"not available: {difference}; streaming is used"}
     for device in [torch.device("cpu"), *([] if accelerator is None else [accelerator])]:
         for kind in KINDS:
             by_dtype = {str(dtype)[6:]: answers(kind, device, dtype) for dtype in DTYPES}

@@ -12,7 +12,7 @@ from dataclasses import replace
 from attnscope.attention.plan import size_text
 from attnscope.models import Decoder
 from attnscope.models.sizes import DECODERS
-from attnscope.record.estimates import available_bytes, held_bytes, small_pass
+from attnscope.recording.estimates import available_bytes, held_bytes, small_pass
 
 MODEL, TITLE = "smollm2-135m", "SmolLM2-135M"
 COUNTED = 1000  # tokens by which one is counted

@@ -18,6 +18,11 @@ SECTIONS = {
 }
 
 
+def collect() -> dict[str, dict[str, str]]:
+    """The same facts for other programs: of each section, the values by name."""
+    return {look.__name__: look() for look in SECTIONS.values()}
+
+
 def show(console: Console) -> None:
     """Print all sections, each as soon as it is known."""
     for number, (title, look) in enumerate(SECTIONS.items()):

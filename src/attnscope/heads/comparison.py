@@ -17,7 +17,7 @@ from attnscope.errors import SettingError
 from attnscope.heads.effects import predictions
 from attnscope.heads.interventions import How, ablate
 from attnscope.heads.table import HeadTable
-from attnscope.record.progress import Progress, told
+from attnscope.recording.progress import Progress, told
 
 
 class Comparison(NamedTuple):

@@ -29,7 +29,7 @@ from attnscope.errors import SettingError, ShapeError, UnsupportedError
 from attnscope.heads.flow import Flow, Place, same
 from attnscope.heads.residual import check_arrival, room, written
 from attnscope.models import Decoder, Seq2Seq
-from attnscope.record.watch.coverage import refuse_compiled
+from attnscope.recording.watch.eager import eagerly, original_of
 
 
 class Contributions(NamedTuple):
@@ -64,8 +64,9 @@ def contributions(
     [('blocks.0.attention', 4), ('blocks.1.attention', 4)]
     """
     ids, position = _checked(model, ids, position)
-    flow = Flow(model, Place(ids.shape[1], position))
-    logits = _logits(flow.run(ids), flow.place)
+    flow = Flow(original_of(model), Place(ids.shape[1], position))
+    with eagerly(model, "contributions"):
+        logits = _logits(flow.run(ids), flow.place)
     token = int(logits.argmax()) if token is None else token
     for name, value in {"token": token, "against": against}.items():
         if value is not None and not 0 <= value < len(logits):
@@ -85,7 +86,6 @@ def _checked(model: nn.Module, ids: Tensor, position: int) -> tuple[Tensor, int]
     """The ids as (1, position) and the position from the beginning."""
     if not isinstance(model, nn.Module):
         raise SettingError(f"contributions: wants a torch.nn.Module, got {type(model).__name__}")
-    refuse_compiled(model, "contributions")
     if isinstance(model, Seq2Seq) or getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         raise UnsupportedError(
             f"contributions: {type(model).__name__} reads two texts, an encoder's and a decoder's; this is for models "

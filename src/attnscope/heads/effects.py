@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from attnscope.errors import SettingError, UnsupportedError
 from attnscope.models import Decoder, Seq2Seq
-from attnscope.record.passes import Piece, passes
-from attnscope.record.reading import PIECE, ids_of
-from attnscope.record.texts import codec_of
+from attnscope.recording.passes import Piece, passes
+from attnscope.recording.reading import PIECE, ids_of
+from attnscope.recording.texts import codec_of
 
 
 class Predictions(NamedTuple):

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.errors import UnsupportedError
-from attnscope.record.watch.changes import changed
-from attnscope.record.watch.coverage import is_attention, is_without_softmax
+from attnscope.recording.watch.changes import changed
+from attnscope.recording.watch.coverage import is_attention, is_without_softmax
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,14 @@ from torch import Tensor, nn
 from attnscope.attention import attend
 from attnscope.errors import SettingError, UnsupportedError
 from attnscope.heads.table import HeadTable
-from attnscope.record import Trace
-from attnscope.record.layers.recorded import Layer
-from attnscope.record.recorder import is_cross
-from attnscope.record.selection import Selection, Wanted, matches
-from attnscope.record.watch.changes import changed
-from attnscope.record.watch.coverage import Coverage, refuse_compiled
-from attnscope.record.watch.listeners import changers, is_told
+from attnscope.recording import Trace
+from attnscope.recording.layers.recorded import Layer
+from attnscope.recording.recorder import is_cross
+from attnscope.recording.selection import Selection, Wanted, heads_by_layer, matches
+from attnscope.recording.watch.changes import changed
+from attnscope.recording.watch.coverage import Coverage
+from attnscope.recording.watch.eager import eagerly, original_of
+from attnscope.recording.watch.listeners import changers, is_told
 
 Some = int | Sequence[int]
 Heads = Mapping[int, Some] | Mapping[str, Some] | Mapping[Wanted, Some] | HeadTable
@@ -124,7 +125,7 @@ def said_in(trace: Trace, name: str, heads: Sequence[int]) -> Tensor:
         raise SettingError(
             f"patch: head {missing[0]} of {name} was not recorded in the donor, which has {list(layer.heads)} of it"
         )
-    said = attend(call.query, call.key, call.value, mask=call.mask, scale=call.scale, score=call.score)
+    said = attend(call.query, call.key, call.value, mask=call.mask, scale=call.scale, score_mod=call.score_mod)
     return said[:, [layer.heads.index(head) for head in heads]]
 
 
@@ -151,9 +152,10 @@ def _intervention(what: str, model: nn.Module, heads: Heads, replacement: Replac
     if not chosen:
         yield
         return
-    refuse_compiled(model, what)
+    eager, model = eagerly(model, what), original_of(model)
     intervention = _Intervention(what, model, chosen, replacement)
     with ExitStack() as stack:
+        stack.enter_context(eager)
         stack.enter_context(model.register_forward_pre_hook(intervention.begin_pass))
         stack.enter_context(model.register_forward_hook(intervention.end_pass))
         stack.enter_context(intervention.coverage.watching(intervention.is_here))
@@ -175,8 +177,9 @@ class _Intervention:
     """Which heads of which modules are replaced, and whether all of them have been."""
 
     def __init__(self, what: str, model: nn.Module, heads: dict[Wanted, list[int]], replacement: Replacement) -> None:
-        self._what, self._heads, self._replacement = what, heads, replacement
+        self._what, self._replacement = what, replacement
         self._names = {id(module): name for name, module in model.named_modules()}
+        self._heads = heads = heads_by_layer(heads, self._names.values())
         self._selection = Selection(list(heads), heads, asked_by=what)
         self._selection.check(self._names.values())
         self.coverage = Coverage(model, [name for name in self._names.values() if self._selection.has(name)])

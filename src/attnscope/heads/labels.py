@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from attnscope.errors import SettingError
+from attnscope.errors import SettingError, unknown
 from attnscope.heads.table import HeadTable
 
 MIXED = "mixed"
@@ -122,7 +122,7 @@ def label_named(name: str) -> Label:
     for label in LABELS:
         if label.name == name:
             return label
-    raise SettingError(f"{name!r} is no label; there are {', '.join(label.name for label in LABELS)}")
+    raise SettingError(unknown("label", name, [label.name for label in LABELS]))
 
 
 def labelled(table: HeadTable) -> HeadTable:

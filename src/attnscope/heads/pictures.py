@@ -13,7 +13,7 @@ from typing import Any
 from attnscope.figures import heatmap
 from attnscope.heads.labels import LABELS, RELATIONS
 from attnscope.heads.table import HeadTable
-from attnscope.record import Trace
+from attnscope.recording import Trace
 
 
 def label_pictures(

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from attnscope.errors import SettingError, UnsupportedError, VocabularyError
 from attnscope.models import Seq2Seq
-from attnscope.record import Trace, read
-from attnscope.record.progress import Progress
-from attnscope.record.texts import codec_of
+from attnscope.recording import Trace, read
+from attnscope.recording.progress import Progress
+from attnscope.recording.texts import codec_of
 
 LENGTH = 256
 

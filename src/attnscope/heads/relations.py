@@ -26,9 +26,9 @@ from attnscope.heads.sentences import Sentence, Word, agreement, coreference
 from attnscope.heads.table import HeadTable
 from attnscope.models import Seq2Seq
 from attnscope.models.text.tokenizer import Span
-from attnscope.record import Trace, read
-from attnscope.record.progress import Progress, told
-from attnscope.record.texts import codec_of
+from attnscope.recording import Trace, read
+from attnscope.recording.progress import Progress, told
+from attnscope.recording.texts import codec_of
 
 BATCH = 32
 
@@ -216,6 +216,6 @@ def _codec_for(model: nn.Module, tokenizer: Any) -> Any:
     if not hasattr(codec, "offsets"):
         raise UnsupportedError(
             f"score_relations: {type(tokenizer).__name__} cannot tell where in a text its tokens stand; give a fast "
-            "tokenizer of transformers, or that of attnscope.record.load"
+            "tokenizer of transformers, or that of attnscope.load"
         )
     return codec

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from attnscope.errors import UnsupportedError
 from attnscope.heads.flow import Attention, Flow, Step, first_tensor, parts_of, same
-from attnscope.record.watch.changes import changed
+from attnscope.recording.watch.changes import changed
 
 
 @dataclass(frozen=True)

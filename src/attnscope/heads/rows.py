@@ -17,12 +17,12 @@ from torch import Tensor
 from attnscope.errors import SettingError, ShapeError
 from attnscope.heads.visibility import with_mask
 from attnscope.matrix.summary import NEAR, Summary
-from attnscope.record import Trace
-from attnscope.record.files.saving import AnyLayer
-from attnscope.record.layers.dense import DenseLayer
-from attnscope.record.layers.recorded import Layer
-from attnscope.record.layers.summed import SummedLayer
-from attnscope.record.pairs import Pairs, beginnings, goes_on, ids_before, pairs_of
+from attnscope.recording import Trace
+from attnscope.recording.files.saving import AnyLayer
+from attnscope.recording.layers.dense import DenseLayer
+from attnscope.recording.layers.recorded import Layer
+from attnscope.recording.layers.summed import SummedLayer
+from attnscope.recording.pairs import Pairs, beginnings, goes_on, ids_before, pairs_of
 
 
 class RowScores(NamedTuple):

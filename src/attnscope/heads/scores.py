@@ -16,9 +16,9 @@ from attnscope.errors import SettingError, ShapeError
 from attnscope.heads.labels import labelled
 from attnscope.heads.rows import LayerRows
 from attnscope.heads.table import HeadTable
-from attnscope.record import Trace
-from attnscope.record.layers.summed import SummedLayer
-from attnscope.record.progress import Progress, told
+from attnscope.recording import Trace
+from attnscope.recording.layers.summed import SummedLayer
+from attnscope.recording.progress import Progress, told
 
 SCORES = {
     "previous": "weight on the token before",

@@ -18,7 +18,7 @@ import torch
 from rich.console import Console, ConsoleOptions, RenderResult
 from torch import Tensor
 
-from attnscope.errors import CheckpointError, SettingError
+from attnscope.errors import CheckpointError, SettingError, unknown
 from attnscope.extras import import_extra
 from attnscope.heads.printing import printed, short_names
 from attnscope.models.json_files import read_text
@@ -65,7 +65,7 @@ class HeadTable:
     def __getitem__(self, score: str) -> Tensor:
         """A score of all heads."""
         if score not in self.columns:
-            raise SettingError(f"{score!r} is no score of this table; it has {', '.join(self.columns)}")
+            raise SettingError(unknown("score", score, self.columns))
         return self.columns[score]
 
     @property

@@ -30,4 +30,4 @@ def with_mask(weights: Tensor) -> AttentionMatrix:
     mask = (Full() if could.any() else Causal()) & Padding(keep=used)
     logarithms = weights.float().log() if weights.dtype.itemsize < 4 else weights.log()
     nothing = logarithms.new_zeros(*weights.shape[:3], 1), logarithms.new_zeros(*weights.shape[:2], keys, 1)
-    return AttentionMatrix(*nothing, mask=mask, score=Bias(logarithms), lse=logarithms.new_zeros(weights.shape[:3]))
+    return AttentionMatrix(*nothing, mask=mask, score_mod=Bias(logarithms), lse=logarithms.new_zeros(weights.shape[:3]))

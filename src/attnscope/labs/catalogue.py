@@ -10,12 +10,13 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from attnscope.errors import SettingError
-from attnscope.labs.lab import Lab
-from attnscope.labs.measuring import one_thread
-from attnscope.labs.result import Result
+from attnscope.errors import SettingError, unknown
+
+if TYPE_CHECKING:
+    from attnscope.labs.lab import Lab
+    from attnscope.labs.result import Result
 
 SECONDS = {
     "scaling": 4,
@@ -45,7 +46,7 @@ NAMES = tuple(SECONDS)
 def experiment(name: str) -> ModuleType:
     """The module of an experiment."""
     if name not in NAMES:
-        raise SettingError(f"lab: there is no lab {name!r}; there is: {', '.join(NAMES)}")
+        raise SettingError(f"lab: {unknown('lab', name, NAMES)}")
     return import_module(f"attnscope.labs.experiments.{name}")
 
 
@@ -82,6 +83,8 @@ def run(
     step: Callable[[str], None] = lambda _: None,
 ) -> Result:
     """Run one experiment. `step` is told what is being done; `model` is a folder or name instead of SmolLM2."""
+    from attnscope.labs.lab import Lab
+
     lab = Lab(name, question(experiment(name)), size=size, seed=seed, model=model, step=step)
     for _ in run_parts(lab):
         pass
@@ -90,6 +93,8 @@ def run(
 
 def run_parts(lab: Lab) -> Iterator[Result]:
     """Run the parts of the experiment that a lab is for, one after the other: what came of each."""
+    from attnscope.labs.measuring import one_thread
+
     chosen = parts(experiment(lab.result.name))
     with one_thread():
         for number, part in enumerate(chosen, 1):

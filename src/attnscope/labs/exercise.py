@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.errors import SettingError
+from attnscope.errors import SettingError, unknown
 from attnscope.labs.exercises import NAMES
 from attnscope.labs.measuring import one_thread
 
@@ -203,7 +203,7 @@ def at(place: Sequence[int]) -> str:
 def module_of(name: str) -> ModuleType:
     """The module of an exercise."""
     if name not in NAMES:
-        raise SettingError(f"exercise: there is no exercise {name!r}; there is: {', '.join(NAMES)}")
+        raise SettingError(f"exercise: {unknown('exercise', name, NAMES)}")
     return import_module(f"attnscope.labs.exercises.{name}")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from attnscope.downloads import MODELS, downloaded
 from attnscope.errors import SettingError
 from attnscope.labs.claims import CLAIMS
 from attnscope.labs.result import Figure, Result, Table
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 Chosen = TypeVar("Chosen")
-SMOLLM2 = (".cache/models/smollm2-135m", "HuggingFaceTB/SmolLM2-135M")
-"""Where the trained model of the experiments is looked for: a folder, then its name on the hub."""
+SMOLLM2 = "smollm2-135m"
+"""The trained model of the experiments: from `.cache/models` in a checkout, from `attnscope download`, or the hub."""
 
 
 class Lab:
@@ -73,19 +74,29 @@ class Lab:
         )
 
     def trained_model(self) -> tuple[nn.Module, Any]:
-        """SmolLM2 with 135 million weights, or the model this run was told to use, and its tokenizer: fp32."""
+        """SmolLM2-135M-Instruct, or the model that was chosen for this run, and its tokenizer, in float32."""
         import torch
 
-        from attnscope.record import load
+        from attnscope.models.fingerprint import fingerprint_model
+        from attnscope.recording import load
 
-        place = self._model or next((place for place in SMOLLM2 if Path(place).is_dir()), SMOLLM2[-1])
+        place = self._model or _place_of_smollm2()
         self.step(f"loading {place}")
-        return load(place, dtype=torch.float32)
+        model, tokenizer = load(place, dtype=torch.float32)
+        found = fingerprint_model(model, Path(place).stem if self._model else SMOLLM2)
+        if found not in self.result.models:
+            self.result.models.append(found)
+        return model, tokenizer
 
     def news(self) -> Result:
         """What was found since this was last asked for, as a notebook shows it."""
         shown, self._shown = self._shown, len(self.result.findings)
         return self.result.part(shown)
+
+
+def _place_of_smollm2() -> str | Path:
+    checkout = Path(".cache", "models", SMOLLM2)
+    return checkout if checkout.is_dir() else downloaded(SMOLLM2) or MODELS[SMOLLM2].hub_name
 
 
 def _bare(cell: Any) -> Any:

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from attnscope.downloads import describe
 from attnscope.labs.catalogue import experiment, heading, introduction, parts, question
 from attnscope.labs.claims import CLAIMS, SOURCES
 from attnscope.labs.exercise import task
@@ -22,6 +23,8 @@ def page(name: str, found: Sequence[Result], *, images: str) -> str:
     """The page of one experiment; `found` holds what came of each of its parts, `images` where its figures are."""
     module = experiment(name)
     blocks = [f"# {question(module)}", introduction(module)]
+    if found and found[-1].models:
+        blocks.append(models_line(found[-1].models))
     decisions = [decision for result in found for decision in result.decisions]
     if decisions:
         rows = [(f"{d.claim}. {CLAIMS[d.claim].text}", _verdict(d)) for d in decisions]
@@ -38,15 +41,24 @@ def page(name: str, found: Sequence[Result], *, images: str) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
+def models_line(models: Sequence[Mapping[str, Any]]) -> str:
+    """Which trained models the numbers of a page were measured with."""
+    named = "; ".join(f"*{describe(model['name'], model['hash'])}* (`{model['hash'][:19]}`)" for model in models)
+    return f"Trained model: {named}."
+
+
 def errata(results: Iterable[Mapping[str, Any]]) -> str:
     """What the texts say and what was measured, wherever a claim does not simply hold; from results as JSON."""
+    results = list(results)
     found = {claim["claim"]: (claim, result["lab"]) for result in results for claim in result["claims"]}
+    models = {model["hash"]: model for result in results for model in result["models"]}
     decided = [found[claim] for claim in CLAIMS if claim in found]
     blocks = [
         "# Errata: what is printed, and what is measured",
         "Every claim below stands in one of five texts on attention and does not simply hold. What holds is on the "
         "[pages of the labs](index.md). The texts, by the names of their files:",
         "\n".join(f"- `{source}`: {what}" for source, what in SOURCES.items()),
+        *([models_line([*models.values()])] if models else []),
     ]
     for verdict in (Verdict.DOES_NOT_HOLD, Verdict.HOLDS_WHEN, Verdict.NOT_SHOWN):
         rows = [

@@ -10,13 +10,12 @@ import base64
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from attnscope.figures.paint import svg
 from attnscope.labs.claims import CLAIMS
 from attnscope.labs.verdicts import Decision, Verdict
 from attnscope.version import __version__
@@ -78,6 +77,8 @@ class Result:
     size: str
     seed: int
     findings: list[Table | Figure | Decision] = field(default_factory=list)
+    models: list[dict[str, Any]] = field(default_factory=list)
+    """The fingerprints of the trained models that were measured."""
 
     @property
     def tables(self) -> list[Table]:
@@ -101,9 +102,7 @@ class Result:
 
     def part(self, first: int) -> Result:
         """The same from the finding of this number on."""
-        return Result(
-            name=self.name, question=self.question, size=self.size, seed=self.seed, findings=self.findings[first:]
-        )
+        return replace(self, findings=self.findings[first:])
 
     def to_json(self) -> dict[str, Any]:
         """All but the pictures, for machines; NaN and infinity, which JSON does not have, are words in it."""
@@ -113,6 +112,7 @@ class Result:
             "question": self.question,
             "size": self.size,
             "seed": self.seed,
+            "models": self.models,
             "claims": [_decided(decision) for decision in self.decisions],
             "tables": [
                 {"title": table.title, "columns": table.columns, "rows": _plain(table.rows), "note": table.note}
@@ -123,6 +123,8 @@ class Result:
 
     def write(self, folder: Path) -> None:
         """Write `result.json`, and each figure as PNG and SVG."""
+        from attnscope.figures.paint import svg
+
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "result.json").write_text(
             json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8"

@@ -6,6 +6,8 @@ zeros are a mask's. Memory: that of the weights.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -33,6 +35,11 @@ class Held:
         return torch.promote_types(self.weights.dtype, torch.float32)
 
     @property
+    def stored_dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
+        return self.weights.dtype
+
+    @property
     def device(self) -> torch.device:
         """Where the results are."""
         return self.weights.device
@@ -46,6 +53,14 @@ class Held:
     def cells_a_row(self) -> float:
         """Cells in a row of all heads and batch rows."""
         return self.sizes.batch * self.sizes.heads * self.sizes.keys
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every tensor that is held."""
+        yield self.weights
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Held:
+        """The weights on a device and in a dtype."""
+        return Held(self.weights.to(device, dtype))
 
     def narrow(self, batch: slice, heads: slice) -> Held:
         """Some batch rows and heads of it."""

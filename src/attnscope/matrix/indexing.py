@@ -1,12 +1,14 @@
-"""What stands between the brackets of `A[rows, columns]`, as positions.
+"""What stands between the brackets of `A[...]`, as positions along each axis.
 
-Ints, slices with any step, lists, and tensors of integers or booleans. No tensors of weights here.
+Queries and keys take ints, slices with any step, lists, and tensors of integers or booleans; batch and head take ints
+and slices. No tensors of weights here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
+from types import EllipsisType
 from typing import NamedTuple
 
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor
 from attnscope.errors import ShapeError
 
 Index = int | slice | Sequence[int] | Tensor
+Key = Index | EllipsisType | tuple[Index | EllipsisType, ...]
 
 
 class Chosen(NamedTuple):
@@ -41,15 +44,29 @@ def choose(index: Index, length: int, device: torch.device, axis: str) -> Chosen
     return Chosen(_checked(found, length, axis), single=False)
 
 
-def split(key: Index | tuple[Index, ...]) -> tuple[Index, Index]:
-    """The indices of rows and columns; a single one is for rows."""
-    if not isinstance(key, tuple):
-        return key, slice(None)
-    if len(key) != 2:
+def split(key: Key, shape: Sequence[int]) -> list[Index]:
+    """One index for each axis of a matrix of this shape, as a tensor of that shape would read them.
+
+    The rows have to be written, or `...`: `A[0]` is a row of a plain matrix, and would be a whole batch row, dense, of
+    one with leading axes. `A[:]` is everything.
+    """
+    parts = list(key) if isinstance(key, tuple) else [key]
+    places = [at for at, one in enumerate(parts) if one is Ellipsis]
+    missing = len(shape) - (len(parts) - len(places))
+    clear = places or all(isinstance(one, slice) and one == slice(None) for one in parts)
+    if missing < 0 or len(places) > 1 or (missing > 1 and not clear):
+        names = ("batch", "head", "query", "key")[4 - len(shape) :]
+        example = f"A[{'0, ' * (len(shape) - 2)}rows, columns], A[..., rows, columns]"
         raise ShapeError(
-            f"A[...]: takes rows and columns, got {len(key)} indices; leading axes are taken by .batch(b) and .head(h)"
+            f"A[...]: got {len(parts)} indices for the axes ({', '.join(names)})"
+            + ("" if len(shape) == 2 else f"; write {example}, or .batch(b).head(h) first")
         )
-    return key
+    at = places[0] if places else len(parts)
+    parts[at : at + len(places)] = [slice(None)] * missing
+    leading = [one for one in parts[:-2] if not isinstance(one, int | slice)]
+    if leading:
+        raise ShapeError(f"A[...]: batch and head take an int or a slice, got {type(leading[0]).__name__}")
+    return parts  # pyright: ignore[reportReturnType] - no Ellipsis is left
 
 
 def _forwards(index: slice, length: int) -> Tensor | slice:

@@ -1,7 +1,8 @@
 """`AttentionMatrix`: the n x n matrix of attention weights, to be read and reduced, and never built.
 
-It holds query, key and, once asked, the row normalisers. Indexing addresses the last two axes; leading axes (batch,
-head) are taken by `.batch(b)` and `.head(h)`, and stand first in every result. Results are fp32 (fp64 for fp64).
+It holds query, key and, once asked, the row normalisers. `A[b, h, queries, keys]` and `A[..., queries, keys]` read
+weights as they would from a tensor of the same shape; `.batch(b)` and `.head(h)` take a leading axis away and stay
+lazy. Leading axes stand first in every result. Results are fp32 (fp64 for fp64).
 """
 
 from __future__ import annotations
@@ -51,8 +52,7 @@ class AttentionMatrix(Readable):
 
     query (..., heads, queries, dim) and key (..., key heads, keys, dim); `value` (..., key heads, keys, value dim) is
     only kept for `weighted`. `lse` (..., heads, queries) are the row normalisers where they are known already, as from
-    `attend(..., return_lse=True)`; they are believed. The tensors are held as they are and not copied: do not change
-    them in place.
+    `attend(..., return_lse=True)`; they are not verified. The tensors are not copied: do not change them in place.
 
     >>> matrix = AttentionMatrix(torch.eye(4), torch.eye(4), scale=1.0)
     >>> matrix
@@ -66,13 +66,14 @@ class AttentionMatrix(Readable):
         query: Tensor,
         key: Tensor,
         *,
-        mask: Mask = Full(),
+        mask: Mask | None = None,
         scale: float | None = None,
-        score: Score | None = None,
+        score_mod: Score | None = None,
         value: Tensor | None = None,
         lse: Tensor | None = None,
     ) -> None:
-        rule = make_rule(sign(query, key, key), mask=mask, scale=scale, score=score, dropout=0.0)
+        mask = Full() if mask is None else mask
+        rule = make_rule(sign(query, key, key), mask=mask, scale=scale, score_mod=score_mod, dropout=0.0)
         if value is not None and value.shape[:-1] != key.shape[:-1]:
             raise ShapeError(f"AttentionMatrix: value {tuple(value.shape)} does not go with key {tuple(key.shape)}")
         if lse is not None and lse.shape != query.shape[:-1]:
@@ -120,7 +121,7 @@ class AttentionMatrix(Readable):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are held: query, key, value, and what has been computed for good."""
+        """Bytes that are held: query, key, value, row normalisers once computed, masks and biases."""
         return self._source.nbytes + (0 if self._value is None else self._value.nbytes)
 
     @property
@@ -135,6 +136,34 @@ class AttentionMatrix(Readable):
             f"AttentionMatrix({lines}{leading}, holds {size_text(self.nbytes)}, dense {size_text(self.dense_nbytes)})"
         )
 
+    def to(
+        self,
+        *args: torch.device | str | torch.dtype,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> AttentionMatrix:
+        """The matrix with its tensors on a device, in a floating dtype, or both; arguments as for `Tensor.to`.
+
+        In another dtype, query and key are rounded and the row normalisers are computed again.
+
+        >>> AttentionMatrix(torch.eye(4), torch.eye(4)).to("cpu", torch.float64).dtype
+        torch.float64
+        """
+        for one in args:
+            device, dtype = (device, one) if isinstance(one, torch.dtype) else (one, dtype)
+        place = self.device if device is None else torch.device(device)
+        kind = self._source.stored_dtype if dtype is None else dtype
+        if not kind.is_floating_point:
+            raise TypeError(f"to({kind}): attention weights need a floating dtype")
+        moved = copy(self)
+        moved._source = self._source.to(place, kind)
+        moved._value = None if self._value is None else self._value.to(place, kind)
+        return moved
+
+    def cpu(self) -> AttentionMatrix:
+        """The matrix with its tensors in main memory."""
+        return self.to("cpu")
+
     def batch(self, index: int) -> AttentionMatrix:
         """One batch row; its axis goes away."""
         return self._narrowed("batch", index)
@@ -142,6 +171,9 @@ class AttentionMatrix(Readable):
     def head(self, index: int) -> AttentionMatrix:
         """One head; its axis goes away."""
         return self._narrowed("head", index)
+
+    def _at_axis(self, at: int, index: int) -> AttentionMatrix:
+        return self._narrowed(self._axes[at], index)
 
     def _narrowed(self, axis: str, index: int) -> AttentionMatrix:
         if axis not in self._axes:
@@ -222,10 +254,10 @@ class AttentionMatrix(Readable):
     @property
     @undisturbed
     def lse(self) -> Tensor:
-        """The row normalisers, (..., queries): natural logarithms, -inf for rows without keys."""
+        """A copy of the row normalisers, (..., queries): natural logarithms, -inf for rows without keys."""
         if isinstance(self._source, Held):
             raise UnsupportedError("lse: a matrix made from_dense has weights and no scores, so it has no normalisers")
-        return self._shaped(self._source.lse(self._schedule))
+        return self._shaped(self._source.lse(self._schedule)).clone()
 
     @undisturbed
     def entropy(self, *, exact: bool = False) -> Tensor:

@@ -8,6 +8,7 @@ cells asked for.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 
@@ -20,6 +21,7 @@ from attnscope.attention.cells import allowed, block_scores, pair_scores
 from attnscope.attention.plan import find_obstacle, make_plan, row_groups
 from attnscope.attention.rule import Rule
 from attnscope.attention.scores import Cells, Temperature
+from attnscope.attention.tensors import count_bytes, map_tensors, tensors_in
 from attnscope.attention.tiles import cut
 from attnscope.matrix.schedule import Schedule
 
@@ -44,15 +46,36 @@ class Scored:
         return self.rule.precise
 
     @property
+    def stored_dtype(self) -> torch.dtype:
+        """The dtype of query and key."""
+        return self.query.dtype
+
+    @property
     def device(self) -> torch.device:
         """Where the results are."""
         return self.query.device
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are held."""
-        tensors = [self.query, self.key] + ([] if self.held_lse is None else [self.held_lse])
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        """Bytes that are held: query, key, row normalisers, and the tensors of mask and scores."""
+        return count_bytes(self.tensors())
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every tensor that is held."""
+        return tensors_in((self.query, self.key, self.held_lse, *self._rule_parts))
+
+    @property
+    def _rule_parts(self) -> tuple[object, ...]:
+        return self.rule.mask, self.rule.steps, self.rule.sinks
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Scored:
+        """Query and key on a device and in a dtype; row normalisers of another dtype are computed again when needed."""
+        query, key = self.query.to(device, dtype), self.key.to(device, dtype)
+        mask, steps, sinks = map_tensors(self._rule_parts, lambda tensor: tensor.to(device))
+        signature = self.rule.signature._replace(dtype=dtype, device=query.device)
+        rule = replace(self.rule, signature=signature, mask=mask, steps=steps, sinks=sinks)
+        known = self.held_lse is not None and dtype == self.query.dtype
+        return Scored(rule, query, key, self.held_lse.to(device) if known and self.held_lse is not None else None)
 
     @cached_property
     def lowered(self) -> Lowered | None:

@@ -10,13 +10,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from attnscope.errors import ShapeError, UnsupportedError
-from attnscope.matrix.indexing import Index, choose, split
+from attnscope.matrix.indexing import Index, Key, choose, split
 
 BLOCK_CELLS = 2**22  # tokens' weights that are merged into words at a time
 DENSE_LIMIT = 2**28  # bytes of a dense block that are built without asking
@@ -81,10 +81,35 @@ class Readable(ABC):
         """The transpose, as a view."""
         return Transposed(self)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """The whole matrix for numpy and matplotlib, where it is small enough for `to_dense`."""
+        if copy is False:
+            raise ValueError("numpy: an attention matrix is computed when it is read, so it cannot be shared")
+        return self.to_dense().cpu().numpy().astype(dtype, copy=False)
+
+    def __getitem__(self, key: Key) -> Tensor:
+        """Exact weights, as a tensor of this shape would give them for ints and slices.
+
+        Lists choose several queries and several keys, and every pair of them is read. `at` reads single pairs.
+        """
+        *leading, first, second = split(key, self.shape)
+        matrix, kept = self, []
+        for index in leading:
+            if isinstance(index, int):
+                matrix = matrix._at_axis(len(kept), index)
+            else:
+                kept.append(index)
+        return matrix._read(first, second)[tuple(kept)]
+
+    def _at_axis(self, at: int, index: int) -> Readable:
+        """The part at a position along one of the leading axes, which goes away."""
+        raise UnsupportedError(
+            f"A[...]: batch and head cannot be chosen from a {type(self).__name__.lower()} matrix; choose them first, "
+            "with .batch(b) and .head(h)"
+        )
+
     @undisturbed
-    def __getitem__(self, key: Index | tuple[Index, ...]) -> Tensor:
-        """An exact block; lists and slices choose rows and columns, an int takes its axis away."""
-        first, second = split(key)
+    def _read(self, first: Index, second: Index) -> Tensor:
         device = self.device
         rows = choose(first, self.shape[-2], device, "rows")
         columns = choose(second, self.shape[-1], device, "columns")
@@ -177,6 +202,9 @@ class Transposed(View):
     def T(self) -> Readable:  # noqa: N802
         """The matrix itself."""
         return self._matrix
+
+    def _at_axis(self, at: int, index: int) -> Readable:
+        return Transposed(self._matrix._at_axis(at, index))
 
     def _block(self, rows: Tensor, columns: Tensor) -> Tensor:
         return self._matrix._block(columns, rows).mT

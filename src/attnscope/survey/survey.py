@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.errors import SettingError
+from attnscope.models.fingerprint import fingerprint_model
 from attnscope.survey.corpus.plan import Plan, make_plan
 from attnscope.survey.folder import Folder, identity_of
 from attnscope.survey.settings import Settings
 from attnscope.survey.tables.manifest import write_manifest
 from attnscope.survey.tables.opening import Survey, open_survey
-from attnscope.survey.tables.weights import about_weights
 from attnscope.survey.tables.writing import write_tables
 from attnscope.survey.tally.part_files import load
 from attnscope.survey.tally.partial import Partial, merge_all
@@ -53,7 +53,7 @@ def run_survey(
     told = Settings(model=_located(model), sources=_listed(sources), **settings)
     plan, folder = make_plan(told), Folder(out)
     reader = Reader.load(told, "cpu" if crew.on_ray else crew.device)
-    about = about_weights(reader.model, Path(told.model).name)
+    about = fingerprint_model(reader.model, Path(told.model).name)
     folder.claim(identity_of(told, plan, about))
     if folder.is_finished:
         return open_survey(folder.path)

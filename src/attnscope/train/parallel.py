@@ -38,7 +38,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from attnscope.errors import SettingError, AttnScopeError, UnsupportedError
+from attnscope.errors import AttnScopeError, SettingError, UnsupportedError
 from attnscope.models import Block, Decoder
 from attnscope.train.batch import Batch
 from attnscope.train.ring import Shares, across_ranks

@@ -28,7 +28,7 @@ from attnscope.attention.first_order import Gradients, first_order
 from attnscope.attention.fused import merge_many, no_keys_yet
 from attnscope.attention.partial import Stretches, backward, forward, length_of, plan_part, with_length
 from attnscope.attention.plan import Plan
-from attnscope.attention.rule import Rule, Signature, in_four, make_rule, sign
+from attnscope.attention.rule import Rule, Signature, in_autocast_dtype, in_four, make_rule, sign
 from attnscope.errors import SettingError, ShapeError, UnsupportedError
 
 
@@ -98,7 +98,7 @@ def ring_attend(
     *,
     shares: Shares,
     group: dist.ProcessGroup | None = ...,
-    mask: Mask = ...,
+    mask: Mask | None = ...,
     scale: float | None = ...,
     return_lse: Literal[False] = ...,
 ) -> Tensor: ...
@@ -110,7 +110,7 @@ def ring_attend(
     *,
     shares: Shares,
     group: dist.ProcessGroup | None = ...,
-    mask: Mask = ...,
+    mask: Mask | None = ...,
     scale: float | None = ...,
     return_lse: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
@@ -121,7 +121,7 @@ def ring_attend(
     *,
     shares: Shares,
     group: dist.ProcessGroup | None = None,
-    mask: Mask = Full(),
+    mask: Mask | None = None,
     scale: float | None = None,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -132,9 +132,10 @@ def ring_attend(
     make the same calls with the same batch and heads, and must go through the backward if one of them does.
     """
     ring = _Ring(shares, group)
+    query, key, value = in_autocast_dtype(query, key, value)
     signature = sign(query, key, value)
     ring.check(signature)
-    job = _Job(ring, ring.plans(signature, mask, scale))
+    job = _Job(ring, ring.plans(signature, Full() if mask is None else mask, scale))
     leading, (query, key, value) = query.shape[:-2], (in_four(tensor) for tensor in (query, key, value))
     if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
         output, lse = _RingAttention.apply(job, query, key, value)
@@ -161,8 +162,8 @@ class _AcrossRanks(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, **of: Any) -> Tensor | tuple[Tensor, Tensor]:
-        asked = {"score": of.pop("score"), "dropout": of.pop("dropout"), "backend": of.pop("backend")}
-        for name, plain in (("score", None), ("dropout", 0.0), ("backend", "auto")):
+        asked = {"score_mod": of.pop("score_mod"), "dropout": of.pop("dropout"), "backend": of.pop("backend")}
+        for name, plain in (("score_mod", None), ("dropout", 0.0), ("backend", "auto")):
             if asked[name] != plain:
                 raise UnsupportedError(
                     f"across_ranks: attend was called with {name}={asked[name]!r}, which is not known over several "
@@ -208,7 +209,7 @@ class _Ring:
     def _whole(self, signature: Signature, mask: Mask, scale: float | None) -> Rule:
         query, key, value = (with_length(shape, self.shares.length) for shape in signature[:3])
         whole = signature._replace(query=query, key=key, value=value)
-        return make_rule(whole, mask=mask, scale=scale, score=None, dropout=0.0)
+        return make_rule(whole, mask=mask, scale=scale, score_mod=None, dropout=0.0)
 
     def owner(self, step: int) -> int:
         """Whose keys are here after so many steps."""

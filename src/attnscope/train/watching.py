@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from attnscope.heads import read_probe, score_heads
 from attnscope.heads.probe import LENGTH
 from attnscope.models import Decoder, Sampling, generate
-from attnscope.record import read
+from attnscope.recording import read
 from attnscope.train.batch import Batch
 from attnscope.train.recipe import Data
 

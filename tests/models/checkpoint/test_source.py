@@ -31,13 +31,13 @@ def test_a_name_is_found_in_the_cache_of_the_hub_without_a_network(cache: Path) 
     (cache / "models--some--model" / "refs" / "main").write_text(COMMIT)
     assert locate("some/model") == snapshot
     assert load("some/model", revision=COMMIT).config == config
-    with pytest.raises(CheckpointError, match="'some/model at other' is no folder here"):
+    with pytest.raises(CheckpointError, match="'some/model at other' is not a folder"):
         locate("some/model", "other")
 
 
 def test_a_name_that_is_neither_here_nor_reachable_says_so(cache: Path) -> None:
     with pytest.raises(
-        CheckpointError, match=r"'some/model' is no folder here, not in the local cache .*, and could not"
+        CheckpointError, match=r"'some/model' is not a folder, is not in the local cache .*, and could not"
     ):
         locate("some/model")
 

@@ -112,7 +112,7 @@ def test_a_stamp_is_another_when_the_file_is_and_the_same_when_not(memory, tmp_p
         ("missing.txt", "is not there"),
         ("missing*.txt", "is not there"),
         ("empty", "has no file in it"),
-        ("a.png", "told by its suffix"),
+        ("a.png", "unsupported file type: "),
         ("no-such-protocol://a.txt", "cannot be read"),
     ],
 )

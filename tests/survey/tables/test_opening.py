@@ -155,16 +155,16 @@ def test_a_head_or_statistic_that_is_not_there_is_refused(folder: Path) -> None:
     survey = open_survey(folder)
     with pytest.raises(SettingError, match=r"head 9 of blocks.0.attention is not in this table"):
         survey.histogram(LAYERS[0], 9, "sink")
-    with pytest.raises(SettingError, match="'induction' is no score"):
+    with pytest.raises(SettingError, match="unknown score 'induction'"):
         survey.examples(LAYERS[0], 0, "induction")
     with pytest.raises(SettingError, match="p99"):
         survey.table("p99")
 
 
 def test_folders_that_are_no_finished_survey_are_refused_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="is no folder"):
+    with pytest.raises(SettingError, match="is not a folder"):
         open_survey(tmp_path / "nowhere")
-    with pytest.raises(SettingError, match=r"holds no survey.*makes one"):
+    with pytest.raises(SettingError, match=r"is not a survey \(no manifest.json\); attnscope survey run makes one"):
         open_survey(tmp_path)
     (tmp_path / "survey.json").write_text("{}")
     with pytest.raises(SettingError, match=r"not finished; run the same command again"):

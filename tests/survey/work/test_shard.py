@@ -11,7 +11,7 @@ import torch
 from attnscope.errors import SettingError, UnsupportedError
 from attnscope.heads.rows import row_scores
 from attnscope.models import Encoder, EncoderConfig
-from attnscope.record import read
+from attnscope.recording import read
 from attnscope.survey.corpus.plan import Shard, make_plan
 from attnscope.survey.settings import Settings
 from attnscope.survey.tally.part_files import save

@@ -1,7 +1,7 @@
 // What the server says of single tokens of a head, found from all weights of the head: a saved page of a short text holds those once.
 //
 // In: all weights, NaN where the mask hides one. Out: rows, columns and blocks as bodies; reports and links as the server's JSON.
-// `tests/explore/test_saved_page.py` holds every answer against the server's.
+// `tests/explorer/test_saved_page.py` holds every answer against the server's.
 import { HEADER_BYTES, readFloats } from "./codec";
 import type { KeyReport, Links, QueryReport, Side } from "./protocol";
 

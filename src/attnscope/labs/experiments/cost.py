@@ -159,7 +159,7 @@ def how_much_memory(lab: Lab) -> None:
         stored = matrices * torch.empty(length, length, dtype=torch.float16, device="meta").nbytes / 2**30
         states = torch.randn(1, length, width, generator=dice).half()
         matrix = AttentionMatrix(states, states.clone(), mask=Causal())
-        row = matrix[length - 1]
+        row = matrix[0, length - 1]
         rows.append((length, claimed, stored, matrices * matrix.nbytes / 2**30, float(row.sum())))
         right += f"{stored:.1f}" == f"{claimed:.1f}"
     lab.table(

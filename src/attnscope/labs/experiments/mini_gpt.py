@@ -23,7 +23,7 @@ from attnscope.figures import head_grid, lines
 from attnscope.heads import HeadsOverTraining, read_over_training
 from attnscope.labs import Lab, reference_text
 from attnscope.models import CharacterTokenizer, Decoder
-from attnscope.record import read
+from attnscope.recording import read
 from attnscope.train import char_gpt, train
 
 LEARNED = 0.9  # of the text; the rest is for validation

@@ -194,7 +194,10 @@ def that_the_division_is_a_temperature(lab: Lab) -> None:
     query, key, value = (torch.randn(1, 100, dimension, generator=dice, dtype=torch.float64) for _ in range(3))
     usual = attend(query, key, value)
     apart = {
-        temperature: (attend(query, key, value, scale=1.0, score=Temperature(temperature)) - usual).abs().max().item()
+        temperature: (attend(query, key, value, scale=1.0, score_mod=Temperature(temperature)) - usual)
+        .abs()
+        .max()
+        .item()
         for temperature in (root, float(dimension))
     }
     rows = []

@@ -31,7 +31,7 @@ from attnscope.heads import (
 )
 from attnscope.labs import Lab, Number, Verdict, reference_text
 from attnscope.models import Decoder
-from attnscope.record import Trace, read
+from attnscope.recording import Trace, read
 
 KINDS = {
     "previous": "looks at the token before",
@@ -297,7 +297,7 @@ def from_pronoun_to_person(lab: Lab) -> None:
     frame, ends = TWINS
     trace = read(model, torch.tensor([tokenizer.encode(frame.format(end)) for end in ends]), tokenizer, progress=False)
     at = tokenizer.encode(frame).index(tokenizer.encode(" it")[0])
-    weights = [trace[name][at : at + 1, :] for name in trace]  # (twins, heads, 1, keys)
+    weights = [trace[name][..., at : at + 1, :] for name in trace]  # (twins, heads, 1, keys)
     differ = max(float((one - other).abs().max()) for one, other in weights)
     best, best_things = table.top("coreference", 3), things.top("it", 3)
     rows = [("she, he", named(best), float(best["coreference"][0]), float(best["coreference_error"][0]))]

@@ -1,4 +1,4 @@
-"""Where a checkpoint is: a folder, a GGUF file, or a name on the hub, which is fetched or found in the hub's cache.
+"""Where a checkpoint is: a folder, a GGUF file, a downloaded model, or a name on the hub, which is fetched or cached.
 
 In: what a person writes. Out: a path that exists. Does not know: what is inside. Memory: O(1).
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from attnscope.downloads import MODELS, downloaded
 from attnscope.errors import CheckpointError
 from attnscope.extras import import_extra
 
@@ -34,6 +35,8 @@ NEEDED = (
 def locate(source: str | Path, revision: str | None = None) -> Path:
     """The folder or the GGUF file that a source means; a name on the hub is fetched first.
 
+    Names of models that `attnscope download` knows, such as "smollm2-135m", mean the file or folder it has made.
+
     >>> locate("no/such/place")
     Traceback (most recent call last):
     attnscope.errors.CheckpointError: 'no/such/place' is neither a folder, nor a .gguf file, nor a name on the hub ...
@@ -50,11 +53,15 @@ def locate(source: str | Path, revision: str | None = None) -> Path:
         raise CheckpointError(
             f"{path} is a file that is not named .gguf; give the folder that holds config.json and model.safetensors"
         )
+    if isinstance(source, str) and source in MODELS:
+        if found := downloaded(source):
+            return found
+        raise CheckpointError(f"model {source!r} is not downloaded yet. Run: attnscope download {source}")
     if isinstance(source, str) and HUB_NAME.fullmatch(source):
         return _fetch(source, revision)
     raise CheckpointError(
         f"{str(source)!r} is neither a folder, nor a .gguf file, nor a name on the hub such as "
-        '"HuggingFaceTB/SmolLM2-135M"'
+        f'"HuggingFaceTB/SmolLM2-135M-Instruct", nor one of {", ".join(MODELS)}, which `attnscope download` gets'
     )
 
 
@@ -65,11 +72,24 @@ def _fetch(name: str, revision: str | None) -> Path:
     except Exception as error:  # missing, gated, offline, no such revision: the hub's errors have no common root
         wanted = name if revision is None else f"{name} at {revision}"
         raise CheckpointError(
-            f"{wanted!r} is no folder here, not in the local cache of the hub, and could not be fetched: "
-            f"{_first_line(error)}. Look at the spelling and the network, or give a folder or a .gguf file"
+            f"{wanted!r} is not a folder, is not in the local cache of the hub, and could not be downloaded: "
+            f"{_reason(error)}. Check the name and the network, or give a folder or a .gguf file"
         ) from error
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+REASONS = {
+    "GatedRepoError": "access to it is restricted; ask for it on the hub and log in",
+    "RepositoryNotFoundError": "the hub has no such model, or it is private",
+    "RevisionNotFoundError": "the model has no such revision",
+    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set",
+    "LocalEntryNotFoundError": "the hub cannot be reached",
+    "ConnectError": "the hub cannot be reached",
+    "HfHubHTTPError": "the hub answered with an error",
+}
+"""Errors of the hub by the names of their classes, the more specific first."""
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong at the hub, in words."""
+    classes = {kind.__name__ for kind in type(error).__mro__}
+    return next((words for name, words in REASONS.items() if name in classes), str(error).strip().partition("\n")[0])

@@ -107,7 +107,7 @@ def _entries(system: AbstractFileSystem, path: str) -> Iterator[tuple[str, Mappi
 def _source(system: AbstractFileSystem, source: str, path: str, entry: Mapping[str, Any]) -> Source:
     address, size, kind = _address(system, source, path), entry.get("size"), kind_of(path)
     if not kind:
-        raise SettingError(f"survey: what {address} holds is told by its suffix; known are {', '.join(KINDS)}")
+        raise SettingError(f"survey: unsupported file type: {address} (expected {', '.join(KINDS)})")
     if size is None:
         raise SettingError(f"survey: {address} does not tell how long it is; copy it to the disk first")
     changed = next((entry[name] for name in STAMPS if entry.get(name) is not None), "")

@@ -29,7 +29,7 @@ FORMAT = 1
 
 
 def write_manifest(folder: Path, merged: Partial, plan: Plan, settings: Settings, about: Mapping[str, Any]) -> None:
-    """Say that a survey is finished, and what it is; `about` is what `about_weights` says of the model."""
+    """Say that a survey is finished, and what it is; `about` is what `fingerprint_model` says of the model."""
     found = described(merged, plan, settings, about)
     write_whole(folder / MANIFEST, as_json(found))
 

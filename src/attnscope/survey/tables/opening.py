@@ -267,22 +267,18 @@ class Survey:
 
 
 def open_survey(folder: str | Path) -> Survey:
-    """Open what `attnscope survey MODEL CORPUS... --out FOLDER` wrote, once it is finished.
+    """Open what `attnscope survey run MODEL CORPUS... --out FOLDER` wrote, once it is finished.
 
     Standard errors are over passages: passages of one document are not independent of each other, so where documents
     have many passages the true error is larger.
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise SettingError(f"{folder} is no folder; give that of a survey: attnscope survey MODEL CORPUS --out FOLDER")
+        raise SettingError(f"{folder} is not a folder; give the folder of a survey: attnscope survey run")
     if not (folder / MANIFEST).exists():
         if (folder / SURVEY).exists():
-            raise SettingError(
-                f"the survey in {folder} is not finished; run the same command again, which goes on where it stopped"
-            )
-        raise SettingError(
-            f"{folder} holds no survey ({MANIFEST}); attnscope survey MODEL CORPUS --out FOLDER makes one"
-        )
+            raise SettingError(f"the survey in {folder} is not finished; run the same command again, which resumes it")
+        raise SettingError(f"{folder} is not a survey (no {MANIFEST}); attnscope survey run makes one")
     manifest = read_object(folder / MANIFEST)
     if "format" not in manifest or "corpus" not in manifest:
         raise SettingError(f"{folder / MANIFEST} is not that of a survey; give the folder of one")

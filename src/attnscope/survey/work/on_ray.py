@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from attnscope.errors import SettingError, AttnScopeError
+from attnscope.errors import AttnScopeError, SettingError
 from attnscope.extras import import_extra
 from attnscope.survey.corpus.plan import Shard, Span
 from attnscope.survey.folder import Folder

@@ -18,9 +18,9 @@ from attnscope.attention import Documents
 from attnscope.errors import SettingError, UnsupportedError
 from attnscope.heads.rows import row_scores
 from attnscope.models import Decoder, Seq2Seq
-from attnscope.record import Trace, load, record
-from attnscope.record.passes import passes
-from attnscope.record.texts import codec_of
+from attnscope.recording import Trace, load, record
+from attnscope.recording.passes import passes
+from attnscope.recording.texts import codec_of
 from attnscope.survey.corpus.batches import Batch, Placed, batches_of
 from attnscope.survey.corpus.documents import documents_of
 from attnscope.survey.corpus.passages import Passage, Passages

@@ -14,7 +14,7 @@ from pathlib import Path
 from attnscope.errors import SettingError
 from attnscope.models import load_tokenizer
 from attnscope.models.text.codec import Codec
-from attnscope.record.progress import told
+from attnscope.recording.progress import told
 from attnscope.train.data.batches import EvaluationBatches, TextBatches
 from attnscope.train.data.documents import files_of, read_documents
 from attnscope.train.data.tokens import MANIFEST, Tokens, open_tokens, split, write_tokens

@@ -1,0 +1,41 @@
+"""`python -m benchmarks.peers`, in a checkout: measure other libraries and AttnScope, and print or write the tables."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from attnscope.bench import present
+from attnscope.errors import AttnScopeError
+from benchmarks.peers import SIZES, tables
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark and return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers",
+        description="Measure what the attention weights of one forward pass cost with each library.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--size", choices=tuple(SIZES), default="small", help="small runs in minutes (default)")
+    parser.add_argument("--model", metavar="MODEL", help="folder or hub name of the model; the same for every library")
+    parser.add_argument("--memory", metavar="GIB", type=float, help="stop a process that holds more than this")
+    parser.add_argument("--report", metavar="FILE", help="also write versions, machine, command and tables to FILE")
+    options = parser.parse_args(arguments)
+    command = f"{parser.prog} --size {options.size}"
+    command += "" if options.model is None else f" --model {Path(options.model).name}"
+    command += "" if options.memory is None else f" --memory {options.memory:g}"
+    try:
+        present(
+            "peers", command, lambda step: tables(options.size, step, options.model, options.memory), options.report
+        )
+    except AttnScopeError as error:
+        print(f"peers: {str(error).removeprefix('peers: ')}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""Time and memory of one way to the attention weights of a whole pass, beside the plain pass in the same process.
+
+In: the name of a way, a folder with a model, a file of token ids, how many of them, and how many rounds. Out: one line
+of JSON. Does not know: AttnScope, unless it is the way. Memory: every process holds the model twice, for the plain pass
+and for the way, whoever is measured; what is counted is above both. Linux only: it reads /proc.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+WARM_UP = 32  # tokens of the first pass, in which libraries load what they load once
+OPTIONS = {"use_cache": False, "logits_to_keep": 1}  # nothing is held but what was asked for
+
+Run = Callable[[torch.Tensor], Any]
+"""Token ids (1, position) to what was kept."""
+
+
+def loaded(folder: str, implementation: str) -> Any:
+    """The model as transformers runs it, with one of its attention functions."""
+    auto = import_module("transformers").AutoModelForCausalLM
+    return auto.from_pretrained(folder, dtype=torch.float32, attn_implementation=implementation).eval()
+
+
+def plain(folder: str) -> Run:
+    """The fused kernel, and nothing kept."""
+    return _nothing_kept(loaded(folder, "sdpa"))
+
+
+def eager(folder: str) -> Run:
+    """Every matrix is built, and thrown away again."""
+    return _nothing_kept(loaded(folder, "eager"))
+
+
+def _nothing_kept(model: Any) -> Run:
+    def run(ids: torch.Tensor) -> None:
+        model(ids, **OPTIONS)
+
+    return run
+
+
+def output_attentions(folder: str) -> Run:
+    """Every matrix is built, and kept."""
+    model = loaded(folder, "eager")
+    return lambda ids: list(model(ids, output_attentions=True, **OPTIONS).attentions)
+
+
+def lens_patterns(folder: str) -> Run:
+    """TransformerLens with a filter for the patterns."""
+    return _lens(folder, lambda name: name.endswith("hook_pattern"))
+
+
+def lens_everything(folder: str) -> Run:
+    """TransformerLens as most of its examples call it."""
+    return _lens(folder, None)
+
+
+def _lens(folder: str, names_filter: Callable[[str], bool] | None) -> Run:
+    bridge = import_module("transformer_lens.model_bridge").TransformerBridge
+    model = bridge.boot_transformers(folder, dtype=torch.float32)
+    model.eval()
+
+    def run(ids: torch.Tensor) -> Any:
+        _, cache = model.run_with_cache(ids, names_filter=names_filter, **OPTIONS)
+        return cache
+
+    return run
+
+
+def nnsight_saved(folder: str) -> Run:
+    """Nnsight, which saves the second output of every attention module."""
+    nnsight = import_module("nnsight")
+    model = nnsight.TransformersModel(
+        folder, task="text-generation", dtype=torch.float32, attn_implementation="eager", dispatch=True
+    )
+
+    def run(ids: torch.Tensor) -> Any:
+        with model.trace(ids, **OPTIONS):
+            kept = nnsight.save([])
+            for layer in model.model.layers:
+                kept.append(layer.self_attn.output[1])
+        return kept
+
+    return run
+
+
+def attnscope_matrix(folder: str) -> Run:
+    """Our recorder as it is."""
+    return _recorded(folder, "matrix")
+
+
+def attnscope_statistics(folder: str) -> Run:
+    """Our recorder, which keeps a summary of every layer and nothing else."""
+    return _recorded(folder, "statistics")
+
+
+def _recorded(folder: str, keep: str) -> Run:
+    record = import_module("attnscope.recording").record
+    model = loaded(folder, "sdpa")
+
+    def run(ids: torch.Tensor) -> Any:
+        with record(model, keep=keep) as trace:
+            model(ids, **OPTIONS)
+        return trace
+
+    return run
+
+
+WAYS = {
+    way.__name__: way
+    for way in (plain, eager, output_attentions, lens_patterns, lens_everything, nnsight_saved, attnscope_matrix,
+                attnscope_statistics)
+}  # fmt: skip
+
+
+def entropy_of_last(kept: Any) -> float | None:
+    """The entropy, in nats, of what the last query of the last layer sees in its first head: the same for every way."""
+    if kept is None:
+        return None
+    if hasattr(kept, "summary"):
+        return kept.summary(-1).entropy[0, 0, -1].item()
+    if not isinstance(kept, list):
+        kept = [kept[name] for name in kept if name.endswith("hook_pattern")]
+    row = kept[-1][0, 0, -1].double()
+    return -torch.special.xlogy(row, row).sum().item()
+
+
+def measured(way: Run, beside: Run, ids: torch.Tensor, rounds: int) -> dict[str, Any]:
+    """Peak memory of the first pass, and the best times of several, with the plain pass in turns."""
+    for run in (way, beside):
+        run(ids[:, :WARM_UP])
+    best = {name: {"cpu": float("inf"), "wall": float("inf")} for name in ("way", "plain")}
+    rise, entropy = 0, None
+    for turn in range(rounds):
+        CLEAR.write_text("5")  # from now on the peak is counted anew
+        before = _kilobytes("VmRSS")
+        kept = _timed(way, ids, best["way"])
+        if not turn:
+            rise, entropy = (_kilobytes("VmHWM") - before) * 1024, entropy_of_last(kept)
+        del kept
+        _timed(beside, ids, best["plain"])
+    return {"rise": max(rise, 0), "entropy": entropy, **best}
+
+
+def _timed(run: Run, ids: torch.Tensor, best: dict[str, float]) -> Any:
+    cpu, wall = time.process_time(), time.perf_counter()
+    kept = run(ids)
+    best["cpu"] = min(best["cpu"], time.process_time() - cpu)
+    best["wall"] = min(best["wall"], time.perf_counter() - wall)
+    return kept
+
+
+def _kilobytes(field: str) -> int:
+    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{field}:"))
+    return int(line.split()[1])
+
+
+def main(name: str, folder: str, text: str, length: str, rounds: str) -> None:
+    """Measure one way at one length."""
+    ids = torch.tensor([json.loads(Path(text).read_text(encoding="utf-8"))["ids"][: int(length)]])
+    with torch.no_grad():
+        beside, way = plain(folder), WAYS[name](folder)
+        answer = measured(way, beside, ids, int(rounds))
+    sys.stdout.write("\n" + json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

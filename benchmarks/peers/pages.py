@@ -1,0 +1,123 @@
+"""Pages: how large they are, how long it takes to make them, and when there is something to see.
+
+In: who makes pages, how long texts are, and a bench. Out: a table. A page that has not come, or has shown nothing in
+time, is the last of its kind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from attnscope.attention.plan import size_text
+from attnscope.bench.report import Table, duration
+from benchmarks.peers import browser, inside
+from benchmarks.peers.costs import LIMIT, Bench
+from benchmarks.peers.peers import BERTVIZ, Page
+from benchmarks.peers.points import TOO_LONG, Outcome, run_capped
+
+SCRIPT = Path(str(inside.__file__)).parent / "page.py"
+PATIENCE = 180.0  # seconds for a page to show something
+START_UP = 60.0  # seconds that the browser itself may take beside that
+
+PACKAGES = {
+    "**/require.min.js": ("requirejs@2.3.6", "require.js"),
+    "**/d3.min.js": ("d3@5.7.0", "dist/d3.min.js"),
+    "**/jquery.min.js": ("jquery@2.1.0", "dist/jquery.min.js"),  # npm has no 2.0.0, which the pages name
+}
+"""What the pages of BertViz ask of a content delivery network, as npm packages."""
+
+
+class Shown(NamedTuple):
+    """A page as it was made, and as it was seen."""
+
+    made: Outcome
+    seen: Outcome | None
+
+
+def measure(
+    pages: Sequence[Page], lengths: Sequence[int], bench: Bench, folder: Path, step: Callable[[str], None]
+) -> dict[tuple[Page, int], Shown]:
+    """Every page at every length, from short to long, until one does not come or shows nothing."""
+    found = {}
+    scripts = local_scripts(folder / "scripts") if any(page.peer == BERTVIZ for page in pages) else {}
+    for page in pages:
+        if page.peer not in bench.pythons:
+            continue
+        for length in lengths:
+            step(f"{page.title}, {length:,} tokens")
+            shown = found[page, length] = one(page, length, bench, scripts)
+            if shown.made.stopped or shown.seen is None or shown.seen.stopped:
+                break
+    return found
+
+
+def one(page: Page, length: int, bench: Bench, scripts: dict[str, str]) -> Shown:
+    """Make a page and open it."""
+    file = bench.text.with_suffix(".html")
+    command = [bench.pythons[page.peer], SCRIPT, page.script, bench.model, bench.text, length, file]
+    made = run_capped([*map(str, command)], memory=bench.memory, seconds=LIMIT, environment=bench.environment())
+    if made.stopped:
+        return Shown(made, None)
+    try:
+        arguments = [file, page.shown, PATIENCE, json.dumps(scripts)]
+        seen = run_capped(
+            [sys.executable, browser.__file__, *map(str, arguments)],
+            memory=bench.memory,
+            seconds=PATIENCE + START_UP,
+            environment=os.environ | {"TMPDIR": str(file.parent)},  # a browser that is ended leaves its profile behind
+        )
+    finally:
+        file.unlink(missing_ok=True)
+    if "crashed" in seen.stopped:
+        seen = seen._replace(stopped="the page crashed")
+    if seen.answer is not None and seen.answer["seconds"] is None:
+        seen = seen._replace(answer=None, stopped=TOO_LONG)
+    return Shown(made, seen)
+
+
+def local_scripts(folder: Path) -> dict[str, str]:
+    """Addresses, and files that answer them, fetched once by npm; none without it: the browser asks the network."""
+    names = {
+        address: folder / "node_modules" / package.split("@")[0] / path for address, (package, path) in PACKAGES.items()
+    }
+    if not all(path.exists() for path in names.values()):
+        npm = shutil.which("npm")
+        if npm is None:
+            return {}
+        folder.mkdir(parents=True, exist_ok=True)
+        packages = [package for package, _ in PACKAGES.values()]
+        command = [npm, "install", "--prefix", str(folder), "--ignore-scripts", "--no-audit", "--no-fund", *packages]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            return {}
+    return {address: str(path) for address, path in names.items()}
+
+
+def table(shown: dict[tuple[Page, int], Shown], about: str, memory: float) -> Table:
+    """A row for each page that was tried."""
+    found = Table(
+        title="pages",
+        comparison=f"{about} Made: from the loaded model to the file, the pass included. First picture: from the "
+        f"address to the first painted frame with weights in it, in a headless Chromium, {PATIENCE:g} seconds at most; "
+        "scripts that pages load from elsewhere are answered from the disk. Peak: the browser and what drives it. A "
+        f"process that held more than {size_text(memory)} was ended.",
+        columns=("page", "n", "HTML", "made in", "first picture", "elements", "peak of the browser"),
+    )
+    for (page, length), (made, seen) in shown.items():
+        if made.answer is None:
+            found.add(page.title, f"{length:,}", "-", made.stopped, *["-"] * 3)
+            continue
+        size, spent = size_text(made.answer["bytes"]), duration(made.answer["seconds"])
+        if seen is None or seen.answer is None:
+            why = "-" if seen is None else f"none in {PATIENCE:g} s" if seen.stopped == TOO_LONG else seen.stopped
+            found.add(page.title, f"{length:,}", size, spent, why, "-", "-" if seen is None else size_text(seen.peak))
+            continue
+        picture = duration(seen.answer["seconds"])
+        found.add(page.title, f"{length:,}", size, spent, picture, f"{seen.answer['nodes']:,}", size_text(seen.peak))
+    return found

@@ -1,0 +1,146 @@
+"""Take the screenshots of the explorer in docs/images/explorer: a real server on SmolLM2, and a real Chromium.
+
+In: .cache/models/smollm2-135m, as scripts/fetch_models.py puts it there, and a text of 9,000 characters or more. The
+default is the topics of Python's own help(). Out: six PNG files; docs/explorer.md says what each of them shows.
+
+Usage: .venv/bin/python scripts/make_screenshots.py [--text FILE] [--only NAME ...] [--out FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any, NamedTuple
+
+from playwright.sync_api import Page, Request, sync_playwright
+
+from attnscope.explorer.library.library import Library
+from attnscope.explorer.running import Server
+from attnscope.explorer.stage.stage import Stage
+from attnscope.recording import load, read
+
+ROOT = Path(__file__).resolve().parents[1]
+MODEL = ROOT / ".cache" / "models" / "smollm2-135m"
+FOLDER = ROOT / "docs" / "images" / "explorer"
+NAME = "SmolLM2-135M"
+
+LONG, SHORT = 9000, 2390  # characters that are read of the text
+MARY, JOHN = (
+    f"When Mary and John went to the store, {giver} gave a drink to {taker}. Then they went home."
+    for giver, taker in (("Mary", "John"), ("John", "Mary"))
+)
+SENTENCE = "the dog that bit the man fled"
+VISITED = """localStorage.setItem("attnscope.tour", "yes");"""  # the page does not offer its tour
+FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
+QUIET, MOST_SECONDS = 3.0, 600.0  # without a request, everything is drawn; heads of long texts take minutes
+TWIN = ".stage figure:nth-of-type(2) .map[data-state=ready]"
+SMALL, LARGE = (1280, 820), (1600, 1000)
+
+
+class Shot(NamedTuple):
+    """One picture: the size of the window, and the address of what it shows."""
+
+    size: tuple[int, int]
+    address: str
+    """A fragment, in which the names of texts stand in braces."""
+
+
+SHOTS = {
+    "map": Shot(SMALL, "#1/{long}/L16H0/map"),
+    "pinned": Shot(SMALL, "#1/{long}/L17H5/map?c=391.5,371.5&z=14&pin=q389,k374"),
+    "text": Shot(LARGE, "#1/{short}/L17H3/text?pin=q386"),
+    "heads": Shot(LARGE, "#1/{short}/L5H7/heads"),
+    "ratio": Shot(LARGE, "#1/{john}/L17H5/map?cmp={mary}:L17H5,ratio&bits=3"),
+    "sentence": Shot(SMALL, "#1/-/L13H8/sentence"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Take all of them, or some."""
+    parser = argparse.ArgumentParser(description="Take the screenshots of the explorer again.", allow_abbrev=False)
+    parser.add_argument("--text", type=Path, metavar="FILE", help="read this instead of Python's own help()")
+    parser.add_argument("--only", nargs="+", choices=tuple(SHOTS), default=tuple(SHOTS), metavar="NAME")
+    parser.add_argument("--out", type=Path, default=FOLDER, metavar="FOLDER")
+    options = parser.parse_args(arguments)
+    if options.text is None:
+        title, text = "help()", "\n\n".join(topics[name].strip() for name in ("with", "try", "for", "while", "if"))
+    else:
+        title, text = options.text.stem, options.text.read_text(encoding="utf-8")
+    options.out.mkdir(parents=True, exist_ok=True)
+    model, tokenizer = load(MODEL)
+    library = Library()
+    texts = {"long": (title, text[:LONG]), "short": (title, text[:SHORT])}
+    texts |= {"john": ("John gave to Mary", JOHN), "mary": ("Mary gave to John", MARY)}
+    wanted = {key: given for key, given in texts.items() if any(f"{{{key}}}" in SHOTS[n].address for n in options.only)}
+    traces = {
+        key: library.add(read(model, given, tokenizer, progress=False), name=name)
+        for key, (name, given) in wanted.items()
+    }
+    with Server(library, Stage(model, tokenizer, NAME)) as server, browsing(server.url) as page:
+        for name in options.only:
+            take(page, server.base, SHOTS[name], traces)
+            page.screenshot(path=options.out / f"{name}.png")
+            print(options.out / f"{name}.png")
+
+
+@contextmanager
+def browsing(url: str) -> Iterator[Page]:
+    """A page that has shown its token to the server."""
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+        try:
+            page = browser.new_page()
+            page.add_init_script(VISITED)
+            page.goto(url)
+            yield page
+        finally:
+            browser.close()
+
+
+def take(page: Page, base: str, shot: Shot, traces: dict[str, str]) -> None:
+    """Open what the picture shows, and wait until all of it is drawn."""
+    page.set_viewport_size({"width": shot.size[0], "height": shot.size[1]})
+    page.goto("about:blank")  # an address that differs in its fragment alone would keep the state of the last one
+    page.goto(base + "/" + shot.address.format(**traces))
+    if "/sentence" in shot.address:
+        page.fill("#sentence-text", SENTENCE)
+        settle(page)
+        page.check(".sentence input[type=checkbox]")
+        page.wait_for_selector(TWIN, state="attached", timeout=1000 * MOST_SECONDS)
+    page.wait_for_selector("html[data-state=ready]", state="attached", timeout=1000 * MOST_SECONDS)
+    settle(page)
+    page.mouse.move(0, 0)
+
+
+def settle(page: Page) -> None:
+    """Wait until the page has asked for nothing for a while."""
+    running: set[Any] = set()
+    last = [time.monotonic()]
+
+    def begin(request: Request) -> None:
+        running.add(request)
+
+    def end(request: Request) -> None:
+        running.discard(request)
+        last[0] = time.monotonic()
+
+    page.on("request", begin)
+    page.on("requestfinished", end)
+    page.on("requestfailed", end)
+    start = time.monotonic()
+    while running or time.monotonic() - last[0] < QUIET:
+        if time.monotonic() - start > MOST_SECONDS:
+            raise TimeoutError(f"the page was not quiet within {MOST_SECONDS:g} seconds")
+        page.wait_for_timeout(100)
+    for event, listener in (("request", begin), ("requestfinished", end), ("requestfailed", end)):
+        page.remove_listener(event, listener)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""One attention as a model asked for it: what any way of watching a model hands to the recorder.
+
+In: tensors (batch, head, position, dim) and what stands between them. Out: the same for some heads alone, and as copies
+that nobody else writes to. Does not know: models, names, where the call was seen. Memory: O(n).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from mmap import mmap
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from attnscope.attention.algebra import Mask
+from attnscope.attention.scores import Score, Sinks, chained
+from attnscope.attention.tensors import map_tensors, tensors_in
+from attnscope.matrix import AttentionMatrix
+
+APART = 2**18  # bytes of a copy that is worth a mapping of its own
+
+T = TypeVar("T")
+
+
+class Whole(Protocol):
+    """A mask that is known for all of a text, not only for the rows and columns of one call."""
+
+    def over(self, rows: range, columns: range) -> Mask:
+        """The mask of these positions."""
+        ...
+
+    def agrees_with(self, other: Whole) -> bool:
+        """Whether both say the same about what both know."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Call:
+    """Query (batch, heads, queries, dim) and key (batch, key heads, keys, dim), and the rule between them.
+
+    `row` and `column` are the positions of the first query and the first key in their texts: with a cache, a call
+    brings the last rows of a matrix. `cross` says whether the keys are of another text, if the place it was seen at
+    knows. `whole` knows the mask of other rows and columns, too, where something does. `heads` are the numbers that
+    these heads have in their model, where they are not all of them.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor | None
+    mask: Mask
+    scale: float | None
+    score_mod: Score | None = None
+    row: int = 0
+    column: int = 0
+    cross: bool | None = None
+    whole: Whole | None = None
+    lse: Tensor | None = None
+    heads: tuple[int, ...] | None = None
+
+    @property
+    def rows(self) -> range:
+        """The positions of the queries."""
+        return range(self.row, self.row + self.query.shape[2])
+
+    @property
+    def columns(self) -> range:
+        """The positions of the keys."""
+        return range(self.column, self.column + self.key.shape[2])
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every tensor that the call holds, those of its mask and scores included."""
+        yield from (one for one in (self.query, self.key, self.value, self.lse) if one is not None)
+        yield from tensors_in((self.mask, self.score_mod))
+
+    def to(self, device: torch.device) -> Call:
+        """The call with all its tensors on a device; it no longer knows the mask of other rows."""
+        moved = {name: getattr(self, name) for name in ("query", "key", "value", "lse", "mask", "score_mod")}
+        moved = {name: map_tensors(one, lambda tensor: tensor.to(device)) for name, one in moved.items()}
+        return replace(self, **moved, whole=None)
+
+    def matrix(self) -> AttentionMatrix:
+        """Its weights, with leading (batch, head)."""
+        return AttentionMatrix(
+            self.query,
+            self.key,
+            mask=self.mask,
+            scale=self.scale,
+            score_mod=self.score_mod,
+            value=self.value,
+            lse=self.lse,
+        )
+
+
+def with_heads(call: Call, heads: Sequence[int]) -> Call:
+    """The call of some query heads alone, each with a key head of its own."""
+    group = call.query.shape[1] // call.key.shape[1]
+    chosen, key_heads, everything = list(heads), [head // group for head in heads], slice(None)
+    return replace(
+        call,
+        query=call.query[:, chosen],
+        heads=tuple(chosen),
+        key=call.key[:, key_heads],
+        value=None if call.value is None else call.value[:, key_heads],
+        lse=None if call.lse is None else call.lse[:, chosen],
+        mask=call.mask.narrow(everything, chosen),
+        score_mod=None if call.score_mod is None else _score_of(call.score_mod, chosen),
+    )
+
+
+def _score_of(score: Score, heads: list[int]) -> Score | None:
+    parts = (part.narrow(heads) if isinstance(part, Sinks) else part.narrow(slice(None), heads) for part in score.parts)
+    return chained(parts)
+
+
+def owned(call: Call, dtype: torch.dtype | None, *, values: bool) -> Call:
+    """The call with tensors of its own, in a dtype for storage: models write to caches, buffers and parameters later.
+
+    In another dtype the normalisers would no longer be those of the stored query and key, and are left out.
+    """
+    kept = call.query.dtype if dtype is None else dtype
+    return replace(
+        call,
+        query=_copied(call.query, kept),
+        key=_copied(call.key, kept),
+        value=_copied(call.value, kept) if values and call.value is not None else None,
+        lse=_copied(call.lse, call.lse.dtype) if call.lse is not None and kept == call.query.dtype else None,
+    )
+
+
+class Copies:
+    """Masks and scores with tensors of their own, each copied once however many layers share it."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[object, Any]] = {}  # the original stays alive, so that its id stays its own
+
+    def of(self, call: Call) -> Call:
+        """The call with a mask and scores that nobody else writes to; a mask that knows the whole text has its own."""
+        mask = call.mask if call.mask.static or call.whole is not None else self._of(call.mask)
+        score = None if call.score_mod is None else chained(self._of(part) for part in call.score_mod.parts)
+        return replace(call, mask=mask, score_mod=score)
+
+    def _of(self, original: T) -> T:
+        if id(original) not in self._made:
+            self._made[id(original)] = original, map_tensors(original, lambda tensor: tensor.detach().clone())
+        return self._made[id(original)][1]
+
+
+def _copied(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """A copy that lies apart.
+
+    What stays between the blocks that a model takes and gives back for each layer would keep the allocator from using
+    that room again, and a pass would take half as much memory again as its trace.
+    """
+    num_bytes = tensor.numel() * dtype.itemsize
+    if tensor.device.type != "cpu" or num_bytes < APART:
+        return tensor.detach().to(dtype, copy=True, memory_format=torch.contiguous_format)
+    return torch.frombuffer(mmap(-1, num_bytes), dtype=dtype).view(tensor.shape).copy_(tensor.detach())
+
+
+def follows(rows: range, columns: range, call: Call) -> bool:
+    """Whether the queries of a call stand after these rows, and its keys end with its queries, as with a cache."""
+    return 0 < call.row == rows.stop == columns.stop and call.columns.stop == call.rows.stop
+
+
+def same_numbers(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors agree in the dtype of the second."""
+    return first.data_ptr() == second.data_ptr() or torch.equal(first.detach().to(second.dtype), second)

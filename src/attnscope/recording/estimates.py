@@ -1,0 +1,133 @@
+"""What recording a text will hold and take, before it is done.
+
+In: a model, a number of tokens and the options of `record`. Out: an `Estimate`, from a small pass that gives the shapes
+of all layers and the cost of a token, and from single attention calls that give the cost of a pair of tokens: the first
+grows with the text, the second with its square. Memory: that of the small pass.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.attention import Causal, attend
+from attnscope.attention.plan import size_text
+from attnscope.errors import SettingError
+from attnscope.matrix import AttentionMatrix
+from attnscope.recording.layers.recorded import Layer
+from attnscope.recording.passes import passes
+from attnscope.recording.recorder import record
+from attnscope.recording.trace import Trace
+
+PASS, CALL = 64, 2048  # tokens of the small pass and of the single calls
+ROW_NUMBERS = 14  # of a summary, for each row or key of a head; counts of keys and rows are the same for all heads
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What recording a text will hold, and about how long it will take."""
+
+    tokens: int
+    held: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"recording {self.tokens:,} tokens holds {size_text(self.held)} and takes about {_spoken(self.seconds)}"
+
+
+def estimate(model: nn.Module, tokens: int, *, batch: int = 1, **options: Any) -> Estimate:
+    """What `read` of so many tokens would hold and take, with its `layers`, `heads`, `dtype`, `keep` and `values`."""
+    statistics = options.pop("keep", "matrix") == "statistics"
+    options = {name: value for name, value in options.items() if name not in ("spill", "verify")}
+    small_pass(model, batch, options)  # what is slow the first time
+    started = time.perf_counter()
+    trace = small_pass(model, batch, options)
+    seconds = (time.perf_counter() - started) * tokens / PASS
+    shapes = Counter(_shapes(trace))
+    for (query, key), count in shapes.items():
+        seconds += count * _call_seconds(query, key, statistics=statistics) * (tokens / CALL) ** 2
+    return Estimate(tokens, held_bytes(trace, tokens, statistics=statistics), seconds)
+
+
+def small_pass(model: nn.Module, batch: int, options: dict[str, Any]) -> Trace:
+    """A trace of a few tokens, whatever they are."""
+    vocabulary = getattr(getattr(model, "config", None), "vocab_size", None) or 2
+    ids = (torch.arange(PASS) % vocabulary).expand(batch, -1)
+    with torch.no_grad(), record(model, **options) as trace:
+        for _ in passes(model, ids, PASS):
+            pass
+    return trace
+
+
+def held_bytes(trace: Trace, tokens: int, *, statistics: bool) -> int:
+    """What a trace of the same layers will hold for so many tokens."""
+    if statistics:
+        return sum(4 * layer.shape[0] * layer.shape[1] * ROW_NUMBERS * tokens for layer in trace.layers.values())
+    return sum(layer.nbytes * tokens // layer.shape[2] for layer in trace.layers.values())
+
+
+def refuse_too_much(model: nn.Module, ids: Tensor, options: dict[str, Any]) -> None:
+    """Raise SettingError if the trace of a long text would not fit into the memory that is left."""
+    available = available_bytes()
+    if available is None or ids.shape[1] < CALL or options.get("spill") is not None:
+        return
+    statistics = options.get("keep") == "statistics"
+    chosen = {name: value for name, value in options.items() if name in ("layers", "heads", "dtype", "values")}
+    held = held_bytes(small_pass(model, ids.shape[0], chosen), ids.shape[1], statistics=statistics)
+    if held > available:
+        raise SettingError(
+            f"read: a trace of {ids.shape[1]:,} tokens would hold {size_text(held)}, and {size_text(available)} of "
+            "memory are left; choose layers= or heads=, halve it with dtype=torch.bfloat16, keep='statistics' only, or "
+            "hold it on disk with spill=FOLDER"
+        )
+
+
+def _shapes(trace: Trace) -> list[tuple[torch.Size, torch.Size]]:
+    layers = [layer for layer in trace.layers.values() if isinstance(layer, Layer)]
+    return [(layer.joined().query.shape, layer.joined().key.shape) for layer in layers]
+
+
+def _call_seconds(query: torch.Size, key: torch.Size, *, statistics: bool) -> float:
+    """One causal attention over CALL tokens with heads of these shapes, and the statistics of it if they are wanted."""
+    queries, keys = (torch.randn(*shape[:2], CALL, shape[3]) for shape in (query, key))
+    seconds = _seconds(lambda: attend(queries, keys, keys, mask=Causal()))
+    if statistics:
+        seconds += _seconds(lambda: AttentionMatrix(queries, keys, mask=Causal()).summary())
+    return seconds
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    work()
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def available_bytes() -> int | None:
+    """Memory that a process could still get, where the system tells."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return 1024 * int(found[0]) if found else None
+
+
+def _spoken(seconds: float) -> str:
+    """A duration as people say it.
+
+    >>> _spoken(0.4), _spoken(95), _spoken(7260)
+    ('a second', '95 seconds', '2.0 hours')
+    """
+    if seconds < 1.5:
+        return "a second"
+    if seconds < 120:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"

@@ -1,0 +1,233 @@
+"""A trace becomes a folder: safetensors files, and last of all trace.json, without which there is no trace.
+
+In: what a trace holds. Out: the folder, complete or not there. A trace that was there before is replaced by files that
+are already complete; files of somebody else are never touched.
+Does not know: models, how the folder is read. Memory: a piece of a tensor, and the manifest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from attnscope.errors import TraceError, UnsupportedError
+from attnscope.models.json_files import write_object
+from attnscope.recording.files.expressed import MOST_NODES, Rules
+from attnscope.recording.files.expressions import Expressions
+from attnscope.recording.files.layers import AnyLayer, Header, Kept, keep, restore
+from attnscope.recording.files.manifest import MOST_TEXT, Entry, content_hash, read_manifest
+from attnscope.recording.files.tensors import write_file
+from attnscope.recording.files.texts import Strings
+from attnscope.recording.texts import Texts
+from attnscope.version import __version__
+
+FORMAT, VERSION = "attnscope trace", 1
+MANIFEST, RULES, TEXTS, LAYERS = "trace.json", "rules.safetensors", "texts.safetensors", "layers"
+SCRATCH = ".unfinished-trace-"
+UNFINISHED = {"format": FORMAT, "version": VERSION, "unfinished": True}
+"""A manifest that says that a save was broken off, so that the folder is known as ours and not opened."""
+
+MOST_LAYERS = 20_000  # a process can map some 65,000 files
+
+
+class Contents(NamedTuple):
+    """What a trace holds."""
+
+    model: str
+    without_softmax: Sequence[str]
+    errors: Mapping[str, float]
+    given: Sequence[str] | None
+    texts: Sequence[Texts]
+    layers: Mapping[str, AnyLayer]
+
+
+def layer_file(place: int) -> str:
+    """The name of the file of a layer."""
+    return f"{LAYERS}/{place:05}.safetensors"
+
+
+def text_tensors(contents: Contents) -> dict[str, Tensor]:
+    """The tensors of all texts, by the place of each text and what they are of it."""
+    tensors: dict[str, Tensor] = {}
+    for place, text in enumerate(contents.texts):
+        of_text = {"ids": text.ids} | ({} if text.shown is None else text.shown.tensors())
+        tensors |= {f"{place}.{name}": tensor for name, tensor in of_text.items()}
+    if contents.given is not None:
+        tensors |= {f"given.{name}": tensor for name, tensor in Strings.packed(contents.given)._asdict().items()}
+    return tensors
+
+
+def save_contents(folder: Path, contents: Contents) -> None:
+    """Write a folder, after everything that could be refused has been looked at."""
+    expressions = Expressions()
+    _refuse_texts(contents)
+    layers = [keep(name, layer, expressions) for name, layer in contents.layers.items()]
+    _refuse_unreadable(layers, expressions)
+    try:
+        with _scratch(folder) as scratch:
+            manifest = _write(scratch, contents, layers, expressions)
+            write_object(scratch / MANIFEST, manifest)
+            _refuse_too_much(scratch / MANIFEST)
+            _put_in_place(scratch, folder)
+    except OSError as error:
+        raise TraceError(f"save: {folder} cannot be written: {error.strerror or error}") from error
+
+
+def _write(scratch: Path, contents: Contents, layers: Sequence[Kept], expressions: Expressions) -> dict[str, Any]:
+    """Write all tensors; the manifest that names them."""
+    entries = [
+        {**layer.entry, "file": write_file(scratch, layer_file(place), layer.tensors)._asdict()}
+        for place, layer in enumerate(layers)
+    ]
+    of_rules, of_texts = expressions.tensors, text_tensors(contents)
+    manifest = {
+        "format": FORMAT,
+        "version": VERSION,
+        "attnscope": __version__,
+        "model": contents.model,
+        "without_softmax": list(contents.without_softmax),
+        "errors": {name: repr(float(error)) for name, error in contents.errors.items()},  # which may be infinite
+        "texts": {
+            "file": write_file(scratch, TEXTS, of_texts)._asdict() if of_texts else None,
+            "parts": [
+                {
+                    "part": text.part,
+                    "shape": list(text.ids.shape),
+                    "shown": text.shown is not None,
+                    "since": int(text.since),
+                }
+                for text in contents.texts
+            ],
+            "given": None if contents.given is None else len(contents.given),
+        },
+        "rules": {
+            "file": write_file(scratch, RULES, of_rules)._asdict() if of_rules else None,
+            "expressions": expressions.nodes,
+        },
+        "layers": entries,
+    }
+    return {**manifest, "content": content_hash(manifest)}
+
+
+def _refuse_texts(contents: Contents) -> None:
+    names = [contents.model, *contents.without_softmax, *contents.errors, *(text.part for text in contents.texts)]
+    wrong = [name for name in names if not isinstance(name, str) or len(name) > MOST_TEXT]
+    if wrong or len(contents.layers) > MOST_LAYERS:
+        what = f"the name {wrong[0]!r:.80}" if wrong else f"a trace of {len(contents.layers):,} layers"
+        raise UnsupportedError(
+            f"save: {what} cannot be saved; there may be {MOST_LAYERS:,} layers, with texts of {MOST_TEXT:,} characters"
+        )
+
+
+def _refuse_unreadable(layers: Sequence[Kept], expressions: Expressions) -> None:
+    """What could not be opened again is not saved: the reader looks at it first."""
+    try:
+        if len(expressions.nodes) > MOST_NODES:
+            raise TraceError(
+                f"there are {len(expressions.nodes):,} masks and scores, and at most {MOST_NODES:,} are read"
+            )
+        rules = Rules(expressions.nodes, expressions.tensors, "its masks and scores")
+        for layer in layers:
+            entry = Entry(layer.entry, "a layer")
+            header = Header.read(entry, f"layer {layer.entry['name']!r:.80}")
+            restore(header, entry, layer.tensors, rules)
+    except TraceError as error:
+        raise UnsupportedError(f"save: this trace cannot be saved: {error}") from error
+
+
+def _refuse_too_much(path: Path) -> None:
+    """A manifest that is too long to be read is not written."""
+    try:
+        read_manifest(path)
+    except TraceError as error:
+        raise UnsupportedError(f"save: this trace has too many layers or masks: {error}; save fewer layers") from error
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """A folder inside the folder, to write to; what was made is gone after an error."""
+    created = not folder.exists()
+    fresh = _is_free(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(f"{SCRATCH}*"):
+        shutil.rmtree(left, ignore_errors=True)  # of a save that was killed
+    scratch = Path(tempfile.mkdtemp(dir=folder, prefix=SCRATCH))
+    try:
+        if fresh:
+            _mark_unfinished(scratch, folder)
+        yield scratch
+    except BaseException:
+        if fresh:
+            _remove_trace(folder)
+        raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        if created and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _is_free(folder: Path) -> bool:
+    """Whether nothing is there yet; raises where there is something that is no trace of ours."""
+    if not folder.exists():
+        return True
+    if not folder.is_dir():
+        raise TraceError(f"save: {folder} is a file; give the name of a folder")
+    if not any(folder.iterdir()):
+        return True
+    try:
+        ours = read_manifest(folder / MANIFEST).get("format") == FORMAT
+    except TraceError:
+        ours = False
+    if not ours or (folder / LAYERS).is_symlink():
+        raise TraceError(
+            f"save: {folder} holds files that are no trace of AttnScope; choose another or an empty folder"
+        )
+    return False
+
+
+def _mark_unfinished(scratch: Path, folder: Path) -> None:
+    write_object(scratch / MANIFEST, UNFINISHED)
+    os.replace(scratch / MANIFEST, folder / MANIFEST)
+
+
+def _put_in_place(scratch: Path, folder: Path) -> None:
+    """Rename what is complete. While files change places the folder says that it is unfinished."""
+    done = scratch / f"{MANIFEST}.done"
+    os.replace(scratch / MANIFEST, done)
+    _mark_unfinished(scratch, folder)
+    try:
+        _remove_files(folder)
+        for path in _trace_files(scratch):
+            place = folder / path.relative_to(scratch)
+            place.parent.mkdir(exist_ok=True)
+            os.replace(path, place)
+        os.replace(done, folder / MANIFEST)
+    except BaseException:
+        _remove_trace(folder)  # the old one is gone, and the new one is not there
+        raise
+
+
+def _trace_files(folder: Path) -> list[Path]:
+    """The files of a trace beside its manifest, by their names."""
+    layers = [path for path in (folder / LAYERS).glob("*") if re.fullmatch(r"\d{5,}\.safetensors", path.name)]
+    return [*layers, *(folder / name for name in (RULES, TEXTS) if (folder / name).exists())]
+
+
+def _remove_files(folder: Path) -> None:
+    for path in _trace_files(folder):
+        path.unlink()
+    if (folder / LAYERS).is_dir() and not any((folder / LAYERS).iterdir()):
+        (folder / LAYERS).rmdir()
+
+
+def _remove_trace(folder: Path) -> None:
+    _remove_files(folder)
+    (folder / MANIFEST).unlink(missing_ok=True)

@@ -1,0 +1,50 @@
+"""Weights that somebody has already built, as a layer of a trace.
+
+In: weights (batch, heads, queries, keys). Out: an AttentionMatrix that holds them. Memory: that of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from attnscope.matrix import AttentionMatrix
+
+
+class DenseLayer:
+    """A name and the weights that stand under it."""
+
+    cross = False
+
+    def __init__(self, name: str, weights: Tensor) -> None:
+        self.name, self.weights = name, weights.detach()
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(batch, heads, queries, keys)."""
+        batch, heads, queries, keys = self.weights.shape
+        return batch, heads, queries, keys
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """The numbers of the heads: there are no others."""
+        return tuple(range(self.weights.shape[1]))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held."""
+        return self.weights.nbytes
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every tensor that is held."""
+        yield self.weights
+
+    def to(self, device: torch.device) -> DenseLayer:
+        """The layer with its weights on a device."""
+        return DenseLayer(self.name, self.weights.to(device))
+
+    def matrix(self) -> AttentionMatrix:
+        """The weights as a matrix."""
+        return AttentionMatrix.from_dense(self.weights)

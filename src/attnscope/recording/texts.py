@@ -1,0 +1,80 @@
+"""The texts of a trace: ids, and how they are shown.
+
+In: ids, and a tokenizer of AttnScope or of transformers, or what one has said before. Out: the text of each token, and
+where in the whole text it stands. Does not know: models, attention. Memory: O(n); strings are made when they are asked
+for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attnscope.errors import VocabularyError
+from attnscope.models.text.tokenizer import Span, Tokenizer
+from attnscope.recording.files.texts import Shown, Strings
+
+INTEGERS = (torch.int64, torch.int32)
+
+
+class Texts(NamedTuple):
+    """Ids (batch, position) that a part of a model was given, before the layer with the number `since` ran."""
+
+    part: str
+    ids: Tensor
+    shown: Shown | None = None
+    """What a tokenizer has said about them, once it is gone."""
+    since: int = 0
+
+
+def codec_of(tokenizer: Any) -> Any:
+    """A tokenizer of transformers as one of ours, which can tell texts and places; ours as it is."""
+    if hasattr(tokenizer, "texts"):
+        return tokenizer
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return _Slow(tokenizer)
+    return Tokenizer(type(backend).from_str(backend.to_str()))  # a copy: ours switches padding off
+
+
+class _Slow:
+    """A tokenizer that can only decode."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def texts(self, ids: Sequence[int]) -> list[str]:
+        return [self._tokenizer.decode([number]) for number in ids]
+
+    def decode(self, ids: Sequence[int], *, special: bool) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=not special)
+
+
+def spans_of(codec: Any, ids: Sequence[int]) -> list[tuple[int, int]] | None:
+    """Where in `codec.decode(ids)` each token stands; None where that text does not give these ids again."""
+    if not hasattr(codec, "offsets"):
+        return None
+    spans: list[Span] = codec.offsets(codec.decode(ids, special=True), special=False)
+    if [span.token for span in spans] != list(ids):
+        return None
+    return [(span.start, span.end) for span in spans]
+
+
+def shown_by(codec: Any, ids: Tensor) -> Shown | None:
+    """All that a tokenizer has to say about ids, to be kept without it; None where it does not know them."""
+    rows = ids.tolist()
+    try:
+        words = [word for row in rows for word in codec.texts(row)]
+        spans = [spans_of(codec, row) for row in rows]
+        texts = [codec.decode(row, special=True) for row in rows]
+    except VocabularyError:  # ids of something else, such as sounds
+        return None
+    table = torch.zeros(*ids.shape, 2, dtype=torch.int64)
+    for row, found in enumerate(spans):
+        if found:
+            table[row] = torch.tensor(found)
+    known = torch.tensor([found is not None for found in spans], dtype=torch.bool)
+    return Shown(Strings.packed(words), Strings.packed(texts), table, known)

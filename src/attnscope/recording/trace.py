@@ -1,0 +1,249 @@
+"""`Trace`: what a model attended to in one pass, as matrices that are not built, with the tokens they stand between.
+
+In: layers as they were recorded, weights that somebody else has built, or a folder. Out: an AttentionMatrix by name.
+Does not know: models, how they are watched. Memory: O(n) a head, or what is in the folder, mapped.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnscope.attention.plan import size_text
+from attnscope.attention.tensors import count_bytes
+from attnscope.errors import AttnScopeError, SettingError
+from attnscope.matrix import AttentionMatrix
+from attnscope.matrix.summary import Summary
+from attnscope.recording.files.saving import AnyLayer, Contents, save_contents
+from attnscope.recording.layers.dense import DenseLayer
+from attnscope.recording.layers.summed import BINS, SummedLayer
+from attnscope.recording.texts import Texts, codec_of, shown_by, spans_of
+
+
+class Trace(Mapping[str, AttentionMatrix]):
+    """Layer names in the order in which they ran, each with an AttentionMatrix of leading (batch, head).
+
+    The second independent call of the same layer is named `name#2`.
+    """
+
+    def __init__(self, model: str = "", tokenizer: Any = None) -> None:
+        self.model = model
+        self.layers: dict[str, AnyLayer] = {}
+        self.texts: list[Texts] = []
+        self.without_softmax: tuple[str, ...] = ()
+        self.errors: dict[str, float] = {}
+        self._tokenizer = tokenizer
+        self._codec: Any = None
+        self._given: list[str] | None = None
+
+    def __getitem__(self, name: str | int) -> AttentionMatrix:
+        return self.layer(name).matrix()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.layers)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.layers
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def layer(self, name: str | int) -> AnyLayer:
+        """A layer by its name, or by its place in the order."""
+        if not isinstance(name, str):
+            if not -len(self) <= name < len(self):
+                raise IndexError(f"layer {name} was asked for, and this trace has {len(self)} layers")
+            return list(self.layers.values())[int(name)]
+        if name not in self.layers:
+            raise KeyError(f"{name!r} is not in this trace; its layers are {_listed(self.layers)}")
+        return self.layers[name]
+
+    def summary(self, name: str | int) -> Summary:
+        """The statistics of a layer: kept ones, or those of its matrix."""
+        layer = self.layer(name)
+        if isinstance(layer, SummedLayer):
+            return layer.summary()
+        matrix = layer.matrix()
+        return matrix.summary(*(min(BINS, count) for count in matrix.shape[-2:]))
+
+    @classmethod
+    def from_attentions(cls, attentions: Any, *, tokens: Sequence[str] | None = None) -> Trace:
+        """A trace of weights that are already there, as transformers returns them: `outputs.attentions`.
+
+        Takes a tensor (batch, heads, queries, keys) for each layer, or a mapping from names to them.
+        """
+        named = attentions if isinstance(attentions, Mapping) else {str(at): one for at, one in enumerate(attentions)}
+        wrong = [name for name, one in named.items() if not isinstance(one, Tensor) or one.dim() != 4]
+        if wrong or not named:
+            raise SettingError(
+                "Trace.from_attentions: wants a tensor (batch, heads, queries, keys) for each layer, "
+                + (f"but {wrong[0]!r} is {_kind(named[wrong[0]])}" if wrong else "but there is none")
+                + "; run the model with attn_implementation='eager' and output_attentions=True, one pass at a time"
+            )
+        lengths = {one.shape[-1] for one in named.values()}
+        if tokens is not None and lengths != {len(tokens)}:
+            raise SettingError(
+                f"Trace.from_attentions: {len(tokens)} tokens were given for weights over {sorted(lengths)} keys; give "
+                "one token for each key, or none"
+            )
+        trace = cls("weights that were already there")
+        trace.layers = {name: DenseLayer(name, one) for name, one in named.items()}
+        trace._given = None if tokens is None else list(tokens)
+        return trace
+
+    def tokens(self, batch: int = 0) -> list[str] | None:
+        """The tokens of a batch row as text: those of the decoder, where an encoder reads another text."""
+        if self._given is not None:
+            return list(self._given)
+        return self._shown(self.texts[-1], batch) if self.texts else None
+
+    def labels(self, name: str | int, batch: int = 0) -> tuple[list[str] | None, list[str] | None]:
+        """The texts of the queries and of the keys of a layer; None where they are not tokens, as in a picture."""
+        layer = self.layer(name)
+        queries, keys = layer.shape[2:]
+        if self._given is not None:
+            rows, columns = (list(self._given) if len(self._given) == count else None for count in (queries, keys))
+            return rows, columns
+        rows, columns = (None if text is None else self._shown(text, batch) for text in self._texts_of(layer))
+        return rows, columns
+
+    def ids(self, name: str | int) -> tuple[Tensor | None, Tensor | None]:
+        """The ids of the queries and of the keys of a layer, (batch, position) each; None where they are no tokens."""
+        rows, columns = self._texts_of(self.layer(name))
+        return None if rows is None else rows.ids, None if columns is None else columns.ids
+
+    def ids_at(self, name: str, place: int) -> Tensor | None:
+        """The ids, as far as they have come, of the text that a layer of this name and place in the order reads."""
+        text = self._text_at(name, place)
+        return None if text is None else text.ids
+
+    def _text_at(self, name: str, place: int) -> Texts | None:
+        reading = [text for text in self.texts if name.startswith(_prefix(text.part)) and text.since <= place]
+        return max(reading, key=lambda text: (len(text.part), text.since), default=None)
+
+    def _texts_of(self, layer: AnyLayer) -> tuple[Texts | None, Texts | None]:
+        """The texts that the queries and the keys of a layer are, as far as they are as long."""
+        queries, keys = layer.shape[2:]
+        rows = self._text_at(layer.name, list(self.layers).index(layer.name))
+        others = [text for text in self.texts if text is not rows and text.ids.shape[1] == keys]
+        columns = (others[-1] if others else None) if layer.cross else rows
+        return (
+            rows if rows is not None and rows.ids.shape[1] == queries else None,
+            columns if columns is not None and columns.ids.shape[1] == keys else None,
+        )
+
+    def spans(self, batch: int = 0) -> tuple[str, list[tuple[int, int]]] | None:
+        """The text of a batch row and where in it each token stands; None where the tokenizer cannot tell."""
+        text, codec = self.texts[-1] if self.texts else None, self._codec_of()
+        if text is None or (text.shown is None and codec is None):
+            return None
+        if text.shown is not None:
+            return text.shown.spans_of(batch)
+        ids = text.ids[batch].tolist()
+        spans = spans_of(codec, ids)
+        return None if spans is None else (codec.decode(ids, special=True), spans)
+
+    def _shown(self, text: Texts, batch: int) -> list[str]:
+        if text.shown is not None:
+            return text.shown.words_of(batch)
+        ids, codec = text.ids[batch].tolist(), self._codec_of()
+        return [str(number) for number in ids] if codec is None else codec.texts(ids)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the trace to a folder that `attnscope.open_trace` maps into memory; it no longer needs the tokenizer.
+
+        A trace that is already there is replaced. In a folder with other files, nothing is written.
+        """
+        codec = self._codec_of()
+        texts = [text if codec is None else text._replace(shown=shown_by(codec, text.ids)) for text in self.texts]
+        about = (self.model, self.without_softmax, self.errors, self._given)
+        save_contents(Path(folder), Contents(*about, texts, self.layers))
+
+    def explore(self, **options: Any) -> Any:
+        """Show it in the browser; options are those of `attnscope.explore`."""
+        # The way upwards: the explorer knows traces, and a trace knows its name alone, when it is asked to.
+        return import_module("attnscope.explorer").explore(self, **options)
+
+    def save_page(self, path: str | Path, *, layer: int = 0, head: int = 0) -> None:
+        """Write a head to a page in one file: any browser shows it, without AttnScope and without a network."""
+        import_module("attnscope.explorer.saved.page_file").save_page(self, path, layer=layer, head=head)
+
+    def widget(self, *others: Trace, **options: Any) -> Any:
+        """Show it in a cell of a notebook, with others to compare; options are those of `explore.widget.Widget`."""
+        return import_module("attnscope.explorer.widget").Widget(self, *others, **options)
+
+    def _repr_mimebundle_(self, **_: Any) -> Any:
+        """What a notebook shows of it: the explorer, or in its place the line that stands everywhere else."""
+        try:
+            if _is_notebook():
+                return import_module("attnscope.explorer.widget").displayed(self)
+        except AttnScopeError:  # it cannot be shown, or what it takes is not installed
+            pass
+        return {"text/plain": repr(self)}
+
+    @classmethod
+    def restored(cls, contents: Contents) -> Trace:
+        """A trace of what a folder holds."""
+        trace = cls(contents.model)
+        trace.without_softmax, trace.errors = tuple(contents.without_softmax), dict(contents.errors)
+        trace.texts, trace.layers = list(contents.texts), dict(contents.layers)
+        trace._given = None if contents.given is None else list(contents.given)
+        return trace
+
+    def _codec_of(self) -> Any:
+        if self._codec is None and self._tokenizer is not None:
+            self._codec = codec_of(self._tokenizer)
+        return self._codec
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held; a mask that several layers share counts once."""
+        return count_bytes(tensor for layer in self.layers.values() for tensor in layer.tensors())
+
+    def to(self, device: torch.device | str) -> Trace:
+        """The trace with the tensors of all layers on a device, for example `trace.to("cpu")`."""
+        moved = copy(self)
+        moved.layers = {name: layer.to(torch.device(device)) for name, layer in self.layers.items()}
+        return moved
+
+    def cpu(self) -> Trace:
+        """The trace with the tensors of all layers in main memory."""
+        return self.to("cpu")
+
+    @property
+    def dense_nbytes(self) -> int:
+        """Bytes that the weights would take in fp32."""
+        return sum(4 * math.prod(layer.shape) for layer in self.layers.values())
+
+    def __repr__(self) -> str:
+        heads = sum(layer.shape[1] for layer in self.layers.values())
+        longest = max((layer.shape[3] for layer in self.layers.values()), default=0)
+        sizes = f"holds {size_text(self.nbytes)}, dense {size_text(self.dense_nbytes)}"
+        return f"Trace({self.model}: {len(self)} layers, {heads} heads, up to {longest:,} keys, {sizes})"
+
+
+def _is_notebook() -> bool:
+    """Whether a kernel runs this, and not a terminal; IPython is not imported for the question."""
+    asked = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
+    return hasattr(asked(), "kernel")
+
+
+def _prefix(part: str) -> str:
+    return f"{part}." if part else ""
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    shown = list(names)
+    return ", ".join(shown) if len(shown) <= 6 else ", ".join((*shown[:3], "...", *shown[-2:]))
+
+
+def _kind(value: object) -> str:
+    return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -1,0 +1,126 @@
+"""Which attention layers a model has, which of them ran, and whether each was seen.
+
+In: a model, and the names of layers that were seen. Out: a refusal that names those that ran unseen, and the names of
+layers that mix tokens without a softmax. Does not know: how layers are seen. Memory: O(modules).
+
+PyTorch has no mark for attention, so names of classes decide: a class whose name says attention, and that has no such
+class inside, is a layer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from attnscope.errors import UnsupportedError
+
+ATTENTION = re.compile(r"Attention|Attn")
+WITHOUT_SOFTMAX = re.compile(
+    r"Mamba|DeltaNet|DeltaAttention|LightningAttention|LinearAttention|ShortConv|Recurrent|Rwkv|RWKV|Retention|Hyena"
+    r"|SSM|Mixer$|Gated\w*Conv|xLSTM|mLSTM|sLSTM"
+)
+BESIDE = re.compile(
+    r"Norm|Embed|Rotary|Mask|Dropout|Output|Adapter|Pool|Config|Linear$|Gate|Channel|Spatial|Projection"
+)
+"""Classes that only serve an attention: BertSelfOutput, AttentionMask, ..."""
+
+
+class Coverage:
+    """What ran in a model while somebody listened."""
+
+    def __init__(self, model: nn.Module, chosen: Iterable[str]) -> None:
+        self._kind = type(model).__name__
+        chosen = set(chosen)
+        mixing = {
+            name: module for name, module in model.named_modules() if WITHOUT_SOFTMAX.search(type(module).__name__)
+        }
+        self._mixing = {name: module for name, module in mixing.items() if not _inside(name, mixing)}
+        named = {
+            name: module
+            for name, module in model.named_modules()
+            if name and is_attention(module)
+            if name not in self._mixing and not _inside(name, self._mixing)
+        }
+        innermost = {
+            name: module for name, module in named.items() if not any(_inside(other, [name]) for other in named)
+        }
+        self._layers = {name: module for name, module in innermost.items() if name in chosen}
+        self._ran: dict[str, str] = {}
+        self.without_softmax: list[str] = []
+
+    @contextmanager
+    def watching(self, is_wanted: Callable[[], bool]) -> Iterator[None]:
+        """Note which layers run while somebody wants to know."""
+
+        def note(module: nn.Module, name: str) -> None:
+            if is_wanted():
+                self._ran[name] = type(module).__name__
+
+        def note_mixing(name: str) -> None:
+            if is_wanted() and name not in self.without_softmax:
+                self.without_softmax.append(name)
+
+        handles = [
+            module.register_forward_pre_hook(lambda module, _, name=name: note(module, name))
+            for name, module in self._layers.items()
+        ]
+        handles += [
+            module.register_forward_pre_hook(lambda _, __, name=name: note_mixing(name))
+            for name, module in self._mixing.items()
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def unseen(self, seen: Collection[str]) -> dict[str, str]:
+        """The layers that ran without being seen, with the names of their classes."""
+        return {
+            name: kind
+            for name, kind in self._ran.items()
+            if name not in seen and not any(_inside(one, [name]) or _inside(name, [one]) for one in seen)
+        }
+
+    def begin_again(self) -> None:
+        """Forget which layers ran."""
+        self._ran.clear()
+
+    def refuse_unseen(self, seen: Collection[str], *, finished: bool) -> None:
+        """Raise UnsupportedError if a layer ran and its attention was not seen, or in the end if there was none."""
+        unseen = self.unseen(seen)
+        if not unseen and (seen or self.without_softmax or not finished):
+            return
+        count, total = len(self._ran) - len(unseen), len(self._ran)
+        if not unseen:
+            raise UnsupportedError(
+                f"record: no attention was seen in {self._kind}. Call the model inside the with block, in the same "
+                "thread; a scripted model is recorded as it was before"
+            )
+        named = ", ".join(f"{name} ({kind})" for name, kind in list(unseen.items())[:3])
+        more = f" and {len(unseen) - 3} more" if len(unseen) > 3 else ""
+        raise UnsupportedError(
+            f"record: {count} of {total} attention layers of {self._kind} were seen. Not seen: {named}{more}, which "
+            "compute attention by code of their own. For these, run the model with attn_implementation='eager' and "
+            "output_attentions=True, and make a trace with Trace.from_attentions(outputs.attentions); or choose other "
+            "layers with layers="
+        )
+
+
+def is_attention(module: nn.Module) -> bool:
+    """Whether the name of its class says so."""
+    kind = type(module).__name__
+    return bool(ATTENTION.search(kind)) and not BESIDE.search(kind)
+
+
+def is_without_softmax(module: nn.Module) -> bool:
+    """Whether the name of its class says that it mixes tokens in another way."""
+    return bool(WITHOUT_SOFTMAX.search(type(module).__name__))
+
+
+def _inside(name: str, others: Iterable[str]) -> bool:
+    """Whether a module is a part of one of these."""
+    return any(name != other and name.startswith(f"{other}.") for other in others)

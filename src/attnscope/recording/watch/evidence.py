@@ -1,0 +1,112 @@
+"""Blocks of weights as the model's own code computes them, to hold a recording against.
+
+In: the arguments with which a model called its attention. Out: some blocks of weights from the model's own eager path,
+or from its own kernel with ones in the place of the values. Does not know: what was recorded.
+Memory: O(n) times the rows or columns of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnscope.attention import attend
+from attnscope.attention.rule import in_four
+from attnscope.extras import import_extra
+from attnscope.recording.call import Call
+from attnscope.recording.watch.torch_calls import in_batch_and_head
+from attnscope.recording.watch.transformers_masks import LazyMask, without_sizes
+
+ROWS = 8
+MOST_CELLS = 2**26  # of weights that nn.MultiheadAttention can only give all at once
+
+
+class Block(NamedTuple):
+    """Weights (batch, heads, rows, columns) and where they stand."""
+
+    rows: range
+    columns: range
+    weights: Tensor
+
+
+Evidence = Callable[[], list[Block]]
+
+
+def from_eager(
+    eager: Callable[..., tuple[Tensor, Tensor]],
+    module: nn.Module,
+    tensors: tuple[Tensor, Tensor, Tensor],
+    attention_mask: Any,
+    scaling: float | None,
+    kwargs: Mapping[str, Any],
+) -> list[Block]:
+    """First, middle and last rows by the eager attention of a transformers model, with the mask that it would make."""
+    query, key, value = tensors
+    queries = query.shape[2]
+    blocks = []
+    for start in sorted({0, max(queries // 2 - ROWS, 0), max(queries - ROWS, 0)}):
+        rows = range(start, min(start + ROWS, queries))
+        inside = slice(rows.start, rows.stop)
+        options = {name: _rows_of(given, inside, queries) for name, given in kwargs.items()}
+        mask = _eager_mask(attention_mask, rows, queries, query.dtype)
+        found = eager(module, query[:, :, inside], key, value, mask, scaling=scaling, dropout=0.0, **options)[1]
+        blocks.append(Block(rows, range(found.shape[-1]), found))
+    return blocks
+
+
+def _eager_mask(mask: Any, rows: range, queries: int, dtype: torch.dtype) -> Tensor | None:
+    if isinstance(mask, LazyMask):
+        arguments = {**mask.arguments, "q_length": len(rows), "q_offset": mask.row + rows.start, "dtype": dtype}
+        return import_extra("transformers.masking_utils").eager_mask(**without_sizes(arguments))
+    if mask is None or mask.shape[-2] != queries:
+        return mask
+    some = mask[..., rows.start : rows.stop, :]
+    return some if some.dtype != torch.bool else torch.where(some, 0.0, torch.finfo(dtype).min).to(dtype)
+
+
+def _rows_of(given: Any, rows: slice, queries: int) -> Any:
+    """Of a bias for each query and key, some rows."""
+    if isinstance(given, Tensor) and given.dim() == 4 and given.shape[2] == queries:
+        return given[:, :, rows]
+    return given
+
+
+def from_kernel(function: Callable, arguments: Mapping[str, Any]) -> list[Block]:
+    """What the function that the model called says about the first keys: its output for values that are one of them."""
+    if function is F.multi_head_attention_forward:
+        return _from_multi_head(arguments)
+    query, key, value = (arguments[name] for name in ("query", "key", "value"))
+    ones = torch.eye(key.shape[-2], key.shape[-1], dtype=value.dtype, device=value.device)
+    plain = {"dropout": 0.0, "return_lse": False} if function is attend else {"dropout_p": 0.0}
+    output = function(**{**arguments, "value": ones.expand(*key.shape[:-2], -1, -1).contiguous(), **plain})
+    columns = range(min(key.shape[-2:]))
+    weights = in_four(output) if function is attend else in_batch_and_head(output)
+    return [Block(range(query.shape[-2]), columns, weights[..., : len(columns)])]
+
+
+def _from_multi_head(arguments: Mapping[str, Any]) -> list[Block]:
+    query, key = arguments["query"], arguments["key"]
+    if query.shape[0] * key.shape[0] * query.shape[1] > MOST_CELLS:
+        return []
+    options = {"need_weights": True, "average_attn_weights": False, "training": False}
+    weights = F.multi_head_attention_forward(**{**arguments, **options})[1]
+    assert weights is not None
+    weights = in_four(weights)
+    return [Block(range(weights.shape[2]), range(weights.shape[3]), weights)]
+
+
+def largest_error(call: Call, blocks: Sequence[Block]) -> float:
+    """The largest difference between a call's weights and these; rows that see nothing say nothing."""
+    matrix = call.matrix()
+    keys, worst = call.key.shape[2], 0.0
+    for block in blocks:
+        columns = range(min(len(block.columns), keys))
+        ours = matrix[..., block.rows.start : block.rows.stop, columns.start : columns.stop]
+        empty = torch.isneginf(matrix.lse[..., block.rows.start : block.rows.stop, None])
+        theirs = block.weights.detach()[..., columns.start : columns.stop].to(ours)
+        worst = max(worst, float((ours - theirs).masked_fill(empty, 0.0).abs().max()))
+    return worst

@@ -1,0 +1,134 @@
+"""The ids that a model is given, seen on their way in.
+
+In: a model. Out: ids for each part of it that reads a text of its own (an encoder and a decoder read two), once a layer
+has run and it is known whether they go on with a text. Where it is not clear which ids are tokens, there are none.
+Does not know: tokenizers. Memory: O(n).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.errors import UnsupportedError
+from attnscope.recording.call import Call
+from attnscope.recording.texts import INTEGERS, Texts
+from attnscope.recording.watch.coverage import is_attention
+from attnscope.recording.watch.listeners import Listener, listeners
+
+
+class Noted(NamedTuple):
+    """Ids that a part was given, by which module, and how likely they are tokens."""
+
+    part: str
+    ids: Tensor
+    by: int
+    rank: tuple[bool, int]
+    embedded: bool
+
+
+@contextmanager
+def watching_ids(model: nn.Module, listener: Listener, note: Callable[[Noted], None]) -> Iterator[None]:
+    """Note the ids that reach each part of a model while it runs for this listener."""
+
+    def hook(part: str, module: nn.Module) -> Callable:
+        signature = inspect.signature(module.forward)
+        name = "input" if isinstance(module, nn.Embedding) else "input_ids"
+
+        def before(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+            ids = signature.bind_partial(*args, **kwargs).arguments.get(name)
+            if not isinstance(ids, Tensor) or ids.dtype not in INTEGERS or ids.dim() not in (1, 2) or not ids.numel():
+                return
+            if listener in listeners():
+                rows = ids.detach().reshape(-1, ids.shape[-1]).clone()
+                size = module.num_embeddings if isinstance(module, nn.Embedding) else 0
+                note(Noted(part, rows, id(module), (not _counts_up(rows), size), bool(size)))
+
+        return before
+
+    handles = [
+        module.register_forward_pre_hook(hook(part, module), with_kwargs=True)
+        for part, module in _parts_with_ids(model)
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _parts_with_ids(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Modules that take ids: those that say `input_ids` and attend, or else embeddings, for the module they are in."""
+    modules = list(model.named_modules())
+    named = [
+        (name, module)
+        for name, module in modules
+        if "input_ids" in inspect.signature(module.forward).parameters and any(map(is_attention, module.modules()))
+    ]
+    return named or [(name.rpartition(".")[0], module) for name, module in modules if isinstance(module, nn.Embedding)]
+
+
+def _counts_up(ids: Tensor) -> bool:
+    """Whether ids are rather the numbers of positions."""
+    return ids.shape[1] > 1 and bool((ids.diff(dim=1) == 1).all())
+
+
+class PendingIds:
+    """Ids that have been noted, until a layer runs and tells what becomes of them."""
+
+    def __init__(self) -> None:
+        self._noted: dict[str, Noted] = {}
+        self._unclear: set[str] = set()
+        self._chosen: dict[str, int] = {}
+
+    def note(self, new: Noted) -> None:
+        """Ids that a part was given; a part inside of another that has the same knows better."""
+        if self._chosen.get(new.part, new.by) != new.by:
+            return
+        for part, old in list(self._noted.items()):
+            if _is_around(part, new.part) and torch.equal(old.ids, new.ids):
+                del self._noted[part]
+        old = self._noted.get(new.part)
+        if old is not None and old.by == new.by and not torch.equal(old.ids, new.ids):
+            self._unclear.add(new.part)  # two texts before any layer: nobody knows which layer reads which
+        if old is None or new.rank > old.rank or old.by == new.by:
+            self._noted[new.part] = new
+
+    def committed(self, texts: Sequence[Texts], call: Call, *, layer: int, going_on: bool, again: bool) -> list[Texts]:
+        """The texts with what was noted since the layer before; `again` says that this layer has had a text."""
+        result = list(texts)
+        for part, noted in self._noted.items():
+            ids = _in_order(noted, call)
+            if part in self._unclear or ids is None:
+                continue
+            self._chosen[part] = noted.by
+            places = [at for at, text in enumerate(result) if text.part == part]
+            before = result[places[-1]] if places else None
+            if before is not None and going_on:
+                result[places[-1]] = before._replace(ids=torch.cat([before.ids, ids], dim=1))
+            elif before is None or not torch.equal(before.ids, ids):
+                if before is not None and again:
+                    raise UnsupportedError(
+                        "record: a trace holds one text, and the model was given a second one, with other tokens; use "
+                        "a record for each. (To record generation, leave the cache of the model on.)"
+                    )
+                result.append(Texts(part, ids, since=layer))
+        self._noted, self._unclear = {}, set()
+        return result
+
+
+def _in_order(noted: Noted, call: Call) -> Tensor | None:
+    """Ids as (batch, position); those of embeddings may come the other way round, and a square does not tell."""
+    batch, _, queries, _ = call.query.shape
+    if not noted.embedded or tuple(noted.ids.shape) != (queries, batch) or batch == 1:
+        return noted.ids
+    return None if batch == queries else noted.ids.T.contiguous()
+
+
+def _is_around(part: str, other: str) -> bool:
+    return part != other and (not part or other.startswith(f"{part}."))

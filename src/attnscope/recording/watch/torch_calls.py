@@ -1,0 +1,159 @@
+"""The attention functions that any PyTorch code calls, as `Call` objects.
+
+In: the arguments of F.scaled_dot_product_attention, of F.multi_head_attention_forward (which nn.MultiheadAttention and
+nn.Transformer end in), or of AttnScope's own attend. Out: a `Call`, or a refusal.
+Does not know: who called, what happens to the call. Memory: O(n), and a mask tensor where the code made one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnscope.attention import Causal, Full, attend
+from attnscope.attention.algebra import Mask
+from attnscope.attention.rule import in_autocast_dtype, in_four
+from attnscope.attention.scores import Score
+from attnscope.errors import UnsupportedError
+from attnscope.recording.call import Call
+from attnscope.recording.watch.mask_tensors import both, read_tensor
+
+
+def reader_of(function: Callable) -> Callable[..., Call] | None:
+    """What turns the named arguments of this function into a call; None for functions that are no attention."""
+    return _READERS.get(function)
+
+
+def arguments_of(function: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of an attention function, all by name."""
+    given = _SIGNATURES[function].bind(*args, **kwargs)
+    given.apply_defaults()
+    return given.arguments
+
+
+def _read_scaled_dot_product(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,  # noqa: ARG001 - what is seen are the weights before dropout
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,  # noqa: ARG001 - the number of heads says it
+) -> Call:
+    """Torch aligns a causal mask top-left, and takes it together with a mask tensor only in some of its kernels."""
+    if attn_mask is not None and query.dim() == attn_mask.dim() == 3:
+        attn_mask = attn_mask[:, None]
+    query, key, value = in_autocast_dtype(query, key, value)
+    query, key, value = _spread(*(in_batch_and_head(tensor) for tensor in (query, key, value)))
+    queries, keys = query.shape[2], key.shape[2]
+    mask, score = read_tensor(attn_mask, query, key)
+    if is_causal:
+        causal = Causal() if queries == keys else Causal(0)
+        mask = both(mask, causal)
+    return _placed(Call(query=query, key=key, value=value, mask=mask, scale=scale, score_mod=score))
+
+
+def _spread(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """One batch row for all, or one query head for all keys, as many times as it is used."""
+    batch = max(tensor.shape[0] for tensor in (query, key, value))
+    heads = max(query.shape[1], key.shape[1])
+    return (
+        query.expand(batch, heads if query.shape[1] == 1 else -1, -1, -1),
+        key.expand(batch, -1, -1, -1),
+        value.expand(batch, -1, -1, -1),
+    )
+
+
+def _read_multi_head(**of: Any) -> Call:
+    """Project queries and keys as the function does; its masks say True for what is left out."""
+    if of["static_k"] is not None or of["static_v"] is not None:
+        raise UnsupportedError(
+            "record: F.multi_head_attention_forward was called with static_k or static_v, which are not understood; "
+            "pass keys and values through the projections"
+        )
+    query, key, value = of["query"], of["key"], of["value"]
+    batched = query.dim() == 3
+    cross = key is not query
+    heads = of["num_heads"]
+    texts = [text if batched else text.unsqueeze(1) for text in (query, key, value)]
+    query, key, value = (_projected(text, at, of) for at, text in enumerate(texts))
+    query, key, value = (tensor.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3) for tensor in (query, key, value))
+    padding, mask, score = of["key_padding_mask"], *_multi_head_mask(of, query, key)
+    if padding is not None:
+        keep = padding if batched else padding[None]
+        extra, added = read_tensor(
+            ~keep[:, None, None] if keep.dtype == torch.bool else keep[:, None, None], query, key
+        )
+        mask, score = both(mask, extra), added if score is None else score if added is None else score + added
+    return _placed(Call(query=query, key=key, value=value, mask=mask, scale=None, score_mod=score, cross=cross))
+
+
+def _projected(text: Tensor, at: int, of: Mapping[str, Any]) -> Tensor:
+    """(positions, batch, width) through the projection of query (0), key (1) or value (2)."""
+    if of["use_separate_proj_weight"]:
+        weight = (of["q_proj_weight"], of["k_proj_weight"], of["v_proj_weight"])[at]
+    else:
+        weight = of["in_proj_weight"].chunk(3)[at]
+    bias = None if of["in_proj_bias"] is None else of["in_proj_bias"].chunk(3)[at]
+    extra = (None, of["bias_k"], of["bias_v"])[at]
+    if extra is not None or (at and of["add_zero_attn"]):
+        raise UnsupportedError(
+            "record: nn.MultiheadAttention with add_bias_kv or add_zero_attn puts keys behind the text that stand for "
+            "no token; build it without them to record it"
+        )
+    return F.linear(text, weight, bias)
+
+
+def _multi_head_mask(of: Mapping[str, Any], query: Tensor, key: Tensor) -> tuple[Mask, Score | None]:
+    given: Tensor | None = of["attn_mask"]
+    if given is None:
+        return Full(), None
+    if given.dim() == 3:  # (batch * heads, queries, keys)
+        given = given.unflatten(0, (-1, of["num_heads"]))
+    return read_tensor(~given if given.dtype == torch.bool else given, query, key)
+
+
+def _read_attend(**of: Any) -> Call:
+    tensors = in_autocast_dtype(*(of[name] for name in ("query", "key", "value")))
+    query, key, value = map(in_four, tensors)
+    mask = Full() if of["mask"] is None else of["mask"]
+    return _placed(Call(query=query, key=key, value=value, mask=mask, scale=of["scale"], score_mod=of["score_mod"]))
+
+
+def _placed(call: Call) -> Call:
+    """Queries stand at the end of the keys, as with a cache; where there are more of them, they begin with the keys."""
+    return replace(call, row=max(call.key.shape[2] - call.query.shape[2], 0))
+
+
+def in_batch_and_head(tensor: Tensor) -> Tensor:
+    """(batch, positions, dim) has one head; more than one axis before the head is more than a trace can name."""
+    if tensor.dim() == 3:
+        return tensor[:, None]
+    if tensor.dim() == 2:
+        return tensor[None, None]
+    if tensor.dim() > 4:
+        raise UnsupportedError(
+            f"record: F.scaled_dot_product_attention was called with {tuple(tensor.shape)}, and a trace has (batch, "
+            "head, position, dim); flatten the leading axes before the call"
+        )
+    return tensor
+
+
+_READERS: dict[Callable, Callable[..., Call]] = {
+    F.scaled_dot_product_attention: _read_scaled_dot_product,
+    F.multi_head_attention_forward: _read_multi_head,
+    attend: _read_attend,
+}
+
+_SIGNATURES = {
+    F.scaled_dot_product_attention: inspect.signature(_read_scaled_dot_product),  # it does not tell its own
+    F.multi_head_attention_forward: inspect.signature(F.multi_head_attention_forward),
+    attend: inspect.signature(attend),
+}

@@ -1,0 +1,348 @@
+"""The attention of transformers models, seen through AttentionInterface and AttentionMaskInterface.
+
+In: a model. Out: while it is watched, every attention of it is told to the listeners of the thread that runs it, and
+computed in O(n) memory; threads without a listener get what the model does by itself.
+Does not know: names, traces. What is switched is the name of the implementation in the model's configs, and two entries
+in registries of transformers while any model is watched. Both are put back as they were.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from threading import RLock
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.attention import Causal, Full, Sinks, Softcap, attend
+from attnscope.attention.algebra import Mask
+from attnscope.attention.rule import in_autocast_dtype
+from attnscope.attention.scores import Score, chained
+from attnscope.errors import UnsupportedError
+from attnscope.extras import import_extra, require_names
+from attnscope.recording.call import Call
+from attnscope.recording.watch.evidence import Block, from_eager
+from attnscope.recording.watch.listeners import already_told, changers, listeners
+from attnscope.recording.watch.mask_tensors import read_bias, read_tensor
+from attnscope.recording.watch.transformers_masks import LazyMask
+
+NAME = "attnscope"
+
+UNDERSTOOD = {"softcap", "s_aux", "position_bias", "is_causal", "sliding_window", "output_attentions"}
+"""Arguments beside the usual ones that change weights and are obeyed, or do not change them."""
+
+
+@dataclass
+class _Switched:
+    """A config that has been switched, how many recorders want it so, and the modules it decides for."""
+
+    config: Any
+    original: str
+    users: int
+    modules: set[int]
+
+
+_lock = RLock()
+_switched: dict[int, _Switched] = {}
+_deciding: dict[int, _Switched] = {}  # for each module
+
+
+def is_transformers_model(model: nn.Module) -> bool:
+    """Whether the model is, or holds, one of transformers; the library is not imported to find out."""
+    library = sys.modules.get("transformers.modeling_utils")
+    return library is not None and any(isinstance(module, library.PreTrainedModel) for module in model.modules())
+
+
+@contextmanager
+def watched(model: nn.Module) -> Iterator[None]:
+    """Have the attention of all transformers models in `model` told to listeners."""
+    if not is_transformers_model(model):
+        yield
+        return
+    for registry in _registries():
+        require_names("transformers", registry, "register", "_global_mapping")
+    deciding = _configs_of(model)
+    for config, _ in deciding:
+        require_names("transformers", config, "_attn_implementation", "_attn_implementation_internal")
+    with _lock:
+        _register()
+        for config, modules in deciding:
+            found = _switched.setdefault(
+                id(config), _Switched(config, config._attn_implementation or "eager", 0, set())
+            )
+            found.users += 1
+            found.modules |= modules
+            _deciding.update(dict.fromkeys(modules, found))
+            config._attn_implementation_internal = NAME
+    try:
+        yield
+    finally:
+        with _lock:
+            for config, _ in deciding:
+                _put_back(_switched[id(config)])
+
+
+def _put_back(found: _Switched) -> None:
+    found.users -= 1
+    if found.users:
+        return
+    found.config._attn_implementation_internal = found.original
+    del _switched[id(found.config)]
+    for module in found.modules:
+        _deciding.pop(module, None)
+    if not _switched:
+        for registry in _registries():
+            registry._global_mapping.pop(NAME, None)  # there is no way to unregister
+
+
+def _configs_of(model: nn.Module) -> list[tuple[Any, set[int]]]:
+    """The configs to switch, each with the modules that it decides for."""
+    library = import_extra("transformers.modeling_utils")
+    deciding: dict[int, Any] = {}
+    for submodel in model.modules():  # outer ones first, so that inner ones decide for their own modules
+        can_be_switched = getattr(submodel, "_can_set_attn_implementation", None)
+        if can_be_switched is not None and can_be_switched():
+            for module in submodel.modules():
+                own = getattr(module, "config", None)
+                deciding[id(module)] = own if isinstance(own, library.PreTrainedConfig) else submodel.config
+    configs = {id(config): (config, set()) for config in deciding.values()}
+    for module, config in deciding.items():
+        configs[id(config)][1].add(module)
+    return list(configs.values())
+
+
+def _registries() -> tuple[Any, Any]:
+    models, masks = import_extra("transformers.modeling_utils"), import_extra("transformers.masking_utils")
+    require_names("transformers", models, "AttentionInterface", "PreTrainedConfig")
+    require_names("transformers", masks, "AttentionMaskInterface", "sdpa_mask")
+    return models.AttentionInterface, masks.AttentionMaskInterface
+
+
+def _register() -> None:
+    attention, masks = _registries()
+    attention.register(NAME, _attention)
+    masks.register(NAME, _mask)
+
+
+def _mask(**arguments: Any) -> Any:
+    """What a model makes once and passes to its layers; for other threads, what they would have had."""
+    given = arguments.get("attention_mask")
+    if isinstance(given, LazyMask):  # made before the layers were asked, as static caches do
+        return given
+    found = _switched.get(id(arguments.get("config")))
+    original = "eager" if found is None else found.original
+
+    def theirs(arguments: Mapping[str, Any]) -> Tensor | None:
+        masks = import_extra("transformers.masking_utils").AttentionMaskInterface()
+        return masks[original](**arguments)
+
+    return LazyMask(arguments, theirs) if listeners() else theirs(arguments)
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The attention function that models call, and what changers make of it: (batch, queries, heads, dim)."""
+    given = module, query, key, value, attention_mask, scaling, dropout, kwargs
+    changing = [changer for changer in changers() if changer.wants(module) and changer.concerns(module)]
+    if not changing:
+        return _unchanged(*given)
+    with already_told():  # of these heads, not of what computes them or what takes their place
+        output, weights = _unchanged(*given)
+        for changer in changing:
+            output = changer.change(module, output.transpose(1, 2), key.shape[2]).transpose(1, 2)
+    return output, weights
+
+
+def _unchanged(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any,
+    scaling: float | None,
+    dropout: float,
+    kwargs: Mapping[str, Any],
+) -> tuple[Tensor, Tensor | None]:
+    """Tell, and compute; where nobody listens, as the model does by itself."""
+    hearing = [listener for listener in listeners() if listener.wants(module)]
+    lazy = attention_mask if isinstance(attention_mask, LazyMask) else None
+    if not hearing and lazy is None:
+        return _original(module, query, key, value, attention_mask, scaling, dropout, kwargs)
+    call = read(module, query, key, value, attention_mask, scaling, kwargs)
+    given = (attention_mask, scaling, kwargs)
+    with already_told():
+        if query.device.type == "cpu":
+            output, lse = attend(
+                query,
+                call.key,
+                call.value if call.value is not None else value,
+                mask=call.mask,
+                scale=call.scale,
+                score_mod=call.score_mod,
+                dropout=dropout,
+                return_lse=True,
+            )
+            output = output.transpose(1, 2).contiguous()
+        else:  # the kernel of the model itself; ours is made for the CPU
+            mask = attention_mask if lazy is None else lazy.tensor()
+            (output, _), lse = _original(module, query, key, value, mask, scaling, dropout, kwargs), None
+        for listener in hearing:
+            listener.hear(
+                module, call if lse is None else replace(call, lse=lse), partial(_evidence, module, call, given)
+            )
+    return output, None
+
+
+def read(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any,
+    scaling: float | None,
+    kwargs: Mapping[str, Any],
+) -> Call:
+    """The arguments of an attention function as a call; what is not understood is refused."""
+    _refuse_unknown(module, kwargs)
+    query, key, value = in_autocast_dtype(query, key, value)
+    row, column, whole = max(key.shape[2] - query.shape[2], 0), 0, None
+    if isinstance(attention_mask, LazyMask):
+        row, column, whole = attention_mask.row, attention_mask.column, attention_mask
+        if not attention_mask.looks_ahead:  # a static cache has room behind the text, which no query sees
+            seen = row + query.shape[2] - column
+            key, value = key[:, :, :seen], value[:, :, :seen]
+        rows, columns = range(row, row + query.shape[2]), range(column, column + key.shape[2])
+        mask, added = attention_mask.over(rows, columns), None
+    elif attention_mask is None:
+        mask, added = (_causal(query, key) if _is_causal(module, query, kwargs) else Full()), None
+    elif attention_mask.dtype == torch.bool and _original_name(module) == "eager":
+        raise UnsupportedError(
+            f"record: {type(module).__name__} was given a mask of booleans, which its eager attention adds to the "
+            "scores as 0 and 1; pass 0 and minus infinity instead, or load the model with attn_implementation='sdpa'"
+        )
+    else:
+        mask, added = read_tensor(attention_mask, query, key)
+    return Call(
+        query=query,
+        key=key,
+        value=value,
+        mask=mask,
+        scale=scaling,
+        score_mod=_score(kwargs, added, query, key.shape[2]),
+        row=row,
+        column=column,
+        cross=True if getattr(module, "is_cross_attention", False) else None,
+        whole=whole,
+    )
+
+
+def _score(kwargs: Mapping[str, Any], added: Score | None, query: Tensor, keys: int) -> Score | None:
+    """Softcap before what is added, sinks last: the order of the models that have them."""
+    parts: list[Score] = [] if added is None else [added]
+    if kwargs.get("softcap") is not None:
+        parts.insert(0, Softcap(kwargs["softcap"]))
+    position_bias = kwargs.get("position_bias")
+    if position_bias is not None:
+        cut = position_bias if position_bias.shape[-1] == keys else position_bias[..., :keys]  # room of a static cache
+        parts += [bias] if (bias := read_bias(cut, query.shape[1], query.shape[2], keys)) is not None else []
+    if kwargs.get("s_aux") is not None:
+        parts.append(Sinks(kwargs["s_aux"].reshape(-1)))
+    return chained(parts)
+
+
+def _is_causal(module: nn.Module, query: Tensor, kwargs: Mapping[str, Any]) -> bool:
+    """Whether no mask means a causal one: where the call says so, or where the model's own implementation reads it so.
+
+    An implementation of transformers beside "eager" asks the module, and takes a module that does not say for causal.
+    That guess is not repeated here: models whose encoders do not say would be read as decoders.
+    """
+    if query.shape[2] == 1:
+        return False
+    if kwargs.get("is_causal") is not None:
+        return bool(kwargs["is_causal"])
+    return _original_name(module) != "eager" and getattr(module, "is_causal", False) is True
+
+
+def _original_name(module: nn.Module) -> str:
+    """The implementation that decides for a module when nobody records it."""
+    found = _deciding.get(id(module)) or _switched.get(id(getattr(module, "config", None)))
+    return "eager" if found is None else found.original
+
+
+def _causal(query: Tensor, key: Tensor) -> Mask:
+    return Causal() if query.shape[2] == key.shape[2] else Causal(0)  # torch aligns it top-left
+
+
+def _refuse_unknown(module: nn.Module, kwargs: Mapping[str, Any]) -> None:
+    """What the model's own attention function reads by name must be understood here."""
+    for name in _not_understood(type(module)) & kwargs.keys():
+        if kwargs[name] is not None:
+            raise UnsupportedError(
+                f"record: {type(module).__name__} passes {name!r} to its attention, which changes the weights in a way "
+                "that is not understood; run the model with attn_implementation='eager' and output_attentions=True, "
+                "and make a trace with Trace.from_attentions(outputs.attentions)"
+            )
+
+
+@cache
+def _not_understood(kind: type[nn.Module]) -> frozenset[str]:
+    """Names that would change the weights of this kind of layer."""
+    usual = {"module", "query", "key", "value", "attention_mask", "scaling", "dropout", "kwargs"}
+    eager = eager_function(kind)
+    named = set() if eager is None else set(inspect.signature(eager).parameters)
+    return frozenset((named | {"indices", "block_indices"}) - usual - UNDERSTOOD)
+
+
+@cache
+def eager_function(kind: type[nn.Module]) -> Callable[..., tuple[Tensor, Tensor]] | None:
+    """The attention of a kind of layer as the model's own file writes it, weights and all; None where there is none.
+
+    A file may have several: the one that the layer's own code names is meant.
+    """
+    forward = inspect.unwrap(kind.forward)
+    named = [name for name in forward.__code__.co_names if name.endswith("eager_attention_forward")]
+    files = [forward.__globals__, *(vars(sys.modules[base.__module__]) for base in kind.__mro__)]
+    found = (file.get(name) for name in [*named, "eager_attention_forward"] for file in files)
+    return next((function for function in found if function is not None), None)
+
+
+def _evidence(module: nn.Module, call: Call, given: tuple[Any, float | None, Mapping[str, Any]]) -> list[Block]:
+    eager = eager_function(type(module))
+    if eager is None:
+        return []
+    assert call.value is not None
+    return from_eager(eager, module, (call.query, call.key, call.value), *given)
+
+
+def _original(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any,
+    scaling: float | None,
+    dropout: float,
+    kwargs: Mapping[str, Any],
+) -> tuple[Tensor, Tensor | None]:
+    """What the model would have done by itself."""
+    name = _original_name(module)
+    function = eager_function(type(module)) if name == "eager" else _registries()[0]()[name]
+    if function is None:
+        raise UnsupportedError(
+            f"record: no eager attention was found for {type(module).__name__}; record another layer"
+        )
+    return function(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)

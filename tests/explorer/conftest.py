@@ -1,0 +1,42 @@
+"""What the tests of the explorer share: servers, and a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.explorer.browser import chromium
+from tests.explorer.pages import small_served
+from tests.explorer.scenes import staged
+from tests.explorer.serving import Handle, serving
+
+
+@pytest.fixture
+def served() -> Iterator[Callable[..., Handle]]:
+    """`served(trace or library, stage=None, page=False)`: a server until the end of the test."""
+    with ExitStack() as stack:
+        yield lambda *shown, **options: stack.enter_context(serving(*shown, **options))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser for the pages of a file."""
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[Handle]:
+    """A server of a short trace."""
+    with small_served() as handle:
+        yield handle
+
+
+@pytest.fixture(scope="module")
+def on_stage() -> Iterator[Handle]:
+    """A server with a small model that reads what is typed."""
+    with staged() as handle:
+        yield handle

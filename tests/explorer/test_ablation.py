@@ -1,0 +1,293 @@
+"""Heads that are silenced on stage change predictions as `effect` says, and nothing else."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnscope.errors import Cancelled, SettingError, UnsupportedError
+from attnscope.explorer.library.library import Library
+from attnscope.explorer.stage.ablation import Ablation, _stoppable, named
+from attnscope.explorer.stage.stage import Stage
+from attnscope.explorer.stage.twin import twin_of
+from attnscope.heads import Effect, ablate, effect
+from attnscope.recording import Trace, load, read
+from tests.explorer.on_stage import CHARACTERS, TEXT, on_stage, small
+from tests.explorer.serving import Handle, serving, small_trace
+
+SMOLLM2 = Path(__file__).resolve().parents[2] / ".cache" / "models" / "smollm2-135m"
+HEADS = [(1, 2), (2, 0), (2, 3)]
+BY_LAYER = {1: [2], 2: [0, 3]}
+
+
+def numbers_of(found: Effect, texts: Any) -> dict[str, Any]:
+    """What is told of an effect, found in the plainest way."""
+    before, after = found.before.losses[0].tolist(), found.after.losses[0].tolist()
+    rises = sorted(range(len(before)), key=lambda at: before[at] - after[at])[:10]
+    return {
+        "tokens": len(before) + 1,
+        "loss": [sum(before) / len(before), sum(after) / len(after)],
+        "harder": [
+            [at + 1, texts([int(found.ids[0, at + 1])])[0], before[at], after[at]]
+            for at in rises
+            if after[at] > before[at]
+        ],
+        "next": [[texts([one.token])[0], one.before, one.after] for one in found.next_tokens(10)],
+    }
+
+
+def same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert found["tokens"] == wanted["tokens"]
+    assert found["loss"] == pytest.approx(wanted["loss"], rel=1e-5)
+    for part in ("harder", "next"):
+        words = [[cell for cell in row if not isinstance(cell, float)] for row in found[part]]
+        assert words == [[cell for cell in row if not isinstance(cell, float)] for row in wanted[part]]
+        for column in (-2, -1):
+            numbers = [row[column] for row in wanted[part]]
+            assert [row[column] for row in found[part]] == pytest.approx(numbers, rel=1e-4, abs=1e-6)
+
+
+class Passes:
+    """How often a model has read."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.count = 0
+        model.register_forward_hook(self._more)
+
+    def _more(self, *_: object) -> None:
+        self.count += 1
+
+
+@pytest.mark.parametrize("how", ["zero", "mean"])
+def test_the_numbers_are_those_of_effect(how: Any) -> None:
+    model = small()
+    trace = read(model, TEXT, CHARACTERS, progress=False)
+    found = Ablation(on_stage(model)).effect(trace, "a", HEADS, how)
+    wanted = effect(model, TEXT, ablate(model, BY_LAYER, how), CHARACTERS)
+    assert abs(float(wanted.change.mean())) > 1e-3
+    same(found, numbers_of(wanted, CHARACTERS.texts))
+
+
+def test_the_numbers_of_a_trained_model_are_those_of_effect() -> None:
+    model, tokenizer = load(SMOLLM2)
+    text = "When Mary and John went to the store, John gave a drink to"
+    stage = Stage(model, tokenizer, "smollm2")
+    with serving(stage.run(text), stage) as handle:
+        name = handle.server.library.summaries()[0]["trace"]
+        answer = handle.post("/api/1/ablate", {"trace": name, "heads": [[17, 5], [24, 4]], "how": "zero"})
+        assert (answer.status, answer.headers["cache-control"]) == (200, "no-store")
+        wanted = effect(model, text, ablate(model, {17: [5], 24: [4]}), tokenizer)
+        same(answer.json, numbers_of(wanted, tokenizer.texts))
+        assert answer.json["next"][0][0] == " Mary"
+        example = handle.get("/api/1/session").json["example"]
+        answer = handle.post("/api/1/ablate", {"trace": example, "heads": [[3, 0]]})
+        shipped = handle.server.library.entry(example)
+        assert shipped is not None
+        wanted = effect(model, shipped.trace.texts[0].ids, ablate(model, {17: [4]}), tokenizer)
+        same(answer.json, numbers_of(wanted, tokenizer.texts))
+
+
+def test_heads_are_those_of_the_model_where_some_were_recorded() -> None:
+    model = small()
+    trace = read(model, TEXT, CHARACTERS, heads={0: [3], 2: [1, 3]}, progress=False)
+    assert list(named(trace, [(0, 0), (1, 1), (1, 1)]).values()) == [[3], [3]]
+    found = Ablation(on_stage(model)).effect(trace, "a", [(0, 0), (1, 1)], "zero")
+    same(found, numbers_of(effect(model, TEXT, ablate(model, {0: [3], 2: [3]}), CHARACTERS), CHARACTERS.texts))
+    for wrong in ((2, 0), (0, 1), (-1, 0), (0, -1)):
+        with pytest.raises(SettingError, match="which this trace does not have"):
+            named(trace, [wrong])
+
+
+def test_without_any_head_nothing_changes() -> None:
+    model = small()
+    found = Ablation(on_stage(model)).effect(read(model, TEXT, CHARACTERS, progress=False), "a", [], "zero")
+    assert found["loss"][0] == found["loss"][1]
+    assert found["harder"] == []
+    assert all(before == after for _, before, after in found["next"])
+
+
+def test_what_the_whole_model_predicts_is_kept_for_the_last_texts() -> None:
+    model = small()
+    traces = [read(model, TEXT[at:], CHARACTERS, progress=False) for at in range(5)]
+    passes, ablation = Passes(model), Ablation(on_stage(model))
+    first = ablation.effect(traces[0], "0", HEADS, "zero")
+    assert passes.count == 2  # beside the first tokens, of which features alone are read
+    assert ablation.effect(traces[0], "0", HEADS, "zero") == first
+    assert passes.count == 3
+    for at in range(1, 5):
+        ablation.effect(traces[at], str(at), [], "zero")
+    assert passes.count == 7
+    ablation.effect(traces[4], "4", [], "zero")
+    assert passes.count == 7
+    assert ablation.effect(traces[0], "0", HEADS, "zero") == first
+    assert passes.count == 9
+
+
+def test_traces_of_another_model_are_refused() -> None:
+    model = small()
+    ablation = Ablation(on_stage(model))
+    others = [
+        read(twin_of(model), TEXT, CHARACTERS, progress=False),
+        read(small(heads=8), TEXT, CHARACTERS, progress=False),
+        small_trace(TEXT),
+        read(small(vocab_size=400), torch.arange(300, 310), progress=False),
+    ]
+    for at, other in enumerate(others):
+        with pytest.raises(UnsupportedError, match=r"of another model.*ablate\(model, \{'blocks\.0.*\[1\]\}, 'mean'\)"):
+            ablation.effect(other, str(at), [(0, 1)], "mean")
+
+
+def test_a_trace_in_another_dtype_is_of_the_same_model() -> None:
+    model = small()
+    trace = read(model, TEXT, CHARACTERS, dtype=torch.bfloat16, progress=False)
+    wanted = effect(model, TEXT, ablate(model, BY_LAYER), CHARACTERS)
+    same(Ablation(on_stage(model)).effect(trace, "a", HEADS, "zero"), numbers_of(wanted, CHARACTERS.texts))
+
+
+def test_texts_that_cannot_be_read_again_are_refused_with_the_line_to_run() -> None:
+    ablation = Ablation(on_stage())
+    weights = Trace.from_attentions([torch.eye(3)[None, None]])
+    with pytest.raises(UnsupportedError, match=r"does not hold the ids.*effect\(model, text, ablate\(model"):
+        ablation.effect(weights, "weights", [(0, 0)], "zero")
+    model = small(max_length=2050)
+    long = read(model, torch.zeros(2049, dtype=torch.long), CHARACTERS, layers=[0], progress=False)
+    with pytest.raises(UnsupportedError, match=r"2,049 tokens; here it is done for up to 2,048.*effect\("):
+        Ablation(on_stage(model)).effect(long, "long", [(0, 0)], "zero")
+    one = read(model, "a", CHARACTERS, progress=False)
+    with pytest.raises(SettingError, match="one token has nothing to predict"):
+        Ablation(on_stage(model)).effect(one, "one", [(0, 0)], "zero")
+
+
+def test_it_stops_within_a_pass_when_it_is_told_to_and_the_model_is_as_it_was() -> None:
+    model = small()
+    trace = read(model, TEXT, CHARACTERS, progress=False)
+    ids = torch.tensor([CHARACTERS.encode(TEXT)])
+    with torch.no_grad():
+        wanted = model(ids)
+    ablation, asked = Ablation(on_stage(model)), 0
+
+    def cancelled() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 9  # in the second pass
+
+    with pytest.raises(Cancelled):
+        ablation.effect(trace, "a", HEADS, "zero", cancelled)
+    with torch.no_grad():
+        assert torch.equal(model(ids), wanted)
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
+
+
+def test_the_model_at_work_in_another_thread_is_not_stopped() -> None:
+    model, found = small(), []
+    ids = torch.tensor([CHARACTERS.encode(TEXT)])
+
+    def elsewhere() -> None:
+        with torch.no_grad():
+            found.append(model(ids))
+
+    with _stoppable(model, lambda: True):
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        with pytest.raises(Cancelled):
+            model(ids)
+    assert isinstance(found[0], Tensor)
+
+
+def test_predictions_that_are_no_numbers_are_refused() -> None:
+    model = small()
+    trace = read(model, TEXT, CHARACTERS, progress=False)
+    for parameter in model.norm.parameters():
+        torch.nn.init.constant_(parameter, torch.nan)
+    with pytest.raises(UnsupportedError, match="no number"):
+        Ablation(on_stage(model)).effect(trace, "a", HEADS, "zero")
+
+
+def test_nobody_is_worked_for_who_has_gone() -> None:
+    model, entered, released = small(), threading.Event(), threading.Event()
+    stage, passes = on_stage(model), Passes(model)
+    trace = stage.run(TEXT)
+
+    def wait(*_: object) -> None:
+        entered.set()
+        released.wait()
+
+    with serving(trace, stage) as handle, model.blocks[0].register_forward_pre_hook(wait):
+        wish = {"trace": handle.server.library.summaries()[0]["trace"], "heads": [[1, 2]]}
+        headers = {"cookie": handle.cookie, "content-type": "application/json", "x-attnscope": "1"}
+        connection = http.client.HTTPConnection(handle.host, timeout=60)
+        connection.request("POST", "/api/1/ablate", json.dumps(wish), headers)
+        entered.wait()
+        connection.close()
+        time.sleep(0.3)
+        assert handle.get("/api/1/session").status == 200  # the server has heard of it
+        released.set()
+        assert handle.post("/api/1/ablate", wish).status == 200
+        assert passes.count == 2
+
+
+@pytest.fixture(scope="module")
+def staged() -> Iterator[tuple[Handle, str]]:
+    stage, library = on_stage(), Library()
+    name = library.add(stage.run(TEXT), name="a text")
+    with serving(library, stage) as handle:
+        yield handle, name
+
+
+def test_a_session_says_whether_heads_can_be_silenced(staged: tuple[Handle, str]) -> None:
+    assert staged[0].get("/api/1/session").json["ablates"] is True
+
+
+def test_without_its_mask_a_text_has_the_predictions_that_it_has(staged: tuple[Handle, str]) -> None:
+    handle, name = staged
+    other = handle.get(f"/api/1/{name}/meta").json["what_if"]
+    answers = [handle.post("/api/1/ablate", {"trace": one, "heads": [[1, 2]]}) for one in (name, other)]
+    assert answers[0].json == answers[1].json
+    assert answers[0].status == 200
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"heads": [[0, 0]] * 65},
+        {"heads": [[0]]},
+        {"heads": [[0, "0"]]},
+        {"heads": [[0, True]]},
+        {"heads": [0, 0]},
+        {"heads": None},
+        {"heads": [[3, 0]]},
+        {"heads": [[0, 4]]},
+        {"heads": [[0, 0]], "how": "half"},
+        {"heads": [[0, 0]], "how": 0.5},
+        {"heads": [[0, 0]], "trace": 5},
+    ],
+)
+def test_wishes_that_make_no_sense_are_refused(staged: tuple[Handle, str], wish: dict[str, Any]) -> None:
+    handle, name = staged
+    answer = handle.post("/api/1/ablate", {"trace": name, **wish})
+    assert answer.status == 400
+    assert answer.json["error"]
+
+
+def test_traces_and_models_that_are_not_there_are_said_not_to_be(staged: tuple[Handle, str]) -> None:
+    handle, name = staged
+    assert handle.post("/api/1/ablate", {"trace": "0" * 32, "heads": []}).status == 404
+    assert handle.post("/api/1/ablate", {"trace": "../x", "heads": []}).status == 404
+    assert handle.get("/api/1/ablate").status == 405
+    example = handle.get("/api/1/session").json["example"]
+    answer = handle.post("/api/1/ablate", {"trace": example, "heads": [[0, 0]]})
+    assert (answer.status, "of another model" in answer.json["error"]) == (400, True)
+    with serving(small_trace()) as alone:
+        assert alone.get("/api/1/session").json["ablates"] is False
+        answer = alone.post("/api/1/ablate", {"trace": name, "heads": []})
+        assert (answer.status, "attnscope look" in answer.json["error"]) == (409, True)

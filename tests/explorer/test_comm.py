@@ -1,0 +1,224 @@
+"""A page that speaks to its kernel gets what a browser gets from the server, and nobody keeps what nobody looks at."""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from attnscope.errors import SettingError
+from attnscope.explorer.library.library import Library
+from attnscope.explorer.service import comm
+from attnscope.explorer.service.comm import Conversation, Opened, room
+from attnscope.explorer.service.server import routed
+from attnscope.explorer.stage.stage import Stage
+from tests.explorer.on_stage import TEXT, on_stage
+from tests.explorer.serving import PAGE, Handle, small_trace
+
+MOST_SECONDS = 20
+NUMBERS = itertools.count(2**40)
+
+
+class Page:
+    """One side of a conversation: what a widget in a browser would do."""
+
+    def __init__(self, stage: Stage | None = None) -> None:
+        self.stage = stage
+        self.libraries: list[Library] = []
+        self.heard: list[tuple[dict[str, Any], list[bytes], str]] = []
+        self.left = 0
+        self.conversation = Conversation(self.open, self.take, files=PAGE, left=self.leave)
+        self._changed = threading.Condition()
+
+    def open(self) -> Opened:
+        library = Library()
+        library.add(small_trace(), name="shown")
+        self.libraries.append(library)
+        return Opened(routed(library, self.stage, room().work, assets=PAGE), library.close)
+
+    def leave(self) -> None:
+        self.left += 1
+
+    def take(self, content: dict[str, Any], parts: list[bytes]) -> None:
+        with self._changed:
+            self.heard.append((content, parts, threading.current_thread().name))
+            self._changed.notify_all()
+
+    def ask(self, path: str, **body: Any) -> int:
+        number = next(NUMBERS)
+        self.conversation.hear({"id": number, "path": path, **body})
+        return number
+
+    def answers(self, number: int) -> list[tuple[dict[str, Any], list[bytes]]]:
+        """All parts of an answer, once the last has come."""
+
+        def parts() -> list[tuple[dict[str, Any], list[bytes]]]:
+            return [(content, parts) for content, parts, _ in self.heard if content["id"] == number]
+
+        with self._changed:
+            assert self._changed.wait_for(lambda: parts() and not parts()[-1][0]["more"], MOST_SECONDS), "no answer"
+        return parts()
+
+    def told(self, path: str, **body: Any) -> tuple[int, bytes]:
+        """The status and the body of an answer in one part."""
+        [(content, [part])] = self.answers(self.ask(path, **body))
+        return content["status"], part
+
+
+def until(true: Callable[[], Any], what: str) -> None:
+    end = time.monotonic() + MOST_SECONDS
+    while not true():
+        assert time.monotonic() < end, f"waited for {what}"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    found = Page()
+    yield found
+    found.conversation.close().result()
+
+
+def test_the_kernel_says_what_the_server_says(page: Page, served: Callable[..., Handle]) -> None:
+    server = served(small_trace())
+    name = json.loads(page.told("session")[1])["traces"][0]["trace"]
+    for rest in ("meta", "0/1/0/0/0?ch=mean", "1/tokens?side=key&from=3&to=9", "0/0/row/5", "9/0/row/5", "0/2/nothing"):
+        there = server.get(f"/api/1/{name}/{rest}")
+        assert page.told(f"{name}/{rest}") == (there.status, there.body), rest
+    assert page.told("run", body={"text": "a"})[0] == 409  # there is no model
+
+
+def test_the_page_itself_comes_from_the_kernel_and_opens_nothing(page: Page) -> None:
+    assert page.told("explorer.css") == (200, PAGE["explorer.css"])
+    assert not page.conversation.awake
+
+
+def test_a_stream_comes_in_parts_and_its_end_is_told() -> None:
+    page = Page(on_stage())
+    wish = {"text": TEXT, "count": 3, "temperature": 0, "seed": 0, "layer": 0, "head": 0}
+    answers = page.answers(page.ask("generate", body=wish))
+    assert [content["more"] for content, _ in answers] == [*[True] * (len(answers) - 1), False]
+    events = [json.loads(part) for _, [part] in answers[:-1]]
+    assert [next(iter(event)) for event in events] == ["prompt", "token", "token", "token", "done"]
+    page.conversation.close().result()
+
+
+def test_what_is_cancelled_is_not_answered_and_others_are(page: Page) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    opening = page.conversation._opening
+
+    def slowly() -> Opened:
+        begun.set()
+        go_on.wait()
+        return opening()
+
+    page.conversation._opening = slowly
+    given_up, other = page.ask("session"), page.ask("session")
+    begun.wait()
+    page.conversation.hear({"cancel": given_up})
+    go_on.set()
+    page.answers(other)
+    page.told("session")
+    assert all(content["id"] != given_up for content, *_ in page.heard)
+
+
+def test_messages_of_others_are_passed_over(page: Page) -> None:
+    for content in (None, [], "a word", {}, {"id": "1", "path": "session"}, {"id": 1}, {"cancel": 5}, {"view": "up"}):
+        page.conversation.hear(content)
+    assert page.told("session")[0] == 200
+    assert len(page.heard) == 1
+
+
+def test_an_answer_is_given_in_the_context_of_its_question(page: Page) -> None:
+    asked, seen = contextvars.ContextVar("asked", default=""), []
+    take = page.conversation._send
+    page.conversation._send = lambda content, parts: (seen.append(asked.get()), take(content, parts))
+    for word in ("first", "second"):
+        context = contextvars.copy_context()
+        context.run(asked.set, word)
+        page.answers(context.run(page.ask, "session"))
+    assert seen == ["first", "second"]
+
+
+def test_answers_leave_the_thread_of_the_caller_alone(page: Page) -> None:
+    page.told("session")
+    assert {name for *_, name in page.heard} == {"attnscope-notebook"}
+
+
+def test_who_closes_the_last_view_closes_the_library_and_who_comes_back_gets_another(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comm, "GRACE", 0.05)
+    for view in (1, 2):
+        page.conversation.hear({"view": "opened", "id": view})
+    first = page.told("session")
+    page.conversation.hear({"view": "closed", "id": 1})
+    time.sleep(0.2)
+    assert page.conversation.awake, "another view is open"
+    page.conversation.hear({"view": "closed", "id": 2})
+    until(lambda: page.left, "the last view")
+    assert not page.conversation.awake
+    until(page.libraries[0].closing.is_set, "the library")
+    assert page.told("session") == first
+    assert len(page.libraries) == 2
+
+
+def test_a_view_that_is_opened_again_in_time_keeps_the_library(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comm, "GRACE", 0.3)
+    page.conversation.hear({"view": "opened", "id": 1})
+    page.told("session")
+    page.conversation.hear({"view": "closed", "id": 1})
+    page.conversation.hear({"view": "opened", "id": 2})
+    time.sleep(0.6)
+    page.told("session")
+    assert (len(page.libraries), page.left) == (1, 0)
+
+
+def test_a_page_that_is_loaded_anew_keeps_the_library_and_one_that_never_comes_back_does_not(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comm, "GRACE", 0.05)
+    page.conversation.hear({"view": "opened", "id": 1})
+    page.told("session")
+    page.conversation.hear({"view": "hidden", "id": 1})
+    time.sleep(0.2)
+    assert (page.conversation.awake, page.left) == (True, 0)
+    monkeypatch.setattr(comm, "IDLE", 0.05)
+    page.conversation.hear({"view": "hidden", "id": 1})
+    until(lambda: page.left, "the page that was left")
+    assert not page.conversation.awake
+
+
+def test_a_view_that_asks_for_nothing_for_long_keeps_no_library(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comm, "IDLE", 0.05)
+    page.conversation.hear({"view": "opened", "id": 1})
+    page.told("session")
+    until(lambda: not page.conversation.awake, "rest")
+    assert page.left == 0  # the view may ask again
+    assert page.told("session")[0] == 200
+
+
+def test_what_cannot_be_opened_is_said_in_words_and_tried_again(page: Page) -> None:
+    opening = page.conversation._opening
+
+    def refuse() -> Opened:
+        page.conversation._opening = opening
+        raise SettingError("the trace is gone;\n run the cell again")
+
+    page.conversation._opening = refuse
+    status, body = page.told("session")
+    assert (status, json.loads(body)) == (400, {"error": "the trace is gone; run the cell again"})
+    assert page.told("session")[0] == 200
+
+
+def test_a_closed_conversation_has_let_go(page: Page) -> None:
+    page.told("session")
+    page.conversation.close().result()
+    assert not page.conversation.awake
+    until(page.libraries[0].closing.is_set, "the library")

@@ -1,0 +1,318 @@
+"""Nobody speaks to the explorer but the person who started it: real requests over real sockets."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from attnscope.errors import SettingError
+from attnscope.explorer.service.guard import CONTENT_SECURITY_POLICY, LARGEST_BODY, Settings
+from tests.explorer.serving import Answer, Handle, serving, small_trace
+
+SESSION = "/api/1/session"
+PROMISED = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+}
+OTHER_HOSTS = [
+    "evil.example",
+    "evil.example:{port}",
+    "127.0.0.1",
+    "127.0.0.1:1",
+    "127.0.0.1:{port}.evil.example",
+    "0.0.0.0:{port}",
+    "localhost:{port}@evil.example",
+]
+FILES = [
+    r"/..%2f..%2fetc%2fpasswd",
+    r"/%00",
+    r"/api%2f1/session",
+    r"/explorer.js%00.css",
+    r"/../../etc/passwd",
+    r"//etc/passwd",
+    r"/\windows",
+    r"/static/explorer.js",
+    r"/api/1/..%2f/meta",
+    r"/explorer.js/",
+    r"/index.html",
+    r"/api/1/session/",
+]
+
+
+@pytest.fixture(scope="module")
+def handle() -> Iterator[Handle]:
+    with serving(small_trace(), ask_seconds=1.0) as handle:
+        yield handle
+
+
+def raw(handle: Handle, request: bytes, *, seconds: float = 5.0) -> bytes:
+    """Whatever comes back until the server hangs up."""
+    with socket.create_connection(("127.0.0.1", handle.server.port), timeout=seconds) as connection:
+        connection.sendall(request)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def head(handle: Handle, path: str = SESSION, *lines: str, method: str = "GET") -> bytes:
+    """A request up to its body, that asks to hang up after the answer."""
+    first = [f"{method} {path} HTTP/1.1", f"host: {handle.host}", f"cookie: {handle.cookie}", "connection: close"]
+    return "\r\n".join([*first, *lines, "", ""]).encode("latin-1")
+
+
+def sent_until_refused(handle: Handle, begin: bytes, piece: bytes, *, most: int, pause: float = 0.0) -> int:
+    """How many bytes of an endless request are taken before the server hangs up."""
+    sent = 0
+    with socket.create_connection(("127.0.0.1", handle.server.port), timeout=5) as connection:
+        connection.sendall(begin)
+        try:
+            while sent < most:
+                sent += connection.send(piece)
+                time.sleep(pause)
+        except (BrokenPipeError, ConnectionResetError):
+            return sent
+    raise AssertionError(f"{sent:,} bytes were taken")
+
+
+def is_refused(answer: Answer, status: int) -> None:
+    assert answer.status == status
+    assert isinstance(answer.json["error"], str)
+    assert answer.headers["cache-control"] == "no-store"
+    assert PROMISED.items() <= answer.headers.items()
+    assert not any(name.startswith("access-control") for name in answer.headers)
+
+
+def test_the_policy_is_the_one_that_was_decided() -> None:
+    assert CONTENT_SECURITY_POLICY == (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    )
+
+
+@pytest.mark.parametrize("path", ["/", "/explorer.js", "/explorer.css", SESSION, "/nothing"])
+def test_every_answer_carries_the_promised_headers(handle: Handle, path: str) -> None:
+    answer = handle.get(path)
+    assert PROMISED.items() <= answer.headers.items()
+    assert "server" not in answer.headers
+    assert not any(name.startswith("access-control") for name in answer.headers)
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "[::1]", "LocalHost"])
+def test_each_of_our_names_is_answered(handle: Handle, name: str) -> None:
+    assert handle.get(SESSION, host=f"{name}:{handle.server.port}").status == 200
+
+
+@pytest.mark.parametrize("name", [*OTHER_HOSTS, ""])
+def test_any_other_host_is_refused_before_anything_else(handle: Handle, name: str) -> None:
+    for path in (SESSION, "/nothing", handle.url.removeprefix(handle.base)):
+        is_refused(handle.get(path, host=name.format(port=handle.server.port)), 403)
+
+
+def test_two_hosts_or_none_are_refused(handle: Handle) -> None:
+    assert raw(handle, head(handle, SESSION, "host: evil.example")).startswith(b"HTTP/1.1 4")
+    assert raw(handle, b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n").startswith(b"HTTP/1.1 400")
+    assert raw(handle, b"GET / HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 403")
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "https://127.0.0.1", "http://127.0.0.1:1", "file://"]
+)
+def test_a_foreign_origin_is_refused(handle: Handle, origin: str) -> None:
+    is_refused(handle.get(SESSION, origin=origin), 403)
+    is_refused(handle.post("/api/1/run", {"text": "a"}, origin=origin), 403)
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "nonsense"])
+def test_a_request_that_another_site_has_caused_is_refused(handle: Handle, site: str) -> None:
+    is_refused(handle.get(SESSION, sec_fetch_site=site), 403)
+    is_refused(handle.get("/", sec_fetch_site=site), 403)
+
+
+def test_our_own_page_is_answered(handle: Handle) -> None:
+    assert handle.get(SESSION, origin=handle.base, sec_fetch_site="same-origin").status == 200
+    assert handle.get("/", sec_fetch_site="none").status == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/explorer.js", SESSION, "/api/1/" + "0" * 32 + "/meta", "/nothing"])
+def test_without_the_cookie_nothing_is_shown(handle: Handle, path: str) -> None:
+    is_refused(handle.get(path, cookie=""), 401)
+    name, _, value = handle.cookie.partition("=")
+    is_refused(handle.get(path, cookie=f"{name}={value[:-1]}"), 401)
+    is_refused(handle.get(path, cookie=f"other={value}"), 401)
+    is_refused(handle.get(path, cookie=f"{name}={handle.server.settings.token}"), 401)
+    is_refused(handle.get(path, cookie=f"{name}=\xe9"), 401)
+
+
+def test_the_cookie_is_found_among_those_of_other_servers(handle: Handle) -> None:
+    assert handle.get(SESSION, cookie=f'_xsrf=2|a,b; broken; x="y z"; {handle.cookie}; z=').status == 200
+
+
+def test_the_token_becomes_a_cookie_that_scripts_and_other_sites_cannot_use(handle: Handle) -> None:
+    answer = handle.get(handle.url.removeprefix(handle.base), cookie="")
+    assert answer.status == 303
+    assert answer.headers["location"] == "/"
+    assert handle.server.settings.token not in answer.headers["set-cookie"]
+    assert set(answer.headers["set-cookie"].split("; ")[1:]) == {"Path=/", "HttpOnly", "SameSite=Strict"}
+
+
+@pytest.mark.parametrize("token", ["", "0" * 32, "%00", "%e9", "{token}0", "{token}&token={token}"])
+def test_a_wrong_token_is_refused(handle: Handle, token: str) -> None:
+    answer = handle.get(f"/?token={token.format(token=handle.server.settings.token)}", cookie="")
+    is_refused(answer, 403 if token else 401)
+
+
+def test_a_token_has_128_bits_and_is_another_in_each_run() -> None:
+    tokens = {Settings("127.0.0.1", 1).token for _ in range(100)}
+    assert len(tokens) == 100
+    assert {len(bytes.fromhex(token)) for token in tokens} == {16}
+
+
+def test_what_the_browser_is_started_with_is_good_for_once(handle: Handle) -> None:
+    path = f"/?token={handle.server.settings.invitation()}"
+    assert handle.get(path, cookie="").status == 303
+    is_refused(handle.get(path, cookie=""), 403)
+    assert handle.get(handle.url.removeprefix(handle.base), cookie="").status == 303
+
+
+@pytest.mark.parametrize("method", ["HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "BREW"])
+@pytest.mark.parametrize("path", ["/", SESSION, "/api/1/run"])
+def test_there_are_only_get_and_post(handle: Handle, method: str, path: str) -> None:
+    answer = handle.ask(method, path)
+    assert answer.status == 405
+    assert PROMISED.items() <= answer.headers.items()
+
+
+@pytest.mark.parametrize("path", ["/api/1/run", "/api/1/generate"])
+def test_what_writes_is_no_get_and_what_reads_is_no_post(handle: Handle, path: str) -> None:
+    is_refused(handle.get(path), 405)
+    is_refused(handle.post(SESSION, {}), 405)
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_no_address_leads_to_a_file(handle: Handle, path: str) -> None:
+    is_refused(handle.get(path), 404)
+
+
+def test_an_address_that_is_no_path_is_refused(handle: Handle) -> None:
+    for target in ("*", "http://evil.example/", "evil.example:80", "/é"):
+        assert raw(handle, head(handle, target)).startswith((b"HTTP/1.1 404", b"HTTP/1.1 400"))
+
+
+def test_a_long_request_line_is_refused(handle: Handle) -> None:
+    is_refused(handle.get(f"{SESSION}?x={'x' * 8200}"), 414)
+    assert handle.get(f"{SESSION}?x={'x' * 8000}").status == 200
+
+
+def test_endless_headers_are_refused(handle: Handle) -> None:
+    line = b"x-more: " + b"y" * 1000 + b"\r\n"
+    assert sent_until_refused(handle, head(handle)[:-2], line, most=2**20, pause=0.001) < 2**17
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "json"])
+def test_a_post_of_another_kind_is_refused(handle: Handle, kind: str) -> None:
+    is_refused(handle.post("/api/1/run", {"text": "a"}, content_type=kind), 415)
+
+
+def test_a_post_without_our_header_is_refused(handle: Handle) -> None:
+    is_refused(handle.post("/api/1/run", {"text": "a"}, x_attnscope=""), 403)
+    is_refused(handle.post("/api/1/run", {"text": "a"}, x_attnscope="2"), 403)
+
+
+def test_a_large_body_is_refused_however_it_comes(handle: Handle) -> None:
+    headers = {"content-type": "application/json", "x-attnscope": "1"}
+    for body in (b"x" * 2**20, b"x" * (LARGEST_BODY + 1)):
+        is_refused(handle.ask("POST", "/api/1/run", headers, body), 413)
+        pieces = (body[start : start + 1000] for start in range(0, len(body), 1000))
+        is_refused(handle.ask("POST", "/api/1/run", headers, pieces), 413)
+    assert handle.ask("POST", "/api/1/run", headers, b"x" * LARGEST_BODY).status == 409
+    assert handle.ask("POST", "/api/1/run", headers, iter([b"{}"])).status == 409
+
+
+def test_a_body_that_never_ends_is_not_read_for_ever(handle: Handle) -> None:
+    lines = ("content-type: application/json", "x-attnscope: 1", "transfer-encoding: chunked")
+    begin = head(handle, "/api/1/run", *lines, method="POST")
+    assert sent_until_refused(handle, begin, b"10000\r\n" + b"x" * 65536 + b"\r\n", most=2**27) < 2**24
+
+
+def test_a_get_with_a_body_is_refused(handle: Handle) -> None:
+    is_refused(handle.ask("GET", SESSION, body=b"x"), 400)
+    is_refused(handle.ask("GET", SESSION, body=iter([b"x"])), 400)
+
+
+def test_two_lengths_that_differ_are_refused(handle: Handle) -> None:
+    lines = ("content-type: application/json", "x-attnscope: 1", "content-length: 2", "content-length: 3")
+    assert raw(handle, head(handle, "/api/1/run", *lines, method="POST") + b"{}").startswith(b"HTTP/1.1 400")
+
+
+@pytest.mark.parametrize("started", ["", "GET / HTTP/1.1\r\nhost: ", "POST"])
+def test_who_sends_no_complete_request_is_hung_up_on(handle: Handle, started: str) -> None:
+    lines = ("content-type: application/json", "x-attnscope: 1", "content-length: 5")
+    request = head(handle, "/api/1/run", *lines, method="POST") + b"{" if started == "POST" else started.encode()
+    before = time.monotonic()
+    assert raw(handle, request) == b""
+    assert 0.9 < time.monotonic() - before < 2.5
+
+
+def test_a_byte_now_and_then_does_not_keep_a_connection_open(handle: Handle) -> None:
+    before = time.monotonic()
+    sent_until_refused(handle, b"GET /", b"x", most=50, pause=0.1)
+    assert time.monotonic() - before < 2.5
+
+
+def test_the_second_request_of_a_connection_has_to_come_in_time_too(handle: Handle) -> None:
+    connection = http.client.HTTPConnection(handle.host, timeout=5)
+    for _ in range(2):
+        connection.request("GET", SESSION, headers={"cookie": handle.cookie})
+        answer = connection.getresponse()
+        assert (answer.status, len(answer.read()) > 0) == (200, True)
+    line = connection.sock
+    before = time.monotonic()
+    line.sendall(b"GET / HTTP/1.1\r\n")
+    assert line.recv(65536) == b""
+    assert time.monotonic() - before < 2.5
+    connection.close()
+
+
+def test_requests_that_come_at_once_are_answered_in_turn(handle: Handle) -> None:
+    request = head(handle).replace(b"connection: close\r\n", b"")
+    assert raw(handle, request + request + head(handle)).count(b"HTTP/1.1 200") == 3
+
+
+def test_sixty_four_clients_are_served_and_more_are_told(handle: Handle) -> None:
+    with ExitStack() as stack:
+        connections = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", handle.server.port), timeout=5))
+            for _ in range(70)
+        ]
+        time.sleep(0.2)
+        threads = [threading.Thread(target=one.sendall, args=(head(handle),)) for one in connections]
+        for thread in threads:
+            thread.start()
+        found = [b"".join(iter(lambda one=one: one.recv(65536), b""))[9:12] for one in connections]
+        for thread in threads:
+            thread.join()
+    assert sorted(found) == [b"200"] * 64 + [b"503"] * 6
+    assert handle.get(SESSION).status == 200
+
+
+def test_a_name_of_a_tunnel_is_answered_when_it_is_told() -> None:
+    with serving(small_trace(depth=1), names=["localhost:9"]) as handle:
+        assert handle.get(SESSION, host="localhost:9", origin="http://localhost:9").status == 200
+        assert handle.get(SESSION, host="localhost:10").status == 403
+
+
+@pytest.mark.parametrize("name", ["http://host:80", "host:", "host:port", "a b", "", "host:80/", "::1", "host:123456"])
+def test_a_name_that_is_no_host_is_refused(name: str) -> None:
+    with pytest.raises(SettingError, match="HOST or HOST:PORT"):
+        Settings("127.0.0.1", 80, [name])
+
+
+@pytest.mark.parametrize("name", ["host", "my-host.example:8080", "[::1]:9000", "10.0.0.1:1"])
+def test_a_name_that_is_a_host_is_answered(name: str) -> None:
+    assert name in Settings("127.0.0.1", 80, [name]).names

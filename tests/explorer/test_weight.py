@@ -1,0 +1,40 @@
+"""What the explorer's page weighs, and whom it asks for the rest."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, Request
+
+from attnscope.explorer import running
+from tests.explorer.browser import needs_chromium, opened, wait_until_ready
+from tests.explorer.serving import Handle
+
+STATIC = Path(running.__file__).parent / "static"
+
+
+def test_the_page_has_at_most_80_kilobytes() -> None:
+    sizes = {path.name: len(gzip.compress(path.read_bytes(), 9)) for path in STATIC.iterdir()}
+    assert {"index.html", "explorer.js", "explorer.css"} <= set(sizes)
+    surveyed = {name: sizes.pop(name) for name in ("survey.html", "survey.js", "survey.css")}  # a page of their own
+    assert sum(sizes.values()) <= 80 * 1024, sizes
+    assert sum(surveyed.values()) <= 24 * 1024, surveyed
+
+
+@needs_chromium
+def test_the_page_asks_nobody_but_its_server(browser: Browser, small: Handle) -> None:
+    hosts, paths = set(), set()
+
+    def follow(request: Request) -> None:
+        hosts.add(urlsplit(request.url).netloc)
+        paths.add(urlsplit(request.url).path)
+
+    with opened(browser, "about:blank", ready=False) as page:
+        page.on("request", follow)
+        page.goto(small.url)
+        wait_until_ready(page)
+        page.wait_for_load_state("networkidle")
+    assert hosts - {""} == {small.host}
+    assert not {path for path in paths if "survey" in path}, "a survey's page comes when one is opened"
