@@ -99,7 +99,7 @@ def run(versions: Versions, pythons: dict[str, Path], options: argparse.Namespac
     name = f"python{versions.python}-torch{versions.torch}-transformers{versions.transformers}"
     report, log = CACHE / f"{name}.xml", CACHE / f"{name}.log"
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *WARNINGS_AS_USUAL, f"--junit-xml={report}"]
-    command += ["-m", "not timed and not long and not alone", *(options.tests or TESTS)]
+    command += ["-m", "not timed and not slow and not alone", *(options.tests or TESTS)]
     command += ["-k", options.expression] if options.expression else []
     command += ["-n", options.processes, "--dist", "worksteal"] if options.processes != "1" else []
     variables = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

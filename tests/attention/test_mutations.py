@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITE = ["tests/attention/test_numerics.py", "tests/attention/test_contracts.py"]

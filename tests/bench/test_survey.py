@@ -10,7 +10,7 @@ from attnscope.models.sizes import DECODERS
 from attnscope.survey.cost import cost_a_token
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_benchmark_prints_what_a_token_costs_and_what_workers_add() -> None:
     parts, work, workers, paper = run("survey")
     assert [row[0] for row in parts.rows] == ["128", "256", "512"]

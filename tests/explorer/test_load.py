@@ -168,7 +168,7 @@ def test_a_crowd_is_answered_while_levels_are_built() -> None:
 
 
 @pytest.mark.timed
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_minute_of_a_crowd_at_65_536_tokens() -> None:
     crowd, seen = under_load(65_536, 60)
     assert seen["levels"]["coarse"] in ("building", "ready")

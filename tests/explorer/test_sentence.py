@@ -49,6 +49,7 @@ def truth() -> Trace:
 @pytest.fixture(scope="module")
 def tab(browser: Browser, served: Handle) -> Iterator[Page]:
     with opened(browser, served.url, ready=False) as page:
+        until(page, lambda: page.is_visible("#sentence-text"), "the text box")
         typed(page, "Warm up.")  # an address that names no trace shows the first: one that no test types
         yield page
 

@@ -24,7 +24,7 @@ from tests.explorer.pages import focus_map
 from tests.explorer.picture import settled
 from tests.explorer.synthetic import random_head, trace_of
 
-pytestmark = [pytest.mark.long, needs_chromium]
+pytestmark = [pytest.mark.slow, needs_chromium]
 
 logger = logging.getLogger(__name__)
 SECONDS = float(os.environ.get("ATTNSCOPE_SOAK", "60"))

@@ -32,7 +32,7 @@ def table(smollm2: tuple[Decoder, Tokenizer]) -> HeadTable:
     return score_heads(read_probe(*smollm2))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_without_induction_heads_nothing_that_comes_again_is_expected(smollm2, table: HeadTable) -> None:
     """The heads are found on one draw of random tokens, and are missed on another."""
     ids = ids_for(*smollm2, seed=1)
@@ -69,7 +69,7 @@ def test_the_sink_label_is_the_weight_on_the_first_token(smollm2) -> None:
     assert 0 < labelled.sum() < len(labelled)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_heads_are_sinks_in_the_same_order_on_prose_and_on_code(smollm2) -> None:
     prose, code = (sinks(smollm2, ROOT / place) for place in ("docs/models.md", "src/attnscope/matrix/matrix.py"))
     assert rank_correlation(prose, code) >= 0.9

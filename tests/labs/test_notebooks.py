@@ -13,7 +13,7 @@ from attnscope.labs.notebooks import notebook
 ROOT = Path(__file__).resolve().parents[2]
 MOST_SECONDS = 600
 LONG = ("past_the_length", "exposure_bias", "mini_gpt")  # 12,288 tokens at once, and models that are trained first
-MARKED = [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in NAMES]
+MARKED = [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in NAMES]
 
 
 @pytest.mark.parametrize("name", MARKED)

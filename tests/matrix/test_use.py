@@ -35,35 +35,35 @@ def test_shapes_follow_the_leading_axes() -> None:
     assert whole.head(1).shape == (2, 20, 20)
     assert whole.batch(1).shape == (3, 20, 20)
     assert whole.batch(1).head(-1).shape == whole.head(-1).batch(1).shape == (20, 20)
-    assert whole[2].shape == (2, 3, 20)
-    assert whole[2, 3].shape == (2, 3)
-    assert whole[[1, 2], :4].shape == (2, 3, 2, 4)
-    assert whole[::-1, torch.arange(20) > 17].shape == (2, 3, 20, 2)
-    assert torch.equal(whole[::-1], whole[:].flip(-2))
+    assert whole[..., 2, :].shape == (2, 3, 20)
+    assert whole[..., 2, 3].shape == (2, 3)
+    assert whole[..., [1, 2], :4].shape == (2, 3, 2, 4)
+    assert whole[..., ::-1, torch.arange(20) > 17].shape == (2, 3, 20, 2)
+    assert torch.equal(whole[..., ::-1, :], whole[:].flip(-2))
     assert matrix(20, 8)[3, 2].shape == ()
 
 
 def test_normalisers_are_kept_and_shared_with_heads() -> None:
     whole = matrix(1, 3, 50, 8)
-    first = whole.lse
-    assert whole.lse.data_ptr() == first.data_ptr()
+    before, first = whole.nbytes, whole.lse
+    assert whole.nbytes == before + first.nbytes
     torch.testing.assert_close(whole.head(2).lse, first[:, 2])
 
 
 def test_a_block_alone_does_not_compute_all_normalisers() -> None:
     whole = matrix(1, 1, 50, 8)
-    torch.testing.assert_close(whole[10:20, :30], matrix(1, 1, 50, 8).to_dense()[..., 10:20, :30])
+    torch.testing.assert_close(whole[..., 10:20, :30], matrix(1, 1, 50, 8).to_dense()[..., 10:20, :30])
     assert "holds 3.2 kB" in repr(whole)
 
 
 @pytest.mark.parametrize(
     ("use", "error", "message"),
     [
-        (lambda a: a[1, 2, 3], ShapeError, r"takes rows and columns, got 3 indices; leading axes are taken by .batch"),
-        (lambda a: a[20], IndexError, r"rows lie in 0 ... 19, got 20"),
-        (lambda a: a[:, [0, -21]], IndexError, r"columns lie in 0 ... 19, got -21"),
-        (lambda a: a[torch.ones(3) > 0], ShapeError, r"booleans for rows must have 20 entries"),
-        (lambda a: a[[[0, 1]]], ShapeError, r"an int, a slice or a list of ints"),
+        (lambda a: a[1], ShapeError, r"got 1 indices for the axes \(batch, head, query, key\)"),
+        (lambda a: a[..., 20, :], IndexError, r"rows lie in 0 ... 19, got 20"),
+        (lambda a: a[..., [0, -21]], IndexError, r"columns lie in 0 ... 19, got -21"),
+        (lambda a: a[..., torch.ones(3) > 0, :], ShapeError, r"booleans for rows must have 20 entries"),
+        (lambda a: a[..., [[0, 1]], :], ShapeError, r"an int, a slice or a list of ints"),
         (lambda a: a @ torch.ones(19), ShapeError, r"wants \(20,\) or \(..., 20, width\), got \(19,\)"),
         (lambda a: a @ torch.ones(5, 20, 2), ShapeError, r"leading axes \(5,\) differ from the matrix's \(2, 3\)"),
         (lambda a: a.head(3), IndexError, r"head\(3\): there are 3 of them"),
@@ -192,7 +192,7 @@ def test_trained_parameters_in_scores_leave_no_graph() -> None:
     for score in (Sinks(torch.nn.Parameter(torch.randn(2))), Bias(torch.nn.Parameter(torch.randn(2, 20, 20)))):
         subject = matrix(1, 2, 20, 8, score_mod=score)
         assert not subject.lse.requires_grad
-        assert not subject[3].requires_grad
+        assert not subject[..., 3, :].requires_grad
         torch.testing.assert_close(subject.received(), subject.to_dense().sum(-2))
         torch.testing.assert_close(subject.pooled(1, 1, "max").flatten(), subject.to_dense().amax((-1, -2)).flatten())
 
@@ -252,7 +252,7 @@ def test_empty_sizes_and_indices_are_answered() -> None:
     assert nobody.distance().mean.shape == (0, 2, 5)
     assert nobody.diagonal().shape == (0, 2, 5)
     some = matrix(1, 2, 20, 8)
-    assert some[2:5:-1].shape == (1, 2, 0, 20)
-    assert some[[], [1]].shape == (1, 2, 0, 1)
-    assert torch.equal(some[torch.tensor(3)], some[3])
-    assert some.merged([(0, 9), (9, 20)])[1:1].shape == (1, 2, 0, 2)
+    assert some[..., 2:5:-1, :].shape == (1, 2, 0, 20)
+    assert some[..., [], [1]].shape == (1, 2, 0, 1)
+    assert torch.equal(some[..., torch.tensor(3), :], some[..., 3, :])
+    assert some.merged([(0, 9), (9, 20)])[..., 1:1, :].shape == (1, 2, 0, 2)

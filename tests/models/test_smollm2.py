@@ -95,7 +95,7 @@ def test_padded_batches_are_as_exact_as_transformers(left: bool) -> None:
             assert worst(found[index, keep[index]], wanted) <= bound
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @torch.no_grad()
 def test_greedy_continuations_of_64_tokens_are_those_of_transformers() -> None:
     prompts = [smollm2.tokenizer()(prompt)["input_ids"] for prompt in smollm2.PROMPTS]

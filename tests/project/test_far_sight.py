@@ -74,7 +74,7 @@ def test_near_by_heads_6_and_7_find_the_first_mention_and_7_is_missed(scenes: di
     assert max(abs(found.rise((0,))), abs(found.rise((8,)))) < 0.1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_far_away_head_8_finds_the_first_mention_and_6_does_not(scenes: dict[str, Any]) -> None:
     found = STORY["experiment"](model()[0], scenes["4,000"], ())
     weights = {head: mention for head, (mention, _) in found.weights.items()}

@@ -132,7 +132,7 @@ def test_a_trainer_in_bf16_is_recorded_by_a_callback(tmp_path: Path) -> None:
     assert run_trainer(tmp_path).splitlines()[-2:] == ["2 (2, 4, 12, 12) True"] * 2
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_ten_trainers_in_fresh_processes_are_all_recorded(tmp_path: Path) -> None:
     for number in range(10):
         assert run_trainer(tmp_path / str(number)).splitlines()[-2:] == ["2 (2, 4, 12, 12) True"] * 2

@@ -23,7 +23,7 @@ from tests.survey.surveying import (
     write_text,
 )
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 SHARDS, WORKERS = 60, 2
 LIVES = (2, 3, 3)

@@ -150,7 +150,7 @@ def peak_of(pid: int) -> int:
     return next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:")), 0)
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_corpus_ten_times_as_large_takes_no_more_memory(workers: int, tmp_path: Path) -> None:
     model = write_model(tmp_path / "model", depth=1, heads=2)
     peaks = list[dict[str, int]]()

