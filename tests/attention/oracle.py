@@ -133,11 +133,27 @@ def _results(output: Tensor, lse: Tensor, leaves: dict[str, Tensor]) -> dict[str
 
 
 def tier_a(got: dict[str, Tensor], plain32: dict[str, Tensor], truth: dict[str, Tensor]) -> list[str]:
-    """fp32 against fp64: at most 4x the error of dense fp32 code, plus four roundings. Returns what breaks the rule."""
+    """fp32 against fp64: at most 4x the error of dense fp32 code, plus four roundings. Returns what breaks the rule.
+
+    Output and lse are also judged row by row, by the size of the row: a wrong row of small numbers is not hidden by
+    large numbers in another row.
+    """
     rounding = 4 * torch.finfo(torch.float32).eps
-    return _complaints(
+    complaints = _complaints(
         got, truth, lambda name, right: 4 * _error(plain32[name], right).max() + rounding * _finite(right).abs().max()
     )
+    # Weights are exp(score - lse), so that an absolute error of lse is a relative error of all weights of its row.
+    lse = 1 + _finite(truth["lse"]).abs()
+    scales = {"lse": lse, "output": lse * _finite(truth["output"]).abs().amax(-1)}
+    for name, scale in scales.items():
+        error, plain = (_error(one[name], truth[name]) for one in (got, plain32))
+        error, plain = (one.amax(-1) if name == "output" else one for one in (error, plain))
+        wrong = ~(error <= 4 * (plain + rounding * scale))
+        if wrong.any():
+            complaints.append(
+                f"{name}: {int(wrong.sum())} rows are wrong beside their size, by up to {error[wrong].max():.3g}"
+            )
+    return complaints
 
 
 def tier_b(got: dict[str, Tensor], plain: dict[str, Tensor], truth: dict[str, Tensor], dtype: torch.dtype) -> list[str]:

@@ -66,7 +66,7 @@ def modules_in(source: Path) -> dict[str, Path]:
 
 
 def imports_in(module: str, path: Path, known: dict[str, Path]) -> Iterator[tuple[str, int]]:
-    """Every module that a file imports anywhere in it, with the line; `import_extra("name")` counts as an import."""
+    """Every module that a file imports anywhere in it, with the line; `import_module("name")` counts too."""
     tree = ast.parse(path.read_text(), str(path))
     if module == "attnscope":  # its names for type checkers come from everywhere
         tree.body = [node for node in tree.body if not is_type_checking(node)]
@@ -82,6 +82,8 @@ def imports_in(module: str, path: Path, known: dict[str, Path]) -> Iterator[tupl
             name = node.args[0]
             assert isinstance(name, ast.Constant), f"{path}:{node.lineno}: import_extra takes a literal name"
             yield str(name.value), node.lineno
+        elif isinstance(node, ast.Call) and called_name(node) == "import_module":
+            yield from ((word.value, node.lineno) for word in node.args if isinstance(word, ast.Constant))
 
 
 def is_type_checking(node: ast.AST) -> bool:
@@ -194,6 +196,7 @@ def test_every_module_of_an_extra_has_its_place() -> None:
         ("matrix/__init__.py", "from ..models import decoder", "does not stand below"),
         ("matrix/__init__.py", "from attnscope import Trace", "does not stand below"),
         ("heads/score.py", "import attnscope.atlas.plan", "does not stand below"),
+        ("matrix/__init__.py", "import_module('attnscope.models.decoder')", "does not stand below"),
         ("models/decoder.py", "import transformers.models", "only in ['bench', 'recording']"),
         ("models/decoder.py", "pyplot = import_extra('matplotlib.pyplot')", "only in ['figures']"),
         ("matrix/log.py", "from torch.utils.tensorboard import SummaryWriter", "only in ['train']"),

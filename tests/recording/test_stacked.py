@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import pytest
 import torch
 from torch import Tensor
@@ -72,3 +74,34 @@ def test_rows_that_do_not_make_up_the_matrix_are_refused():
     gap = Stacked((Step(Full(), 0, 2, 0, 4), Step(Full(), 3, 4, 0, 4)))
     with pytest.raises(ShapeError, match="are not the 4 queries"):
         gap.check(Sizes(1, 1, 4, 4))
+
+
+@dataclass(frozen=True)
+class CountingMask(Mask):
+    """A full mask that counts the cells it evaluates."""
+
+    cells: list[int] = field(default_factory=list)
+
+    def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
+        self.cells.append(torch.broadcast_tensors(query, key)[0].numel())
+        return torch.ones_like(query + key, dtype=torch.bool)
+
+    def lower(self, sizes: Sizes) -> None:
+        return None
+
+
+def test_each_cell_is_evaluated_by_its_own_step_only():
+    """The work of a block does not grow with the number of steps: generation would cost O(n^3)."""
+    count = 50
+    masks = [CountingMask() for _ in range(count)]
+    mask = Stacked(tuple(Step(one, at, at + 1, 0, at + 1) for at, one in enumerate(masks)))
+    rows, columns = torch.arange(10, 30)[:, None], torch.arange(count)[None]
+    allowed = mask.allows(rows, columns, Sizes(1, 1, count, count))
+    assert torch.equal(allowed, columns <= rows)
+    assert sum(sum(one.cells) for one in masks) == allowed.numel()
+
+
+def test_no_cells_are_evaluated_for_an_empty_block():
+    mask, _ = stacked("booleans")
+    nothing = torch.empty(0, 1, dtype=torch.long)
+    assert mask.allows(nothing, torch.arange(8)[None], Sizes(2, 3, 8, 8)).shape[-2:] == (0, 8)

@@ -10,7 +10,6 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from attnscope.recording.files.saving import AnyLayer, Contents, save_contents
 from attnscope.recording.layers.dense import DenseLayer
 from attnscope.recording.layers.summed import BINS, SummedLayer
 from attnscope.recording.texts import Texts, codec_of, shown_by, spans_of
+from attnscope.recording.viewer import load_viewer
 
 
 class Trace(Mapping[str, AttentionMatrix]):
@@ -169,22 +169,21 @@ class Trace(Mapping[str, AttentionMatrix]):
 
     def explore(self, **options: Any) -> Any:
         """Show it in the browser; options are those of `attnscope.explore`."""
-        # The way upwards: the explorer knows traces, and a trace knows its name alone, when it is asked to.
-        return import_module("attnscope.explorer").explore(self, **options)
+        return load_viewer().explore(self, **options)
 
     def save_page(self, path: str | Path, *, layer: int = 0, head: int = 0) -> None:
         """Write a head to a page in one file: any browser shows it, without AttnScope and without a network."""
-        import_module("attnscope.explorer.saved.page_file").save_page(self, path, layer=layer, head=head)
+        load_viewer().save_page(self, path, layer=layer, head=head)
 
     def widget(self, *others: Trace, **options: Any) -> Any:
-        """Show it in a cell of a notebook, with others to compare; options are those of `explore.widget.Widget`."""
-        return import_module("attnscope.explorer.widget").Widget(self, *others, **options)
+        """Show it in a notebook cell, with others to compare; options: `layer`, `head`, `height` in pixels."""
+        return load_viewer().make_widget(self, *others, **options)
 
     def _repr_mimebundle_(self, **_: Any) -> Any:
         """What a notebook shows of it: the explorer, or in its place the line that stands everywhere else."""
         try:
             if _is_notebook():
-                return import_module("attnscope.explorer.widget").displayed(self)
+                return load_viewer().display(self)
         except AttnScopeError:  # it cannot be shown, or what it takes is not installed
             pass
         return {"text/plain": repr(self)}

@@ -330,10 +330,10 @@ def test_a_huge_config_is_refused_before_it_is_read_in_full(tmp_path: Path) -> N
 def test_a_million_keys_of_which_two_are_the_same_are_refused_in_time(tmp_path: Path) -> None:
     keys = ",".join(f'"{number}":0' for number in range(10**6))
     (tmp_path / "config.json").write_text(f'{{{keys},"999999":1}}')
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(CheckpointError, match="'999999' stands twice"):
         read_object(tmp_path / "config.json")
-    assert time.perf_counter() - start < 10  # looking up each key among all others would take an hour
+    assert time.process_time() - start < 10  # looking up each key among all others would take an hour
 
 
 def test_long_and_deep_values_are_shown_short() -> None:

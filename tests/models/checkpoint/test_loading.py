@@ -182,10 +182,10 @@ def test_an_ignored_tensor_is_as_if_it_was_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ["llama", "mistral"])
 def test_absurd_sizes_end_at_the_first_tensor_that_is_not_there(fields, message: str, family, tmp_path: Path) -> None:
     folder = with_config(tiny(tmp_path, family), **fields)
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(CheckpointError, match=message), LargestTensor() as largest:
         load(folder)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     assert largest.elements <= 24  # only rotary frequencies, if any
 
 

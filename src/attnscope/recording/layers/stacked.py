@@ -45,17 +45,26 @@ class Stacked(Mask):
         return all(step.mask.static for step in self.steps)
 
     def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
-        query, key = torch.broadcast_tensors(query, key)
-        answer: Tensor | None = None
-        for step in self.steps:
-            here = (query >= step.top) & (query < step.bottom) & (key >= step.left) & (key < step.right)
-            if not here.any():
-                continue
-            rows = (query - step.top).clamp(0, step.bottom - step.top - 1)
-            columns = (key - step.left).clamp(0, step.right - step.left - 1)
-            found = step.mask.allows(rows, columns, step.inner(sizes)) & here
-            answer = found if answer is None else _either(answer, found)
-        return torch.zeros_like(query, dtype=torch.bool) if answer is None else answer
+        tops = torch.tensor([step.top for step in self.steps], device=query.device)
+        query, key, number = torch.broadcast_tensors(query, key, torch.bucketize(query, tops, right=True) - 1)
+        shape, order = query.shape, number.flatten().argsort(stable=True)
+        query, key, number = (one.flatten()[order] for one in (query, key, number))
+        numbers, counts = torch.unique_consecutive(number, return_counts=True)
+        ends = counts.cumsum(0).tolist()
+        found = [
+            self._cells(self.steps[step], query[start:end], key[start:end], sizes)
+            for step, start, end in zip(numbers.tolist(), [0, *ends], ends, strict=False)
+        ]
+        leading = torch.broadcast_shapes(*(one.shape[:-1] for one in found))
+        cells = torch.cat([one.expand(*leading, -1) for one in found] or [query.bool()], -1)
+        return cells[..., order.argsort()].reshape(*leading, *shape)
+
+    @staticmethod
+    def _cells(step: Step, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
+        """Which of some cells in the rows of a step are allowed, (cells,) or (batch, heads, cells)."""
+        columns = (key - step.left).clamp(0, step.right - step.left - 1)
+        inside = (key >= step.left) & (key < step.right)
+        return step.mask.allows(query - step.top, columns, step.inner(sizes)) & inside
 
     def lower(self, sizes: Sizes) -> Lowered | None:
         found = [step.mask.lower(step.inner(sizes)) for step in self.steps]
@@ -85,10 +94,3 @@ class Stacked(Mask):
 
     def __repr__(self) -> str:
         return f"Stacked({len(self.steps)} steps)"
-
-
-def _either(first: Tensor, second: Tensor) -> Tensor:
-    """Of two answers, one of which may depend on batch row and head and so have two axes more."""
-    axes = max(first.dim(), second.dim())
-    first, second = (one if one.dim() == axes else one[None, None] for one in (first, second))
-    return first | second

@@ -1,0 +1,25 @@
+"""What `Trace.explore`, `Trace.save_page`, `Trace.widget` and notebooks call; registered as an entry point."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attnscope.explorer.running import explore
+from attnscope.explorer.saved.page_file import save_page
+from attnscope.recording import Trace
+
+__all__ = ["display", "explore", "make_widget", "save_page"]
+
+
+def make_widget(*traces: Trace, **options: Any) -> Any:
+    """A widget for a notebook."""
+    from attnscope.explorer.widget import Widget
+
+    return Widget(*traces, **options)
+
+
+def display(trace: Trace) -> Any:
+    """The MIME bundle that a notebook shows for the trace."""
+    from attnscope.explorer.widget import displayed
+
+    return displayed(trace)
