@@ -28,7 +28,7 @@ LEAST = 0.3  # of a mean, for a head to be one of a kind
 DIAL, SWITCH = (("blocks.16.attention", 0, "previous"), ("blocks.18.attention", 6, "induction"))
 REST = ("blocks.18.attention", 6, "sink")  # what the switch does otherwise
 EDGES = np.linspace(0.0, 1.0, 21)
-MOST_CHANGED = 8
+MAX_CHANGED = 8
 
 
 def texts(*surveys: Survey) -> Table:
@@ -107,7 +107,7 @@ def changes(prose: Survey, plays: Survey) -> Table:
         columns=("kind", "head", "prose", "plays", "change", "from", "to"),
     )
     for kind in (*KINDS, "sink"):
-        for row, _ in zip(found.rows(kind), range(MOST_CHANGED), strict=False):
+        for row, _ in zip(found.rows(kind), range(MAX_CHANGED), strict=False):
             numbers = (row.before, row.after, row.change, row.low, row.high)
             table.add(kind, prose.heads.name_of(row.layer, row.head), *(f"{number:.3f}" for number in numbers))
     return table

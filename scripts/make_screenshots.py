@@ -37,7 +37,7 @@ MARY, JOHN = (
 SENTENCE = "the dog that bit the man fled"
 VISITED = """localStorage.setItem("attnscope.tour", "yes");"""  # the page does not offer its tour
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
-QUIET, MOST_SECONDS = 3.0, 600.0  # without a request, everything is drawn; heads of long texts take minutes
+QUIET, MAX_SECONDS = 3.0, 600.0  # without a request, everything is drawn; heads of long texts take minutes
 TWIN = ".stage figure:nth-of-type(2) .map[data-state=ready]"
 SMALL, LARGE = (1280, 820), (1600, 1000)
 
@@ -112,8 +112,8 @@ def take(page: Page, base: str, shot: Shot, traces: dict[str, str]) -> None:
         page.fill("#sentence-text", SENTENCE)
         settle(page)
         page.check(".sentence input[type=checkbox]")
-        page.wait_for_selector(TWIN, state="attached", timeout=1000 * MOST_SECONDS)
-    page.wait_for_selector("html[data-state=ready]", state="attached", timeout=1000 * MOST_SECONDS)
+        page.wait_for_selector(TWIN, state="attached", timeout=1000 * MAX_SECONDS)
+    page.wait_for_selector("html[data-state=ready]", state="attached", timeout=1000 * MAX_SECONDS)
     settle(page)
     page.mouse.move(0, 0)
 
@@ -135,8 +135,8 @@ def settle(page: Page) -> None:
     page.on("requestfailed", end)
     start = time.monotonic()
     while running or time.monotonic() - last[0] < QUIET:
-        if time.monotonic() - start > MOST_SECONDS:
-            raise TimeoutError(f"the page was not quiet within {MOST_SECONDS:g} seconds")
+        if time.monotonic() - start > MAX_SECONDS:
+            raise TimeoutError(f"the page was not quiet within {MAX_SECONDS:g} seconds")
         page.wait_for_timeout(100)
     for event, listener in (("request", begin), ("requestfinished", end), ("requestfailed", end)):
         page.remove_listener(event, listener)

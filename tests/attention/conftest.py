@@ -8,8 +8,8 @@ from attnscope.attention import operation, plan, tiles
 
 TINY = {
     (plan, "BLOCK_COLUMNS"): 8,
-    (plan, "FEWEST_BLOCK_ROWS"): 5,
-    (plan, "MOST_BLOCK_ROWS"): 5,
+    (plan, "MIN_BLOCK_ROWS"): 5,
+    (plan, "MAX_BLOCK_ROWS"): 5,
     (tiles, "NARROW_ROWS"): 4,
     (tiles, "NARROW_COLUMNS"): 10,
     (tiles, "WIDE_ROWS"): 6,

@@ -72,7 +72,7 @@ def test_the_size_of_blocks_does_not_matter(engine: Backend, case: Case, monkeyp
     small = measured(case, shape, inputs, engine)
     for module, name, value in (
         (plan, "BLOCK_COLUMNS", 17),
-        (plan, "MOST_BLOCK_ROWS", 64),
+        (plan, "MAX_BLOCK_ROWS", 64),
         (tiles, "NARROW_COLUMNS", 999),
     ):
         monkeypatch.setattr(module, name, value)

@@ -15,7 +15,7 @@ from attnscope.heads import HeadTable
 from tests.explorer.pages import shown, until
 from tests.explorer.serving import Handle
 
-MOST_SECONDS = 180  # 270 heads on a busy machine
+MAX_SECONDS = 180  # 270 heads on a busy machine
 LEFT, TOP, GAP = 36, 20, 4  # CSS pixels: names on the left, numbers on top, and between pictures
 
 READ = """() => {
@@ -48,7 +48,7 @@ def heads_shown(
 
 def settled(page: Page) -> None:
     """Wait until all layers have come and are drawn."""
-    until(page, lambda: "…" not in (words := page.inner_text(".heads-words")) and words, "all layers", MOST_SECONDS)
+    until(page, lambda: "…" not in (words := page.inner_text(".heads-words")) and words, "all layers", MAX_SECONDS)
     page.evaluate(FRAMES)
 
 
@@ -88,7 +88,7 @@ def columns(page: Page) -> list[str]:
     )
 
 
-def told(value: float) -> str:
+def report_progress(value: float) -> str:
     """A score as the table writes it."""
     if np.isnan(value):
         return "–"

@@ -31,7 +31,7 @@ OPTIONS = (
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     "--expose-app-in-browser",
 )
-MOST_SECONDS = 40
+MAX_SECONDS = 40
 
 PANEL = "jupyterapp.shell.currentWidget"
 KERNEL = f"{PANEL}?.context?.sessionContext?.session?.kernel"
@@ -83,12 +83,12 @@ def jupyter_lab(folder: Path) -> Iterator[Lab]:
             yield Lab(_address(places["JUPYTER_RUNTIME_DIR"], process, folder / "log"), folder / "work")
         finally:
             process.terminate()
-            process.wait(MOST_SECONDS)
+            process.wait(MAX_SECONDS)
 
 
 def _address(runtime: Path, process: subprocess.Popen[bytes], log: Path) -> str:
     """Where it listens: it writes that down, and answers a moment later."""
-    end = time.monotonic() + MOST_SECONDS
+    end = time.monotonic() + MAX_SECONDS
     while process.poll() is None and time.monotonic() < end:
         try:
             url = json.loads((runtime / f"jpserver-{process.pid}.json").read_text())["url"].rstrip("/")
@@ -128,13 +128,13 @@ class Notebook:
         """Run a cell, and wait until it has been run."""
         self.page.evaluate(RUN, cell)
         if wait:
-            self.page.wait_for_function(f"(at) => !({RUNS})(at)", arg=cell, timeout=1000 * MOST_SECONDS)
+            self.page.wait_for_function(f"(at) => !({RUNS})(at)", arg=cell, timeout=1000 * MAX_SECONDS)
 
     def show(self, cell: int) -> None:
         """Run a cell, and wait for the map in it."""
         self.run(cell)
         self.page.locator(".explorer[data-state=ready] .map[data-state=ready]").first.wait_for(
-            timeout=1000 * MOST_SECONDS
+            timeout=1000 * MAX_SECONDS
         )
 
     def clear(self, cell: int) -> None:
@@ -182,5 +182,5 @@ def notebook(browser: Browser, lab: Lab, *cells: str) -> Iterator[Notebook]:
         page = context.new_page()
         found = Notebook(page)
         page.goto(f"{lab.base}/doc/tree/tested.ipynb")
-        page.wait_for_function(f"window.jupyterapp && {KERNEL}?.status === 'idle'", timeout=1000 * MOST_SECONDS)
+        page.wait_for_function(f"window.jupyterapp && {KERNEL}?.status === 'idle'", timeout=1000 * MAX_SECONDS)
         yield found

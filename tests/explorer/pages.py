@@ -21,7 +21,7 @@ from tests.models.smollm2 import FOLDER
 STORE = "document.getElementById('explorer').attnscope.store"
 MAP = "document.getElementById('explorer').attnscope.map"
 SENTENCE = "The dog that bit the man fled because it was afraid."
-MOST_SECONDS = 20
+MAX_SECONDS = 20
 
 
 @contextmanager
@@ -48,12 +48,12 @@ def in_trouble(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
 
 def ready(page: Page) -> None:
     """Wait for the first heatmap; by a selector, for the page's policy forbids the polling of an expression."""
-    page.wait_for_selector("html[data-state=ready]", state="attached", timeout=1000 * MOST_SECONDS)
+    page.wait_for_selector("html[data-state=ready]", state="attached", timeout=1000 * MAX_SECONDS)
 
 
 def drawn(page: Page) -> None:
     """Wait until all that is in view has been drawn."""
-    page.wait_for_selector(".map[data-state=ready]", state="attached", timeout=1000 * MOST_SECONDS)
+    page.wait_for_selector(".map[data-state=ready]", state="attached", timeout=1000 * MAX_SECONDS)
     page.evaluate("() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))")
 
 
@@ -82,7 +82,7 @@ def spoken(page: Page) -> str:
     return page.evaluate("document.querySelector('[aria-live=polite][aria-atomic]').textContent")
 
 
-def until(page: Page, true: Callable[[], Any], what: str, seconds: float = MOST_SECONDS) -> Any:
+def until(page: Page, true: Callable[[], Any], what: str, seconds: float = MAX_SECONDS) -> Any:
     """Ask again until something is there, and say what was waited for if it never is."""
     end = time.monotonic() + seconds
     while not (found := true()):

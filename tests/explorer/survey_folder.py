@@ -12,7 +12,7 @@ import torch
 
 from attnscope.explorer.library.library import Library
 from attnscope.explorer.library.surveyed import Surveyed
-from attnscope.explorer.stage.on_call import reader_of
+from attnscope.explorer.stage.on_call import find_reader
 from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig, save
 from attnscope.survey import open_survey, run_survey
 from tests.explorer.serving import Handle, serving
@@ -59,5 +59,5 @@ def survey_served(folder: Path, model: Path | None = None) -> Iterator[Handle]:
     """A server of a survey, and of its model once somebody asks for it."""
     library = Library()
     library.survey = Surveyed(open_survey(folder), "a survey")
-    with serving(library, reader_of(library.survey.survey, model), page=True) as handle:
+    with serving(library, find_reader(library.survey.survey, model), page=True) as handle:
         yield handle

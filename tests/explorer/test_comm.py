@@ -21,7 +21,7 @@ from attnscope.explorer.stage.stage import Stage
 from tests.explorer.on_stage import TEXT, on_stage
 from tests.explorer.serving import PAGE, Handle, small_trace
 
-MOST_SECONDS = 20
+MAX_SECONDS = 20
 NUMBERS = itertools.count(2**40)
 
 
@@ -62,17 +62,17 @@ class Page:
             return [(content, parts) for content, parts, _ in self.heard if content["id"] == number]
 
         with self._changed:
-            assert self._changed.wait_for(lambda: parts() and not parts()[-1][0]["more"], MOST_SECONDS), "no answer"
+            assert self._changed.wait_for(lambda: parts() and not parts()[-1][0]["more"], MAX_SECONDS), "no answer"
         return parts()
 
-    def told(self, path: str, **body: Any) -> tuple[int, bytes]:
+    def report_progress(self, path: str, **body: Any) -> tuple[int, bytes]:
         """The status and the body of an answer in one part."""
         [(content, [part])] = self.answers(self.ask(path, **body))
         return content["status"], part
 
 
 def until(true: Callable[[], Any], what: str) -> None:
-    end = time.monotonic() + MOST_SECONDS
+    end = time.monotonic() + MAX_SECONDS
     while not true():
         assert time.monotonic() < end, f"waited for {what}"
         time.sleep(0.01)

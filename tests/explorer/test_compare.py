@@ -29,7 +29,7 @@ pytestmark = needs_chromium
 Values = NDArray[np.float64]
 LONG = 4_101
 LOW_WINDOW = {"width": 1000, "height": 420}
-GREY, LEAST_BITS, STEP = (176, 176, 176), -20, 2 * HALF_A_CODE
+GREY, MIN_BITS, STEP = (176, 176, 176), -20, 2 * HALF_A_CODE
 HATCH = np.linspace((244, 246, 248), (211, 216, 222), 100)  # its ground, its lines, and what lies between
 ONE_TEXT, OTHER_TEXT = "the dog that bit the man fled", "the old dog that bit a man had fled"
 BESIDE = ".beside"
@@ -131,7 +131,7 @@ def wrong_ratios(entries: NDArray[np.int64], one: Values, other: Values, bits: f
     slack = STEP + 2 * SINGLE_PRECISION
     inside = (exact >= low[entries] - slack) & (exact <= high[entries] + slack) & (entries >= 0)
     # The least that is compared is itself rounded to a code.
-    small, large = larger < LEAST_BITS + HALF_A_CODE, larger > LEAST_BITS - HALF_A_CODE - STEP
+    small, large = larger < MIN_BITS + HALF_A_CODE, larger > MIN_BITS - HALF_A_CODE - STEP
     assert not masked.any() or (entries[masked] == -1).mean() > 0.9  # the others are of the hatch, too
     good = masked | ((entries == -2) & small) | (inside & large)
     return [

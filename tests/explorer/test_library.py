@@ -13,7 +13,7 @@ from attnscope.attention import Causal, Full, Mask, Prefix, Window
 from attnscope.attention.algebra import Sizes
 from attnscope.errors import Cancelled, SettingError, UnsupportedError
 from attnscope.explorer.library.identity import derived, fingerprint
-from attnscope.explorer.library.library import MOST_HEADS, MOST_LIVE, Axis, Entry, Library
+from attnscope.explorer.library.library import MAX_HEADS, MAX_LIVE, Axis, Entry, Library
 from attnscope.explorer.library.what_if import NOTE
 from attnscope.matrix import AttentionMatrix
 from attnscope.recording import Trace, open_trace, read
@@ -157,19 +157,19 @@ def test_held_weights_are_causal_if_nothing_lies_ahead(ahead: float, causal: boo
 def test_the_oldest_live_traces_are_forgotten_and_others_are_not() -> None:
     library = Library()
     kept = library.add(held(1000), name="kept")
-    names = [library.add(held(seed), name=str(seed), live=True) for seed in range(MOST_LIVE)]
+    names = [library.add(held(seed), name=str(seed), live=True) for seed in range(MAX_LIVE)]
     library.add(held(0), name="0", live=True)  # again: now it is the newest
-    last = library.add(held(MOST_LIVE), name="last", live=True)
+    last = library.add(held(MAX_LIVE), name="last", live=True)
     assert library.entry(names[1]) is None
     assert all(library.entry(name) is not None for name in (kept, names[0], *names[2:], last))
-    assert len(library.summaries()) == 1 + MOST_LIVE
+    assert len(library.summaries()) == 1 + MAX_LIVE
 
 
 def test_a_trace_that_was_opened_is_not_forgotten_for_being_typed_too() -> None:
     library = Library()
     kept = library.add(held(1000), name="kept")
     library.add(held(1000), name="typed", live=True)
-    for seed in range(MOST_LIVE + 1):
+    for seed in range(MAX_LIVE + 1):
         library.add(held(seed), name=str(seed), live=True)
     assert library.entry(kept) is not None
 
@@ -195,10 +195,10 @@ def test_a_head_is_made_once_however_many_ask_at_once() -> None:
 
 def test_few_heads_are_kept() -> None:
     library = Library()
-    entry = library.entry(library.add(held(heads=MOST_HEADS + 2), name="a"))
+    entry = library.entry(library.add(held(heads=MAX_HEADS + 2), name="a"))
     assert entry is not None
-    heads = [library.head(entry, 0, head) for head in range(MOST_HEADS + 1)]
-    assert library.head(entry, 0, MOST_HEADS) is heads[-1]
+    heads = [library.head(entry, 0, head) for head in range(MAX_HEADS + 1)]
+    assert library.head(entry, 0, MAX_HEADS) is heads[-1]
     assert library.head(entry, 0, 0) is not heads[0]
     library.close()
 

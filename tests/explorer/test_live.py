@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attnscope.errors import Cancelled, SettingError, UnsupportedError, VocabularyError
 from attnscope.explorer.stage.presets import PRESETS, Preset
-from attnscope.explorer.stage.stage import LIMIT, MOST_NEW, Busy, Stage, Superseded
+from attnscope.explorer.stage.stage import LIMIT, MAX_NEW, Busy, Stage, Superseded
 from attnscope.explorer.stage.twin import has_twin, twin_of
 from attnscope.models import CharacterTokenizer, Decoder, Seq2Seq, Seq2SeqConfig
 from attnscope.recording import load, read
@@ -304,7 +304,7 @@ def test_events_may_be_taken_by_another_thread_each_time():
 @pytest.mark.parametrize("leave", ["close", "forget"])
 def test_who_goes_away_leaves_no_thread_and_no_turn_behind(leave: str):
     stage = on_stage()
-    events: Any = stage.continued(TEXT, MOST_NEW, 1.0, 0, 0, 0)
+    events: Any = stage.continued(TEXT, MAX_NEW, 1.0, 0, 0, 0)
     next(events)
     assert threads()
     if leave == "close":
@@ -347,7 +347,7 @@ def test_a_head_that_is_not_there_is_refused_before_anything_is_told(layer: int,
     assert not threads()
 
 
-@pytest.mark.parametrize(("count", "temperature"), [(0, 1.0), (MOST_NEW + 1, 1.0), (3, -1.0), (3, float("nan"))])
+@pytest.mark.parametrize(("count", "temperature"), [(0, 1.0), (MAX_NEW + 1, 1.0), (3, -1.0), (3, float("nan"))])
 def test_settings_are_refused_at_once(count: int, temperature: float):
     with pytest.raises(SettingError, match=r"writes 1 to 64|temperature must be"):
         on_stage().continued(TEXT, count, temperature, 0, 0, 0)

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = 64
 # What a server may hold beside what it started with: tiles up to the limit of their cache, and what is computed: one
 # tile at a time, while the building of levels stands still, and both within the budget of a walk.
-MOST_BYTES = MEMORY + Schedule().budget
+MAX_BYTES = MEMORY + Schedule().budget
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 
 
@@ -154,7 +154,7 @@ def assert_stood(crowd: Crowd, seen: dict[str, Any]) -> None:
     assert crowd.errors == []
     assert set(crowd.statuses) <= {200, 204}
     assert sum(crowd.statuses.values()) >= CLIENTS, "each client got an answer, on average"
-    assert seen["grown"] < MOST_BYTES
+    assert seen["grown"] < MAX_BYTES
     assert seen["wait after"] < 0.5
     # Lanes make their threads when they are first used: 2 or so for tiles, and one that builds; none for a client.
     assert seen["threads after"] <= seen["threads before"] + 8

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser
 
 from attnscope.explorer.library.library import Library
 from tests.explorer.browser import needs_chromium
-from tests.explorer.notebooks import KERNEL, MOST_SECONDS, PANEL, RUNS, Lab, Notebook, jupyter_lab, notebook
+from tests.explorer.notebooks import KERNEL, MAX_SECONDS, PANEL, RUNS, Lab, Notebook, jupyter_lab, notebook
 from tests.explorer.picture import agrees
 from tests.explorer.serving import TEXT, small_trace
 
@@ -77,7 +77,7 @@ def cells(opened: Notebook) -> Iterator[Notebook]:
         opened.clear(cell)
 
 
-def until(cells: Notebook, true: Callable[[], Any], what: str, seconds: float = MOST_SECONDS) -> None:
+def until(cells: Notebook, true: Callable[[], Any], what: str, seconds: float = MAX_SECONDS) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, f"waited for {what}"

@@ -23,7 +23,7 @@ from attnscope.recording import Trace, read
 from attnscope.recording.call import Call
 from attnscope.recording.layers.dense import DenseLayer
 from attnscope.recording.layers.recorded import Layer
-from attnscope.recording.texts import Texts
+from attnscope.recording.token_texts import Texts
 from tests.explorer.serving import Handle, serving, small_model, small_trace
 from tests.explorer.synthetic import Synthetic, random_head, trace_of
 from tests.explorer.test_server import FOR_EVER, Shown, close, dense_of

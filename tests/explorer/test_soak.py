@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 SECONDS = float(os.environ.get("ATTNSCOPE_SOAK", "60"))
 LENGTH = 16_384
 FULL = 0.95 * (64 * 2**20 + 160 * 2**18)  # bytes: tiles, and 160 pictures of 256 x 256 points
-MOST_GROWTH = 1.10
-MOST_OBJECTS = 5e5  # bytes that small caches, as that of single weights, may still take
+MAX_GROWTH = 1.10
+MAX_OBJECTS = 5e5  # bytes that small caches, as that of single weights, may still take
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +54,8 @@ def test_the_memory_of_a_page_does_not_grow_while_one_moves_about(gallery: Galle
         after = held(page, session)
     for part, size in before.items():
         logger.info("%s: %.2f MB, and after %.0f s %.2f MB", part, size / 1e6, SECONDS, after[part] / 1e6)
-    assert sum(after.values()) <= MOST_GROWTH * sum(before.values())
-    assert after["objects"] - before["objects"] <= MOST_OBJECTS
+    assert sum(after.values()) <= MAX_GROWTH * sum(before.values())
+    assert after["objects"] - before["objects"] <= MAX_OBJECTS
 
 
 def fill_caches(page: Page, session: CDPSession) -> None:

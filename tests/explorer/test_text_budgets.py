@@ -18,7 +18,7 @@ from attnscope.explorer.library.library import Library
 from attnscope.recording import Trace
 from attnscope.recording.call import Call
 from attnscope.recording.layers.recorded import Layer
-from attnscope.recording.texts import Texts
+from attnscope.recording.token_texts import Texts
 from tests.explorer.browser import needs_chromium, opened
 from tests.explorer.pages import STORE, until
 from tests.explorer.serving import Handle, serving

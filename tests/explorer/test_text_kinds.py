@@ -16,7 +16,7 @@ from attnscope.models import CharacterTokenizer
 from attnscope.recording import Trace
 from attnscope.recording.call import Call
 from attnscope.recording.layers.recorded import Layer
-from attnscope.recording.texts import Texts
+from attnscope.recording.token_texts import Texts
 from tests.explorer.browser import needs_chromium
 from tests.explorer.pages import change, shown, state, until
 from tests.explorer.reading import (

@@ -13,7 +13,7 @@ from attnscope.explorer.stage.stage import Stage
 from attnscope.recording import Trace, load, read, record
 from attnscope.recording.call import Call
 from attnscope.recording.layers.recorded import Layer
-from attnscope.recording.layers.stacked import Stacked, Step
+from attnscope.recording.layers.step_masks import StackedMask, Step
 from tests.explorer.on_stage import CHARACTERS, TEXT, ZOO, on_stage, small, written
 from tests.models.smollm2 import FOLDER
 
@@ -104,7 +104,7 @@ def test_numbers_that_are_added_to_scores_are_not_known_where_a_key_was_hidden(a
 
 
 def test_windows_that_were_read_in_steps_of_their_own_are_not_guessed_at():
-    mask = Stacked((Step(Window(3), 0, 4, 0, 4), Step(Window(5), 4, 9, 0, 9)))
+    mask = StackedMask((Step(Window(3), 0, 4, 0, 4), Step(Window(5), 4, 9, 0, 9)))
     query, key = torch.randn(2, 1, 2, 9, 4).unbind()
     trace = Trace("model")
     trace.layers = {"a": Layer("a", Call(query=query, key=key, value=None, mask=mask, scale=None), cross=False)}

@@ -23,11 +23,11 @@ from attnscope.recording import Trace, record
 from tests.explorer.serving import small_model, small_trace
 
 VIEW = "application/vnd.jupyter.widget-view+json"
-MOST_SECONDS = 20
+MAX_SECONDS = 20
 
 
 def until(true: Callable[[], Any], what: str) -> None:
-    end = time.monotonic() + MOST_SECONDS
+    end = time.monotonic() + MAX_SECONDS
     while not true():
         assert time.monotonic() < end, f"waited for {what}"
         time.sleep(0.01)

@@ -73,24 +73,24 @@ def nothing_from(module: nn.Module) -> Iterator[None]:
     hook.remove()
 
 
-@pytest.mark.parametrize("piece", [1, 5, 6, 11, 12, 2048])
-def test_losses_of_a_decoder_are_the_cross_entropy_of_a_whole_pass_in_pieces_too(piece: int) -> None:
+@pytest.mark.parametrize("chunk_size", [1, 5, 6, 11, 12, 2048])
+def test_losses_of_a_decoder_are_the_cross_entropy_of_a_whole_pass_in_pieces_too(chunk_size: int) -> None:
     model = tiny()
     with torch.no_grad():
         wanted = obvious(model(IDS), IDS)
-    found = predictions(model, IDS, piece=piece)
+    found = predictions(model, IDS, chunk_size=chunk_size)
     assert found.losses.shape == (2, 11)
     assert found.following.shape == (2, 30)
     assert_same(found, wanted)
 
 
-@pytest.mark.parametrize("piece", [5, 2048])
+@pytest.mark.parametrize("chunk_size", [5, 2048])
 @pytest.mark.parametrize("name", ["Llama", "GPT-2"])
-def test_losses_of_a_model_of_transformers_are_those_of_a_whole_pass(name: str, piece: int) -> None:
+def test_losses_of_a_model_of_transformers_are_those_of_a_whole_pass(name: str, chunk_size: int) -> None:
     model = zoo(name)
     with torch.no_grad():
         wanted = obvious(model(input_ids=IDS).logits, IDS)
-    assert_same(predictions(model, IDS, piece=piece), wanted)
+    assert_same(predictions(model, IDS, chunk_size=chunk_size), wanted)
 
 
 def test_losses_of_a_trained_model_are_those_that_transformers_computes() -> None:
@@ -197,7 +197,7 @@ def test_an_effect_is_two_passes_without_and_with_the_change(name: str) -> None:
 def test_heads_are_missing_from_every_piece() -> None:
     model = tiny()
     whole = effect(model, IDS, ablate(model, {0: [1], 1: [2]}))
-    pieces = effect(model, IDS, ablate(model, {0: [1], 1: [2]}), piece=5)
+    pieces = effect(model, IDS, ablate(model, {0: [1], 1: [2]}), chunk_size=5)
     assert_same(pieces.after, whole.after)
 
 
@@ -205,7 +205,7 @@ def test_the_mean_and_a_patch_ask_for_one_pass() -> None:
     model = tiny()
     for name in ("mean", "patch"):
         with pytest.raises(SettingError):
-            effect(model, IDS, CHANGES[name](model), piece=5)
+            effect(model, IDS, CHANGES[name](model), chunk_size=5)
 
 
 def test_a_row_of_ids_a_list_and_a_batch_are_all_texts() -> None:

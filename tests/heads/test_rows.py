@@ -15,7 +15,7 @@ from attnscope.heads.rows import RowScores, row_scores
 from attnscope.heads.scores import SCORES, score_heads
 from attnscope.models import Decoder, DecoderConfig, Encoder, EncoderConfig
 from attnscope.recording import Trace, load, read, record
-from attnscope.recording.pairs import documents_in
+from attnscope.recording.token_pairs import documents_in
 from tests.heads.test_scores import exhibit, repeating
 from tests.models.smollm2 import FOLDER
 from tests.recording.test_statistics import text_of
@@ -134,9 +134,9 @@ def test_the_mean_of_the_queries_that_count_is_the_score_of_the_head() -> None:
 
 def test_statistics_read_in_pieces_tell_tokens_as_matrices_do(tmp_path: Path) -> None:
     for model, ids in ((sharp(Decoder(TINY)), repeating(2, 50)), (exhibit("Mistral").build(), repeating(1, 50))):
-        whole = read(model, ids, progress=False, piece=50)
-        for piece in (50, 17, 7):
-            summed = read(model, ids, progress=False, piece=piece, keep="statistics")
+        whole = read(model, ids, progress=False, chunk_size=50)
+        for chunk_size in (50, 17, 7):
+            summed = read(model, ids, progress=False, chunk_size=chunk_size, keep="statistics")
             summed.save(tmp_path / "trace")
             for trace in (summed, ats.open_trace(tmp_path / "trace")):
                 for name in whole:

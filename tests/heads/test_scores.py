@@ -223,12 +223,12 @@ def test_the_share_of_a_sink_that_is_no_token_changes_neither_evenness_nor_effec
     assert float(found[1]["self"]) < 0.5 * float(found[0]["self"])
 
 
-@pytest.mark.parametrize("piece", [7, 10, 40])
-def test_statistics_of_a_window_that_was_read_in_pieces_are_those_of_its_matrices(piece: int) -> None:
+@pytest.mark.parametrize("chunk_size", [7, 10, 40])
+def test_statistics_of_a_window_that_was_read_in_chunks_are_those_of_its_matrices(chunk_size: int) -> None:
     model, ids = exhibit("Mistral").build(), repeating(1, 40)
     assert model.config.sliding_window < 10
-    kept = score_heads(read(model, ids, progress=False, piece=40))
-    summed = score_heads(read(model, ids, progress=False, piece=piece, keep="statistics"))
+    kept = score_heads(read(model, ids, progress=False, chunk_size=40))
+    summed = score_heads(read(model, ids, progress=False, chunk_size=chunk_size, keep="statistics"))
     for score in summed.columns:
         torch.testing.assert_close(summed[score], kept[score], rtol=1e-4, atol=1e-5, msg=score)
     assert {"sink", "concentration", "entropy", "self"} <= summed.columns.keys()
@@ -258,7 +258,7 @@ def test_all_heads_of_a_trained_model_score_as_their_eager_weights() -> None:
     model.set_attn_implementation(implementation)
     _, tokenizer = load(FOLDER)
     documents = torch.arange(length) // 300
-    table = score_heads(read(model, ids, tokenizer, piece=length), documents=documents)
+    table = score_heads(read(model, ids, tokenizer, chunk_size=length), documents=documents)
     assert len(table) == 270
     assert table.columns.keys() == SCORES.keys() - {"next"}
     tolerances = {"entropy": 1e-4, "reach": 1e-5 * length, "effective_keys": 1e-5 * length}

@@ -25,7 +25,7 @@ from attnscope.labs.exercises import NAMES
 ANSWERS = Path(__file__).parent / "exercises"
 RIGHT = sorted(ANSWERS.glob("*/right_*.py"))
 WRONG = sorted(ANSWERS.glob("*/wrong_*.py"))
-FEWEST_RIGHT, FEWEST_WRONG, FEWEST_HINTS = 3, 5, 3
+MIN_RIGHT, MIN_WRONG, MIN_HINTS = 3, 5, 3
 TELLING_CHARACTERS = 16
 """A line of code that is shorter, such as `return output`, gives nothing away."""
 
@@ -66,9 +66,9 @@ def test_a_wrong_answer_is_told_what_is_wrong_and_not_what_is_right(path: Path) 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_exercise_is_complete(name: str) -> None:
     exercise = module_of(name)
-    assert len(list((ANSWERS / name).glob("right_*.py"))) >= FEWEST_RIGHT
-    assert len(list((ANSWERS / name).glob("wrong_*.py"))) >= FEWEST_WRONG
-    assert len(exercise.HINTS) >= FEWEST_HINTS
+    assert len(list((ANSWERS / name).glob("right_*.py"))) >= MIN_RIGHT
+    assert len(list((ANSWERS / name).glob("wrong_*.py"))) >= MIN_WRONG
+    assert len(exercise.HINTS) >= MIN_HINTS
     assert [given_away(said, name) for said in exercise.HINTS] == [[]] * len(exercise.HINTS)
 
 

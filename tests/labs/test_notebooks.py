@@ -11,7 +11,7 @@ from attnscope.labs import NAMES
 from attnscope.labs.notebooks import notebook
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_SECONDS = 600
+MAX_SECONDS = 600
 LONG = ("past_the_length", "exposure_bias", "mini_gpt")  # 12,288 tokens at once, and models that are trained first
 MARKED = [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in NAMES]
 
@@ -23,7 +23,7 @@ def test_the_lab_comes_to_its_verdicts(name: str, tmp_path: Path, monkeypatch: p
     book = nbformat.v4.reads(json.dumps(notebook(name)))
     write = "import os, pathlib\nlab.result.write(pathlib.Path(os.environ['OUT']))"
     book.cells.append(nbformat.v4.new_code_cell(write))
-    NotebookClient(book, timeout=MOST_SECONDS, resources={"metadata": {"path": str(ROOT)}}).execute()
+    NotebookClient(book, timeout=MAX_SECONDS, resources={"metadata": {"path": str(ROOT)}}).execute()
     found = json.loads((tmp_path / "out" / "result.json").read_text(encoding="utf-8"))
     outside = [
         f"claim {claim['claim']}: {number['name']} is {number['value']}, which has to be {number['margin']}"

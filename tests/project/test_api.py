@@ -58,7 +58,7 @@ def undocumented(package: str, names: list[str]) -> list[str]:
         if not own_docstring(thing):
             found.append(name)
         if inspect.isclass(thing):
-            found += [f"{name}.{method}" for method in methods_of(thing) if not is_told(thing, method)]
+            found += [f"{name}.{method}" for method in methods_of(thing) if not is_suppressed(thing, method)]
     return found
 
 
@@ -74,7 +74,7 @@ def methods_of(kind: type) -> list[str]:
     return [name for name, made in vars(kind).items() if not name.startswith("_") and isinstance(made, kinds)]
 
 
-def is_told(kind: type, method: str) -> bool:
+def is_suppressed(kind: type, method: str) -> bool:
     """Whether a class says what its method does, or one that it derives from and that is of the same library."""
     library = kind.__module__.partition(".")[0]
     own = [base for base in kind.__mro__ if base.__module__.partition(".")[0] == library]

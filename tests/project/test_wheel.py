@@ -28,7 +28,7 @@ from attnscope.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "attnscope"
-MOST_BYTES = 2_000_000
+MAX_BYTES = 2_000_000
 CORE = {"torch", "numpy", "rich", "click", "fsspec"}
 OFFLINE = {"HF_HUB_OFFLINE": "1", "PYTHONNOUSERSITE": "1", "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
 
@@ -159,7 +159,7 @@ def test_the_wheel_has_the_front_end_and_the_example(wheel: Path) -> None:
 
 
 def test_the_wheel_is_small(wheel: Path) -> None:
-    assert wheel.stat().st_size < MOST_BYTES
+    assert wheel.stat().st_size < MAX_BYTES
 
 
 def test_the_wheel_requires_its_core_alone(wheel: Path) -> None:

@@ -31,8 +31,8 @@ from attnscope.attention.scores import Cells, Score, Step, _Chain
 from attnscope.errors import TraceError, UnsupportedError
 from attnscope.recording.files.expressed import Rules, tensor_names
 from attnscope.recording.files.expressions import Expressions
-from attnscope.recording.layers.stacked import Stacked
-from attnscope.recording.layers.stacked import Step as Rows
+from attnscope.recording.layers.step_masks import StackedMask
+from attnscope.recording.layers.step_masks import Step as Rows
 from tests.attention.cases import CASES, SHAPES
 from tests.attention.oracle import Case, Shape
 
@@ -111,7 +111,7 @@ def masks_of(queries: int, keys: int) -> st.SearchStrategy[Mask]:
 def stacks() -> st.SearchStrategy[Mask]:
     """Two steps, of 3 rows over the first 5 columns and of the other 4 over all but one."""
     return st.builds(
-        lambda one, two: Stacked((Rows(one, 0, 3, 0, 5), Rows(two, 3, 7, 1, 9))), masks_of(3, 5), masks_of(4, 8)
+        lambda one, two: StackedMask((Rows(one, 0, 3, 0, 5), Rows(two, 3, 7, 1, 9))), masks_of(3, 5), masks_of(4, 8)
     )
 
 
@@ -206,11 +206,11 @@ def test_a_hundred_thousand_steps_are_a_table() -> None:
     count = 100_000
     rows = tuple(Rows(Window(5) if at % 2 else Causal(), at, at + 1, 0, at + 1) for at in range(count))
     expressions = Expressions()
-    places = {expressions.mask(Stacked(rows)) for _ in range(2)}
+    places = {expressions.mask(StackedMask(rows)) for _ in range(2)}
     assert len(places) == len(expressions.tensors) == 1
     assert len(json.dumps(expressions.nodes)) < 1000
     found = again(expressions).mask(places.pop())
-    assert found == Stacked(rows)
+    assert found == StackedMask(rows)
     found.check(Sizes(1, 1, count, count))
 
 
@@ -228,7 +228,7 @@ class Wider(Causal):
     """Derived from one of ours, and another."""
 
 
-@pytest.mark.parametrize("mask", [Odd(), ~Odd(), Causal() & Odd(), Stacked((Rows(Odd(), 0, 7, 0, 9),)), Wider()])
+@pytest.mark.parametrize("mask", [Odd(), ~Odd(), Causal() & Odd(), StackedMask((Rows(Odd(), 0, 7, 0, 9),)), Wider()])
 def test_a_mask_of_somebody_else_is_refused_by_name(mask: Mask) -> None:
     with pytest.raises(UnsupportedError, match=r"Odd|Wider"):
         Expressions().mask(mask)

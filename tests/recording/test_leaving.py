@@ -17,7 +17,7 @@ from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 
 from attnscope.recording import Trace, record
-from attnscope.recording.watch.listeners import is_told, listeners
+from attnscope.recording.hooks.observers import current_observers, is_suppressed
 from tests.recording.zoo import EXHIBITS
 
 LLAMA = next(exhibit for exhibit in EXHIBITS if exhibit.name == "Llama")
@@ -38,8 +38,8 @@ def nothing_is_left_behind() -> Iterator[None]:
     assert [dict(kind._global_mapping) for kind in (AttentionInterface, AttentionMaskInterface)] == registries
     assert F.scaled_dot_product_attention is function
     assert not _get_current_function_mode_stack()
-    assert not listeners()
-    assert not is_told()
+    assert not current_observers()
+    assert not is_suppressed()
 
 
 def state_of(model: nn.Module) -> list[Any]:
@@ -182,7 +182,7 @@ def test_records_may_end_in_any_order():
     second.__exit__(None, None, None)
     first.__exit__(None, None, None)
     assert len(trace) == 2
-    assert not listeners()
+    assert not current_observers()
     with torch.no_grad(), record(model) as again:
         model(torch.randn(1, 5, 16))
     assert len(again) == 1

@@ -14,8 +14,8 @@ from transformers import StaticCache
 
 from attnscope import ALiBi, Sinks, attend, from_bool
 from attnscope.recording import Trace, record
+from attnscope.recording.hooks import mask_tensors
 from attnscope.recording.layers.recorded import Layer
-from attnscope.recording.watch import mask_tensors
 from tests.recording.zoo import EXHIBITS
 
 BY_NAME = {exhibit.name: exhibit for exhibit in EXHIBITS}

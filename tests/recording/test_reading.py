@@ -24,15 +24,15 @@ def small(**options: Any) -> Decoder:
     return Decoder(DecoderConfig(**{**sizes, **options})).eval()
 
 
-@pytest.mark.parametrize("piece", [1, 7, 40, 1000])
+@pytest.mark.parametrize("chunk_size", [1, 7, 40, 1000])
 @pytest.mark.parametrize("kind", ["attnscope", "transformers"])
-def test_pieces_do_not_change_what_is_seen(kind: str, piece: int):
+def test_pieces_do_not_change_what_is_seen(kind: str, chunk_size: int):
     model = small(windows=(9, None)) if kind == "attnscope" else BY_NAME["Gemma 3"].build()
     ids = torch.randint(3, 64, (1, 40), generator=torch.Generator().manual_seed(0))
     told: list[tuple[int, int]] = []
-    trace = read(model, ids, piece=piece, progress=lambda done, whole: told.append((done, whole)))
-    whole = read(model, ids, piece=40)
-    assert told == [(min(start + piece, 40), 40) for start in range(0, 40, piece)]
+    trace = read(model, ids, chunk_size=chunk_size, progress=lambda done, whole: told.append((done, whole)))
+    whole = read(model, ids, chunk_size=40)
+    assert told == [(min(start + chunk_size, 40), 40) for start in range(0, 40, chunk_size)]
     for name in whole:
         torch.testing.assert_close(trace[name].to_dense(), whole[name].to_dense(), atol=5e-6, rtol=0)
     assert torch.equal(trace.texts[0].ids, ids)
@@ -41,15 +41,15 @@ def test_pieces_do_not_change_what_is_seen(kind: str, piece: int):
 def test_an_encoder_reads_all_at_once_and_text_needs_a_tokenizer():
     model, tokenizer = load(MODELS / "minilm-l6")
     assert isinstance(model, Encoder)
-    trace = read(model, "The cat sat.", tokenizer, piece=2, verify=True)
+    trace = read(model, "The cat sat.", tokenizer, chunk_size=2, verify=True)
     assert trace.tokens() == ["[CLS]", "the", "cat", "sat", ".", "[SEP]"]
     assert max(trace.errors.values()) < 1e-5
     with pytest.raises(SettingError, match="needs a tokenizer"):
         read(model, "The cat sat.")
     with pytest.raises(SettingError, match="wants ids"):
         read(model, torch.randn(1, 5))
-    with pytest.raises(SettingError, match="at least one token"):
-        read(model, [1, 2], piece=0)
+    with pytest.raises(SettingError, match="chunk_size must be at least 1"):
+        read(model, [1, 2], chunk_size=0)
 
 
 def test_an_estimate_says_what_will_be_held_to_the_byte():
@@ -57,7 +57,7 @@ def test_an_estimate_says_what_will_be_held_to_the_byte():
     ids = torch.randint(3, 64, (1, 2048), generator=torch.Generator().manual_seed(0))
     choices: list[dict[str, Any]] = [{}, {"dtype": torch.bfloat16}, {"heads": [1, 3]}, {"layers": 1}, {"values": True}]
     for options in choices:
-        assert estimate(model, 2048, **options).held == read(model, ids, piece=2048, **options).nbytes
+        assert estimate(model, 2048, **options).held == read(model, ids, chunk_size=2048, **options).nbytes
     text = str(estimate(model, 2048))
     assert text.startswith("recording 2,048 tokens holds 852 kB and takes about")
 
@@ -81,7 +81,7 @@ def test_a_trace_that_would_not_fit_is_refused_before_it_begins(monkeypatch: pyt
 def test_layers_that_cannot_go_on_with_many_tokens_read_all_at_once(name: str):
     model = next(one for one in HYBRID if one.name == name).build()
     ids = torch.randint(3, 64, (1, 20), generator=torch.Generator().manual_seed(0))
-    whole, pieces = read(model, ids, piece=100), read(model, ids, piece=5)
+    whole, pieces = read(model, ids, chunk_size=100), read(model, ids, chunk_size=5)
     assert whole.without_softmax
     for layer in whole:
         assert torch.equal(whole[layer].to_dense(), pieces[layer].to_dense())

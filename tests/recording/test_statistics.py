@@ -15,8 +15,8 @@ from attnscope.matrix.pooling import even_edges
 from attnscope.models import load_tokenizer
 from attnscope.recording import load, read, record
 from attnscope.recording.layers.recorded import Layer
-from attnscope.recording.layers.summed import SummedLayer
-from attnscope.recording.pairs import pairs_of
+from attnscope.recording.layers.statistics import StatisticsLayer
+from attnscope.recording.token_pairs import find_pairs
 from tests.models.smollm2 import FOLDER, transformers_model
 from tests.recording.zoo import EXHIBITS
 
@@ -47,7 +47,7 @@ def eager() -> list[Tensor]:
 
 def test_all_heads_of_a_trained_model_agree_with_eager_weights(eager: list[Tensor]):
     model, tokenizer = load(FOLDER, dtype=torch.float32, using="transformers")
-    trace = read(model, text_of(LENGTH), tokenizer, keep="statistics", piece=LENGTH)
+    trace = read(model, text_of(LENGTH), tokenizer, keep="statistics", chunk_size=LENGTH)
     edges = even_edges(LENGTH, 64)
     seen = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
     heads = 0
@@ -70,8 +70,8 @@ def test_all_heads_of_a_trained_model_agree_with_eager_weights(eager: list[Tenso
 def test_from_the_same_queries_and_keys_counts_of_tokens_agree_to_their_fifth_digit():
     model, tokenizer = load(FOLDER, dtype=torch.float32)
     ids, layers = text_of(LENGTH), [0, 7, 15, 29]
-    kept = read(model, ids, tokenizer, layers=layers, piece=LENGTH)
-    summed = read(model, ids, tokenizer, layers=layers, piece=LENGTH, keep="statistics")
+    kept = read(model, ids, tokenizer, layers=layers, chunk_size=LENGTH)
+    summed = read(model, ids, tokenizer, layers=layers, chunk_size=LENGTH, keep="statistics")
     seen = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
     for name in kept:
         layer = kept.layer(name)
@@ -91,7 +91,7 @@ def close(found: Tensor, right: Tensor, tolerance: float, relative: float = 0.0)
 def test_statistics_of_a_text_read_in_pieces_are_those_of_the_whole():
     model = LLAMA.build()
     ids = torch.randint(3, 99, (2, 50), generator=torch.Generator().manual_seed(0))
-    whole, pieces = (read(model, ids, keep="statistics", piece=piece) for piece in (50, 7))
+    whole, pieces = (read(model, ids, keep="statistics", chunk_size=chunk_size) for chunk_size in (50, 7))
     for name in whole:
         for one, other in zip(whole.summary(name), pieces.summary(name), strict=True):
             torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
@@ -106,9 +106,9 @@ def test_kept_statistics_are_those_of_the_kept_matrix():
         model(**inputs)
     for name in matrices:
         layer = statistics.layer(name)
-        assert isinstance(layer, SummedLayer)
+        assert isinstance(layer, StatisticsLayer)
         assert layer.pairings == ("own", "next", "duplicate", "induction")
-        pairings = pairs_of(range(13), 13, inputs["input_ids"], None).pairings
+        pairings = find_pairs(range(13), 13, inputs["input_ids"], None).pairings
         wanted = matrices[name].summary(13, 13, pairings=pairings)
         for one, other in zip(wanted, statistics.summary(name), strict=True):
             torch.testing.assert_close(one, other)

@@ -33,11 +33,11 @@ from attnscope.recording.files import saving
 from attnscope.recording.files import tensors as tensor_files
 from attnscope.recording.files.manifest import content_hash
 from attnscope.recording.files.opening import open_trace
+from attnscope.recording.hooks.input_ids import Texts
 from attnscope.recording.layers.recorded import Layer
-from attnscope.recording.layers.stacked import Stacked
-from attnscope.recording.layers.stacked import Step as Rows
-from attnscope.recording.layers.summed import SummedLayer
-from attnscope.recording.watch.ids import Texts
+from attnscope.recording.layers.statistics import StatisticsLayer
+from attnscope.recording.layers.step_masks import StackedMask
+from attnscope.recording.layers.step_masks import Step as Rows
 from tests.recording.zoo import EXHIBITS
 
 BY_NAME = {exhibit.name: exhibit for exhibit in EXHIBITS}
@@ -88,7 +88,9 @@ def of_statistics() -> Trace:
 def of_a_summary() -> Trace:
     layer = layer_of()
     trace = Trace("summed")
-    trace.layers = {"one": SummedLayer.restored("one", True, layer.shape, layer.heads, layer.matrix().summary(3, 4))}
+    trace.layers = {
+        "one": StatisticsLayer.restored("one", True, layer.shape, layer.heads, layer.matrix().summary(3, 4))
+    }
     return trace
 
 
@@ -143,7 +145,7 @@ def assert_same(found: Trace, expected: Trace) -> None:
         if isinstance(ours, Layer) and isinstance(theirs, Layer):
             assert_same_call(ours.joined(), theirs.joined(), Sizes(*ours.shape))
             assert (ours.rows, ours.columns) == (theirs.rows, theirs.columns)
-        if isinstance(ours, SummedLayer) and isinstance(theirs, SummedLayer):
+        if isinstance(ours, StatisticsLayer) and isinstance(theirs, StatisticsLayer):
             assert all(map(torch.equal, ours.summary(), theirs.summary()))
             assert ours.nbytes == sum(tensor.nbytes for tensor in theirs.summary())
         else:
@@ -269,7 +271,7 @@ def test_a_long_answer_in_steps_opens_fast(tmp_path: Path) -> None:
     layers = {}
     for name in map(str, range(4)):
         query = torch.zeros(1, 1, count, 1)
-        mask = Stacked(tuple(steps))
+        mask = StackedMask(tuple(steps))
         layers[name] = Layer(name, Call(query=query, key=query, value=None, mask=mask, scale=None), cross=False)
     trace = Trace("long")
     trace.layers = layers
@@ -337,7 +339,7 @@ def test_statistics_of_before_pairings_were_kept_are_opened_without(tmp_path: Pa
     assert found["layers"][0].pop("pairings") == []
     write_manifest(tmp_path / "trace", found)
     layer = open_trace(tmp_path / "trace", verify=True).layer("one")
-    assert isinstance(layer, SummedLayer)
+    assert isinstance(layer, StatisticsLayer)
     assert layer.pairings == ()
     assert layer.begins is None
 

@@ -68,13 +68,13 @@ def test_the_comparison_fails_when_the_scale_of_what_is_recorded_is_wrong(exhibi
     """The control: the same comparison, of queries that were recorded half as long."""
     from attnscope.recording import recorder
 
-    honest = recorder.owned
+    honest = recorder.copy_call
 
     def wrong(call, *args, **kwargs):
         kept = honest(call, *args, **kwargs)
         return recorder.replace(kept, query=kept.query / 2, lse=None)
 
-    monkeypatch.setattr(recorder, "owned", wrong)
+    monkeypatch.setattr(recorder, "copy_call", wrong)
     trace, inputs = support.recorded(exhibit)
     assert largest_difference(exhibit, trace, inputs) > 100 * THROUGH_LAYERS
 
@@ -82,7 +82,7 @@ def test_the_comparison_fails_when_the_scale_of_what_is_recorded_is_wrong(exhibi
 @by_name(*(exhibit for exhibit in EXHIBITS if exhibit.name in ("Llama", "Mistral", "BERT", "T5")))
 def test_verification_finds_a_mask_that_is_wrong(exhibit: Exhibit, monkeypatch):
     from attnscope.attention import Full
-    from attnscope.recording.watch.transformers_masks import LazyMask
+    from attnscope.recording.hooks.transformers_masks import LazyMask
 
     monkeypatch.setattr(LazyMask, "over", lambda self, rows, columns: Full())
     trace, _ = support.recorded(exhibit, verify=True)

@@ -16,8 +16,8 @@ from transformers import masking_utils as theirs
 from attnscope.attention import Causal, Full, Window
 from attnscope.attention.algebra import Sizes
 from attnscope.errors import UnsupportedError, VersionError
-from attnscope.recording.watch import transformers_masks
-from attnscope.recording.watch.transformers_masks import LazyMask
+from attnscope.recording.hooks import transformers_masks
+from attnscope.recording.hooks.transformers_masks import LazyMask
 
 BATCH, LONGEST = 2, 16
 OLD_NAMES = "cache_position" in inspect.signature(theirs.sdpa_mask).parameters  # transformers below 5.4
@@ -91,7 +91,7 @@ def test_a_predicate_read_as_a_mask_is_the_tensor_of_transformers(given_argument
     rows, columns = (
         range(start, start + count) for start, count in ((lazy.row, lazy.shape[2]), (lazy.column, lazy.shape[3]))
     )
-    mask = lazy.over(rows, columns)
+    mask = lazy.slice(rows, columns)
     sizes = Sizes(BATCH, 1, len(rows), len(columns))
     expected = theirs.sdpa_mask(**given_arguments, allow_is_causal_skip=False)
     assert expected is not None
@@ -101,7 +101,7 @@ def test_a_predicate_read_as_a_mask_is_the_tensor_of_transformers(given_argument
 def test_what_has_a_name_is_known_by_it():
     def mask(predicate: Callable, **more: Any) -> object:
         sizes = {"batch_size": 1, "q_length": 9, "kv_length": 9}
-        return LazyMask({**sizes, "mask_function": predicate, **more}, lambda _: None).over(range(9), range(9))
+        return LazyMask({**sizes, "mask_function": predicate, **more}, lambda _: None).slice(range(9), range(9))
 
     assert mask(theirs.causal_mask_function) == Causal()
     assert mask(theirs.sliding_window_causal_mask_function(4)) == Window(4)
@@ -123,10 +123,10 @@ def test_code_that_works_on_the_mask_itself_gets_the_tensor_of_its_own_implement
 
 
 def test_a_predicate_that_nobody_knows_is_built_up_to_a_limit_only(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(transformers_masks, "MOST_CELLS", 50)
+    monkeypatch.setattr(transformers_masks, "MAX_CELLS", 50)
     arguments = {"batch_size": 1, "q_length": 9, "kv_length": 9, "mask_function": lambda b, h, q, k: q + k > 3}
     with pytest.raises(UnsupportedError, match="81 cells"):
-        LazyMask(arguments, lambda _: None).over(range(9), range(9))
+        LazyMask(arguments, lambda _: None).slice(range(9), range(9))
 
 
 def test_the_argument_names_of_transformers_below_5_4_are_read():
@@ -135,7 +135,7 @@ def test_the_argument_names_of_transformers_below_5_4_are_read():
     passed: list[Any] = []
     lazy = LazyMask(arguments, passed.append)
     assert (lazy.row, lazy.shape) == (5, (2, 1, 3, 8))
-    assert lazy.over(range(5, 8), range(8)) == Causal()
+    assert lazy.slice(range(5, 8), range(8)) == Causal()
     lazy.tensor()
     assert passed[0].keys() == arguments.keys()
     assert torch.equal(passed[0]["cache_position"], torch.tensor([5, 6, 7]))
@@ -157,5 +157,5 @@ def test_a_variable_that_transformers_renames_is_read_cell_by_cell():
     predicate.__module__, predicate.__qualname__ = theirs.__name__, theirs.sliding_window_overlay(3).__qualname__
     sizes = {"batch_size": 1, "q_length": 9, "kv_length": 9}
     arguments = as_installed({**sizes, "mask_function": theirs.and_masks(theirs.causal_mask_function, predicate)})
-    found = LazyMask(arguments, lambda _: None).over(range(9), range(9))
+    found = LazyMask(arguments, lambda _: None).slice(range(9), range(9))
     assert torch.equal(found.dense(Sizes(1, 1, 9, 9)), Window(3).dense(Sizes(1, 1, 9, 9)))

@@ -139,7 +139,7 @@ def images_of_two_sizes(model: PreTrainedModel) -> dict[str, Any]:
 
 
 vision = partial(exhibit, inputs=image)
-listener = partial(exhibit, inputs=sound)
+observer = partial(exhibit, inputs=sound)
 writer = partial(exhibit, layers=6, model_class="AutoModelForSpeechSeq2Seq")
 
 VISION_MODELS = (
@@ -186,20 +186,20 @@ VISION_MODELS = (
 )
 
 SOUND_MODELS = (
-    listener(
+    observer(
         "Audio Spectrogram Transformer",
         "audio-spectrogram-transformer",
         "encoder, sound",
         inputs=spectrogram,
         **SPECTROGRAM,
     ),
-    listener("Data2Vec audio", "data2vec-audio", "encoder, sound", **SPEECH),
-    listener("HuBERT", "hubert", "encoder, sound", **SPEECH),
-    listener("Parakeet", "parakeet_encoder", "encoder, sound, float mask", inputs=padded_spectrogram, **PARAKEET),
-    listener("SEW", "sew", "encoder, sound", **SPEECH, squeeze_factor=2),
-    listener("UniSpeech", "unispeech", "encoder, sound", **SPEECH),
-    listener("Wav2Vec2", "wav2vec2", "encoder, sound", **SPEECH),
-    listener(
+    observer("Data2Vec audio", "data2vec-audio", "encoder, sound", **SPEECH),
+    observer("HuBERT", "hubert", "encoder, sound", **SPEECH),
+    observer("Parakeet", "parakeet_encoder", "encoder, sound, float mask", inputs=padded_spectrogram, **PARAKEET),
+    observer("SEW", "sew", "encoder, sound", **SPEECH, squeeze_factor=2),
+    observer("UniSpeech", "unispeech", "encoder, sound", **SPEECH),
+    observer("Wav2Vec2", "wav2vec2", "encoder, sound", **SPEECH),
+    observer(
         "Wav2Vec2 with padding",
         "wav2vec2",
         "encoder, sound",
@@ -208,7 +208,7 @@ SOUND_MODELS = (
         feat_extract_norm="layer",
         do_stable_layer_norm=True,
     ),
-    listener(
+    observer(
         "Wav2Vec2-BERT",
         "wav2vec2-bert",
         "encoder, sound, position bias",
@@ -217,7 +217,7 @@ SOUND_MODELS = (
         feature_projection_input_dim=BANDS,
         vocab_size=12,
     ),
-    listener("Wav2Vec2-Conformer", "wav2vec2-conformer", "encoder, sound, position bias", **SPEECH),
+    observer("Wav2Vec2-Conformer", "wav2vec2-conformer", "encoder, sound, position bias", **SPEECH),
     writer("Moonshine", "moonshine", "encoder, sound, cross", inputs=sound_to_text, **MOONSHINE),
     writer(
         "Speech2Text",

@@ -15,7 +15,7 @@ from attnscope.survey.work.pace import Pace
 from tests.survey.surveying import SMALL, WORDS, Command, contents, parts_in, write_model, write_text
 
 ALONE = Workers(threads=1)
-MOST_GROWTH = 1.10  # of peak memory, for a corpus ten times as large
+MAX_GROWTH = 1.10  # of peak memory, for a corpus ten times as large
 LONG = 200_000_000  # bytes of one line
 
 
@@ -159,4 +159,4 @@ def test_a_corpus_ten_times_as_large_takes_no_more_memory(workers: int, tmp_path
         options = ("--batch", "4096", "--shard-bytes", "6000", "--threads", "1", "--workers", str(workers))
         with Command(model, text, *options, out=tmp_path / f"out-{times}") as run:
             peaks.append(peaks_of(run))
-    assert all(peaks[1][kind] <= MOST_GROWTH * peaks[0][kind] for kind in peaks[0]), peaks
+    assert all(peaks[1][kind] <= MAX_GROWTH * peaks[0][kind] for kind in peaks[0]), peaks

@@ -18,7 +18,7 @@ from attnscope.attention import regions
 from attnscope.attention.regions import Region
 from attnscope.errors import ShapeError
 
-MOST_PAIRS = 100_000  # pairs of regions that one combination may look at before it stops being cheap
+MAX_PAIRS = 100_000  # pairs of regions that one combination may look at before it stops being cheap
 
 
 class Sizes(NamedTuple):
@@ -145,7 +145,7 @@ class _Not(Mask):
 
     def lower(self, sizes: Sizes) -> Lowered | None:
         inner = self.inner.lower(sizes)
-        if inner is None or inner.keep is not None or max(map(len, inner.regions), default=0) ** 2 > MOST_PAIRS:
+        if inner is None or inner.keep is not None or max(map(len, inner.regions), default=0) ** 2 > MAX_PAIRS:
             return None
         return Lowered(tuple(regions.complement(row, sizes.queries, sizes.keys) for row in inner.regions))
 
@@ -179,6 +179,6 @@ def _for_each_row(combine: Callable, first: Lowered, second: Lowered) -> tuple[t
     rows = max(len(first.regions), len(second.regions))
     ones = first.regions * (rows if len(first.regions) == 1 else 1)
     twos = second.regions * (rows if len(second.regions) == 1 else 1)
-    if any(len(one) * len(two) > MOST_PAIRS for one, two in zip(ones, twos, strict=True)):
+    if any(len(one) * len(two) > MAX_PAIRS for one, two in zip(ones, twos, strict=True)):
         return None
     return tuple(combine(one, two) for one, two in zip(ones, twos, strict=True))

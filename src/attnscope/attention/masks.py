@@ -23,7 +23,7 @@ from attnscope.attention.algebra import Lowered, Mask, Sizes, check_broadcast
 from attnscope.attention.regions import Region
 from attnscope.errors import ShapeError
 
-MOST_REGIONS = 16_384  # a longer list of regions is no longer short: asking the predicate block by block is cheaper
+MAX_REGIONS = 16_384  # a longer list of regions is no longer short: asking the predicate block by block is cheaper
 
 Integers = int | Sequence[int] | Tensor
 Numbers = TypeVar("Numbers", bound=int | tuple[int, ...] | None)
@@ -205,7 +205,7 @@ class Documents(Mask):
             by_id: dict[int, list[tuple[int, int]]] = {}
             for start, stop, identity in columns:
                 by_id.setdefault(identity, []).append((start, stop))
-            if sum(len(by_id.get(identity, ())) for _, _, identity in rows) > MOST_REGIONS:
+            if sum(len(by_id.get(identity, ())) for _, _, identity in rows) > MAX_REGIONS:
                 return None
             found = [(a, b, *run) for a, b, identity in rows for run in by_id.get(identity, ())]
             per_row.append(tuple(regions.rectangle(*corners) for corners in found))

@@ -22,7 +22,7 @@ from attnscope.errors import UnsupportedError
 BACKENDS = ("auto", "fused", "streaming", "reference")
 BLOCK_COLUMNS = 512
 BLOCK_CELLS = 2**20  # of all heads together: 4 MiB of fp32 scores, near the size of a second-level cache
-FEWEST_BLOCK_ROWS, MOST_BLOCK_ROWS = 64, 1024
+MIN_BLOCK_ROWS, MAX_BLOCK_ROWS = 64, 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,12 +178,12 @@ def row_groups(lowered: Lowered) -> list[tuple[slice, tuple[Region, ...]]]:
 def _walk(rule: Rule, lowered: Lowered | None) -> streaming.Walk:
     sizes = rule.sizes
     columns = min(BLOCK_COLUMNS, max(sizes.keys, 1))
-    rows = BLOCK_CELLS // (columns * max(sizes.batch * sizes.heads, 1)) // FEWEST_BLOCK_ROWS * FEWEST_BLOCK_ROWS
-    rows = min(max(rows, FEWEST_BLOCK_ROWS), MOST_BLOCK_ROWS, max(sizes.queries, 1))
+    rows = BLOCK_CELLS // (columns * max(sizes.batch * sizes.heads, 1)) // MIN_BLOCK_ROWS * MIN_BLOCK_ROWS
+    rows = min(max(rows, MIN_BLOCK_ROWS), MAX_BLOCK_ROWS, max(sizes.queries, 1))
     everything = Lowered((band(sizes.queries, sizes.keys, None, None),))
     groups = tuple(streaming.Group(batch, regions) for batch, regions in row_groups(lowered or everything))
     keys_a_row = max(area(group.regions) for group in groups) // max(sizes.queries, 1)
-    rows = min(rows, max(FEWEST_BLOCK_ROWS, keys_a_row))  # high blocks of a narrow band are mostly outside it
+    rows = min(rows, max(MIN_BLOCK_ROWS, keys_a_row))  # high blocks of a narrow band are mostly outside it
     exact = lowered is not None and lowered.keep is None
     return streaming.Walk(groups, exact, rows, columns)
 

@@ -14,7 +14,7 @@ from attnscope.attention.regions import Region
 
 NARROW_COLUMNS = 2048  # up to here a step along a band is one dense tile; beyond, its mask would be the larger cost
 NARROW_ROWS = 64  # rows of a narrow step: few cells outside the band are scored
-MOST_COLUMNS = 2**16  # of all repetitions of a tile together: their gradients stand side by side for a moment
+MAX_COLUMNS = 2**16  # of all repetitions of a tile together: their gradients stand side by side for a moment
 WIDE_ROWS = 512  # rows of a wide step, which is cut into a dense left edge, a full middle and a causal right edge
 
 
@@ -126,6 +126,6 @@ def _extended(tile: Tile, piece: Region) -> Tile | None:
     step = down if tile.times == 1 else tile.step
     if down != across or step < tile.height or down != tile.times * step:
         return None
-    if (tile.times + 1) * tile.width > MOST_COLUMNS:
+    if (tile.times + 1) * tile.width > MAX_COLUMNS:
         return None
     return Tile(first, tile.times + 1, step)

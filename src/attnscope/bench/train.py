@@ -18,8 +18,8 @@ from attnscope.models import CharacterTokenizer
 from attnscope.train import Data, Recipe, char_gpt, train
 from attnscope.train.metrics import FILE as METRICS
 
-LEAST_SPEED = 0.95
-MOST_LOSS, MOST_SECONDS = 1.65, 20 * 60
+MIN_SPEED = 0.95
+MAX_LOSS, MAX_SECONDS = 1.65, 20 * 60
 TEXT = 400_000  # characters
 
 
@@ -54,10 +54,10 @@ def speeds(size: Size, step: Callable[[str], None]) -> Table:
         title="tokens a second",
         comparison=f"the model of char-gpt, batches of 32 x 128 characters, best step of {size.rounds} x "
         f"{size.steps} in turns, beside the plainest loop: random rows of a tensor, forward, backward, clip, AdamW. "
-        f"Bound: {LEAST_SPEED}x.",
+        f"Bound: {MIN_SPEED}x.",
         columns=("plain loop", "attnscope train", "ratio", "bound kept"),
     )
-    table.add(f"{best['plain']:,.0f}/s", f"{best['attnscope']:,.0f}/s", f"{ratio:.2f}x", met=ratio >= LEAST_SPEED)
+    table.add(f"{best['plain']:,.0f}/s", f"{best['attnscope']:,.0f}/s", f"{ratio:.2f}x", met=ratio >= MIN_SPEED)
     return table
 
 
@@ -130,10 +130,10 @@ def learning(size: Size, data: Path, step: Callable[[str], None]) -> Table:
         comparison=f"`attnscope train char-gpt --data {data.name}`, {data.stat().st_size:,} bytes, the last tenth for "
         f"validation; {weights:,} weights, {settings.steps:,} steps of {settings.batch} x {settings.length} "
         f"characters, learning rate {settings.learning_rate:g}. Wall time with all evaluations and samples. Bound: "
-        f"{MOST_LOSS} nats per character within {MOST_SECONDS // 60} minutes.",
+        f"{MAX_LOSS} nats per character within {MAX_SECONDS // 60} minutes.",
         columns=("steps", "wall time", "validation loss", "bound kept"),
     )
-    met = trained.validation_loss <= MOST_LOSS and spent <= MOST_SECONDS
+    met = trained.validation_loss <= MAX_LOSS and spent <= MAX_SECONDS
     table.add(f"{trained.step:,}", duration(spent), f"{trained.validation_loss:.3f} nats", met=met)
     return table
 

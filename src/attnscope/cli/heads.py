@@ -18,7 +18,7 @@ from attnscope.cli.commands import Name, Options, argument, command, option
 from attnscope.cli.heads_over_training import show_over_training
 from attnscope.cli.json_output import heads_of, print_json
 from attnscope.cli.places import check_file, writing
-from attnscope.cli.texts import ids_of, model_at, text_of
+from attnscope.cli.texts import model_at, text_of, to_input_ids
 from attnscope.errors import SettingError, unknown
 from attnscope.extras import require
 
@@ -175,7 +175,7 @@ def read_subject(options: Options) -> Subject:
 
     text = None if options.text is None else text_of(options.text, asked_by="heads")
     model, tokenizer = model_at(options.model, asked_by="heads")
-    ids = None if text is None else ids_of(model, tokenizer, text, options, asked_by="heads")
+    ids = None if text is None else to_input_ids(model, tokenizer, text, options, asked_by="heads")
     if ids is not None and len(ids) < 2:
         raise SettingError("heads: the text has one token; give at least two")
     if ids is not None and len(ids) >= ESTIMATED:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attnscope.cli.commands import Options, argument, command, option
 from attnscope.cli.explore import address_of, address_options
-from attnscope.cli.texts import ids_of, model_at, text_of
+from attnscope.cli.texts import model_at, text_of, to_input_ids
 from attnscope.errors import SettingError
 from attnscope.extras import require
 
@@ -36,7 +36,7 @@ def look(options: Options) -> None:
     from attnscope.recording import estimate
 
     model, tokenizer = model_at(options.model, asked_by="look")
-    ids = None if text is None else ids_of(model, tokenizer, text, options, asked_by="look")
+    ids = None if text is None else to_input_ids(model, tokenizer, text, options, asked_by="look")
     if ids is not None and len(ids) >= ESTIMATED:
         print(estimate(model, len(ids)), file=sys.stderr)
     open_explorer(model, tokenizer, ids, name=Path(options.model).name, **address_of(options))

@@ -33,7 +33,7 @@ TOP = 20  # rows that are printed, unless told
 WIDE = 200  # characters of a line that goes to a file or to another program
 BLOCKS, CELLS = " ▁▂▃▄▅▆▇█", 10
 ROOMY = 100  # characters of a terminal from which on there is room for all quantiles
-LEAST_TEXT = 20  # characters of a passage, however narrow the terminal
+MIN_TEXT = 20  # characters of a passage, however narrow the terminal
 MARKS = "»", "«"
 SPLIT = (
     "split: variance of the queries / largest possible at their mean; 0 all alike, 1/3 spread evenly, 1 all or nothing"
@@ -367,7 +367,7 @@ def print_passages(examples: Sequence[Example], console: Console) -> None:
         where = (
             f"{tenth}{number(example.score)}  {clean(Path(example.file).name)} {example.start:,}+{example.offset:,}  "
         )
-        room = max(console.width - len(where) - len("".join(MARKS)), LEAST_TEXT)
+        room = max(console.width - len(where) - len("".join(MARKS)), MIN_TEXT)
         before, marked, after = around(example.text, example.strongest, room)
         if marked:
             marked = MARKS[0] + marked + MARKS[1]

@@ -26,7 +26,7 @@ def model_at(place: str, *, asked_by: str) -> tuple[nn.Module, Any]:
     return model, tokenizer
 
 
-def ids_of(model: nn.Module, tokenizer: Any, text: str, options: Options, *, asked_by: str) -> list[int]:
+def to_input_ids(model: nn.Module, tokenizer: Any, text: str, options: Options, *, asked_by: str) -> list[int]:
     """The first `options.tokens` tokens of a text; more than the model can read are refused."""
     from attnscope.models import Encoder
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from attnscope.attention.plan import size_text
 from attnscope.models import Decoder
 from attnscope.models.sizes import DECODERS
-from attnscope.recording.estimates import available_bytes, held_bytes, small_pass
+from attnscope.recording.estimates import available_bytes, held_bytes, run_small_pass
 
 MODEL, TITLE = "smollm2-135m", "SmolLM2-135M"
 COUNTED = 1000  # tokens by which one is counted
@@ -52,7 +52,7 @@ def weight_bytes(layer: Decoder) -> int:
 
 def token_bytes(layer: Decoder) -> dict[str, float]:
     """What a trace of the whole model holds for each token, by what it keeps."""
-    trace, depth = small_pass(layer, 1, {}), DECODERS[MODEL].depth
+    trace, depth = run_small_pass(layer, 1, {}), DECODERS[MODEL].depth
     return {
         keep: depth * held_bytes(trace, COUNTED, statistics=keep == "statistics") / COUNTED
         for keep in ("matrix", "statistics")

@@ -30,7 +30,7 @@ from attnscope.explorer.service.connection import ASK_SECONDS, make_protocol
 from attnscope.explorer.service.guard import NAME, Settings, bracketed, is_any
 from attnscope.explorer.service.server import make_app
 from attnscope.explorer.service.work import Work
-from attnscope.explorer.stage.on_call import OnCall, reader_of
+from attnscope.explorer.stage.on_call import OnCall, find_reader
 from attnscope.explorer.stage.stage import Stage
 from attnscope.extras import import_extra
 from attnscope.recording import Trace, open_trace, read
@@ -214,7 +214,7 @@ def explore(
     call = None
     if surveyed is not None:
         library.survey = Surveyed(open_survey(surveyed), called[0])
-        call = reader_of(library.survey.survey, model)
+        call = find_reader(library.survey.survey, model)
     server = Server(library, call, host=host, port=port, names=names)
     return shown(server, fill, open_browser=open_browser, block=block, say=say)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WHOLE_ROW = 40  # keys of a row that is drawn in full
 STRONGEST = 20  # keys of a longer one
-LEAST_WRITTEN = 0.005  # of the longest bar: in a row drawn in full, what is too short to be seen has no number either
+MIN_WRITTEN = 0.005  # of the longest bar: in a row drawn in full, what is too short to be seen has no number either
 COLOUR, REST_COLOUR = "#31688e", "#9a9a9a"
 
 
@@ -96,7 +96,7 @@ def _draw(axes: Axes, bars: Bars) -> None:
         axes.barh([len(places)], [bars.rest], height=0.75, color=REST_COLOUR)
         ends.append((len(places), bars.rest, False))
     for place, weight, hidden in ends:
-        if not hidden and (bars.rest is not None or weight >= longest * LEAST_WRITTEN):
+        if not hidden and (bars.rest is not None or weight >= longest * MIN_WRITTEN):
             text = f"{weight:.3f}" if weight >= 0.001 else f"{weight:.1e}"
             axes.text(weight + longest * 0.012, place, text, va="center_baseline", fontsize=6.5, color="#333333")
     axes.set_xlim(0, longest * 1.16)

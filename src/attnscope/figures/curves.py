@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_KINDS = len(COLOURS)
+MAX_KINDS = len(COLOURS)
 TRAINING, VALIDATION = "#8a8a8a", "#222222"
 LEFT, WIDTH, RIGHT = 0.62, 5.4, 0.95  # inches: beside the panels, and theirs
 BOTTOM, SCORES, GAP, LOSSES, TOP = 0.48, 2.6, 0.12, 1.3, 0.12
@@ -97,8 +97,8 @@ def _check(steps: Sequence[int], kinds: Sequence[Kind]) -> None:
         raise ShapeError(
             f"training_curves: steps are one at least, each later than the one before, got {list(steps)[:9]}"
         )
-    if not 1 <= len(kinds) <= MOST_KINDS:
-        raise ShapeError(f"training_curves: draws 1 to {MOST_KINDS} kinds of heads, got {len(kinds)}; choose some")
+    if not 1 <= len(kinds) <= MAX_KINDS:
+        raise ShapeError(f"training_curves: draws 1 to {MAX_KINDS} kinds of heads, got {len(kinds)}; choose some")
     for kind in kinds:
         if kind.scores.ndim != 2 or kind.scores.shape[0] != len(steps) or not kind.scores.shape[1]:
             raise ShapeError(

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 HEIGHT = 2.5  # inches of the panel
 BAR, BETWEEN = 0.44, 0.3  # inches of a bar, and between clusters
 NARROWEST = 2.6  # inches of the panel
-MOST_BARS = 36
+MAX_BARS = 36
 LETTERS_AN_INCH = 15  # below a cluster
 
 
@@ -97,9 +97,9 @@ def named_bars(
 def _check(groups: Mapping[str, Mapping[str, float]], levels: Mapping[str, float], log_y: bool) -> list[str]:
     """The names of the bars, if everything can be drawn."""
     names = list(next(iter(groups.values()), {}))
-    if not 1 <= len(names) <= len(COLOURS) or len(names) * len(groups) > MOST_BARS:
+    if not 1 <= len(names) <= len(COLOURS) or len(names) * len(groups) > MAX_BARS:
         raise ShapeError(
-            f"named_bars: draws 1 to {len(COLOURS)} bars a group and {MOST_BARS} in all, "
+            f"named_bars: draws 1 to {len(COLOURS)} bars a group and {MAX_BARS} in all, "
             f"got {len(groups)} groups of {len(names)}"
         )
     for group, values in groups.items():

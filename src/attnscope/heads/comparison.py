@@ -17,7 +17,7 @@ from attnscope.errors import SettingError
 from attnscope.heads.effects import predictions
 from attnscope.heads.interventions import How, ablate
 from attnscope.heads.table import HeadTable
-from attnscope.recording.progress import Progress, told
+from attnscope.recording.progress import Progress, report_progress
 
 
 class Comparison(NamedTuple):
@@ -57,7 +57,7 @@ def compare_with_others(
         {layer: chance.sample(pools[layer], len(heads)) for layer, heads in chosen.chosen.items()} for _ in range(draws)
     ]
     rounds, losses = [{}, chosen.chosen, *drawn], []
-    with told(progress, "switching heads off") as tell:
+    with report_progress(progress, "switching heads off") as tell:
         for heads in rounds:
             with ablate(model, heads, how):
                 losses.append(predictions(model, ids[None]).losses[0])

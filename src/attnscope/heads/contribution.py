@@ -29,7 +29,7 @@ from attnscope.errors import SettingError, ShapeError, UnsupportedError
 from attnscope.heads.flow import Flow, Place, same
 from attnscope.heads.residual import check_arrival, room, written
 from attnscope.models import Decoder, Seq2Seq
-from attnscope.recording.watch.eager import eagerly, original_of
+from attnscope.recording.hooks.eager import eagerly, uncompiled
 
 
 class Contributions(NamedTuple):
@@ -64,7 +64,7 @@ def contributions(
     [('blocks.0.attention', 4), ('blocks.1.attention', 4)]
     """
     ids, position = _checked(model, ids, position)
-    flow = Flow(original_of(model), Place(ids.shape[1], position))
+    flow = Flow(uncompiled(model), Place(ids.shape[1], position))
     with eagerly(model, "contributions"):
         logits = _logits(flow.run(ids), flow.place)
     token = int(logits.argmax()) if token is None else token

@@ -2,7 +2,7 @@
 
 In: a decoder, a text, and a change: `ablate(...)`, `patch(...)`, or any context manager that changes the model while it
 is open. Out: the loss of each token and the probabilities of the next one, with and without.
-Does not know: how the model is changed. Memory: the logits of one piece, and O(n).
+Does not know: how the model is changed. Memory: the logits of one chunk_size, and O(n).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from attnscope.errors import SettingError, UnsupportedError
 from attnscope.models import Decoder, Seq2Seq
-from attnscope.recording.passes import Piece, passes
-from attnscope.recording.reading import PIECE, ids_of
-from attnscope.recording.texts import codec_of
+from attnscope.recording.chunks import Chunk, run_in_chunks
+from attnscope.recording.reading import CHUNK_SIZE, to_input_ids
+from attnscope.recording.token_texts import as_tokenizer
 
 
 class Predictions(NamedTuple):
@@ -75,7 +75,7 @@ class Effect:
         return "\n".join(lines)
 
     def _shown(self, token: int) -> str:
-        return str(token) if self.tokenizer is None else repr("".join(codec_of(self.tokenizer).texts([token])))
+        return str(token) if self.tokenizer is None else repr("".join(as_tokenizer(self.tokenizer).texts([token])))
 
 
 def effect(
@@ -85,32 +85,34 @@ def effect(
     tokenizer: Any = None,
     *,
     target: Sequence[int] | Tensor | None = None,
-    piece: int = PIECE,
+    chunk_size: int = CHUNK_SIZE,
 ) -> Effect:
     """Predictions of a text without and with a change.
 
     `target` are the ids that the decoder of an encoder-decoder is given, beginning with the one that it starts with.
-    Texts longer than `piece` are read in pieces with a cache between them, which `patch` and the mean of `ablate` do
-    not take: give them a larger `piece`.
+    Texts longer than `chunk_size` are read in chunks with a KV cache between them, which `patch` and the mean of
+    `ablate` do not support: give them a larger `chunk_size`.
     """
-    ids = ids_of(text, tokenizer, asked_by="effect")
-    written = None if target is None else ids_of(target, tokenizer, asked_by="effect")
-    before = predictions(model, ids, target=written, piece=piece)
+    ids = to_input_ids(text, tokenizer, asked_by="effect")
+    written = None if target is None else to_input_ids(target, tokenizer, asked_by="effect")
+    before = predictions(model, ids, target=written, chunk_size=chunk_size)
     with change:
-        after = predictions(model, ids, target=written, piece=piece)
+        after = predictions(model, ids, target=written, chunk_size=chunk_size)
     return Effect(ids if written is None else written, before, after, tokenizer)
 
 
 @torch.no_grad()
-def predictions(model: nn.Module, ids: Tensor, *, target: Tensor | None = None, piece: int = PIECE) -> Predictions:
+def predictions(
+    model: nn.Module, ids: Tensor, *, target: Tensor | None = None, chunk_size: int = CHUNK_SIZE
+) -> Predictions:
     """What a model expects of ids (batch, tokens), or of the target that it writes to them."""
     told = ids if target is None else target
     if told.shape[1] < 2:
         raise SettingError("predictions: a text of one token has nothing to predict; give a longer one")
-    if piece < 1:
-        raise SettingError(f"predictions: pieces have at least one token, but {piece} was asked for")
+    if chunk_size < 1:
+        raise SettingError(f"predictions: chunk_size must be at least 1, got {chunk_size}")
     losses, following = [], torch.empty(0)
-    for start, stop, logits in _logits(model, ids, target, piece):
+    for start, stop, logits in _logits(model, ids, target, chunk_size):
         after = told[:, start + 1 : stop + 1].to(logits.device)
         known = logits[:, : after.shape[1]].float()
         losses.append(F.cross_entropy(known.flatten(0, 1), after.flatten(), reduction="none").view_as(after))
@@ -126,8 +128,8 @@ def predicts_next_token(model: nn.Module | None) -> TypeGuard[nn.Module]:
     return bool(generates) and not getattr(getattr(model, "config", None), "is_encoder_decoder", True)
 
 
-def _logits(model: nn.Module, ids: Tensor, target: Tensor | None, piece: int) -> Iterator[Piece]:
-    """The logits of each piece of the text that is predicted."""
+def _logits(model: nn.Module, ids: Tensor, target: Tensor | None, chunk_size: int) -> Iterator[Chunk]:
+    """The logits of each chunk_size of the text that is predicted."""
     writes = isinstance(model, Seq2Seq) or getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     if target is not None and not writes:
         raise SettingError(f"predictions: {type(model).__name__} writes no target; leave out target=")
@@ -142,7 +144,7 @@ def _logits(model: nn.Module, ids: Tensor, target: Tensor | None, piece: int) ->
         device = next(model.parameters()).device
         names = ("source", "target") if isinstance(model, Seq2Seq) else ("input_ids", "decoder_input_ids")
         found = model(**dict(zip(names, (ids.to(device), target.to(device)), strict=True)))
-        yield Piece(0, target.shape[1], getattr(found, "logits", found))
+        yield Chunk(0, target.shape[1], getattr(found, "logits", found))
         return
-    for some in passes(model, ids, piece, logits=True):
+    for some in run_in_chunks(model, ids, chunk_size, logits=True):
         yield some._replace(result=getattr(some.result, "logits", some.result))

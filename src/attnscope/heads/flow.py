@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.errors import UnsupportedError
-from attnscope.recording.watch.changes import changed
-from attnscope.recording.watch.coverage import is_attention, is_without_softmax
+from attnscope.recording.hooks.coverage import is_attention, is_without_softmax
+from attnscope.recording.hooks.interventions import intercept_heads
 
 
 @dataclass(frozen=True)
@@ -86,18 +86,18 @@ class Flow:
             for module in self.model.modules():
                 stack.enter_context(module.register_forward_pre_hook(self._before, with_kwargs=True))
                 stack.enter_context(module.register_forward_hook(self._after, with_kwargs=True))
-            stack.enter_context(changed(self.model, self))
+            stack.enter_context(intercept_heads(self.model, self))
             output = self.model(ids)
         self._refuse_unseen()
         return output
 
-    def wants(self, module: nn.Module) -> bool:
+    def owns(self, module: nn.Module) -> bool:
         return id(module) in self.names
 
-    def concerns(self, module: nn.Module) -> bool:
+    def targets(self, module: nn.Module) -> bool:
         return True
 
-    def change(self, module: nn.Module, heads: Tensor, keys: int) -> Tensor:
+    def apply(self, module: nn.Module, heads: Tensor, keys: int) -> Tensor:
         """Take note of heads (batch, head, query, dim), and leave them as they are."""
         name = self.names[id(module)]
         if (heads.shape[0], heads.shape[2]) != (1, self.place.length):

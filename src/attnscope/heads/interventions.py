@@ -20,13 +20,13 @@ from attnscope.attention import attend
 from attnscope.errors import SettingError, UnsupportedError
 from attnscope.heads.table import HeadTable
 from attnscope.recording import Trace
+from attnscope.recording.hooks.coverage import Coverage
+from attnscope.recording.hooks.eager import eagerly, uncompiled
+from attnscope.recording.hooks.interventions import intercept_heads
+from attnscope.recording.hooks.observers import current_interventions, is_suppressed
 from attnscope.recording.layers.recorded import Layer
 from attnscope.recording.recorder import is_cross
 from attnscope.recording.selection import Selection, Wanted, heads_by_layer, matches
-from attnscope.recording.watch.changes import changed
-from attnscope.recording.watch.coverage import Coverage
-from attnscope.recording.watch.eager import eagerly, original_of
-from attnscope.recording.watch.listeners import changers, is_told
 
 Some = int | Sequence[int]
 Heads = Mapping[int, Some] | Mapping[str, Some] | Mapping[Wanted, Some] | HeadTable
@@ -152,14 +152,14 @@ def _intervention(what: str, model: nn.Module, heads: Heads, replacement: Replac
     if not chosen:
         yield
         return
-    eager, model = eagerly(model, what), original_of(model)
+    eager, model = eagerly(model, what), uncompiled(model)
     intervention = _Intervention(what, model, chosen, replacement)
     with ExitStack() as stack:
         stack.enter_context(eager)
         stack.enter_context(model.register_forward_pre_hook(intervention.begin_pass))
         stack.enter_context(model.register_forward_hook(intervention.end_pass))
-        stack.enter_context(intervention.coverage.watching(intervention.is_here))
-        stack.enter_context(changed(model, intervention))
+        stack.enter_context(intervention.coverage.track(intervention.is_here))
+        stack.enter_context(intercept_heads(model, intervention))
         yield
     intervention.finish()
 
@@ -188,17 +188,17 @@ class _Intervention:
 
     def is_here(self) -> bool:
         """Whether this thread is the one, and no inner computation."""
-        return not is_told() and self in changers()
+        return not is_suppressed() and self in current_interventions()
 
-    def wants(self, module: nn.Module) -> bool:
+    def owns(self, module: nn.Module) -> bool:
         """Whether something is a module of the model."""
         return id(module) in self._names
 
-    def concerns(self, module: nn.Module) -> bool:
+    def targets(self, module: nn.Module) -> bool:
         """Whether heads of this module are replaced."""
         return self._selection.has(self._names[id(module)])
 
-    def change(self, module: nn.Module, heads: Tensor, keys: int) -> Tensor:
+    def apply(self, module: nn.Module, heads: Tensor, keys: int) -> Tensor:
         """What heads (batch, head, query, dim) of a module say now."""
         name = self._names[id(module)]
         chosen = self._selection.heads_of(name, heads.shape[1])

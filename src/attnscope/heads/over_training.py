@@ -20,15 +20,15 @@ from torch import Tensor
 
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.figures import training_curves
-from attnscope.figures.curves import MOST_KINDS, Kind
+from attnscope.figures.curves import MAX_KINDS, Kind
 from attnscope.heads.labels import LABELS, label_named, labelled
 from attnscope.heads.table import HeadTable
 from attnscope.models.json_files import read_text
 
 STEP_FILE = re.compile(r"step-([0-9]{1,15})\.csv")
 LOSSES = ("loss", "validation_loss")
-MOST_BYTES = 2**28  # of metrics: a line a step, for millions of steps
-MOST_TELLING = 3  # kinds that are drawn where no label has appeared
+MAX_BYTES = 2**28  # of metrics: a line a step, for millions of steps
+MAX_TELLING = 3  # kinds that are drawn where no label has appeared
 
 
 class Appearance(NamedTuple):
@@ -92,13 +92,13 @@ class HeadsOverTraining:
 
         Where none has appeared yet, the scores of the most telling labels are drawn.
         """
-        steps = {found.label: found.step for found in self.appearances()[:MOST_KINDS]}
+        steps = {found.label: found.step for found in self.appearances()[:MAX_KINDS]}
         known = [
             label.name for label in LABELS if self.deciding(label.name) and not self.strongest(label.name).isnan().all()
         ]
         kinds = [
             Kind(name, self.score(str(self.deciding(name))).numpy(), steps.get(name))
-            for name in steps or known[:MOST_TELLING]
+            for name in steps or known[:MAX_TELLING]
         ]
         if not kinds:
             raise SettingError(
@@ -151,7 +151,7 @@ def _alike(tables: list[HeadTable]) -> Iterable[HeadTable]:
 def _losses(file: Path) -> list[dict[int, float]]:
     """The losses in a file of metrics by step; of two for one step the later counts, as in a run that was resumed."""
     found: dict[str, dict[int, float]] = {name: {} for name in LOSSES}
-    text = read_text(file, MOST_BYTES) if file.exists() else ""
+    text = read_text(file, MAX_BYTES) if file.exists() else ""
     lines = text.split("\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():

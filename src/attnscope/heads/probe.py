@@ -17,7 +17,7 @@ from attnscope.errors import SettingError, UnsupportedError, VocabularyError
 from attnscope.models import Seq2Seq
 from attnscope.recording import Trace, read
 from attnscope.recording.progress import Progress
-from attnscope.recording.texts import codec_of
+from attnscope.recording.token_texts import as_tokenizer
 
 LENGTH = 256
 
@@ -31,7 +31,7 @@ def probe_ids(vocabulary: int, length: int = LENGTH, *, seed: int = 0, tokenizer
     if length < 1:
         raise SettingError(f"probe_ids: {length} tokens were asked for; it takes one at least")
     order = torch.randperm(vocabulary, generator=torch.Generator().manual_seed(seed)).tolist()
-    codec = None if tokenizer is None else codec_of(tokenizer)
+    codec = None if tokenizer is None else as_tokenizer(tokenizer)
     plain = (number for number in order if codec is None or _is_plain(codec, number))
     half = [number for number, _ in zip(plain, range(length), strict=False)]
     if len(half) < length:

@@ -27,8 +27,8 @@ from attnscope.heads.table import HeadTable
 from attnscope.models import Seq2Seq
 from attnscope.models.text.tokenizer import Span
 from attnscope.recording import Trace, read
-from attnscope.recording.progress import Progress, told
-from attnscope.recording.texts import codec_of
+from attnscope.recording.progress import Progress, report_progress
+from attnscope.recording.token_texts import as_tokenizer
 
 BATCH = 32
 
@@ -75,7 +75,7 @@ def score_relations(
         _refuse_unbalanced(relation, some)
     # All words are located before anything runs, so that one that cannot be found shows at once.
     places = [places_of(codec, sentence) for some in asked.values() for sentence in some]
-    with told(progress, "reading sentences") as tell:
+    with report_progress(progress, "reading sentences") as tell:
         masses = _masses(model, places, tell)
     found, start = {}, 0
     for relation, some in asked.items():
@@ -212,7 +212,7 @@ def _codec_for(model: nn.Module, tokenizer: Any) -> Any:
             f"score_relations: {type(model).__name__} has an encoder and a decoder, which read two texts, and the "
             "sentences are one; give the encoder alone, such as model.get_encoder()"
         )
-    codec = codec_of(tokenizer)
+    codec = as_tokenizer(tokenizer)
     if not hasattr(codec, "offsets"):
         raise UnsupportedError(
             f"score_relations: {type(tokenizer).__name__} cannot tell where in a text its tokens stand; give a fast "

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from attnscope.errors import UnsupportedError
 from attnscope.heads.flow import Attention, Flow, Step, first_tensor, parts_of, same
-from attnscope.recording.watch.changes import changed
+from attnscope.recording.hooks.interventions import intercept_heads
 
 
 @dataclass(frozen=True)
@@ -123,18 +123,18 @@ class _Replay:
                 if id(module) not in self._takers:  # what else is given the heads changes with them, and shows itself
                     stack.enter_context(module.register_forward_hook(self._again))
             stack.enter_context(norm.register_forward_pre_hook(self._arrive, with_kwargs=True))
-            stack.enter_context(changed(self._flow.model, self))
+            stack.enter_context(intercept_heads(self._flow.model, self))
             self._flow.model(ids)
         assert self._arrived is not None
         return self._arrived
 
-    def wants(self, module: nn.Module) -> bool:
-        return self._flow.wants(module)
+    def owns(self, module: nn.Module) -> bool:
+        return self._flow.owns(module)
 
-    def concerns(self, module: nn.Module) -> bool:
+    def targets(self, module: nn.Module) -> bool:
         return True
 
-    def change(self, module: nn.Module, heads: Tensor, keys: int) -> Tensor:
+    def apply(self, module: nn.Module, heads: Tensor, keys: int) -> Tensor:
         heads = heads.clone()
         heads[0, :, self._place.position] = self._heads[self._calls]
         self._calls += 1

@@ -21,8 +21,8 @@ from attnscope.recording import Trace
 from attnscope.recording.files.saving import AnyLayer
 from attnscope.recording.layers.dense import DenseLayer
 from attnscope.recording.layers.recorded import Layer
-from attnscope.recording.layers.summed import SummedLayer
-from attnscope.recording.pairs import Pairs, beginnings, goes_on, ids_before, pairs_of
+from attnscope.recording.layers.statistics import StatisticsLayer
+from attnscope.recording.token_pairs import Pairs, beginnings, find_pairs, goes_on, ids_before
 
 
 class RowScores(NamedTuple):
@@ -82,7 +82,7 @@ class LayerRows(NamedTuple):
         ids = trace.ids(name)[1] if aligned else None
         fits = documents is not None and aligned and documents.shape[-1:] == (keys,)
         documents = documents.expand(batch, keys) if documents is not None and fits else None
-        if isinstance(layer, SummedLayer):
+        if isinstance(layer, StatisticsLayer):
             summary, names = layer.summary(), layer.pairings
         else:
             pairs = _pairs(layer, ids, documents) if aligned else Pairs()
@@ -138,7 +138,7 @@ class LayerRows(NamedTuple):
 
     def _kept_apart(self, documents: Tensor, real: Tensor) -> Tensor | None:
         """Where documents begin, if nobody could see another than its own."""
-        if isinstance(self.layer, SummedLayer):
+        if isinstance(self.layer, StatisticsLayer):
             begins = beginnings(documents)
             if self.layer.begins is None or not torch.equal(begins.cpu(), self.layer.begins.cpu()):
                 raise SettingError(
@@ -168,7 +168,7 @@ class LayerRows(NamedTuple):
             return None
         if self.begins is None and not self.first.any():
             return summary.first
-        if isinstance(layer, SummedLayer):
+        if isinstance(layer, StatisticsLayer):
             return None if self.begins is None else self._on_start(self.begins)
         _, _, queries, keys = layer.shape
         first = self.first[:, None].expand(-1, queries) if self.begins is None else self.begins[:, keys - queries :]
@@ -185,12 +185,12 @@ class LayerRows(NamedTuple):
 def _pairs(layer: AnyLayer, ids: Tensor | None, documents: Tensor | None) -> Pairs:
     """Those of a layer; whether documents were kept apart is not known yet, so that both ways of counting are there."""
     _, _, queries, keys = layer.shape
-    whole = pairs_of(range(keys), queries, ids, None)
+    whole = find_pairs(range(keys), queries, ids, None)
     if documents is None:
         return whole
     found = dict(zip(*whole, strict=True)) | {"document": (documents[:, keys - queries :], documents)}
     if ids is not None:
-        apart = pairs_of(range(keys), queries, ids, beginnings(documents))
+        apart = find_pairs(range(keys), queries, ids, beginnings(documents))
         found["continuation"] = apart.pairings[apart.names.index("continuation")]
     return Pairs(tuple(found), tuple(found.values()))
 

@@ -17,8 +17,8 @@ from attnscope.heads.labels import labelled
 from attnscope.heads.rows import LayerRows
 from attnscope.heads.table import HeadTable
 from attnscope.recording import Trace
-from attnscope.recording.layers.summed import SummedLayer
-from attnscope.recording.progress import Progress, told
+from attnscope.recording.layers.statistics import StatisticsLayer
+from attnscope.recording.progress import Progress, report_progress
 
 SCORES = {
     "previous": "weight on the token before",
@@ -56,7 +56,7 @@ def score_heads(
     if not len(trace):
         raise SettingError("score_heads: this trace is empty; run the model inside the with block of record first")
     names, heads, rows = [], [], []
-    with told(progress, "scoring") as tell:
+    with report_progress(progress, "scoring") as tell:
         for layer, name in enumerate(trace):
             found = _layer_scores(trace, name, documents)
             names += [name] * len(found)
@@ -102,7 +102,7 @@ def _received(rows: LayerRows) -> Tensor:
     received = rows.summary.received
     if rows.real.all():
         return received
-    if isinstance(rows.layer, SummedLayer):
+    if isinstance(rows.layer, StatisticsLayer):
         return torch.full_like(received, torch.nan)
     return (rows.layer.matrix().T @ rows.real[..., None].to(received)).squeeze(-1)
 

@@ -16,7 +16,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 Name = TypeVar("Name")
-LEAST_TURNS = 4
+MIN_TURNS = 4
 
 
 def counted_operations(call: Callable[[], object]) -> int:
@@ -35,7 +35,7 @@ def best_times(calls: Mapping[Name, Callable[[], object]], *, seconds: float) ->
     best = dict.fromkeys(calls, math.inf)
     turns, end = 0, time.perf_counter() + seconds
     with torch.no_grad(), one_thread():
-        while turns < LEAST_TURNS or time.perf_counter() < end:
+        while turns < MIN_TURNS or time.perf_counter() < end:
             for name, call in calls.items():
                 start = time.thread_time()  # what other programs do meanwhile is not counted
                 call()

@@ -14,11 +14,11 @@ from typing import Any
 
 from attnscope.errors import CheckpointError
 
-MOST_BYTES = 16 * 2**20
+MAX_BYTES = 16 * 2**20
 """What a configuration may have: real ones have a few thousand bytes."""
 
 
-def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
+def read_text(path: Path, most_bytes: int = MAX_BYTES) -> str:
     """The text of a UTF-8 file of at most so many bytes."""
     if not path.is_file():  # opening a pipe would wait for somebody to write into it
         raise CheckpointError(f"{path} is not there" if not path.exists() else f"{path} is not a file")
@@ -35,7 +35,7 @@ def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
         raise CheckpointError(f"{path} is not UTF-8 text: {error}") from error
 
 
-def read_object(path: Path, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
+def read_object(path: Path, most_bytes: int = MAX_BYTES) -> dict[str, Any]:
     """The JSON object in a file of at most so many bytes; a key that stands twice in one object is refused."""
     return parse_object(read_text(path, most_bytes), path)
 
@@ -51,7 +51,7 @@ def parse_object(text: str, path: Path) -> dict[str, Any]:
     return found
 
 
-def read_object_if_there(path: Path, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
+def read_object_if_there(path: Path, most_bytes: int = MAX_BYTES) -> dict[str, Any]:
     """The JSON object in a file, or an empty one where there is no such file."""
     return read_object(path, most_bytes) if path.exists() else {}
 

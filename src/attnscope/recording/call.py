@@ -24,14 +24,14 @@ APART = 2**18  # bytes of a copy that is worth a mapping of its own
 T = TypeVar("T")
 
 
-class Whole(Protocol):
+class SequenceMask(Protocol):
     """A mask that is known for all of a text, not only for the rows and columns of one call."""
 
-    def over(self, rows: range, columns: range) -> Mask:
+    def slice(self, rows: range, columns: range) -> Mask:
         """The mask of these positions."""
         ...
 
-    def agrees_with(self, other: Whole) -> bool:
+    def is_consistent_with(self, other: SequenceMask) -> bool:
         """Whether both say the same about what both know."""
         ...
 
@@ -55,7 +55,7 @@ class Call:
     row: int = 0
     column: int = 0
     cross: bool | None = None
-    whole: Whole | None = None
+    whole: SequenceMask | None = None
     lse: Tensor | None = None
     heads: tuple[int, ...] | None = None
 
@@ -114,7 +114,7 @@ def _score_of(score: Score, heads: list[int]) -> Score | None:
     return chained(parts)
 
 
-def owned(call: Call, dtype: torch.dtype | None, *, values: bool) -> Call:
+def copy_call(call: Call, dtype: torch.dtype | None, *, values: bool) -> Call:
     """The call with tensors of its own, in a dtype for storage: models write to caches, buffers and parameters later.
 
     In another dtype the normalisers would no longer be those of the stored query and key, and are left out.
@@ -129,7 +129,7 @@ def owned(call: Call, dtype: torch.dtype | None, *, values: bool) -> Call:
     )
 
 
-class Copies:
+class MaskCopies:
     """Masks and scores with tensors of their own, each copied once however many layers share it."""
 
     def __init__(self) -> None:

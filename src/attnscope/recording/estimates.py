@@ -21,8 +21,8 @@ from attnscope.attention import Causal, attend
 from attnscope.attention.plan import size_text
 from attnscope.errors import SettingError
 from attnscope.matrix import AttentionMatrix
+from attnscope.recording.chunks import run_in_chunks
 from attnscope.recording.layers.recorded import Layer
-from attnscope.recording.passes import passes
 from attnscope.recording.recorder import record
 from attnscope.recording.trace import Trace
 
@@ -46,9 +46,9 @@ def estimate(model: nn.Module, tokens: int, *, batch: int = 1, **options: Any) -
     """What `read` of so many tokens would hold and take, with its `layers`, `heads`, `dtype`, `keep` and `values`."""
     statistics = options.pop("keep", "matrix") == "statistics"
     options = {name: value for name, value in options.items() if name not in ("spill", "verify")}
-    small_pass(model, batch, options)  # what is slow the first time
+    run_small_pass(model, batch, options)  # what is slow the first time
     started = time.perf_counter()
-    trace = small_pass(model, batch, options)
+    trace = run_small_pass(model, batch, options)
     seconds = (time.perf_counter() - started) * tokens / PASS
     shapes = Counter(_shapes(trace))
     for (query, key), count in shapes.items():
@@ -56,12 +56,12 @@ def estimate(model: nn.Module, tokens: int, *, batch: int = 1, **options: Any) -
     return Estimate(tokens, held_bytes(trace, tokens, statistics=statistics), seconds)
 
 
-def small_pass(model: nn.Module, batch: int, options: dict[str, Any]) -> Trace:
+def run_small_pass(model: nn.Module, batch: int, options: dict[str, Any]) -> Trace:
     """A trace of a few tokens, whatever they are."""
     vocabulary = getattr(getattr(model, "config", None), "vocab_size", None) or 2
     ids = (torch.arange(PASS) % vocabulary).expand(batch, -1)
     with torch.no_grad(), record(model, **options) as trace:
-        for _ in passes(model, ids, PASS):
+        for _ in run_in_chunks(model, ids, PASS):
             pass
     return trace
 
@@ -73,14 +73,14 @@ def held_bytes(trace: Trace, tokens: int, *, statistics: bool) -> int:
     return sum(layer.nbytes * tokens // layer.shape[2] for layer in trace.layers.values())
 
 
-def refuse_too_much(model: nn.Module, ids: Tensor, options: dict[str, Any]) -> None:
+def check_memory(model: nn.Module, ids: Tensor, options: dict[str, Any]) -> None:
     """Raise SettingError if the trace of a long text would not fit into the memory that is left."""
     available = available_bytes()
     if available is None or ids.shape[1] < CALL or options.get("spill") is not None:
         return
     statistics = options.get("keep") == "statistics"
     chosen = {name: value for name, value in options.items() if name in ("layers", "heads", "dtype", "values")}
-    held = held_bytes(small_pass(model, ids.shape[0], chosen), ids.shape[1], statistics=statistics)
+    held = held_bytes(run_small_pass(model, ids.shape[0], chosen), ids.shape[1], statistics=statistics)
     if held > available:
         raise SettingError(
             f"read: a trace of {ids.shape[1]:,} tokens would hold {size_text(held)}, and {size_text(available)} of "

@@ -19,7 +19,7 @@ from attnscope.errors import CheckpointError, MissingExtraError, SettingError
 from attnscope.extras import import_extra
 from attnscope.models.checkpoint import locate
 from attnscope.models.json_files import read_object
-from attnscope.recording.texts import codec_of
+from attnscope.recording.token_texts import as_tokenizer
 
 VOCABULARIES = ("vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm")
 """Files of tokenizers that transformers can read and we cannot."""
@@ -79,6 +79,6 @@ def _tokenizer_at(path: Path) -> Any:
         return None
     auto = import_extra("transformers").AutoTokenizer
     try:  # unless told, it asks on the terminal whether to run code that lies in the folder
-        return codec_of(auto.from_pretrained(path, local_files_only=True, trust_remote_code=False))
+        return as_tokenizer(auto.from_pretrained(path, local_files_only=True, trust_remote_code=False))
     except (OSError, ValueError):
         return None

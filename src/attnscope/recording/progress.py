@@ -1,6 +1,6 @@
-"""How far something has come, told to the caller or drawn on a terminal.
+"""Report progress to the caller, or draw a progress bar on a terminal.
 
-In: what the caller gave as `progress`. Out: a function to tell with. Does not know: what is done.
+In: what the caller gave as `progress`. Out: a function to call with the amount done. Does not know: what is done.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 Progress = Callable[[int, int], object]
-"""Called with how much has been done so far, and with all there is to do."""
+"""Called with the amount done so far and the total amount."""
 
 
 @contextmanager
-def told(progress: Progress | bool, doing: str) -> Iterator[Progress]:
-    """The function to tell: the caller's own, or for True a bar on standard error, if that is a terminal."""
+def report_progress(progress: Progress | bool, doing: str) -> Iterator[Progress]:
+    """The function to call: the caller's own, or for True one that draws a bar if standard error is a terminal."""
     if callable(progress):
         yield progress
         return

@@ -1,8 +1,8 @@
-"""`read`: a text of any length through a model, piece by piece, into a trace.
+"""`read`: record a model while it reads a text of any length, chunk by chunk.
 
-In: a model and a text or ids. Out: a `Trace`. Decoders read in pieces, with a cache between them and a progress bar;
-other models read all at once. Does not know: how attention is seen or kept. Memory: the trace, the cache, and
-one piece.
+In: a model and a text or ids. Out: a `Trace`. Decoders read in chunks, with a KV cache between them and a progress bar;
+other models read the whole sequence at once. Does not know: how attention is intercepted or stored.
+Memory: the trace, the KV cache, and the activations of one chunk.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.errors import SettingError
-from attnscope.recording.estimates import refuse_too_much
-from attnscope.recording.passes import passes
-from attnscope.recording.progress import Progress, told
+from attnscope.recording.chunks import run_in_chunks
+from attnscope.recording.estimates import check_memory
+from attnscope.recording.hooks.eager import uncompiled
+from attnscope.recording.progress import Progress, report_progress
 from attnscope.recording.recorder import record
 from attnscope.recording.trace import Trace
-from attnscope.recording.watch.eager import original_of
 
-PIECE = 2048
+CHUNK_SIZE = 2048
 
 
 def read(
@@ -29,28 +29,40 @@ def read(
     text: str | Sequence[int] | Tensor,
     tokenizer: Any = None,
     *,
-    piece: int = PIECE,
+    chunk_size: int = CHUNK_SIZE,
     progress: Progress | bool = True,
     **options: Any,
 ) -> Trace:
-    """Record a model while it reads a text. Options are those of `record`.
+    """Record a model while it reads a text.
 
-    A decoder reads `piece` tokens at a time, so that no pass has to hold activations for all of them. A progress bar
-    shows on a terminal unless `progress` is False or a function of your own.
+    Args:
+        model: Any PyTorch model that `record` supports.
+        text: A string, or token ids (positions,) or (batch, positions).
+        tokenizer: Needed for a string; it also names the tokens of the trace.
+        chunk_size: A decoder reads this many tokens per forward pass, with a KV cache between the passes, so that
+            activations of the whole sequence are never held at once.
+        progress: True for a progress bar on a terminal, False for none, or a function `(done, total)`.
+        **options: Those of `record`.
+
+    Returns:
+        The trace.
+
+    Raises:
+        SettingError: A string without a tokenizer, ids of a wrong shape, or more memory than the machine has.
     """
-    ids = ids_of(text, tokenizer)
-    if piece < 1:
-        raise SettingError(f"read: pieces have at least one token, but {piece} was asked for")
-    refuse_too_much(original_of(model), ids, options)
+    ids = to_input_ids(text, tokenizer)
+    if chunk_size < 1:
+        raise SettingError(f"read: chunk_size must be at least 1, got {chunk_size}")
+    check_memory(uncompiled(model), ids, options)
     if options.get("keep") == "statistics":
         options["length"] = ids.shape[1]
-    with torch.no_grad(), told(progress, "reading") as tell, record(model, tokenizer, **options) as trace:
-        for some in passes(original_of(model), ids, piece):
+    with torch.no_grad(), report_progress(progress, "reading") as tell, record(model, tokenizer, **options) as trace:
+        for some in run_in_chunks(uncompiled(model), ids, chunk_size):
             tell(some.stop, ids.shape[1])
     return trace
 
 
-def ids_of(text: str | Sequence[int] | Tensor, tokenizer: Any, *, asked_by: str = "read") -> Tensor:
+def to_input_ids(text: str | Sequence[int] | Tensor, tokenizer: Any, *, asked_by: str = "read") -> Tensor:
     """Ids (1, position) or (batch, position); `asked_by` is the function that errors speak of."""
     if isinstance(text, str):
         if tokenizer is None:

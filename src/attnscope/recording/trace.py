@@ -23,8 +23,8 @@ from attnscope.matrix import AttentionMatrix
 from attnscope.matrix.summary import Summary
 from attnscope.recording.files.saving import AnyLayer, Contents, save_contents
 from attnscope.recording.layers.dense import DenseLayer
-from attnscope.recording.layers.summed import BINS, SummedLayer
-from attnscope.recording.texts import Texts, codec_of, shown_by, spans_of
+from attnscope.recording.layers.statistics import BINS, StatisticsLayer
+from attnscope.recording.token_texts import Texts, as_tokenizer, describe_tokens, spans_of
 from attnscope.recording.viewer import load_viewer
 
 
@@ -69,7 +69,7 @@ class Trace(Mapping[str, AttentionMatrix]):
     def summary(self, name: str | int) -> Summary:
         """The statistics of a layer: kept ones, or those of its matrix."""
         layer = self.layer(name)
-        if isinstance(layer, SummedLayer):
+        if isinstance(layer, StatisticsLayer):
             return layer.summary()
         matrix = layer.matrix()
         return matrix.summary(*(min(BINS, count) for count in matrix.shape[-2:]))
@@ -163,7 +163,9 @@ class Trace(Mapping[str, AttentionMatrix]):
         A trace that is already there is replaced. In a folder with other files, nothing is written.
         """
         codec = self._codec_of()
-        texts = [text if codec is None else text._replace(shown=shown_by(codec, text.ids)) for text in self.texts]
+        texts = [
+            text if codec is None else text._replace(shown=describe_tokens(codec, text.ids)) for text in self.texts
+        ]
         about = (self.model, self.without_softmax, self.errors, self._given)
         save_contents(Path(folder), Contents(*about, texts, self.layers))
 
@@ -199,7 +201,7 @@ class Trace(Mapping[str, AttentionMatrix]):
 
     def _codec_of(self) -> Any:
         if self._codec is None and self._tokenizer is not None:
-            self._codec = codec_of(self._tokenizer)
+            self._codec = as_tokenizer(self._tokenizer)
         return self._codec
 
     @property

@@ -15,7 +15,7 @@ from attnscope.models.text.chat import render_chat
 from attnscope.models.text.tokenizer import Tokenizer
 
 SMOLLM2 = Path(__file__).resolve().parents[3] / ".cache" / "models" / "smollm2-135m"
-LONGEST = chat.MOST_WAITING + 5.0  # seconds: on a busy machine, two of computing are as many as it is patient for
+LONGEST = chat.MAX_WAITING + 5.0  # seconds: on a busy machine, two of computing are as many as it is patient for
 
 USER = {"role": "user", "content": "What is 2 < 3 & é🦜?\n"}
 CHATS = [
@@ -172,7 +172,7 @@ def test_a_hostile_template_ends_within_its_limits_and_leaves_nothing(name, tmp_
 
 
 def test_waiting_is_limited_too(monkeypatch):
-    monkeypatch.setattr(chat, "MOST_WAITING", 0.5)
+    monkeypatch.setattr(chat, "MAX_WAITING", 0.5)
     with pytest.raises(CheckpointError, match=r"it took more than 0\.5 seconds"):
         render_chat(LOOP * 3 + "{% endfor %}" * 3, [])
 

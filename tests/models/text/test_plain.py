@@ -20,7 +20,7 @@ DIGITS.backend.pre_tokenizer = pre_tokenizers.Sequence(
 )
 
 
-def ids_of(tokenizer, text: str) -> list[int]:
+def to_input_ids(tokenizer, text: str) -> list[int]:
     return [token for piece in PlainText(tokenizer).pieces(text) for token in piece]
 
 
@@ -30,7 +30,7 @@ def test_the_end_inside_a_document_stays_text(texts):
     [end] = tokenizer.eos
     for text in texts:
         assert end in tokenizer.encode(text, special=False), "a prompt may hold the end, a document may not"
-        ids = ids_of(tokenizer, text)
+        ids = to_input_ids(tokenizer, text)
         assert end not in ids
         assert tokenizer.decode(ids) == text
         assert end in tokenizer.encode(text), "the tokenizer itself is unchanged"
@@ -40,9 +40,9 @@ def test_an_end_that_cannot_be_told_from_text_is_refused_in_a_document():
     tokenizer = train_bpe(["to be or not to be"], 300)
     [be] = tokenizer.encode(" be")
     tokenizer = Tokenizer(tokenizer.backend, eos=[be])
-    assert ids_of(tokenizer, "to do") == tokenizer.encode("to do")
+    assert to_input_ids(tokenizer, "to do") == tokenizer.encode("to do")
     with pytest.raises(VocabularyError, match="the document has ' be' in it, which this tokenizer cannot tell"):
-        ids_of(tokenizer, "to be")
+        to_input_ids(tokenizer, "to be")
 
 
 @settings(max_examples=300)
@@ -52,7 +52,7 @@ def test_pieces_are_those_of_the_whole_wherever_words_stand(text):
         whole = tokenizer.encode(text)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(plain, "PIECE", 2)
-            assert ids_of(tokenizer, text) == whole
+            assert to_input_ids(tokenizer, text) == whole
 
 
 def test_pieces_are_as_small_as_words_allow(monkeypatch):
@@ -79,6 +79,6 @@ def test_a_tokenizer_that_looks_further_takes_the_whole_document(monkeypatch):
 def test_what_cannot_be_encoded_is_found_at_its_place_in_the_document(monkeypatch):
     monkeypatch.setattr(plain, "PIECE", 2)
     with pytest.raises(VocabularyError, match=r"'é' .* at position 6 "):
-        ids_of(CharacterTokenizer.from_text("plain"), "plainpé")
+        to_input_ids(CharacterTokenizer.from_text("plain"), "plainpé")
     with pytest.raises(VocabularyError, match=r"'\\ud800'\) at position 6,"):
-        ids_of(TOKENIZER, "a b c \ud800")
+        to_input_ids(TOKENIZER, "a b c \ud800")

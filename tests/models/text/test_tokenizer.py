@@ -212,7 +212,7 @@ def test_missing_and_oversized_files_are_refused_by_name(folder, tmp_path, monke
         file.truncate(17 * 2**20)
     with pytest.raises(CheckpointError, match=r"tokenizer_config\.json has more than 16,777,216 bytes"):
         Tokenizer.load(folder)
-    monkeypatch.setattr(module, "MOST_BYTES", 1000)
+    monkeypatch.setattr(module, "MAX_BYTES", 1000)
     with pytest.raises(CheckpointError, match=r"tokenizer\.json has more than 1,000 bytes"):
         Tokenizer.load(folder)
 
@@ -286,7 +286,7 @@ def test_charsmaps_that_lengthen_a_text_without_end_are_refused() -> None:
     # A search tree of one unit, and what it leads to.
     step = {"type": "Precompiled", "precompiled_charsmap": _charsmap(b"a" * 300)}
     assert module._growth(step) == 300
-    assert module._growth({"type": "Sequence", "normalizers": [step, step, step]}) == 300**3 > module.MOST_GROWTH
+    assert module._growth({"type": "Sequence", "normalizers": [step, step, step]}) == 300**3 > module.MAX_GROWTH
 
 
 def _charsmap(target: bytes) -> str:

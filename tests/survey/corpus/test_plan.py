@@ -60,7 +60,7 @@ def test_unless_told_a_shard_has_64_kib_and_there_are_about_4096_at_most(tmp_pat
 
 
 def test_more_shards_than_can_be_kept_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(plans, "MOST_SHARDS", 16)
+    monkeypatch.setattr(plans, "MAX_SHARDS", 16)
     (tmp_path / "a.txt").write_bytes(b"x" * 64)
     with pytest.raises(SettingError, match="give 4 bytes at least"):
         planned(tmp_path, shard_bytes=1)

@@ -11,7 +11,7 @@ from attnscope.survey.settings import Settings
 from attnscope.survey.tables import writing
 from attnscope.survey.tables.manifest import corpus_hash, write_manifest
 from attnscope.survey.tables.writing import COLUMNS, write_tables
-from attnscope.survey.tally.partial import MOST_PROBLEMS, Partial, merge_all
+from attnscope.survey.tally.partial import MAX_PROBLEMS, Partial, merge_all
 from attnscope.survey.tally.statistics import STATISTICS
 from tests.survey.gathered import shard_of
 
@@ -48,9 +48,9 @@ def test_a_manifest_says_what_the_survey_is(tmp_path: Path) -> None:
 
 
 def test_only_the_first_problems_are_listed(tmp_path: Path) -> None:
-    write_manifest(tmp_path, shard_of(0, 0), plan_of(2 * MOST_PROBLEMS), SETTINGS, ABOUT)
+    write_manifest(tmp_path, shard_of(0, 0), plan_of(2 * MAX_PROBLEMS), SETTINGS, ABOUT)
     problems = json.loads((tmp_path / MANIFEST).read_text())["problems"]
-    assert (problems["count"], len(problems["first"])) == (2 * MOST_PROBLEMS + 3, MOST_PROBLEMS)
+    assert (problems["count"], len(problems["first"])) == (2 * MAX_PROBLEMS + 3, MAX_PROBLEMS)
 
 
 def test_a_survey_whose_tables_are_not_all_written_has_no_manifest(

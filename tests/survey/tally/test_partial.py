@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from attnscope.errors import SettingError, ShapeError
 from attnscope.survey.corpus.plan import Problem
 from attnscope.survey.tally.part_files import load, save
-from attnscope.survey.tally.partial import MOST_PROBLEMS, Partial, Problems, merge, merge_all
+from attnscope.survey.tally.partial import MAX_PROBLEMS, Partial, Problems, merge, merge_all
 from tests.survey.gathered import assert_same, shard_of
 
 ROUNDING = 1e-6
@@ -81,10 +81,10 @@ def test_heads_of_different_models_are_not_merged() -> None:
 
 
 def test_problems_are_listed_in_the_order_of_files_and_places_and_all_are_counted() -> None:
-    many = [Problem("b.txt", f"byte {place:,}", "broken") for place in range(0, 3 * MOST_PROBLEMS, 2)]
-    more = [Problem("b.txt", f"byte {place:,}", "broken") for place in range(1, 3 * MOST_PROBLEMS, 2)]
+    many = [Problem("b.txt", f"byte {place:,}", "broken") for place in range(0, 3 * MAX_PROBLEMS, 2)]
+    more = [Problem("b.txt", f"byte {place:,}", "broken") for place in range(1, 3 * MAX_PROBLEMS, 2)]
     whole = Problem("a.txt", "", "empty")
     for both in (Problems.of(many).plus(Problems.of([*more, whole])), Problems.of([whole, *more, *many])):
-        assert both.number == 3 * MOST_PROBLEMS + 1
+        assert both.number == 3 * MAX_PROBLEMS + 1
         assert both.first[0] == whole
-        assert [problem.place for problem in both.first[1:]] == [f"byte {n:,}" for n in range(MOST_PROBLEMS - 1)]
+        assert [problem.place for problem in both.first[1:]] == [f"byte {n:,}" for n in range(MAX_PROBLEMS - 1)]

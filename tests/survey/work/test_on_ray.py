@@ -16,7 +16,7 @@ from attnscope.survey import Settings, Workers, open_survey, run_survey
 from attnscope.survey.corpus.plan import make_plan
 from attnscope.survey.folder import PARTS, Folder
 from attnscope.survey.work.cluster import cluster
-from attnscope.survey.work.on_ray import MOST_TRIES, run_on_ray
+from attnscope.survey.work.on_ray import MAX_TRIES, run_on_ray
 from attnscope.survey.work.workers import Step
 from tests.survey.surveying import (
     MINILM,
@@ -31,7 +31,7 @@ from tests.survey.surveying import (
 )
 
 TOKENS = 20_000  # of each of two texts; each is read twice, at about 200 tokens a second and thread
-LEAST_SHARE = 0.85  # of the speed of plain processes
+MIN_SHARE = 0.85  # of the speed of plain processes
 ROUNDS = 3  # each side needs a calm spell of the machine
 
 FINISHED = {
@@ -97,7 +97,7 @@ def test_a_shard_that_kills_its_workers_is_not_begun_for_ever(tmp_path: Path) ->
     (folder.path / PARTS).mkdir(parents=True)
     tries = folder.tries(shard.number, "now")
     answers = list[str]()
-    for before in (MOST_TRIES, MOST_TRIES - 1):
+    for before in (MAX_TRIES, MAX_TRIES - 1):
         tries.write_bytes(b"." * before)  # as workers leave it that die
         command = f"""
 from pathlib import Path
@@ -108,7 +108,7 @@ print(actor({{"shard": {json.dumps(shard)!r}}})["refusal"])
 """
         ran = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=300)
         answers.append(ran.stdout)
-    assert f"{MOST_TRIES} workers have died while they read shard 0, which begins in {text}; if memory" in answers[0]
+    assert f"{MAX_TRIES} workers have died while they read shard 0, which begins in {text}; if memory" in answers[0]
     assert answers[1] == "\n"
     assert [path.name for path in (folder.path / PARTS).iterdir()] == ["00000000.part"]
 
@@ -123,8 +123,8 @@ def test_ray_reads_hardly_slower_than_plain_processes(tmp_path: Path) -> None:
         for measure in best:
             speed = measure(settings, tmp_path / f"{measure.__name__}-{turn}", 2)
             best[measure] = max(best[measure], speed.tokens_a_second)
-        if best[ray_speed] >= LEAST_SHARE * best[plain_speed]:
+        if best[ray_speed] >= MIN_SHARE * best[plain_speed]:
             break
-    assert best[ray_speed] >= LEAST_SHARE * best[plain_speed], best
+    assert best[ray_speed] >= MIN_SHARE * best[plain_speed], best
     first = [path.read_bytes() for path in sorted((tmp_path / "plain_speed-0" / PARTS).iterdir())]
     assert first == [path.read_bytes() for path in sorted((tmp_path / "ray_speed-0" / PARTS).iterdir())]

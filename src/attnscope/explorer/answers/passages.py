@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-MOST_TOKENS = 2**18
-MOST_LINKS, USUAL_LINKS = 4000, 2000
-MOST_CELLS = 2**22
+MAX_TOKENS = 2**18
+MAX_LINKS, USUAL_LINKS = 4000, 2000
+MAX_CELLS = 2**22
 CSV = "text/csv; charset=utf-8"
 
 
@@ -39,7 +39,7 @@ class Passages(Asking):
 
     async def text(self, request: Request) -> Response:
         """Texts of many tokens at once."""
-        return answered(request, await self.told_tokens(request, MOST_TOKENS))
+        return answered(request, await self.told_tokens(request, MAX_TOKENS))
 
     async def words(self, request: Request) -> Response:
         """The first token of each word."""
@@ -54,7 +54,7 @@ class Passages(Asking):
         length = place.queries if side == "query" else place.keys
         at = path_number(request, "place", length)
         by_word = asked_word(request, "unit", "token", "word") == "word"
-        most = asked_number(request, "most", 1, MOST_LINKS) if "most" in request.query_params else USUAL_LINKS
+        most = asked_number(request, "most", 1, MAX_LINKS) if "most" in request.query_params else USUAL_LINKS
 
         def find(matrix: AttentionMatrix) -> bytes:
             linked, others = (links.given, "key") if side == "query" else (links.received, "query")
@@ -66,7 +66,7 @@ class Passages(Asking):
     async def block(self, request: Request) -> Response:
         """A block of exact weights, as a file."""
         place = self.place(request)
-        queries, keys = asked_block(request, place, MOST_CELLS)
+        queries, keys = asked_block(request, place, MAX_CELLS)
         kind = asked_word(request, "as", "npy", "csv")
 
         def write(cancelled: Asked) -> bytes:

@@ -51,8 +51,8 @@ ASSETS = {
 PAGES = {"/": "index.html", "/survey": "survey.html"}
 """Addresses that are not called as their files are."""
 
-MOST_TOKENS = 4096
-MOST_CELLS, LONGEST_SIDE = 65_536, 65_535  # two bytes of a header hold a side
+MAX_TOKENS = 4096
+MAX_CELLS, LONGEST_SIDE = 65_536, 65_535  # two bytes of a header hold a side
 LONGEST_SEARCH = 200
 SIDES = {"entropy": 0, "received": 1}  # which side of the picture a border stands at
 
@@ -102,7 +102,7 @@ class Answers(Asking):
 
     async def tokens(self, request: Request) -> Response:
         """Texts of tokens."""
-        return answered(request, await self.told_tokens(request, MOST_TOKENS))
+        return answered(request, await self.told_tokens(request, MAX_TOKENS))
 
     async def sections(self, request: Request) -> Response:
         """Names along a text."""
@@ -164,7 +164,7 @@ class Answers(Asking):
     async def cells(self, request: Request) -> Response:
         """A block of exact weights."""
         place = self.place(request)
-        queries, keys = asked_block(request, place, MOST_CELLS, LONGEST_SIDE)
+        queries, keys = asked_block(request, place, MAX_CELLS, LONGEST_SIDE)
         block = await self.of_head(request, place, lambda matrix: inspection.cells(matrix, queries, keys))
         return answered(request, _floats(block, y=queries.start, x=keys.start), BYTES)
 

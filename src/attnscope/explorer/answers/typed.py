@@ -20,7 +20,7 @@ from attnscope.explorer.service.guard import Refused
 from attnscope.explorer.service.work import Work
 from attnscope.explorer.stage.ablation import Ablation
 from attnscope.explorer.stage.on_call import OnCall, present
-from attnscope.explorer.stage.stage import MOST_NEW, Stage
+from attnscope.explorer.stage.stage import MAX_NEW, Stage
 from attnscope.extras import import_extra
 from attnscope.recording import Trace
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 LONGEST_NAME = 80
 COLDEST = 0.01  # of a temperature that is not 0: scores that are divided by less are no numbers any more
-MOST_SILENCED = 64
-MOST_NUMBERED = 9_999  # layers, and heads of one: more than any model has
+MAX_SILENCED = 64
+MAX_NUMBERED = 9_999  # layers, and heads of one: more than any model has
 
 LOGGER = logging.getLogger("attnscope.explorer")
 
@@ -99,12 +99,12 @@ class Typing(Asking):
             for name, default in (("count", 32), ("seed", 0), ("layer", 0), ("head", 0))
         )
         temperature = wanted(wish, "temperature", (int, float), 0.0)
-        if not 1 <= count <= MOST_NEW or not 0 <= seed < 2**63 or not 0 <= temperature <= 100:
-            raise Refused(400, f"count is 1 to {MOST_NEW}, temperature 0 to 100, and seed a whole number from 0 on.")
+        if not 1 <= count <= MAX_NEW or not 0 <= seed < 2**63 or not 0 <= temperature <= 100:
+            raise Refused(400, f"count is 1 to {MAX_NEW}, temperature 0 to 100, and seed a whole number from 0 on.")
         if 0 < temperature < COLDEST:
             raise Refused(400, f"temperature is {temperature}; it is 0 for the likeliest token, or {COLDEST} to 100.")
-        if not 0 <= layer <= MOST_NUMBERED or not 0 <= head <= MOST_NUMBERED:
-            raise Refused(400, f"layer and head are whole numbers from 0 to {MOST_NUMBERED:,}.")
+        if not 0 <= layer <= MAX_NUMBERED or not 0 <= head <= MAX_NUMBERED:
+            raise Refused(400, f"layer and head are whole numbers from 0 to {MAX_NUMBERED:,}.")
         gone = threading.Event()
         told = stage.continued(
             wanted(wish, "text", str),
@@ -175,6 +175,6 @@ def added(library: Library, trace: Trace, text: str) -> dict[str, Any]:
 def _pairs(given: list[Any]) -> list[tuple[int, int]]:
     """Layers and heads, as they were sent."""
     right = all(type(one) is list and [type(number) for number in one] == [int, int] for one in given)
-    if not right or len(given) > MOST_SILENCED:
-        raise Refused(400, f"heads are pairs [layer, head] of whole numbers, at most {MOST_SILENCED} of them.")
+    if not right or len(given) > MAX_SILENCED:
+        raise Refused(400, f"heads are pairs [layer, head] of whole numbers, at most {MAX_SILENCED} of them.")
     return [(layer, head) for layer, head in given]

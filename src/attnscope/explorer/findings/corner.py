@@ -21,7 +21,7 @@ from attnscope.recording import Trace
 from attnscope.recording.call import Call, with_heads
 from attnscope.recording.layers.dense import DenseLayer
 from attnscope.recording.layers.recorded import Layer
-from attnscope.recording.texts import Texts
+from attnscope.recording.token_texts import Texts
 
 
 def corner(

@@ -25,7 +25,7 @@ from attnscope.recording import Trace
 from attnscope.recording.files.saving import AnyLayer
 from attnscope.recording.layers.recorded import Layer
 
-MOST_BINS = 4096
+MAX_BINS = 4096
 STRONGEST = 20
 PROFILE_ROWS = 256
 CELLS_AT_ONCE = 2**21
@@ -143,7 +143,7 @@ def _edges(length: int) -> tuple[list[int], int]:
     ([0, 4, 8], [9996, 10000], 2)
     """
     level = 0
-    while length > MOST_BINS << level:
+    while length > MAX_BINS << level:
         level += 1
     return [*range(0, length, 1 << level), length], level
 

@@ -16,7 +16,7 @@ from attnscope.heads import SCORES, score_heads
 from attnscope.recording import Trace
 from attnscope.recording.layers.recorded import Layer
 
-MOST_QUERIES = 2048
+MAX_QUERIES = 2048
 
 
 def layer_scores(
@@ -25,10 +25,10 @@ def layer_scores(
     """Labels and scores of each head, and what those mean; a head whose weights are no numbers has none."""
     layer = trace.layer(place)
     _, heads, queries, _ = layer.shape
-    some = min(queries, MOST_QUERIES)
+    some = min(queries, MAX_QUERIES)
     if queries > some and not causal:
         raise UnsupportedError(
-            f"{layer.name} looks both ways over {queries:,} tokens, and only texts of up to {MOST_QUERIES:,} are "
+            f"{layer.name} looks both ways over {queries:,} tokens, and only texts of up to {MAX_QUERIES:,} are "
             "scored here then; for longer ones use attnscope.score_heads(trace)"
         )
     sound = _sound(trace, place, some, cancelled)

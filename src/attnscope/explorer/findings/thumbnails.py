@@ -20,7 +20,7 @@ from attnscope.matrix.pooling import even_edges
 
 BINS = 64
 SHORT = 2**19  # cells of a head that is taken whole
-MOST_CELLS = 2**22  # of a head; but one query of each bin at least
+MAX_CELLS = 2**22  # of a head; but one query of each bin at least
 
 
 class Small(NamedTuple):
@@ -72,7 +72,7 @@ def _sampled(matrix: AttentionMatrix) -> Small:
     """Bins of two widths, from some queries of each."""
     queries, keys = matrix.shape[-2:]
     rows, columns = two_widths(queries, BINS), two_widths(keys, BINS)
-    each = max(1, MOST_CELLS // (keys * (len(rows) - 1)))
+    each = max(1, MAX_CELLS // (keys * (len(rows) - 1)))
     found = matrix.bins(rows, columns, each=None if each > queries // (len(rows) - 1) else each)
     total, cells, largest = _numbers(found)
     return Small(total, cells, largest, found.entropy.shape[-1])

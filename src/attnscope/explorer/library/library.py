@@ -32,11 +32,11 @@ from attnscope.recording import Trace
 from attnscope.recording.files.saving import AnyLayer
 from attnscope.recording.layers.dense import DenseLayer
 from attnscope.recording.layers.recorded import Layer
-from attnscope.recording.layers.summed import SummedLayer
+from attnscope.recording.layers.statistics import StatisticsLayer
 
 MEMORY = 2**28  # bytes of tiles
-MOST_LIVE = 24  # traces of typed sentences
-MOST_HEADS, HEADS_MEMORY = 48, 2**29  # heads whose coarse levels are kept, and the bytes of those
+MAX_LIVE = 24  # traces of typed sentences
+MAX_HEADS, HEADS_MEMORY = 48, 2**29  # heads whose coarse levels are kept, and the bytes of those
 
 
 class Head(NamedTuple):
@@ -191,7 +191,7 @@ class Library:
             if live and (identity in self._live or known is entry):
                 self._live[identity] = None
                 self._live.move_to_end(identity)
-            while len(self._live) > MOST_LIVE:
+            while len(self._live) > MAX_LIVE:
                 self._forget(self._live.popitem(last=False)[0])
         return identity
 
@@ -239,7 +239,7 @@ class Library:
     def _let_go(self) -> list[Head]:
         """Heads beyond the number and the bytes that are kept, but not the one that is asked for."""
         gone = []
-        while len(self._heads) > MOST_HEADS or (
+        while len(self._heads) > MAX_HEADS or (
             len(self._heads) > 1 and sum(head.atlas.nbytes for head in self._heads.values()) > HEADS_MEMORY
         ):
             gone.append(self._heads.popitem(last=False)[1])
@@ -278,7 +278,7 @@ def _refuse_what_cannot_be_shown(trace: Trace) -> None:
     if not len(trace):
         raise SettingError("explore: this trace is empty; run the model inside the with block of record first")
     for layer in trace.layers.values():
-        if isinstance(layer, SummedLayer):
+        if isinstance(layer, StatisticsLayer):
             raise UnsupportedError(
                 f"explore: {layer.name} was recorded with keep='statistics', so that its weights are gone; record "
                 "with keep='matrix'"

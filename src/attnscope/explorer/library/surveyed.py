@@ -23,7 +23,7 @@ from attnscope.survey.folder import MANIFEST, SURVEY
 from attnscope.survey.tables.opening import Example, Survey
 
 NUMBERS = ("count", "passages", "mean", "deviation", "standard_error")
-MOST_TEXT = 4_000  # characters on either side of the mark
+MAX_TEXT = 4_000  # characters on either side of the mark
 
 
 def is_survey(folder: str | Path) -> bool:
@@ -159,7 +159,7 @@ def _shares(histogram: Any, edges: list[float]) -> list[float]:
 def _told(example: Example) -> dict[str, Any]:
     """A passage in three parts: what stands before the token of its strongest query, the token, and what follows."""
     text, (start, stop) = example.text, example.strongest or (0, 0)
-    first, last = max(0, start - MOST_TEXT), stop + MOST_TEXT
+    first, last = max(0, start - MAX_TEXT), stop + MAX_TEXT
     return {
         "kind": example.kind,
         "decile": example.decile,

@@ -29,7 +29,7 @@ from attnscope.errors import UnsupportedError
 from attnscope.recording import Trace
 from attnscope.recording.files.saving import AnyLayer
 from attnscope.recording.layers.recorded import Layer
-from attnscope.recording.layers.stacked import Stacked
+from attnscope.recording.layers.step_masks import StackedMask
 
 NOTE = "What if it could look ahead: not what the model computed."
 """What has to stand beside every picture of such a trace."""
@@ -95,7 +95,7 @@ class _Seeing:
             return self._pair(mask)
         if isinstance(mask, _Not) and self.ahead(mask.inner) is mask.inner:
             return mask
-        if isinstance(mask, Stacked) and all(isinstance(self.ahead(step.mask), Full) for step in mask.steps):
+        if isinstance(mask, StackedMask) and all(isinstance(self.ahead(step.mask), Full) for step in mask.steps):
             return Full()
         raise UnsupportedError(f"what_if: {mask} may hide keys for more than one reason")
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from attnscope.atlas import TILE, ZoomPlan
 
 TOKENS = 1024  # the page asks for texts of tokens in blocks of so many
-MOST_TEXT = 2**18  # tokens that are told at once for reading
+MAX_TEXT = 2**18  # tokens that are told at once for reading
 SHORT, SHORT_ENOUGH = 2**16, 2**20  # cells of a head that are kept as they are, and of the one that is shown
 FEW = 16  # tiles of a level that is kept whole before anything else
 IN_VIEW = 64  # tiles of a level that the view itself may take
@@ -61,7 +61,7 @@ def texts(kept: Kept) -> Iterator[list[str]]:
         for some in _some(ends, 64):
             yield [f"{layer}/tokens?side={side}&from={start}&to={stop}" for start, stop in some]
         yield [f"{layer}/sections?side={side}", f"{layer}/words?side={side}"]
-        yield [f"{layer}/text?side={side}&from=0&to={min(length, MOST_TEXT)}"]
+        yield [f"{layer}/text?side={side}&from=0&to={min(length, MAX_TEXT)}"]
 
 
 def from_far(kept: Kept) -> Iterator[list[str]]:

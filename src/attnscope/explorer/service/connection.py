@@ -13,7 +13,7 @@ from typing import Any
 
 from attnscope.extras import import_extra, require_names, unknown_version
 
-MOST_CONNECTIONS = 64
+MAX_CONNECTIONS = 64
 ASK_SECONDS = 10.0  # from connecting, or from the last answer, until all of a request is there
 SURPLUS_SECONDS = 1.0  # for one connection too many to hear that it is
 HEAR_SECONDS = 30.0  # in which some of an answer has to be read
@@ -53,9 +53,9 @@ def make_protocol(ask_seconds: float = ASK_SECONDS, hear_seconds: float = HEAR_S
 
         def connection_made(self, transport: BaseTransport) -> None:
             super().connection_made(transport)
-            self._surplus = len(self.connections) > MOST_CONNECTIONS
+            self._surplus = len(self.connections) > MAX_CONNECTIONS
             self._await_request(SURPLUS_SECONDS if self._surplus else ask_seconds)
-            if len(self.connections) > 2 * MOST_CONNECTIONS:
+            if len(self.connections) > 2 * MAX_CONNECTIONS:
                 self.transport.abort()
 
         def connection_lost(self, exc: Exception | None) -> None:

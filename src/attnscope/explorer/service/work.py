@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from attnscope.explorer.service.guard import Receive
 
 Answer = TypeVar("Answer")
-MOST_KEPT = 512  # answers of what was done aside
+MAX_KEPT = 512  # answers of what was done aside
 
 
 class Gone(Exception):  # noqa: N818 - nothing went wrong here
@@ -52,7 +52,7 @@ class Work:
                         del self._kept[other]
                 known = self._kept[key] = self._aside.submit(work)
             self._kept.move_to_end(key)
-            while len(self._kept) > MOST_KEPT:
+            while len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
             if known.done() and not known.cancelled() and known.exception() is not None:
                 self._kept.pop(key, None)

@@ -22,9 +22,9 @@ from attnscope.heads import Effect, Predictions, ablate, predictions
 from attnscope.recording import Trace, read
 from attnscope.recording.layers.recorded import Layer
 
-MOST_TOKENS = 2048
-MOST_TOLD = 10
-MOST_KEPT = 4  # texts whose predictions without any change are kept
+MAX_TOKENS = 2048
+MAX_TOLD = 10
+MAX_KEPT = 4  # texts whose predictions without any change are kept
 TRIED = 8  # tokens that are read again to see whether a trace is of this model
 ALIKE = 0.05  # how far queries may be apart, as a share of their length: several dtypes, and no other weights
 
@@ -52,14 +52,14 @@ class Ablation:
             before = self._whole.get(name)
             if before is None:
                 self._refuse_another_model(model, trace, ids, chosen, how)
-                before = self._whole[name] = predictions(model, ids, piece=MOST_TOKENS)
+                before = self._whole[name] = predictions(model, ids, chunk_size=MAX_TOKENS)
             self._whole.move_to_end(name)
-            while len(self._whole) > MOST_KEPT:
+            while len(self._whole) > MAX_KEPT:
                 self._whole.popitem(last=False)
             after = before
             if chosen:
                 with ablate(model, chosen, how):
-                    after = predictions(model, ids, piece=MOST_TOKENS)
+                    after = predictions(model, ids, chunk_size=MAX_TOKENS)
         return self._told(Effect(ids, before, after))
 
     def _ids(self, trace: Trace, chosen: dict[str, list[int]], how: How) -> Tensor:
@@ -70,10 +70,10 @@ class Ablation:
                 f"read it again. {_by_hand(chosen, how)}"
             )
         tokens = ids.shape[1]
-        if tokens > MOST_TOKENS:
+        if tokens > MAX_TOKENS:
             raise UnsupportedError(
                 f"heads were to be silenced in a text of {tokens:,} tokens; here it is done for up to "
-                f"{MOST_TOKENS:,}, and {self._stage.name} would be read for a long time. {_by_hand(chosen, how)}"
+                f"{MAX_TOKENS:,}, and {self._stage.name} would be read for a long time. {_by_hand(chosen, how)}"
             )
         return ids[:1]
 
@@ -92,7 +92,7 @@ class Ablation:
         before, after, texts = effect.before.losses[0], effect.after.losses[0], self._stage.texts
         if not bool(before.isfinite().all() and after.isfinite().all()):
             raise UnsupportedError(f"{self._stage.name} predicts what is no number (NaN) for this text")
-        most = effect.change[0].topk(min(MOST_TOLD, len(before))).indices.tolist()
+        most = effect.change[0].topk(min(MAX_TOLD, len(before))).indices.tolist()
         harder = [at for at in most if after[at] > before[at]]
         return {
             "tokens": effect.ids.shape[1],
@@ -101,7 +101,7 @@ class Ablation:
                 [at + 1, text, float(before[at]), float(after[at])]
                 for at, text in zip(harder, texts([int(effect.ids[0, at + 1]) for at in harder]), strict=True)
             ],
-            "next": [[texts([one.token])[0], one.before, one.after] for one in effect.next_tokens(MOST_TOLD)],
+            "next": [[texts([one.token])[0], one.before, one.after] for one in effect.next_tokens(MAX_TOLD)],
         }
 
 

@@ -52,7 +52,7 @@ def present(stage: Stage | OnCall | None) -> Stage | None:
     return stage.stage if isinstance(stage, OnCall) else stage
 
 
-def reader_of(survey: Survey, model: str | Path | None) -> OnCall:
+def find_reader(survey: Survey, model: str | Path | None) -> OnCall:
     """The model of a survey, or the one that stands in for it, to read passages once more.
 
     The survey's own place may hold other weights by now, which would show maps that the survey has never seen: those

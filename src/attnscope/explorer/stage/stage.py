@@ -26,13 +26,13 @@ from attnscope.heads.effects import predicts_next_token
 from attnscope.models import Decoder, Encoder, Sampling, Seq2Seq
 from attnscope.models.sampling import Sampler
 from attnscope.recording import Trace, read, record
+from attnscope.recording.hooks.coverage import is_without_softmax
 from attnscope.recording.layers.recorded import Layer
-from attnscope.recording.texts import codec_of
-from attnscope.recording.watch.coverage import is_without_softmax
+from attnscope.recording.token_texts import as_tokenizer
 
 LIMIT = 512  # tokens of a text that is read while somebody waits
-MOST_NEW = 64  # tokens that are written at once
-PIECE = 128  # tokens that are read before it is asked again whether anybody still waits
+MAX_NEW = 64  # tokens that are written at once
+CHUNK_SIZE = 128  # tokens that are read before it is asked again whether anybody still waits
 WAITING = 2  # who may wait: for the model and for its twin
 PATIENCE = 0.05  # seconds after which those who wait look whether they have been cancelled
 
@@ -70,7 +70,7 @@ class Stage:
         self.generates, self.twins, self.ablates = _generates(model), has_twin(model), predicts_next_token(model)
         self.presets = [{"text": preset.text, "note": preset.note} for preset in PRESETS]
         self._model, self._tokenizer = model, tokenizer
-        self._codec = codec_of(tokenizer)  # once: for a tokenizer of transformers it is a copy
+        self._codec = as_tokenizer(tokenizer)  # once: for a tokenizer of transformers it is a copy
         self._ends = _ends(model, tokenizer)
         self._turns = Turns(WAITING)
         self._twin: nn.Module | None = None
@@ -90,7 +90,7 @@ class Stage:
 
         with self._turns.turn("twin" if twin else "run", asked):
             model = self._untrained() if twin else self._model
-            return read(model, ids, self._codec, piece=PIECE, progress=tell)
+            return read(model, ids, self._codec, chunk_size=CHUNK_SIZE, progress=tell)
 
     def continued(
         self,
@@ -115,8 +115,8 @@ class Stage:
         """
         if not self.generates:
             raise UnsupportedError(f"{self.name} reads texts, but does not write them; choose a decoder for that")
-        if not 1 <= count <= MOST_NEW:
-            raise SettingError(f"continued: writes 1 to {MOST_NEW} tokens, but {count} were asked for")
+        if not 1 <= count <= MAX_NEW:
+            raise SettingError(f"continued: writes 1 to {MAX_NEW} tokens, but {count} were asked for")
         wish = Wish(self._ids(text), count, Sampling(temperature=temperature, seed=seed), layer, head)
         return _in_a_thread(lambda tell, gone: self._write(wish, tell, gone), cancelled or _never)
 
@@ -246,7 +246,7 @@ class _Writer:
 
     def scores_after(self, ids: list[int]) -> Tensor:
         """Read these tokens: (1, vocabulary)."""
-        *others, last = [ids[start : start + PIECE] for start in range(0, len(ids), PIECE)]
+        *others, last = [ids[start : start + CHUNK_SIZE] for start in range(0, len(ids), CHUNK_SIZE)]
         for piece in others:
             self._read(piece)
         return self._read(last)

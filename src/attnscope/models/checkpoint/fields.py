@@ -17,10 +17,10 @@ from attnscope.errors import CheckpointError
 
 Choice = TypeVar("Choice")
 
-MOST_LAYERS = 100_000
+MAX_LAYERS = 100_000
 """Some settings are lists with an entry a layer, so their number is limited before any list is made."""
 
-MOST_OF_ANYTHING = 2**53
+MAX_SIZE_OF_ANYTHING = 2**53
 """Larger counts are no counts, and their products have more digits than Python prints."""
 
 CHANGES_NOTHING = (
@@ -94,7 +94,7 @@ class Fields:
             raise CheckpointError(f"{self.source} has no field {self.path + name!r}, which this kind of model needs")
         return value
 
-    def size(self, name: str, default: int | Required = REQUIRED, *, most: int = MOST_OF_ANYTHING) -> int:
+    def size(self, name: str, default: int | Required = REQUIRED, *, most: int = MAX_SIZE_OF_ANYTHING) -> int:
         """A count of something: a whole number, at least 1."""
         value = self.take(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:

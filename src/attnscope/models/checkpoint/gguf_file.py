@@ -27,7 +27,7 @@ from attnscope.models.checkpoint.fields import shown
 from attnscope.models.checkpoint.stored import Stored
 
 VERSIONS = (2, 3)
-MOST_METADATA, MOST_ELEMENTS, MOST_TENSORS, MOST_AXES = 2**16, 2**24, 2**20, 4
+MAX_METADATA, MAX_ELEMENTS, MAX_TENSORS, MAX_AXES = 2**16, 2**24, 2**20, 4
 """Far more than any model has: the largest vocabularies have 2**18 tokens."""
 
 STRING, ARRAY = 8, 9
@@ -113,7 +113,7 @@ class _Cursor:
 
     def array(self) -> list[object]:
         kind = self.whole("I")
-        number = self.count("elements in a list", MOST_ELEMENTS - self.elements)
+        number = self.count("elements in a list", MAX_ELEMENTS - self.elements)
         self.elements += number
         return [self.text() for _ in range(number)] if kind == STRING else self.numbers(kind, number)
 
@@ -145,9 +145,9 @@ def _header(path: Path, content: mmap.mmap) -> Header:
         raise CheckpointError(f"{path} is a big-endian GGUF file; convert it with gguf-convert-endian")
     if version not in VERSIONS:
         raise CheckpointError(f"{path} is GGUF version {version}; versions 2 and 3 are understood")
-    num_tensors = cursor.count("tensors", MOST_TENSORS)
+    num_tensors = cursor.count("tensors", MAX_TENSORS)
     metadata: dict[str, object] = {}
-    for _ in range(cursor.count("metadata", MOST_METADATA)):
+    for _ in range(cursor.count("metadata", MAX_METADATA)):
         name = cursor.text()
         if name in metadata:
             raise CheckpointError(f"{path} has the metadata {shown(name)} twice")
@@ -155,7 +155,7 @@ def _header(path: Path, content: mmap.mmap) -> Header:
     tensors = {}
     for _ in range(num_tensors):
         name, num_axes = cursor.text(), cursor.whole("I")
-        if name in tensors or num_axes > MOST_AXES:
+        if name in tensors or num_axes > MAX_AXES:
             raise CheckpointError(f"{path} has the tensor {shown(name)} twice, or with {num_axes} axes")
         shape = tuple(cursor.whole("Q") for _ in range(num_axes))[::-1]  # the file counts axes from the last one
         tensors[name] = (shape, cursor.whole("I"), cursor.whole("Q"))

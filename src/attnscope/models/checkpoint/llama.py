@@ -14,7 +14,7 @@ from attnscope.attention.rotary import Rotary
 from attnscope.errors import CheckpointError
 from attnscope.models.checkpoint.activations import ACTIVATION_NAMES, ACTIVATIONS
 from attnscope.models.checkpoint.family import Family, Part, Weight, linear, norm, refuse_dropout, require, table
-from attnscope.models.checkpoint.fields import CHANGES_NOTHING, MOST_LAYERS, ONE_VALUE, Fields
+from attnscope.models.checkpoint.fields import CHANGES_NOTHING, MAX_LAYERS, ONE_VALUE, Fields
 from attnscope.models.checkpoint.rope import rope_fields, rotary_from
 from attnscope.models.decoder import DecoderConfig
 
@@ -24,7 +24,7 @@ Windows = tuple[int | None, ...] | None
 def config_from(kind: str, fields: Fields) -> DecoderConfig:
     """Our config from the fields of one of the four kinds."""
     width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
-    depth = fields.size("num_hidden_layers", most=MOST_LAYERS)
+    depth = fields.size("num_hidden_layers", most=MAX_LAYERS)
     head_dim = fields.optional_size("head_dim") or (128 if kind == "qwen3" else max(width // heads, 1))
     max_length = fields.size("max_position_embeddings")
     key_heads = _key_heads(kind, fields, heads)

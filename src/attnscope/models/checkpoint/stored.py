@@ -28,7 +28,7 @@ DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
-MOST_HEADER_BYTES = 32 * 2**20
+MAX_HEADER_BYTES = 32 * 2**20
 """Room for 300,000 tensors."""
 
 
@@ -79,9 +79,9 @@ def _refuse_long_header(path: Path) -> None:
     """The library reads headers of up to 100 MB, of which it makes several times that in memory."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-    if length > MOST_HEADER_BYTES:
+    if length > MAX_HEADER_BYTES:
         raise CheckpointError(
-            f"{path} claims to have a header of {length:,} bytes; at most {MOST_HEADER_BYTES:,} are read"
+            f"{path} claims to have a header of {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read"
         )
 
 

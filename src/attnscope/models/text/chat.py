@@ -26,10 +26,10 @@ from attnscope.errors import CheckpointError
 from attnscope.extras import import_extra
 from attnscope.models.text import template_process
 
-MOST_BYTES = 512 * 2**20
-MOST_COMPUTING = 2  # seconds of a processor
-MOST_WAITING = 20  # seconds until the answer, on a machine that may have other things to do
-MOST_CHARACTERS = 16 * 2**20
+MAX_BYTES = 512 * 2**20
+MAX_COMPUTING = 2  # seconds of a processor
+MAX_WAITING = 20  # seconds until the answer, on a machine that may have other things to do
+MAX_CHARACTERS = 16 * 2**20
 DEEPEST = 64  # lists and dicts inside each other; json itself fails at a few hundred
 
 
@@ -65,8 +65,8 @@ def render_chat(
     raise CheckpointError(
         {
             "refused": f"the chat template refuses these messages: {message}",
-            "memory": f"the chat template was stopped: it takes more than {MOST_BYTES:,} bytes of memory",
-            "length": f"the chat template was stopped: its text has more than {MOST_CHARACTERS:,} characters",
+            "memory": f"the chat template was stopped: it takes more than {MAX_BYTES:,} bytes of memory",
+            "length": f"the chat template was stopped: its text has more than {MAX_CHARACTERS:,} characters",
         }.get(str(answer.get("fault")), f"the chat template fails: {message}")
     )
 
@@ -92,7 +92,7 @@ def _program() -> list[str]:
     jinja2 = import_extra("jinja2")
     files = (jinja2.__file__, jinja2.utils.markupsafe.__file__)
     folders = {str(Path(file).resolve().parents[1]) for file in files if file}
-    limits = map(str, (MOST_BYTES, MOST_COMPUTING, MOST_CHARACTERS))
+    limits = map(str, (MAX_BYTES, MAX_COMPUTING, MAX_CHARACTERS))
     return [sys.executable, "-I", "-S", template_process.__file__, *limits, *sorted(folders)]
 
 
@@ -106,12 +106,12 @@ def _answer_of(program: list[str], request: bytes) -> dict[str, Any]:
             input=request,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=MOST_WAITING,
+            timeout=MAX_WAITING,
             env=environment,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise CheckpointError(f"the chat template was stopped: it took more than {MOST_WAITING} seconds") from None
+        raise CheckpointError(f"the chat template was stopped: it took more than {MAX_WAITING} seconds") from None
     except OSError as error:
         raise CheckpointError(f"no process could be started to render the chat template: {error}") from error
     try:
@@ -121,5 +121,5 @@ def _answer_of(program: list[str], request: bytes) -> dict[str, Any]:
     if isinstance(answer, dict):
         return answer
     if done.returncode == -getattr(signal, "SIGXCPU", 0):
-        raise CheckpointError(f"the chat template was stopped: it computed for more than {MOST_COMPUTING} seconds")
+        raise CheckpointError(f"the chat template was stopped: it computed for more than {MAX_COMPUTING} seconds")
     raise CheckpointError(f"the chat template ended its process with status {done.returncode} and without an answer")

@@ -25,9 +25,9 @@ from attnscope.models.text.gguf_vocabulary import backend_from_gguf, special_tok
 FILE = "tokenizer.json"
 CONFIG, SPECIAL_TOKENS, GENERATION = "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"
 TEMPLATE = "chat_template.jinja"
-MOST_BYTES = 256 * 2**20  # the largest known vocabularies take about 40 MB
-MOST_GROWTH = 4096  # of a text by replacements; real tokenizers double it at most a few times
-MOST_AROUND = 4096  # special tokens around a text; real tokenizers put one or two there
+MAX_BYTES = 256 * 2**20  # the largest known vocabularies take about 40 MB
+MAX_GROWTH = 4096  # of a text by replacements; real tokenizers double it at most a few times
+MAX_AROUND = 4096  # special tokens around a text; real tokenizers put one or two there
 CONTEXT = 8  # tokens before a stream that tell how its first one is written
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -81,12 +81,12 @@ class Tokenizer:
         self._added = {number: token.content for number, token in backend.get_added_tokens_decoder().items()}
         decoder = _state(backend.decoder)
         self._decoders = {step.get("type") for step in decoder.get("decoders", [decoder])}
-        if backend.num_special_tokens_to_add(False) > MOST_AROUND:
-            raise CheckpointError(f"{FILE} puts more than {MOST_AROUND:,} special tokens around every text")
+        if backend.num_special_tokens_to_add(False) > MAX_AROUND:
+            raise CheckpointError(f"{FILE} puts more than {MAX_AROUND:,} special tokens around every text")
         for step in (_state(backend.normalizer), decoder):
-            if _growth(step) > MOST_GROWTH:
+            if _growth(step) > MAX_GROWTH:
                 raise CheckpointError(
-                    f"{FILE} has a {step['type']} of replacements that can make a text more than {MOST_GROWTH:,} times "
+                    f"{FILE} has a {step['type']} of replacements that can make a text more than {MAX_GROWTH:,} times "
                     "as long, which no tokenizer needs"
                 )
 
@@ -94,7 +94,7 @@ class Tokenizer:
     def load(cls, folder: str | Path) -> Tokenizer:
         """Read tokenizer.json, and if they are there its configuration, the chat template and the ends of a text."""
         folder = Path(folder)
-        text = read_text(folder / FILE, MOST_BYTES)
+        text = read_text(folder / FILE, MAX_BYTES)
         config = read_object_if_there(folder / SPECIAL_TOKENS) | read_object_if_there(folder / CONFIG)
         generation = read_object_if_there(folder / GENERATION)
         with _faults_of(folder / FILE):

@@ -33,16 +33,16 @@ from attnscope.attention import (
 from attnscope.attention.algebra import Mask, Sizes
 from attnscope.attention.scores import Score
 from attnscope.errors import ShapeError, TraceError
-from attnscope.recording.files.expressions import MOST_DEPTH
-from attnscope.recording.files.manifest import MOST_NUMBER, Entry
-from attnscope.recording.layers.stacked import Stacked, Step
+from attnscope.recording.files.expressions import MAX_DEPTH
+from attnscope.recording.files.manifest import MAX_NUMBER, Entry
+from attnscope.recording.layers.step_masks import StackedMask, Step
 
-MOST_NODES = 200_000
-MOST_PARTS = 2**22  # of one expression: shared nodes count as often as they are met, since checks meet them so often
-MOST_STEPS = 2**20  # of a stack
-MOST_COPIED = 2**30  # numbers of a tensor that a mask copies
-MOST_SCORES = 256  # one after the other
-MOST_CHECKED = 2**24  # of all layers together
+MAX_NODES = 200_000
+MAX_PARTS = 2**22  # of one expression: shared nodes count as often as they are met, since checks meet them so often
+MAX_STEPS = 2**20  # of a stack
+MAX_COPIED = 2**30  # numbers of a tensor that a mask copies
+MAX_SCORES = 256  # one after the other
+MAX_CHECKED = 2**24  # of all layers together
 
 TENSORS = ("ids", "query_ids", "keep", "attend", "steps", "slopes", "values", "table", "logits")
 """The fields of nodes that name a tensor."""
@@ -88,9 +88,9 @@ class Rules:
         if (place, sizes) in self._checked:
             return
         self._parts_checked += self._made[place].parts
-        if self._parts_checked > MOST_CHECKED:
+        if self._parts_checked > MAX_CHECKED:
             raise TraceError(
-                f"{where}: the masks of this trace have more than {MOST_CHECKED:,} parts, which is too many"
+                f"{where}: the masks of this trace have more than {MAX_CHECKED:,} parts, which is too many"
             )
         try:
             self.mask(place).check(sizes)
@@ -119,10 +119,10 @@ class Rules:
             raise TraceError(f"{self._where}: a {kind} is wrong: {str(error)[:300]}") from error
         entry.finish()
         made = _Made(what, inside.depth + 1, inside.parts + 1)
-        if made.depth > MOST_DEPTH or made.parts > MOST_PARTS:
+        if made.depth > MAX_DEPTH or made.parts > MAX_PARTS:
             raise TraceError(
-                f"{self._where}: a {kind} holds {made.parts:,} parts in {made.depth} levels; at most {MOST_PARTS:,} in "
-                f"{MOST_DEPTH} are read"
+                f"{self._where}: a {kind} holds {made.parts:,} parts in {made.depth} levels; at most {MAX_PARTS:,} in "
+                f"{MAX_DEPTH} are read"
             )
         return made
 
@@ -134,7 +134,7 @@ class _Inside:
         self.entry, self._at, self._tensors = entry, at, tensors
         self.depth = self.parts = 0
 
-    def whole_or_each(self, name: str, lowest: int = -MOST_NUMBER) -> int | list[int]:
+    def whole_or_each(self, name: str, lowest: int = -MAX_NUMBER) -> int | list[int]:
         """One number, or one for each batch row."""
         found = self.entry.whole_or_wholes(name, lowest)
         self.parts += len(found) if isinstance(found, list) else 0
@@ -159,8 +159,8 @@ class _Inside:
     def copied(self, name: str) -> Tensor:
         """A tensor that will be copied; a file may claim a size without taking it on the disk."""
         tensor = self.tensor(name)
-        if tensor.numel() > MOST_COPIED:
-            raise self.entry.wrong(name, tuple(tensor.shape), f"a tensor of at most {MOST_COPIED:,} numbers")
+        if tensor.numel() > MAX_COPIED:
+            raise self.entry.wrong(name, tuple(tensor.shape), f"a tensor of at most {MAX_COPIED:,} numbers")
         return tensor
 
     def numbers(self, name: str, axes: int | None = None) -> Tensor:
@@ -205,16 +205,16 @@ def _padding(node: _Inside) -> Mask:
 
 def _stacked(node: _Inside) -> Mask:
     places, table = node.entry.wholes("masks"), node.tensor("steps")
-    if table.dtype != torch.int64 or table.dim() != 2 or table.shape[1] != 5 or not 0 < len(table) <= MOST_STEPS:
-        wanted = f"whole numbers (steps, 5) for up to {MOST_STEPS:,} steps"
+    if table.dtype != torch.int64 or table.dim() != 2 or table.shape[1] != 5 or not 0 < len(table) <= MAX_STEPS:
+        wanted = f"whole numbers (steps, 5) for up to {MAX_STEPS:,} steps"
         raise node.entry.wrong("steps", f"{table.dtype} {tuple(table.shape)}", wanted)
     top, bottom, left, right, which = table.unbind(1)
-    ordered = (top >= 0) & (bottom >= top) & (left >= 0) & (right >= left) & (right <= MOST_NUMBER)
-    if not bool((ordered & (bottom <= MOST_NUMBER) & (which >= 0) & (which < len(places))).all()):
+    ordered = (top >= 0) & (bottom >= top) & (left >= 0) & (right >= left) & (right <= MAX_NUMBER)
+    if not bool((ordered & (bottom <= MAX_NUMBER) & (which >= 0) & (which < len(places))).all()):
         raise node.entry.wrong("steps", "a table", "rows, columns and a mask for each step, in order")
     times = torch.bincount(which, minlength=len(places)).tolist()
     masks = [node.mask(place, count) for place, count in zip(places, times, strict=True)]
-    return Stacked(tuple(Step(masks[at], *where) for *where, at in table.tolist()))
+    return StackedMask(tuple(Step(masks[at], *where) for *where, at in table.tolist()))
 
 
 def _t5(node: _Inside) -> Score:
@@ -227,14 +227,14 @@ def _t5(node: _Inside) -> Score:
 
 
 def _by_distance(node: _Inside) -> Score:
-    first, offset = node.entry.whole("first", -MOST_NUMBER), node.entry.optional_whole("offset")
+    first, offset = node.entry.whole("first", -MAX_NUMBER), node.entry.optional_whole("offset")
     return Bias.by_distance(node.numbers("values", 2), first=first, offset=offset)
 
 
 def _chain(node: _Inside) -> Score:
     parts = [node.score(place) for place in node.entry.wholes("parts")]
-    if not 0 < node.parts <= MOST_SCORES:
-        raise node.entry.wrong("parts", f"{node.parts} scores", f"from one to {MOST_SCORES}")
+    if not 0 < node.parts <= MAX_SCORES:
+        raise node.entry.wrong("parts", f"{node.parts} scores", f"from one to {MAX_SCORES}")
     return reduce(add, parts)
 
 

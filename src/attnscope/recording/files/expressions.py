@@ -34,9 +34,9 @@ from attnscope.attention.algebra import Mask, _And, _Not, _Or
 from attnscope.attention.masks import _Dense
 from attnscope.attention.scores import DistanceBias, Score, _Chain, _RelativeBias
 from attnscope.errors import UnsupportedError
-from attnscope.recording.layers.stacked import Stacked
+from attnscope.recording.layers.step_masks import StackedMask
 
-MOST_DEPTH = 64  # of expressions in expressions
+MAX_DEPTH = 64  # of expressions in expressions
 
 Node = dict[str, Any]
 
@@ -79,10 +79,8 @@ class Expressions:
                 f"save: {type(given).__name__} is a mask or score that a trace on disk has no words for; those of "
                 "attnscope.attention and their combinations can be saved"
             )
-        if self._depth >= MOST_DEPTH:
-            raise UnsupportedError(
-                f"save: a mask of more than {MOST_DEPTH} combinations inside each other; simplify it"
-            )
+        if self._depth >= MAX_DEPTH:
+            raise UnsupportedError(f"save: a mask of more than {MAX_DEPTH} combinations inside each other; simplify it")
         self._depth += 1
         try:
             node = writer(given, self)
@@ -156,7 +154,7 @@ def _not(mask: _Not, into: Expressions) -> Node:
     return {"kind": "not", "inner": into.mask(mask.inner)}
 
 
-def _stacked(mask: Stacked, into: Expressions) -> Node:
+def _stacked(mask: StackedMask, into: Expressions) -> Node:
     """The steps as a table (steps, 5): rows, columns, and which of a few masks; there may be 100,000 of them."""
     places = [into.mask(step.mask) for step in mask.steps]
     masks = list(dict.fromkeys(places))
@@ -218,7 +216,7 @@ MASKS: dict[type, Callable[[Any, Expressions], Node]] = {
     _And: _pair,
     _Or: _pair,
     _Not: _not,
-    Stacked: _stacked,
+    StackedMask: _stacked,
 }
 SCORES: dict[type, Callable[[Any, Expressions], Node]] = {
     Softcap: _one_number,

@@ -22,13 +22,13 @@ from attnscope.recording.call import Call
 from attnscope.recording.files.expressed import Rules
 from attnscope.recording.files.expressions import Expressions, finite
 from attnscope.recording.files.manifest import Entry
-from attnscope.recording.files.tensors import MOST_SIZE
+from attnscope.recording.files.tensors import MAX_SIZE
 from attnscope.recording.layers.dense import DenseLayer
 from attnscope.recording.layers.recorded import Layer
-from attnscope.recording.layers.summed import SummedLayer
-from attnscope.recording.pairs import NAMES
+from attnscope.recording.layers.statistics import StatisticsLayer
+from attnscope.recording.token_pairs import NAMES
 
-AnyLayer = Layer | SummedLayer | DenseLayer
+AnyLayer = Layer | StatisticsLayer | DenseLayer
 
 ALWAYS = {"matrix": ("query", "key"), "dense": ("weights",), "statistics": Summary._fields}
 SOMETIMES = {"matrix": ("value", "lse"), "dense": (), "statistics": ("begins",)}
@@ -70,7 +70,7 @@ def _of_call(call: Call, expressions: Expressions) -> Kept:
     return Kept(entry, {name: tensor for name, tensor in tensors.items() if tensor is not None})
 
 
-def _of_summary(layer: SummedLayer) -> Kept:
+def _of_summary(layer: StatisticsLayer) -> Kept:
     tensors = layer.summary()._asdict() | ({} if layer.begins is None else {"begins": layer.begins})
     return Kept({"pairings": list(layer.pairings)}, tensors)
 
@@ -92,14 +92,14 @@ class Header(NamedTuple):
         name, kind, cross = entry.text("name"), entry.text("kind"), entry.flag("cross")
         if kind not in ALWAYS:
             raise entry.wrong("kind", kind, f"one of {', '.join(ALWAYS)}")
-        shape, tensors = entry.wholes("shape", 0, MOST_SIZE), entry.texts("tensors")
+        shape, tensors = entry.wholes("shape", 0, MAX_SIZE), entry.texts("tensors")
         if len(shape) != 4:
             raise entry.wrong("shape", shape, "four numbers: batch, heads, queries, keys")
         allowed = {*ALWAYS[kind], *SOMETIMES[kind]}
         if len(set(tensors)) < len(tensors) or not set(ALWAYS[kind]) <= set(tensors) <= allowed:
             raise entry.wrong("tensors", tensors, f"{', '.join(ALWAYS[kind])} and what else goes with them")
         batch, heads, queries, keys = shape
-        numbers = tuple(entry.wholes("heads", 0, MOST_SIZE))
+        numbers = tuple(entry.wholes("heads", 0, MAX_SIZE))
         if len(numbers) != heads or (kind == "dense" and numbers != tuple(range(heads))):
             raise entry.wrong("heads", list(numbers), f"the numbers of {heads} heads")
         return cls(name, kind, cross, (batch, heads, queries, keys), numbers, tensors, where)
@@ -165,7 +165,7 @@ def _check_rule(header: Header, call: Call) -> None:
         raise TraceError(f"{header.where}: its scale and temperatures together are {rule.scale}")
 
 
-def _restored_summary(header: Header, entry: Entry, tensors: Mapping[str, Tensor]) -> SummedLayer:
+def _restored_summary(header: Header, entry: Entry, tensors: Mapping[str, Tensor]) -> StatisticsLayer:
     batch, heads, queries, keys = header.shape
     summed = {name: tensor for name, tensor in tensors.items() if name != "begins"}
     bins, pairings = tuple(summed["sums"].shape[2:]), summed["matched"].shape[2]
@@ -180,7 +180,7 @@ def _restored_summary(header: Header, entry: Entry, tensors: Mapping[str, Tensor
         raise entry.wrong("pairings", names, "with a start where the beginnings of documents are kept, and only there")
     if begins is not None:
         _expect(header, "begins", begins, (batch, keys))
-    return SummedLayer.restored(
+    return StatisticsLayer.restored(
         header.name, header.cross, header.shape, header.heads, Summary(**summed), pairings=names, begins=begins
     )
 

@@ -18,11 +18,11 @@ from attnscope.errors import CheckpointError, TraceError
 from attnscope.models.checkpoint.fields import shown
 from attnscope.models.json_files import parse_object, read_text
 
-MOST_BYTES = 16 * 2**20
-MOST_VALUES = 1_000_000
+MAX_BYTES = 16 * 2**20
+MAX_VALUES = 1_000_000
 """Brackets and commas: a file of empty lists would take twenty times its size in memory."""
-MOST_NUMBER = 2**53
-MOST_TEXT = 4_000
+MAX_NUMBER = 2**53
+MAX_TEXT = 4_000
 
 ADVICE = "the trace is damaged, or was not written by AttnScope; save it again"
 
@@ -30,10 +30,10 @@ ADVICE = "the trace is damaged, or was not written by AttnScope; save it again"
 def read_manifest(path: Path) -> dict[str, Any]:
     """The object in a file that is not too large, too deep or too much."""
     try:
-        text = read_text(path, MOST_BYTES)
+        text = read_text(path, MAX_BYTES)
         values = sum(map(text.count, "{[,"))
-        if values > MOST_VALUES:
-            raise TraceError(f"{path} holds {values:,} values, and at most {MOST_VALUES:,} are read")
+        if values > MAX_VALUES:
+            raise TraceError(f"{path} holds {values:,} values, and at most {MAX_VALUES:,} are read")
         return parse_object(text, path)
     except CheckpointError as error:
         raise TraceError(str(error)) from error
@@ -72,19 +72,19 @@ class Entry:
             raise TraceError(f"{self._where} has no field {name!r}; {ADVICE}")
         return self._left.pop(name)
 
-    def whole(self, name: str, lowest: int = 0, highest: int = MOST_NUMBER) -> int:
+    def whole(self, name: str, lowest: int = 0, highest: int = MAX_NUMBER) -> int:
         """A whole number in a range."""
         return self._whole(name, self.take(name), lowest, highest)
 
-    def optional_whole(self, name: str, lowest: int = -MOST_NUMBER) -> int | None:
+    def optional_whole(self, name: str, lowest: int = -MAX_NUMBER) -> int | None:
         """A whole number, or None."""
         return None if self.is_null(name) else self.whole(name, lowest)
 
-    def wholes(self, name: str, lowest: int = 0, highest: int = MOST_NUMBER) -> list[int]:
+    def wholes(self, name: str, lowest: int = 0, highest: int = MAX_NUMBER) -> list[int]:
         """A list of whole numbers."""
         return [self._whole(name, value, lowest, highest) for value in self.values(name)]
 
-    def whole_or_wholes(self, name: str, lowest: int = -MOST_NUMBER) -> int | list[int]:
+    def whole_or_wholes(self, name: str, lowest: int = -MAX_NUMBER) -> int | list[int]:
         """A whole number, or a list of them."""
         return self.wholes(name, lowest) if isinstance(self._left.get(name), list) else self.whole(name, lowest)
 
@@ -121,7 +121,7 @@ class Entry:
         """A list of texts."""
         return [self._text(name, value) for value in self.values(name)]
 
-    def values(self, name: str, most: int = MOST_VALUES) -> list[Any]:
+    def values(self, name: str, most: int = MAX_VALUES) -> list[Any]:
         """A list of at most so many values, of any kind."""
         value = self.take(name)
         if not isinstance(value, list) or len(value) > most:
@@ -151,8 +151,8 @@ class Entry:
         return value
 
     def _text(self, name: str, value: object) -> str:
-        if not isinstance(value, str) or len(value) > MOST_TEXT:
-            raise self.wrong(name, value, f"a text of at most {MOST_TEXT:,} characters")
+        if not isinstance(value, str) or len(value) > MAX_TEXT:
+            raise self.wrong(name, value, f"a text of at most {MAX_TEXT:,} characters")
         return value
 
 

@@ -14,16 +14,16 @@ from torch import Tensor
 
 from attnscope.errors import TraceError
 from attnscope.models.checkpoint.fields import shown
-from attnscope.recording.files.expressed import MOST_NODES, Rules, tensor_names
+from attnscope.recording.files.expressed import MAX_NODES, Rules, tensor_names
 from attnscope.recording.files.layers import AnyLayer, Header, restore
-from attnscope.recording.files.manifest import MOST_NUMBER, Entry, content_hash, read_manifest
-from attnscope.recording.files.saving import FORMAT, MANIFEST, MOST_LAYERS, RULES, TEXTS, VERSION, Contents, layer_file
-from attnscope.recording.files.tensors import MOST_SIZE, Written, open_file, refuse_way_out
+from attnscope.recording.files.manifest import MAX_NUMBER, Entry, content_hash, read_manifest
+from attnscope.recording.files.saving import FORMAT, MANIFEST, MAX_LAYERS, RULES, TEXTS, VERSION, Contents, layer_file
+from attnscope.recording.files.tensors import MAX_SIZE, Written, open_file, refuse_way_out
 from attnscope.recording.files.texts import FIELDS, Shown, Strings
-from attnscope.recording.texts import INTEGERS, Texts
+from attnscope.recording.token_texts import INTEGERS, Texts
 from attnscope.recording.trace import Trace
 
-MOST_TEXTS = 1_000
+MAX_TEXTS = 1_000
 
 
 def open_trace(folder: str | Path, *, verify: bool = False) -> Trace:
@@ -62,7 +62,7 @@ class _Reader:
         texts, given = self._texts(entry.entry("texts"))
         rules = self._rules(entry.entry("rules"))
         layers: dict[str, AnyLayer] = {}
-        for place, found in enumerate(entry.values("layers", MOST_LAYERS)):
+        for place, found in enumerate(entry.values("layers", MAX_LAYERS)):
             layer = self._layer(place, found, rules)
             if layer.name in layers:
                 raise TraceError(f"{self._folder / MANIFEST} has two layers {shown(layer.name)}")
@@ -78,14 +78,14 @@ class _Reader:
         return restore(header, entry, tensors, rules)
 
     def _rules(self, entry: Entry) -> Rules:
-        nodes = entry.values("expressions", MOST_NODES)
+        nodes = entry.values("expressions", MAX_NODES)
         tensors = self._optional_tensors(entry, RULES, sorted(tensor_names(nodes)))
         entry.finish()
         return Rules(nodes, tensors, str(self._folder / MANIFEST))
 
     def _texts(self, entry: Entry) -> tuple[list[Texts], list[str] | None]:
         where = str(self._folder / TEXTS)
-        parts = [_Part(found, f"{where}: text {at}") for at, found in enumerate(entry.values("parts", MOST_TEXTS))]
+        parts = [_Part(found, f"{where}: text {at}") for at, found in enumerate(entry.values("parts", MAX_TEXTS))]
         given = None if entry.is_null("given") else entry.whole("given")
         names = [f"{at}.{name}" for at, part in enumerate(parts) for name in part.tensors]
         names += [] if given is None else [f"given.{name}" for name in Strings._fields]
@@ -113,7 +113,7 @@ class _Reader:
         named = entry.text("name")
         if named != name:
             raise entry.wrong("name", named, f"{name}, where this part of a trace is kept")
-        written = Written(name, entry.whole("num_bytes", 8, MOST_NUMBER), entry.text("sha256"))
+        written = Written(name, entry.whole("num_bytes", 8, MAX_NUMBER), entry.text("sha256"))
         entry.finish()
         return open_file(self._folder, written, names, verify=self._verify)
 
@@ -125,7 +125,7 @@ class _Part:
         entry = Entry(found, where)
         self._part, self._shown, self._where = entry.text("part"), entry.flag("shown"), where
         self._since = entry.whole("since")
-        shape = entry.wholes("shape", 0, MOST_SIZE)
+        shape = entry.wholes("shape", 0, MAX_SIZE)
         if len(shape) != 2:
             raise entry.wrong("shape", shape, "two numbers: batch, positions")
         self._shape = (shape[0], shape[1])

@@ -20,13 +20,13 @@ from torch import Tensor
 
 from attnscope.errors import TraceError, UnsupportedError
 from attnscope.models.json_files import write_object
-from attnscope.recording.files.expressed import MOST_NODES, Rules
+from attnscope.recording.files.expressed import MAX_NODES, Rules
 from attnscope.recording.files.expressions import Expressions
 from attnscope.recording.files.layers import AnyLayer, Header, Kept, keep, restore
-from attnscope.recording.files.manifest import MOST_TEXT, Entry, content_hash, read_manifest
+from attnscope.recording.files.manifest import MAX_TEXT, Entry, content_hash, read_manifest
 from attnscope.recording.files.tensors import write_file
 from attnscope.recording.files.texts import Strings
-from attnscope.recording.texts import Texts
+from attnscope.recording.token_texts import Texts
 from attnscope.version import __version__
 
 FORMAT, VERSION = "attnscope trace", 1
@@ -35,7 +35,7 @@ SCRATCH = ".unfinished-trace-"
 UNFINISHED = {"format": FORMAT, "version": VERSION, "unfinished": True}
 """A manifest that says that a save was broken off, so that the folder is known as ours and not opened."""
 
-MOST_LAYERS = 20_000  # a process can map some 65,000 files
+MAX_LAYERS = 20_000  # a process can map some 65,000 files
 
 
 class Contents(NamedTuple):
@@ -119,20 +119,20 @@ def _write(scratch: Path, contents: Contents, layers: Sequence[Kept], expression
 
 def _refuse_texts(contents: Contents) -> None:
     names = [contents.model, *contents.without_softmax, *contents.errors, *(text.part for text in contents.texts)]
-    wrong = [name for name in names if not isinstance(name, str) or len(name) > MOST_TEXT]
-    if wrong or len(contents.layers) > MOST_LAYERS:
+    wrong = [name for name in names if not isinstance(name, str) or len(name) > MAX_TEXT]
+    if wrong or len(contents.layers) > MAX_LAYERS:
         what = f"the name {wrong[0]!r:.80}" if wrong else f"a trace of {len(contents.layers):,} layers"
         raise UnsupportedError(
-            f"save: {what} cannot be saved; there may be {MOST_LAYERS:,} layers, with texts of {MOST_TEXT:,} characters"
+            f"save: {what} cannot be saved; there may be {MAX_LAYERS:,} layers, with texts of {MAX_TEXT:,} characters"
         )
 
 
 def _refuse_unreadable(layers: Sequence[Kept], expressions: Expressions) -> None:
     """What could not be opened again is not saved: the reader looks at it first."""
     try:
-        if len(expressions.nodes) > MOST_NODES:
+        if len(expressions.nodes) > MAX_NODES:
             raise TraceError(
-                f"there are {len(expressions.nodes):,} masks and scores, and at most {MOST_NODES:,} are read"
+                f"there are {len(expressions.nodes):,} masks and scores, and at most {MAX_NODES:,} are read"
             )
         rules = Rules(expressions.nodes, expressions.tensors, "its masks and scores")
         for layer in layers:

@@ -19,7 +19,7 @@ from torch import Tensor
 from attnscope.errors import MissingExtraError, TraceError, UnsupportedError
 from attnscope.extras import import_extra
 from attnscope.models.checkpoint.fields import shown
-from attnscope.models.checkpoint.stored import MOST_HEADER_BYTES
+from attnscope.models.checkpoint.stored import MAX_HEADER_BYTES
 
 DTYPES = {
     "F64": torch.float64,
@@ -41,8 +41,8 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 ALIGNMENT = 8
 PIECE_BYTES = 2**22  # written, and hashed while the processor's cache still has it
-MOST_AXES = 5
-MOST_SIZE = 2**40  # of an axis
+MAX_AXES = 5
+MAX_SIZE = 2**40  # of an axis
 ROOM, ROOM_A_TENSOR = 2**14, 2**9  # bytes that a header may have
 
 
@@ -87,7 +87,7 @@ def _header(name: str, tensors: Mapping[str, Tensor]) -> tuple[bytes, list[Tenso
 
 
 def _most_header(tensors: int) -> int:
-    return min(ROOM + ROOM_A_TENSOR * tensors, MOST_HEADER_BYTES)
+    return min(ROOM + ROOM_A_TENSOR * tensors, MAX_HEADER_BYTES)
 
 
 def _all_pieces(header: bytes, tensors: list[Tensor]) -> Iterator[memoryview]:
@@ -185,7 +185,7 @@ def _check_header(path: Path, file: Any, name: str, names: Collection[str]) -> N
         shape, dtype = header.get_shape(), header.get_dtype()
         if dtype not in DTYPES:
             raise TraceError(f"{path}: {shown(label)} is {shown(dtype)}, which no tensor of a trace is")
-        if len(shape) > MOST_AXES or any(size > MOST_SIZE for size in shape):
+        if len(shape) > MAX_AXES or any(size > MAX_SIZE for size in shape):
             raise TraceError(f"{path}: {shown(label)} has the shape {shown(shape)}, which no tensor of a trace has")
 
 

@@ -18,7 +18,7 @@ from attnscope.errors import TraceError
 
 ENCODING, ERRORS = "utf-8", "surrogatepass"  # a string of Python may hold half a character
 
-MOST_BYTES = 2**31  # of texts; a file may claim more without taking it on the disk
+MAX_BYTES = 2**31  # of texts; a file may claim more without taking it on the disk
 
 FIELDS = ("words", "word_ends", "texts", "text_ends", "spans", "has_spans")
 """The tensors of a `Shown`."""
@@ -49,10 +49,8 @@ class Strings(NamedTuple):
         content, ends = self
         if (content.dtype, content.dim(), ends.dtype, tuple(ends.shape)) != (torch.uint8, 1, torch.int64, (count,)):
             raise TraceError(f"{where}: {tuple(ends.shape)} {ends.dtype} are not the ends of {count:,} texts")
-        if content.nbytes + ends.nbytes > MOST_BYTES:
-            raise TraceError(
-                f"{where}: {len(content):,} bytes of {count:,} texts are too many; {MOST_BYTES:,} are read"
-            )
+        if content.nbytes + ends.nbytes > MAX_BYTES:
+            raise TraceError(f"{where}: {len(content):,} bytes of {count:,} texts are too many; {MAX_BYTES:,} are read")
         edges = torch.cat([ends.new_zeros(1), ends])
         if int(edges[-1]) != len(content) or bool((edges.diff() < 0).any()):
             raise TraceError(f"{where}: the ends of texts do not lie one after the other in {len(content):,} bytes")

@@ -23,7 +23,7 @@ from attnscope.errors import UnsupportedError
 from attnscope.matrix import AttentionMatrix
 from attnscope.recording.call import Call, same_numbers
 from attnscope.recording.layers.disk import Spill
-from attnscope.recording.layers.stacked import Stacked, Step
+from attnscope.recording.layers.step_masks import StackedMask, Step
 
 
 class Layer:
@@ -74,19 +74,19 @@ class Layer:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
 
-    def sees_the_same(self, call: Call) -> bool:
+    def has_same_keys(self, call: Call) -> bool:
         """Whether a call of cross-attention looks at the keys that this layer has."""
         key = self._calls[0].key
         return self.cross and call.key.shape == key.shape and same_numbers(call.key, key)
 
-    def news_of(self, call: Call) -> Call:
+    def new_rows(self, call: Call) -> Call:
         """Of a call that goes on with this layer, what is not here yet: its rows, and the keys that they brought."""
         known = call.key.shape[2] if self.cross else call.row - call.column
         value = None if call.value is None else call.value[:, :, known:]
         return replace(call, row=self.rows.stop, key=call.key[:, :, known:], value=value)
 
     def append(self, news: Call) -> None:
-        """Add what `news_of` a call are, as tensors of their own."""
+        """Add what `new_rows` a call are, as tensors of their own."""
         self.columns = range(self.columns.start, self.columns.stop + news.key.shape[2])
         self._calls.append(self._spilled(news))
 
@@ -112,14 +112,16 @@ class Layer:
     def _mask(self) -> Mask:
         """The masks below each other; where all say the same, that."""
         last = self._calls[-1].whole
-        if last is not None and all(call.whole is not None and last.agrees_with(call.whole) for call in self._calls):
-            return last.over(self.rows, self.columns)
+        if last is not None and all(
+            call.whole is not None and last.is_consistent_with(call.whole) for call in self._calls
+        ):
+            return last.slice(self.rows, self.columns)
         steps = list(self._steps())
         masks = {step.mask for step in steps} if all(step.mask.static for step in steps) else set()
         one = masks.pop() if len(masks) == 1 else None
         if one is not None and (isinstance(one, Full) if self.cross else _is_aligned(one)):
             return one
-        return Stacked(tuple(steps))
+        return StackedMask(tuple(steps))
 
     def _steps(self) -> Iterator[Step]:
         top = stop = 0

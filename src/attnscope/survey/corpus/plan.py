@@ -18,9 +18,9 @@ from attnscope.extras import import_extra
 from attnscope.survey.corpus.files import Source, listed, opened
 from attnscope.survey.settings import Settings
 
-LEAST_BYTES = 2**16  # of a shard, unless another size is asked for
+MIN_BYTES = 2**16  # of a shard, unless another size is asked for
 SHARDS = 2**12  # so many at most, about, unless another size is asked for
-MOST_SHARDS = 2**20
+MAX_SHARDS = 2**20
 
 
 class Span(NamedTuple):
@@ -92,11 +92,11 @@ def make_plan(settings: Settings) -> Plan:
         raise SettingError(
             f"survey: there is nothing to read in {len(problems):,} files; the first, {first.file}, {first.what}"
         )
-    most = settings.shard_bytes or max(LEAST_BYTES, -(-size // SHARDS))
-    if size // most > MOST_SHARDS:
+    most = settings.shard_bytes or max(MIN_BYTES, -(-size // SHARDS))
+    if size // most > MAX_SHARDS:
         raise SettingError(
-            f"survey: shards of {most:,} bytes were asked for; {size:,} bytes would make more than {MOST_SHARDS:,} of "
-            f"them; give {-(-size // MOST_SHARDS):,} bytes at least"
+            f"survey: shards of {most:,} bytes were asked for; {size:,} bytes would make more than {MAX_SHARDS:,} of "
+            f"them; give {-(-size // MAX_SHARDS):,} bytes at least"
         )
     shards = tuple(Shard(number, spans) for number, spans in enumerate(_filled(_divided(portions, most), most)))
     return Plan(shards, tuple(problems), size, _fingerprint(settings, sources, shards))

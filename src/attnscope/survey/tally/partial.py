@@ -17,7 +17,7 @@ from attnscope.survey.corpus.plan import Problem
 from attnscope.survey.tally.examples import Examples
 from attnscope.survey.tally.moments import Moments
 
-MOST_PROBLEMS = 1000
+MAX_PROBLEMS = 1000
 """Problems that are kept word for word; of further ones it is known how many there are."""
 
 
@@ -56,11 +56,11 @@ class Problems:
     def of(problems: Iterable[Problem]) -> Problems:
         """Those of a shard."""
         found = sorted(problems, key=_place)
-        return Problems(tuple(found[:MOST_PROBLEMS]), len(found))
+        return Problems(tuple(found[:MAX_PROBLEMS]), len(found))
 
     def plus(self, other: Problems) -> Problems:
         """Those of both."""
-        first = sorted(self.first + other.first, key=_place)[:MOST_PROBLEMS]
+        first = sorted(self.first + other.first, key=_place)[:MAX_PROBLEMS]
         return Problems(tuple(first), self.number + other.number)
 
 

@@ -25,11 +25,11 @@ from attnscope.survey.work.cluster import cluster
 from attnscope.survey.work.shard import Reader
 from attnscope.survey.work.workers import Step, Told, Worker, Workers
 
-MOST_TRIES = 20
+MAX_TRIES = 20
 """How often a shard is begun: one that kills every worker, say for want of memory, should not do so for ever."""
 AHEAD = 2
 """Shards that an actor is given at once: the next one is there when it is done."""
-MOST_BLOCKS = 8192
+MAX_BLOCKS = 8192
 """Pieces of work for Ray; of more shards, several are one."""
 
 
@@ -37,7 +37,7 @@ def run_on_ray(shards: Sequence[Shard], settings: Settings, folder: Folder, work
     """Read shards in any order; `told` hears of every shard that is done."""
     items = [{"shard": json.dumps(shard)} for shard in shards]
     with cluster(workers), silent(data := import_extra("ray.data")):
-        done = data.from_items(items, override_num_blocks=min(len(items), MOST_BLOCKS)).map(
+        done = data.from_items(items, override_num_blocks=min(len(items), MAX_BLOCKS)).map(
             Actor,  # which Ray Data starts again as often as it dies
             fn_constructor_args=(settings, folder.path, workers, f"{time.time_ns():x}"),
             compute=data.ActorPoolStrategy(size=workers.count, max_tasks_in_flight_per_actor=AHEAD),
@@ -84,9 +84,9 @@ class Actor:
         """Read a shard, unless many workers have died of it."""
         path = self._folder.tries(shard.number, self._run)
         with path.open("ab") as tries:
-            if tries.tell() == MOST_TRIES:
+            if tries.tell() == MAX_TRIES:
                 raise SettingError(
-                    f"survey: {MOST_TRIES} workers have died while they read shard {shard.number}, which begins in "
+                    f"survey: {MAX_TRIES} workers have died while they read shard {shard.number}, which begins in "
                     f"{shard.spans[0].file}; if memory was short, ask for fewer workers or a smaller --batch"
                 )
             tries.write(b".")

@@ -19,8 +19,8 @@ from attnscope.errors import SettingError, UnsupportedError
 from attnscope.heads.rows import row_scores
 from attnscope.models import Decoder, Seq2Seq
 from attnscope.recording import Trace, load, record
-from attnscope.recording.passes import passes
-from attnscope.recording.texts import codec_of
+from attnscope.recording.chunks import run_in_chunks
+from attnscope.recording.token_texts import as_tokenizer
 from attnscope.survey.corpus.batches import Batch, Placed, batches_of
 from attnscope.survey.corpus.documents import documents_of
 from attnscope.survey.corpus.passages import Passage, Passages
@@ -38,7 +38,7 @@ class Reader:
     """What a worker holds: a model, its tokenizer, and what they are to do."""
 
     def __init__(self, model: nn.Module, tokenizer: Any, settings: Settings, device: str = "cpu") -> None:
-        self.settings, self.tokenizer = settings, codec_of(tokenizer)
+        self.settings, self.tokenizer = settings, as_tokenizer(tokenizer)
         self.device, self.model = torch.device(device), model.to(device).eval()
         self.passages, self.packed = Passages(self.tokenizer, settings), isinstance(model, Decoder)
         self.longest = longest_of(model)
@@ -78,7 +78,7 @@ class Reader:
         elif isinstance(self.model, Decoder) and ids.shape[1] <= PIECE:
             self.model.features(ids)
         else:
-            for _ in passes(self.model, ids, PIECE):
+            for _ in run_in_chunks(self.model, ids, PIECE):
                 pass
 
     def readable(self, passages: Iterable[Passage | Problem]) -> Iterator[Passage | Problem]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from attnscope.errors import SettingError
 from attnscope.models import load_tokenizer
 from attnscope.models.text.codec import Codec
-from attnscope.recording.progress import told
+from attnscope.recording.progress import report_progress
 from attnscope.train.data.batches import EvaluationBatches, TextBatches
 from attnscope.train.data.documents import files_of, read_documents
 from attnscope.train.data.tokens import MANIFEST, Tokens, open_tokens, split, write_tokens
@@ -56,7 +56,7 @@ def text_data(texts: Texts, make_tokenizer: Callable[[Texts], Codec], folder: Pa
         tokenizer = load_tokenizer(folder / TOKENIZER)
         tokens = open_tokens(folder / TOKENS, tokenizer)
     else:
-        with told(True, "reading the text") as tell:
+        with report_progress(True, "reading the text") as tell:
             tokenizer = make_tokenizer(texts)
             tokenizer.save(folder / TOKENIZER)
             tokens = write_tokens(texts.followed(tell), tokenizer, folder / TOKENS)

@@ -1,7 +1,7 @@
-"""Blocks of weights as the model's own code computes them, to hold a recording against.
+"""Attention weights computed by the model's own code, as a reference for `record(verify=True)`.
 
-In: the arguments with which a model called its attention. Out: some blocks of weights from the model's own eager path,
-or from its own kernel with ones in the place of the values. Does not know: what was recorded.
+In: the arguments with which a model called its attention. Out: some blocks of weights from the model's own eager code,
+or from its own kernel with one-hot values. Does not know: what was recorded.
 Memory: O(n) times the rows or columns of a block.
 """
 
@@ -18,22 +18,22 @@ from attnscope.attention import attend
 from attnscope.attention.rule import in_four
 from attnscope.extras import import_extra
 from attnscope.recording.call import Call
-from attnscope.recording.watch.torch_calls import in_batch_and_head
-from attnscope.recording.watch.transformers_masks import LazyMask, without_sizes
+from attnscope.recording.hooks.torch_functions import to_batch_and_head
+from attnscope.recording.hooks.transformers_masks import LazyMask, without_sizes
 
 ROWS = 8
-MOST_CELLS = 2**26  # of weights that nn.MultiheadAttention can only give all at once
+MAX_CELLS = 2**26  # of weights that nn.MultiheadAttention can only give all at once
 
 
-class Block(NamedTuple):
-    """Weights (batch, heads, rows, columns) and where they stand."""
+class ReferenceBlock(NamedTuple):
+    """Attention weights (batch, heads, rows, columns) and their positions."""
 
     rows: range
     columns: range
     weights: Tensor
 
 
-Evidence = Callable[[], list[Block]]
+ReferenceWeights = Callable[[], list[ReferenceBlock]]
 
 
 def from_eager(
@@ -43,7 +43,7 @@ def from_eager(
     attention_mask: Any,
     scaling: float | None,
     kwargs: Mapping[str, Any],
-) -> list[Block]:
+) -> list[ReferenceBlock]:
     """First, middle and last rows by the eager attention of a transformers model, with the mask that it would make."""
     query, key, value = tensors
     queries = query.shape[2]
@@ -54,7 +54,7 @@ def from_eager(
         options = {name: _rows_of(given, inside, queries) for name, given in kwargs.items()}
         mask = _eager_mask(attention_mask, rows, queries, query.dtype)
         found = eager(module, query[:, :, inside], key, value, mask, scaling=scaling, dropout=0.0, **options)[1]
-        blocks.append(Block(rows, range(found.shape[-1]), found))
+        blocks.append(ReferenceBlock(rows, range(found.shape[-1]), found))
     return blocks
 
 
@@ -75,7 +75,7 @@ def _rows_of(given: Any, rows: slice, queries: int) -> Any:
     return given
 
 
-def from_kernel(function: Callable, arguments: Mapping[str, Any]) -> list[Block]:
+def from_kernel(function: Callable, arguments: Mapping[str, Any]) -> list[ReferenceBlock]:
     """What the function that the model called says about the first keys: its output for values that are one of them."""
     if function is F.multi_head_attention_forward:
         return _from_multi_head(arguments)
@@ -84,23 +84,23 @@ def from_kernel(function: Callable, arguments: Mapping[str, Any]) -> list[Block]
     plain = {"dropout": 0.0, "return_lse": False} if function is attend else {"dropout_p": 0.0}
     output = function(**{**arguments, "value": ones.expand(*key.shape[:-2], -1, -1).contiguous(), **plain})
     columns = range(min(key.shape[-2:]))
-    weights = in_four(output) if function is attend else in_batch_and_head(output)
-    return [Block(range(query.shape[-2]), columns, weights[..., : len(columns)])]
+    weights = in_four(output) if function is attend else to_batch_and_head(output)
+    return [ReferenceBlock(range(query.shape[-2]), columns, weights[..., : len(columns)])]
 
 
-def _from_multi_head(arguments: Mapping[str, Any]) -> list[Block]:
+def _from_multi_head(arguments: Mapping[str, Any]) -> list[ReferenceBlock]:
     query, key = arguments["query"], arguments["key"]
-    if query.shape[0] * key.shape[0] * query.shape[1] > MOST_CELLS:
+    if query.shape[0] * key.shape[0] * query.shape[1] > MAX_CELLS:
         return []
     options = {"need_weights": True, "average_attn_weights": False, "training": False}
     weights = F.multi_head_attention_forward(**{**arguments, **options})[1]
     assert weights is not None
     weights = in_four(weights)
-    return [Block(range(weights.shape[2]), range(weights.shape[3]), weights)]
+    return [ReferenceBlock(range(weights.shape[2]), range(weights.shape[3]), weights)]
 
 
-def largest_error(call: Call, blocks: Sequence[Block]) -> float:
-    """The largest difference between a call's weights and these; rows that see nothing say nothing."""
+def max_abs_error(call: Call, blocks: Sequence[ReferenceBlock]) -> float:
+    """The largest absolute difference between a call's weights and the reference; fully masked rows are left out."""
     matrix = call.matrix()
     keys, worst = call.key.shape[2], 0.0
     for block in blocks:

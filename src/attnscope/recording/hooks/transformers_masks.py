@@ -22,9 +22,9 @@ from attnscope.attention import Causal, Documents, Full, Padding, Window, from_b
 from attnscope.attention.algebra import Mask
 from attnscope.errors import UnsupportedError
 from attnscope.extras import import_extra, unknown_version
-from attnscope.recording.watch.mask_tensors import FAR, both
+from attnscope.recording.hooks.mask_tensors import FAR, both
 
-MOST_CELLS = 2**28  # of a predicate that is not known, each a byte
+MAX_CELLS = 2**28  # of a predicate that is not known, each a byte
 NEVER_SKIPPED = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
 """Otherwise a mask that a flag could say as well becomes None, and is lost."""
 
@@ -51,19 +51,19 @@ class LazyMask:
         """What the model's own implementation would have got."""
         return self._dense(self.arguments)
 
-    def over(self, rows: range, columns: range) -> Mask:
+    def slice(self, rows: range, columns: range) -> Mask:
         """The mask of these positions of queries and keys, one for all layers."""
         if (rows, columns) not in self._masks:
-            self._masks[rows, columns] = self._over(rows, columns)
+            self._masks[rows, columns] = self._slice(rows, columns)
         return self._masks[rows, columns]
 
-    def _over(self, rows: range, columns: range) -> Mask:
+    def _slice(self, rows: range, columns: range) -> Mask:
         where = _Where(rows, columns, self)
         mask = where.read(self.arguments["mask_function"])
         padding = self.arguments.get("attention_mask")
         return mask if padding is None else both(mask, where.padding(padding))
 
-    def agrees_with(self, other: object) -> bool:
+    def is_consistent_with(self, other: object) -> bool:
         """Whether another mask of the same text says the same about what both know."""
         if not isinstance(other, LazyMask) or self.column > other.column + other.shape[3]:
             return False
@@ -71,7 +71,7 @@ class LazyMask:
         return _same(mine, theirs) and _same(self.arguments["mask_function"], other.arguments["mask_function"])
 
     @property
-    def looks_ahead(self) -> bool:
+    def has_future_keys(self) -> bool:
         """Whether a query may see keys behind its own position."""
         return not _is_causal(self.arguments["mask_function"])
 
@@ -171,10 +171,10 @@ def dense_mask(arguments: Mapping[str, Any]) -> Tensor:
 
 def _refuse_huge(arguments: Mapping[str, Any]) -> None:
     cells = int(arguments["batch_size"]) * int(arguments["q_length"]) * int(arguments["kv_length"])
-    if cells > MOST_CELLS:
+    if cells > MAX_CELLS:
         raise UnsupportedError(
             f"record: this model uses a mask that is only known cell by cell, and has {cells:,} cells of it; at most "
-            f"{MOST_CELLS:,} are built. Record a shorter text or fewer texts at once"
+            f"{MAX_CELLS:,} are built. Record a shorter text or fewer texts at once"
         )
 
 

@@ -40,7 +40,7 @@ class _Asked(NamedTuple):
         return sizes and _equal(self.ids, other.ids) and _equal(self.documents, other.documents)
 
 
-class LatestPairs:
+class PairCache:
     """The pairs that were asked for last: the layers of a pass ask for the same, and share what is worked out."""
 
     def __init__(self) -> None:
@@ -48,15 +48,15 @@ class LatestPairs:
         self._pairs = Pairs()
 
     def of(self, columns: range, queries: int, ids: Tensor | None, documents: Tensor | None) -> Pairs:
-        """As `pairs_of`, with `documents` (batch, position) by their numbers."""
+        """As `find_pairs`, with `documents` (batch, position) by their numbers."""
         asked = _Asked(columns, queries, ids, documents)
         if self._asked is None or not asked.same(self._asked):
-            found = pairs_of(columns, queries, ids, None if documents is None else beginnings(documents))
+            found = find_pairs(columns, queries, ids, None if documents is None else beginnings(documents))
             self._asked, self._pairs = asked, found._replace(pairings=Prepared(found.pairings))
         return self._pairs
 
 
-def pairs_of(columns: range, queries: int, ids: Tensor | None, begins: Tensor | None) -> Pairs:
+def find_pairs(columns: range, queries: int, ids: Tensor | None, begins: Tensor | None) -> Pairs:
     """Those between the keys at these positions of a text and its last queries up to there.
 
     `ids` and `begins` (batch, position) are of the whole text, where they are known. With `begins`, as `beginnings`

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from attnscope.errors import UnsupportedError
 from attnscope.recording.call import Call
-from attnscope.recording.texts import INTEGERS, Texts
-from attnscope.recording.watch.coverage import is_attention
-from attnscope.recording.watch.listeners import Listener, listeners
+from attnscope.recording.hooks.coverage import is_attention
+from attnscope.recording.hooks.observers import Observer, current_observers
+from attnscope.recording.token_texts import INTEGERS, Texts
 
 
-class Noted(NamedTuple):
+class ObservedIds(NamedTuple):
     """Ids that a part was given, by which module, and how likely they are tokens."""
 
     part: str
@@ -33,8 +33,8 @@ class Noted(NamedTuple):
 
 
 @contextmanager
-def watching_ids(model: nn.Module, listener: Listener, note: Callable[[Noted], None]) -> Iterator[None]:
-    """Note the ids that reach each part of a model while it runs for this listener."""
+def observe_input_ids(model: nn.Module, observer: Observer, note: Callable[[ObservedIds], None]) -> Iterator[None]:
+    """Note the ids that reach each part of a model while it runs for this observer."""
 
     def hook(part: str, module: nn.Module) -> Callable:
         signature = inspect.signature(module.forward)
@@ -44,10 +44,10 @@ def watching_ids(model: nn.Module, listener: Listener, note: Callable[[Noted], N
             ids = signature.bind_partial(*args, **kwargs).arguments.get(name)
             if not isinstance(ids, Tensor) or ids.dtype not in INTEGERS or ids.dim() not in (1, 2) or not ids.numel():
                 return
-            if listener in listeners():
+            if observer in current_observers():
                 rows = ids.detach().reshape(-1, ids.shape[-1]).clone()
                 size = module.num_embeddings if isinstance(module, nn.Embedding) else 0
-                note(Noted(part, rows, id(module), (not _counts_up(rows), size), bool(size)))
+                note(ObservedIds(part, rows, id(module), (not _counts_up(rows), size), bool(size)))
 
         return before
 
@@ -82,11 +82,11 @@ class PendingIds:
     """Ids that have been noted, until a layer runs and tells what becomes of them."""
 
     def __init__(self) -> None:
-        self._noted: dict[str, Noted] = {}
+        self._noted: dict[str, ObservedIds] = {}
         self._unclear: set[str] = set()
         self._chosen: dict[str, int] = {}
 
-    def note(self, new: Noted) -> None:
+    def note(self, new: ObservedIds) -> None:
         """Ids that a part was given; a part inside of another that has the same knows better."""
         if self._chosen.get(new.part, new.by) != new.by:
             return
@@ -122,7 +122,7 @@ class PendingIds:
         return result
 
 
-def _in_order(noted: Noted, call: Call) -> Tensor | None:
+def _in_order(noted: ObservedIds, call: Call) -> Tensor | None:
     """Ids as (batch, position); those of embeddings may come the other way round, and a square does not tell."""
     batch, _, queries, _ = call.query.shape
     if not noted.embedded or tuple(noted.ids.shape) != (queries, batch) or batch == 1:

@@ -35,7 +35,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Stacked(Mask):
+class StackedMask(Mask):
     """Steps in the order of their rows, without gaps."""
 
     steps: tuple[Step, ...]
@@ -89,8 +89,8 @@ class Stacked(Mask):
                 raise ShapeError(f"{self}: speaks of columns up to {step.right}, but there are {sizes.keys} keys")
             step.mask.check(step.inner(sizes))
 
-    def narrow(self, batch: slice, heads: slice | list[int]) -> Stacked:
-        return Stacked(tuple(replace(step, mask=step.mask.narrow(batch, heads)) for step in self.steps))
+    def narrow(self, batch: slice, heads: slice | list[int]) -> StackedMask:
+        return StackedMask(tuple(replace(step, mask=step.mask.narrow(batch, heads)) for step in self.steps))
 
     def __repr__(self) -> str:
-        return f"Stacked({len(self.steps)} steps)"
+        return f"StackedMask({len(self.steps)} steps)"

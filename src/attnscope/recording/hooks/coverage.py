@@ -52,7 +52,7 @@ class Coverage:
         self.without_softmax: list[str] = []
 
     @contextmanager
-    def watching(self, is_wanted: Callable[[], bool]) -> Iterator[None]:
+    def track(self, is_wanted: Callable[[], bool]) -> Iterator[None]:
         """Note which layers run while somebody wants to know."""
 
         def note(module: nn.Module, name: str) -> None:

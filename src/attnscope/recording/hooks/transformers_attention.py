@@ -1,9 +1,9 @@
-"""The attention of transformers models, seen through AttentionInterface and AttentionMaskInterface.
+"""Intercept attention of transformers models through AttentionInterface and AttentionMaskInterface.
 
-In: a model. Out: while it is watched, every attention of it is told to the listeners of the thread that runs it, and
-computed in O(n) memory; threads without a listener get what the model does by itself.
-Does not know: names, traces. What is switched is the name of the implementation in the model's configs, and two entries
-in registries of transformers while any model is watched. Both are put back as they were.
+In: a model. Out: inside the with block, every attention call is reported to the observers of the thread that runs it,
+and computed in O(n) memory; in threads without an observer the model runs its own code.
+Does not know: names, traces. The model's configs name our implementation meanwhile, and two registries of transformers
+have an entry for it. Both are restored.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from attnscope.attention.scores import Score, chained
 from attnscope.errors import UnsupportedError
 from attnscope.extras import import_extra, require_names
 from attnscope.recording.call import Call
-from attnscope.recording.watch.evidence import Block, from_eager
-from attnscope.recording.watch.listeners import already_told, changers, listeners
-from attnscope.recording.watch.mask_tensors import read_bias, read_tensor
-from attnscope.recording.watch.transformers_masks import LazyMask
+from attnscope.recording.hooks.mask_tensors import read_bias, read_tensor
+from attnscope.recording.hooks.observers import current_interventions, current_observers, suppress_recording
+from attnscope.recording.hooks.transformers_masks import LazyMask
+from attnscope.recording.hooks.verification import ReferenceBlock, from_eager
 
 NAME = "attnscope"
 
@@ -40,7 +40,7 @@ UNDERSTOOD = {"softcap", "s_aux", "position_bias", "is_causal", "sliding_window"
 
 @dataclass
 class _Switched:
-    """A config that has been switched, how many recorders want it so, and the modules it decides for."""
+    """A config that names our implementation, the number of its users, and the modules that read it."""
 
     config: Any
     original: str
@@ -60,8 +60,8 @@ def is_transformers_model(model: nn.Module) -> bool:
 
 
 @contextmanager
-def watched(model: nn.Module) -> Iterator[None]:
-    """Have the attention of all transformers models in `model` told to listeners."""
+def intercept_transformers(model: nn.Module) -> Iterator[None]:
+    """Report attention calls of all transformers models in `model` to the observers."""
     if not is_transformers_model(model):
         yield
         return
@@ -142,7 +142,7 @@ def _mask(**arguments: Any) -> Any:
         masks = import_extra("transformers.masking_utils").AttentionMaskInterface()
         return masks[original](**arguments)
 
-    return LazyMask(arguments, theirs) if listeners() else theirs(arguments)
+    return LazyMask(arguments, theirs) if current_observers() else theirs(arguments)
 
 
 def _attention(
@@ -155,15 +155,19 @@ def _attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The attention function that models call, and what changers make of it: (batch, queries, heads, dim)."""
+    """The attention function that models call, with interventions applied: (batch, queries, heads, dim)."""
     given = module, query, key, value, attention_mask, scaling, dropout, kwargs
-    changing = [changer for changer in changers() if changer.wants(module) and changer.concerns(module)]
+    changing = [
+        intervention
+        for intervention in current_interventions()
+        if intervention.owns(module) and intervention.targets(module)
+    ]
     if not changing:
         return _unchanged(*given)
-    with already_told():  # of these heads, not of what computes them or what takes their place
+    with suppress_recording():  # of these heads, not of what computes them or what takes their place
         output, weights = _unchanged(*given)
-        for changer in changing:
-            output = changer.change(module, output.transpose(1, 2), key.shape[2]).transpose(1, 2)
+        for intervention in changing:
+            output = intervention.apply(module, output.transpose(1, 2), key.shape[2]).transpose(1, 2)
     return output, weights
 
 
@@ -177,14 +181,14 @@ def _unchanged(
     dropout: float,
     kwargs: Mapping[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
-    """Tell, and compute; where nobody listens, as the model does by itself."""
-    hearing = [listener for listener in listeners() if listener.wants(module)]
+    """Compute and report to observers; without an observer, call the model's own function."""
+    hearing = [observer for observer in current_observers() if observer.owns(module)]
     lazy = attention_mask if isinstance(attention_mask, LazyMask) else None
     if not hearing and lazy is None:
         return _original(module, query, key, value, attention_mask, scaling, dropout, kwargs)
     call = read(module, query, key, value, attention_mask, scaling, kwargs)
     given = (attention_mask, scaling, kwargs)
-    with already_told():
+    with suppress_recording():
         if query.device.type == "cpu":
             output, lse = attend(
                 query,
@@ -200,9 +204,9 @@ def _unchanged(
         else:  # the kernel of the model itself; ours is made for the CPU
             mask = attention_mask if lazy is None else lazy.tensor()
             (output, _), lse = _original(module, query, key, value, mask, scaling, dropout, kwargs), None
-        for listener in hearing:
-            listener.hear(
-                module, call if lse is None else replace(call, lse=lse), partial(_evidence, module, call, given)
+        for observer in hearing:
+            observer.on_attention(
+                module, call if lse is None else replace(call, lse=lse), partial(_reference_blocks, module, call, given)
             )
     return output, None
 
@@ -222,11 +226,11 @@ def read(
     row, column, whole = max(key.shape[2] - query.shape[2], 0), 0, None
     if isinstance(attention_mask, LazyMask):
         row, column, whole = attention_mask.row, attention_mask.column, attention_mask
-        if not attention_mask.looks_ahead:  # a static cache has room behind the text, which no query sees
+        if not attention_mask.has_future_keys:  # a static cache has room behind the text, which no query sees
             seen = row + query.shape[2] - column
             key, value = key[:, :, :seen], value[:, :, :seen]
         rows, columns = range(row, row + query.shape[2]), range(column, column + key.shape[2])
-        mask, added = attention_mask.over(rows, columns), None
+        mask, added = attention_mask.slice(rows, columns), None
     elif attention_mask is None:
         mask, added = (_causal(query, key) if _is_causal(module, query, kwargs) else Full()), None
     elif attention_mask.dtype == torch.bool and _original_name(module) == "eager":
@@ -320,7 +324,9 @@ def eager_function(kind: type[nn.Module]) -> Callable[..., tuple[Tensor, Tensor]
     return next((function for function in found if function is not None), None)
 
 
-def _evidence(module: nn.Module, call: Call, given: tuple[Any, float | None, Mapping[str, Any]]) -> list[Block]:
+def _reference_blocks(
+    module: nn.Module, call: Call, given: tuple[Any, float | None, Mapping[str, Any]]
+) -> list[ReferenceBlock]:
     eager = eager_function(type(module))
     if eager is None:
         return []
@@ -338,7 +344,7 @@ def _original(
     dropout: float,
     kwargs: Mapping[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
-    """What the model would have done by itself."""
+    """Call the attention function that the model would use without recording."""
     name = _original_name(module)
     function = eager_function(type(module)) if name == "eager" else _registries()[0]()[name]
     if function is None:

@@ -1,8 +1,8 @@
-"""A text through a model, in as many passes as the model allows.
+"""Run a model over a long sequence in chunks.
 
-In: a model and ids (batch, position). Out: what the model returns for each piece. Decoders of AttnScope and of
-transformers read in pieces, with a cache between them; other models read all at once.
-Does not know: recording. Memory: the cache, and what one piece takes.
+In: a model and ids (batch, positions). Out: what the model returns for each chunk. Decoders of AttnScope and of
+transformers read chunks with a KV cache between them; other models read the whole sequence at once.
+Does not know: recording. Memory: the KV cache, and the activations of one chunk.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from attnscope.models import Cache, Decoder, Encoder
-from attnscope.recording.watch.coverage import is_without_softmax
+from attnscope.recording.hooks.coverage import is_without_softmax
 
 
-class Piece(NamedTuple):
-    """Tokens [start, stop) of a text, and what the model made of them."""
+class Chunk(NamedTuple):
+    """Tokens [start, stop) of a sequence, and what the model returned for them."""
 
     start: int
     stop: int
     result: Any
 
 
-def passes(model: nn.Module, ids: Tensor, piece: int, *, logits: bool = False) -> Iterator[Piece]:
-    """Run a model over ids, piece by piece; `logits` asks for those of all tokens, which take the most memory."""
+def run_in_chunks(model: nn.Module, ids: Tensor, chunk_size: int, *, logits: bool = False) -> Iterator[Chunk]:
+    """Run a model over ids, chunk by chunk; `logits` asks for those of all tokens, which take the most memory."""
     ids = ids.to(next((parameter.device for parameter in model.parameters()), ids.device))
     step = _step_of(model, logits=logits)
-    for start in range(0, ids.shape[1], piece if step else ids.shape[1]):
-        some = ids[:, start : start + piece] if step else ids
-        yield Piece(start, start + some.shape[1], (step or model)(some))
+    for start in range(0, ids.shape[1], chunk_size if step else ids.shape[1]):
+        some = ids[:, start : start + chunk_size] if step else ids
+        yield Chunk(start, start + some.shape[1], (step or model)(some))
 
 
 def _step_of(model: nn.Module, *, logits: bool) -> Callable[[Tensor], object] | None:

@@ -12,7 +12,7 @@ from attnscope.attention import Causal, Documents, Full, Padding, Prefix, Window
 from attnscope.attention.algebra import Mask, Sizes
 from attnscope.attention.operation import Backend
 from attnscope.errors import ShapeError
-from attnscope.recording.layers.stacked import Stacked, Step
+from attnscope.recording.layers.step_masks import StackedMask, Step
 
 GENERATOR = torch.Generator().manual_seed(0)
 STEPS = {
@@ -26,7 +26,7 @@ STEPS = {
 }
 
 
-def stacked(name: str) -> tuple[Stacked, Tensor]:
+def stacked(name: str) -> tuple[StackedMask, Tensor]:
     """The mask, and what it should say, put together by hand."""
     steps, rows, top = [], [], 0
     for mask, count, left, right in STEPS[name]:
@@ -34,7 +34,7 @@ def stacked(name: str) -> tuple[Stacked, Tensor]:
         dense = mask.dense(Sizes(2, 3, count, right - left)).expand(2, 3, -1, -1)
         rows.append(torch.nn.functional.pad(dense, (left, 8 - right)))
         top += count
-    return Stacked(tuple(steps)), torch.cat(rows, dim=2)
+    return StackedMask(tuple(steps)), torch.cat(rows, dim=2)
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -71,7 +71,7 @@ def test_rows_that_do_not_make_up_the_matrix_are_refused():
         mask.check(Sizes(1, 1, 9, 9))
     with pytest.raises(ShapeError, match="columns up to 8"):
         mask.check(Sizes(1, 1, 8, 7))
-    gap = Stacked((Step(Full(), 0, 2, 0, 4), Step(Full(), 3, 4, 0, 4)))
+    gap = StackedMask((Step(Full(), 0, 2, 0, 4), Step(Full(), 3, 4, 0, 4)))
     with pytest.raises(ShapeError, match="are not the 4 queries"):
         gap.check(Sizes(1, 1, 4, 4))
 
@@ -94,7 +94,7 @@ def test_each_cell_is_evaluated_by_its_own_step_only():
     """The work of a block does not grow with the number of steps: generation would cost O(n^3)."""
     count = 50
     masks = [CountingMask() for _ in range(count)]
-    mask = Stacked(tuple(Step(one, at, at + 1, 0, at + 1) for at, one in enumerate(masks)))
+    mask = StackedMask(tuple(Step(one, at, at + 1, 0, at + 1) for at, one in enumerate(masks)))
     rows, columns = torch.arange(10, 30)[:, None], torch.arange(count)[None]
     allowed = mask.allows(rows, columns, Sizes(1, 1, count, count))
     assert torch.equal(allowed, columns <= rows)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 
-def original_of(model: nn.Module) -> nn.Module:
+def uncompiled(model: nn.Module) -> nn.Module:
     """The module that torch.compile wrapped, or the model itself."""
     original = getattr(model, "_orig_mod", None)
     return original if isinstance(original, nn.Module) else model
@@ -26,7 +26,7 @@ def eagerly(model: nn.Module, caller: str) -> Iterator[None]:
     if not is_compiled(model):
         yield
         return
-    warnings.warn(f"{caller}: {type(original_of(model)).__name__} is compiled; it runs eagerly here", stacklevel=2)
+    warnings.warn(f"{caller}: {type(uncompiled(model)).__name__} is compiled; it runs eagerly here", stacklevel=2)
     with torch.compiler.set_stance("force_eager"):
         yield
 

@@ -30,7 +30,7 @@ class Texts(NamedTuple):
     since: int = 0
 
 
-def codec_of(tokenizer: Any) -> Any:
+def as_tokenizer(tokenizer: Any) -> Any:
     """A tokenizer of transformers as one of ours, which can tell texts and places; ours as it is."""
     if hasattr(tokenizer, "texts"):
         return tokenizer
@@ -63,7 +63,7 @@ def spans_of(codec: Any, ids: Sequence[int]) -> list[tuple[int, int]] | None:
     return [(span.start, span.end) for span in spans]
 
 
-def shown_by(codec: Any, ids: Tensor) -> Shown | None:
+def describe_tokens(codec: Any, ids: Tensor) -> Shown | None:
     """All that a tokenizer has to say about ids, to be kept without it; None where it does not know them."""
     rows = ids.tolist()
     try:

@@ -22,15 +22,15 @@ from attnscope.attention.rule import in_autocast_dtype, in_four
 from attnscope.attention.scores import Score
 from attnscope.errors import UnsupportedError
 from attnscope.recording.call import Call
-from attnscope.recording.watch.mask_tensors import both, read_tensor
+from attnscope.recording.hooks.mask_tensors import both, read_tensor
 
 
-def reader_of(function: Callable) -> Callable[..., Call] | None:
+def find_reader(function: Callable) -> Callable[..., Call] | None:
     """What turns the named arguments of this function into a call; None for functions that are no attention."""
     return _READERS.get(function)
 
 
-def arguments_of(function: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def bind_arguments(function: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of an attention function, all by name."""
     given = _SIGNATURES[function].bind(*args, **kwargs)
     given.apply_defaults()
@@ -51,7 +51,7 @@ def _read_scaled_dot_product(
     if attn_mask is not None and query.dim() == attn_mask.dim() == 3:
         attn_mask = attn_mask[:, None]
     query, key, value = in_autocast_dtype(query, key, value)
-    query, key, value = _spread(*(in_batch_and_head(tensor) for tensor in (query, key, value)))
+    query, key, value = _spread(*(to_batch_and_head(tensor) for tensor in (query, key, value)))
     queries, keys = query.shape[2], key.shape[2]
     mask, score = read_tensor(attn_mask, query, key)
     if is_causal:
@@ -132,7 +132,7 @@ def _placed(call: Call) -> Call:
     return replace(call, row=max(call.key.shape[2] - call.query.shape[2], 0))
 
 
-def in_batch_and_head(tensor: Tensor) -> Tensor:
+def to_batch_and_head(tensor: Tensor) -> Tensor:
     """(batch, positions, dim) has one head; more than one axis before the head is more than a trace can name."""
     if tensor.dim() == 3:
         return tensor[:, None]

@@ -20,12 +20,12 @@ from attnscope.matrix import AttentionMatrix
 from attnscope.matrix.pooling import even_edges
 from attnscope.matrix.summary import Summary, stacked
 from attnscope.recording.call import Call
-from attnscope.recording.pairs import LatestPairs, Pairs, beginnings, documents_in
+from attnscope.recording.token_pairs import PairCache, Pairs, beginnings, documents_in
 
 BINS = 64
 
 
-class SummedLayer:
+class StatisticsLayer:
     """A name and what was summed up under it."""
 
     def __init__(
@@ -36,7 +36,7 @@ class SummedLayer:
         cross: bool,
         length: int | None = None,
         ids: Tensor | None = None,
-        pairs: LatestPairs,
+        pairs: PairCache,
     ) -> None:
         """`length` is that of the whole text, where this call may bring its beginning only; `ids` are those so far.
 
@@ -67,7 +67,7 @@ class SummedLayer:
         *,
         pairings: tuple[str, ...] = (),
         begins: Tensor | None = None,
-    ) -> SummedLayer:
+    ) -> StatisticsLayer:
         """A layer whose summary was kept somewhere."""
         layer = cls.__new__(cls)
         layer.heads = heads
@@ -94,13 +94,13 @@ class SummedLayer:
         """Every tensor that is held."""
         return tensors_in((self._parts, self._summary))
 
-    def to(self, device: torch.device) -> SummedLayer:
+    def to(self, device: torch.device) -> StatisticsLayer:
         """The layer with its statistics on a device."""
         summary, begins = map_tensors((self.summary(), self.begins), lambda tensor: tensor.to(device))
         options = {"pairings": self.pairings, "begins": begins}
         return self.restored(self.name, self.cross, self.shape, self.heads, summary, **options)
 
-    def sees_the_same(self, call: Call) -> bool:
+    def has_same_keys(self, call: Call) -> bool:
         """Whether a call of cross-attention belongs to this layer: in one pass, there is only one."""
         return self.cross
 

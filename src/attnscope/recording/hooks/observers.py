@@ -1,0 +1,103 @@
+"""The observers and interventions of this thread: what the hooks call when a model computes attention.
+
+Each thread has its own, so that recording a model in one thread does not affect the same model in another.
+Does not know: models, calls, how attention is intercepted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from attnscope.recording.call import Call
+from attnscope.recording.hooks.verification import ReferenceWeights
+
+
+class Observer(Protocol):
+    """Is called for each attention call of the modules that it owns."""
+
+    def owns(self, module: nn.Module) -> bool: ...
+
+    def on_attention(self, module: nn.Module, call: Call, reference: ReferenceWeights) -> None: ...
+
+
+class Intervention(Protocol):
+    """Replaces head outputs of some modules."""
+
+    def owns(self, module: nn.Module) -> bool:
+        """Whether a module belongs to the model."""
+        ...
+
+    def targets(self, module: nn.Module) -> bool:
+        """Whether head outputs of this module are replaced; other modules run the model's own code."""
+        ...
+
+    def apply(self, module: nn.Module, heads: Tensor, keys: int) -> Tensor:
+        """What goes into the output projection instead of the head outputs (batch, heads, queries, dim)."""
+        ...
+
+
+_observers: ContextVar[tuple[Observer, ...]] = ContextVar("observers", default=())
+_interventions: ContextVar[tuple[Intervention, ...]] = ContextVar("interventions", default=())
+_suppressed: ContextVar[bool] = ContextVar("suppressed", default=False)
+
+
+def current_observers() -> tuple[Observer, ...]:
+    """The observers of this thread, the outermost first."""
+    return _observers.get()
+
+
+@contextmanager
+def observe(observer: Observer) -> Iterator[None]:
+    """Register an observer in this thread."""
+    _observers.set((*_observers.get(), observer))
+    try:
+        yield
+    finally:  # not a reset: records need not end in the order in which they began
+        _observers.set(tuple(other for other in _observers.get() if other is not observer))
+
+
+def current_interventions() -> tuple[Intervention, ...]:
+    """The interventions of this thread, the outermost first."""
+    return _interventions.get()
+
+
+@contextmanager
+def intervene(intervention: Intervention) -> Iterator[None]:
+    """Register an intervention in this thread."""
+    _interventions.set((*_interventions.get(), intervention))
+    try:
+        yield
+    finally:
+        _interventions.set(tuple(other for other in _interventions.get() if other is not intervention))
+
+
+def calling_module(observer: Observer | Intervention) -> nn.Module | None:
+    """The innermost module on the call stack that the observer owns."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        found = frame.f_locals.get("self")
+        if isinstance(found, nn.Module) and observer.owns(found):
+            return found
+        frame = frame.f_back
+    return None
+
+
+@contextmanager
+def suppress_recording() -> Iterator[None]:
+    """Compute attention that observers have seen, without reporting its inner calls again."""
+    token = _suppressed.set(True)
+    try:
+        yield
+    finally:
+        _suppressed.reset(token)
+
+
+def is_suppressed() -> bool:
+    """Whether the attention that is being computed has been reported already."""
+    return _suppressed.get()
