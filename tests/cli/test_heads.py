@@ -159,7 +159,7 @@ def test_json_of_found_heads_holds_what_ablation_changes(inside: Inside) -> None
 def test_finding_heads_describes_ranks_and_ablates_them() -> None:
     done = command(SMOLLM2, TEXT, "--find", "induction", "--top", "8", "--tokens", "16", columns=160)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("induction: Looks at the token that came after")
+    assert done.stdout.startswith("induction: Attends to the token after another occurrence")
     assert len(heads_in(done.stdout)) == 8
     scores = [float(score) for score in re.findall(r"^\d+ +\d+ +(\d\.\d\d)", done.stdout, re.MULTILINE)]
     assert scores == sorted(scores, reverse=True)

@@ -43,75 +43,75 @@ LABELS = (
         "induction",
         ("induction_probe", "induction"),
         0.3,
-        "Looks at the token that came after another place of the current one, and so expects a text to go on as it "
-        "went on before: after A B ... A it looks at B. On the standard probe nothing else can predict the second "
-        "half. Such heads stand behind heads that look at the previous token, which tell each key what came before "
-        "it; without those they are lost.",
+        "Attends to the token after another occurrence of the current token: after A B ... A it attends to B, and so "
+        "predicts that the sequence repeats. On the repeated-token probe, nothing else predicts the second half. "
+        "Induction heads depend on previous-token heads in earlier layers, which write into each position which token "
+        "came before it.",
     ),
     Label(
         "duplicate",
         ("duplicate_probe", "duplicate"),
         0.3,
-        "Looks at other places of the very same token. It tells that a token is not new, and where it was, which names "
-        "and repeated words need.",
+        "Attends to other occurrences of the same token. It marks a token as repeated and shows where it occurred, "
+        "which names and repeated words need.",
     ),
     Label(
         "agreement",
         ("agreement",),
         0.1,
-        "Looks from a verb to its subject rather than to another noun, wherever both stand. Scored on short sentences "
-        "made from templates, in which the two nouns trade places, so that looking at a fixed distance gains nothing. "
-        "Looking is not using: whether the verb is chosen by it, only ablation tells.",
+        "Attends from a verb to its subject rather than to another noun, in either order of the two nouns. Scored on "
+        "short template sentences in which the two nouns swap places, so attending to a fixed distance gains nothing. "
+        "High attention does not imply use: only ablation shows whether the head affects the verb.",
     ),
     Label(
         "coreference",
         ("coreference",),
         0.1,
-        "Looks from a pronoun to the person it stands for rather than to another person, whoever was named first. "
-        "Scored on short sentences made from templates, with the names exchanged.",
+        "Attends from a pronoun to the person it refers to rather than to another person, in either order of the two "
+        "names. Scored on short template sentences with the names swapped.",
     ),
     Label(
         "previous",
         ("previous",),
         0.5,
-        "Looks at the token before. It gives every position a note of what came before it: words are put together "
-        "from their pieces, and induction heads find what they look for.",
+        "Attends to the previous token. It copies information about that token into the current position, which is "
+        "needed to join the pieces of a word, and by induction heads.",
     ),
     Label(
         "next",
         ("next",),
         0.5,
-        "Looks at the token after, which only models that look both ways can do: the mirror image of a head that looks "
-        "at the previous token.",
+        "Attends to the next token, which only models without a causal mask can do. It is the mirror image of a "
+        "previous-token head.",
     ),
     Label(
         "self",
         ("self",),
         0.5,
-        "Looks at its own token, so that it passes on what is already there: it acts on each position much like a "
-        "feed-forward layer.",
+        "Attends to its own token, so it passes on what is already at that position. It acts on each position much "
+        "like a feed-forward layer.",
     ),
     Label(
         "local",
         ("local",),
         0.7,
-        "Looks at the neighbourhood, at most eight tokens away. Heads that look at the previous or their own token are "
-        "local, too.",
+        "Attends to nearby tokens, at most eight positions away. Heads that attend to the previous token or to their "
+        "own token are local, too.",
     ),
     Label(
         "sink",
         ("sink",),
         0.5,
-        "Puts most of its weight on the first token of the text, whatever that is. The weights of a row have to go "
-        "somewhere; the value of the first token is small, so that a head which finds nothing rests there. "
-        "Induction heads are sinks wherever nothing repeats.",
+        "Puts most of its attention on the first token of the text, whatever that token is. The weights of a row must "
+        "sum to one. The value vector of the first token is small, so a head that finds nothing to attend to can leave "
+        "its attention there. Induction heads are sinks where nothing repeats.",
     ),
     Label(
         "broad",
         ("evenness",),
         0.8,
-        "Spreads its weight over nearly all tokens alike: its entropy is close to that of equal weights. What it says "
-        "is a mean over the text so far.",
+        "Spreads its attention almost evenly over all tokens: its entropy is close to that of uniform weights. Its "
+        "output is close to a mean over the text so far.",
     ),
 )
 """From the most telling to the least: the first label of a head is the one to call it by."""
