@@ -49,18 +49,13 @@ VIEWS = {"5": "r=-32,0", "257": "r=-32,0&agg=mean", "1000": "r=-32,0&agg=mean&z=
 
 
 @pytest.fixture(scope="module")
-def gallery() -> Iterator[Gallery]:
-    with opened_gallery() as found:
+def gallery(browser: Browser) -> Iterator[Gallery]:
+    with opened_gallery(browser) as found:
         for length in (5, 257, 1000):
             found.hang(str(length), random_head(length, seed=length))
         found.hang("full", random_head(300, causal=False))
         found.hang("long", random_head(16_384))
         yield found
-
-
-@pytest.fixture(scope="module")
-def browser(gallery: Gallery) -> Browser:
-    return gallery.browser
 
 
 def clear_of_numbers(line: Line, picture: Picture, first: float) -> Line:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Error, Page, Request, Route
+from playwright.sync_api import Browser, Error, Page, Request, Route
 
 from tests.explorer.browser import needs_chromium, opened, wait_until_ready
 from tests.explorer.gallery import WINDOW, Gallery, opened_gallery
@@ -71,8 +71,8 @@ CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
 
 
 @pytest.fixture(scope="module")
-def gallery() -> Iterator[Gallery]:
-    with opened_gallery() as found:
+def gallery(browser: Browser) -> Iterator[Gallery]:
+    with opened_gallery(browser) as found:
         heads = [random_head(LENGTH, seed=seed) for seed in (0, 1)]
         found.hang("walk", heads[0], trace_of([heads]))
         found.heads["second"] = heads[1]

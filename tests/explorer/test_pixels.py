@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 
 from tests.explorer.browser import needs_chromium
 from tests.explorer.gallery import Gallery, opened_gallery
@@ -34,8 +34,8 @@ LOW_WINDOW = {"width": 1000, "height": 420}  # a plot of fewer pixels than there
 
 
 @pytest.fixture(scope="module")
-def gallery() -> Iterator[Gallery]:
-    with opened_gallery() as found:
+def gallery(browser: Browser) -> Iterator[Gallery]:
+    with opened_gallery(browser) as found:
         for length in (1, 2, 5, 255, 256, 257, LONG):
             found.hang(str(length), random_head(length, seed=length))
         found.hang("full", random_head(300, causal=False))
