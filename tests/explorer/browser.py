@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, ViewportSize, sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = [
@@ -23,10 +23,18 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    # Each window would load two pages of the address bar, which takes as long as a page of the explorer.
+    "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup,WebUIOmniboxFullPopup",
 ]
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="the explorer is tested in Chromium, which is not here")
+
+
+def slow_cases(*cases: Any) -> list[Any]:
+    """Cases of a parametrized test that only scripts/check_more runs."""
+    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow) for case in cases]
+
 
 # Runs before the page's own script: breaches are events, which would otherwise be gone before anybody listens.
 WATCH_POLICY = """
@@ -62,16 +70,21 @@ def new_tab(
     The next tab with the same options takes the context over, and with it a warm renderer process: a page then loads
     in half the CPU time. `fresh` makes a new context, for tests that measure time or memory.
     """
+    viewport: ViewportSize = {"width": width, "height": height}
+    if fresh:
+        with browser.new_context(viewport=viewport, **options) as context:
+            yield context.new_page()
+        return
     contexts, key = _unused.setdefault(browser, {}), repr(sorted(options.items()))
-    context = (None if fresh else contexts.pop(key, None)) or _new_context(browser, options)
+    context = contexts.pop(key, None) or _new_context(browser, options)
     is_empty = False
     try:
         page = context.new_page()
-        page.set_viewport_size({"width": width, "height": height})
+        page.set_viewport_size(viewport)
         yield page
         is_empty = _empty(context, page)
     finally:
-        if is_empty and not fresh and key not in contexts:
+        if is_empty and key not in contexts:
             contexts[key] = context
         else:
             context.close()

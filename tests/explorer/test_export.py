@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from attnscope.recording import Trace
-from tests.explorer.browser import needs_chromium
+from tests.explorer.browser import needs_chromium, slow_cases
 from tests.explorer.exported import drawn_svg, opened_export, picture_in, pixels_of, saved, size_of
 from tests.explorer.gallery import Gallery, opened_gallery
 from tests.explorer.pages import change, drawn, ready, shown, small_served, until
@@ -81,8 +81,8 @@ def assert_is_of(head: Synthetic, picture: Picture) -> None:
     assert right.all(), f"{(~right).sum()} of {right.size} pixels, the first at {np.argwhere(~right)[0]}"
 
 
-@pytest.mark.parametrize("density", [1, 2])
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("density", [*slow_cases(1), 2])
+@pytest.mark.parametrize("name", ["257", *slow_cases("5", "1000")])
 def test_a_png_of_any_size_shows_the_weights(gallery: Gallery, name: str, density: int) -> None:
     head = gallery.heads[name]
     with gallery.show(name, VIEWS[name], device_scale_factor=density) as page:
@@ -96,7 +96,7 @@ def test_a_png_of_any_size_shows_the_weights(gallery: Gallery, name: str, densit
             assert_is_of(head, picture_in(page, head, pixels, scale))
 
 
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name", ["5", *slow_cases("257", "1000")])
 def test_an_svg_shows_the_weights_however_it_is_enlarged(gallery: Gallery, tmp_path: Path, name: str) -> None:
     head = gallery.heads[name]
     with gallery.show(name, VIEWS[name]) as page:
@@ -107,7 +107,9 @@ def test_an_svg_shows_the_weights_however_it_is_enlarged(gallery: Gallery, tmp_p
             assert_is_of(head, picture_in(page, head, pixels, scale))
 
 
-@pytest.mark.parametrize(("name", "query"), [("full", "r=-32,0&agg=mean&sink=hide"), ("257", "r=-32,0&sink=hide")])
+@pytest.mark.parametrize(
+    ("name", "query"), [*slow_cases(("full", "r=-32,0&agg=mean&sink=hide")), ("257", "r=-32,0&sink=hide")]
+)
 def test_a_hidden_first_token_is_hidden_in_pictures_too(
     gallery: Gallery, tmp_path: Path, name: str, query: str
 ) -> None:
@@ -131,7 +133,7 @@ def screens(page: Page) -> list[np.ndarray]:
     return [pixels_of(base64.b64decode(one)).astype(int) for one in found]
 
 
-@pytest.mark.parametrize("mode", ["split", "ratio", "side"])
+@pytest.mark.parametrize("mode", ["ratio", *slow_cases("split", "side")])
 def test_two_heads_are_exported_as_they_are_shown(browser: Browser, small: Handle, tmp_path: Path, mode: str) -> None:
     with shown(browser, small.url) as page:
         change(page, layer=1, head=2, compare={"trace": "", "layer": 0, "head": 1, "mode": mode})
@@ -157,6 +159,7 @@ def test_two_heads_are_exported_as_they_are_shown(browser: Browser, small: Handl
     assert len(colours) > 100
 
 
+@pytest.mark.slow
 def test_screen_and_png_are_drawn_alike_but_for_what_helps_to_move(gallery: Gallery) -> None:
     """A zoomed view has a minimap on the screen alone; the pointer leaves no trace in a picture."""
     with gallery.show("1000", "r=-20,0&z=3.7&c=700,500&pin=q690,k480") as page:
@@ -178,6 +181,7 @@ def test_screen_and_png_are_drawn_alike_but_for_what_helps_to_move(gallery: Gall
         assert 90 < sides.min() <= sides.max() < 160, "the minimap, and nothing else, is on the screen alone"
 
 
+@pytest.mark.slow
 def test_a_picture_is_on_white_or_as_the_page_is(browser: Browser) -> None:
     with small_served() as handle, shown(browser, handle.url, color_scheme="dark") as page:
         drawn(page)
@@ -218,6 +222,7 @@ def test_more_pairs_than_a_table_holds_are_refused_with_what_to_do(gallery: Gall
         assert page.locator(".export button:text-is('Save PNG')").is_enabled()
 
 
+@pytest.mark.slow
 def test_the_dialog_is_used_by_keyboard_alone_and_gives_the_map_back(browser: Browser, small: Handle) -> None:
     with shown(browser, small.url) as page:
         opened_export(page)
@@ -234,6 +239,7 @@ def test_the_dialog_is_used_by_keyboard_alone_and_gives_the_map_back(browser: Br
         until(page, lambda: "/heads" in page.evaluate("location.hash"), "the heads")
 
 
+@pytest.mark.slow
 def test_where_no_map_is_in_view_the_whole_head_is_saved(browser: Browser, small: Handle) -> None:
     with shown(browser, small.url) as page:
         address = page.evaluate("location.hash").partition("?")[0].replace("/map", "/text")
@@ -245,6 +251,7 @@ def test_where_no_map_is_in_view_the_whole_head_is_saved(browser: Browser, small
     assert np.load(io.BytesIO(npy)).shape == (72, 72)
 
 
+@pytest.mark.slow
 def test_closing_the_dialog_gives_up_what_is_being_made(gallery: Gallery) -> None:
     with gallery.show("long", "") as page:
         downloads: list[object] = []
@@ -258,6 +265,7 @@ def test_closing_the_dialog_gives_up_what_is_being_made(gallery: Gallery) -> Non
         assert downloads == []
 
 
+@pytest.mark.slow
 @needs_axe
 @pytest.mark.parametrize("size", SIZES)
 def test_axe_finds_nothing_serious_in_the_dialog(browser: Browser, small: Handle, size: str) -> None:
