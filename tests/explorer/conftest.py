@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
@@ -22,10 +23,23 @@ def served() -> Iterator[Callable[..., Handle]]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """A browser for the pages of a file."""
-    with chromium() as found:
-        yield found
+def browser() -> Browser:
+    """A browser for the pages of all files of this directory that run one after the other."""
+    if not _browsers:
+        _browsers.append(_until_directory_ends.enter_context(chromium()))
+    return _browsers[0]
+
+
+_browsers: list[Browser] = []
+_until_directory_ends = ExitStack()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Close the browser after the last test of this directory: while it runs, others cannot use an event loop."""
+    if nextitem is None or not nextitem.path.is_relative_to(Path(__file__).parent):
+        _browsers.clear()
+        _until_directory_ends.close()
 
 
 @pytest.fixture(scope="module")

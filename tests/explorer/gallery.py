@@ -10,7 +10,6 @@ from playwright.sync_api import Browser, Page
 
 from attnscope.explorer.library.library import Library
 from attnscope.recording import Trace
-from tests.explorer.browser import chromium
 from tests.explorer.picture import shown
 from tests.explorer.serving import Handle, serving
 from tests.explorer.synthetic import Synthetic
@@ -47,8 +46,8 @@ class Gallery:
 
 
 @contextmanager
-def opened_gallery() -> Iterator[Gallery]:
+def opened_gallery(browser: Browser) -> Iterator[Gallery]:
     """An empty one, until the end of the block."""
     library = Library()
-    with serving(library, page=True) as server, chromium() as browser:
+    with serving(library, page=True) as server:
         yield Gallery(browser, server, library)

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page
 from attnscope.explorer.library.library import Library
 from attnscope.explorer.stage.stage import Stage
 from attnscope.recording import Trace, load, read
-from tests.explorer.browser import BEEN_HERE, opened
+from tests.explorer.browser import BEEN_HERE, new_tab, opened
 from tests.explorer.serving import Handle, serving, small_trace
 from tests.models.smollm2 import FOLDER
 
@@ -35,10 +35,8 @@ def shown(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
 @contextmanager
 def in_trouble(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
     """A page that may be refused and left alone: the console says so, and nothing else may be wrong."""
-    width, height = options.pop("width", 1600), options.pop("height", 1000)
     errors: list[str] = []
-    with browser.new_context(viewport={"width": width, "height": height}, **options) as inside:
-        page = inside.new_page()
+    with new_tab(browser, **options) as page:
         page.add_init_script(BEEN_HERE)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(url)

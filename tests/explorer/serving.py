@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -80,6 +82,12 @@ def serving(
         library.add(shown, name="shown")
     with Server(library, stage, assets=None if page else PAGE, **options) as server:
         yield Handle(server)
+
+
+def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine in another thread: the event loop of an open browser may run in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()
 
 
 def small_model(text: str = TEXT, *, depth: int = 2) -> tuple[Decoder, CharacterTokenizer]:

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from attnscope.recording import Trace
-from tests.explorer.browser import needs_chromium
+from tests.explorer.browser import needs_chromium, slow_cases
 from tests.explorer.pages import (
     change,
     drawn,
@@ -38,6 +38,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "dark": {"colours": "dark", "forced_colors": "none"},
     "forced": {"colours": "light", "forced_colors": "active"},
 }
+COLOUR_RULES = ("color-contrast", "link-in-text-block")
 needs_axe = pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not here: npm ci --prefix web")
 every_size = pytest.mark.parametrize("size", SIZES)
 
@@ -47,11 +48,12 @@ def trace() -> Trace:
     return small_trace()
 
 
-def violations(page: Page) -> list[str]:
-    """Serious and critical findings, each with the first element that has it."""
+def violations(page: Page, *rules: str) -> list[str]:
+    """Serious and critical findings, each with the first element that has it; of some rules, or of all."""
     if not page.evaluate("typeof axe === 'object'"):
         page.evaluate(AXE.read_text())
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    options = {"resultTypes": ["violations"], **({"runOnly": {"type": "rule", "values": rules}} if rules else {})}
+    found = page.evaluate("(options) => axe.run(document, options)", options)["violations"]
     return [
         f"{one['id']}: {one['nodes'][0]['html'][:160]} {one['nodes'][0]['failureSummary'][:300]}"
         for one in found
@@ -60,17 +62,20 @@ def violations(page: Page) -> list[str]:
 
 
 def violations_in_every_look(page: Page, scene: str) -> dict[str, list[str]]:
-    """The same view in light, dark and forced colours; what is found, by where."""
+    """The same view in light, dark and forced colours; what is found, by where.
+
+    Rules that are not about colours have the same elements to look at in all three, and run once.
+    """
     found = {}
     for look, wanted in LOOKS.items():
         looks(page, **wanted)
-        found[f"{scene}, {look}"] = violations(page)
+        found[f"{scene}, {look}"] = violations(page, *(() if look == "light" else COLOUR_RULES))
     looks(page, **LOOKS["light"])
     return {where: those for where, those in found.items() if those}
 
 
 @needs_axe
-@every_size
+@pytest.mark.parametrize("size", ["wide", *slow_cases("phone")])
 def test_axe_finds_nothing_serious_in_any_view(browser: Browser, on_stage: Handle, size: str) -> None:
     found: dict[str, list[str]] = {}
     with shown(browser, on_stage.url, bypass_csp=True, **SIZES[size]) as page:
@@ -79,6 +84,7 @@ def test_axe_finds_nothing_serious_in_any_view(browser: Browser, on_stage: Handl
     assert found == {}
 
 
+@pytest.mark.slow
 @needs_axe
 @every_size
 def test_axe_finds_nothing_serious_when_something_is_wrong(browser: Browser, on_stage: Handle, size: str) -> None:
@@ -111,6 +117,7 @@ def test_a_masked_cell_is_said_to_be_masked(browser: Browser, small: Handle) -> 
         assert page.inner_text(".weight-large") == "masked"
 
 
+@pytest.mark.slow
 def test_a_pinned_query_is_told_with_the_key_it_looks_at_most(browser: Browser, small: Handle, trace: Trace) -> None:
     row = trace[0].batch(0).head(1)[33]
     with shown(browser, small.url) as page:
@@ -120,6 +127,7 @@ def test_a_pinned_query_is_told_with_the_key_it_looks_at_most(browser: Browser, 
         assert float(said[2]) == pytest.approx(float(row.max()), rel=0.005)
 
 
+@pytest.mark.slow
 def test_held_keys_do_not_flood_the_screen_reader(browser: Browser, small: Handle) -> None:
     with shown(browser, small.url) as page:
         focus_map(page)
@@ -144,7 +152,7 @@ def table_rows(page: Page) -> list[tuple[str, str, float]]:
     return [(query.split()[0], key.split()[0], float(weight)) for query, key, weight in cells]
 
 
-@pytest.mark.parametrize("centre", [None, {"query": 50, "key": 20}], ids=["all", "a part"])
+@pytest.mark.parametrize("centre", [*slow_cases(None), {"query": 50, "key": 20}], ids=["all", "a part"])
 def test_the_table_holds_the_strongest_twenty_links_in_view(
     browser: Browser, small: Handle, trace: Trace, centre: dict[str, int] | None
 ) -> None:
@@ -288,6 +296,7 @@ ALONG = """([side, colour]) => {
 }"""
 
 
+@pytest.mark.slow
 def test_the_pinned_query_is_a_solid_line_and_the_pinned_key_a_dashed_one(browser: Browser, small: Handle) -> None:
     with shown(browser, small.url) as page:
         change(page, pinQuery=60, pinKey=8)
@@ -302,6 +311,7 @@ def test_the_pinned_query_is_a_solid_line_and_the_pinned_key_a_dashed_one(browse
     assert np.median(np.diff(begins)) == pytest.approx(10, abs=1), "six pixels on, four off"
 
 
+@pytest.mark.slow
 def test_with_reduced_motion_nothing_moves(browser: Browser, on_stage: Handle) -> None:
     with shown(browser, on_stage.url, reduced_motion="reduce") as page:
         for scene in scenes(page):
@@ -314,6 +324,7 @@ def test_with_reduced_motion_nothing_moves(browser: Browser, on_stage: Handle) -
             assert slow == [], scene
 
 
+@pytest.mark.slow
 def test_a_zoom_takes_one_frame(browser: Browser, small: Handle) -> None:
     with shown(browser, small.url, reduced_motion="reduce") as page:
         focus_map(page)

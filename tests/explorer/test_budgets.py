@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 
 from attnscope.models import load, load_tokenizer
 from attnscope.recording import Trace, read
@@ -35,8 +35,8 @@ TILES_AT_ONCE = 40
 
 
 @pytest.fixture(scope="module")
-def gallery() -> Iterator[Gallery]:
-    with opened_gallery() as found:
+def gallery(browser: Browser) -> Iterator[Gallery]:
+    with opened_gallery(browser) as found:
         found.hang("short", random_head(SHORT))
         yield found
 
@@ -69,7 +69,7 @@ def book() -> Trace:
 @contextmanager
 def counted(gallery: Gallery, name: str, query: str = "", **options: Any) -> Iterator[Page]:
     """A page of a head whose script's time is counted."""
-    with opened(gallery.browser, "about:blank", ready=False, **options) as page:
+    with opened(gallery.browser, "about:blank", ready=False, fresh=True, **options) as page:
         page.add_init_script(COUNT)
         page.goto(gallery.address(name, query))
         wait_until_ready(page)
@@ -137,7 +137,7 @@ def smooth(gallery: Gallery, name: str, query: str, *, late: float = LATE, **opt
 
 def first_times(gallery: Gallery, name: str) -> tuple[float, float]:
     """Milliseconds from the start of a visit to the first paint and to the first heatmap."""
-    with opened(gallery.browser, gallery.address(name)) as page:
+    with opened(gallery.browser, gallery.address(name), fresh=True) as page:
         painted, drawn = page.evaluate(
             """() => [performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? Infinity,
                  performance.getEntriesByName("first-heatmap")[0].startTime]"""
@@ -162,7 +162,7 @@ def test_a_short_head_of_which_nothing_is_known_is_there_in_600_milliseconds(gal
         gallery.hang("fresh", heads[0], trace_of([heads]))
         path = f"/api/1/{gallery.traces['fresh']}/0/2/marginal"
         margins = answer_times(gallery.server, [f"{path}/{kind}/1/0" for kind in ("received", "entropy")])
-        with gallery.show("fresh", "") as page:
+        with gallery.show("fresh", "", fresh=True) as page:
             page.locator(".map").focus()
             begun = time.perf_counter()
             page.keyboard.press("]")

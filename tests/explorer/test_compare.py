@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page
 
 from attnscope.explorer.library.library import Library
 from attnscope.recording import Trace, read
-from tests.explorer.browser import needs_chromium
+from tests.explorer.browser import needs_chromium, slow_cases
 from tests.explorer.gallery import Gallery
 from tests.explorer.on_stage import CHARACTERS, small
 from tests.explorer.pages import MAP, change, drawn, fragment, in_trouble, state, until
@@ -144,7 +144,7 @@ def pictured(page: Page, head: Synthetic, where: str = "") -> Picture:
     return taken(page, head.queries, head.keys, where)
 
 
-@pytest.mark.parametrize(("name", "scale"), [("1", 1), ("5", 2), ("255", 1), ("257", 2)])
+@pytest.mark.parametrize(("name", "scale"), [*slow_cases(("1", 1), ("5", 2), ("255", 1)), ("257", 2)])
 def test_a_split_square_is_a_below_the_diagonal_and_b_turned_over_above_it(pairs: Pairs, name: str, scale: int) -> None:
     one, other = pairs.heads[name], pairs.others[name]
     with pairs.compare(name, "split", device_scale_factor=scale) as page:
@@ -156,7 +156,7 @@ def test_a_split_square_is_a_below_the_diagonal_and_b_turned_over_above_it(pairs
         assert wrong(picture, rows, columns, truth[np.ix_(rows.bins, columns.bins)]) == []
 
 
-@pytest.mark.parametrize(("query", "maximum"), [("r=-32,0", False), ("r=-32,0&agg=max", True)])
+@pytest.mark.parametrize(("query", "maximum"), [*slow_cases(("r=-32,0", False)), ("r=-32,0&agg=max", True)])
 def test_bins_of_a_split_square_are_those_of_their_own_head(pairs: Pairs, query: str, maximum: bool) -> None:
     one, other = pairs.heads["257"], pairs.others["257"]
     with pairs.compare("257", "split", query, **LOW_WINDOW) as page:
@@ -167,7 +167,7 @@ def test_bins_of_a_split_square_are_those_of_their_own_head(pairs: Pairs, query:
         assert wrong(picture, rows, columns, truth[np.ix_(rows.bins, columns.bins)]) == []
 
 
-@pytest.mark.parametrize(("query", "stride"), [("r=-32,0", 32), ("r=-32,0&z=0.3&c=4101,2000", 4)])
+@pytest.mark.parametrize(("query", "stride"), [("r=-32,0", 32), *slow_cases(("r=-32,0&z=0.3&c=4101,2000", 4))])
 def test_a_long_split_square_shows_both_at_every_level(pairs: Pairs, query: str, stride: int) -> None:
     """Coarse bins come from a pyramid, finer ones when asked for; one row has A, the diagonal and B."""
     one, other = pairs.heads[str(LONG)], pairs.others[str(LONG)]
@@ -188,7 +188,8 @@ def test_a_long_split_square_shows_both_at_every_level(pairs: Pairs, query: str,
 
 
 @pytest.mark.parametrize(
-    ("name", "bits", "scale"), [("5", 6.0, 1), ("255", 6.0, 1), ("255", 2.0, 1), ("257", 10.0, 2), ("full", 6.0, 1)]
+    ("name", "bits", "scale"),
+    [*slow_cases(("5", 6.0, 1), ("255", 6.0, 1), ("255", 2.0, 1)), ("257", 10.0, 2), ("full", 6.0, 1)],
 )
 def test_a_ratio_is_that_of_the_exact_weights_to_an_eighth_of_a_bit(
     pairs: Pairs, name: str, bits: float, scale: int
@@ -205,7 +206,7 @@ def test_a_ratio_is_that_of_the_exact_weights_to_an_eighth_of_a_bit(
         assert ((entries >= 0) & (entries < 110)).any()
 
 
-@pytest.mark.parametrize("maximum", [False, True])
+@pytest.mark.parametrize("maximum", [False, *slow_cases(True)])
 def test_a_ratio_of_bins_is_that_of_their_means_or_of_their_maxima(pairs: Pairs, maximum: bool) -> None:
     one, other = pairs.heads["257"], pairs.others["257"]
     with pairs.compare("257", "ratio", "agg=max" if maximum else "agg=both", **LOW_WINDOW) as page:
@@ -217,7 +218,7 @@ def test_a_ratio_of_bins_is_that_of_their_means_or_of_their_maxima(pairs: Pairs,
         assert wrong_ratios(entries, whole(one, 2, maximum)[here], whole(other, 2, maximum)[here], 6.0) == []
 
 
-@pytest.mark.parametrize(("query", "stride"), [("bits=6", 32), ("bits=3&z=0.3&c=4101,2000", 4)])
+@pytest.mark.parametrize(("query", "stride"), [*slow_cases(("bits=6", 32)), ("bits=3&z=0.3&c=4101,2000", 4)])
 def test_a_ratio_of_a_long_pair_is_right_at_every_level(pairs: Pairs, query: str, stride: int) -> None:
     one, other = pairs.heads[str(LONG)], pairs.others[str(LONG)]
     with pairs.compare(str(LONG), "ratio", query, **LOW_WINDOW) as page:
@@ -287,6 +288,7 @@ def drag(page: Page, where: str, right: int, down: int) -> None:
     drawn(page)
 
 
+@pytest.mark.slow
 def test_locked_maps_move_together_whichever_is_dragged_and_unlocked_ones_alone(pairs: Pairs) -> None:
     one, other = pairs.heads["257"], pairs.others["257"]
 
@@ -336,6 +338,7 @@ def test_a_mode_that_two_heads_do_not_allow_is_refused_with_words(pairs: Pairs) 
         assert page.get_by_role("button", name="Ratio").is_enabled()
 
 
+@pytest.mark.slow
 def test_an_address_names_a_comparison_and_leads_back_to_the_same_picture(pairs: Pairs) -> None:
     with pairs.show("255", "r=-32,0") as page:
         page.get_by_role("button", name="Compare", exact=True).click()
@@ -448,6 +451,7 @@ def written(number: str) -> float:
     return float(f"{found[1]}e{(found[2] or '0').translate(str.maketrans('⁻⁰¹²³⁴⁵⁶⁷⁸⁹', '-0123456789'))}")
 
 
+@pytest.mark.slow
 def test_a_click_in_the_other_map_pins_the_partner_and_without_one_says_so(browser: Browser, texts: Any) -> None:
     with two_texts(browser, texts, "&z=24&c=0,0") as page:
         box = page.locator(f"{BESIDE} canvas.map-heat").bounding_box()
@@ -463,6 +467,7 @@ def test_a_click_in_the_other_map_pins_the_partner_and_without_one_says_so(brows
         assert (state(page)["pinQuery"], state(page)["pinKey"]) == (here + 2, here)
 
 
+@pytest.mark.slow
 def test_locked_maps_of_two_texts_stand_at_the_same_words(browser: Browser, texts: Any) -> None:
     _, _, traces = texts
     here, there = ONE_TEXT.index("fled"), OTHER_TEXT.index("fled")
@@ -496,6 +501,7 @@ def test_a_text_that_is_gone_is_said_to_be_gone(browser: Browser, texts: Any) ->
         assert state(page)["compare"] is None
 
 
+@pytest.mark.slow
 @needs_axe
 @pytest.mark.parametrize("size", SIZES)
 def test_axe_finds_nothing_serious_in_a_comparison(browser: Browser, texts: Any, size: str) -> None:

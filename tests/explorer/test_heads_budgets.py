@@ -43,7 +43,7 @@ def model() -> Iterator[Handle]:
 
 @pytest.mark.parametrize("scale", [1, 2])
 def test_270_pictures_are_coloured_and_drawn_in_60_milliseconds(browser: Browser, model: Handle, scale: int) -> None:
-    with heads_shown(browser, model, device_scale_factor=scale, **TALL) as page:
+    with heads_shown(browser, model, device_scale_factor=scale, fresh=True, **TALL) as page:
         page.click("text=small")
         seen = page.evaluate("(({scrollHeight, clientHeight}) => [scrollHeight, clientHeight])"
                              "(document.querySelector('.heads-frame'))")  # fmt: skip

@@ -16,7 +16,7 @@ from attnscope.explorer.library.library import Library
 from attnscope.heads import SCORES, score_heads
 from attnscope.matrix.pooling import even_edges
 from attnscope.recording import Trace
-from tests.explorer.browser import needs_chromium
+from tests.explorer.browser import needs_chromium, slow_cases
 from tests.explorer.heads_page import (
     cells,
     columns,
@@ -83,8 +83,8 @@ def wrong(picture: np.ndarray, truth: Values) -> int:
     return int((~agrees(entries, truth[np.ix_(at, at)], WHOLE)).sum())
 
 
-@pytest.mark.parametrize("scale", [1, 2])
-@pytest.mark.parametrize(("length", "by"), [(5, "max"), (64, "max"), (300, "max"), (300, "mean")])
+@pytest.mark.parametrize("scale", [*slow_cases(1), 2])
+@pytest.mark.parametrize(("length", "by"), [*slow_cases((5, "max"), (64, "max")), (300, "max"), (300, "mean")])
 def test_every_pixel_of_a_picture_shows_its_bin(browser: Browser, length: int, by: str, scale: int) -> None:
     heads = heads_of(length)
     query = "r=-32,0" + ("&agg=mean" if by == "mean" else "")
@@ -102,6 +102,7 @@ def test_every_pixel_of_a_picture_shows_its_bin(browser: Browser, length: int, b
     assert f"from all {length} rows" in said
 
 
+@pytest.mark.slow
 def test_a_small_picture_keeps_the_largest_weights(browser: Browser) -> None:
     """Half the pixels there are bins: no thin line gets lost between them."""
     heads = heads_of(300)
@@ -160,6 +161,7 @@ def test_a_click_or_enter_opens_the_map_of_a_head(browser: Browser, small: Handl
         assert (state(page)["layer"], state(page)["head"]) == (1, 3)
 
 
+@pytest.mark.slow
 def test_the_selected_picture_comes_into_view(browser: Browser, book: Handle) -> None:
     with heads_shown(browser, book, head="L29H8") as page:
         assert page.evaluate("document.querySelector('.heads-frame').scrollTop") > 500
@@ -171,6 +173,7 @@ def test_the_selected_picture_comes_into_view(browser: Browser, book: Handle) ->
         assert page.evaluate("document.querySelector('.heads-frame').scrollTop") == 0
 
 
+@pytest.mark.slow
 def test_the_key_h_gives_the_pictures_the_keyboard(browser: Browser, small: Handle) -> None:
     with shown(browser, small.url) as page:
         page.focus(".centre .map >> nth=0")
@@ -182,6 +185,7 @@ def test_the_key_h_gives_the_pictures_the_keyboard(browser: Browser, small: Hand
         until(page, lambda: state(page)["view"] == "map", "the map")
 
 
+@pytest.mark.slow
 def test_layers_are_read_two_at_a_time_and_no_more_after_leaving(browser: Browser, book: Handle) -> None:
     running, most, asked = set(), [0], []
 
@@ -231,6 +235,7 @@ def test_the_table_holds_every_score_of_every_head(
     }
 
 
+@pytest.mark.slow
 def test_a_column_orders_the_table_and_says_so(
     browser: Browser, small: Handle, scored: dict[str, dict[str, float]]
 ) -> None:
@@ -247,6 +252,7 @@ def test_a_column_orders_the_table_and_says_so(
             assert page.evaluate("document.activeElement.innerText") == "entropy", "the keyboard stays there"
 
 
+@pytest.mark.slow
 def test_only_heads_of_a_label_are_listed_and_a_row_opens_the_map(browser: Browser, book: Handle) -> None:
     table = score_heads(long_trace(), progress=False)
     with heads_shown(browser, book, "as=table&sort=-sink") as page:
@@ -262,6 +268,7 @@ def test_only_heads_of_a_label_are_listed_and_a_row_opens_the_map(browser: Brows
         assert state(page)["label"] == "sink"
 
 
+@pytest.mark.slow
 def test_a_label_fades_the_pictures_of_other_heads(browser: Browser, book: Handle) -> None:
     table = score_heads(long_trace(), progress=False)
     with heads_shown(browser, book, head="L20H8") as page:
@@ -276,6 +283,7 @@ def test_a_label_fades_the_pictures_of_other_heads(browser: Browser, book: Handl
             assert same == sink, (layer, head)
 
 
+@pytest.mark.slow
 def test_dots_are_named_by_hand_and_by_keyboard(
     browser: Browser, small: Handle, scored: dict[str, dict[str, float]]
 ) -> None:
@@ -309,6 +317,7 @@ def test_dots_are_named_by_hand_and_by_keyboard(
         assert page.inner_text(".heads-card strong") == best
 
 
+@pytest.mark.slow
 def test_the_legend_of_the_dots_has_words(browser: Browser, book: Handle) -> None:
     labels = {label for own in score_heads(long_trace(), progress=False).labels or [] for label in own}
     with heads_shown(browser, book, "as=scatter") as page:
@@ -381,6 +390,7 @@ def scenes(page: Page) -> Iterator[str]:
     yield "dots"
 
 
+@pytest.mark.slow
 @needs_axe
 @every_size
 def test_axe_finds_nothing_serious_in_the_heads_view(browser: Browser, on_stage: Handle, size: str) -> None:
@@ -391,6 +401,7 @@ def test_axe_finds_nothing_serious_in_the_heads_view(browser: Browser, on_stage:
     assert found == {}
 
 
+@pytest.mark.slow
 @every_size
 def test_nothing_overflows_is_cut_or_tiny_in_the_heads_view(browser: Browser, on_stage: Handle, size: str) -> None:
     with shown(browser, on_stage.url, **SIZES[size]) as page:

@@ -99,6 +99,7 @@ def test_a_cell_keeps_its_address_in_the_model_and_follows_it(browser: Browser, 
         assert page.title().startswith("L0H0"), "the page's own title is of its own explorer"
 
 
+@pytest.mark.slow
 def test_a_plain_wheel_scrolls_the_notebook_and_one_with_control_zooms(browser: Browser, served: Handle) -> None:
     with beside_a_cell(browser, served) as page:
         box = page.locator(MAP_IN_CELL).bounding_box()
@@ -113,6 +114,7 @@ def test_a_plain_wheel_scrolls_the_notebook_and_one_with_control_zooms(browser: 
         until(page, lambda: cell_state(page)["zoom"] is not None, "the zoom")
 
 
+@pytest.mark.slow
 def test_a_cell_is_as_light_or_dark_as_its_notebook_whatever_the_system_says(browser: Browser, served: Handle) -> None:
     # The paper of the page, and how many points of the map are painted in the ink of each theme.
     colours = f"""() => {{
@@ -133,6 +135,7 @@ def test_a_cell_is_as_light_or_dark_as_its_notebook_whatever_the_system_says(bro
         until(page, lambda: page.evaluate(colours) == ["rgb(255, 255, 255)", True, False], "a light cell")
 
 
+@pytest.mark.slow
 def test_the_page_follows_the_system_between_light_and_dark(browser: Browser, served: Handle) -> None:
     paper = "getComputedStyle(document.querySelector('.frame')).backgroundColor"
     with shown(browser, served.url, color_scheme="dark") as page:
@@ -141,6 +144,7 @@ def test_the_page_follows_the_system_between_light_and_dark(browser: Browser, se
         assert page.evaluate(paper) == "rgb(255, 255, 255)"
 
 
+@pytest.mark.slow
 def test_a_narrow_cell_in_a_wide_window_is_laid_out_as_a_narrow_page(browser: Browser, served: Handle) -> None:
     with beside_a_cell(browser, served, width=500) as page:
         assert page.is_visible("#cell .head-selects")
@@ -160,6 +164,7 @@ HOLD_WEAKLY = f"""() => {{
 }}"""
 
 
+@pytest.mark.slow
 def test_an_explorer_that_leaves_takes_everything_with_it(browser: Browser, served: Handle) -> None:
     with beside_a_cell(browser, served) as page:
         page.focus(MAP_IN_CELL)
@@ -223,6 +228,7 @@ def test_a_saved_page_shows_the_heads_it_holds_and_steps_over_the_others(browser
         assert place() == (0, 1)
 
 
+@pytest.mark.slow
 def test_heads_that_a_saved_page_lacks_say_so_and_cannot_be_chosen(browser: Browser, served: Handle) -> None:
     with saved_page(browser, served) as page:
         buttons = page.locator(".head-grid button")
@@ -239,6 +245,7 @@ def test_heads_that_a_saved_page_lacks_say_so_and_cannot_be_chosen(browser: Brow
         assert offered == ["0", "3"]
 
 
+@pytest.mark.slow
 def test_a_saved_page_says_that_it_has_no_model(browser: Browser, served: Handle) -> None:
     with saved_page(browser, served) as page:
         button = page.get_by_role("button", name="Type a sentence")

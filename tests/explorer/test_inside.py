@@ -14,7 +14,7 @@ from attnscope.explorer.service.inside import ask
 from attnscope.explorer.service.server import routed
 from attnscope.explorer.service.work import Work
 from tests.explorer.on_stage import TEXT, on_stage
-from tests.explorer.serving import Handle, small_trace
+from tests.explorer.serving import Handle, run_coroutine, small_trace
 
 
 def inside(library: Library, work: Work, stage: Any = None) -> Any:
@@ -35,7 +35,7 @@ def test_the_bytes_are_those_that_a_browser_gets(served: Callable[..., Handle]) 
         for rest in ("meta", "0/1/0/0/0?ch=mean", "1/tokens?side=key&from=3&to=9", "0/0/row/5", "9/0/row/5", "0/2/x")
     ]
     for path in ["session", *paths]:
-        status, media, body = asyncio.run(heard(app, path))
+        status, media, body = run_coroutine(heard(app, path))
         there = server.get(f"/api/1/{path}")
         assert (status, media, body) == (there.status, there.headers["content-type"], there.body), path
     work.close()
@@ -51,7 +51,7 @@ def test_what_is_written_on_comes_event_by_event() -> None:
             assert (answer.status, answer.media) == (200, "application/x-ndjson")
             return [json.loads(part) async for part in answer.parts]
 
-    events = asyncio.run(written())
+    events = run_coroutine(written())
     assert ["prompt" in events[0], *("token" in event for event in events[1:-1])] == 5 * [True]
     assert library.entry(events[-1]["trace"])
     work.close()
@@ -84,8 +84,8 @@ def test_who_leaves_before_the_end_ends_the_work() -> None:
         with pytest.raises(asyncio.CancelledError):
             await asking
 
-    assert asyncio.run(runs(after_a_part))
-    assert asyncio.run(runs(before_the_first))
+    assert run_coroutine(runs(after_a_part))
+    assert run_coroutine(runs(before_the_first))
 
 
 def test_what_goes_wrong_in_the_app_is_told_as_a_sentence(caplog: pytest.LogCaptureFixture) -> None:
@@ -95,7 +95,7 @@ def test_what_goes_wrong_in_the_app_is_told_as_a_sentence(caplog: pytest.LogCapt
 
     library, work = Broken(), Work()
     app = inside(library, work)
-    status, _, body = asyncio.run(heard(app, "session"))
+    status, _, body = run_coroutine(heard(app, "session"))
     assert (status, json.loads(body)) == (500, {"error": "Something went wrong here; the terminal says what."})
     assert "session was asked for" in caplog.text
     work.close()

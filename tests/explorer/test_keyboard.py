@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.explorer.browser import needs_chromium
+from tests.explorer.browser import needs_chromium, slow_cases
 from tests.explorer.pages import (
     change,
     drawn,
@@ -69,14 +69,16 @@ def corner(page: Page) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("keys", "down", "right"),
     [
-        (("ArrowLeft", "a"), 0, -1),
         (("ArrowRight", "d"), 0, 1),
-        (("ArrowUp", "w"), -1, 0),
-        (("ArrowDown", "s"), 1, 0),
-        (("Shift+ArrowLeft", "A"), 0, -1),
-        (("Shift+ArrowRight", "D"), 0, 1),
         (("Shift+ArrowUp", "W"), -1, 0),
-        (("Shift+ArrowDown", "S"), 1, 0),
+        *slow_cases(
+            (("ArrowLeft", "a"), 0, -1),
+            (("ArrowUp", "w"), -1, 0),
+            (("ArrowDown", "s"), 1, 0),
+            (("Shift+ArrowLeft", "A"), 0, -1),
+            (("Shift+ArrowRight", "D"), 0, 1),
+            (("Shift+ArrowDown", "S"), 1, 0),
+        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else str(value),
 )
@@ -95,6 +97,7 @@ def test_arrows_and_their_letters_move_the_view_their_way(
     assert moved[0] == moved[1]
 
 
+@pytest.mark.slow
 def test_with_shift_an_arrow_moves_further(page: Page) -> None:
     steps = []
     for key in ("ArrowDown", "Shift+ArrowDown"):
@@ -113,6 +116,7 @@ def test_plus_and_minus_zoom_and_undo_each_other(page: Page) -> None:
         assert press(page, "-")["zoom"] == pytest.approx(20)
 
 
+@pytest.mark.slow
 def test_zero_shows_the_whole_matrix_and_one_makes_a_token_a_pixel(browser: Browser, smollm2: Handle) -> None:
     with shown(browser, smollm2.url) as page:
         focus_map(page)
@@ -129,7 +133,8 @@ def test_zero_shows_the_whole_matrix_and_one_makes_a_token_a_pixel(browser: Brow
 
 
 @pytest.mark.parametrize(
-    ("forward", "backward", "pin", "fixed"), [(".", ",", "pinQuery", "pinKey"), (">", "<", "pinKey", "pinQuery")]
+    ("forward", "backward", "pin", "fixed"),
+    [(".", ",", "pinQuery", "pinKey"), *slow_cases((">", "<", "pinKey", "pinQuery"))],
 )
 def test_stops_and_commas_walk_along_a_side_and_stop_at_its_ends(
     page: Page, forward: str, backward: str, pin: str, fixed: str
@@ -155,6 +160,7 @@ def test_enter_pins_the_middle_and_escape_lets_go_and_then_does_nothing(page: Pa
     assert press(page, "Escape") == let_go
 
 
+@pytest.mark.slow
 def test_enter_pins_the_cell_under_the_pointer(page: Page) -> None:
     box = page.locator(".map").bounding_box()
     assert box
@@ -174,6 +180,7 @@ def test_f_follows_the_strongest_other_key_and_b_goes_back(page: Page) -> None:
     assert press(page, "b")["pinQuery"] == 60
 
 
+@pytest.mark.slow
 def test_f_and_b_say_why_they_do_nothing(page: Page) -> None:
     before = state(page)
     assert press(page, "f") == before
@@ -209,6 +216,7 @@ def test_c_compares_with_the_next_head_and_stops_when_pressed_again(page: Page) 
     assert press(page, "c")["compare"]["head"] == 2, "after the last head comes the one before it"
 
 
+@pytest.mark.slow
 def test_v_swaps_two_heads_and_held_only_while_it_is_held(page: Page) -> None:
     before = press(page, "c")
     swapped = press(page, "v")
@@ -225,6 +233,7 @@ def test_v_swaps_two_heads_and_held_only_while_it_is_held(page: Page) -> None:
     assert press(page, "v")["head"] == 0, "with nothing to compare there is nothing to swap"
 
 
+@pytest.mark.slow
 def test_escape_lets_go_of_the_pins_then_of_the_comparison(page: Page) -> None:
     press(page, "c", ".")
     let_go = press(page, "Escape")
@@ -233,6 +242,7 @@ def test_escape_lets_go_of_the_pins_then_of_the_comparison(page: Page) -> None:
     assert press(page, "Escape")["compare"] is None
 
 
+@pytest.mark.slow
 def test_e_opens_what_can_be_saved_and_escape_closes_it(page: Page) -> None:
     press(page, "e")
     until(page, lambda: page.locator("dialog[open]").count() == 1, "the dialog")
@@ -240,6 +250,7 @@ def test_e_opens_what_can_be_saved_and_escape_closes_it(page: Page) -> None:
     until(page, lambda: page.locator("dialog[open]").count() == 0, "its end")
 
 
+@pytest.mark.slow
 def test_i_opens_the_sentence_view_and_escape_leads_back_to_the_map(browser: Browser, smollm2: Handle) -> None:
     with shown(browser, smollm2.url) as page:
         focus_map(page)
@@ -253,11 +264,13 @@ def test_i_opens_the_sentence_view_and_escape_leads_back_to_the_map(browser: Bro
         assert press(page, "i", "Escape", "m")["view"] == "map"
 
 
+@pytest.mark.slow
 def test_i_says_why_there_is_no_sentence_view_without_a_model(page: Page) -> None:
     assert press(page, "i")["view"] == "map"
     assert "no model to run" in page.inner_text(".notice")
 
 
+@pytest.mark.slow
 def test_r_opens_and_closes_the_table_and_the_keyboard_goes_along(page: Page) -> None:
     press(page, "r")
     assert page.is_visible(".strongest-table")
@@ -282,6 +295,7 @@ def test_slash_finds_and_n_walks_through_what_was_found_around_the_ends(page: Pa
     until(page, lambda: state(page)["pinQuery"] == places[-1], "the last find again")
 
 
+@pytest.mark.slow
 def test_what_is_not_there_is_said_to_be_not_found(page: Page) -> None:
     press(page, "/")
     page.keyboard.type("xyzzy")
@@ -346,13 +360,14 @@ def test_the_question_mark_lists_every_key_that_does_anything(page: Page) -> Non
     assert page.evaluate("document.activeElement.classList.contains('map')"), "closing gives the keyboard back"
 
 
+@pytest.mark.slow
 def test_while_the_list_is_open_keys_do_nothing_behind_it(page: Page) -> None:
     before = state(page)
     press(page, "?")
     assert press(page, ".", "]", "l", "x", "k", "+") == before
 
 
-@pytest.mark.parametrize("field", [".find-text", ".go-to", ".bits >> nth=0", "select >> nth=0"])
+@pytest.mark.parametrize("field", [".find-text", *slow_cases(".go-to", ".bits >> nth=0", "select >> nth=0")])
 def test_keys_do_nothing_while_something_is_typed(page: Page, field: str) -> None:
     kept = ("pinQuery", "pinKey", "layer", "head", "channel", "linear", "hideSink", "whatIf", "view", "zoom")
     before = state(page)
@@ -363,6 +378,7 @@ def test_keys_do_nothing_while_something_is_typed(page: Page, field: str) -> Non
     assert not page.is_visible(".strongest-table")
 
 
+@pytest.mark.slow
 def test_keys_with_control_belong_to_the_browser(page: Page) -> None:
     before = state(page)
     for key in ("Control+l", "Alt+x", "Control+."):
@@ -370,6 +386,7 @@ def test_keys_with_control_belong_to_the_browser(page: Page) -> None:
     assert state(page) == before
 
 
+@pytest.mark.slow
 def test_single_keys_can_be_switched_off_and_stay_off_and_the_list_still_opens(browser: Browser, small: Handle) -> None:
     with shown(browser, small.url) as page:
         focus_map(page)
@@ -429,7 +446,7 @@ def pinned_with_table(page: Page) -> None:
     page.click("text=12 more >> nth=0")
 
 
-@pytest.mark.parametrize("prepare", [lambda _: None, pinned_with_table], ids=["map", "pins and table"])
+@pytest.mark.parametrize("prepare", [*slow_cases(lambda _: None), pinned_with_table], ids=["map", "pins and table"])
 def test_tab_reaches_everything_with_a_visible_focus(page: Page, prepare: Callable[[Page], None]) -> None:
     prepare(page)
     page.wait_for_selector("summary:has-text('Scores')")
@@ -440,6 +457,7 @@ def test_tab_reaches_everything_with_a_visible_focus(page: Page, prepare: Callab
     assert [one["what"] for one in seen if not one["named"]] == []
 
 
+@pytest.mark.slow
 def test_tab_reaches_everything_of_the_sentence_view(browser: Browser, smollm2: Handle) -> None:
     with shown(browser, smollm2.url) as page:
         focus_map(page)
@@ -454,6 +472,7 @@ def test_tab_reaches_everything_of_the_sentence_view(browser: Browser, smollm2: 
         assert [one["what"] for one in seen if not (one["ring"] and one["named"])] == []
 
 
+@pytest.mark.slow
 def test_in_the_grid_of_heads_arrows_move_the_focus_and_enter_chooses(page: Page) -> None:
     page.focus(".head-grid [aria-current]")
     press(page, "ArrowDown", "ArrowRight", "ArrowRight")
@@ -465,6 +484,7 @@ def test_in_the_grid_of_heads_arrows_move_the_focus_and_enter_chooses(page: Page
     assert state(page)["head"] == 0
 
 
+@pytest.mark.slow
 def test_a_whole_reading_by_keyboard_alone(browser: Browser, smollm2: Handle) -> None:
     """From the address bar to a followed link in another head, with nothing but keys."""
     with shown(browser, smollm2.url) as page:

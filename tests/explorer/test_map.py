@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Error, Page, Request, Route
+from playwright.sync_api import Browser, Error, Page, Request, Route
 
 from tests.explorer.browser import needs_chromium, opened, wait_until_ready
 from tests.explorer.gallery import WINDOW, Gallery, opened_gallery
-from tests.explorer.picture import Picture, settled, table, taken, view_of, wrong
+from tests.explorer.pages import until
+from tests.explorer.picture import Picture, settled, shown, table, taken, view_of, wrong
 from tests.explorer.synthetic import random_head, trace_of
 
 pytestmark = needs_chromium
@@ -71,8 +72,8 @@ CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
 
 
 @pytest.fixture(scope="module")
-def gallery() -> Iterator[Gallery]:
-    with opened_gallery() as found:
+def gallery(browser: Browser) -> Iterator[Gallery]:
+    with opened_gallery(browser) as found:
         heads = [random_head(LENGTH, seed=seed) for seed in (0, 1)]
         found.hang("walk", heads[0], trace_of([heads]))
         found.heads["second"] = heads[1]
@@ -249,7 +250,7 @@ def test_the_address_names_everything_that_is_shown(gallery: Gallery) -> None:
         page.get_by_label("Darkest colour at").fill("-14.5")
         page.get_by_label("Darkest colour at").press("Enter")
         page.get_by_role("button", name="largest").click()
-        page.wait_for_timeout(700)  # addresses are written twice a second at most
+        until(page, lambda: "agg=max" in page.url, "the address, which is written twice a second at most")
         first, link = state_of(page), page.url
     assert (first["head"], first["colours"], first["range"], first["channel"]) == (1, "magma", [-14.5, 0], "max")
     assert first["pinQuery"] is not None
@@ -258,11 +259,7 @@ def test_the_address_names_everything_that_is_shown(gallery: Gallery) -> None:
     link = link.replace("/#", f"/?{token}#")
     pictures, second = [], first
     for _ in range(2):
-        with gallery.show("walk") as page:
-            page.goto("about:blank")
-            page.goto(link)
-            wait_until_ready(page)
-            settled(page)
+        with shown(gallery.browser, link, **WINDOW) as page:
             second = state_of(page)
             pictures.append(picture_of(page).pixels)
             assert page.url.partition("#")[2] == link.partition("#")[2]
@@ -273,6 +270,7 @@ def test_the_address_names_everything_that_is_shown(gallery: Gallery) -> None:
     assert np.array_equal(*pictures)
 
 
+@pytest.mark.slow
 def test_back_goes_through_pins_and_heads(gallery: Gallery) -> None:
     with gallery.show("walk", "") as page:
         page.locator(".map").focus()
@@ -306,6 +304,7 @@ def assert_shows(page: Page, gallery: Gallery, name: str) -> None:
     assert wrong(picture, rows, columns, np.tile(truth, (len(rows.bins), 1))) == []
 
 
+@pytest.mark.slow
 def test_the_wheel_keeps_the_cell_under_the_pointer_and_ends_at_64_pixels(gallery: Gallery) -> None:
     def under(x: float, y: float) -> tuple[float, float]:
         picture = view_of(page, LENGTH, LENGTH)

@@ -142,6 +142,7 @@ def test_hands_move_it_and_python_knows_where_it_is(cells: Notebook) -> None:
     until(cells, lambda: (cells.state()["head"], cells.state()["view"]) == (3, "map"), "what Python has set")
 
 
+@pytest.mark.slow
 def test_keys_are_its_own_and_the_wheel_is_the_notebooks(cells: Notebook) -> None:
     cells.show(SHORT)
     count = cells.page.evaluate(f"{PANEL}.content.widgets.length")
@@ -160,6 +161,7 @@ def test_keys_are_its_own_and_the_wheel_is_the_notebooks(cells: Notebook) -> Non
     until(cells, lambda: cells.state()["zoom"] != zoom, "the zoom")
 
 
+@pytest.mark.slow
 def test_it_is_as_dark_as_the_notebook(cells: Notebook) -> None:
     cells.show(SHORT)
     chart = cells.page.locator("canvas.chart >> visible=true").first
@@ -172,6 +174,7 @@ def test_it_is_as_dark_as_the_notebook(cells: Notebook) -> None:
         until(cells, lambda word=word: (chart.evaluate(bars) > 100) == (word == "dark"), f"{word} bars")
 
 
+@pytest.mark.slow
 def test_a_running_cell_does_not_keep_it_waiting_but_a_kernel_that_stands_still_does(cells: Notebook, lab: Lab) -> None:
     process = int(cells.ask("print(os.getpid())"))
     cells.show(SHORT)
@@ -193,6 +196,7 @@ def test_a_running_cell_does_not_keep_it_waiting_but_a_kernel_that_stands_still_
     words.wait_for(state="detached", timeout=5000)
 
 
+@pytest.mark.slow
 def test_a_closed_cell_leaves_nothing_in_the_browser_and_no_tiles_in_the_kernel(cells: Notebook) -> None:
     cells.show(LONG)
     cells.clear(LONG)  # what comes with a cell, once, is there
@@ -214,6 +218,7 @@ def test_a_closed_cell_leaves_nothing_in_the_browser_and_no_tiles_in_the_kernel(
     until(cells, lambda: cells.ask("print(kept())") == "0", "the tiles in the kernel")
 
 
+@pytest.mark.slow
 def test_a_trace_that_nobody_holds_goes_with_its_cell(cells: Notebook) -> None:
     before = int(cells.ask("print(traces())"))
     for _ in range(3):
@@ -224,6 +229,7 @@ def test_a_trace_that_nobody_holds_goes_with_its_cell(cells: Notebook) -> None:
     until(cells, lambda: cells.page.evaluate(f"{KERNEL}._comms.size") <= 2 * 2 + 1, "the models in the browser")
 
 
+@pytest.mark.slow
 def test_a_cell_that_is_run_ten_times_takes_no_more_than_once(cells: Notebook) -> None:
     for _ in range(2):
         cells.show(LONG)
@@ -240,6 +246,7 @@ def test_a_cell_that_is_run_ten_times_takes_no_more_than_once(cells: Notebook) -
     assert cells.page.evaluate("attnscopeCode.size") == 1, "one copy of the explorer"
 
 
+@pytest.mark.slow
 def test_a_kernel_that_was_restarted_is_spoken_of(cells: Notebook) -> None:
     cells.show(SHORT)
     cells.page.evaluate(f"() => {KERNEL}.restart()")

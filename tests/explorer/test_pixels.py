@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 
-from tests.explorer.browser import needs_chromium
+from tests.explorer.browser import needs_chromium, slow_cases
 from tests.explorer.gallery import Gallery, opened_gallery
 from tests.explorer.picture import (
     Line,
@@ -34,8 +34,8 @@ LOW_WINDOW = {"width": 1000, "height": 420}  # a plot of fewer pixels than there
 
 
 @pytest.fixture(scope="module")
-def gallery() -> Iterator[Gallery]:
-    with opened_gallery() as found:
+def gallery(browser: Browser) -> Iterator[Gallery]:
+    with opened_gallery(browser) as found:
         for length in (1, 2, 5, 255, 256, 257, LONG):
             found.hang(str(length), random_head(length, seed=length))
         found.hang("full", random_head(300, causal=False))
@@ -76,7 +76,7 @@ def test_every_code_inside_the_range_has_a_colour_of_its_own(bits: tuple[float, 
 
 
 @pytest.mark.parametrize(
-    ("length", "scale"), [(1, 1), (2, 1), (5, 1), (5, 2), (255, 1), (256, 1), (256, 2), (257, 1), (257, 2)]
+    ("length", "scale"), [(1, 1), (5, 1), (257, 2), *slow_cases((2, 1), (5, 2), (255, 1), (256, 1), (256, 2), (257, 1))]
 )
 def test_the_whole_matrix_is_drawn_as_it_is_and_again_after_zooming_in_and_out(
     gallery: Gallery, length: int, scale: int
@@ -96,7 +96,7 @@ def test_the_whole_matrix_is_drawn_as_it_is_and_again_after_zooming_in_and_out(
         assert np.array_equal(picture_of(page, head).pixels, first.pixels)
 
 
-@pytest.mark.parametrize(("length", "scale"), [(255, 1), (256, 2), (257, 1)])
+@pytest.mark.parametrize(("length", "scale"), [*slow_cases((255, 1), (256, 2)), (257, 1)])
 def test_the_last_cells_are_drawn_as_they_are_at_the_deepest_zoom(gallery: Gallery, length: int, scale: int) -> None:
     head = gallery.heads[str(length)]
     with gallery.show(str(length), f"r=-32,0&z=64&c={length},{length}", device_scale_factor=scale) as page:
@@ -117,7 +117,7 @@ def test_two_by_two_cells_are_drawn_as_their_mean_and_as_their_maximum(
         check(picture, head, maximum=maximum)
 
 
-@pytest.mark.parametrize("colours", ["viridis", "magma"])
+@pytest.mark.parametrize("colours", [*slow_cases("viridis"), "magma"])
 def test_other_tables_and_a_narrow_range_show_the_same_numbers(gallery: Gallery, colours: str) -> None:
     head = gallery.heads["255"]
     with gallery.show("255", f"r=-12,-4&cm={colours}") as page:
@@ -126,7 +126,7 @@ def test_other_tables_and_a_narrow_range_show_the_same_numbers(gallery: Gallery,
         check(picture, head)
 
 
-@pytest.mark.parametrize("name", ["full", "cross"])
+@pytest.mark.parametrize("name", [*slow_cases("full"), "cross"])
 def test_without_a_mask_nothing_is_hatched(gallery: Gallery, name: str) -> None:
     head = gallery.heads[name]
     with gallery.show(name) as page:
@@ -158,6 +158,7 @@ def long_head(gallery: Gallery) -> Synthetic:
     return gallery.heads[str(LONG)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "scale"), [("diagonal", 1), ("edge", 1), ("edge", 2), ("inside", 2)])
 def test_cells_of_a_long_matrix_are_exact(gallery: Gallery, long_head: Synthetic, place: str, scale: int) -> None:
     centre = {"diagonal": "65536.5,65536.5", "edge": f"{LONG},{LONG}", "inside": "99000,4321.25"}[place]
@@ -168,6 +169,7 @@ def test_cells_of_a_long_matrix_are_exact(gallery: Gallery, long_head: Synthetic
         check(picture, long_head)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("zoom", "level", "scale"), [("0.375", 7, 2), ("0.375", 7, 1), ("0.048", 4, 1), (None, 0, 1), (None, 0, 2)]
 )

@@ -216,6 +216,7 @@ def assert_shows(picture: Picture, head: Synthetic, bands: list[int], *, maximum
     assert agrees(picture.entries(rows, columns), truth[:, columns.bins], picture.range).all()
 
 
+@pytest.mark.slow
 def test_a_head_of_8192_tokens_is_saved_opened_from_disk_and_zoomed(browser: Browser, tmp_path: Path) -> None:
     head = random_head(LONG, dim=64, seed=3)
     path = tmp_path / "long.html"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.explorer.browser import needs_chromium, opened
+from tests.explorer.browser import needs_chromium, opened, slow_cases
 from tests.explorer.load_server import synthetic
 from tests.explorer.pages import looks, shown, until
 from tests.explorer.scenes import scenes, server_stopped, trace_elsewhere
@@ -75,14 +75,14 @@ def looked_at(page: Page, folder: Path, name: str) -> dict[str, Any]:
     return {what: found for what, found in wrong.items() if found}
 
 
-@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("screen", [*slow_cases("wide", "small"), "phone"])
 def test_every_view_fits_its_window(browser: Browser, on_stage: Handle, tmp_path: Path, screen: str) -> None:
     with shown(browser, on_stage.url, **SCREENS[screen]) as page:
         wrong = {scene: looked_at(page, tmp_path, f"{screen} {scene}") for scene in scenes(page)}
     assert {scene: found for scene, found in wrong.items() if found} == {}
 
 
-@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("screen", ["wide", *slow_cases("small", "phone")])
 def test_what_is_said_of_trouble_fits_its_window(
     browser: Browser, on_stage: Handle, tmp_path: Path, screen: str
 ) -> None:
@@ -95,6 +95,7 @@ def test_what_is_said_of_trouble_fits_its_window(
         assert "The server has stopped" in page.inner_text(".banner")
 
 
+@pytest.mark.slow
 def test_while_levels_are_built_a_preview_is_shown_and_says_so(browser: Browser, tmp_path: Path) -> None:
     watch = """window.said = new Set();
       const fill = CanvasRenderingContext2D.prototype.fillText;

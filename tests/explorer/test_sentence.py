@@ -97,6 +97,7 @@ def test_before_anything_is_typed_the_page_says_what_to_do_and_how_much_it_takes
         assert not page.locator(".stage .map").is_visible()
 
 
+@pytest.mark.slow
 def test_a_typed_sentence_is_a_matrix_within_moments(page: Page) -> None:
     page.fill("#sentence-text", "")
     start = time.monotonic()
@@ -124,6 +125,7 @@ def test_the_matrix_is_what_the_model_computed(page: Page, truth: Trace) -> None
     assert torch.equal(found.isnan(), torch.ones(12, 12).triu(1).bool()), "what the mask forbids is not a zero"
 
 
+@pytest.mark.slow
 def test_rows_and_columns_carry_the_tokens(page: Page, truth: Trace) -> None:
     page.add_init_script("""window.labels = [];
       const fill = CanvasRenderingContext2D.prototype.fillText;
@@ -142,6 +144,7 @@ def test_rows_and_columns_carry_the_tokens(page: Page, truth: Trace) -> None:
         assert labels.count(text.replace(" ", "·")) >= 2, f"{text!r} is a row and a column"
 
 
+@pytest.mark.slow
 def test_an_example_is_run_by_its_button_and_says_what_to_look_for(page: Page) -> None:
     buttons = page.locator(".presets button")
     assert buttons.count() >= 5
@@ -153,6 +156,7 @@ def test_an_example_is_run_by_its_button_and_says_what_to_look_for(page: Page) -
         assert len(page.inner_text(".note")) > 20
 
 
+@pytest.mark.slow
 def test_clicking_a_cell_a_row_and_a_column_pins_them(page: Page) -> None:
     typed(page)
     box = page.locator(".stage .map").bounding_box()
@@ -268,6 +272,7 @@ def test_new_tokens_appear_one_by_one_and_the_whole_becomes_the_trace(page: Page
     assert visible(page)["query"] == [0, 24]
 
 
+@pytest.mark.slow
 def test_the_same_seed_writes_the_same_text(page: Page) -> None:
     texts = []
     for _ in range(2):
@@ -299,6 +304,7 @@ def test_stop_stops_the_model_too(page: Page, served: Handle) -> None:
     assert time.monotonic() - start < 3
 
 
+@pytest.mark.slow
 def test_a_trace_that_could_have_been_typed_is_offered_in_the_text_box(browser: Browser) -> None:
     with smollm2_served(long_trace()) as handle, shown(browser, handle.url) as page:
         focus_map(page)

@@ -96,6 +96,7 @@ def test_silencing_the_head_on_the_map_shows_what_effect_says(browser: Browser, 
         assert state(page)["ablated"] == []
 
 
+@pytest.mark.slow
 def test_heads_silenced_in_the_table_add_up_and_one_can_be_let_go(browser: Browser, book: Handle) -> None:
     with heads_shown(browser, book, "as=table") as page:
         page.get_by_label("Silence L0H3", exact=True).check()
@@ -110,11 +111,13 @@ def test_heads_silenced_in_the_table_add_up_and_one_can_be_let_go(browser: Brows
         assert not page.get_by_label("Silence L0H3", exact=True).is_checked()
 
 
+@pytest.mark.slow
 def test_a_link_to_silenced_heads_gives_the_same_numbers(browser: Browser, book: Handle) -> None:
     with shown(browser, f"{book.url}#1/{trace_in(book)}/L5H0/text?abl=L0H3,L1H5&how=mean") as page:
         assert_is(page, effect_of(((0, 3), (1, 5)), "mean"))
 
 
+@pytest.mark.slow
 def test_a_harder_token_leads_to_the_query_that_predicts_it(browser: Browser, book: Handle) -> None:
     with heads_shown(browser, book, "as=table&abl=L0H3") as page:
         until(page, lambda: len(pairs(page)) == 3, "the effect")
@@ -174,6 +177,7 @@ def test_hostile_tokens_in_an_effect_are_shown_as_text(browser: Browser, book: H
         )
 
 
+@pytest.mark.slow
 def test_the_map_is_the_same_while_heads_are_silenced(browser: Browser, book: Handle) -> None:
     length = long_trace()[0].shape[-1]
     with shown(browser, f"{book.url}#1/{trace_in(book)}/L0H3/map") as page:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from playwright.sync_api import CDPSession, Page
+from playwright.sync_api import Browser, CDPSession, Page
 
 from tests.explorer.browser import needs_chromium
 from tests.explorer.gallery import Gallery, opened_gallery
@@ -35,9 +35,9 @@ MAX_OBJECTS = 5e5  # bytes that small caches, as that of single weights, may sti
 
 
 @pytest.fixture(scope="module")
-def gallery() -> Iterator[Gallery]:
+def gallery(browser: Browser) -> Iterator[Gallery]:
     """Two heads of 16,384 tokens."""
-    with opened_gallery() as found:
+    with opened_gallery(browser) as found:
         first, second = (random_head(LENGTH, dim=16, seed=seed) for seed in (1, 2))
         found.hang("long", first, trace_of([[first, second]]))
         found.build("long")
@@ -45,7 +45,7 @@ def gallery() -> Iterator[Gallery]:
 
 
 def test_the_memory_of_a_page_does_not_grow_while_one_moves_about(gallery: Gallery) -> None:
-    with gallery.show("long", "c=15000,1000&z=1", width=1600, height=1000) as page:
+    with gallery.show("long", "c=15000,1000&z=1", width=1600, height=1000, fresh=True) as page:
         focus_map(page)
         session, wander = page.context.new_cdp_session(page), random.Random(7)
         fill_caches(page, session)

@@ -221,6 +221,7 @@ def test_weights_that_have_changed_since_are_refused_unless_they_are_named(tmp_p
         assert handle.post(f"{API}/read", wish).status == 200
 
 
+@pytest.mark.slow
 def test_all_of_it_can_be_done_by_keyboard(browser: Browser, surveyed: Handle) -> None:
     with survey_shown(browser, surveyed) as page:
         settled(page)
@@ -312,6 +313,7 @@ def scenes(page: Page) -> Iterator[str]:
     yield "another statistic"
 
 
+@pytest.mark.slow
 @needs_axe
 @every_size
 def test_axe_finds_nothing_serious(browser: Browser, surveyed: Handle, size: str) -> None:
@@ -322,6 +324,7 @@ def test_axe_finds_nothing_serious(browser: Browser, surveyed: Handle, size: str
     assert found == {}
 
 
+@pytest.mark.slow
 @every_size
 def test_nothing_overflows_is_cut_or_tiny(browser: Browser, surveyed: Handle, size: str) -> None:
     with survey_shown(browser, surveyed, **SIZES[size]) as page:

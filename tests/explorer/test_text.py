@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page
 
 from attnscope.explorer.library.library import Library
 from attnscope.recording import Trace, read
-from tests.explorer.browser import needs_chromium, opened
+from tests.explorer.browser import needs_chromium, opened, slow_cases
 from tests.explorer.pages import change, fragment, shown, smollm2, spoken, state, until
 from tests.explorer.reading import (
     as_shown,
@@ -85,7 +85,7 @@ def test_the_page_holds_the_text_and_every_token_of_it(page: Page, story: Handle
         page.keyboard.press(".")
 
 
-@pytest.mark.parametrize(("layer", "head", "position"), [(0, 0, 60), (1, 3, 140), (1, 7, 5)])
+@pytest.mark.parametrize(("layer", "head", "position"), [*slow_cases((0, 0, 60)), (1, 3, 140), *slow_cases((1, 7, 5))])
 def test_what_is_painted_is_what_the_server_tells(
     page: Page, story: Handle, layer: int, head: int, position: int
 ) -> None:
@@ -154,6 +154,7 @@ def test_a_click_pins_the_token_under_it_and_a_second_one_lets_go(page: Page, st
     assert page.locator(".text-links li").count() == 0
 
 
+@pytest.mark.slow
 def test_dragging_over_words_marks_them_for_copying_and_pins_nothing(page: Page) -> None:
     (x, y), (right, below) = box_of(page, "found"), box_of(page, "cheese")
     page.mouse.move(x, y)
@@ -164,6 +165,7 @@ def test_dragging_over_words_marks_them_for_copying_and_pins_nothing(page: Page)
     assert state(page)["pinQuery"] is None
 
 
+@pytest.mark.slow
 def test_hovering_tells_the_number_of_a_token_and_its_weights(page: Page, story: Handle) -> None:
     texts = tokens(story)
     place = texts.index(" crow")
@@ -193,6 +195,7 @@ def test_bytes_of_one_character_are_one(page: Page, story: Handle) -> None:
         until(page, lambda: own(page) == [" 🦊"], "the whole character")
 
 
+@pytest.mark.slow
 def test_a_link_of_the_list_is_followed_and_b_goes_back(page: Page) -> None:
     pinned(page, 60)
     link = page.locator(".text-links .side-query li >> nth=1")
@@ -205,6 +208,7 @@ def test_a_link_of_the_list_is_followed_and_b_goes_back(page: Page) -> None:
     until(page, lambda: state(page)["pinQuery"] == 60, "the first one again")
 
 
+@pytest.mark.slow
 def test_the_text_is_read_by_keyboard_alone(browser: Browser, story: Handle) -> None:
     with shown(browser, story.url) as page:
         page.keyboard.press("t")
@@ -254,6 +258,7 @@ def in_view(page: Page) -> str:
     )
 
 
+@pytest.mark.slow
 def test_arrows_and_page_keys_scroll_and_the_address_keeps_the_place(browser: Browser, story: Handle) -> None:
     with shown(browser, f"{story.url}#1/{identity(story)}/L0H0/text", width=1200, height=620) as page:
         reading(page)
@@ -278,6 +283,7 @@ def test_arrows_and_page_keys_scroll_and_the_address_keeps_the_place(browser: Br
         until(page, lambda: abs(page.evaluate(top) - here) < line, "the place of the link")
 
 
+@pytest.mark.slow
 def test_parts_can_be_gone_to(browser: Browser, story: Handle) -> None:
     with shown(browser, f"{story.url}#1/{identity(story)}/L0H0/text", width=1200, height=620) as page:
         reading(page)
@@ -310,6 +316,7 @@ def test_without_highlights_the_lists_are_left_and_words_say_so(browser: Browser
         until(page, lambda: " cheese" in page.inner_text(".side-query h3").replace("·", " "), "the token")
 
 
+@pytest.mark.slow
 def test_nothing_stays_highlighted_when_the_text_is_left(page: Page) -> None:
     pinned(page, 60)
     assert painted(page, "out")
@@ -319,6 +326,7 @@ def test_nothing_stays_highlighted_when_the_text_is_left(page: Page) -> None:
     assert not own(page)
 
 
+@pytest.mark.slow
 @needs_axe
 @pytest.mark.parametrize("size", SIZES)
 def test_axe_finds_nothing_serious_in_any_look(browser: Browser, story: Handle, size: str) -> None:
@@ -329,6 +337,7 @@ def test_axe_finds_nothing_serious_in_any_look(browser: Browser, story: Handle, 
         assert violations_in_every_look(page, "text") == {}
 
 
+@pytest.mark.slow
 def test_what_was_let_go_of_on_the_map_is_not_listed_any_more(page: Page) -> None:
     change(page, pinQuery=5, pinKey=5)
     page.wait_for_selector(".text-links .strongest li")

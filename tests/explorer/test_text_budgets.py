@@ -103,7 +103,7 @@ def linked(route: Route) -> None:
 def opened_book(browser: Browser, book: Handle, query: str = "") -> Iterator[Page]:
     """The text, while the server does nothing else: what is asked about the head is not asked here."""
     trace = book.get("/api/1/session").json["traces"][0]["trace"]
-    with opened(browser, "about:blank", ready=False) as page:
+    with opened(browser, "about:blank", ready=False, fresh=True) as page:
         nothing = {"labels": [], "scores": {}, "pending": False}
         page.route("**/scores", lambda route: route.fulfill(content_type="application/json", body=json.dumps(nothing)))
         profile = {"edges": [0, 1], "mass": [1.0], "ahead": [], "rows_seen": 1, "rows": 1}

@@ -146,6 +146,7 @@ def test_two_texts_stand_side_by_side(browser: Browser) -> None:
         assert (own(page), own(page, "key")) == (["b"], ["h"])
 
 
+@pytest.mark.slow
 def test_of_a_very_long_text_the_part_around_a_place_is_shown(browser: Browser) -> None:
     length = 300_000
     trace = reads("abc ", ("", "ab c" * (length // 4)))

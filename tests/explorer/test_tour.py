@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page
 from attnscope.explorer.library.library import Library
 from attnscope.explorer.library.shipped import example
 from attnscope.heads import score_heads
-from tests.explorer.browser import needs_chromium, opened
+from tests.explorer.browser import needs_chromium, opened, slow_cases
 from tests.explorer.on_stage import on_stage
 from tests.explorer.pages import change, drawn, focus_map, looks, ready, shown, small_served, state, until
 from tests.explorer.serving import Handle, serving
@@ -70,7 +70,7 @@ def test_the_first_visit_is_invited_and_nothing_is_blocked_by_it(first_visit: Pa
     assert page.is_visible(INVITATION)
 
 
-@pytest.mark.parametrize("answer", ["Start", "Not now"])
+@pytest.mark.parametrize("answer", [*slow_cases("Start"), "Not now"])
 def test_whoever_has_answered_is_not_asked_again(first_visit: Page, answer: str) -> None:
     page = first_visit
     page.click(f"{INVITATION} >> text={answer}")
@@ -80,6 +80,7 @@ def test_whoever_has_answered_is_not_asked_again(first_visit: Page, answer: str)
     assert not page.is_visible(INVITATION)
 
 
+@pytest.mark.slow
 def test_afterwards_everything_is_as_it_was(browser: Browser, served: Handle) -> None:
     with shown(browser, served.url, visited=False) as page:
         focus_map(page)
@@ -98,6 +99,7 @@ def test_afterwards_everything_is_as_it_was(browser: Browser, served: Handle) ->
         assert page.evaluate("history.length") == entries, "Back does not lead through the tour"
 
 
+@pytest.mark.slow
 def test_each_step_shows_the_example_and_marks_the_part_it_tells_of(first_visit: Page) -> None:
     page = first_visit
     page.click(f"{INVITATION} >> text=Start")
@@ -149,6 +151,7 @@ def test_what_the_tour_says_is_true_of_the_example(first_visit: Page) -> None:
     assert not weights(at["layer"], at["head"]).triu(1).any()
 
 
+@pytest.mark.slow
 def test_escape_leaves_the_tour_from_wherever_one_is(first_visit: Page) -> None:
     page = first_visit
     before = state(page)
@@ -166,6 +169,7 @@ def test_escape_leaves_the_tour_from_wherever_one_is(first_visit: Page) -> None:
     assert state(page) == before
 
 
+@pytest.mark.slow
 def test_the_tour_by_keyboard_alone(browser: Browser, served: Handle) -> None:
     with shown(browser, served.url) as page:
         focus_map(page)
@@ -193,6 +197,7 @@ def test_the_tour_by_keyboard_alone(browser: Browser, served: Handle) -> None:
         assert page.evaluate("document.activeElement.classList.contains('map')"), "back where the keyboard was"
 
 
+@pytest.mark.slow
 @needs_axe
 @pytest.mark.parametrize("size", [(1600, 1000), (700, 900), (360, 640)], ids=["wide", "small", "phone"])
 def test_each_step_can_be_read_by_everybody(browser: Browser, served: Handle, size: tuple[int, int]) -> None:
@@ -214,6 +219,7 @@ def test_each_step_can_be_read_by_everybody(browser: Browser, served: Handle, si
     assert {where: wrong for where, wrong in found.items() if wrong} == {}
 
 
+@pytest.mark.slow
 def test_the_tour_can_be_taken_before_anything_was_typed(browser: Browser) -> None:
     with (
         serving(Library(), on_stage(), page=True) as handle,

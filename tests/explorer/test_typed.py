@@ -15,7 +15,7 @@ from attnscope.explorer.library.library import Library
 from attnscope.explorer.service.work import Work
 from attnscope.explorer.stage.stage import Stage
 from attnscope.recording import read
-from tests.explorer.serving import TEXT, Handle, serving, small_model, small_trace
+from tests.explorer.serving import TEXT, Handle, run_coroutine, serving, small_model, small_trace
 from tests.explorer.test_server import close, decoded, dense_of
 
 UNREADABLE = [
@@ -157,7 +157,7 @@ def test_who_goes_while_a_line_is_sent_keeps_nobody_else_waiting() -> None:
         return time.monotonic() - begun
 
     threading.Timer(5, free.set).start()
-    assert asyncio.run(leave()) < 3
+    assert run_coroutine(leave()) < 3
     assert gone.is_set()
     free.set()
     work.close()

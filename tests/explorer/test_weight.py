@@ -31,7 +31,7 @@ def test_the_page_asks_nobody_but_its_server(browser: Browser, small: Handle) ->
         hosts.add(urlsplit(request.url).netloc)
         paths.add(urlsplit(request.url).path)
 
-    with opened(browser, "about:blank", ready=False) as page:
+    with opened(browser, "about:blank", ready=False, fresh=True) as page:
         page.on("request", follow)
         page.goto(small.url)
         wait_until_ready(page)
