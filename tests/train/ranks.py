@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from tests.conftest import poisoned
 
-PATIENCE = 120.0  # seconds for all ranks together, their start included
+PATIENCE = 300.0  # seconds for all ranks together: other tests share the machine
 
 forkserver = get_context("forkserver")
 forkserver.set_forkserver_preload(["tests.train.torchrun", "torch._dynamo", "torch.utils.tensorboard"])
