@@ -1,17 +1,16 @@
-"""Real processes that talk over gloo, as tests start them."""
+"""Rank processes that last for the whole test session: torch is imported once, and tests send them functions."""
 
 from __future__ import annotations
 
 import os
 import pickle
-import tempfile
+import socket
 import time
 import traceback
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing import connection, get_context
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,83 +18,131 @@ import torch.distributed as dist
 
 from tests.conftest import poisoned
 
-PATIENCE = 120.0  # seconds for all ranks together, their start included
+PATIENCE = 300.0  # seconds for all ranks together: other tests share the machine
+
+forkserver = get_context("forkserver")
+forkserver.set_forkserver_preload(["tests.train.torchrun", "torch._dynamo", "torch.utils.tensorboard"])
 
 
-def run_ranks(function: Callable[..., Any], world_size: int, *arguments: Any) -> list[Any]:
-    """What `function(*arguments)` returns in each rank of a gloo group of this size.
+class LastingRanks:
+    """Processes that run functions as ranks of torchrun would; a call with n ranks uses the first n processes."""
 
-    The function stands at the top of a module, and asks torch.distributed for its rank. The first rank to fail fails
-    the test, with its traceback; the others are ended.
-    """
-    spawn = get_context("spawn")
-    with tempfile.TemporaryDirectory() as folder:
-        pipes = [spawn.Pipe(duplex=False) for _ in range(world_size)]
-        work = pickle.dumps((function, arguments))
-        processes = [
-            spawn.Process(target=_run, args=(work, rank, world_size, folder, pipes[rank][1]), daemon=True)
-            for rank in range(world_size)
-        ]
+    def __init__(self) -> None:
+        self._processes: list[Any] = []
+        self._pipes: list[connection.Connection] = []
+
+    def run(self, function: Callable[..., Any], world_size: int, *arguments: Any) -> list[Any]:
+        """Call `function(*arguments)` in each rank, and return what the ranks return.
+
+        The function is defined at the top of a module. It finds its rank in the environment. The first rank to fail
+        fails the test with its traceback; then all processes are ended, and the next call starts new ones.
+        """
+        while len(self._processes) < world_size:
+            self._start_process()
+        port = find_free_port()
+        pipes = self._pipes[:world_size]
         try:
-            for process, (_, sender) in zip(processes, pipes, strict=True):
-                process.start()
-                sender.close()  # the child has it now, and its end is the end of the pipe
-            return _collected([receiver for receiver, _ in pipes])
-        finally:
-            for process in processes:
-                process.kill()
-                process.join()
+            for rank, pipe in enumerate(pipes):
+                pipe.send_bytes(pickle.dumps((function, arguments, torchrun_environment(rank, world_size, port))))
+            return _collect_results(pipes)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End all processes (SIGKILL)."""
+        for process in self._processes:
+            process.kill()
+            process.join()
+        for pipe in self._pipes:
+            pipe.close()
+        self._processes, self._pipes = [], []
+
+    def _start_process(self) -> None:
+        ours, theirs = forkserver.Pipe()
+        process = forkserver.Process(target=_serve, args=(theirs,), daemon=True)
+        process.start()
+        theirs.close()  # the child has it now, and its end is the end of the pipe
+        self._processes.append(process)
+        self._pipes.append(ours)
 
 
-def _collected(receivers: list[connection.Connection]) -> list[Any]:
-    results: dict[int, Any] = {}
-    deadline = time.monotonic() + PATIENCE
-    while waiting := [receiver for rank, receiver in enumerate(receivers) if rank not in results]:
-        ready = connection.wait(waiting, timeout=max(0.0, deadline - time.monotonic()))
-        if not ready:
-            silent = [rank for rank in range(len(receivers)) if rank not in results]
-            raise TimeoutError(f"after {PATIENCE:.0f} s nothing was heard of ranks {silent}")
-        for receiver in waiting:
-            if receiver in ready:
-                rank = receivers.index(receiver)
-                results[rank] = _answer(rank, receiver)
-    return [results[rank] for rank in range(len(receivers))]
-
-
-def _answer(rank: int, receiver: connection.Connection) -> Any:
+def call_in_gloo_group(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function inside a gloo group of all ranks; for `LastingRanks.run`."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=PATIENCE))
     try:
-        worked, answer = pickle.loads(receiver.recv_bytes())
-    except EOFError:
-        raise RuntimeError(f"rank {rank} ended without a word") from None
-    if not worked:
-        raise RuntimeError(f"rank {rank} failed:\n{answer}")
-    return answer
-
-
-def _run(work: bytes, rank: int, world_size: int, folder: str, sender: connection.Connection) -> None:
-    try:
-        answer = True, _result(work, rank, world_size, folder)
-    except BaseException:
-        answer = False, traceback.format_exc()
-    # Bytes, since a tensor sent as such is lent by this process, which is about to end.
-    sender.send_bytes(pickle.dumps(answer))
-
-
-def _result(work: bytes, rank: int, world_size: int, folder: str) -> Any:
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
-        setattr(owner, name, poisoned(getattr(owner, name)))
-    function, arguments = pickle.loads(work)
-    meeting = (Path(folder) / "meeting").as_uri()
-    timeout = timedelta(seconds=PATIENCE)
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world_size, timeout=timeout)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            result = function(*arguments)
-            dist.barrier()  # nobody hangs up while another still reads
-            return result
+        result = function(*arguments)
+        dist.barrier()  # no rank leaves while another still reads
+        return result
     finally:
         dist.destroy_process_group()
+
+
+def torchrun_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
+    """The variables that torchrun sets for a rank."""
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
+    addresses = {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+    return {name: str(value) for name, value in numbers.items()} | addresses
+
+
+def find_free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def prepare_process() -> None:
+    """One thread, and NaN in memory that is allocated without being written, as in the tests' own process."""
+    torch.set_num_threads(1)
+    for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
+        setattr(owner, name, poisoned(getattr(owner, name)))
+
+
+def _collect_results(pipes: list[connection.Connection]) -> list[Any]:
+    results: dict[int, Any] = {}
+    deadline = time.monotonic() + PATIENCE
+    while waiting := [pipe for rank, pipe in enumerate(pipes) if rank not in results]:
+        ready = connection.wait(waiting, timeout=max(0.0, deadline - time.monotonic()))
+        if not ready:
+            silent = [rank for rank in range(len(pipes)) if rank not in results]
+            raise TimeoutError(f"no answer from ranks {silent} after {PATIENCE:.0f} s")
+        for pipe in waiting:
+            if pipe in ready:
+                rank = pipes.index(pipe)
+                results[rank] = _receive_result(rank, pipe)
+    return [results[rank] for rank in range(len(pipes))]
+
+
+def _receive_result(rank: int, pipe: connection.Connection) -> Any:
+    try:
+        succeeded, result = pickle.loads(pipe.recv_bytes())
+    except (EOFError, ConnectionResetError):
+        raise RuntimeError(f"rank {rank} ended without an answer") from None
+    if not succeeded:
+        raise RuntimeError(f"rank {rank} failed:\n{result}")
+    return result
+
+
+def _serve(pipe: connection.Connection) -> None:
+    prepare_process()
+    while True:
+        try:
+            work = pipe.recv_bytes()
+        except EOFError:  # the session has ended
+            return
+        try:
+            answer = True, _call(work)
+        except BaseException:
+            answer = False, traceback.format_exc()
+        # Bytes, since a tensor sent as such stays in memory that this process shares.
+        pipe.send_bytes(pickle.dumps(answer))
+
+
+def _call(work: bytes) -> Any:
+    function, arguments, environment = pickle.loads(work)
+    os.environ.update(environment)
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return function(*arguments)

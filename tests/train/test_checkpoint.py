@@ -21,10 +21,11 @@ from attnscope.train import train
 from attnscope.train.checkpoint import Checkpoints
 from attnscope.train.loop import make_optimizer
 from attnscope.train.parallel import all_ranks
-from tests.train.torchrun import Forked, curve, small, write_text
+from tests.train.ranks import LastingRanks
+from tests.train.torchrun import Forked, curve, small, train_small, write_text
 
 TOLERANCE = 1e-5  # see test_parallel
-STAGE = 6  # steps between two changes of the ranks
+STAGE = 3  # steps between two changes of the ranks
 
 
 @pytest.fixture(scope="module")
@@ -78,18 +79,13 @@ def difference(folder: Path, other: Path) -> float:
     ],
 )
 def test_a_run_goes_on_over_other_ranks(
-    kind: str, stages: list[tuple[int, dict[str, int]]], text: Path, tmp_path: Path
+    kind: str, stages: list[tuple[int, dict[str, int]]], ranks: LastingRanks, text: Path, tmp_path: Path
 ) -> None:
-    settings = {"steps": STAGE * len(stages), "checkpoint_every": STAGE}
-    folder = tmp_path / "moved"
-    for number, (ranks, ways) in enumerate(stages, start=1):
-        moving = Forked(ranks, kind, text, folder, **settings, **ways)
-        if number == len(stages):
-            moving.succeeded()
-        else:
-            moving.killed_when(lambda until=number: (folder / "checkpoints" / f"step-{until * STAGE:08}").exists())
-            for later in range(number + 1, len(stages) + 1):  # it may have run on before it was killed
-                shutil.rmtree(folder / "checkpoints" / f"step-{later * STAGE:08}", ignore_errors=True)
+    settings, folder = {"steps": STAGE * len(stages), "checkpoint_every": STAGE}, tmp_path / "moved"
+    for number, (world_size, ways) in enumerate(stages, start=1):
+        stop_after = number * STAGE if number < len(stages) else 0
+        ranks.run(train_small, world_size, kind, text, folder, settings | ways, stop_after)
+        assert checkpoints(folder)[-1] == f"step-{number * STAGE:08}"
     train(small(kind, text, **settings), tmp_path / "one", progress=False)
     assert list(curve(folder)) == list(range(1, settings["steps"] + 1))
     assert difference(folder, tmp_path / "one") < TOLERANCE

@@ -17,12 +17,12 @@ from attnscope.models import Decoder
 from attnscope.train.checkpoint import Checkpoints
 from attnscope.train.loop import make_optimizer
 from attnscope.train.parallel import all_ranks
-from tests.train.torchrun import Forked, Torchrun, curve, small, write_text
+from tests.train.ranks import LastingRanks
+from tests.train.torchrun import Forked, Torchrun, curve, small, train_by_command, train_small, write_text
 
-STEPS, KILLS = 60, 10
 CHAR_GPT = (
     "char-gpt", "--batch", "4", "--length", "37", "--warm-up", "5", "--learning-rate", "1e-3", "--log-every", "1",
-    "--evaluate-every", "0", "--sample-every", "0", "--checkpoint-every", "4", "--steps", str(STEPS),
+    "--evaluate-every", "0", "--sample-every", "0", "--checkpoint-every", "4",
 )  # fmt: skip
 
 
@@ -31,51 +31,58 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_text(tmp_path_factory.mktemp("text"))
 
 
-def test_a_run_survives_ten_kills(text: Path, tmp_path: Path) -> None:
-    dice = random.Random(20)
-    with Torchrun(tmp_path / "killed", *CHAR_GPT, "--data", str(text), ranks=2, restarts=KILLS) as run:
-        for step in sorted(dice.sample(range(1, STEPS - 5), KILLS)):
+@pytest.mark.slow
+def test_torchrun_survives_ten_kills(ranks: LastingRanks, text: Path, tmp_path: Path) -> None:
+    steps, kills, dice = 60, 10, random.Random(20)
+    command = (*CHAR_GPT, "--data", str(text), "--steps", str(steps))
+    with Torchrun(tmp_path / "killed", *command, ranks=2, restarts=kills) as run:
+        for step in sorted(dice.sample(range(1, steps - 5), kills)):
             run.reached(lambda step=step: run.step() >= step and len(run.workers()) == 2)
             workers = run.workers()
             os.kill(workers[dice.randrange(2)], signal.SIGKILL)
             run.reached(lambda gone=workers: not set(gone) & set(run.workers()))
         run.succeeded()
         assert "going on after step" in run.told()
-    with Torchrun(tmp_path / "whole", *CHAR_GPT, "--data", str(text), ranks=2) as run:
-        run.succeeded()
-    assert list(curve(tmp_path / "killed")) == list(range(1, STEPS + 1))
+    ranks.run(train_by_command, 2, *command, "--out", str(tmp_path / "whole"))
+    assert list(curve(tmp_path / "killed")) == list(range(1, steps + 1))
     assert curve(tmp_path / "killed") == curve(tmp_path / "whole")
     weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("killed", "whole")]
     assert weights[0] == weights[1]
 
 
-def test_ctrl_c_ends_torchrun_with_a_checkpoint_and_a_hint(text: Path, tmp_path: Path) -> None:
-    steps = 120  # so that a signal comes in time, also on a busy machine
+def test_ctrl_c_ends_torchrun_with_a_checkpoint_and_a_hint(ranks: LastingRanks, text: Path, tmp_path: Path) -> None:
+    steps = 30  # so that a signal comes in time, also on a busy machine
     command = (*CHAR_GPT, "--data", str(text), "--steps", str(steps))
     with Torchrun(tmp_path / "stopped", *command, ranks=2, restarts=3) as run:
-        run.reached(lambda: run.step() >= 10)
+        run.reached(lambda: run.step() >= 5)
         run.process.send_signal(signal.SIGINT)
         assert run.ended() == 1  # torchrun's own way to say that it was interrupted
         step = run.step()
+        assert 5 <= step < steps
         assert f"stopped after step {step}; the same command goes on from there" in run.told()
     assert (tmp_path / "stopped" / "checkpoints" / f"step-{step:08}").exists()
-    # The same command on one rank, which is interrupted once more and goes on once more.
-    with Torchrun(tmp_path / "stopped", *command) as run:
-        run.reached(lambda: run.step() >= 30)
-        run.process.send_signal(signal.SIGINT)
-        assert run.ended() in (0, 130)
-        assert f"going on after step {step}\n" in run.told()
-        step = run.step()
-        assert 30 <= step < steps
-        assert f"stopped after step {step}; the same command goes on from there" in run.told()
-    with Torchrun(tmp_path / "stopped", *command) as run:
-        run.succeeded()
-        assert f"going on after step {step}\n" in run.told()
-    with Torchrun(tmp_path / "whole", *command) as run:
-        run.succeeded()
+    for name in ("stopped", "whole"):  # the same command on one rank
+        ranks.run(train_by_command, 1, *command, "--out", str(tmp_path / name))
     found, expected = curve(tmp_path / "stopped"), curve(tmp_path / "whole")
     assert list(found) == list(range(1, steps + 1))
     assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_one_process_with_a_checkpoint_and_a_hint(text: Path, tmp_path: Path) -> None:
+    steps = 120
+    command = (*CHAR_GPT, "--data", str(text), "--steps", str(steps))
+    with Torchrun(tmp_path, *command) as run:
+        run.reached(lambda: run.step() >= 10)
+        run.process.send_signal(signal.SIGINT)
+        assert run.ended() in (0, 130)
+        step = run.step()
+        assert 10 <= step < steps
+        assert f"stopped after step {step}; the same command goes on from there" in run.told()
+    with Torchrun(tmp_path, *command) as run:
+        run.succeeded()
+        assert f"going on after step {step}\n" in run.told()
+    assert list(curve(tmp_path)) == list(range(1, steps + 1))
 
 
 def contents(folder: Path) -> set[str]:
@@ -120,13 +127,16 @@ def assert_half_is_refused(killed: Path, other: Path, text: Path) -> None:
                 state(other, text)
 
 
-@pytest.mark.parametrize(("ranks", "seed", "kills"), [(1, 1, 8), (2, 2, 5)])
+@pytest.mark.parametrize(
+    ("world_size", "seed", "kills"),
+    [(2, 2, 3), pytest.param(1, 1, 8, marks=pytest.mark.slow), pytest.param(2, 2, 5, marks=pytest.mark.slow)],
+)
 def test_a_kill_while_a_checkpoint_is_written_leaves_whole_ones_only(
-    ranks: int, seed: int, kills: int, text: Path, tmp_path: Path
+    world_size: int, seed: int, kills: int, ranks: LastingRanks, text: Path, tmp_path: Path
 ) -> None:
     dice, settings = random.Random(seed), {"steps": 9 * kills, "checkpoint_every": 1}
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    Forked(ranks, "rotary", text, whole, **settings).succeeded()
+    ranks.run(train_small, world_size, "rotary", text, whole, settings)
     hit, before = list[str](), 0
     for number in range(kills):
         moment = list(MOMENTS)[number % len(MOMENTS)]
@@ -136,8 +146,8 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_whole_ones_only(
             there = (killed / "checkpoints" / f"step-{after:08}").exists()
             return there and MOMENTS[moment](contents(killed / "checkpoints"))
 
-        victims = None if ranks == 1 or dice.random() < 0.3 else [dice.randrange(ranks)]
-        run = Forked(ranks, "rotary", text, killed, **settings)
+        victims = None if world_size == 1 or dice.random() < 0.3 else [dice.randrange(world_size)]
+        run = Forked(world_size, "rotary", text, killed, **settings)
         run.killed_when(is_time, victims)
         hit.append(f"{moment}, {victims}: {sorted(contents(killed / 'checkpoints'))}")
         assert_half_is_refused(killed, tmp_path / f"half-{number}", text)
@@ -151,6 +161,6 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_whole_ones_only(
         assert found.keys() == expected.keys()
         for name, tensor in found.items():
             assert torch.equal(tensor, expected[name]), (hit, name)
-    Forked(ranks, "rotary", text, killed, **settings).succeeded()
+    ranks.run(train_small, world_size, "rotary", text, killed, settings)
     assert sum("[]" not in where for where in hit) >= kills // 2, hit  # the rest were renamed in time
     assert curve(killed) == curve(whole)

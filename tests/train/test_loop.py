@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ import torch.distributed as dist
 
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.models import Decoder, load, load_tokenizer
-from attnscope.train import Batch, Batches, Recipe, induction, train
+from attnscope.train import induction, train
 from attnscope.train.settings import learning_rate
-from tests.train.torchrun import Forked, curve, small, write_text
+from tests.train.torchrun import Forked, call_before_steps, curve, small, write_text
 
 
 @pytest.fixture(scope="module")
@@ -35,34 +34,13 @@ def plain(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
     return folder
 
 
-class Watched:
-    """Batches that tell when a step's rows are read."""
-
-    def __init__(self, batches: Batches, told: Callable[[int], None]):
-        self.batches, self.length, self.told = batches, batches.length, told
-
-    def rows(self, samples: Any) -> Batch:
-        self.told(samples[0] // 8)
-        return self.batches.rows(samples)
-
-
-def watched(recipe: Recipe, told: Callable[[int], None]) -> Recipe:
-    """The same recipe, which calls `told(steps so far)` before each step."""
-
-    def data(folder: Path, settings: Any) -> Any:
-        made = recipe.data(folder, settings)
-        return made._replace(training=Watched(made.training, told))
-
-    return replace(recipe, data=data)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_interrupted_goes_on_bit_by_bit(
     number: signal.Signals, plain: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = small("rotary", text, steps=12, log_every=2)
     before = signal.getsignal(number), sys.excepthook
-    interrupting = watched(recipe, lambda step: os.kill(os.getpid(), number) if step == 6 else None)
+    interrupting = call_before_steps(recipe, lambda step: os.kill(os.getpid(), number) if step == 6 else None)
     stopped = train(interrupting, tmp_path)
     assert stopped.step == 7  # the step at hand is finished, though it is not one that is logged
     assert "stopped after step 7; the same command goes on from there" in capsys.readouterr().err
@@ -148,7 +126,7 @@ def test_a_gradient_that_is_no_number_ends_the_run_before_it_spoils_the_weights(
                 next(weights["model"].parameters()).fill_(float("nan"))
 
     with pytest.raises(SettingError, match=r"the gradient of step 5 is nan; .* lower learning rate"):
-        train(watched(replace(recipe, model=model), spoil), tmp_path, progress=False)
+        train(call_before_steps(replace(recipe, model=model), spoil), tmp_path, progress=False)
     assert list(curve(tmp_path)) == [1, 2, 3, 4]
     whole = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert whole == [f"step-{step:08}" for step in (1, 2, 3, 4)]  # also the one that was being written
@@ -214,10 +192,25 @@ def test_another_recipe_in_the_folder_is_refused(plain: Path, text: Path, tmp_pa
 
 @pytest.mark.compiled
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore:.*should not be instantiated")  # dynamo's
-def test_a_compiled_run_learns_the_same(plain: Path, text: Path, tmp_path: Path) -> None:
-    """Rows of packed documents, whose masks stay outside of the compiled code; heads are watched in the plain model."""
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_a_compiled_run_learns_the_same(
+    backend: str, plain: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of packed documents, whose masks stay outside of the compiled code; heads are watched in the plain model.
+
+    aot_eager traces forward and backward as inductor does, and leaves out the minute in which inductor compiles.
+    """
     torch.compiler.reset()
+    compiled = list[object]()
+
+    def compile_model(model: torch.nn.Module) -> object:
+        compiled.append(model)
+        return compile_with(model, backend=backend)
+
+    compile_with = torch.compile
+    monkeypatch.setattr(torch, "compile", compile_model)
     train(small("rotary", text, steps=3, warm_up=5, compile=True, heads_every=3), tmp_path, progress=False)
     expected = curve(plain)
     assert curve(tmp_path)[1] == pytest.approx(expected[1], rel=1e-5)
     assert (tmp_path / "heads" / "step-00000003.csv").exists()
+    assert len(compiled) == 1

@@ -15,13 +15,14 @@ from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUs
 
 from attnscope.train import IGNORED, Batch, Batches, train
 from attnscope.train.parallel import those_who_came
-from tests.train.torchrun import STEPS, Forked, curve, small, write_text
+from tests.train.ranks import LastingRanks
+from tests.train.torchrun import STEPS, curve, small, train_small, write_text
 
-# Ranks add the same numbers in another order. Over 50 steps losses come to differ by 2e-7 of themselves at most, about
-# what float32 rounds off, and weights by 9e-7. The order, and so the difference, depends on the machine: ten times the
-# largest is allowed for all. The controls below differ by 270 times that and more.
+# Ranks add the same numbers in another order. Over 50 steps, more than the tests take, losses differ by 2e-7 of
+# themselves at most, about what float32 rounds off, and weights by 9e-7. The order, and so the difference, depends on
+# the machine: ten times the largest is allowed for all. The controls below differ by more than 100 times that.
 TOLERANCE = 1e-5
-LOOKING = {"evaluate_every": 25, "heads_every": 25, "sample_every": 25}
+LOOKING = {"evaluate_every": STEPS, "heads_every": STEPS, "sample_every": STEPS}
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +60,8 @@ def assert_same_run(folder: Path, other: Path) -> None:
             keep[32:64] = False
         torch.testing.assert_close(weight[keep], expected[name][keep], rtol=0, atol=TOLERANCE)
     assert curve(folder, "sample") == curve(other, "sample")
-    assert list(curve(folder, "sample")) == [0, 25, 50]
-    for step in (0, 25, 50):
+    assert list(curve(folder, "sample")) == [0, STEPS]
+    for step in (0, STEPS):
         assert_same_heads(*(place / "heads" / f"step-{step:08}.csv" for place in (folder, other)))
 
 
@@ -77,20 +78,26 @@ def assert_same_heads(path: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "kind", "ways"),
+    ("world_size", "kind", "ways"),
     [
         pytest.param(2, "rotary", {}, id="data 2"),
         pytest.param(2, "rotary", {"context": 2}, id="context 2"),
-        pytest.param(4, "rotary", {"context": 4}, id="context 4"),
+        pytest.param(4, "rotary", {"context": 4}, id="context 4", marks=pytest.mark.slow),  # test_ring has 4 ranks too
         pytest.param(2, "rotary", {"tensor": 2}, id="tensor 2"),
         pytest.param(4, "rotary", {"context": 2, "tensor": 2}, id="context 2 x tensor 2"),
         pytest.param(4, "learned", {"tensor": 2, "accumulate": 2}, id="data 2 x tensor 2, biases, accumulated"),
     ],
 )
 def test_many_ranks_learn_what_one_learns(
-    ranks: int, kind: str, ways: dict[str, Any], alone: dict[str, Path], text: Path, tmp_path: Path
+    world_size: int,
+    kind: str,
+    ways: dict[str, Any],
+    ranks: LastingRanks,
+    alone: dict[str, Path],
+    text: Path,
+    tmp_path: Path,
 ) -> None:
-    Forked(ranks, kind, text, tmp_path, **LOOKING, **ways).succeeded()
+    ranks.run(train_small, world_size, kind, text, tmp_path, LOOKING | ways)
     assert_same_run(tmp_path, alone[kind])
 
 
@@ -144,9 +151,11 @@ def test_another_seed_shows(alone: dict[str, Path], text: Path, tmp_path: Path) 
     assert difference(tmp_path, alone["rotary"]) > 1000 * TOLERANCE
 
 
-def test_bfloat16_learns_alike_on_two_ranks(alone: dict[str, Path], text: Path, tmp_path: Path) -> None:
-    Forked(2, "rotary", text, tmp_path / "two", steps=20, bf16=True).succeeded()
-    train(small("rotary", text, steps=20, bf16=True), tmp_path / "one", progress=False)
+def test_bfloat16_learns_alike_on_two_ranks(
+    ranks: LastingRanks, alone: dict[str, Path], text: Path, tmp_path: Path
+) -> None:
+    ranks.run(train_small, 2, "rotary", text, tmp_path / "two", {"steps": 10, "bf16": True})
+    train(small("rotary", text, steps=10, bf16=True), tmp_path / "one", progress=False)
     # bfloat16 rounds to 2 ** -9; of a loss, which is a mean over hundreds of tokens, less than that is left.
     assert difference(tmp_path / "two", tmp_path / "one") < 2**-10
     exact, rounded = curve(alone["rotary"], "gradient"), curve(tmp_path / "one", "gradient")

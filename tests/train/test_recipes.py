@@ -28,9 +28,11 @@ SETTINGS_BY_HAND = [
     for argument in (f"--{field.name.replace('_', '-')}", "1")
     if field.name not in ("bf16", "compile") or argument != "1"
 ]
+ONE_STEP: dict[str, Any] = {"steps": 1, "length": 16, "batch": 2, "evaluate_rows": 2, "sample_every": 0}
 PROSE = [ROOT / "docs" / "heads.md", ROOT / "docs" / "record.md"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SHAKESPEARE.exists(), reason="needs tinyshakespeare.txt, 1.1 MB of Shakespeare's plays")
 def test_a_small_gpt_learns_shakespeare_and_writes_it(tmp_path: Path):
     """A tenth of the full run: `scripts/measure train --data FILE` shows what comes of all of it."""
@@ -131,7 +133,7 @@ def test_a_run_that_failed_at_first_leaves_the_folder_free(tmp_path: Path):
     with pytest.raises(SettingError, match=r"the text has 9 tokens, of which the last 10% are kept for validation"):
         train(char_gpt([text], steps=1), tmp_path / "run", progress=False)
     text.write_text("a rose is a rose is a rose. " * 100)
-    trained = train(char_gpt([text], steps=1, length=16, batch=2), tmp_path / "run", progress=False)
+    trained = train(char_gpt([text], **ONE_STEP), tmp_path / "run", progress=False)
     assert trained.step == 1
 
 
@@ -141,7 +143,7 @@ def test_what_is_of_somebody_else_is_neither_used_nor_touched(tmp_path: Path):
     (tmp_path / "tokens").mkdir()
     (tmp_path / "tokens" / "mine.txt").write_text("precious")
     with pytest.raises(SettingError, match="holds tokens, which are of no run; choose another folder"):
-        train(char_gpt([text], steps=1, length=16, batch=2), tmp_path, progress=False)
+        train(char_gpt([text], **ONE_STEP), tmp_path, progress=False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt", "tokens"]
     assert (tmp_path / "tokens" / "mine.txt").read_text() == "precious"
 
@@ -149,7 +151,7 @@ def test_what_is_of_somebody_else_is_neither_used_nor_touched(tmp_path: Path):
 def test_other_files_of_the_same_name_are_refused(tmp_path: Path):
     def run(content: str) -> None:
         (tmp_path / "corpus" / "text.txt").write_text(content)
-        train(char_gpt([tmp_path / "corpus"], steps=1, length=16, batch=2), tmp_path / "run", progress=False)
+        train(char_gpt([tmp_path / "corpus"], **ONE_STEP), tmp_path / "run", progress=False)
 
     (tmp_path / "corpus").mkdir()
     run("a rose is a rose. " * 100)
@@ -166,7 +168,7 @@ def test_a_text_of_one_line_is_learned_and_sampled(tmp_path: Path):
     """Samples begin with what the text has, which need not be a new line."""
     text = tmp_path / "text.txt"
     text.write_text("acgtta" * 300)
-    train(char_gpt([text], steps=2, length=16, batch=2, heads_every=1), tmp_path / "run", progress=False)
+    train(char_gpt([text], **ONE_STEP | {"sample_every": 1, "heads_every": 1}), tmp_path / "run", progress=False)
     samples = [line["sample"] for line in metrics(tmp_path / "run") if "sample" in line]
     assert len(samples) == 2
     assert set(samples[-1]) <= set("acgt")
@@ -186,7 +188,7 @@ def test_documents_are_divided_by_a_line(tmp_path: Path):
 def test_a_model_without_a_common_layout_is_trained_all_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     text = tmp_path / "text.txt"
     text.write_text("a rose is a rose. " * 100)
-    recipe = char_gpt([text], steps=1, length=16, batch=2)
+    recipe = char_gpt([text], **ONE_STEP)
 
     def sinusoidal(data: Data, settings: Settings) -> Decoder:
         made = recipe.model(data, settings)

@@ -24,7 +24,7 @@ from attnscope.train.ring import Shares, across_ranks, ring_attend
 from tests.attention.cases import MASKS, SHAPES
 from tests.attention.oracle import Inputs, Shape, golden, make_inputs, tier_a, tier_b
 from tests.largest import LargestTensor
-from tests.train.ranks import run_ranks
+from tests.train.ranks import LastingRanks, call_in_gloo_group
 
 CASES = {case.name: case for case in MASKS if "booleans" not in case.name}
 SQUARE = {name: shape for name, shape in SHAPES.items() if shape.queries == shape.keys}
@@ -249,9 +249,9 @@ def everything() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
-def found(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+def found(request: pytest.FixtureRequest, ranks: LastingRanks) -> list[dict[str, Any]]:
     """`everything` on each rank."""
-    return run_ranks(everything, request.param)
+    return ranks.run(call_in_gloo_group, request.param, everything)
 
 
 def whole(shares: Shares, parts: list[Tensor]) -> Tensor:

@@ -73,6 +73,7 @@ def test_a_layer_without_positions_answers_a_shuffled_row_with_the_same_answers_
         torch.testing.assert_close(model(row[:, order]), model(row)[:, order], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_induction_heads_appear_when_the_loss_falls(tmp_path: Path):
     """The induction bump: half of the whole fall of the loss happens around the step at which the label appears."""
     train(induction(evaluate_every=50, heads_every=50), tmp_path, progress=False)
@@ -90,6 +91,15 @@ def test_induction_heads_appear_when_the_loss_falls(tmp_path: Path):
     assert previous[0] < 0.1
     assert previous[-1] > 0.4
     assert run.figure().axes
+
+
+def test_heads_of_a_short_run_are_measured_at_the_steps_that_were_asked_for(tmp_path: Path):
+    train(induction(steps=4, heads_every=2, evaluate_every=2, evaluate_rows=8), tmp_path, progress=False)
+    run = read_over_training(tmp_path)
+    assert run.steps == (0, 2, 4)
+    assert run.validation_loss.keys() == {0, 2, 4}
+    assert run.validation_loss[4] < run.validation_loss[0]
+    assert 0 < run.strongest("induction")[0] < 0.1
 
 
 def last_accuracy(folder: Path) -> float:

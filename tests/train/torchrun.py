@@ -1,4 +1,4 @@
-"""Small runs in real processes, as tests start them: by torchrun, or forked from a process that knows torch already."""
+"""Small runs in real processes: started by torchrun, or forked from a process that has imported torch."""
 
 from __future__ import annotations
 
@@ -7,36 +7,31 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from multiprocessing import get_context
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from attnscope.attention.rotary import Rotary
+from attnscope.cli.main import main
 from attnscope.models import Decoder, DecoderConfig
-from attnscope.train import Data, Recipe, Settings, train
+from attnscope.train import Batch, Batches, Data, Recipe, Settings, train
 from attnscope.train.data.corpus import Texts
 from attnscope.train.recipes import characters_of, text_recipe
-from tests.conftest import poisoned
+from tests.train.ranks import find_free_port, forkserver, prepare_process, torchrun_environment
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE = 300.0  # seconds for one run: other tests share the machine
-STEPS, LENGTH = 50, 37  # a length that neither two nor four ranks can divide evenly
+STEPS, LENGTH = 12, 37  # a length that neither two nor four ranks can divide evenly
 PLAIN: dict[str, Any] = {
     "steps": STEPS, "batch": 8, "length": LENGTH, "learning_rate": 3e-3, "warm_up": 5, "clip": 0.9, "log_every": 1,
     "evaluate_every": 0, "evaluate_rows": 16, "checkpoint_every": 0, "keep": 1000,
 }  # fmt: skip
-
-forkserver = get_context("forkserver")
-forkserver.set_forkserver_preload([__name__, "attnscope.train", "torch._dynamo", "torch.utils.tensorboard"])
 
 
 def write_text(folder: Path) -> Path:
@@ -67,6 +62,42 @@ def small(kind: str, text: Path, **changes: Any) -> Recipe:
     return text_recipe(kind, Texts([text]), characters_of, model, settings)
 
 
+class _CallingBatches:
+    """Batches that report the number of a step when its rows are read."""
+
+    def __init__(self, batches: Batches, callback: Callable[[int], None]):
+        self.batches, self.length, self.callback = batches, batches.length, callback
+
+    def rows(self, samples: Any) -> Batch:
+        self.callback(samples[0] // PLAIN["batch"])
+        return self.batches.rows(samples)
+
+
+def call_before_steps(recipe: Recipe, callback: Callable[[int], None]) -> Recipe:
+    """The same recipe, which calls `callback(steps so far)` before each step."""
+
+    def data(folder: Path, settings: Settings) -> Data:
+        made = recipe.data(folder, settings)
+        return made._replace(training=_CallingBatches(made.training, callback))
+
+    return replace(recipe, data=data)
+
+
+def train_small(kind: str, text: Path, folder: Path, changes: dict[str, Any], stop_after: int = 0) -> None:
+    """Train a small recipe on the ranks of this environment; SIGINT stops it after this step, if it is not 0."""
+
+    def interrupt(step: int) -> None:
+        if step + 1 == stop_after:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    train(call_before_steps(small(kind, text, **changes), interrupt), folder, progress=False)
+
+
+def train_by_command(*arguments: str) -> None:
+    """`attnscope train` on the ranks of this environment."""
+    assert main(["train", *arguments]) == 0
+
+
 def curve(folder: Path, name: str = "loss") -> dict[int, Any]:
     """What a run has written under a name, by steps; no step may occur twice."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -79,9 +110,7 @@ class Forked:
     """Ranks that train one small recipe, each a process of its own."""
 
     def __init__(self, ranks: int, kind: str, text: Path, folder: Path, **changes: Any):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = find_free_port()
         folder.mkdir(parents=True, exist_ok=True)
         self.logs = [folder / f"rank-{rank}.log" for rank in range(ranks)]
         work = (kind, text, folder, changes)
@@ -134,11 +163,8 @@ class Forked:
 
 
 def _run(work: tuple[str, Path, Path, dict[str, Any]], rank: int, ranks: int, port: int, log: Path) -> None:
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    torch.set_num_threads(1)
-    for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
-        setattr(owner, name, poisoned(getattr(owner, name)))
+    os.environ.update(torchrun_environment(rank, ranks, port))
+    prepare_process()
     kind, text, folder, changes = work
     with log.open("w", encoding="utf-8", buffering=1) as sys.stderr, warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -30,7 +30,7 @@ from tests.survey.surveying import (
     write_text,
 )
 
-TOKENS = 20_000  # of each of two texts; each is read twice, at about 200 tokens a second and thread
+TOKENS = 3000  # of each of two texts; each is read twice, at about 200 tokens a second and thread
 MIN_SHARE = 0.85  # of the speed of plain processes
 ROUNDS = 3  # each side needs a calm spell of the machine
 
