@@ -14,11 +14,11 @@ author = "The AttnScope authors"
 copyright = "2026, The AttnScope authors"
 release = version = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["dollarmath"]
 
-# Docstrings are plain sentences with `names` in them, as in Markdown.
+# Docstrings are in Google style, with `names` in them as in Markdown.
 default_role = "code"
 add_module_names = False
 autosummary_generate = False

@@ -65,7 +65,7 @@ class Page:
             assert self._changed.wait_for(lambda: parts() and not parts()[-1][0]["more"], MAX_SECONDS), "no answer"
         return parts()
 
-    def report_progress(self, path: str, **body: Any) -> tuple[int, bytes]:
+    def told(self, path: str, **body: Any) -> tuple[int, bytes]:
         """The status and the body of an answer in one part."""
         [(content, [part])] = self.answers(self.ask(path, **body))
         return content["status"], part

@@ -91,7 +91,7 @@ class Command:
         self.process.kill()
         self.process.wait()
 
-    def report_progress(self) -> str:
+    def told(self) -> str:
         """All output so far."""
         return self.log.read_text(encoding="utf-8")
 

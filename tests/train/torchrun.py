@@ -157,7 +157,7 @@ class Forked:
         for process in self.processes:
             process.join()
 
-    def report_progress(self) -> str:
+    def told(self) -> str:
         """What the ranks have written to their standard error."""
         return "\n".join(log.read_text(encoding="utf-8") for log in self.logs if log.exists())
 
@@ -236,7 +236,7 @@ class Torchrun:
         code = self.ended()
         assert code == 0, f"ended with {code}:\n{self.told()}"
 
-    def report_progress(self) -> str:
+    def told(self) -> str:
         """All output so far."""
         return self.log.read_text(encoding="utf-8")
 

@@ -2,7 +2,7 @@
 
 In: a decoder, a text, and a change: `ablate(...)`, `patch(...)`, or any context manager that changes the model while it
 is open. Out: the loss of each token and the probabilities of the next one, with and without.
-Does not know: how the model is changed. Memory: the logits of one chunk_size, and O(n).
+Does not know: how the model is changed. Memory: the logits of one chunk, and O(n).
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def predicts_next_token(model: nn.Module | None) -> TypeGuard[nn.Module]:
 
 
 def _logits(model: nn.Module, ids: Tensor, target: Tensor | None, chunk_size: int) -> Iterator[Chunk]:
-    """The logits of each chunk_size of the text that is predicted."""
+    """The logits of each chunk of the text that is predicted."""
     writes = isinstance(model, Seq2Seq) or getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     if target is not None and not writes:
         raise SettingError(f"predictions: {type(model).__name__} writes no target; leave out target=")

@@ -20,7 +20,7 @@ DIGITS.backend.pre_tokenizer = pre_tokenizers.Sequence(
 )
 
 
-def to_input_ids(tokenizer, text: str) -> list[int]:
+def ids_of(tokenizer, text: str) -> list[int]:
     return [token for piece in PlainText(tokenizer).pieces(text) for token in piece]
 
 
@@ -30,7 +30,7 @@ def test_the_end_inside_a_document_stays_text(texts):
     [end] = tokenizer.eos
     for text in texts:
         assert end in tokenizer.encode(text, special=False), "a prompt may hold the end, a document may not"
-        ids = to_input_ids(tokenizer, text)
+        ids = ids_of(tokenizer, text)
         assert end not in ids
         assert tokenizer.decode(ids) == text
         assert end in tokenizer.encode(text), "the tokenizer itself is unchanged"
@@ -40,9 +40,9 @@ def test_an_end_that_cannot_be_told_from_text_is_refused_in_a_document():
     tokenizer = train_bpe(["to be or not to be"], 300)
     [be] = tokenizer.encode(" be")
     tokenizer = Tokenizer(tokenizer.backend, eos=[be])
-    assert to_input_ids(tokenizer, "to do") == tokenizer.encode("to do")
+    assert ids_of(tokenizer, "to do") == tokenizer.encode("to do")
     with pytest.raises(VocabularyError, match="the document has ' be' in it, which this tokenizer cannot tell"):
-        to_input_ids(tokenizer, "to be")
+        ids_of(tokenizer, "to be")
 
 
 @settings(max_examples=300)
@@ -52,7 +52,7 @@ def test_pieces_are_those_of_the_whole_wherever_words_stand(text):
         whole = tokenizer.encode(text)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(plain, "PIECE", 2)
-            assert to_input_ids(tokenizer, text) == whole
+            assert ids_of(tokenizer, text) == whole
 
 
 def test_pieces_are_as_small_as_words_allow(monkeypatch):
