@@ -79,6 +79,6 @@ def test_a_tokenizer_that_looks_further_takes_the_whole_document(monkeypatch):
 def test_what_cannot_be_encoded_is_found_at_its_place_in_the_document(monkeypatch):
     monkeypatch.setattr(plain, "PIECE", 2)
     with pytest.raises(VocabularyError, match=r"'é' .* at position 6 "):
-        to_input_ids(CharacterTokenizer.from_text("plain"), "plainpé")
+        ids_of(CharacterTokenizer.from_text("plain"), "plainpé")
     with pytest.raises(VocabularyError, match=r"'\\ud800'\) at position 6,"):
-        to_input_ids(TOKENIZER, "a b c \ud800")
+        ids_of(TOKENIZER, "a b c \ud800")
