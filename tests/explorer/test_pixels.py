@@ -29,7 +29,8 @@ from tests.explorer.synthetic import Synthetic, planted_head, random_head
 
 pytestmark = needs_chromium
 
-LONG, PLANTED_IN = 100_003, 16_384
+LONG = 100_003
+PLANTED_IN, PLANTED_STRIDE = 8_192, 16
 LOW_WINDOW = {"width": 1000, "height": 420}  # a plot of fewer pixels than there are bins at the level below the first
 
 
@@ -196,7 +197,7 @@ def test_two_hundred_strong_links_show_in_the_overview_of_a_diffuse_head(gallery
     assert weights.min() > 0.8
     strongest: dict[tuple[int, int], float] = {}
     for (query, key), weight in zip(links, weights.tolist(), strict=True):
-        here = query // 32, key // 32
+        here = query // PLANTED_STRIDE, key // PLANTED_STRIDE
         strongest[here] = max(weight, strongest.get(here, 0))
     colours = {}
     for channel in ("both", "mean", "max"):
@@ -213,7 +214,7 @@ def test_two_hundred_strong_links_show_in_the_overview_of_a_diffuse_head(gallery
 def at_bins(page: Page, bins: list[tuple[int, int]], layer: str) -> NDArray[np.uint8]:
     """The colours over the middle of bins of the overview."""
     picture = view_of(page, PLANTED_IN, PLANTED_IN)
-    assert picture.stride == 32
+    assert picture.stride == PLANTED_STRIDE
     rows, columns = picture.rows(), picture.columns()
     left, top = (0, 0) if layer == "heat" else (round(side * picture.scale) for side in picture.plot)
     points = [(left + int(columns.of([column]).pixels[0]), top + int(rows.of([row]).pixels[0])) for row, column in bins]

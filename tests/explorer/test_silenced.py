@@ -12,9 +12,10 @@ import pytest
 from playwright.sync_api import Browser, Page, Route
 
 from attnscope.heads import Effect, ablate, effect
+from attnscope.recording import Trace, read
 from tests.explorer.browser import needs_chromium
 from tests.explorer.heads_page import heads_shown, trace_in
-from tests.explorer.pages import change, fragment, in_trouble, long_trace, shown, smollm2, smollm2_served, state, until
+from tests.explorer.pages import SENTENCE, change, fragment, in_trouble, shown, smollm2, smollm2_served, state, until
 from tests.explorer.picture import taken
 from tests.explorer.serving import Handle
 from tests.explorer.test_hostile import HOSTILE, assert_nothing_ran, unsafe_places
@@ -22,10 +23,17 @@ from tests.explorer.test_hostile import HOSTILE, assert_nothing_ran, unsafe_plac
 pytestmark = needs_chromium
 
 
+@cache
+def read_trace() -> Trace:
+    """What SmolLM2 attends to in 48 tokens."""
+    model, tokenizer = smollm2()
+    return read(model, 4 * SENTENCE, tokenizer, progress=False)
+
+
 @pytest.fixture(scope="module")
 def book() -> Iterator[Handle]:
     """SmolLM2, and what it has read."""
-    with smollm2_served(long_trace()) as handle:
+    with smollm2_served(read_trace()) as handle:
         yield handle
 
 
@@ -36,7 +44,7 @@ def effect_of(heads: tuple[tuple[int, int], ...], how: Literal["zero", "mean"] =
     by_layer: dict[int, list[int]] = {}
     for layer, head in heads:
         by_layer.setdefault(layer, []).append(head)
-    ids = long_trace().ids(0)[1]
+    ids = read_trace().ids(0)[1]
     assert ids is not None
     return effect(model, ids, ablate(model, by_layer, how))
 
@@ -179,7 +187,7 @@ def test_hostile_tokens_in_an_effect_are_shown_as_text(browser: Browser, book: H
 
 @pytest.mark.slow
 def test_the_map_is_the_same_while_heads_are_silenced(browser: Browser, book: Handle) -> None:
-    length = long_trace()[0].shape[-1]
+    length = read_trace()[0].shape[-1]
     with shown(browser, f"{book.url}#1/{trace_in(book)}/L0H3/map") as page:
         before = taken(page, length, length).pixels
         change(page, ablated=[[0, 3]])
