@@ -1,4 +1,4 @@
-"""`attnscope generate`, run as a user runs it, on SmolLM2 and MiniLM."""
+"""`attnscope generate` on SmolLM2 and MiniLM; in a process of its own where signals, pipes and exit codes matter."""
 
 from __future__ import annotations
 
@@ -10,35 +10,41 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.running import assert_mistake, run_command
+
 MODELS = Path(__file__).resolve().parents[2] / ".cache" / "models"
 SMOLLM2, GGUF, MINILM = MODELS / "smollm2-135m", MODELS / "smollm2-135m.gguf", MODELS / "minilm-l6"
 
 
-def command(*arguments: str | Path, **options) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-m", "attnscope.cli.main", "generate", *map(str, arguments)]
-    return subprocess.run(program, capture_output=True, text=True, check=False, **options)
+PROGRAM = (sys.executable, "-m", "attnscope.cli.main", "generate")
 
 
-@pytest.mark.parametrize("model", [SMOLLM2, GGUF], ids=["folder", "gguf"])
-def test_the_continuation_and_nothing_else_is_printed(model: Path) -> None:
-    done = command(model, "The capital of France is", "--max-new-tokens", "2")
+def test_a_process_prints_the_continuation_and_nothing_else() -> None:
+    command = [*PROGRAM, str(SMOLLM2), "The capital of France is", "--max-new-tokens", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, " Paris.\n", "")
 
 
+def test_a_gguf_file_gives_the_same_continuation() -> None:
+    found = run_command("generate", GGUF, "The capital of France is", "--max-new-tokens", "2")
+    assert found == (0, " Paris.\n", "")
+
+
 def test_a_prompt_can_be_piped_in_and_a_stop_string_ends() -> None:
-    done = command(SMOLLM2, "-", "--stop", ", 7", input="Count: 1, 2, 3,")
-    assert done.stdout == " 4, 5, 6\n"
+    found = run_command("generate", SMOLLM2, "-", "--stop", ", 7", stdin=b"Count: 1, 2, 3,")
+    assert found == (0, " 4, 5, 6\n", "")
 
 
 def test_chat_goes_through_the_template_of_the_model() -> None:
-    done = command(SMOLLM2, "What is the capital of France?", "--chat", "--max-new-tokens", "12")
-    assert "Paris" in done.stdout
-    assert "im_" not in done.stdout
+    found = run_command("generate", SMOLLM2, "What is the capital of France?", "--chat", "--max-new-tokens", "12")
+    assert found.code == 0
+    assert "Paris" in found.output
+    assert "im_" not in found.output
 
 
 def test_a_seed_repeats_a_sampled_text() -> None:
     options = ("--temperature", "1.3", "--top-p", "0.95", "--max-new-tokens", "8")
-    texts = [command(SMOLLM2, "The sea", *options, "--seed", seed).stdout for seed in ("1", "1", "2")]
+    texts = [run_command("generate", SMOLLM2, "The sea", *options, "--seed", seed).output for seed in ("1", "1", "2")]
     assert texts[0] == texts[1] != texts[2]
 
 
@@ -55,15 +61,11 @@ def test_a_seed_repeats_a_sampled_text() -> None:
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_two(arguments: tuple[str | Path, ...], message: str) -> None:
-    done = command(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("attnscope: ")
-    assert done.stderr.count("\n") == 1
-    assert message in done.stderr
+    assert_mistake(run_command("generate", *arguments), message)
 
 
 def test_tokens_come_one_by_one_and_an_interrupt_ends_quietly() -> None:
-    program = [sys.executable, "-m", "attnscope.cli.main", "generate", str(SMOLLM2), "Once", "--max-new-tokens", "4000"]
+    program = [*PROGRAM, str(SMOLLM2), "Once", "--max-new-tokens", "4000"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         first = process.stdout.read(1)

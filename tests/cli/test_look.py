@@ -10,7 +10,7 @@ import torch
 
 from attnscope.cli.main import main
 from attnscope.recording import Trace
-from tests.cli.test_explore import asked, ended, started
+from tests.cli.serving import Visitor, asked, ended, started
 
 SMOLLM2 = Path(__file__).resolve().parents[2] / ".cache" / "models" / "smollm2-135m"
 
@@ -27,11 +27,10 @@ def test_a_model_that_has_read_a_text_is_shown(tmp_path: Path) -> None:
     assert ended(process) == (0, "", "")
 
 
-def test_without_a_text_there_are_sentences_to_type() -> None:
-    process, address = started("look", SMOLLM2, "--no-browser")
-    session = json.loads(asked(address)[1])
+def test_without_a_text_there_are_sentences_to_type(visitor: Visitor) -> None:
+    assert main(["look", str(SMOLLM2), "--no-browser"]) == 0
+    session = json.loads(visitor.answers[0][1])
     assert (session["traces"], session["live"]) == ([], True)
-    assert ended(process)[0] == 0
 
 
 def test_a_saved_trace_is_pointed_to_the_other_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
