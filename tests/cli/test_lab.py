@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -69,13 +68,12 @@ def test_the_list_in_a_pipe_is_a_line_for_each_lab_and_each_exercise() -> None:
 
 
 def test_a_real_lab_runs_prints_and_writes(tmp_path: Path) -> None:
-    program = [sys.executable, "-m", "attnscope.cli.main", "lab", "run", "by_hand", "--out", str(tmp_path / "new")]
-    done = subprocess.run(program, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "40"})
     folder = tmp_path / "new" / "by_hand"
-    assert (done.returncode, done.stderr) == (0, f"written to {folder}\n")
-    assert done.stdout.startswith("lab\tby_hand\tsmall\t0\t")
+    code, output, errors = run_command("lab", "run", "by_hand", "--out", tmp_path / "new", columns=40)
+    assert (code, errors) == (0, f"written to {folder}\n")
+    assert output.startswith("lab\tby_hand\tsmall\t0\t")
     found = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    printed = [line.split("\t") for line in done.stdout.splitlines() if line.startswith("claim\t")]
+    printed = [line.split("\t") for line in output.splitlines() if line.startswith("claim\t")]
     assert [row[1] for row in printed] == [claim["claim"] for claim in found["claims"]]
     figures = {f"{figure['name']}.{form}" for figure in found["figures"] for form in ("png", "svg")}
     assert {path.name for path in folder.iterdir()} == {"result.json", *figures}
@@ -166,6 +164,7 @@ def test_a_wrong_answer_is_told_in_words_and_exit_code_one(tmp_path: Path) -> No
     assert output.count("\n") == 3, "nothing is wrapped in a pipe"
 
 
+@pytest.mark.slow
 def test_a_fresh_file_is_told_what_to_fill_in_without_saying_so_twice(tmp_path: Path) -> None:
     run_lab("exercise", "attention", tmp_path / "mine.py")
     code, output, _ = run_lab("check", tmp_path / "mine.py")
