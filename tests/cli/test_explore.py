@@ -1,12 +1,8 @@
-"""`attnscope explore`, run as a user runs it."""
+"""`attnscope explore`: in a process that Ctrl-C ends, and in this one, whose server is asked instead of waited for."""
 
 from __future__ import annotations
 
-import http.client
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,41 +10,8 @@ import torch
 
 from attnscope.cli.main import main
 from attnscope.recording import Trace
+from tests.cli.serving import Visitor, asked, ended, started
 from tests.explorer.survey_folder import make_survey
-
-
-def started(*arguments: str | Path) -> tuple[subprocess.Popen[str], str]:
-    """A process that waits for Ctrl-C, and the address that it has printed."""
-    program = [sys.executable, "-m", "attnscope.cli.main", *map(str, arguments)]
-    process = subprocess.Popen(
-        program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    assert process.stdout is not None
-    address, last = process.stdout.readline(), process.stdout.readline()
-    assert last == "Ctrl-C ends it.\n"
-    return process, address
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
-    return process.returncode, output, errors
-
-
-def asked(address: str, path: str = "/api/1/session") -> tuple[int, str]:
-    """What a browser that was given the address is told."""
-    found = re.search(r"http://(127\.0\.0\.1:\d+)(/\?token=\S+)$", address.strip())
-    assert found is not None
-    connection = http.client.HTTPConnection(found[1], timeout=60)
-    connection.request("GET", found[2])
-    answer = connection.getresponse()
-    answer.read()
-    cookie = (answer.getheader("set-cookie") or "").partition(";")[0]
-    connection.request("GET", path, headers={"cookie": cookie})
-    answer = connection.getresponse()
-    told = answer.status, answer.read().decode()
-    connection.close()
-    return told
 
 
 def test_a_saved_trace_is_shown_until_ctrl_c(tmp_path: Path) -> None:
@@ -61,15 +24,18 @@ def test_a_saved_trace_is_shown_until_ctrl_c(tmp_path: Path) -> None:
     assert ended(process) == (0, "", "")
 
 
-def test_several_traces_are_shown_together_and_without_any_an_example(tmp_path: Path) -> None:
+def test_several_traces_are_shown_together(tmp_path: Path, visitor: Visitor) -> None:
     for name in ("one", "two"):
         Trace.from_attentions([torch.rand(1, 1, 3, 3).softmax(-1)]).save(tmp_path / name)
-    process, address = started("explore", tmp_path / "one", tmp_path / "two", "--no-browser")
-    assert re.findall(r'"name":"(\w+)"', asked(address)[1]) == ["one", "two"]
-    assert ended(process) == (0, "", "")
-    process, address = started("explore", "--no-browser")
-    assert re.search(r'"traces":\[\].*"example":"[0-9a-f]{32}"', asked(address)[1])
-    assert ended(process) == (0, "", "")
+    assert main(["explore", str(tmp_path / "one"), str(tmp_path / "two"), "--no-browser"]) == 0
+    ((_, session),) = visitor.answers
+    assert re.findall(r'"name":"(\w+)"', session) == ["one", "two"]
+
+
+def test_without_a_trace_there_is_an_example(visitor: Visitor) -> None:
+    assert main(["explore", "--no-browser"]) == 0
+    ((_, session),) = visitor.answers
+    assert re.search(r'"traces":\[\].*"example":"[0-9a-f]{32}"', session)
 
 
 @pytest.mark.parametrize(
@@ -116,14 +82,16 @@ def test_a_head_is_saved_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture
     assert not (tmp_path / "no.html").exists()
 
 
-def test_a_survey_is_shown_with_all_its_heads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_survey_is_shown_with_all_its_heads(
+    tmp_path: Path, visitor: Visitor, capsys: pytest.CaptureFixture[str]
+) -> None:
     survey = str(make_survey(tmp_path))
-    process, address = started("explore", survey, "--model", tmp_path / "small-model", "--no-browser")
-    status, told = asked(address, "/api/1/survey/about")
-    assert status == 200
-    assert '"name":"surveyed","model":"small-model"' in told
-    assert asked(address, "/survey")[0] == 200
-    assert ended(process) == (0, "", "")
+    visitor.paths = ["/api/1/survey/about", "/survey"]
+    assert main(["explore", survey, "--model", str(tmp_path / "small-model"), "--no-browser"]) == 0
+    (about_status, about), (page_status, _) = visitor.answers
+    assert (about_status, page_status) == (200, 200)
+    assert '"name":"surveyed","model":"small-model"' in about
+    capsys.readouterr()
     begun = tmp_path / "begun"
     begun.mkdir()
     (begun / "survey.json").write_text("{}")

@@ -1,44 +1,60 @@
-"""`attnscope generate`, run as a user runs it, on SmolLM2 and MiniLM."""
+"""`attnscope generate` on SmolLM2 and MiniLM; a tiny model in a process of its own where signals and pipes matter."""
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from attnscope import models
+from tests.cli.running import assert_mistake, run_command
+from tests.survey.surveying import write_model
+
 MODELS = Path(__file__).resolve().parents[2] / ".cache" / "models"
 SMOLLM2, GGUF, MINILM = MODELS / "smollm2-135m", MODELS / "smollm2-135m.gguf", MODELS / "minilm-l6"
+PROGRAM = (sys.executable, "-m", "attnscope.cli.main", "generate")
+load_once = cache(models.load)
 
 
-def command(*arguments: str | Path, **options) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-m", "attnscope.cli.main", "generate", *map(str, arguments)]
-    return subprocess.run(program, capture_output=True, text=True, check=False, **options)
+@pytest.fixture
+def loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load a model when the first test asks for it, and keep it for the others."""
+    monkeypatch.setattr(models, "load", lambda place, *, dtype, progress: load_once(place, dtype=dtype))
+
+
+@pytest.fixture(scope="module")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that is loaded at once and takes seconds for thousands of tokens."""
+    return write_model(tmp_path_factory.mktemp("tiny"), max_length=8192)
 
 
 @pytest.mark.parametrize("model", [SMOLLM2, GGUF], ids=["folder", "gguf"])
-def test_the_continuation_and_nothing_else_is_printed(model: Path) -> None:
-    done = command(model, "The capital of France is", "--max-new-tokens", "2")
-    assert (done.returncode, done.stdout, done.stderr) == (0, " Paris.\n", "")
+def test_the_continuation_and_nothing_else_is_printed(model: Path, loaded_once: None) -> None:
+    found = run_command("generate", model, "The capital of France is", "--max-new-tokens", "2")
+    assert found == (0, " Paris.\n", "")
 
 
-def test_a_prompt_can_be_piped_in_and_a_stop_string_ends() -> None:
-    done = command(SMOLLM2, "-", "--stop", ", 7", input="Count: 1, 2, 3,")
-    assert done.stdout == " 4, 5, 6\n"
+def test_a_prompt_can_be_piped_in_and_a_stop_string_ends(loaded_once: None) -> None:
+    found = run_command("generate", SMOLLM2, "-", "--stop", ", 7", stdin=b"Count: 1, 2, 3,")
+    assert found == (0, " 4, 5, 6\n", "")
 
 
-def test_chat_goes_through_the_template_of_the_model() -> None:
-    done = command(SMOLLM2, "What is the capital of France?", "--chat", "--max-new-tokens", "12")
-    assert "Paris" in done.stdout
-    assert "im_" not in done.stdout
+def test_chat_goes_through_the_template_of_the_model(loaded_once: None) -> None:
+    found = run_command("generate", SMOLLM2, "What is the capital of France?", "--chat", "--max-new-tokens", "12")
+    assert found.code == 0
+    assert "Paris" in found.output
+    assert "im_" not in found.output
 
 
-def test_a_seed_repeats_a_sampled_text() -> None:
-    options = ("--temperature", "1.3", "--top-p", "0.95", "--max-new-tokens", "8")
-    texts = [command(SMOLLM2, "The sea", *options, "--seed", seed).stdout for seed in ("1", "1", "2")]
+def test_a_seed_repeats_a_sampled_text(loaded_once: None) -> None:
+    options = ("--temperature", "1.3", "--top-p", "0.95", "--max-new-tokens", "4")
+    texts = [run_command("generate", SMOLLM2, "The sea", *options, "--seed", seed).output for seed in ("1", "1", "2")]
     assert texts[0] == texts[1] != texts[2]
 
 
@@ -54,16 +70,14 @@ def test_a_seed_repeats_a_sampled_text() -> None:
         ((SMOLLM2, "x", "--max-new-tokens", "-4"), "max_new_tokens must be at least 0, but is -4"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_two(arguments: tuple[str | Path, ...], message: str) -> None:
-    done = command(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("attnscope: ")
-    assert done.stderr.count("\n") == 1
-    assert message in done.stderr
+def test_a_mistake_is_one_line_and_exit_code_two(
+    arguments: tuple[str | Path, ...], message: str, loaded_once: None
+) -> None:
+    assert_mistake(run_command("generate", *arguments), message)
 
 
-def test_tokens_come_one_by_one_and_an_interrupt_ends_quietly() -> None:
-    program = [sys.executable, "-m", "attnscope.cli.main", "generate", str(SMOLLM2), "Once", "--max-new-tokens", "4000"]
+def test_tokens_come_one_by_one_and_an_interrupt_ends_quietly(tiny_model: Path) -> None:
+    program = [*PROGRAM, str(tiny_model), "rose", "--max-new-tokens", "8000"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         first = process.stdout.read(1)
@@ -76,8 +90,8 @@ def test_tokens_come_one_by_one_and_an_interrupt_ends_quietly() -> None:
     assert b"Traceback" not in errors
 
 
-def test_a_reader_who_has_seen_enough_ends_it_quietly() -> None:
-    program = f"'{sys.executable}' -m attnscope.cli.main generate '{SMOLLM2}' Once --max-new-tokens 4000 | head -c 5"
+def test_a_reader_who_has_seen_enough_ends_it_quietly(tiny_model: Path) -> None:
+    program = f"{shlex.join([*PROGRAM, str(tiny_model)])} rose --max-new-tokens 8000 | head -c 5"
     done = subprocess.run(["bash", "-c", program], capture_output=True, timeout=120, check=False)
     assert len(done.stdout) == 5
     assert done.stderr == b""

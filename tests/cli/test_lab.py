@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,31 +10,18 @@ from types import ModuleType
 
 import pytest
 
-from attnscope.cli.main import main
 from attnscope.errors import MissingExtraError
 from attnscope.labs import CLAIMS, Lab, Number, Verdict
 from attnscope.labs.exercise import hint, starter
 from attnscope.labs.notebooks import notebook
+from tests.cli.running import Result, assert_mistake, run_command
 
 ANSWERS = Path(__file__).resolve().parents[1] / "labs" / "exercises"
 
 
-class Inside:
-    """The command in this process, which spares it the imports."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    def __call__(self, *arguments: str | Path) -> tuple[int, str, str]:
-        """Exit code, standard output and standard error."""
-        code = main(["lab", *map(str, arguments)])
-        output, errors = self._capsys.readouterr()
-        return code, output, errors
-
-
-@pytest.fixture
-def inside(capsys: pytest.CaptureFixture[str]) -> Inside:
-    return Inside(capsys)
+def run_lab(*arguments: str | Path) -> Result:
+    """Run `attnscope lab` in this process."""
+    return run_command("lab", *arguments)
 
 
 def settles(lab: Lab) -> None:
@@ -70,8 +56,8 @@ def only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
         monkeypatch.setattr(place, names)
 
 
-def test_the_list_in_a_pipe_is_a_line_for_each_lab_and_each_exercise(inside: Inside) -> None:
-    code, output, errors = inside("list")
+def test_the_list_in_a_pipe_is_a_line_for_each_lab_and_each_exercise() -> None:
+    code, output, errors = run_lab("list")
     assert (code, errors) == (0, "")
     labs, exercises = ([line.split("\t") for line in block.splitlines()] for block in output.strip().split("\n\n"))
     assert labs[0] == ["lab", "question", "claims decided", "seconds"]
@@ -82,33 +68,32 @@ def test_the_list_in_a_pipe_is_a_line_for_each_lab_and_each_exercise(inside: Ins
 
 
 def test_a_real_lab_runs_prints_and_writes(tmp_path: Path) -> None:
-    program = [sys.executable, "-m", "attnscope.cli.main", "lab", "run", "by_hand", "--out", str(tmp_path / "new")]
-    done = subprocess.run(program, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "40"})
     folder = tmp_path / "new" / "by_hand"
-    assert (done.returncode, done.stderr) == (0, f"written to {folder}\n")
-    assert done.stdout.startswith("lab\tby_hand\tsmall\t0\t")
+    code, output, errors = run_command("lab", "run", "by_hand", "--out", tmp_path / "new", columns=40)
+    assert (code, errors) == (0, f"written to {folder}\n")
+    assert output.startswith("lab\tby_hand\tsmall\t0\t")
     found = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    printed = [line.split("\t") for line in done.stdout.splitlines() if line.startswith("claim\t")]
+    printed = [line.split("\t") for line in output.splitlines() if line.startswith("claim\t")]
     assert [row[1] for row in printed] == [claim["claim"] for claim in found["claims"]]
     figures = {f"{figure['name']}.{form}" for figure in found["figures"] for form in ("png", "svg")}
     assert {path.name for path in folder.iterdir()} == {"result.json", *figures}
 
 
-def test_what_is_not_settled_is_exit_code_one(three_labs: None, inside: Inside) -> None:
-    code, output, _ = inside("run", "other")
+def test_what_is_not_settled_is_exit_code_one(three_labs: None) -> None:
+    code, output, _ = run_lab("run", "other")
     assert code == 0
     assert "claim\t1a\tholds when the seed is 0" in output
-    code, output, _ = inside("run", "other", "--seed", "3", "--size", "full")
+    code, output, _ = run_lab("run", "other", "--seed", "3", "--size", "full")
     assert code == 1
     assert "claim\t1a\tnot settled by this run" in output
     assert "\nfull\t3\n" in output
 
 
 def test_all_labs_give_one_table_in_the_order_of_claims_and_files(
-    three_labs: None, monkeypatch: pytest.MonkeyPatch, inside: Inside, tmp_path: Path
+    three_labs: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     only(monkeypatch, "one", "other")
-    code, output, errors = inside("run", "all", "--out", tmp_path)
+    code, output, errors = run_lab("run", "all", "--out", tmp_path)
     assert (code, errors) == (0, "")
     assert [line.split("\t") for line in output.splitlines()] == [
         ["claim", "what is said", "verdict", "lab"],
@@ -125,10 +110,10 @@ def test_all_labs_give_one_table_in_the_order_of_claims_and_files(
 
 
 def test_a_lab_that_cannot_run_does_not_keep_others_from_it_and_is_exit_code_one(
-    three_labs: None, monkeypatch: pytest.MonkeyPatch, inside: Inside, tmp_path: Path
+    three_labs: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     only(monkeypatch, "none", "one")
-    code, output, errors = inside("run", "all", "--out", tmp_path)
+    code, output, errors = run_lab("run", "all", "--out", tmp_path)
     assert code == 1
     assert output.splitlines()[1:] == [f"38\t{CLAIMS['38'].text}\tholds\tone"]
     assert errors == "attnscope: lab none did not run: something is needed, and is not there\n"
@@ -137,45 +122,41 @@ def test_a_lab_that_cannot_run_does_not_keep_others_from_it_and_is_exit_code_one
     }
 
 
-def test_all_labs_say_which_number_settled_nothing(
-    three_labs: None, monkeypatch: pytest.MonkeyPatch, inside: Inside
-) -> None:
+def test_all_labs_say_which_number_settled_nothing(three_labs: None, monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, "one", "other")
-    code, output, _ = inside("run", "all", "--seed", "2")
+    code, output, _ = run_lab("run", "all", "--seed", "2")
     assert code == 1
     assert "number\t1a\tthe seed\t2\toutside\tat most 0" in output
     assert output.count("\nclaim\t") == 1, "what is settled is in the table alone"
 
 
-def test_an_exercise_is_written_once_and_never_over_an_answer(
-    inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exercise_is_written_once_and_never_over_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    code, output, errors = inside("exercise", "attention")
+    code, output, errors = run_lab("exercise", "attention")
     assert (code, errors) == (0, "")
     assert output.endswith("attnscope lab check attention.py\n")
     assert (tmp_path / "attention.py").read_text(encoding="utf-8") == starter("attention")
     (tmp_path / "attention.py").write_text("my work")
-    assert_one_line(*inside("exercise", "attention"), "attention.py already exists, and may hold your work")
+    assert_mistake(run_lab("exercise", "attention"), "attention.py already exists, and may hold your work")
     assert (tmp_path / "attention.py").read_text() == "my work"
-    assert inside("exercise", "attention", "new/mine.py")[0] == 0
+    assert run_lab("exercise", "attention", "new/mine.py")[0] == 0
     assert (tmp_path / "new" / "mine.py").is_file()
-    assert inside("exercise", "attention", "-")[:2] == (0, starter("attention"))
+    assert run_lab("exercise", "attention", "-")[:2] == (0, starter("attention"))
 
 
-def test_a_right_answer_is_exit_code_zero_and_what_it_printed_comes_first(inside: Inside, tmp_path: Path) -> None:
+def test_a_right_answer_is_exit_code_zero_and_what_it_printed_comes_first(tmp_path: Path) -> None:
     right = (ANSWERS / "attention" / "right_1.py").read_text(encoding="utf-8")
     (tmp_path / "mine.py").write_text(f"# attnscope exercise: attention\n{right}\nprint('[bold]here')\n")
-    code, output, errors = inside("check", tmp_path / "mine.py")
+    code, output, errors = run_lab("check", tmp_path / "mine.py")
     assert (code, errors) == (0, "")
     assert output.startswith("your answer printed:\n[bold]here\n\nRight.\n")
 
 
-def test_a_wrong_answer_is_told_in_words_and_exit_code_one(inside: Inside, tmp_path: Path) -> None:
+def test_a_wrong_answer_is_told_in_words_and_exit_code_one(tmp_path: Path) -> None:
     wrong = sorted((ANSWERS / "attention").glob("wrong_*.py"))[0].read_text(encoding="utf-8")
     kind = wrong.partition("\n")[0].removeprefix("# kind: ")
     (tmp_path / "mine.py").write_text(f"# attnscope exercise: attention\n{wrong}")
-    code, output, errors = inside("check", tmp_path / "mine.py")
+    code, output, errors = run_lab("check", tmp_path / "mine.py")
     assert (code, errors) == (1, "")
     first, *_, last = output.splitlines()
     assert first == f"Not yet: {kind}."
@@ -183,28 +164,29 @@ def test_a_wrong_answer_is_told_in_words_and_exit_code_one(inside: Inside, tmp_p
     assert output.count("\n") == 3, "nothing is wrapped in a pipe"
 
 
-def test_a_fresh_file_is_told_what_to_fill_in_without_saying_so_twice(inside: Inside, tmp_path: Path) -> None:
-    inside("exercise", "attention", tmp_path / "mine.py")
-    code, output, _ = inside("check", tmp_path / "mine.py")
+@pytest.mark.slow
+def test_a_fresh_file_is_told_what_to_fill_in_without_saying_so_twice(tmp_path: Path) -> None:
+    run_lab("exercise", "attention", tmp_path / "mine.py")
+    code, output, _ = run_lab("check", tmp_path / "mine.py")
     assert code == 1
     assert output.startswith("Not yet.\nNothing is there yet: fill in ")
 
 
-def test_an_answer_that_never_ends_is_stopped(inside: Inside, tmp_path: Path) -> None:
+def test_an_answer_that_never_ends_is_stopped(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("# attnscope exercise: attention\nwhile True:\n    pass\n")
-    code, output, _ = inside("check", tmp_path / "mine.py", "--seconds", "0.5")
+    code, output, _ = run_lab("check", tmp_path / "mine.py", "--seconds", "0.5")
     assert code == 1
     assert output.startswith("Not yet: it does not end.\nAfter 0.5 seconds")
 
 
-def test_hints_come_one_at_a_time_for_a_file_and_for_a_name(inside: Inside, tmp_path: Path) -> None:
-    inside("exercise", "attention", tmp_path / "mine.py")
-    assert inside("hint", tmp_path / "mine.py") == (0, hint("attention", 1) + "\n", "")
-    assert inside("hint", "attention", "2") == (0, hint("attention", 2) + "\n", "")
+def test_hints_come_one_at_a_time_for_a_file_and_for_a_name(tmp_path: Path) -> None:
+    run_lab("exercise", "attention", tmp_path / "mine.py")
+    assert run_lab("hint", tmp_path / "mine.py") == (0, hint("attention", 1) + "\n", "")
+    assert run_lab("hint", "attention", "2") == (0, hint("attention", 2) + "\n", "")
 
 
-def test_a_notebook_is_written(inside: Inside, tmp_path: Path) -> None:
-    code, output, errors = inside("notebook", "scaling", tmp_path / "mine.ipynb")
+def test_a_notebook_is_written(tmp_path: Path) -> None:
+    code, output, errors = run_lab("notebook", "scaling", tmp_path / "mine.ipynb")
     assert (code, errors) == (0, "")
     assert output.endswith(f"jupyter lab {tmp_path / 'mine.ipynb'}\n")
     assert json.loads((tmp_path / "mine.ipynb").read_text(encoding="utf-8")) == notebook("scaling")
@@ -224,16 +206,9 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_line_and_exit_code_two(mistake: str, inside: Inside) -> None:
+def test_a_mistake_is_one_line_and_exit_code_two(mistake: str) -> None:
     arguments, message = MISTAKES[mistake]
-    assert_one_line(*inside(*arguments), message)
-
-
-def assert_one_line(code: int, output: str, errors: str, message: str) -> None:
-    assert (code, output) == (2, "")
-    assert errors.startswith("attnscope: "), errors[-400:]
-    assert errors.count("\n") == 1
-    assert message in errors
+    assert_mistake(run_lab(*arguments), message)
 
 
 def test_a_reader_who_has_seen_enough_ends_it_quietly() -> None:

@@ -1,4 +1,4 @@
-"""A user's mistake ends in one sentence that says what to do: in processes of their own, as a user makes them."""
+"""A user's mistake ends in one sentence that says what to do: all in this process, and some in one of their own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 
 from attnscope.cli.main import main
 from attnscope.recording import Trace
 from tests.cli.parsing import parsed
+from tests.cli.running import Result, assert_mistake, run_command
 
 NOT_TEXT = b"\xff\xfe\x00\x80" * 50
 
@@ -33,18 +35,18 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def command(*arguments: str, desk: Path, **settings: str) -> tuple[int, str, str]:
-    """Run the command in a folder, with a picture on standard input; its exit code, output and errors."""
+def run_process(*arguments: str, desk: Path) -> Result:
+    """Run the command as a process in a folder, with a picture on standard input."""
     done = subprocess.run(
         [sys.executable, "-m", "attnscope.cli.main", *arguments],
         cwd=desk,
         input=NOT_TEXT,
-        env=os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "200"} | settings,
+        env=os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "200"},
         capture_output=True,
         timeout=300,
         check=False,
     )
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
+    return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 MISTAKES = {
@@ -108,23 +110,36 @@ MISTAKES = {
 }
 
 
+IN_A_PROCESS = ("a command with a typo", "a model that is none")
+"""Mistakes that stand for all others where a new process is checked: one before torch is imported, and one after."""
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_ends_in_a_sentence_and_exit_code_two(mistake: str, desk: Path) -> None:
+def test_a_mistake_ends_in_a_sentence_and_exit_code_two(
+    mistake: str, desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     arguments, message = MISTAKES[mistake]
-    code, output, errors = command(*arguments, desk=desk)
-    assert "Traceback" not in errors, errors
-    assert (code, output) == (2, "")
-    (line,) = errors.splitlines()
-    assert line.startswith("attnscope: ")
-    assert message in line
+    assert_mistake(run_command(*arguments, stdin=NOT_TEXT, folder=desk, columns=200), message)
 
 
-def test_a_model_that_the_hub_does_not_have_is_explained_without_names_of_exceptions(desk: Path) -> None:
-    for settings in ({"HF_HUB_OFFLINE": "1"}, {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9"}):
-        code, output, errors = command("look", "nonexistent/modle", desk=desk, **settings)
-        assert (code, output, errors.count("\n")) == (2, "", 1)
-        assert errors.startswith("attnscope: 'nonexistent/modle' is not a folder, is not in the local cache of the hub")
-        assert "Error" not in errors
+@pytest.mark.parametrize(
+    "mistake", [name if name in IN_A_PROCESS else pytest.param(name, marks=pytest.mark.slow) for name in MISTAKES]
+)
+def test_a_mistake_ends_a_process_alike(mistake: str, desk: Path) -> None:
+    arguments, message = MISTAKES[mistake]
+    assert_mistake(run_process(*arguments, desk=desk), message)
+
+
+@pytest.mark.parametrize("is_offline", [True, False])
+def test_a_model_that_the_hub_does_not_have_is_explained_without_names_of_exceptions(
+    is_offline: bool, desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", is_offline)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # where nobody answers
+    found = run_command("look", "nonexistent/modle", folder=desk)
+    assert_mistake(found, "'nonexistent/modle' is not a folder, is not in the local cache of the hub")
+    assert "Error" not in found.errors
 
 
 @pytest.mark.parametrize("name", ["heads", "look"])
@@ -136,7 +151,7 @@ def test_options_may_stand_anywhere(name: str, at: int) -> None:
 
 
 def test_options_before_a_text_are_read_with_it(desk: Path) -> None:
-    code, _, errors = command("heads", "trace", "--top", "3", "words.txt", desk=desk)
+    code, _, errors = run_command("heads", "trace", "--top", "3", "words.txt", folder=desk)
     assert code == 2
     assert "trace is a saved trace, which holds its own text" in errors
 
@@ -144,10 +159,8 @@ def test_options_before_a_text_are_read_with_it(desk: Path) -> None:
 def test_a_port_that_is_taken_is_named(desk: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        code, _, errors = command("explore", "--no-browser", "--port", str(port), desk=desk)
-    assert code == 2
-    assert f"port {port} cannot be used: Address already in use" in errors
-    assert "Traceback" not in errors
+        found = run_command("explore", "--no-browser", "--port", str(port), folder=desk)
+    assert_mistake(found, f"port {port} cannot be used: Address already in use")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")

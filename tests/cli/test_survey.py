@@ -28,6 +28,7 @@ def test_it_says_what_there_is_to_read_what_came_of_it_and_that_it_is_finished(
     assert told.err == "3 shards to read, about 1,500 tokens; the corpus has 6.0 kB\n"
     assert told.out.endswith(f" passages of 3 documents, 0 problems, in {tmp_path / 'out'}\n")
     assert len(told.out.splitlines()) == 1
+    assert "\x1b" not in told.out + told.err
     assert main(command) == 0
     again = capsys.readouterr()
     assert again.out == told.out
@@ -46,6 +47,7 @@ def test_it_resumes_and_says_so(corpus: list[str], tmp_path: Path, capsys: pytes
     assert told.out == first
 
 
+@pytest.mark.slow
 def test_what_came_of_it_can_be_piped(corpus: list[str], tmp_path: Path) -> None:
     command = [
         sys.executable,

@@ -66,6 +66,7 @@ def test_another_run_in_the_same_folder_is_refused(tmp_path: Path, capsys: pytes
     assert main([*command, "--log-every", "1"]) == 0  # this changes nothing that is learned
 
 
+@pytest.mark.slow  # tests/train starts it so on several ranks
 def test_torchrun_starts_it_as_a_module(tmp_path: Path):
     command = [sys.executable, "-m", "attnscope.train", "reversal", "--steps", "2", "--out", str(tmp_path)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
