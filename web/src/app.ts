@@ -5,38 +5,38 @@
  * Does not know: pixels (the map does), HTTP (the transport does), what a panel says (the panel does).
  */
 
-import { createAblation, type Ablation } from "./heads/ablation";
+import { createAblation, type Ablation } from "./heads/ablation_panel";
 import { followAddress, type Address } from "./address";
-import { Centre } from "./panels/centre";
-import { commandsOf, type Commanded } from "./commands";
+import { Centre } from "./panels/centre_panel";
+import { commandsOf, type Commanded } from "./key_handlers";
 import { createCompare } from "./compare/compare";
-import { createDeeds, heldBy, noSentence, type Deeds } from "./deeds";
+import { createDeeds, heldBy, noSentence, type Deeds } from "./app_commands";
 import { watched } from "./server/connection";
 import { element, replaceChildren } from "./panels/dom";
 import { createFinder, type Finder } from "./panels/finder";
-import { createHelp, type Help } from "./panels/help";
+import { createHelp, type Help } from "./panels/help_dialog";
 import { createHeadsView } from "./heads/heads_view";
 import { report, type Host } from "./host";
-import { Latest, told } from "./server/inquiry";
+import { Latest, told } from "./server/requests";
 import { Inspector, type Shown } from "./panels/inspector";
 import { enableKeys, keysEnabled, listenForKeys, movesMap } from "./keys";
 import { createLiveRegion, spokenCell } from "./panels/live_region";
 import type { Cell, MapView } from "./map/map_view";
-import { createMap, createTwin, type Mapping } from "./maps";
+import { createMap, createTwin, type Mapping } from "./map_factory";
 import { createBanner, createNotice } from "./panels/messages";
 import { createNavigator } from "./panels/navigator";
 import { Pins } from "./pins";
 import { headName, paths, type Layer, type Meta, type Session, type Side } from "./server/protocol";
-import { SentenceView } from "./panels/sentence";
+import { SentenceView } from "./panels/sentence_view";
 import { fitted, sameState, type State, type Store } from "./state";
 import { StrongestTable } from "./panels/strongest_table";
 import { createTextView } from "./text/text_view";
 import { createToolbar } from "./panels/toolbar";
-import { Views } from "./panels/views";
-import type { Comparison, ViewContext } from "./panels/view";
+import { Views } from "./panels/view_switcher";
+import type { Comparison, ViewContext } from "./panels/view_context";
 import { title } from "./paint/token_text";
 import { Tour } from "./tour/tour";
-import { Traces } from "./server/traces";
+import { Traces } from "./server/trace_cache";
 import { aborted, Refused, type Transport } from "./server/transport";
 
 /** Tests read these; nothing else does. */

@@ -5,7 +5,7 @@
  * Does not know: what the actions do; the application gives one function for each name.
  */
 
-import { remember, remembered } from "./remembered";
+import { remember, remembered } from "./browser_storage";
 
 export type Action =
   | "panLeft"

@@ -6,7 +6,7 @@
  */
 
 import type { Cell } from "./notebook";
-import { newNumber, type Message, type Model, type Part } from "./server/comm";
+import { newNumber, type Message, type Model, type Part } from "./server/comm_transport";
 
 interface Code {
   readonly render: (cell: Cell) => () => void;

@@ -2,9 +2,9 @@
 
 import { createPageHost } from "./host";
 import { render } from "./notebook";
-import { createFileTransport } from "./server/file";
-import { createHttpTransport } from "./server/http";
-import { start } from "./start";
+import { createFileTransport } from "./server/file_transport";
+import { createHttpTransport } from "./server/http_transport";
+import { start } from "./start_explorer";
 
 const root = document.getElementById("explorer");
 const kind = root?.dataset["attnscope"];

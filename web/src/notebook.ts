@@ -8,8 +8,8 @@
 
 import { saveByLink, type Host } from "./host";
 import { element } from "./panels/dom";
-import { createCommTransport, newNumber, send, type Model } from "./server/comm";
-import { start } from "./start";
+import { createCommTransport, newNumber, send, type Model } from "./server/comm_transport";
+import { start } from "./start_explorer";
 
 export interface Cell {
   readonly model: Model;

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { chooseLabels, chooseNumbers, type Axis } from "../src/map/axis_labels";
+import { chooseLabels, chooseNumbers, type Axis } from "../src/geometry/axis_labels";
 import type { Section } from "../src/server/protocol";
 
 const text = (position: number): string => `t${position}`;

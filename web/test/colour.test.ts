@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { codeOf } from "../src/server/codec";
+import { codeOf } from "../src/server/tile_codec";
 import { entryOf, lookup, tableOf, type Scale } from "../src/paint/colour";
 import { COLOURS } from "../src/state";
 

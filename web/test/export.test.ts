@@ -1,9 +1,9 @@
 // What exported files are called and say of themselves; and a saved page that answers from what it brought along.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { captionOf, fileName } from "../src/export/words";
-import { createFileTransport } from "../src/server/file";
-import { WholeHead } from "../src/server/from_cells";
+import { captionOf, fileName } from "../src/export/captions";
+import { createFileTransport } from "../src/server/file_transport";
+import { WholeHead } from "../src/server/dense_head";
 import type { Meta } from "../src/server/protocol";
 import { Refused } from "../src/server/transport";
 

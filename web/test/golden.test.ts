@@ -2,8 +2,8 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { codeOf, readHeader, valueOf } from "../src/server/codec";
-import { ZoomPlan } from "../src/map/plan";
+import { codeOf, readHeader, valueOf } from "../src/server/tile_codec";
+import { ZoomPlan } from "../src/geometry/zoom_plan";
 
 interface Ends {
   bins: number;

@@ -1,15 +1,15 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { boxOf, coarser, extentOf, headAt, sizeFor, stepped } from "../src/heads/placing";
-import { isAmong, labelCounts, nextOrder, ordered, scoreNames, toggled, type Head } from "../src/heads/ordering";
+import { boxOf, coarser, extentOf, headAt, sizeFor, stepped } from "../src/heads/grid_layout";
+import { isAmong, labelCounts, nextOrder, ordered, scoreNames, toggled, type Head } from "../src/heads/scored_heads";
 import { nearestDot, nextDot, plotOf, scaleOf, shapeOf } from "../src/heads/scatter";
-import { createRoster } from "../src/heads/roster";
-import { readTile } from "../src/server/codec";
+import { createRoster } from "../src/heads/head_loader";
+import { readTile } from "../src/server/tile_codec";
 import type { Meta } from "../src/server/protocol";
 import { Refused, type Transport } from "../src/server/transport";
 import type { HeadPlace } from "../src/state";
-import { bodyOf } from "./bodies";
+import { bodyOf } from "./tile_bodies";
 
 const wait = (milliseconds = 0): Promise<void> => new Promise((resolve) => setTimeout(resolve, milliseconds));
 

@@ -2,9 +2,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { unanswered, watched } from "../src/server/connection";
-import { Answers, Latest } from "../src/server/inquiry";
+import { Answers, Latest } from "../src/server/requests";
 import { spokenCell } from "../src/panels/live_region";
-import { formatted, ordinal, percent, plain, raised } from "../src/numbers";
+import { formatted, ordinal, percent, plain, raised } from "../src/format_numbers";
 import { followed } from "../src/pins";
 import type { QueryReport } from "../src/server/protocol";
 import { rankOf, strongestOf } from "../src/panels/ranking";

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { codeOf, readTile, type Tile } from "../src/server/codec";
-import { isSpike, spikesOf } from "../src/map/spikes";
-import { bodyOf } from "./bodies";
+import { codeOf, readTile, type Tile } from "../src/server/tile_codec";
+import { isSpike, spikesOf } from "../src/tiles/spikes";
+import { bodyOf } from "./tile_bodies";
 
 test("a spike is strong and hidden by its mean", () => {
   assert.equal(isSpike(0.001, 0.5), true);

@@ -16,7 +16,7 @@ import {
   MOST_ABLATED,
   type State,
 } from "../src/state";
-import { headsOf, stepped } from "../src/commands";
+import { headsOf, stepped } from "../src/key_handlers";
 
 /** A small generator of its own, so that a failure names a seed that fails again. */
 function randomOf(seed: number): () => number {

@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { DEFAULT_STATE, readAddress, writeAddress } from "../src/state";
-import { heightOf, placeOf, valued } from "../src/survey/bars";
+import { heightOf, placeOf, valued } from "../src/survey/histogram";
 import { flowing } from "../src/survey/passages";
 import type { About } from "../src/survey/protocol";
-import { possible, statisticOf, surveyName, withStatistic } from "../src/survey/scene";
+import { possible, statisticOf, surveyName, withStatistic } from "../src/survey/survey_scene";
 
 const about: About = {
   name: "a survey",

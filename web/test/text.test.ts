@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Marks, STEPS, stepOf, type Registry } from "../src/text/marks";
+import { Marks, STEPS, stepOf, type Registry } from "../src/text/highlights";
 import type { Links } from "../src/server/protocol";
-import { MOST_TOKENS, pinnedIn, pinning, placed, windowOf } from "../src/text/places";
-import { firstBelow, lastAtMost, passageOf, together, tokenAt, type Box, type Passage } from "../src/text/passage";
+import { MOST_TOKENS, pinnedIn, pinning, placed, windowOf } from "../src/text/positions";
+import { firstBelow, lastAtMost, passageOf, together, tokenAt, type Box, type Passage } from "../src/text/paragraphs";
 
 /** What is shown of each token. */
 function shown(texts: readonly string[]): string[] {

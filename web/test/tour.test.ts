@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { beside, type Area } from "../src/tour/placing";
+import { beside, type Area } from "../src/tour/card_placement";
 import { STEPS } from "../src/tour/steps";
 
 const CARD = { width: 300, height: 200 };

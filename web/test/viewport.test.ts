@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import * as v from "../src/map/viewport";
+import * as v from "../src/geometry/viewport";
 
 const size = { width: 800, height: 600 };
 const near = (one: number, other: number, message?: string): void => assert.ok(Math.abs(one - other) < 1e-6, `${one} is not ${other}. ${message ?? ""}`);

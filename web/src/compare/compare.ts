@@ -5,20 +5,20 @@
  * that says which is which. Texts that differ are aligned by their tokens, so that moves and pins lead to the same words.
  */
 
-import { createBar, type Bar } from "./bar";
-import { movesOf } from "../commands";
+import { createBar, type Bar } from "./compare_bar";
+import { movesOf } from "../key_handlers";
 import { actionOf, keysEnabled } from "../keys";
 import { createMapView, type Cell, type MapView, type Shared } from "../map/map_view";
 import type { Reading } from "../map/map_data";
 import { beside } from "../map/pair_data";
 import { title } from "../paint/token_text";
-import { backwards, pairingOf, partnerOf, pinsOf, placeOf, type Pairing } from "./pairing";
+import { backwards, pairingOf, partnerOf, pinsOf, placeOf, type Pairing } from "./token_pairing";
 import { element } from "../panels/dom";
 import type { Shown } from "../panels/inspector";
 import { describeMap } from "../panels/live_region";
-import type { Comparison, ViewContext } from "../panels/view";
-import { readFloats } from "../server/codec";
-import { Latest, told } from "../server/inquiry";
+import type { Comparison, ViewContext } from "../panels/view_context";
+import { readFloats } from "../server/tile_codec";
+import { Latest, told } from "../server/requests";
 import { headName, paths, type Layer, type Meta } from "../server/protocol";
 import { ranged, swapped, type Compared, type CompareMode, type State } from "../state";
 

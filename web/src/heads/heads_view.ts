@@ -5,22 +5,22 @@
  * Layers are read one after the other while this is the view, and what has come is shown at once.
  */
 
-import { heldBy } from "../deeds";
+import { heldBy } from "../app_commands";
 import { segments } from "../panels/controls";
 import { element, field, replaceChildren } from "../panels/dom";
 import type { Shown } from "../panels/inspector";
-import type { CentreView, ViewContext } from "../panels/view";
-import { counted, measured, plural } from "../numbers";
+import type { CentreView, ViewContext } from "../panels/view_context";
+import { counted, measured, plural } from "../format_numbers";
 import type { Box } from "../paint/surface";
 import { title } from "../paint/token_text";
 import type { Channel, LayerScores, Meta, Session } from "../server/protocol";
 import { holds, MOST_ABLATED, type HeadPlace, type HeadsAs, type State } from "../state";
-import { placeCard } from "./card";
-import { createGrid } from "./grid";
-import { isAmong, labelCounts, nameOf, spaced, toggled, type Head } from "./ordering";
-import { createPlot } from "./plot";
-import { createRoster, type Roster } from "./roster";
-import { badge, createTable } from "./table";
+import { placeCard } from "./hover_card";
+import { createGrid } from "./picture_grid";
+import { isAmong, labelCounts, nameOf, spaced, toggled, type Head } from "./scored_heads";
+import { createPlot } from "./scatter_view";
+import { createRoster, type Roster } from "./head_loader";
+import { badge, createTable } from "./head_table";
 
 export interface Scene {
   readonly state: State;

@@ -1,9 +1,9 @@
 /** Heads as dots on two of their scores: scales, the dot under the pointer, the next one by keyboard, the picture. */
 
 import { fonts, hairline, type Box, type Surface, type Theme } from "../paint/surface";
-import { measured } from "../numbers";
+import { measured } from "../format_numbers";
 import type { HeadPlace } from "../state";
-import { samePlace, type Head } from "./ordering";
+import { samePlace, type Head } from "./scored_heads";
 
 /** A shape for each label that is known, so that colour says nothing alone; none of them can turn into an emoji. */
 const SHAPES: Readonly<Record<string, string>> = {

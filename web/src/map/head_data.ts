@@ -1,17 +1,17 @@
 // All that one map knows of one head: tiles, exact cells, strips, section names and the server's progress.
 //
 // In: a head's name, then views. Out: what to draw, at once, from what is held; what is missing is asked for. Does not draw.
-import { Cells } from "../server/cells";
-import { channelsAt, type Masking } from "./cover";
-import { FloatStore } from "../server/floats";
+import { Cells } from "../server/cell_store";
+import { channelsAt, type Masking } from "../tiles/tile_cover";
+import { FloatStore } from "../server/float_store";
 import { MapData, said, type Mode, type Reading } from "./map_data";
 import type { StripBlock } from "../paint/marginals";
-import { TILE, ZoomPlan, type Range2 } from "./plan";
+import { TILE, ZoomPlan, type Range2 } from "../geometry/zoom_plan";
 import { paths, type Channel, type Layer, type MarginalKind, type Meta, type Section, type Side, type Status } from "../server/protocol";
-import { TileStore, type HeadName } from "./tiles";
+import { TileStore, type HeadName } from "../tiles/tile_store";
 import { title } from "../paint/token_text";
 import type { Transport } from "../server/transport";
-import { visibleRange, type Viewport } from "./viewport";
+import { visibleRange, type Viewport } from "../geometry/viewport";
 
 const ASK_PROGRESS_MILLISECONDS = 1000;
 

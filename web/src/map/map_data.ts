@@ -1,16 +1,16 @@
 // What a picture knows of what it shows: one head, or two in one picture. What both do the same with their tiles is done here.
 //
 // In: views. Out: what to draw, at once, from what is held; what is missing is asked for. Does not draw.
-import { valueOf } from "../server/codec";
-import { channelsAt, cover, wantedTiles, type Masking, type Piece } from "./cover";
+import { valueOf } from "../server/tile_codec";
+import { channelsAt, cover, wantedTiles, type Masking, type Piece } from "../tiles/tile_cover";
 import type { StripBlock } from "../paint/marginals";
-import { ancestor, TILE, type Range2, type TileAddress, type ZoomPlan } from "./plan";
+import { ancestor, TILE, type Range2, type TileAddress, type ZoomPlan } from "../geometry/zoom_plan";
 import type { Channel, MarginalKind, Meta, Section, Side } from "../server/protocol";
-import { plain } from "../numbers";
-import { spikesOf, type Spike } from "./spikes";
-import { strongestBins } from "./strongest_bins";
-import type { Held, HeldTile, TileSource } from "./tiles";
-import { visibleRange, type Viewport } from "./viewport";
+import { plain } from "../format_numbers";
+import { spikesOf, type Spike } from "../tiles/spikes";
+import { strongestBins } from "../tiles/strongest_bins";
+import type { Held, HeldTile, TileSource } from "../tiles/tile_store";
+import { visibleRange, type Viewport } from "../geometry/viewport";
 
 export type Mode = "both" | "max" | "mean";
 

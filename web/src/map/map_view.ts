@@ -2,24 +2,24 @@
 //
 // In: a head, and the state. Out: events for what the user does; the view it moved to. Everything drawn comes from the state and the data.
 // Moves are instant: nothing is animated.
-import { canvasIn, sized, surfaceOf } from "./canvas";
+import { canvasIn, sized, surfaceOf } from "../paint/canvas";
 import { lookup, sameScale, type Scale } from "../paint/colour";
-import { paintHeat, paintOverlay, paintScene, type Role, type Scene } from "./frame";
+import { paintHeat, paintOverlay, paintScene, type Role, type Scene } from "./map_scene";
 import type { Host } from "../host";
 import type { Drawing, Mode, Reading, Span } from "./map_data";
-import { inside, layoutOf, type Layout } from "./layout";
+import { inside, layoutOf, type Layout } from "./map_layout";
 import { minimapShown, minimapZoom } from "../paint/minimap";
-import { VALUES_FROM } from "../paint/marks";
+import { VALUES_FROM } from "../paint/overlays";
 import { dark, light, type Box, type Surface, type Theme } from "../paint/surface";
 import { title, visible } from "../paint/token_text";
-import { Pictures } from "./pictures";
+import { Pictures } from "../tiles/tile_images";
 import { listenToPointer, type Gestures, type Point } from "./pointer";
 import { headNumber, type Meta, type Side } from "../server/protocol";
-import { Showing, type Cell, type Shared } from "./showing";
+import { Showing, type Cell, type Shared } from "./shown_heads";
 import { DEFAULT_STATE, type State } from "../state";
 import type { Transport } from "../server/transport";
-import * as viewports from "./viewport";
-import type { Viewport } from "./viewport";
+import * as viewports from "../geometry/viewport";
+import type { Viewport } from "../geometry/viewport";
 
 export type { Cell, Point, Reading, Role, Shared, Span };
 

@@ -1,17 +1,17 @@
 // All that one map knows of two heads that it draws in one picture: A below and B above the diagonal, or A divided by B.
 //
 // In: the data of both heads, of matrices of one shape. Out: what one head's data gives, made of both. Strips and names are A's.
-import type { Masking } from "./cover";
+import type { Masking } from "../tiles/tile_cover";
 import type { HeadData } from "./head_data";
 import { MapData, said, type Mode, type Reading, type Sharing } from "./map_data";
 import type { StripBlock } from "../paint/marginals";
-import type { Range2, ZoomPlan } from "./plan";
-import { PairTiles } from "./composed";
-import { LEAST_BITS, ratioBetween } from "./ratio";
+import type { Range2, ZoomPlan } from "../geometry/zoom_plan";
+import { PairTiles } from "../tiles/pair_tiles";
+import { LEAST_BITS, ratioBetween } from "../tiles/ratio_codec";
 import type { MarginalKind, Meta, Section, Side } from "../server/protocol";
-import { inBits, raised } from "../numbers";
-import type { TileSource } from "./tiles";
-import type { Viewport } from "./viewport";
+import { inBits, raised } from "../format_numbers";
+import type { TileSource } from "../tiles/tile_store";
+import type { Viewport } from "../geometry/viewport";
 
 export class PairData extends MapData {
   readonly tiles: TileSource;

@@ -1,11 +1,11 @@
 // Names and numbers along the two axes, and the corner that says what they mean.
-import { EVERY_TOKEN_FROM, type Label } from "../map/axis_labels";
+import { EVERY_TOKEN_FROM, type Label } from "../geometry/axis_labels";
 import { fonts, snap, type Box, type Surface, type Theme } from "./surface";
-import { counted } from "../numbers";
-import { fitted, widthOf, wrapped } from "./words";
+import { counted } from "../format_numbers";
+import { fitted, widthOf, wrapped } from "./canvas_text";
 import { paintHatch } from "./hatch";
-import type { Alone } from "../map/frame";
-import type { Viewport } from "../map/viewport";
+import type { Alone } from "../map/map_scene";
+import type { Viewport } from "../geometry/viewport";
 
 const SLANT = Math.PI / 3;
 /** Low enough to leave the names of the rows beside it whole. */

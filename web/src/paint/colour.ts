@@ -2,9 +2,9 @@
 //
 // In: a table's name and a range in bits. Out: 256 pixels, packed as a canvas stores them.
 // Code 0 (masked) is fully transparent: the hatch below shows. Code 1 (zero) is always the darkest entry.
-import { CODES, valueOf } from "../server/codec";
+import { CODES, valueOf } from "../server/tile_codec";
 import { cividis, magma, ratioAnchors, viridis, type Encoded } from "./colour_tables";
-import { NEITHER, ratioOf } from "../map/ratio";
+import { NEITHER, ratioOf } from "../tiles/ratio_codec";
 import type { Colours } from "../state";
 
 /** 256 x (red, green, blue). */

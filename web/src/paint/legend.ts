@@ -1,10 +1,10 @@
 // The legend: the colour bar with weights and bits, what a colour is the mean or maximum of, and what the hatch and the dots mean.
 import { entryOf, NEITHER_GREY, tableOf, type Scale, type Table } from "./colour";
 import { paintHatch } from "./hatch";
-import { LEAST_BITS } from "../map/ratio";
-import { inBits, plain, raised } from "../numbers";
+import { LEAST_BITS } from "../tiles/ratio_codec";
+import { inBits, plain, raised } from "../format_numbers";
 import { fonts, type Box, type Surface, type Theme } from "./surface";
-import { fitted, widthOf } from "./words";
+import { fitted, widthOf } from "./canvas_text";
 
 export interface Legend {
   scale: Scale;

@@ -3,9 +3,9 @@
 // Heights have fixed meanings, so that a strip never rescales by itself: entropy from 0 to ln(keys) nats; received, the sum over all queries,
 // on a logarithmic scale with a line at the average. Each bin shows its mean, and behind it, paler, its largest.
 // A block of bins is drawn once into a small picture, one pixel a bin, and stretched from then on.
-import type { Floats } from "../server/codec";
-import { TILE } from "../map/plan";
-import { pixelOf, type Viewport } from "../map/viewport";
+import type { Floats } from "../server/tile_codec";
+import { TILE } from "../geometry/zoom_plan";
+import { pixelOf, type Viewport } from "../geometry/viewport";
 import { hairline, within, type Box, type Surface, type Theme } from "./surface";
 
 export interface StripBlock {

@@ -1,5 +1,5 @@
 // The whole matrix small, with a frame around what the map shows.
-import { fitZoom, type Viewport } from "../map/viewport";
+import { fitZoom, type Viewport } from "../geometry/viewport";
 import { paintHatch } from "./hatch";
 import { fonts, within, type Box, type Surface, type Theme } from "./surface";
 

@@ -2,7 +2,7 @@
 
 import { element } from "./dom";
 import type { Host, Surroundings } from "../host";
-import { paintBars, paintSteps } from "../paint/charts";
+import { paintBars, paintSteps } from "../paint/bar_chart";
 import { dark, light, type Surface, type Theme } from "../paint/surface";
 
 export interface ChartData {

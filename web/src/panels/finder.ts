@@ -1,8 +1,8 @@
 /** Find a token by its text, and go to a position by its number. */
 
 import { button, element } from "./dom";
-import { counted } from "../numbers";
-import { Latest, told } from "../server/inquiry";
+import { counted } from "../format_numbers";
+import { Latest, told } from "../server/requests";
 import type { Found } from "../server/protocol";
 import { aborted } from "../server/transport";
 

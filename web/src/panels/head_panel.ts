@@ -3,7 +3,7 @@
 import { Chart } from "./chart";
 import { element, replaceChildren } from "./dom";
 import type { Surroundings } from "../host";
-import { counted, measured, percent } from "../numbers";
+import { counted, measured, percent } from "../format_numbers";
 import { title } from "../paint/token_text";
 import type { Profile, Scores } from "../server/protocol";
 

@@ -5,16 +5,16 @@
  * A newer question cancels the older one of its kind; answers are kept for a while, so going back is at once.
  */
 
-import { readFloats } from "../server/codec";
+import { readFloats } from "../server/tile_codec";
 import { button, element, replaceChildren, token } from "./dom";
 import { HeadPanel } from "./head_panel";
 import type { Surroundings } from "../host";
-import { Answers, Latest, told } from "../server/inquiry";
+import { Answers, Latest, told } from "../server/requests";
 import { named, spokenCell } from "./live_region";
-import { counted, measured, ordinal, percent, plain } from "../numbers";
+import { counted, measured, ordinal, percent, plain } from "../format_numbers";
 import { headNumber, paths, type KeyReport, type Meta, type Profile, type QueryReport, type Scores, type Side } from "../server/protocol";
 import { rankOf, type Ranked } from "./ranking";
-import { SidePanel, type SideReport, type Weights } from "./side_panel";
+import { SidePanel, type SideReport, type Weights } from "./pin_panel";
 import { aborted, type Transport } from "../server/transport";
 
 export interface Shown {

@@ -1,7 +1,7 @@
 /** What a screen reader is told, politely and not too often. */
 
 import { element } from "./dom";
-import { ordinal, plain } from "../numbers";
+import { ordinal, plain } from "../format_numbers";
 import { visible } from "../paint/token_text";
 
 export interface LiveRegion {

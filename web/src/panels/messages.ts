@@ -2,7 +2,7 @@
 
 import { button, element, replaceChildren } from "./dom";
 import type { Host } from "../host";
-import { plural } from "../numbers";
+import { plural } from "../format_numbers";
 import { title } from "../paint/token_text";
 import type { Summary } from "../server/protocol";
 

@@ -6,9 +6,9 @@
  */
 
 import { element, field, replaceChildren, select } from "./dom";
-import { counted, plural } from "../numbers";
+import { counted, plural } from "../format_numbers";
 import { title } from "../paint/token_text";
-import { headsOf } from "../commands";
+import { headsOf } from "../key_handlers";
 import { headNumber, type Meta } from "../server/protocol";
 import { holds, type HeadPlace } from "../state";
 

@@ -4,10 +4,10 @@
  * Few cells in view: read exactly. Many: from the largest weights of the bins the map holds, and said to be so.
  */
 
-import { readFloats } from "../server/codec";
+import { readFloats } from "../server/tile_codec";
 import { button, element, replaceChildren, token } from "./dom";
-import { Latest, told } from "../server/inquiry";
-import { counted, formatted, plural } from "../numbers";
+import { Latest, told } from "../server/requests";
+import { counted, formatted, plural } from "../format_numbers";
 import { paths, type Side } from "../server/protocol";
 import { strongestOf } from "./ranking";
 import type { Shown } from "./inspector";

@@ -4,10 +4,10 @@
  * Every control writes to the store and reads from it; none keeps a value of its own.
  */
 
-import type { Deeds } from "../deeds";
+import type { Deeds } from "../app_commands";
 import { press, segments, toggle } from "./controls";
 import { button, element, field, replaceChildren, select } from "./dom";
-import { percent } from "../numbers";
+import { percent } from "../format_numbers";
 import { title } from "../paint/token_text";
 import type { Meta } from "../server/protocol";
 import {

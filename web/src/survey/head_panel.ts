@@ -1,18 +1,18 @@
 /** One head and one statistic: its numbers, its distribution, and passages that show what it does. */
 
-import { badge } from "../heads/table";
-import { spaced } from "../heads/ordering";
+import { badge } from "../heads/head_table";
+import { spaced } from "../heads/scored_heads";
 import type { Surroundings } from "../host";
-import { counted, measured, percent } from "../numbers";
+import { counted, measured, percent } from "../format_numbers";
 import { surfaceOf, themeOf } from "../panels/chart";
 import { element, replaceChildren } from "../panels/dom";
 import { title } from "../paint/token_text";
-import { Latest, told } from "../server/inquiry";
+import { Latest, told } from "../server/requests";
 import { aborted, type Transport } from "../server/transport";
-import { chartBox, paintDistribution, valued, type Distribution } from "./bars";
+import { chartBox, paintDistribution, valued, type Distribution } from "./histogram";
 import { passageLists, type PassageActions } from "./passages";
 import { surveyPaths, type HeadReport } from "./protocol";
-import { explainedStatistic, type SurveyScene } from "./scene";
+import { explainedStatistic, type SurveyScene } from "./survey_scene";
 
 const CHART = 132;
 const FACTS: readonly (readonly [name: string, key: string, says: string])[] = [

@@ -3,10 +3,10 @@
 import { createPageHost, report } from "../host";
 import { button } from "../panels/dom";
 import { showLoading, showProblem, stopped } from "../panels/messages";
-import { createHttpTransport } from "../server/http";
-import { told } from "../server/inquiry";
+import { createHttpTransport } from "../server/http_transport";
+import { told } from "../server/requests";
 import { createStore, readAddress } from "../state";
-import { openSurvey, remembered } from "./page";
+import { openSurvey, remembered } from "./survey_page";
 import { surveyPaths, type About } from "./protocol";
 
 async function open(root: HTMLElement): Promise<void> {

@@ -4,10 +4,10 @@
  * In: what the server says of them; their texts are hostile. Out: a wish to see the map of one.
  */
 
-import { counted, ordinal } from "../numbers";
+import { counted, ordinal } from "../format_numbers";
 import { button, element, replaceChildren } from "../panels/dom";
 import { running, title, visible } from "../paint/token_text";
-import { valued } from "./bars";
+import { valued } from "./histogram";
 import type { Passage } from "./protocol";
 
 export interface PassageActions {

@@ -1,13 +1,13 @@
 /** All heads with the mean and the spread of every statistic; a column puts them in order, a cell chooses both. */
 
 import { currentOf } from "../heads/heads_view";
-import { nextOrder, ordered, samePlace, spaced, type Head } from "../heads/ordering";
-import { badge, markOrder, ROWS, shortened } from "../heads/table";
+import { nextOrder, ordered, samePlace, spaced, type Head } from "../heads/scored_heads";
+import { badge, markOrder, ROWS, shortened } from "../heads/head_table";
 import { button, element, replaceChildren } from "../panels/dom";
 import { title } from "../paint/token_text";
 import type { HeadPlace } from "../state";
-import type { SurveyPart } from "./page";
-import { explainedStatistic, type SurveyScene } from "./scene";
+import type { SurveyPart } from "./survey_page";
+import { explainedStatistic, type SurveyScene } from "./survey_scene";
 
 export interface TableActions {
   /** A head, and the statistic unless that stays as it is. */

@@ -1,8 +1,8 @@
 /** What a token or a word looks at, or who looks at it, as a list: the same that is painted in the text, with numbers. */
 
 import { button, element, replaceChildren, token } from "../panels/dom";
-import { linkRow } from "../panels/side_panel";
-import { counted, measured, percent, plural } from "../numbers";
+import { linkRow } from "../panels/pin_panel";
+import { counted, measured, percent, plural } from "../format_numbers";
 import type { Links, Side, Unit } from "../server/protocol";
 
 export interface LinkListActions {

@@ -5,10 +5,10 @@
  */
 
 import { button, element } from "../panels/dom";
-import type { ViewContext } from "../panels/view";
-import { remembered, remember } from "../remembered";
+import type { ViewContext } from "../panels/view_context";
+import { remembered, remember } from "../browser_storage";
 import type { State } from "../state";
-import { beside } from "./placing";
+import { beside } from "./card_placement";
 import { STEPS } from "./steps";
 
 const STORED = "tour";

@@ -1,0 +1,121 @@
+/**
+ * The bar above two compared heads: which the other is, how the two are shown, and what is to be known of it.
+ *
+ * Like the toolbar it writes to the store and reads from it, and keeps nothing of its own.
+ */
+
+import { heldBy } from "../app_commands";
+import { button, element, field, replaceChildren, type Child } from "../panels/dom";
+import { press, segments, toggle } from "../panels/controls";
+import { narrow } from "../panels/navigator";
+import { title } from "../paint/token_text";
+import { headName, type Meta, type Session } from "../server/protocol";
+import type { Shown } from "../panels/inspector";
+import { COMPARE_MODES, validBits, type Compared, type CompareMode, type State, type Store } from "../state";
+
+export interface BarFacts {
+  readonly state: State;
+  readonly compare: Compared;
+  readonly one: Shown;
+  /** Of the other head; null while it is not known. */
+  readonly meta: Meta | null;
+  /** What there is to compare with: trace and name. */
+  readonly traces: readonly (readonly [trace: string, name: string])[];
+  /** Why two such heads cannot be shown so; "" where they can. */
+  readonly why: Readonly<Record<CompareMode, string>>;
+  readonly words: readonly string[];
+}
+
+export interface Bar {
+  readonly element: HTMLElement;
+  update(facts: BarFacts): void;
+}
+
+const MODES: Readonly<Record<CompareMode, readonly [string, string]>> = {
+  side: ["Side by side", "Two maps with the same colours"],
+  split: ["Split", "One square: A below the diagonal, B turned over above it"],
+  ratio: ["Ratio", "How many times more A looks than B, as log2(A / B)"],
+};
+
+export function createBar(store: Store, session: Session, swap: () => void): Bar {
+  const change = (part: Partial<Compared>): void => {
+    const { compare } = store.get();
+    if (compare) store.set({ compare: { ...compare, ...part } }, "push");
+  };
+  const name = element("span");
+  const trace = element("select", { "aria-label": "Trace of B" });
+  trace.addEventListener("change", () => {
+    const { trace: own, layer, head } = store.get();
+    // Of another text one looks at the same head first.
+    change(trace.value === own ? { trace: "" } : { trace: trace.value, layer, head });
+  });
+  const heads = element("span", { class: "compared-b", role: "group", "aria-label": "Head of B" });
+  const modes = segments<CompareMode>(
+    "How the two are shown",
+    COMPARE_MODES.map((mode) => [mode, ...MODES[mode]] as const),
+    (mode) => change({ mode }),
+  );
+  const lock = toggle("Locked", "Both maps move together", () => store.set({ locked: !store.get().locked }));
+  const bits = element("input", { type: "number", min: 0.5, max: 10, step: 0.5, class: "bits" });
+  bits.addEventListener("change", () => {
+    if (Number.isFinite(bits.valueAsNumber)) store.set({ bits: validBits(bits.valueAsNumber) });
+    bits.value = String(store.get().bits);
+  });
+  const range = field("\u00b1", bits, { title: "The last colours are for a factor of 2 to this power" });
+  range.append("bits");
+  const words = element("p", { class: "soft compared-words", role: "status" });
+  let [offered, chosen] = ["", ""];
+
+  const bar = element(
+    "div",
+    { class: "bar compare-bar", role: "group", "aria-label": "Comparison", hidden: true },
+    ...[name, element("span", { class: "soft" }, "with"), element("strong", {}, "B"), trace, heads],
+    button("Swap", swap, { title: "A and B change places (v; while held, only so long)" }),
+    ...[modes.element, lock, range],
+    element("div", { class: "spring" }),
+    button("Stop comparing", () => store.set({ compare: null }, "push"), { title: "Back to one head (c)" }),
+    words,
+  );
+
+  return {
+    element: bar,
+    update({ state, compare, one, meta, traces, why, words: said }) {
+      replaceChildren(name, element("strong", {}, "A"), ` ${headName(one.meta, one.layer, one.head)}`);
+      const choices = traces.flat().join("\n");
+      if (choices !== offered)
+        replaceChildren(trace, ...traces.map(([value, label]) => element("option", { value }, title(label, 40))));
+      offered = choices;
+      trace.hidden = traces.length < 2;
+      trace.value = compare.trace || state.trace;
+      const wanted = `${meta?.trace} ${compare.layer} ${compare.head}`;
+      if (wanted !== chosen)
+        keepingFocus(
+          heads,
+          meta
+            ? narrow(meta, [compare.layer, compare.head], heldBy(session), (layer, head) =>
+                change({ layer, head }),
+              )
+            : [],
+        );
+      chosen = wanted;
+      bar.dataset["mode"] = compare.mode;
+      modes.update(compare.mode);
+      for (const mode of COMPARE_MODES) modes.enable(mode, why[mode] === "", why[mode]);
+      lock.hidden = compare.mode !== "side";
+      press(lock, state.locked);
+      range.hidden = compare.mode !== "ratio";
+      bits.value = String(state.bits);
+      const sentence = said.filter((part) => part !== "").join(" ");
+      if (words.textContent !== sentence) words.textContent = sentence;
+      words.hidden = sentence === "";
+    },
+  };
+}
+
+/** A list from which one has just chosen is made anew: the keyboard stays on it. */
+function keepingFocus(parent: HTMLElement, children: readonly Child[]): void {
+  const { activeElement } = parent.getRootNode() as Document | ShadowRoot;
+  const at = [...parent.querySelectorAll("select")].findIndex((one) => one === activeElement);
+  replaceChildren(parent, ...children);
+  parent.querySelectorAll("select")[at]?.focus();
+}

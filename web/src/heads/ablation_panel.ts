@@ -1,0 +1,168 @@
+/**
+ * The model read again without some heads, beside the model as it is: what it now expects of the text, and what next.
+ *
+ * In: which heads are silenced, in the state. Out: numbers of the server, as they are; nothing is computed here.
+ * A newer choice cancels the question before. The maps are not touched: they show the model whole.
+ */
+
+import { segments } from "../panels/controls";
+import { button, element, replaceChildren, token, type Child } from "../panels/dom";
+import type { Shown } from "../panels/inspector";
+import type { ViewContext } from "../panels/view_context";
+import { plural } from "../format_numbers";
+import { unanswered } from "../server/connection";
+import { Latest, told } from "../server/requests";
+import { paths, type Ablated, type AblateHow, type AblateRequest } from "../server/protocol";
+import type { State } from "../state";
+import { ablates, currentOf, silence } from "./heads_view";
+import { isAmong, nameOf } from "./scored_heads";
+
+/** Several switches are often thrown one after the other. */
+const PAUSE = 150;
+
+export interface Ablation {
+  readonly element: HTMLElement;
+  update(state: State, shown: Shown | null): void;
+}
+
+export function createAblation(context: ViewContext): Ablation {
+  const { store, session, signal } = context;
+  const now = element("input", { type: "checkbox" });
+  const name = element("span");
+  const list = element("p", { class: "silenced" });
+  const words = element("p", { class: "soft", role: "status" });
+  const result = element("div");
+  const latest = new Latest();
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  let [asked, listed] = ["", ""];
+
+  now.addEventListener("change", () => {
+    now.checked = silence(context, currentOf(store.get()));
+  });
+  const how = segments<AblateHow>(
+    "What a silenced head says",
+    [
+      ["zero", "says nothing", "Its output is zero"],
+      ["mean", "says its mean", "At every token it says what it says on the average of this text"],
+    ],
+    (silenced) => store.set({ silenced }, "push"),
+  );
+
+  const stop = (): void => {
+    clearTimeout(timer);
+    latest.stop();
+    asked = "";
+  };
+  const ask = async (request: AblateRequest): Promise<void> => {
+    const given = latest.begin();
+    try {
+      const answer = await context.transport.post<Ablated>(paths.ablate(), request, given);
+      if (!given.aborted) show(answer, plural(request.heads.length, "head"));
+    } catch (error) {
+      if (given.aborted) return;
+      words.textContent = told(error);
+      // Asked anew when somebody answers again; what was refused stays so.
+      if (unanswered(error)) asked = "";
+    }
+  };
+  const show = ({ loss: [before, after], harder, next }: Ablated, heads: string): void => {
+    words.textContent =
+      "Thin bars: the whole model. Thick bars: without these heads. The maps still show the whole model.";
+    const change = `${after < before ? "−" : "+"}${Math.abs(after - before).toFixed(3)}`;
+    replaceChildren(
+      result,
+      element("h4", {}, `Surprise, nats a token: ${change}`),
+      pairs([[null, before, after]], 3),
+      element("h4", {}, "Chance of the next token"),
+      pairs(next.map(([text, ...rest]) => [token(text, 0), ...rest]), 3),
+      element("h4", {}, harder.length > 0 ? "Harder to predict, nats" : "No token became harder to predict"),
+      pairs(harder.map(([position, text, ...rest]) => [place(position, text), ...rest]), 2),
+    );
+    context.say(`Without ${heads}: ${before.toFixed(3)} to ${after.toFixed(3)} nats a token`);
+  };
+  /** A token of the text, and the way to the query that predicts it, which is the one before. */
+  const place = (position: number, text: string): HTMLElement =>
+    button(
+      element("span", {}, token(text, position), element("span", { class: "soft" }, ` ${position}`)),
+      () => {
+        store.set({ view: "map" });
+        context.pins.jump(position - 1);
+      },
+      { title: "Show the query that predicts it" },
+    );
+
+  signal.addEventListener("abort", stop);
+  const panel = element(
+    "section",
+    { class: "ablation", "aria-label": "Silenced heads" },
+    element("label", { class: "switch" }, now, name),
+    how.element,
+    list,
+    words,
+    result,
+  );
+  return {
+    element: panel,
+    update(state, shown) {
+      panel.hidden = shown === null;
+      if (!shown) return stop();
+      const { ablated, silenced, trace } = state;
+      now.disabled = !ablates(session, state);
+      now.checked = isAmong(ablated, currentOf(state));
+      name.textContent = `Silence this head, ${nameOf(shown.meta, currentOf(state))}`;
+      how.element.hidden = list.hidden = ablated.length === 0;
+      how.update(silenced);
+      const wanted = JSON.stringify([trace, ablated, silenced]);
+      if (wanted !== listed) {
+        listed = wanted;
+        replaceChildren(
+          list,
+          ...ablated.map((one) => {
+            const called = nameOf(shown.meta, one);
+            return button(`${called} ×`, () => silence(context, one), { "aria-label": `Let ${called} speak again` });
+          }),
+          button("All on again", () => store.set({ ablated: [] }, "push")),
+        );
+      }
+      if (wanted === asked) return;
+      stop();
+      asked = wanted;
+      replaceChildren(result);
+      if (now.disabled)
+        words.textContent =
+          "This runs the model again without the head, and there is no model of this text here: " +
+          "start with attnscope look MODEL.";
+      else if (ablated.length === 0)
+        words.textContent = "The model reads the text again without it, and you see what that costs.";
+      else {
+        words.textContent = `Reading again without ${plural(ablated.length, "head")}…`;
+        timer = setTimeout(() => void ask({ trace, heads: ablated, how: silenced }), PAUSE);
+      }
+    },
+  };
+}
+
+type Pair = readonly [name: Child, before: number, after: number];
+
+/** Numbers before and after, each with a bar; all on one scale. */
+function pairs(rows: readonly Pair[], digits: number): HTMLElement {
+  const most = Math.max(...rows.flatMap(([, ...numbers]) => numbers));
+  const bar = (value: number): HTMLElement => {
+    const made = element("span");
+    made.style.width = `${(100 * value) / most}%`;
+    return made;
+  };
+  return element(
+    "ul",
+    { class: "pairs" },
+    ...rows.map(([name, before, after]) =>
+      element(
+        "li",
+        {},
+        name,
+        element("span", { class: "pair", "aria-hidden": "true" }, bar(before), bar(after)),
+        element("span", { class: "number" }, `${before.toFixed(digits)} → ${after.toFixed(digits)}`),
+      ),
+    ),
+  );
+}

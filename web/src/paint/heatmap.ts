@@ -1,0 +1,136 @@
+// The heatmap: pieces of tiles, each from a whole device pixel to the next piece's first. Nothing is ever smoothed.
+import type { Piece } from "../tiles/tile_cover";
+import { TILE } from "../geometry/zoom_plan";
+import type { Spike } from "../tiles/spikes";
+import type { HeldTile } from "../tiles/tile_store";
+import { pixelOf, type Viewport } from "../geometry/viewport";
+import { paintHatch } from "./hatch";
+import { fonts, within, type Box, type Surface, type Theme } from "./surface";
+
+export interface MapPicture {
+  view: Viewport;
+  pieces: readonly Piece[];
+  /** The coloured picture of a tile. */
+  picture(tile: HeldTile): CanvasImageSource;
+}
+
+/** The matrix inside the plot, cut to the plot. */
+export function matrixBox(plot: Box, view: Viewport, scale: number): Box {
+  const left = Math.max(0, pixelOf(0, view.key, view.zoom, scale));
+  const top = Math.max(0, pixelOf(0, view.query, view.zoom, scale));
+  const right = Math.min(plot.width, pixelOf(view.keys, view.key, view.zoom, scale));
+  const bottom = Math.min(plot.height, pixelOf(view.queries, view.query, view.zoom, scale));
+  return { left: plot.left + left, top: plot.top + top, width: Math.max(0, right - left), height: Math.max(0, bottom - top) };
+}
+
+function boxOf(piece: Piece, plot: Box, view: Viewport, scale: number): Box {
+  const left = pixelOf(piece.key, view.key, view.zoom, scale);
+  const top = pixelOf(piece.query, view.query, view.zoom, scale);
+  return {
+    left: plot.left + left,
+    top: plot.top + top,
+    width: pixelOf(piece.keyEnd, view.key, view.zoom, scale) - left,
+    height: pixelOf(piece.queryEnd, view.query, view.zoom, scale) - top,
+  };
+}
+
+export function paintMap(surface: Surface, plot: Box, theme: Theme, map: MapPicture): void {
+  const { context, scale } = surface;
+  const matrix = matrixBox(plot, map.view, scale);
+  context.fillStyle = theme.paper;
+  context.fillRect(plot.left, plot.top, plot.width, plot.height);
+  within(surface, matrix, () => {
+    context.imageSmoothingEnabled = false;
+    for (const piece of map.pieces) paintPiece(surface, boxOf(piece, plot, map.view, scale), matrix, theme, map, piece);
+  });
+}
+
+/** The same with a pixel for each bin, stretched as one picture over the hatch: nothing of it is rounded to pixels of a screen. */
+export function paintBins(surface: Surface, plot: Box, theme: Theme, map: MapPicture, stride: number): void {
+  const { context, scale } = surface;
+  const { view } = map;
+  const first = (at: number): number => Math.floor(at / stride);
+  const after = (at: number, pixels: number, length: number): number => Math.ceil(Math.min(length, at + pixels / view.zoom) / stride);
+  const [top, left] = [first(view.query), first(view.key)];
+  const width = after(view.key, view.width, view.keys) - left;
+  const height = after(view.query, view.height, view.queries) - top;
+  const bins = new OffscreenCanvas(Math.max(1, width), Math.max(1, height));
+  const pen = bins.getContext("2d");
+  if (!pen) return;
+  // Bins are whole here, also the last one that the end of the matrix cuts off. What is hidden stays clear.
+  const whole = { queries: Math.ceil(view.queries / stride) * stride, keys: Math.ceil(view.keys / stride) * stride };
+  const seen = { ...whole, width, height, query: top * stride, key: left * stride, zoom: 1 / stride };
+  const clear = { ...theme, paper: "transparent", hatch: "transparent", hatchGround: "transparent" };
+  paintMap({ context: pen, width, height, scale: 1 }, { left: 0, top: 0, width, height }, clear, { ...map, view: seen });
+  const matrix = matrixBox(plot, view, scale);
+  within(surface, matrix, () => {
+    paintHatch(surface, matrix, theme);
+    const side = stride * view.zoom;
+    context.drawImage(bins, plot.left + left * side - view.key * view.zoom, plot.top + top * side - view.query * view.zoom, width * side, height * side);
+  });
+}
+
+function paintPiece(surface: Surface, box: Box, matrix: Box, theme: Theme, map: MapPicture, piece: Piece): void {
+  const { context } = surface;
+  const { tile, stride, address } = piece;
+  if (!tile) {
+    if (piece.state === "masked") paintHatch(surface, box, theme);
+    else paintWords(surface, box, matrix, theme, piece.state === "failed" ? "not loaded: no answer" : "loading");
+    return;
+  }
+  if (tile.holes) paintHatch(surface, box, theme);
+  const left = piece.key / stride - address.x * TILE;
+  const top = piece.query / stride - address.y * TILE;
+  const width = (piece.keyEnd - piece.key) / stride;
+  const height = (piece.queryEnd - piece.query) / stride;
+  if (width <= 0 || height <= 0) return;
+  context.drawImage(map.picture(tile), left, top, width, height, box.left, box.top, box.width, box.height);
+}
+
+function paintWords(surface: Surface, box: Box, matrix: Box, theme: Theme, words: string): void {
+  const { context } = surface;
+  context.fillStyle = theme.panel;
+  context.fillRect(box.left, box.top, box.width, box.height);
+  context.fillStyle = theme.muted;
+  context.font = `12px ${fonts.text}`;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  const middle = (start: number, length: number, from: number, size: number): number =>
+    (Math.max(start, from) + Math.min(start + length, from + size)) / 2;
+  context.fillText(words, middle(box.left, box.width, matrix.left, matrix.width), middle(box.top, box.height, matrix.top, matrix.height));
+}
+
+/** Dots on bins whose average hides a strong link; white in a dark ring, to be seen on every colour. */
+export function paintSpikes(surface: Surface, plot: Box, view: Viewport, tiles: readonly { piece: Piece; spikes: readonly Spike[] }[]): void {
+  const { context } = surface;
+  // However many there are, a frame has time for so many.
+  const most = Math.max(256, Math.floor(12_000 / Math.max(1, tiles.length)));
+  context.beginPath();
+  for (const { piece, spikes } of tiles) {
+    const { stride, address } = piece;
+    for (const spike of spikes.slice(0, most)) {
+      const x = ((address.x * TILE + spike.column + 0.5) * stride - view.key) * view.zoom;
+      const y = ((address.y * TILE + spike.row + 0.5) * stride - view.query) * view.zoom;
+      if (x < 0 || y < 0 || x > plot.width || y > plot.height) continue;
+      context.rect(plot.left + x - 1.5, plot.top + y - 1.5, 3, 3);
+    }
+  }
+  context.strokeStyle = "#000000";
+  context.lineWidth = 2;
+  context.stroke();
+  context.fillStyle = "#ffffff";
+  context.fill();
+}
+
+/** A column hidden on request: hatched like the mask and named, never drawn as zero. */
+export function paintHiddenSink(surface: Surface, plot: Box, theme: Theme, view: Viewport, keys: number, folded = false): void {
+  const { scale } = surface;
+  const matrix = matrixBox(plot, view, scale);
+  const across = (first: number, start: number, most: number): number =>
+    Math.min(most, Math.max(pixelOf(keys, first, view.zoom, scale), first < keys ? 3 : 0) - start);
+  const width = across(view.key, matrix.left - plot.left, matrix.width);
+  if (width > 0) paintHatch(surface, { ...matrix, width }, theme);
+  // Over the diagonal the keys of the other head are rows.
+  const height = folded ? across(view.query, matrix.top - plot.top, matrix.height) : 0;
+  if (height > 0) paintHatch(surface, { ...matrix, height }, theme);
+}

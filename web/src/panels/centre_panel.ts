@@ -1,0 +1,67 @@
+/**
+ * The middle of the page: the map alone or beside another, under a text box and beside its untrained twin, or another
+ * view in its place; and words when there is nothing.
+ */
+
+import { element, replaceChildren } from "./dom";
+import type { SentenceView } from "./sentence_view";
+import type { State } from "../state";
+import type { Comparison } from "./view_context";
+
+export interface CentreParts {
+  readonly map: HTMLElement;
+  readonly comparison: Comparison;
+  readonly sentence: SentenceView;
+  readonly generates: boolean;
+  /** Of the views that are not the map. */
+  readonly views: HTMLElement;
+  readonly table: HTMLElement;
+}
+
+export class Centre {
+  readonly element: HTMLElement;
+  readonly #words = element("p", { class: "map-words", role: "status", hidden: true });
+  readonly #slot = element("div", { class: "map-slot" });
+  readonly #pair: HTMLElement;
+
+  constructor(private readonly parts: CentreParts) {
+    const { comparison, sentence, table, views } = parts;
+    this.#pair = element("div", { class: "map-pair" }, this.#slot, comparison.beside);
+    this.element = element(
+      "main",
+      { class: "centre", "aria-label": "Map" },
+      sentence.form,
+      this.#words,
+      comparison.bar,
+      this.#pair,
+      sentence.stage,
+      sentence.below,
+      views,
+      table,
+    );
+  }
+
+  /** `tokens` is the length of the text on show; null when nothing is. */
+  arrange({ view }: State, tokens: number | null): void {
+    const { sentence, map, views, generates } = this.parts;
+    const typing = view === "sentence";
+    sentence.form.hidden = !typing;
+    sentence.stage.hidden = !typing || tokens === null;
+    sentence.below.hidden = !typing || tokens === null || !generates;
+    this.#pair.hidden = view !== "map" || tokens === null;
+    views.hidden = tokens === null;
+    // One map for both, so that pins, place and what was read go along.
+    const slot = typing ? sentence.slot : this.#slot;
+    if (map.parentElement !== slot) replaceChildren(slot, map);
+    sentence.measured(typing ? tokens : null);
+    this.element.setAttribute("aria-label", NAMES[view]);
+    this.say(null);
+  }
+
+  say(text: string | null): void {
+    this.#words.textContent = text ?? "";
+    this.#words.hidden = text === null;
+  }
+}
+
+const NAMES = { map: "Map", text: "Text", heads: "Heads", sentence: "Typed sentence" } as const;

@@ -1,0 +1,263 @@
+/**
+ * One pinned token in the inspector: as a query (what it looks at) or as a key (who looks at it).
+ *
+ * The two are the same panel with other words: facts, a row or column of bars, and the strongest partners.
+ */
+
+import { Chart } from "./chart";
+import { button, element, replaceChildren, token } from "./dom";
+import { counted, formatted, plain, plural } from "../format_numbers";
+import type { Surroundings } from "../host";
+import type { Side } from "../server/protocol";
+
+/** A row or a column of weights: every weight, or pooled in bins of `stride`. */
+export interface Weights {
+  readonly values: Float32Array;
+  /** The largest weight of each bin; null when every weight is there. */
+  readonly largest: Float32Array | null;
+  readonly stride: number;
+}
+
+export interface Fact {
+  readonly name: string;
+  readonly value: string;
+  readonly meaning: string;
+}
+
+export interface SideReport {
+  readonly position: number;
+  readonly facts: readonly Fact[];
+  readonly weights: Weights;
+  readonly strongest: readonly (readonly [number, number])[];
+}
+
+export interface SideActions {
+  pin(side: Side, position: number): void;
+  unpin(side: Side): void;
+  text(side: Side, position: number): string | undefined;
+}
+
+const WORDS = {
+  query: { title: "Query", other: "key", others: "keys", looks: "Strongest keys", bars: "What this token looks at" },
+  key: {
+    title: "Key",
+    other: "query",
+    others: "queries",
+    looks: "Who looks at this token",
+    bars: "How much each query looks here",
+  },
+} as const;
+
+const FIRST = 8;
+
+export interface LinkRow {
+  readonly name: HTMLElement;
+  readonly place: string;
+  readonly weight: number;
+  /** The weight with the longest bar. */
+  readonly most: number;
+  readonly marked: boolean;
+  act(): void;
+}
+
+/** A line of a list of links: a button to go there, and a bar as long as the weight. */
+export function linkRow({ name, place, weight, most, marked, act }: LinkRow): HTMLLIElement {
+  const bar = element("span", { class: "weight-bar", "aria-hidden": "true" });
+  bar.style.width = `${Math.max(1, (weight / most) * 100)}%`;
+  const chosen = button(name, act, { "aria-current": marked ? "true" : null });
+  chosen.append(
+    element("span", { class: "position soft" }, place),
+    element("span", { class: "weight" }, formatted(weight)),
+    bar,
+  );
+  return element("li", {}, chosen);
+}
+
+export class SidePanel {
+  readonly element: HTMLElement;
+  readonly #heading = element("h3");
+  readonly #state = element("p", { class: "soft" });
+  readonly #facts = element("dl", { class: "facts" });
+  readonly #caption = element("p", { class: "caption soft" });
+  readonly #list = element("ol", { class: "strongest" });
+  readonly #more = button("", () => this.#showAll(true), { class: "more", hidden: true });
+  readonly #content: HTMLElement;
+  readonly #chart: Chart;
+  #report: SideReport | null = null;
+  #position = 0;
+
+  constructor(
+    private readonly side: Side,
+    private readonly actions: SideActions,
+    around: Surroundings,
+    extra: readonly HTMLElement[] = [],
+  ) {
+    const words = WORDS[side];
+    this.#chart = new Chart(56, around, {
+      hovered: (bar) => this.#describe(bar),
+      picked: (bar) => this.#pickBar(bar),
+    });
+    this.#content = element(
+      "div",
+      {},
+      this.#facts,
+      element("h4", {}, words.bars),
+      this.#chart.element,
+      this.#caption,
+      element("h4", {}, words.looks),
+      this.#list,
+      this.#more,
+    );
+    this.element = element(
+      "section",
+      { class: `side side-${side}`, "aria-label": `Pinned ${side}` },
+      element(
+        "div",
+        { class: "side-head" },
+        this.#heading,
+        ...extra,
+        button("×", () => actions.unpin(side), {
+          class: "step",
+          "aria-label": `Unpin the ${side}`,
+          title: "Unpin (Esc)",
+        }),
+      ),
+      this.#state,
+      this.#content,
+    );
+  }
+
+  get #other(): Side {
+    return this.side === "query" ? "key" : "query";
+  }
+
+  waiting(position: number): void {
+    this.#report = null;
+    this.#name(position);
+    this.#state.textContent = "reading…";
+    this.#state.hidden = false;
+    this.#content.classList.add("stale");
+  }
+
+  failed(message: string): void {
+    this.#state.textContent = message;
+    this.#state.hidden = false;
+    this.#content.hidden = true;
+  }
+
+  show(report: SideReport, markedOther: number | null): void {
+    this.#report = report;
+    this.#name(report.position);
+    this.#state.hidden = true;
+    this.#content.hidden = false;
+    this.#content.classList.remove("stale");
+    replaceChildren(
+      this.#facts,
+      ...report.facts.map(({ name, value, meaning }) =>
+        element("div", { title: meaning }, element("dt", {}, name), element("dd", {}, value)),
+      ),
+    );
+    this.#drawBars(markedOther);
+    this.#listStrongest(markedOther);
+  }
+
+  /** Token texts have come, or the other pin moved: the same numbers, named again. */
+  refresh(markedOther: number | null): void {
+    if (this.#report) this.show(this.#report, markedOther);
+    else this.#name(this.#position);
+  }
+
+  #name(position: number): void {
+    this.#position = position;
+    replaceChildren(
+      this.#heading,
+      `${WORDS[this.side].title} ${counted(position)} `,
+      token(this.actions.text(this.side, position), position),
+    );
+  }
+
+  #drawBars(markedOther: number | null): void {
+    const report = this.#report;
+    if (!report) return;
+    const { values, largest, stride } = report.weights;
+    const { others } = WORDS[this.side];
+    this.#chart.show({
+      values: largest ?? values,
+      colour: this.side,
+      marked: markedOther === null ? null : Math.floor(markedOther / stride),
+      label: `${WORDS[this.side].bars}: ${plural(values.length, "bar")}, ${
+        largest ? `each the largest of ${stride} ${others}` : "exact weights"
+      }, see the list below for the strongest`,
+    });
+    this.#describe(null);
+  }
+
+  #describe(bar: number | null): void {
+    const report = this.#report;
+    if (!report) return;
+    const { values, largest, stride } = report.weights;
+    const { others } = WORDS[this.side];
+    if (bar === null) {
+      this.#caption.textContent = largest
+        ? `Pooled: a bar is the largest of ${stride} ${others}.`
+        : `Exact: one bar for each of ${plural(values.length, WORDS[this.side].other, others)}.`;
+      return;
+    }
+    const from = bar * stride;
+    const value = values[bar] ?? NaN;
+    if (!largest) {
+      replaceChildren(
+        this.#caption,
+        `${counted(from)} `,
+        token(this.actions.text(this.#other, from), from),
+        ` ${Number.isNaN(value) ? "masked" : plain(value)}`,
+      );
+      return;
+    }
+    const top = largest[bar] ?? NaN;
+    const spread = `from ${counted(from)} on: `;
+    this.#caption.textContent = Number.isNaN(value)
+      ? `${spread}masked`
+      : `${spread}mean ${plain(value)}, largest ${plain(top)}`;
+  }
+
+  #pickBar(bar: number): void {
+    if (!this.#report) return;
+    const { stride } = this.#report.weights;
+    // A pooled bar does not know which of its tokens is the strong one, unless the list does.
+    const inside = this.#report.strongest.find(([position]) => Math.floor(position / stride) === bar);
+    this.actions.pin(this.#other, inside?.[0] ?? bar * stride);
+  }
+
+  #listStrongest(markedOther: number | null): void {
+    const report = this.#report;
+    if (!report) return;
+    const most = report.strongest[0]?.[1] ?? 1;
+    if (report.strongest.length === 0) {
+      replaceChildren(this.#list, element("li", { class: "soft" }, "None: the mask allows nothing here."));
+      return;
+    }
+    replaceChildren(
+      this.#list,
+      ...report.strongest.map(([position, weight]) =>
+        linkRow({
+          name: token(this.actions.text(this.#other, position), position),
+          place: counted(position),
+          ...{ weight, most },
+          marked: position === markedOther,
+          act: () => this.actions.pin(this.#other, position),
+        }),
+      ),
+    );
+    this.#showAll(this.#list.classList.contains("all"));
+  }
+
+  /** The first few say most; the rest is one press away, and stays open once asked for. */
+  #showAll(all: boolean): void {
+    const rows = [...this.#list.children];
+    this.#list.classList.toggle("all", all);
+    rows.forEach((row, index) => row.toggleAttribute("hidden", !all && index >= FIRST));
+    this.#more.hidden = all || rows.length <= FIRST;
+    this.#more.textContent = `${rows.length - FIRST} more`;
+  }
+}

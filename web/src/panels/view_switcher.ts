@@ -1,0 +1,33 @@
+/** The views that are made when first shown, of which one at a time works and the others rest. */
+
+import { element } from "./dom";
+import type { CentreView } from "./view_context";
+import type { View } from "../state";
+
+export class Views {
+  readonly element = element("div", { class: "views" });
+  readonly #made = new Map<View, CentreView>();
+  #now: CentreView | undefined;
+
+  constructor(private readonly makers: Partial<Record<View, () => CentreView>>) {}
+
+  /** The view that is shown, unless it is another part's. */
+  get now(): CentreView | undefined {
+    return this.#now;
+  }
+
+  /** The view to show, or none of these when it is another part's. What is hidden keeps its place. */
+  choose(view: View): void {
+    const maker = this.makers[view];
+    let wanted = this.#made.get(view);
+    if (!wanted && maker) {
+      wanted = maker();
+      this.#made.set(view, wanted);
+      this.element.append(wanted.element);
+    }
+    if (wanted === this.#now) return;
+    this.#now?.leave();
+    this.#now = wanted;
+    for (const made of this.#made.values()) made.element.hidden = made !== wanted;
+  }
+}

@@ -1,0 +1,125 @@
+// Exact weights of single pairs, fetched in blocks of 16 x 16 pairs around what is looked at.
+//
+// At most one request per 50 ms, the latest wish wins. Memory: at most 1024 blocks of one head; another head starts afresh.
+import { readFloats } from "./tile_codec";
+import { paths } from "./protocol";
+import type { HeadName } from "../tiles/tile_store";
+import type { Range2 } from "../geometry/zoom_plan";
+import type { Transport } from "./transport";
+
+const BLOCK = 16;
+const MOST_BLOCKS = 1024;
+const MOST_CELLS = 65_536;
+const PAUSE_MILLISECONDS = 50;
+
+export class Cells {
+  readonly #blocks = new Map<string, Float32Array>();
+  #head: HeadName = { trace: "", layer: 0, head: 0 };
+  #queries = 0;
+  #keys = 0;
+  #wish: Range2 | null = null;
+  #running: AbortController | null = null;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #last = -Infinity;
+
+  constructor(
+    readonly transport: Transport,
+    readonly onChange: () => void,
+  ) {}
+
+  setHead(head: HeadName, queries: number, keys: number): void {
+    this.close();
+    this.#head = head;
+    this.#queries = queries;
+    this.#keys = keys;
+    this.#blocks.clear();
+  }
+
+  /** The exact weight; NaN where masked; undefined where not fetched. */
+  get(query: number, key: number): number | undefined {
+    const block = this.#blocks.get(`${Math.floor(query / BLOCK)}/${Math.floor(key / BLOCK)}`);
+    return block?.[(query % BLOCK) * BLOCK + (key % BLOCK)];
+  }
+
+  /** Asks for the pairs of a range that are not there yet; a range too large is left alone. */
+  want(range: Range2): void {
+    const missing = this.#missing(range);
+    if (missing === null) return;
+    this.#wish = missing;
+    this.#wake();
+  }
+
+  close(): void {
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    this.#running?.abort();
+    this.#running = null;
+    this.#wish = null;
+  }
+
+  #missing(range: Range2): Range2 | null {
+    let box: [number, number, number, number] | null = null;
+    const [i1, j1] = [Math.min(this.#queries, range.query[1]), Math.min(this.#keys, range.key[1])];
+    if ((i1 - range.query[0] + 2 * BLOCK) * (j1 - range.key[0] + 2 * BLOCK) > MOST_CELLS) return null;
+    for (let y = Math.floor(range.query[0] / BLOCK); y * BLOCK < i1; y++) {
+      for (let x = Math.floor(range.key[0] / BLOCK); x * BLOCK < j1; x++) {
+        if (this.#blocks.has(`${y}/${x}`)) continue;
+        box = box ? [Math.min(box[0], y), Math.max(box[1], y + 1), Math.min(box[2], x), Math.max(box[3], x + 1)] : [y, y + 1, x, x + 1];
+      }
+    }
+    if (!box) return null;
+    return {
+      query: [box[0] * BLOCK, Math.min(this.#queries, box[1] * BLOCK)],
+      key: [box[2] * BLOCK, Math.min(this.#keys, box[3] * BLOCK)],
+    };
+  }
+
+  #wake(): void {
+    if (this.#running || this.#timer !== undefined) return;
+    this.#timer = setTimeout(
+      () => {
+        this.#timer = undefined;
+        const wish = this.#wish;
+        this.#wish = null;
+        if (wish) void this.#fetch(wish);
+      },
+      Math.max(0, this.#last + PAUSE_MILLISECONDS - performance.now()),
+    );
+  }
+
+  async #fetch(range: Range2): Promise<void> {
+    const controller = new AbortController();
+    this.#running = controller;
+    this.#last = performance.now();
+    const { trace, layer, head } = this.#head;
+    const [i0, i1] = range.query;
+    const [j0, j1] = range.key;
+    try {
+      const body = await this.transport.bytes(paths.cells(trace, layer, head, i0, i1, j0, j1), controller.signal);
+      if (body && this.#running === controller) {
+        this.#keep(readFloats(body).values, i0, i1, j0, j1);
+        this.onChange();
+      }
+    } catch {
+      // The value of the tile stays, marked as not exact; the next move asks again.
+    }
+    if (this.#running !== controller) return;
+    this.#running = null;
+    if (this.#wish) this.#wake();
+  }
+
+  #keep(values: Float32Array, i0: number, i1: number, j0: number, j1: number): void {
+    for (let i = i0; i < i1; i++) {
+      for (let j = j0; j < j1; j++) {
+        const name = `${Math.floor(i / BLOCK)}/${Math.floor(j / BLOCK)}`;
+        let block = this.#blocks.get(name);
+        if (!block) this.#blocks.set(name, (block = new Float32Array(BLOCK * BLOCK).fill(NaN)));
+        block[(i % BLOCK) * BLOCK + (j % BLOCK)] = values[(i - i0) * (j1 - j0) + (j - j0)] ?? NaN;
+      }
+    }
+    for (const name of this.#blocks.keys()) {
+      if (this.#blocks.size <= MOST_BLOCKS) break;
+      this.#blocks.delete(name);
+    }
+  }
+}

@@ -1,0 +1,89 @@
+/** From an empty element to a running explorer, or to words that say why not. */
+
+import { App } from "./app";
+import { report, type Host } from "./host";
+import { button } from "./panels/dom";
+import { told } from "./server/requests";
+import { missingTrace, noTraces, showLoading, showProblem, stopped } from "./panels/messages";
+import { paths, type Meta, type Session } from "./server/protocol";
+import { createStore, DEFAULT_STATE, readAddress, writeAddress } from "./state";
+import { Refused, type Transport } from "./server/transport";
+
+export interface Running {
+  /** Take the explorer off the page, and all it holds with it. */
+  destroy(): void;
+}
+
+export async function start(root: HTMLElement, transport: Transport, host: Host): Promise<Running> {
+  const stop = new AbortController();
+  const { signal } = stop;
+  const follow = (): void => {
+    root.dataset["theme"] = host.theme();
+  };
+  root.dataset["attnscope"] = host.kind;
+  follow();
+  host.onTheme(follow, signal);
+  await open({ root, transport, host, signal });
+  return {
+    destroy() {
+      stop.abort();
+      root.textContent = "";
+    },
+  };
+}
+
+interface Opening {
+  readonly root: HTMLElement;
+  readonly transport: Transport;
+  readonly host: Host;
+  readonly signal: AbortSignal;
+}
+
+async function open(opening: Opening): Promise<void> {
+  const { root, transport, host, signal } = opening;
+  report(root, host, "loading");
+  showLoading(root);
+  const problem = (title: string, says: string, ...more: HTMLElement[]): void => {
+    report(root, host, "error");
+    showProblem(root, title, says, ...more);
+  };
+  try {
+    const session = await transport.json<Session>(paths.session(), signal);
+    // A saved page names the view it was saved with.
+    const linked = readAddress(host.place.location.hash || (root.dataset["at"] ?? ""));
+    if (session.survey && linked.trace === "") return location.replace(`survey${location.hash}`);
+    const trace = linked.trace || (session.traces[0]?.trace ?? (session.live ? "" : (session.example ?? "")));
+    if (trace === "" && !session.live)
+      return problem("No traces", "This server has nothing to show.", ...noTraces());
+    const meta = trace === "" ? null : await transport.json<Meta>(paths.meta(trace), signal);
+    if (signal.aborted) return;
+    // With nothing recorded yet, typing is the way to something.
+    const store = createStore({ ...linked, trace, view: trace === "" ? "sentence" : linked.view });
+    new App({ root, host, session, store, signal }, transport, meta);
+  } catch (error) {
+    if (!signal.aborted) await failed(opening, error, problem);
+  }
+}
+
+type Problem = (title: string, says: string, ...more: HTMLElement[]) => void;
+
+async function failed(opening: Opening, error: unknown, problem: Problem): Promise<void> {
+  const { transport, host, signal } = opening;
+  const again = (): void => void open(opening);
+  const { place } = host;
+  const wanted = readAddress(place.location.hash).trace;
+  if (!(error instanceof Refused && error.status === 404 && wanted !== "")) {
+    const says = error instanceof TypeError ? stopped(host) : told(error);
+    return problem("No answer", says, button("Try again", again, { class: "primary" }));
+  }
+  const choose = (trace: string): void => {
+    place.history.pushState(null, "", writeAddress({ ...DEFAULT_STATE, trace }));
+    again();
+  };
+  const traces = await transport.json<Session>(paths.session(), signal).then(
+    (session) => session.traces,
+    () => [],
+  );
+  if (!signal.aborted)
+    problem("Not here", "This server does not have the trace of the link.", ...missingTrace(wanted, traces, choose));
+}

@@ -1,0 +1,51 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { codeOf, readFloats, readHeader, readTile, valueOf } from "../src/server/tile_codec";
+import { bodyOf } from "./tile_bodies";
+
+test("masked, zero and the smallest weight have their own codes", () => {
+  assert.equal(codeOf(null), 0);
+  assert.equal(codeOf(0), 1);
+  assert.equal(codeOf(2 ** -32), 1);
+  assert.equal(codeOf(2 ** -40), 1);
+  assert.equal(codeOf(1), 255);
+  assert.equal(codeOf(1.5), 255);
+});
+
+test("a half step rounds away from zero", () => {
+  // 254 x 8 / 32 is exactly 63.5.
+  assert.equal(codeOf(2 ** -24), 65);
+});
+
+test("every code stands for a weight that has that code", () => {
+  for (let code = 1; code < 256; code++) assert.equal(codeOf(valueOf(code)), code);
+  assert.ok(Number.isNaN(valueOf(0)));
+  assert.equal(valueOf(1), 0);
+});
+
+test("a weight survives coding within 4.5 %", () => {
+  for (let bits = -31.9; bits <= 0; bits += 0.0137) {
+    const value = 2 ** bits;
+    assert.ok(Math.abs(valueOf(codeOf(value)) / value - 1) < 0.045, `2^${bits}`);
+  }
+});
+
+test("a tile gives its header and its codes", () => {
+  const tile = readTile(bodyOf({ rows: 2, columns: 3, codes: [0, 1, 2, 3, 4, 255], z: 7, y: 70_000, x: 3, channel: 1, flags: 3, log2min: -20.5, log2max: -1 }));
+  assert.deepEqual([...tile.codes], [0, 1, 2, 3, 4, 255]);
+  assert.deepEqual([tile.rows, tile.columns, tile.z, tile.y, tile.x, tile.channel], [2, 3, 7, 70_000, 3, 1]);
+  assert.deepEqual([tile.causalCut, tile.partial, tile.exact], [true, true, false]);
+  assert.deepEqual([tile.log2min, tile.log2max], [-20.5, -1]);
+});
+
+test("floats are read, with masked as NaN", () => {
+  const floats = readFloats(bodyOf({ rows: 1, columns: 3, floats: [0.5, NaN, 0] }));
+  assert.deepEqual([...floats.values], [0.5, NaN, 0]);
+});
+
+test("what is no tile is refused, in words", () => {
+  assert.throws(() => readHeader(new ArrayBuffer(4)), /SLT1/);
+  assert.throws(() => readHeader(new ArrayBuffer(64)), /SLT1/);
+  assert.throws(() => readTile(bodyOf({ rows: 2, columns: 2, codes: [1] })), /36 bytes was expected|with 36 bytes/);
+  assert.throws(() => readTile(bodyOf({ rows: 1, columns: 1, floats: [1] })), /type 2/);
+});
