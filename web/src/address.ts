@@ -7,10 +7,10 @@
 
 import { readAddress, writeAddress, type Store } from "./state";
 
-const PAUSE = 500;
+const PAUSE_MILLISECONDS = 500;
 
 /** The part of a window this needs; tests give their own. */
-export interface Place {
+export interface AddressBar {
   readonly history: Pick<History, "replaceState" | "pushState">;
   readonly location: Pick<Location, "hash"> & { readonly href?: string };
   addEventListener(type: "popstate", listener: () => void): void;
@@ -25,45 +25,45 @@ export interface Address {
   close(): void;
 }
 
-export function followAddress(store: Store, place: Place, now: () => number = () => performance.now()): Address {
-  let waiting: ReturnType<typeof setTimeout> | undefined;
+export function syncAddress(store: Store, place: AddressBar, now: () => number = () => performance.now()): Address {
+  let timer: ReturnType<typeof setTimeout> | undefined;
   let lastWritten = -Infinity;
   let lastPushed = -Infinity;
-  let arriving = false;
+  let isApplying = false;
 
-  const write = (how: "replaceState" | "pushState", state = store.get()): void => {
-    clearTimeout(waiting);
-    waiting = undefined;
+  const write = (mode: "replaceState" | "pushState", state = store.get()): void => {
+    clearTimeout(timer);
+    timer = undefined;
     const address = writeAddress(state);
     if (address === place.location.hash) return;
     lastWritten = now();
     try {
-      place.history[how](null, "", address);
+      place.history[mode](null, "", address);
     } catch {
       // The browser has had enough for now; the next change tries again.
     }
   };
-  const later = (): void => {
-    waiting ??= setTimeout(() => write("replaceState"), Math.max(0, lastWritten + PAUSE - now()));
+  const writeLater = (): void => {
+    timer ??= setTimeout(() => write("replaceState"), Math.max(0, lastWritten + PAUSE_MILLISECONDS - now()));
   };
-  const leave = store.subscribe((_now, before, how) => {
-    if (arriving) return;
-    if (how === "replace") return later();
-    const together = now() - lastPushed < PAUSE;
+  const unsubscribe = store.subscribe((_now, before, how) => {
+    if (isApplying) return;
+    if (how === "replace") return writeLater();
+    const together = now() - lastPushed < PAUSE_MILLISECONDS;
     lastPushed = now();
-    if (together) return later();
+    if (together) return writeLater();
     // The entry that is left must hold the place one had moved to since.
-    if (waiting !== undefined) write("replaceState", before);
+    if (timer !== undefined) write("replaceState", before);
     write("pushState");
   });
-  const arrive = (): void => {
-    clearTimeout(waiting);
-    waiting = undefined;
-    arriving = true;
+  const applyAddress = (): void => {
+    clearTimeout(timer);
+    timer = undefined;
+    isApplying = true;
     store.set(readAddress(place.location.hash));
-    arriving = false;
+    isApplying = false;
   };
-  place.addEventListener("popstate", arrive);
+  place.addEventListener("popstate", applyAddress);
   return {
     flush: () => write("replaceState"),
     copy() {
@@ -74,9 +74,9 @@ export function followAddress(store: Store, place: Place, now: () => number = ()
       );
     },
     close() {
-      clearTimeout(waiting);
-      leave();
-      place.removeEventListener("popstate", arrive);
+      clearTimeout(timer);
+      unsubscribe();
+      place.removeEventListener("popstate", applyAddress);
     },
   };
 }

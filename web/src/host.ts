@@ -5,39 +5,39 @@
  * Does not know: what is shown. A notebook brings its own host; see notebook.ts.
  */
 
-import type { Place } from "./address";
+import type { AddressBar } from "./address";
 
 export interface Host {
   readonly kind: "page" | "notebook" | "file";
   /** The address and its history; a notebook keeps them in a trait of its widget. */
-  readonly place: Place;
+  readonly addressBar: AddressBar;
   /** In a notebook the plain wheel belongs to the notebook. */
   readonly wheelZooms: "always" | "with-ctrl";
-  theme(): "light" | "dark";
-  onTheme(listener: () => void, signal: AbortSignal): void;
-  save(name: string, data: Blob): void;
+  getTheme(): "light" | "dark";
+  onThemeChange(listener: () => void, signal: AbortSignal): void;
+  saveFile(name: string, data: Blob): void;
 }
 
 /** What a part needs to paint as its surroundings ask, for as long as it is there. */
-export interface Surroundings {
+export interface HostContext {
   readonly host: Host;
   readonly signal: AbortSignal;
 }
 
 export function createPageHost(kind: "page" | "file"): Host {
-  const darkness = matchMedia("(prefers-color-scheme: dark)");
+  const darkQuery = matchMedia("(prefers-color-scheme: dark)");
   return {
     kind,
-    place: window,
+    addressBar: window,
     wheelZooms: "always",
-    theme: () => (darkness.matches ? "dark" : "light"),
-    onTheme: (listener, signal) => darkness.addEventListener("change", listener, { signal }),
-    save: saveByLink,
+    getTheme: () => (darkQuery.matches ? "dark" : "light"),
+    onThemeChange: (listener, signal) => darkQuery.addEventListener("change", listener, { signal }),
+    saveFile: downloadFile,
   };
 }
 
 /** Hand a file to the browser, which asks or puts it where it puts files. */
-export function saveByLink(name: string, data: Blob): void {
+export function downloadFile(name: string, data: Blob): void {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(data);
   link.download = name;
@@ -47,7 +47,7 @@ export function saveByLink(name: string, data: Blob): void {
 }
 
 /** How far the explorer is, for those who wait: on its own element, and on the page where the page is its own. */
-export function report(root: HTMLElement, host: Host, state: "loading" | "ready" | "error"): void {
+export function setLoadState(root: HTMLElement, host: Host, state: "loading" | "ready" | "error"): void {
   const parts = host.kind === "notebook" ? [root] : [root, root.ownerDocument.documentElement];
   for (const part of parts) part.dataset["state"] = state;
 }

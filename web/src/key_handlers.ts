@@ -1,38 +1,38 @@
 /** What each key does, in terms of the map, the store and the panels. */
 
-import type { Deeds } from "./app_commands";
+import type { AppCommands } from "./app_commands";
 import type { Finder } from "./panels/finder";
-import type { Shown } from "./panels/inspector";
+import type { TraceHead } from "./panels/inspector";
 import type { Action } from "./keys";
 import type { MapView } from "./map/map_view";
 import type { Pins } from "./pins";
-import { CHANNELS, holds, type HeadPlace, type Store, type View } from "./state";
+import { CHANNELS, isAvailable, type HeadId, type Store, type View } from "./state";
 
-type Move = Extract<Action, `pan${string}` | `screen${string}` | `zoom${string}` | "fit" | "onePixel">;
+type MapMove = Extract<Action, `pan${string}` | `screen${string}` | `zoom${string}` | "fit" | "onePixel">;
 
-const STEP = 80;
-const SCREEN = 0.8;
-const ZOOM = Math.SQRT2;
+const PAN_PIXELS = 80;
+const SCREEN_SHARE = 0.8;
+const ZOOM_FACTOR = Math.SQRT2;
 
-export interface Commanded {
+export interface KeyHandlerContext {
   readonly store: Store;
   readonly map: MapView;
   readonly pins: Pins;
   readonly finder: Finder;
-  readonly deeds: Deeds;
-  shown(): Shown | null;
+  readonly commands: AppCommands;
+  getShown(): TraceHead | null;
   /** The only heads there are; null is all of the trace. */
-  readonly held: readonly HeadPlace[] | null;
+  readonly availableHeads: readonly HeadId[] | null;
   /** Give the keyboard to what is shown. */
-  focus(): void;
+  focusView(): void;
 }
 
 /** The keys that move a map. */
-export function movesOf(map: MapView): Readonly<Record<Move, () => void>> {
-  const pan = (right: number, down: number) => () => map.panBy(right * STEP, down * STEP);
+export function createMapMoves(map: MapView): Readonly<Record<MapMove, () => void>> {
+  const pan = (right: number, down: number) => () => map.panBy(right * PAN_PIXELS, down * PAN_PIXELS);
   const screen = (right: number, down: number) => () => {
     const { width, height } = map.element.getBoundingClientRect();
-    map.panBy(right * width * SCREEN, down * height * SCREEN);
+    map.panBy(right * width * SCREEN_SHARE, down * height * SCREEN_SHARE);
   };
   return {
     panLeft: pan(-1, 0),
@@ -43,51 +43,51 @@ export function movesOf(map: MapView): Readonly<Record<Move, () => void>> {
     screenRight: screen(1, 0),
     screenUp: screen(0, -1),
     screenDown: screen(0, 1),
-    zoomIn: () => map.zoomBy(ZOOM),
-    zoomOut: () => map.zoomBy(1 / ZOOM),
+    zoomIn: () => map.zoomBy(ZOOM_FACTOR),
+    zoomOut: () => map.zoomBy(1 / ZOOM_FACTOR),
     fit: () => map.fit(),
-    onePixel: () => map.oneTokenPerPixel(),
+    onePixel: () => map.showOneTokenPerPixel(),
   };
 }
 
-export function commandsOf(app: Commanded): Readonly<Record<Action, () => void>> {
-  const { store, map, pins, finder, deeds } = app;
-  const show = (view: View) => (): void => {
-    if (deeds.showView(view)) app.focus();
+export function createKeyHandlers(app: KeyHandlerContext): Readonly<Record<Action, () => void>> {
+  const { store, map, pins, finder, commands } = app;
+  const openView = (view: View) => (): void => {
+    if (commands.showView(view)) app.focusView();
   };
-  const choose = (layersOn: number, headsOn: number) => () => {
-    const next = stepped(store.get(), headsOf(app.shown()?.meta.layers ?? [], app.held), layersOn, headsOn);
+  const stepHead = (layersOn: number, headsOn: number) => () => {
+    const next = findNextHead(store.get(), listHeads(app.getShown()?.meta.layers ?? [], app.availableHeads), layersOn, headsOn);
     if (next) store.set({ layer: next[0], head: next[1] }, "push");
   };
   const unpinOrLeave = (): void => {
     const { pinQuery, pinKey, compare, view, trace } = store.get();
     if (pinQuery !== null || pinKey !== null) pins.unpin();
     else if (compare && view === "map") store.set({ compare: null }, "push");
-    else if (view !== "map" && trace !== "") show("map")();
+    else if (view !== "map" && trace !== "") openView("map")();
   };
   const cycleChannel = (): void => {
     const next = CHANNELS[(CHANNELS.indexOf(store.get().channel) + 1) % CHANNELS.length];
     if (next) store.set({ channel: next });
   };
   return {
-    ...movesOf(map),
+    ...createMapMoves(map),
     nextQuery: () => pins.step("query", 1),
     previousQuery: () => pins.step("query", -1),
     nextKey: () => pins.step("key", 1),
     previousKey: () => pins.step("key", -1),
-    pin: () => pins.pinCell(map.hover ?? pins.middle()),
+    pin: () => pins.pinCell(map.hover ?? pins.getMiddle()),
     unpin: unpinOrLeave,
     follow: () => pins.follow(),
     back: () => pins.back(),
-    nextHead: choose(0, 1),
-    previousHead: choose(0, -1),
-    nextLayer: choose(1, 0),
-    previousLayer: choose(-1, 0),
-    showMap: show("map"),
-    showText: show("text"),
-    showHeads: show("heads"),
-    showSentence: show("sentence"),
-    showTable: deeds.toggleTable,
+    nextHead: stepHead(0, 1),
+    previousHead: stepHead(0, -1),
+    nextLayer: stepHead(1, 0),
+    previousLayer: stepHead(-1, 0),
+    showMap: openView("map"),
+    showText: openView("text"),
+    showHeads: openView("heads"),
+    showSentence: openView("sentence"),
+    showTable: commands.toggleTable,
     find: () => finder.focusFind(),
     findNext: () => finder.step(false),
     findPrevious: () => finder.step(true),
@@ -95,37 +95,37 @@ export function commandsOf(app: Commanded): Readonly<Record<Action, () => void>>
     cycleChannel,
     toggleLinear: () => store.set({ linear: !store.get().linear }),
     toggleSink: () => store.set({ hideSink: !store.get().hideSink }),
-    toggleWhatIf: deeds.toggleWhatIf,
-    compare: deeds.compare,
-    blink: deeds.swap,
-    export: deeds.export,
-    copyLink: deeds.copyLink,
-    help: deeds.help,
+    toggleWhatIf: commands.toggleWhatIf,
+    compare: commands.compare,
+    blink: commands.swap,
+    export: commands.export,
+    copyLink: commands.copyLink,
+    help: commands.help,
   };
 }
 
 /** All heads, or those of them that are held. */
-export function headsOf(
+export function listHeads(
   layers: readonly { readonly heads: number }[],
-  held: readonly HeadPlace[] | null,
-): readonly HeadPlace[] {
+  held: readonly HeadId[] | null,
+): readonly HeadId[] {
   const all = layers.flatMap(({ heads }, layer) => Array.from({ length: heads }, (_, head) => [layer, head] as const));
-  return all.filter(([layer, head]) => holds(held, layer, head));
+  return all.filter(([layer, head]) => isAvailable(held, layer, head));
 }
 
 /** The nearest head further on, along the layers or within one; undefined at the end. */
-export function stepped(
+export function findNextHead(
   now: { readonly layer: number; readonly head: number },
-  heads: readonly HeadPlace[],
+  heads: readonly HeadId[],
   layersOn: number,
   headsOn: number,
-): HeadPlace | undefined {
-  const far = ([layer, head]: HeadPlace): readonly [number, number] => [layer - now.layer, head - now.head];
+): HeadId | undefined {
+  const distanceTo = ([layer, head]: HeadId): readonly [number, number] => [layer - now.layer, head - now.head];
   const ahead = heads.filter((place) => {
-    const [layers, within] = far(place);
+    const [layers, within] = distanceTo(place);
     return layersOn === 0 ? layers === 0 && within * headsOn > 0 : layers * layersOn > 0;
   });
   // A layer further counts more than any number of heads.
-  const distance = (place: HeadPlace): number => Math.abs(far(place)[0]) * 1e7 + Math.abs(far(place)[1]);
+  const distance = (place: HeadId): number => Math.abs(distanceTo(place)[0]) * 1e7 + Math.abs(distanceTo(place)[1]);
   return ahead.sort((one, other) => distance(one) - distance(other))[0];
 }

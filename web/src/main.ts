@@ -4,13 +4,13 @@ import { createPageHost } from "./host";
 import { render } from "./notebook";
 import { createFileTransport } from "./server/file_transport";
 import { createHttpTransport } from "./server/http_transport";
-import { start } from "./start_explorer";
+import { startExplorer } from "./start_explorer";
 
 const root = document.getElementById("explorer");
 const kind = root?.dataset["attnscope"];
 if (root && (kind === "page" || kind === "file")) {
   const answers = document.getElementById("attnscope-answers")?.textContent ?? "";
-  void start(root, kind === "file" ? createFileTransport(answers) : createHttpTransport(), createPageHost(kind));
+  void startExplorer(root, kind === "file" ? createFileTransport(answers) : createHttpTransport(), createPageHost(kind));
 }
 
 export default { render };

@@ -1,49 +1,49 @@
 /** Maps of heads as the explorer has them: what is done on one goes to the store, texts of the trace name its axes. */
 
 import type { Host } from "./host";
-import { createMapView, type Cell, type MapView } from "./map/map_view";
-import { describeMap } from "./panels/live_region";
-import type { Twin } from "./panels/sentence_view";
+import { createMapView, type Cell, type MapEvents, type MapView } from "./map/map_view";
+import { setMapDescription } from "./panels/live_region";
+import type { BaselineMap } from "./panels/sentence_view";
 import type { Pins } from "./pins";
 import type { Meta } from "./server/protocol";
-import type { Traces } from "./server/trace_cache";
+import type { TraceCache } from "./server/trace_cache";
 import type { Transport } from "./server/transport";
 import type { Store } from "./state";
 
-export interface Mapping {
+export interface MapContext {
   readonly store: Store;
   readonly host: Host;
   readonly transport: Transport;
-  readonly traces: Traces;
-  pins(): Pins;
-  hovered(cell: Cell | null): void;
-  drawn(): void;
+  readonly traces: TraceCache;
+  getPins(): Pins;
+  onHover(cell: Cell | null): void;
+  onDrawn(): void;
 }
 
 /** `named` is the trace it shows. */
-export function createMap(mapping: Mapping, named: () => Meta | undefined): MapView {
-  const { store, host, transport, traces, pins, hovered, drawn } = mapping;
-  const on = {
-    ...{ hovered, drawn },
-    moved: (centre: Cell | null, zoom: number | null) => store.set({ centre, zoom }),
-    picked: ({ query, key }: Cell) => pins().toggle({ pinQuery: query, pinKey: key }),
-    pickedQuery: (query: number) => pins().toggle({ pinQuery: query }),
-    pickedKey: (key: number) => pins().toggle({ pinKey: key }),
+export function createMap(context: MapContext, getMeta: () => Meta | undefined): MapView {
+  const { store, host, transport, traces, getPins, onHover, onDrawn } = context;
+  const events: MapEvents = {
+    ...{ onHover, onDrawn },
+    onMove: (centre: Cell | null, zoom: number | null) => store.set({ centre, zoom }),
+    onPickCell: ({ query, key }: Cell) => getPins().toggle({ pinQuery: query, pinKey: key }),
+    onPickQuery: (query: number) => getPins().toggle({ pinQuery: query }),
+    onPickKey: (key: number) => getPins().toggle({ pinKey: key }),
   };
-  const map = createMapView(transport, on, {
+  const map = createMapView(transport, events, {
     host,
-    tokens: (side, from, to) => {
-      const meta = named();
-      return meta && traces.textsOf(meta).range(store.get().layer, side, from, to);
+    getTokens: (side, from, to) => {
+      const meta = getMeta();
+      return meta && traces.getTexts(meta).range(store.get().layer, side, from, to);
     },
   });
-  describeMap(map.element);
+  setMapDescription(map.element);
   return map;
 }
 
-export function createTwin(mapping: Mapping): Twin {
+export function createBaselineMap(context: MapContext): BaselineMap {
   let meta: Meta | undefined;
-  const map = createMap(mapping, () => meta);
+  const map = createMap(context, () => meta);
   map.element.setAttribute("aria-roledescription", "map of the untrained model");
   return {
     map,

@@ -4,27 +4,27 @@ import type { Cell, MapView } from "./map/map_view";
 import type { QueryReport, Side } from "./server/protocol";
 import type { State, Store } from "./state";
 
-export type Pinned = Pick<State, "pinQuery" | "pinKey">;
+export type PinState = Pick<State, "pinQuery" | "pinKey">;
 
-interface Shape {
+interface MatrixShape {
   readonly cross: boolean;
   readonly offset: number;
   readonly queries: number;
   readonly keys: number;
 }
 
-const LONGEST_TRAIL = 200;
+const MAX_TRAIL = 200;
 
 export class Pins {
-  #trail: Pinned[] = [];
+  #trail: PinState[] = [];
 
   constructor(
     private readonly store: Store,
     private readonly map: MapView,
-    private readonly shape: () => Shape | undefined,
+    private readonly getShape: () => MatrixShape | undefined,
     /** What is known of the pinned query; null until it was read. */
-    private readonly report: () => QueryReport | null,
-    private readonly notice: (text: string) => void,
+    private readonly getReport: () => QueryReport | null,
+    private readonly showNotice: (text: string) => void,
   ) {}
 
   get canGoBack(): boolean {
@@ -36,7 +36,7 @@ export class Pins {
   }
 
   /** Go to a query far away: what it looks at is mostly near its own place, so that comes into view as well. */
-  jump(query: number): void {
+  goToQuery(query: number): void {
     this.#set({ pinQuery: query, pinKey: null }, this.#ownKey(query));
   }
 
@@ -45,9 +45,9 @@ export class Pins {
   }
 
   /** A second click on the same thing lets go. The view stays: what was clicked is in it. */
-  toggle(wanted: Partial<Pinned>): void {
+  toggle(wanted: Partial<PinState>): void {
     const now = this.store.get();
-    const same = (Object.keys(wanted) as (keyof Pinned)[]).every((pin) => now[pin] === wanted[pin]);
+    const same = (Object.keys(wanted) as (keyof PinState)[]).every((pin) => now[pin] === wanted[pin]);
     const none = Object.fromEntries(Object.keys(wanted).map((pin) => [pin, null]));
     this.store.set(same ? none : wanted, "push");
   }
@@ -58,57 +58,57 @@ export class Pins {
 
   /** The next token along a side, or the middle of the view when none is pinned yet. */
   step(side: Side, by: number): void {
-    const shape = this.shape();
+    const shape = this.getShape();
     if (!shape) return;
     const now = this.store.get()[side === "query" ? "pinQuery" : "pinKey"];
-    const wanted = now === null ? this.middle()[side] : now + by;
+    const wanted = now === null ? this.getMiddle()[side] : now + by;
     const last = (side === "query" ? shape.queries : shape.keys) - 1;
     this.pin(side, Math.min(last, Math.max(0, wanted)));
   }
 
-  middle(): Cell {
+  getMiddle(): Cell {
     const { query, key } = this.map.visible();
     return { query: Math.floor((query[0] + query[1]) / 2), key: Math.floor((key[0] + key[1]) / 2) };
   }
 
   follow(): void {
     const { pinQuery, hideSink } = this.store.get();
-    const [shape, report] = [this.shape(), this.report()];
+    const [shape, report] = [this.getShape(), this.getReport()];
     if (!shape || !report || pinQuery === null)
-      return this.notice("Pin a query first; then f follows its strongest key.");
-    const next = followed(report, shape, hideSink);
-    if (!next) return this.notice("This query looks at nothing but itself.");
-    this.go(next);
+      return this.showNotice("Pin a query first; then f follows its strongest key.");
+    const next = findFollowTarget(report, shape, hideSink);
+    if (!next) return this.showNotice("This query looks at nothing but itself.");
+    this.goTo(next);
   }
 
   /** Go on from here to another place; `back` comes back. */
-  go(next: Pinned): void {
+  goTo(next: PinState): void {
     const { pinQuery, pinKey } = this.store.get();
     if (pinQuery !== null || pinKey !== null)
-      this.#trail = [...this.#trail, { pinQuery, pinKey }].slice(-LONGEST_TRAIL);
+      this.#trail = [...this.#trail, { pinQuery, pinKey }].slice(-MAX_TRAIL);
     this.#set(next, this.#ownKey(next.pinQuery));
   }
 
   back(): void {
     const before = this.#trail.pop();
     if (before) this.#set(before, this.#ownKey(before.pinQuery));
-    else this.notice("Nothing was followed yet.");
+    else this.showNotice("Nothing was followed yet.");
   }
 
-  forget(): void {
+  clearTrail(): void {
     this.#trail = [];
   }
 
   #ownKey(query: number | null): number | undefined {
-    const shape = this.shape();
+    const shape = this.getShape();
     return query === null || !shape || shape.cross ? undefined : query + shape.offset;
   }
 
   /** Pins come into view; a side without a pin stays where it is, unless it is told where to look. */
-  #set(pins: Partial<Pinned>, key?: number): void {
+  #set(pins: Partial<PinState>, key?: number): void {
     this.store.set(pins, "push");
     const { pinQuery, pinKey, view } = this.store.get();
-    const middle = this.middle();
+    const middle = this.getMiddle();
     // Where there is no map, the place is the other view's.
     if ((pinQuery !== null || pinKey !== null) && (view === "map" || view === "sentence"))
       this.map.reveal({ query: pinQuery ?? middle.query, key: pinKey ?? key ?? middle.key });
@@ -119,7 +119,7 @@ export class Pins {
  * Where the strongest key of a query leads: to that token as a query of its own. A token that looks mostly at itself
  * leads to the next strongest, and a hidden sink is not gone to. Keys of another sequence are no queries: pin the key.
  */
-export function followed(report: QueryReport, shape: Shape, hideSink: boolean): Pinned | null {
+export function findFollowTarget(report: QueryReport, shape: MatrixShape, hideSink: boolean): PinState | null {
   const own = report.position + shape.offset;
   const found = report.strongest.find(([key]) => (shape.cross || key !== own) && !(hideSink && key === 0));
   if (!found) return null;

@@ -1,29 +1,29 @@
 /** From an empty element to a running explorer, or to words that say why not. */
 
 import { App } from "./app";
-import { report, type Host } from "./host";
+import { setLoadState, type Host } from "./host";
 import { button } from "./panels/dom";
-import { told } from "./server/requests";
-import { missingTrace, noTraces, showLoading, showProblem, stopped } from "./panels/messages";
+import { describeError } from "./server/requests";
+import { createMissingTraceHelp, createNoTracesHelp, showLoading, showProblem, getStoppedMessage } from "./panels/messages";
 import { paths, type Meta, type Session } from "./server/protocol";
 import { createStore, DEFAULT_STATE, readAddress, writeAddress } from "./state";
-import { Refused, type Transport } from "./server/transport";
+import { ResponseError, type Transport } from "./server/transport";
 
-export interface Running {
+export interface RunningExplorer {
   /** Take the explorer off the page, and all it holds with it. */
   destroy(): void;
 }
 
-export async function start(root: HTMLElement, transport: Transport, host: Host): Promise<Running> {
+export async function startExplorer(root: HTMLElement, transport: Transport, host: Host): Promise<RunningExplorer> {
   const stop = new AbortController();
   const { signal } = stop;
-  const follow = (): void => {
-    root.dataset["theme"] = host.theme();
+  const applyTheme = (): void => {
+    root.dataset["theme"] = host.getTheme();
   };
   root.dataset["attnscope"] = host.kind;
-  follow();
-  host.onTheme(follow, signal);
-  await open({ root, transport, host, signal });
+  applyTheme();
+  host.onThemeChange(applyTheme, signal);
+  await openExplorer({ root, transport, host, signal });
   return {
     destroy() {
       stop.abort();
@@ -32,52 +32,52 @@ export async function start(root: HTMLElement, transport: Transport, host: Host)
   };
 }
 
-interface Opening {
+interface OpenContext {
   readonly root: HTMLElement;
   readonly transport: Transport;
   readonly host: Host;
   readonly signal: AbortSignal;
 }
 
-async function open(opening: Opening): Promise<void> {
+async function openExplorer(opening: OpenContext): Promise<void> {
   const { root, transport, host, signal } = opening;
-  report(root, host, "loading");
+  setLoadState(root, host, "loading");
   showLoading(root);
   const problem = (title: string, says: string, ...more: HTMLElement[]): void => {
-    report(root, host, "error");
+    setLoadState(root, host, "error");
     showProblem(root, title, says, ...more);
   };
   try {
     const session = await transport.json<Session>(paths.session(), signal);
     // A saved page names the view it was saved with.
-    const linked = readAddress(host.place.location.hash || (root.dataset["at"] ?? ""));
+    const linked = readAddress(host.addressBar.location.hash || (root.dataset["at"] ?? ""));
     if (session.survey && linked.trace === "") return location.replace(`survey${location.hash}`);
     const trace = linked.trace || (session.traces[0]?.trace ?? (session.live ? "" : (session.example ?? "")));
     if (trace === "" && !session.live)
-      return problem("No traces", "This server has nothing to show.", ...noTraces());
+      return problem("No traces", "This server has nothing to show.", ...createNoTracesHelp());
     const meta = trace === "" ? null : await transport.json<Meta>(paths.meta(trace), signal);
     if (signal.aborted) return;
     // With nothing recorded yet, typing is the way to something.
     const store = createStore({ ...linked, trace, view: trace === "" ? "sentence" : linked.view });
     new App({ root, host, session, store, signal }, transport, meta);
   } catch (error) {
-    if (!signal.aborted) await failed(opening, error, problem);
+    if (!signal.aborted) await showOpenError(opening, error, problem);
   }
 }
 
 type Problem = (title: string, says: string, ...more: HTMLElement[]) => void;
 
-async function failed(opening: Opening, error: unknown, problem: Problem): Promise<void> {
+async function showOpenError(opening: OpenContext, error: unknown, problem: Problem): Promise<void> {
   const { transport, host, signal } = opening;
-  const again = (): void => void open(opening);
-  const { place } = host;
-  const wanted = readAddress(place.location.hash).trace;
-  if (!(error instanceof Refused && error.status === 404 && wanted !== "")) {
-    const says = error instanceof TypeError ? stopped(host) : told(error);
+  const again = (): void => void openExplorer(opening);
+  const { addressBar } = host;
+  const wanted = readAddress(addressBar.location.hash).trace;
+  if (!(error instanceof ResponseError && error.status === 404 && wanted !== "")) {
+    const says = error instanceof TypeError ? getStoppedMessage(host) : describeError(error);
     return problem("No answer", says, button("Try again", again, { class: "primary" }));
   }
   const choose = (trace: string): void => {
-    place.history.pushState(null, "", writeAddress({ ...DEFAULT_STATE, trace }));
+    addressBar.history.pushState(null, "", writeAddress({ ...DEFAULT_STATE, trace }));
     again();
   };
   const traces = await transport.json<Session>(paths.session(), signal).then(
@@ -85,5 +85,5 @@ async function failed(opening: Opening, error: unknown, problem: Problem): Promi
     () => [],
   );
   if (!signal.aborted)
-    problem("Not here", "This server does not have the trace of the link.", ...missingTrace(wanted, traces, choose));
+    problem("Not here", "This server does not have the trace of the link.", ...createMissingTraceHelp(wanted, traces, choose));
 }

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { mock, test } from "node:test";
-import { createCommTransport, type Model } from "../src/server/comm_transport";
-import { Refused, type Transport } from "../src/server/transport";
+import { createCommTransport, type WidgetModel } from "../src/server/comm_transport";
+import { ResponseError, type Transport } from "../src/server/transport";
 
 interface Sent {
   id?: number;
@@ -13,7 +13,7 @@ interface Sent {
 type Listener = (...values: never[]) => void;
 
 /** A widget's model, as all views of it share it. */
-class Kernel implements Model {
+class Kernel implements WidgetModel {
   readonly sent: Sent[] = [];
   readonly listeners = new Map<string, Set<Listener>>();
   dead = false;
@@ -99,7 +99,7 @@ test("a refusal has the kernel's sentence", async () => {
   await asked.then(
     () => assert.fail("refused"),
     (error: unknown) => {
-      assert(error instanceof Refused);
+      assert(error instanceof ResponseError);
       assert.deepEqual([error.message, error.status], ["There is nothing.", 404]);
     },
   );

@@ -1,36 +1,36 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { codeOf, readTile, valueOf } from "../src/server/tile_codec";
-import { entryOf, lookup, NEITHER_GREY, tableOf, type Scale } from "../src/paint/colour";
+import { encodeWeight, readTile, decodeWeight } from "../src/server/tile_codec";
+import { getEntry, createLookup, TOO_SMALL_GREY, getTable, type ColourScale } from "../src/paint/colour";
 import { PairTiles } from "../src/tiles/pair_tiles";
 import type { TileAddress } from "../src/geometry/zoom_plan";
-import { ratioBetween, ratioCode, ratioOf } from "../src/tiles/ratio_codec";
-import type { Held, HeldTile, TileSource, Wanted } from "../src/tiles/tile_store";
+import { computeRatio, encodeRatio, decodeRatio } from "../src/tiles/ratio_codec";
+import type { TileResult, LoadedTile, TileSource, TileRequest } from "../src/tiles/tile_store";
 import { bodyOf } from "./tile_bodies";
 
 const nameOf = ({ z, y, x }: TileAddress): string => `${z}/${y}/${x}`;
 
 class Shelf implements TileSource {
-  readonly held = new Map<string, Held>();
+  readonly held = new Map<string, TileResult>();
   wanted: string[] = [];
-  get(address: TileAddress): Held | undefined {
+  get(address: TileAddress): TileResult | undefined {
     return this.held.get(nameOf(address));
   }
-  want(list: readonly Wanted[]): void {
+  request(list: readonly TileRequest[]): void {
     this.wanted = list.map((wanted) => `${nameOf(wanted)} ${wanted.channel}`);
   }
-  lacks(): boolean {
+  isUnavailable(): boolean {
     return false;
   }
-  put(name: string, rows: number, columns: number, code: (row: number, column: number) => number, flags = 0): HeldTile {
+  put(name: string, rows: number, columns: number, code: (row: number, column: number) => number, flags = 0): LoadedTile {
     const codes = Array.from({ length: rows * columns }, (_, index) => code(Math.floor(index / columns), index % columns));
-    const tile = { ...readTile(bodyOf({ rows, columns, codes, flags, log2min: -9, log2max: -1 })), holes: codes.includes(0) };
+    const tile = { ...readTile(bodyOf({ rows, columns, codes, flags, log2min: -9, log2max: -1 })), hasMasked: codes.includes(0) };
     this.held.set(name, tile);
     return tile;
   }
 }
 
-const codes = (held: Held | undefined): number[] => (typeof held === "object" ? [...held.codes] : assert.fail(`${held}`));
+const codes = (held: TileResult | undefined): number[] => (typeof held === "object" ? [...held.codes] : assert.fail(`${held}`));
 
 test("below the diagonal of a split is A itself, above it B turned over", () => {
   const [one, other] = [new Shelf(), new Shelf()];
@@ -52,13 +52,13 @@ test("a tile on the diagonal of a split takes the diagonal from A", () => {
   other.put("0/0/0", 3, 3, causal(101));
   const both = split.get({ z: 0, y: 0, x: 0 }, "mean");
   assert.deepEqual(codes(both), [1, 111, 121, 11, 12, 122, 21, 22, 23]);
-  assert.ok(typeof both === "object" && !both.holes);
+  assert.ok(typeof both === "object" && !both.hasMasked);
 });
 
 test("a split asks each head for its own half", () => {
   const [one, other] = [new Shelf(), new Shelf()];
-  const tile = (y: number, x: number): Wanted => ({ z: 2, y, x, channel: "max" });
-  new PairTiles([one, other], true).want([tile(1, 1), tile(0, 3), tile(2, 1)]);
+  const tile = (y: number, x: number): TileRequest => ({ z: 2, y, x, channel: "max" });
+  new PairTiles([one, other], true).request([tile(1, 1), tile(0, 3), tile(2, 1)]);
   assert.deepEqual([one.wanted, other.wanted], [["2/1/1 max", "2/2/1 max"], ["2/1/1 max", "2/3/0 max"]]);
 });
 
@@ -80,7 +80,7 @@ test("what is made is made once, and again when a better tile has come", () => {
 test("a ratio is masked where one of the two is, and failed where one is", () => {
   const [one, other] = [new Shelf(), new Shelf()];
   const ratio = new PairTiles([one, other], false);
-  const at = (): Held | undefined => ratio.get({ z: 0, y: 0, x: 0 }, "mean");
+  const at = (): TileResult | undefined => ratio.get({ z: 0, y: 0, x: 0 }, "mean");
   one.put("0/0/0", 1, 1, () => 200);
   assert.equal(at(), undefined);
   other.held.set("0/0/0", "empty");
@@ -94,7 +94,7 @@ test("a ratio of codes is within 0.126 bits of the ratio of the weights", () => 
   for (let bits = -19.9; bits <= 0; bits += 0.37) {
     for (let other = Math.max(-31.9, bits - 15); other <= 0; other += 0.29) {
       const exact = Math.max(-15.8, Math.min(15.8, bits - other));
-      worst = Math.max(worst, Math.abs(Math.log2(ratioOf(ratioCode(codeOf(2 ** bits), codeOf(2 ** other)))) - exact));
+      worst = Math.max(worst, Math.abs(Math.log2(decodeRatio(encodeRatio(encodeWeight(2 ** bits), encodeWeight(2 ** other)))) - exact));
     }
   }
   assert.ok(worst <= 32 / 254 + 1e-9, String(worst));
@@ -102,35 +102,35 @@ test("a ratio of codes is within 0.126 bits of the ratio of the weights", () => 
 });
 
 test("two weights below a millionth have no ratio, one of them has", () => {
-  assert.equal(ratioCode(codeOf(2 ** -21), codeOf(2 ** -30)), 1);
-  assert.ok(Number.isNaN(ratioOf(1)));
-  assert.ok(Number.isNaN(ratioBetween(2 ** -21, 0) ?? 0));
-  assert.equal(ratioOf(ratioCode(codeOf(2 ** -4), codeOf(2 ** -4))), 1);
+  assert.equal(encodeRatio(encodeWeight(2 ** -21), encodeWeight(2 ** -30)), 1);
+  assert.ok(Number.isNaN(decodeRatio(1)));
+  assert.ok(Number.isNaN(computeRatio(2 ** -21, 0) ?? 0));
+  assert.equal(decodeRatio(encodeRatio(encodeWeight(2 ** -4), encodeWeight(2 ** -4))), 1);
   // A zero is a code too, and lies past every range that can be chosen.
-  assert.ok(ratioOf(ratioCode(codeOf(2 ** -20), codeOf(0))) > 2 ** 10);
-  assert.ok(ratioOf(ratioCode(codeOf(0), codeOf(2 ** -20))) < 2 ** -10);
-  assert.deepEqual([ratioCode(0, 9), ratioCode(9, 0), ratioBetween(null, 0.5), ratioBetween(0.5, 0.25)], [0, 0, null, 2]);
-  assert.equal(ratioBetween(valueOf(255), 0), Infinity);
+  assert.ok(decodeRatio(encodeRatio(encodeWeight(2 ** -20), encodeWeight(0))) > 2 ** 10);
+  assert.ok(decodeRatio(encodeRatio(encodeWeight(0), encodeWeight(2 ** -20))) < 2 ** -10);
+  assert.deepEqual([encodeRatio(0, 9), encodeRatio(9, 0), computeRatio(null, 0.5), computeRatio(0.5, 0.25)], [0, 0, null, 2]);
+  assert.equal(computeRatio(decodeWeight(255), 0), Infinity);
 });
 
-const scale: Scale = { colours: "ratio", range: [-6, 6], linear: false };
+const scale: ColourScale = { colours: "ratio", range: [-6, 6], linear: false };
 
 test("ratios have 256 colours of their own, darker the further from equal, and white where equal", () => {
-  const table = tableOf("ratio");
+  const table = getTable("ratio");
   const entry = (at: number): number[] => [...table.slice(at * 3, at * 3 + 3)];
   assert.equal(new Set(Array.from({ length: 256 }, (_, at) => entry(at).join())).size, 256);
-  assert.deepEqual(entry(entryOf(1, scale)), [247, 247, 247]);
+  assert.deepEqual(entry(getEntry(1, scale)), [247, 247, 247]);
   const light = (at: number): number => entry(at).reduce((sum, part, channel) => sum + part * ([0.2126, 0.7152, 0.0722][channel] ?? 0), 0);
   for (let at = 1; at <= 128; at++) assert.ok(light(at) > light(at - 1) && light(Math.min(255, 127 + at)) >= light(Math.min(255, 128 + at)));
   const [blue, orange] = [entry(0), entry(255)];
   assert.ok((blue[2] ?? 0) > (blue[0] ?? 0) && (orange[0] ?? 0) > (orange[2] ?? 0));
-  assert.ok(!Array.from({ length: 256 }, (_, at) => entry(at).join()).includes(NEITHER_GREY.join()));
+  assert.ok(!Array.from({ length: 256 }, (_, at) => entry(at).join()).includes(TOO_SMALL_GREY.join()));
 });
 
 test("every step of a ratio inside the range has a colour of its own; masked is clear and neither is grey", () => {
-  const pixels = lookup(scale);
-  const inside = Array.from({ length: 256 }, (_, code) => code).filter((code) => Math.abs(Math.log2(ratioOf(code))) < 6);
+  const pixels = createLookup(scale);
+  const inside = Array.from({ length: 256 }, (_, code) => code).filter((code) => Math.abs(Math.log2(decodeRatio(code))) < 6);
   assert.equal(new Set(inside.map((code) => pixels[code])).size, inside.length);
   const bytes = [...new Uint8Array(pixels.buffer, 0, 8)];
-  assert.deepEqual(bytes, [0, 0, 0, 0, ...NEITHER_GREY, 255]);
+  assert.deepEqual(bytes, [0, 0, 0, 0, ...TOO_SMALL_GREY, 255]);
 });

@@ -1,32 +1,32 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { codeOf, readFloats, readHeader, readTile, valueOf } from "../src/server/tile_codec";
+import { encodeWeight, readFloats, readHeader, readTile, decodeWeight } from "../src/server/tile_codec";
 import { bodyOf } from "./tile_bodies";
 
 test("masked, zero and the smallest weight have their own codes", () => {
-  assert.equal(codeOf(null), 0);
-  assert.equal(codeOf(0), 1);
-  assert.equal(codeOf(2 ** -32), 1);
-  assert.equal(codeOf(2 ** -40), 1);
-  assert.equal(codeOf(1), 255);
-  assert.equal(codeOf(1.5), 255);
+  assert.equal(encodeWeight(null), 0);
+  assert.equal(encodeWeight(0), 1);
+  assert.equal(encodeWeight(2 ** -32), 1);
+  assert.equal(encodeWeight(2 ** -40), 1);
+  assert.equal(encodeWeight(1), 255);
+  assert.equal(encodeWeight(1.5), 255);
 });
 
 test("a half step rounds away from zero", () => {
   // 254 x 8 / 32 is exactly 63.5.
-  assert.equal(codeOf(2 ** -24), 65);
+  assert.equal(encodeWeight(2 ** -24), 65);
 });
 
 test("every code stands for a weight that has that code", () => {
-  for (let code = 1; code < 256; code++) assert.equal(codeOf(valueOf(code)), code);
-  assert.ok(Number.isNaN(valueOf(0)));
-  assert.equal(valueOf(1), 0);
+  for (let code = 1; code < 256; code++) assert.equal(encodeWeight(decodeWeight(code)), code);
+  assert.ok(Number.isNaN(decodeWeight(0)));
+  assert.equal(decodeWeight(1), 0);
 });
 
 test("a weight survives coding within 4.5 %", () => {
   for (let bits = -31.9; bits <= 0; bits += 0.0137) {
     const value = 2 ** bits;
-    assert.ok(Math.abs(valueOf(codeOf(value)) / value - 1) < 0.045, `2^${bits}`);
+    assert.ok(Math.abs(decodeWeight(encodeWeight(value)) / value - 1) < 0.045, `2^${bits}`);
   }
 });
 

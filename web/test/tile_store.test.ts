@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { TileStore, type Settings, type Wanted } from "../src/tiles/tile_store";
+import { TileStore, type TileStoreSettings, type TileRequest } from "../src/tiles/tile_store";
 import type { Transport } from "../src/server/transport";
 import { plainTile } from "./tile_bodies";
 
@@ -35,10 +35,10 @@ class Server implements Transport {
 }
 
 const wait = (milliseconds = 0): Promise<void> => new Promise((resolve) => setTimeout(resolve, milliseconds));
-const tile = (z: number, y: number, x: number, idle = false): Wanted => ({ z, y, x, channel: "mean", ...(idle ? { idle } : {}) });
-const quick: Partial<Settings> = { rest: 20, longestWait: 50, again: 30, retry: 10, tries: 3 };
+const tile = (z: number, y: number, x: number, idle = false): TileRequest => ({ z, y, x, channel: "mean", ...(idle ? { idle } : {}) });
+const quick: Partial<TileStoreSettings> = { restMilliseconds: 20, longestWaitMilliseconds: 50, partialRetryMilliseconds: 30, retryMilliseconds: 10, tries: 3 };
 
-function started(settings: Partial<Settings> = {}): { server: Server; store: TileStore; changes: () => number } {
+function started(settings: Partial<TileStoreSettings> = {}): { server: Server; store: TileStore; changes: () => number } {
   const server = new Server();
   let changes = 0;
   const store = new TileStore(server, () => changes++, { ...quick, ...settings });
@@ -48,21 +48,21 @@ function started(settings: Partial<Settings> = {}): { server: Server; store: Til
 
 test("a tile is asked once and held from then on", async () => {
   const { server, store, changes } = started();
-  store.want([tile(0, 0, 0)], true);
+  store.request([tile(0, 0, 0)], true);
   assert.deepEqual(server.paths, ["0/0/0"]);
   assert.equal(store.get(tile(0, 0, 0), "mean"), undefined);
   server.asked[0]?.answer(plainTile(7));
   await wait();
   const held = store.get(tile(0, 0, 0), "mean");
-  assert.ok(typeof held === "object" && held.codes[0] === 7 && !held.holes);
+  assert.ok(typeof held === "object" && held.codes[0] === 7 && !held.hasMasked);
   assert.equal(changes(), 1);
-  store.want([tile(0, 0, 0)], true);
+  store.request([tile(0, 0, 0)], true);
   assert.equal(server.asked.length, 1);
 });
 
 test("at most six requests run, in the order wanted", async () => {
   const { server, store } = started();
-  store.want(Array.from({ length: 9 }, (_, x) => tile(4, 0, x)), true);
+  store.request(Array.from({ length: 9 }, (_, x) => tile(4, 0, x)), true);
   assert.deepEqual(server.paths, ["4/0/0", "4/0/1", "4/0/2", "4/0/3", "4/0/4", "4/0/5"]);
   server.asked[3]?.answer(plainTile(1));
   await wait();
@@ -72,18 +72,18 @@ test("at most six requests run, in the order wanted", async () => {
 
 test("what leaves the view is given up and can be asked again", async () => {
   const { server, store } = started();
-  store.want([tile(4, 0, 0), tile(4, 0, 1)], true);
-  store.want([tile(4, 0, 1)], true);
+  store.request([tile(4, 0, 0), tile(4, 0, 1)], true);
+  store.request([tile(4, 0, 1)], true);
   assert.deepEqual(server.asked.map((one) => one.signal.aborted), [true, false]);
   await wait();
-  store.want([tile(4, 0, 0), tile(4, 0, 1)], true);
+  store.request([tile(4, 0, 0), tile(4, 0, 1)], true);
   assert.deepEqual(server.paths, ["4/0/0", "4/0/1", "4/0/0"]);
 });
 
 test("requests wait until the view rests, but not for ever", async () => {
   const { server, store } = started();
   for (let x = 0; x < 12; x++) {
-    store.want([tile(5, 0, x)]);
+    store.request([tile(5, 0, x)]);
     if (x === 0) assert.equal(server.asked.length, 0);
     await wait(8);
   }
@@ -95,18 +95,18 @@ test("requests wait until the view rests, but not for ever", async () => {
 
 test("nothing there is remembered", async () => {
   const { server, store } = started();
-  store.want([tile(2, 0, 0)], true);
+  store.request([tile(2, 0, 0)], true);
   server.asked[0]?.answer(null);
   await wait();
   assert.equal(store.get(tile(2, 0, 0), "mean"), "empty");
-  store.want([tile(2, 0, 0)], true);
+  store.request([tile(2, 0, 0)], true);
   await wait(40);
   assert.equal(server.asked.length, 1);
 });
 
 test("a partial tile is shown and asked again until it is whole", async () => {
   const { server, store } = started();
-  store.want([tile(0, 0, 0)], true);
+  store.request([tile(0, 0, 0)], true);
   server.asked[0]?.answer(plainTile(3, 256, 2));
   await wait();
   const held = store.get(tile(0, 0, 0), "mean");
@@ -120,8 +120,8 @@ test("a partial tile is shown and asked again until it is whole", async () => {
 });
 
 test("the end of building asks for partial tiles at once", async () => {
-  const { server, store } = started({ again: 1e6 });
-  store.want([tile(0, 0, 0)], true);
+  const { server, store } = started({ partialRetryMilliseconds: 1e6 });
+  store.request([tile(0, 0, 0)], true);
   server.asked[0]?.answer(plainTile(3, 256, 2));
   await wait();
   store.refreshPartial();
@@ -130,7 +130,7 @@ test("the end of building asks for partial tiles at once", async () => {
 
 test("a failure is said, tried again later each time, and then only with another head", async () => {
   const { server, store } = started();
-  store.want([tile(0, 0, 0)], true);
+  store.request([tile(0, 0, 0)], true);
   for (let time = 0; time < 3; time++) {
     await wait(60);
     assert.equal(server.asked.length, time + 1);
@@ -141,22 +141,22 @@ test("a failure is said, tried again later each time, and then only with another
   await wait(120);
   assert.equal(server.asked.length, 3);
   store.setHead({ trace: "aa", layer: 0, head: 1 });
-  store.want([tile(0, 0, 0)], true);
+  store.request([tile(0, 0, 0)], true);
   assert.equal(server.asked.length, 4);
 });
 
 test("a body that is no tile counts as a failure", async () => {
   const { server, store } = started({ tries: 1 });
-  store.want([tile(0, 0, 0)], true);
+  store.request([tile(0, 0, 0)], true);
   server.asked[0]?.answer(new ArrayBuffer(5));
   await wait();
   assert.equal(store.get(tile(0, 0, 0), "mean"), "failed");
 });
 
 test("bytes stay under the limit, and the least recently used go first", async () => {
-  const { server, store } = started({ limit: 3 * 65_568 });
+  const { server, store } = started({ maxBytes: 3 * 65_568 });
   for (let x = 0; x < 4; x++) {
-    store.want([tile(4, 0, x)], true);
+    store.request([tile(4, 0, x)], true);
     server.asked[x]?.answer(plainTile(x + 1));
     await wait();
     store.get(tile(4, 0, 0), "mean");
@@ -169,7 +169,7 @@ test("bytes stay under the limit, and the least recently used go first", async (
 
 test("the ring around the view is asked only when nothing else is left", async () => {
   const { server, store } = started();
-  store.want([tile(4, 0, 0), tile(4, 0, 1, true), tile(4, 0, 2, true)], true);
+  store.request([tile(4, 0, 0), tile(4, 0, 1, true), tile(4, 0, 2, true)], true);
   assert.deepEqual(server.paths, ["4/0/0"]);
   server.asked[0]?.answer(plainTile(1));
   await wait();
@@ -178,7 +178,7 @@ test("the ring around the view is asked only when nothing else is left", async (
 
 test("another head gives up the requests of this one and keeps its tiles", async () => {
   const { server, store } = started();
-  store.want([tile(0, 0, 0), tile(1, 0, 0)], true);
+  store.request([tile(0, 0, 0), tile(1, 0, 0)], true);
   server.asked[0]?.answer(plainTile(1));
   await wait();
   store.setHead({ trace: "aa", layer: 0, head: 2 });
@@ -190,10 +190,10 @@ test("another head gives up the requests of this one and keeps its tiles", async
 
 test("a closed store holds nothing and asks nothing", async () => {
   const { server, store } = started();
-  store.want([tile(0, 0, 0)], true);
+  store.request([tile(0, 0, 0)], true);
   store.close();
   assert.equal(server.asked[0]?.signal.aborted, true);
-  store.want([tile(0, 0, 0)], true);
+  store.request([tile(0, 0, 0)], true);
   assert.equal(server.asked.length, 1);
   assert.equal(store.bytes, 0);
 });

@@ -4,31 +4,31 @@
  * Like the toolbar it writes to the store and reads from it, and keeps nothing of its own.
  */
 
-import { heldBy } from "../app_commands";
+import { getAvailableHeads } from "../app_commands";
 import { button, element, field, replaceChildren, type Child } from "../panels/dom";
-import { press, segments, toggle } from "../panels/controls";
-import { narrow } from "../panels/navigator";
-import { title } from "../paint/token_text";
-import { headName, type Meta, type Session } from "../server/protocol";
-import type { Shown } from "../panels/inspector";
-import { COMPARE_MODES, validBits, type Compared, type CompareMode, type State, type Store } from "../state";
+import { setPressed, segments, toggle } from "../panels/controls";
+import { createHeadSelects } from "../panels/navigator";
+import { formatTitle } from "../paint/token_text";
+import { formatHeadName, type Meta, type Session } from "../server/protocol";
+import type { TraceHead } from "../panels/inspector";
+import { COMPARE_MODES, clampBits, type ComparedHead, type CompareMode, type State, type Store } from "../state";
 
-export interface BarFacts {
+export interface CompareBarState {
   readonly state: State;
-  readonly compare: Compared;
-  readonly one: Shown;
+  readonly compare: ComparedHead;
+  readonly one: TraceHead;
   /** Of the other head; null while it is not known. */
   readonly meta: Meta | null;
   /** What there is to compare with: trace and name. */
   readonly traces: readonly (readonly [trace: string, name: string])[];
   /** Why two such heads cannot be shown so; "" where they can. */
-  readonly why: Readonly<Record<CompareMode, string>>;
+  readonly problems: Readonly<Record<CompareMode, string>>;
   readonly words: readonly string[];
 }
 
-export interface Bar {
+export interface CompareBar {
   readonly element: HTMLElement;
-  update(facts: BarFacts): void;
+  update(facts: CompareBarState): void;
 }
 
 const MODES: Readonly<Record<CompareMode, readonly [string, string]>> = {
@@ -37,8 +37,8 @@ const MODES: Readonly<Record<CompareMode, readonly [string, string]>> = {
   ratio: ["Ratio", "How many times more A looks than B, as log2(A / B)"],
 };
 
-export function createBar(store: Store, session: Session, swap: () => void): Bar {
-  const change = (part: Partial<Compared>): void => {
+export function createCompareBar(store: Store, session: Session, swap: () => void): CompareBar {
+  const change = (part: Partial<ComparedHead>): void => {
     const { compare } = store.get();
     if (compare) store.set({ compare: { ...compare, ...part } }, "push");
   };
@@ -58,13 +58,13 @@ export function createBar(store: Store, session: Session, swap: () => void): Bar
   const lock = toggle("Locked", "Both maps move together", () => store.set({ locked: !store.get().locked }));
   const bits = element("input", { type: "number", min: 0.5, max: 10, step: 0.5, class: "bits" });
   bits.addEventListener("change", () => {
-    if (Number.isFinite(bits.valueAsNumber)) store.set({ bits: validBits(bits.valueAsNumber) });
+    if (Number.isFinite(bits.valueAsNumber)) store.set({ bits: clampBits(bits.valueAsNumber) });
     bits.value = String(store.get().bits);
   });
   const range = field("\u00b1", bits, { title: "The last colours are for a factor of 2 to this power" });
   range.append("bits");
   const words = element("p", { class: "soft compared-words", role: "status" });
-  let [offered, chosen] = ["", ""];
+  let [listedTraces, listedHead] = ["", ""];
 
   const bar = element(
     "div",
@@ -79,33 +79,33 @@ export function createBar(store: Store, session: Session, swap: () => void): Bar
 
   return {
     element: bar,
-    update({ state, compare, one, meta, traces, why, words: said }) {
-      replaceChildren(name, element("strong", {}, "A"), ` ${headName(one.meta, one.layer, one.head)}`);
+    update({ state, compare, one, meta, traces, problems, words: sentences }) {
+      replaceChildren(name, element("strong", {}, "A"), ` ${formatHeadName(one.meta, one.layer, one.head)}`);
       const choices = traces.flat().join("\n");
-      if (choices !== offered)
-        replaceChildren(trace, ...traces.map(([value, label]) => element("option", { value }, title(label, 40))));
-      offered = choices;
+      if (choices !== listedTraces)
+        replaceChildren(trace, ...traces.map(([value, label]) => element("option", { value }, formatTitle(label, 40))));
+      listedTraces = choices;
       trace.hidden = traces.length < 2;
       trace.value = compare.trace || state.trace;
       const wanted = `${meta?.trace} ${compare.layer} ${compare.head}`;
-      if (wanted !== chosen)
-        keepingFocus(
+      if (wanted !== listedHead)
+        replaceKeepingFocus(
           heads,
           meta
-            ? narrow(meta, [compare.layer, compare.head], heldBy(session), (layer, head) =>
+            ? createHeadSelects(meta, [compare.layer, compare.head], getAvailableHeads(session), (layer, head) =>
                 change({ layer, head }),
               )
             : [],
         );
-      chosen = wanted;
+      listedHead = wanted;
       bar.dataset["mode"] = compare.mode;
       modes.update(compare.mode);
-      for (const mode of COMPARE_MODES) modes.enable(mode, why[mode] === "", why[mode]);
+      for (const mode of COMPARE_MODES) modes.enable(mode, problems[mode] === "", problems[mode]);
       lock.hidden = compare.mode !== "side";
-      press(lock, state.locked);
+      setPressed(lock, state.locked);
       range.hidden = compare.mode !== "ratio";
       bits.value = String(state.bits);
-      const sentence = said.filter((part) => part !== "").join(" ");
+      const sentence = sentences.filter((part) => part !== "").join(" ");
       if (words.textContent !== sentence) words.textContent = sentence;
       words.hidden = sentence === "";
     },
@@ -113,7 +113,7 @@ export function createBar(store: Store, session: Session, swap: () => void): Bar
 }
 
 /** A list from which one has just chosen is made anew: the keyboard stays on it. */
-function keepingFocus(parent: HTMLElement, children: readonly Child[]): void {
+function replaceKeepingFocus(parent: HTMLElement, children: readonly Child[]): void {
   const { activeElement } = parent.getRootNode() as Document | ShadowRoot;
   const at = [...parent.querySelectorAll("select")].findIndex((one) => one === activeElement);
   replaceChildren(parent, ...children);

@@ -1,25 +1,25 @@
 // What a file is called and says of itself: model, text, head, what a colour is, which part is shown.
-import type { Painted } from "../map/map_view";
-import { counted } from "../format_numbers";
-import { isolated, title } from "../paint/token_text";
+import type { ColourMeaning } from "../map/map_view";
+import { formatCount } from "../format_numbers";
+import { isolateDirection, formatTitle } from "../paint/token_text";
 import type { Meta } from "../server/protocol";
 
-export interface Part {
+export interface ExportRange {
   query: readonly [number, number];
   key: readonly [number, number];
 }
 
-const LONGEST_NAME = 60;
+const MAX_NAME_LENGTH = 60;
 
 /** Letters, digits, dots, dashes: a name that every disk takes, and that hides nothing. */
-export function fileName(meta: Meta, head: string, { query, key }: Part, ending: string): string {
+export function createFileName(meta: Meta, head: string, { query, key }: ExportRange, ending: string): string {
   const plain = (meta.model || meta.name).normalize("NFKC").replace(/[^\p{L}\p{N}._-]+/gu, "-");
-  const model = [...plain.replace(/^[-._]+/, "")].slice(0, LONGEST_NAME).join("").replace(/[-._]+$/, "");
+  const model = [...plain.replace(/^[-._]+/, "")].slice(0, MAX_NAME_LENGTH).join("").replace(/[-._]+$/, "");
   return `${model || "attention"}_${head}_q${query[0]}-${query[1] - 1}_k${key[0]}-${key[1] - 1}.${ending}`;
 }
 
 /** What a colour stands for, and between which ends. */
-function colourMeans({ stride, channel, scale }: Painted, heads: readonly string[]): string {
+function describeColours({ stride, channel, scale }: ColourMeaning, heads: readonly string[]): string {
   const [low, high] = scale.range;
   const bins = stride === 1 ? "each pair" : `${channel} of ${stride}\u00d7${stride} pairs`;
   if (scale.colours === "ratio") return `log2 of ${heads.join(" / ")}, ${bins}, ${low} to ${high} bits`;
@@ -30,19 +30,19 @@ export interface Caption {
   meta: Meta;
   /** One head, or two that are compared. */
   heads: readonly string[];
-  part: Part;
-  painted: Painted | null;
+  part: ExportRange;
+  painted: ColourMeaning | null;
   version: string;
 }
 
-export function captionOf({ meta, heads, part, painted, version }: Caption): string {
-  const range = (name: string, [from, to]: readonly [number, number]): string => `${name} ${counted(from)} to ${counted(to - 1)}`;
+export function createCaption({ meta, heads, part, painted, version }: Caption): string {
+  const range = (name: string, [from, to]: readonly [number, number]): string => `${name} ${formatCount(from)} to ${formatCount(to - 1)}`;
   return [
-    ...[meta.model, meta.name].filter((name, index, all) => name !== "" && all.indexOf(name) === index).map((name) => isolated(title(name))),
+    ...[meta.model, meta.name].filter((name, index, all) => name !== "" && all.indexOf(name) === index).map((name) => isolateDirection(formatTitle(name))),
     heads.join(" and "),
-    ...(painted ? [colourMeans(painted, heads)] : []),
+    ...(painted ? [describeColours(painted, heads)] : []),
     `${range("queries", part.query)}, ${range("keys", part.key)}`,
-    ...(meta.note === null ? [] : [title(meta.note, 100)]),
+    ...(meta.note === null ? [] : [formatTitle(meta.note, 100)]),
     `AttnScope ${version}`,
   ].join(" \u00b7 ");
 }

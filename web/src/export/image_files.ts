@@ -1,19 +1,19 @@
 // The map as a file: the same painters on a larger canvas, or on one that keeps shapes; a few lines of words below it.
-import { svgFile, vectorSurface } from "./svg_context";
+import { createSvgFile, createSvgSurface } from "./svg_context";
 import type { MapView } from "../map/map_view";
 import { fonts, type Surface, type Theme } from "../paint/surface";
-import { wrapped } from "../paint/canvas_text";
+import { wrapText } from "../paint/canvas_text";
 
 const LINE = 15;
 const MARGIN = 10;
 const font = `11px ${fonts.text}`;
 /** Of a canvas: for more than that browsers give no memory. */
-const MOST_PIXELS = 2 ** 27;
-const LONGEST_SIDE = 16_384;
+const MAX_PIXELS = 2 ** 27;
+const MAX_SIDE = 16_384;
 /** Thin lines of a drawing are half a pixel. */
 const VECTOR_SCALE = 2;
 
-export interface Order {
+export interface ImageOptions {
   /** One, or two side by side. */
   maps: readonly MapView[];
   theme: Theme;
@@ -22,28 +22,28 @@ export interface Order {
 }
 
 /** A picture in CSS pixels, and the lines below it. */
-interface Sheet {
+interface ImageLayout {
   width: number;
   height: number;
   lines: string[];
 }
 
-function sheetOf({ maps, caption }: Order): Sheet {
+function computeLayout({ maps, caption }: ImageOptions): ImageLayout {
   const pen = new OffscreenCanvas(1, 1).getContext("2d");
   const width = maps.reduce((sum, { element }) => sum + element.clientWidth, 0);
   const height = Math.max(...maps.map(({ element }) => element.clientHeight));
-  const lines = pen ? wrapped(pen, font, caption, width - 2 * MARGIN) : [caption];
+  const lines = pen ? wrapText(pen, font, caption, width - 2 * MARGIN) : [caption];
   return { width, height: height + LINE * lines.length + 2 * MARGIN, lines };
 }
 
 /** Pixels of the picture at a scale; null where no browser could make it. */
-export function pixelsAt(order: Order, scale: number): [width: number, height: number] | null {
-  const { width, height } = sheetOf(order);
+export function computePixelSize(order: ImageOptions, scale: number): [width: number, height: number] | null {
+  const { width, height } = computeLayout(order);
   const size: [number, number] = [Math.round(width * scale), Math.round(height * scale)];
-  return width > 0 && size[0] * size[1] <= MOST_PIXELS && Math.max(...size) <= LONGEST_SIDE ? size : null;
+  return width > 0 && size[0] * size[1] <= MAX_PIXELS && Math.max(...size) <= MAX_SIDE ? size : null;
 }
 
-function paint(surface: Surface, { maps, theme }: Order, { lines }: Sheet): void {
+function paint(surface: Surface, { maps, theme }: ImageOptions, { lines }: ImageLayout): void {
   const { context, width, height } = surface;
   const below = height - LINE * lines.length - 2 * MARGIN;
   context.fillStyle = theme.paper;
@@ -62,22 +62,22 @@ function paint(surface: Surface, { maps, theme }: Order, { lines }: Sheet): void
   lines.forEach((line, index) => context.fillText(line, MARGIN, below + MARGIN + LINE * (index + 0.75)));
 }
 
-export async function pngOf(order: Order, scale: number): Promise<Blob> {
-  const size = pixelsAt(order, scale);
+export async function createPng(order: ImageOptions, scale: number): Promise<Blob> {
+  const size = computePixelSize(order, scale);
   const canvas = document.createElement("canvas");
   [canvas.width, canvas.height] = size ?? [0, 0];
   const context = canvas.getContext("2d");
   if (!size || !context) throw new Error("This picture is larger than a browser can make it.");
   context.setTransform(scale, 0, 0, scale, 0, 0);
-  paint({ context, width: size[0] / scale, height: size[1] / scale, scale }, order, sheetOf(order));
+  paint({ context, width: size[0] / scale, height: size[1] / scale, scale }, order, computeLayout(order));
   const blob = await new Promise<Blob | null>((resolve) => canvas.toBlob(resolve));
   if (!blob) throw new Error("This browser had no memory for the picture: choose a smaller one.");
   return blob;
 }
 
-export function svgOf(order: Order): Blob {
-  const sheet = sheetOf(order);
-  const surface = vectorSurface(sheet.width, sheet.height, VECTOR_SCALE);
+export function createSvg(order: ImageOptions): Blob {
+  const sheet = computeLayout(order);
+  const surface = createSvgSurface(sheet.width, sheet.height, VECTOR_SCALE);
   paint(surface, order, sheet);
-  return svgFile(surface.element);
+  return createSvgFile(surface.element);
 }

@@ -4,13 +4,13 @@
 // token between them, k a power of two. From 11: every token. Pure; measures no text: a name needs `spacing` pixels along its axis.
 import type { Section } from "../server/protocol";
 
-export interface Label {
+export interface AxisLabel {
   position: number;
   text: string;
   kind: "section" | "token";
 }
 
-export interface Axis {
+export interface AxisView {
   /** Token at the begin of the plot, with fraction. */
   first: number;
   zoom: number;
@@ -18,16 +18,16 @@ export interface Axis {
   length: number;
 }
 
-export const TOKENS_FROM = 0.5;
-export const EVERY_TOKEN_FROM = 11;
+export const TOKEN_LABELS_FROM_ZOOM = 0.5;
+export const EVERY_TOKEN_FROM_ZOOM = 11;
 
 /** Names of an axis. `sections` come with the most important first. `text` says undefined while a token's text is not there. */
-export function chooseLabels(axis: Axis, sections: readonly Section[], text: (position: number) => string | undefined, spacing: number): Label[] {
+export function chooseLabels(axis: AxisView, sections: readonly Section[], text: (position: number) => string | undefined, spacing: number): AxisLabel[] {
   const { first, zoom, pixels, length } = axis;
   const from = Math.max(0, Math.floor(first));
   const to = Math.min(length, Math.ceil(first + pixels / zoom));
-  const labels: Label[] = [];
-  if (zoom >= EVERY_TOKEN_FROM) {
+  const labels: AxisLabel[] = [];
+  if (zoom >= EVERY_TOKEN_FROM_ZOOM) {
     for (let position = from; position < to; position++) {
       const found = text(position);
       if (found !== undefined) labels.push({ position, text: found, kind: "token" });
@@ -36,7 +36,7 @@ export function chooseLabels(axis: Axis, sections: readonly Section[], text: (po
   }
   // One slot is one spacing: a name may sit beside a taken slot, if far enough from the very name in it.
   const slots = new Map<number, number>();
-  const take = (position: number): boolean => {
+  const tryPlace = (position: number): boolean => {
     const at = (position + 0.5) * zoom;
     const slot = Math.floor(at / spacing);
     for (let near = slot - 1; near <= slot + 1; near++) {
@@ -47,20 +47,20 @@ export function chooseLabels(axis: Axis, sections: readonly Section[], text: (po
     return true;
   };
   for (const [position, , name] of sections) {
-    if (position >= from && position < to && take(position)) labels.push({ position, text: name, kind: "section" });
+    if (position >= from && position < to && tryPlace(position)) labels.push({ position, text: name, kind: "section" });
   }
-  if (zoom < TOKENS_FROM) return labels;
+  if (zoom < TOKEN_LABELS_FROM_ZOOM) return labels;
   let every = 1;
   while (every * zoom < spacing) every *= 2;
   for (let position = Math.ceil(from / every) * every; position < to; position += every) {
     const found = text(position);
-    if (found !== undefined && take(position)) labels.push({ position, text: found, kind: "token" });
+    if (found !== undefined && tryPlace(position)) labels.push({ position, text: found, kind: "token" });
   }
   return labels;
 }
 
 /** Round positions at least `spacing` pixels apart: 1, 2 or 5 times a power of ten. */
-export function chooseNumbers(axis: Axis, spacing: number): number[] {
+export function chooseNumbers(axis: AxisView, spacing: number): number[] {
   const { first, zoom, pixels, length } = axis;
   const least = spacing / zoom;
   const power = 10 ** Math.floor(Math.log10(Math.max(1, least)));

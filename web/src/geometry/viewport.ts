@@ -2,12 +2,12 @@
 //
 // Positions are float64 in token units: the whole part of ten million tokens leaves 29 bits for the fraction, so nothing flickers.
 // A matrix smaller than the plot stays at the top left, next to its labels.
-import { EVERY_TOKEN_FROM } from "./axis_labels";
-import type { Range2 } from "./zoom_plan";
+import { EVERY_TOKEN_FROM_ZOOM } from "./axis_labels";
+import type { TokenRanges } from "./zoom_plan";
 
 export const LARGEST_ZOOM = 64;
 /** A matrix with fewer tokens opens with every token labelled, even if it then does not fit. */
-export const OPENS_LABELLED_BELOW = 200;
+export const LABELLED_BELOW_TOKENS = 200;
 export const LABELLED_ZOOM = 12;
 
 export interface Size {
@@ -28,38 +28,38 @@ export interface Viewport {
   readonly zoom: number;
 }
 
-export function fitZoom(queries: number, keys: number, size: Size): number {
+export function computeFitZoom(queries: number, keys: number, size: Size): number {
   return Math.min(LARGEST_ZOOM, size.width / Math.max(1, keys), size.height / Math.max(1, queries));
 }
 
 /** The zoom a matrix opens with. */
-export function openingZoom(queries: number, keys: number, size: Size): number {
-  const fit = fitZoom(queries, keys, size);
-  return Math.max(queries, keys) < OPENS_LABELLED_BELOW && fit < EVERY_TOKEN_FROM ? LABELLED_ZOOM : fit;
+export function computeOpeningZoom(queries: number, keys: number, size: Size): number {
+  const fit = computeFitZoom(queries, keys, size);
+  return Math.max(queries, keys) < LABELLED_BELOW_TOKENS && fit < EVERY_TOKEN_FROM_ZOOM ? LABELLED_ZOOM : fit;
 }
 
-function clamped(view: Viewport): Viewport {
-  const zoom = Math.min(LARGEST_ZOOM, Math.max(fitZoom(view.queries, view.keys, view), view.zoom));
+function clampView(view: Viewport): Viewport {
+  const zoom = Math.min(LARGEST_ZOOM, Math.max(computeFitZoom(view.queries, view.keys, view), view.zoom));
   const inside = (at: number, length: number, pixels: number): number => Math.max(0, Math.min(at, length - pixels / zoom));
   return { ...view, zoom, query: inside(view.query, view.queries, view.height), key: inside(view.key, view.keys, view.width) };
 }
 
-export function opening(queries: number, keys: number, size: Size): Viewport {
-  return clamped({ queries, keys, width: size.width, height: size.height, query: 0, key: 0, zoom: openingZoom(queries, keys, size) });
+export function openView(queries: number, keys: number, size: Size): Viewport {
+  return clampView({ queries, keys, width: size.width, height: size.height, query: 0, key: 0, zoom: computeOpeningZoom(queries, keys, size) });
 }
 
-export function fitted(view: Viewport): Viewport {
-  return clamped({ ...view, query: 0, key: 0, zoom: 0 });
+export function fitView(view: Viewport): Viewport {
+  return clampView({ ...view, query: 0, key: 0, zoom: 0 });
 }
 
-export function panned(view: Viewport, dx: number, dy: number): Viewport {
-  return clamped({ ...view, query: view.query + dy / view.zoom, key: view.key + dx / view.zoom });
+export function panView(view: Viewport, dx: number, dy: number): Viewport {
+  return clampView({ ...view, query: view.query + dy / view.zoom, key: view.key + dx / view.zoom });
 }
 
 /** The token under (x, y) stays under it, as far as the borders of the matrix allow. */
-export function zoomedAt(view: Viewport, zoom: number, x: number, y: number): Viewport {
-  const next = Math.min(LARGEST_ZOOM, Math.max(fitZoom(view.queries, view.keys, view), zoom));
-  return clamped({
+export function zoomViewAt(view: Viewport, zoom: number, x: number, y: number): Viewport {
+  const next = Math.min(LARGEST_ZOOM, Math.max(computeFitZoom(view.queries, view.keys, view), zoom));
+  return clampView({
     ...view,
     zoom: next,
     query: view.query + y / view.zoom - y / next,
@@ -67,22 +67,22 @@ export function zoomedAt(view: Viewport, zoom: number, x: number, y: number): Vi
   });
 }
 
-export function centred(view: Viewport, query: number, key: number, zoom: number): Viewport {
-  const next = clamped({ ...view, zoom });
-  return clamped({ ...next, query: query - next.height / next.zoom / 2, key: key - next.width / next.zoom / 2 });
+export function centreView(view: Viewport, query: number, key: number, zoom: number): Viewport {
+  const next = clampView({ ...view, zoom });
+  return clampView({ ...next, query: query - next.height / next.zoom / 2, key: key - next.width / next.zoom / 2 });
 }
 
-export function centreOf(view: Viewport): { query: number; key: number } {
+export function getCentre(view: Viewport): { query: number; key: number } {
   return { query: view.query + view.height / view.zoom / 2, key: view.key + view.width / view.zoom / 2 };
 }
 
 /** Another plot size, the same place at the top left. */
-export function resized(view: Viewport, size: Size): Viewport {
-  return clamped({ ...view, width: size.width, height: size.height });
+export function resizeView(view: Viewport, size: Size): Viewport {
+  return clampView({ ...view, width: size.width, height: size.height });
 }
 
 /** Moves just enough that the pair is inside, a little away from the border. */
-export function revealing(view: Viewport, query: number, key: number): Viewport {
+export function revealCell(view: Viewport, query: number, key: number): Viewport {
   const near = (at: number, first: number, pixels: number): number => {
     const shown = pixels / view.zoom;
     const margin = Math.min(shown / 4, 24 / view.zoom);
@@ -90,16 +90,16 @@ export function revealing(view: Viewport, query: number, key: number): Viewport 
     if (at + 1 > first + shown - margin) return at + 1 - shown + margin;
     return first;
   };
-  return clamped({ ...view, query: near(query, view.query, view.height), key: near(key, view.key, view.width) });
+  return clampView({ ...view, query: near(query, view.query, view.height), key: near(key, view.key, view.width) });
 }
 
 /** Shows a box of plot pixels as large as it goes. */
-export function boxed(view: Viewport, left: number, top: number, width: number, height: number): Viewport {
+export function zoomToBox(view: Viewport, left: number, top: number, width: number, height: number): Viewport {
   const zoom = view.zoom * Math.min(view.width / Math.max(1, width), view.height / Math.max(1, height));
-  return centred(view, view.query + (top + height / 2) / view.zoom, view.key + (left + width / 2) / view.zoom, zoom);
+  return centreView(view, view.query + (top + height / 2) / view.zoom, view.key + (left + width / 2) / view.zoom, zoom);
 }
 
-export function visibleRange(view: Viewport): Range2 {
+export function getVisibleRange(view: Viewport): TokenRanges {
   const range = (first: number, pixels: number, length: number): [number, number] => [
     Math.max(0, Math.floor(first)),
     Math.min(length, Math.ceil(first + pixels / view.zoom - 1e-9)),
@@ -108,6 +108,6 @@ export function visibleRange(view: Viewport): Range2 {
 }
 
 /** Plot pixel of a token border. The same token always gives the same pixel, so the end of one tile is the begin of the next. */
-export function pixelOf(token: number, first: number, zoom: number, scale: number): number {
+export function tokenToPixel(token: number, first: number, zoom: number, scale: number): number {
   return Math.round((token - first) * zoom * scale) / scale;
 }

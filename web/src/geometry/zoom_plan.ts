@@ -2,7 +2,7 @@
 //
 // Level 0 is one tile; each level halves the stride; the deepest is exact. Bins are anchored at token 0.
 
-export const TILE = 256;
+export const TILE_SIZE = 256;
 
 export interface TileAddress {
   z: number;
@@ -11,7 +11,7 @@ export interface TileAddress {
 }
 
 /** Half-open ranges of tokens. */
-export interface Range2 {
+export interface TokenRanges {
   query: readonly [number, number];
   key: readonly [number, number];
 }
@@ -24,41 +24,41 @@ export class ZoomPlan {
     readonly keys: number,
   ) {
     let deepest = 0;
-    while (TILE * 2 ** deepest < Math.max(queries, keys)) deepest++;
+    while (TILE_SIZE * 2 ** deepest < Math.max(queries, keys)) deepest++;
     this.deepest = deepest;
   }
 
-  stride(z: number): number {
+  getStride(z: number): number {
     if (!Number.isInteger(z) || z < 0 || z > this.deepest) throw new RangeError(`Level ${z} was asked of a plan with levels 0 to ${this.deepest}.`);
     return 2 ** (this.deepest - z);
   }
 
   /** How many tiles down and across. */
-  tiles(z: number): [down: number, across: number] {
-    const span = TILE * this.stride(z);
+  countTiles(z: number): [down: number, across: number] {
+    const span = TILE_SIZE * this.getStride(z);
     return [Math.max(1, Math.ceil(this.queries / span)), Math.max(1, Math.ceil(this.keys / span))];
   }
 
   /** The borders of a tile's bins, along queries and along keys. */
-  edges(z: number, y: number, x: number): [rows: number[], columns: number[]] {
-    const [down, across] = this.tiles(z);
+  getEdges(z: number, y: number, x: number): [rows: number[], columns: number[]] {
+    const [down, across] = this.countTiles(z);
     if (!(y >= 0 && y < down && x >= 0 && x < across)) throw new RangeError(`Tile ${z}/${y}/${x} was asked; level ${z} has ${down} x ${across}.`);
-    const stride = this.stride(z);
-    return [edgesOf(y, stride, this.queries), edgesOf(x, stride, this.keys)];
+    const stride = this.getStride(z);
+    return [computeEdges(y, stride, this.queries), computeEdges(x, stride, this.keys)];
   }
 
   /** The finest level whose bins are at least one CSS pixel wide. */
-  levelFor(zoom: number): number {
+  chooseLevel(zoom: number): number {
     let z = this.deepest;
     // A hair of slack: a zoom meant as exactly one pixel a bin may come a rounding below it.
-    while (z > 0 && this.stride(z) * zoom < 1 - 1e-9) z--;
+    while (z > 0 && this.getStride(z) * zoom < 1 - 1e-9) z--;
     return z;
   }
 
   /** Every tile of a level that touches the ranges, top to bottom. */
-  covering(z: number, view: Range2): TileAddress[] {
-    const span = TILE * this.stride(z);
-    const [down, across] = this.tiles(z);
+  findTiles(z: number, view: TokenRanges): TileAddress[] {
+    const span = TILE_SIZE * this.getStride(z);
+    const [down, across] = this.countTiles(z);
     const result: TileAddress[] = [];
     const lastY = Math.min(down, Math.ceil(view.query[1] / span));
     const lastX = Math.min(across, Math.ceil(view.key[1] / span));
@@ -69,23 +69,23 @@ export class ZoomPlan {
   }
 
   /** True when a causal mask forbids the whole tile: its first key lies after what its last query may see. */
-  aboveDiagonal(tile: TileAddress, offset: number): boolean {
-    const span = TILE * this.stride(tile.z);
+  isAboveDiagonal(tile: TileAddress, offset: number): boolean {
+    const span = TILE_SIZE * this.getStride(tile.z);
     const lastQuery = Math.min(this.queries, (tile.y + 1) * span) - 1;
     return tile.x * span > lastQuery + offset;
   }
 }
 
-function edgesOf(block: number, stride: number, length: number): number[] {
-  const first = block * TILE * stride;
-  const end = Math.min(length, first + TILE * stride);
+function computeEdges(block: number, stride: number, length: number): number[] {
+  const first = block * TILE_SIZE * stride;
+  const end = Math.min(length, first + TILE_SIZE * stride);
   const result: number[] = [];
   for (let edge = first; edge < end; edge += stride) result.push(edge);
   result.push(end);
   return result;
 }
 
-export function ancestor(tile: TileAddress, levels: number): TileAddress {
+export function getAncestor(tile: TileAddress, levels: number): TileAddress {
   const share = 2 ** levels;
   return { z: tile.z - levels, y: Math.floor(tile.y / share), x: Math.floor(tile.x / share) };
 }

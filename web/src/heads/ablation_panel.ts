@@ -7,39 +7,39 @@
 
 import { segments } from "../panels/controls";
 import { button, element, replaceChildren, token, type Child } from "../panels/dom";
-import type { Shown } from "../panels/inspector";
+import type { TraceHead } from "../panels/inspector";
 import type { ViewContext } from "../panels/view_context";
-import { plural } from "../format_numbers";
-import { unanswered } from "../server/connection";
-import { Latest, told } from "../server/requests";
-import { paths, type Ablated, type AblateHow, type AblateRequest } from "../server/protocol";
+import { pluralize } from "../format_numbers";
+import { isConnectionError } from "../server/connection";
+import { LatestRequest, describeError } from "../server/requests";
+import { paths, type AblationResult, type AblationMethod, type AblateRequest } from "../server/protocol";
 import type { State } from "../state";
-import { ablates, currentOf, silence } from "./heads_view";
-import { isAmong, nameOf } from "./scored_heads";
+import { canAblate, getCurrentHead, toggleAblated } from "./heads_view";
+import { includesHead, getHeadName } from "./scored_heads";
 
 /** Several switches are often thrown one after the other. */
-const PAUSE = 150;
+const PAUSE_MILLISECONDS = 150;
 
-export interface Ablation {
+export interface AblationPanel {
   readonly element: HTMLElement;
-  update(state: State, shown: Shown | null): void;
+  update(state: State, shown: TraceHead | null): void;
 }
 
-export function createAblation(context: ViewContext): Ablation {
+export function createAblationPanel(context: ViewContext): AblationPanel {
   const { store, session, signal } = context;
   const now = element("input", { type: "checkbox" });
   const name = element("span");
   const list = element("p", { class: "silenced" });
   const words = element("p", { class: "soft", role: "status" });
   const result = element("div");
-  const latest = new Latest();
+  const latest = new LatestRequest();
   let timer: ReturnType<typeof setTimeout> | undefined;
   let [asked, listed] = ["", ""];
 
   now.addEventListener("change", () => {
-    now.checked = silence(context, currentOf(store.get()));
+    now.checked = toggleAblated(context, getCurrentHead(store.get()));
   });
-  const how = segments<AblateHow>(
+  const how = segments<AblationMethod>(
     "What a silenced head says",
     [
       ["zero", "says nothing", "Its output is zero"],
@@ -50,43 +50,43 @@ export function createAblation(context: ViewContext): Ablation {
 
   const stop = (): void => {
     clearTimeout(timer);
-    latest.stop();
+    latest.cancel();
     asked = "";
   };
   const ask = async (request: AblateRequest): Promise<void> => {
-    const given = latest.begin();
+    const given = latest.start();
     try {
-      const answer = await context.transport.post<Ablated>(paths.ablate(), request, given);
-      if (!given.aborted) show(answer, plural(request.heads.length, "head"));
+      const answer = await context.transport.post<AblationResult>(paths.ablate(), request, given);
+      if (!given.aborted) show(answer, pluralize(request.heads.length, "head"));
     } catch (error) {
       if (given.aborted) return;
-      words.textContent = told(error);
+      words.textContent = describeError(error);
       // Asked anew when somebody answers again; what was refused stays so.
-      if (unanswered(error)) asked = "";
+      if (isConnectionError(error)) asked = "";
     }
   };
-  const show = ({ loss: [before, after], harder, next }: Ablated, heads: string): void => {
+  const show = ({ loss: [before, after], harder, next }: AblationResult, heads: string): void => {
     words.textContent =
       "Thin bars: the whole model. Thick bars: without these heads. The maps still show the whole model.";
     const change = `${after < before ? "−" : "+"}${Math.abs(after - before).toFixed(3)}`;
     replaceChildren(
       result,
       element("h4", {}, `Surprise, nats a token: ${change}`),
-      pairs([[null, before, after]], 3),
+      createPairList([[null, before, after]], 3),
       element("h4", {}, "Chance of the next token"),
-      pairs(next.map(([text, ...rest]) => [token(text, 0), ...rest]), 3),
+      createPairList(next.map(([text, ...rest]) => [token(text, 0), ...rest]), 3),
       element("h4", {}, harder.length > 0 ? "Harder to predict, nats" : "No token became harder to predict"),
-      pairs(harder.map(([position, text, ...rest]) => [place(position, text), ...rest]), 2),
+      createPairList(harder.map(([position, text, ...rest]) => [createTokenButton(position, text), ...rest]), 2),
     );
-    context.say(`Without ${heads}: ${before.toFixed(3)} to ${after.toFixed(3)} nats a token`);
+    context.announce(`Without ${heads}: ${before.toFixed(3)} to ${after.toFixed(3)} nats a token`);
   };
   /** A token of the text, and the way to the query that predicts it, which is the one before. */
-  const place = (position: number, text: string): HTMLElement =>
+  const createTokenButton = (position: number, text: string): HTMLElement =>
     button(
       element("span", {}, token(text, position), element("span", { class: "soft" }, ` ${position}`)),
       () => {
         store.set({ view: "map" });
-        context.pins.jump(position - 1);
+        context.pins.goToQuery(position - 1);
       },
       { title: "Show the query that predicts it" },
     );
@@ -107,9 +107,9 @@ export function createAblation(context: ViewContext): Ablation {
       panel.hidden = shown === null;
       if (!shown) return stop();
       const { ablated, silenced, trace } = state;
-      now.disabled = !ablates(session, state);
-      now.checked = isAmong(ablated, currentOf(state));
-      name.textContent = `Silence this head, ${nameOf(shown.meta, currentOf(state))}`;
+      now.disabled = !canAblate(session, state);
+      now.checked = includesHead(ablated, getCurrentHead(state));
+      name.textContent = `Silence this head, ${getHeadName(shown.meta, getCurrentHead(state))}`;
       how.element.hidden = list.hidden = ablated.length === 0;
       how.update(silenced);
       const wanted = JSON.stringify([trace, ablated, silenced]);
@@ -118,8 +118,8 @@ export function createAblation(context: ViewContext): Ablation {
         replaceChildren(
           list,
           ...ablated.map((one) => {
-            const called = nameOf(shown.meta, one);
-            return button(`${called} ×`, () => silence(context, one), { "aria-label": `Let ${called} speak again` });
+            const called = getHeadName(shown.meta, one);
+            return button(`${called} ×`, () => toggleAblated(context, one), { "aria-label": `Let ${called} speak again` });
           }),
           button("All on again", () => store.set({ ablated: [] }, "push")),
         );
@@ -135,8 +135,8 @@ export function createAblation(context: ViewContext): Ablation {
       else if (ablated.length === 0)
         words.textContent = "The model reads the text again without it, and you see what that costs.";
       else {
-        words.textContent = `Reading again without ${plural(ablated.length, "head")}…`;
-        timer = setTimeout(() => void ask({ trace, heads: ablated, how: silenced }), PAUSE);
+        words.textContent = `Reading again without ${pluralize(ablated.length, "head")}…`;
+        timer = setTimeout(() => void ask({ trace, heads: ablated, how: silenced }), PAUSE_MILLISECONDS);
       }
     },
   };
@@ -145,7 +145,7 @@ export function createAblation(context: ViewContext): Ablation {
 type Pair = readonly [name: Child, before: number, after: number];
 
 /** Numbers before and after, each with a bar; all on one scale. */
-function pairs(rows: readonly Pair[], digits: number): HTMLElement {
+function createPairList(rows: readonly Pair[], digits: number): HTMLElement {
   const most = Math.max(...rows.flatMap(([, ...numbers]) => numbers));
   const bar = (value: number): HTMLElement => {
     const made = element("span");

@@ -1,7 +1,7 @@
 /** What surrounds a grid of heads: the names of layers and columns, and how it scrolls under them. */
 
 import { fonts, type Box, type Surface, type Theme } from "../paint/surface";
-import type { HeadPlace } from "../state";
+import type { HeadId } from "../state";
 import { LEFT, TOP } from "./grid_layout";
 
 export interface Rim {
@@ -12,7 +12,7 @@ export interface Rim {
 }
 
 /** Paint the names over what has scrolled under them; those of the chosen head are bold. */
-export function paintRim({ context, width, height }: Surface, theme: Theme, rim: Rim, chosen: HeadPlace): void {
+export function paintRim({ context, width, height }: Surface, theme: Theme, rim: Rim, chosen: HeadId): void {
   const write = (text: string, bold: boolean, x: number, y: number): void => {
     context.font = `${bold ? "600 " : ""}11px ${fonts.text}`;
     context.fillStyle = bold ? theme.ink : theme.muted;

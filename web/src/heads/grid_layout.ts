@@ -1,8 +1,8 @@
 /** Where the small pictures of heads lie, layers down and heads across, and how one goes from one to the next. */
 
-import type { HeldTile } from "../tiles/tile_store";
+import type { LoadedTile } from "../tiles/tile_store";
 import type { Box } from "../paint/surface";
-import type { HeadPlace } from "../state";
+import type { HeadId } from "../state";
 
 /** The names of layers on the left, the numbers of heads on top. */
 export const LEFT = 36;
@@ -11,29 +11,29 @@ export const GAP = 4;
 export const SIZES = [32, 64, 128] as const;
 
 /** The place of a picture of this size, in CSS pixels from the corner of all. */
-export function boxOf([layer, head]: HeadPlace, size: number): Box {
+export function getCellBox([layer, head]: HeadId, size: number): Box {
   const step = size + GAP;
   return { left: LEFT + head * step, top: TOP + layer * step, width: size, height: size };
 }
 
 /** What all pictures together need; `heads` counts those of each layer. */
-export function extentOf(heads: readonly number[], size: number): { width: number; height: number } {
-  const { left, top } = boxOf([heads.length, Math.max(0, ...heads)], size);
+export function getExtent(heads: readonly number[], size: number): { width: number; height: number } {
+  const { left, top } = getCellBox([heads.length, Math.max(0, ...heads)], size);
   return { width: left, height: top };
 }
 
 /** The largest size up to the middle one of which a whole layer fits beside its name. */
-export function sizeFor(heads: readonly number[], width: number): number {
-  return extentOf(heads, SIZES[1]).width <= width ? SIZES[1] : SIZES[0];
+export function chooseSize(heads: readonly number[], width: number): number {
+  return getExtent(heads, SIZES[1]).width <= width ? SIZES[1] : SIZES[0];
 }
 
-export function headAt(x: number, y: number, heads: readonly number[], size: number): HeadPlace | null {
+export function findHeadAt(x: number, y: number, heads: readonly number[], size: number): HeadId | null {
   const step = size + GAP;
   const [layer, head] = [Math.floor((y - TOP) / step), Math.floor((x - LEFT) / step)];
   return x >= LEFT && y >= TOP && head < (heads[layer] ?? 0) ? [layer, head] : null;
 }
 
-const STEPS: Readonly<Record<string, HeadPlace>> = {
+const KEY_STEPS: Readonly<Record<string, HeadId>> = {
   ArrowLeft: [0, -1],
   ArrowRight: [0, 1],
   ArrowUp: [-1, 0],
@@ -45,8 +45,8 @@ const STEPS: Readonly<Record<string, HeadPlace>> = {
 };
 
 /** Where a key leads from a head; null for a key that leads nowhere. */
-export function stepped([layer, head]: HeadPlace, key: string, heads: readonly number[]): HeadPlace | null {
-  const step = STEPS[key];
+export function stepHead([layer, head]: HeadId, key: string, heads: readonly number[]): HeadId | null {
+  const step = KEY_STEPS[key];
   if (!step) return null;
   const within = (value: number, count: number): number => Math.max(0, Math.min(count - 1, value));
   const down = within(layer + step[0], heads.length);
@@ -57,7 +57,7 @@ export function stepped([layer, head]: HeadPlace, key: string, heads: readonly n
  * The same pictures with `factor` x `factor` bins in one, where the screen has fewer pixels than there are bins: the
  * largest of them, for a thin line would be lost between the pixels otherwise. `tile.y` counts the rows of a picture.
  */
-export function coarser(tile: HeldTile, factor: number): HeldTile {
+export function coarsenTile(tile: LoadedTile, factor: number): LoadedTile {
   if (factor <= 1) return tile;
   const [down, across] = [Math.ceil(tile.y / factor), Math.ceil(tile.columns / factor)];
   const heads = tile.rows / tile.y;

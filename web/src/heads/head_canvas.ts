@@ -1,80 +1,80 @@
 /** A canvas of heads that fills its place, takes hand and keyboard, and is painted once a frame at most. */
 
 import { element } from "../panels/dom";
-import { surfaceOf, themeOf } from "../panels/chart";
-import type { Surroundings } from "../host";
+import { prepareSurface, getTheme } from "../panels/chart";
+import type { HostContext } from "../host";
 import type { Box, Surface, Theme } from "../paint/surface";
-import type { HeadPlace } from "../state";
-import type { PartActions } from "./heads_view";
-import { samePlace } from "./scored_heads";
+import type { HeadId } from "../state";
+import type { HeadsActions } from "./heads_view";
+import { isSameHead } from "./scored_heads";
 
-export interface Drawn {
-  paint(surface: Surface, theme: Theme, hovered: HeadPlace | null): void;
+export interface HeadCanvasContent {
+  paint(surface: Surface, theme: Theme, hovered: HeadId | null): void;
   /** The head at a point of the canvas. */
-  at(x: number, y: number): HeadPlace | null;
+  findHead(x: number, y: number): HeadId | null;
   /** Where a head is on the canvas. */
-  box(place: HeadPlace): Box | null;
+  getBox(place: HeadId): Box | null;
   /** Where a key leads from the current head. */
-  step(key: string): HeadPlace | null;
+  findNextHead(key: string): HeadId | null;
 }
 
-export interface Drawing {
+export interface HeadCanvas {
   readonly canvas: HTMLCanvasElement;
   soon(): void;
   /** Everything has moved: what is hovered is elsewhere. */
   moved(): void;
 }
 
-export function createDrawing(
+export function createHeadCanvas(
   frame: HTMLElement,
-  says: string,
-  { host, signal }: Surroundings,
-  actions: PartActions,
-  drawn: Drawn,
-): Drawing {
+  label: string,
+  { host, signal }: HostContext,
+  actions: HeadsActions,
+  content: HeadCanvasContent,
+): HeadCanvas {
   // "application", as the map: arrows go from head to head. The table holds the same for reading.
   const canvas = element("canvas", {
-    ...{ tabindex: 0, role: "application", "aria-label": says },
-    "aria-description": `Arrows go from head to head. ${actions.enters ?? "Enter opens one as a map."} The table holds their numbers.`,
+    ...{ tabindex: 0, role: "application", "aria-label": label },
+    "aria-description": `Arrows go from head to head. ${actions.enterHint ?? "Enter opens one as a map."} The table holds their numbers.`,
   });
   let waiting = 0;
-  let hovered: HeadPlace | null = null;
-  const soon = (): void => {
+  let hovered: HeadId | null = null;
+  const scheduleDraw = (): void => {
     waiting ||= requestAnimationFrame(() => {
       waiting = 0;
       const { clientWidth, clientHeight } = frame;
       if (clientWidth * clientHeight === 0 || signal.aborted) return;
       Object.assign(canvas.style, { width: `${clientWidth}px`, height: `${clientHeight}px` });
-      const surface = surfaceOf(canvas, clientWidth, clientHeight);
-      if (surface) drawn.paint(surface, themeOf(host), hovered);
+      const surface = prepareSurface(canvas, clientWidth, clientHeight);
+      if (surface) content.paint(surface, getTheme(host), hovered);
     });
   };
-  const moved = (): void => {
-    actions.hover(hovered, hovered && drawn.box(hovered));
-    soon();
+  const onMove = (): void => {
+    actions.hover(hovered, hovered && content.getBox(hovered));
+    scheduleDraw();
   };
-  const hover = (place: HeadPlace | null): void => {
-    if (samePlace(place, hovered)) return;
+  const hover = (place: HeadId | null): void => {
+    if (isSameHead(place, hovered)) return;
     hovered = place;
-    moved();
+    onMove();
   };
-  const observer = new ResizeObserver(soon);
+  const observer = new ResizeObserver(scheduleDraw);
   observer.observe(frame);
   signal.addEventListener("abort", () => observer.disconnect());
-  host.onTheme(soon, signal);
+  host.onThemeChange(scheduleDraw, signal);
   canvas.addEventListener("pointermove", ({ offsetX, offsetY }) => {
-    const place = drawn.at(offsetX, offsetY);
+    const place = content.findHead(offsetX, offsetY);
     canvas.classList.toggle("pickable", place !== null);
     hover(place);
   });
   for (const left of ["pointerleave", "blur"]) canvas.addEventListener(left, () => hover(null));
   canvas.addEventListener("click", ({ offsetX, offsetY }) => {
-    const place = drawn.at(offsetX, offsetY);
+    const place = content.findHead(offsetX, offsetY);
     if (place) actions.open(place);
   });
   canvas.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
-    const place = drawn.step(event.key);
+    const place = content.findNextHead(event.key);
     if (place) {
       actions.choose(place);
       hover(place);
@@ -82,5 +82,5 @@ export function createDrawing(
     else return;
     event.preventDefault();
   });
-  return { canvas, soon, moved };
+  return { canvas, soon: scheduleDraw, moved: onMove };
 }

@@ -6,90 +6,90 @@
  */
 
 import { readTile } from "../server/tile_codec";
-import { unanswered } from "../server/connection";
-import { told } from "../server/requests";
+import { isConnectionError } from "../server/connection";
+import { describeError } from "../server/requests";
 import { paths, type Channel, type LayerScores, type Meta } from "../server/protocol";
 import type { Transport } from "../server/transport";
-import type { HeldTile } from "../tiles/tile_store";
-import { headsOf, type Head } from "./scored_heads";
+import type { LoadedTile } from "../tiles/tile_store";
+import { toScoredHeads, type ScoredHead } from "./scored_heads";
 
-const IN_FLIGHT = 2;
-const ASK_AGAIN = 500;
+const MAX_REQUESTS = 2;
+const SCORES_POLL_MILLISECONDS = 500;
 
-export interface Roster {
+export interface HeadLoader {
   /** By layer; null where there are none, undefined where they have not come. */
-  pictures: (HeldTile | null | undefined)[];
+  pictures: (LoadedTile | null | undefined)[];
   scores: (LayerScores | null | undefined)[];
   /** Of all layers that were scored so far. */
-  heads: readonly Head[];
+  heads: readonly ScoredHead[];
   /** Why something is missing, if anything was refused. */
   problem: string;
   /** Read the scores of all layers, and first the pictures if a kind of them is wanted, from one layer on. */
-  want(meta: Meta, channel: Channel | null, from: number): void;
+  load(meta: Meta, channel: Channel | null, from: number): void;
   stop(): void;
 }
 
-export function createRoster(transport: Transport, changed: () => void): Roster {
+export function createHeadLoader(transport: Transport, onChange: () => void): HeadLoader {
   const running = new Set<string>();
   let stopping = new AbortController();
   let meta: Meta | null = null;
-  let kind: Channel | null = null;
+  let channelWanted: Channel | null = null;
   let order: readonly number[] = [];
-  let pictured = false;
+  let isPictureWanted = false;
 
-  const scored = async (path: string, signal: AbortSignal): Promise<LayerScores> => {
+  const loadScores = async (path: string, signal: AbortSignal): Promise<LayerScores> => {
     for (;;) {
       const scores = await transport.json<LayerScores>(path, signal);
       if (!scores.pending) return scores;
-      await new Promise((resolve) => setTimeout(resolve, ASK_AGAIN));
+      await new Promise((resolve) => setTimeout(resolve, SCORES_POLL_MILLISECONDS));
       signal.throwIfAborted();
     }
   };
-  const load = async (of: Meta, layer: number, channel: Channel | null): Promise<void> => {
+  const loadLayer = async (of: Meta, layer: number, channel: Channel | null): Promise<void> => {
     const { signal } = stopping;
     const name = `${channel}${layer}`;
     running.add(name);
-    let answer: HeldTile | LayerScores | null = null;
+    let answer: LoadedTile | LayerScores | null = null;
     try {
       answer = channel
-        ? pictureOf(await transport.bytes(paths.thumbs(of.trace, layer, channel), signal))
-        : await scored(paths.heads(of.trace, layer), signal);
+        ? decodePictures(await transport.bytes(paths.thumbs(of.trace, layer, channel), signal))
+        : await loadScores(paths.heads(of.trace, layer), signal);
     } catch (error) {
       if (signal.aborted) return;
       // The page says so, and asks anew when somebody answers.
-      if (unanswered(error)) return roster.stop();
-      roster.problem = told(error);
+      if (isConnectionError(error)) return roster.stop();
+      roster.problem = describeError(error);
     }
     if (signal.aborted) return;
-    if (channel) roster.pictures[layer] = answer as HeldTile | null;
+    if (channel) roster.pictures[layer] = answer as LoadedTile | null;
     else {
       const scores = (roster.scores[layer] = answer as LayerScores | null);
-      if (scores) roster.heads = [...roster.heads, ...headsOf(of, layer, scores)];
+      if (scores) roster.heads = [...roster.heads, ...toScoredHeads(of, layer, scores)];
     }
     running.delete(name);
-    changed();
-    pump();
+    onChange();
+    startRequests();
   };
-  const pump = (): void => {
-    for (const channel of pictured ? [kind, null] : [null])
+  const startRequests = (): void => {
+    for (const channel of isPictureWanted ? [channelWanted, null] : [null])
       for (const layer of order) {
         const list = channel ? roster.pictures : roster.scores;
-        if (meta && running.size < IN_FLIGHT && list[layer] === undefined && !running.has(`${channel}${layer}`))
-          void load(meta, layer, channel);
+        if (meta && running.size < MAX_REQUESTS && list[layer] === undefined && !running.has(`${channel}${layer}`))
+          void loadLayer(meta, layer, channel);
       }
   };
-  const roster: Roster = {
+  const roster: HeadLoader = {
     ...{ pictures: [], scores: [], heads: [], problem: "" },
-    want(now, channel, from) {
+    load(now, channel, from) {
       if (now !== meta) Object.assign(roster, { scores: [], heads: [], problem: "" });
-      if (now !== meta || (channel && channel !== kind)) {
+      if (now !== meta || (channel && channel !== channelWanted)) {
         roster.stop();
         roster.pictures = [];
-        [meta, kind] = [now, channel];
+        [meta, channelWanted] = [now, channel];
       }
-      pictured = channel !== null;
+      isPictureWanted = channel !== null;
       order = now.layers.map((_, index) => (index + from) % now.layers.length);
-      pump();
+      startRequests();
     },
     stop() {
       stopping.abort();
@@ -101,7 +101,7 @@ export function createRoster(transport: Transport, changed: () => void): Roster 
   return roster;
 }
 
-function pictureOf(body: ArrayBuffer | null): HeldTile | null {
+function decodePictures(body: ArrayBuffer | null): LoadedTile | null {
   const tile = body && readTile(body);
-  return tile && { ...tile, holes: tile.codes.includes(0) };
+  return tile && { ...tile, hasMasked: tile.codes.includes(0) };
 }

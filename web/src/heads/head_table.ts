@@ -1,11 +1,11 @@
 /** All heads with their labels and scores as a table, in any order; each opens as a map and can be silenced. */
 
 import { button, element, replaceChildren } from "../panels/dom";
-import { counted } from "../format_numbers";
+import { formatCount } from "../format_numbers";
 import type { Session } from "../server/protocol";
-import { ablates, currentOf, explained, type Part, type PartActions, type Scene } from "./heads_view";
-import { isAmong, nextOrder, ordered, samePlace, scoreNames, spaced, type Head } from "./scored_heads";
-import { shapeOf } from "./scatter";
+import { canAblate, getCurrentHead, explainScore, type HeadsPart, type HeadsActions, type HeadsScene } from "./heads_view";
+import { includesHead, getNextOrder, sortHeads, isSameHead, listScoreNames, formatScoreName, type ScoredHead } from "./scored_heads";
+import { getLabelShape } from "./scatter";
 
 /** More rows than these are built when they are asked for. */
 export const ROWS = 512;
@@ -15,13 +15,13 @@ interface Row {
   readonly silence: HTMLInputElement;
 }
 
-export function createTable(actions: PartActions, session: Session): Part {
+export function createTable(actions: HeadsActions, session: Session): HeadsPart {
   const head = element("tr");
   const body = element("tbody");
   let rows = new Map<string, Row>();
   let most = ROWS;
   /** There before anything is done with it. */
-  let scene!: Scene;
+  let scene!: HeadsScene;
   let columns = "";
   let listed = "";
   const more = button("Show more heads", () => {
@@ -29,7 +29,7 @@ export function createTable(actions: PartActions, session: Session): Part {
     part.update(scene);
   });
 
-  const build = ({ place, name, labels, scores }: Head, names: readonly string[]): Row => {
+  const build = ({ place, name, labels, scores }: ScoredHead, names: readonly string[]): Row => {
     const silence = element("input", { type: "checkbox", "aria-label": `Silence ${name}` });
     silence.addEventListener("change", () => {
       silence.checked = actions.silence(place);
@@ -39,7 +39,7 @@ export function createTable(actions: PartActions, session: Session): Part {
       {},
       element("th", { scope: "row" }, button(name, () => undefined, { title: "Open its map" })),
       element("td", {}, element("label", { class: "switch" }, silence)),
-      element("td", {}, ...labels.map((label) => badge(label, explained(scene, "meanings", label)))),
+      element("td", {}, ...labels.map((label) => badge(label, explainScore(scene, "meanings", label)))),
       ...names.map((score) => element("td", { class: "number" }, shortened(scores[score]))),
     );
     // The button's own clicks come here as well.
@@ -56,7 +56,7 @@ export function createTable(actions: PartActions, session: Session): Part {
       button(label, () => actions.order(next(scene.state.order)), { title: says }),
     );
 
-  const part: Part = {
+  const part: HeadsPart = {
     element: element(
       "div",
       { class: "heads-table", tabindex: 0, role: "region", "aria-label": "All heads with their scores" },
@@ -66,7 +66,7 @@ export function createTable(actions: PartActions, session: Session): Part {
     update(now) {
       scene = now;
       const { state, roster } = now;
-      const names = scoreNames(roster.heads);
+      const names = listScoreNames(roster.heads);
       const same = `${now.meta.trace} ${names.join()}`;
       if (columns !== same) {
         columns = same;
@@ -77,19 +77,19 @@ export function createTable(actions: PartActions, session: Session): Part {
           element("th", { scope: "col" }, "silence"),
           element("th", { scope: "col" }, "labels"),
           ...names.map((name) =>
-            column(spaced(name), explained(now, "measures", name), name, (order) => nextOrder(order, name)),
+            column(formatScoreName(name), explainScore(now, "measures", name), name, (order) => getNextOrder(order, name)),
           ),
         );
       }
       markOrder(head, state.order);
       const wanted = roster.heads.filter(({ labels }) => state.label === "" || labels.includes(state.label));
-      const shown = ordered(wanted, state.order).slice(0, most);
+      const shown = sortHeads(wanted, state.order).slice(0, most);
       const made = shown.map((one) => {
         let held = rows.get(one.name);
         if (!held) rows.set(one.name, (held = build(one, names)));
-        held.silence.disabled = !ablates(session, state);
-        held.silence.checked = isAmong(state.ablated, one.place);
-        held.row.setAttribute("aria-current", String(samePlace(one.place, currentOf(state))));
+        held.silence.disabled = !canAblate(session, state);
+        held.silence.checked = includesHead(state.ablated, one.place);
+        held.row.setAttribute("aria-current", String(isSameHead(one.place, getCurrentHead(state))));
         return held.row;
       });
       // Only another order moves rows: one that is taken out and put back loses the keyboard.
@@ -104,7 +104,7 @@ export function createTable(actions: PartActions, session: Session): Part {
 
 /** A label by its shape and its name, with what it means on it. */
 export function badge(label: string, meaning: string): HTMLElement {
-  const mark = element("span", { "aria-hidden": "true" }, shapeOf(label));
+  const mark = element("span", { "aria-hidden": "true" }, getLabelShape(label));
   return element("span", { class: "head-label", title: meaning }, mark, ` ${label}`);
 }
 
@@ -120,5 +120,5 @@ export function markOrder(head: HTMLElement, order: string): void {
 /** As many decimals as line up in a column. */
 export function shortened(value = NaN): string {
   if (!Number.isFinite(value)) return "–";
-  return Math.abs(value) < 100 ? value.toFixed(Math.abs(value) < 10 ? 3 : 1) : counted(value);
+  return Math.abs(value) < 100 ? value.toFixed(Math.abs(value) < 10 ? 3 : 1) : formatCount(value);
 }

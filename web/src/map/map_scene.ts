@@ -1,137 +1,137 @@
 // One frame of the map: the heatmap on its canvas, everything that is written or points on the canvas above it.
 //
 // In: a scene, plain values. Out: pixels on the surfaces given. The screen and an export paint the same scene.
-import { chooseLabels, chooseNumbers, EVERY_TOKEN_FROM, type Axis } from "../geometry/axis_labels";
-import type { Scale } from "../paint/colour";
-import type { Layout } from "./map_layout";
-import type { Drawing, MapData, Mode } from "./map_data";
-import { paintAlone, paintCorner, paintLeftAxis, paintNames, paintTag, paintTopAxis } from "../paint/axes";
+import { chooseLabels, chooseNumbers, EVERY_TOKEN_FROM_ZOOM, type AxisView } from "../geometry/axis_labels";
+import type { ColourScale } from "../paint/colour";
+import type { MapLayout } from "./map_layout";
+import type { TileDrawing, MapData, Mode } from "./map_data";
+import { paintUnmatched, paintCorner, paintLeftAxis, paintNames, paintTag, paintTopAxis } from "../paint/axes";
 import { paintLegend } from "../paint/legend";
-import { matrixBox, paintBins, paintHiddenSink, paintMap, paintSpikes } from "../paint/heatmap";
+import { computeMatrixBox, paintBins, paintHiddenSink, paintTiles, paintSpikes } from "../paint/heatmap";
 import { paintLeftStrip, paintTopStrip } from "../paint/marginals";
-import { paintCrosshair, paintPins, paintReadout, paintRubber, paintValues, VALUES_FROM, type CellValue } from "../paint/overlays";
-import { minimapShown, paintMinimap } from "../paint/minimap";
+import { paintCrosshair, paintPins, paintReadout, paintSelectionBox, paintValues, VALUES_FROM_ZOOM, type CellValue } from "../paint/overlays";
+import { isMinimapShown, paintMinimap } from "../paint/minimap";
 import { paintBuilding, paintNote, paintWatermark } from "../paint/watermark";
-import { counted, percent } from "../format_numbers";
-import { within, type Box, type Surface, type Theme } from "../paint/surface";
-import type { Pictures } from "../tiles/tile_images";
+import { formatCount, formatPercent } from "../format_numbers";
+import { clipTo, type Box, type Surface, type Theme } from "../paint/surface";
+import type { TileImages } from "../tiles/tile_images";
 import type { Side } from "../server/protocol";
-import type { HeldTile } from "../tiles/tile_store";
-import { visible } from "../paint/token_text";
-import { visibleRange, type Viewport } from "../geometry/viewport";
+import type { LoadedTile } from "../tiles/tile_store";
+import { formatToken } from "../paint/token_text";
+import { getVisibleRange, type Viewport } from "../geometry/viewport";
 
 /** Tokens of one text that the other does not have, as half-open ranges. */
-export type Alone = Readonly<Record<Side, readonly (readonly [from: number, to: number])[]>>;
+export type UnmatchedTokens = Readonly<Record<Side, readonly (readonly [from: number, to: number])[]>>;
 
 export interface Role {
   readonly name: string;
-  readonly alone: Alone;
+  readonly unmatched: UnmatchedTokens;
 }
 
-export interface Scene {
-  layout: Layout;
+export interface MapScene {
+  layout: MapLayout;
   theme: Theme;
   view: Viewport;
   data: MapData;
   /** What the map is called beside another, and which tokens have no partner there. */
   role: Role | null;
-  drawing: Drawing;
-  pictures: Pictures;
-  scale: Scale;
+  drawing: TileDrawing;
+  pictures: TileImages;
+  scale: ColourScale;
   mode: Mode;
   hideSink: boolean;
   pinQuery: number | null;
   pinKey: number | null;
   /** The pair under the pointer and where the pointer is. */
   hover: { query: number; key: number; x: number; y: number } | null;
-  rubber: Box | null;
+  selectionBox: Box | null;
   /** A picture to keep: without what helps to move. */
-  still: boolean;
+  isExport: boolean;
   text(side: Side, position: number): string | undefined;
 }
 
 /** All of it on one surface. */
-export function paintScene(surface: Surface, scene: Scene): void {
+export function paintScene(surface: Surface, scene: MapScene): void {
   surface.context.fillStyle = scene.theme.paper;
   surface.context.fillRect(0, 0, surface.width, surface.height);
-  paintHeat(surface, scene, scene.layout.plot);
+  paintHeatmap(surface, scene, scene.layout.plot);
   paintOverlay(surface, scene);
 }
 
 /** The heatmap alone. */
-export function paintHeat(surface: Surface, scene: Scene, plot: Box): void {
+export function paintHeatmap(surface: Surface, scene: MapScene, plot: Box): void {
   const { view, theme, drawing, pictures } = scene;
-  const map = { view, pieces: drawing.pieces, picture: (tile: HeldTile): CanvasImageSource => pictures.of(tile) };
+  const map = { view, pieces: drawing.pieces, getImage: (tile: LoadedTile): CanvasImageSource => pictures.getImage(tile) };
   if (surface.hatch) paintBins(surface, plot, theme, map, drawing.stride);
-  else paintMap(surface, plot, theme, map);
+  else paintTiles(surface, plot, theme, map);
   // The bin that holds the sink shows little else: it is hidden whole.
-  if (scene.hideSink) paintHiddenSink(surface, plot, theme, view, drawing.stride, scene.data.sharing?.mode === "split");
+  if (scene.hideSink) paintHiddenSink(surface, plot, theme, view, drawing.stride, scene.data.pairDisplay?.mode === "split");
 }
 
 /** Everything around and above the heatmap. */
-export function paintOverlay(surface: Surface, scene: Scene): void {
+export function paintOverlay(surface: Surface, scene: MapScene): void {
   const { layout, view, theme, data, drawing } = scene;
   paintAxes(surface, scene);
-  paintTopStrip(surface, layout.topStrip, theme, view, data.strip("received", view));
-  paintLeftStrip(surface, layout.leftStrip, theme, view, data.strip("entropy", view));
+  paintTopStrip(surface, layout.topStrip, theme, view, data.getStrip("received", view));
+  paintLeftStrip(surface, layout.leftStrip, theme, view, data.getStrip("entropy", view));
   const dots = scene.mode === "both" && drawing.stride > 1;
-  const matrix = matrixBox(layout.plot, view, surface.scale);
-  const split = data.sharing?.mode === "split";
-  if (split) paintNames(surface, matrix, theme, data.sharing.names);
-  within(surface, matrix, () => {
-    if (dots) paintSpikes(surface, layout.plot, view, data.spikes(drawing.pieces));
-    if (view.zoom >= VALUES_FROM && drawing.stride === 1) paintValues(surface, layout.plot, view, scene.scale, cellValues(scene));
+  const matrix = computeMatrixBox(layout.plot, view, surface.scale);
+  const split = data.pairDisplay?.mode === "split";
+  if (split) paintNames(surface, matrix, theme, data.pairDisplay.names);
+  clipTo(surface, matrix, () => {
+    if (dots) paintSpikes(surface, layout.plot, view, data.getSpikes(drawing.pieces));
+    if (view.zoom >= VALUES_FROM_ZOOM && drawing.stride === 1) paintValues(surface, layout.plot, view, scene.scale, listCellValues(scene));
     if (data.meta?.note) paintWatermark(surface, matrix, data.meta.note);
   });
   if (drawing.pieces.some((piece) => piece.tile?.partial)) paintBuilding(surface, layout.plot, theme, data.progress);
-  else if (drawing.z < data.plan.levelFor(view.zoom)) paintNote(surface, layout.plot, theme, `this file holds ${drawing.stride}\u00d7${drawing.stride} pairs here, none finer`);
-  if (!scene.still && minimapShown(view)) paintWhole(surface, scene);
-  paintPins(surface, layout.plot, theme, view, { query: scene.pinQuery, key: scene.pinKey, folded: split });
+  else if (drawing.z < data.plan.chooseLevel(view.zoom)) paintNote(surface, layout.plot, theme, `this file holds ${drawing.stride}\u00d7${drawing.stride} pairs here, none finer`);
+  if (!scene.isExport && isMinimapShown(view)) paintOverview(surface, scene);
+  paintPins(surface, layout.plot, theme, view, { query: scene.pinQuery, key: scene.pinKey, isFolded: split });
   if (scene.hover) paintCrosshair(surface, layout.plot, theme, view, scene.hover.query, scene.hover.key);
   paintTags(surface, scene);
-  paintLegendOf(surface, scene, matrix, dots);
-  if (scene.hover) paintReadout(surface, layout.plot, theme, scene.hover, data.readout(scene.hover.query, scene.hover.key, view, scene.mode));
-  if (scene.rubber) paintRubber(surface, theme, scene.rubber);
+  paintSceneLegend(surface, scene, matrix, dots);
+  if (scene.hover) paintReadout(surface, layout.plot, theme, scene.hover, data.describeCell(scene.hover.query, scene.hover.key, view, scene.mode));
+  if (scene.selectionBox) paintSelectionBox(surface, theme, scene.selectionBox);
 }
 
-function paintAxes(surface: Surface, scene: Scene): void {
+function paintAxes(surface: Surface, scene: MapScene): void {
   const { layout, view, theme, data } = scene;
   const name = (side: Side) => (position: number): string | undefined => {
     const found = scene.text(side, position);
-    return found === undefined ? undefined : visible(found);
+    return found === undefined ? undefined : formatToken(found);
   };
   // Slanted lines need more of their axis than level ones.
-  const spacing = (least: number): number => (view.zoom >= EVERY_TOKEN_FROM ? view.zoom : least);
-  const rows: Axis = { first: view.query, zoom: view.zoom, pixels: layout.plot.height, length: view.queries };
-  const columns: Axis = { first: view.key, zoom: view.zoom, pixels: layout.plot.width, length: view.keys };
-  if (scene.role) paintAlone(surface, layout, theme, view, scene.role.alone);
+  const spacing = (least: number): number => (view.zoom >= EVERY_TOKEN_FROM_ZOOM ? view.zoom : least);
+  const rows: AxisView = { first: view.query, zoom: view.zoom, pixels: layout.plot.height, length: view.queries };
+  const columns: AxisView = { first: view.key, zoom: view.zoom, pixels: layout.plot.width, length: view.keys };
+  if (scene.role) paintUnmatched(surface, layout, theme, view, scene.role.unmatched);
   paintLeftAxis(surface, layout.leftNames, layout.leftNumbers, theme, {
-    labels: chooseLabels(rows, data.sections("query"), name("query"), spacing(14)),
+    labels: chooseLabels(rows, data.getSections("query"), name("query"), spacing(14)),
     numbers: chooseNumbers(rows, 40),
     first: view.query,
     zoom: view.zoom,
     tagged: [scene.pinQuery, scene.hover?.query],
   });
   paintTopAxis(surface, layout.topNames, layout.topNumbers, theme, {
-    labels: chooseLabels(columns, data.sections("key"), name("key"), spacing(18)),
+    labels: chooseLabels(columns, data.getSections("key"), name("key"), spacing(18)),
     numbers: chooseNumbers(columns, 56),
     first: view.key,
     zoom: view.zoom,
     // The tags of keys stand below their names.
     tagged: [],
   });
-  const split = data.sharing?.mode === "split";
+  const split = data.pairDisplay?.mode === "split";
   const reads = split ? ["A below: row attends to column", "B above: column attends to row"] : ["row attends to column"];
   paintCorner(surface, layout.corner, theme, reads, scene.role?.name);
 }
 
 /** Full names of the pinned and the hovered row and column, over the axis. */
-function paintTags(surface: Surface, scene: Scene): void {
+function paintTags(surface: Surface, scene: MapScene): void {
   const { layout, view, theme } = scene;
   const tag = (side: Side, position: number | null | undefined, colour: string): void => {
     if (position === null || position === undefined) return;
     const found = scene.text(side, position);
-    const words = counted(position) + (found === undefined ? "" : ` ${visible(found)}`);
+    const words = formatCount(position) + (found === undefined ? "" : ` ${formatToken(found)}`);
     const { plot, leftStrip, topStrip } = layout;
     if (side === "query") {
       const y = plot.top + (position + 0.5 - view.query) * view.zoom;
@@ -147,31 +147,31 @@ function paintTags(surface: Surface, scene: Scene): void {
   tag("key", scene.hover?.key, theme.ink);
 }
 
-function paintWhole(surface: Surface, scene: Scene): void {
+function paintOverview(surface: Surface, scene: MapScene): void {
   const { layout, view, theme, data, pictures } = scene;
-  const tile = data.whole(scene.mode);
-  const stride = data.plan.stride(0);
-  const whole = tile && { picture: pictures.of(tile), queries: tile.rows * stride, keys: tile.columns * stride };
+  const tile = data.getOverview(scene.mode);
+  const stride = data.plan.getStride(0);
+  const whole = tile && { picture: pictures.getImage(tile), queries: tile.rows * stride, keys: tile.columns * stride };
   paintMinimap(surface, layout.minimap, theme, view, whole);
 }
 
-function paintLegendOf(surface: Surface, scene: Scene, matrix: Box, dots: boolean): void {
+function paintSceneLegend(surface: Surface, scene: MapScene, matrix: Box, dots: boolean): void {
   const { layout, view, theme, data, drawing, hover } = scene;
-  const share = scene.hideSink && !data.sharing ? data.sinkShare(view) : null;
-  const sink = share === null ? ["first token hidden"] : [`first token hidden: it takes ${percent(share)} of these rows`, `first token hidden: ${percent(share)}`];
-  const strips = `above: what a key receives, left: entropy of a query${data.sharing ? ", of A" : ""}`;
+  const share = scene.hideSink && !data.pairDisplay ? data.getSinkShare(view) : null;
+  const sink = share === null ? ["first token hidden"] : [`first token hidden: it takes ${formatPercent(share)} of these rows`, `first token hidden: ${formatPercent(share)}`];
+  const strips = `above: what a key receives, left: entropy of a query${data.pairDisplay ? ", of A" : ""}`;
   // Right under the matrix, also where that ends before the plot does.
   const top = Math.min(layout.legend.top, matrix.top + matrix.height + 4);
-  const marked = hover ? (data.reading(hover.query, hover.key, view, scene.mode)?.value ?? NaN) : NaN;
+  const marked = hover ? (data.getReading(hover.query, hover.key, view, scene.mode)?.value ?? NaN) : NaN;
   paintLegend(surface, { ...layout.legend, top }, theme, {
     scale: scene.scale,
     stride: drawing.stride,
     channel: drawing.channel,
     dots,
-    masked: data.masking.causal || drawing.pieces.some((piece) => piece.state === "masked" || (piece.tile?.holes ?? false)),
+    masked: data.masking.causal || drawing.pieces.some((piece) => piece.state === "masked" || (piece.tile?.hasMasked ?? false)),
     marked: Number.isNaN(marked) ? null : marked,
     remarks: [
-      ...(data.sharing ? [[`A ${data.sharing.names[0]}, B ${data.sharing.names[1]}`]] : []),
+      ...(data.pairDisplay ? [[`A ${data.pairDisplay.names[0]}, B ${data.pairDisplay.names[1]}`]] : []),
       ...(data.meta?.note ? [["without its mask"]] : []),
       ...(scene.hideSink ? [sink] : []),
       ...(layout.legend.width < 700 ? [] : [[strips]]),
@@ -179,13 +179,13 @@ function paintLegendOf(surface: Surface, scene: Scene, matrix: Box, dots: boolea
   });
 }
 
-function* cellValues(scene: Scene): Generator<CellValue> {
+function* listCellValues(scene: MapScene): Generator<CellValue> {
   const { data, view } = scene;
-  const range = visibleRange(view);
+  const range = getVisibleRange(view);
   for (let query = range.query[0]; query < range.query[1]; query++) {
     for (let key = range.key[0]; key < range.key[1]; key++) {
       if (scene.hideSink && key === 0) continue;
-      const reading = data.reading(query, key, view, scene.mode);
+      const reading = data.getReading(query, key, view, scene.mode);
       if (reading && reading.value !== null && !Number.isNaN(reading.value)) yield { query, key, value: reading.value, exact: reading.exact };
     }
   }

@@ -1,7 +1,7 @@
 // Bars and lines for the inspector: as little chart as the numbers need.
-import { fonts, hairline, type Box, type Surface, type Theme } from "./surface";
+import { fonts, alignHairline, type Box, type Surface, type Theme } from "./surface";
 
-export interface Bars {
+export interface BarSeries {
   /** NaN is masked: drawn as nothing, not as zero. */
   values: ArrayLike<number>;
   /** The value at full height; default the largest. */
@@ -12,7 +12,7 @@ export interface Bars {
 }
 
 /** The value a chart's full height stands for. */
-export function largestOf(values: ArrayLike<number>): number {
+export function findLargest(values: ArrayLike<number>): number {
   let largest = 0;
   for (let index = 0; index < values.length; index++) {
     const value = values[index] ?? NaN;
@@ -22,7 +22,7 @@ export function largestOf(values: ArrayLike<number>): number {
 }
 
 /** The largest value in each pixel column, so that a lone spike among thousands of bars is never lost. */
-export function columnsOf(values: ArrayLike<number>, columns: number): Float64Array {
+export function poolColumns(values: ArrayLike<number>, columns: number): Float64Array {
   const result = new Float64Array(columns).fill(NaN);
   for (let index = 0; index < values.length; index++) {
     const value = values[index] ?? NaN;
@@ -33,21 +33,21 @@ export function columnsOf(values: ArrayLike<number>, columns: number): Float64Ar
   return result;
 }
 
-export function paintBars(surface: Surface, box: Box, theme: Theme, bars: Bars): void {
+export function paintBars(surface: Surface, box: Box, theme: Theme, bars: BarSeries): void {
   const { context, scale } = surface;
-  const top = bars.top ?? largestOf(bars.values);
+  const top = bars.top ?? findLargest(bars.values);
   const count = bars.values.length;
   const columns = Math.max(1, Math.floor(box.width * scale));
   const base = box.top + box.height;
   context.strokeStyle = theme.line;
   context.lineWidth = 1 / scale;
   context.beginPath();
-  context.moveTo(box.left, hairline(base, scale));
-  context.lineTo(box.left + box.width, hairline(base, scale));
+  context.moveTo(box.left, alignHairline(base, scale));
+  context.lineTo(box.left + box.width, alignHairline(base, scale));
   context.stroke();
   if (count === 0 || !(top > 0)) return;
   const crowded = count > columns;
-  const drawn = crowded ? columnsOf(bars.values, columns) : bars.values;
+  const drawn = crowded ? poolColumns(bars.values, columns) : bars.values;
   const step = box.width / drawn.length;
   const gap = step >= 4 ? 1 : 0;
   const marked = bars.marked ?? null;
@@ -62,17 +62,17 @@ export function paintBars(surface: Surface, box: Box, theme: Theme, bars: Bars):
 }
 
 /** A step line over bins, with a name under every bin that has one. */
-export interface Steps {
+export interface StepSeries {
   values: ArrayLike<number>;
   names: readonly string[];
   top?: number;
   colour: string;
 }
 
-export function paintSteps(surface: Surface, box: Box, theme: Theme, steps: Steps): void {
+export function paintSteps(surface: Surface, box: Box, theme: Theme, steps: StepSeries): void {
   const under = 14;
   const inner = { ...box, height: Math.max(1, box.height - under) };
-  const chart: Bars = { values: steps.values, colour: steps.colour };
+  const chart: BarSeries = { values: steps.values, colour: steps.colour };
   if (steps.top !== undefined) chart.top = steps.top;
   paintBars(surface, inner, theme, chart);
   const { context } = surface;

@@ -2,7 +2,7 @@
 import type { Box, Surface } from "./surface";
 
 /** A canvas laid over its parent; what it shows is told by the parent's own names. */
-export function canvasIn(parent: HTMLElement, name: string): HTMLCanvasElement {
+export function addCanvas(parent: HTMLElement, name: string): HTMLCanvasElement {
   const canvas = document.createElement("canvas");
   canvas.className = name;
   canvas.style.position = "absolute";
@@ -11,14 +11,14 @@ export function canvasIn(parent: HTMLElement, name: string): HTMLCanvasElement {
   return canvas;
 }
 
-export function sized(canvas: HTMLCanvasElement, box: Box, scale: number): void {
+export function resizeCanvas(canvas: HTMLCanvasElement, box: Box, scale: number): void {
   const [width, height] = [Math.round(box.width * scale), Math.round(box.height * scale)];
   if (canvas.width !== width) canvas.width = width;
   if (canvas.height !== height) canvas.height = height;
   Object.assign(canvas.style, { left: `${box.left}px`, top: `${box.top}px`, width: `${width / scale}px`, height: `${height / scale}px` });
 }
 
-export function surfaceOf(canvas: HTMLCanvasElement, scale: number): Surface {
+export function getSurface(canvas: HTMLCanvasElement, scale: number): Surface {
   const context = canvas.getContext("2d");
   if (!context) throw new Error("This browser gives no 2D canvas.");
   context.setTransform(scale, 0, 0, scale, 0, 0);

@@ -1,18 +1,18 @@
 // Text on canvas: measured once, cut to a width, kept from turning its neighbours around.
 //
 // The font is told, never read back from the context: reading it costs more than drawing the text.
-import { isolated } from "./token_text";
+import { isolateDirection } from "./token_text";
 import type { Context } from "./surface";
 
-const MOST = 8000;
+const MAX_ENTRIES = 8000;
 const widths = new Map<string, number>();
-const cuts = new Map<string, string>();
+const fittedTexts = new Map<string, string>();
 
-export function widthOf(context: Context, font: string, text: string): number {
+export function measureWidth(context: Context, font: string, text: string): number {
   const name = `${font}\n${text}`;
   let width = widths.get(name);
   if (width === undefined) {
-    if (widths.size >= MOST) widths.clear();
+    if (widths.size >= MAX_ENTRIES) widths.clear();
     context.font = font;
     width = context.measureText(text).width;
     widths.set(name, width);
@@ -21,30 +21,30 @@ export function widthOf(context: Context, font: string, text: string): number {
 }
 
 /** The text, cut with an ellipsis to a width. The answer is ready for fillText. */
-export function fitted(context: Context, font: string, text: string, width: number): string {
+export function fitText(context: Context, font: string, text: string, width: number): string {
   const name = `${font}\n${Math.floor(width)}\n${text}`;
-  let result = cuts.get(name);
+  let result = fittedTexts.get(name);
   if (result === undefined) {
-    if (cuts.size >= MOST) cuts.clear();
+    if (fittedTexts.size >= MAX_ENTRIES) fittedTexts.clear();
     context.font = font;
-    result = isolated(cut(context, text, Math.floor(width)));
-    cuts.set(name, result);
+    result = isolateDirection(truncate(context, text, Math.floor(width)));
+    fittedTexts.set(name, result);
   }
   return result;
 }
 
 /** The text in lines of whole words, none wider than this if its words are not. */
-export function wrapped(context: Context, font: string, text: string, width: number): string[] {
+export function wrapText(context: Context, font: string, text: string, width: number): string[] {
   const lines: string[] = [];
   for (const word of text.split(" ")) {
     const longer = `${lines.at(-1) ?? ""} ${word}`;
-    if (lines.length > 0 && widthOf(context, font, longer) <= width) lines[lines.length - 1] = longer;
+    if (lines.length > 0 && measureWidth(context, font, longer) <= width) lines[lines.length - 1] = longer;
     else lines.push(word);
   }
   return lines;
 }
 
-function cut(context: Context, text: string, width: number): string {
+function truncate(context: Context, text: string, width: number): string {
   if (context.measureText(text).width <= width) return text;
   const characters = Array.from(text);
   let [low, high] = [0, characters.length];

@@ -1,52 +1,52 @@
 // The heatmap: pieces of tiles, each from a whole device pixel to the next piece's first. Nothing is ever smoothed.
-import type { Piece } from "../tiles/tile_cover";
-import { TILE } from "../geometry/zoom_plan";
+import type { TilePlacement } from "../tiles/tile_cover";
+import { TILE_SIZE } from "../geometry/zoom_plan";
 import type { Spike } from "../tiles/spikes";
-import type { HeldTile } from "../tiles/tile_store";
-import { pixelOf, type Viewport } from "../geometry/viewport";
+import type { LoadedTile } from "../tiles/tile_store";
+import { tokenToPixel, type Viewport } from "../geometry/viewport";
 import { paintHatch } from "./hatch";
-import { fonts, within, type Box, type Surface, type Theme } from "./surface";
+import { fonts, clipTo, type Box, type Surface, type Theme } from "./surface";
 
-export interface MapPicture {
+export interface HeatmapContent {
   view: Viewport;
-  pieces: readonly Piece[];
+  pieces: readonly TilePlacement[];
   /** The coloured picture of a tile. */
-  picture(tile: HeldTile): CanvasImageSource;
+  getImage(tile: LoadedTile): CanvasImageSource;
 }
 
 /** The matrix inside the plot, cut to the plot. */
-export function matrixBox(plot: Box, view: Viewport, scale: number): Box {
-  const left = Math.max(0, pixelOf(0, view.key, view.zoom, scale));
-  const top = Math.max(0, pixelOf(0, view.query, view.zoom, scale));
-  const right = Math.min(plot.width, pixelOf(view.keys, view.key, view.zoom, scale));
-  const bottom = Math.min(plot.height, pixelOf(view.queries, view.query, view.zoom, scale));
+export function computeMatrixBox(plot: Box, view: Viewport, scale: number): Box {
+  const left = Math.max(0, tokenToPixel(0, view.key, view.zoom, scale));
+  const top = Math.max(0, tokenToPixel(0, view.query, view.zoom, scale));
+  const right = Math.min(plot.width, tokenToPixel(view.keys, view.key, view.zoom, scale));
+  const bottom = Math.min(plot.height, tokenToPixel(view.queries, view.query, view.zoom, scale));
   return { left: plot.left + left, top: plot.top + top, width: Math.max(0, right - left), height: Math.max(0, bottom - top) };
 }
 
-function boxOf(piece: Piece, plot: Box, view: Viewport, scale: number): Box {
-  const left = pixelOf(piece.key, view.key, view.zoom, scale);
-  const top = pixelOf(piece.query, view.query, view.zoom, scale);
+function getPlacementBox(piece: TilePlacement, plot: Box, view: Viewport, scale: number): Box {
+  const left = tokenToPixel(piece.key, view.key, view.zoom, scale);
+  const top = tokenToPixel(piece.query, view.query, view.zoom, scale);
   return {
     left: plot.left + left,
     top: plot.top + top,
-    width: pixelOf(piece.keyEnd, view.key, view.zoom, scale) - left,
-    height: pixelOf(piece.queryEnd, view.query, view.zoom, scale) - top,
+    width: tokenToPixel(piece.keyEnd, view.key, view.zoom, scale) - left,
+    height: tokenToPixel(piece.queryEnd, view.query, view.zoom, scale) - top,
   };
 }
 
-export function paintMap(surface: Surface, plot: Box, theme: Theme, map: MapPicture): void {
+export function paintTiles(surface: Surface, plot: Box, theme: Theme, map: HeatmapContent): void {
   const { context, scale } = surface;
-  const matrix = matrixBox(plot, map.view, scale);
+  const matrix = computeMatrixBox(plot, map.view, scale);
   context.fillStyle = theme.paper;
   context.fillRect(plot.left, plot.top, plot.width, plot.height);
-  within(surface, matrix, () => {
+  clipTo(surface, matrix, () => {
     context.imageSmoothingEnabled = false;
-    for (const piece of map.pieces) paintPiece(surface, boxOf(piece, plot, map.view, scale), matrix, theme, map, piece);
+    for (const piece of map.pieces) paintPlacement(surface, getPlacementBox(piece, plot, map.view, scale), matrix, theme, map, piece);
   });
 }
 
 /** The same with a pixel for each bin, stretched as one picture over the hatch: nothing of it is rounded to pixels of a screen. */
-export function paintBins(surface: Surface, plot: Box, theme: Theme, map: MapPicture, stride: number): void {
+export function paintBins(surface: Surface, plot: Box, theme: Theme, map: HeatmapContent, stride: number): void {
   const { context, scale } = surface;
   const { view } = map;
   const first = (at: number): number => Math.floor(at / stride);
@@ -61,33 +61,33 @@ export function paintBins(surface: Surface, plot: Box, theme: Theme, map: MapPic
   const whole = { queries: Math.ceil(view.queries / stride) * stride, keys: Math.ceil(view.keys / stride) * stride };
   const seen = { ...whole, width, height, query: top * stride, key: left * stride, zoom: 1 / stride };
   const clear = { ...theme, paper: "transparent", hatch: "transparent", hatchGround: "transparent" };
-  paintMap({ context: pen, width, height, scale: 1 }, { left: 0, top: 0, width, height }, clear, { ...map, view: seen });
-  const matrix = matrixBox(plot, view, scale);
-  within(surface, matrix, () => {
+  paintTiles({ context: pen, width, height, scale: 1 }, { left: 0, top: 0, width, height }, clear, { ...map, view: seen });
+  const matrix = computeMatrixBox(plot, view, scale);
+  clipTo(surface, matrix, () => {
     paintHatch(surface, matrix, theme);
     const side = stride * view.zoom;
     context.drawImage(bins, plot.left + left * side - view.key * view.zoom, plot.top + top * side - view.query * view.zoom, width * side, height * side);
   });
 }
 
-function paintPiece(surface: Surface, box: Box, matrix: Box, theme: Theme, map: MapPicture, piece: Piece): void {
+function paintPlacement(surface: Surface, box: Box, matrix: Box, theme: Theme, map: HeatmapContent, piece: TilePlacement): void {
   const { context } = surface;
   const { tile, stride, address } = piece;
   if (!tile) {
     if (piece.state === "masked") paintHatch(surface, box, theme);
-    else paintWords(surface, box, matrix, theme, piece.state === "failed" ? "not loaded: no answer" : "loading");
+    else paintMessage(surface, box, matrix, theme, piece.state === "failed" ? "not loaded: no answer" : "loading");
     return;
   }
-  if (tile.holes) paintHatch(surface, box, theme);
-  const left = piece.key / stride - address.x * TILE;
-  const top = piece.query / stride - address.y * TILE;
+  if (tile.hasMasked) paintHatch(surface, box, theme);
+  const left = piece.key / stride - address.x * TILE_SIZE;
+  const top = piece.query / stride - address.y * TILE_SIZE;
   const width = (piece.keyEnd - piece.key) / stride;
   const height = (piece.queryEnd - piece.query) / stride;
   if (width <= 0 || height <= 0) return;
-  context.drawImage(map.picture(tile), left, top, width, height, box.left, box.top, box.width, box.height);
+  context.drawImage(map.getImage(tile), left, top, width, height, box.left, box.top, box.width, box.height);
 }
 
-function paintWords(surface: Surface, box: Box, matrix: Box, theme: Theme, words: string): void {
+function paintMessage(surface: Surface, box: Box, matrix: Box, theme: Theme, words: string): void {
   const { context } = surface;
   context.fillStyle = theme.panel;
   context.fillRect(box.left, box.top, box.width, box.height);
@@ -101,7 +101,7 @@ function paintWords(surface: Surface, box: Box, matrix: Box, theme: Theme, words
 }
 
 /** Dots on bins whose average hides a strong link; white in a dark ring, to be seen on every colour. */
-export function paintSpikes(surface: Surface, plot: Box, view: Viewport, tiles: readonly { piece: Piece; spikes: readonly Spike[] }[]): void {
+export function paintSpikes(surface: Surface, plot: Box, view: Viewport, tiles: readonly { piece: TilePlacement; spikes: readonly Spike[] }[]): void {
   const { context } = surface;
   // However many there are, a frame has time for so many.
   const most = Math.max(256, Math.floor(12_000 / Math.max(1, tiles.length)));
@@ -109,8 +109,8 @@ export function paintSpikes(surface: Surface, plot: Box, view: Viewport, tiles: 
   for (const { piece, spikes } of tiles) {
     const { stride, address } = piece;
     for (const spike of spikes.slice(0, most)) {
-      const x = ((address.x * TILE + spike.column + 0.5) * stride - view.key) * view.zoom;
-      const y = ((address.y * TILE + spike.row + 0.5) * stride - view.query) * view.zoom;
+      const x = ((address.x * TILE_SIZE + spike.column + 0.5) * stride - view.key) * view.zoom;
+      const y = ((address.y * TILE_SIZE + spike.row + 0.5) * stride - view.query) * view.zoom;
       if (x < 0 || y < 0 || x > plot.width || y > plot.height) continue;
       context.rect(plot.left + x - 1.5, plot.top + y - 1.5, 3, 3);
     }
@@ -125,9 +125,9 @@ export function paintSpikes(surface: Surface, plot: Box, view: Viewport, tiles: 
 /** A column hidden on request: hatched like the mask and named, never drawn as zero. */
 export function paintHiddenSink(surface: Surface, plot: Box, theme: Theme, view: Viewport, keys: number, folded = false): void {
   const { scale } = surface;
-  const matrix = matrixBox(plot, view, scale);
+  const matrix = computeMatrixBox(plot, view, scale);
   const across = (first: number, start: number, most: number): number =>
-    Math.min(most, Math.max(pixelOf(keys, first, view.zoom, scale), first < keys ? 3 : 0) - start);
+    Math.min(most, Math.max(tokenToPixel(keys, first, view.zoom, scale), first < keys ? 3 : 0) - start);
   const width = across(view.key, matrix.left - plot.left, matrix.width);
   if (width > 0) paintHatch(surface, { ...matrix, width }, theme);
   // Over the diagonal the keys of the other head are rows.

@@ -1,26 +1,26 @@
 // What points at the map: the crosshair under the pointer, the pinned query and key, the box of a zoom, the numbers in large cells.
-import { entryOf, isBright, tableOf, type Scale } from "./colour";
-import { pixelOf, type Viewport } from "../geometry/viewport";
-import { matrixBox } from "./heatmap";
-import { fonts, hairline, type Box, type Surface, type Theme } from "./surface";
-import { inBits } from "../format_numbers";
-import { widthOf } from "./canvas_text";
+import { getEntry, isBright, getTable, type ColourScale } from "./colour";
+import { tokenToPixel, type Viewport } from "../geometry/viewport";
+import { computeMatrixBox } from "./heatmap";
+import { fonts, alignHairline, type Box, type Surface, type Theme } from "./surface";
+import { formatLog2Ratio } from "../format_numbers";
+import { measureWidth } from "./canvas_text";
 
 /** From this zoom on a cell is large enough to be written on. */
-export const VALUES_FROM = 34;
+export const VALUES_FROM_ZOOM = 34;
 
 /** The band of one row or column in plot pixels, at least one device pixel. */
-function band(token: number, first: number, zoom: number, scale: number): [from: number, to: number] {
-  const from = pixelOf(token, first, zoom, scale);
-  return [from, Math.max(from + 1 / scale, pixelOf(token + 1, first, zoom, scale))];
+function getBand(token: number, first: number, zoom: number, scale: number): [from: number, to: number] {
+  const from = tokenToPixel(token, first, zoom, scale);
+  return [from, Math.max(from + 1 / scale, tokenToPixel(token + 1, first, zoom, scale))];
 }
 
 /** Row and column under the pointer: two thin pairs of lines, and the cell's outline where it is large enough to see. */
 export function paintCrosshair(surface: Surface, plot: Box, theme: Theme, view: Viewport, query: number, key: number): void {
   const { context, scale } = surface;
-  const matrix = matrixBox(plot, view, scale);
-  const [top, bottom] = band(query, view.query, view.zoom, scale);
-  const [left, right] = band(key, view.key, view.zoom, scale);
+  const matrix = computeMatrixBox(plot, view, scale);
+  const [top, bottom] = getBand(query, view.query, view.zoom, scale);
+  const [left, right] = getBand(key, view.key, view.zoom, scale);
   const thin = 1 / scale;
   for (const [colour, shift] of [["rgb(0 0 0 / 45%)", thin], ["rgb(255 255 255 / 80%)", 0]] as const) {
     context.fillStyle = colour;
@@ -35,9 +35,9 @@ export function paintCrosshair(surface: Surface, plot: Box, theme: Theme, view: 
 }
 
 /** Query: solid line, square end. Key: dashed line, round end. Shape and colour both tell them apart. */
-export function paintPins(surface: Surface, plot: Box, theme: Theme, view: Viewport, pins: Pins): void {
+export function paintPins(surface: Surface, plot: Box, theme: Theme, view: Viewport, pins: PinnedCell): void {
   const { context, scale } = surface;
-  const matrix = matrixBox(plot, view, scale);
+  const matrix = computeMatrixBox(plot, view, scale);
   const [right, bottom] = [matrix.left + matrix.width, matrix.top + matrix.height];
   const rowAt = (place: number): number => plot.top + (place - view.query) * view.zoom;
   const columnAt = (place: number): number => plot.left + (place - view.key) * view.zoom;
@@ -46,25 +46,25 @@ export function paintPins(surface: Surface, plot: Box, theme: Theme, view: Viewp
     const [first, start, low, high] = row ? [view.query, plot.top, matrix.top, bottom] : [view.key, plot.left, matrix.left, right];
     const middle = start + (token + 0.5 - first) * view.zoom;
     if (middle < low || middle > high) return false;
-    for (const at of view.zoom >= 8 ? band(token, first, view.zoom, scale).map((edge) => start + edge) : [middle]) {
-      if (row) stroke(surface, colour, dashes, Math.max(matrix.left, from), at, Math.min(right, to), at);
-      else stroke(surface, colour, dashes, at, Math.max(matrix.top, from), at, Math.min(bottom, to));
+    for (const at of view.zoom >= 8 ? getBand(token, first, view.zoom, scale).map((edge) => start + edge) : [middle]) {
+      if (row) strokeLine(surface, colour, dashes, Math.max(matrix.left, from), at, Math.min(right, to), at);
+      else strokeLine(surface, colour, dashes, at, Math.max(matrix.top, from), at, Math.min(bottom, to));
     }
     return true;
   };
   // Folded at the diagonal, a query is a row below it and a column above it, and a key the other way round.
-  const { query, key, folded } = pins;
+  const { query, key, isFolded } = pins;
   if (query !== null) {
-    if (folded) line(false, query, theme.query, [], -Infinity, rowAt(query));
-    if (line(true, query, theme.query, [], -Infinity, folded ? columnAt(query + 1) : Infinity)) {
+    if (isFolded) line(false, query, theme.query, [], -Infinity, rowAt(query));
+    if (line(true, query, theme.query, [], -Infinity, isFolded ? columnAt(query + 1) : Infinity)) {
       context.fillStyle = theme.query;
       context.fillRect(plot.left - 8, rowAt(query + 0.5) - 4, 8, 8);
     }
   }
   if (key !== null) {
     const dashes = [6, 4];
-    if (folded) line(true, key, theme.key, dashes, columnAt(key + 1), Infinity);
-    if (line(false, key, theme.key, dashes, folded ? rowAt(key) : -Infinity, Infinity)) {
+    if (isFolded) line(true, key, theme.key, dashes, columnAt(key + 1), Infinity);
+    if (line(false, key, theme.key, dashes, isFolded ? rowAt(key) : -Infinity, Infinity)) {
       context.fillStyle = theme.key;
       context.beginPath();
       context.arc(columnAt(key + 0.5), plot.top - 4, 4, 0, Math.PI * 2);
@@ -73,17 +73,17 @@ export function paintPins(surface: Surface, plot: Box, theme: Theme, view: Viewp
   }
 }
 
-export interface Pins {
+export interface PinnedCell {
   query: number | null;
   key: number | null;
   /** The picture is of two heads, one on each side of the diagonal. */
-  folded: boolean;
+  isFolded: boolean;
 }
 
 /** A coloured line over a pale casing, so that it is seen on dark and on bright cells alike. */
-function stroke(surface: Surface, colour: string, dashes: number[], x0: number, y0: number, x1: number, y1: number): void {
+function strokeLine(surface: Surface, colour: string, dashes: number[], x0: number, y0: number, x1: number, y1: number): void {
   const { context, scale } = surface;
-  const even = (value: number): number => hairline(value, scale);
+  const even = (value: number): number => alignHairline(value, scale);
   for (const [ink, width, pattern] of [["rgb(255 255 255 / 85%)", 3.5, []], [colour, 1.75, dashes]] as const) {
     context.strokeStyle = ink;
     context.lineWidth = width;
@@ -104,25 +104,25 @@ export interface CellValue {
 }
 
 /** Two digits are what a cell has room for. */
-export function shortWeight(value: number): string {
+export function formatShortWeight(value: number): string {
   if (value === 0) return "0";
   if (value < 0.001) return "<.001";
   if (value >= 0.995) return value >= 0.9995 ? "1" : ".99";
   return (value < 0.1 ? value.toFixed(3) : value.toFixed(2)).slice(1);
 }
 
-export function paintValues(surface: Surface, plot: Box, view: Viewport, scale: Scale, values: Iterable<CellValue>): void {
+export function paintValues(surface: Surface, plot: Box, view: Viewport, scale: ColourScale, values: Iterable<CellValue>): void {
   const { context } = surface;
-  const table = tableOf(scale.colours);
+  const table = getTable(scale.colours);
   context.textAlign = "center";
   context.textBaseline = "middle";
   context.font = `${view.zoom >= 44 ? 11 : 10}px ${fonts.text}`;
   for (const { query, key, value, exact } of values) {
-    const entry = entryOf(value, scale);
+    const entry = getEntry(value, scale);
     context.fillStyle = isBright(table, entry) ? "#000000" : "#ffffff";
     const x = plot.left + (key + 0.5 - view.key) * view.zoom;
     const y = plot.top + (query + 0.5 - view.query) * view.zoom;
-    context.fillText((exact ? "" : "~") + (scale.colours === "ratio" ? inBits(value, 1) : shortWeight(value)), x, y);
+    context.fillText((exact ? "" : "~") + (scale.colours === "ratio" ? formatLog2Ratio(value, 1) : formatShortWeight(value)), x, y);
   }
 }
 
@@ -131,7 +131,7 @@ export function paintReadout(surface: Surface, plot: Box, theme: Theme, at: { x:
   const { context } = surface;
   const font = `12px ${fonts.text}`;
   const lines = text.split("\n");
-  const width = Math.max(...lines.map((line) => widthOf(context, font, line))) + 12;
+  const width = Math.max(...lines.map((line) => measureWidth(context, font, line))) + 12;
   const height = 16 * lines.length + 6;
   context.font = font;
   const beside = at.x + 14 + width > plot.left + plot.width ? at.x - 14 - width : at.x + 14;
@@ -149,7 +149,7 @@ export function paintReadout(surface: Surface, plot: Box, theme: Theme, at: { x:
   lines.forEach((line, index) => context.fillText(line, left + 6, top + 11.5 + 16 * index));
 }
 
-export function paintRubber(surface: Surface, theme: Theme, box: Box): void {
+export function paintSelectionBox(surface: Surface, theme: Theme, box: Box): void {
   const { context } = surface;
   context.strokeStyle = theme.accent;
   context.lineWidth = 1.5;

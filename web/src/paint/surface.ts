@@ -35,7 +35,7 @@ export interface Theme {
 }
 
 // Query and key are the blue and the orange of Okabe and Ito, darker or lighter as the ground asks.
-export const light: Theme = {
+export const lightTheme: Theme = {
   paper: "#ffffff",
   ink: "#1b1f24",
   muted: "#5c6570",
@@ -49,7 +49,7 @@ export const light: Theme = {
   strip: "#8d98a5",
 };
 
-export const dark: Theme = {
+export const darkTheme: Theme = {
   paper: "#14171a",
   ink: "#e6e9ec",
   muted: "#98a2ad",
@@ -69,17 +69,17 @@ export const fonts = {
 };
 
 /** The nearest whole device pixel, in CSS pixels. */
-export function snap(value: number, scale: number): number {
+export function snapToPixel(value: number, scale: number): number {
   return Math.round(value * scale) / scale;
 }
 
 /** A line one device pixel thick lies on pixel centres, or it smears over two. */
-export function hairline(value: number, scale: number): number {
+export function alignHairline(value: number, scale: number): number {
   return (Math.floor(value * scale) + 0.5) / scale;
 }
 
 /** Paints inside a box only. */
-export function within(surface: Surface, box: Box, paint: () => void): void {
+export function clipTo(surface: Surface, box: Box, paint: () => void): void {
   const { context } = surface;
   context.save();
   context.beginPath();

@@ -1,12 +1,12 @@
 // Words over the map: the watermark of a picture the model did not compute, and how far the server is with building.
 import { fonts, type Box, type Surface, type Theme } from "./surface";
-import { widthOf, wrapped } from "./canvas_text";
+import { measureWidth, wrapText } from "./canvas_text";
 
 /** Every 200 pixels or so, in whole lines, and never so dark that the picture is lost. */
 export function paintWatermark(surface: Surface, box: Box, note: string): void {
   const { context } = surface;
   const font = `600 14px ${fonts.text}`;
-  const lines = wrapped(context, font, note, box.width - 16);
+  const lines = wrapText(context, font, note, box.width - 16);
   const times = Math.max(1, Math.floor(box.height / 200));
   context.font = font;
   context.textAlign = "center";
@@ -29,7 +29,7 @@ export function paintNote(surface: Surface, plot: Box, theme: Theme, words: stri
   const { context } = surface;
   const bottom = plot.top + plot.height;
   const font = `11px ${fonts.text}`;
-  const width = widthOf(context, font, words) + 16;
+  const width = measureWidth(context, font, words) + 16;
   context.font = font;
   context.fillStyle = theme.paper;
   context.fillRect(plot.left, bottom - 26, width, 26);

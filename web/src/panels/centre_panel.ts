@@ -8,7 +8,7 @@ import type { SentenceView } from "./sentence_view";
 import type { State } from "../state";
 import type { Comparison } from "./view_context";
 
-export interface CentreParts {
+export interface CentrePanelParts {
   readonly map: HTMLElement;
   readonly comparison: Comparison;
   readonly sentence: SentenceView;
@@ -18,23 +18,23 @@ export interface CentreParts {
   readonly table: HTMLElement;
 }
 
-export class Centre {
+export class CentrePanel {
   readonly element: HTMLElement;
-  readonly #words = element("p", { class: "map-words", role: "status", hidden: true });
+  readonly #message = element("p", { class: "map-words", role: "status", hidden: true });
   readonly #slot = element("div", { class: "map-slot" });
   readonly #pair: HTMLElement;
 
-  constructor(private readonly parts: CentreParts) {
+  constructor(private readonly parts: CentrePanelParts) {
     const { comparison, sentence, table, views } = parts;
-    this.#pair = element("div", { class: "map-pair" }, this.#slot, comparison.beside);
+    this.#pair = element("div", { class: "map-pair" }, this.#slot, comparison.secondSlot);
     this.element = element(
       "main",
       { class: "centre", "aria-label": "Map" },
       sentence.form,
-      this.#words,
+      this.#message,
       comparison.bar,
       this.#pair,
-      sentence.stage,
+      sentence.maps,
       sentence.below,
       views,
       table,
@@ -46,21 +46,21 @@ export class Centre {
     const { sentence, map, views, generates } = this.parts;
     const typing = view === "sentence";
     sentence.form.hidden = !typing;
-    sentence.stage.hidden = !typing || tokens === null;
+    sentence.maps.hidden = !typing || tokens === null;
     sentence.below.hidden = !typing || tokens === null || !generates;
     this.#pair.hidden = view !== "map" || tokens === null;
     views.hidden = tokens === null;
     // One map for both, so that pins, place and what was read go along.
     const slot = typing ? sentence.slot : this.#slot;
     if (map.parentElement !== slot) replaceChildren(slot, map);
-    sentence.measured(typing ? tokens : null);
+    sentence.setTokenCount(typing ? tokens : null);
     this.element.setAttribute("aria-label", NAMES[view]);
-    this.say(null);
+    this.showMessage(null);
   }
 
-  say(text: string | null): void {
-    this.#words.textContent = text ?? "";
-    this.#words.hidden = text === null;
+  showMessage(text: string | null): void {
+    this.#message.textContent = text ?? "";
+    this.#message.hidden = text === null;
   }
 }
 

@@ -4,7 +4,7 @@
  * Text reaches the page as text nodes and nothing else, so a token that looks like markup stays a token.
  */
 
-import { visible } from "../paint/token_text";
+import { formatToken } from "../paint/token_text";
 
 export type Child = Node | string | null | undefined | false;
 export type Attributes = Readonly<Record<string, string | number | boolean | null | undefined>>;
@@ -43,18 +43,18 @@ export function replaceChildren(parent: Element, ...children: readonly Child[]):
 
 export function button(
   label: string | Node,
-  act: (event: MouseEvent) => void,
+  onClick: (event: MouseEvent) => void,
   attributes: Attributes = {},
 ): HTMLButtonElement {
   const made = element("button", { type: "button", ...attributes }, label);
-  made.addEventListener("click", act);
+  made.addEventListener("click", onClick);
   return made;
 }
 
 /** A token as people may read it, apart from the direction of the text around it. */
 export function token(text: string | undefined, position: number): HTMLElement {
   if (text === undefined) return element("bdi", { class: "token token-unknown" }, `#${position}`);
-  return element("bdi", { class: "token" }, visible(text));
+  return element("bdi", { class: "token" }, formatToken(text));
 }
 
 /** A label and its control in one line. */
@@ -64,13 +64,13 @@ export function field(label: string, control: HTMLElement, attributes: Attribute
 
 export function select<Value extends string>(
   choices: readonly (readonly [Value, string])[],
-  chosen: (value: Value) => void,
+  onChoose: (value: Value) => void,
   attributes: Attributes = {},
 ): HTMLSelectElement {
   const made = element("select", attributes, ...choices.map(([value, label]) => element("option", { value }, label)));
   made.addEventListener("change", () => {
     const value = choices.find(([known]) => known === made.value);
-    if (value) chosen(value[0]);
+    if (value) onChoose(value[0]);
   });
   return made;
 }

@@ -2,37 +2,37 @@
  * Letting the model go on from a text, one token at a time, while each new row of attention is drawn.
  */
 
-import { Chart, surfaceOf } from "./chart";
-import { cssOf, entryOf, tableOf, type Scale } from "../paint/colour";
+import { Chart, prepareSurface } from "./chart";
+import { toCss, getEntry, getTable, type ColourScale } from "../paint/colour";
 import { button, element, field, replaceChildren, token } from "./dom";
-import type { Surroundings } from "../host";
-import { Latest, told } from "../server/requests";
-import { plural } from "../format_numbers";
+import type { HostContext } from "../host";
+import { LatestRequest, describeError } from "../server/requests";
+import { pluralize } from "../format_numbers";
 import { paths, type GenerateEvent, type GenerateRequest } from "../server/protocol";
-import { aborted, type Transport } from "../server/transport";
+import { isAbortError, type Transport } from "../server/transport";
 
-const MOST_TOKENS = 64;
+const MAX_TOKENS = 64;
 
 export interface GenerationActions {
   /** The text to go on from, and the head to watch. */
-  start(): { readonly text: string; readonly layer: number; readonly head: number };
+  getStart(): { readonly text: string; readonly layer: number; readonly head: number };
   /** The colours of a text of this many tokens. */
-  scale(keys: number): Scale;
-  finished(text: string, trace: string): void;
-  say(text: string): void;
+  getScale(keys: number): ColourScale;
+  onFinish(text: string, trace: string): void;
+  announce(text: string): void;
 }
 
-export class Generation {
+export class GenerationPanel {
   readonly element: HTMLElement;
-  readonly #count = number(16, 1, MOST_TOKENS, 1);
-  readonly #temperature = number(0, 0, 5, 0.1);
-  readonly #seed = number(0, 0, 999_999, 1);
-  readonly #go: HTMLButtonElement;
-  readonly #halt: HTMLButtonElement;
+  readonly #count = createNumberInput(16, 1, MAX_TOKENS, 1);
+  readonly #temperature = createNumberInput(0, 0, 5, 0.1);
+  readonly #seed = createNumberInput(0, 0, 999_999, 1);
+  readonly #startButton: HTMLButtonElement;
+  readonly #stopButton: HTMLButtonElement;
   readonly #status = element("p", { class: "soft", "aria-live": "polite" });
   readonly #strip = element("p", { class: "strip", "aria-label": "The text so far" });
   readonly #chart: Chart;
-  readonly #picture = element("canvas", {
+  readonly #rowsCanvas = element("canvas", {
     class: "growing",
     role: "img",
     "aria-label": "Rows of attention of the new tokens",
@@ -40,7 +40,7 @@ export class Generation {
   /** Seen while tokens come; afterwards the map of the whole shows the same rows. */
   readonly #growing: HTMLElement;
   readonly #result: HTMLElement;
-  readonly #latest = new Latest();
+  readonly #request = new LatestRequest();
   #tokens: HTMLElement[] = [];
   #rows: number[][] = [];
   #prompt = 0;
@@ -48,19 +48,19 @@ export class Generation {
   constructor(
     private readonly transport: Transport,
     private readonly actions: GenerationActions,
-    around: Surroundings,
+    context: HostContext,
   ) {
-    this.#chart = new Chart(48, around);
-    around.signal.addEventListener("abort", () => this.#latest.stop());
-    this.#go = button("Generate", () => void this.#run(), { class: "primary" });
-    this.#halt = button("Stop", () => this.stop(), { hidden: true });
+    this.#chart = new Chart(48, context);
+    context.signal.addEventListener("abort", () => this.#request.cancel());
+    this.#startButton = button("Generate", () => void this.#run(), { class: "primary" });
+    this.#stopButton = button("Stop", () => this.stop(), { hidden: true });
     this.#growing = element(
       "div",
       {},
       element("p", { class: "caption soft" }, "What the newest token looks at:"),
       this.#chart.element,
       element("p", { class: "caption soft" }, "The rows of all new tokens:"),
-      this.#picture,
+      this.#rowsCanvas,
     );
     this.#result = element("div", { class: "generated", hidden: true }, this.#strip, this.#growing);
     this.element = element(
@@ -73,8 +73,8 @@ export class Generation {
         field("tokens", this.#count),
         field("temperature", this.#temperature, { title: "0 always takes the likeliest token" }),
         field("seed", this.#seed, { title: "The same seed gives the same text" }),
-        this.#go,
-        this.#halt,
+        this.#startButton,
+        this.#stopButton,
         this.#status,
       ),
       this.#result,
@@ -82,39 +82,39 @@ export class Generation {
   }
 
   stop(): void {
-    this.#latest.stop();
-    this.#running(false);
+    this.#request.cancel();
+    this.#setRunning(false);
   }
 
   async #run(): Promise<void> {
-    const start = this.actions.start();
+    const start = this.actions.getStart();
     if (start.text.trim() === "") {
       this.#status.textContent = "Type a text to go on from first.";
       return;
     }
-    const signal = this.#latest.begin();
+    const signal = this.#request.start();
     const request: GenerateRequest = {
       ...start,
-      count: held(this.#count, 1, MOST_TOKENS),
-      temperature: held(this.#temperature, 0, 5),
-      seed: held(this.#seed, 0, 999_999),
+      count: clampInput(this.#count, 1, MAX_TOKENS),
+      temperature: clampInput(this.#temperature, 0, 5),
+      seed: clampInput(this.#seed, 0, 999_999),
     };
-    this.#running(true);
+    this.#setRunning(true);
     this.#status.textContent = "thinking…";
     try {
       for await (const event of this.transport.stream<GenerateEvent>(paths.generate(), request, signal)) {
         if (signal.aborted) return;
-        this.#take(event, request.count);
+        this.#handleEvent(event, request.count);
       }
     } catch (error) {
-      if (!aborted(error)) this.#status.textContent = told(error);
+      if (!isAbortError(error)) this.#status.textContent = describeError(error);
     } finally {
-      if (!signal.aborted) this.#running(false);
-      else this.#status.textContent = `stopped after ${plural(this.#rows.length, "token")}`;
+      if (!signal.aborted) this.#setRunning(false);
+      else this.#status.textContent = `stopped after ${pluralize(this.#rows.length, "token")}`;
     }
   }
 
-  #take(event: GenerateEvent, wanted: number): void {
+  #handleEvent(event: GenerateEvent, wanted: number): void {
     if ("error" in event) {
       this.#status.textContent = event.error;
     } else if ("prompt" in event) {
@@ -126,10 +126,10 @@ export class Generation {
       this.#growing.hidden = false;
       this.#result.scrollIntoView({ block: "nearest" });
     } else if ("done" in event) {
-      this.#status.textContent = plural(this.#rows.length, "new token");
+      this.#status.textContent = pluralize(this.#rows.length, "new token");
       this.#growing.hidden = true;
-      this.actions.say(`Generated ${plural(this.#rows.length, "token")}`);
-      this.actions.finished(event.text, event.trace);
+      this.actions.announce(`Generated ${pluralize(this.#rows.length, "token")}`);
+      this.actions.onFinish(event.text, event.trace);
     } else {
       const made = token(event.token, event.position);
       made.classList.add("new");
@@ -145,11 +145,11 @@ export class Generation {
   #drawNewest(row: readonly number[], wanted: number): void {
     const columns = this.#prompt + wanted;
     // As wide as the rows beneath, column for column; the tokens still to come are nothing yet.
-    this.#chart.element.style.width = `${this.#side(columns) * columns}px`;
+    this.#chart.element.style.width = `${this.#getCellSize(columns) * columns}px`;
     this.#chart.show({
       values: Array.from({ length: columns }, (_, key) => row[key] ?? NaN),
       colour: "query",
-      label: `What the newest token looks at, ${plural(row.length, "key")}`,
+      label: `What the newest token looks at, ${pluralize(row.length, "key")}`,
     });
     // The newest token's gaze, on the text itself.
     this.#tokens.forEach((shown, position) =>
@@ -158,38 +158,38 @@ export class Generation {
   }
 
   /** CSS pixels of a cell. */
-  #side(columns: number): number {
-    return Math.min(12, this.#picture.clientWidth / columns);
+  #getCellSize(columns: number): number {
+    return Math.min(12, this.#rowsCanvas.clientWidth / columns);
   }
 
   #drawRows(wanted: number): void {
     const columns = this.#prompt + wanted;
-    const width = this.#picture.clientWidth;
-    const side = this.#side(columns);
-    this.#picture.style.height = `${Math.ceil(side * wanted)}px`;
-    const surface = surfaceOf(this.#picture, width, Math.ceil(side * wanted));
+    const width = this.#rowsCanvas.clientWidth;
+    const side = this.#getCellSize(columns);
+    this.#rowsCanvas.style.height = `${Math.ceil(side * wanted)}px`;
+    const surface = prepareSurface(this.#rowsCanvas, width, Math.ceil(side * wanted));
     if (!surface) return;
-    const scale = this.actions.scale(columns);
-    const table = tableOf(scale.colours);
+    const scale = this.actions.getScale(columns);
+    const table = getTable(scale.colours);
     this.#rows.forEach((row, down) =>
       row.forEach((weight, across) => {
-        surface.context.fillStyle = cssOf(table, entryOf(weight, scale));
+        surface.context.fillStyle = toCss(table, getEntry(weight, scale));
         surface.context.fillRect(across * side, down * side, Math.ceil(side), Math.ceil(side));
       }),
     );
   }
 
-  #running(running: boolean): void {
-    this.#go.hidden = running;
-    this.#halt.hidden = !running;
+  #setRunning(running: boolean): void {
+    this.#startButton.hidden = running;
+    this.#stopButton.hidden = !running;
   }
 }
 
-function number(value: number, min: number, max: number, step: number): HTMLInputElement {
+function createNumberInput(value: number, min: number, max: number, step: number): HTMLInputElement {
   return element("input", { type: "number", value, min, max, step });
 }
 
-function held(input: HTMLInputElement, low: number, high: number): number {
+function clampInput(input: HTMLInputElement, low: number, high: number): number {
   const typed = input.step === "1" ? Math.round(input.valueAsNumber) : input.valueAsNumber;
   const value = Number.isFinite(typed) ? Math.min(high, Math.max(low, typed)) : low;
   input.value = String(value);

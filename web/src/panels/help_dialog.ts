@@ -2,14 +2,14 @@
 
 import { button, element } from "./dom";
 import type { Host } from "../host";
-import { KEYS, keyName, type KeyRow } from "../keys";
+import { KEYS, formatKey, type KeyRow } from "../keys";
 
-export interface Help {
+export interface HelpDialog {
   readonly element: HTMLDialogElement;
   open(): void;
 }
 
-const READING: readonly (readonly [string, string])[] = [
+const READING_GUIDE: readonly (readonly [string, string])[] = [
   [
     "Rows and columns",
     "A row is a query: the token that looks. A column is a key: the token looked at. Every row adds up to 1.",
@@ -25,7 +25,7 @@ const READING: readonly (readonly [string, string])[] = [
   ["Hatched", "The mask forbids these pairs. That is not the same as a weight of zero, which is the darkest colour."],
 ];
 
-function mouse({ wheelZooms }: Host): readonly [string, string] {
+function describeMouse({ wheelZooms }: Host): readonly [string, string] {
   const wheel = wheelZooms === "always" ? "turn the wheel" : "turn the wheel with Ctrl held";
   return [
     "Mouse",
@@ -34,15 +34,15 @@ function mouse({ wheelZooms }: Host): readonly [string, string] {
 }
 
 /** `tour` begins the tour; null where there is none. */
-export function createHelp(
+export function createHelpDialog(
   host: Host,
   enabled: boolean,
-  changed: (enabled: boolean) => void,
+  onChange: (enabled: boolean) => void,
   tour: (() => void) | null,
-): Help {
+): HelpDialog {
   const box = element("input", { type: "checkbox", id: "keys-enabled" });
   box.checked = enabled;
-  box.addEventListener("change", () => changed(box.checked));
+  box.addEventListener("change", () => onChange(box.checked));
   const dialog = element(
     "dialog",
     { class: "help", "aria-labelledby": "help-title" },
@@ -55,7 +55,7 @@ export function createHelp(
     element(
       "dl",
       { class: "reading" },
-      ...[...READING, mouse(host)].flatMap(([term, says]) => [element("dt", {}, term), element("dd", {}, says)]),
+      ...[...READING_GUIDE, describeMouse(host)].flatMap(([term, says]) => [element("dt", {}, term), element("dd", {}, says)]),
     ),
     tour &&
       button("Take the tour", () => {
@@ -64,7 +64,7 @@ export function createHelp(
       }),
     element("h3", {}, "Keyboard"),
     element("label", { class: "switch" }, box, " single keys do what this list says (? opens this list either way)"),
-    element("div", { class: "key-groups" }, ...groups().map(([name, rows]) => keyTable(name, rows))),
+    element("div", { class: "key-groups" }, ...groupKeys().map(([name, rows]) => createKeyTable(name, rows))),
   );
   // A click on the backdrop lands on the dialog itself, never on its content.
   dialog.addEventListener("click", (event) => {
@@ -73,13 +73,13 @@ export function createHelp(
   return { element: dialog, open: () => dialog.open || dialog.showModal() };
 }
 
-function groups(): [string, KeyRow[]][] {
+function groupKeys(): [string, KeyRow[]][] {
   const found = new Map<string, KeyRow[]>();
   for (const row of KEYS) found.set(row.group, [...(found.get(row.group) ?? []), row]);
   return [...found];
 }
 
-function keyTable(name: string, rows: readonly KeyRow[]): HTMLElement {
+function createKeyTable(name: string, rows: readonly KeyRow[]): HTMLElement {
   return element(
     "table",
     {},
@@ -87,7 +87,7 @@ function keyTable(name: string, rows: readonly KeyRow[]): HTMLElement {
     element(
       "tbody",
       {},
-      ...rows.map(({ keys, shift, says }) =>
+      ...rows.map(({ keys, shift, description }) =>
         element(
           "tr",
           {},
@@ -97,9 +97,9 @@ function keyTable(name: string, rows: readonly KeyRow[]): HTMLElement {
             ...keys
               // Shift and a letter is the capital letter: the arrow says it already.
               .filter((key) => !(shift && key.length === 1))
-              .flatMap((key, index) => [index > 0 && " ", element("kbd", {}, keyName(key, shift ?? false))]),
+              .flatMap((key, index) => [index > 0 && " ", element("kbd", {}, formatKey(key, shift ?? false))]),
           ),
-          element("td", {}, says),
+          element("td", {}, description),
         ),
       ),
     ),

@@ -6,8 +6,8 @@
 
 import { Chart } from "./chart";
 import { button, element, replaceChildren, token } from "./dom";
-import { counted, formatted, plain, plural } from "../format_numbers";
-import type { Surroundings } from "../host";
+import { formatCount, formatWeightColumn, formatWeight, pluralize } from "../format_numbers";
+import type { HostContext } from "../host";
 import type { Side } from "../server/protocol";
 
 /** A row or a column of weights: every weight, or pooled in bins of `stride`. */
@@ -24,31 +24,31 @@ export interface Fact {
   readonly meaning: string;
 }
 
-export interface SideReport {
+export interface PinReport {
   readonly position: number;
   readonly facts: readonly Fact[];
   readonly weights: Weights;
   readonly strongest: readonly (readonly [number, number])[];
 }
 
-export interface SideActions {
+export interface PinActions {
   pin(side: Side, position: number): void;
   unpin(side: Side): void;
-  text(side: Side, position: number): string | undefined;
+  getText(side: Side, position: number): string | undefined;
 }
 
-const WORDS = {
-  query: { title: "Query", other: "key", others: "keys", looks: "Strongest keys", bars: "What this token looks at" },
+const LABELS = {
+  query: { title: "Query", other: "key", others: "keys", listHeading: "Strongest keys", bars: "What this token looks at" },
   key: {
     title: "Key",
     other: "query",
     others: "queries",
-    looks: "Who looks at this token",
+    listHeading: "Who looks at this token",
     bars: "How much each query looks here",
   },
 } as const;
 
-const FIRST = 8;
+const VISIBLE_ROWS = 8;
 
 export interface LinkRow {
   readonly name: HTMLElement;
@@ -57,45 +57,45 @@ export interface LinkRow {
   /** The weight with the longest bar. */
   readonly most: number;
   readonly marked: boolean;
-  act(): void;
+  onClick(): void;
 }
 
 /** A line of a list of links: a button to go there, and a bar as long as the weight. */
-export function linkRow({ name, place, weight, most, marked, act }: LinkRow): HTMLLIElement {
+export function createLinkRow({ name, place, weight, most, marked, onClick }: LinkRow): HTMLLIElement {
   const bar = element("span", { class: "weight-bar", "aria-hidden": "true" });
   bar.style.width = `${Math.max(1, (weight / most) * 100)}%`;
-  const chosen = button(name, act, { "aria-current": marked ? "true" : null });
+  const chosen = button(name, onClick, { "aria-current": marked ? "true" : null });
   chosen.append(
     element("span", { class: "position soft" }, place),
-    element("span", { class: "weight" }, formatted(weight)),
+    element("span", { class: "weight" }, formatWeightColumn(weight)),
     bar,
   );
   return element("li", {}, chosen);
 }
 
-export class SidePanel {
+export class PinPanel {
   readonly element: HTMLElement;
   readonly #heading = element("h3");
-  readonly #state = element("p", { class: "soft" });
+  readonly #status = element("p", { class: "soft" });
   readonly #facts = element("dl", { class: "facts" });
   readonly #caption = element("p", { class: "caption soft" });
   readonly #list = element("ol", { class: "strongest" });
   readonly #more = button("", () => this.#showAll(true), { class: "more", hidden: true });
   readonly #content: HTMLElement;
   readonly #chart: Chart;
-  #report: SideReport | null = null;
+  #report: PinReport | null = null;
   #position = 0;
 
   constructor(
     private readonly side: Side,
-    private readonly actions: SideActions,
-    around: Surroundings,
+    private readonly actions: PinActions,
+    context: HostContext,
     extra: readonly HTMLElement[] = [],
   ) {
-    const words = WORDS[side];
-    this.#chart = new Chart(56, around, {
-      hovered: (bar) => this.#describe(bar),
-      picked: (bar) => this.#pickBar(bar),
+    const words = LABELS[side];
+    this.#chart = new Chart(56, context, {
+      onHover: (bar) => this.#describe(bar),
+      onPick: (bar) => this.#pinBar(bar),
     });
     this.#content = element(
       "div",
@@ -104,7 +104,7 @@ export class SidePanel {
       element("h4", {}, words.bars),
       this.#chart.element,
       this.#caption,
-      element("h4", {}, words.looks),
+      element("h4", {}, words.listHeading),
       this.#list,
       this.#more,
     );
@@ -122,33 +122,33 @@ export class SidePanel {
           title: "Unpin (Esc)",
         }),
       ),
-      this.#state,
+      this.#status,
       this.#content,
     );
   }
 
-  get #other(): Side {
+  get #otherSide(): Side {
     return this.side === "query" ? "key" : "query";
   }
 
-  waiting(position: number): void {
+  showLoading(position: number): void {
     this.#report = null;
-    this.#name(position);
-    this.#state.textContent = "reading…";
-    this.#state.hidden = false;
+    this.#setHeading(position);
+    this.#status.textContent = "reading…";
+    this.#status.hidden = false;
     this.#content.classList.add("stale");
   }
 
-  failed(message: string): void {
-    this.#state.textContent = message;
-    this.#state.hidden = false;
+  showError(message: string): void {
+    this.#status.textContent = message;
+    this.#status.hidden = false;
     this.#content.hidden = true;
   }
 
-  show(report: SideReport, markedOther: number | null): void {
+  show(report: PinReport, markedOther: number | null): void {
     this.#report = report;
-    this.#name(report.position);
-    this.#state.hidden = true;
+    this.#setHeading(report.position);
+    this.#status.hidden = true;
     this.#content.hidden = false;
     this.#content.classList.remove("stale");
     replaceChildren(
@@ -164,15 +164,15 @@ export class SidePanel {
   /** Token texts have come, or the other pin moved: the same numbers, named again. */
   refresh(markedOther: number | null): void {
     if (this.#report) this.show(this.#report, markedOther);
-    else this.#name(this.#position);
+    else this.#setHeading(this.#position);
   }
 
-  #name(position: number): void {
+  #setHeading(position: number): void {
     this.#position = position;
     replaceChildren(
       this.#heading,
-      `${WORDS[this.side].title} ${counted(position)} `,
-      token(this.actions.text(this.side, position), position),
+      `${LABELS[this.side].title} ${formatCount(position)} `,
+      token(this.actions.getText(this.side, position), position),
     );
   }
 
@@ -180,12 +180,12 @@ export class SidePanel {
     const report = this.#report;
     if (!report) return;
     const { values, largest, stride } = report.weights;
-    const { others } = WORDS[this.side];
+    const { others } = LABELS[this.side];
     this.#chart.show({
       values: largest ?? values,
       colour: this.side,
       marked: markedOther === null ? null : Math.floor(markedOther / stride),
-      label: `${WORDS[this.side].bars}: ${plural(values.length, "bar")}, ${
+      label: `${LABELS[this.side].bars}: ${pluralize(values.length, "bar")}, ${
         largest ? `each the largest of ${stride} ${others}` : "exact weights"
       }, see the list below for the strongest`,
     });
@@ -196,11 +196,11 @@ export class SidePanel {
     const report = this.#report;
     if (!report) return;
     const { values, largest, stride } = report.weights;
-    const { others } = WORDS[this.side];
+    const { others } = LABELS[this.side];
     if (bar === null) {
       this.#caption.textContent = largest
         ? `Pooled: a bar is the largest of ${stride} ${others}.`
-        : `Exact: one bar for each of ${plural(values.length, WORDS[this.side].other, others)}.`;
+        : `Exact: one bar for each of ${pluralize(values.length, LABELS[this.side].other, others)}.`;
       return;
     }
     const from = bar * stride;
@@ -208,25 +208,25 @@ export class SidePanel {
     if (!largest) {
       replaceChildren(
         this.#caption,
-        `${counted(from)} `,
-        token(this.actions.text(this.#other, from), from),
-        ` ${Number.isNaN(value) ? "masked" : plain(value)}`,
+        `${formatCount(from)} `,
+        token(this.actions.getText(this.#otherSide, from), from),
+        ` ${Number.isNaN(value) ? "masked" : formatWeight(value)}`,
       );
       return;
     }
     const top = largest[bar] ?? NaN;
-    const spread = `from ${counted(from)} on: `;
+    const spread = `from ${formatCount(from)} on: `;
     this.#caption.textContent = Number.isNaN(value)
       ? `${spread}masked`
-      : `${spread}mean ${plain(value)}, largest ${plain(top)}`;
+      : `${spread}mean ${formatWeight(value)}, largest ${formatWeight(top)}`;
   }
 
-  #pickBar(bar: number): void {
+  #pinBar(bar: number): void {
     if (!this.#report) return;
     const { stride } = this.#report.weights;
     // A pooled bar does not know which of its tokens is the strong one, unless the list does.
     const inside = this.#report.strongest.find(([position]) => Math.floor(position / stride) === bar);
-    this.actions.pin(this.#other, inside?.[0] ?? bar * stride);
+    this.actions.pin(this.#otherSide, inside?.[0] ?? bar * stride);
   }
 
   #listStrongest(markedOther: number | null): void {
@@ -240,12 +240,12 @@ export class SidePanel {
     replaceChildren(
       this.#list,
       ...report.strongest.map(([position, weight]) =>
-        linkRow({
-          name: token(this.actions.text(this.#other, position), position),
-          place: counted(position),
+        createLinkRow({
+          name: token(this.actions.getText(this.#otherSide, position), position),
+          place: formatCount(position),
           ...{ weight, most },
           marked: position === markedOther,
-          act: () => this.actions.pin(this.#other, position),
+          onClick: () => this.actions.pin(this.#otherSide, position),
         }),
       ),
     );
@@ -256,8 +256,8 @@ export class SidePanel {
   #showAll(all: boolean): void {
     const rows = [...this.#list.children];
     this.#list.classList.toggle("all", all);
-    rows.forEach((row, index) => row.toggleAttribute("hidden", !all && index >= FIRST));
-    this.#more.hidden = all || rows.length <= FIRST;
-    this.#more.textContent = `${rows.length - FIRST} more`;
+    rows.forEach((row, index) => row.toggleAttribute("hidden", !all && index >= VISIBLE_ROWS));
+    this.#more.hidden = all || rows.length <= VISIBLE_ROWS;
+    this.#more.textContent = `${rows.length - VISIBLE_ROWS} more`;
   }
 }

@@ -5,40 +5,40 @@
  */
 
 import { button, element, replaceChildren } from "./dom";
-import { Generation } from "./generation_panel";
-import type { Surroundings } from "../host";
-import { Latest, told } from "../server/requests";
+import { GenerationPanel } from "./generation_panel";
+import type { HostContext } from "../host";
+import { LatestRequest, describeError } from "../server/requests";
 import type { MapView } from "../map/map_view";
-import { counted, plural } from "../format_numbers";
-import { title } from "../paint/token_text";
+import { formatCount, pluralize } from "../format_numbers";
+import { formatTitle } from "../paint/token_text";
 import { paths, type Meta, type Session, type Summary } from "../server/protocol";
-import { ranged, type State } from "../state";
-import { aborted, type Transport } from "../server/transport";
+import { withRange, type State } from "../state";
+import { isAbortError, type Transport } from "../server/transport";
 
-const PAUSE = 400;
+const PAUSE_MILLISECONDS = 400;
 
-export interface Twin {
+export interface BaselineMap {
   readonly map: MapView;
   /** Whose tokens name the axes. */
   setMeta(meta: Meta): void;
 }
 
 export interface SentenceActions {
-  state(): State;
+  getState(): State;
   /** A run is there: show its trace. */
-  ran(trace: string): void;
+  showRun(trace: string): void;
   openAsMap(): void;
-  meta(trace: string): Promise<Meta>;
+  loadMeta(trace: string): Promise<Meta>;
   /** A second map that shares all pins and moves; made when first wanted. */
-  createTwin(): Twin;
-  say(text: string): void;
+  createBaseline(): BaselineMap;
+  announce(text: string): void;
 }
 
 export class SentenceView {
   readonly form: HTMLElement;
   /** Where the map of the typed text goes. */
   readonly slot = element("div", { class: "map-slot" });
-  readonly stage: HTMLElement;
+  readonly maps: HTMLElement;
   readonly below: HTMLElement;
   readonly #box = element("textarea", { rows: 2, id: "sentence-text", spellcheck: "false", maxlength: 20_000 });
   readonly #size = element("p", { class: "soft", id: "sentence-size" });
@@ -46,38 +46,38 @@ export class SentenceView {
   readonly #problem = element("p", { class: "problem", role: "alert", hidden: true });
   readonly #note = element("p", { class: "note", hidden: true });
   readonly #openAsMap: HTMLButtonElement;
-  readonly #untrained = element("input", { type: "checkbox" });
+  readonly #baselineSwitch = element("input", { type: "checkbox" });
   readonly #trainedFigure: HTMLElement;
-  readonly #twinFigure: HTMLElement;
-  readonly #twinSlot = element("div", { class: "map-slot" });
-  readonly #twinStatus = element("p", { class: "soft map-words" });
-  readonly #latest = new Latest();
-  readonly #latestTwin = new Latest();
+  readonly #baselineFigure: HTMLElement;
+  readonly #baselineSlot = element("div", { class: "map-slot" });
+  readonly #baselineStatus = element("p", { class: "soft map-words" });
+  readonly #request = new LatestRequest();
+  readonly #baselineRequest = new LatestRequest();
   #timer: ReturnType<typeof setTimeout> | undefined;
-  #twin: Twin | undefined;
-  #twinTrace: string | null = null;
+  #baseline: BaselineMap | undefined;
+  #baselineTrace: string | null = null;
   /** The text of the trace now shown, once this page has run it. */
-  #ranText: string | null = null;
-  #shownTwin = "";
+  #lastRunText: string | null = null;
+  #shownBaseline = "";
 
   constructor(
     private readonly session: Session,
     private readonly transport: Transport,
     private readonly actions: SentenceActions,
-    around: Surroundings,
+    context: HostContext,
   ) {
     this.#openAsMap = button("Open as map", () => actions.openAsMap(), { title: "The whole page for this matrix (m)" });
     const untrainedSwitch = element(
       "label",
       { class: "switch", hidden: !session.untrained },
-      this.#untrained,
+      this.#baselineSwitch,
       " untrained twin beside it",
     );
-    this.#size.textContent = `At most ${plural(session.limit, "token")}.`;
+    this.#size.textContent = `At most ${pluralize(session.limit, "token")}.`;
     this.form = element(
       "section",
       { class: "sentence", "aria-label": "Type a sentence" },
-      element("label", { for: "sentence-text", class: "label" }, `What should ${session.model ? title(session.model) : "the model"} read?`),
+      element("label", { for: "sentence-text", class: "label" }, `What should ${session.model ? formatTitle(session.model) : "the model"} read?`),
       this.#box,
       element(
         "div",
@@ -90,68 +90,68 @@ export class SentenceView {
         this.#openAsMap,
       ),
       this.#problem,
-      this.#presets(),
+      this.#createPresets(),
       this.#note,
     );
     this.#box.setAttribute("aria-describedby", "sentence-size");
-    this.#trainedFigure = figure("trained", this.slot);
-    this.#twinFigure = figure("untrained, random weights", this.#twinSlot, this.#twinStatus);
-    this.#twinFigure.hidden = true;
-    this.stage = element("div", { class: "stage" }, this.#trainedFigure, this.#twinFigure);
-    const growing = {
-      start: () => ({ text: this.#box.value, layer: actions.state().layer, head: actions.state().head }),
-      scale: (keys: number) => ranged(actions.state(), keys),
-      finished: (text: string, trace: string) => this.#finished(text, trace),
-      say: (text: string) => actions.say(text),
+    this.#trainedFigure = createFigure("trained", this.slot);
+    this.#baselineFigure = createFigure("untrained, random weights", this.#baselineSlot, this.#baselineStatus);
+    this.#baselineFigure.hidden = true;
+    this.maps = element("div", { class: "stage" }, this.#trainedFigure, this.#baselineFigure);
+    const generationActions = {
+      getStart: () => ({ text: this.#box.value, layer: actions.getState().layer, head: actions.getState().head }),
+      getScale: (keys: number) => withRange(actions.getState(), keys),
+      onFinish: (text: string, trace: string) => this.#finishGeneration(text, trace),
+      announce: (text: string) => actions.announce(text),
     };
-    const generation = new Generation(transport, growing, around);
+    const generation = new GenerationPanel(transport, generationActions, context);
     this.below = session.generates ? generation.element : element("div", { hidden: true });
-    this.#listen();
-    around.signal.addEventListener("abort", () => this.#stop());
+    this.#attachListeners();
+    context.signal.addEventListener("abort", () => this.#close());
   }
 
   focus(): void {
     this.#box.focus();
   }
 
-  #stop(): void {
+  #close(): void {
     clearTimeout(this.#timer);
-    this.#latest.stop();
-    this.#latestTwin.stop();
-    this.#twin?.map.destroy();
+    this.#request.cancel();
+    this.#baselineRequest.cancel();
+    this.#baseline?.map.destroy();
   }
 
   /** The untrained map follows the same state as the trained one. */
   update(state: State): void {
-    const beside = state.view === "sentence" && this.#untrained.checked;
+    const beside = state.view === "sentence" && this.#baselineSwitch.checked;
     this.#trainedFigure.classList.toggle("alone", !beside);
-    this.#twinFigure.hidden = !beside;
-    if (beside && this.#twinTrace !== null)
-      this.#showTwin(this.#twinTrace).catch((error: unknown) => this.#twinFailed(error));
+    this.#baselineFigure.hidden = !beside;
+    if (beside && this.#baselineTrace !== null)
+      this.#showBaseline(this.#baselineTrace).catch((error: unknown) => this.#showBaselineError(error));
   }
 
   /** How long the shown text is; null when none is shown, and the examples then say what there is to see. */
-  measured(tokens: number | null): void {
+  setTokenCount(tokens: number | null): void {
     this.#openAsMap.disabled = tokens === null;
     this.form.classList.toggle("inviting", tokens === null);
     this.#size.textContent =
       tokens === null
-        ? `At most ${plural(this.session.limit, "token")}.`
-        : `${counted(tokens)} of at most ${plural(this.session.limit, "token")}.`;
+        ? `At most ${pluralize(this.session.limit, "token")}.`
+        : `${formatCount(tokens)} of at most ${pluralize(this.session.limit, "token")}.`;
   }
 
   /** A trace that came by link or from the command line: its text, if the box holds none yet. */
-  offer(text: string): void {
+  offerText(text: string): void {
     if (this.#box.value !== "" || this.#box.matches(":focus")) return;
     this.#box.value = text;
-    this.#ranText = text;
+    this.#lastRunText = text;
   }
 
-  #listen(): void {
+  #attachListeners(): void {
     this.#box.addEventListener("input", () => {
       clearTimeout(this.#timer);
       this.#note.hidden = true;
-      this.#timer = setTimeout(() => this.#runNow(), PAUSE);
+      this.#timer = setTimeout(() => this.#runNow(), PAUSE_MILLISECONDS);
     });
     this.#box.addEventListener("keydown", (event) => {
       if (event.key === "Escape") this.#box.blur();
@@ -160,13 +160,13 @@ export class SentenceView {
       event.preventDefault();
       this.#runNow();
     });
-    this.#untrained.addEventListener("change", () => {
-      this.update(this.actions.state());
-      if (this.#untrained.checked) void this.#runTwin();
+    this.#baselineSwitch.addEventListener("change", () => {
+      this.update(this.actions.getState());
+      if (this.#baselineSwitch.checked) void this.#runBaseline();
     });
   }
 
-  #presets(): HTMLElement {
+  #createPresets(): HTMLElement {
     const choose = (text: string, note: string): void => {
       this.#box.value = text;
       this.#note.textContent = note;
@@ -181,7 +181,7 @@ export class SentenceView {
         element(
           "div",
           { class: "preset" },
-          button(element("bdi", {}, title(text, 120)), () => choose(text, note), { title: note }),
+          button(element("bdi", {}, formatTitle(text, 120)), () => choose(text, note), { title: note }),
           element("p", { class: "soft" }, note),
         ),
       ),
@@ -192,88 +192,88 @@ export class SentenceView {
     clearTimeout(this.#timer);
     const text = this.#box.value;
     if (text.trim() === "") {
-      this.#latest.stop();
+      this.#request.cancel();
       this.#status.textContent = "";
       return;
     }
-    if (text !== this.#ranText) void this.#run(text);
+    if (text !== this.#lastRunText) void this.#run(text);
   }
 
   async #run(text: string): Promise<void> {
-    const signal = this.#latest.begin();
-    this.#latestTwin.stop();
+    const signal = this.#request.start();
+    this.#baselineRequest.cancel();
     this.#status.textContent = "running…";
     this.#problem.hidden = true;
-    const { layer, head } = this.actions.state();
+    const { layer, head } = this.actions.getState();
     try {
       const summary = await this.transport.post<Summary>(paths.run(), { text, twin: false, layer, head }, signal);
       if (signal.aborted) return;
-      this.#ranText = text;
-      this.#twinTrace = null;
+      this.#lastRunText = text;
+      this.#baselineTrace = null;
       this.#status.textContent = "";
-      this.actions.ran(summary.trace);
-      if (this.#untrained.checked) void this.#runTwin();
+      this.actions.showRun(summary.trace);
+      if (this.#baselineSwitch.checked) void this.#runBaseline();
     } catch (error) {
-      if (aborted(error) || signal.aborted) return;
+      if (isAbortError(error) || signal.aborted) return;
       this.#status.textContent = "";
-      this.#problem.textContent = told(error);
+      this.#problem.textContent = describeError(error);
       this.#problem.hidden = false;
     }
   }
 
-  async #runTwin(): Promise<void> {
-    const text = this.#ranText ?? this.#box.value;
+  async #runBaseline(): Promise<void> {
+    const text = this.#lastRunText ?? this.#box.value;
     if (text.trim() === "") return;
-    const signal = this.#latestTwin.begin();
-    this.#twinStatus.textContent = "running the untrained twin…";
-    this.#twinStatus.hidden = false;
+    const signal = this.#baselineRequest.start();
+    this.#baselineStatus.textContent = "running the untrained twin…";
+    this.#baselineStatus.hidden = false;
     try {
       const summary = await this.transport.post<Summary>(paths.run(), { text, twin: true }, signal);
       if (signal.aborted) return;
-      this.#twinTrace = summary.trace;
-      this.update(this.actions.state());
+      this.#baselineTrace = summary.trace;
+      this.update(this.actions.getState());
     } catch (error) {
-      this.#twinFailed(error);
+      this.#showBaselineError(error);
     }
   }
 
-  #twinFailed(error: unknown): void {
-    if (aborted(error)) return;
-    this.#twinStatus.textContent = told(error);
-    this.#twinStatus.hidden = false;
+  #showBaselineError(error: unknown): void {
+    if (isAbortError(error)) return;
+    this.#baselineStatus.textContent = describeError(error);
+    this.#baselineStatus.hidden = false;
   }
 
-  async #showTwin(trace: string): Promise<void> {
-    const own = await this.actions.meta(trace);
-    const { whatIf } = this.actions.state();
-    const meta = whatIf && own.what_if !== null ? await this.actions.meta(own.what_if) : own;
-    if (trace !== this.#twinTrace || whatIf !== this.actions.state().whatIf) return;
-    if (!this.#twin) {
-      this.#twin = this.actions.createTwin();
-      replaceChildren(this.#twinSlot, this.#twin.map.element);
+  async #showBaseline(trace: string): Promise<void> {
+    const own = await this.actions.loadMeta(trace);
+    const { whatIf } = this.actions.getState();
+    const meta = whatIf && own.what_if !== null ? await this.actions.loadMeta(own.what_if) : own;
+    if (trace !== this.#baselineTrace || whatIf !== this.actions.getState().whatIf) return;
+    if (!this.#baseline) {
+      this.#baseline = this.actions.createBaseline();
+      replaceChildren(this.#baselineSlot, this.#baseline.map.element);
     }
     // Whatever it is by now: the reader may have gone on to another head meanwhile.
-    const state = this.actions.state();
+    const state = this.actions.getState();
     const name = `${meta.trace}/${state.layer}/${state.head}`;
-    this.#twin.map.update(state);
-    if (name !== this.#shownTwin) {
-      this.#shownTwin = name;
-      this.#twin.setMeta(meta);
-      this.#twin.map.setHead(meta, state.layer, state.head);
-      this.#twin.map.resize();
+    this.#baseline.map.update(state);
+    if (name !== this.#shownBaseline) {
+      this.#shownBaseline = name;
+      this.#baseline.setMeta(meta);
+      this.#baseline.map.setHead(meta, state.layer, state.head);
+      this.#baseline.map.resize();
     }
-    this.#twinStatus.hidden = true;
+    this.#baselineStatus.hidden = true;
   }
 
-  #finished(text: string, trace: string): void {
+  #finishGeneration(text: string, trace: string): void {
     this.#box.value = text;
-    this.#ranText = text;
-    this.#twinTrace = null;
-    this.actions.ran(trace);
-    if (this.#untrained.checked) void this.#runTwin();
+    this.#lastRunText = text;
+    this.#baselineTrace = null;
+    this.actions.showRun(trace);
+    if (this.#baselineSwitch.checked) void this.#runBaseline();
   }
 }
 
-function figure(caption: string, ...content: HTMLElement[]): HTMLElement {
+function createFigure(caption: string, ...content: HTMLElement[]): HTMLElement {
   return element("figure", { class: "map-figure" }, element("figcaption", {}, caption), ...content);
 }

@@ -5,22 +5,22 @@ import type { Cell, MapView } from "../map/map_view";
 import type { Action } from "../keys";
 import type { Pins } from "../pins";
 import type { Session } from "../server/protocol";
-import type { Traces } from "../server/trace_cache";
+import type { TraceCache } from "../server/trace_cache";
 import type { Transport } from "../server/transport";
 import type { State, Store } from "../state";
-import type { Shown } from "./inspector";
+import type { TraceHead } from "./inspector";
 
 export interface ViewContext {
   readonly store: Store;
   readonly transport: Transport;
   readonly session: Session;
-  readonly traces: Traces;
+  readonly traces: TraceCache;
   readonly pins: Pins;
   readonly host: Host;
   /** A word at the foot of the page that goes by itself. */
-  notice(text: string): void;
+  showNotice(text: string): void;
   /** For a screen reader; with `before`, it is said whatever comes after it. */
-  say(text: string, before?: boolean): void;
+  announce(text: string, before?: boolean): void;
   /** Aborted when the explorer leaves the page. */
   readonly signal: AbortSignal;
 }
@@ -28,11 +28,11 @@ export interface ViewContext {
 export interface CentreView {
   readonly element: HTMLElement;
   /** On every change while it is the view, and when texts of tokens have come. */
-  update(state: State, shown: Shown | null): void;
+  update(state: State, shown: TraceHead | null): void;
   /** No longer shown: stop working. */
-  leave(): void;
+  deactivate(): void;
   /** A key that means something of its own here; true when it was done. */
-  act?(action: Action): boolean;
+  handleAction?(action: Action): boolean;
 }
 
 /** Two heads on the map. */
@@ -40,14 +40,14 @@ export interface Comparison {
   /** Above the map: who the other is, and how the two are shown; hidden while nothing is compared. */
   readonly bar: HTMLElement;
   /** Beside the map: the second map; hidden unless two are shown. */
-  readonly beside: HTMLElement;
+  readonly secondSlot: HTMLElement;
   /** On every change while the map is the view, after the map was told, and when texts of tokens have come. */
-  update(state: State, shown: Shown | null): void;
-  leave(): void;
+  update(state: State, shown: TraceHead | null): void;
+  deactivate(): void;
   /** The second map; null unless two are shown. */
-  readonly twin: MapView | null;
+  readonly secondMap: MapView | null;
   /** The two change places. */
   swap(): void;
   /** The pair pointed at on the map. */
-  pointed(cell: Cell | null): void;
+  onHover(cell: Cell | null): void;
 }

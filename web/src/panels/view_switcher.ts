@@ -4,21 +4,21 @@ import { element } from "./dom";
 import type { CentreView } from "./view_context";
 import type { View } from "../state";
 
-export class Views {
+export class ViewSwitcher {
   readonly element = element("div", { class: "views" });
   readonly #made = new Map<View, CentreView>();
   #now: CentreView | undefined;
 
-  constructor(private readonly makers: Partial<Record<View, () => CentreView>>) {}
+  constructor(private readonly factories: Partial<Record<View, () => CentreView>>) {}
 
   /** The view that is shown, unless it is another part's. */
-  get now(): CentreView | undefined {
+  get current(): CentreView | undefined {
     return this.#now;
   }
 
   /** The view to show, or none of these when it is another part's. What is hidden keeps its place. */
-  choose(view: View): void {
-    const maker = this.makers[view];
+  show(view: View): void {
+    const maker = this.factories[view];
     let wanted = this.#made.get(view);
     if (!wanted && maker) {
       wanted = maker();
@@ -26,7 +26,7 @@ export class Views {
       this.element.append(wanted.element);
     }
     if (wanted === this.#now) return;
-    this.#now?.leave();
+    this.#now?.deactivate();
     this.#now = wanted;
     for (const made of this.#made.values()) made.element.hidden = made !== wanted;
   }

@@ -3,21 +3,21 @@
 // At most one request per 50 ms, the latest wish wins. Memory: at most 1024 blocks of one head; another head starts afresh.
 import { readFloats } from "./tile_codec";
 import { paths } from "./protocol";
-import type { HeadName } from "../tiles/tile_store";
-import type { Range2 } from "../geometry/zoom_plan";
+import type { HeadRef } from "../tiles/tile_store";
+import type { TokenRanges } from "../geometry/zoom_plan";
 import type { Transport } from "./transport";
 
 const BLOCK = 16;
-const MOST_BLOCKS = 1024;
-const MOST_CELLS = 65_536;
+const MAX_BLOCKS = 1024;
+const MAX_CELLS = 65_536;
 const PAUSE_MILLISECONDS = 50;
 
-export class Cells {
+export class CellStore {
   readonly #blocks = new Map<string, Float32Array>();
-  #head: HeadName = { trace: "", layer: 0, head: 0 };
+  #head: HeadRef = { trace: "", layer: 0, head: 0 };
   #queries = 0;
   #keys = 0;
-  #wish: Range2 | null = null;
+  #nextRange: TokenRanges | null = null;
   #running: AbortController | null = null;
   #timer: ReturnType<typeof setTimeout> | undefined;
   #last = -Infinity;
@@ -27,7 +27,7 @@ export class Cells {
     readonly onChange: () => void,
   ) {}
 
-  setHead(head: HeadName, queries: number, keys: number): void {
+  setHead(head: HeadRef, queries: number, keys: number): void {
     this.close();
     this.#head = head;
     this.#queries = queries;
@@ -42,11 +42,11 @@ export class Cells {
   }
 
   /** Asks for the pairs of a range that are not there yet; a range too large is left alone. */
-  want(range: Range2): void {
-    const missing = this.#missing(range);
+  request(range: TokenRanges): void {
+    const missing = this.#findMissing(range);
     if (missing === null) return;
-    this.#wish = missing;
-    this.#wake();
+    this.#nextRange = missing;
+    this.#schedule();
   }
 
   close(): void {
@@ -54,13 +54,13 @@ export class Cells {
     this.#timer = undefined;
     this.#running?.abort();
     this.#running = null;
-    this.#wish = null;
+    this.#nextRange = null;
   }
 
-  #missing(range: Range2): Range2 | null {
+  #findMissing(range: TokenRanges): TokenRanges | null {
     let box: [number, number, number, number] | null = null;
     const [i1, j1] = [Math.min(this.#queries, range.query[1]), Math.min(this.#keys, range.key[1])];
-    if ((i1 - range.query[0] + 2 * BLOCK) * (j1 - range.key[0] + 2 * BLOCK) > MOST_CELLS) return null;
+    if ((i1 - range.query[0] + 2 * BLOCK) * (j1 - range.key[0] + 2 * BLOCK) > MAX_CELLS) return null;
     for (let y = Math.floor(range.query[0] / BLOCK); y * BLOCK < i1; y++) {
       for (let x = Math.floor(range.key[0] / BLOCK); x * BLOCK < j1; x++) {
         if (this.#blocks.has(`${y}/${x}`)) continue;
@@ -74,20 +74,20 @@ export class Cells {
     };
   }
 
-  #wake(): void {
+  #schedule(): void {
     if (this.#running || this.#timer !== undefined) return;
     this.#timer = setTimeout(
       () => {
         this.#timer = undefined;
-        const wish = this.#wish;
-        this.#wish = null;
+        const wish = this.#nextRange;
+        this.#nextRange = null;
         if (wish) void this.#fetch(wish);
       },
       Math.max(0, this.#last + PAUSE_MILLISECONDS - performance.now()),
     );
   }
 
-  async #fetch(range: Range2): Promise<void> {
+  async #fetch(range: TokenRanges): Promise<void> {
     const controller = new AbortController();
     this.#running = controller;
     this.#last = performance.now();
@@ -97,7 +97,7 @@ export class Cells {
     try {
       const body = await this.transport.bytes(paths.cells(trace, layer, head, i0, i1, j0, j1), controller.signal);
       if (body && this.#running === controller) {
-        this.#keep(readFloats(body).values, i0, i1, j0, j1);
+        this.#store(readFloats(body).values, i0, i1, j0, j1);
         this.onChange();
       }
     } catch {
@@ -105,10 +105,10 @@ export class Cells {
     }
     if (this.#running !== controller) return;
     this.#running = null;
-    if (this.#wish) this.#wake();
+    if (this.#nextRange) this.#schedule();
   }
 
-  #keep(values: Float32Array, i0: number, i1: number, j0: number, j1: number): void {
+  #store(values: Float32Array, i0: number, i1: number, j0: number, j1: number): void {
     for (let i = i0; i < i1; i++) {
       for (let j = j0; j < j1; j++) {
         const name = `${Math.floor(i / BLOCK)}/${Math.floor(j / BLOCK)}`;
@@ -118,7 +118,7 @@ export class Cells {
       }
     }
     for (const name of this.#blocks.keys()) {
-      if (this.#blocks.size <= MOST_BLOCKS) break;
+      if (this.#blocks.size <= MAX_BLOCKS) break;
       this.#blocks.delete(name);
     }
   }

@@ -5,9 +5,9 @@
 import { HEADER_BYTES, readFloats } from "./tile_codec";
 import type { KeyReport, Links, QueryReport, Side } from "./protocol";
 
-const STRONGEST = 20;
+const STRONGEST_COUNT = 20;
 
-export class WholeHead {
+export class DenseHead {
   readonly #values: Float32Array;
   readonly #queries: number;
   readonly #keys: number;
@@ -43,10 +43,10 @@ export class WholeHead {
   }
 
   report(side: Side, position: number): QueryReport | KeyReport {
-    const weights = this.#added(side, position, position + 1);
+    const weights = this.#sumWeights(side, position, position + 1);
     const seen = weights.filter((weight) => !Number.isNaN(weight));
     const sum = (of: (weight: number, at: number) => number): number => weights.reduce((all, weight, at) => all + (weight > 0 ? of(weight, at) : 0), 0);
-    const strongest = ranked(weights).slice(0, STRONGEST);
+    const strongest = rankWeights(weights).slice(0, STRONGEST_COUNT);
     if (side === "key") return { position, audience: seen.length, received: sum((weight) => weight), strongest };
     const collision = sum((weight) => weight * weight);
     return {
@@ -65,7 +65,7 @@ export class WholeHead {
     const [length, across] = side === "query" ? [this.#queries, this.#keys] : [this.#keys, this.#queries];
     const next = own?.findIndex((start) => start > place) ?? place + 1;
     const [start, stop] = own ? [own.at(next < 0 ? -1 : next - 1) ?? 0, next < 0 ? length : (own[next] ?? length)] : [place, place + 1];
-    const weights = this.#added(side, start, stop);
+    const weights = this.#sumWeights(side, start, stop);
     const starts = others ?? Array.from(weights, (_, at) => at);
     const ends = starts.map((_, index) => starts[index + 1] ?? across);
     // A word that looks shares its look among its tokens; one that is looked at is all of them together.
@@ -78,12 +78,12 @@ export class WholeHead {
       own: [start, stop],
       total: shares.reduce((all, share) => all + (share || 0), 0),
       count: shares.filter((share) => !Number.isNaN(share)).length,
-      links: ranked(shares).slice(0, most).map(([index, weight]) => [starts[index] ?? 0, ends[index] ?? 0, Number(weight.toPrecision(9))]),
+      links: rankWeights(shares).slice(0, most).map(([index, weight]) => [starts[index] ?? 0, ends[index] ?? 0, Number(weight.toPrecision(9))]),
     };
   }
 
   /** Rows, or columns, added up; NaN where all of them are hidden. */
-  #added(side: Side, start: number, stop: number): Float64Array {
+  #sumWeights(side: Side, start: number, stop: number): Float64Array {
     const result = new Float64Array(side === "query" ? this.#keys : this.#queries).fill(NaN);
     for (let one = start; one < stop; one++) {
       for (let other = 0; other < result.length; other++) {
@@ -96,7 +96,7 @@ export class WholeHead {
 }
 
 /** Places and weights above 0, the strongest first. */
-function ranked(weights: ArrayLike<number>): [place: number, weight: number][] {
+function rankWeights(weights: ArrayLike<number>): [place: number, weight: number][] {
   return Array.from(weights, (weight, place): [number, number] => [place, weight])
     .filter(([, weight]) => weight > 0)
     .sort((one, other) => other[1] - one[1]);

@@ -4,56 +4,56 @@
 // an answer without content. Out: a transport. What is not among the answers is refused with words; nothing leaves the file.
 // Places of a text are found here, and what is asked about single tokens of a short one: those can be asked in more ways than can be kept.
 // Memory: the text, and the last few parts unpacked.
-import { WholeHead } from "./dense_head";
-import type { Found, Side } from "./protocol";
-import { Refused, type Transport } from "./transport";
+import { DenseHead } from "./dense_head";
+import type { FindResult, Side } from "./protocol";
+import { ResponseError, type Transport } from "./transport";
 
-type Kept = readonly [part: number, start: number, length: number] | null;
+type StoredRange = readonly [part: number, start: number, length: number] | null;
 
-const MOST_UNPACKED = 24;
+const MAX_OPEN_PARTS = 24;
 const NO_MODEL = "This page was saved to a file, in which no model runs. Open the trace itself with AttnScope for that.";
 
-async function unpacked(text: string): Promise<ArrayBuffer> {
+async function decompress(text: string): Promise<ArrayBuffer> {
   const plain = atob(text);
   const bytes = new Uint8Array(plain.length);
   for (let index = 0; index < plain.length; index++) bytes[index] = plain.charCodeAt(index);
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
 }
 
-const readable = (bytes: ArrayBuffer): unknown => JSON.parse(new TextDecoder().decode(bytes));
+const parseJson = (bytes: ArrayBuffer): unknown => JSON.parse(new TextDecoder().decode(bytes));
 
 export function createFileTransport(data: string): Transport {
   const { index: packed, parts } = JSON.parse(data) as { index: string; parts: string[] };
   /** Empty until the first answer. */
-  let names: ReadonlyMap<string, Kept> = new Map();
-  const index = unpacked(packed).then((bytes) => (names = new Map(Object.entries(readable(bytes) as Record<string, Kept>))));
-  const open = new Map<number, Promise<ArrayBuffer>>();
+  let storedPaths: ReadonlyMap<string, StoredRange> = new Map();
+  const index = decompress(packed).then((bytes) => (storedPaths = new Map(Object.entries(parseJson(bytes) as Record<string, StoredRange>))));
+  const openParts = new Map<number, Promise<ArrayBuffer>>();
 
-  const part = (number: number): Promise<ArrayBuffer> => {
-    const found = open.get(number) ?? unpacked(parts[number] ?? "");
-    open.delete(number);
-    open.set(number, found);
-    const oldest = open.keys().next().value;
-    if (open.size > MOST_UNPACKED && oldest !== undefined) open.delete(oldest);
+  const openPart = (number: number): Promise<ArrayBuffer> => {
+    const found = openParts.get(number) ?? decompress(parts[number] ?? "");
+    openParts.delete(number);
+    openParts.set(number, found);
+    const oldest = openParts.keys().next().value;
+    if (openParts.size > MAX_OPEN_PARTS && oldest !== undefined) openParts.delete(oldest);
     return found;
   };
 
-  async function kept(path: string, signal?: AbortSignal): Promise<ArrayBuffer | null> {
+  async function readStored(path: string, signal?: AbortSignal): Promise<ArrayBuffer | null> {
     const place = (await index).get(path);
     signal?.throwIfAborted();
-    if (place === undefined) throw new Refused("This file does not hold that: it was saved with as much as fits into it. Open the trace with AttnScope for the rest.", 404);
+    if (place === undefined) throw new ResponseError("This file does not hold that: it was saved with as much as fits into it. Open the trace with AttnScope for the rest.", 404);
     if (place === null) return null;
     const [number, start, length] = place;
-    const bytes = await part(number);
+    const bytes = await openPart(number);
     signal?.throwIfAborted();
     return bytes.slice(start, start + length);
   }
 
   /** All weights of a head, of which single tokens are answered; undefined where the file has other answers for those. */
-  async function whole(head: string, signal?: AbortSignal): Promise<WholeHead | undefined> {
+  async function loadDenseHead(head: string, signal?: AbortSignal): Promise<DenseHead | undefined> {
     const name = `${head}/cells`;
-    const body = (await index).has(name) ? await kept(name, signal) : null;
-    return body ? new WholeHead(body) : undefined;
+    const body = (await index).has(name) ? await readStored(name, signal) : null;
+    return body ? new DenseHead(body) : undefined;
   }
 
   async function json<T>(path: string, signal?: AbortSignal): Promise<T> {
@@ -63,12 +63,12 @@ export function createFileTransport(data: string): Transport {
     if (text) {
       const texts = `${text[1] ?? ""}/text?side=${asked.get("side") ?? ""}&from=0&`;
       const known = [...(await index).keys()].find((one) => one.startsWith(texts));
-      return found(await json<string[]>(known ?? texts, signal), asked) as T;
+      return findText(await json<string[]>(known ?? texts, signal), asked) as T;
     }
     const token = /^(.+\/\d+)(\/\d+)\/(links\/)?(query|key)\/(\d+)$/.exec(place);
     const [, layer = "", head = "", links, side, at] = token ?? [];
-    const weights = token ? await whole(layer + head, signal) : undefined;
-    if (!weights) return readable((await kept(path, signal)) ?? new ArrayBuffer(0)) as T;
+    const weights = token ? await loadDenseHead(layer + head, signal) : undefined;
+    if (!weights) return parseJson((await readStored(path, signal)) ?? new ArrayBuffer(0)) as T;
     if (!links) return weights.report(side as Side, Number(at)) as T;
     const words = (of: string): Promise<number[]> | null => (asked.get("unit") === "word" ? json<number[]>(`${layer}/words?side=${of}`, signal) : null);
     const both = [await words(side as Side), await words(side === "query" ? "key" : "query")] as const;
@@ -77,23 +77,23 @@ export function createFileTransport(data: string): Transport {
 
   return {
     json,
-    holds: (path) => names.has(path),
+    hasResponse: (path) => storedPaths.has(path),
     async bytes(path, signal) {
       const [, head = "", kind, at = "", range = ""] = /^(.+)\/(row|col|cells)(?:\/(\d+)|\?(.*))$/.exec(path) ?? [];
-      const weights = kind ? await whole(head, signal) : undefined;
-      if (!weights) return kept(path, signal);
+      const weights = kind ? await loadDenseHead(head, signal) : undefined;
+      if (!weights) return readStored(path, signal);
       if (kind === "cells") return weights.block(...(range.match(/\d+(?=&|$)/g)?.map(Number) as [number, number, number, number]));
       return kind === "row" ? weights.row(Number(at)) : weights.column(Number(at));
     },
-    post: () => Promise.reject(new Refused(NO_MODEL, 409)),
+    post: () => Promise.reject(new ResponseError(NO_MODEL, 409)),
     async *stream() {
-      throw new Refused(NO_MODEL, 409);
+      throw new ResponseError(NO_MODEL, 409);
     },
   };
 }
 
 /** The next token at which a text begins, as the server finds it. */
-function found(texts: readonly string[], asked: URLSearchParams): Found {
+function findText(texts: readonly string[], asked: URLSearchParams): FindResult {
   const wanted = (asked.get("text") ?? "").trim().toLowerCase();
   const after = Number(asked.get("after"));
   let whole = "";

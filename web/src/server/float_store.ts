@@ -1,13 +1,13 @@
 // Small float32 answers by path: the strips beside the map and the sink's column. Held up to a number, least recently used first out.
-import { readFloats, type Floats } from "./tile_codec";
+import { readFloats, type FloatTile } from "./tile_codec";
 import type { Transport } from "./transport";
 
-const MOST = 256;
+const MAX_ENTRIES = 256;
 const RETRY_MILLISECONDS = 3000;
-const RUNNING_AT_MOST = 2;
+const MAX_REQUESTS = 2;
 
 export class FloatStore {
-  readonly #held = new Map<string, Floats | "asked">();
+  readonly #entries = new Map<string, FloatTile | "asked">();
   readonly #abort = new AbortController();
   #waiting: string[] = [];
   #running = 0;
@@ -18,18 +18,18 @@ export class FloatStore {
   ) {}
 
   /** At once, or undefined and a request begins. */
-  get(path: string): Floats | undefined {
-    const held = this.#held.get(path);
+  get(path: string): FloatTile | undefined {
+    const held = this.#entries.get(path);
     if (held === "asked") return undefined;
     if (held) {
-      this.#held.delete(path);
-      this.#held.set(path, held);
+      this.#entries.delete(path);
+      this.#entries.set(path, held);
       return held;
     }
     // The newest first: what was asked long ago has most likely left the view.
-    this.#held.set(path, "asked");
+    this.#entries.set(path, "asked");
     this.#waiting.push(path);
-    this.#pump();
+    this.#startRequests();
     return undefined;
   }
 
@@ -38,21 +38,21 @@ export class FloatStore {
     this.#abort.abort();
   }
 
-  #keep(path: string, floats: Floats): void {
-    this.#held.set(path, floats);
-    if (floats.partial) this.#askAgainLater(path);
+  #store(path: string, floats: FloatTile): void {
+    this.#entries.set(path, floats);
+    if (floats.partial) this.#retryLater(path);
   }
 
   /** Forgotten after a while; whoever still draws it then asks for it. */
-  #askAgainLater(path: string): void {
+  #retryLater(path: string): void {
     setTimeout(() => {
-      this.#held.delete(path);
+      this.#entries.delete(path);
       if (!this.#abort.signal.aborted) this.onChange();
     }, RETRY_MILLISECONDS);
   }
 
-  #pump(): void {
-    while (this.#running < RUNNING_AT_MOST) {
+  #startRequests(): void {
+    while (this.#running < MAX_REQUESTS) {
       const path = this.#waiting.pop();
       if (path === undefined) return;
       this.#running++;
@@ -63,15 +63,15 @@ export class FloatStore {
   async #load(path: string): Promise<void> {
     try {
       const body = await this.transport.bytes(path, this.#abort.signal);
-      if (body) this.#keep(path, readFloats(body));
-      const oldest = this.#held.keys().next().value;
-      if (this.#held.size > MOST && oldest !== undefined) this.#held.delete(oldest);
+      if (body) this.#store(path, readFloats(body));
+      const oldest = this.#entries.keys().next().value;
+      if (this.#entries.size > MAX_ENTRIES && oldest !== undefined) this.#entries.delete(oldest);
       this.onChange();
     } catch {
-      if (!this.#abort.signal.aborted) this.#askAgainLater(path);
+      if (!this.#abort.signal.aborted) this.#retryLater(path);
     } finally {
       this.#running--;
-      this.#pump();
+      this.#startRequests();
     }
   }
 }

@@ -1,31 +1,31 @@
 // Transport over HTTP to the server that served this page.
-import { Refused, type Transport } from "./transport";
+import { ResponseError, type Transport } from "./transport";
 
-const writing = { "content-type": "application/json", "x-attnscope": "1" };
+const POST_HEADERS = { "content-type": "application/json", "x-attnscope": "1" };
 
-function options(signal: AbortSignal | undefined, body?: unknown): RequestInit {
+function createRequest(signal: AbortSignal | undefined, body?: unknown): RequestInit {
   const request: RequestInit = { credentials: "same-origin" };
   if (signal) request.signal = signal;
   if (body !== undefined) {
     request.method = "POST";
-    request.headers = writing;
+    request.headers = POST_HEADERS;
     request.body = JSON.stringify(body);
   }
   return request;
 }
 
-async function refusal(answer: Response): Promise<Refused> {
+async function readError(answer: Response): Promise<ResponseError> {
   let message = `The server answered ${answer.status}.`;
   try {
-    const said: unknown = await answer.json();
-    if (typeof said === "object" && said !== null && "error" in said && typeof said.error === "string") message = said.error;
+    const body: unknown = await answer.json();
+    if (typeof body === "object" && body !== null && "error" in body && typeof body.error === "string") message = body.error;
   } catch {
     // Not JSON: the number has to do.
   }
-  return new Refused(message, answer.status);
+  return new ResponseError(message, answer.status);
 }
 
-async function* lines(body: ReadableStream<Uint8Array>): AsyncGenerator<string> {
+async function* readLines(body: ReadableStream<Uint8Array>): AsyncGenerator<string> {
   const reader = body.getReader();
   const decoder = new TextDecoder();
   let rest = "";
@@ -45,31 +45,31 @@ async function* lines(body: ReadableStream<Uint8Array>): AsyncGenerator<string> 
 }
 
 /** A transport over anything that answers as fetch does. */
-export function answeredBy(ask: (path: string, signal?: AbortSignal, body?: unknown) => Promise<Response>): Transport {
-  async function heard(path: string, signal?: AbortSignal, body?: unknown): Promise<Response> {
-    const answer = await ask(path, signal, body);
-    if (!answer.ok) throw await refusal(answer);
+export function createTransport(send: (path: string, signal?: AbortSignal, body?: unknown) => Promise<Response>): Transport {
+  async function fetchOk(path: string, signal?: AbortSignal, body?: unknown): Promise<Response> {
+    const answer = await send(path, signal, body);
+    if (!answer.ok) throw await readError(answer);
     return answer;
   }
   return {
     async json<T>(path: string, signal?: AbortSignal): Promise<T> {
-      return (await (await heard(path, signal)).json()) as T;
+      return (await (await fetchOk(path, signal)).json()) as T;
     },
     async bytes(path: string, signal?: AbortSignal): Promise<ArrayBuffer | null> {
-      const answer = await heard(path, signal);
+      const answer = await fetchOk(path, signal);
       return answer.status === 204 ? null : answer.arrayBuffer();
     },
     async post<T>(path: string, body: unknown, signal?: AbortSignal): Promise<T> {
-      return (await (await heard(path, signal, body)).json()) as T;
+      return (await (await fetchOk(path, signal, body)).json()) as T;
     },
     async *stream<T>(path: string, body: unknown, signal?: AbortSignal): AsyncGenerator<T> {
-      const answer = await heard(path, signal, body);
+      const answer = await fetchOk(path, signal, body);
       if (answer.body === null) return;
-      for await (const line of lines(answer.body)) yield JSON.parse(line) as T;
+      for await (const line of readLines(answer.body)) yield JSON.parse(line) as T;
     },
   };
 }
 
 export function createHttpTransport(base = "api/1/"): Transport {
-  return answeredBy((path, signal, body) => fetch(base + path, options(signal, body)));
+  return createTransport((path, signal, body) => fetch(base + path, createRequest(signal, body)));
 }

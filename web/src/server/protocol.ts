@@ -5,7 +5,7 @@ export type Channel = "mean" | "max";
 export type MarginalKind = "received" | "entropy";
 export type Unit = "token" | "word";
 export type BlockFormat = "npy" | "csv";
-export type AblateHow = "zero" | "mean";
+export type AblationMethod = "zero" | "mean";
 
 export interface Layer {
   name: string;
@@ -24,13 +24,13 @@ export interface Layer {
 }
 
 /** The number by which a person knows a head. */
-export function headNumber(meta: Meta, layer: number, head: number): number {
+export function getHeadNumber(meta: Meta, layer: number, head: number): number {
   return meta.layers[layer]?.numbers[head] ?? head;
 }
 
 /** A head as people write it. */
-export function headName(meta: Meta, layer: number, head: number): string {
-  return `L${layer}H${headNumber(meta, layer, head)}`;
+export function formatHeadName(meta: Meta, layer: number, head: number): string {
+  return `L${layer}H${getHeadNumber(meta, layer, head)}`;
 }
 
 export interface Meta {
@@ -84,7 +84,7 @@ export interface Status {
 /** position, importance in 0..1, text */
 export type Section = [position: number, importance: number, text: string];
 
-export interface Found {
+export interface FindResult {
   position: number | null;
   count: number;
   index: number;
@@ -107,7 +107,7 @@ export interface KeyReport {
   strongest: [query: number, weight: number][];
 }
 
-export interface Profile {
+export interface DistanceProfile {
   edges: number[];
   mass: number[];
   ahead: number[];
@@ -154,11 +154,11 @@ export interface LayerScores {
 export interface AblateRequest {
   trace: string;
   heads: readonly (readonly [layer: number, head: number])[];
-  how: AblateHow;
+  how: AblationMethod;
 }
 
 /** What it does to the predictions of the model that these heads are silent. */
-export interface Ablated {
+export interface AblationResult {
   tokens: number;
   /** Nats a token. */
   loss: [before: number, after: number];

@@ -2,34 +2,34 @@
  * Asking the server about one head: the newest question cancels the one before, and a few answers are kept.
  */
 
-import { unanswered } from "./connection";
+import { isConnectionError } from "./connection";
 import type { Transport } from "./transport";
 
 /** One question at a time of a kind: beginning a new one aborts the old one. */
-export class Latest {
+export class LatestRequest {
   private controller: AbortController | undefined;
 
-  begin(): AbortSignal {
-    this.stop();
+  start(): AbortSignal {
+    this.cancel();
     this.controller = new AbortController();
     return this.controller.signal;
   }
 
-  stop(): void {
+  cancel(): void {
     this.controller?.abort();
     this.controller = undefined;
   }
 }
 
 /** What went wrong, for people. */
-export function told(error: unknown): string {
-  if (unanswered(error)) return "The server does not answer.";
+export function describeError(error: unknown): string {
+  if (isConnectionError(error)) return "The server does not answer.";
   return error instanceof Error && error.message !== "" ? error.message : "Something went wrong.";
 }
 
 /** The last answers, oldest forgotten first; a failure is not an answer. */
-export class Answers {
-  private readonly kept = new Map<string, unknown>();
+export class ResponseCache {
+  private readonly entries = new Map<string, unknown>();
 
   constructor(
     private readonly transport: Transport,
@@ -37,33 +37,33 @@ export class Answers {
   ) {}
 
   json<Answer>(path: string, signal: AbortSignal): Promise<Answer> {
-    return this.ask(path, () => this.transport.json<Answer>(path, signal));
+    return this.getOrLoad(path, () => this.transport.json<Answer>(path, signal));
   }
 
   bytes(path: string, signal: AbortSignal): Promise<ArrayBuffer | null> {
-    return this.ask(`bytes ${path}`, () => this.transport.bytes(path, signal));
+    return this.getOrLoad(`bytes ${path}`, () => this.transport.bytes(path, signal));
   }
 
   forget(path: string): void {
-    this.kept.delete(path);
+    this.entries.delete(path);
   }
 
-  private async ask<Answer>(name: string, make: () => Promise<Answer>): Promise<Answer> {
-    if (this.kept.has(name)) {
-      const answer = this.kept.get(name) as Answer;
-      this.keep(name, answer);
+  private async getOrLoad<Answer>(name: string, load: () => Promise<Answer>): Promise<Answer> {
+    if (this.entries.has(name)) {
+      const answer = this.entries.get(name) as Answer;
+      this.store(name, answer);
       return answer;
     }
-    const answer = await make();
-    this.keep(name, answer);
+    const answer = await load();
+    this.store(name, answer);
     return answer;
   }
 
-  private keep(name: string, answer: unknown): void {
-    this.kept.delete(name);
-    this.kept.set(name, answer);
-    if (this.kept.size <= this.limit) return;
-    const oldest = this.kept.keys().next();
-    if (!oldest.done) this.kept.delete(oldest.value);
+  private store(name: string, answer: unknown): void {
+    this.entries.delete(name);
+    this.entries.set(name, answer);
+    if (this.entries.size <= this.limit) return;
+    const oldest = this.entries.keys().next();
+    if (!oldest.done) this.entries.delete(oldest.value);
   }
 }

@@ -2,14 +2,14 @@
 //
 // u8log: 0 is masked or outside; 1..255 are 1 + round(254 (log2 p + 32) / 32), clamped; 1 also means zero. One step is 0.126 octave.
 
-export const CODES = 256;
+export const CODE_COUNT = 256;
 export const HEADER_BYTES = 32;
 const OCTAVES = 32;
 const STEPS = 254;
 const U8LOG = 1;
 const FLOAT32 = 2;
 
-export interface Header {
+export interface TileHeader {
   dtype: number;
   channel: number;
   norm: number;
@@ -25,31 +25,31 @@ export interface Header {
   log2max: number;
 }
 
-export interface Tile extends Header {
+export interface Tile extends TileHeader {
   codes: Uint8Array;
 }
 
-export interface Floats extends Header {
+export interface FloatTile extends TileHeader {
   values: Float32Array;
 }
 
-export function codeOf(value: number | null): number {
+export function encodeWeight(value: number | null): number {
   if (value === null) return 0;
   if (!(value > 0)) return 1;
   const code = 1 + Math.floor((STEPS * (Math.log2(value) + OCTAVES)) / OCTAVES + 0.5);
   return Math.min(255, Math.max(1, code));
 }
 
-const values = Float64Array.from({ length: CODES }, (_, code) =>
+const values = Float64Array.from({ length: CODE_COUNT }, (_, code) =>
   code === 0 ? NaN : code === 1 ? 0 : 2 ** (((code - 1) * OCTAVES) / STEPS - OCTAVES),
 );
 
 /** The weight a code stands for; NaN for masked, 0 for code 1. */
-export function valueOf(code: number): number {
+export function decodeWeight(code: number): number {
   return values[code] ?? NaN;
 }
 
-export function readHeader(body: ArrayBuffer): Header {
+export function readHeader(body: ArrayBuffer): TileHeader {
   const view = new DataView(body);
   if (body.byteLength < HEADER_BYTES || view.getUint32(0, false) !== 0x534c5431) {
     throw new Error(`A body of ${body.byteLength} bytes does not begin with the mark SLT1: it is no tile of this version.`);
@@ -72,7 +72,7 @@ export function readHeader(body: ArrayBuffer): Header {
   };
 }
 
-function checked(body: ArrayBuffer, dtype: number, bytes: number): Header {
+function readCheckedHeader(body: ArrayBuffer, dtype: number, bytes: number): TileHeader {
   const header = readHeader(body);
   const expected = HEADER_BYTES + header.rows * header.columns * bytes;
   if (header.dtype !== dtype || body.byteLength !== expected) {
@@ -85,9 +85,9 @@ function checked(body: ArrayBuffer, dtype: number, bytes: number): Header {
 }
 
 export function readTile(body: ArrayBuffer): Tile {
-  return { ...checked(body, U8LOG, 1), codes: new Uint8Array(body, HEADER_BYTES) };
+  return { ...readCheckedHeader(body, U8LOG, 1), codes: new Uint8Array(body, HEADER_BYTES) };
 }
 
-export function readFloats(body: ArrayBuffer): Floats {
-  return { ...checked(body, FLOAT32, 4), values: new Float32Array(body, HEADER_BYTES) };
+export function readFloats(body: ArrayBuffer): FloatTile {
+  return { ...readCheckedHeader(body, FLOAT32, 4), values: new Float32Array(body, HEADER_BYTES) };
 }

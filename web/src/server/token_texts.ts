@@ -3,10 +3,10 @@
 // In: a transport and a trace's meta. Out: texts at once if they are there, else undefined and a load begins; `onLoaded` is called when texts have come.
 // Memory: at most 256 blocks of 1024 texts; the block least recently used goes first.
 import { paths, type Meta, type Side } from "./protocol";
-import { aborted, type Transport } from "./transport";
+import { isAbortError, type Transport } from "./transport";
 
 const BLOCK = 1024;
-const MOST_BLOCKS = 256;
+const MAX_BLOCKS = 256;
 const RETRY_MILLISECONDS = 5000;
 
 export class TokenTexts {
@@ -20,7 +20,7 @@ export class TokenTexts {
 
   get(layer: number, side: Side, position: number): string | undefined {
     const block = Math.floor(position / BLOCK);
-    return this.#block(layer, side, block)?.[position - block * BLOCK];
+    return this.#getBlock(layer, side, block)?.[position - block * BLOCK];
   }
 
   /** All texts of a half-open range, or undefined while one is missing. */
@@ -38,7 +38,7 @@ export class TokenTexts {
     return whole ? result : undefined;
   }
 
-  #block(layer: number, side: Side, block: number): string[] | undefined {
+  #getBlock(layer: number, side: Side, block: number): string[] | undefined {
     const name = `${layer}/${side}/${block}`;
     const held = this.#blocks.get(name);
     if (held === "asked") return undefined;
@@ -60,11 +60,11 @@ export class TokenTexts {
     try {
       this.#blocks.set(name, await this.transport.json<string[]>(path));
       const oldest = this.#blocks.keys().next().value;
-      if (this.#blocks.size > MOST_BLOCKS && oldest !== undefined) this.#blocks.delete(oldest);
+      if (this.#blocks.size > MAX_BLOCKS && oldest !== undefined) this.#blocks.delete(oldest);
       this.onLoaded();
     } catch (error) {
       // Positions still name the tokens; the texts are asked again later, not at every frame.
-      if (!aborted(error)) setTimeout(() => this.#blocks.delete(name), RETRY_MILLISECONDS);
+      if (!isAbortError(error)) setTimeout(() => this.#blocks.delete(name), RETRY_MILLISECONDS);
     }
   }
 }

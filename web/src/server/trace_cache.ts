@@ -1,64 +1,64 @@
 /** Traces seen so far: what they are, and the texts of their tokens. */
 
-import type { Wanted } from "../panels/finder";
-import { paths, type Found, type Meta } from "./protocol";
+import type { FindRequest } from "../panels/finder";
+import { paths, type FindResult, type Meta } from "./protocol";
 import { TokenTexts } from "./token_texts";
 import type { Transport } from "./transport";
 
-export class Traces {
+export class TraceCache {
   readonly #metas = new Map<string, Meta>();
-  readonly #asked = new Map<string, Promise<Meta>>();
+  readonly #pending = new Map<string, Promise<Meta>>();
   readonly #texts = new Map<string, TokenTexts>();
 
   constructor(
     private readonly transport: Transport,
-    private readonly named: () => void,
-    first: Meta | null,
+    private readonly onTextsLoaded: () => void,
+    firstMeta: Meta | null,
   ) {
-    if (first) this.#metas.set(first.trace, first);
+    if (firstMeta) this.#metas.set(firstMeta.trace, firstMeta);
   }
 
   /** What a trace is, if it was asked before; with `whatIf`, its unmasked twin. */
-  known(trace: string, whatIf = false): Meta | undefined {
+  getKnown(trace: string, whatIf = false): Meta | undefined {
     const own = this.#metas.get(trace);
     return whatIf && own ? this.#metas.get(own.what_if ?? "") : own;
   }
 
   /** All that were asked, but for those without their mask. */
-  seen(): readonly Meta[] {
+  listKnown(): readonly Meta[] {
     return [...this.#metas.values()].filter(({ origin }) => origin === null);
   }
 
-  async meta(trace: string): Promise<Meta> {
+  async loadMeta(trace: string): Promise<Meta> {
     const known = this.#metas.get(trace);
     if (known) return known;
     // However many ask meanwhile, the server is asked once.
-    const asked = this.#asked.get(trace) ?? this.transport.json<Meta>(paths.meta(trace));
-    this.#asked.set(trace, asked);
+    const asked = this.#pending.get(trace) ?? this.transport.json<Meta>(paths.meta(trace));
+    this.#pending.set(trace, asked);
     try {
       const meta = await asked;
       this.#metas.set(trace, meta);
       return meta;
     } finally {
-      this.#asked.delete(trace);
+      this.#pending.delete(trace);
     }
   }
 
-  textsOf(meta: Meta): TokenTexts {
+  getTexts(meta: Meta): TokenTexts {
     let texts = this.#texts.get(meta.trace);
     if (!texts) {
       texts = new TokenTexts(this.transport, meta);
-      texts.onLoaded = this.named;
+      texts.onLoaded = this.onTextsLoaded;
       this.#texts.set(meta.trace, texts);
     }
     return texts;
   }
 
   /** The next query with a text. */
-  find(shown: { readonly meta: Meta; readonly layer: number } | null, wanted: Wanted): Promise<Found> {
+  findToken(shown: { readonly meta: Meta; readonly layer: number } | null, wanted: FindRequest): Promise<FindResult> {
     if (!shown) return Promise.resolve({ position: null, count: 0, index: 0 });
     const { text, after, backward, signal } = wanted;
-    return this.transport.json<Found>(
+    return this.transport.json<FindResult>(
       paths.find(shown.meta.trace, shown.layer, "query", text, after, backward),
       signal,
     );

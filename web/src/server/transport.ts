@@ -9,11 +9,11 @@ export interface Transport {
   /** One JSON value a line, each as soon as it arrives. */
   stream<T>(path: string, body: unknown, signal?: AbortSignal): AsyncIterable<T>;
   /** Where only some things can ever be answered, as in a saved page: whether this is one of them. */
-  holds?(path: string): boolean;
+  hasResponse?(path: string): boolean;
 }
 
 /** The server answered, and refused. `message` is the server's sentence for people. */
-export class Refused extends Error {
+export class ResponseError extends Error {
   constructor(
     message: string,
     readonly status: number,
@@ -24,6 +24,6 @@ export class Refused extends Error {
 }
 
 /** True for the error of a request that we ourselves gave up. */
-export function aborted(error: unknown): boolean {
+export function isAbortError(error: unknown): boolean {
   return error instanceof Error && error.name === "AbortError";
 }

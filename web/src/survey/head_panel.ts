@@ -1,18 +1,18 @@
 /** One head and one statistic: its numbers, its distribution, and passages that show what it does. */
 
 import { badge } from "../heads/head_table";
-import { spaced } from "../heads/scored_heads";
-import type { Surroundings } from "../host";
-import { counted, measured, percent } from "../format_numbers";
-import { surfaceOf, themeOf } from "../panels/chart";
+import { formatScoreName } from "../heads/scored_heads";
+import type { HostContext } from "../host";
+import { formatCount, formatMeasure, formatPercent } from "../format_numbers";
+import { prepareSurface, getTheme } from "../panels/chart";
 import { element, replaceChildren } from "../panels/dom";
-import { title } from "../paint/token_text";
-import { Latest, told } from "../server/requests";
-import { aborted, type Transport } from "../server/transport";
-import { chartBox, paintDistribution, valued, type Distribution } from "./histogram";
-import { passageLists, type PassageActions } from "./passages";
-import { surveyPaths, type HeadReport } from "./protocol";
-import { explainedStatistic, type SurveyScene } from "./survey_scene";
+import { formatTitle } from "../paint/token_text";
+import { LatestRequest, describeError } from "../server/requests";
+import { isAbortError, type Transport } from "../server/transport";
+import { getChartBox, paintDistribution, formatValue, type Distribution } from "./histogram";
+import { createPassageLists, type PassageActions } from "./passages";
+import { surveyPaths, type SurveyHeadReport } from "./protocol";
+import { explainStatistic, type SurveyScene } from "./survey_scene";
 
 const CHART = 132;
 const FACTS: readonly (readonly [name: string, key: string, says: string])[] = [
@@ -34,7 +34,7 @@ export interface HeadPanel {
   focus(): void;
 }
 
-export function createHeadPanel(transport: Transport, actions: PassageActions, around: Surroundings): HeadPanel {
+export function createHeadPanel(transport: Transport, actions: PassageActions, around: HostContext): HeadPanel {
   const heading = element("h2", { tabindex: -1 });
   const labels = element("p", { class: "survey-labels" });
   const meaning = element("p", { class: "soft" });
@@ -45,14 +45,14 @@ export function createHeadPanel(transport: Transport, actions: PassageActions, a
   const lists = element("div", { class: "passage-lists" });
   const content = element("div", {}, canvas, caption, facts, lists);
   const state = element("p", { class: "soft", role: "status" });
-  const latest = new Latest();
+  const latest = new LatestRequest();
   let asked = "";
   let shown: Distribution | null = null;
 
   const paint = (): void => {
     const width = canvas.clientWidth;
-    const surface = width > 0 ? surfaceOf(canvas, width, CHART) : null;
-    if (surface && shown) paintDistribution(surface, themeOf(around.host), shown);
+    const surface = width > 0 ? prepareSurface(canvas, width, CHART) : null;
+    if (surface && shown) paintDistribution(surface, getTheme(around.host), shown);
   };
   const describe = (bar: number | null): void => {
     const low = shown?.edges[bar ?? -1];
@@ -60,10 +60,10 @@ export function createHeadPanel(transport: Transport, actions: PassageActions, a
     caption.textContent =
       bar === null || low === undefined || high === undefined
         ? "Share of queries, on a scale of square roots. Orange: the mean, and below it nine tenths of all queries."
-        : `${measured(low)} to ${measured(high)}: ${percent(shown?.shares[bar] ?? 0)} of queries`;
+        : `${formatMeasure(low)} to ${formatMeasure(high)}: ${formatPercent(shown?.shares[bar] ?? 0)} of queries`;
   };
   canvas.addEventListener("pointermove", ({ offsetX }) => {
-    const box = chartBox(canvas.clientWidth, CHART);
+    const box = getChartBox(canvas.clientWidth, CHART);
     const bars = shown?.shares.length ?? 0;
     const bar = Math.floor(((offsetX - box.left) / box.width) * bars);
     describe(bar >= 0 && bar < bars ? bar : null);
@@ -72,9 +72,9 @@ export function createHeadPanel(transport: Transport, actions: PassageActions, a
   const observer = new ResizeObserver(paint);
   observer.observe(canvas);
   around.signal.addEventListener("abort", () => observer.disconnect());
-  around.host.onTheme(paint, around.signal);
+  around.host.onThemeChange(paint, around.signal);
 
-  const show = ({ numbers, edges, shares, examples }: HeadReport, name: string): void => {
+  const show = ({ numbers, edges, shares, examples }: SurveyHeadReport, name: string): void => {
     const { p05, p95 } = numbers;
     const known = shares.length > 0;
     shown = known
@@ -89,27 +89,27 @@ export function createHeadPanel(transport: Transport, actions: PassageActions, a
       ...FACTS.filter(([, key]) => numbers[key] !== undefined).map(([label, key, says]) => {
         const value = numbers[key] ?? 0;
         const whole = key === "count" || key === "passages";
-        return element("div", { title: says }, element("dt", {}, label), element("dd", {}, whole ? counted(value) : valued(value)));
+        return element("div", { title: says }, element("dt", {}, label), element("dd", {}, whole ? formatCount(value) : formatValue(value)));
       }),
     );
-    replaceChildren(lists, ...passageLists(examples, actions));
+    replaceChildren(lists, ...createPassageLists(examples, actions));
     describe(null);
     paint();
   };
   const ask = async (scene: SurveyScene): Promise<void> => {
     const { state: now, statistic } = scene;
-    const signal = latest.begin();
+    const signal = latest.start();
     state.textContent = "reading…";
     state.hidden = false;
     content.classList.add("stale");
     try {
-      const report = await transport.json<HeadReport>(surveyPaths.head([now.layer, now.head], statistic), signal);
-      if (!signal.aborted) show(report, spaced(statistic));
+      const report = await transport.json<SurveyHeadReport>(surveyPaths.head([now.layer, now.head], statistic), signal);
+      if (!signal.aborted) show(report, formatScoreName(statistic));
     } catch (error) {
-      if (aborted(error) || signal.aborted) return;
+      if (isAbortError(error) || signal.aborted) return;
       asked = "";
       content.hidden = true;
-      state.textContent = told(error);
+      state.textContent = describeError(error);
     }
     content.classList.remove("stale");
   };
@@ -122,10 +122,10 @@ export function createHeadPanel(transport: Transport, actions: PassageActions, a
     update(scene) {
       const { state: now, statistic, about } = scene;
       const head = scene.heads.get(`${now.layer},${now.head}`);
-      const name = `${head?.name ?? ""}: ${spaced(statistic)}`;
+      const name = `${head?.name ?? ""}: ${formatScoreName(statistic)}`;
       if (heading.textContent !== name) heading.textContent = name;
-      replaceChildren(labels, ...(head?.labels ?? []).map((one) => badge(one, title(about.meanings[one] ?? "", 400))));
-      meaning.textContent = `${explainedStatistic(about, statistic)}. In ${title(about.layers[now.layer]?.name ?? "", 80)}.`;
+      replaceChildren(labels, ...(head?.labels ?? []).map((one) => badge(one, formatTitle(about.meanings[one] ?? "", 400))));
+      meaning.textContent = `${explainStatistic(about, statistic)}. In ${formatTitle(about.layers[now.layer]?.name ?? "", 80)}.`;
       const wanted = `${now.layer}/${now.head}/${statistic}`;
       if (wanted === asked) return;
       asked = wanted;

@@ -1,20 +1,20 @@
 /** The distribution of a statistic as bars: small in a cell of the grid, large with its scales beside the passages. */
 
-import { measured, plain } from "../format_numbers";
-import { fonts, hairline, type Box, type Surface, type Theme } from "../paint/surface";
+import { formatMeasure, formatWeight } from "../format_numbers";
+import { fonts, alignHairline, type Box, type Surface, type Theme } from "../paint/surface";
 
 /** A value of any statistic: shares may be tiny, and tokens many. */
-export function valued(value: number): string {
-  return Math.abs(value) < 0.001 ? plain(value) : measured(value);
+export function formatValue(value: number): string {
+  return Math.abs(value) < 0.001 ? formatWeight(value) : formatMeasure(value);
 }
 
 /** Shares as heights: square roots, so that what is rare can be seen beside what is common. */
-export function heightOf(share: number): number {
+export function toHeight(share: number): number {
   return Math.sqrt(Math.max(0, Math.min(1, share)));
 }
 
 /** Where a value stands between the first edge and the last, 0 to 1; edges need not be even. */
-export function placeOf(edges: readonly number[], value: number): number {
+export function toPosition(edges: readonly number[], value: number): number {
   const bars = edges.length - 1;
   for (let at = 0; at < bars; at++) {
     const [low, high] = [edges[at] ?? 0, edges[at + 1] ?? 0];
@@ -37,11 +37,11 @@ export function paintBars(
   context.fillStyle = theme.accent;
   shares.forEach((share, at) => {
     if (share <= 0) return;
-    const height = Math.max(1 / scale, heightOf(share) * box.height);
+    const height = Math.max(1 / scale, toHeight(share) * box.height);
     context.fillRect(box.left + at * step, base - height, step - gap, height);
   });
   if (mean === null) return;
-  const x = hairline(box.left + mean * (box.width - 1), scale);
+  const x = alignHairline(box.left + mean * (box.width - 1), scale);
   context.strokeStyle = theme.key;
   context.lineWidth = Math.max(1, 2 / scale);
   context.beginPath();
@@ -55,7 +55,7 @@ const LEFT = 36;
 const FOOT = 18;
 
 /** Where the bars of a large chart are. */
-export function chartBox(width: number, height: number): Box {
+export function getChartBox(width: number, height: number): Box {
   return { left: LEFT, top: 8, width: Math.max(1, width - LEFT - 8), height: Math.max(1, height - 8 - FOOT) };
 }
 
@@ -69,7 +69,7 @@ export interface Distribution {
 
 export function paintDistribution(surface: Surface, theme: Theme, { edges, shares, mean, middle }: Distribution): void {
   const { context, scale } = surface;
-  const box = chartBox(surface.width, surface.height);
+  const box = getChartBox(surface.width, surface.height);
   const base = box.top + box.height;
   context.font = `10px ${fonts.text}`;
   context.textBaseline = "middle";
@@ -78,18 +78,18 @@ export function paintDistribution(surface: Surface, theme: Theme, { edges, share
   context.lineWidth = 1 / scale;
   context.beginPath();
   for (const share of SHARES) {
-    const y = hairline(base - heightOf(share) * box.height, scale);
+    const y = alignHairline(base - toHeight(share) * box.height, scale);
     context.moveTo(box.left, y);
     context.lineTo(box.left + box.width, y);
     context.fillStyle = theme.muted;
     context.fillText(`${100 * share}%`, box.left - 6, y);
   }
-  context.moveTo(box.left, hairline(base, scale));
-  context.lineTo(box.left + box.width, hairline(base, scale));
+  context.moveTo(box.left, alignHairline(base, scale));
+  context.lineTo(box.left + box.width, alignHairline(base, scale));
   context.stroke();
-  paintBars(surface, box, theme, shares, mean === undefined ? null : placeOf(edges, mean));
+  paintBars(surface, box, theme, shares, mean === undefined ? null : toPosition(edges, mean));
   if (middle) {
-    const [from, to] = middle.map((value) => box.left + placeOf(edges, value) * box.width) as [number, number];
+    const [from, to] = middle.map((value) => box.left + toPosition(edges, value) * box.width) as [number, number];
     context.fillStyle = theme.key;
     context.fillRect(from, base + 1, Math.max(1, to - from), 2);
   }
@@ -102,7 +102,7 @@ function paintEdges({ context }: Surface, theme: Theme, box: Box, edges: readonl
   context.textAlign = "center";
   context.textBaseline = "alphabetic";
   const right = box.left + box.width;
-  const named = edges.map((edge) => measured(edge));
+  const named = edges.map((edge) => formatMeasure(edge));
   const widest = Math.max(...named.map((name) => context.measureText(name).width));
   const every = Math.ceil(((widest + 10) * (edges.length - 1)) / box.width);
   // Half doublings are no round numbers, and of twenty steps each fourth or fifth is one.

@@ -1,15 +1,15 @@
 /** All heads as small histograms of one statistic, layers down and heads across, on a ground as strong as the mean. */
 
-import { createDrawing } from "../heads/head_canvas";
-import { currentOf, isFaded, type PartActions } from "../heads/heads_view";
-import { samePlace } from "../heads/scored_heads";
-import { GAP, LEFT, stepped, TOP } from "../heads/grid_layout";
+import { createHeadCanvas } from "../heads/head_canvas";
+import { getCurrentHead, isFaded, type HeadsActions } from "../heads/heads_view";
+import { isSameHead } from "../heads/scored_heads";
+import { GAP, LEFT, stepHead, TOP } from "../heads/grid_layout";
 import { paintRim, reveal, type Rim } from "../heads/grid_labels";
-import type { Surroundings } from "../host";
+import type { HostContext } from "../host";
 import { element } from "../panels/dom";
-import { snap, type Box, type Surface, type Theme } from "../paint/surface";
-import type { HeadPlace } from "../state";
-import { paintBars, placeOf } from "./histogram";
+import { snapToPixel, type Box, type Surface, type Theme } from "../paint/surface";
+import type { HeadId } from "../state";
+import { paintBars, toPosition } from "./histogram";
 import type { SurveyPart } from "./survey_page";
 import type { SurveyScene } from "./survey_scene";
 
@@ -20,7 +20,7 @@ const WIDEST = 96;
 /** How strong the ground is at the end of the scale. */
 const STRONGEST = 0.42;
 
-export function createHistogramGrid(around: Surroundings, actions: PartActions): SurveyPart {
+export function createHistogramGrid(around: HostContext, actions: HeadsActions): SurveyPart {
   const room = element("div", { class: "heads-room" });
   const frame = element("div", { class: "heads-frame" }, room);
   /** There before anything is painted. */
@@ -31,31 +31,31 @@ export function createHistogramGrid(around: Surroundings, actions: PartActions):
     const fits = (frame.clientWidth - LEFT) / Math.max(1, ...heads()) - GAP;
     return Math.floor(Math.min(WIDEST, Math.max(NARROWEST, fits)));
   };
-  const boxOf = ([layer, head]: HeadPlace): Box => ({
+  const boxOf = ([layer, head]: HeadId): Box => ({
     ...{ left: LEFT + head * (width() + GAP), top: TOP + layer * (HEIGHT + GAP) },
     ...{ width: width(), height: HEIGHT },
   });
   /** Where a cell is on the canvas. */
-  const seen = (place: HeadPlace): Box => {
+  const seen = (place: HeadId): Box => {
     const box = boxOf(place);
     return { ...box, left: box.left - frame.scrollLeft, top: box.top - frame.scrollTop };
   };
-  const paint = (surface: Surface, theme: Theme, hovered: HeadPlace | null): void => {
+  const paint = (surface: Surface, theme: Theme, hovered: HeadId | null): void => {
     for (const [layer, count] of heads().entries()) {
       const { top, height } = seen([layer, 0]);
       if (top + height < TOP || top > surface.height) continue;
       for (let head = 0; head < count; head++) paintHead(surface, theme, [layer, head], hovered);
     }
-    paintRim(surface, theme, rim(), currentOf(scene.state));
+    paintRim(surface, theme, rim(), getCurrentHead(scene.state));
   };
-  const paintHead = (surface: Surface, theme: Theme, place: HeadPlace, hovered: HeadPlace | null): void => {
+  const paintHead = (surface: Surface, theme: Theme, place: HeadId, hovered: HeadId | null): void => {
     const { context, scale } = surface;
     const cell = seen(place);
-    const box = { ...cell, left: snap(cell.left, scale), top: snap(cell.top, scale) };
+    const box = { ...cell, left: snapToPixel(cell.left, scale), top: snapToPixel(cell.top, scale) };
     const { histograms, statistic, state } = scene;
     const shares = histograms?.shares[place[0]]?.[place[1]] ?? [];
     const mean = scene.heads.get(place.join())?.scores[statistic];
-    const at = histograms && mean !== undefined ? placeOf(histograms.edges, mean) : null;
+    const findHead = histograms && mean !== undefined ? toPosition(histograms.edges, mean) : null;
     const faded = isFaded(scene, place) ? 0.2 : 1;
     const fill = (colour: string, alpha: number): void => {
       context.globalAlpha = alpha * faded;
@@ -64,11 +64,11 @@ export function createHistogramGrid(around: Surroundings, actions: PartActions):
       context.globalAlpha = faded;
     };
     fill(theme.panel, 1);
-    if (at !== null) fill(theme.accent, at * STRONGEST);
-    if (shares.length > 0) paintBars(surface, box, theme, shares, at);
+    if (findHead !== null) fill(theme.accent, findHead * STRONGEST);
+    if (shares.length > 0) paintBars(surface, box, theme, shares, findHead);
     context.globalAlpha = 1;
-    const current = samePlace(place, currentOf(state));
-    if (!current && !samePlace(place, hovered)) return;
+    const current = isSameHead(place, getCurrentHead(state));
+    if (!current && !isSameHead(place, hovered)) return;
     context.strokeStyle = current ? theme.ink : theme.muted;
     context.lineWidth = 2;
     context.strokeRect(box.left - 1, box.top - 1, box.width + 2, box.height + 2);
@@ -82,26 +82,26 @@ export function createHistogramGrid(around: Surroundings, actions: PartActions):
       return [shared ? `H${number}` : "", seen([0, head]).left + width() / 2];
     }),
   });
-  const at = (x: number, y: number): HeadPlace | null => {
+  const at = (x: number, y: number): HeadId | null => {
     if (x < LEFT || y < TOP) return null;
     const layer = Math.floor((y + frame.scrollTop - TOP) / (HEIGHT + GAP));
     const head = Math.floor((x + frame.scrollLeft - LEFT) / (width() + GAP));
     return head < (heads()[layer] ?? 0) ? [layer, head] : null;
   };
-  const drawing = createDrawing(frame, "All heads as histograms: layers down, heads across", around, actions, {
-    ...{ paint, at, box: seen },
-    step: (key) => stepped(currentOf(scene.state), key, heads()),
+  const drawing = createHeadCanvas(frame, "All heads as histograms: layers down, heads across", around, actions, {
+    ...{ paint, findHead: at, getBox: seen },
+    findNextHead: (key) => stepHead(getCurrentHead(scene.state), key, heads()),
   });
   room.append(drawing.canvas);
   frame.addEventListener("scroll", drawing.moved);
   return {
     element: element("div", { class: "heads-grid" }, frame),
     update(now) {
-      const moved = !scene || !samePlace(currentOf(scene.state), currentOf(now.state));
+      const moved = !scene || !isSameHead(getCurrentHead(scene.state), getCurrentHead(now.state));
       scene = now;
       const end = boxOf([heads().length, Math.max(0, ...heads())]);
       Object.assign(room.style, { width: `${end.left}px`, height: `${end.top}px` });
-      if (moved) reveal(frame, boxOf(currentOf(now.state)));
+      if (moved) reveal(frame, boxOf(getCurrentHead(now.state)));
       drawing.soon();
     },
   };

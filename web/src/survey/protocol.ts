@@ -1,6 +1,6 @@
 // What the server says of a survey: the JSON shapes and the paths, relative to "api/1/".
 
-import type { HeadPlace } from "../state";
+import type { HeadId } from "../state";
 
 export interface Statistic {
   name: string;
@@ -8,7 +8,7 @@ export interface Statistic {
 }
 
 export interface SurveyedHead {
-  place: HeadPlace;
+  place: HeadId;
   labels: string[];
   /** Of every statistic that some query tells. */
   means: Record<string, number>;
@@ -16,7 +16,7 @@ export interface SurveyedHead {
   spread: Record<string, number>;
 }
 
-export interface About {
+export interface SurveyInfo {
   name: string;
   model: string;
   corpus: { documents: number; passages: number; tokens: number };
@@ -56,14 +56,14 @@ export interface Passage {
   cut: [boolean, boolean];
 }
 
-export interface HeadReport {
+export interface SurveyHeadReport {
   numbers: Partial<Record<string, number>>;
   edges: number[];
   shares: number[];
   examples: Passage[];
 }
 
-export interface Read {
+export interface ReadResult {
   trace: string;
   layer: number;
   head: number;
@@ -72,6 +72,6 @@ export interface Read {
 export const surveyPaths = {
   about: (): string => "survey/about",
   histograms: (statistic: string): string => `survey/histograms?statistic=${statistic}`,
-  head: ([layer, head]: HeadPlace, statistic: string): string => `survey/${layer}/${head}?statistic=${statistic}`,
+  head: ([layer, head]: HeadId, statistic: string): string => `survey/${layer}/${head}?statistic=${statistic}`,
   read: (): string => "survey/read",
 };

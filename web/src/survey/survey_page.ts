@@ -5,26 +5,26 @@
  * The map of a passage is another page, to which it leads.
  */
 
-import { followAddress } from "../address";
+import { syncAddress } from "../address";
 import { placeCard } from "../heads/hover_card";
-import type { PartActions } from "../heads/heads_view";
-import { labelCounts, spaced } from "../heads/scored_heads";
-import { createPlot } from "../heads/scatter_view";
+import type { HeadsActions } from "../heads/heads_view";
+import { countLabels, formatScoreName } from "../heads/scored_heads";
+import { createScatterView } from "../heads/scatter_view";
 import { badge } from "../heads/head_table";
 import type { Host } from "../host";
-import { counted, measured, plural } from "../format_numbers";
+import { formatCount, formatMeasure, pluralize } from "../format_numbers";
 import { segments } from "../panels/controls";
 import { button, element, field, replaceChildren, select } from "../panels/dom";
 import { createLiveRegion } from "../panels/live_region";
 import { createNotice } from "../panels/messages";
-import { title } from "../paint/token_text";
-import { Latest, told } from "../server/requests";
-import { aborted, type Transport } from "../server/transport";
-import { DEFAULT_STATE, sameState, writeAddress, type HeadPlace, type HeadsAs, type State, type Store } from "../state";
+import { formatTitle } from "../paint/token_text";
+import { LatestRequest, describeError } from "../server/requests";
+import { isAbortError, type Transport } from "../server/transport";
+import { DEFAULT_STATE, isSameState, writeAddress, type HeadId, type HeadsAs, type State, type Store } from "../state";
 import { createHistogramGrid } from "./histogram_grid";
 import { createHeadPanel } from "./head_panel";
-import { surveyPaths, type About, type Histograms, type Passage, type Read } from "./protocol";
-import { explainedStatistic, headsOf, possible, statisticOf, surveyName, withStatistic, type SurveyScene } from "./survey_scene";
+import { surveyPaths, type SurveyInfo, type Histograms, type Passage, type ReadResult } from "./protocol";
+import { explainStatistic, toScoredHeads, fitToSurvey, getStatistic, getSurveyHeadName, withStatistic, type SurveyScene } from "./survey_scene";
 import { createSurveyTable } from "./table";
 
 export interface SurveyPart {
@@ -33,26 +33,26 @@ export interface SurveyPart {
   update(scene: SurveyScene): void;
 }
 
-export interface Setting {
+export interface SurveyOptions {
   readonly root: HTMLElement;
   readonly host: Host;
   readonly transport: Transport;
   readonly store: Store;
-  readonly about: About;
+  readonly about: SurveyInfo;
   readonly signal: AbortSignal;
 }
 
-const CARD = 280;
+const CARD_WIDTH = 280;
 
-export function openSurvey({ root, host, transport, store, about, signal }: Setting): void {
+export function openSurvey({ root, host, transport, store, about, signal }: SurveyOptions): void {
   const around = { host, signal };
   const live = createLiveRegion(signal);
   const notice = createNotice(signal);
-  const heads = headsOf(about);
+  const heads = toScoredHeads(about);
   const measures = Object.fromEntries(about.statistics.map(({ name, meaning }) => [name, meaning]));
   const roster = { heads, scores: [{ measures, meanings: about.meanings }] };
   const byPlace = new Map(heads.map((head) => [head.place.join(), head]));
-  const latest = new Latest();
+  const latest = new LatestRequest();
   let scene: SurveyScene | null = null;
   let histograms: { readonly of: string; readonly answer: Histograms | null } = { of: "", answer: null };
 
@@ -60,28 +60,28 @@ export function openSurvey({ root, host, transport, store, about, signal }: Sett
   const controls = element("span");
   const words = element("p", { class: "heads-words soft" });
   const card = element("div", { class: "heads-card", "aria-hidden": "true", hidden: true });
-  const hover: PartActions["hover"] = (place, box) => {
+  const hover: HeadsActions["hover"] = (place, box) => {
     card.hidden = !place || !box;
     if (!place || !box) return;
     const head = byPlace.get(place.join());
     const scores = Object.entries(head?.scores ?? {}).map(([name, value]) =>
-      element("div", {}, element("dt", {}, spaced(name)), element("dd", {}, measured(value))),
+      element("div", {}, element("dt", {}, formatScoreName(name)), element("dd", {}, formatMeasure(value))),
     );
     replaceChildren(
       card,
-      element("strong", {}, surveyName(about, place)),
+      element("strong", {}, getSurveyHeadName(about, place)),
       element("p", {}, ...(head?.labels ?? []).map((one) => badge(one, ""))),
       element("dl", { class: "facts" }, ...scores),
     );
-    placeCard(card, stage, box, CARD);
+    placeCard(card, stage, box, CARD_WIDTH);
   };
-  const choose = ([layer, head]: HeadPlace, statistic?: string): void => {
+  const choose = ([layer, head]: HeadId, statistic?: string): void => {
     const other = statistic === undefined ? {} : withStatistic(store.get(), statistic);
     store.set({ layer, head, ...other }, "push");
     const labels = byPlace.get(`${layer},${head}`)?.labels ?? [];
-    live.say([surveyName(about, [layer, head]), ...labels].join(", "));
+    live.announce([getSurveyHeadName(about, [layer, head]), ...labels].join(", "));
   };
-  const actions: PartActions = {
+  const actions: HeadsActions = {
     choose: (place) => choose(place),
     open(place) {
       if (place) choose(place);
@@ -92,26 +92,26 @@ export function openSurvey({ root, host, transport, store, about, signal }: Sett
     order: (order) =>
       store.set({ order, ...(order === "" ? {} : withStatistic(store.get(), order.replace("-", ""))) }),
     axes: (axes) => store.set({ axes }),
-    enters: "Enter goes to its passages.",
+    enterHint: "Enter goes to its passages.",
   };
   const panel = createHeadPanel(transport, { open: (one) => openMap(one), reader: about.reader.name }, around);
   const parts: Readonly<Record<HeadsAs, SurveyPart>> = {
     grid: createHistogramGrid(around, actions),
     table: createSurveyTable({ choose, order: actions.order }),
-    scatter: createPlot(around, actions),
+    scatter: createScatterView(around, actions),
   };
 
   /** The model reads the passage; then the map of it is the page. */
   const openMap = async ({ passage, position }: Passage): Promise<string | null> => {
     const { layer, head } = store.get();
     try {
-      if (!about.reader.ready) live.say(`Loading ${title(about.reader.name)}, then it reads the passage.`);
-      const found = await transport.post<Read>(surveyPaths.read(), { passage, layer, head }, signal);
+      if (!about.reader.ready) live.announce(`Loading ${formatTitle(about.reader.name)}, then it reads the passage.`);
+      const found = await transport.post<ReadResult>(surveyPaths.read(), { passage, layer, head }, signal);
       address.flush();
       location.assign(`./${writeAddress({ ...DEFAULT_STATE, ...found, pinQuery: position })}`);
       return null;
     } catch (error) {
-      return aborted(error) ? null : told(error);
+      return isAbortError(error) ? null : describeError(error);
     }
   };
 
@@ -125,23 +125,23 @@ export function openSurvey({ root, host, transport, store, about, signal }: Sett
     (headsAs) => store.set({ headsAs }, "push"),
   );
   const statistic = select(
-    about.statistics.map(({ name }) => [name, spaced(name)] as const),
+    about.statistics.map(({ name }) => [name, formatScoreName(name)] as const),
     (name) => store.set(withStatistic(store.get(), name), "push"),
   );
   const label = select(
-    [["", "all"] as const, ...labelCounts(heads).map(([name, count]) => [name, `${name} (${count})`] as const)],
+    [["", "all"] as const, ...countLabels(heads).map(([name, count]) => [name, `${name} (${count})`] as const)],
     (name) => store.set({ label: name }),
   );
 
   /** What the chosen form shows, in a sentence. */
-  const said = ({ headsAs }: State, name: string): string => {
+  const describeView = ({ headsAs }: State, name: string): string => {
     if (headsAs === "table") return "Means over all queries ± the deviation from query to query. A column puts the heads in order; a cell shows its passages.";
     if (headsAs === "scatter") return "Each dot is a head, at the means of two statistics.";
-    return `${explainedStatistic(about, name)}: how it is distributed over the queries of each head. Orange, and the ground: the mean. Heights are square roots of shares.`;
+    return `${explainStatistic(about, name)}: how it is distributed over the queries of each head. Orange, and the ground: the mean. Heights are square roots of shares.`;
   };
   const askHistograms = async (name: string): Promise<void> => {
     if (histograms.of === name) return;
-    const own = latest.begin();
+    const own = latest.start();
     histograms = { of: name, answer: null };
     try {
       const answer = await transport.json<Histograms>(surveyPaths.histograms(name), own);
@@ -149,36 +149,36 @@ export function openSurvey({ root, host, transport, store, about, signal }: Sett
       histograms = { of: name, answer };
       render(store.get());
     } catch (error) {
-      if (aborted(error) || own.aborted) return;
+      if (isAbortError(error) || own.aborted) return;
       histograms = { of: "", answer: null };
-      words.textContent = told(error);
+      words.textContent = describeError(error);
     }
   };
   const render = (state: State): void => {
-    const fit = possible(state, about);
-    if (!sameState(fit, state)) return store.set(fit);
-    const name = statisticOf(state, about);
+    const fit = fitToSurvey(state, about);
+    if (!isSameState(fit, state)) return store.set(fit);
+    const name = getStatistic(state, about);
     const part = parts[state.headsAs];
     if (part.element.parentElement !== stage) {
       hover(null, null);
       replaceChildren(stage, part.element, card);
       replaceChildren(controls, part.controls);
     }
-    words.textContent = said(state, name);
+    words.textContent = describeView(state, name);
     if (state.headsAs === "grid") void askHistograms(name);
     const answer = histograms.of === name ? histograms.answer : null;
     scene = { state, about, statistic: name, roster, heads: byPlace, histograms: answer };
     as.update(state.headsAs);
     statistic.value = name;
-    statistic.title = explainedStatistic(about, name);
+    statistic.title = explainStatistic(about, name);
     label.value = state.label;
     part.update(scene);
     panel.update(scene);
     remember(state);
-    document.title = `${surveyName(about, [state.layer, state.head])} ${title(about.name)} - AttnScope`;
+    document.title = `${getSurveyHeadName(about, [state.layer, state.head])} ${formatTitle(about.name)} - AttnScope`;
   };
 
-  const address = followAddress(store, host.place);
+  const address = syncAddress(store, host.addressBar);
   const copy = button("Copy link", () =>
     void address.copy().then((copied) =>
       notice.show(copied ? "Link copied." : "The browser did not allow copying; the link is in the address bar."),
@@ -192,8 +192,8 @@ export function openSurvey({ root, host, transport, store, about, signal }: Sett
         "header",
         { class: "bar" },
         element("h1", {}, "AttnScope"),
-        element("p", { class: "trace-name" }, element("bdi", {}, title(about.name))),
-        element("p", { class: "soft survey-corpus" }, corpusOf(about)),
+        element("p", { class: "trace-name" }, element("bdi", {}, formatTitle(about.name))),
+        element("p", { class: "soft survey-corpus" }, describeCorpus(about)),
         element("div", { class: "spring" }),
         copy,
       ),
@@ -213,17 +213,17 @@ export function openSurvey({ root, host, transport, store, about, signal }: Sett
   addEventListener("pagehide", () => address.flush(), { signal });
   signal.addEventListener("abort", () => {
     leave();
-    latest.stop();
+    latest.cancel();
     address.close();
   });
   render(store.get());
 }
 
-function corpusOf({ model, corpus, problems }: About): string {
+function describeCorpus({ model, corpus, problems }: SurveyInfo): string {
   const name = model.split(/[\\/]/).filter((part) => part !== "").at(-1) ?? "";
-  const read = `${plural(corpus.documents, "document")}, ${plural(corpus.passages, "passage")}, ${plural(corpus.tokens, "token")}`;
-  const broken = problems > 0 ? `; ${counted(problems)} could not be read` : "";
-  return `${title(name, 40)} on ${read}${broken}`;
+  const read = `${pluralize(corpus.documents, "document")}, ${pluralize(corpus.passages, "passage")}, ${pluralize(corpus.tokens, "token")}`;
+  const broken = problems > 0 ? `; ${formatCount(problems)} could not be read` : "";
+  return `${formatTitle(name, 40)} on ${read}${broken}`;
 }
 
 const REMEMBERED = "attnscope.survey";

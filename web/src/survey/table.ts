@@ -1,17 +1,17 @@
 /** All heads with the mean and the spread of every statistic; a column puts them in order, a cell chooses both. */
 
-import { currentOf } from "../heads/heads_view";
-import { nextOrder, ordered, samePlace, spaced, type Head } from "../heads/scored_heads";
+import { getCurrentHead } from "../heads/heads_view";
+import { getNextOrder, sortHeads, isSameHead, formatScoreName, type ScoredHead } from "../heads/scored_heads";
 import { badge, markOrder, ROWS, shortened } from "../heads/head_table";
 import { button, element, replaceChildren } from "../panels/dom";
-import { title } from "../paint/token_text";
-import type { HeadPlace } from "../state";
+import { formatTitle } from "../paint/token_text";
+import type { HeadId } from "../state";
 import type { SurveyPart } from "./survey_page";
-import { explainedStatistic, type SurveyScene } from "./survey_scene";
+import { explainStatistic, type SurveyScene } from "./survey_scene";
 
 export interface TableActions {
   /** A head, and the statistic unless that stays as it is. */
-  choose(place: HeadPlace, statistic?: string): void;
+  choose(place: HeadId, statistic?: string): void;
   /** Put heads in order by a statistic, which is then the chosen one; "" is by layer and head. */
   order(order: string): void;
 }
@@ -29,13 +29,13 @@ export function createSurveyTable(actions: TableActions): SurveyPart {
     part.update(scene);
   });
 
-  const build = ({ place, name, labels, scores }: Head): HTMLElement => {
-    const own = scene.about.heads.find((one) => samePlace(one.place, place));
+  const build = ({ place, name, labels, scores }: ScoredHead): HTMLElement => {
+    const own = scene.about.heads.find((one) => isSameHead(one.place, place));
     const row = element(
       "tr",
       {},
       element("th", { scope: "row" }, button(name, () => actions.choose(place), { title: "Show its passages" })),
-      element("td", {}, ...labels.map((label) => badge(label, title(scene.about.meanings[label] ?? "", 400)))),
+      element("td", {}, ...labels.map((label) => badge(label, formatTitle(scene.about.meanings[label] ?? "", 400)))),
       ...scene.about.statistics.map((one) =>
         element(
           "td",
@@ -56,7 +56,7 @@ export function createSurveyTable(actions: TableActions): SurveyPart {
     element(
       "th",
       { scope: "col", class: name && "number", "data-score": name },
-      button(label, () => actions.order(name && nextOrder(scene.state.order, name)), { title: says }),
+      button(label, () => actions.order(name && getNextOrder(scene.state.order, name)), { title: says }),
     );
 
   const part: SurveyPart = {
@@ -76,16 +76,16 @@ export function createSurveyTable(actions: TableActions): SurveyPart {
           head,
           column("head", "By layer and head", ""),
           element("th", { scope: "col" }, "labels"),
-          ...about.statistics.map(({ name }) => column(spaced(name), explainedStatistic(about, name), name)),
+          ...about.statistics.map(({ name }) => column(formatScoreName(name), explainStatistic(about, name), name)),
         );
       }
       markOrder(head, state.order);
       const wanted = roster.heads.filter(({ labels }) => state.label === "" || labels.includes(state.label));
-      const shown = ordered(wanted, state.order).slice(0, most);
+      const shown = sortHeads(wanted, state.order).slice(0, most);
       const made = shown.map((one) => {
         let row = rows.get(one.name);
         if (!row) rows.set(one.name, (row = build(one)));
-        const current = samePlace(one.place, currentOf(state));
+        const current = isSameHead(one.place, getCurrentHead(state));
         row.setAttribute("aria-current", String(current));
         for (const cell of row.querySelectorAll<HTMLElement>("[data-statistic]"))
           cell.classList.toggle("chosen", cell.dataset["statistic"] === statistic);

@@ -9,28 +9,28 @@
 export const STEPS: readonly number[] = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3];
 
 /** 1 to 8; 0 is not painted. */
-export function stepOf(weight: number): number {
+export function getStep(weight: number): number {
   return STEPS.filter((step) => weight >= step).length;
 }
 
 /** The part of CSS.highlights this needs; tests give their own. */
-export interface Registry {
+export interface HighlightRegistryLike {
   get(name: string): { readonly size: number; add(range: AbstractRange): unknown; delete(range: AbstractRange): boolean } | undefined;
   set(name: string, highlight: Highlight): unknown;
   delete(name: string): boolean;
 }
 
 /** Null where the browser cannot highlight. */
-export function highlights(): HighlightRegistry | null {
+export function getHighlightRegistry(): HighlightRegistry | null {
   return "highlights" in CSS ? CSS.highlights : null;
 }
 
-export class Marks {
-  readonly #own = new Map<string, readonly AbstractRange[]>();
+export class HighlightSet {
+  readonly #ranges = new Map<string, readonly AbstractRange[]>();
 
   constructor(
-    private readonly registry: Registry | null,
-    private readonly make: () => Highlight = () => new Highlight(),
+    private readonly registry: HighlightRegistryLike | null,
+    private readonly createHighlight: () => Highlight = () => new Highlight(),
   ) {}
 
   /** Mark these and no others under this name. */
@@ -41,26 +41,26 @@ export class Marks {
     let shared = registry.get(full);
     if (!shared) {
       if (ranges.length === 0) return;
-      const made = this.make();
+      const made = this.createHighlight();
       // What the pointer or a pin marks lies over the weights.
       made.priority = /\d$/.test(name) ? 0 : 1;
       registry.set(full, made);
       shared = made;
     }
-    for (const range of this.#own.get(name) ?? []) shared.delete(range);
+    for (const range of this.#ranges.get(name) ?? []) shared.delete(range);
     for (const range of ranges) shared.add(range);
-    this.#own.set(name, ranges);
+    this.#ranges.set(name, ranges);
     if (shared.size === 0) registry.delete(full);
   }
 
   /** Mark ranges by their weights; the names are those of the steps, "out-1" to "out-8". */
-  weigh(name: string, ranges: Iterable<readonly [AbstractRange, number]>): void {
+  setByWeight(name: string, ranges: Iterable<readonly [AbstractRange, number]>): void {
     const steps: AbstractRange[][] = STEPS.map(() => []);
-    for (const [range, weight] of ranges) steps[stepOf(weight) - 1]?.push(range);
+    for (const [range, weight] of ranges) steps[getStep(weight) - 1]?.push(range);
     steps.forEach((found, step) => this.set(`${name}-${step + 1}`, found));
   }
 
   clear(): void {
-    for (const name of [...this.#own.keys()]) this.set(name, []);
+    for (const name of [...this.#ranges.keys()]) this.set(name, []);
   }
 }

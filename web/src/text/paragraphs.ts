@@ -6,9 +6,9 @@
  * Does not know: pages, weights. Memory: the text once, and four bytes a token.
  */
 
-import { graphemes, running } from "../paint/token_text";
+import { splitGraphemes, formatRunningText } from "../paint/token_text";
 
-export interface Passage {
+export interface TextLayout {
   readonly paragraphs: readonly string[];
   /** The first token of each paragraph, and after the last one the number of tokens. */
   readonly begins: readonly number[];
@@ -18,10 +18,10 @@ export interface Passage {
   readonly starts: Uint32Array;
 }
 
-const LONGEST = 2000;
+const MAX_TOKENS = 2000;
 /** A paragraph that is far too long is cut even where no word ends. */
-const PATIENCE = 200;
-const MOST = 4096;
+const EXTRA_TOKENS = 200;
+const MAX_PARAGRAPHS = 4096;
 /** A line's end is a token too, which somebody may look at: it needs a place, and this one is not seen. */
 const LINE_END = "\u00a0";
 const LINE_ENDS = /((?:\r?\n)+)/;
@@ -29,7 +29,7 @@ const BYTES = /((?:\\x[89a-f][0-9a-f])+)/;
 /** What an accent may stand on: a letter, and no tower of other accents. */
 const BASE = /\p{L}\p{M}{0,3}$/u;
 
-export function passageOf(texts: readonly string[]): Passage {
+export function layOutText(texts: readonly string[]): TextLayout {
   const starts = new Uint32Array(texts.length + 1);
   const paragraphs: string[] = [];
   const begins = [0];
@@ -37,7 +37,7 @@ export function passageOf(texts: readonly string[]): Passage {
   /** Tokens that show the same wherever they stand, which most do. */
   const plain = new Map<string, string>();
   // Many short lines share a paragraph: a page of a hundred thousand elements would be slow.
-  const least = Math.ceil(texts.length / MOST);
+  const least = Math.ceil(texts.length / MAX_PARAGRAPHS);
   let text = "";
   let before = 0;
   let begin = 0;
@@ -49,10 +49,10 @@ export function passageOf(texts: readonly string[]): Passage {
     lines = 0;
   };
   /** Before a token that begins with something to see: another paragraph, or the lines that have ended. */
-  const goOn = (token: number, follows: string): void => {
-    if (lines === 0 && token - begin < LONGEST) return;
+  const beginParagraph = (token: number, follows: string): void => {
+    if (lines === 0 && token - begin < MAX_TOKENS) return;
     const length = token - begin;
-    const room = lines > 0 || follows.startsWith(" ") ? LONGEST : LONGEST + PATIENCE;
+    const room = lines > 0 || follows.startsWith(" ") ? MAX_TOKENS : MAX_TOKENS + EXTRA_TOKENS;
     if (length < room && (lines < 2 || length < least)) return endLines();
     if (lines < 2) continued.add(begins.length);
     begins.push((begin = token));
@@ -62,9 +62,9 @@ export function passageOf(texts: readonly string[]): Passage {
     lines = 0;
   };
   /** Accents alone belong to the letter before them. */
-  const clings = (part: string): boolean => /^\p{M}+$/u.test(part) && BASE.test(text.slice(-4));
+  const isCombining = (part: string): boolean => /^\p{M}+$/u.test(part) && BASE.test(text.slice(-4));
   const write = (part: string): void => {
-    const shown = running(part);
+    const shown = formatRunningText(part);
     text += shown.startsWith("◌") && BASE.test(text.slice(-4)) ? shown.slice(1) : shown;
   };
   const writeLines = (whole: string): void => {
@@ -81,9 +81,9 @@ export function passageOf(texts: readonly string[]): Passage {
   /** Tokens [from, to) of bytes of characters. A token that begins inside one is shown with the one before. */
   const writeBytes = (from: number, to: number): void => {
     let [token, begin, at] = [from, 0, 0];
-    for (const [length, character] of charactersOf(texts.slice(from, to).join(""))) {
+    for (const [length, character] of splitCharacters(texts.slice(from, to).join(""))) {
       for (; token < to && begin < at + length; token++) {
-        starts[token] = begin === at && !clings(character) ? before + text.length : (starts[token - 1] ?? 0);
+        starts[token] = begin === at && !isCombining(character) ? before + text.length : (starts[token - 1] ?? 0);
         begin += (texts[token] ?? "").length;
       }
       write(character);
@@ -94,7 +94,7 @@ export function passageOf(texts: readonly string[]): Passage {
   for (let token = 0; token < texts.length; token++) {
     const whole = texts[token] ?? "";
     const known = plain.get(whole);
-    if (known !== undefined || !/^\r?\n/.test(whole)) goOn(token, whole);
+    if (known !== undefined || !/^\r?\n/.test(whole)) beginParagraph(token, whole);
     starts[token] = before + text.length;
     if (known !== undefined) text += known;
     else if (whole.includes("\n")) writeLines(whole);
@@ -103,10 +103,10 @@ export function passageOf(texts: readonly string[]): Passage {
       while (isFragment(texts[token + 1])) token += 1;
       writeBytes(from, token + 1);
     } else if (/^\p{M}/u.test(whole)) {
-      if (clings(whole)) starts[token] = starts[token - 1] ?? 0;
+      if (isCombining(whole)) starts[token] = starts[token - 1] ?? 0;
       write(whole);
     } else {
-      const shown = running(whole);
+      const shown = formatRunningText(whole);
       plain.set(whole, shown);
       text += shown;
     }
@@ -120,10 +120,10 @@ export function passageOf(texts: readonly string[]): Passage {
 }
 
 /** The characters of a text with bytes written as "\xf0\x9f", and how long each is there. */
-function charactersOf(text: string): [length: number, character: string][] {
+function splitCharacters(text: string): [length: number, character: string][] {
   return text.split(BYTES).flatMap((part, index) => {
-    const whole = index % 2 === 1 ? decoded(part) : null;
-    return graphemes(whole ?? part).map((one): [number, string] => [
+    const whole = index % 2 === 1 ? decodeBytes(part) : null;
+    return splitGraphemes(whole ?? part).map((one): [number, string] => [
       // Every byte is three signs in a URL, and four in the text of a token.
       whole === null ? one.length : (encodeURIComponent(one).length / 3) * 4,
       one,
@@ -134,10 +134,10 @@ function charactersOf(text: string): [length: number, character: string][] {
 /** Whether a token has bytes that make no character by themselves. */
 function isFragment(text = ""): boolean {
   const bytes = text.includes("\\x") ? BYTES.exec(text) : null;
-  return bytes?.[1] !== undefined && decoded(bytes[1]) === null;
+  return bytes?.[1] !== undefined && decodeBytes(bytes[1]) === null;
 }
 
-function decoded(bytes: string): string | null {
+function decodeBytes(bytes: string): string | null {
   try {
     return decodeURIComponent(bytes.replaceAll("\\x", "%"));
   } catch {
@@ -146,7 +146,7 @@ function decoded(bytes: string): string | null {
 }
 
 /** The tokens that share a place with one: itself, or all that make up its character; [first, end). */
-export function together({ starts }: Passage, token: number): [number, number] {
+export function getCharacterTokens({ starts }: TextLayout, token: number): [number, number] {
   let [first, end] = [token, token + 1];
   while (first > 0 && starts[first - 1] === starts[token]) first -= 1;
   while (end < starts.length - 1 && starts[end] === starts[token]) end += 1;
@@ -154,7 +154,7 @@ export function together({ starts }: Passage, token: number): [number, number] {
 }
 
 /** The last index whose value is at most this; values increase and begin with the smallest. */
-export function lastAtMost(values: ArrayLike<number>, wanted: number): number {
+export function findLastAtMost(values: ArrayLike<number>, wanted: number): number {
   let [low, high] = [0, values.length - 1];
   while (low < high) {
     const middle = (low + high + 1) >> 1;
@@ -164,7 +164,7 @@ export function lastAtMost(values: ArrayLike<number>, wanted: number): number {
   return low;
 }
 
-export interface Box {
+export interface LineBox {
   readonly left: number;
   readonly right: number;
   readonly top: number;
@@ -175,13 +175,13 @@ export interface Box {
  * The token in [from, to) whose box holds a point, or null. Lines go down the page, so the line is searched for; along
  * it, in whatever direction it runs, every token is looked at. `slack` is half the space between two lines.
  */
-export function tokenAt(
+export function findTokenAt(
   [from, to]: readonly [number, number],
   [x, y]: readonly [number, number],
-  boxes: (token: number) => Iterable<Box>,
+  boxes: (token: number) => Iterable<LineBox>,
   slack: number,
 ): number | null {
-  const first = firstBelow([from, to], y - slack, boxes);
+  const first = findFirstBelow([from, to], y - slack, boxes);
   for (let token = first; token < to; token++) {
     const found = [...boxes(token)];
     if (found.some((box) => x >= box.left && x < box.right && y >= box.top - slack && y < box.bottom + slack)) return token;
@@ -191,10 +191,10 @@ export function tokenAt(
 }
 
 /** The first token in [from, to) that reaches below a height. */
-export function firstBelow(
+export function findFirstBelow(
   [from, to]: readonly [number, number],
   y: number,
-  boxes: (token: number) => Iterable<Box>,
+  boxes: (token: number) => Iterable<LineBox>,
 ): number {
   let [low, high] = [from, to];
   while (low < high) {

@@ -5,50 +5,50 @@
  * before, the first query is not the first key. Of two texts each side has its own.
  */
 
-import type { Pinned } from "../pins";
+import type { PinState } from "../pins";
 import type { Layer, Links, Side } from "../server/protocol";
 
 export type Shape = Pick<Layer, "cross" | "offset" | "queries" | "keys">;
 
 export const SIDES: readonly Side[] = ["query", "key"];
 /** As many as the server tells at once. */
-export const MOST_TOKENS = 262_144;
+export const MAX_TOKENS = 262_144;
 
-export function otherOf(side: Side): Side {
+export function getOtherSide(side: Side): Side {
   return side === "query" ? "key" : "query";
 }
 
 /** The page on which positions of a side are. */
-export function pageOf({ cross }: Shape, side: Side): Side {
+export function getPageSide({ cross }: Shape, side: Side): Side {
   return cross ? side : "key";
 }
 
 /** How far positions of a side lie from those of their page. */
-export function shiftOf({ cross, offset }: Shape, side: Side): number {
+export function getShift({ cross, offset }: Shape, side: Side): number {
   return cross || side === "key" ? 0 : offset;
 }
 
-export function lengthOf({ queries, keys }: Shape, page: Side): number {
+export function getLength({ queries, keys }: Shape, page: Side): number {
   return page === "query" ? queries : keys;
 }
 
 /** What is pinned, on the pages; in one text a token is both, a query and the key in its place. */
-export function pinnedIn(shape: Shape, { pinQuery, pinKey: key }: Pinned): Record<Side, number | null> {
-  const first = shiftOf(shape, "query");
+export function getPinnedPositions(shape: Shape, { pinQuery, pinKey: key }: PinState): Record<Side, number | null> {
+  const first = getShift(shape, "query");
   const query = pinQuery === null ? null : pinQuery + first;
   if (shape.cross) return { query, key };
   return { query: query ?? (key !== null && key >= first ? key : null), key: key ?? query };
 }
 
 /** The pins of a token of a page. */
-export function pinning(shape: Shape, page: Side, at: number): Partial<Pinned> {
+export function createPins(shape: Shape, page: Side, at: number): Partial<PinState> {
   if (shape.cross) return page === "query" ? { pinQuery: at } : { pinKey: at };
   return { pinKey: at, pinQuery: at < shape.offset ? null : at - shape.offset };
 }
 
 /** Links as the server tells them, on the pages. */
-export function placed(shape: Shape, side: Side, { own, links, ...rest }: Links): Links {
-  const [mine, others] = [shiftOf(shape, side), shiftOf(shape, otherOf(side))];
+export function shiftLinks(shape: Shape, side: Side, { own, links, ...rest }: Links): Links {
+  const [mine, others] = [getShift(shape, side), getShift(shape, getOtherSide(side))];
   return {
     ...rest,
     own: [own[0] + mine, own[1] + mine],
@@ -57,9 +57,9 @@ export function placed(shape: Shape, side: Side, { own, links, ...rest }: Links)
 }
 
 /** The tokens [from, to) to show of so many: all, or those around a place; what is on show stays if it holds the place. */
-export function windowOf(length: number, at: number, held: readonly [number, number]): readonly [number, number] {
-  if (length <= MOST_TOKENS) return [0, length];
+export function chooseWindow(length: number, at: number, held: readonly [number, number]): readonly [number, number] {
+  if (length <= MAX_TOKENS) return [0, length];
   if (at >= held[0] && at < held[1]) return held;
-  const from = Math.max(0, Math.min(Math.floor(at) - MOST_TOKENS / 2, length - MOST_TOKENS));
-  return [from, from + MOST_TOKENS];
+  const from = Math.max(0, Math.min(Math.floor(at) - MAX_TOKENS / 2, length - MAX_TOKENS));
+  return [from, from + MAX_TOKENS];
 }

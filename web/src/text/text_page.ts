@@ -6,23 +6,23 @@
  */
 
 import { element, replaceChildren, setAttributes } from "../panels/dom";
-import { counted } from "../format_numbers";
-import { firstBelow, lastAtMost, passageOf, together, tokenAt, type Passage } from "./paragraphs";
+import { formatCount } from "../format_numbers";
+import { findFirstBelow, findLastAtMost, layOutText, getCharacterTokens, findTokenAt, type TextLayout } from "./paragraphs";
 
 /** Pixels, about: what a paragraph takes that nobody has scrolled to. */
-const LINE = 30;
-const SIGNS_A_LINE = 75;
+const LINE_HEIGHT = 30;
+const CHARACTERS_PER_LINE = 75;
 const SLACK = 5;
 const MARGIN = 24;
 /** Paragraphs get their true height as they come near, and what is below moves. */
 const FRAMES = 4;
 
-export class Page {
+export class TextPage {
   readonly element: HTMLElement;
   texts: readonly string[] = [];
   from = 0;
   #nodes: readonly Text[] = [];
-  #passage: Passage = passageOf([]);
+  #layout: TextLayout = layOutText([]);
   #frame = 0;
   readonly #ruler = document.createRange();
 
@@ -34,17 +34,17 @@ export class Page {
   show(texts: readonly string[], from: number): boolean {
     const { texts: before } = this;
     if (from === this.from && texts.length === before.length && texts.every((text, at) => text === before[at])) return false;
-    const passage = passageOf(texts);
+    const passage = layOutText(texts);
     const { paragraphs, begins, continued } = passage;
-    [this.texts, this.from, this.#passage] = [texts, from, passage];
+    [this.texts, this.from, this.#layout] = [texts, from, passage];
     this.#nodes = paragraphs.map((text) => document.createTextNode(text));
     const made = this.#nodes.map((node, index) => {
       const paragraph = element(
         "p",
-        { "data-from": counted(from + (begins[index] ?? 0)), class: continued.has(index) ? "continued" : null },
+        { "data-from": formatCount(from + (begins[index] ?? 0)), class: continued.has(index) ? "continued" : null },
         node,
       );
-      paragraph.style.containIntrinsicBlockSize = `auto ${LINE * Math.ceil(node.length / SIGNS_A_LINE)}px`;
+      paragraph.style.containIntrinsicBlockSize = `auto ${LINE_HEIGHT * Math.ceil(node.length / CHARACTERS_PER_LINE)}px`;
       return paragraph;
     });
     replaceChildren(this.element, element("div", { class: "column" }, ...made));
@@ -52,38 +52,38 @@ export class Page {
   }
 
   /** A line that stands alone and is a heading reads as one. */
-  head(position: number): void {
+  markHeading(position: number): void {
     const token = position - this.from;
-    const index = lastAtMost(this.#passage.begins, token);
+    const index = findLastAtMost(this.#layout.begins, token);
     const node = this.#nodes[index];
-    if (this.#passage.begins[index] === token && node?.parentElement && !node.data.includes("\n"))
+    if (this.#layout.begins[index] === token && node?.parentElement && !node.data.includes("\n"))
       setAttributes(node.parentElement, { role: "heading", "aria-level": 3 });
   }
 
   /** Tokens [start, stop), as far as they are here; with the other fragments of their characters. */
-  range(start: number, stop: number): StaticRange | null {
-    const first = Math.max(0, start - this.from);
+  createRange(start: number, stop: number): StaticRange | null {
+    const findFirstVisible = Math.max(0, start - this.from);
     const last = Math.min(this.texts.length, stop - this.from) - 1;
-    if (last < first) return null;
-    const [startContainer, startOffset] = this.#at(first, first);
-    const [endContainer, endOffset] = this.#at(last, together(this.#passage, last)[1]);
+    if (last < findFirstVisible) return null;
+    const [startContainer, startOffset] = this.#locate(findFirstVisible, findFirstVisible);
+    const [endContainer, endOffset] = this.#locate(last, getCharacterTokens(this.#layout, last)[1]);
     if (!startContainer || !endContainer) return null;
     return new StaticRange({ startContainer, startOffset, endContainer, endOffset });
   }
 
   /** The place where a token begins, in the paragraph of this one. */
-  #at(own: number, token: number): [Text | undefined, number] {
-    const { begins, starts } = this.#passage;
-    const index = lastAtMost(begins, own);
+  #locate(own: number, token: number): [Text | undefined, number] {
+    const { begins, starts } = this.#layout;
+    const index = findLastAtMost(begins, own);
     return [this.#nodes[index], (starts[token] ?? 0) - (starts[begins[index] ?? 0] ?? 0)];
   }
 
   /** Ranges of links, strongest first; of fragments of one character, the strongest. */
-  ranges(links: readonly (readonly [number, number, number])[]): [StaticRange, number][] {
+  createRanges(links: readonly (readonly [number, number, number])[]): [StaticRange, number][] {
     const seen = new Set<number | undefined>();
     return links.flatMap(([start, stop, weight]): [StaticRange, number][] => {
-      const range = this.range(start, stop);
-      const place = this.#passage.starts[start - this.from];
+      const range = this.createRange(start, stop);
+      const place = this.#layout.starts[start - this.from];
       if (!range || seen.has(place)) return [];
       seen.add(place);
       return [[range, weight]];
@@ -91,45 +91,45 @@ export class Page {
   }
 
   /** All tokens of the character in which a token lies. */
-  together(position: number): [number, number] {
-    const [first, end] = together(this.#passage, position - this.from);
+  getCharacterTokens(position: number): [number, number] {
+    const [first, end] = getCharacterTokens(this.#layout, position - this.from);
     return [first + this.from, end + this.from];
   }
 
-  boxes(start: number, stop: number): DOMRectList | readonly DOMRect[] {
-    const range = this.range(start, stop);
+  getBoxes(start: number, stop: number): DOMRectList | readonly DOMRect[] {
+    const range = this.createRange(start, stop);
     if (!range) return [];
     this.#ruler.setStart(range.startContainer, range.startOffset);
     this.#ruler.setEnd(range.endContainer, range.endOffset);
     return this.#ruler.getClientRects();
   }
 
-  readonly #boxes = (token: number): DOMRectList | readonly DOMRect[] => this.boxes(token + this.from, token + this.from + 1);
+  readonly #boxes = (token: number): DOMRectList | readonly DOMRect[] => this.getBoxes(token + this.from, token + this.from + 1);
 
-  #tokens(index: number): [number, number] {
-    const { begins } = this.#passage;
+  #getTokens(index: number): [number, number] {
+    const { begins } = this.#layout;
     return [begins[index] ?? 0, begins[index + 1] ?? 0];
   }
 
   /** The token under the pointer. */
-  under({ target, clientX, clientY }: MouseEvent): number | null {
+  findTokenAt({ target, clientX, clientY }: MouseEvent): number | null {
     const paragraph = target instanceof Element ? target.closest("p") : null;
     const index = this.#nodes.findIndex((node) => node.parentNode === paragraph);
-    const found = index < 0 ? null : tokenAt(this.#tokens(index), [clientX, clientY], this.#boxes, SLACK);
+    const found = index < 0 ? null : findTokenAt(this.#getTokens(index), [clientX, clientY], this.#boxes, SLACK);
     return found === null ? null : found + this.from;
   }
 
   /** The first token in view. */
   first(): number {
     const top = this.element.getBoundingClientRect().top + MARGIN;
-    const index = firstBelow([0, this.#nodes.length], top, (at) => this.#nodes[at]?.parentElement?.getClientRects() ?? []);
-    return firstBelow(this.#tokens(index), top, this.#boxes) + this.from;
+    const index = findFirstBelow([0, this.#nodes.length], top, (at) => this.#nodes[at]?.parentElement?.getClientRects() ?? []);
+    return findFirstBelow(this.#getTokens(index), top, this.#boxes) + this.from;
   }
 
   /** Scroll until a token is in view: a third down, or with `top` as the first one. */
   reveal(position: number, top = false, frames = FRAMES): void {
     cancelAnimationFrame(this.#frame);
-    const [box] = this.boxes(position, position + 1);
+    const [box] = this.getBoxes(position, position + 1);
     const { element } = this;
     const frame = element.getBoundingClientRect();
     if (!box || frame.height === 0) return;

@@ -2,29 +2,29 @@
 //
 // 0: masked in one of the two. 1: both below 2^-20, too small to compare. Else 128 + code A - code B, cut at 126 steps, 15.9 bits.
 // Each code lies within half a step of its weight, so the ratio lies within one step, 0.126 bits, of the exact one.
-import { codeOf } from "../server/tile_codec";
+import { encodeWeight } from "../server/tile_codec";
 
-const BITS_A_STEP = 32 / 254;
+const BITS_PER_STEP = 32 / 254;
 const EQUAL = 128;
-const MOST_STEPS = 126;
+const MAX_STEPS = 126;
 /** Bits: where both weights are below, their ratio says nothing. */
-export const LEAST_BITS = -20;
-const LEAST = codeOf(2 ** LEAST_BITS);
-export const NEITHER = 1;
+export const MIN_BITS = -20;
+const MIN_CODE = encodeWeight(2 ** MIN_BITS);
+export const TOO_SMALL = 1;
 
-export function ratioCode(one: number, other: number): number {
+export function encodeRatio(one: number, other: number): number {
   if (one === 0 || other === 0) return 0;
-  if (one < LEAST && other < LEAST) return NEITHER;
-  return EQUAL + Math.max(-MOST_STEPS, Math.min(MOST_STEPS, one - other));
+  if (one < MIN_CODE && other < MIN_CODE) return TOO_SMALL;
+  return EQUAL + Math.max(-MAX_STEPS, Math.min(MAX_STEPS, one - other));
 }
 
 /** The ratio a code stands for; NaN where there is none. */
-export function ratioOf(code: number): number {
-  return code <= NEITHER ? NaN : 2 ** ((code - EQUAL) * BITS_A_STEP);
+export function decodeRatio(code: number): number {
+  return code <= TOO_SMALL ? NaN : 2 ** ((code - EQUAL) * BITS_PER_STEP);
 }
 
 /** The ratio of two weights, under the same rules; null is masked. */
-export function ratioBetween(one: number | null, other: number | null): number | null {
+export function computeRatio(one: number | null, other: number | null): number | null {
   if (one === null || other === null) return null;
-  return Math.max(one, other) < 2 ** LEAST_BITS ? NaN : one / other;
+  return Math.max(one, other) < 2 ** MIN_BITS ? NaN : one / other;
 }

@@ -1,19 +1,19 @@
 // Coloured pictures of tiles, one small canvas each, made when first drawn and recoloured when the colours change.
 //
 // Memory: at most 160 canvases of 256 x 256; the one least recently drawn goes first.
-import type { HeldTile } from "./tile_store";
+import type { LoadedTile } from "./tile_store";
 
-const MOST = 160;
+const MAX_IMAGES = 160;
 
-interface Picture {
+interface TileImage {
   canvas: OffscreenCanvas;
   pixels: Uint32Array;
   image: ImageData;
   version: number;
 }
 
-export class Pictures {
-  readonly #pictures = new Map<HeldTile, Picture>();
+export class TileImages {
+  readonly #images = new Map<LoadedTile, TileImage>();
   #lookup: Uint32Array = new Uint32Array(256);
   #version = 0;
 
@@ -23,11 +23,11 @@ export class Pictures {
     this.#version++;
   }
 
-  of(tile: HeldTile): OffscreenCanvas {
-    let picture = this.#pictures.get(tile);
-    if (picture) this.#pictures.delete(tile);
-    else picture = this.#blank(tile);
-    this.#pictures.set(tile, picture);
+  getImage(tile: LoadedTile): OffscreenCanvas {
+    let picture = this.#images.get(tile);
+    if (picture) this.#images.delete(tile);
+    else picture = this.#createImage(tile);
+    this.#images.set(tile, picture);
     if (picture.version !== this.#version) {
       const { codes } = tile;
       const { pixels } = picture;
@@ -40,12 +40,12 @@ export class Pictures {
   }
 
   clear(): void {
-    this.#pictures.clear();
+    this.#images.clear();
   }
 
-  #blank(tile: HeldTile): Picture {
-    const oldest = this.#pictures.keys().next().value;
-    if (this.#pictures.size >= MOST && oldest) this.#pictures.delete(oldest);
+  #createImage(tile: LoadedTile): TileImage {
+    const oldest = this.#images.keys().next().value;
+    if (this.#images.size >= MAX_IMAGES && oldest) this.#images.delete(oldest);
     const image = new ImageData(tile.columns, tile.rows);
     return { canvas: new OffscreenCanvas(tile.columns, tile.rows), image, pixels: new Uint32Array(image.data.buffer), version: -1 };
   }

@@ -6,54 +6,54 @@
 import { readTile, type Tile } from "../server/tile_codec";
 import type { TileAddress } from "../geometry/zoom_plan";
 import { paths, type Channel } from "../server/protocol";
-import { aborted, type Transport } from "../server/transport";
+import { isAbortError, type Transport } from "../server/transport";
 
-export interface HeadName {
+export interface HeadRef {
   trace: string;
   layer: number;
   head: number;
 }
 
-export interface Wanted extends TileAddress {
+export interface TileRequest extends TileAddress {
   channel: Channel;
   /** Asked only when nothing else is left to ask. */
   idle?: boolean;
 }
 
-export interface HeldTile extends Tile {
+export interface LoadedTile extends Tile {
   /** Some bin is masked: the hatch below will show. */
-  holes: boolean;
+  hasMasked: boolean;
 }
 
 /** "empty": the mask allows nothing there. "failed": no answer so far, and after several tries not asked any more. */
-export type Held = HeldTile | "empty" | "failed";
+export type TileResult = LoadedTile | "empty" | "failed";
 
 /** Where a picture gets its tiles: held ones at once, the others when they have been wanted and have come. */
 export interface TileSource {
-  get(address: TileAddress, channel: Channel): Held | undefined;
+  get(address: TileAddress, channel: Channel): TileResult | undefined;
   /** Says what is wanted now. Requests wait until the view rests, unless `atOnce`. */
-  want(list: readonly Wanted[], atOnce?: boolean): void;
+  request(list: readonly TileRequest[], atOnce?: boolean): void;
   /** True where it is known that a tile will never come: a saved page holds only some. */
-  lacks(address: TileAddress, channel: Channel): boolean;
+  isUnavailable(address: TileAddress, channel: Channel): boolean;
 }
 
-export interface Settings {
-  limit: number;
-  inFlight: number;
+export interface TileStoreSettings {
+  maxBytes: number;
+  maxRequests: number;
   /** Milliseconds of rest after a move before asking, and the longest wait while moving on. */
-  rest: number;
-  longestWait: number;
+  restMilliseconds: number;
+  longestWaitMilliseconds: number;
   /** Milliseconds until a partial tile is asked again. */
-  again: number;
+  partialRetryMilliseconds: number;
   /** Milliseconds until the first retry; doubles each time. */
-  retry: number;
+  retryMilliseconds: number;
   tries: number;
 }
 
-const usual: Settings = { limit: 64 << 20, inFlight: 6, rest: 60, longestWait: 240, again: 2000, retry: 1000, tries: 4 };
+const DEFAULT_SETTINGS: TileStoreSettings = { maxBytes: 64 << 20, maxRequests: 6, restMilliseconds: 60, longestWaitMilliseconds: 240, partialRetryMilliseconds: 2000, retryMilliseconds: 1000, tries: 4 };
 
 interface Entry {
-  held: Held | undefined;
+  held: TileResult | undefined;
   bytes: number;
   /** Not before this time. */
   due: number;
@@ -63,21 +63,21 @@ interface Entry {
 export class TileStore implements TileSource {
   readonly #entries = new Map<string, Entry>();
   readonly #running = new Map<string, AbortController>();
-  readonly #settings: Settings;
-  #wanted: { path: string; idle: boolean }[] = [];
+  readonly #settings: TileStoreSettings;
+  #requests: { path: string; idle: boolean }[] = [];
   #signature = "";
   #bytes = 0;
-  #head: HeadName = { trace: "", layer: 0, head: 0 };
+  #head: HeadRef = { trace: "", layer: 0, head: 0 };
   #timer: ReturnType<typeof setTimeout> | undefined;
   #movedSince: number | null = null;
-  #closed = false;
+  #isClosed = false;
 
   constructor(
     readonly transport: Transport,
     readonly onChange: () => void,
-    settings: Partial<Settings> = {},
+    settings: Partial<TileStoreSettings> = {},
   ) {
-    this.#settings = { ...usual, ...settings };
+    this.#settings = { ...DEFAULT_SETTINGS, ...settings };
   }
 
   get bytes(): number {
@@ -89,14 +89,14 @@ export class TileStore implements TileSource {
   }
 
   /** Tiles of other heads stay held; their requests are given up. What had failed is asked anew. */
-  setHead(head: HeadName): void {
+  setHead(head: HeadRef): void {
     this.#head = head;
-    for (const [path, { held }] of this.#entries) if (held === "failed") this.#forget(path);
-    this.want([], true);
+    for (const [path, { held }] of this.#entries) if (held === "failed") this.#remove(path);
+    this.request([], true);
   }
 
-  get(address: TileAddress, channel: Channel): Held | undefined {
-    const path = this.#path(address, channel);
+  get(address: TileAddress, channel: Channel): TileResult | undefined {
+    const path = this.#getPath(address, channel);
     const entry = this.#entries.get(path);
     if (!entry) return undefined;
     this.#entries.delete(path);
@@ -104,12 +104,12 @@ export class TileStore implements TileSource {
     return entry.held;
   }
 
-  want(list: readonly Wanted[], atOnce = false): void {
-    const wanted = list.filter((one) => !this.lacks(one, one.channel)).map((one) => ({ path: this.#path(one, one.channel), idle: one.idle ?? false }));
+  request(list: readonly TileRequest[], atOnce = false): void {
+    const wanted = list.filter((one) => !this.isUnavailable(one, one.channel)).map((one) => ({ path: this.#getPath(one, one.channel), idle: one.idle ?? false }));
     const signature = wanted.map((one) => one.path).join(" ");
     if (signature === this.#signature && !atOnce) return;
     this.#signature = signature;
-    this.#wanted = wanted;
+    this.#requests = wanted;
     const paths = new Set(wanted.map((one) => one.path));
     for (const [path, controller] of this.#running) {
       if (paths.has(path)) continue;
@@ -118,22 +118,22 @@ export class TileStore implements TileSource {
     }
     const now = performance.now();
     this.#movedSince ??= now;
-    const { rest, longestWait } = this.#settings;
-    this.#wake(atOnce ? 0 : Math.max(0, Math.min(rest, this.#movedSince + longestWait - now)));
+    const { restMilliseconds, longestWaitMilliseconds } = this.#settings;
+    this.#schedule(atOnce ? 0 : Math.max(0, Math.min(restMilliseconds, this.#movedSince + longestWaitMilliseconds - now)));
   }
 
-  lacks(address: TileAddress, channel: Channel): boolean {
-    return this.transport.holds?.(this.#path(address, channel)) === false;
+  isUnavailable(address: TileAddress, channel: Channel): boolean {
+    return this.transport.hasResponse?.(this.#getPath(address, channel)) === false;
   }
 
   /** The server has finished building: partial tiles are asked again now. */
   refreshPartial(): void {
     for (const entry of this.#entries.values()) if (typeof entry.held === "object" && entry.held.partial) entry.due = 0;
-    this.#wake(0);
+    this.#schedule(0);
   }
 
   close(): void {
-    this.#closed = true;
+    this.#isClosed = true;
     clearTimeout(this.#timer);
     for (const controller of this.#running.values()) controller.abort();
     this.#running.clear();
@@ -141,25 +141,25 @@ export class TileStore implements TileSource {
     this.#bytes = 0;
   }
 
-  #path(address: TileAddress, channel: Channel): string {
+  #getPath(address: TileAddress, channel: Channel): string {
     const { trace, layer, head } = this.#head;
     return paths.tile(trace, layer, head, address.z, address.y, address.x, channel);
   }
 
-  #wake(milliseconds: number): void {
-    if (this.#closed) return;
+  #schedule(milliseconds: number): void {
+    if (this.#isClosed) return;
     clearTimeout(this.#timer);
-    if (milliseconds === 0) this.#pump();
-    else this.#timer = setTimeout(() => this.#pump(), milliseconds);
+    if (milliseconds === 0) this.#startRequests();
+    else this.#timer = setTimeout(() => this.#startRequests(), milliseconds);
   }
 
-  #pump(): void {
+  #startRequests(): void {
     this.#movedSince = null;
     const now = performance.now();
     let soonest = Infinity;
-    for (const { path, idle } of this.#wanted) {
-      if (this.#running.size >= this.#settings.inFlight) return;
-      if (idle && this.#running.size > 0 && !this.#onlyIdleRuns()) break;
+    for (const { path, idle } of this.#requests) {
+      if (this.#running.size >= this.#settings.maxRequests) return;
+      if (idle && this.#running.size > 0 && !this.#isOnlyIdleRunning()) break;
       if (this.#running.has(path)) continue;
       const entry = this.#entries.get(path);
       const finished =
@@ -170,11 +170,11 @@ export class TileStore implements TileSource {
       if (entry && entry.due > now) soonest = Math.min(soonest, entry.due);
       else void this.#fetch(path);
     }
-    if (soonest < Infinity) this.#wake(Math.max(1, soonest - now));
+    if (soonest < Infinity) this.#schedule(Math.max(1, soonest - now));
   }
 
-  #onlyIdleRuns(): boolean {
-    const idle = new Set(this.#wanted.filter((one) => one.idle).map((one) => one.path));
+  #isOnlyIdleRunning(): boolean {
+    const idle = new Set(this.#requests.filter((one) => one.idle).map((one) => one.path));
     return [...this.#running.keys()].every((path) => idle.has(path));
   }
 
@@ -184,42 +184,42 @@ export class TileStore implements TileSource {
     try {
       const body = await this.transport.bytes(path, controller.signal);
       if (this.#running.get(path) !== controller) return;
-      this.#keep(path, body === null ? "empty" : opened(body), body?.byteLength ?? 64);
+      this.#store(path, body === null ? "empty" : decodeTile(body), body?.byteLength ?? 64);
     } catch (error) {
-      if (this.#running.get(path) !== controller || aborted(error)) return;
-      this.#fail(path);
+      if (this.#running.get(path) !== controller || isAbortError(error)) return;
+      this.#recordFailure(path);
     }
     this.#running.delete(path);
     this.onChange();
-    this.#pump();
+    this.#startRequests();
   }
 
-  #keep(path: string, held: Held, bytes: number): void {
-    this.#forget(path);
+  #store(path: string, held: TileResult, bytes: number): void {
+    this.#remove(path);
     const partial = typeof held === "object" && held.partial;
-    this.#entries.set(path, { held, bytes, due: partial ? performance.now() + this.#settings.again : 0, tries: 0 });
+    this.#entries.set(path, { held, bytes, due: partial ? performance.now() + this.#settings.partialRetryMilliseconds : 0, tries: 0 });
     this.#bytes += bytes;
     for (const old of this.#entries.keys()) {
-      if (this.#bytes <= this.#settings.limit || old === path) break;
-      this.#forget(old);
+      if (this.#bytes <= this.#settings.maxBytes || old === path) break;
+      this.#remove(old);
     }
   }
 
-  #fail(path: string): void {
+  #recordFailure(path: string): void {
     const before = this.#entries.get(path);
-    const tries = (before?.tries ?? 0) + 1;
-    const due = performance.now() + this.#settings.retry * 2 ** (tries - 1);
+    const maxTries = (before?.tries ?? 0) + 1;
+    const due = performance.now() + this.#settings.retryMilliseconds * 2 ** (maxTries - 1);
     // A picture that was there stays there, even if asking again for a better one failed.
-    this.#entries.set(path, { held: before?.held ?? "failed", bytes: before?.bytes ?? 0, due, tries });
+    this.#entries.set(path, { held: before?.held ?? "failed", bytes: before?.bytes ?? 0, due, tries: maxTries });
   }
 
-  #forget(path: string): void {
+  #remove(path: string): void {
     this.#bytes -= this.#entries.get(path)?.bytes ?? 0;
     this.#entries.delete(path);
   }
 }
 
-function opened(body: ArrayBuffer): HeldTile {
+function decodeTile(body: ArrayBuffer): LoadedTile {
   const tile = readTile(body);
-  return { ...tile, holes: tile.codes.includes(0) };
+  return { ...tile, hasMasked: tile.codes.includes(0) };
 }

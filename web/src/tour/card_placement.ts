@@ -1,6 +1,6 @@
 /** Where a card goes, so that it stands beside what it tells of. */
 
-export interface Area {
+export interface Rectangle {
   readonly left: number;
   readonly top: number;
   readonly width: number;
@@ -10,13 +10,13 @@ export interface Area {
 const GAP = 12;
 
 /** Right of the target, left of it or below it, whichever fits first inside `all`; null when none does. */
-export function beside(target: Area, card: Pick<Area, "width" | "height">, all: Area): Area | null {
-  const held = (from: number, low: number, room: number): number => Math.max(low, Math.min(from, low + room));
+export function placeBeside(target: Rectangle, card: Pick<Rectangle, "width" | "height">, all: Rectangle): Rectangle | null {
+  const clampStart = (from: number, low: number, room: number): number => Math.max(low, Math.min(from, low + room));
   // Beside something tall the card keeps to its foot: what is most looked at stands at the head.
   const tall = target.height > 2 * card.height;
   const level = tall ? target.top + target.height - card.height : target.top;
-  const top = held(level, all.top + GAP, all.height - card.height - 2 * GAP);
-  const left = held(target.left, all.left + GAP, all.width - card.width - 2 * GAP);
+  const top = clampStart(level, all.top + GAP, all.height - card.height - 2 * GAP);
+  const left = clampStart(target.left, all.left + GAP, all.width - card.width - 2 * GAP);
   const places = [
     { left: target.left + target.width + GAP, top },
     { left: target.left - card.width - GAP, top },
