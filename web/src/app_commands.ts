@@ -1,13 +1,12 @@
 /** What buttons and keys ask of the explorer as a whole. */
 
-import { listHeads, findNextHead } from "./key_handlers";
+import { findNextHead, getAvailableHeads, listHeads } from "./head_order";
 import { openExportDialog } from "./export/export_dialog";
 import type { MapView } from "./map/map_view";
 import type { HelpDialog } from "./panels/help_dialog";
-import type { TraceHead } from "./panels/inspector";
 import type { StrongestTable } from "./panels/strongest_table";
 import type { Comparison, ViewContext } from "./panels/view_context";
-import type { Session } from "./server/protocol";
+import type { Session, TraceHead } from "./server/protocol";
 import { clampRange, type HeadId, type View } from "./state";
 
 export interface AppCommands {
@@ -35,11 +34,6 @@ export interface AppCommandContext {
   copyAddress(): Promise<boolean>;
   /** The table came or went. */
   onTableToggle(): void;
-}
-
-/** The only heads there are; null is all of the trace. */
-export function getAvailableHeads({ file }: Session): readonly HeadId[] | null {
-  return file?.heads ?? null;
 }
 
 /** Why no sentence can be typed; null when it can. */

@@ -2,11 +2,12 @@
 
 import type { AppCommands } from "./app_commands";
 import type { Finder } from "./panels/finder";
-import type { TraceHead } from "./panels/inspector";
+import type { TraceHead } from "./server/protocol";
+import { findNextHead, listHeads } from "./head_order";
 import type { Action } from "./keys";
 import type { MapView } from "./map/map_view";
 import type { Pins } from "./pins";
-import { CHANNELS, isAvailable, type HeadId, type Store, type View } from "./state";
+import { CHANNELS, type HeadId, type Store, type View } from "./state";
 
 type MapMove = Extract<Action, `pan${string}` | `screen${string}` | `zoom${string}` | "fit" | "onePixel">;
 
@@ -102,30 +103,4 @@ export function createKeyHandlers(app: KeyHandlerContext): Readonly<Record<Actio
     copyLink: commands.copyLink,
     help: commands.help,
   };
-}
-
-/** All heads, or those of them that are held. */
-export function listHeads(
-  layers: readonly { readonly heads: number }[],
-  held: readonly HeadId[] | null,
-): readonly HeadId[] {
-  const all = layers.flatMap(({ heads }, layer) => Array.from({ length: heads }, (_, head) => [layer, head] as const));
-  return all.filter(([layer, head]) => isAvailable(held, layer, head));
-}
-
-/** The nearest head further on, along the layers or within one; undefined at the end. */
-export function findNextHead(
-  now: { readonly layer: number; readonly head: number },
-  heads: readonly HeadId[],
-  layersOn: number,
-  headsOn: number,
-): HeadId | undefined {
-  const distanceTo = ([layer, head]: HeadId): readonly [number, number] => [layer - now.layer, head - now.head];
-  const ahead = heads.filter((place) => {
-    const [layers, within] = distanceTo(place);
-    return layersOn === 0 ? layers === 0 && within * headsOn > 0 : layers * layersOn > 0;
-  });
-  // A layer further counts more than any number of heads.
-  const distance = (place: HeadId): number => Math.abs(distanceTo(place)[0]) * 1e7 + Math.abs(distanceTo(place)[1]);
-  return ahead.sort((one, other) => distance(one) - distance(other))[0];
 }

@@ -1,17 +1,10 @@
 /** The pinned query and key: setting them, walking along them, following attention from token to token and back. */
 
 import type { Cell, MapView } from "./map/map_view";
-import type { QueryReport, Side } from "./server/protocol";
+import type { MatrixShape, QueryReport, Side } from "./server/protocol";
 import type { State, Store } from "./state";
 
 export type PinState = Pick<State, "pinQuery" | "pinKey">;
-
-interface MatrixShape {
-  readonly cross: boolean;
-  readonly offset: number;
-  readonly queries: number;
-  readonly keys: number;
-}
 
 const MAX_TRAIL = 200;
 

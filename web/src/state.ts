@@ -77,7 +77,7 @@ export const COLOURS: readonly Colours[] = ["cividis", "viridis", "magma", "grey
 const VIEWS: readonly View[] = ["map", "text", "heads", "sentence"];
 const HEADS_AS: readonly HeadsAs[] = ["grid", "table", "scatter"];
 export const COMPARE_MODES: readonly CompareMode[] = ["side", "split", "ratio"];
-export const MOST_ABLATED = 64;
+export const MAX_ABLATED = 64;
 export const LOWEST_BITS = -32;
 export const HIGHEST_BITS = 0;
 /** A range narrower than this shows two colours and nothing between. */
@@ -86,10 +86,10 @@ export const NARROWEST_RANGE = 0.5;
 const LARGEST_POSITION = 9_999_999;
 const SMALLEST_ZOOM = 1e-6;
 const LARGEST_ZOOM = 64;
-const MOST_OTHERS = 16;
-const LONGEST_OTHER = 200;
+const MAX_OTHERS = 16;
+const MAX_OTHER_LENGTH = 200;
 /** 64 heads of the largest numbers. */
-const LONGEST_KNOWN = 1200;
+const MAX_KNOWN_LENGTH = 1200;
 
 export const DEFAULT_STATE: State = {
   trace: "",
@@ -183,7 +183,7 @@ export function readAddress(fragment: string): State {
     compare: readComparedHead(known.get("cmp"), trace),
     locked: known.get("lock") !== "0",
     bits: clampBits(readNumber(known.get("bits")) ?? DEFAULT_STATE.bits),
-    others: pairs.filter(([key]) => !KNOWN_KEYS.has(key)).slice(0, MOST_OTHERS),
+    others: pairs.filter(([key]) => !KNOWN_KEYS.has(key)).slice(0, MAX_OTHERS),
   };
 }
 
@@ -201,8 +201,8 @@ function readPairs(query: string): [string, string][] {
     const key = decodePart(equals < 0 ? part : part.slice(0, equals));
     const value = decodePart(equals < 0 ? "" : part.slice(equals + 1));
     if (key === null || value === null || key === "" || pairs.has(key)) continue;
-    const longest = KNOWN_KEYS.has(key) ? LONGEST_KNOWN : LONGEST_OTHER;
-    if (key.length <= LONGEST_OTHER && value.length <= longest) pairs.set(key, value);
+    const longest = KNOWN_KEYS.has(key) ? MAX_KNOWN_LENGTH : MAX_OTHER_LENGTH;
+    if (key.length <= MAX_OTHER_LENGTH && value.length <= longest) pairs.set(key, value);
   }
   return [...pairs];
 }
@@ -249,7 +249,7 @@ function readAblated(text: string | undefined): readonly HeadId[] {
     const head = readHead(part);
     return head ? [[head.join(), head] as const] : [];
   }));
-  return [...heads.values()].slice(0, MOST_ABLATED);
+  return [...heads.values()].slice(0, MAX_ABLATED);
 }
 
 function readAxes(text: string | undefined): readonly [string, string] {

@@ -55,9 +55,9 @@ test("partners are of one text, and a token without one says so", () => {
   const [one, other] = [letters("abXcd"), letters("abcYd")];
   const to = createAlignment(findCommonRuns(one, other), 5, 5);
   assert.deepEqual([0, 1, 2, 3, 4].map((position) => to.findPartner(position)), [0, 1, null, 2, 4]);
-  assert.deepEqual(to.alone, [[2, 3]]);
+  assert.deepEqual(to.unmatched, [[2, 3]]);
   assert.deepEqual([0, 1, 2, 3, 4].map((position) => to.invert().findPartner(position)), [0, 1, 3, null, 4]);
-  assert.deepEqual(to.invert().alone, [[3, 4]]);
+  assert.deepEqual(to.invert().unmatched, [[3, 4]]);
 });
 
 test("places climb together, and partners come to partners with their fractions", () => {
@@ -72,7 +72,7 @@ test("places climb together, and partners come to partners with their fractions"
 
 test("by position, the longer text ends alone", () => {
   const to = alignByPosition(3, 5);
-  assert.deepEqual([to.findPartner(2), to.mapPosition(2.5), to.alone, to.invert().alone, to.invert().findPartner(3)], [2, 2.5, [], [[3, 5]], null]);
+  assert.deepEqual([to.findPartner(2), to.mapPosition(2.5), to.unmatched, to.invert().unmatched, to.invert().findPartner(3)], [2, 2.5, [], [[3, 5]], null]);
 });
 
 test("the longest texts that are aligned are aligned in one run, where one is the other moved on", () => {

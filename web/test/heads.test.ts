@@ -3,7 +3,8 @@ import { test } from "node:test";
 
 import { getCellBox, coarsenTile, getExtent, findHeadAt, chooseSize, stepHead } from "../src/heads/grid_layout";
 import { includesHead, countLabels, getNextOrder, sortHeads, listScoreNames, toggleHead, type ScoredHead } from "../src/heads/scored_heads";
-import { findNearestDot, findNextDot, createPlot, createScale, getLabelShape } from "../src/heads/scatter";
+import { getLabelShape } from "../src/heads/label_badge";
+import { findNearestDot, findNextDot, createPlot, createScale } from "../src/heads/scatter";
 import { createHeadLoader } from "../src/heads/head_loader";
 import { readTile } from "../src/server/tile_codec";
 import type { Meta } from "../src/server/protocol";
@@ -14,14 +15,15 @@ import { bodyOf } from "./tile_bodies";
 const wait = (milliseconds = 0): Promise<void> => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 function head(layer: number, index: number, scores: Record<string, number>, labels: string[] = ["mixed"]): ScoredHead {
-  return { place: [layer, index], name: `L${layer}H${index}`, labels, scores };
+  return { id: [layer, index], name: `L${layer}H${index}`, labels, scores };
 }
 
 const names = (heads: readonly ScoredHead[]): string[] => heads.map(({ name }) => name);
 
 test("every pixel of a picture belongs to its head, and those between pictures to none but their left or upper one", () => {
   const heads = [3, 2, 3];
-  for (const size of [32, 64]) {
+  for (const side of [32, 64]) {
+    const size = { width: side, height: side };
     for (const [layer, count] of heads.entries()) {
       for (let index = 0; index < count; index++) {
         const { left, top, width, height } = getCellBox([layer, index], size);
@@ -139,10 +141,10 @@ test("every dot can be reached by arrows", () => {
   const heads = Array.from({ length: 9 }, (_, index) => head(0, index, { a: (index * 7) % 9, b: (index * 5) % 9 }));
   const { dots } = createPlot(heads, ["a", "b"], { left: 0, top: 0, width: 90, height: 90 });
   for (const [key, back] of [["ArrowRight", "ArrowLeft"], ["ArrowDown", "ArrowUp"]] as const) {
-    let at = dots[0]?.head.place ?? [0, 0];
-    for (let step = 0; step < 9; step++) at = findNextDot(dots, at, back)?.head.place ?? at;
+    let at = dots[0]?.head.id ?? [0, 0];
+    for (let step = 0; step < 9; step++) at = findNextDot(dots, at, back)?.head.id ?? at;
     const seen = new Set([at.join()]);
-    for (let step = 0; step < 9; step++) seen.add((at = findNextDot(dots, at, key)?.head.place ?? at).join());
+    for (let step = 0; step < 9; step++) seen.add((at = findNextDot(dots, at, key)?.head.id ?? at).join());
     assert.equal(seen.size, 9, key);
   }
   assert.equal(findNextDot(dots, [0, 0], "x"), null);
@@ -193,7 +195,7 @@ test("all layers are read, pictures first and from the layer in view on, two at 
   const server = new Server();
   const roster = createHeadLoader(server, () => undefined);
   roster.load(metaOf("aa", 5), "max", 3);
-  await wait(200);
+  for (let tries = 0; tries < 1000 && roster.heads.length < 10; tries++) await wait(5);
   const order = ["aa/3", "aa/4", "aa/0", "aa/1", "aa/2"];
   assert.deepEqual(server.asked, [...order.map((path) => `${path}/thumbs?ch=max`), ...order.map((path) => `${path}/heads`)]);
   assert.equal(server.mostRunning, 2);

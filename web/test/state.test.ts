@@ -13,10 +13,10 @@ import {
   swapHeads,
   writeAddress,
   COMPARE_MODES,
-  MOST_ABLATED,
+  MAX_ABLATED,
   type State,
 } from "../src/state";
-import { listHeads, findNextHead } from "../src/key_handlers";
+import { listHeads, findNextHead } from "../src/head_order";
 
 /** A small generator of its own, so that a failure names a seed that fails again. */
 function randomOf(seed: number): () => number {
@@ -53,7 +53,7 @@ function randomState(random: () => number): State {
     order: ["", "entropy", "-previous_token"][whole(3)] ?? "",
     axes: random() < 0.5 ? DEFAULT_STATE.axes : ["sink", `${"x".repeat(whole(39))}_y`],
     label: random() < 0.5 ? "" : "induction",
-    ablated: Array.from({ length: whole(MOST_ABLATED + 1) }, (_, index) => [whole(1e7), index] as const),
+    ablated: Array.from({ length: whole(MAX_ABLATED + 1) }, (_, index) => [whole(1e7), index] as const),
     silenced: random() < 0.5 ? "zero" : "mean",
     compare: perhaps(() => ({
       trace: random() < 0.5 ? "" : Array.from({ length: 16 }, hex).join(""),
@@ -116,7 +116,7 @@ function isValid(state: State): void {
   assert.match(state.order, /^(-?[a-z_]{1,40})?$/);
   assert.match(state.axes.join(), /^[a-z_]{1,40},[a-z_]{1,40}$/);
   assert.match(state.label, /^([a-z]{1,40})?$/);
-  assert.ok(state.ablated.length <= MOST_ABLATED);
+  assert.ok(state.ablated.length <= MAX_ABLATED);
   assert.equal(new Set(state.ablated.map(String)).size, state.ablated.length);
   if (state.compare) assert.match(state.compare.trace, /^([0-9a-f]{16,64})?$/);
   for (const [layer, head] of [...state.ablated, [state.compare?.layer ?? 0, state.compare?.head ?? 0]])

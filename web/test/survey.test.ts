@@ -6,7 +6,7 @@ import { formatFlowingText } from "../src/survey/passages";
 import type { SurveyInfo } from "../src/survey/protocol";
 import { fitToSurvey, getStatistic, getSurveyHeadName, withStatistic } from "../src/survey/survey_scene";
 
-const about: SurveyInfo = {
+const info: SurveyInfo = {
   name: "a survey",
   model: "small",
   corpus: { documents: 1, passages: 1, tokens: 9 },
@@ -42,20 +42,20 @@ test("tiny shares and large numbers are told alike short", () => {
 
 test("an address names the statistic, and one that is not there is the first", () => {
   const state = { ...DEFAULT_STATE, ...withStatistic(DEFAULT_STATE, "effective_keys") };
-  assert.equal(getStatistic(readAddress(writeAddress(state)), about), "effective_keys");
-  assert.equal(getStatistic({ ...state, ...withStatistic(state, "beauty") }, about), "sink");
+  assert.equal(getStatistic(readAddress(writeAddress(state)), info), "effective_keys");
+  assert.equal(getStatistic({ ...state, ...withStatistic(state, "beauty") }, info), "sink");
   assert.equal(withStatistic(state, "sink").others.length, 1);
 });
 
 test("what a survey does not have is let go", () => {
   const asked = { ...DEFAULT_STATE, layer: 9, head: 9, order: "-beauty", axes: ["beauty", "sink"] as const };
-  const shown = fitToSurvey(asked, about);
+  const shown = fitToSurvey(asked, info);
   assert.deepEqual([shown.layer, shown.head, shown.order, shown.axes], [1, 0, "", ["sink", "effective_keys"]]);
-  assert.equal(fitToSurvey({ ...asked, order: "-sink" }, about).order, "-sink");
+  assert.equal(fitToSurvey({ ...asked, order: "-sink" }, info).order, "-sink");
 });
 
 test("a head is called as the model calls it", () => {
-  assert.equal(getSurveyHeadName(about, [1, 0]), "L1H3");
+  assert.equal(getSurveyHeadName(info, [1, 0]), "L1H3");
 });
 
 test("a passage in one line or in its own, with nothing hidden in it", () => {

@@ -23,7 +23,7 @@ export interface Alignment {
   /** Where in the other text a place with a fraction lies; between partners, in proportion. */
   mapPosition(place: number): number;
   /** Tokens without a partner. */
-  readonly alone: readonly Span[];
+  readonly unmatched: readonly Span[];
   /** The same, seen from the other text. */
   invert(): Alignment;
 }
@@ -39,7 +39,7 @@ export function createAlignment(runs: readonly Run[], one: number, other: number
     corners.push([run.one, run.other], [last, run.other + run.count]);
   }
   return {
-    alone: unmatched,
+    unmatched,
     findPartner(position) {
       const run = runs.findLast((found) => found.one <= position);
       return run && position < run.one + run.count ? run.other + position - run.one : null;

@@ -8,18 +8,17 @@
 import { createCompareBar, type CompareBar } from "./compare_bar";
 import { createMapMoves } from "../key_handlers";
 import { findAction, loadKeysEnabled } from "../keys";
-import { createMapView, type Cell, type MapEvents, type MapView, type Shared } from "../map/map_view";
+import { createMapView, type Cell, type MapEvents, type MapView, type SecondHead } from "../map/map_view";
 import type { Reading } from "../map/map_data";
 import { formatPair } from "../map/pair_data";
 import { formatTitle } from "../paint/token_text";
 import { invertPairing, pairTokens, mapCell, mapPins, mapPlace, type TokenPairing } from "./token_pairing";
 import { element } from "../panels/dom";
-import type { TraceHead } from "../panels/inspector";
 import { setMapDescription } from "../panels/live_region";
 import type { Comparison, ViewContext } from "../panels/view_context";
 import { readFloats } from "../server/tile_codec";
 import { LatestRequest, describeError } from "../server/requests";
-import { formatHeadName, paths, type Layer, type Meta } from "../server/protocol";
+import { formatHeadName, paths, type Layer, type Meta, type TraceHead } from "../server/protocol";
 import { withRange, swapHeads, type ComparedHead, type CompareMode, type State } from "../state";
 
 type Place = Pick<State, "centre" | "zoom">;
@@ -150,7 +149,7 @@ class HeadComparison implements Comparison {
   }
 
   /** Only what is new is told: a map that is told draws. */
-  #setShared(name: string, other: Shared | null): void {
+  #setShared(name: string, other: SecondHead | null): void {
     if (name !== this.#shared) this.map.setSecondHead(other);
     this.#shared = name;
   }
@@ -159,9 +158,9 @@ class HeadComparison implements Comparison {
     const fresh = this.secondMap === null;
     const twin = (this.secondMap ??= this.#createSecondMap());
     this.secondSlot.hidden = false;
-    this.map.setRole({ name: `A ${here}`, unmatched: { query: pairing.query.alone, key: pairing.key.alone } });
+    this.map.setRole({ name: `A ${here}`, unmatched: { query: pairing.query.unmatched, key: pairing.key.unmatched } });
     const back = invertPairing(pairing);
-    twin.setRole({ name: `B ${there}`, unmatched: { query: back.query.alone, key: back.key.alone } });
+    twin.setRole({ name: `B ${there}`, unmatched: { query: back.query.unmatched, key: back.key.unmatched } });
     if (state.locked) {
       const { centre, zoom } = state;
       const led = centre && this.#lastLockedMove && isNear(centre, this.#lastLockedMove.to) ? this.#lastLockedMove.from : null;

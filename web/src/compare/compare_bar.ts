@@ -4,13 +4,12 @@
  * Like the toolbar it writes to the store and reads from it, and keeps nothing of its own.
  */
 
-import { getAvailableHeads } from "../app_commands";
+import { getAvailableHeads } from "../head_order";
 import { button, element, field, replaceChildren, type Child } from "../panels/dom";
 import { setPressed, segments, toggle } from "../panels/controls";
 import { createHeadSelects } from "../panels/navigator";
 import { formatTitle } from "../paint/token_text";
-import { formatHeadName, type Meta, type Session } from "../server/protocol";
-import type { TraceHead } from "../panels/inspector";
+import { formatHeadName, type Meta, type Session, type TraceHead } from "../server/protocol";
 import { COMPARE_MODES, clampBits, type ComparedHead, type CompareMode, type State, type Store } from "../state";
 
 export interface CompareBarState {

@@ -3,8 +3,7 @@
 import { createAlignment, alignByPosition, findCommonRuns, MAX_TOKENS, type Alignment } from "./alignment";
 import type { Cell } from "../map/map_view";
 import { formatCount } from "../format_numbers";
-import type { TraceHead } from "../panels/inspector";
-import type { Side } from "../server/protocol";
+import type { Side, TraceHead } from "../server/protocol";
 import type { TraceCache } from "../server/trace_cache";
 import type { State } from "../state";
 
@@ -72,7 +71,7 @@ function describeDifference(one: readonly string[], other: readonly string[]): s
 }
 
 function describeUnmatched(keys: Alignment, one: number, other: number): string {
-  const count = ({ alone }: Alignment): number => alone.reduce((sum, [from, to]) => sum + to - from, 0);
+  const count = ({ unmatched }: Alignment): number => unmatched.reduce((sum, [from, to]) => sum + to - from, 0);
   const [here, there] = [count(keys), count(keys.invert())];
   if (here + there === 0) return "";
   return (

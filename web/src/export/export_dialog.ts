@@ -12,10 +12,9 @@ import { darkTheme, lightTheme } from "../paint/surface";
 import { isolateDirection, formatTitle } from "../paint/token_text";
 import { segments } from "../panels/controls";
 import { button, element } from "../panels/dom";
-import type { TraceHead } from "../panels/inspector";
 import type { ViewContext } from "../panels/view_context";
 import { describeError } from "../server/requests";
-import { formatHeadName, paths, type BlockFormat } from "../server/protocol";
+import { formatHeadName, paths, type BlockFormat, type TraceHead } from "../server/protocol";
 import { isAbortError } from "../server/transport";
 import { writeAddress } from "../state";
 

@@ -2,13 +2,15 @@
 //
 // Pixels a token < 0.5: section and paragraph names, the important ones first, none over another. 0.5 to 11: the same, and every k-th
 // token between them, k a power of two. From 11: every token. Pure; measures no text: a name needs `spacing` pixels along its axis.
-import type { Section } from "../server/protocol";
 
 export interface AxisLabel {
   position: number;
   text: string;
   kind: "section" | "token";
 }
+
+/** A heading or paragraph of the text. */
+export type AxisSection = readonly [position: number, importance: number, text: string];
 
 export interface AxisView {
   /** Token at the begin of the plot, with fraction. */
@@ -22,7 +24,7 @@ export const TOKEN_LABELS_FROM_ZOOM = 0.5;
 export const EVERY_TOKEN_FROM_ZOOM = 11;
 
 /** Names of an axis. `sections` come with the most important first. `text` says undefined while a token's text is not there. */
-export function chooseLabels(axis: AxisView, sections: readonly Section[], text: (position: number) => string | undefined, spacing: number): AxisLabel[] {
+export function chooseLabels(axis: AxisView, sections: readonly AxisSection[], text: (position: number) => string | undefined, spacing: number): AxisLabel[] {
   const { first, zoom, pixels, length } = axis;
   const from = Math.max(0, Math.floor(first));
   const to = Math.min(length, Math.ceil(first + pixels / zoom));

@@ -7,14 +7,14 @@
 
 import { segments } from "../panels/controls";
 import { button, element, replaceChildren, token, type Child } from "../panels/dom";
-import type { TraceHead } from "../panels/inspector";
 import type { ViewContext } from "../panels/view_context";
 import { pluralize } from "../format_numbers";
 import { isConnectionError } from "../server/connection";
 import { LatestRequest, describeError } from "../server/requests";
-import { paths, type AblationResult, type AblationMethod, type AblateRequest } from "../server/protocol";
+import { paths, type AblationResult, type AblationMethod, type AblateRequest, type TraceHead } from "../server/protocol";
 import type { State } from "../state";
-import { canAblate, getCurrentHead, toggleAblated } from "./heads_view";
+import { canAblate, toggleAblation } from "./ablated_heads";
+import { getCurrentHead } from "./heads_scene";
 import { includesHead, getHeadName } from "./scored_heads";
 
 /** Several switches are often thrown one after the other. */
@@ -37,7 +37,7 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
   let [asked, listed] = ["", ""];
 
   now.addEventListener("change", () => {
-    now.checked = toggleAblated(context, getCurrentHead(store.get()));
+    now.checked = toggleAblation(context, getCurrentHead(store.get()));
   });
   const how = segments<AblationMethod>(
     "What a silenced head says",
@@ -119,7 +119,7 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
           list,
           ...ablated.map((one) => {
             const called = getHeadName(shown.meta, one);
-            return button(`${called} ×`, () => toggleAblated(context, one), { "aria-label": `Let ${called} speak again` });
+            return button(`${called} ×`, () => toggleAblation(context, one), { "aria-label": `Let ${called} speak again` });
           }),
           button("All on again", () => store.set({ ablated: [] }, "push")),
         );

@@ -1,35 +1,41 @@
-/** Where the small pictures of heads lie, layers down and heads across, and how one goes from one to the next. */
+/** Where the cells of a grid of heads are, layers down and heads across, and where keys lead. */
 
 import type { LoadedTile } from "../tiles/tile_store";
-import type { Box } from "../paint/surface";
+import type { Box } from "../geometry/box";
 import type { HeadId } from "../state";
 
-/** The names of layers on the left, the numbers of heads on top. */
+/** CSS pixels for the names of layers on the left and of columns on top. */
 export const LEFT = 36;
 export const TOP = 20;
 export const GAP = 4;
 export const SIZES = [32, 64, 128] as const;
 
-/** The place of a picture of this size, in CSS pixels from the corner of all. */
-export function getCellBox([layer, head]: HeadId, size: number): Box {
-  const step = size + GAP;
-  return { left: LEFT + head * step, top: TOP + layer * step, width: size, height: size };
+/** CSS pixels. */
+export interface CellSize {
+  readonly width: number;
+  readonly height: number;
 }
 
-/** What all pictures together need; `heads` counts those of each layer. */
-export function getExtent(heads: readonly number[], size: number): { width: number; height: number } {
+/** The box of a cell, from the corner of the grid. */
+export function getCellBox([layer, head]: HeadId, { width, height }: CellSize): Box {
+  return { left: LEFT + head * (width + GAP), top: TOP + layer * (height + GAP), width, height };
+}
+
+/** The size of the whole grid; `heads` counts the heads of each layer. */
+export function getExtent(heads: readonly number[], size: CellSize): CellSize {
   const { left, top } = getCellBox([heads.length, Math.max(0, ...heads)], size);
   return { width: left, height: top };
 }
 
-/** The largest size up to the middle one of which a whole layer fits beside its name. */
+/** The medium size if a whole layer fits into the width, else the small one. */
 export function chooseSize(heads: readonly number[], width: number): number {
-  return getExtent(heads, SIZES[1]).width <= width ? SIZES[1] : SIZES[0];
+  const [small, medium] = SIZES;
+  return getExtent(heads, { width: medium, height: medium }).width <= width ? medium : small;
 }
 
-export function findHeadAt(x: number, y: number, heads: readonly number[], size: number): HeadId | null {
-  const step = size + GAP;
-  const [layer, head] = [Math.floor((y - TOP) / step), Math.floor((x - LEFT) / step)];
+export function findHeadAt(x: number, y: number, heads: readonly number[], size: CellSize): HeadId | null {
+  const layer = Math.floor((y - TOP) / (size.height + GAP));
+  const head = Math.floor((x - LEFT) / (size.width + GAP));
   return x >= LEFT && y >= TOP && head < (heads[layer] ?? 0) ? [layer, head] : null;
 }
 
@@ -44,7 +50,7 @@ const KEY_STEPS: Readonly<Record<string, HeadId>> = {
   End: [0, Infinity],
 };
 
-/** Where a key leads from a head; null for a key that leads nowhere. */
+/** The head that a key leads to; null for other keys. */
 export function stepHead([layer, head]: HeadId, key: string, heads: readonly number[]): HeadId | null {
   const step = KEY_STEPS[key];
   if (!step) return null;

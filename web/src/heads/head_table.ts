@@ -1,124 +1,113 @@
-/** All heads with their labels and scores as a table, in any order; each opens as a map and can be silenced. */
+/** A table with one row per head, sorted by any of its scores. Rows are built once and kept. */
 
 import { button, element, replaceChildren } from "../panels/dom";
 import { formatCount } from "../format_numbers";
-import type { Session } from "../server/protocol";
-import { canAblate, getCurrentHead, explainScore, type HeadsPart, type HeadsActions, type HeadsScene } from "./heads_view";
-import { includesHead, getNextOrder, sortHeads, isSameHead, listScoreNames, formatScoreName, type ScoredHead } from "./scored_heads";
-import { getLabelShape } from "./scatter";
+import { explain, getCurrentHead, type HeadsPart, type HeadsScene } from "./heads_scene";
+import { badge } from "./label_badge";
+import { formatScoreName, getNextOrder, isSameHead, sortHeads, type ScoredHead } from "./scored_heads";
 
-/** More rows than these are built when they are asked for. */
-export const ROWS = 512;
+/** Further rows are built when the reader asks for them. */
+const PAGE_ROWS = 512;
 
-interface Row {
-  readonly row: HTMLElement;
-  readonly silence: HTMLInputElement;
+export interface HeadRow<Scene> {
+  readonly element: HTMLElement;
+  update(scene: Scene): void;
 }
 
-export function createTable(actions: HeadsActions, session: Session): HeadsPart {
-  const head = element("tr");
+export interface HeadTableOptions<Scene> {
+  /** For screen readers. */
+  readonly label: string;
+  /** Headings between the names of the heads and their labels. */
+  readonly headings: readonly string[];
+  /** Columns and rows are built anew when this changes. */
+  getKey(scene: Scene): string;
+  listScores(scene: Scene): readonly string[];
+  explainScore(scene: Scene, score: string): string;
+  createRow(head: ScoredHead, scores: readonly string[], scene: Scene): HeadRow<Scene>;
+  order(order: string): void;
+}
+
+export function createHeadTable<Scene extends HeadsScene>(options: HeadTableOptions<Scene>): HeadsPart<Scene> {
+  const headings = element("tr");
   const body = element("tbody");
-  let rows = new Map<string, Row>();
-  let most = ROWS;
-  /** There before anything is done with it. */
-  let scene!: HeadsScene;
-  let columns = "";
+  let rows = new Map<string, HeadRow<Scene>>();
+  let maxRows = PAGE_ROWS;
+  /** Set by the first update. */
+  let scene!: Scene;
+  let columnsKey: string | null = null;
   let listed = "";
   const more = button("Show more heads", () => {
-    most += ROWS;
+    maxRows += PAGE_ROWS;
     part.update(scene);
   });
 
-  const build = ({ place, name, labels, scores }: ScoredHead, names: readonly string[]): Row => {
-    const silence = element("input", { type: "checkbox", "aria-label": `Silence ${name}` });
-    silence.addEventListener("change", () => {
-      silence.checked = actions.silence(place);
-    });
-    const row = element(
-      "tr",
-      {},
-      element("th", { scope: "row" }, button(name, () => undefined, { title: "Open its map" })),
-      element("td", {}, element("label", { class: "switch" }, silence)),
-      element("td", {}, ...labels.map((label) => badge(label, explainScore(scene, "meanings", label)))),
-      ...names.map((score) => element("td", { class: "number" }, shortened(scores[score]))),
-    );
-    // The button's own clicks come here as well.
-    row.addEventListener("click", ({ target }) => {
-      if (!(target instanceof Element && target.closest("label"))) actions.open(place);
-    });
-    return { row, silence };
-  };
-  /** `next` is what a click makes of the order. */
-  const column = (label: string, says: string, name: string, next: (order: string) => string): HTMLElement =>
+  /** `score` is "" for the column that sorts by layer and head. */
+  const createHeading = (label: string, tooltip: string, score: string): HTMLElement =>
     element(
       "th",
-      { scope: "col", class: name && "number", "data-score": name },
-      button(label, () => actions.order(next(scene.state.order)), { title: says }),
+      { scope: "col", class: score && "number", "data-score": score },
+      button(label, () => options.order(score && getNextOrder(scene.state.order, score)), { title: tooltip }),
     );
+  const getRow = (head: ScoredHead, scores: readonly string[]): HTMLElement => {
+    let row = rows.get(head.name);
+    if (!row) rows.set(head.name, (row = options.createRow(head, scores, scene)));
+    row.update(scene);
+    row.element.setAttribute("aria-current", String(isSameHead(head.id, getCurrentHead(scene.state))));
+    return row.element;
+  };
 
-  const part: HeadsPart = {
+  const part: HeadsPart<Scene> = {
     element: element(
       "div",
-      { class: "heads-table", tabindex: 0, role: "region", "aria-label": "All heads with their scores" },
-      element("table", {}, element("thead", {}, head), body),
+      { class: "heads-table", tabindex: 0, role: "region", "aria-label": options.label },
+      element("table", {}, element("thead", {}, headings), body),
       more,
     ),
-    update(now) {
-      scene = now;
-      const { state, roster } = now;
-      const names = listScoreNames(roster.heads);
-      const same = `${now.meta.trace} ${names.join()}`;
-      if (columns !== same) {
-        columns = same;
+    update(newScene) {
+      scene = newScene;
+      const { state, catalog } = scene;
+      const scores = options.listScores(scene);
+      const key = `${options.getKey(scene)} ${scores.join()}`;
+      if (key !== columnsKey) {
+        columnsKey = key;
         rows = new Map();
         replaceChildren(
-          head,
-          column("head", "By layer and head", "", () => ""),
-          element("th", { scope: "col" }, "silence"),
-          element("th", { scope: "col" }, "labels"),
-          ...names.map((name) =>
-            column(formatScoreName(name), explainScore(now, "measures", name), name, (order) => getNextOrder(order, name)),
-          ),
+          headings,
+          createHeading("head", "By layer and head", ""),
+          ...[...options.headings, "labels"].map((heading) => element("th", { scope: "col" }, heading)),
+          ...scores.map((score) => createHeading(formatScoreName(score), options.explainScore(scene, score), score)),
         );
       }
-      markOrder(head, state.order);
-      const wanted = roster.heads.filter(({ labels }) => state.label === "" || labels.includes(state.label));
-      const shown = sortHeads(wanted, state.order).slice(0, most);
-      const made = shown.map((one) => {
-        let held = rows.get(one.name);
-        if (!held) rows.set(one.name, (held = build(one, names)));
-        held.silence.disabled = !canAblate(session, state);
-        held.silence.checked = includesHead(state.ablated, one.place);
-        held.row.setAttribute("aria-current", String(isSameHead(one.place, getCurrentHead(state))));
-        return held.row;
-      });
-      // Only another order moves rows: one that is taken out and put back loses the keyboard.
-      const list = same + shown.map(({ name }) => name).join();
-      if (list !== listed) replaceChildren(body, ...made);
+      markOrder(headings, state.order);
+      const wanted = catalog.heads.filter(({ labels }) => state.label === "" || labels.includes(state.label));
+      const visible = sortHeads(wanted, state.order).slice(0, maxRows);
+      const elements = visible.map((head) => getRow(head, scores));
+      // Rows are moved only when the order changes: a row that is taken out and put back loses the focus.
+      const list = key + visible.map(({ name }) => name).join();
+      if (list !== listed) replaceChildren(body, ...elements);
       listed = list;
-      more.hidden = wanted.length <= most;
+      more.hidden = wanted.length <= maxRows;
     },
   };
   return part;
 }
 
-/** A label by its shape and its name, with what it means on it. */
-export function badge(label: string, meaning: string): HTMLElement {
-  const mark = element("span", { "aria-hidden": "true" }, getLabelShape(label));
-  return element("span", { class: "head-label", title: meaning }, mark, ` ${label}`);
+/** The cell with the labels of a head. */
+export function createLabelCell(scene: HeadsScene, { labels }: ScoredHead): HTMLElement {
+  return element("td", {}, ...labels.map((label) => badge(label, explain(scene, "meanings", label))));
 }
 
-/** Tell by which column the heads are in order. */
-export function markOrder(head: HTMLElement, order: string): void {
-  for (const cell of head.querySelectorAll<HTMLElement>("[data-score]")) {
+/** Mark the column that sorts the heads. */
+function markOrder(headings: HTMLElement, order: string): void {
+  for (const cell of headings.querySelectorAll<HTMLElement>("[data-score]")) {
     const name = cell.dataset["score"] ?? "";
     const sorted = order === name ? "ascending" : order === `-${name}` && "descending";
     cell.setAttribute("aria-sort", sorted || "none");
   }
 }
 
-/** As many decimals as line up in a column. */
-export function shortened(value = NaN): string {
+/** A score with as many decimals as line up in a column. */
+export function formatScore(value = NaN): string {
   if (!Number.isFinite(value)) return "–";
   return Math.abs(value) < 100 ? value.toFixed(Math.abs(value) < 10 ? 3 : 1) : formatCount(value);
 }

@@ -1,150 +1,138 @@
-/** All heads as small pictures on one canvas, layers down and heads across; only those in view are painted. */
+/** All heads of a trace as small pictures of their attention patterns. */
 
-import { prepareSurface } from "../panels/chart";
-import { segments } from "../panels/controls";
-import { element } from "../panels/dom";
+import type { Box } from "../geometry/box";
 import type { HostContext } from "../host";
-import { TileImages } from "../tiles/tile_images";
-import type { LoadedTile } from "../tiles/tile_store";
+import { prepareSurface } from "../paint/canvas";
 import { createLookup, isSameScale, type ColourScale } from "../paint/colour";
 import { paintHatch } from "../paint/hatch";
 import { paintLegend } from "../paint/legend";
-import { snapToPixel, type Box, type Surface, type Theme } from "../paint/surface";
-import { withRange, type HeadId } from "../state";
-import { createHeadCanvas } from "./head_canvas";
-import { getCurrentHead, isFaded, choosePooling, type HeadsPart, type HeadsActions, type HeadsScene } from "./heads_view";
-import { includesHead, getHeadName, isSameHead } from "./scored_heads";
-import { getCellBox, coarsenTile, getExtent, findHeadAt, LEFT, SIZES, chooseSize, stepHead, TOP } from "./grid_layout";
-import { paintRim, reveal, type Rim } from "./grid_labels";
+import type { Surface, Theme } from "../paint/surface";
+import { segments } from "../panels/controls";
+import { element } from "../panels/dom";
+import type { Channel, Meta } from "../server/protocol";
+import { withRange, type HeadId, type State } from "../state";
+import { TileImages } from "../tiles/tile_images";
+import type { LoadedTile } from "../tiles/tile_store";
+import { chooseSize, coarsenTile, SIZES } from "./grid_layout";
+import { createHeadGrid } from "./head_grid";
+import type { HeadLoader } from "./head_loader";
+import { isFaded, type HeadsActions, type HeadsPart, type HeadsScene } from "./heads_scene";
+import { getHeadName, includesHead } from "./scored_heads";
 
-/** CSS pixels for the colours and what they mean. */
-const LEGEND = 48;
+const LEGEND_HEIGHT = 48;
 
-export interface Grid extends HeadsPart {
-  /** The first layer in view: its picture is wanted first. */
-  first(): number;
+/** The heads of a trace, as far as they are loaded. */
+export interface TraceScene extends HeadsScene {
+  readonly meta: Meta;
+  readonly catalog: HeadLoader;
 }
 
-export function createGrid(around: HostContext, actions: HeadsActions): Grid {
-  const room = element("div", { class: "heads-room" });
-  const frame = element("div", { class: "heads-frame" }, room);
+export interface PictureGrid extends HeadsPart<TraceScene> {
+  /** The first layer in view: its pictures are loaded first. */
+  findFirstLayer(): number;
+}
+
+/** How the weights in a bin of a small picture are pooled. */
+export function choosePooling({ channel }: State): Channel {
+  return channel === "mean" ? "mean" : "max";
+}
+
+export function createPictureGrid(context: HostContext, actions: HeadsActions): PictureGrid {
   const legend = element("canvas", { class: "heads-scale", "aria-hidden": "true" });
-  const pictures = new TileImages();
-  /** Pictures with fewer bins, for as long as those they are made of are held. */
-  const coarse = new WeakMap<LoadedTile, LoadedTile>();
-  /** There before anything is painted. */
-  let scene!: HeadsScene;
+  const images = new TileImages();
+  /** Tiles with fewer bins, kept as long as the tiles that they are made of. */
+  const coarseTiles = new WeakMap<LoadedTile, LoadedTile>();
+  /** Set by the first update. */
+  let scene!: TraceScene;
   let scale: ColourScale | null = null;
-  /** Null: what suits the width. */
-  let chosen: number | null = null;
+  /** Null chooses the size that suits the width. */
+  let chosenSize: number | null = null;
 
-  const heads = (): readonly number[] => scene.meta.layers.map((layer) => layer.heads);
-  const size = (): number => chosen ?? chooseSize(heads(), frame.clientWidth);
-  /** Where a picture is on the canvas. */
-  const seen = (place: HeadId): Box => {
-    const box = getCellBox(place, size());
-    return { ...box, left: box.left - frame.scrollLeft, top: box.top - frame.scrollTop };
-  };
-
-  const paint = (surface: Surface, theme: Theme, hovered: HeadId | null): void => {
-    const { state } = scene;
-    // The largest of many weights is never small: the range of a short text suits it.
-    const wanted = withRange(state, 0);
-    if (!isSameScale(scale, wanted)) pictures.setLookup(createLookup((scale = wanted)));
-    surface.context.imageSmoothingEnabled = false;
-    for (const [layer, count] of heads().entries()) {
-      const { top, height } = seen([layer, 0]);
-      if (top + height < TOP || top > surface.height) continue;
-      for (let head = 0; head < count; head++) paintHead(surface, theme, [layer, head], hovered);
-    }
-    paintRim(surface, theme, rim(), getCurrentHead(state));
-    const foot = prepareSurface(legend, surface.width, LEGEND);
-    const says = { scale: wanted, channel: choosePooling(state), stride: 0, dots: false, masked: true };
-    const box = { left: 12, top: 4, width: surface.width - 24, height: LEGEND };
-    if (foot) paintLegend(foot, box, theme, { ...says, marked: null, remarks: [] });
-  };
-  const paintHead = (surface: Surface, theme: Theme, place: HeadId, hovered: HeadId | null): void => {
-    const { context } = surface;
-    const { state, roster } = scene;
-    const { left, top, width, height } = seen(place);
-    const box = { left: snapToPixel(left, surface.scale), top: snapToPixel(top, surface.scale), width, height };
-    const tile = roster.pictures[place[0]];
-    context.globalAlpha = isFaded(scene, place) ? 0.2 : 1;
-    if (tile) {
-      const fine = fitting(tile, Math.round(width * surface.scale));
-      if (tile.hasMasked) paintHatch(surface, box, theme);
-      const from = [0, place[1] * fine.y, fine.columns, fine.y] as const;
-      context.drawImage(pictures.getImage(fine), ...from, box.left, box.top, width, height);
-    } else {
-      context.fillStyle = theme.panel;
-      context.fillRect(box.left, box.top, width, height);
-    }
-    context.globalAlpha = 1;
-    if (includesHead(state.ablated, place)) paintCross(surface, box);
-    const current = isSameHead(place, getCurrentHead(state));
-    if (!current && !isSameHead(place, hovered)) return;
-    context.strokeStyle = current ? theme.accent : theme.ink;
-    context.lineWidth = current ? 3 : 2;
-    context.strokeRect(box.left - 1.5, box.top - 1.5, width + 3, height + 3);
-  };
-  /** A picture with no more bins than there are pixels. */
-  const fitting = (tile: LoadedTile, pixels: number): LoadedTile => {
-    const most = Math.max(tile.y, tile.columns);
-    const [factor, held] = [Math.ceil(most / pixels), coarse.get(tile)];
+  /** The tile, or a coarser one that has no more bins than there are pixels. */
+  const fitTile = (tile: LoadedTile, pixels: number): LoadedTile => {
+    const bins = Math.max(tile.y, tile.columns);
+    const [factor, kept] = [Math.ceil(bins / pixels), coarseTiles.get(tile)];
     if (factor <= 1) return tile;
-    if (held && Math.max(held.y, held.columns) === Math.ceil(most / factor)) return held;
-    const made = coarsenTile(tile, factor);
-    coarse.set(tile, made);
-    return made;
+    if (kept && Math.max(kept.y, kept.columns) === Math.ceil(bins / factor)) return kept;
+    const coarse = coarsenTile(tile, factor);
+    coarseTiles.set(tile, coarse);
+    return coarse;
   };
-  const rim = (): Rim => ({
-    layers: heads().map((_, layer) => seen([layer, 0]).top + size() / 2),
-    columns: Array.from({ length: Math.max(0, ...heads()) }, (_, head) => {
-      const name = getHeadName(scene.meta, [0, head]).slice(2);
-      // Layers that recorded other heads have no name in common for a column.
-      const shared = scene.meta.layers.every((_, layer) => getHeadName(scene.meta, [layer, head]).endsWith(name));
-      return [shared ? name : "", seen([0, head]).left + size() / 2];
+  const paintPicture = (surface: Surface, theme: Theme, id: HeadId, box: Box): void => {
+    const { context: pen } = surface;
+    const { left, top, width, height } = box;
+    const tile = scene.catalog.pictures[id[0]];
+    pen.globalAlpha = isFaded(scene, id) ? 0.2 : 1;
+    if (tile) {
+      const fitted = fitTile(tile, Math.round(width * surface.scale));
+      if (tile.hasMasked) paintHatch(surface, box, theme);
+      const source = [0, id[1] * fitted.y, fitted.columns, fitted.y] as const;
+      pen.drawImage(images.getImage(fitted), ...source, left, top, width, height);
+    } else {
+      pen.fillStyle = theme.panel;
+      pen.fillRect(left, top, width, height);
+    }
+    pen.globalAlpha = 1;
+    if (includesHead(scene.state.ablated, id)) paintCross(surface, box);
+  };
+  const paintScale = (width: number, theme: Theme, colours: ColourScale): void => {
+    const surface = prepareSurface(legend, width, LEGEND_HEIGHT);
+    const box = { left: 12, top: 4, width: width - 24, height: LEGEND_HEIGHT };
+    const content = { scale: colours, channel: choosePooling(scene.state), stride: 0, dots: false, masked: true };
+    if (surface) paintLegend(surface, box, theme, { ...content, marked: null, remarks: [] });
+  };
+
+  const grid = createHeadGrid<TraceScene>(context, actions, {
+    label: "All heads as small pictures: layers down, heads across",
+    countHeads: ({ meta }) => meta.layers.map((layer) => layer.heads),
+    getCellSize(heads, frameWidth) {
+      const size = chosenSize ?? chooseSize(heads, frameWidth);
+      return { width: size, height: size };
+    },
+    getColumnName({ meta }, head) {
+      const name = getHeadName(meta, [0, head]).slice(2);
+      return meta.layers.every((_, layer) => getHeadName(meta, [layer, head]).endsWith(name)) ? name : "";
+    },
+    beginFrame(surface, theme, { state }) {
+      // The largest of many weights is never small, so the range of a short text suits it.
+      const wanted = withRange(state, 0);
+      if (!isSameScale(scale, wanted)) images.setLookup(createLookup((scale = wanted)));
+      surface.context.imageSmoothingEnabled = false;
+      paintScale(surface.width, theme, wanted);
+    },
+    paintCell: paintPicture,
+    getOutline: (theme, isCurrent) => ({
+      colour: isCurrent ? theme.accent : theme.ink,
+      width: isCurrent ? 3 : 2,
+      margin: 1.5,
     }),
   });
-
-  const drawing = createHeadCanvas(frame, "All heads as small pictures: layers down, heads across", around, actions, {
-    paint,
-    getBox: seen,
-    findHead: (x, y) => (x < LEFT || y < TOP ? null : findHeadAt(x + frame.scrollLeft, y + frame.scrollTop, heads(), size())),
-    findNextHead: (key) => stepHead(getCurrentHead(scene.state), key, heads()),
-  });
-  room.append(drawing.canvas);
-  frame.addEventListener("scroll", drawing.moved);
   const sizes = segments(
     "Size of the pictures",
-    SIZES.map((one, index) => [String(one), ["small", "medium", "large"][index] ?? ""] as const),
-    (one) => {
-      chosen = Number(one);
-      grid.update(scene);
+    SIZES.map((size, index) => [String(size), ["small", "medium", "large"][index] ?? ""] as const),
+    (size) => {
+      chosenSize = Number(size);
+      part.update(scene);
     },
   );
-  const grid: Grid = {
-    element: element("div", { class: "heads-grid" }, frame, legend),
+  const part: PictureGrid = {
+    element: element("div", { class: "heads-grid" }, grid.frame, legend),
     controls: sizes.element,
-    first: () => (scene ? (findHeadAt(LEFT, TOP + frame.scrollTop, heads(), size())?.[0] ?? 0) : 0),
-    update(now) {
-      const moved = !scene || !isSameHead(getCurrentHead(scene.state), getCurrentHead(now.state));
-      scene = now;
-      const { width, height } = getExtent(heads(), size());
-      Object.assign(room.style, { width: `${width}px`, height: `${height}px` });
-      sizes.update(String(size()));
-      if (moved) reveal(frame, getCellBox(getCurrentHead(now.state), size()));
-      drawing.soon();
+    findFirstLayer: grid.findFirstLayer,
+    update(newScene) {
+      scene = newScene;
+      grid.update(scene);
+      sizes.update(String(grid.getCellSize().width));
     },
   };
-  return grid;
+  return part;
 }
 
-/** This head is silenced: crossed out, dark on pale, so that it is seen on any colours. */
+/** Cross out an ablated head, in black on white, which is visible on any colours. */
 function paintCross({ context }: Surface, { left, top, width, height }: Box): void {
-  for (const [colour, thick] of [["#ffffff", 5], ["#000000", 2]] as const) {
+  for (const [colour, thickness] of [["#ffffff", 5], ["#000000", 2]] as const) {
     context.strokeStyle = colour;
-    context.lineWidth = thick;
+    context.lineWidth = thickness;
     context.beginPath();
     context.moveTo(left, top);
     context.lineTo(left + width, top + height);

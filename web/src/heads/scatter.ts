@@ -1,28 +1,11 @@
 /** Heads as dots on two of their scores: scales, the dot under the pointer, the next one by keyboard, the picture. */
 
-import { fonts, alignHairline, type Box, type Surface, type Theme } from "../paint/surface";
+import type { Box } from "../geometry/box";
+import { fonts, alignHairline, type Surface, type Theme } from "../paint/surface";
 import { formatMeasure } from "../format_numbers";
 import type { HeadId } from "../state";
+import { getLabelShape, MIXED_SHAPE } from "./label_badge";
 import { isSameHead, type ScoredHead } from "./scored_heads";
-
-/** A shape for each label that is known, so that colour says nothing alone; none of them can turn into an emoji. */
-const SHAPES: Readonly<Record<string, string>> = {
-  induction: "★",
-  duplicate: "◆",
-  agreement: "◇",
-  coreference: "☆",
-  previous: "◄",
-  next: "►",
-  self: "■",
-  local: "▲",
-  sink: "▼",
-  broad: "□",
-  mixed: "○",
-};
-
-export function getLabelShape(label: string | undefined): string {
-  return SHAPES[label ?? "mixed"] ?? "●";
-}
 
 export interface AxisScale {
   readonly low: number;
@@ -87,7 +70,7 @@ export function findNextDot(dots: readonly Dot[], current: HeadId, key: string):
   const side = { ArrowRight: "x", ArrowLeft: "x", ArrowUp: "y", ArrowDown: "y" }[key] as "x" | "y" | undefined;
   if (!side) return null;
   const sorted = [...dots].sort((one, other) => one[side] - other[side]);
-  const at = sorted.findIndex(({ head }) => isSameHead(head.place, current));
+  const at = sorted.findIndex(({ head }) => isSameHead(head.id, current));
   const by = key === "ArrowRight" || key === "ArrowDown" ? 1 : -1;
   return sorted[at < 0 ? 0 : Math.min(sorted.length - 1, Math.max(0, at + by))] ?? null;
 }
@@ -139,7 +122,7 @@ function paintDots({ context, width }: Surface, theme: Theme, dots: readonly Dot
   for (const { head, x, y } of dots) {
     const shape = getLabelShape(head.labels[0]);
     context.globalAlpha = look.isFaded(head) ? 0.15 : 0.85;
-    context.fillStyle = shape === SHAPES["mixed"] ? theme.muted : theme.accent;
+    context.fillStyle = shape === MIXED_SHAPE ? theme.muted : theme.accent;
     // The middle of the ink and not of the letter, which stands on a line.
     const ink = context.measureText(shape);
     const [wide, high] = [
@@ -151,8 +134,8 @@ function paintDots({ context, width }: Surface, theme: Theme, dots: readonly Dot
   context.globalAlpha = 1;
   context.font = `600 11px ${fonts.text}`;
   context.lineWidth = 2;
-  for (const [place, colour] of [[look.current, theme.ink], [look.hovered, theme.key]] as const) {
-    const dot = dots.find(({ head }) => isSameHead(head.place, place));
+  for (const [id, colour] of [[look.current, theme.ink], [look.hovered, theme.key]] as const) {
+    const dot = dots.find(({ head }) => isSameHead(head.id, id));
     if (!dot) continue;
     context.strokeStyle = context.fillStyle = colour;
     context.beginPath();

@@ -5,7 +5,7 @@ import { formatHeadName, type LayerScores, type Meta } from "../server/protocol"
 import type { HeadId } from "../state";
 
 export interface ScoredHead {
-  readonly place: HeadId;
+  readonly id: HeadId;
   readonly name: string;
   readonly labels: readonly string[];
   readonly scores: Readonly<Record<string, number>>;
@@ -17,7 +17,7 @@ export function getHeadName(meta: Meta, [layer, head]: HeadId): string {
 
 export function toScoredHeads(meta: Meta, layer: number, { heads }: LayerScores): ScoredHead[] {
   return heads.map(({ labels, scores }, head) => ({
-    place: [layer, head],
+    id: [layer, head],
     name: getHeadName(meta, [layer, head]),
     labels: labels.map((label) => formatTitle(label)),
     scores,
@@ -32,7 +32,7 @@ export function sortHeads(heads: readonly ScoredHead[], order: string): ScoredHe
   return [...heads].sort((one, other) => {
     const [first, second] = [value(one), value(other)];
     const unknown = Number(Number.isNaN(first)) - Number(Number.isNaN(second));
-    return unknown || first - second || compareHeads(one.place, other.place);
+    return unknown || first - second || compareHeads(one.id, other.id);
   });
 }
 
@@ -66,13 +66,13 @@ export function isSameHead(one: HeadId | null, other: HeadId | null): boolean {
   return one?.[0] === other?.[0] && one?.[1] === other?.[1];
 }
 
-export function includesHead(places: readonly HeadId[], place: HeadId): boolean {
-  return places.some((one) => isSameHead(one, place));
+export function includesHead(ids: readonly HeadId[], id: HeadId): boolean {
+  return ids.some((one) => isSameHead(one, id));
 }
 
 /** The heads with this one among them, or not among them any more. */
-export function toggleHead(places: readonly HeadId[], place: HeadId): readonly HeadId[] {
-  return includesHead(places, place)
-    ? places.filter((one) => !isSameHead(one, place))
-    : [...places, place].sort(compareHeads);
+export function toggleHead(ids: readonly HeadId[], id: HeadId): readonly HeadId[] {
+  return includesHead(ids, id)
+    ? ids.filter((one) => !isSameHead(one, id))
+    : [...ids, id].sort(compareHeads);
 }

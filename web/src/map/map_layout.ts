@@ -1,5 +1,5 @@
 // Where the parts of the map lie inside its element: names, numbers and strip on the left and above, the plot, the legend below.
-import type { Box } from "../paint/surface";
+import type { Box } from "../geometry/box";
 
 export interface MapLayout {
   plot: Box;
@@ -50,8 +50,4 @@ export function computeLayout(width: number, height: number, matrix: { queries: 
     legend: { left: legend, top: bottom + 4, width: width - legend - 8, height: LEGEND - 4 },
     minimap: { left: plot.left + plot.width - small - 8, top: plot.top + 8, width: small, height: small },
   };
-}
-
-export function contains(box: Box, x: number, y: number): boolean {
-  return x >= box.left && x < box.left + box.width && y >= box.top && y < box.top + box.height;
 }

@@ -5,7 +5,7 @@ import { chooseLabels, chooseNumbers, EVERY_TOKEN_FROM_ZOOM, type AxisView } fro
 import type { ColourScale } from "../paint/colour";
 import type { MapLayout } from "./map_layout";
 import type { TileDrawing, MapData, Mode } from "./map_data";
-import { paintUnmatched, paintCorner, paintLeftAxis, paintNames, paintTag, paintTopAxis } from "../paint/axes";
+import { paintUnmatched, paintCorner, paintLeftAxis, paintNames, paintTag, paintTopAxis, type UnmatchedTokens } from "../paint/axes";
 import { paintLegend } from "../paint/legend";
 import { computeMatrixBox, paintBins, paintHiddenSink, paintTiles, paintSpikes } from "../paint/heatmap";
 import { paintLeftStrip, paintTopStrip } from "../paint/marginals";
@@ -13,17 +13,16 @@ import { paintCrosshair, paintPins, paintReadout, paintSelectionBox, paintValues
 import { isMinimapShown, paintMinimap } from "../paint/minimap";
 import { paintBuilding, paintNote, paintWatermark } from "../paint/watermark";
 import { formatCount, formatPercent } from "../format_numbers";
-import { clipTo, type Box, type Surface, type Theme } from "../paint/surface";
+import type { Box } from "../geometry/box";
+import { clipTo, type Surface, type Theme } from "../paint/surface";
 import type { TileImages } from "../tiles/tile_images";
 import type { Side } from "../server/protocol";
 import type { LoadedTile } from "../tiles/tile_store";
 import { formatToken } from "../paint/token_text";
 import { getVisibleRange, type Viewport } from "../geometry/viewport";
 
-/** Tokens of one text that the other does not have, as half-open ranges. */
-export type UnmatchedTokens = Readonly<Record<Side, readonly (readonly [from: number, to: number])[]>>;
-
-export interface Role {
+/** What a map is called when two are compared, and which of its tokens the other text does not have. */
+export interface ComparisonRole {
   readonly name: string;
   readonly unmatched: UnmatchedTokens;
 }
@@ -34,7 +33,7 @@ export interface MapScene {
   view: Viewport;
   data: MapData;
   /** What the map is called beside another, and which tokens have no partner there. */
-  role: Role | null;
+  role: ComparisonRole | null;
   drawing: TileDrawing;
   pictures: TileImages;
   scale: ColourScale;

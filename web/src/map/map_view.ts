@@ -4,13 +4,14 @@
 // Moves are instant: nothing is animated.
 import { addCanvas, resizeCanvas, getSurface } from "../paint/canvas";
 import { createLookup, isSameScale, type ColourScale } from "../paint/colour";
-import { paintHeatmap, paintOverlay, paintScene, type Role as ComparisonRole, type MapScene } from "./map_scene";
+import { paintHeatmap, paintOverlay, paintScene, type ComparisonRole, type MapScene } from "./map_scene";
 import type { Host } from "../host";
 import type { TileDrawing, Mode, Reading, WeightedSpan } from "./map_data";
-import { contains, computeLayout, type MapLayout } from "./map_layout";
+import { computeLayout, type MapLayout } from "./map_layout";
 import { isMinimapShown, getMinimapZoom } from "../paint/minimap";
 import { VALUES_FROM_ZOOM } from "../paint/overlays";
-import { darkTheme, lightTheme, type Box, type Surface, type Theme } from "../paint/surface";
+import { contains, type Box } from "../geometry/box";
+import { themes, type Surface, type Theme } from "../paint/surface";
 import { formatTitle, formatToken } from "../paint/token_text";
 import { TileImages } from "../tiles/tile_images";
 import { listenToPointer, type GestureHandlers, type Point } from "./pointer";
@@ -21,7 +22,7 @@ import type { Transport } from "../server/transport";
 import * as viewports from "../geometry/viewport";
 import type { Viewport } from "../geometry/viewport";
 
-export type { Cell, Point, Reading, ComparisonRole as Role, SecondHead as Shared, WeightedSpan as Span };
+export type { Cell, Point, Reading, ComparisonRole, SecondHead, WeightedSpan };
 
 export interface MapEvents {
   /** Once a frame after moves by pointer, wheel or method. (null, null) is the opening view ("fit"). */
@@ -437,7 +438,7 @@ class CanvasMap implements MapView {
     const [data, mode] = [this.#heads.data, this.#mode];
     return {
       layout: this.#layout,
-      theme: this.options.host.getTheme() === "dark" ? darkTheme : lightTheme,
+      theme: themes[this.options.host.getTheme()],
       view,
       data,
       role: this.#role,

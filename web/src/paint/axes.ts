@@ -1,11 +1,15 @@
 // Names and numbers along the two axes, and the corner that says what they mean.
 import { EVERY_TOKEN_FROM_ZOOM, type AxisLabel } from "../geometry/axis_labels";
-import { fonts, snapToPixel, type Box, type Surface, type Theme } from "./surface";
+import type { Box } from "../geometry/box";
+import { fonts, snapToPixel, type Surface, type Theme } from "./surface";
+import type { Side } from "../server/protocol";
 import { formatCount } from "../format_numbers";
 import { fitText, measureWidth, wrapText } from "./canvas_text";
 import { paintHatch } from "./hatch";
-import type { UnmatchedTokens } from "../map/map_scene";
 import type { Viewport } from "../geometry/viewport";
+
+/** Tokens of one text that the other does not have, as half-open ranges. */
+export type UnmatchedTokens = Readonly<Record<Side, readonly (readonly [from: number, to: number])[]>>;
 
 const SLANT = Math.PI / 3;
 /** Low enough to leave the names of the rows beside it whole. */
@@ -166,7 +170,7 @@ export function paintNames(surface: Surface, matrix: Box, theme: Theme, names: r
 }
 
 /** Hatches the numbers of tokens that the other text does not have. */
-export function paintUnmatched(surface: Surface, boxes: { leftNumbers: Box; topNumbers: Box }, theme: Theme, view: Viewport, alone: UnmatchedTokens): void {
+export function paintUnmatched(surface: Surface, boxes: { leftNumbers: Box; topNumbers: Box }, theme: Theme, view: Viewport, unmatched: UnmatchedTokens): void {
   const { leftNumbers, topNumbers } = boxes;
   const forEachRange = (ranges: UnmatchedTokens["query"], first: number, pixels: number, paint: (from: number, length: number) => void): void => {
     for (const [start, end] of ranges) {
@@ -174,6 +178,6 @@ export function paintUnmatched(surface: Surface, boxes: { leftNumbers: Box; topN
       if (to > from) paint(from, to - from);
     }
   };
-  forEachRange(alone.query, view.query, leftNumbers.height, (from, height) => paintHatch(surface, { ...leftNumbers, top: leftNumbers.top + from, height }, theme));
-  forEachRange(alone.key, view.key, topNumbers.width, (from, width) => paintHatch(surface, { ...topNumbers, left: topNumbers.left + from, width }, theme));
+  forEachRange(unmatched.query, view.query, leftNumbers.height, (from, height) => paintHatch(surface, { ...leftNumbers, top: leftNumbers.top + from, height }, theme));
+  forEachRange(unmatched.key, view.key, topNumbers.width, (from, width) => paintHatch(surface, { ...topNumbers, left: topNumbers.left + from, width }, theme));
 }

@@ -1,5 +1,6 @@
 // Bars and lines for the inspector: as little chart as the numbers need.
-import { fonts, alignHairline, type Box, type Surface, type Theme } from "./surface";
+import type { Box } from "../geometry/box";
+import { fonts, alignHairline, type Surface, type Theme } from "./surface";
 
 export interface BarSeries {
   /** NaN is masked: drawn as nothing, not as zero. */

@@ -1,5 +1,6 @@
 // Canvas elements as the map needs them: stacked, sized in whole device pixels, scaled to CSS pixels.
-import type { Box, Surface } from "./surface";
+import type { Box } from "../geometry/box";
+import type { Surface } from "./surface";
 
 /** A canvas laid over its parent; what it shows is told by the parent's own names. */
 export function addCanvas(parent: HTMLElement, name: string): HTMLCanvasElement {
@@ -23,4 +24,15 @@ export function getSurface(canvas: HTMLCanvasElement, scale: number): Surface {
   if (!context) throw new Error("This browser gives no 2D canvas.");
   context.setTransform(scale, 0, 0, scale, 0, 0);
   return { context, width: canvas.width / scale, height: canvas.height / scale, scale };
+}
+
+/** A canvas of this many CSS pixels, cleared, as sharp as the screen. */
+export function prepareSurface(canvas: HTMLCanvasElement, width: number, height: number): Surface | null {
+  const scale = devicePixelRatio || 1;
+  canvas.width = Math.round(width * scale);
+  canvas.height = Math.round(height * scale);
+  const context = canvas.getContext("2d");
+  if (!context) return null;
+  context.setTransform(scale, 0, 0, scale, 0, 0);
+  return { context, width, height, scale };
 }

@@ -1,6 +1,7 @@
 // The hatch that means "masked": light diagonal lines on a light ground, anchored to the screen so that it does not swim while panning.
 // Zero is the darkest colour of the table; nothing the model computed is ever hatched.
-import type { Box, Context, Surface, Theme } from "./surface";
+import type { Box } from "../geometry/box";
+import type { Context, Surface, Theme } from "./surface";
 
 export const HATCH_STEP = 8;
 

@@ -5,7 +5,8 @@ import type { Spike } from "../tiles/spikes";
 import type { LoadedTile } from "../tiles/tile_store";
 import { tokenToPixel, type Viewport } from "../geometry/viewport";
 import { paintHatch } from "./hatch";
-import { fonts, clipTo, type Box, type Surface, type Theme } from "./surface";
+import type { Box } from "../geometry/box";
+import { fonts, clipTo, type Surface, type Theme } from "./surface";
 
 export interface HeatmapContent {
   view: Viewport;

@@ -3,7 +3,8 @@ import { getEntry, TOO_SMALL_GREY, getTable, type ColourScale, type ColourTable 
 import { paintHatch } from "./hatch";
 import { MIN_BITS } from "../tiles/ratio_codec";
 import { formatLog2Ratio, formatWeight, toSuperscript } from "../format_numbers";
-import { fonts, type Box, type Surface, type Theme } from "./surface";
+import type { Box } from "../geometry/box";
+import { fonts, type Surface, type Theme } from "./surface";
 import { fitText, measureWidth } from "./canvas_text";
 
 export interface LegendContent {

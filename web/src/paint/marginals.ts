@@ -6,7 +6,8 @@
 import type { FloatTile } from "../server/tile_codec";
 import { TILE_SIZE } from "../geometry/zoom_plan";
 import { tokenToPixel, type Viewport } from "../geometry/viewport";
-import { alignHairline, clipTo, type Box, type Surface, type Theme } from "./surface";
+import type { Box } from "../geometry/box";
+import { alignHairline, clipTo, type Surface, type Theme } from "./surface";
 
 export interface StripBlock {
   block: number;

@@ -1,7 +1,8 @@
 // The whole matrix small, with a frame around what the map shows.
 import { computeFitZoom, type Viewport } from "../geometry/viewport";
 import { paintHatch } from "./hatch";
-import { fonts, clipTo, type Box, type Surface, type Theme } from "./surface";
+import type { Box } from "../geometry/box";
+import { fonts, clipTo, type Surface, type Theme } from "./surface";
 
 /** The map is zoomed this much past fitting before a minimap helps. */
 export const MINIMAP_FROM_FACTOR = 4;

@@ -2,7 +2,8 @@
 import { getEntry, isBright, getTable, type ColourScale } from "./colour";
 import { tokenToPixel, type Viewport } from "../geometry/viewport";
 import { computeMatrixBox } from "./heatmap";
-import { fonts, alignHairline, type Box, type Surface, type Theme } from "./surface";
+import type { Box } from "../geometry/box";
+import { fonts, alignHairline, type Surface, type Theme } from "./surface";
 import { formatLog2Ratio } from "../format_numbers";
 import { measureWidth } from "./canvas_text";
 

@@ -1,5 +1,7 @@
 // What every painter draws on. A painter gets all it needs as arguments: the screen and an export look the same.
 
+import type { Box } from "../geometry/box";
+
 export type Context = CanvasRenderingContext2D | OffscreenCanvasRenderingContext2D;
 
 export interface Surface {
@@ -11,13 +13,6 @@ export interface Surface {
   scale: number;
   /** Where shapes stay shapes: the fill that stands for the hatch. What is made of bins is then one picture, a pixel a bin. */
   hatch?(theme: Theme): string;
-}
-
-export interface Box {
-  left: number;
-  top: number;
-  width: number;
-  height: number;
 }
 
 export interface Theme {
@@ -62,6 +57,8 @@ export const darkTheme: Theme = {
   hatchGround: "#23282d",
   strip: "#6b7682",
 };
+
+export const themes = { light: lightTheme, dark: darkTheme };
 
 export const fonts = {
   text: 'system-ui, -apple-system, "Segoe UI", sans-serif',

@@ -1,5 +1,6 @@
 // Words over the map: the watermark of a picture the model did not compute, and how far the server is with building.
-import { fonts, type Box, type Surface, type Theme } from "./surface";
+import type { Box } from "../geometry/box";
+import { fonts, type Surface, type Theme } from "./surface";
 import { measureWidth, wrapText } from "./canvas_text";
 
 /** Every 200 pixels or so, in whole lines, and never so dark that the picture is lost. */

@@ -1,9 +1,10 @@
 /** A bar chart on a canvas that follows its width, the screen's sharpness and the page's light or dark. */
 
 import { element } from "./dom";
-import type { Host, HostContext } from "../host";
+import type { HostContext } from "../host";
 import { paintBars, paintSteps } from "../paint/bar_chart";
-import { darkTheme, lightTheme, type Surface, type Theme } from "../paint/surface";
+import { prepareSurface } from "../paint/canvas";
+import { themes } from "../paint/surface";
 
 export interface ChartData {
   readonly values: ArrayLike<number>;
@@ -69,26 +70,11 @@ export class Chart {
     if (!this.#data || width === 0) return;
     const surface = prepareSurface(this.element, width, this.height);
     if (!surface) return;
-    const theme = getTheme(this.context.host);
+    const theme = themes[this.context.host.getTheme()];
     const box = { left: 0, top: 0, width, height: this.height - 1 };
     const { values, names, marked = null } = this.#data;
     const colour = theme[this.#data.colour];
     if (names) paintSteps(surface, box, theme, { values, names, colour });
     else paintBars(surface, box, theme, { values, colour, marked });
   }
-}
-
-/** A canvas of this many CSS pixels, cleared, as sharp as the screen. */
-export function prepareSurface(canvas: HTMLCanvasElement, width: number, height: number): Surface | null {
-  const scale = devicePixelRatio || 1;
-  canvas.width = Math.round(width * scale);
-  canvas.height = Math.round(height * scale);
-  const context = canvas.getContext("2d");
-  if (!context) return null;
-  context.setTransform(scale, 0, 0, scale, 0, 0);
-  return { context, width, height, scale };
-}
-
-export function getTheme(host: Host): Theme {
-  return host.getTheme() === "dark" ? darkTheme : lightTheme;
 }

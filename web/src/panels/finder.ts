@@ -4,15 +4,8 @@ import { button, element } from "./dom";
 import { formatCount } from "../format_numbers";
 import { LatestRequest, describeError } from "../server/requests";
 import type { FindResult } from "../server/protocol";
+import type { FindRequest } from "../server/trace_cache";
 import { isAbortError } from "../server/transport";
-
-/** The next token with this text, from `after` on. */
-export interface FindRequest {
-  readonly text: string;
-  readonly after: number;
-  readonly backward: boolean;
-  readonly signal: AbortSignal;
-}
 
 export interface FinderActions {
   find(wanted: FindRequest): Promise<FindResult>;

@@ -2,7 +2,8 @@
  * Letting the model go on from a text, one token at a time, while each new row of attention is drawn.
  */
 
-import { Chart, prepareSurface } from "./chart";
+import { prepareSurface } from "../paint/canvas";
+import { Chart } from "./chart";
 import { toCss, getEntry, getTable, type ColourScale } from "../paint/colour";
 import { button, element, field, replaceChildren, token } from "./dom";
 import type { HostContext } from "../host";

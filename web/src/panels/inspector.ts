@@ -12,16 +12,10 @@ import type { HostContext } from "../host";
 import { ResponseCache, LatestRequest, describeError } from "../server/requests";
 import { describeToken, describeCell } from "./live_region";
 import { formatCount, formatMeasure, formatOrdinal, formatPercent, formatWeight } from "../format_numbers";
-import { getHeadNumber, paths, type KeyReport, type Meta, type DistanceProfile, type QueryReport, type Scores, type Side } from "../server/protocol";
+import { getHeadNumber, paths, type KeyReport, type DistanceProfile, type QueryReport, type Scores, type Side, type TraceHead } from "../server/protocol";
 import { computeRank, type Rank } from "./ranking";
 import { PinPanel, type PinReport, type Weights } from "./pin_panel";
 import { isAbortError, type Transport } from "../server/transport";
-
-export interface TraceHead {
-  readonly meta: Meta;
-  readonly layer: number;
-  readonly head: number;
-}
 
 export interface InspectorActions {
   pin(side: Side, position: number): void;

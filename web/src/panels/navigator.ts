@@ -8,7 +8,7 @@
 import { element, field, replaceChildren, select } from "./dom";
 import { formatCount, pluralize } from "../format_numbers";
 import { formatTitle } from "../paint/token_text";
-import { listHeads } from "../key_handlers";
+import { listHeads } from "../head_order";
 import { getHeadNumber, type Meta } from "../server/protocol";
 import { isAvailable, type HeadId } from "../state";
 

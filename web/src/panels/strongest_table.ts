@@ -8,9 +8,8 @@ import { readFloats } from "../server/tile_codec";
 import { button, element, replaceChildren, token } from "./dom";
 import { LatestRequest, describeError } from "../server/requests";
 import { formatCount, formatWeightColumn, pluralize } from "../format_numbers";
-import { paths, type Side } from "../server/protocol";
+import { paths, type Side, type TraceHead } from "../server/protocol";
 import { findStrongest } from "./ranking";
-import type { TraceHead } from "./inspector";
 import { isAbortError, type Transport } from "../server/transport";
 
 export const MAX_CELLS = 65_536;

@@ -4,11 +4,10 @@ import type { Host } from "../host";
 import type { Cell, MapView } from "../map/map_view";
 import type { Action } from "../keys";
 import type { Pins } from "../pins";
-import type { Session } from "../server/protocol";
+import type { Session, TraceHead } from "../server/protocol";
 import type { TraceCache } from "../server/trace_cache";
 import type { Transport } from "../server/transport";
 import type { State, Store } from "../state";
-import type { TraceHead } from "./inspector";
 
 export interface ViewContext {
   readonly store: Store;

@@ -2,8 +2,7 @@
 //
 // At most one request per 50 ms, the latest wish wins. Memory: at most 1024 blocks of one head; another head starts afresh.
 import { readFloats } from "./tile_codec";
-import { paths } from "./protocol";
-import type { HeadRef } from "../tiles/tile_store";
+import { paths, type HeadRef } from "./protocol";
 import type { TokenRanges } from "../geometry/zoom_plan";
 import type { Transport } from "./transport";
 

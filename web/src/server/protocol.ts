@@ -23,6 +23,9 @@ export interface Layer {
   zeros_hidden: boolean;
 }
 
+/** The shape of a head's matrix, and where queries stand among the keys. */
+export type MatrixShape = Pick<Layer, "cross" | "offset" | "queries" | "keys">;
+
 /** The number by which a person knows a head. */
 export function getHeadNumber(meta: Meta, layer: number, head: number): number {
   return meta.layers[layer]?.numbers[head] ?? head;
@@ -42,6 +45,20 @@ export interface Meta {
   what_if: string | null;
   origin: string | null;
   layers: Layer[];
+}
+
+/** Names a head of a trace. */
+export interface HeadRef {
+  trace: string;
+  layer: number;
+  head: number;
+}
+
+/** A head of a trace whose meta is loaded. */
+export interface TraceHead {
+  readonly meta: Meta;
+  readonly layer: number;
+  readonly head: number;
 }
 
 export interface Summary {

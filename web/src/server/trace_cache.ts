@@ -1,9 +1,16 @@
 /** Traces seen so far: what they are, and the texts of their tokens. */
 
-import type { FindRequest } from "../panels/finder";
 import { paths, type FindResult, type Meta } from "./protocol";
 import { TokenTexts } from "./token_texts";
 import type { Transport } from "./transport";
+
+/** The next token with this text, from `after` on. */
+export interface FindRequest {
+  readonly text: string;
+  readonly after: number;
+  readonly backward: boolean;
+  readonly signal: AbortSignal;
+}
 
 export class TraceCache {
   readonly #metas = new Map<string, Meta>();

@@ -1,10 +1,11 @@
 /** One head and one statistic: its numbers, its distribution, and passages that show what it does. */
 
-import { badge } from "../heads/head_table";
+import { badge } from "../heads/label_badge";
 import { formatScoreName } from "../heads/scored_heads";
 import type { HostContext } from "../host";
 import { formatCount, formatMeasure, formatPercent } from "../format_numbers";
-import { prepareSurface, getTheme } from "../panels/chart";
+import { themes } from "../paint/surface";
+import { prepareSurface } from "../paint/canvas";
 import { element, replaceChildren } from "../panels/dom";
 import { formatTitle } from "../paint/token_text";
 import { LatestRequest, describeError } from "../server/requests";
@@ -34,7 +35,7 @@ export interface HeadPanel {
   focus(): void;
 }
 
-export function createHeadPanel(transport: Transport, actions: PassageActions, around: HostContext): HeadPanel {
+export function createHeadPanel(transport: Transport, actions: PassageActions, context: HostContext): HeadPanel {
   const heading = element("h2", { tabindex: -1 });
   const labels = element("p", { class: "survey-labels" });
   const meaning = element("p", { class: "soft" });
@@ -52,7 +53,7 @@ export function createHeadPanel(transport: Transport, actions: PassageActions, a
   const paint = (): void => {
     const width = canvas.clientWidth;
     const surface = width > 0 ? prepareSurface(canvas, width, CHART) : null;
-    if (surface && shown) paintDistribution(surface, getTheme(around.host), shown);
+    if (surface && shown) paintDistribution(surface, themes[context.host.getTheme()], shown);
   };
   const describe = (bar: number | null): void => {
     const low = shown?.edges[bar ?? -1];
@@ -71,8 +72,8 @@ export function createHeadPanel(transport: Transport, actions: PassageActions, a
   canvas.addEventListener("pointerleave", () => describe(null));
   const observer = new ResizeObserver(paint);
   observer.observe(canvas);
-  around.signal.addEventListener("abort", () => observer.disconnect());
-  around.host.onThemeChange(paint, around.signal);
+  context.signal.addEventListener("abort", () => observer.disconnect());
+  context.host.onThemeChange(paint, context.signal);
 
   const show = ({ numbers, edges, shares, examples }: SurveyHeadReport, name: string): void => {
     const { p05, p95 } = numbers;
@@ -120,12 +121,12 @@ export function createHeadPanel(transport: Transport, actions: PassageActions, a
       ...[heading, labels, meaning, state, content],
     ),
     update(scene) {
-      const { state: now, statistic, about } = scene;
+      const { state: now, statistic, info } = scene;
       const head = scene.heads.get(`${now.layer},${now.head}`);
       const name = `${head?.name ?? ""}: ${formatScoreName(statistic)}`;
       if (heading.textContent !== name) heading.textContent = name;
-      replaceChildren(labels, ...(head?.labels ?? []).map((one) => badge(one, formatTitle(about.meanings[one] ?? "", 400))));
-      meaning.textContent = `${explainStatistic(about, statistic)}. In ${formatTitle(about.layers[now.layer]?.name ?? "", 80)}.`;
+      replaceChildren(labels, ...(head?.labels ?? []).map((one) => badge(one, formatTitle(info.meanings[one] ?? "", 400))));
+      meaning.textContent = `${explainStatistic(info, statistic)}. In ${formatTitle(info.layers[now.layer]?.name ?? "", 80)}.`;
       const wanted = `${now.layer}/${now.head}/${statistic}`;
       if (wanted === asked) return;
       asked = wanted;

@@ -1,7 +1,8 @@
 /** The distribution of a statistic as bars: small in a cell of the grid, large with its scales beside the passages. */
 
 import { formatMeasure, formatWeight } from "../format_numbers";
-import { fonts, alignHairline, type Box, type Surface, type Theme } from "../paint/surface";
+import type { Box } from "../geometry/box";
+import { fonts, alignHairline, type Surface, type Theme } from "../paint/surface";
 
 /** A value of any statistic: shares may be tiny, and tokens many. */
 export function formatValue(value: number): string {

@@ -21,9 +21,9 @@ async function open(root: HTMLElement): Promise<void> {
   showLoading(root);
   const transport = createHttpTransport();
   try {
-    const about = await transport.json<SurveyInfo>(surveyPaths.about(), signal);
+    const info = await transport.json<SurveyInfo>(surveyPaths.about(), signal);
     const store = createStore(readAddress(location.hash || remembered()));
-    openSurvey({ root, host, transport, store, about, signal });
+    openSurvey({ root, host, transport, store, info, signal });
     setLoadState(root, host, "ready");
   } catch (error) {
     setLoadState(root, host, "error");

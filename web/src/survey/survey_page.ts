@@ -6,13 +6,12 @@
  */
 
 import { syncAddress } from "../address";
-import { placeCard } from "../heads/hover_card";
-import type { HeadsActions } from "../heads/heads_view";
+import type { HeadsActions, HeadsPart } from "../heads/heads_scene";
+import { createHeadsStage } from "../heads/heads_stage";
 import { countLabels, formatScoreName } from "../heads/scored_heads";
 import { createScatterView } from "../heads/scatter_view";
-import { badge } from "../heads/head_table";
 import type { Host } from "../host";
-import { formatCount, formatMeasure, pluralize } from "../format_numbers";
+import { formatCount, pluralize } from "../format_numbers";
 import { segments } from "../panels/controls";
 import { button, element, field, replaceChildren, select } from "../panels/dom";
 import { createLiveRegion } from "../panels/live_region";
@@ -25,87 +24,64 @@ import { createHistogramGrid } from "./histogram_grid";
 import { createHeadPanel } from "./head_panel";
 import { surveyPaths, type SurveyInfo, type Histograms, type Passage, type ReadResult } from "./protocol";
 import { explainStatistic, toScoredHeads, fitToSurvey, getStatistic, getSurveyHeadName, withStatistic, type SurveyScene } from "./survey_scene";
-import { createSurveyTable } from "./table";
-
-export interface SurveyPart {
-  readonly element: HTMLElement;
-  readonly controls?: HTMLElement;
-  update(scene: SurveyScene): void;
-}
+import { createSurveyTable } from "./survey_table";
 
 export interface SurveyOptions {
   readonly root: HTMLElement;
   readonly host: Host;
   readonly transport: Transport;
   readonly store: Store;
-  readonly about: SurveyInfo;
+  readonly info: SurveyInfo;
   readonly signal: AbortSignal;
 }
 
-const CARD_WIDTH = 280;
-
-export function openSurvey({ root, host, transport, store, about, signal }: SurveyOptions): void {
-  const around = { host, signal };
+export function openSurvey({ root, host, transport, store, info, signal }: SurveyOptions): void {
+  const context = { host, signal };
   const live = createLiveRegion(signal);
   const notice = createNotice(signal);
-  const heads = toScoredHeads(about);
-  const measures = Object.fromEntries(about.statistics.map(({ name, meaning }) => [name, meaning]));
-  const roster = { heads, scores: [{ measures, meanings: about.meanings }] };
-  const byPlace = new Map(heads.map((head) => [head.place.join(), head]));
-  const latest = new LatestRequest();
-  let scene: SurveyScene | null = null;
+  const heads = toScoredHeads(info);
+  const measures = Object.fromEntries(info.statistics.map(({ name, meaning }) => [name, meaning]));
+  const catalog = { heads, scores: [{ measures, meanings: info.meanings }] };
+  const headsById = new Map(heads.map((head) => [head.id.join(), head]));
+  const histogramRequest = new LatestRequest();
   let histograms: { readonly of: string; readonly answer: Histograms | null } = { of: "", answer: null };
 
-  const stage = element("div", { class: "heads-stage" });
-  const controls = element("span");
-  const words = element("p", { class: "heads-words soft" });
-  const card = element("div", { class: "heads-card", "aria-hidden": "true", hidden: true });
-  const hover: HeadsActions["hover"] = (place, box) => {
-    card.hidden = !place || !box;
-    if (!place || !box) return;
-    const head = byPlace.get(place.join());
-    const scores = Object.entries(head?.scores ?? {}).map(([name, value]) =>
-      element("div", {}, element("dt", {}, formatScoreName(name)), element("dd", {}, formatMeasure(value))),
-    );
-    replaceChildren(
-      card,
-      element("strong", {}, getSurveyHeadName(about, place)),
-      element("p", {}, ...(head?.labels ?? []).map((one) => badge(one, ""))),
-      element("dl", { class: "facts" }, ...scores),
-    );
-    placeCard(card, stage, box, CARD_WIDTH);
+  const stage = createHeadsStage();
+  const status = element("p", { class: "heads-words soft" });
+  const hover: HeadsActions["hover"] = (id, box) => {
+    if (!id || !box) return stage.card.hide();
+    stage.card.show(box, getSurveyHeadName(info, id), headsById.get(id.join()));
   };
   const choose = ([layer, head]: HeadId, statistic?: string): void => {
     const other = statistic === undefined ? {} : withStatistic(store.get(), statistic);
     store.set({ layer, head, ...other }, "push");
-    const labels = byPlace.get(`${layer},${head}`)?.labels ?? [];
-    live.announce([getSurveyHeadName(about, [layer, head]), ...labels].join(", "));
+    const labels = headsById.get(`${layer},${head}`)?.labels ?? [];
+    live.announce([getSurveyHeadName(info, [layer, head]), ...labels].join(", "));
   };
   const actions: HeadsActions = {
-    choose: (place) => choose(place),
-    open(place) {
-      if (place) choose(place);
+    choose: (id) => choose(id),
+    open(id) {
+      if (id) choose(id);
       else panel.focus();
     },
     hover,
-    silence: () => false,
     order: (order) =>
       store.set({ order, ...(order === "" ? {} : withStatistic(store.get(), order.replace("-", ""))) }),
-    axes: (axes) => store.set({ axes }),
+    setAxes: (axes) => store.set({ axes }),
     enterHint: "Enter goes to its passages.",
   };
-  const panel = createHeadPanel(transport, { open: (one) => openMap(one), reader: about.reader.name }, around);
-  const parts: Readonly<Record<HeadsAs, SurveyPart>> = {
-    grid: createHistogramGrid(around, actions),
+  const panel = createHeadPanel(transport, { open: (one) => openMap(one), reader: info.reader.name }, context);
+  const parts: Readonly<Record<HeadsAs, HeadsPart<SurveyScene>>> = {
+    grid: createHistogramGrid(context, actions),
     table: createSurveyTable({ choose, order: actions.order }),
-    scatter: createScatterView(around, actions),
+    scatter: createScatterView(context, actions),
   };
 
   /** The model reads the passage; then the map of it is the page. */
   const openMap = async ({ passage, position }: Passage): Promise<string | null> => {
     const { layer, head } = store.get();
     try {
-      if (!about.reader.ready) live.announce(`Loading ${formatTitle(about.reader.name)}, then it reads the passage.`);
+      if (!info.reader.ready) live.announce(`Loading ${formatTitle(info.reader.name)}, then it reads the passage.`);
       const found = await transport.post<ReadResult>(surveyPaths.read(), { passage, layer, head }, signal);
       address.flush();
       location.assign(`./${writeAddress({ ...DEFAULT_STATE, ...found, pinQuery: position })}`);
@@ -125,7 +101,7 @@ export function openSurvey({ root, host, transport, store, about, signal }: Surv
     (headsAs) => store.set({ headsAs }, "push"),
   );
   const statistic = select(
-    about.statistics.map(({ name }) => [name, formatScoreName(name)] as const),
+    info.statistics.map(({ name }) => [name, formatScoreName(name)] as const),
     (name) => store.set(withStatistic(store.get(), name), "push"),
   );
   const label = select(
@@ -137,11 +113,11 @@ export function openSurvey({ root, host, transport, store, about, signal }: Surv
   const describeView = ({ headsAs }: State, name: string): string => {
     if (headsAs === "table") return "Means over all queries ± the deviation from query to query. A column puts the heads in order; a cell shows its passages.";
     if (headsAs === "scatter") return "Each dot is a head, at the means of two statistics.";
-    return `${explainStatistic(about, name)}: how it is distributed over the queries of each head. Orange, and the ground: the mean. Heights are square roots of shares.`;
+    return `${explainStatistic(info, name)}: how it is distributed over the queries of each head. Orange, and the ground: the mean. Heights are square roots of shares.`;
   };
   const askHistograms = async (name: string): Promise<void> => {
     if (histograms.of === name) return;
-    const own = latest.start();
+    const own = histogramRequest.start();
     histograms = { of: name, answer: null };
     try {
       const answer = await transport.json<Histograms>(surveyPaths.histograms(name), own);
@@ -151,31 +127,27 @@ export function openSurvey({ root, host, transport, store, about, signal }: Surv
     } catch (error) {
       if (isAbortError(error) || own.aborted) return;
       histograms = { of: "", answer: null };
-      words.textContent = describeError(error);
+      status.textContent = describeError(error);
     }
   };
   const render = (state: State): void => {
-    const fit = fitToSurvey(state, about);
+    const fit = fitToSurvey(state, info);
     if (!isSameState(fit, state)) return store.set(fit);
-    const name = getStatistic(state, about);
+    const name = getStatistic(state, info);
     const part = parts[state.headsAs];
-    if (part.element.parentElement !== stage) {
-      hover(null, null);
-      replaceChildren(stage, part.element, card);
-      replaceChildren(controls, part.controls);
-    }
-    words.textContent = describeView(state, name);
+    stage.show(part);
+    status.textContent = describeView(state, name);
     if (state.headsAs === "grid") void askHistograms(name);
     const answer = histograms.of === name ? histograms.answer : null;
-    scene = { state, about, statistic: name, roster, heads: byPlace, histograms: answer };
+    const scene = { state, info, statistic: name, catalog, heads: headsById, histograms: answer };
     as.update(state.headsAs);
     statistic.value = name;
-    statistic.title = explainStatistic(about, name);
+    statistic.title = explainStatistic(info, name);
     label.value = state.label;
     part.update(scene);
     panel.update(scene);
     remember(state);
-    document.title = `${getSurveyHeadName(about, [state.layer, state.head])} ${formatTitle(about.name)} - AttnScope`;
+    document.title = `${getSurveyHeadName(info, [state.layer, state.head])} ${formatTitle(info.name)} - AttnScope`;
   };
 
   const address = syncAddress(store, host.addressBar);
@@ -192,17 +164,17 @@ export function openSurvey({ root, host, transport, store, about, signal }: Surv
         "header",
         { class: "bar" },
         element("h1", {}, "AttnScope"),
-        element("p", { class: "trace-name" }, element("bdi", {}, formatTitle(about.name))),
-        element("p", { class: "soft survey-corpus" }, describeCorpus(about)),
+        element("p", { class: "trace-name" }, element("bdi", {}, formatTitle(info.name))),
+        element("p", { class: "soft survey-corpus" }, describeCorpus(info)),
         element("div", { class: "spring" }),
         copy,
       ),
       element(
         "main",
         { class: "heads", "aria-label": "All heads" },
-        element("div", { class: "heads-bar" }, as.element, field("statistic", statistic), field("label", label), controls),
-        words,
-        stage,
+        element("div", { class: "heads-bar" }, as.element, field("statistic", statistic), field("label", label), stage.controls),
+        status,
+        stage.element,
       ),
       panel.element,
       live.element,
@@ -213,7 +185,7 @@ export function openSurvey({ root, host, transport, store, about, signal }: Surv
   addEventListener("pagehide", () => address.flush(), { signal });
   signal.addEventListener("abort", () => {
     leave();
-    latest.cancel();
+    histogramRequest.cancel();
     address.close();
   });
   render(store.get());

@@ -1,25 +1,15 @@
-/** What the survey shows: the answer about all heads, as the parts of the view of heads take them, and the state. */
+/** What the survey page shows: the surveyed heads and the state. */
 
-import type { ScoredHead } from "../heads/scored_heads";
-import { formatScoreName } from "../heads/scored_heads";
+import type { HeadsScene } from "../heads/heads_scene";
+import { formatScoreName, type ScoredHead } from "../heads/scored_heads";
 import { formatTitle } from "../paint/token_text";
 import type { HeadId, State } from "../state";
-import type { SurveyInfo, Histograms } from "./protocol";
+import type { Histograms, SurveyInfo } from "./protocol";
 
-export interface SurveyScene {
-  readonly state: State;
-  readonly about: SurveyInfo;
+export interface SurveyScene extends HeadsScene {
+  readonly info: SurveyInfo;
   readonly statistic: string;
-  readonly roster: {
-    readonly heads: readonly ScoredHead[];
-    readonly scores: readonly {
-      readonly measures: Readonly<Record<string, string>>;
-      readonly meanings: Readonly<Record<string, string>>;
-    }[];
-  };
-  /** By their places. */
-  readonly heads: ReadonlyMap<string, ScoredHead>;
-  /** Of the chosen statistic, once they have come. */
+  /** Of the chosen statistic; null while they are loading. */
   readonly histograms: Histograms | null;
 }
 
@@ -27,9 +17,9 @@ export interface SurveyScene {
 const STATISTIC_KEY = "stat";
 
 /** The statistic that an address asks for, if the survey has it; else its first. */
-export function getStatistic({ others }: State, about: SurveyInfo): string {
+export function getStatistic({ others }: State, info: SurveyInfo): string {
   const wanted = others.find(([key]) => key === STATISTIC_KEY)?.[1];
-  return (about.statistics.find(({ name }) => name === wanted) ?? about.statistics[0])?.name ?? "";
+  return (info.statistics.find(({ name }) => name === wanted) ?? info.statistics[0])?.name ?? "";
 }
 
 export function withStatistic({ others }: State, name: string): Pick<State, "others"> {
@@ -40,10 +30,10 @@ export function getSurveyHeadName({ layers }: SurveyInfo, [layer, head]: HeadId)
   return `L${layer}H${layers[layer]?.numbers[head] ?? head}`;
 }
 
-export function toScoredHeads(about: SurveyInfo): ScoredHead[] {
-  return about.heads.map(({ place, labels, means }) => ({
-    place,
-    name: getSurveyHeadName(about, place),
+export function toScoredHeads(info: SurveyInfo): ScoredHead[] {
+  return info.heads.map(({ place, labels, means }) => ({
+    id: place,
+    name: getSurveyHeadName(info, place),
     labels: labels.map((label) => formatTitle(label)),
     scores: means,
   }));

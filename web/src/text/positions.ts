@@ -6,9 +6,7 @@
  */
 
 import type { PinState } from "../pins";
-import type { Layer, Links, Side } from "../server/protocol";
-
-export type Shape = Pick<Layer, "cross" | "offset" | "queries" | "keys">;
+import type { Links, MatrixShape, Side } from "../server/protocol";
 
 export const SIDES: readonly Side[] = ["query", "key"];
 /** As many as the server tells at once. */
@@ -19,21 +17,21 @@ export function getOtherSide(side: Side): Side {
 }
 
 /** The page on which positions of a side are. */
-export function getPageSide({ cross }: Shape, side: Side): Side {
+export function getPageSide({ cross }: MatrixShape, side: Side): Side {
   return cross ? side : "key";
 }
 
 /** How far positions of a side lie from those of their page. */
-export function getShift({ cross, offset }: Shape, side: Side): number {
+export function getShift({ cross, offset }: MatrixShape, side: Side): number {
   return cross || side === "key" ? 0 : offset;
 }
 
-export function getLength({ queries, keys }: Shape, page: Side): number {
+export function getLength({ queries, keys }: MatrixShape, page: Side): number {
   return page === "query" ? queries : keys;
 }
 
 /** What is pinned, on the pages; in one text a token is both, a query and the key in its place. */
-export function getPinnedPositions(shape: Shape, { pinQuery, pinKey: key }: PinState): Record<Side, number | null> {
+export function getPinnedPositions(shape: MatrixShape, { pinQuery, pinKey: key }: PinState): Record<Side, number | null> {
   const first = getShift(shape, "query");
   const query = pinQuery === null ? null : pinQuery + first;
   if (shape.cross) return { query, key };
@@ -41,13 +39,13 @@ export function getPinnedPositions(shape: Shape, { pinQuery, pinKey: key }: PinS
 }
 
 /** The pins of a token of a page. */
-export function createPins(shape: Shape, page: Side, at: number): Partial<PinState> {
+export function createPins(shape: MatrixShape, page: Side, at: number): Partial<PinState> {
   if (shape.cross) return page === "query" ? { pinQuery: at } : { pinKey: at };
   return { pinKey: at, pinQuery: at < shape.offset ? null : at - shape.offset };
 }
 
 /** Links as the server tells them, on the pages. */
-export function shiftLinks(shape: Shape, side: Side, { own, links, ...rest }: Links): Links {
+export function shiftLinks(shape: MatrixShape, side: Side, { own, links, ...rest }: Links): Links {
   const [mine, others] = [getShift(shape, side), getShift(shape, getOtherSide(side))];
   return {
     ...rest,

@@ -9,7 +9,6 @@
 
 import { segments } from "../panels/controls";
 import { element, field, replaceChildren } from "../panels/dom";
-import type { TraceHead } from "../panels/inspector";
 import { describeToken } from "../panels/live_region";
 import type { CentreView, ViewContext } from "../panels/view_context";
 import type { Action } from "../keys";
@@ -17,7 +16,7 @@ import { formatCount, formatWeight } from "../format_numbers";
 import { formatTitle } from "../paint/token_text";
 import { isConnectionError } from "../server/connection";
 import { ResponseCache, LatestRequest, describeError } from "../server/requests";
-import { paths, type Layer, type Links, type Section, type Side, type Unit } from "../server/protocol";
+import { paths, type Layer, type Links, type MatrixShape, type Section, type Side, type Unit, type TraceHead } from "../server/protocol";
 import { isAbortError } from "../server/transport";
 import type { State } from "../state";
 import { createTextLegend } from "./text_legend";
@@ -25,7 +24,7 @@ import { createLinkList } from "./link_list";
 import { getHighlightRegistry, HighlightSet } from "./highlights";
 import { TextPage } from "./text_page";
 import { findLastAtMost } from "./paragraphs";
-import { getLength, getOtherSide, getPageSide, getPinnedPositions, createPins, shiftLinks, getShift, SIDES, chooseWindow, type Shape } from "./positions";
+import { getLength, getOtherSide, getPageSide, getPinnedPositions, createPins, shiftLinks, getShift, SIDES, chooseWindow } from "./positions";
 
 interface TextSpot {
   readonly page: Side;
@@ -39,7 +38,7 @@ const SCROLL_REST_MILLISECONDS = 200;
 const NO_TEXTS_MESSAGE = "The texts of these tokens are not known: there is nothing to read.";
 const NO_HIGHLIGHTS_MESSAGE = "This browser cannot highlight text; the lists hold the same links.";
 const INVITATION_MESSAGE = "Click a token to see what it looks at, and who looks at it; or walk through them with . and ,";
-const NO_LAYER: Shape & Pick<Layer, "texts"> = { queries: 0, keys: 0, offset: 0, cross: false, texts: false };
+const NO_LAYER: MatrixShape & Pick<Layer, "texts"> = { queries: 0, keys: 0, offset: 0, cross: false, texts: false };
 
 export function createTextView(context: ViewContext): CentreView {
   return new TextView(context);

@@ -5,14 +5,8 @@
 // (the server is still building it) is shown and asked again. Memory: bodies up to a limit in bytes, least recently used first out.
 import { readTile, type Tile } from "../server/tile_codec";
 import type { TileAddress } from "../geometry/zoom_plan";
-import { paths, type Channel } from "../server/protocol";
+import { paths, type Channel, type HeadRef } from "../server/protocol";
 import { isAbortError, type Transport } from "../server/transport";
-
-export interface HeadRef {
-  trace: string;
-  layer: number;
-  head: number;
-}
 
 export interface TileRequest extends TileAddress {
   channel: Channel;
