@@ -20,8 +20,8 @@ export interface AddressBar {
 export interface Address {
   /** Write what is waiting now; before the page is left. */
   flush(): void;
-  /** Put a link to exactly this on the clipboard; false where the browser does not allow it. */
-  copy(): Promise<boolean>;
+  /** Put a link to this state on the clipboard; resolves to a message for the reader. */
+  copyLink(): Promise<string>;
   close(): void;
 }
 
@@ -66,11 +66,11 @@ export function syncAddress(store: Store, place: AddressBar, now: () => number =
   place.addEventListener("popstate", applyAddress);
   return {
     flush: () => write("replaceState"),
-    copy() {
+    copyLink() {
       write("replaceState");
       return navigator.clipboard.writeText(place.location.href ?? place.location.hash).then(
-        () => true,
-        () => false,
+        () => "Link copied.",
+        () => "The browser did not allow copying; the link is in the address bar.",
       );
     },
     close() {

@@ -18,7 +18,7 @@ import { createFinder, type Finder } from "./panels/finder";
 import { createHelpDialog, type HelpDialog } from "./panels/help_dialog";
 import { createHeadsView } from "./heads/heads_view";
 import { setLoadState, type Host } from "./host";
-import { LatestRequest, describeError } from "./server/requests";
+import { LatestRequest } from "./server/requests";
 import { Inspector } from "./panels/inspector";
 import { saveKeysEnabled, loadKeysEnabled, listenForKeys, isMapMove } from "./keys";
 import { createLiveRegion, describeCell } from "./panels/live_region";
@@ -38,7 +38,7 @@ import type { Comparison, ViewContext } from "./panels/view_context";
 import { formatTitle } from "./paint/token_text";
 import { Tour } from "./tour/tour";
 import { TraceCache } from "./server/trace_cache";
-import { isAbortError, ResponseError, type Transport } from "./server/transport";
+import { ResponseError, type Transport } from "./server/transport";
 
 /** Tests read these; nothing else does. */
 interface TestHooks {
@@ -139,7 +139,7 @@ export class App {
       getShown: () => this.#shown,
       getTable: () => this.#strongestTable,
       getHelp: () => this.#help,
-      copyAddress: () => this.#address.copy(),
+      copyLink: () => this.#address.copyLink(),
       onTableToggle: () => this.#updatePanels(store.get()),
     });
     this.#toolbar = createToolbar(store, this.#commands, this.#finder.element, session.survey);
@@ -228,7 +228,7 @@ export class App {
       this.#arrangeCentre(state);
     }
     const known = this.#traces.getKnown(state.trace, state.whatIf);
-    if (state.trace !== before?.trace || state.whatIf !== before.whatIf) void this.#openTrace(state);
+    if (state.trace !== before?.trace || state.whatIf !== before.whatIf) this.#openTrace(state);
     else if (known) this.#showTrace(state, known, viewChanged);
     if (!known) this.#updatePanels(state);
   }
@@ -295,32 +295,35 @@ export class App {
   }
 
   /** Read what the state asks for, then draw whatever the state asks for by then. */
-  async #openTrace({ trace, whatIf }: State): Promise<void> {
-    const signal = this.#metaRequest.start();
+  #openTrace({ trace, whatIf }: State): void {
+    const { store } = this.options;
+    this.#metaRequest.cancel();
     if (trace === "") return this.#closeTrace();
-    const known = this.#traces.getKnown(trace, whatIf);
-    if (!known && !this.#shown) this.#centre.showMessage("Opening…");
-    try {
-      const own = await this.#traces.loadMeta(trace);
-      if (signal.aborted) return;
-      // A link straight to a what-if is the trace it came from, with the question asked.
-      if (own.origin !== null) return this.options.store.set({ trace: own.origin, whatIf: true });
-      if (whatIf && own.what_if === null) return this.options.store.set({ whatIf: false });
-      const meta = whatIf && own.what_if !== null ? await this.#traces.loadMeta(own.what_if) : own;
-      if (signal.aborted) return;
-      this.#arrangeCentre(this.options.store.get());
-      this.#showTrace(this.options.store.get(), meta, true);
-    } catch (error) {
-      if (isAbortError(error) || signal.aborted) return;
-      // A picture of another trace than the address names would be a wrong one.
-      this.#closeTrace();
-      const missing = error instanceof ResponseError && error.status === 404;
-      this.#centre.showMessage(
-        missing
-          ? `This server does not have the trace ${trace}. Open the folder that holds it with attnscope explore FOLDER.`
-          : describeError(error),
-      );
-    }
+    if (!this.#traces.getKnown(trace, whatIf) && !this.#shown) this.#centre.showMessage("Opening…");
+    void this.#metaRequest.run(
+      async () => {
+        const own = await this.#traces.loadMeta(trace);
+        const other = whatIf && own.origin === null ? own.what_if : null;
+        return [own, other === null ? own : await this.#traces.loadMeta(other)] as const;
+      },
+      ([own, meta]) => {
+        // A link straight to an unmasked trace opens the trace that it was made from, without its mask.
+        if (own.origin !== null) return store.set({ trace: own.origin, whatIf: true });
+        if (whatIf && own.what_if === null) return store.set({ whatIf: false });
+        this.#arrangeCentre(store.get());
+        this.#showTrace(store.get(), meta, true);
+      },
+      (message, error) => {
+        // A map of another trace than the address names would be wrong.
+        this.#closeTrace();
+        const isMissing = error instanceof ResponseError && error.status === 404;
+        this.#centre.showMessage(
+          isMissing
+            ? `This server does not have the trace ${trace}. Open the folder that holds it with attnscope explore FOLDER.`
+            : message,
+        );
+      },
+    );
   }
 
   /** Show no trace. */

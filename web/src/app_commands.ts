@@ -31,7 +31,7 @@ export interface AppCommandContext {
   getShown(): TraceHead | null;
   getTable(): StrongestTable;
   getHelp(): HelpDialog;
-  copyAddress(): Promise<boolean>;
+  copyLink(): Promise<string>;
   /** The table came or went. */
   onTableToggle(): void;
 }
@@ -45,7 +45,7 @@ export function explainNoSentence({ live, file }: Session): string | null {
 }
 
 export function createAppCommands(parts: AppCommandContext): AppCommands {
-  const { root, context, map, comparison, getShown, getTable, getHelp, copyAddress, onTableToggle } = parts;
+  const { root, context, map, comparison, getShown, getTable, getHelp, copyLink, onTableToggle } = parts;
   const { store, session, traces, showNotice, announce } = context;
 
   const showView = (view: View): boolean => {
@@ -99,10 +99,7 @@ export function createAppCommands(parts: AppCommandContext): AppCommands {
       const now = getShown();
       if (now) openExportDialog(context, map, now, root, comparison.secondMap);
     },
-    copyLink: () =>
-      void copyAddress().then((copied) =>
-        showNotice(copied ? "Link copied." : "The browser did not allow copying; the link is in the address bar."),
-      ),
+    copyLink: () => void copyLink().then(showNotice),
     help: () => getHelp().open(),
   };
 }

@@ -1,18 +1,24 @@
-/** What the browser remembers of its reader from visit to visit: yes or no, by name. */
+/** Small values that the browser keeps: for good in "local", until the tab is closed in "session". */
 
-export function remembered(name: string): boolean {
+type Kind = "local" | "session";
+
+const getStorage = (kind: Kind): Storage => (kind === "local" ? localStorage : sessionStorage);
+
+/** Null where nothing is stored, or where storage is not allowed, as in private windows. */
+export function loadItem(kind: Kind, name: string): string | null {
   try {
-    return localStorage.getItem(`attnscope.${name}`) !== null;
+    return getStorage(kind).getItem(`attnscope.${name}`);
   } catch {
-    return false; // storage refused, as in private windows: nothing is known
+    return null;
   }
 }
 
-export function remember(name: string, yes: boolean): void {
+/** Null removes the item. Where storage is not allowed, nothing is kept. */
+export function saveItem(kind: Kind, name: string, value: string | null): void {
   try {
-    if (yes) localStorage.setItem(`attnscope.${name}`, "yes");
-    else localStorage.removeItem(`attnscope.${name}`);
+    if (value === null) getStorage(kind).removeItem(`attnscope.${name}`);
+    else getStorage(kind).setItem(`attnscope.${name}`, value);
   } catch {
-    // Not remembered then; the caller keeps it for this visit.
+    // The caller keeps the value for this visit.
   }
 }

@@ -36,6 +36,15 @@ export function createPageHost(kind: "page" | "file"): Host {
   };
 }
 
+/** Set `data-theme` of an element to the theme of the host, now and when it changes. */
+export function followTheme(root: HTMLElement, host: Host, signal: AbortSignal): void {
+  const apply = (): void => {
+    root.dataset["theme"] = host.getTheme();
+  };
+  apply();
+  host.onThemeChange(apply, signal);
+}
+
 /** Hand a file to the browser, which asks or puts it where it puts files. */
 export function downloadFile(name: string, data: Blob): void {
   const link = document.createElement("a");

@@ -5,7 +5,7 @@
  * Does not know: what the actions do; the application gives one function for each name.
  */
 
-import { remember, remembered } from "./browser_storage";
+import { loadItem, saveItem } from "./browser_storage";
 
 export type Action =
   | "panLeft"
@@ -198,11 +198,11 @@ export function listenForKeys({ root, wholePage, signal, isEnabled, handle }: Ke
 
 /** Single-key shortcuts can be switched off (they fire by accident under speech input), and stay off. */
 export function loadKeysEnabled(): boolean {
-  return !remembered("keys");
+  return loadItem("local", "keys") === null;
 }
 
 export function saveKeysEnabled(enabled: boolean): void {
-  remember("keys", !enabled);
+  saveItem("local", "keys", enabled ? null : "yes");
 }
 
 const NAMES: Readonly<Record<string, string>> = {

@@ -1,7 +1,7 @@
 /** From an empty element to a running explorer, or to words that say why not. */
 
 import { App } from "./app";
-import { setLoadState, type Host } from "./host";
+import { followTheme, setLoadState, type Host } from "./host";
 import { button } from "./panels/dom";
 import { describeError } from "./server/requests";
 import { createMissingTraceHelp, createNoTracesHelp, showLoading, showProblem, getStoppedMessage } from "./panels/messages";
@@ -17,12 +17,8 @@ export interface RunningExplorer {
 export async function startExplorer(root: HTMLElement, transport: Transport, host: Host): Promise<RunningExplorer> {
   const stop = new AbortController();
   const { signal } = stop;
-  const applyTheme = (): void => {
-    root.dataset["theme"] = host.getTheme();
-  };
   root.dataset["attnscope"] = host.kind;
-  applyTheme();
-  host.onThemeChange(applyTheme, signal);
+  followTheme(root, host, signal);
   await openExplorer({ root, transport, host, signal });
   return {
     destroy() {

@@ -17,7 +17,7 @@ import { element } from "../panels/dom";
 import { setMapDescription } from "../panels/live_region";
 import type { Comparison, ViewContext } from "../panels/view_context";
 import { readFloats } from "../server/tile_codec";
-import { LatestRequest, describeError } from "../server/requests";
+import { LatestRequest } from "../server/requests";
 import { formatHeadName, paths, type Layer, type Meta, type TraceHead } from "../server/protocol";
 import { withRange, swapHeads, type ComparedHead, type CompareMode, type State } from "../state";
 
@@ -108,17 +108,17 @@ class HeadComparison implements Comparison {
     const own = traces.getKnown(id);
     const known = state.whatIf && own?.what_if ? traces.getKnown(id, true) : own;
     if (known) return known;
-    const signal = this.#metaRequest.start();
-    const read = async (): Promise<void> => {
-      const { what_if: whatIf } = await traces.loadMeta(id);
-      if (state.whatIf && whatIf !== null) await traces.loadMeta(whatIf);
-      if (!signal.aborted) this.update(store.get(), this.#one);
-    };
-    read().catch((error: unknown) => {
-      if (signal.aborted) return;
-      showNotice(`B cannot be shown: ${describeError(error)}`);
-      store.set({ compare: null });
-    });
+    void this.#metaRequest.run(
+      async () => {
+        const { what_if: whatIf } = await traces.loadMeta(id);
+        if (state.whatIf && whatIf !== null) await traces.loadMeta(whatIf);
+      },
+      () => this.update(store.get(), this.#one),
+      (message) => {
+        showNotice(`B cannot be shown: ${message}`);
+        store.set({ compare: null });
+      },
+    );
     return null;
   }
 
@@ -233,16 +233,15 @@ class HeadComparison implements Comparison {
     const name = [getHeadKey(one), getHeadKey(other), query, key].join();
     if (name === this.#pinnedWeights.name) return this.#pinnedWeights.words;
     this.#pinnedWeights = { name, words: "" };
-    const signal = this.#weightRequest.start();
-    const weight = async ({ meta, layer, head }: TraceHead, cell: Cell): Promise<Reading> => {
+    const load = async ({ meta, layer, head }: TraceHead, cell: Cell, signal: AbortSignal): Promise<Reading> => {
       const path = paths.cells(meta.trace, layer, head, cell.query, cell.query + 1, cell.key, cell.key + 1);
       const body = await this.context.transport.bytes(path, signal);
       const value = body ? (readFloats(body).values[0] ?? NaN) : NaN;
       return { value: Number.isNaN(value) ? null : value, exact: true };
     };
-    Promise.all([weight(one, { query, key }), weight(other, pair)]).then(
+    void this.#weightRequest.run(
+      (signal) => Promise.all([load(one, { query, key }, signal), load(other, pair, signal)]),
       (both) => {
-        if (signal.aborted) return;
         this.#pinnedWeights = { name, words: `Pinned: ${formatPair(...both)}.` };
         this.update(this.context.store.get(), this.#one);
       },

@@ -10,7 +10,7 @@ import { button, element, replaceChildren, token, type Child } from "../panels/d
 import type { ViewContext } from "../panels/view_context";
 import { pluralize } from "../format_numbers";
 import { isConnectionError } from "../server/connection";
-import { LatestRequest, describeError } from "../server/requests";
+import { LatestRequest } from "../server/requests";
 import { paths, type AblationResult, type AblationMethod, type AblateRequest, type TraceHead } from "../server/protocol";
 import type { State } from "../state";
 import { canAblate, toggleAblation } from "./ablated_heads";
@@ -32,9 +32,9 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
   const list = element("p", { class: "silenced" });
   const words = element("p", { class: "soft", role: "status" });
   const result = element("div");
-  const latest = new LatestRequest();
+  const request = new LatestRequest();
   let timer: ReturnType<typeof setTimeout> | undefined;
-  let [asked, listed] = ["", ""];
+  let [requested, listed] = ["", ""];
 
   now.addEventListener("change", () => {
     now.checked = toggleAblation(context, getCurrentHead(store.get()));
@@ -50,21 +50,19 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
 
   const stop = (): void => {
     clearTimeout(timer);
-    latest.cancel();
-    asked = "";
+    request.cancel();
+    requested = "";
   };
-  const ask = async (request: AblateRequest): Promise<void> => {
-    const given = latest.start();
-    try {
-      const answer = await context.transport.post<AblationResult>(paths.ablate(), request, given);
-      if (!given.aborted) show(answer, pluralize(request.heads.length, "head"));
-    } catch (error) {
-      if (given.aborted) return;
-      words.textContent = describeError(error);
-      // Asked anew when somebody answers again; what was refused stays so.
-      if (isConnectionError(error)) asked = "";
-    }
-  };
+  const load = (body: AblateRequest): void =>
+    void request.run(
+      (given) => context.transport.post<AblationResult>(paths.ablate(), body, given),
+      (answer) => show(answer, pluralize(body.heads.length, "head")),
+      (message, error) => {
+        words.textContent = message;
+        // Requested again once the server answers; an error of the server stays.
+        if (isConnectionError(error)) requested = "";
+      },
+    );
   const show = ({ loss: [before, after], harder, next }: AblationResult, heads: string): void => {
     words.textContent =
       "Thin bars: the whole model. Thick bars: without these heads. The maps still show the whole model.";
@@ -124,9 +122,9 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
           button("All on again", () => store.set({ ablated: [] }, "push")),
         );
       }
-      if (wanted === asked) return;
+      if (wanted === requested) return;
       stop();
-      asked = wanted;
+      requested = wanted;
       replaceChildren(result);
       if (now.disabled)
         words.textContent =
@@ -136,7 +134,7 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
         words.textContent = "The model reads the text again without it, and you see what that costs.";
       else {
         words.textContent = `Reading again without ${pluralize(ablated.length, "head")}…`;
-        timer = setTimeout(() => void ask({ trace, heads: ablated, how: silenced }), PAUSE_MILLISECONDS);
+        timer = setTimeout(() => load({ trace, heads: ablated, how: silenced }), PAUSE_MILLISECONDS);
       }
     },
   };

@@ -4,7 +4,8 @@
 import { CellStore } from "../server/cell_store";
 import { getChannels, type MaskInfo } from "../tiles/tile_cover";
 import { FloatStore } from "../server/float_store";
-import { MapData, formatReading, type Mode, type Reading } from "./map_data";
+import type { ChannelMode } from "../state";
+import { MapData, formatReading, type Reading } from "./map_data";
 import type { StripBlock } from "../paint/marginals";
 import { TILE_SIZE, ZoomPlan, type TokenRanges } from "../geometry/zoom_plan";
 import { paths, type Channel, type Layer, type MarginalKind, type Meta, type Section, type Side, type Status, type HeadRef } from "../server/protocol";
@@ -122,14 +123,14 @@ export class HeadData extends MapData {
     return count > 0 ? sum / count : null;
   }
 
-  getReading(query: number, key: number, view: Viewport, mode: Mode): Reading | undefined {
+  getReading(query: number, key: number, view: Viewport, mode: ChannelMode): Reading | undefined {
     const exact = this.cells.get(query, key);
     if (exact !== undefined) return { value: Number.isNaN(exact) ? null : exact, exact: true };
     if (this.masking.causal && key > query + this.masking.offset) return { value: null, exact: true };
     return this.getBinReading(query, key, view, this.#chooseBins(view, mode).channel);
   }
 
-  describeCell(query: number, key: number, view: Viewport, mode: Mode): string {
+  describeCell(query: number, key: number, view: Viewport, mode: ChannelMode): string {
     const { stride, channel } = this.#chooseBins(view, mode);
     const reading = this.getReading(query, key, view, mode);
     if (stride === 1) return formatReading(reading);
@@ -149,7 +150,7 @@ export class HeadData extends MapData {
   }
 
   /** What a bin is in this view. */
-  #chooseBins(view: Viewport, mode: Mode): { stride: number; channel: Channel } {
+  #chooseBins(view: Viewport, mode: ChannelMode): { stride: number; channel: Channel } {
     const stride = this.plan.getStride(this.chooseLevel(view, mode));
     return { stride, channel: getChannels(stride, mode)[0] ?? "mean" };
   }

@@ -9,10 +9,9 @@ import type { Channel, MarginalKind, Meta, Section, Side } from "../server/proto
 import { formatWeight } from "../format_numbers";
 import { findSpikes, type Spike } from "../tiles/spikes";
 import { findStrongestBins } from "../tiles/strongest_bins";
+import type { ChannelMode } from "../state";
 import type { TileResult, LoadedTile, TileSource } from "../tiles/tile_store";
 import { getVisibleRange, type Viewport } from "../geometry/viewport";
-
-export type Mode = "both" | "max" | "mean";
 
 /** What is known of one pair: null is masked; exact is false for a value read from a tile ("~"). */
 export interface Reading {
@@ -57,9 +56,9 @@ export abstract class MapData {
   abstract readonly progress: number | null;
   abstract readonly tiles: TileSource;
   /** The value of a pair: exact if fetched, else that of the finest tile held over it. */
-  abstract getReading(query: number, key: number, view: Viewport, mode: Mode): Reading | undefined;
+  abstract getReading(query: number, key: number, view: Viewport, mode: ChannelMode): Reading | undefined;
   /** All that is known of the pair under the pointer. */
-  abstract describeCell(query: number, key: number, view: Viewport, mode: Mode): string;
+  abstract describeCell(query: number, key: number, view: Viewport, mode: ChannelMode): string;
   abstract requestCells(range: TokenRanges): void;
   abstract getStrip(kind: MarginalKind, view: Viewport): StripBlock[];
   abstract getSections(side: Side): readonly Section[];
@@ -67,7 +66,7 @@ export abstract class MapData {
   abstract pollProgress(): void;
 
   /** The level that suits the zoom; where a saved page lacks some of it, the next that it holds: a picture is of one level. */
-  chooseLevel(view: Viewport, mode: Mode): number {
+  chooseLevel(view: Viewport, mode: ChannelMode): number {
     const range = getVisibleRange(view);
     const lacks = (tile: TileAddress): boolean =>
       !(this.masking.causal && this.plan.isAboveDiagonal(tile, this.masking.offset)) &&
@@ -77,11 +76,11 @@ export abstract class MapData {
     return z;
   }
 
-  requestTiles(view: Viewport, mode: Mode, atOnce: boolean): void {
+  requestTiles(view: Viewport, mode: ChannelMode, atOnce: boolean): void {
     this.tiles.request(listTileRequests(this.plan, this.chooseLevel(view, mode), getVisibleRange(view), this.masking, mode), atOnce);
   }
 
-  getDrawing(view: Viewport, mode: Mode): TileDrawing {
+  getDrawing(view: Viewport, mode: ChannelMode): TileDrawing {
     const z = this.chooseLevel(view, mode);
     const stride = this.plan.getStride(z);
     const channel = getChannels(stride, mode)[0] ?? "mean";
@@ -104,7 +103,7 @@ export abstract class MapData {
   }
 
   /** The whole picture, for the minimap. */
-  getOverview(mode: Mode): LoadedTile | null {
+  getOverview(mode: ChannelMode): LoadedTile | null {
     const held = this.tiles.get({ z: 0, y: 0, x: 0 }, getChannels(this.plan.getStride(0), mode)[0] ?? "mean");
     return typeof held === "object" ? held : null;
   }
@@ -129,7 +128,7 @@ export abstract class MapData {
   }
 
   /** The strongest bins in view by their largest weight, as far as it is held. */
-  findStrongest(view: Viewport, mode: Mode, count: number): WeightedSpan[] {
+  findStrongest(view: Viewport, mode: ChannelMode, count: number): WeightedSpan[] {
     const { pieces } = this.getDrawing(view, mode);
     const range = getVisibleRange(view);
     const best: WeightedSpan[] = [];
@@ -153,7 +152,7 @@ export abstract class MapData {
   }
 
   /** Bits of the smallest and largest weight in the drawn tiles. */
-  getValueRange(view: Viewport, mode: Mode): [number, number] | null {
+  getValueRange(view: Viewport, mode: ChannelMode): [number, number] | null {
     let [low, high] = [Infinity, -Infinity];
     for (const { tile } of this.getDrawing(view, mode).pieces) {
       if (!tile || (tile.log2min === 0 && tile.log2max === 0)) continue;

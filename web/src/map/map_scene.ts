@@ -4,7 +4,8 @@
 import { chooseLabels, chooseNumbers, EVERY_TOKEN_FROM_ZOOM, type AxisView } from "../geometry/axis_labels";
 import type { ColourScale } from "../paint/colour";
 import type { MapLayout } from "./map_layout";
-import type { TileDrawing, MapData, Mode } from "./map_data";
+import type { ChannelMode } from "../state";
+import type { TileDrawing, MapData } from "./map_data";
 import { paintUnmatched, paintCorner, paintLeftAxis, paintNames, paintTag, paintTopAxis, type UnmatchedTokens } from "../paint/axes";
 import { paintLegend } from "../paint/legend";
 import { computeMatrixBox, paintBins, paintHiddenSink, paintTiles, paintSpikes } from "../paint/heatmap";
@@ -37,7 +38,7 @@ export interface MapScene {
   drawing: TileDrawing;
   pictures: TileImages;
   scale: ColourScale;
-  mode: Mode;
+  mode: ChannelMode;
   hideSink: boolean;
   pinQuery: number | null;
   pinKey: number | null;

@@ -6,7 +6,7 @@ import { addCanvas, resizeCanvas, getSurface } from "../paint/canvas";
 import { createLookup, isSameScale, type ColourScale } from "../paint/colour";
 import { paintHeatmap, paintOverlay, paintScene, type ComparisonRole, type MapScene } from "./map_scene";
 import type { Host } from "../host";
-import type { TileDrawing, Mode, Reading, WeightedSpan } from "./map_data";
+import type { TileDrawing, Reading, WeightedSpan } from "./map_data";
 import { computeLayout, type MapLayout } from "./map_layout";
 import { isMinimapShown, getMinimapZoom } from "../paint/minimap";
 import { VALUES_FROM_ZOOM } from "../paint/overlays";
@@ -17,7 +17,7 @@ import { TileImages } from "../tiles/tile_images";
 import { listenToPointer, type GestureHandlers, type Point } from "./pointer";
 import { getHeadNumber, type Meta, type Side } from "../server/protocol";
 import { ShownHeads, type Cell, type SecondHead } from "./shown_heads";
-import { DEFAULT_STATE, type State } from "../state";
+import { DEFAULT_STATE, type State, type ChannelMode } from "../state";
 import type { Transport } from "../server/transport";
 import * as viewports from "../geometry/viewport";
 import type { Viewport } from "../geometry/viewport";
@@ -310,7 +310,7 @@ class CanvasMap implements MapView {
     this.#pictures.setLookup(createLookup(this.#colours));
   }
 
-  get #mode(): Mode {
+  get #mode(): ChannelMode {
     return this.#heads.getMode(this.#state);
   }
 

@@ -3,7 +3,8 @@
 // In: the data of both heads, of matrices of one shape. Out: what one head's data gives, made of both. Strips and names are A's.
 import type { MaskInfo } from "../tiles/tile_cover";
 import type { HeadData } from "./head_data";
-import { MapData, formatReading, type Mode, type Reading, type PairDisplay } from "./map_data";
+import type { ChannelMode } from "../state";
+import { MapData, formatReading, type Reading, type PairDisplay } from "./map_data";
 import type { StripBlock } from "../paint/marginals";
 import type { TokenRanges, ZoomPlan } from "../geometry/zoom_plan";
 import { PairTiles } from "../tiles/pair_tiles";
@@ -53,13 +54,13 @@ export class PairData extends MapData {
     return known.length > 0 ? Math.min(...known) : null;
   }
 
-  getReading(query: number, key: number, view: Viewport, mode: Mode): Reading | undefined {
+  getReading(query: number, key: number, view: Viewport, mode: ChannelMode): Reading | undefined {
     const [one, other] = this.#readBoth(query, key, (data, row, column) => data.getReading(row, column, view, mode));
     if (this.#isSplit) return one ?? other;
     return one && other && { value: computeRatio(one.value, other.value), exact: one.exact && other.exact };
   }
 
-  describeCell(query: number, key: number, view: Viewport, mode: Mode): string {
+  describeCell(query: number, key: number, view: Viewport, mode: ChannelMode): string {
     if (this.#isSplit)
       return key > query ? `B, turned over: ${this.other.describeCell(key, query, view, mode)}` : `A: ${this.one.describeCell(query, key, view, mode)}`;
     const pair = this.#readBoth(query, key, (data, row, column) => data.getReading(row, column, view, mode));

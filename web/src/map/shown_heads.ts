@@ -1,11 +1,11 @@
 // What one map shows: a head, or that head (A) and another (B) in one picture.
 import { HeadData } from "./head_data";
-import type { MapData, Mode, PairDisplay } from "./map_data";
+import type { MapData, PairDisplay } from "./map_data";
 import { PairData } from "./pair_data";
 import type { ColourScale } from "../paint/colour";
 import type { Meta } from "../server/protocol";
 import type { Transport } from "../server/transport";
-import { withRange, type State } from "../state";
+import { withRange, type State, type ChannelMode } from "../state";
 
 /** One pair: this query looks at this key. */
 export interface Cell {
@@ -58,7 +58,7 @@ export class ShownHeads {
   }
 
   /** A ratio has no dots: it is one of means, or of maxima. */
-  getMode({ channel }: State): Mode {
+  getMode({ channel }: State): ChannelMode {
     return this.isRatio && channel === "both" ? "mean" : channel;
   }
 

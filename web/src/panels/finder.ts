@@ -2,10 +2,9 @@
 
 import { button, element } from "./dom";
 import { formatCount } from "../format_numbers";
-import { LatestRequest, describeError } from "../server/requests";
+import { LatestRequest } from "../server/requests";
 import type { FindResult } from "../server/protocol";
 import type { FindRequest } from "../server/trace_cache";
-import { isAbortError } from "../server/transport";
 
 export interface FinderActions {
   find(wanted: FindRequest): Promise<FindResult>;
@@ -42,29 +41,27 @@ export function createFinder(actions: FinderActions): Finder {
     class: "go-to",
     maxlength: 9,
   });
-  const latest = new LatestRequest();
+  const request = new LatestRequest();
   let last: number | null = null;
 
-  const step = async (backward: boolean): Promise<void> => {
+  const step = (backward: boolean): void => {
     const wanted = text.value;
     if (wanted.trim() === "") return focusFind();
     const after = last === null ? actions.getStart() : backward ? last - 1 : last + 1;
-    const signal = latest.start();
     result.textContent = "…";
-    try {
-      const found = await findAround({ text: wanted, after, backward, signal });
-      last = found.position;
-      if (found.position === null) {
-        result.textContent = "not found";
-        return;
-      }
-      result.textContent = `${formatCount(found.index + 1)} of ${formatCount(found.count)}`;
-      actions.goTo(found.position);
-    } catch (error) {
-      if (!isAbortError(error)) result.textContent = describeError(error);
-    }
+    void request.run(
+      (signal) => findAround({ text: wanted, after, backward, signal }),
+      ({ position: found, index, count }) => {
+        last = found;
+        result.textContent = found === null ? "not found" : `${formatCount(index + 1)} of ${formatCount(count)}`;
+        if (found !== null) actions.goTo(found);
+      },
+      (message) => {
+        result.textContent = message;
+      },
+    );
   };
-  /** Past the last one comes the first again, and the other way round. */
+  /** Wraps around at the end, and at the start when searching backward. */
   const findAround = async (wanted: FindRequest): Promise<FindResult> => {
     const end = Math.max(0, actions.getLength() - 1);
     const begin = wanted.backward ? end : 0;
@@ -94,7 +91,7 @@ export function createFinder(actions: FinderActions): Finder {
     result.textContent = "";
   });
   text.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.isComposing) void step(event.shiftKey);
+    if (event.key === "Enter" && !event.isComposing) step(event.shiftKey);
     if (event.key !== "Escape") return;
     // Left to itself a search field empties on Escape, and there would be no next to go to.
     event.preventDefault();
@@ -110,8 +107,8 @@ export function createFinder(actions: FinderActions): Finder {
       "div",
       { class: "finder", role: "search" },
       text,
-      button("‹", () => void step(true), { "aria-label": "Previous find", title: "Previous find (N)", class: "step" }),
-      button("›", () => void step(false), { "aria-label": "Next find", title: "Next find (n)", class: "step" }),
+      button("‹", () => step(true), { "aria-label": "Previous find", title: "Previous find (N)", class: "step" }),
+      button("›", () => step(false), { "aria-label": "Next find", title: "Next find (n)", class: "step" }),
       result,
       position,
     ),
@@ -120,10 +117,10 @@ export function createFinder(actions: FinderActions): Finder {
       position.focus();
       position.select();
     },
-    step: (backward) => void step(backward),
+    step,
     reset() {
       // What was asked of another head would lead to a place in this one.
-      latest.cancel();
+      request.cancel();
       last = null;
       result.textContent = "";
     },

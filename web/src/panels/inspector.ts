@@ -9,13 +9,13 @@ import { readFloats } from "../server/tile_codec";
 import { button, element, replaceChildren, token } from "./dom";
 import { HeadPanel } from "./head_panel";
 import type { HostContext } from "../host";
-import { ResponseCache, LatestRequest, describeError } from "../server/requests";
+import { ResponseCache, LatestRequest } from "../server/requests";
 import { describeToken, describeCell } from "./live_region";
 import { formatCount, formatMeasure, formatOrdinal, formatPercent, formatWeight } from "../format_numbers";
 import { getHeadNumber, paths, type KeyReport, type DistanceProfile, type QueryReport, type Scores, type Side, type TraceHead } from "../server/protocol";
 import { computeRank, type Rank } from "./ranking";
 import { PinPanel, type PinReport, type Weights } from "./pin_panel";
-import { isAbortError, type Transport } from "../server/transport";
+import type { Transport } from "../server/transport";
 
 export interface InspectorActions {
   pin(side: Side, position: number): void;
@@ -43,7 +43,7 @@ export class Inspector {
   readonly #key: PinPanel;
   readonly #head: HeadPanel;
   readonly #cache: ResponseCache;
-  readonly #requests = { query: new LatestRequest(), key: new LatestRequest(), cell: new LatestRequest(), head: new LatestRequest() };
+  readonly #requests = { query: new LatestRequest(), key: new LatestRequest(), cell: new LatestRequest(), scores: new LatestRequest(), profile: new LatestRequest() };
   #shown: TraceHead | null = null;
   #pins: { readonly query: number | null; readonly key: number | null } = { query: null, key: null };
   #queryData: Promise<QueryData> | null = null;
@@ -105,12 +105,12 @@ export class Inspector {
     this.element.hidden = shown === null;
     this.#showPanels();
     if (!shown) return this.stop();
-    if (headChanged) void this.#loadHead(shown);
-    if (queryChanged) void this.#loadQuery(shown, pinQuery);
+    if (headChanged) this.#loadHead(shown);
+    if (queryChanged) this.#loadQuery(shown, pinQuery);
     else if (keyChanged) this.#query.refresh(pinKey);
-    if (keyChanged) void this.#loadKey(shown, pinKey);
+    if (keyChanged) this.#loadKey(shown, pinKey);
     else if (queryChanged) this.#key.refresh(pinQuery);
-    if (queryChanged || keyChanged) void this.#loadCell(shown, pinQuery, pinKey);
+    if (queryChanged || keyChanged) this.#loadCell(shown, pinQuery, pinKey);
     this.#back.disabled = !this.actions.canGoBack();
   }
 
@@ -133,70 +133,66 @@ export class Inspector {
     this.#cell.hidden = query === null || key === null;
   }
 
-  async #loadQuery({ meta, layer, head }: TraceHead, position: number | null): Promise<void> {
-    const signal = this.#requests.query.start();
+  #loadQuery({ meta, layer, head }: TraceHead, position: number | null): void {
+    this.#requests.query.cancel();
     this.#queryData = null;
     this.report = null;
     if (position === null) return;
     this.#query.showLoading(position);
-    const answer = Promise.all([
-      this.#cache.json<QueryReport>(paths.query(meta.trace, layer, head, position), signal),
-      this.#loadWeights(paths.row(meta.trace, layer, head, position), signal),
-    ]).then(([report, weights]): QueryData => ({
-      report,
-      side: {
-        position,
-        facts: listQueryFacts(report, meta.layers[layer]?.cross ?? false),
-        weights,
-        strongest: report.strongest,
+    const load = async (signal: AbortSignal): Promise<QueryData> => {
+      const [report, weights] = await Promise.all([
+        this.#cache.json<QueryReport>(paths.query(meta.trace, layer, head, position), signal),
+        this.#loadWeights(paths.row(meta.trace, layer, head, position), signal),
+      ]);
+      const facts = listQueryFacts(report, meta.layers[layer]?.cross ?? false);
+      return { report, side: { position, facts, weights, strongest: report.strongest } };
+    };
+    void this.#requests.query.run(
+      (signal) => (this.#queryData = load(signal)),
+      ({ report, side }) => {
+        this.report = report;
+        this.#query.show(side, this.#pins.key);
+        if (this.#pins.key === null) this.actions.announce(this.#describeQuery(report));
       },
-    }));
-    this.#queryData = answer;
-    try {
-      const { report, side } = await answer;
-      if (signal.aborted) return;
-      this.report = report;
-      this.#query.show(side, this.#pins.key);
-      if (this.#pins.key === null) this.actions.announce(this.#describeQuery(report));
-    } catch (error) {
-      if (!isAbortError(error)) this.#query.showError(describeError(error));
-    }
+      (message) => this.#query.showError(message),
+    );
   }
 
-  async #loadKey({ meta, layer, head }: TraceHead, position: number | null): Promise<void> {
-    const signal = this.#requests.key.start();
+  #loadKey({ meta, layer, head }: TraceHead, position: number | null): void {
+    this.#requests.key.cancel();
     if (position === null) return;
     this.#key.showLoading(position);
-    try {
-      const [report, weights] = await Promise.all([
-        this.#cache.json<KeyReport>(paths.key(meta.trace, layer, head, position), signal),
-        this.#loadWeights(paths.column(meta.trace, layer, head, position), signal),
-      ]);
-      if (signal.aborted) return;
-      this.#key.show({ position, facts: listKeyFacts(report), weights, strongest: report.strongest }, this.#pins.query);
-    } catch (error) {
-      if (!isAbortError(error)) this.#key.showError(describeError(error));
-    }
+    void this.#requests.key.run(
+      (signal) =>
+        Promise.all([
+          this.#cache.json<KeyReport>(paths.key(meta.trace, layer, head, position), signal),
+          this.#loadWeights(paths.column(meta.trace, layer, head, position), signal),
+        ]),
+      ([report, weights]) =>
+        this.#key.show({ position, facts: listKeyFacts(report), weights, strongest: report.strongest }, this.#pins.query),
+      (message) => this.#key.showError(message),
+    );
   }
 
-  async #loadCell({ meta, layer, head }: TraceHead, query: number | null, key: number | null): Promise<void> {
-    const signal = this.#requests.cell.start();
+  #loadCell({ meta, layer, head }: TraceHead, query: number | null, key: number | null): void {
+    this.#requests.cell.cancel();
     if (query === null || key === null) return;
     this.#showCellAgain = null;
-    const waiting = this.#queryData;
+    const queryData = this.#queryData;
     replaceChildren(this.#cell, element("h3", {}, "Weight"), element("p", { class: "soft" }, "reading…"));
-    try {
-      const [body, answer] = await Promise.all([
-        this.#cache.bytes(paths.cells(meta.trace, layer, head, query, query + 1, key, key + 1), signal),
-        waiting,
-      ]);
-      if (signal.aborted) return;
-      const weight = body ? (readFloats(body).values[0] ?? NaN) : NaN;
-      this.#showCellAgain = () => this.#showCell(query, key, weight, answer);
-      this.#showCellAgain();
-    } catch (error) {
-      if (!isAbortError(error)) replaceChildren(this.#cell, element("h3", {}, "Weight"), element("p", {}, describeError(error)));
-    }
+    void this.#requests.cell.run(
+      (signal) =>
+        Promise.all([
+          this.#cache.bytes(paths.cells(meta.trace, layer, head, query, query + 1, key, key + 1), signal),
+          queryData,
+        ]),
+      ([body, data]) => {
+        const weight = body ? (readFloats(body).values[0] ?? NaN) : NaN;
+        this.#showCellAgain = () => this.#showCell(query, key, weight, data);
+        this.#showCellAgain();
+      },
+      (message) => replaceChildren(this.#cell, element("h3", {}, "Weight"), element("p", {}, message)),
+    );
   }
 
   #showCell(query: number, key: number, weight: number, answer: QueryData | null): void {
@@ -240,38 +236,33 @@ export class Inspector {
       : "The mask does not let this query look there.";
   }
 
-  async #loadHead({ meta, layer, head }: TraceHead): Promise<void> {
-    const signal = this.#requests.head.start();
+  #loadHead({ meta, layer, head }: TraceHead): void {
     this.#head.setHead(layer, getHeadNumber(meta, layer, head), meta.layers[layer]?.name ?? "");
-    const scores = this.#loadScores(paths.scores(meta.trace, layer, head), signal);
-    const profile = this.#loadProfile({ meta, layer, head }, signal);
-    await Promise.all([scores, profile]);
-  }
-
-  async #loadProfile({ meta, layer, head }: TraceHead, signal: AbortSignal): Promise<void> {
+    void this.#requests.scores.run(
+      (signal) => this.#loadScores(paths.scores(meta.trace, layer, head), signal),
+      (scores) => this.#head.showScores(scores),
+      (message) => this.#head.showScoresError(message),
+    );
+    this.#requests.profile.cancel();
     if (meta.layers[layer]?.cross)
       return this.#head.showProfileError("Queries and keys are of two texts: there is no distance.");
-    try {
-      const profile = await this.#cache.json<DistanceProfile>(paths.profile(meta.trace, layer, head), signal);
-      if (!signal.aborted) this.#head.showProfile(profile);
-    } catch (error) {
-      if (!isAbortError(error)) this.#head.showProfileError(describeError(error));
-    }
+    void this.#requests.profile.run(
+      (signal) => this.#cache.json<DistanceProfile>(paths.profile(meta.trace, layer, head), signal),
+      (profile) => this.#head.showProfile(profile),
+      (message) => this.#head.showProfileError(message),
+    );
   }
 
-  async #loadScores(path: string, signal: AbortSignal): Promise<void> {
-    try {
-      for (;;) {
-        const scores = await this.#cache.json<Scores>(path, signal);
-        if (signal.aborted) return;
-        this.#head.showScores(scores);
-        if (!scores.pending) return;
-        this.#cache.forget(path);
-        await new Promise((resolve) => setTimeout(resolve, SCORES_POLL_MILLISECONDS));
-        if (signal.aborted) return;
-      }
-    } catch (error) {
-      if (!isAbortError(error)) this.#head.showScoresError(describeError(error));
+  /** Asks again while the server is scoring, and shows that it is. */
+  async #loadScores(path: string, signal: AbortSignal): Promise<Scores> {
+    for (;;) {
+      const scores = await this.#cache.json<Scores>(path, signal);
+      if (!scores.pending) return scores;
+      signal.throwIfAborted();
+      this.#head.showScores(scores);
+      this.#cache.forget(path);
+      await new Promise((resolve) => setTimeout(resolve, SCORES_POLL_MILLISECONDS));
+      signal.throwIfAborted();
     }
   }
 

@@ -162,7 +162,7 @@ export class SentenceView {
     });
     this.#baselineSwitch.addEventListener("change", () => {
       this.update(this.actions.getState());
-      if (this.#baselineSwitch.checked) void this.#runBaseline();
+      if (this.#baselineSwitch.checked) this.#runBaseline();
     });
   }
 
@@ -196,45 +196,48 @@ export class SentenceView {
       this.#status.textContent = "";
       return;
     }
-    if (text !== this.#lastRunText) void this.#run(text);
+    if (text !== this.#lastRunText) this.#run(text);
   }
 
-  async #run(text: string): Promise<void> {
-    const signal = this.#request.start();
+  #run(text: string): void {
     this.#baselineRequest.cancel();
     this.#status.textContent = "running…";
     this.#problem.hidden = true;
     const { layer, head } = this.actions.getState();
-    try {
-      const summary = await this.transport.post<Summary>(paths.run(), { text, twin: false, layer, head }, signal);
-      if (signal.aborted) return;
-      this.#lastRunText = text;
-      this.#baselineTrace = null;
-      this.#status.textContent = "";
-      this.actions.showRun(summary.trace);
-      if (this.#baselineSwitch.checked) void this.#runBaseline();
-    } catch (error) {
-      if (isAbortError(error) || signal.aborted) return;
-      this.#status.textContent = "";
-      this.#problem.textContent = describeError(error);
-      this.#problem.hidden = false;
-    }
+    void this.#request.run(
+      (signal) => this.transport.post<Summary>(paths.run(), { text, twin: false, layer, head }, signal),
+      ({ trace }) => {
+        this.#status.textContent = "";
+        this.#showRun(text, trace);
+      },
+      (message) => {
+        this.#status.textContent = "";
+        this.#problem.textContent = message;
+        this.#problem.hidden = false;
+      },
+    );
   }
 
-  async #runBaseline(): Promise<void> {
+  #showRun(text: string, trace: string): void {
+    this.#lastRunText = text;
+    this.#baselineTrace = null;
+    this.actions.showRun(trace);
+    if (this.#baselineSwitch.checked) this.#runBaseline();
+  }
+
+  #runBaseline(): void {
     const text = this.#lastRunText ?? this.#box.value;
     if (text.trim() === "") return;
-    const signal = this.#baselineRequest.start();
     this.#baselineStatus.textContent = "running the untrained twin…";
     this.#baselineStatus.hidden = false;
-    try {
-      const summary = await this.transport.post<Summary>(paths.run(), { text, twin: true }, signal);
-      if (signal.aborted) return;
-      this.#baselineTrace = summary.trace;
-      this.update(this.actions.getState());
-    } catch (error) {
-      this.#showBaselineError(error);
-    }
+    void this.#baselineRequest.run(
+      (signal) => this.transport.post<Summary>(paths.run(), { text, twin: true }, signal),
+      ({ trace }) => {
+        this.#baselineTrace = trace;
+        this.update(this.actions.getState());
+      },
+      (_, error) => this.#showBaselineError(error),
+    );
   }
 
   #showBaselineError(error: unknown): void {
@@ -267,10 +270,7 @@ export class SentenceView {
 
   #finishGeneration(text: string, trace: string): void {
     this.#box.value = text;
-    this.#lastRunText = text;
-    this.#baselineTrace = null;
-    this.actions.showRun(trace);
-    if (this.#baselineSwitch.checked) void this.#runBaseline();
+    this.#showRun(text, trace);
   }
 }
 

@@ -5,34 +5,24 @@
  */
 
 import { readFloats } from "../server/tile_codec";
+import type { TokenRanges } from "../geometry/zoom_plan";
+import type { WeightedSpan } from "../map/map_view";
 import { button, element, replaceChildren, token } from "./dom";
-import { LatestRequest, describeError } from "../server/requests";
+import { LatestRequest } from "../server/requests";
 import { formatCount, formatWeightColumn, pluralize } from "../format_numbers";
 import { paths, type Side, type TraceHead } from "../server/protocol";
 import { findStrongest } from "./ranking";
-import { isAbortError, type Transport } from "../server/transport";
+import type { Transport } from "../server/transport";
 
 export const MAX_CELLS = 65_536;
 const ROWS = 20;
 const PAUSE_MILLISECONDS = 300;
 
-export interface View {
-  readonly query: readonly [number, number];
-  readonly key: readonly [number, number];
-}
-
-/** A link between spans of tokens; a span of one is a token. */
-export interface Span {
-  readonly query: readonly [number, number];
-  readonly key: readonly [number, number];
-  readonly value: number;
-}
-
 export interface StrongestTableActions {
   getText(side: Side, position: number): string | undefined;
   pinCell(query: number, key: number): void;
-  getView(): View;
-  findStrongest(count: number): readonly Span[];
+  getView(): TokenRanges;
+  findStrongest(count: number): readonly WeightedSpan[];
 }
 
 export class StrongestTable {
@@ -41,7 +31,7 @@ export class StrongestTable {
   readonly #body = element("tbody");
   readonly #request = new LatestRequest();
   #timer: ReturnType<typeof setTimeout> | undefined;
-  #spans: readonly Span[] = [];
+  #spans: readonly WeightedSpan[] = [];
   #exact = false;
 
   constructor(
@@ -77,14 +67,14 @@ export class StrongestTable {
     if (!this.isOpen || !shown) return;
     clearTimeout(this.#timer);
     this.#request.cancel();
-    this.#timer = setTimeout(() => void this.#load(shown), PAUSE_MILLISECONDS);
+    this.#timer = setTimeout(() => this.#load(shown), PAUSE_MILLISECONDS);
   }
 
   refreshNames(): void {
     if (this.isOpen && this.#spans.length > 0) this.#render();
   }
 
-  async #load({ meta, layer, head }: TraceHead): Promise<void> {
+  #load({ meta, layer, head }: TraceHead): void {
     const { query, key } = this.actions.getView();
     const cells = (query[1] - query[0]) * (key[1] - key[0]);
     if (cells <= 0) return;
@@ -97,28 +87,24 @@ export class StrongestTable {
       this.#render();
       return;
     }
-    const signal = this.#request.start();
     this.#caption.textContent = `Reading ${pluralize(cells, "pair")}…`;
-    try {
-      const body = await this.transport.bytes(
-        paths.cells(meta.trace, layer, head, query[0], query[1], key[0], key[1]),
-        signal,
-      );
-      if (signal.aborted) return;
-      const links = body
-        ? findStrongest(readFloats(body).values, key[1] - key[0], { query: query[0], key: key[0] }, ROWS)
-        : [];
-      this.#exact = true;
-      this.#spans = links.map((link) => ({
-        query: [link.query, link.query + 1],
-        key: [link.key, link.key + 1],
-        value: link.weight,
-      }));
-      this.#caption.textContent = `Strongest ${pluralize(this.#spans.length, "link")} of the ${pluralize(cells, "pair")} in view, exact.`;
-      this.#render();
-    } catch (error) {
-      if (!isAbortError(error)) this.#caption.textContent = describeError(error);
-    }
+    void this.#request.run(
+      (signal) => this.transport.bytes(paths.cells(meta.trace, layer, head, ...query, ...key), signal),
+      (body) => {
+        const links = body ? findStrongest(readFloats(body).values, key[1] - key[0], { query: query[0], key: key[0] }, ROWS) : [];
+        this.#exact = true;
+        this.#spans = links.map((link) => ({
+          query: [link.query, link.query + 1],
+          key: [link.key, link.key + 1],
+          value: link.weight,
+        }));
+        this.#caption.textContent = `Strongest ${pluralize(this.#spans.length, "link")} of the ${pluralize(cells, "pair")} in view, exact.`;
+        this.#render();
+      },
+      (message) => {
+        this.#caption.textContent = message;
+      },
+    );
   }
 
   #render(): void {

@@ -1,11 +1,9 @@
-/**
- * Asking the server about one head: the newest question cancels the one before, and a few answers are kept.
- */
+/** Requests of a panel: a newer request cancels the one before, and the last few responses are cached. */
 
 import { isConnectionError } from "./connection";
-import type { Transport } from "./transport";
+import { isAbortError, type Transport } from "./transport";
 
-/** One question at a time of a kind: beginning a new one aborts the old one. */
+/** At most one request of a kind: starting a new one cancels the one before. */
 export class LatestRequest {
   private controller: AbortController | undefined;
 
@@ -19,15 +17,30 @@ export class LatestRequest {
     this.controller?.abort();
     this.controller = undefined;
   }
+
+  /** Load, then show the result or the failure, unless a newer request has started or this one was cancelled. */
+  async run<Result>(
+    load: (signal: AbortSignal) => Promise<Result>,
+    show: (result: Result) => void,
+    showError: (message: string, error: unknown) => void,
+  ): Promise<void> {
+    const signal = this.start();
+    try {
+      const result = await load(signal);
+      if (!signal.aborted) show(result);
+    } catch (error) {
+      if (!signal.aborted && !isAbortError(error)) showError(describeError(error), error);
+    }
+  }
 }
 
-/** What went wrong, for people. */
+/** What went wrong, as a sentence for the reader. */
 export function describeError(error: unknown): string {
   if (isConnectionError(error)) return "The server does not answer.";
   return error instanceof Error && error.message !== "" ? error.message : "Something went wrong.";
 }
 
-/** The last answers, oldest forgotten first; a failure is not an answer. */
+/** The last responses; the oldest is dropped first, and failures are not kept. */
 export class ResponseCache {
   private readonly entries = new Map<string, unknown>();
 

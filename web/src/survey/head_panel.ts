@@ -8,8 +8,8 @@ import { themes } from "../paint/surface";
 import { prepareSurface } from "../paint/canvas";
 import { element, replaceChildren } from "../panels/dom";
 import { formatTitle } from "../paint/token_text";
-import { LatestRequest, describeError } from "../server/requests";
-import { isAbortError, type Transport } from "../server/transport";
+import { LatestRequest } from "../server/requests";
+import type { Transport } from "../server/transport";
 import { getChartBox, paintDistribution, formatValue, type Distribution } from "./histogram";
 import { createPassageLists, type PassageActions } from "./passages";
 import { surveyPaths, type SurveyHeadReport } from "./protocol";
@@ -45,9 +45,9 @@ export function createHeadPanel(transport: Transport, actions: PassageActions, c
   const facts = element("dl", { class: "facts" });
   const lists = element("div", { class: "passage-lists" });
   const content = element("div", {}, canvas, caption, facts, lists);
-  const state = element("p", { class: "soft", role: "status" });
-  const latest = new LatestRequest();
-  let asked = "";
+  const status = element("p", { class: "soft", role: "status" });
+  const request = new LatestRequest();
+  let requested = "";
   let shown: Distribution | null = null;
 
   const paint = (): void => {
@@ -81,8 +81,8 @@ export function createHeadPanel(transport: Transport, actions: PassageActions, c
     shown = known
       ? { edges, shares, mean: numbers["mean"], middle: p05 === undefined || p95 === undefined ? null : [p05, p95] }
       : null;
-    state.textContent = known ? "" : "No query of this corpus tells it of this head.";
-    state.hidden = known;
+    status.textContent = known ? "" : "No query of this corpus tells it of this head.";
+    status.hidden = known;
     content.hidden = !known;
     canvas.setAttribute("aria-label", `The distribution of ${name}; its numbers are listed below`);
     replaceChildren(
@@ -97,28 +97,29 @@ export function createHeadPanel(transport: Transport, actions: PassageActions, c
     describe(null);
     paint();
   };
-  const ask = async (scene: SurveyScene): Promise<void> => {
-    const { state: now, statistic } = scene;
-    const signal = latest.start();
-    state.textContent = "reading…";
-    state.hidden = false;
+  const load = ({ state: { layer, head }, statistic }: SurveyScene): void => {
+    status.textContent = "reading…";
+    status.hidden = false;
     content.classList.add("stale");
-    try {
-      const report = await transport.json<SurveyHeadReport>(surveyPaths.head([now.layer, now.head], statistic), signal);
-      if (!signal.aborted) show(report, formatScoreName(statistic));
-    } catch (error) {
-      if (isAbortError(error) || signal.aborted) return;
-      asked = "";
-      content.hidden = true;
-      state.textContent = describeError(error);
-    }
-    content.classList.remove("stale");
+    void request.run(
+      (signal) => transport.json<SurveyHeadReport>(surveyPaths.head([layer, head], statistic), signal),
+      (report) => {
+        show(report, formatScoreName(statistic));
+        content.classList.remove("stale");
+      },
+      (message) => {
+        requested = "";
+        content.hidden = true;
+        status.textContent = message;
+        content.classList.remove("stale");
+      },
+    );
   };
   return {
     element: element(
       "aside",
       { class: "survey-head", "aria-label": "The chosen head", tabindex: 0 },
-      ...[heading, labels, meaning, state, content],
+      ...[heading, labels, meaning, status, content],
     ),
     update(scene) {
       const { state: now, statistic, info } = scene;
@@ -128,9 +129,9 @@ export function createHeadPanel(transport: Transport, actions: PassageActions, c
       replaceChildren(labels, ...(head?.labels ?? []).map((one) => badge(one, formatTitle(info.meanings[one] ?? "", 400))));
       meaning.textContent = `${explainStatistic(info, statistic)}. In ${formatTitle(info.layers[now.layer]?.name ?? "", 80)}.`;
       const wanted = `${now.layer}/${now.head}/${statistic}`;
-      if (wanted === asked) return;
-      asked = wanted;
-      void ask(scene);
+      if (wanted === requested) return;
+      requested = wanted;
+      load(scene);
     },
     focus: () => heading.focus(),
   };

@@ -1,28 +1,25 @@
 /** Where the page of a survey begins: from an empty element to all its heads, or to words that say why not. */
 
-import { createPageHost, setLoadState } from "../host";
+import { loadItem } from "../browser_storage";
+import { createPageHost, followTheme, setLoadState } from "../host";
 import { button } from "../panels/dom";
 import { showLoading, showProblem, getStoppedMessage } from "../panels/messages";
 import { createHttpTransport } from "../server/http_transport";
 import { describeError } from "../server/requests";
 import { createStore, readAddress } from "../state";
-import { openSurvey, remembered } from "./survey_page";
+import { LAST_ADDRESS, openSurvey } from "./survey_page";
 import { surveyPaths, type SurveyInfo } from "./protocol";
 
 async function open(root: HTMLElement): Promise<void> {
   const host = createPageHost("page");
   const { signal } = new AbortController();
-  const applyTheme = (): void => {
-    root.dataset["theme"] = host.getTheme();
-  };
-  applyTheme();
-  host.onThemeChange(applyTheme, signal);
+  followTheme(root, host, signal);
   setLoadState(root, host, "loading");
   showLoading(root);
   const transport = createHttpTransport();
   try {
     const info = await transport.json<SurveyInfo>(surveyPaths.about(), signal);
-    const store = createStore(readAddress(location.hash || remembered()));
+    const store = createStore(readAddress(location.hash || (loadItem("session", LAST_ADDRESS) ?? "")));
     openSurvey({ root, host, transport, store, info, signal });
     setLoadState(root, host, "ready");
   } catch (error) {

@@ -6,6 +6,7 @@
  */
 
 import { syncAddress } from "../address";
+import { saveItem } from "../browser_storage";
 import type { HeadsActions, HeadsPart } from "../heads/heads_scene";
 import { createHeadsStage } from "../heads/heads_stage";
 import { countLabels, formatScoreName } from "../heads/scored_heads";
@@ -25,6 +26,9 @@ import { createHeadPanel } from "./head_panel";
 import { surveyPaths, type SurveyInfo, type Histograms, type Passage, type ReadResult } from "./protocol";
 import { explainStatistic, toScoredHeads, fitToSurvey, getStatistic, getSurveyHeadName, withStatistic, type SurveyScene } from "./survey_scene";
 import { createSurveyTable } from "./survey_table";
+
+/** The address that the way back from a map leads to. */
+export const LAST_ADDRESS = "survey";
 
 export interface SurveyOptions {
   readonly root: HTMLElement;
@@ -115,20 +119,20 @@ export function openSurvey({ root, host, transport, store, info, signal }: Surve
     if (headsAs === "scatter") return "Each dot is a head, at the means of two statistics.";
     return `${explainStatistic(info, name)}: how it is distributed over the queries of each head. Orange, and the ground: the mean. Heights are square roots of shares.`;
   };
-  const askHistograms = async (name: string): Promise<void> => {
+  const loadHistograms = (name: string): void => {
     if (histograms.of === name) return;
-    const own = histogramRequest.start();
     histograms = { of: name, answer: null };
-    try {
-      const answer = await transport.json<Histograms>(surveyPaths.histograms(name), own);
-      if (own.aborted) return;
-      histograms = { of: name, answer };
-      render(store.get());
-    } catch (error) {
-      if (isAbortError(error) || own.aborted) return;
-      histograms = { of: "", answer: null };
-      status.textContent = describeError(error);
-    }
+    void histogramRequest.run(
+      (own) => transport.json<Histograms>(surveyPaths.histograms(name), own),
+      (answer) => {
+        histograms = { of: name, answer };
+        render(store.get());
+      },
+      (message) => {
+        histograms = { of: "", answer: null };
+        status.textContent = message;
+      },
+    );
   };
   const render = (state: State): void => {
     const fit = fitToSurvey(state, info);
@@ -137,7 +141,7 @@ export function openSurvey({ root, host, transport, store, info, signal }: Surve
     const part = parts[state.headsAs];
     stage.show(part);
     status.textContent = describeView(state, name);
-    if (state.headsAs === "grid") void askHistograms(name);
+    if (state.headsAs === "grid") loadHistograms(name);
     const answer = histograms.of === name ? histograms.answer : null;
     const scene = { state, info, statistic: name, catalog, heads: headsById, histograms: answer };
     as.update(state.headsAs);
@@ -146,15 +150,12 @@ export function openSurvey({ root, host, transport, store, info, signal }: Surve
     label.value = state.label;
     part.update(scene);
     panel.update(scene);
-    remember(state);
+    saveItem("session", LAST_ADDRESS, writeAddress(state));
     document.title = `${getSurveyHeadName(info, [state.layer, state.head])} ${formatTitle(info.name)} - AttnScope`;
   };
 
   const address = syncAddress(store, host.addressBar);
-  const copy = button("Copy link", () =>
-    void address.copy().then((copied) =>
-      notice.show(copied ? "Link copied." : "The browser did not allow copying; the link is in the address bar."),
-    ), { title: "A link to exactly this view" });
+  const copy = button("Copy link", () => void address.copyLink().then(notice.show), { title: "A link to exactly this view" });
   replaceChildren(
     root,
     element(
@@ -196,23 +197,4 @@ function describeCorpus({ model, corpus, problems }: SurveyInfo): string {
   const read = `${pluralize(corpus.documents, "document")}, ${pluralize(corpus.passages, "passage")}, ${pluralize(corpus.tokens, "token")}`;
   const broken = problems > 0 ? `; ${formatCount(problems)} could not be read` : "";
   return `${formatTitle(name, 40)} on ${read}${broken}`;
-}
-
-const REMEMBERED = "attnscope.survey";
-
-/** Where one was, for the way back from the map. */
-function remember(state: State): void {
-  try {
-    sessionStorage.setItem(REMEMBERED, writeAddress(state));
-  } catch {
-    // Storage refused, as in private windows: the way back begins anew.
-  }
-}
-
-export function remembered(): string {
-  try {
-    return sessionStorage.getItem(REMEMBERED) ?? "";
-  } catch {
-    return "";
-  }
 }

@@ -15,9 +15,8 @@ import type { Action } from "../keys";
 import { formatCount, formatWeight } from "../format_numbers";
 import { formatTitle } from "../paint/token_text";
 import { isConnectionError } from "../server/connection";
-import { ResponseCache, LatestRequest, describeError } from "../server/requests";
+import { ResponseCache, LatestRequest } from "../server/requests";
 import { paths, type Layer, type Links, type MatrixShape, type Section, type Side, type Unit, type TraceHead } from "../server/protocol";
-import { isAbortError } from "../server/transport";
 import type { State } from "../state";
 import { createTextLegend } from "./text_legend";
 import { createLinkList } from "./link_list";
@@ -56,7 +55,7 @@ class TextView implements CentreView {
   readonly #hint = element("div", { class: "text-hint", hidden: true });
   readonly #invitation = element("p", { class: "soft" }, INVITATION_MESSAGE);
   readonly #cache: ResponseCache;
-  readonly #requests = { text: new LatestRequest(), words: new LatestRequest(), query: new LatestRequest(), key: new LatestRequest() };
+  readonly #requests = { text: new LatestRequest(), sections: new LatestRequest(), words: new LatestRequest(), query: new LatestRequest(), key: new LatestRequest() };
   readonly #requested: Record<"text" | "words" | Side, string | null> = { text: null, words: null, query: null, key: null };
   readonly #links: Record<Side, Links | null> = { query: null, key: null };
   #words: Partial<Record<Side, readonly number[]>> = {};
@@ -163,10 +162,10 @@ class TextView implements CentreView {
       const at = pins[side];
       const place = at === null ? null : at - getShift(layer, side);
       const path = place === null ? "" : paths.links(trace, shown.layer, shown.head, side, place, this.#unit);
-      void this.#loadLinks(side, path);
+      this.#loadLinks(side, path);
     }
     if (this.#unit === "word") void this.#loadWords(shown);
-    void this.#loadText(shown);
+    this.#loadText(shown);
     for (const side of SIDES) if (this.#savedScroll) this.#pages[side].element.scrollTop = this.#savedScroll[side];
     this.#savedScroll = null;
     this.#scrollToPins();
@@ -247,7 +246,7 @@ class TextView implements CentreView {
     else this.context.showNotice("There is nothing to follow.");
   }
 
-  async #loadText({ meta, layer: number }: TraceHead): Promise<void> {
+  #loadText({ meta, layer: number }: TraceHead): void {
     const { texts: known, cross, queries, keys } = this.#layer;
     const pins = getPinnedPositions(this.#layer, this.#state);
     const windows = this.#sides.map((page) => {
@@ -258,7 +257,8 @@ class TextView implements CentreView {
     const wanted = this.#sides.map((page, index) => paths.text(meta.trace, number, page, ...(windows[index] ?? [0, 0])));
     if (this.#requested.text === wanted.join()) return;
     this.#requested.text = wanted.join();
-    const signal = this.#requests.text.start();
+    this.#requests.text.cancel();
+    this.#requests.sections.cancel();
     // Without its mask a trace has the same text; layers of another shape may have another.
     const source = known ? [meta.origin ?? meta.trace, cross, queries, keys].join() : "";
     if (source !== this.#source) for (const side of SIDES) this.#pages[side].show([], 0);
@@ -266,23 +266,30 @@ class TextView implements CentreView {
     this.element.dataset["state"] = "reading";
     if (!known) return this.#showNote(NO_TEXTS_MESSAGE);
     if (this.#pages.key.texts.length === 0) this.#showNote("Reading the text…");
-    try {
-      const texts = await Promise.all(wanted.map((path) => this.context.transport.json<string[]>(path, signal)));
-      if (signal.aborted) return;
-      const changed = this.#sides.filter((page, index) => this.#pages[page].show(texts[index] ?? [], windows[index]?.[0] ?? 0));
-      this.#onTextLoaded();
-      if (changed.length === 0) return;
-      this.#scrolledState = null;
-      this.#scrollToPins();
-      const path = paths.sections(meta.trace, number, "key");
-      // A text can be read without them.
-      const sections = await this.context.transport.json<Section[]>(path, signal).catch(() => []);
-      if (!signal.aborted) this.#showSections(sections);
-    } catch (error) {
-      if (isAbortError(error)) return;
-      if (isConnectionError(error)) this.#requested.text = null;
-      this.#showNote(describeError(error));
-    }
+    void this.#requests.text.run(
+      (signal) => Promise.all(wanted.map((path) => this.context.transport.json<string[]>(path, signal))),
+      (texts) => {
+        const changed = this.#sides.filter((page, index) => this.#pages[page].show(texts[index] ?? [], windows[index]?.[0] ?? 0));
+        this.#onTextLoaded();
+        if (changed.length === 0) return;
+        this.#scrolledState = null;
+        this.#scrollToPins();
+        this.#loadSections(paths.sections(meta.trace, number, "key"));
+      },
+      (message, error) => {
+        if (isConnectionError(error)) this.#requested.text = null;
+        this.#showNote(message);
+      },
+    );
+  }
+
+  #loadSections(path: string): void {
+    void this.#requests.sections.run(
+      (signal) => this.context.transport.json<Section[]>(path, signal),
+      (sections) => this.#showSections(sections),
+      // The text can be read without them.
+      () => this.#showSections([]),
+    );
   }
 
   #onTextLoaded(): void {
@@ -325,24 +332,25 @@ class TextView implements CentreView {
     else this.#words = Object.fromEntries(this.#sides.map((page, index) => [page, found?.[index]]));
   }
 
-  async #loadLinks(side: Side, path: string): Promise<void> {
+  #loadLinks(side: Side, path: string): void {
     if (path === this.#requested[side]) return;
     this.#requested[side] = path;
-    const signal = this.#requests[side].start();
+    this.#requests[side].cancel();
     if (path === "") return this.#showLinks(side, null);
     const stale = setTimeout(() => this.#showLinks(side, "reading…"), STALE_MILLISECONDS);
-    try {
-      const links = await this.#cache.json<Links>(path, signal);
-      if (signal.aborted) return;
-      this.#showLinks(side, shiftLinks(this.#layer, side, links));
-      this.context.announce(SIDES.flatMap((one) => this.#describeLinks(one)).join("; "));
-    } catch (error) {
-      if (isAbortError(error)) return;
-      if (isConnectionError(error)) this.#requested[side] = null;
-      this.#showLinks(side, describeError(error));
-    } finally {
-      clearTimeout(stale);
-    }
+    void this.#requests[side]
+      .run(
+        (signal) => this.#cache.json<Links>(path, signal),
+        (links) => {
+          this.#showLinks(side, shiftLinks(this.#layer, side, links));
+          this.context.announce(SIDES.flatMap((one) => this.#describeLinks(one)).join("; "));
+        },
+        (message, error) => {
+          if (isConnectionError(error)) this.#requested[side] = null;
+          this.#showLinks(side, message);
+        },
+      )
+      .finally(() => clearTimeout(stale));
   }
 
   /** Links to list and to paint, or why there are none. */

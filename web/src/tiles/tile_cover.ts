@@ -4,6 +4,7 @@
 import { getAncestor, TILE_SIZE, type TokenRanges, type TileAddress, type ZoomPlan } from "../geometry/zoom_plan";
 import type { TileResult, LoadedTile, TileRequest } from "./tile_store";
 import type { Channel } from "../server/protocol";
+import type { ChannelMode } from "../state";
 
 export type PlacementState = "drawn" | "placeholder" | "missing" | "masked" | "failed";
 
@@ -86,14 +87,14 @@ export function coverView(plan: ZoomPlan, z: number, view: TokenRanges, masking:
   return result;
 }
 
-export function getChannels(stride: number, mode: "both" | "max" | "mean"): Channel[] {
+export function getChannels(stride: number, mode: ChannelMode): Channel[] {
   // At stride 1 mean and max are the same number, and only the mean is served.
   if (stride === 1 || mode === "mean") return ["mean"];
   return mode === "max" ? ["max"] : ["mean", "max"];
 }
 
 /** The tiles to ask for: the whole picture first, then the view from its centre outwards, then one ring around it when idle. */
-export function listTileRequests(plan: ZoomPlan, z: number, view: TokenRanges, masking: MaskInfo, mode: "both" | "max" | "mean"): TileRequest[] {
+export function listTileRequests(plan: ZoomPlan, z: number, view: TokenRanges, masking: MaskInfo, mode: ChannelMode): TileRequest[] {
   const span = TILE_SIZE * plan.getStride(z);
   const middle = { y: (view.query[0] + view.query[1]) / 2 / span, x: (view.key[0] + view.key[1]) / 2 / span };
   const allowed = (tile: TileAddress): boolean => !(masking.causal && plan.isAboveDiagonal(tile, masking.offset));

@@ -6,7 +6,7 @@
 
 import { button, element } from "../panels/dom";
 import type { ViewContext } from "../panels/view_context";
-import { remembered, remember } from "../browser_storage";
+import { loadItem, saveItem } from "../browser_storage";
 import type { State } from "../state";
 import { placeBeside } from "./card_placement";
 import { STEPS } from "./steps";
@@ -34,7 +34,7 @@ export class Tour {
   ) {
     this.invitation = element(
       "aside",
-      { class: "bar invitation", "aria-label": "Tour", hidden: !this.canInvite || remembered(STORAGE_NAME) },
+      { class: "bar invitation", "aria-label": "Tour", hidden: !this.canInvite || loadItem("local", STORAGE_NAME) !== null },
       element("span", {}, "New here? A tour of one minute."),
       button("Start", () => this.start(), { class: "primary" }),
       button("Not now", () => this.#dismissInvitation()),
@@ -94,7 +94,7 @@ export class Tour {
 
   #dismissInvitation(): void {
     this.invitation.hidden = true;
-    remember(STORAGE_NAME, true);
+    saveItem("local", STORAGE_NAME, "yes");
   }
 
   #showStep(number: number): void {
