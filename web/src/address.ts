@@ -1,15 +1,15 @@
 /**
- * The page's address follows the store, and the store follows Back and Forward.
+ * Keeps the address of the page and the store in step, also on Back and Forward.
  *
- * Browsers refuse more than about a hundred history calls in half a minute, so replacing waits half a second
- * and gathers, and entries pushed in quick succession (a held key) become one.
+ * Browsers allow about a hundred history calls in half a minute. So replacing waits half a second,
+ * and entries pushed in quick succession (a held key) become one.
  */
 
 import { readAddress, writeAddress, type Store } from "./state";
 
 const PAUSE_MILLISECONDS = 500;
 
-/** The part of a window this needs; tests give their own. */
+/** The part of a window that this needs; tests pass their own. */
 export interface AddressBar {
   readonly history: Pick<History, "replaceState" | "pushState">;
   readonly location: Pick<Location, "hash"> & { readonly href?: string };
@@ -18,14 +18,14 @@ export interface AddressBar {
 }
 
 export interface Address {
-  /** Write what is waiting now; before the page is left. */
+  /** Write pending changes now, before the page is left. */
   flush(): void;
   /** Put a link to this state on the clipboard; resolves to a message for the reader. */
   copyLink(): Promise<string>;
   close(): void;
 }
 
-export function syncAddress(store: Store, place: AddressBar, now: () => number = () => performance.now()): Address {
+export function syncAddress(store: Store, addressBar: AddressBar, now: () => number = () => performance.now()): Address {
   let timer: ReturnType<typeof setTimeout> | undefined;
   let lastWritten = -Infinity;
   let lastPushed = -Infinity;
@@ -35,24 +35,24 @@ export function syncAddress(store: Store, place: AddressBar, now: () => number =
     clearTimeout(timer);
     timer = undefined;
     const address = writeAddress(state);
-    if (address === place.location.hash) return;
+    if (address === addressBar.location.hash) return;
     lastWritten = now();
     try {
-      place.history[mode](null, "", address);
+      addressBar.history[mode](null, "", address);
     } catch {
-      // The browser has had enough for now; the next change tries again.
+      // Too many calls; the next change tries again.
     }
   };
   const writeLater = (): void => {
     timer ??= setTimeout(() => write("replaceState"), Math.max(0, lastWritten + PAUSE_MILLISECONDS - now()));
   };
-  const unsubscribe = store.subscribe((_now, before, how) => {
+  const unsubscribe = store.subscribe((_now, before, mode) => {
     if (isApplying) return;
-    if (how === "replace") return writeLater();
+    if (mode === "replace") return writeLater();
     const together = now() - lastPushed < PAUSE_MILLISECONDS;
     lastPushed = now();
     if (together) return writeLater();
-    // The entry that is left must hold the place one had moved to since.
+    // The entry before must keep the place that the reader has moved to since.
     if (timer !== undefined) write("replaceState", before);
     write("pushState");
   });
@@ -60,15 +60,15 @@ export function syncAddress(store: Store, place: AddressBar, now: () => number =
     clearTimeout(timer);
     timer = undefined;
     isApplying = true;
-    store.set(readAddress(place.location.hash));
+    store.set(readAddress(addressBar.location.hash));
     isApplying = false;
   };
-  place.addEventListener("popstate", applyAddress);
+  addressBar.addEventListener("popstate", applyAddress);
   return {
     flush: () => write("replaceState"),
     copyLink() {
       write("replaceState");
-      return navigator.clipboard.writeText(place.location.href ?? place.location.hash).then(
+      return navigator.clipboard.writeText(addressBar.location.href ?? addressBar.location.hash).then(
         () => "Link copied.",
         () => "The browser did not allow copying; the link is in the address bar.",
       );
@@ -76,7 +76,7 @@ export function syncAddress(store: Store, place: AddressBar, now: () => number =
     close() {
       clearTimeout(timer);
       unsubscribe();
-      place.removeEventListener("popstate", applyAddress);
+      addressBar.removeEventListener("popstate", applyAddress);
     },
   };
 }

@@ -1,8 +1,8 @@
 /**
- * The explorer: its parts, their places, and one rule, that everything on the page follows the store.
+ * The explorer: creates its parts and updates them when the store changes.
  *
- * In: an element, a transport, what the server said of itself. Out: a running page.
- * Does not know: pixels (the map does), HTTP (the transport does), what a panel says (the panel does).
+ * In: an element, a transport and the session. Out: a running page.
+ * Pixels belong to the map, HTTP to the transport, and texts to the panels.
  */
 
 import { createAblationPanel, type AblationPanel } from "./heads/ablation_panel";
@@ -20,10 +20,10 @@ import { createHeadsView } from "./heads/heads_view";
 import { setLoadState, type Host } from "./host";
 import { LatestRequest } from "./server/requests";
 import { Inspector } from "./panels/inspector";
-import { saveKeysEnabled, loadKeysEnabled, listenForKeys, isMapMove } from "./keys";
+import { isMapMove, listenForKeys, loadKeysEnabled, saveKeysEnabled } from "./keys";
 import { createLiveRegion, describeCell } from "./panels/live_region";
 import type { Cell, MapView } from "./map/map_view";
-import { createMap, createBaselineMap, type MapContext } from "./map_factory";
+import { createBaselineMap, createMap, type MapContext } from "./map_factory";
 import { createBanner, createNotice } from "./panels/messages";
 import { createNavigator } from "./panels/navigator";
 import { Pins } from "./pins";
@@ -40,7 +40,7 @@ import { Tour } from "./tour/tour";
 import { TraceCache } from "./server/trace_cache";
 import { ResponseError, type Transport } from "./server/transport";
 
-/** Tests read these; nothing else does. */
+/** Read by tests only. */
 interface TestHooks {
   attnscope?: { readonly map: MapView; readonly store: Store; readonly transport: Transport };
 }
@@ -96,7 +96,7 @@ export class App {
     this.#banner = createBanner(host, async () => {
       await rawTransport.json<Session>(paths.session(), signal);
       this.#banner.hide();
-      // As if it had never been shown: all that was not answered is asked anew.
+      // Start over, so that failed requests are sent again.
       this.#shown = null;
       this.#inspector.show(null, null, null);
       this.#render(store.get(), null);
@@ -149,12 +149,12 @@ export class App {
     this.#strongestTable = this.#createTable();
     this.#sentence = this.#createSentence();
     this.#tour = new Tour(this.#context, root);
-    const keys = (enabled: boolean): void => {
+    const setKeysEnabled = (enabled: boolean): void => {
       this.#areKeysEnabled = enabled;
       saveKeysEnabled(enabled);
     };
     const tour = this.#tour.isPossible ? () => this.#tour.start() : null;
-    this.#help = createHelpDialog(host, this.#areKeysEnabled, keys, tour);
+    this.#help = createHelpDialog(host, this.#areKeysEnabled, setKeysEnabled, tour);
     this.#centre = this.#createCentre();
     this.#address = syncAddress(store, host.addressBar);
     this.#mount(root);
@@ -183,7 +183,7 @@ export class App {
     root.attnscope = { map: this.#map, store: this.options.store, transport: this.#transport };
   }
 
-  /** Everything that lasts is begun here, and ends with the signal. */
+  /** Listeners that last until the signal is aborted. */
   #attachListeners(): void {
     const { root, host, store, signal } = this.options;
     const commands = createKeyHandlers(this.#createKeyHandlerContext());
@@ -202,7 +202,7 @@ export class App {
     });
     addEventListener("pagehide", () => this.#address.flush(), { signal });
     const leave = store.subscribe((now, before) => this.#render(now, before));
-    // Another size is another view: the table is of what is in it.
+    // The table lists what is in view, which depends on the size.
     const observer = new ResizeObserver(() => this.#strongestTable.refresh(this.#shown));
     observer.observe(this.#map.element);
     signal.addEventListener("abort", () => {
@@ -218,7 +218,7 @@ export class App {
     });
   }
 
-  /** Everything on the page follows the state; `before` is null when all of it is new. */
+  /** Update everything that depends on what changed; `before` is null on the first call. */
   #render(state: State, before: State | null): void {
     const viewChanged = state.view !== before?.view;
     if (viewChanged) {
@@ -234,10 +234,10 @@ export class App {
   }
 
   #showTrace(state: State, meta: Meta, resized: boolean): void {
-    const possible = fitToTrace(state, meta.layers, getAvailableHeads(this.options.session));
-    if (!isSameState(possible, state)) return this.options.store.set(possible);
+    const fitted = fitToTrace(state, meta.layers, getAvailableHeads(this.options.session));
+    if (!isSameState(fitted, state)) return this.options.store.set(fitted);
     const { layer, head } = state;
-    // The state first: a new head is then drawn in its place and colours at once.
+    // The state first, so that a new head is drawn at once in the right place and colours.
     this.#map.update(state);
     if (this.#shown?.meta !== meta || this.#shown.layer !== layer || this.#shown.head !== head) {
       this.#shown = { meta, layer, head };
@@ -257,7 +257,7 @@ export class App {
   #updatePanels(state: State): void {
     const sinkShare = state.hideSink ? this.#map.getSinkShare() : null;
     clearTimeout(this.#timer);
-    // The share is known once its column has been read, which no event tells.
+    // The share is known once its column is loaded, for which there is no event.
     if (state.hideSink && this.#shown && sinkShare === null)
       this.#timer = setTimeout(() => this.#updatePanels(this.options.store.get()), SINK_POLL_MILLISECONDS);
     const shown = this.#fitsView(state) ? this.#shown : null;
@@ -265,14 +265,14 @@ export class App {
     const { session } = this.options;
     const { model, example } = session;
     this.#toolbar.update(state, { meta, sentenceProblem: explainNoSentence(session), sinkShare, isTableOpen: this.#strongestTable.isOpen });
-    // The model on stage has read everything but the example.
+    // All traces but the example come from the model of the session.
     this.#navigator.show(meta, state.layer, state.head, (state.trace !== example && model) || (meta?.model ?? ""));
     const view = this.#views.current;
-    // Beside another view than the map the inspector tells of the head alone.
+    // Next to a view other than the map, the inspector shows only the head.
     this.#inspector.show(shown, view ? null : state.pinQuery, view ? null : state.pinKey);
     this.#ablation.update(state, shown);
     view?.update(state, shown);
-    // Only the map tells when it is drawn.
+    // The map reports by itself when it is drawn.
     if (shown && view) this.#reportReady();
   }
 
@@ -288,13 +288,13 @@ export class App {
     this.#centre.arrange(state, this.#fitsView(state) ? tokens : null);
   }
 
-  /** A trace longer than can be typed does not belong under the text box. */
+  /** The sentence view shows only traces that are short enough to be typed. */
   #fitsView(state: State): boolean {
     const keys = this.#traces.getKnown(state.trace)?.layers[0]?.keys;
     return keys !== undefined && (state.view !== "sentence" || keys <= this.options.session.limit);
   }
 
-  /** Read what the state asks for, then draw whatever the state asks for by then. */
+  /** Load the trace of the state, then show what the state names by then. */
   #openTrace({ trace, whatIf }: State): void {
     const { store } = this.options;
     this.#metaRequest.cancel();
@@ -350,7 +350,7 @@ export class App {
     if (texts) this.#sentence.offerText(texts.join(""));
   }
 
-  /** Texts have come for some tokens. */
+  /** Called when texts of tokens are loaded. */
   #onTextsLoaded(): void {
     this.#map.update(this.options.store.get());
     this.#sentence.update(this.options.store.get());
@@ -426,7 +426,7 @@ export class App {
     };
   }
 
-  /** Give the keyboard to what is shown. */
+  /** Focus the shown view. */
   #focusView(): void {
     if (this.options.store.get().view === "sentence") this.#sentence.focus();
     else (this.#views.current?.element ?? this.#map.element).focus();
@@ -437,7 +437,7 @@ export class App {
     this.options.store.set({ trace, centre: null, zoom: null, pinQuery: null, pinKey: null });
   }
 
-  /** Spoken only for those who came by keyboard: a pointer over the map would never be silent. */
+  /** Announce the cell only for keyboard users; with a pointer it would never stop. */
   #onHover(cell: Cell | null): void {
     this.#comparison.onHover(cell);
     if (!cell || !this.#map.element.matches(":focus-visible")) return;

@@ -1,4 +1,4 @@
-/** What buttons and keys ask of the explorer as a whole. */
+/** Commands of buttons and keys that concern the whole explorer. */
 
 import { findNextHead, getAvailableHeads, listHeads } from "./head_order";
 import { openExportDialog } from "./export/export_dialog";
@@ -10,7 +10,7 @@ import type { Session, TraceHead } from "./server/protocol";
 import { clampRange, type HeadId, type View } from "./state";
 
 export interface AppCommands {
-  /** False where there is nothing of that kind to show; words say so. */
+  /** Returns false, and shows a notice, where there is nothing to show. */
   showView(view: View): boolean;
   fitRange(): void;
   toggleWhatIf(): void;
@@ -22,7 +22,7 @@ export interface AppCommands {
   help(): void;
 }
 
-/** The parts that deeds are done with; those that are made late are asked for. */
+/** What the commands act on; getters for the parts that are created later. */
 export interface AppCommandContext {
   readonly root: HTMLElement;
   readonly context: ViewContext;
@@ -32,7 +32,7 @@ export interface AppCommandContext {
   getTable(): StrongestTable;
   getHelp(): HelpDialog;
   copyLink(): Promise<string>;
-  /** The table came or went. */
+  /** Called after the table was opened or closed. */
   onTableToggle(): void;
 }
 
@@ -74,7 +74,7 @@ export function createAppCommands(parts: AppCommandContext): AppCommands {
     onTableToggle();
     map.resize();
   };
-  /** The next head beside this one; once more, and it goes. */
+  /** Compare with the next head, or stop comparing. */
   const compare = (): void => {
     const now = store.get();
     const heads = listHeads(getShown()?.meta.layers ?? [], getAvailableHeads(session));

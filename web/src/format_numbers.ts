@@ -1,4 +1,4 @@
-/** Numbers as people read them. */
+/** Numbers formatted for readers. */
 
 /** A weight in a column: always three digits, so that the columns line up. */
 export function formatWeightColumn(weight: number): string {
@@ -7,9 +7,9 @@ export function formatWeightColumn(weight: number): string {
   return weight >= 0.001 ? weight.toPrecision(3) : formatSmallWeight(weight);
 }
 
-/** A weight in a sentence: no more digits than it has. */
+/** A weight in a sentence: three digits at most. */
 export function formatWeight(weight: number): string {
-  // One digit more just below 1, which is nearly all and not all.
+  // One more digit just below 1, so that it is not rounded to 1.
   const digits = weight < 1 && weight >= 0.9995 ? 4 : 3;
   return weight >= 0.001 && Number.isFinite(weight) ? String(Number(weight.toPrecision(digits))) : formatWeightColumn(weight);
 }

@@ -1,8 +1,7 @@
 /**
  * Where the explorer runs: a page of its own, a cell of a notebook, a file opened from disk.
  *
- * In: nothing but what the surroundings offer. Out: an address to keep, light or dark, a way to save a file.
- * Does not know: what is shown. A notebook brings its own host; see notebook.ts.
+ * Offers the address, the theme and a way to save a file. A notebook has its own host; see notebook.ts.
  */
 
 import type { AddressBar } from "./address";
@@ -18,7 +17,7 @@ export interface Host {
   saveFile(name: string, data: Blob): void;
 }
 
-/** What a part needs to paint as its surroundings ask, for as long as it is there. */
+/** The host, and a signal that is aborted when the part is removed. */
 export interface HostContext {
   readonly host: Host;
   readonly signal: AbortSignal;
@@ -45,17 +44,17 @@ export function followTheme(root: HTMLElement, host: Host, signal: AbortSignal):
   host.onThemeChange(apply, signal);
 }
 
-/** Hand a file to the browser, which asks or puts it where it puts files. */
+/** Download a file. */
 export function downloadFile(name: string, data: Blob): void {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(data);
   link.download = name;
   link.click();
-  // The browser reads the address in a task of its own.
+  // The browser reads the URL later.
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** How far the explorer is, for those who wait: on its own element, and on the page where the page is its own. */
+/** Set `data-state` on the explorer's element, and on the document where the explorer is the whole page. */
 export function setLoadState(root: HTMLElement, host: Host, state: "loading" | "ready" | "error"): void {
   const parts = host.kind === "notebook" ? [root] : [root, root.ownerDocument.documentElement];
   for (const part of parts) part.dataset["state"] = state;

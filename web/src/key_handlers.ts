@@ -1,4 +1,4 @@
-/** What each key does, in terms of the map, the store and the panels. */
+/** One handler per keyboard action. */
 
 import type { AppCommands } from "./app_commands";
 import type { Finder } from "./panels/finder";
@@ -22,13 +22,13 @@ export interface KeyHandlerContext {
   readonly finder: Finder;
   readonly commands: AppCommands;
   getShown(): TraceHead | null;
-  /** The only heads there are; null is all of the trace. */
+  /** The heads that can be opened; null is all heads of the trace. */
   readonly availableHeads: readonly HeadId[] | null;
-  /** Give the keyboard to what is shown. */
+  /** Focus the shown view. */
   focusView(): void;
 }
 
-/** The keys that move a map. */
+/** The handlers that move a map. */
 export function createMapMoves(map: MapView): Readonly<Record<MapMove, () => void>> {
   const pan = (right: number, down: number) => () => map.panBy(right * PAN_PIXELS, down * PAN_PIXELS);
   const screen = (right: number, down: number) => () => {
@@ -51,13 +51,13 @@ export function createMapMoves(map: MapView): Readonly<Record<MapMove, () => voi
   };
 }
 
-export function createKeyHandlers(app: KeyHandlerContext): Readonly<Record<Action, () => void>> {
-  const { store, map, pins, finder, commands } = app;
+export function createKeyHandlers(context: KeyHandlerContext): Readonly<Record<Action, () => void>> {
+  const { store, map, pins, finder, commands } = context;
   const openView = (view: View) => (): void => {
-    if (commands.showView(view)) app.focusView();
+    if (commands.showView(view)) context.focusView();
   };
   const stepHead = (layersOn: number, headsOn: number) => () => {
-    const next = findNextHead(store.get(), listHeads(app.getShown()?.meta.layers ?? [], app.availableHeads), layersOn, headsOn);
+    const next = findNextHead(store.get(), listHeads(context.getShown()?.meta.layers ?? [], context.availableHeads), layersOn, headsOn);
     if (next) store.set({ layer: next[0], head: next[1] }, "push");
   };
   const unpinOrLeave = (): void => {

@@ -2,7 +2,7 @@
  * The keyboard: one table that both decides what a key does and is shown as the help list.
  *
  * In: a key event. Out: the name of an action, or nothing.
- * Does not know: what the actions do; the application gives one function for each name.
+ * What the actions do is in key_handlers.ts.
  */
 
 import { loadItem, saveItem } from "./browser_storage";
@@ -59,7 +59,7 @@ export interface KeyRow {
   readonly group: "Move" | "Read" | "Choose" | "Find" | "Show";
 }
 
-// Keys are compared by what they type, not by where they lie, so the table is true on every layout.
+// Keys are compared by what they type, not by their place, so the table holds on every keyboard layout.
 // `s` is down, as in every WASD; the sentence view is therefore `i`, as in "insert text".
 export const KEYS: readonly KeyRow[] = [
   { keys: ["ArrowLeft", "a"], action: "panLeft", description: "move left", group: "Move" },
@@ -115,12 +115,12 @@ export interface KeyPress {
   readonly isComposing?: boolean;
 }
 
-/** What a press means, or null. Presses with Ctrl, Alt or Meta belong to the browser. */
+/** The action of a key press, or null. Presses with Ctrl, Alt or Meta are left to the browser. */
 export function findAction(press: KeyPress): Action | null {
   if (press.ctrlKey || press.metaKey || press.altKey || press.isComposing) return null;
   const isNamed = press.key.length > 1;
   const row = KEYS.find(
-    // Shift is part of a printed sign already ("?"), and means "one screen" on a named key.
+    // Shift is already part of a character ("?"), and means "one screen" on a named key.
     ({ keys, shift }) =>
       keys.includes(press.key) &&
       (!isNamed || press.key === "Enter" || press.key === "Escape" || (shift ?? false) === press.shiftKey),
@@ -128,7 +128,7 @@ export function findAction(press: KeyPress): Action | null {
   return row?.action ?? null;
 }
 
-/** Whether the element under the keyboard wants this key for itself. */
+/** Whether the focused element handles this key itself. */
 export function isHandledByTarget(
   target: { readonly tagName: string; readonly isContentEditable?: boolean } | null,
   key: string,
@@ -149,17 +149,17 @@ export function isHandledByTarget(
   }
 }
 
-/** A key held longer than this does its work only while it is held. */
+/** A key held longer than this has its effect only while it is held. */
 const HOLD_MILLISECONDS = 350;
 
 export interface KeyListenerOptions {
   /** The explorer's element. */
   readonly root: HTMLElement;
-  /** The whole page is the explorer's: keys count even while nothing has the focus. */
+  /** Listen on the whole page, also while nothing has the focus. */
   readonly wholePage: boolean;
   readonly signal: AbortSignal;
   isEnabled(): boolean;
-  /** False: it means nothing here, and the key is the browser's. */
+  /** Returns false where the action means nothing; the key is then left to the browser. */
   handle(action: Action): boolean;
 }
 
@@ -168,13 +168,13 @@ export function listenForKeys({ root, wholePage, signal, isEnabled, handle }: Ke
   const page = root.ownerDocument;
   let pressed = 0;
   const findWantedAction = (event: KeyboardEvent): Action | null => {
-    // Inside a shadow root, only the path tells where it began.
+    // Inside a shadow root, only the composed path has the real target.
     const [first] = event.composedPath();
     const target = first instanceof HTMLElement ? first : null;
     if (event.defaultPrevented || (target && target !== page.body && !root.contains(target))) return null;
     if (target?.closest("dialog") || isHandledByTarget(target, event.key)) return null;
     const action = findAction(event);
-    // Help stays reachable: it holds the switch that turns the rest on again.
+    // Help stays reachable: it has the switch that turns the keys on again.
     return isEnabled() || action === "help" ? action : null;
   };
   const listen = (type: "keydown" | "keyup", handler: (action: Action, event: KeyboardEvent) => void): void =>
@@ -219,7 +219,7 @@ export function formatKey(key: string, shift: boolean): string {
   return shift && key.length > 1 ? `Shift ${name}` : name;
 }
 
-/** What moves the map means nothing where there is none: there these keys scroll. */
+/** Whether an action moves the map; in other views these keys scroll. */
 export function isMapMove(action: Action): boolean {
   return KEYS.some((row) => row.action === action && row.group === "Move");
 }

@@ -1,12 +1,12 @@
 /**
- * What a notebook loads for every widget: words until the explorer itself has come from the kernel, once for a page.
+ * The script of the widget: shows a message until the explorer is loaded from the kernel, once per page.
  *
  * Notebooks keep a copy of a widget's script in each model and in each saved file, and the browser keeps every module
  * that it has ever loaded. So this is small, and the rest is shared by all widgets of one build.
  */
 
 import type { WidgetCell } from "./notebook";
-import { createMessageId, type KernelMessage, type WidgetModel, type MessageBuffer } from "./server/comm_transport";
+import { createMessageId, type KernelMessage, type MessageBuffer, type WidgetModel } from "./server/comm_transport";
 
 interface ExplorerModule {
   readonly render: (cell: WidgetCell) => () => void;
@@ -59,7 +59,7 @@ function render({ model, el }: Omit<WidgetCell, "css">): () => void {
       (error: unknown) => {
         if (loadedModules.get(build) === code) loadedModules.delete(build);
         if (removed.signal.aborted) return;
-        // The view that was loading it has gone: somebody else has to.
+        // The view that was loading it is gone, so load it here.
         if (pending) loadAndRender();
         else el.textContent = `The explorer could not be loaded: ${String(error)}`;
       },

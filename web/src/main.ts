@@ -1,4 +1,4 @@
-/** Where the explorer begins: by itself on a page or in a file, and when a notebook asks for it. */
+/** Entry point: starts the explorer on a page or in a saved file, and exports `render` for notebooks. */
 
 import { createPageHost } from "./host";
 import { render } from "./notebook";

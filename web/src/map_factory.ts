@@ -1,4 +1,4 @@
-/** Maps of heads as the explorer has them: what is done on one goes to the store, texts of the trace name its axes. */
+/** Creates maps that write to the store and label their axes with the tokens of a trace. */
 
 import type { Host } from "./host";
 import { createMapView, type Cell, type MapEvents, type MapView } from "./map/map_view";
@@ -20,7 +20,7 @@ export interface MapContext {
   onDrawn(): void;
 }
 
-/** `named` is the trace it shows. */
+/** `getMeta` returns the trace that the map shows. */
 export function createMap(context: MapContext, getMeta: () => Meta | undefined): MapView {
   const { store, host, transport, traces, getPins, onHover, onDrawn } = context;
   const events: MapEvents = {

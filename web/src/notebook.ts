@@ -2,8 +2,7 @@
  * The explorer in a cell of a notebook.
  *
  * In: what anywidget gives a view, and the style sheet. Out: a running explorer in a shadow root, so that neither the
- * notebook's style nor ours reaches the other; and a function that takes it away, with all that it held.
- * Does not know: which notebook it is, but for how to see whether it is dark.
+ * notebook's style nor ours affects the other; and a function that removes it.
  */
 
 import { downloadFile, type Host } from "./host";
@@ -28,7 +27,7 @@ export function render({ model, el, css }: WidgetCell): () => void {
   const shadow = frame.attachShadow({ mode: "open" });
   shadow.adoptedStyleSheets = [sheet];
   shadow.append(root);
-  // Keys that are pressed here are ours: to the notebook they might mean "delete this cell".
+  // Keep key presses from the notebook, where they might delete the cell.
   frame.dataset["lmSuppressShortcuts"] = "true";
   frame.addEventListener("keydown", (event) => {
     if (!event.ctrlKey && !event.metaKey && !event.altKey) event.stopPropagation();
@@ -74,7 +73,7 @@ function createNotebookHost(model: WidgetModel): Host {
     addressBar: {
       history: { replaceState: write, pushState: write },
       location: {
-        // In Python one may write an address without a trace, by which is meant the one that is shown.
+        // An address written in Python may leave out the trace; it means the shown one.
         get hash() {
           return String(model.get("state")).replace("/-/", `/${lastWritten.split("/")[1] ?? "-"}/`);
         },
@@ -93,13 +92,13 @@ function createNotebookHost(model: WidgetModel): Host {
     },
     wheelZooms: "with-ctrl",
     getTheme() {
-      // As JupyterLab and VS Code say it; anything else is asked of the browser.
+      // As JupyterLab and VS Code mark it, else as the browser prefers.
       const { jpThemeLight, vscodeThemeKind } = body.dataset;
       const dark = jpThemeLight ? jpThemeLight === "false" : vscodeThemeKind ? !vscodeThemeKind.includes("light") : darkQuery.matches;
       return dark ? "dark" : "light";
     },
     onThemeChange(listener, signal) {
-      // In the frame after, for notebooks put themselves out of sight while they change, and what has no size is not painted.
+      // In the next frame: notebooks hide themselves while the theme changes, and hidden parts are not painted.
       const observer = new MutationObserver(() => requestAnimationFrame(() => signal.aborted || listener()));
       observer.observe(body, { attributeFilter: ["data-jp-theme-light", "data-vscode-theme-kind"] });
       signal.addEventListener("abort", () => observer.disconnect());

@@ -1,4 +1,4 @@
-/** The pinned query and key: setting them, walking along them, following attention from token to token and back. */
+/** The pinned query and key: set them, step them, follow attention from token to token and back. */
 
 import type { Cell, MapView } from "./map/map_view";
 import type { MatrixShape, QueryReport, Side } from "./server/protocol";
@@ -15,7 +15,7 @@ export class Pins {
     private readonly store: Store,
     private readonly map: MapView,
     private readonly getShape: () => MatrixShape | undefined,
-    /** What is known of the pinned query; null until it was read. */
+    /** The report on the pinned query; null until it is loaded. */
     private readonly getReport: () => QueryReport | null,
     private readonly showNotice: (text: string) => void,
   ) {}
@@ -28,7 +28,7 @@ export class Pins {
     this.#set(side === "query" ? { pinQuery: position } : { pinKey: position });
   }
 
-  /** Go to a query far away: what it looks at is mostly near its own place, so that comes into view as well. */
+  /** Go to a query, and bring its own key into view: most attention is near it. */
   goToQuery(query: number): void {
     this.#set({ pinQuery: query, pinKey: null }, this.#ownKey(query));
   }
@@ -37,7 +37,7 @@ export class Pins {
     this.#set({ pinQuery: query, pinKey: key });
   }
 
-  /** A second click on the same thing lets go. The view stays: what was clicked is in it. */
+  /** Pin, or unpin what is already pinned. The view stays, since the clicked cell is in it. */
   toggle(wanted: Partial<PinState>): void {
     const now = this.store.get();
     const same = (Object.keys(wanted) as (keyof PinState)[]).every((pin) => now[pin] === wanted[pin]);
@@ -74,7 +74,7 @@ export class Pins {
     this.goTo(next);
   }
 
-  /** Go on from here to another place; `back` comes back. */
+  /** Pin another place; `back` returns to the one before. */
   goTo(next: PinState): void {
     const { pinQuery, pinKey } = this.store.get();
     if (pinQuery !== null || pinKey !== null)
@@ -97,20 +97,20 @@ export class Pins {
     return query === null || !shape || shape.cross ? undefined : query + shape.offset;
   }
 
-  /** Pins come into view; a side without a pin stays where it is, unless it is told where to look. */
+  /** Set pins and bring them into view; without a pinned key, `key` is brought into view if given. */
   #set(pins: Partial<PinState>, key?: number): void {
     this.store.set(pins, "push");
     const { pinQuery, pinKey, view } = this.store.get();
     const middle = this.getMiddle();
-    // Where there is no map, the place is the other view's.
+    // Other views place their pins themselves.
     if ((pinQuery !== null || pinKey !== null) && (view === "map" || view === "sentence"))
       this.map.reveal({ query: pinQuery ?? middle.query, key: pinKey ?? key ?? middle.key });
   }
 }
 
 /**
- * Where the strongest key of a query leads: to that token as a query of its own. A token that looks mostly at itself
- * leads to the next strongest, and a hidden sink is not gone to. Keys of another sequence are no queries: pin the key.
+ * The pins after following the strongest key of a query: that token as a query. A token that attends mostly to itself
+ * leads to the next strongest, and a hidden sink is skipped. In cross-attention a key has no query, so the key is pinned.
  */
 export function findFollowTarget(report: QueryReport, shape: MatrixShape, hideSink: boolean): PinState | null {
   const own = report.position + shape.offset;

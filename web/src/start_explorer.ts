@@ -1,16 +1,16 @@
-/** From an empty element to a running explorer, or to words that say why not. */
+/** Starts the explorer in an element, or shows why it cannot be started. */
 
 import { App } from "./app";
 import { followTheme, setLoadState, type Host } from "./host";
 import { button } from "./panels/dom";
 import { describeError } from "./server/requests";
-import { createMissingTraceHelp, createNoTracesHelp, showLoading, showProblem, getStoppedMessage } from "./panels/messages";
+import { createMissingTraceHelp, createNoTracesHelp, getStoppedMessage, showLoading, showProblem } from "./panels/messages";
 import { paths, type Meta, type Session } from "./server/protocol";
 import { createStore, DEFAULT_STATE, readAddress, writeAddress } from "./state";
 import { ResponseError, type Transport } from "./server/transport";
 
 export interface RunningExplorer {
-  /** Take the explorer off the page, and all it holds with it. */
+  /** Remove the explorer from the page and release what it holds. */
   destroy(): void;
 }
 
@@ -39,38 +39,38 @@ async function openExplorer(opening: OpenContext): Promise<void> {
   const { root, transport, host, signal } = opening;
   setLoadState(root, host, "loading");
   showLoading(root);
-  const problem = (title: string, says: string, ...more: HTMLElement[]): void => {
+  const showError = (title: string, message: string, ...more: HTMLElement[]): void => {
     setLoadState(root, host, "error");
-    showProblem(root, title, says, ...more);
+    showProblem(root, title, message, ...more);
   };
   try {
     const session = await transport.json<Session>(paths.session(), signal);
-    // A saved page names the view it was saved with.
+    // A saved page carries the address that it was saved with.
     const linked = readAddress(host.addressBar.location.hash || (root.dataset["at"] ?? ""));
     if (session.survey && linked.trace === "") return location.replace(`survey${location.hash}`);
     const trace = linked.trace || (session.traces[0]?.trace ?? (session.live ? "" : (session.example ?? "")));
     if (trace === "" && !session.live)
-      return problem("No traces", "This server has nothing to show.", ...createNoTracesHelp());
+      return showError("No traces", "This server has nothing to show.", ...createNoTracesHelp());
     const meta = trace === "" ? null : await transport.json<Meta>(paths.meta(trace), signal);
     if (signal.aborted) return;
-    // With nothing recorded yet, typing is the way to something.
+    // With no trace yet, start with the text box.
     const store = createStore({ ...linked, trace, view: trace === "" ? "sentence" : linked.view });
     new App({ root, host, session, store, signal }, transport, meta);
   } catch (error) {
-    if (!signal.aborted) await showOpenError(opening, error, problem);
+    if (!signal.aborted) await showOpenError(opening, error, showError);
   }
 }
 
-type Problem = (title: string, says: string, ...more: HTMLElement[]) => void;
+type ErrorView = (title: string, message: string, ...more: HTMLElement[]) => void;
 
-async function showOpenError(opening: OpenContext, error: unknown, problem: Problem): Promise<void> {
+async function showOpenError(opening: OpenContext, error: unknown, showError: ErrorView): Promise<void> {
   const { transport, host, signal } = opening;
   const again = (): void => void openExplorer(opening);
   const { addressBar } = host;
   const wanted = readAddress(addressBar.location.hash).trace;
   if (!(error instanceof ResponseError && error.status === 404 && wanted !== "")) {
-    const says = error instanceof TypeError ? getStoppedMessage(host) : describeError(error);
-    return problem("No answer", says, button("Try again", again, { class: "primary" }));
+    const message = error instanceof TypeError ? getStoppedMessage(host) : describeError(error);
+    return showError("No answer", message, button("Try again", again, { class: "primary" }));
   }
   const choose = (trace: string): void => {
     addressBar.history.pushState(null, "", writeAddress({ ...DEFAULT_STATE, trace }));
@@ -81,5 +81,5 @@ async function showOpenError(opening: OpenContext, error: unknown, problem: Prob
     () => [],
   );
   if (!signal.aborted)
-    problem("Not here", "This server does not have the trace of the link.", ...createMissingTraceHelp(wanted, traces, choose));
+    showError("Not here", "This server does not have the trace of the link.", ...createMissingTraceHelp(wanted, traces, choose));
 }

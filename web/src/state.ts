@@ -1,9 +1,9 @@
 /**
- * What the explorer shows, as one plain value, and the address that names it.
+ * The state of the explorer as one plain value, and its address.
  *
- * In: a URL fragment of any content (it is written by strangers), or a change from a panel.
- * Out: a valid State, and the one fragment that names it.
- * Does not know: how many layers, heads or tokens a trace has; `fitted` is told.
+ * In: an untrusted URL fragment, or a change from a panel.
+ * Out: a valid State, and its unique fragment.
+ * The shape of a trace is not known here; `fitToTrace` takes it.
  */
 
 export type View = "map" | "text" | "heads" | "sentence";
@@ -30,17 +30,17 @@ export interface State {
   readonly view: View;
   /** In tokens, with a fraction; null means: fit the whole matrix. */
   readonly centre: { readonly query: number; readonly key: number } | null;
-  /** CSS pixels a token; null means: fit. */
+  /** CSS pixels per token; null means: fit. */
   readonly zoom: number | null;
   readonly pinQuery: number | null;
   readonly pinKey: number | null;
   readonly channel: ChannelMode;
-  /** In bits: the weights 2**low to 2**high get the colours; null is what suits the length of the text, see `defaultRange`. */
+  /** In bits: the colours run from weight 2**low to 2**high; null depends on the sequence length, see `getDefaultRange`. */
   readonly range: readonly [number, number] | null;
   readonly colours: Colours;
   readonly linear: boolean;
   readonly hideSink: boolean;
-  /** Show the trace's own "what if it could look ahead". `trace` stays the one the model computed. */
+  /** Show the trace without its causal mask. `trace` stays the one that the model computed. */
   readonly whatIf: boolean;
   /** The text view counts in words instead of tokens. */
   readonly words: boolean;
@@ -51,16 +51,16 @@ export interface State {
   readonly axes: readonly [string, string];
   /** Only heads with this label; "" is all. */
   readonly label: string;
-  /** Heads whose output is taken away when the model reads the text again. */
+  /** Heads to ablate when the model runs again. */
   readonly ablated: readonly HeadId[];
-  /** What stands in for their output: nothing, or its mean. */
+  /** What replaces their output: zero or its mean. */
   readonly silenced: AblationMethod;
   readonly compare: ComparedHead | null;
   /** Two maps move together. */
   readonly locked: boolean;
   /** The colours of a ratio of two heads run from 2**-bits to 2**bits. */
   readonly bits: number;
-  /** Keys of the address this version does not know, kept so that a link survives an older explorer. */
+  /** Unknown keys of the address, kept so that an older explorer does not lose them. */
   readonly others: readonly (readonly [string, string])[];
 }
 
@@ -81,7 +81,7 @@ export const MAX_ABLATED = 64;
 export const LOWEST_BITS = -32;
 export const HIGHEST_BITS = 0;
 /** A range narrower than this shows two colours and nothing between. */
-export const NARROWEST_RANGE = 0.5;
+const NARROWEST_RANGE = 0.5;
 
 const LARGEST_POSITION = 9_999_999;
 const SMALLEST_ZOOM = 1e-6;
@@ -129,7 +129,7 @@ export function createStore(initial: State): Store {
       const after = { ...before, ...change };
       if (isSameState(before, after)) return;
       state = after;
-      // A listener may set again; the later listeners then hear of the newest state only once each.
+      // A listener may call set again; later listeners then get the newest state.
       for (const listener of [...listeners]) listener(state, before, how);
     },
     subscribe(listener) {
@@ -145,12 +145,12 @@ export function isSameState(one: State, other: State): boolean {
   );
 }
 
-/** Read a fragment, with or without its `#`. Whatever it holds, the answer is a valid state. */
+/** Read any fragment, with or without its `#`, into a valid state. */
 export function readAddress(fragment: string): State {
   const text = fragment.startsWith("#") ? fragment.slice(1) : fragment;
   const mark = text.indexOf("?");
   const path = (mark < 0 ? text : text.slice(0, mark)).split("/");
-  // Another version may mean other things by the same letters: rather the defaults than a wrong picture.
+  // Another version may use the same keys differently, so use the defaults.
   if (path[0] !== "1") return DEFAULT_STATE;
   const place = readHead(path[2]);
   const pairs = mark < 0 ? [] : readPairs(text.slice(mark + 1));
@@ -217,7 +217,7 @@ function decodePart(text: string): string | null {
   }
 }
 
-/** A decimal number as people write it; no exponent, no hexadecimal, no Infinity. */
+/** A plain decimal number; no exponent, no hexadecimal, no Infinity. */
 function readNumber(text: string | undefined): number | null {
   return text !== undefined && /^-?\d{1,9}(\.\d{1,9})?$/.test(text) ? Number(text) : null;
 }
@@ -272,7 +272,7 @@ function chooseKnown<T extends string>(choices: readonly [T, ...T[]] | readonly 
   return choices.find((choice) => choice === text) ?? (choices[0] as T);
 }
 
-/** The one fragment that names a state: defaults left out, known keys in a fixed order, the others as they came. */
+/** The unique fragment of a state: without defaults, known keys in a fixed order, then the unknown ones. */
 export function writeAddress(state: State): string {
   const parts: [string, string][] = [];
   if (state.centre) parts.push(["c", `${roundPosition(state.centre.query)},${roundPosition(state.centre.key)}`]);
@@ -350,10 +350,10 @@ export function clampRange(low: number, high: number): readonly [number, number]
 }
 
 /**
- * What a trace of this shape can show of a state: layer, head, pins and the rest that do not exist are let go.
+ * Fit a state to a trace of this shape: reset layers, heads and pins that do not exist.
  *
- * `held` are the only heads there are, where a saved page does not hold all of them. What is compared with a head of
- * another trace stays: its shape is not known here.
+ * `held` are the available heads of a saved page; null is all. A comparison with another trace is kept,
+ * since its shape is not known here.
  */
 export function fitToTrace(
   state: State,
@@ -382,7 +382,7 @@ export function fitToTrace(
   };
 }
 
-/** Whether a head is among those held; null holds all. */
+/** Whether a head can be opened; null stands for all heads. */
 export function isAvailable(held: readonly HeadId[] | null, layer: number, head: number): boolean {
   return held === null || held.some(([one, other]) => one === layer && other === head);
 }
@@ -398,12 +398,12 @@ export function swapHeads({ trace, layer, head, compare }: State): Partial<State
   };
 }
 
-/** A row of few keys has no small weights: over twenty bits it would be one colour. */
+/** A short row has no small weights: over twenty bits it would be one colour. */
 export function getDefaultRange(keys: number): readonly [number, number] {
   return keys < 200 ? [-10, 0] : [-20, 0];
 }
 
-/** The same state with a range that is not left open. */
+/** The state with its range filled in. */
 export function withRange(state: State, keys: number): State & { readonly range: readonly [number, number] } {
   return { ...state, range: state.range ?? getDefaultRange(keys) };
 }

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { createAlignment, alignByPosition, findCommonRuns, MAX_TOKENS, type Run } from "../src/compare/alignment";
+import { alignByPosition, createAlignment, findCommonRuns, MAX_TOKENS, type Run } from "../src/compare/alignment";
 
 const letters = (text: string): string[] => Array.from(text);
 const length = (runs: readonly Run[]): number => runs.reduce((sum, run) => sum + run.count, 0);

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { encodeWeight } from "../src/server/tile_codec";
-import { getEntry, createLookup, getTable, type ColourScale } from "../src/paint/colour";
+import { createLookup, getEntry, getTable, type ColourScale } from "../src/paint/colour";
 import { COLOURS } from "../src/state";
 
 const usual: ColourScale = { colours: "cividis", range: [-20, 0], linear: false };

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { encodeWeight, readHeader, decodeWeight } from "../src/server/tile_codec";
+import { decodeWeight, encodeWeight, readHeader } from "../src/server/tile_codec";
 import { ZoomPlan } from "../src/geometry/zoom_plan";
 
 interface Ends {

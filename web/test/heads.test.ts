@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { getCellBox, coarsenTile, getExtent, findHeadAt, chooseSize, stepHead } from "../src/heads/grid_layout";
-import { includesHead, countLabels, getNextOrder, sortHeads, listScoreNames, toggleHead, type ScoredHead } from "../src/heads/scored_heads";
+import { chooseSize, coarsenTile, findHeadAt, getCellBox, getExtent, stepHead } from "../src/heads/grid_layout";
+import { countLabels, getNextOrder, includesHead, listScoreNames, sortHeads, toggleHead, type ScoredHead } from "../src/heads/scored_heads";
 import { getLabelShape } from "../src/heads/label_badge";
-import { findNearestDot, findNextDot, createPlot, createScale } from "../src/heads/scatter";
+import { createPlot, createScale, findNearestDot, findNextDot } from "../src/heads/scatter";
 import { createHeadLoader } from "../src/heads/head_loader";
 import { readTile } from "../src/server/tile_codec";
 import type { Meta } from "../src/server/protocol";
@@ -193,27 +193,27 @@ const metaOf = (trace: string, layers: number): Meta =>
 
 test("all layers are read, pictures first and from the layer in view on, two at a time", async () => {
   const server = new Server();
-  const roster = createHeadLoader(server, () => undefined);
-  roster.load(metaOf("aa", 5), "max", 3);
-  for (let tries = 0; tries < 1000 && roster.heads.length < 10; tries++) await wait(5);
+  const loader = createHeadLoader(server, () => undefined);
+  loader.load(metaOf("aa", 5), "max", 3);
+  for (let tries = 0; tries < 1000 && loader.heads.length < 10; tries++) await wait(5);
   const order = ["aa/3", "aa/4", "aa/0", "aa/1", "aa/2"];
   assert.deepEqual(server.asked, [...order.map((path) => `${path}/thumbs?ch=max`), ...order.map((path) => `${path}/heads`)]);
   assert.equal(server.mostRunning, 2);
-  assert.equal(roster.heads.length, 10);
-  assert.ok(roster.pictures.length === 5 && roster.pictures.every((tile) => tile?.hasMasked));
+  assert.equal(loader.heads.length, 10);
+  assert.ok(loader.pictures.length === 5 && loader.pictures.every((tile) => tile?.hasMasked));
 });
 
 test("without pictures only scores are read, and pictures of another kind replace those there were", async () => {
   const server = new Server();
-  const roster = createHeadLoader(server, () => undefined);
+  const loader = createHeadLoader(server, () => undefined);
   const meta = metaOf("aa", 2);
-  roster.load(meta, null, 0);
+  loader.load(meta, null, 0);
   await wait(60);
   assert.deepEqual(server.asked, ["aa/0/heads", "aa/1/heads"]);
-  roster.load(meta, "max", 0);
+  loader.load(meta, "max", 0);
   await wait(60);
-  roster.load(meta, "mean", 0);
-  assert.deepEqual(roster.pictures, []);
+  loader.load(meta, "mean", 0);
+  assert.deepEqual(loader.pictures, []);
   await wait(60);
   assert.deepEqual(server.asked.slice(2), ["max", "max", "mean", "mean"].map((kind, index) => `aa/${index % 2}/thumbs?ch=${kind}`));
 });
@@ -221,41 +221,41 @@ test("without pictures only scores are read, and pictures of another kind replac
 test("after leaving nothing more is asked, and coming back goes on where it was", async () => {
   const server = new Server();
   let changes = 0;
-  const roster = createHeadLoader(server, () => changes++);
+  const loader = createHeadLoader(server, () => changes++);
   const meta = metaOf("aa", 20);
-  roster.load(meta, null, 0);
+  loader.load(meta, null, 0);
   await wait(12);
-  roster.stop();
+  loader.stop();
   const [asked, before] = [server.asked.length, changes];
   assert.ok(asked < 20);
   await wait(60);
   assert.deepEqual([server.asked.length, changes], [asked, before]);
-  const had = roster.heads.length;
-  roster.load(meta, null, 0);
+  const had = loader.heads.length;
+  loader.load(meta, null, 0);
   await wait(200);
-  assert.ok(had > 0 && roster.heads.length === 40);
-  assert.equal(new Set(roster.heads.map(({ name }) => name)).size, 40, "no head twice");
+  assert.ok(had > 0 && loader.heads.length === 40);
+  assert.equal(new Set(loader.heads.map(({ name }) => name)).size, 40, "no head twice");
 });
 
 test("another trace begins afresh", async () => {
   const server = new Server();
-  const roster = createHeadLoader(server, () => undefined);
-  roster.load(metaOf("aa", 3), "max", 0);
+  const loader = createHeadLoader(server, () => undefined);
+  loader.load(metaOf("aa", 3), "max", 0);
   await wait(7);
-  roster.load(metaOf("bb", 1), "max", 0);
+  loader.load(metaOf("bb", 1), "max", 0);
   await wait(80);
-  assert.deepEqual([roster.pictures.length, roster.heads.length], [1, 2]);
+  assert.deepEqual([loader.pictures.length, loader.heads.length], [1, 2]);
 });
 
 test("scores that are being made are asked again, and what is refused is said and not asked again", async () => {
   const server = new Server();
   server.pending.add("aa/0/heads");
   server.refused.add("aa/1/heads");
-  const roster = createHeadLoader(server, () => undefined);
-  roster.load(metaOf("aa", 2), null, 0);
+  const loader = createHeadLoader(server, () => undefined);
+  loader.load(metaOf("aa", 2), null, 0);
   await wait(700);
   assert.deepEqual(server.asked.filter((path) => path === "aa/0/heads").length, 2);
   assert.deepEqual(server.asked.filter((path) => path === "aa/1/heads").length, 1);
-  assert.equal(roster.problem, "this file does not hold that");
-  assert.deepEqual([roster.heads.length, roster.scores[1]], [2, null]);
+  assert.equal(loader.problem, "this file does not hold that");
+  assert.deepEqual([loader.heads.length, loader.scores[1]], [2, null]);
 });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { findAction, KEYS, formatKey, isHandledByTarget, type KeyPress } from "../src/keys";
+import { findAction, formatKey, isHandledByTarget, KEYS, type KeyPress } from "../src/keys";
 
 const press = (key: string, held: Partial<KeyPress> = {}): KeyPress => ({
   key,

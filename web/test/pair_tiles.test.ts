@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { encodeWeight, readTile, decodeWeight } from "../src/server/tile_codec";
-import { getEntry, createLookup, TOO_SMALL_GREY, getTable, type ColourScale } from "../src/paint/colour";
+import { decodeWeight, encodeWeight, readTile } from "../src/server/tile_codec";
+import { createLookup, getEntry, getTable, TOO_SMALL_GREY, type ColourScale } from "../src/paint/colour";
 import { PairTiles } from "../src/tiles/pair_tiles";
 import type { TileAddress } from "../src/geometry/zoom_plan";
-import { computeRatio, encodeRatio, decodeRatio } from "../src/tiles/ratio_codec";
-import type { TileResult, LoadedTile, TileSource, TileRequest } from "../src/tiles/tile_store";
+import { computeRatio, decodeRatio, encodeRatio } from "../src/tiles/ratio_codec";
+import type { LoadedTile, TileRequest, TileResult, TileSource } from "../src/tiles/tile_store";
 import { bodyOf } from "./tile_bodies";
 
 const nameOf = ({ z, y, x }: TileAddress): string => `${z}/${y}/${x}`;

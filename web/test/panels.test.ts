@@ -2,9 +2,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { isConnectionError, watchConnection } from "../src/server/connection";
-import { ResponseCache, LatestRequest } from "../src/server/requests";
+import { LatestRequest, ResponseCache } from "../src/server/requests";
 import { describeCell } from "../src/panels/live_region";
-import { formatWeightColumn, formatOrdinal, formatPercent, formatWeight, toSuperscript } from "../src/format_numbers";
+import { formatOrdinal, formatPercent, formatWeight, formatWeightColumn, toSuperscript } from "../src/format_numbers";
 import { findFollowTarget } from "../src/pins";
 import type { QueryReport } from "../src/server/protocol";
 import { computeRank, findStrongest } from "../src/panels/ranking";

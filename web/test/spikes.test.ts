@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { encodeWeight, readTile, type Tile } from "../src/server/tile_codec";
-import { isSpike, findSpikes } from "../src/tiles/spikes";
+import { findSpikes, isSpike } from "../src/tiles/spikes";
 import { bodyOf } from "./tile_bodies";
 
 test("a spike is strong and hidden by its mean", () => {

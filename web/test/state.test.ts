@@ -16,7 +16,7 @@ import {
   MAX_ABLATED,
   type State,
 } from "../src/state";
-import { listHeads, findNextHead } from "../src/head_order";
+import { findNextHead, listHeads } from "../src/head_order";
 
 /** A small generator of its own, so that a failure names a seed that fails again. */
 function randomOf(seed: number): () => number {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { DEFAULT_STATE, readAddress, writeAddress } from "../src/state";
-import { toHeight, toPosition, formatValue } from "../src/survey/histogram";
+import { formatValue, toHeight, toPosition } from "../src/survey/histogram";
 import { formatFlowingText } from "../src/survey/passages";
 import type { SurveyInfo } from "../src/survey/protocol";
 import { fitToSurvey, getStatistic, getSurveyHeadName, withStatistic } from "../src/survey/survey_scene";

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { HighlightSet, STEPS, getStep, type HighlightRegistryLike } from "../src/text/highlights";
+import { getStep, HighlightSet, STEPS, type HighlightRegistryLike } from "../src/text/highlights";
 import type { Links } from "../src/server/protocol";
-import { MAX_TOKENS, getPinnedPositions, createPins, shiftLinks, chooseWindow } from "../src/text/positions";
-import { findFirstBelow, findLastAtMost, layOutText, getCharacterTokens, findTokenAt, type LineBox, type TextLayout } from "../src/text/paragraphs";
+import { chooseWindow, createPins, getPinnedPositions, MAX_TOKENS, shiftLinks } from "../src/text/positions";
+import { findFirstBelow, findLastAtMost, findTokenAt, getCharacterTokens, layOutText, type LineBox, type TextLayout } from "../src/text/paragraphs";
 
 /** What is shown of each token. */
 function shown(texts: readonly string[]): string[] {

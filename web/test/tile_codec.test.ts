@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { encodeWeight, readFloats, readHeader, readTile, decodeWeight } from "../src/server/tile_codec";
+import { decodeWeight, encodeWeight, readFloats, readHeader, readTile } from "../src/server/tile_codec";
 import { bodyOf } from "./tile_bodies";
 
 test("masked, zero and the smallest weight have their own codes", () => {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { TileStore, type TileStoreSettings, type TileRequest } from "../src/tiles/tile_store";
+import { TileStore, type TileRequest, type TileStoreSettings } from "../src/tiles/tile_store";
 import type { Transport } from "../src/server/transport";
 import { plainTile } from "./tile_bodies";
 
@@ -36,7 +36,7 @@ class Server implements Transport {
 
 const wait = (milliseconds = 0): Promise<void> => new Promise((resolve) => setTimeout(resolve, milliseconds));
 const tile = (z: number, y: number, x: number, idle = false): TileRequest => ({ z, y, x, channel: "mean", ...(idle ? { idle } : {}) });
-const quick: Partial<TileStoreSettings> = { restMilliseconds: 20, longestWaitMilliseconds: 50, partialRetryMilliseconds: 30, retryMilliseconds: 10, tries: 3 };
+const quick: Partial<TileStoreSettings> = { restMilliseconds: 20, longestWaitMilliseconds: 50, partialRetryMilliseconds: 30, retryMilliseconds: 10, maxTries: 3 };
 
 function started(settings: Partial<TileStoreSettings> = {}): { server: Server; store: TileStore; changes: () => number } {
   const server = new Server();
@@ -146,7 +146,7 @@ test("a failure is said, tried again later each time, and then only with another
 });
 
 test("a body that is no tile counts as a failure", async () => {
-  const { server, store } = started({ tries: 1 });
+  const { server, store } = started({ maxTries: 1 });
   store.request([tile(0, 0, 0)], true);
   server.asked[0]?.answer(new ArrayBuffer(5));
   await wait();

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { isolateDirection, formatTitle, formatToken } from "../src/paint/token_text";
+import { formatTitle, formatToken, isolateDirection } from "../src/paint/token_text";
 
 test("white space is shown", () => {
   assert.equal(formatToken(" cat"), "·cat");

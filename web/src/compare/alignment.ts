@@ -2,7 +2,7 @@
  * Which token of one text is which of another: the longest common subsequence of two lists of token texts, in as few runs as it has.
  *
  * In: two lists. Out: runs of partners, and the way from a place in one text to the place in the other.
- * Cost: the product of what differs, after the common begin and end; nothing is aligned past MOST tokens.
+ * Cost: the product of what differs, after the common begin and end; at most MAX_TOKENS tokens are aligned.
  */
 
 export const MAX_TOKENS = 4096;

@@ -1,8 +1,8 @@
 /**
  * Two heads on the map: beside each other, on either side of the diagonal, or one divided by the other.
  *
- * In: the state, which names both; the map of the first. Out: the second map or the second head in the first, and a bar
- * that says which is which. Texts that differ are aligned by their tokens, so that moves and pins lead to the same words.
+ * In: the state with both heads; the map of the first. Out: a second map, or a second head in the first map, and a bar
+ * above. Texts that differ are aligned by their tokens, so that moves and pins lead to the same words.
  */
 
 import { createCompareBar, type CompareBar } from "./compare_bar";
@@ -12,14 +12,14 @@ import { createMapView, type Cell, type MapEvents, type MapView, type SecondHead
 import type { Reading } from "../map/map_data";
 import { formatPair } from "../map/pair_data";
 import { formatTitle } from "../paint/token_text";
-import { invertPairing, pairTokens, mapCell, mapPins, mapPlace, type TokenPairing } from "./token_pairing";
+import { invertPairing, mapCell, mapPins, mapPlace, pairTokens, type TokenPairing } from "./token_pairing";
 import { element } from "../panels/dom";
 import { setMapDescription } from "../panels/live_region";
 import type { Comparison, ViewContext } from "../panels/view_context";
 import { readFloats } from "../server/tile_codec";
 import { LatestRequest } from "../server/requests";
 import { formatHeadName, paths, type Layer, type Meta, type TraceHead } from "../server/protocol";
-import { withRange, swapHeads, type ComparedHead, type CompareMode, type State } from "../state";
+import { swapHeads, withRange, type ComparedHead, type CompareMode, type State } from "../state";
 
 type Place = Pick<State, "centre" | "zoom">;
 
@@ -36,7 +36,7 @@ class HeadComparison implements Comparison {
   #one: TraceHead | null = null;
   #other: TraceHead | null = null;
   #pairing: TokenPairing | null = null;
-  /** Where B is, to stay there when it is let loose; and which place of A's a move of B became. */
+  /** The place of B, kept when it is unlocked; and the place of A that followed from the last move of B. */
   #secondPlace: Place = { centre: null, zoom: null };
   #lastLockedMove: { readonly from: Cell; readonly to: Cell } | null = null;
   #pinnedWeights = { name: "", words: "" };
@@ -101,7 +101,7 @@ class HeadComparison implements Comparison {
     if (compare) this.context.store.set({ compare: { ...compare, ...part } });
   }
 
-  /** What B's trace is; asked for, when it is not known yet. */
+  /** The meta of B's trace; null while it is loading. */
   #getMeta({ trace }: ComparedHead, state: State): Meta | null {
     const { traces, store, showNotice } = this.context;
     const id = trace || state.trace;
@@ -122,7 +122,7 @@ class HeadComparison implements Comparison {
     return null;
   }
 
-  /** What there is to choose from: what the session began with, and what was read since. */
+  /** The traces to choose from: those of the session, and those loaded since. */
   #listTraces({ trace, compare }: State): [string, string][] {
     const { session, traces } = this.context;
     const unnamed = [trace, compare?.trace || trace].map((known) => ({ trace: known, name: known }));
@@ -148,7 +148,7 @@ class HeadComparison implements Comparison {
     return [pairing.message, this.#loadPinnedWeights(state, one, other, pairing)];
   }
 
-  /** Only what is new is told: a map that is told draws. */
+  /** Set the second head of the map only when it changed, since the map then draws. */
   #setShared(name: string, other: SecondHead | null): void {
     if (name !== this.#shared) this.map.setSecondHead(other);
     this.#shared = name;
@@ -196,7 +196,7 @@ class HeadComparison implements Comparison {
     });
     setMapDescription(twin.element);
     twin.element.setAttribute("aria-roledescription", "map of B");
-    // Locked, the keys move A, and B goes along.
+    // While locked, keys move A, and B follows.
     const moves: Partial<Record<string, () => void>> = createMapMoves(twin);
     twin.element.addEventListener("keydown", (event) => {
       const move = loadKeysEnabled() && !store.get().locked && moves[findAction(event) ?? ""];

@@ -1,16 +1,16 @@
 /**
- * The bar above two compared heads: which the other is, how the two are shown, and what is to be known of it.
+ * The bar above two compared heads: chooses the second head and the mode, and shows messages.
  *
  * Like the toolbar it writes to the store and reads from it, and keeps nothing of its own.
  */
 
 import { getAvailableHeads } from "../head_order";
 import { button, element, field, replaceChildren, type Child } from "../panels/dom";
-import { setPressed, segments, toggle } from "../panels/controls";
+import { segments, setPressed, toggle } from "../panels/controls";
 import { createHeadSelects } from "../panels/navigator";
 import { formatTitle } from "../paint/token_text";
 import { formatHeadName, type Meta, type Session, type TraceHead } from "../server/protocol";
-import { COMPARE_MODES, clampBits, type ComparedHead, type CompareMode, type State, type Store } from "../state";
+import { clampBits, COMPARE_MODES, type ComparedHead, type CompareMode, type State, type Store } from "../state";
 
 export interface CompareBarState {
   readonly state: State;
@@ -45,7 +45,7 @@ export function createCompareBar(store: Store, session: Session, swap: () => voi
   const trace = element("select", { "aria-label": "Trace of B" });
   trace.addEventListener("change", () => {
     const { trace: own, layer, head } = store.get();
-    // Of another text one looks at the same head first.
+    // Another text starts with the same head.
     change(trace.value === own ? { trace: "" } : { trace: trace.value, layer, head });
   });
   const heads = element("span", { class: "compared-b", role: "group", "aria-label": "Head of B" });

@@ -1,6 +1,6 @@
-/** How the tokens of two heads belong together, along both sides of their matrices, and what is to be said of it. */
+/** Pairs the tokens of two heads, queries and keys, and describes the result. */
 
-import { createAlignment, alignByPosition, findCommonRuns, MAX_TOKENS, type Alignment } from "./alignment";
+import { alignByPosition, createAlignment, findCommonRuns, MAX_TOKENS, type Alignment } from "./alignment";
 import type { Cell } from "../map/map_view";
 import { formatCount } from "../format_numbers";
 import type { Side, TraceHead } from "../server/protocol";
@@ -8,14 +8,14 @@ import type { TraceCache } from "../server/trace_cache";
 import type { State } from "../state";
 
 export interface TokenPairing extends Readonly<Record<Side, Alignment>> {
-  /** Whose it is. */
+  /** Identifies the two heads. */
   readonly name: string;
   readonly message: string;
-  /** Texts are on their way, and positions stand in for them. */
+  /** Texts are still loading; paired by position meanwhile. */
   readonly isLoading: boolean;
 }
 
-/** The same as before, as long as it is that of the same two and whole. */
+/** Returns `before` if it is complete and of the same two heads. */
 export function pairTokens(traces: TraceCache, one: TraceHead, other: TraceHead, beside: boolean, before: TokenPairing | null): TokenPairing {
   const name = [one.meta.trace, one.layer, other.meta.trace, other.layer, beside].join();
   if (before?.name === name && !before.isLoading) return before;
@@ -31,7 +31,7 @@ export function pairTokens(traces: TraceCache, one: TraceHead, other: TraceHead,
     return straight(`Longer than ${formatCount(MAX_TOKENS)} tokens: aligned by position, not by the texts.`);
   const texts = ({ meta, layer }: TraceHead, side: Side, length: number): string[] | undefined =>
     traces.getTexts(meta).range(layer, side, 0, length);
-  // Where a text looks at itself, both sides are the same.
+  // In self-attention, queries and keys are the same tokens.
   const sides: Side[] = [here, there].every(({ cross, offset }) => !cross && offset === 0) ? ["key"] : ["key", "query"];
   const runs: Alignment[] = [];
   for (const side of sides) {

@@ -1,7 +1,7 @@
-// What a file is called and says of itself: model, text, head, what a colour is, which part is shown.
+// The name and the caption of a file: model, text, head, meaning of colours, range.
 import type { ColourMeaning } from "../map/map_view";
 import { formatCount } from "../format_numbers";
-import { isolateDirection, formatTitle } from "../paint/token_text";
+import { formatTitle, isolateDirection } from "../paint/token_text";
 import type { Meta } from "../server/protocol";
 
 export interface ExportRange {

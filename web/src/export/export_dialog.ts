@@ -1,7 +1,7 @@
 /**
  * The export dialog: the picture, the weights in view, or a page of its own, each with what it holds and how large it is.
  *
- * In: the map and what it shows. Out: a file, handed to the host. Closing the dialog gives up what is being made.
+ * In: the map and its head. Out: a file, saved by the host. Closing the dialog cancels.
  */
 
 import { computePixelSize, createPng, createSvg, type ImageOptions } from "./image_files";
@@ -9,7 +9,7 @@ import { createCaption, createFileName, type ExportRange } from "./captions";
 import type { MapView } from "../map/map_view";
 import { formatCount, pluralize } from "../format_numbers";
 import { darkTheme, lightTheme } from "../paint/surface";
-import { isolateDirection, formatTitle } from "../paint/token_text";
+import { formatTitle, isolateDirection } from "../paint/token_text";
 import { segments } from "../panels/controls";
 import { button, element } from "../panels/dom";
 import type { ViewContext } from "../panels/view_context";
@@ -35,7 +35,7 @@ interface FileKind {
 
 const formatSize = (bytes: number): string => (bytes < 1e6 ? `${formatCount(Math.ceil(bytes / 1000))} KB` : `${(bytes / 1e6).toFixed(1)} MB`);
 
-/** `twin` is the map beside it, where two are shown. */
+/** `twin` is the second map, where two are shown. */
 export function openExportDialog(context: ViewContext, map: MapView, shown: TraceHead, root: HTMLElement, twin: MapView | null): void {
   const { host, store, traces } = context;
   const { meta, layer, head } = shown;
@@ -44,7 +44,7 @@ export function openExportDialog(context: ViewContext, map: MapView, shown: Trac
   const own = formatHeadName(meta, layer, head);
   const noMapProblem = map.element.clientWidth === 0 && "Open the map to save it as a picture.";
   const about = meta.layers[layer];
-  // Where there is no map, nothing of it is in view: then it is about all.
+  // Without a visible map, the range is the whole matrix.
   const part: ExportRange = noMapProblem ? { query: [0, about?.queries ?? 0], key: [0, about?.keys ?? 0] } : map.visible();
   const { query, key } = part;
   const white = element("input", { type: "checkbox", checked: true });
@@ -55,7 +55,7 @@ export function openExportDialog(context: ViewContext, map: MapView, shown: Trac
 
   const getImageOptions = (): ImageOptions => {
     const other = compare && traces.getKnown(compare.trace || trace);
-    // Of another text it is said of which.
+    // Name the text of the second head if it is another one.
     const of = compare?.trace && other ? ` ${isolateDirection(formatTitle(other.name, 24))}` : "";
     const heads = compare && other ? [own, formatHeadName(other, compare.layer, compare.head) + of] : [own];
     return {
@@ -102,7 +102,7 @@ export function openExportDialog(context: ViewContext, map: MapView, shown: Trac
     },
   ];
 
-  /** Tiles may be on their way: half a picture would be a wrong one. */
+  /** Wait for tiles that are still loading. */
   const waitForTiles = async (): Promise<void> => {
     const end = performance.now() + WAIT_MILLISECONDS;
     while (!noMapProblem && getImageOptions().maps.some(({ element: drawn }) => drawn.dataset["state"] === "loading")) {

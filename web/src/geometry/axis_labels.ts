@@ -1,6 +1,6 @@
-// Which tokens of an axis get a name at this zoom, and which positions a number.
+// Chooses which tokens of an axis get a label at this zoom, and which positions a number.
 //
-// Pixels a token < 0.5: section and paragraph names, the important ones first, none over another. 0.5 to 11: the same, and every k-th
+// Pixels per token < 0.5: section and paragraph names, the important ones first, none over another. 0.5 to 11: the same, and every k-th
 // token between them, k a power of two. From 11: every token. Pure; measures no text: a name needs `spacing` pixels along its axis.
 
 export interface AxisLabel {
@@ -13,17 +13,17 @@ export interface AxisLabel {
 export type AxisSection = readonly [position: number, importance: number, text: string];
 
 export interface AxisView {
-  /** Token at the begin of the plot, with fraction. */
+  /** Token at the start of the plot, with fraction. */
   first: number;
   zoom: number;
   pixels: number;
   length: number;
 }
 
-export const TOKEN_LABELS_FROM_ZOOM = 0.5;
+const TOKEN_LABELS_FROM_ZOOM = 0.5;
 export const EVERY_TOKEN_FROM_ZOOM = 11;
 
-/** Names of an axis. `sections` come with the most important first. `text` says undefined while a token's text is not there. */
+/** Labels of an axis. `sections` are sorted by importance. `text` returns undefined while a token's text is not loaded. */
 export function chooseLabels(axis: AxisView, sections: readonly AxisSection[], text: (position: number) => string | undefined, spacing: number): AxisLabel[] {
   const { first, zoom, pixels, length } = axis;
   const from = Math.max(0, Math.floor(first));
@@ -36,7 +36,7 @@ export function chooseLabels(axis: AxisView, sections: readonly AxisSection[], t
     }
     return labels;
   }
-  // One slot is one spacing: a name may sit beside a taken slot, if far enough from the very name in it.
+  // One slot is one spacing: a label may be next to a taken slot if it is far enough from the label in it.
   const slots = new Map<number, number>();
   const tryPlace = (position: number): boolean => {
     const at = (position + 0.5) * zoom;

@@ -1,4 +1,4 @@
-// Where one looks: the token at the top left corner of the plot and the pixels a token takes.
+// The visible part of a matrix: the token at the top left corner of the plot, and the pixels per token.
 //
 // Positions are float64 in token units: the whole part of ten million tokens leaves 29 bits for the fraction, so nothing flickers.
 // A matrix smaller than the plot stays at the top left, next to its labels.
@@ -24,7 +24,7 @@ export interface Viewport {
   /** Token at the top left corner, with fraction. */
   readonly query: number;
   readonly key: number;
-  /** CSS pixels a token. */
+  /** CSS pixels per token. */
   readonly zoom: number;
 }
 
@@ -33,7 +33,7 @@ export function computeFitZoom(queries: number, keys: number, size: Size): numbe
 }
 
 /** The zoom a matrix opens with. */
-export function computeOpeningZoom(queries: number, keys: number, size: Size): number {
+function computeOpeningZoom(queries: number, keys: number, size: Size): number {
   const fit = computeFitZoom(queries, keys, size);
   return Math.max(queries, keys) < LABELLED_BELOW_TOKENS && fit < EVERY_TOKEN_FROM_ZOOM ? LABELLED_ZOOM : fit;
 }
@@ -76,12 +76,12 @@ export function getCentre(view: Viewport): { query: number; key: number } {
   return { query: view.query + view.height / view.zoom / 2, key: view.key + view.width / view.zoom / 2 };
 }
 
-/** Another plot size, the same place at the top left. */
+/** Change the plot size and keep the top left corner. */
 export function resizeView(view: Viewport, size: Size): Viewport {
   return clampView({ ...view, width: size.width, height: size.height });
 }
 
-/** Moves just enough that the pair is inside, a little away from the border. */
+/** Move just enough to show the pair, a little away from the border. */
 export function revealCell(view: Viewport, query: number, key: number): Viewport {
   const near = (at: number, first: number, pixels: number): number => {
     const shown = pixels / view.zoom;
@@ -93,7 +93,7 @@ export function revealCell(view: Viewport, query: number, key: number): Viewport
   return clampView({ ...view, query: near(query, view.query, view.height), key: near(key, view.key, view.width) });
 }
 
-/** Shows a box of plot pixels as large as it goes. */
+/** Zoom to a box of plot pixels. */
 export function zoomToBox(view: Viewport, left: number, top: number, width: number, height: number): Viewport {
   const zoom = view.zoom * Math.min(view.width / Math.max(1, width), view.height / Math.max(1, height));
   return centreView(view, view.query + (top + height / 2) / view.zoom, view.key + (left + width / 2) / view.zoom, zoom);
@@ -107,7 +107,7 @@ export function getVisibleRange(view: Viewport): TokenRanges {
   return { query: range(view.query, view.height, view.queries), key: range(view.key, view.width, view.keys) };
 }
 
-/** Plot pixel of a token border. The same token always gives the same pixel, so the end of one tile is the begin of the next. */
+/** Plot pixel of a token border. The same token always gives the same pixel, so the end of one tile is the start of the next. */
 export function tokenToPixel(token: number, first: number, zoom: number, scale: number): number {
   return Math.round((token - first) * zoom * scale) / scale;
 }

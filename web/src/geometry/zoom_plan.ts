@@ -50,7 +50,7 @@ export class ZoomPlan {
   /** The finest level whose bins are at least one CSS pixel wide. */
   chooseLevel(zoom: number): number {
     let z = this.deepest;
-    // A hair of slack: a zoom meant as exactly one pixel a bin may come a rounding below it.
+    // A little slack: a zoom of exactly one pixel per bin may be rounded down.
     while (z > 0 && this.getStride(z) * zoom < 1 - 1e-9) z--;
     return z;
   }
@@ -68,7 +68,7 @@ export class ZoomPlan {
     return result;
   }
 
-  /** True when a causal mask forbids the whole tile: its first key lies after what its last query may see. */
+  /** Whether a causal mask covers the whole tile. */
   isAboveDiagonal(tile: TileAddress, offset: number): boolean {
     const span = TILE_SIZE * this.getStride(tile.z);
     const lastQuery = Math.min(this.queries, (tile.y + 1) * span) - 1;

@@ -1,8 +1,8 @@
 /**
- * The model read again without some heads, beside the model as it is: what it now expects of the text, and what next.
+ * Compares the predictions of the model with and without some heads.
  *
- * In: which heads are silenced, in the state. Out: numbers of the server, as they are; nothing is computed here.
- * A newer choice cancels the question before. The maps are not touched: they show the model whole.
+ * In: the ablated heads of the state. Out: numbers from the server.
+ * A newer choice cancels the request before. The maps still show the model without ablation.
  */
 
 import { segments } from "../panels/controls";
@@ -11,13 +11,13 @@ import type { ViewContext } from "../panels/view_context";
 import { pluralize } from "../format_numbers";
 import { isConnectionError } from "../server/connection";
 import { LatestRequest } from "../server/requests";
-import { paths, type AblationResult, type AblationMethod, type AblateRequest, type TraceHead } from "../server/protocol";
+import { paths, type AblateRequest, type AblationMethod, type AblationResult, type TraceHead } from "../server/protocol";
 import type { State } from "../state";
 import { canAblate, toggleAblation } from "./ablated_heads";
 import { getCurrentHead } from "./heads_scene";
-import { includesHead, getHeadName } from "./scored_heads";
+import { getHeadName, includesHead } from "./scored_heads";
 
-/** Several switches are often thrown one after the other. */
+/** Wait, since several heads are often chosen one after the other. */
 const PAUSE_MILLISECONDS = 150;
 
 export interface AblationPanel {
@@ -78,7 +78,7 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
     );
     context.announce(`Without ${heads}: ${before.toFixed(3)} to ${after.toFixed(3)} nats a token`);
   };
-  /** A token of the text, and the way to the query that predicts it, which is the one before. */
+  /** A token of the text that links to the query before it, which predicts it. */
   const createTokenButton = (position: number, text: string): HTMLElement =>
     button(
       element("span", {}, token(text, position), element("span", { class: "soft" }, ` ${position}`)),

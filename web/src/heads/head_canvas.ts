@@ -1,10 +1,10 @@
-/** A canvas of heads that fills its id, takes hand and keyboard, and is painted once a frame at most. */
+/** A canvas with heads: fills its frame, handles pointer and keyboard, and is painted at most once per frame. */
 
 import { element } from "../panels/dom";
 import { prepareSurface } from "../paint/canvas";
 import type { HostContext } from "../host";
 import type { Box } from "../geometry/box";
-import { type Surface, type Theme, themes } from "../paint/surface";
+import { themes, type Surface, type Theme } from "../paint/surface";
 import type { HeadId } from "../state";
 import type { HeadsActions } from "./heads_scene";
 import { isSameHead } from "./scored_heads";
@@ -33,7 +33,7 @@ export function createHeadCanvas(
   actions: HeadsActions,
   content: HeadCanvasContent,
 ): HeadCanvas {
-  // "application", as the map: arrows go from head to head. The table holds the same for reading.
+  // "application", as for the map: arrows move between heads. The table has the same content.
   const canvas = element("canvas", {
     ...{ tabindex: 0, role: "application", "aria-label": label },
     "aria-description": `Arrows go from head to head. ${actions.enterHint ?? "Enter opens one as a map."} The table holds their numbers.`,

@@ -1,8 +1,8 @@
 /**
- * What is known of all heads of a trace: small pictures, labels and scores, read layer by layer.
+ * Loads small pictures, labels and scores of all heads of a trace, layer by layer.
  *
- * In: a trace and what is wanted of it. Out: what has come so far, by layer; `changed` when more has.
- * At most two requests run, and none after `stop`. Memory: 4 KB a head, of one trace at a time.
+ * In: a trace and what to load. Out: what is loaded so far; calls `onChange` after each layer.
+ * At most two requests run, and none after `stop`. Memory: 4 KB per head, of one trace at a time.
  */
 
 import { readTile } from "../server/tile_codec";
@@ -17,12 +17,12 @@ const MAX_REQUESTS = 2;
 const SCORES_POLL_MILLISECONDS = 500;
 
 export interface HeadLoader {
-  /** By layer; null where there are none, undefined where they have not come. */
+  /** By layer; null where there are none, undefined while they are loading. */
   pictures: (LoadedTile | null | undefined)[];
   scores: (LayerScores | null | undefined)[];
   /** Of all layers that were scored so far. */
   heads: readonly ScoredHead[];
-  /** Why something is missing, if anything was refused. */
+  /** Why something is missing; "" otherwise. */
   problem: string;
   /** Read the scores of all layers, and first the pictures if a kind of them is wanted, from one layer on. */
   load(meta: Meta, channel: Channel | null, from: number): void;
@@ -56,7 +56,7 @@ export function createHeadLoader(transport: Transport, onChange: () => void): He
         : await loadScores(paths.heads(of.trace, layer), signal);
     } catch (error) {
       if (signal.aborted) return;
-      // The page says so, and asks anew when somebody answers.
+      // The page shows a banner, and loads again when the server responds.
       if (isConnectionError(error)) return roster.stop();
       roster.problem = describeError(error);
     }

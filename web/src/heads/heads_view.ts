@@ -1,8 +1,8 @@
 /**
  * All heads of a model at once: as small pictures, as a table, or as dots on two scores.
  *
- * In: the trace on show. Out: a head chosen, opened as a map, or silenced, through the store.
- * Layers are read one after the other while this is the view, and what has come is shown at once.
+ * In: the shown trace. Out: a head chosen, opened as a map, or ablated, through the store.
+ * Layers are loaded one after the other while this is the view, and shown as they arrive.
  */
 
 import { formatCount, pluralize } from "../format_numbers";
@@ -84,7 +84,7 @@ export function createHeadsView(context: ViewContext): CentreView {
   const showLabels = (chosen: string): void => {
     const counts = countLabels(loader.heads);
     if (!counts.some(([one]) => one === chosen) && chosen !== "") counts.push([chosen, 0]);
-    // Building it anew would close it under somebody's hand.
+    // Rebuilding the list would close it while it is open.
     if (counts.join() !== listedLabels) {
       listedLabels = counts.join();
       const options = counts.map(([value, count]) => element("option", { value }, `${value} (${count})`));
@@ -124,17 +124,17 @@ export function createHeadsView(context: ViewContext): CentreView {
       status,
       stage.element,
     ),
-    update(state, now) {
-      shown = now;
-      if (!now) return view.deactivate();
+    update(state, head) {
+      shown = head;
+      if (!head) return view.deactivate();
       const part: HeadsPart<TraceScene> = parts[state.headsAs];
       stage.show(part);
-      loader.load(now.meta, state.headsAs === "grid" ? choosePooling(state) : null, grid.findFirstLayer());
+      loader.load(head.meta, state.headsAs === "grid" ? choosePooling(state) : null, grid.findFirstLayer());
       const heads = new Map(loader.heads.map((head) => [head.id.join(), head]));
-      scene = { state, meta: now.meta, catalog: loader, heads };
+      scene = { state, meta: head.meta, catalog: loader, heads };
       as.update(state.headsAs);
       showLabels(state.label);
-      const [before, after] = [status.textContent ?? "", describeProgress(state, now.meta)];
+      const [before, after] = [status.textContent ?? "", describeProgress(state, head.meta)];
       status.textContent = after;
       // Spoken once, at the end.
       if (before.includes("…") && !after.includes("…")) context.announce(after);
@@ -147,7 +147,7 @@ export function createHeadsView(context: ViewContext): CentreView {
       stage.card.hide();
     },
   };
-  // The keyboard goes on to what takes it.
+  // Pass the focus on to the element that handles keys.
   view.element.addEventListener("focus", () => stage.element.querySelector<HTMLElement>("[tabindex]")?.focus());
   signal.addEventListener("abort", () => view.deactivate());
   return view;

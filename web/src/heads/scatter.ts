@@ -1,7 +1,7 @@
 /** Heads as dots on two of their scores: scales, the dot under the pointer, the next one by keyboard, the picture. */
 
 import type { Box } from "../geometry/box";
-import { fonts, alignHairline, type Surface, type Theme } from "../paint/surface";
+import { alignHairline, fonts, type Surface, type Theme } from "../paint/surface";
 import { formatMeasure } from "../format_numbers";
 import type { HeadId } from "../state";
 import { getLabelShape, MIXED_SHAPE } from "./label_badge";

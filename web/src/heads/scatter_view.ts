@@ -4,8 +4,8 @@ import { element, field, replaceChildren, select } from "../panels/dom";
 import type { HostContext } from "../host";
 import { createHeadCanvas } from "./head_canvas";
 import { explain, getCurrentHead, isFaded, type HeadsActions, type HeadsPart, type HeadsScene } from "./heads_scene";
-import { countLabels, isSameHead, listScoreNames, formatScoreName, type ScoredHead } from "./scored_heads";
-import { findNearestDot, findNextDot, paintScatter, createPlot, type Dot } from "./scatter";
+import { countLabels, formatScoreName, isSameHead, listScoreNames, type ScoredHead } from "./scored_heads";
+import { createPlot, findNearestDot, findNextDot, paintScatter, type Dot } from "./scatter";
 import { badge } from "./label_badge";
 
 /** How near to a dot, in CSS pixels, the pointer hits it. */

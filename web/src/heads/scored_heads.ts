@@ -1,4 +1,4 @@
-/** Heads with their labels and scores: their names, their order, and those that are silenced. */
+/** Heads with labels and scores: their names and order, and lists of heads. */
 
 import { formatTitle } from "../paint/token_text";
 import { formatHeadName, type LayerScores, type Meta } from "../server/protocol";
@@ -24,7 +24,7 @@ export function toScoredHeads(meta: Meta, layer: number, { heads }: LayerScores)
   }));
 }
 
-/** By a score, "-" from large to small, or by layer and head; those without the score come last either way. */
+/** Sort by a score ("-" for descending), or by layer and head; heads without the score come last either way. */
 export function sortHeads(heads: readonly ScoredHead[], order: string): ScoredHead[] {
   const falling = order.startsWith("-");
   const name = falling ? order.slice(1) : order;
@@ -40,17 +40,17 @@ function compareHeads(one: HeadId, other: HeadId): number {
   return one[0] - other[0] || one[1] - other[1];
 }
 
-/** What a click on a column makes of the order: from large to small, then from small to large, then none. */
+/** The order after a click on a column: descending, then ascending, then none. */
 export function getNextOrder(order: string, name: string): string {
   return order === `-${name}` ? name : order === name ? "" : `-${name}`;
 }
 
-/** The scores that some head has, in the order in which they are told. */
+/** The names of all scores, in the order of the server. */
 export function listScoreNames(heads: readonly ScoredHead[]): string[] {
   return [...new Set(heads.flatMap(({ scores }) => Object.keys(scores)))];
 }
 
-/** A score as people read it. */
+/** The name of a score for the reader. */
 export function formatScoreName(name: string): string {
   return formatTitle(name.replaceAll("_", " "));
 }
@@ -70,7 +70,7 @@ export function includesHead(ids: readonly HeadId[], id: HeadId): boolean {
   return ids.some((one) => isSameHead(one, id));
 }
 
-/** The heads with this one among them, or not among them any more. */
+/** Add a head to the list, or remove it. */
 export function toggleHead(ids: readonly HeadId[], id: HeadId): readonly HeadId[] {
   return includesHead(ids, id)
     ? ids.filter((one) => !isSameHead(one, id))

@@ -1,14 +1,14 @@
-// All that one map knows of one head: tiles, exact cells, strips, section names and the server's progress.
+// The data of one head for a map: tiles, exact cells, strips, section names and the server's progress.
 //
-// In: a head's name, then views. Out: what to draw, at once, from what is held; what is missing is asked for. Does not draw.
+// In: a head, then views. Out: what to draw, from loaded data; missing data is requested.
 import { CellStore } from "../server/cell_store";
 import { getChannels, type MaskInfo } from "../tiles/tile_cover";
 import { FloatStore } from "../server/float_store";
 import type { ChannelMode } from "../state";
-import { MapData, formatReading, type Reading } from "./map_data";
+import { formatReading, MapData, type Reading } from "./map_data";
 import type { StripBlock } from "../paint/marginals";
 import { TILE_SIZE, ZoomPlan, type TokenRanges } from "../geometry/zoom_plan";
-import { paths, type Channel, type Layer, type MarginalKind, type Meta, type Section, type Side, type Status, type HeadRef } from "../server/protocol";
+import { paths, type Channel, type HeadRef, type Layer, type MarginalKind, type Meta, type Section, type Side, type Status } from "../server/protocol";
 import { TileStore } from "../tiles/tile_store";
 import { formatTitle } from "../paint/token_text";
 import type { Transport } from "../server/transport";
@@ -24,7 +24,7 @@ export class HeadData extends MapData {
   ref: HeadRef = { trace: "", layer: 0, head: 0 };
   layer: Layer | null = null;
   plan = new ZoomPlan(1, 1);
-  /** null while the server has not said; shown only while partial tiles are. */
+  /** Null while not known; shown only while partial tiles are. */
   progress: number | null = null;
   readonly #sections = new Map<string, Section[]>();
   readonly #strips = new Map<MarginalKind, StripBlock[]>();
@@ -68,7 +68,7 @@ export class HeadData extends MapData {
     return { causal: this.layer?.causal ?? false, offset: this.layer?.offset ?? 0 };
   }
 
-  /** The strip's blocks in view; while some are on their way, those drawn before. */
+  /** The strip's blocks in view; while some are loading, those drawn before. */
   getStrip(kind: MarginalKind, view: Viewport): StripBlock[] {
     const { trace, layer, head } = this.ref;
     const z = this.chooseLevel(view, "mean");
@@ -86,7 +86,7 @@ export class HeadData extends MapData {
     return whole ? blocks : (this.#strips.get(kind) ?? blocks);
   }
 
-  /** Names along an axis, the most important first; empty until they have come. */
+  /** Names along an axis, sorted by importance; empty until they are loaded. */
   getSections(side: Side): readonly Section[] {
     const { trace, layer } = this.ref;
     if (!this.layer?.texts) return [];
@@ -100,7 +100,7 @@ export class HeadData extends MapData {
         this.#sections.set(path, named.sort((one, other) => other[1] - one[1] || one[0] - other[0]));
         this.onChange();
       },
-      // Numbers still name the positions.
+      // The axis still has numbers.
       () => undefined,
     );
     return [];
@@ -149,7 +149,7 @@ export class HeadData extends MapData {
     this.#poll = setTimeout(() => void this.#loadProgress(this.ref), this.progress === null ? 0 : PROGRESS_POLL_MILLISECONDS);
   }
 
-  /** What a bin is in this view. */
+  /** The size and channel of bins in this view. */
   #chooseBins(view: Viewport, mode: ChannelMode): { stride: number; channel: Channel } {
     const stride = this.plan.getStride(this.chooseLevel(view, mode));
     return { stride, channel: getChannels(stride, mode)[0] ?? "mean" };
@@ -160,7 +160,7 @@ export class HeadData extends MapData {
     try {
       status = await this.transport.json<Status>(paths.status(trace, layer, head));
     } catch {
-      // Asked again with the next frame that shows a partial tile.
+      // Requested again with the next frame that shows a partial tile.
     }
     if (this.#closed || this.ref.trace !== trace || this.ref.layer !== layer || this.ref.head !== head) return;
     this.#poll = undefined;

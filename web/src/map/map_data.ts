@@ -1,16 +1,16 @@
-// What a picture knows of what it shows: one head, or two in one picture. What both do the same with their tiles is done here.
+// The data of a map, of one head or of two in one picture. What both share is implemented here.
 //
-// In: views. Out: what to draw, at once, from what is held; what is missing is asked for. Does not draw.
+// In: views. Out: what to draw, from loaded data; missing data is requested.
 import { decodeWeight } from "../server/tile_codec";
-import { getChannels, coverView, listTileRequests, type MaskInfo, type TilePlacement } from "../tiles/tile_cover";
+import { coverView, getChannels, listTileRequests, type MaskInfo, type TilePlacement } from "../tiles/tile_cover";
 import type { StripBlock } from "../paint/marginals";
-import { getAncestor, TILE_SIZE, type TokenRanges, type TileAddress, type ZoomPlan } from "../geometry/zoom_plan";
+import { getAncestor, TILE_SIZE, type TileAddress, type TokenRanges, type ZoomPlan } from "../geometry/zoom_plan";
 import type { Channel, MarginalKind, Meta, Section, Side } from "../server/protocol";
 import { formatWeight } from "../format_numbers";
 import { findSpikes, type Spike } from "../tiles/spikes";
 import { findStrongestBins } from "../tiles/strongest_bins";
 import type { ChannelMode } from "../state";
-import type { TileResult, LoadedTile, TileSource } from "../tiles/tile_store";
+import type { LoadedTile, TileResult, TileSource } from "../tiles/tile_store";
 import { getVisibleRange, type Viewport } from "../geometry/viewport";
 
 /** What is known of one pair: null is masked; exact is false for a value read from a tile ("~"). */
@@ -19,14 +19,14 @@ export interface Reading {
   exact: boolean;
 }
 
-/** A reading as people read it. */
+/** A reading for the reader; "~" marks approximate values. */
 export function formatReading(reading: Reading | undefined): string {
   if (!reading) return "loading";
   if (reading.value === null) return "masked";
   return (reading.exact ? "" : "~") + formatWeight(reading.value);
 }
 
-/** A link between spans of tokens, read off the tiles. */
+/** A link between spans of tokens, read from the tiles. */
 export interface WeightedSpan {
   query: [number, number];
   key: [number, number];
@@ -37,27 +37,27 @@ export interface TileDrawing {
   z: number;
   stride: number;
   channel: Channel;
-  pieces: TilePlacement[];
+  placements: TilePlacement[];
 }
 
-/** How two heads share a picture, and what they are called. */
+/** How two heads are drawn in one picture, and their names. */
 export interface PairDisplay {
   readonly mode: "split" | "ratio";
   readonly names: readonly [one: string, other: string];
 }
 
 export abstract class MapData {
-  /** Null for a head alone. */
+  /** Null for a single head. */
   readonly pairDisplay: PairDisplay | null = null;
   abstract readonly meta: Meta | null;
   abstract readonly plan: ZoomPlan;
   abstract readonly masking: MaskInfo;
-  /** How far the server is with building; null while it has not said. */
+  /** The server's progress in building tiles; null while not known. */
   abstract readonly progress: number | null;
   abstract readonly tiles: TileSource;
-  /** The value of a pair: exact if fetched, else that of the finest tile held over it. */
+  /** The value of a pair: exact if loaded, else from the finest loaded tile. */
   abstract getReading(query: number, key: number, view: Viewport, mode: ChannelMode): Reading | undefined;
-  /** All that is known of the pair under the pointer. */
+  /** A description of the pair under the pointer. */
   abstract describeCell(query: number, key: number, view: Viewport, mode: ChannelMode): string;
   abstract requestCells(range: TokenRanges): void;
   abstract getStrip(kind: MarginalKind, view: Viewport): StripBlock[];
@@ -65,7 +65,7 @@ export abstract class MapData {
   abstract getSinkShare(view: Viewport): number | null;
   abstract pollProgress(): void;
 
-  /** The level that suits the zoom; where a saved page lacks some of it, the next that it holds: a picture is of one level. */
+  /** The level that suits the zoom, or the next coarser one that a saved page stores completely. */
   chooseLevel(view: Viewport, mode: ChannelMode): number {
     const range = getVisibleRange(view);
     const lacks = (tile: TileAddress): boolean =>
@@ -86,18 +86,18 @@ export abstract class MapData {
     const channel = getChannels(stride, mode)[0] ?? "mean";
     // Each level has its own channel: only the exact one serves a single channel.
     const lookup = (address: TileAddress): TileResult | undefined => this.tiles.get(address, getChannels(this.plan.getStride(address.z), mode)[0] ?? "mean");
-    const pieces = coverView(this.plan, z, getVisibleRange(view), this.masking, lookup);
-    if (pieces.some((piece) => piece.tile?.partial)) this.pollProgress();
-    return { z, stride, channel, pieces };
+    const placements = coverView(this.plan, z, getVisibleRange(view), this.masking, lookup);
+    if (placements.some((placement) => placement.tile?.partial)) this.pollProgress();
+    return { z, stride, channel, placements };
   }
 
-  /** Dots of the drawn tiles whose second channel is there. */
-  getSpikes(pieces: readonly TilePlacement[]): { piece: TilePlacement; spikes: Spike[] }[] {
-    const result: { piece: TilePlacement; spikes: Spike[] }[] = [];
-    for (const piece of pieces) {
-      if (!piece.tile || piece.state !== "drawn" || piece.stride === 1) continue;
-      const max = this.tiles.get(piece.address, "max");
-      if (typeof max === "object" && max.codes.length === piece.tile.codes.length) result.push({ piece, spikes: findSpikes(piece.tile, max) });
+  /** Spikes of the drawn tiles whose second channel is loaded. */
+  getSpikes(placements: readonly TilePlacement[]): { placement: TilePlacement; spikes: Spike[] }[] {
+    const result: { placement: TilePlacement; spikes: Spike[] }[] = [];
+    for (const placement of placements) {
+      if (!placement.tile || placement.state !== "drawn" || placement.stride === 1) continue;
+      const max = this.tiles.get(placement.address, "max");
+      if (typeof max === "object" && max.codes.length === placement.tile.codes.length) result.push({ placement, spikes: findSpikes(placement.tile, max) });
     }
     return result;
   }
@@ -127,12 +127,12 @@ export abstract class MapData {
     return undefined;
   }
 
-  /** The strongest bins in view by their largest weight, as far as it is held. */
+  /** The strongest bins in view by their largest weight, as far as tiles are loaded. */
   findStrongest(view: Viewport, mode: ChannelMode, count: number): WeightedSpan[] {
-    const { pieces } = this.getDrawing(view, mode);
+    const { placements } = this.getDrawing(view, mode);
     const range = getVisibleRange(view);
     const best: WeightedSpan[] = [];
-    for (const { tile, address, stride } of pieces) {
+    for (const { tile, address, stride } of placements) {
       if (!tile) continue;
       const max = stride === 1 ? tile : this.tiles.get(address, "max");
       const from = typeof max === "object" ? max : tile;
@@ -154,7 +154,7 @@ export abstract class MapData {
   /** Bits of the smallest and largest weight in the drawn tiles. */
   getValueRange(view: Viewport, mode: ChannelMode): [number, number] | null {
     let [low, high] = [Infinity, -Infinity];
-    for (const { tile } of this.getDrawing(view, mode).pieces) {
+    for (const { tile } of this.getDrawing(view, mode).placements) {
       if (!tile || (tile.log2min === 0 && tile.log2max === 0)) continue;
       low = Math.min(low, tile.log2min);
       high = Math.max(high, tile.log2max);

@@ -1,14 +1,14 @@
-// One frame of the map: the heatmap on its canvas, everything that is written or points on the canvas above it.
+// Paints one frame of the map: the heatmap on one canvas, labels and marks on the canvas above it.
 //
 // In: a scene, plain values. Out: pixels on the surfaces given. The screen and an export paint the same scene.
 import { chooseLabels, chooseNumbers, EVERY_TOKEN_FROM_ZOOM, type AxisView } from "../geometry/axis_labels";
 import type { ColourScale } from "../paint/colour";
 import type { MapLayout } from "./map_layout";
 import type { ChannelMode } from "../state";
-import type { TileDrawing, MapData } from "./map_data";
-import { paintUnmatched, paintCorner, paintLeftAxis, paintNames, paintTag, paintTopAxis, type UnmatchedTokens } from "../paint/axes";
+import type { MapData, TileDrawing } from "./map_data";
+import { paintCorner, paintLeftAxis, paintNames, paintTag, paintTopAxis, paintUnmatched, type UnmatchedTokens } from "../paint/axes";
 import { paintLegend } from "../paint/legend";
-import { computeMatrixBox, paintBins, paintHiddenSink, paintTiles, paintSpikes } from "../paint/heatmap";
+import { computeMatrixBox, paintBins, paintHiddenSink, paintSpikes, paintTiles } from "../paint/heatmap";
 import { paintLeftStrip, paintTopStrip } from "../paint/marginals";
 import { paintCrosshair, paintPins, paintReadout, paintSelectionBox, paintValues, VALUES_FROM_ZOOM, type CellValue } from "../paint/overlays";
 import { isMinimapShown, paintMinimap } from "../paint/minimap";
@@ -33,10 +33,10 @@ export interface MapScene {
   theme: Theme;
   view: Viewport;
   data: MapData;
-  /** What the map is called beside another, and which tokens have no partner there. */
+  /** Null unless two maps are compared. */
   role: ComparisonRole | null;
   drawing: TileDrawing;
-  pictures: TileImages;
+  images: TileImages;
   scale: ColourScale;
   mode: ChannelMode;
   hideSink: boolean;
@@ -45,12 +45,12 @@ export interface MapScene {
   /** The pair under the pointer and where the pointer is. */
   hover: { query: number; key: number; x: number; y: number } | null;
   selectionBox: Box | null;
-  /** A picture to keep: without what helps to move. */
+  /** Leave out the minimap and other navigation aids. */
   isExport: boolean;
   text(side: Side, position: number): string | undefined;
 }
 
-/** All of it on one surface. */
+/** Paint everything on one surface. */
 export function paintScene(surface: Surface, scene: MapScene): void {
   surface.context.fillStyle = scene.theme.paper;
   surface.context.fillRect(0, 0, surface.width, surface.height);
@@ -60,17 +60,17 @@ export function paintScene(surface: Surface, scene: MapScene): void {
 
 /** The heatmap alone. */
 export function paintHeatmap(surface: Surface, scene: MapScene, plot: Box): void {
-  const { view, theme, drawing, pictures } = scene;
-  const map = { view, pieces: drawing.pieces, getImage: (tile: LoadedTile): CanvasImageSource => pictures.getImage(tile) };
+  const { view, theme, drawing: drawing, images: images } = scene;
+  const map = { view, placements: drawing.placements, getImage: (tile: LoadedTile): CanvasImageSource => images.getImage(tile) };
   if (surface.hatch) paintBins(surface, plot, theme, map, drawing.stride);
   else paintTiles(surface, plot, theme, map);
-  // The bin that holds the sink shows little else: it is hidden whole.
+  // The whole bin of the sink is hidden: it shows little else.
   if (scene.hideSink) paintHiddenSink(surface, plot, theme, view, drawing.stride, scene.data.pairDisplay?.mode === "split");
 }
 
 /** Everything around and above the heatmap. */
 export function paintOverlay(surface: Surface, scene: MapScene): void {
-  const { layout, view, theme, data, drawing } = scene;
+  const { layout, view, theme, data, drawing: drawing } = scene;
   paintAxes(surface, scene);
   paintTopStrip(surface, layout.topStrip, theme, view, data.getStrip("received", view));
   paintLeftStrip(surface, layout.leftStrip, theme, view, data.getStrip("entropy", view));
@@ -79,11 +79,11 @@ export function paintOverlay(surface: Surface, scene: MapScene): void {
   const split = data.pairDisplay?.mode === "split";
   if (split) paintNames(surface, matrix, theme, data.pairDisplay.names);
   clipTo(surface, matrix, () => {
-    if (dots) paintSpikes(surface, layout.plot, view, data.getSpikes(drawing.pieces));
+    if (dots) paintSpikes(surface, layout.plot, view, data.getSpikes(drawing.placements));
     if (view.zoom >= VALUES_FROM_ZOOM && drawing.stride === 1) paintValues(surface, layout.plot, view, scene.scale, listCellValues(scene));
     if (data.meta?.note) paintWatermark(surface, matrix, data.meta.note);
   });
-  if (drawing.pieces.some((piece) => piece.tile?.partial)) paintBuilding(surface, layout.plot, theme, data.progress);
+  if (drawing.placements.some((placement) => placement.tile?.partial)) paintBuilding(surface, layout.plot, theme, data.progress);
   else if (drawing.z < data.plan.chooseLevel(view.zoom)) paintNote(surface, layout.plot, theme, `this file holds ${drawing.stride}\u00d7${drawing.stride} pairs here, none finer`);
   if (!scene.isExport && isMinimapShown(view)) paintOverview(surface, scene);
   paintPins(surface, layout.plot, theme, view, { query: scene.pinQuery, key: scene.pinKey, isFolded: split });
@@ -148,15 +148,15 @@ function paintTags(surface: Surface, scene: MapScene): void {
 }
 
 function paintOverview(surface: Surface, scene: MapScene): void {
-  const { layout, view, theme, data, pictures } = scene;
+  const { layout, view, theme, data, images } = scene;
   const tile = data.getOverview(scene.mode);
   const stride = data.plan.getStride(0);
-  const whole = tile && { picture: pictures.getImage(tile), queries: tile.rows * stride, keys: tile.columns * stride };
+  const whole = tile && { picture: images.getImage(tile), queries: tile.rows * stride, keys: tile.columns * stride };
   paintMinimap(surface, layout.minimap, theme, view, whole);
 }
 
 function paintSceneLegend(surface: Surface, scene: MapScene, matrix: Box, dots: boolean): void {
-  const { layout, view, theme, data, drawing, hover } = scene;
+  const { layout, view, theme, data, drawing: drawing, hover } = scene;
   const share = scene.hideSink && !data.pairDisplay ? data.getSinkShare(view) : null;
   const sink = share === null ? ["first token hidden"] : [`first token hidden: it takes ${formatPercent(share)} of these rows`, `first token hidden: ${formatPercent(share)}`];
   const strips = `above: what a key receives, left: entropy of a query${data.pairDisplay ? ", of A" : ""}`;
@@ -168,7 +168,7 @@ function paintSceneLegend(surface: Surface, scene: MapScene, matrix: Box, dots: 
     stride: drawing.stride,
     channel: drawing.channel,
     dots,
-    masked: data.masking.causal || drawing.pieces.some((piece) => piece.state === "masked" || (piece.tile?.hasMasked ?? false)),
+    masked: data.masking.causal || drawing.placements.some((placement) => placement.state === "masked" || (placement.tile?.hasMasked ?? false)),
     marked: Number.isNaN(marked) ? null : marked,
     remarks: [
       ...(data.pairDisplay ? [[`A ${data.pairDisplay.names[0]}, B ${data.pairDisplay.names[1]}`]] : []),

@@ -1,14 +1,14 @@
-// The map of one head: two canvases, the hand on them, and the loop that draws only when something has changed.
+// The map of one head: two canvases, pointer input, and a loop that draws only after changes.
 //
 // In: a head, and the state. Out: events for what the user does; the view it moved to. Everything drawn comes from the state and the data.
 // Moves are instant: nothing is animated.
-import { addCanvas, resizeCanvas, getSurface } from "../paint/canvas";
+import { addCanvas, getSurface, resizeCanvas } from "../paint/canvas";
 import { createLookup, isSameScale, type ColourScale } from "../paint/colour";
 import { paintHeatmap, paintOverlay, paintScene, type ComparisonRole, type MapScene } from "./map_scene";
 import type { Host } from "../host";
-import type { TileDrawing, Reading, WeightedSpan } from "./map_data";
+import type { Reading, TileDrawing, WeightedSpan } from "./map_data";
 import { computeLayout, type MapLayout } from "./map_layout";
-import { isMinimapShown, getMinimapZoom } from "../paint/minimap";
+import { getMinimapZoom, isMinimapShown } from "../paint/minimap";
 import { VALUES_FROM_ZOOM } from "../paint/overlays";
 import { contains, type Box } from "../geometry/box";
 import { themes, type Surface, type Theme } from "../paint/surface";
@@ -17,7 +17,7 @@ import { TileImages } from "../tiles/tile_images";
 import { listenToPointer, type GestureHandlers, type Point } from "./pointer";
 import { getHeadNumber, type Meta, type Side } from "../server/protocol";
 import { ShownHeads, type Cell, type SecondHead } from "./shown_heads";
-import { DEFAULT_STATE, type State, type ChannelMode } from "../state";
+import { DEFAULT_STATE, type ChannelMode, type State } from "../state";
 import type { Transport } from "../server/transport";
 import * as viewports from "../geometry/viewport";
 import type { Viewport } from "../geometry/viewport";
@@ -38,24 +38,24 @@ export interface MapEvents {
 
 export interface MapOptions {
   readonly host: Host;
-  /** Token texts from a cache, at once; undefined when not there yet (and then loads them). Call update() when they have come. */
+  /** Token texts; undefined while they are loading. Call update() when they are loaded. */
   getTokens(side: Side, from: number, to: number): string[] | undefined;
 }
 
 export interface MapView {
   readonly element: HTMLElement;
-  /** The pair under the pointer: a query and the key it looks at, on whichever side of the diagonal it is drawn. */
+  /** The pair under the pointer: a query and the key it attends to, on either side of the diagonal. */
   readonly hover: Cell | null;
-  /** Draws another head of the same shape into the picture; null: no longer. */
+  /** Draw a second head of the same shape into the picture; null removes it. */
   setSecondHead(other: SecondHead | null): void;
-  /** What the map is called beside another; null: it is alone. */
+  /** The name of this map in a comparison; null outside of one. */
   setRole(role: ComparisonRole | null): void;
-  /** Marks a pair that is pointed at elsewhere. */
+  /** Mark a pair that is hovered on another map. */
   highlightCell(cell: Cell | null): void;
-  /** What a picture of two heads says of a pair; null where there is one head. */
+  /** Describes a pair in a picture of two heads; null for one head. */
   saidOfBoth(cell: Cell): string | null;
   setHead(meta: Meta, layer: number, head: number): void;
-  /** Everything drawn comes from the state; also the way to say "draw again". */
+  /** Draw this state; also used to draw again. */
   update(state: State): void;
   panBy(dxPixels: number, dyPixels: number): void;
   zoomBy(factor: number, at?: Point): void;
@@ -66,15 +66,15 @@ export interface MapView {
   /** Half-open token ranges in view. */
   visible(): { query: [number, number]; key: [number, number] };
   valueAt(cell: Cell): Reading | undefined;
-  /** The strongest places in view, as far as tiles are held. */
+  /** The strongest bins in view, as far as tiles are loaded. */
   findStrongest(count: number): WeightedSpan[];
   /** The mean share of the first key over the rows in view; null until known. */
   getSinkShare(): number | null;
-  /** Smallest and largest weight of the tiles in view, in bits; null while nothing is held. */
+  /** Smallest and largest weight of the tiles in view, in bits; null while nothing is loaded. */
   getValueRange(): [number, number] | null;
   /** What a colour stands for now; null while there is no picture. */
   painted(): ColourMeaning | null;
-  /** The whole picture as it is, without what helps to move, on a surface as large as the element. */
+  /** Paint the picture without navigation aids on a surface as large as the element. */
   paintOn(surface: Surface, theme: Theme): void;
   resize(): void;
   destroy(): void;
@@ -107,11 +107,11 @@ class CanvasMap implements MapView {
   #layout: MapLayout = computeLayout(0, 0, { queries: 1, keys: 1, texts: true });
   #longestLabel = Infinity;
   #view: Viewport | null = null;
-  /** The place the state named last, or that was told last: only another one moves the view. */
+  /** The place that the state had last or that was reported last: only another one moves the view. */
   #lastPlace: ViewPlace = OPENING;
   #colours: ColourScale | null = null;
   #hover: { query: number; key: number; x: number; y: number } | null = null;
-  /** A pair that is pointed at elsewhere. */
+  /** A pair that is hovered on another map. */
   #highlighted: Cell | null = null;
   #selectionBox: Box | null = null;
   #frame = 0;
@@ -265,7 +265,7 @@ class CanvasMap implements MapView {
       this.#lastPlace = { centre: this.#state.centre, zoom: this.#state.zoom };
       this.#view = this.#placeView(opened);
     } else if (this.#lastPlace.zoom === null) this.#view = opened;
-    // A place near the border is another one in another size: it is the named one that stays.
+    // Near the border a resize changes the place, so place the view again.
     else if (!this.#hasMoved) this.#view = this.#placeView(viewports.resizeView(before, plot));
     else {
       const centre = viewports.getCentre(before);
@@ -295,7 +295,7 @@ class CanvasMap implements MapView {
     if (scene) paintScene(surface, { ...scene, theme, hover: null, selectionBox: null, isExport: true });
   }
 
-  /** Of the keys of a text that opens fully labelled; until they are there, as it was. */
+  /** The longest key label of a text that opens fully labelled; unchanged while texts are loading. */
   #findLongestLabel(): number {
     const layer = this.#heads.first.layer;
     if (!layer?.texts || layer.keys >= viewports.LABELLED_BELOW_TOKENS) return Infinity;
@@ -314,7 +314,7 @@ class CanvasMap implements MapView {
     return this.#heads.getMode(this.#state);
   }
 
-  /** The view that the told place names. */
+  /** The view at the last place. */
   #placeView(view: Viewport): Viewport {
     const { centre, zoom } = this.#lastPlace;
     const opened = viewports.openView(view.queries, view.keys, view);
@@ -375,7 +375,7 @@ class CanvasMap implements MapView {
     if (before || cell) this.#scheduleDraw(false);
   }
 
-  /** Beside the middle of the pair, for there is no pointer. */
+  /** At the middle of the pair, since there is no pointer. */
   #locateHighlight(view: Viewport): MapScene["hover"] {
     const { plot } = this.#layout;
     if (!this.#highlighted) return null;
@@ -443,7 +443,7 @@ class CanvasMap implements MapView {
       data,
       role: this.#role,
       drawing: data.getDrawing(view, mode),
-      pictures: this.#pictures,
+      images: this.#pictures,
       scale: this.#colours,
       mode,
       hideSink: this.#state.hideSink,
@@ -464,11 +464,11 @@ class CanvasMap implements MapView {
     this.on.onMove(this.#lastPlace.centre, this.#lastPlace.zoom);
   }
 
-  /** Says on the element what is drawn, and to whom it may concern that a real heatmap is. */
+  /** Set `data-state` of the element, and report when the heatmap is complete. */
   #reportState(scene: MapScene): void {
-    const { pieces } = scene.drawing;
-    const whole = pieces.length > 0 && pieces.every((piece) => piece.state === "drawn" || piece.state === "masked");
-    const partial = pieces.some((piece) => piece.tile?.partial);
+    const { placements } = scene.drawing;
+    const whole = placements.length > 0 && placements.every((placement) => placement.state === "drawn" || placement.state === "masked");
+    const partial = placements.some((placement) => placement.tile?.partial);
     const state = !whole ? "loading" : partial ? "preview" : "ready";
     if (this.element.dataset["state"] === state) return;
     this.element.dataset["state"] = state;
@@ -480,7 +480,7 @@ function createBoxBetween(one: Point, other: Point): Box {
   return { left: Math.min(one.x, other.x), top: Math.min(one.y, other.y), width: Math.abs(one.x - other.x), height: Math.abs(one.y - other.y) };
 }
 
-/** Nearer than half a pixel is the same place: an address is rounded, and must not push the view. */
+/** Less than half a pixel apart: an address is rounded, and must not move the view. */
 function isSamePlace(state: State, place: ViewPlace, view: Viewport): boolean {
   if ((state.zoom === null) !== (place.zoom === null) || (state.centre === null) !== (place.centre === null)) return false;
   if (state.zoom !== null && place.zoom !== null && Math.abs(state.zoom / place.zoom - 1) > 1e-4) return false;

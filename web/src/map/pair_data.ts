@@ -1,14 +1,14 @@
-// All that one map knows of two heads that it draws in one picture: A below and B above the diagonal, or A divided by B.
+// The data of two heads in one picture: A below and B above the diagonal, or A divided by B.
 //
-// In: the data of both heads, of matrices of one shape. Out: what one head's data gives, made of both. Strips and names are A's.
+// In: the data of both heads, of matrices of one shape. Out: data like that of one head. Strips and names are A's.
 import type { MaskInfo } from "../tiles/tile_cover";
 import type { HeadData } from "./head_data";
 import type { ChannelMode } from "../state";
-import { MapData, formatReading, type Reading, type PairDisplay } from "./map_data";
+import { formatReading, MapData, type PairDisplay, type Reading } from "./map_data";
 import type { StripBlock } from "../paint/marginals";
 import type { TokenRanges, ZoomPlan } from "../geometry/zoom_plan";
 import { PairTiles } from "../tiles/pair_tiles";
-import { MIN_BITS, computeRatio } from "../tiles/ratio_codec";
+import { computeRatio, MIN_BITS } from "../tiles/ratio_codec";
 import type { MarginalKind, Meta, Section, Side } from "../server/protocol";
 import { formatLog2Ratio, toSuperscript } from "../format_numbers";
 import type { TileSource } from "../tiles/tile_store";
@@ -30,7 +30,7 @@ export class PairData extends MapData {
     return this.pairDisplay.mode === "split";
   }
 
-  /** Between one head and the next they may be of two shapes: then there is nothing to draw. */
+  /** While heads change, their shapes may differ; then nothing can be drawn. */
   get isSameShape(): boolean {
     const [{ plan: one }, { plan: other }] = [this.one, this.other];
     return one.queries === other.queries && one.keys === other.keys;
@@ -101,7 +101,7 @@ export class PairData extends MapData {
   }
 }
 
-/** Two readings and what their ratio is. */
+/** Two readings and their ratio. */
 export function formatPair(one: Reading | undefined, other: Reading | undefined): string {
   const ratio = one && other && computeRatio(one.value, other.value);
   if (ratio === undefined || ratio === null) return formatReading(one?.value === null ? one : other);

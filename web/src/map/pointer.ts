@@ -1,4 +1,4 @@
-// What a hand does on the map: drag, wheel, double click, shift-drag, pinch, click. Knows pixels of one element, not what they mean.
+// Pointer gestures on the map: drag, wheel, double click, shift-drag, pinch, click; in pixels of the element.
 
 export interface Point {
   x: number;
@@ -11,10 +11,10 @@ export interface GestureHandlers {
   click(at: Point): void;
   doubleClick(at: Point): void;
   hover(at: Point | null): void;
-  /** True when a press here is taken (the minimap): it is told of every move until the release. */
+  /** Returns true when a press starts a drag (on the minimap); `drag` is then called for every move. */
   startDrag(at: Point): boolean;
   drag(at: Point): void;
-  /** A box being drawn; null when given up. */
+  /** A box is being drawn; finishBox gets null when it is cancelled. */
   drawBox(from: Point, to: Point): void;
   finishBox(from: Point, to: Point | null): void;
 }

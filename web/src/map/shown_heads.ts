@@ -5,9 +5,9 @@ import { PairData } from "./pair_data";
 import type { ColourScale } from "../paint/colour";
 import type { Meta } from "../server/protocol";
 import type { Transport } from "../server/transport";
-import { withRange, type State, type ChannelMode } from "../state";
+import { withRange, type ChannelMode, type State } from "../state";
 
-/** One pair: this query looks at this key. */
+/** A query and a key. */
 export interface Cell {
   query: number;
   key: number;
@@ -68,7 +68,7 @@ export class ShownHeads {
     return this.isRatio ? { colours: "ratio", linear: false, range: [-bits, bits] } : { colours, linear, range };
   }
 
-  /** The pair that is drawn in a cell: above the diagonal of a split picture, B's, turned over. */
+  /** The pair that is drawn in a cell: above the diagonal of a split picture, B transposed. */
   getPair({ query, key }: Cell): Cell {
     return this.pair?.pairDisplay.mode === "split" && key > query ? { query: key, key: query } : { query, key };
   }

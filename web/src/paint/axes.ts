@@ -32,7 +32,7 @@ function getFont(kind: AxisLabel["kind"], zoom: number): string {
 
 const numberFont = `10px ${fonts.text}`;
 
-/** Draws the labels kind by kind: setting a font is dear. */
+/** Calls `draw` kind by kind: setting a font is slow. */
 function forEachLabel(surface: Surface, theme: Theme, axis: AxisDrawing, draw: (label: AxisLabel, font: string) => void): void {
   for (const kind of ["section", "token"] as const) {
     const font = getFont(kind, axis.zoom);
@@ -88,7 +88,7 @@ export function paintTopAxis(surface: Surface, names: Box, numbers: Box, theme: 
       context.translate(-x - 1, 2 - foot);
     }
   });
-  // The turns there and back leave rounding behind.
+  // Rotating there and back leaves rounding errors.
   context.restore();
   context.font = numberFont;
   context.textAlign = "center";

@@ -1,19 +1,17 @@
 // Bars and lines for the inspector: as little chart as the numbers need.
 import type { Box } from "../geometry/box";
-import { fonts, alignHairline, type Surface, type Theme } from "./surface";
+import { alignHairline, fonts, type Surface, type Theme } from "./surface";
 
 export interface BarSeries {
   /** NaN is masked: drawn as nothing, not as zero. */
   values: ArrayLike<number>;
-  /** The value at full height; default the largest. */
-  top?: number;
   colour: string;
   /** Index to draw in the theme's ink, or null. */
   marked?: number | null;
 }
 
 /** The value a chart's full height stands for. */
-export function findLargest(values: ArrayLike<number>): number {
+function findLargest(values: ArrayLike<number>): number {
   let largest = 0;
   for (let index = 0; index < values.length; index++) {
     const value = values[index] ?? NaN;
@@ -23,7 +21,7 @@ export function findLargest(values: ArrayLike<number>): number {
 }
 
 /** The largest value in each pixel column, so that a lone spike among thousands of bars is never lost. */
-export function poolColumns(values: ArrayLike<number>, columns: number): Float64Array {
+function poolColumns(values: ArrayLike<number>, columns: number): Float64Array {
   const result = new Float64Array(columns).fill(NaN);
   for (let index = 0; index < values.length; index++) {
     const value = values[index] ?? NaN;
@@ -36,7 +34,7 @@ export function poolColumns(values: ArrayLike<number>, columns: number): Float64
 
 export function paintBars(surface: Surface, box: Box, theme: Theme, bars: BarSeries): void {
   const { context, scale } = surface;
-  const top = bars.top ?? findLargest(bars.values);
+  const top = findLargest(bars.values);
   const count = bars.values.length;
   const columns = Math.max(1, Math.floor(box.width * scale));
   const base = box.top + box.height;
@@ -66,16 +64,13 @@ export function paintBars(surface: Surface, box: Box, theme: Theme, bars: BarSer
 export interface StepSeries {
   values: ArrayLike<number>;
   names: readonly string[];
-  top?: number;
   colour: string;
 }
 
 export function paintSteps(surface: Surface, box: Box, theme: Theme, steps: StepSeries): void {
   const under = 14;
   const inner = { ...box, height: Math.max(1, box.height - under) };
-  const chart: BarSeries = { values: steps.values, colour: steps.colour };
-  if (steps.top !== undefined) chart.top = steps.top;
-  paintBars(surface, inner, theme, chart);
+  paintBars(surface, inner, theme, steps);
   const { context } = surface;
   context.fillStyle = theme.muted;
   context.font = `10px ${fonts.text}`;

@@ -1,8 +1,8 @@
-// Canvas elements as the map needs them: stacked, sized in whole device pixels, scaled to CSS pixels.
+// Canvas elements: sized in whole device pixels, scaled to CSS pixels.
 import type { Box } from "../geometry/box";
 import type { Surface } from "./surface";
 
-/** A canvas laid over its parent; what it shows is told by the parent's own names. */
+/** A canvas that covers its parent; the labels for screen readers are on the parent. */
 export function addCanvas(parent: HTMLElement, name: string): HTMLCanvasElement {
   const canvas = document.createElement("canvas");
   canvas.className = name;

@@ -1,6 +1,6 @@
-// Text on canvas: measured once, cut to a width, kept from turning its neighbours around.
+// Text on canvas: measured once, truncated to a width, isolated from the direction of its neighbours.
 //
-// The font is told, never read back from the context: reading it costs more than drawing the text.
+// The font is a parameter: reading it from the context is slower than drawing the text.
 import { isolateDirection } from "./token_text";
 import type { Context } from "./surface";
 
@@ -20,7 +20,7 @@ export function measureWidth(context: Context, font: string, text: string): numb
   return width;
 }
 
-/** The text, cut with an ellipsis to a width. The answer is ready for fillText. */
+/** The text, cut with an ellipsis to a width. The result is ready for fillText. */
 export function fitText(context: Context, font: string, text: string, width: number): string {
   const name = `${font}\n${Math.floor(width)}\n${text}`;
   let result = fittedTexts.get(name);

@@ -4,7 +4,7 @@
 // Code 0 (masked) is fully transparent: the hatch below shows. Code 1 (zero) is always the darkest entry.
 import { CODE_COUNT, decodeWeight } from "../server/tile_codec";
 import { cividis, magma, ratioAnchors, viridis, type Encoded } from "./colour_tables";
-import { TOO_SMALL, decodeRatio } from "../tiles/ratio_codec";
+import { decodeRatio, TOO_SMALL } from "../tiles/ratio_codec";
 import type { Colours } from "../state";
 
 /** 256 x (red, green, blue). */

@@ -1,4 +1,4 @@
-// The heatmap: pieces of tiles, each from a whole device pixel to the next piece's first. Nothing is ever smoothed.
+// The heatmap: placements of tiles, each from a whole device pixel to the next placement's first. Nothing is ever smoothed.
 import type { TilePlacement } from "../tiles/tile_cover";
 import { TILE_SIZE } from "../geometry/zoom_plan";
 import type { Spike } from "../tiles/spikes";
@@ -6,11 +6,11 @@ import type { LoadedTile } from "../tiles/tile_store";
 import { tokenToPixel, type Viewport } from "../geometry/viewport";
 import { paintHatch } from "./hatch";
 import type { Box } from "../geometry/box";
-import { fonts, clipTo, type Surface, type Theme } from "./surface";
+import { clipTo, fonts, type Surface, type Theme } from "./surface";
 
 export interface HeatmapContent {
   view: Viewport;
-  pieces: readonly TilePlacement[];
+  placements: readonly TilePlacement[];
   /** The coloured picture of a tile. */
   getImage(tile: LoadedTile): CanvasImageSource;
 }
@@ -24,14 +24,14 @@ export function computeMatrixBox(plot: Box, view: Viewport, scale: number): Box 
   return { left: plot.left + left, top: plot.top + top, width: Math.max(0, right - left), height: Math.max(0, bottom - top) };
 }
 
-function getPlacementBox(piece: TilePlacement, plot: Box, view: Viewport, scale: number): Box {
-  const left = tokenToPixel(piece.key, view.key, view.zoom, scale);
-  const top = tokenToPixel(piece.query, view.query, view.zoom, scale);
+function getPlacementBox(placement: TilePlacement, plot: Box, view: Viewport, scale: number): Box {
+  const left = tokenToPixel(placement.key, view.key, view.zoom, scale);
+  const top = tokenToPixel(placement.query, view.query, view.zoom, scale);
   return {
     left: plot.left + left,
     top: plot.top + top,
-    width: tokenToPixel(piece.keyEnd, view.key, view.zoom, scale) - left,
-    height: tokenToPixel(piece.queryEnd, view.query, view.zoom, scale) - top,
+    width: tokenToPixel(placement.keyEnd, view.key, view.zoom, scale) - left,
+    height: tokenToPixel(placement.queryEnd, view.query, view.zoom, scale) - top,
   };
 }
 
@@ -42,7 +42,7 @@ export function paintTiles(surface: Surface, plot: Box, theme: Theme, map: Heatm
   context.fillRect(plot.left, plot.top, plot.width, plot.height);
   clipTo(surface, matrix, () => {
     context.imageSmoothingEnabled = false;
-    for (const piece of map.pieces) paintPlacement(surface, getPlacementBox(piece, plot, map.view, scale), matrix, theme, map, piece);
+    for (const placement of map.placements) paintPlacement(surface, getPlacementBox(placement, plot, map.view, scale), matrix, theme, map, placement);
   });
 }
 
@@ -71,19 +71,19 @@ export function paintBins(surface: Surface, plot: Box, theme: Theme, map: Heatma
   });
 }
 
-function paintPlacement(surface: Surface, box: Box, matrix: Box, theme: Theme, map: HeatmapContent, piece: TilePlacement): void {
+function paintPlacement(surface: Surface, box: Box, matrix: Box, theme: Theme, map: HeatmapContent, placement: TilePlacement): void {
   const { context } = surface;
-  const { tile, stride, address } = piece;
+  const { tile, stride, address } = placement;
   if (!tile) {
-    if (piece.state === "masked") paintHatch(surface, box, theme);
-    else paintMessage(surface, box, matrix, theme, piece.state === "failed" ? "not loaded: no answer" : "loading");
+    if (placement.state === "masked") paintHatch(surface, box, theme);
+    else paintMessage(surface, box, matrix, theme, placement.state === "failed" ? "not loaded: no answer" : "loading");
     return;
   }
   if (tile.hasMasked) paintHatch(surface, box, theme);
-  const left = piece.key / stride - address.x * TILE_SIZE;
-  const top = piece.query / stride - address.y * TILE_SIZE;
-  const width = (piece.keyEnd - piece.key) / stride;
-  const height = (piece.queryEnd - piece.query) / stride;
+  const left = placement.key / stride - address.x * TILE_SIZE;
+  const top = placement.query / stride - address.y * TILE_SIZE;
+  const width = (placement.keyEnd - placement.key) / stride;
+  const height = (placement.queryEnd - placement.query) / stride;
   if (width <= 0 || height <= 0) return;
   context.drawImage(map.getImage(tile), left, top, width, height, box.left, box.top, box.width, box.height);
 }
@@ -102,13 +102,13 @@ function paintMessage(surface: Surface, box: Box, matrix: Box, theme: Theme, wor
 }
 
 /** Dots on bins whose average hides a strong link; white in a dark ring, to be seen on every colour. */
-export function paintSpikes(surface: Surface, plot: Box, view: Viewport, tiles: readonly { piece: TilePlacement; spikes: readonly Spike[] }[]): void {
+export function paintSpikes(surface: Surface, plot: Box, view: Viewport, tiles: readonly { placement: TilePlacement; spikes: readonly Spike[] }[]): void {
   const { context } = surface;
   // However many there are, a frame has time for so many.
   const most = Math.max(256, Math.floor(12_000 / Math.max(1, tiles.length)));
   context.beginPath();
-  for (const { piece, spikes } of tiles) {
-    const { stride, address } = piece;
+  for (const { placement, spikes } of tiles) {
+    const { stride, address } = placement;
     for (const spike of spikes.slice(0, most)) {
       const x = ((address.x * TILE_SIZE + spike.column + 0.5) * stride - view.key) * view.zoom;
       const y = ((address.y * TILE_SIZE + spike.row + 0.5) * stride - view.query) * view.zoom;

@@ -1,5 +1,5 @@
 // The legend: the colour bar with weights and bits, what a colour is the mean or maximum of, and what the hatch and the dots mean.
-import { getEntry, TOO_SMALL_GREY, getTable, type ColourScale, type ColourTable } from "./colour";
+import { getEntry, getTable, TOO_SMALL_GREY, type ColourScale, type ColourTable } from "./colour";
 import { paintHatch } from "./hatch";
 import { MIN_BITS } from "../tiles/ratio_codec";
 import { formatLog2Ratio, formatWeight, toSuperscript } from "../format_numbers";
@@ -16,7 +16,7 @@ export interface LegendContent {
   masked: boolean;
   /** The weight under the pointer, marked on the bar; null when there is none. */
   marked: number | null;
-  /** What else is to be said, e.g. the share of a hidden sink; each in fewer and fewer words. */
+  /** Further remarks, e.g. the share of a hidden sink; each in versions from long to short. */
   remarks: readonly (readonly string[])[];
 }
 
@@ -38,7 +38,7 @@ function formatPower(bits: number): string {
 }
 
 /** Where the bar is written on: share along it, and the text. */
-export function computeTicks(scale: ColourScale): [share: number, text: string][] {
+function computeTicks(scale: ColourScale): [share: number, text: string][] {
   const [low, high] = scale.range;
   if (scale.linear) return [0, 0.25, 0.5, 0.75, 1].map((share) => [share, formatWeight(share * 2 ** high)]);
   const width = high - low;
@@ -58,7 +58,7 @@ export function paintLegend(surface: Surface, box: Box, theme: Theme, legend: Le
   // A narrow legend needs three lines, the first beside what is written over the bar.
   const beside = box.width < 470 && bar.left + measureWidth(context, font, describeColour(legend)) + 8 < start;
   let [x, y] = [start, beside ? box.top + 8 : bar.top + BAR_HEIGHT / 2];
-  /** A mark and its words, in this line or the next; in the first words that fit, for a mark without any says nothing. */
+  /** A mark and its text, in this line or the next; the first version of the text that fits. */
   const addEntry = (mark: number, paintMark: (x: number, y: number) => void, ...words: readonly string[]): void => {
     const fits = (from: number): string | undefined => words.find((text) => from + mark + measureWidth(context, font, text) <= end);
     if (x > start && fits(x) !== words[0]) [x, y] = [start, y + 16];

@@ -2,7 +2,7 @@
 //
 // Heights have fixed meanings, so that a strip never rescales by itself: entropy from 0 to ln(keys) nats; received, the sum over all queries,
 // on a logarithmic scale with a line at the average. Each bin shows its mean, and behind it, paler, its largest.
-// A block of bins is drawn once into a small picture, one pixel a bin, and stretched from then on.
+// A block of bins is drawn once into a small picture, one pixel per bin, and stretched from then on.
 import type { FloatTile } from "../server/tile_codec";
 import { TILE_SIZE } from "../geometry/zoom_plan";
 import { tokenToPixel, type Viewport } from "../geometry/viewport";
@@ -18,11 +18,11 @@ export interface StripBlock {
 const RECEIVED_LOW = -8;
 
 /** 0..1: how far a strip reaches for a value. */
-export function scaleEntropy(nats: number, keys: number): number {
+function scaleEntropy(nats: number, keys: number): number {
   return keys > 1 ? Math.min(1, Math.max(0, nats / Math.log(keys))) : 0;
 }
 
-export function scaleReceived(mass: number, queries: number): number {
+function scaleReceived(mass: number, queries: number): number {
   const high = Math.max(1, Math.log2(Math.max(2, queries)));
   return mass > 0 ? Math.min(1, Math.max(0, (Math.log2(mass) - RECEIVED_LOW) / (high - RECEIVED_LOW))) : 0;
 }

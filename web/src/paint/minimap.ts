@@ -2,16 +2,16 @@
 import { computeFitZoom, type Viewport } from "../geometry/viewport";
 import { paintHatch } from "./hatch";
 import type { Box } from "../geometry/box";
-import { fonts, clipTo, type Surface, type Theme } from "./surface";
+import { clipTo, fonts, type Surface, type Theme } from "./surface";
 
 /** The map is zoomed this much past fitting before a minimap helps. */
-export const MINIMAP_FROM_FACTOR = 4;
+const MINIMAP_FROM_FACTOR = 4;
 
 export function isMinimapShown(view: Viewport): boolean {
   return view.zoom > MINIMAP_FROM_FACTOR * computeFitZoom(view.queries, view.keys, view);
 }
 
-/** Where in the minimap a token lies, and back: pixels a token. */
+/** Pixels per token in the minimap. */
 export function getMinimapZoom(box: Box, view: Viewport): number {
   return Math.min(box.width / view.keys, box.height / view.queries);
 }

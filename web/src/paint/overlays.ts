@@ -1,9 +1,9 @@
-// What points at the map: the crosshair under the pointer, the pinned query and key, the box of a zoom, the numbers in large cells.
-import { getEntry, isBright, getTable, type ColourScale } from "./colour";
+// Marks on the map: the crosshair, the pinned query and key, the zoom box, the numbers in large cells.
+import { getEntry, getTable, isBright, type ColourScale } from "./colour";
 import { tokenToPixel, type Viewport } from "../geometry/viewport";
 import { computeMatrixBox } from "./heatmap";
 import type { Box } from "../geometry/box";
-import { fonts, alignHairline, type Surface, type Theme } from "./surface";
+import { alignHairline, fonts, type Surface, type Theme } from "./surface";
 import { formatLog2Ratio } from "../format_numbers";
 import { measureWidth } from "./canvas_text";
 
@@ -105,7 +105,7 @@ export interface CellValue {
 }
 
 /** Two digits are what a cell has room for. */
-export function formatShortWeight(value: number): string {
+function formatShortWeight(value: number): string {
   if (value === 0) return "0";
   if (value < 0.001) return "<.001";
   if (value >= 0.995) return value >= 0.9995 ? "1" : ".99";

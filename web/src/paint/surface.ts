@@ -11,7 +11,7 @@ export interface Surface {
   height: number;
   /** Device pixels per CSS pixel. */
   scale: number;
-  /** Where shapes stay shapes: the fill that stands for the hatch. What is made of bins is then one picture, a pixel a bin. */
+  /** For vector output: the fill of the hatch. The heatmap is then one image with a pixel per bin. */
   hatch?(theme: Theme): string;
 }
 

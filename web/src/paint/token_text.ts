@@ -1,6 +1,6 @@
-// Token text made safe to look at: what is invisible becomes visible, what turns text around is written out, what is long is cut.
+// Makes token text safe to show: invisible characters become visible, direction marks are escaped, long text is truncated.
 //
-// In: any string at all, also halves of characters. Out: one short line. Does not know where it is drawn.
+// In: any string, also with lone surrogates. Out: one short line.
 
 /** Characters that show nothing, or change how their neighbours are shown: controls, formats, separators, fillers, lone surrogates. */
 const HIDDEN = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Co}\p{Cn}\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\u{e0100}-\u{e01ef}]/u;
@@ -11,7 +11,7 @@ const MARK = /^\p{M}/u;
 const PLAIN =
   /^(?:(?![\u115f\u1160\u2800\u3164\uffa0])[\p{L}\p{N}\p{P}\p{S} \t](?:(?![\u034f\u17b4\u17b5\u180b-\u180f\ufe00-\ufe0f\u{e0100}-\u{e01ef}])\p{M}){0,7})+$/u;
 const MAX_PER_GRAPHEME = 8;
-export const MAX_LENGTH = 32;
+const MAX_LENGTH = 32;
 
 const segmenter = typeof Intl.Segmenter === "function" ? new Intl.Segmenter(undefined, { granularity: "grapheme" }) : null;
 
@@ -41,7 +41,7 @@ const cache = new Map<string, string>();
 
 /** The text to show for a token. */
 export function formatToken(text: string, maxLength: number = MAX_LENGTH): string {
-  // Every frame of a map asks for the same few hundred texts again.
+  // Every frame of a map formats the same few hundred texts.
   const known = maxLength === MAX_LENGTH ? cache.get(text) : undefined;
   if (known !== undefined) return known;
   const made = makeVisible(text, maxLength);

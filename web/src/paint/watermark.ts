@@ -1,4 +1,4 @@
-// Words over the map: the watermark of a picture the model did not compute, and how far the server is with building.
+// Text over the map: the watermark of weights that the model did not compute, and the server's progress.
 import type { Box } from "../geometry/box";
 import { fonts, type Surface, type Theme } from "./surface";
 import { measureWidth, wrapText } from "./canvas_text";
@@ -40,7 +40,7 @@ export function paintNote(surface: Surface, plot: Box, theme: Theme, words: stri
   context.fillText(words, plot.left + 8, bottom - 14);
 }
 
-/** How far the server is, and a thin bar along the foot of the plot. Progress null: not known. */
+/** The server's progress as text and as a thin bar below the plot; null: not known. */
 export function paintBuilding(surface: Surface, plot: Box, theme: Theme, progress: number | null): void {
   const { context } = surface;
   const bottom = plot.top + plot.height;

@@ -1,6 +1,6 @@
 /**
- * The middle of the page: the map alone or beside another, under a text box and beside its untrained twin, or another
- * view in its place; and words when there is nothing.
+ * The middle of the page: one map or two, a map under a text box with its randomly initialised copy, or another
+ * view; and a message when there is nothing to show.
  */
 
 import { element, replaceChildren } from "./dom";
@@ -13,7 +13,7 @@ export interface CentrePanelParts {
   readonly comparison: Comparison;
   readonly sentence: SentenceView;
   readonly generates: boolean;
-  /** Of the views that are not the map. */
+  /** The element of the views other than the map. */
   readonly views: HTMLElement;
   readonly table: HTMLElement;
 }
@@ -41,7 +41,7 @@ export class CentrePanel {
     );
   }
 
-  /** `tokens` is the length of the text on show; null when nothing is. */
+  /** `tokens` is the length of the shown text; null when none is shown. */
   arrange({ view }: State, tokens: number | null): void {
     const { sentence, map, views, generates } = this.parts;
     const typing = view === "sentence";
@@ -50,7 +50,7 @@ export class CentrePanel {
     sentence.below.hidden = !typing || tokens === null || !generates;
     this.#pair.hidden = view !== "map" || tokens === null;
     views.hidden = tokens === null;
-    // One map for both, so that pins, place and what was read go along.
+    // Both views share one map, with its pins, place and loaded tiles.
     const slot = typing ? sentence.slot : this.#slot;
     if (map.parentElement !== slot) replaceChildren(slot, map);
     sentence.setTokenCount(typing ? tokens : null);

@@ -1,4 +1,4 @@
-/** A bar chart on a canvas that follows its width, the screen's sharpness and the page's light or dark. */
+/** A bar chart on a canvas that follows the width, the pixel ratio and the theme. */
 
 import { element } from "./dom";
 import type { HostContext } from "../host";
@@ -12,7 +12,7 @@ export interface ChartData {
   readonly marked?: number | null;
   /** Names under the bars; with them the chart is one of bins. */
   readonly names?: readonly string[];
-  /** The whole chart in words. */
+  /** A description for screen readers. */
   readonly label: string;
 }
 
@@ -51,7 +51,7 @@ export class Chart {
     this.#paint();
   }
 
-  /** Nothing is known yet: an old picture under a new name would be a wrong one. */
+  /** Clear the old chart while the new data is loading. */
   clear(): void {
     this.#data = null;
     this.element.setAttribute("aria-label", "no data yet");

@@ -1,4 +1,4 @@
-/** Buttons that say what holds: one that is pressed or not, and a few of which one is. */
+/** Toggle buttons, and groups of buttons of which one is pressed. */
 
 import { button, element } from "./dom";
 
@@ -16,7 +16,7 @@ export interface Segments<Value> {
   enable(value: Value, enabled: boolean, why: string): void;
 }
 
-/** A few choices side by side, each a button that says whether it is the one. */
+/** A few choices side by side, one button each. */
 export function segments<Value extends string>(
   label: string,
   choices: readonly (readonly [Value, string, string?])[],

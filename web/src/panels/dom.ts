@@ -1,5 +1,5 @@
 /**
- * Making elements without ever parsing markup.
+ * Creates elements without parsing markup. Functions are named after the element that they create.
  *
  * Text reaches the page as text nodes and nothing else, so a token that looks like markup stays a token.
  */
@@ -22,7 +22,7 @@ export function element<Tag extends keyof HTMLElementTagNameMap>(
 
 export function setAttributes(target: Element, attributes: Attributes): void {
   for (const [name, value] of Object.entries(attributes)) {
-    // Handlers and inline styles are code in disguise, and the page's policy would drop them silently.
+    // The content security policy would drop handlers and inline styles silently.
     if (/^on|^style$|^srcdoc$/i.test(name)) throw new Error(`the attribute ${name} is not allowed here`);
     if (value === false || value === null || value === undefined) target.removeAttribute(name);
     else target.setAttribute(name, value === true ? "" : String(value));
@@ -51,7 +51,7 @@ export function button(
   return made;
 }
 
-/** A token as people may read it, apart from the direction of the text around it. */
+/** The text of a token, isolated from the direction of the text around it. */
 export function token(text: string | undefined, position: number): HTMLElement {
   if (text === undefined) return element("bdi", { class: "token token-unknown" }, `#${position}`);
   return element("bdi", { class: "token" }, formatToken(text));

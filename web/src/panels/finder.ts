@@ -7,7 +7,7 @@ import type { FindResult } from "../server/protocol";
 import type { FindRequest } from "../server/trace_cache";
 
 export interface FinderActions {
-  find(wanted: FindRequest): Promise<FindResult>;
+  find(query: FindRequest): Promise<FindResult>;
   /** Where a search starts: the pinned query, or the top of the view. */
   getStart(): number;
   goTo(position: number): void;
@@ -93,7 +93,7 @@ export function createFinder(actions: FinderActions): Finder {
   text.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.isComposing) step(event.shiftKey);
     if (event.key !== "Escape") return;
-    // Left to itself a search field empties on Escape, and there would be no next to go to.
+    // By default a search field is cleared on Escape, and "next" would have nothing to find.
     event.preventDefault();
     actions.returnFocus();
   });
@@ -119,7 +119,7 @@ export function createFinder(actions: FinderActions): Finder {
     },
     step,
     reset() {
-      // What was asked of another head would lead to a place in this one.
+      // A result for another head would lead to a wrong place.
       request.cancel();
       last = null;
       result.textContent = "";

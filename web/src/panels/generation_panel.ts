@@ -1,13 +1,13 @@
 /**
- * Letting the model go on from a text, one token at a time, while each new row of attention is drawn.
+ * Generates tokens from a text, and draws the attention of each new token.
  */
 
 import { prepareSurface } from "../paint/canvas";
 import { Chart } from "./chart";
-import { toCss, getEntry, getTable, type ColourScale } from "../paint/colour";
+import { getEntry, getTable, toCss, type ColourScale } from "../paint/colour";
 import { button, element, field, replaceChildren, token } from "./dom";
 import type { HostContext } from "../host";
-import { LatestRequest, describeError } from "../server/requests";
+import { describeError, LatestRequest } from "../server/requests";
 import { pluralize } from "../format_numbers";
 import { paths, type GenerateEvent, type GenerateRequest } from "../server/protocol";
 import { isAbortError, type Transport } from "../server/transport";
@@ -15,7 +15,7 @@ import { isAbortError, type Transport } from "../server/transport";
 const MAX_TOKENS = 64;
 
 export interface GenerationActions {
-  /** The text to go on from, and the head to watch. */
+  /** The prompt, and the head whose attention is drawn. */
   getStart(): { readonly text: string; readonly layer: number; readonly head: number };
   /** The colours of a text of this many tokens. */
   getScale(keys: number): ColourScale;
@@ -38,7 +38,7 @@ export class GenerationPanel {
     role: "img",
     "aria-label": "Rows of attention of the new tokens",
   });
-  /** Seen while tokens come; afterwards the map of the whole shows the same rows. */
+  /** Visible while generating; afterwards the map shows the same rows. */
   readonly #growing: HTMLElement;
   readonly #result: HTMLElement;
   readonly #request = new LatestRequest();
@@ -145,14 +145,14 @@ export class GenerationPanel {
 
   #drawNewest(row: readonly number[], wanted: number): void {
     const columns = this.#prompt + wanted;
-    // As wide as the rows beneath, column for column; the tokens still to come are nothing yet.
+    // As wide as the rows below, column for column.
     this.#chart.element.style.width = `${this.#getCellSize(columns) * columns}px`;
     this.#chart.show({
       values: Array.from({ length: columns }, (_, key) => row[key] ?? NaN),
       colour: "query",
       label: `What the newest token looks at, ${pluralize(row.length, "key")}`,
     });
-    // The newest token's gaze, on the text itself.
+    // The attention of the newest token, shown on the text.
     this.#tokens.forEach((shown, position) =>
       shown.style.setProperty("--gaze", String(Math.min(1, row[position] ?? 0))),
     );

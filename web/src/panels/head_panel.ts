@@ -1,4 +1,4 @@
-/** What kind of head this is: its labels, its scores, and how far it looks. */
+/** The labels and scores of a head, and its attention by distance. */
 
 import { Chart } from "./chart";
 import { element, replaceChildren } from "./dom";

@@ -2,7 +2,7 @@
 
 import { button, element } from "./dom";
 import type { Host } from "../host";
-import { KEYS, formatKey, type KeyRow } from "../keys";
+import { formatKey, KEYS, type KeyRow } from "../keys";
 
 export interface HelpDialog {
   readonly element: HTMLDialogElement;

@@ -2,17 +2,17 @@
  * The right-hand panel: everything exact about the pinned query, the pinned key, their cell, and the head.
  *
  * In: what is shown and what is pinned. Out: panels; pins through the actions.
- * A newer question cancels the older one of its kind; answers are kept for a while, so going back is at once.
+ * A newer request cancels the older one of its kind; responses are cached.
  */
 
 import { readFloats } from "../server/tile_codec";
 import { button, element, replaceChildren, token } from "./dom";
 import { HeadPanel } from "./head_panel";
 import type { HostContext } from "../host";
-import { ResponseCache, LatestRequest } from "../server/requests";
-import { describeToken, describeCell } from "./live_region";
+import { LatestRequest, ResponseCache } from "../server/requests";
+import { describeCell, describeToken } from "./live_region";
 import { formatCount, formatMeasure, formatOrdinal, formatPercent, formatWeight } from "../format_numbers";
-import { getHeadNumber, paths, type KeyReport, type DistanceProfile, type QueryReport, type Scores, type Side, type TraceHead } from "../server/protocol";
+import { getHeadNumber, paths, type DistanceProfile, type KeyReport, type QueryReport, type Scores, type Side, type TraceHead } from "../server/protocol";
 import { computeRank, type Rank } from "./ranking";
 import { PinPanel, type PinReport, type Weights } from "./pin_panel";
 import type { Transport } from "../server/transport";
@@ -47,7 +47,7 @@ export class Inspector {
   #shown: TraceHead | null = null;
   #pins: { readonly query: number | null; readonly key: number | null } = { query: null, key: null };
   #queryData: Promise<QueryData> | null = null;
-  /** Shows the cell again, once its tokens have texts. */
+  /** Shows the cell again when token texts are loaded. */
   #showCellAgain: (() => void) | null = null;
   /** The query last reported on, for following. */
   report: QueryReport | null = null;
@@ -56,7 +56,7 @@ export class Inspector {
     transport: Transport,
     private readonly actions: InspectorActions,
     context: HostContext,
-    /** What else is told of the head. */
+    /** More sections about the head. */
     more: readonly HTMLElement[] = [],
   ) {
     this.#head = new HeadPanel(context);
@@ -95,7 +95,7 @@ export class Inspector {
     this.#showPanels();
   }
 
-  /** Show these pins of this head; asks only for what changed. */
+  /** Show these pins of this head; loads only what changed. */
   show(shown: TraceHead | null, pinQuery: number | null, pinKey: number | null): void {
     const headChanged = !isSameHead(this.#shown, shown);
     const queryChanged = headChanged || pinQuery !== this.#pins.query;
@@ -253,7 +253,7 @@ export class Inspector {
     );
   }
 
-  /** Asks again while the server is scoring, and shows that it is. */
+  /** Polls while the server is scoring, and shows that it is. */
   async #loadScores(path: string, signal: AbortSignal): Promise<Scores> {
     for (;;) {
       const scores = await this.#cache.json<Scores>(path, signal);

@@ -1,4 +1,4 @@
-/** What a screen reader is told, politely and not too often. */
+/** Announcements for screen readers, at most a few per second. */
 
 import { element } from "./dom";
 import { formatOrdinal, formatWeight } from "../format_numbers";
@@ -6,11 +6,11 @@ import { formatToken } from "../paint/token_text";
 
 export interface LiveRegion {
   readonly element: HTMLElement;
-  /** `before` is said whatever comes after it. */
+  /** With `before`, the text is announced even if another one follows. */
   announce(text: string, before?: boolean): void;
 }
 
-/** Panning with a held key would otherwise queue a sentence for every step. */
+/** Otherwise panning with a held key would announce every step. */
 const PAUSE_MILLISECONDS = 250;
 
 export function createLiveRegion(signal: AbortSignal): LiveRegion {
@@ -41,11 +41,11 @@ export interface CellDescription {
   readonly key: number;
   readonly queryText?: string | undefined;
   readonly keyText?: string | undefined;
-  /** null: the mask forbids it. undefined: not known yet. */
+  /** null: masked. undefined: not known yet. */
   readonly value: number | null | undefined;
   readonly exact: boolean;
   readonly rank?: number | undefined;
-  /** How many keys this query may see. */
+  /** How many keys are not masked for this query. */
   readonly seen?: number | undefined;
 }
 
@@ -64,8 +64,8 @@ export function describeToken(kind: string, position: number, text: string | und
 }
 
 /**
- * "application" and not "img": the map takes keys of its own, and a screen reader hands keys on only there. There is
- * nothing inside to lose by it; the table of the strongest links holds the same content for reading.
+ * "application" instead of "img": the map handles keys, which screen readers pass on only then. Nothing inside is
+ * lost by it; the table of the strongest links has the same content.
  */
 export function setMapDescription(map: HTMLElement): void {
   map.tabIndex = 0;

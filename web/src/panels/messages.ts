@@ -19,7 +19,7 @@ export function showLoading(root: HTMLElement): void {
   );
 }
 
-export function showProblem(root: HTMLElement, title: string, says: string, ...more: HTMLElement[]): void {
+export function showProblem(root: HTMLElement, title: string, message: string, ...more: HTMLElement[]): void {
   replaceChildren(
     root,
     element(
@@ -27,7 +27,7 @@ export function showProblem(root: HTMLElement, title: string, says: string, ...m
       { class: "message" },
       element("h1", {}, "AttnScope"),
       element("h2", {}, title),
-      element("p", { role: "alert" }, says),
+      element("p", { role: "alert" }, message),
       ...more,
     ),
   );
@@ -80,7 +80,7 @@ export interface Banner {
   hide(): void;
 }
 
-/** Across the top while the server does not answer; the picture stays, so nothing seen is lost. */
+/** Shown on top while the server does not respond; the map stays. */
 export function createBanner(host: Host, retry: () => Promise<void>): Banner {
   const message = element("span", {}, getStoppedMessage(host));
   const again = button("Try again", () => {
@@ -88,7 +88,7 @@ export function createBanner(host: Host, retry: () => Promise<void>): Banner {
     message.textContent = "Trying…";
     void retry()
       .catch((error: unknown) => {
-        // It answers, and refuses: another run of the server with another key.
+        // An error response: another run of the server with another key.
         message.textContent =
           error instanceof TypeError
             ? getStoppedMessage(host)
@@ -116,7 +116,7 @@ export interface Notice {
   show(text: string): void;
 }
 
-/** A word at the foot of the page that goes by itself: "link copied". */
+/** A short message at the bottom that disappears by itself: "Link copied." */
 export function createNotice(signal: AbortSignal): Notice {
   const line = element("p", { class: "notice", role: "status", hidden: true });
   let timer: ReturnType<typeof setTimeout> | undefined;

@@ -17,7 +17,7 @@ export interface Navigator {
   show(meta: Meta | null, layer: number, head: number, model: string): void;
 }
 
-/** `held` are the only heads there are; null is all. */
+/** `availableHeads` are the heads that can be opened; null is all. */
 export function createNavigator(
   availableHeads: readonly HeadId[] | null,
   onChoose: (layer: number, head: number) => void,
@@ -112,7 +112,7 @@ function buildGrid(frame: HTMLElement, meta: Meta, availableHeads: readonly Head
         title:
           `layer ${index} (${formatTitle(layer.name)}), head ${getHeadNumber(meta, index, head)}` +
           (isAvailable(availableHeads, index, head) ? "" : ": not in this file"),
-        // Not `disabled`: it can be reached, and says why nothing happens.
+        // Not `disabled`: it can be focused, and its tooltip explains why.
         "aria-disabled": isAvailable(availableHeads, index, head) ? null : "true",
       }),
     ),

@@ -1,12 +1,12 @@
 /**
- * One pinned token in the inspector: as a query (what it looks at) or as a key (who looks at it).
+ * A pinned token in the inspector: as a query (what it attends to) or as a key (what attends to it).
  *
- * The two are the same panel with other words: facts, a row or column of bars, and the strongest partners.
+ * Shows facts, the row or column of weights as bars, and the strongest links.
  */
 
 import { Chart } from "./chart";
 import { button, element, replaceChildren, token } from "./dom";
-import { formatCount, formatWeightColumn, formatWeight, pluralize } from "../format_numbers";
+import { formatCount, formatWeight, formatWeightColumn, pluralize } from "../format_numbers";
 import type { HostContext } from "../host";
 import type { Side } from "../server/protocol";
 
@@ -161,7 +161,7 @@ export class PinPanel {
     this.#listStrongest(markedOther);
   }
 
-  /** Token texts have come, or the other pin moved: the same numbers, named again. */
+  /** Show the same report again: token texts are loaded, or the other pin moved. */
   refresh(markedOther: number | null): void {
     if (this.#report) this.show(this.#report, markedOther);
     else this.#setHeading(this.#position);
@@ -252,7 +252,7 @@ export class PinPanel {
     this.#showAll(this.#list.classList.contains("all"));
   }
 
-  /** The first few say most; the rest is one press away, and stays open once asked for. */
+  /** Show the first rows or all of them. */
   #showAll(all: boolean): void {
     const rows = [...this.#list.children];
     this.#list.classList.toggle("all", all);

@@ -6,7 +6,7 @@ export interface Rank {
   readonly exact: boolean;
 }
 
-/** The rank of a key in its query's row: counted when the row is whole, else from the list of the strongest. */
+/** The rank of a key in its query's row: counted if all weights are there, else from the list of the strongest. */
 export function computeRank(
   key: number,
   weight: number,

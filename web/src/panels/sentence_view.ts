@@ -1,13 +1,13 @@
 /**
- * Type a sentence: a text box, examples, and the model's attention on what was typed, beside that of its untrained twin.
+ * Type a sentence: a text box, examples, and the attention of the model, next to that of its randomly initialised copy.
  *
- * In: typing. Out: traces that the server made of it. The matrix itself is the same map as everywhere, put in `slot`.
+ * In: text. Out: traces that the server recorded. The map is the same as in the map view, placed in `slot`.
  */
 
 import { button, element, replaceChildren } from "./dom";
 import { GenerationPanel } from "./generation_panel";
 import type { HostContext } from "../host";
-import { LatestRequest, describeError } from "../server/requests";
+import { describeError, LatestRequest } from "../server/requests";
 import type { MapView } from "../map/map_view";
 import { formatCount, pluralize } from "../format_numbers";
 import { formatTitle } from "../paint/token_text";
@@ -19,17 +19,17 @@ const PAUSE_MILLISECONDS = 400;
 
 export interface BaselineMap {
   readonly map: MapView;
-  /** Whose tokens name the axes. */
+  /** Sets the trace whose tokens label the axes. */
   setMeta(meta: Meta): void;
 }
 
 export interface SentenceActions {
   getState(): State;
-  /** A run is there: show its trace. */
+  /** Show the trace of a run. */
   showRun(trace: string): void;
   openAsMap(): void;
   loadMeta(trace: string): Promise<Meta>;
-  /** A second map that shares all pins and moves; made when first wanted. */
+  /** A second map that shares pins and moves; created on first use. */
   createBaseline(): BaselineMap;
   announce(text: string): void;
 }
@@ -56,7 +56,7 @@ export class SentenceView {
   #timer: ReturnType<typeof setTimeout> | undefined;
   #baseline: BaselineMap | undefined;
   #baselineTrace: string | null = null;
-  /** The text of the trace now shown, once this page has run it. */
+  /** The text of the shown trace, if this page has run it. */
   #lastRunText: string | null = null;
   #shownBaseline = "";
 
@@ -130,7 +130,7 @@ export class SentenceView {
       this.#showBaseline(this.#baselineTrace).catch((error: unknown) => this.#showBaselineError(error));
   }
 
-  /** How long the shown text is; null when none is shown, and the examples then say what there is to see. */
+  /** The length of the shown text; null when none is shown, and the examples are shown in full. */
   setTokenCount(tokens: number | null): void {
     this.#openAsMap.disabled = tokens === null;
     this.form.classList.toggle("inviting", tokens === null);
@@ -140,7 +140,7 @@ export class SentenceView {
         : `${formatCount(tokens)} of at most ${pluralize(this.session.limit, "token")}.`;
   }
 
-  /** A trace that came by link or from the command line: its text, if the box holds none yet. */
+  /** Fill in the text of a trace that was opened by a link, if the box is empty. */
   offerText(text: string): void {
     if (this.#box.value !== "" || this.#box.matches(":focus")) return;
     this.#box.value = text;
@@ -255,7 +255,7 @@ export class SentenceView {
       this.#baseline = this.actions.createBaseline();
       replaceChildren(this.#baselineSlot, this.#baseline.map.element);
     }
-    // Whatever it is by now: the reader may have gone on to another head meanwhile.
+    // Use the newest state: the reader may have chosen another head meanwhile.
     const state = this.actions.getState();
     const name = `${meta.trace}/${state.layer}/${state.head}`;
     this.#baseline.map.update(state);

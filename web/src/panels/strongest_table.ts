@@ -1,7 +1,7 @@
 /**
- * The strongest 20 links in view as a table: the map for those who cannot see it, and for those who want numbers.
+ * The strongest 20 links in view as a table, for screen readers and for exact numbers.
  *
- * Few cells in view: read exactly. Many: from the largest weights of the bins the map holds, and said to be so.
+ * Exact for few cells in view; for many, approximated from the bins of the map, and marked so.
  */
 
 import { readFloats } from "../server/tile_codec";
@@ -62,7 +62,7 @@ export class StrongestTable {
     }
   }
 
-  /** The view moved or other tiles came: look again, once it is quiet. */
+  /** Load again after the view moved or tiles were loaded, with a delay. */
   refresh(shown: TraceHead | null): void {
     if (!this.isOpen || !shown) return;
     clearTimeout(this.#timer);

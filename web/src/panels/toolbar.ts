@@ -1,11 +1,11 @@
 /**
- * The bars above the map: where you are and where to go, and how the numbers become colours.
+ * The bars above the map: views, search and links; and the controls of colours.
  *
- * Every control writes to the store and reads from it; none keeps a value of its own.
+ * Controls write to the store and show its state.
  */
 
 import type { AppCommands } from "../app_commands";
-import { setPressed, segments, toggle } from "./controls";
+import { segments, setPressed, toggle } from "./controls";
 import { button, element, field, replaceChildren, select } from "./dom";
 import { formatPercent } from "../format_numbers";
 import { formatTitle } from "../paint/token_text";
@@ -42,8 +42,8 @@ const CHANNEL_NAMES: Readonly<Record<ChannelMode, readonly [string, string]>> = 
   mean: ["mean", "Colour is the mean weight of the pairs in a pixel, and nothing else"],
 };
 
-/** `survey`: the page from which one came here is still open. */
-export function createToolbar(store: Store, deeds: AppCommands, finder: HTMLElement, survey: boolean): Toolbar {
+/** `survey`: whether to link back to the survey. */
+export function createToolbar(store: Store, commands: AppCommands, finder: HTMLElement, survey: boolean): Toolbar {
   // Only narrow pages show this button: there all that it unfolds would push the map off the screen.
   const unfold = toggle("More", "Show or hide colours, saving and links", () => {
     setPressed(unfold, bars.classList.toggle("unfolded"));
@@ -57,9 +57,9 @@ export function createToolbar(store: Store, deeds: AppCommands, finder: HTMLElem
       ["heads", "Heads", "All heads at once, as pictures and by their scores (h)"],
       ["sentence", "Type a sentence", "Let the model read your own text (i)"],
     ],
-    (view) => deeds.showView(view),
+    (view) => commands.showView(view),
   );
-  const save = button("Save", () => deeds.export(), {
+  const save = button("Save", () => commands.export(), {
     class: "folds",
     title: "A picture, the numbers, or a page in one file (e)",
   });
@@ -77,8 +77,8 @@ export function createToolbar(store: Store, deeds: AppCommands, finder: HTMLElem
     finder,
     unfold,
     save,
-    button("Copy link", () => deeds.copyLink(), { class: "copy folds", title: "A link to exactly this view (y)" }),
-    button("Help", () => deeds.help(), {
+    button("Copy link", () => commands.copyLink(), { class: "copy folds", title: "A link to exactly this view (y)" }),
+    button("Help", () => commands.help(), {
       class: "open-help",
       title: "How to read the map, and the keyboard (?)",
     }),
@@ -105,7 +105,7 @@ export function createToolbar(store: Store, deeds: AppCommands, finder: HTMLElem
     ],
     (value) => store.set({ linear: value === "linear" }),
   );
-  const range = createRangeFields(store, deeds);
+  const range = createRangeFields(store, commands);
   const sink = toggle(
     "Hide sink",
     "Hatch the column of the first token, where idle heads park their attention (k)",
@@ -114,11 +114,11 @@ export function createToolbar(store: Store, deeds: AppCommands, finder: HTMLElem
   const whatIf = toggle(
     "Look ahead",
     "What if it could look ahead? The same queries and keys without the mask; not what the model computed (u)",
-    () => deeds.toggleWhatIf(),
+    () => commands.toggleWhatIf(),
   );
-  const table = toggle("Table", "The strongest 20 links in view as a table (r)", () => deeds.toggleTable());
+  const table = toggle("Table", "The strongest 20 links in view as a table (r)", () => commands.toggleTable());
   const compare = toggle("Compare", "Two heads side by side, in one square, or as their ratio (c)", () =>
-    deeds.compare(),
+    commands.compare(),
   );
   const coloured = field("colours", colours);
   const controls = element(
@@ -134,7 +134,7 @@ export function createToolbar(store: Store, deeds: AppCommands, finder: HTMLElem
     compare,
     table,
   );
-  /** Only what has a meaning in a view is there. */
+  /** Show only the controls that have an effect in this view. */
   const showRelevantControls = ({ view, headsAs, compare: compared }: State): void => {
     const [map, ratio] = [view === "map" || view === "sentence", view === "map" && compared?.mode === "ratio"];
     const text = view === "text";
@@ -143,7 +143,7 @@ export function createToolbar(store: Store, deeds: AppCommands, finder: HTMLElem
     // A ratio has colours of its own, and a range of its own beside it.
     for (const part of [coloured, scale.element, range.element]) part.hidden = text || ratio;
     compare.hidden = view !== "map";
-    // Not hidden: all below would jump under the hand that goes from pictures to table and back.
+    // Not hidden, so that the page below does not jump.
     controls.inert = view === "heads" && headsAs !== "grid";
   };
 

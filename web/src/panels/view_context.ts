@@ -1,4 +1,4 @@
-/** What the middle of the page can show beside the map, and what it is given to do so. */
+/** The interface of views in the middle of the page, and what they are given. */
 
 import type { Host } from "../host";
 import type { Cell, MapView } from "../map/map_view";
@@ -16,9 +16,9 @@ export interface ViewContext {
   readonly traces: TraceCache;
   readonly pins: Pins;
   readonly host: Host;
-  /** A word at the foot of the page that goes by itself. */
+  /** Show a short message at the bottom of the page. */
   showNotice(text: string): void;
-  /** For a screen reader; with `before`, it is said whatever comes after it. */
+  /** Announce to screen readers; with `before`, even if another text follows. */
   announce(text: string, before?: boolean): void;
   /** Aborted when the explorer leaves the page. */
   readonly signal: AbortSignal;
@@ -26,27 +26,27 @@ export interface ViewContext {
 
 export interface CentreView {
   readonly element: HTMLElement;
-  /** On every change while it is the view, and when texts of tokens have come. */
+  /** Called on every change while it is the view, and when token texts are loaded. */
   update(state: State, shown: TraceHead | null): void;
-  /** No longer shown: stop working. */
+  /** Called when the view is hidden: cancel requests. */
   deactivate(): void;
-  /** A key that means something of its own here; true when it was done. */
+  /** Handle a key that has its own meaning here; returns true when it was handled. */
   handleAction?(action: Action): boolean;
 }
 
 /** Two heads on the map. */
 export interface Comparison {
-  /** Above the map: who the other is, and how the two are shown; hidden while nothing is compared. */
+  /** Above the map: chooses the second head and the mode; hidden while nothing is compared. */
   readonly bar: HTMLElement;
   /** Beside the map: the second map; hidden unless two are shown. */
   readonly secondSlot: HTMLElement;
-  /** On every change while the map is the view, after the map was told, and when texts of tokens have come. */
+  /** Called on every change of the map view, after the map is updated, and when token texts are loaded. */
   update(state: State, shown: TraceHead | null): void;
   deactivate(): void;
   /** The second map; null unless two are shown. */
   readonly secondMap: MapView | null;
-  /** The two change places. */
+  /** Swap the two heads. */
   swap(): void;
-  /** The pair pointed at on the map. */
+  /** Called with the hovered pair of the map. */
   onHover(cell: Cell | null): void;
 }

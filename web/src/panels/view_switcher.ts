@@ -1,4 +1,4 @@
-/** The views that are made when first shown, of which one at a time works and the others rest. */
+/** Creates views on first use and shows one at a time. */
 
 import { element } from "./dom";
 import type { CentreView } from "./view_context";
@@ -11,12 +11,12 @@ export class ViewSwitcher {
 
   constructor(private readonly factories: Partial<Record<View, () => CentreView>>) {}
 
-  /** The view that is shown, unless it is another part's. */
+  /** The shown view, if it is one of these. */
   get current(): CentreView | undefined {
     return this.#now;
   }
 
-  /** The view to show, or none of these when it is another part's. What is hidden keeps its place. */
+  /** Show a view, or none if it is not one of these. Hidden views keep their scroll position. */
   show(view: View): void {
     const maker = this.factories[view];
     let wanted = this.#made.get(view);

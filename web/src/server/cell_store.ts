@@ -1,6 +1,6 @@
-// Exact weights of single pairs, fetched in blocks of 16 x 16 pairs around what is looked at.
+// Exact weights of single pairs, loaded in blocks of 16 x 16 pairs.
 //
-// At most one request per 50 ms, the latest wish wins. Memory: at most 1024 blocks of one head; another head starts afresh.
+// At most one request per 50 ms, for the newest range. Memory: at most 1024 blocks of one head.
 import { readFloats } from "./tile_codec";
 import { paths, type HeadRef } from "./protocol";
 import type { TokenRanges } from "../geometry/zoom_plan";
@@ -34,13 +34,13 @@ export class CellStore {
     this.#blocks.clear();
   }
 
-  /** The exact weight; NaN where masked; undefined where not fetched. */
+  /** The exact weight; NaN where masked; undefined where not loaded. */
   get(query: number, key: number): number | undefined {
     const block = this.#blocks.get(`${Math.floor(query / BLOCK)}/${Math.floor(key / BLOCK)}`);
     return block?.[(query % BLOCK) * BLOCK + (key % BLOCK)];
   }
 
-  /** Asks for the pairs of a range that are not there yet; a range too large is left alone. */
+  /** Request the missing pairs of a range; a range that is too large is ignored. */
   request(range: TokenRanges): void {
     const missing = this.#findMissing(range);
     if (missing === null) return;
@@ -78,9 +78,9 @@ export class CellStore {
     this.#timer = setTimeout(
       () => {
         this.#timer = undefined;
-        const wish = this.#nextRange;
+        const range = this.#nextRange;
         this.#nextRange = null;
-        if (wish) void this.#fetch(wish);
+        if (range) void this.#fetch(range);
       },
       Math.max(0, this.#last + PAUSE_MILLISECONDS - performance.now()),
     );
@@ -100,7 +100,7 @@ export class CellStore {
         this.onChange();
       }
     } catch {
-      // The value of the tile stays, marked as not exact; the next move asks again.
+      // The approximate value stays; the next move requests it again.
     }
     if (this.#running !== controller) return;
     this.#running = null;

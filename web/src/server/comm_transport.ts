@@ -1,12 +1,12 @@
 // Transport over the comm between a widget and its kernel.
 //
-// In: the widget's model, which all views of a widget share, in all tabs. Out: a transport; what the kernel sends are the server's bytes.
-// Each question has a number that nobody else has, and whatever carries another number is not for us.
-// Memory: the questions that wait. When `signal` is aborted they end, and the model is let go of.
+// In: the widget's model, which all views of a widget share, in all tabs. Out: a transport; the kernel sends the server's responses.
+// Each request has a unique id; messages with other ids are ignored.
+// Pending requests fail when `signal` is aborted.
 import { createTransport } from "./http_transport";
 import type { Transport } from "./transport";
 
-/** The part of anywidget's model this needs; tests give their own. */
+/** The part of anywidget's model that this needs; tests pass their own. */
 export interface WidgetModel {
   get(name: string): unknown;
   set(name: string, value: unknown): void;
@@ -32,12 +32,12 @@ interface PendingRequest {
 const SILENCE_MILLISECONDS = 2000;
 const NO_CONTENT = 204;
 
-/** A number that no other view of any tab has for its message. No string: kernels keep those for ever. */
+/** A message id that is unique among all views and tabs. A number, since kernels intern strings for ever. */
 export function createMessageId(): number {
   return Math.floor(Math.random() * 2 ** 52);
 }
 
-/** `waits` is told whether the kernel has been silent for a while although something was asked. */
+/** `onWaiting` is called with true when the kernel does not respond for a while, and with false when it does. */
 export function createCommTransport(model: WidgetModel, signal: AbortSignal, onWaiting: (waiting: boolean) => void): Transport {
   const requests = new Map<number, PendingRequest>();
   let timer: ReturnType<typeof setTimeout> | undefined;
@@ -54,7 +54,7 @@ export function createCommTransport(model: WidgetModel, signal: AbortSignal, onW
     onWaiting(false);
     request.handleMessage(message, parts[0]);
   };
-  // A kernel that restarts or dies: what was asked is not known there any more.
+  // A kernel that restarts or dies has lost the pending requests.
   const failAll = (): void => {
     for (const { fail } of requests.values()) fail(new TypeError("The kernel has gone."));
     requests.clear();

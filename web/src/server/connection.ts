@@ -1,12 +1,12 @@
 /**
- * A transport that notices when the server is gone, whoever was asking.
+ * A transport that reports when the server stops responding.
  *
- * A browser tells "nobody answered" only by the kind of error, so this is the one place that reads it.
+ * Browsers report this only through the type of the error, which is checked here alone.
  */
 
 import { isAbortError, type Transport } from "./transport";
 
-/** `closing` ends what was asked without a signal of its own. */
+/** `closeSignal` cancels requests that have no signal of their own. */
 export function watchConnection(
   transport: Transport,
   onLost: () => void,
@@ -37,7 +37,7 @@ export function watchConnection(
   };
 }
 
-/** fetch throws a TypeError when there was no answer at all; an answer that refuses is another error. */
+/** fetch throws a TypeError when there was no response; an error response is a ResponseError. */
 export function isConnectionError(error: unknown): boolean {
   return error instanceof TypeError && !isAbortError(error);
 }

@@ -1,7 +1,7 @@
-// What the server says of single tokens of a head, found from all weights of the head: a saved page of a short text holds those once.
+// Computes the server's responses about single tokens from all weights of a head, which a saved page of a short text stores.
 //
-// In: all weights, NaN where the mask hides one. Out: rows, columns and blocks as bodies; reports and links as the server's JSON.
-// `tests/explorer/test_saved_page.py` holds every answer against the server's.
+// In: all weights, NaN where masked. Out: rows, columns and blocks as bodies; reports and links as the server's JSON.
+// `tests/explorer/test_saved_page.py` compares every response with the server's.
 import { HEADER_BYTES, readFloats } from "./tile_codec";
 import type { KeyReport, Links, QueryReport, Side } from "./protocol";
 
@@ -33,7 +33,7 @@ export class DenseHead {
     return this.block(query, query + 1, 0, this.#keys);
   }
 
-  /** A column lies as a row in its body. */
+  /** The body has a column as one row. */
   column(key: number): ArrayBuffer {
     const result = this.block(0, this.#queries, key, key + 1);
     const header = new DataView(result);
@@ -60,7 +60,7 @@ export class DenseHead {
     };
   }
 
-  /** `own` and `others` are where words begin on this side and on the other; null where tokens are asked about. */
+  /** `own` and `others` are the first tokens of words on this side and on the other; null for links of tokens. */
   links(side: Side, place: number, own: readonly number[] | null, others: readonly number[] | null, most: number): Links {
     const [length, across] = side === "query" ? [this.#queries, this.#keys] : [this.#keys, this.#queries];
     const next = own?.findIndex((start) => start > place) ?? place + 1;
@@ -68,7 +68,7 @@ export class DenseHead {
     const weights = this.#sumWeights(side, start, stop);
     const starts = others ?? Array.from(weights, (_, at) => at);
     const ends = starts.map((_, index) => starts[index + 1] ?? across);
-    // A word that looks shares its look among its tokens; one that is looked at is all of them together.
+    // The attention of a word is the mean over its query tokens, and the sum over its key tokens.
     const shares = starts.map((from, index) => {
       const part = weights.slice(from, ends[index]).filter((weight) => !Number.isNaN(weight));
       const tokens = side === "query" ? stop - start : (ends[index] ?? 0) - from;
@@ -82,7 +82,7 @@ export class DenseHead {
     };
   }
 
-  /** Rows, or columns, added up; NaN where all of them are hidden. */
+  /** The sum of rows or columns; NaN where all of them are masked. */
   #sumWeights(side: Side, start: number, stop: number): Float64Array {
     const result = new Float64Array(side === "query" ? this.#keys : this.#queries).fill(NaN);
     for (let one = start; one < stop; one++) {
@@ -95,7 +95,7 @@ export class DenseHead {
   }
 }
 
-/** Places and weights above 0, the strongest first. */
+/** Positions and weights above 0, the strongest first. */
 function rankWeights(weights: ArrayLike<number>): [place: number, weight: number][] {
   return Array.from(weights, (weight, place): [number, number] => [place, weight])
     .filter(([, weight]) => weight > 0)

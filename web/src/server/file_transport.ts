@@ -1,9 +1,9 @@
-// The answers that a saved page brings along: what the server said when it was saved, in the file itself.
+// The transport of a saved page: the server's responses are stored in the file itself.
 //
 // In: the text of the page's data, `{index, parts}`, each a base64 of gzip. The index is `{path: [part, start, length] | null}`; null is
-// an answer without content. Out: a transport. What is not among the answers is refused with words; nothing leaves the file.
-// Places of a text are found here, and what is asked about single tokens of a short one: those can be asked in more ways than can be kept.
-// Memory: the text, and the last few parts unpacked.
+// a response without content. Out: a transport. Other requests fail with a message; nothing leaves the file.
+// Searches, and requests about single tokens of a short text, are computed here: there are too many to store.
+// Memory: the text, and the last few parts, decompressed.
 import { DenseHead } from "./dense_head";
 import type { FindResult, Side } from "./protocol";
 import { ResponseError, type Transport } from "./transport";
@@ -24,7 +24,7 @@ const parseJson = (bytes: ArrayBuffer): unknown => JSON.parse(new TextDecoder().
 
 export function createFileTransport(data: string): Transport {
   const { index: packed, parts } = JSON.parse(data) as { index: string; parts: string[] };
-  /** Empty until the first answer. */
+  /** Empty until the index is decompressed. */
   let storedPaths: ReadonlyMap<string, StoredRange> = new Map();
   const index = decompress(packed).then((bytes) => (storedPaths = new Map(Object.entries(parseJson(bytes) as Record<string, StoredRange>))));
   const openParts = new Map<number, Promise<ArrayBuffer>>();
@@ -49,7 +49,7 @@ export function createFileTransport(data: string): Transport {
     return bytes.slice(start, start + length);
   }
 
-  /** All weights of a head, of which single tokens are answered; undefined where the file has other answers for those. */
+  /** All weights of a head; undefined where the file does not store them. */
   async function loadDenseHead(head: string, signal?: AbortSignal): Promise<DenseHead | undefined> {
     const name = `${head}/cells`;
     const body = (await index).has(name) ? await readStored(name, signal) : null;
@@ -58,21 +58,21 @@ export function createFileTransport(data: string): Transport {
 
   async function json<T>(path: string, signal?: AbortSignal): Promise<T> {
     const [place = "", query = ""] = path.split("?");
-    const asked = new URLSearchParams(query);
+    const parameters = new URLSearchParams(query);
     const text = /^(.+)\/find$/.exec(place);
     if (text) {
-      const texts = `${text[1] ?? ""}/text?side=${asked.get("side") ?? ""}&from=0&`;
+      const texts = `${text[1] ?? ""}/text?side=${parameters.get("side") ?? ""}&from=0&`;
       const known = [...(await index).keys()].find((one) => one.startsWith(texts));
-      return findText(await json<string[]>(known ?? texts, signal), asked) as T;
+      return findText(await json<string[]>(known ?? texts, signal), parameters) as T;
     }
     const token = /^(.+\/\d+)(\/\d+)\/(links\/)?(query|key)\/(\d+)$/.exec(place);
     const [, layer = "", head = "", links, side, at] = token ?? [];
     const weights = token ? await loadDenseHead(layer + head, signal) : undefined;
     if (!weights) return parseJson((await readStored(path, signal)) ?? new ArrayBuffer(0)) as T;
     if (!links) return weights.report(side as Side, Number(at)) as T;
-    const words = (of: string): Promise<number[]> | null => (asked.get("unit") === "word" ? json<number[]>(`${layer}/words?side=${of}`, signal) : null);
+    const words = (of: string): Promise<number[]> | null => (parameters.get("unit") === "word" ? json<number[]>(`${layer}/words?side=${of}`, signal) : null);
     const both = [await words(side as Side), await words(side === "query" ? "key" : "query")] as const;
-    return weights.links(side as Side, Number(at), ...both, Number(asked.get("most"))) as T;
+    return weights.links(side as Side, Number(at), ...both, Number(parameters.get("most"))) as T;
   }
 
   return {
@@ -92,10 +92,10 @@ export function createFileTransport(data: string): Transport {
   };
 }
 
-/** The next token at which a text begins, as the server finds it. */
-function findText(texts: readonly string[], asked: URLSearchParams): FindResult {
-  const wanted = (asked.get("text") ?? "").trim().toLowerCase();
-  const after = Number(asked.get("after"));
+/** The next token at which the text begins, as the server finds it. */
+function findText(texts: readonly string[], parameters: URLSearchParams): FindResult {
+  const wanted = (parameters.get("text") ?? "").trim().toLowerCase();
+  const after = Number(parameters.get("after"));
   let whole = "";
   const starts = texts.map((text) => {
     const start = whole.length;
@@ -107,6 +107,6 @@ function findText(texts: readonly string[], asked: URLSearchParams): FindResult 
     while ((starts[token + 1] ?? Infinity) <= at) token++;
     if (places.at(-1) !== token) places.push(token);
   }
-  const index = asked.get("backward") === "1" ? places.findLastIndex((place) => place <= after) : places.findIndex((place) => place >= after);
+  const index = parameters.get("backward") === "1" ? places.findLastIndex((place) => place <= after) : places.findIndex((place) => place >= after);
   return { position: places[index] ?? null, count: places.length, index };
 }

@@ -1,4 +1,4 @@
-// Small float32 answers by path: the strips beside the map and the sink's column. Held up to a number, least recently used first out.
+// Small float32 responses by path: the strips beside the map and the sink's column. The least recently used is dropped first.
 import { readFloats, type FloatTile } from "./tile_codec";
 import type { Transport } from "./transport";
 
@@ -17,16 +17,16 @@ export class FloatStore {
     readonly onChange: () => void,
   ) {}
 
-  /** At once, or undefined and a request begins. */
+  /** The response; or undefined, and a request is started. */
   get(path: string): FloatTile | undefined {
-    const held = this.#entries.get(path);
-    if (held === "asked") return undefined;
-    if (held) {
+    const entry = this.#entries.get(path);
+    if (entry === "asked") return undefined;
+    if (entry) {
       this.#entries.delete(path);
-      this.#entries.set(path, held);
-      return held;
+      this.#entries.set(path, entry);
+      return entry;
     }
-    // The newest first: what was asked long ago has most likely left the view.
+    // The newest first: older requests have most likely left the view.
     this.#entries.set(path, "asked");
     this.#waiting.push(path);
     this.#startRequests();
@@ -43,7 +43,7 @@ export class FloatStore {
     if (floats.partial) this.#retryLater(path);
   }
 
-  /** Forgotten after a while; whoever still draws it then asks for it. */
+  /** Dropped after a while; it is requested again if it is still drawn. */
   #retryLater(path: string): void {
     setTimeout(() => {
       this.#entries.delete(path);

@@ -20,7 +20,7 @@ async function readError(answer: Response): Promise<ResponseError> {
     const body: unknown = await answer.json();
     if (typeof body === "object" && body !== null && "error" in body && typeof body.error === "string") message = body.error;
   } catch {
-    // Not JSON: the number has to do.
+    // Not JSON: only the status is known.
   }
   return new ResponseError(message, answer.status);
 }
@@ -39,12 +39,12 @@ async function* readLines(body: ReadableStream<Uint8Array>): AsyncGenerator<stri
       if (done) return;
     }
   } finally {
-    // Leaving early tells the server to stop.
+    // Leaving early cancels the response.
     await reader.cancel().catch(() => undefined);
   }
 }
 
-/** A transport over anything that answers as fetch does. */
+/** A transport over a function like fetch. */
 export function createTransport(send: (path: string, signal?: AbortSignal, body?: unknown) => Promise<Response>): Transport {
   async function fetchOk(path: string, signal?: AbortSignal, body?: unknown): Promise<Response> {
     const answer = await send(path, signal, body);

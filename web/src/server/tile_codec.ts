@@ -1,4 +1,4 @@
-// The bytes of a tile: a 32-byte header, then one byte a bin (u8log) or float32.
+// The bytes of a tile: a 32-byte header, then one byte per bin (u8log) or float32.
 //
 // u8log: 0 is masked or outside; 1..255 are 1 + round(254 (log2 p + 32) / 32), clamped; 1 also means zero. One step is 0.126 octave.
 

@@ -1,6 +1,6 @@
-// Token texts of a trace, fetched in blocks when first asked for.
+// Token texts of a trace, loaded in blocks on first use.
 //
-// In: a transport and a trace's meta. Out: texts at once if they are there, else undefined and a load begins; `onLoaded` is called when texts have come.
+// In: a transport and a trace's meta. Out: loaded texts, else undefined; `onLoaded` is called when more are loaded.
 // Memory: at most 256 blocks of 1024 texts; the block least recently used goes first.
 import { paths, type Meta, type Side } from "./protocol";
 import { isAbortError, type Transport } from "./transport";
@@ -40,16 +40,16 @@ export class TokenTexts {
 
   #getBlock(layer: number, side: Side, block: number): string[] | undefined {
     const name = `${layer}/${side}/${block}`;
-    const held = this.#blocks.get(name);
-    if (held === "asked") return undefined;
-    if (held) {
+    const loaded = this.#blocks.get(name);
+    if (loaded === "asked") return undefined;
+    if (loaded) {
       this.#blocks.delete(name);
-      this.#blocks.set(name, held);
-      return held;
+      this.#blocks.set(name, loaded);
+      return loaded;
     }
-    const about = this.meta.layers[layer];
-    const end = Math.min((block + 1) * BLOCK, (side === "query" ? about?.queries : about?.keys) ?? 0);
-    if (about?.texts && block >= 0 && block * BLOCK < end) {
+    const info = this.meta.layers[layer];
+    const end = Math.min((block + 1) * BLOCK, (side === "query" ? info?.queries : info?.keys) ?? 0);
+    if (info?.texts && block >= 0 && block * BLOCK < end) {
       void this.#load(name, paths.tokens(this.meta.trace, layer, side, block * BLOCK, end));
     }
     return undefined;
@@ -63,7 +63,7 @@ export class TokenTexts {
       if (this.#blocks.size > MAX_BLOCKS && oldest !== undefined) this.#blocks.delete(oldest);
       this.onLoaded();
     } catch (error) {
-      // Positions still name the tokens; the texts are asked again later, not at every frame.
+      // Positions stand in for the texts, which are requested again later.
       if (!isAbortError(error)) setTimeout(() => this.#blocks.delete(name), RETRY_MILLISECONDS);
     }
   }

@@ -1,4 +1,4 @@
-/** Traces seen so far: what they are, and the texts of their tokens. */
+/** The metas and token texts of traces, loaded once each. */
 
 import { paths, type FindResult, type Meta } from "./protocol";
 import { TokenTexts } from "./token_texts";
@@ -25,13 +25,13 @@ export class TraceCache {
     if (firstMeta) this.#metas.set(firstMeta.trace, firstMeta);
   }
 
-  /** What a trace is, if it was asked before; with `whatIf`, its unmasked twin. */
+  /** The meta of a trace if it is loaded; with `whatIf`, that of the trace without its mask. */
   getKnown(trace: string, whatIf = false): Meta | undefined {
     const own = this.#metas.get(trace);
     return whatIf && own ? this.#metas.get(own.what_if ?? "") : own;
   }
 
-  /** All that were asked, but for those without their mask. */
+  /** All loaded traces, except those without their mask. */
   listKnown(): readonly Meta[] {
     return [...this.#metas.values()].filter(({ origin }) => origin === null);
   }
@@ -39,11 +39,11 @@ export class TraceCache {
   async loadMeta(trace: string): Promise<Meta> {
     const known = this.#metas.get(trace);
     if (known) return known;
-    // However many ask meanwhile, the server is asked once.
-    const asked = this.#pending.get(trace) ?? this.transport.json<Meta>(paths.meta(trace));
-    this.#pending.set(trace, asked);
+    // Concurrent calls share one request.
+    const pending = this.#pending.get(trace) ?? this.transport.json<Meta>(paths.meta(trace));
+    this.#pending.set(trace, pending);
     try {
-      const meta = await asked;
+      const meta = await pending;
       this.#metas.set(trace, meta);
       return meta;
     } finally {

@@ -10,7 +10,7 @@ import { element, replaceChildren } from "../panels/dom";
 import { formatTitle } from "../paint/token_text";
 import { LatestRequest } from "../server/requests";
 import type { Transport } from "../server/transport";
-import { getChartBox, paintDistribution, formatValue, type Distribution } from "./histogram";
+import { formatValue, getChartBox, paintDistribution, type Distribution } from "./histogram";
 import { createPassageLists, type PassageActions } from "./passages";
 import { surveyPaths, type SurveyHeadReport } from "./protocol";
 import { explainStatistic, type SurveyScene } from "./survey_scene";

@@ -2,7 +2,7 @@
 
 import { formatMeasure, formatWeight } from "../format_numbers";
 import type { Box } from "../geometry/box";
-import { fonts, alignHairline, type Surface, type Theme } from "../paint/surface";
+import { alignHairline, fonts, type Surface, type Theme } from "../paint/surface";
 
 /** A value of any statistic: shares may be tiny, and tokens many. */
 export function formatValue(value: number): string {

@@ -1,9 +1,9 @@
-/** Where the page of a survey begins: from an empty element to all its heads, or to words that say why not. */
+/** Entry point of the survey page: loads the survey, or shows why it cannot be loaded. */
 
 import { loadItem } from "../browser_storage";
 import { createPageHost, followTheme, setLoadState } from "../host";
 import { button } from "../panels/dom";
-import { showLoading, showProblem, getStoppedMessage } from "../panels/messages";
+import { getStoppedMessage, showLoading, showProblem } from "../panels/messages";
 import { createHttpTransport } from "../server/http_transport";
 import { describeError } from "../server/requests";
 import { createStore, readAddress } from "../state";
@@ -24,8 +24,8 @@ async function open(root: HTMLElement): Promise<void> {
     setLoadState(root, host, "ready");
   } catch (error) {
     setLoadState(root, host, "error");
-    const says = error instanceof TypeError ? getStoppedMessage(host) : describeError(error);
-    showProblem(root, "No answer", says, button("Try again", () => void open(root), { class: "primary" }));
+    const message = error instanceof TypeError ? getStoppedMessage(host) : describeError(error);
+    showProblem(root, "No answer", message, button("Try again", () => void open(root), { class: "primary" }));
   }
 }
 

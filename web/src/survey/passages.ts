@@ -1,7 +1,7 @@
 /**
  * Passages for one head and statistic: those with the most, then one of each decile from the tenth down to the first.
  *
- * In: what the server says of them; their texts are hostile. Out: a wish to see the map of one.
+ * In: passages of the server; their texts are untrusted. Out: requests to open the map of one.
  */
 
 import { formatCount, formatOrdinal } from "../format_numbers";
@@ -11,9 +11,9 @@ import { formatValue } from "./histogram";
 import type { Passage } from "./protocol";
 
 export interface PassageActions {
-  /** Let the model read it, and go to its map. Resolves to words where that cannot be. */
+  /** Run the model on it and open its map. Resolves to a message where that fails. */
   open(passage: Passage): Promise<string | null>;
-  /** What the model that reads is called. */
+  /** The name of the model. */
   readonly reader: string;
 }
 
@@ -23,12 +23,12 @@ const AFTER_CHARACTERS = 200;
 export function createPassageLists(passages: readonly Passage[], actions: PassageActions): HTMLElement[] {
   const top = passages.filter(({ kind }) => kind === "top");
   const rest = passages.filter(({ kind }) => kind === "decile").sort((one, other) => (other.decile ?? 0) - (one.decile ?? 0));
-  const list = (heading: string, says: string, those: readonly Passage[]): HTMLElement[] =>
+  const list = (heading: string, description: string, those: readonly Passage[]): HTMLElement[] =>
     those.length === 0
       ? []
       : [
           element("h3", {}, heading),
-          element("p", { class: "soft caption" }, says),
+          element("p", { class: "soft caption" }, description),
           element("ol", { class: "passages" }, ...those.map((one, at) => createPassageCard(one, getPassageName(one, at), actions))),
         ];
   return [

@@ -1,8 +1,8 @@
 /**
- * A survey: all heads as histograms, as a table or as dots, and beside them what one of them does in which passages.
+ * The survey page: all heads as histograms, as a table or as dots, and passages of the chosen head.
  *
- * In: what the server says of the survey. Out: a page that follows its store, whose address names all that is shown.
- * The map of a passage is another page, to which it leads.
+ * In: the survey's info. Out: a page that follows its store and address.
+ * The map of a passage opens as another page.
  */
 
 import { syncAddress } from "../address";
@@ -18,13 +18,13 @@ import { button, element, field, replaceChildren, select } from "../panels/dom";
 import { createLiveRegion } from "../panels/live_region";
 import { createNotice } from "../panels/messages";
 import { formatTitle } from "../paint/token_text";
-import { LatestRequest, describeError } from "../server/requests";
+import { describeError, LatestRequest } from "../server/requests";
 import { isAbortError, type Transport } from "../server/transport";
 import { DEFAULT_STATE, isSameState, writeAddress, type HeadId, type HeadsAs, type State, type Store } from "../state";
 import { createHistogramGrid } from "./histogram_grid";
 import { createHeadPanel } from "./head_panel";
-import { surveyPaths, type SurveyInfo, type Histograms, type Passage, type ReadResult } from "./protocol";
-import { explainStatistic, toScoredHeads, fitToSurvey, getStatistic, getSurveyHeadName, withStatistic, type SurveyScene } from "./survey_scene";
+import { surveyPaths, type Histograms, type Passage, type ReadResult, type SurveyInfo } from "./protocol";
+import { explainStatistic, fitToSurvey, getStatistic, getSurveyHeadName, toScoredHeads, withStatistic, type SurveyScene } from "./survey_scene";
 import { createSurveyTable } from "./survey_table";
 
 /** The address that the way back from a map leads to. */
@@ -81,7 +81,7 @@ export function openSurvey({ root, host, transport, store, info, signal }: Surve
     scatter: createScatterView(context, actions),
   };
 
-  /** The model reads the passage; then the map of it is the page. */
+  /** Run the model on a passage, then go to its map. */
   const openMap = async ({ passage, position }: Passage): Promise<string | null> => {
     const { layer, head } = store.get();
     try {

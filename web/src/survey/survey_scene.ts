@@ -52,6 +52,6 @@ export function fitToSurvey(state: State, { layers, statistics }: SurveyInfo): S
 /** What a statistic is, as the beginning of a sentence. */
 export function explainStatistic({ statistics }: SurveyInfo, name: string): string {
   const meaning = statistics.find((one) => one.name === name)?.meaning ?? "";
-  const said = meaning === "" ? formatScoreName(name) : formatTitle(meaning, 400);
-  return said.charAt(0).toUpperCase() + said.slice(1);
+  const text = meaning === "" ? formatScoreName(name) : formatTitle(meaning, 400);
+  return text.charAt(0).toUpperCase() + text.slice(1);
 }

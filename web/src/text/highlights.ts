@@ -42,7 +42,7 @@ export class HighlightSet {
     if (!shared) {
       if (ranges.length === 0) return;
       const made = this.createHighlight();
-      // What the pointer or a pin marks lies over the weights.
+      // Hovered and pinned tokens are painted over the weights.
       made.priority = /\d$/.test(name) ? 0 : 1;
       registry.set(full, made);
       shared = made;

@@ -1,4 +1,4 @@
-/** What a token or a word looks at, or who looks at it, as a list: the same that is painted in the text, with numbers. */
+/** The links of a token or word as a list with numbers; the text view paints the same links. */
 
 import { button, element, replaceChildren, token } from "../panels/dom";
 import { createLinkRow } from "../panels/pin_panel";
@@ -14,7 +14,7 @@ export interface LinkListActions {
 
 export interface LinkList {
   readonly element: HTMLElement;
-  /** Links, or why there are none; null is nothing to tell. */
+  /** Links, or a message why there are none; null hides the list. */
   show(links: Links | string | null, unit: Unit): void;
 }
 

@@ -1,12 +1,12 @@
 /**
- * A text as it is read: paragraphs, and where each token begins in them.
+ * Lays out token texts as paragraphs, with the start of each token.
  *
- * In: texts of tokens, as hostile as they come. Out: strings to show, one for each paragraph, and offsets of what is
+ * In: untrusted token texts. Out: one string per paragraph, and offsets of tokens in what is
  * shown: control characters are written out and bytes of a character are joined, so lengths are not those of the tokens.
- * Does not know: pages, weights. Memory: the text once, and four bytes a token.
+ * Memory: the text once, and four bytes per token.
  */
 
-import { splitGraphemes, formatRunningText } from "../paint/token_text";
+import { formatRunningText, splitGraphemes } from "../paint/token_text";
 
 export interface TextLayout {
   readonly paragraphs: readonly string[];
@@ -22,11 +22,11 @@ const MAX_TOKENS = 2000;
 /** A paragraph that is far too long is cut even where no word ends. */
 const EXTRA_TOKENS = 200;
 const MAX_PARAGRAPHS = 4096;
-/** A line's end is a token too, which somebody may look at: it needs a place, and this one is not seen. */
+/** A line break is a token too, and needs an invisible character that can be highlighted. */
 const LINE_END = "\u00a0";
 const LINE_ENDS = /((?:\r?\n)+)/;
 const BYTES = /((?:\\x[89a-f][0-9a-f])+)/;
-/** What an accent may stand on: a letter, and no tower of other accents. */
+/** What an accent may follow: a letter with at most three accents. */
 const BASE = /\p{L}\p{M}{0,3}$/u;
 
 export function layOutText(texts: readonly string[]): TextLayout {
@@ -41,7 +41,7 @@ export function layOutText(texts: readonly string[]): TextLayout {
   let text = "";
   let before = 0;
   let begin = 0;
-  /** How many have ended since something was seen. */
+  /** Line breaks since the last visible character. */
   let lines = 0;
 
   const endLines = (): void => {

@@ -1,5 +1,5 @@
 /**
- * Places in the text that is read: where pins, links and the part on show lie in it.
+ * Positions in the text view: of pins, of links and of the shown window.
  *
  * Queries and keys of one text have one page, on which positions are those of the keys: with tokens that were read
  * before, the first query is not the first key. Of two texts each side has its own.
@@ -9,7 +9,7 @@ import type { PinState } from "../pins";
 import type { Links, MatrixShape, Side } from "../server/protocol";
 
 export const SIDES: readonly Side[] = ["query", "key"];
-/** As many as the server tells at once. */
+/** The most that the server sends at once. */
 export const MAX_TOKENS = 262_144;
 
 export function getOtherSide(side: Side): Side {
@@ -21,7 +21,7 @@ export function getPageSide({ cross }: MatrixShape, side: Side): Side {
   return cross ? side : "key";
 }
 
-/** How far positions of a side lie from those of their page. */
+/** The offset between positions of a side and of its page. */
 export function getShift({ cross, offset }: MatrixShape, side: Side): number {
   return cross || side === "key" ? 0 : offset;
 }
@@ -30,7 +30,7 @@ export function getLength({ queries, keys }: MatrixShape, page: Side): number {
   return page === "query" ? queries : keys;
 }
 
-/** What is pinned, on the pages; in one text a token is both, a query and the key in its place. */
+/** The pinned positions on the pages; in one text a token is both a query and a key. */
 export function getPinnedPositions(shape: MatrixShape, { pinQuery, pinKey: key }: PinState): Record<Side, number | null> {
   const first = getShift(shape, "query");
   const query = pinQuery === null ? null : pinQuery + first;
@@ -44,7 +44,7 @@ export function createPins(shape: MatrixShape, page: Side, at: number): Partial<
   return { pinKey: at, pinQuery: at < shape.offset ? null : at - shape.offset };
 }
 
-/** Links as the server tells them, on the pages. */
+/** Shift links of the server to positions on the pages. */
 export function shiftLinks(shape: MatrixShape, side: Side, { own, links, ...rest }: Links): Links {
   const [mine, others] = [getShift(shape, side), getShift(shape, getOtherSide(side))];
   return {
@@ -54,10 +54,10 @@ export function shiftLinks(shape: MatrixShape, side: Side, { own, links, ...rest
   };
 }
 
-/** The tokens [from, to) to show of so many: all, or those around a place; what is on show stays if it holds the place. */
-export function chooseWindow(length: number, at: number, held: readonly [number, number]): readonly [number, number] {
+/** The tokens [from, to) to show: all, or a window around `at`; the shown window stays if it contains `at`. */
+export function chooseWindow(length: number, at: number, shown: readonly [number, number]): readonly [number, number] {
   if (length <= MAX_TOKENS) return [0, length];
-  if (at >= held[0] && at < held[1]) return held;
+  if (at >= shown[0] && at < shown[1]) return shown;
   const from = Math.max(0, Math.min(Math.floor(at) - MAX_TOKENS / 2, length - MAX_TOKENS));
   return [from, from + MAX_TOKENS];
 }

@@ -9,12 +9,12 @@ const SAMPLE = "strength";
 export function createTextLegend(signal: AbortSignal): HTMLElement {
   const marks = new HighlightSet(getHighlightRegistry());
   signal.addEventListener("abort", () => marks.clear());
-  const createKey = (name: string, says: string): HTMLElement => {
+  const createKey = (name: string, label: string): HTMLElement => {
     const node = document.createTextNode(SAMPLE);
     const range = (at: number): StaticRange =>
       new StaticRange({ startContainer: node, startOffset: at, endContainer: node, endOffset: at + 1 });
     marks.setByWeight(name, STEPS.map((weight, at) => [range(at), weight] as const));
-    return element("span", { class: "text-key" }, says, element("span", { class: "steps", "aria-hidden": "true" }, node));
+    return element("span", { class: "text-key" }, label, element("span", { class: "steps", "aria-hidden": "true" }, node));
   };
   return element(
     "div",

@@ -1,15 +1,15 @@
 /**
- * One text to read: paragraphs of one text node each, and the ways between tokens, ranges and pixels.
+ * One text as paragraphs of one text node each; converts between tokens, ranges and pixels.
  *
  * In: texts of tokens, from a position on. Out: ranges to highlight; the token under a point; scrolling.
- * Does not know: attention. Memory: the text twice, and an element for each paragraph.
+ * Memory: the text twice, and one element per paragraph.
  */
 
 import { element, replaceChildren, setAttributes } from "../panels/dom";
 import { formatCount } from "../format_numbers";
-import { findFirstBelow, findLastAtMost, layOutText, getCharacterTokens, findTokenAt, type TextLayout } from "./paragraphs";
+import { findFirstBelow, findLastAtMost, findTokenAt, getCharacterTokens, layOutText, type TextLayout } from "./paragraphs";
 
-/** Pixels, about: what a paragraph takes that nobody has scrolled to. */
+/** Estimates, in pixels, for paragraphs that are not in view yet. */
 const LINE_HEIGHT = 30;
 const CHARACTERS_PER_LINE = 75;
 const SLACK = 5;
@@ -62,10 +62,10 @@ export class TextPage {
 
   /** Tokens [start, stop), as far as they are here; with the other fragments of their characters. */
   createRange(start: number, stop: number): StaticRange | null {
-    const findFirstVisible = Math.max(0, start - this.from);
+    const first = Math.max(0, start - this.from);
     const last = Math.min(this.texts.length, stop - this.from) - 1;
-    if (last < findFirstVisible) return null;
-    const [startContainer, startOffset] = this.#locate(findFirstVisible, findFirstVisible);
+    if (last < first) return null;
+    const [startContainer, startOffset] = this.#locate(first, first);
     const [endContainer, endOffset] = this.#locate(last, getCharacterTokens(this.#layout, last)[1]);
     if (!startContainer || !endContainer) return null;
     return new StaticRange({ startContainer, startOffset, endContainer, endOffset });
@@ -120,7 +120,7 @@ export class TextPage {
   }
 
   /** The first token in view. */
-  first(): number {
+  findFirstVisible(): number {
     const top = this.element.getBoundingClientRect().top + MARGIN;
     const index = findFirstBelow([0, this.#nodes.length], top, (at) => this.#nodes[at]?.parentElement?.getClientRects() ?? []);
     return findFirstBelow(this.#getTokens(index), top, this.#boxes) + this.from;

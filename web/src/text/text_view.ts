@@ -1,10 +1,9 @@
 /**
- * The text itself, for those who would rather read: point at a token, and see what it looks at and who looks at it.
+ * The text view: shows for a token of the text what it attends to and what attends to it.
  *
- * In: the state and the head that is shown. Out: pins. What a token looks at is shaded, who looks at it is underlined;
- * lists beside the text hold the same with numbers.
- * Does not know: how links are found (the server does), how text becomes paragraphs (passage.ts), which position is
- * where (places.ts).
+ * In: the state and the shown head. Out: pins. What a token attends to is shaded, what attends to it is underlined;
+ * lists next to the text have the same links with numbers.
+ * Links come from the server, paragraphs from paragraphs.ts, positions from positions.ts.
  */
 
 import { segments } from "../panels/controls";
@@ -15,15 +14,15 @@ import type { Action } from "../keys";
 import { formatCount, formatWeight } from "../format_numbers";
 import { formatTitle } from "../paint/token_text";
 import { isConnectionError } from "../server/connection";
-import { ResponseCache, LatestRequest } from "../server/requests";
-import { paths, type Layer, type Links, type MatrixShape, type Section, type Side, type Unit, type TraceHead } from "../server/protocol";
+import { LatestRequest, ResponseCache } from "../server/requests";
+import { paths, type Layer, type Links, type MatrixShape, type Section, type Side, type TraceHead, type Unit } from "../server/protocol";
 import type { State } from "../state";
 import { createTextLegend } from "./text_legend";
 import { createLinkList } from "./link_list";
 import { getHighlightRegistry, HighlightSet } from "./highlights";
 import { TextPage } from "./text_page";
 import { findLastAtMost } from "./paragraphs";
-import { getLength, getOtherSide, getPageSide, getPinnedPositions, createPins, shiftLinks, getShift, SIDES, chooseWindow } from "./positions";
+import { chooseWindow, createPins, getLength, getOtherSide, getPageSide, getPinnedPositions, getShift, shiftLinks, SIDES } from "./positions";
 
 interface TextSpot {
   readonly page: Side;
@@ -31,7 +30,7 @@ interface TextSpot {
 }
 
 const MAX_SECTIONS = 200;
-/** What was painted for another token goes, but not for the moment that an answer usually takes. */
+/** The links of the previous token stay for the time that a response usually takes. */
 const STALE_MILLISECONDS = 200;
 const SCROLL_REST_MILLISECONDS = 200;
 const NO_TEXTS_MESSAGE = "The texts of these tokens are not known: there is nothing to read.";
@@ -67,7 +66,7 @@ class TextView implements CentreView {
   #hovered: TextSpot | null = null;
   /** The state that the pages have been scrolled for. */
   #scrolledState: Pick<State, "pinQuery" | "pinKey" | "centre"> | null = null;
-  /** Where the pages stood when they were left. */
+  /** The scroll positions when the view was hidden. */
   #savedScroll: Record<Side, number> | null = null;
   #frame = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
@@ -134,7 +133,7 @@ class TextView implements CentreView {
     });
     element.addEventListener("pointerleave", () => this.#setHovered(null));
     element.addEventListener("click", (event) => {
-      // Whoever drags over words wants to copy them.
+      // Dragging selects text instead.
       if (Math.hypot(event.clientX - x, event.clientY - y) > 4) return;
       point(event);
       if (this.#hovered) this.#togglePin(this.#hovered);
@@ -186,7 +185,7 @@ class TextView implements CentreView {
     const page = getPageSide(this.#layer, name === "Key" ? "key" : "query");
     if (step) this.#stepPin(page, step === "next" ? 1 : -1);
     else if (action === "follow") this.#followStrongest();
-    else if (action === "pin") this.#togglePin(this.#hovered ?? { page, at: this.#pages[page].first() });
+    else if (action === "pin") this.#togglePin(this.#hovered ?? { page, at: this.#pages[page].findFirstVisible() });
     else return false;
     return true;
   }
@@ -211,7 +210,7 @@ class TextView implements CentreView {
     const page = getPageSide(this.#layer, side);
     const { texts, from } = this.#pages[page];
     const found = start < from ? [] : texts.slice(start - from, stop - from);
-    // What is not there yet comes with the text; only what lies outside of it is asked for.
+    // Load only texts outside of the window; the others are already loading.
     if (found.length === stop - start || texts.length === 0) return found.length > 0 ? found.join("") : undefined;
     const { meta, layer = 0 } = this.#shown ?? {};
     return meta && this.context.traces.getTexts(meta).get(layer, page, start);
@@ -227,7 +226,7 @@ class TextView implements CentreView {
     const now = this.#layer.cross ? pins[page] : (pins.query ?? pins.key);
     const whole = this.#unit === "word";
     const [start, stop] = now === null ? [0, 0] : whole ? this.#getUnitRange({ page, at: now }) : [now, now + 1];
-    const wanted = now === null ? this.#pages[page].first() : by > 0 ? stop : start - 1;
+    const wanted = now === null ? this.#pages[page].findFirstVisible() : by > 0 ? stop : start - 1;
     const at = Math.max(0, Math.min(getLength(this.#layer, page) - 1, wanted));
     this.context.store.set(createPins(this.#layer, page, whole ? this.#getUnitRange({ page, at })[0] : at), "push");
   }
@@ -326,7 +325,7 @@ class TextView implements CentreView {
     this.#requested.words = wanted.join();
     const signal = this.#requests.words.start();
     this.#words = {};
-    // Without them tokens are pointed at, while the lists count in words all the same.
+    // Without them tokens are highlighted, while the lists still count words.
     const found = await Promise.all(wanted.map((path) => this.context.transport.json<number[]>(path, signal))).catch(() => null);
     if (signal.aborted) this.#requested.words = null;
     else this.#words = Object.fromEntries(this.#sides.map((page, index) => [page, found?.[index]]));
@@ -395,10 +394,10 @@ class TextView implements CentreView {
     }
   }
 
-  /** Scrolling has come to rest: the address names the place. */
+  /** Write the scroll position to the store after scrolling. */
   #reportScroll(): void {
     if (this.#pages.key.texts.length === 0) return;
-    const [query = 0, key = 0] = SIDES.map((side) => this.#pages[getPageSide(this.#layer, side)].first());
+    const [query = 0, key = 0] = SIDES.map((side) => this.#pages[getPageSide(this.#layer, side)].findFirstVisible());
     const starts = Array.from(this.#sections.options, ({ value }) => Number(value));
     this.#sections.selectedIndex = findLastAtMost(starts, key);
     const centre = { query, key };

@@ -1,16 +1,16 @@
-// Two heads in one picture: tiles made of the tiles of both, where both are there.
+// Two heads in one picture: combines the tiles of both, where both are loaded.
 //
-// In: two sources of tiles of one shape. Out: a source of the same kind. What is made is kept as long as the tiles it is made of.
+// In: two sources of tiles of one shape. Out: a source of the same kind. Combined tiles are kept as long as their sources.
 import type { Channel } from "../server/protocol";
 import type { TileAddress } from "../geometry/zoom_plan";
 import { encodeRatio } from "./ratio_codec";
-import type { TileResult, LoadedTile, TileSource, TileRequest } from "./tile_store";
+import type { LoadedTile, TileRequest, TileResult, TileSource } from "./tile_store";
 
 type Both<Value> = readonly [one: Value, other: Value];
 
 /**
- * Split: A below the diagonal and on it, B turned over above it, where a column looks at a row; both are square, of one length.
- * Else A divided by B, as codes of `ratio.ts`.
+ * Split: A on and below the diagonal, B transposed above it, where a column attends to a row; both are square, of one length.
+ * Otherwise A divided by B, as codes of `ratio_codec.ts`.
  */
 export class PairTiles implements TileSource {
   readonly #combined = new WeakMap<LoadedTile, { other: LoadedTile; made: LoadedTile }>();
@@ -25,7 +25,7 @@ export class PairTiles implements TileSource {
     const [one, other] = [here && this.sources[0].get(here, channel), there && this.sources[1].get(there, channel)];
     if (!there) return one;
     if (!here) return typeof other === "object" ? this.#combine(other, other, (row, column) => getCode(other, column, row)) : other;
-    // There when both are; masked or failed when one is.
+    // Loaded when both are; masked or failed when one is.
     for (const state of ["failed", "empty"] as const) if (one === state || other === state) return state;
     if (typeof one !== "object" || typeof other !== "object") return undefined;
     return this.#combine(one, other, (row, column) =>
@@ -49,7 +49,7 @@ export class PairTiles implements TileSource {
     return this.#locate(address).some((place, which) => place && this.sources[which]?.isUnavailable(place, channel));
   }
 
-  /** Where each of the two has what is drawn in a place; undefined where it is not drawn. */
+  /** The tile of each head that is drawn at an address; undefined where a head is not drawn. */
   #locate({ z, y, x }: TileAddress): Both<TileAddress | undefined> {
     if (!this.isSplit) return [{ z, y, x }, { z, y, x }];
     return [y >= x ? { z, y, x } : undefined, y <= x ? { z, y: x, x: y } : undefined];
@@ -58,7 +58,7 @@ export class PairTiles implements TileSource {
   #combine(one: LoadedTile, other: LoadedTile, code: (row: number, column: number) => number): LoadedTile {
     const before = this.#combined.get(one);
     if (before?.other === other) return before.made;
-    // Turned over, rows and columns change places; two tiles of one place have the same of both.
+    // A transposed tile swaps rows and columns; otherwise both tiles have the same shape.
     const [rows, columns] = one === other ? [one.columns, one.rows] : [one.rows, one.columns];
     const codes = new Uint8Array(rows * columns);
     for (let row = 0, index = 0; row < rows; row++) for (let column = 0; column < columns; column++) codes[index++] = code(row, column);

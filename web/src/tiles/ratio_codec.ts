@@ -1,4 +1,4 @@
-// How much more one head looks than another, as a byte: the difference of two codes, for a code is a logarithm.
+// The ratio of the weights of two heads as a byte: the difference of two codes, since a code is a logarithm.
 //
 // 0: masked in one of the two. 1: both below 2^-20, too small to compare. Else 128 + code A - code B, cut at 126 steps, 15.9 bits.
 // Each code lies within half a step of its weight, so the ratio lies within one step, 0.126 bits, of the exact one.
@@ -7,7 +7,7 @@ import { encodeWeight } from "../server/tile_codec";
 const BITS_PER_STEP = 32 / 254;
 const EQUAL = 128;
 const MAX_STEPS = 126;
-/** Bits: where both weights are below, their ratio says nothing. */
+/** Bits: where both weights are smaller, their ratio means nothing. */
 export const MIN_BITS = -20;
 const MIN_CODE = encodeWeight(2 ** MIN_BITS);
 export const TOO_SMALL = 1;

@@ -1,11 +1,11 @@
 // Bins whose average hides a strong link: max >= 0.1 and max > 32 x mean.
 //
 // In: the two channels of one tile. Out: bins, the strongest first. Where a tile has very many, one stands for its neighbours too.
-import { encodeWeight, decodeWeight, type Tile } from "../server/tile_codec";
+import { decodeWeight, encodeWeight, type Tile } from "../server/tile_codec";
 import { TILE_SIZE } from "../geometry/zoom_plan";
 
-export const SPIKE_WEIGHT = 0.1;
-export const SPIKE_RATIO = 32;
+const SPIKE_WEIGHT = 0.1;
+const SPIKE_RATIO = 32;
 const MIN_CODE = encodeWeight(SPIKE_WEIGHT);
 const MAX_SPIKES = 2048;
 
@@ -27,7 +27,7 @@ export function findSpikes(mean: Tile, max: Tile): Spike[] {
   let spikes: Spike[] = [];
   for (let index = 0; index < max.codes.length; index++) {
     const code = max.codes[index] ?? 0;
-    // Most bins are far below: leave before any floating point.
+    // Most bins are far below, so check the code first.
     if (code < MIN_CODE) continue;
     const value = decodeWeight(code);
     if (!isSpike(decodeWeight(mean.codes[index] ?? 0), value)) continue;
@@ -39,7 +39,7 @@ export function findSpikes(mean: Tile, max: Tile): Spike[] {
   return spikes;
 }
 
-/** The strongest of each block. The strongest come first, so the first to claim a block keeps it. */
+/** The strongest spike of each block; spikes are sorted by strength. */
 function thinSpikes(spikes: readonly Spike[], block: number): Spike[] {
   const taken = new Set<number>();
   return spikes.filter(({ row, column }) => {

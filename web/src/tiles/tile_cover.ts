@@ -1,14 +1,14 @@
-// What to draw where: for every tile a view needs, the tile itself or the best that is held in its place.
+// What to draw where: for every tile of a view, the tile itself or the best loaded substitute.
 //
-// In: the plan, the view, a way to look tiles up. Out: pieces in drawing order. Pure; knows no canvas and no network.
-import { getAncestor, TILE_SIZE, type TokenRanges, type TileAddress, type ZoomPlan } from "../geometry/zoom_plan";
-import type { TileResult, LoadedTile, TileRequest } from "./tile_store";
+// In: the plan, the view, a lookup of tiles. Out: placements in drawing order.
+import { getAncestor, TILE_SIZE, type TileAddress, type TokenRanges, type ZoomPlan } from "../geometry/zoom_plan";
+import type { LoadedTile, TileRequest, TileResult } from "./tile_store";
 import type { Channel } from "../server/protocol";
 import type { ChannelMode } from "../state";
 
 export type PlacementState = "drawn" | "placeholder" | "missing" | "masked" | "failed";
 
-/** A part of the matrix in tokens, and what fills it. The end may lie past the last token: the painter clips. */
+/** An area of the matrix in tokens, and the tile that fills it. The end may lie past the last token: the painter clips. */
 export interface TilePlacement {
   state: PlacementState;
   query: number;
@@ -49,7 +49,7 @@ function findCoarserTile(plan: ZoomPlan, target: TileAddress, lookup: TileLookup
   return null;
 }
 
-/** After zooming out the finer tiles are still held: they are better than a coarse ancestor. */
+/** After zooming out the finer tiles are still loaded, and better than a coarse ancestor. */
 function findFinerTiles(plan: ZoomPlan, target: TileAddress, lookup: TileLookup, levels: number): TilePlacement[] {
   if (levels === 0 || target.z >= plan.deepest) return [];
   const [down, across] = plan.countTiles(target.z + 1);
@@ -93,7 +93,7 @@ export function getChannels(stride: number, mode: ChannelMode): Channel[] {
   return mode === "max" ? ["max"] : ["mean", "max"];
 }
 
-/** The tiles to ask for: the whole picture first, then the view from its centre outwards, then one ring around it when idle. */
+/** The tiles to request: the whole matrix first, then the view from its centre outwards, then one ring around it when idle. */
 export function listTileRequests(plan: ZoomPlan, z: number, view: TokenRanges, masking: MaskInfo, mode: ChannelMode): TileRequest[] {
   const span = TILE_SIZE * plan.getStride(z);
   const middle = { y: (view.query[0] + view.query[1]) / 2 / span, x: (view.key[0] + view.key[1]) / 2 / span };

@@ -1,8 +1,8 @@
-// The tiles of a map: what is held, what is asked, in which order.
+// Loads and caches the tiles of a map.
 //
-// In: a list of wanted tiles, the most wanted first. Out: held tiles, at once; `onChange` when one has come.
-// At most six requests run. What is no longer wanted is given up. What failed is asked again, later each time; a partial tile
-// (the server is still building it) is shown and asked again. Memory: bodies up to a limit in bytes, least recently used first out.
+// In: a list of requests, the most important first. Out: loaded tiles; `onChange` when one is loaded.
+// At most six requests run. Outdated requests are cancelled. Failed ones are retried, later each time; a partial tile
+// (the server is still building it) is shown and requested again. Memory: up to a limit in bytes, least recently used dropped first.
 import { readTile, type Tile } from "../server/tile_codec";
 import type { TileAddress } from "../geometry/zoom_plan";
 import { paths, type Channel, type HeadRef } from "../server/protocol";
@@ -10,44 +10,44 @@ import { isAbortError, type Transport } from "../server/transport";
 
 export interface TileRequest extends TileAddress {
   channel: Channel;
-  /** Asked only when nothing else is left to ask. */
+  /** Requested only when nothing else is left. */
   idle?: boolean;
 }
 
 export interface LoadedTile extends Tile {
-  /** Some bin is masked: the hatch below will show. */
+  /** Some bins are masked, so the hatch below is visible. */
   hasMasked: boolean;
 }
 
-/** "empty": the mask allows nothing there. "failed": no answer so far, and after several tries not asked any more. */
+/** "empty": the mask allows nothing there. "failed": no response after several tries. */
 export type TileResult = LoadedTile | "empty" | "failed";
 
-/** Where a picture gets its tiles: held ones at once, the others when they have been wanted and have come. */
+/** A source of tiles: loaded tiles at once, others after they are requested. */
 export interface TileSource {
   get(address: TileAddress, channel: Channel): TileResult | undefined;
-  /** Says what is wanted now. Requests wait until the view rests, unless `atOnce`. */
+  /** Replace the list of requests. They are sent once the view rests, unless `atOnce`. */
   request(list: readonly TileRequest[], atOnce?: boolean): void;
-  /** True where it is known that a tile will never come: a saved page holds only some. */
+  /** Whether a tile can never be loaded: a saved page stores only some. */
   isUnavailable(address: TileAddress, channel: Channel): boolean;
 }
 
 export interface TileStoreSettings {
   maxBytes: number;
   maxRequests: number;
-  /** Milliseconds of rest after a move before asking, and the longest wait while moving on. */
+  /** Milliseconds without a move before requests are sent, and the longest wait while moving. */
   restMilliseconds: number;
   longestWaitMilliseconds: number;
-  /** Milliseconds until a partial tile is asked again. */
+  /** Milliseconds until a partial tile is requested again. */
   partialRetryMilliseconds: number;
   /** Milliseconds until the first retry; doubles each time. */
   retryMilliseconds: number;
-  tries: number;
+  maxTries: number;
 }
 
-const DEFAULT_SETTINGS: TileStoreSettings = { maxBytes: 64 << 20, maxRequests: 6, restMilliseconds: 60, longestWaitMilliseconds: 240, partialRetryMilliseconds: 2000, retryMilliseconds: 1000, tries: 4 };
+const DEFAULT_SETTINGS: TileStoreSettings = { maxBytes: 64 << 20, maxRequests: 6, restMilliseconds: 60, longestWaitMilliseconds: 240, partialRetryMilliseconds: 2000, retryMilliseconds: 1000, maxTries: 4 };
 
 interface Entry {
-  held: TileResult | undefined;
+  result: TileResult | undefined;
   bytes: number;
   /** Not before this time. */
   due: number;
@@ -82,10 +82,10 @@ export class TileStore implements TileSource {
     return this.#running.size;
   }
 
-  /** Tiles of other heads stay held; their requests are given up. What had failed is asked anew. */
+  /** Tiles of other heads are kept; their requests are cancelled. Failed tiles are requested again. */
   setHead(head: HeadRef): void {
     this.#head = head;
-    for (const [path, { held }] of this.#entries) if (held === "failed") this.#remove(path);
+    for (const [path, { result: held }] of this.#entries) if (held === "failed") this.#remove(path);
     this.request([], true);
   }
 
@@ -95,7 +95,7 @@ export class TileStore implements TileSource {
     if (!entry) return undefined;
     this.#entries.delete(path);
     this.#entries.set(path, entry);
-    return entry.held;
+    return entry.result;
   }
 
   request(list: readonly TileRequest[], atOnce = false): void {
@@ -120,9 +120,9 @@ export class TileStore implements TileSource {
     return this.transport.hasResponse?.(this.#getPath(address, channel)) === false;
   }
 
-  /** The server has finished building: partial tiles are asked again now. */
+  /** Request partial tiles again: the server has finished building. */
   refreshPartial(): void {
-    for (const entry of this.#entries.values()) if (typeof entry.held === "object" && entry.held.partial) entry.due = 0;
+    for (const entry of this.#entries.values()) if (typeof entry.result === "object" && entry.result.partial) entry.due = 0;
     this.#schedule(0);
   }
 
@@ -157,10 +157,10 @@ export class TileStore implements TileSource {
       if (this.#running.has(path)) continue;
       const entry = this.#entries.get(path);
       const finished =
-        entry?.held !== undefined &&
-        !(typeof entry.held === "object" && entry.held.partial) &&
-        !(entry.held === "failed" && entry.tries < this.#settings.tries);
-      if (finished || (idle && entry?.held !== undefined)) continue;
+        entry?.result !== undefined &&
+        !(typeof entry.result === "object" && entry.result.partial) &&
+        !(entry.result === "failed" && entry.tries < this.#settings.maxTries);
+      if (finished || (idle && entry?.result !== undefined)) continue;
       if (entry && entry.due > now) soonest = Math.min(soonest, entry.due);
       else void this.#fetch(path);
     }
@@ -188,10 +188,10 @@ export class TileStore implements TileSource {
     this.#startRequests();
   }
 
-  #store(path: string, held: TileResult, bytes: number): void {
+  #store(path: string, result: TileResult, bytes: number): void {
     this.#remove(path);
-    const partial = typeof held === "object" && held.partial;
-    this.#entries.set(path, { held, bytes, due: partial ? performance.now() + this.#settings.partialRetryMilliseconds : 0, tries: 0 });
+    const partial = typeof result === "object" && result.partial;
+    this.#entries.set(path, { result: result, bytes, due: partial ? performance.now() + this.#settings.partialRetryMilliseconds : 0, tries: 0 });
     this.#bytes += bytes;
     for (const old of this.#entries.keys()) {
       if (this.#bytes <= this.#settings.maxBytes || old === path) break;
@@ -201,10 +201,10 @@ export class TileStore implements TileSource {
 
   #recordFailure(path: string): void {
     const before = this.#entries.get(path);
-    const maxTries = (before?.tries ?? 0) + 1;
-    const due = performance.now() + this.#settings.retryMilliseconds * 2 ** (maxTries - 1);
-    // A picture that was there stays there, even if asking again for a better one failed.
-    this.#entries.set(path, { held: before?.held ?? "failed", bytes: before?.bytes ?? 0, due, tries: maxTries });
+    const tries = (before?.tries ?? 0) + 1;
+    const due = performance.now() + this.#settings.retryMilliseconds * 2 ** (tries - 1);
+    // A loaded tile is kept, even if requesting a better one failed.
+    this.#entries.set(path, { result: before?.result ?? "failed", bytes: before?.bytes ?? 0, due, tries: tries });
   }
 
   #remove(path: string): void {

@@ -1,4 +1,4 @@
-/** Where a card goes, so that it stands beside what it tells of. */
+/** Where to place a card next to its target. */
 
 export interface Rectangle {
   readonly left: number;

@@ -1,13 +1,13 @@
-/** What the tour shows, on the example that AttnScope brings along: six heads that each do one thing. */
+/** The steps of the tour, on the example that AttnScope ships: six heads that each do one thing. */
 
 import type { State } from "../state";
 
 export interface Step {
-  /** The part it points at. */
+  /** A selector of the element that it points at. */
   readonly selector: string;
   readonly title: string;
   readonly text: string;
-  /** What of the example is shown. */
+  /** The state to show on the example. */
   readonly state: Partial<State>;
 }
 

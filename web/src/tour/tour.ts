@@ -1,7 +1,7 @@
 /**
  * A tour of one minute: a card that goes from part to part and shows each on the shipped example.
  *
- * It blocks nothing, can be left at any time, and leaves everything as it was. Who has been asked is not asked again.
+ * It can be left at any time and restores the state. The invitation is shown once.
  */
 
 import { button, element } from "../panels/dom";
@@ -25,7 +25,7 @@ export class Tour {
   readonly #observer = new ResizeObserver(() => this.#placeCard());
   #step = 0;
   #target: HTMLElement | null = null;
-  /** Where one was, and had the keyboard. */
+  /** The state and the focus before the tour. */
   #before: { readonly state: State; readonly focus: Element | null } | null = null;
 
   constructor(
@@ -60,7 +60,7 @@ export class Tour {
     context.signal.addEventListener("abort", () => this.#observer.disconnect());
   }
 
-  /** Only a page of one's own invites; elsewhere the tour is found under Help. */
+  /** Only the page shows the invitation; elsewhere the tour is under Help. */
   get canInvite(): boolean {
     return this.isPossible && this.context.host.kind === "page";
   }
@@ -135,7 +135,7 @@ export class Tour {
   }
 }
 
-/** Whatever one had chosen, the example is seen plainly. */
+/** Resets what the reader has chosen, so that the example is shown plainly. */
 const PLAIN_STATE: Partial<State> = {
   ...{ view: "map", layer: 0, head: 0, centre: null, zoom: null, pinQuery: null, pinKey: null },
   ...{ whatIf: false, hideSink: false, compare: null, range: null, linear: false },
