@@ -49,9 +49,9 @@ export function syncAddress(store: Store, addressBar: AddressBar, now: () => num
   const unsubscribe = store.subscribe((_now, before, mode) => {
     if (isApplying) return;
     if (mode === "replace") return writeLater();
-    const together = now() - lastPushed < PAUSE_MILLISECONDS;
+    const isBurst = now() - lastPushed < PAUSE_MILLISECONDS;
     lastPushed = now();
-    if (together) return writeLater();
+    if (isBurst) return writeLater();
     // The entry before must keep the place that the reader has moved to since.
     if (timer !== undefined) write("replaceState", before);
     write("pushState");

@@ -346,7 +346,7 @@ export class App {
   #offerText(state: State): void {
     const layer = this.#layer;
     if (state.view !== "sentence" || !this.#shown || !layer?.texts || layer.cross || !this.#fitsView(state)) return;
-    const texts = this.#traces.getTexts(this.#shown.meta).range(this.#shown.layer, "key", 0, layer.keys);
+    const texts = this.#traces.getTexts(this.#shown.meta).getRange(this.#shown.layer, "key", 0, layer.keys);
     if (texts) this.#sentence.offerText(texts.join(""));
   }
 

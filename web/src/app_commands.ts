@@ -78,8 +78,8 @@ export function createAppCommands(parts: AppCommandContext): AppCommands {
   const compare = (): void => {
     const now = store.get();
     const heads = listHeads(getShown()?.meta.layers ?? [], getAvailableHeads(session));
-    const near = (layers: number, within: number): HeadId | undefined => findNextHead(now, heads, layers, within);
-    const place = near(0, 1) ?? near(0, -1) ?? near(1, 0) ?? near(-1, 0) ?? heads[0];
+    const findNear = (layers: number, within: number): HeadId | undefined => findNextHead(now, heads, layers, within);
+    const place = findNear(0, 1) ?? findNear(0, -1) ?? findNear(1, 0) ?? findNear(-1, 0) ?? heads[0];
     if (!place) return;
     const other = { trace: "", layer: place[0], head: place[1], mode: "side" } as const;
     store.set({ compare: now.compare && now.view === "map" ? null : (now.compare ?? other), view: "map" }, "push");

@@ -31,7 +31,7 @@ export interface KeyHandlerContext {
 /** The handlers that move a map. */
 export function createMapMoves(map: MapView): Readonly<Record<MapMove, () => void>> {
   const pan = (right: number, down: number) => () => map.panBy(right * PAN_PIXELS, down * PAN_PIXELS);
-  const screen = (right: number, down: number) => () => {
+  const panScreen = (right: number, down: number) => () => {
     const { width, height } = map.element.getBoundingClientRect();
     map.panBy(right * width * SCREEN_SHARE, down * height * SCREEN_SHARE);
   };
@@ -40,10 +40,10 @@ export function createMapMoves(map: MapView): Readonly<Record<MapMove, () => voi
     panRight: pan(1, 0),
     panUp: pan(0, -1),
     panDown: pan(0, 1),
-    screenLeft: screen(-1, 0),
-    screenRight: screen(1, 0),
-    screenUp: screen(0, -1),
-    screenDown: screen(0, 1),
+    screenLeft: panScreen(-1, 0),
+    screenRight: panScreen(1, 0),
+    screenUp: panScreen(0, -1),
+    screenDown: panScreen(0, 1),
     zoomIn: () => map.zoomBy(ZOOM_FACTOR),
     zoomOut: () => map.zoomBy(1 / ZOOM_FACTOR),
     fit: () => map.fit(),

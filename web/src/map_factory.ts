@@ -34,7 +34,7 @@ export function createMap(context: MapContext, getMeta: () => Meta | undefined):
     host,
     getTokens: (side, from, to) => {
       const meta = getMeta();
-      return meta && traces.getTexts(meta).range(store.get().layer, side, from, to);
+      return meta && traces.getTexts(meta).getRange(store.get().layer, side, from, to);
     },
   });
   setMapDescription(map.element);

@@ -79,11 +79,11 @@ function createNotebookHost(model: WidgetModel): Host {
         },
       },
       addEventListener(_type, listener) {
-        const arrive = (): void => {
+        const onStateChange = (): void => {
           if (!isWriting) listener();
         };
-        listeners.set(listener, arrive);
-        model.on("change:state", arrive);
+        listeners.set(listener, onStateChange);
+        model.on("change:state", onStateChange);
       },
       removeEventListener(_type, listener) {
         model.off("change:state", listeners.get(listener) ?? listener);

@@ -30,7 +30,7 @@ export class Pins {
 
   /** Go to a query, and bring its own key into view: most attention is near it. */
   goToQuery(query: number): void {
-    this.#set({ pinQuery: query, pinKey: null }, this.#ownKey(query));
+    this.#set({ pinQuery: query, pinKey: null }, this.#findOwnKey(query));
   }
 
   pinCell({ query, key }: Cell): void {
@@ -40,9 +40,9 @@ export class Pins {
   /** Pin, or unpin what is already pinned. The view stays, since the clicked cell is in it. */
   toggle(wanted: Partial<PinState>): void {
     const now = this.store.get();
-    const same = (Object.keys(wanted) as (keyof PinState)[]).every((pin) => now[pin] === wanted[pin]);
+    const isSame = (Object.keys(wanted) as (keyof PinState)[]).every((pin) => now[pin] === wanted[pin]);
     const none = Object.fromEntries(Object.keys(wanted).map((pin) => [pin, null]));
-    this.store.set(same ? none : wanted, "push");
+    this.store.set(isSame ? none : wanted, "push");
   }
 
   unpin(): void {
@@ -79,12 +79,12 @@ export class Pins {
     const { pinQuery, pinKey } = this.store.get();
     if (pinQuery !== null || pinKey !== null)
       this.#trail = [...this.#trail, { pinQuery, pinKey }].slice(-MAX_TRAIL);
-    this.#set(next, this.#ownKey(next.pinQuery));
+    this.#set(next, this.#findOwnKey(next.pinQuery));
   }
 
   back(): void {
     const before = this.#trail.pop();
-    if (before) this.#set(before, this.#ownKey(before.pinQuery));
+    if (before) this.#set(before, this.#findOwnKey(before.pinQuery));
     else this.showNotice("Nothing was followed yet.");
   }
 
@@ -92,7 +92,7 @@ export class Pins {
     this.#trail = [];
   }
 
-  #ownKey(query: number | null): number | undefined {
+  #findOwnKey(query: number | null): number | undefined {
     const shape = this.getShape();
     return query === null || !shape || shape.cross ? undefined : query + shape.offset;
   }

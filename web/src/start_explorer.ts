@@ -65,16 +65,16 @@ type ErrorView = (title: string, message: string, ...more: HTMLElement[]) => voi
 
 async function showOpenError(opening: OpenContext, error: unknown, showError: ErrorView): Promise<void> {
   const { transport, host, signal } = opening;
-  const again = (): void => void openExplorer(opening);
+  const retry = (): void => void openExplorer(opening);
   const { addressBar } = host;
   const wanted = readAddress(addressBar.location.hash).trace;
   if (!(error instanceof ResponseError && error.status === 404 && wanted !== "")) {
     const message = error instanceof TypeError ? getStoppedMessage(host) : describeError(error);
-    return showError("No answer", message, button("Try again", again, { class: "primary" }));
+    return showError("No answer", message, button("Try again", retry, { class: "primary" }));
   }
   const choose = (trace: string): void => {
     addressBar.history.pushState(null, "", writeAddress({ ...DEFAULT_STATE, trace }));
-    again();
+    retry();
   };
   const traces = await transport.json<Session>(paths.session(), signal).then(
     (session) => session.traces,

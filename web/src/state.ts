@@ -344,27 +344,27 @@ export function clampBits(bits: number): number {
 export function clampRange(low: number, high: number): readonly [number, number] {
   if (Number.isNaN(low) || Number.isNaN(high)) return [LOWEST_BITS, HIGHEST_BITS];
   const [first, second] = low <= high ? [low, high] : [high, low];
-  const quarter = (value: number): number => Math.round(value * 4) / 4 + 0;
-  const top = quarter(clamp(second, LOWEST_BITS + NARROWEST_RANGE, HIGHEST_BITS));
-  return [quarter(clamp(first, LOWEST_BITS, top - NARROWEST_RANGE)), top];
+  const roundToQuarter = (value: number): number => Math.round(value * 4) / 4 + 0;
+  const top = roundToQuarter(clamp(second, LOWEST_BITS + NARROWEST_RANGE, HIGHEST_BITS));
+  return [roundToQuarter(clamp(first, LOWEST_BITS, top - NARROWEST_RANGE)), top];
 }
 
 /**
  * Fit a state to a trace of this shape: reset layers, heads and pins that do not exist.
  *
- * `held` are the available heads of a saved page; null is all. A comparison with another trace is kept,
+ * `available` are the heads of a saved page; null is all. A comparison with another trace is kept,
  * since its shape is not known here.
  */
 export function fitToTrace(
   state: State,
   layers: readonly { readonly heads: number; readonly queries: number; readonly keys: number }[],
-  held: readonly HeadId[] | null = null,
+  available: readonly HeadId[] | null = null,
 ): State {
   const exists = (layer: number, head: number): boolean =>
-    head < (layers[layer]?.heads ?? 0) && isAvailable(held, layer, head);
+    head < (layers[layer]?.heads ?? 0) && isAvailable(available, layer, head);
   const nearest = Math.min(state.layer, Math.max(0, layers.length - 1));
   const clamped = Math.min(state.head, Math.max(0, (layers[nearest]?.heads ?? 1) - 1));
-  const [layer, head] = isAvailable(held, nearest, clamped) ? [nearest, clamped] : (held?.[0] ?? [0, 0]);
+  const [layer, head] = isAvailable(available, nearest, clamped) ? [nearest, clamped] : (available?.[0] ?? [0, 0]);
   const shape = layers[layer] ?? { queries: 0, keys: 0 };
   const { compare, ablated } = state;
   return {
@@ -383,8 +383,8 @@ export function fitToTrace(
 }
 
 /** Whether a head can be opened; null stands for all heads. */
-export function isAvailable(held: readonly HeadId[] | null, layer: number, head: number): boolean {
-  return held === null || held.some(([one, other]) => one === layer && other === head);
+export function isAvailable(available: readonly HeadId[] | null, layer: number, head: number): boolean {
+  return available === null || available.some(([one, other]) => one === layer && other === head);
 }
 
 /** A and B change places. */

@@ -35,11 +35,11 @@ class Kernel implements WidgetModel {
   tell(name: string, ...values: unknown[]): void {
     for (const listener of this.listeners.get(name) ?? []) listener(...(values as never[]));
   }
-  /** Answer the question asked so many before the last. */
+  /** Answer the question requested so many before the last. */
   answer(text: string | null, { status = 200, more = false, back = 0, offset = 3 } = {}): void {
     const bytes = new TextEncoder().encode(`${"#".repeat(offset)}${text ?? ""}`);
-    const asked = this.sent.filter(({ path }) => path !== undefined).at(-1 - back);
-    this.tell("msg:custom", { id: asked?.id, status, more }, text === null ? [] : [new DataView(bytes.buffer, offset)]);
+    const requested = this.sent.filter(({ path }) => path !== undefined).at(-1 - back);
+    this.tell("msg:custom", { id: requested?.id, status, more }, text === null ? [] : [new DataView(bytes.buffer, offset)]);
   }
 }
 
@@ -53,9 +53,9 @@ function connected(): { kernel: Kernel; transport: Transport; leave: AbortContro
 
 test("a question carries its path, and what is sent along", async () => {
   const { kernel, transport } = connected();
-  const asked = transport.json("session");
+  const requested = transport.json("session");
   kernel.answer('{"a":1}');
-  assert.deepEqual(await asked, { a: 1 });
+  assert.deepEqual(await requested, { a: 1 });
   const posted = transport.post("run", { text: "x" });
   kernel.answer("[]");
   await posted;
@@ -94,9 +94,9 @@ test("answers find their questions in any order, and those of other views are no
 
 test("a refusal has the kernel's sentence", async () => {
   const { kernel, transport } = connected();
-  const asked = transport.json("nothing");
+  const requested = transport.json("nothing");
   kernel.answer('{"error":"There is nothing."}', { status: 404 });
-  await asked.then(
+  await requested.then(
     () => assert.fail("refused"),
     (error: unknown) => {
       assert(error instanceof ResponseError);
@@ -133,9 +133,9 @@ test("what is given up ends at once, and the kernel is told; what was answered i
   const answered = transport.json("one", stop.signal);
   kernel.answer("1");
   await answered;
-  const asked = transport.json("two", stop.signal);
+  const requested = transport.json("two", stop.signal);
   stop.abort();
-  await assert.rejects(asked, /abort/i);
+  await assert.rejects(requested, /abort/i);
   assert.deepEqual(kernel.sent.slice(2), [{ cancel: kernel.sent[1]?.id }]);
   kernel.answer("2");
   await assert.rejects(transport.json("three", stop.signal), /abort/i);
@@ -146,7 +146,7 @@ test("whoever waits long enough is told so, until an answer comes", async () => 
   mock.timers.enable({ apis: ["setTimeout"] });
   try {
     const { kernel, transport, waits } = connected();
-    const asked = [transport.json("one"), transport.json("two")];
+    const requested = [transport.json("one"), transport.json("two")];
     mock.timers.tick(1900);
     assert.deepEqual(waits, []);
     mock.timers.tick(200);
@@ -158,7 +158,7 @@ test("whoever waits long enough is told so, until an answer comes", async () => 
     kernel.answer("1", { back: 1 });
     mock.timers.tick(10_000);
     assert.deepEqual(waits, [true, false, true, false]);
-    await Promise.all(asked);
+    await Promise.all(requested);
   } finally {
     mock.timers.reset();
   }
@@ -166,18 +166,18 @@ test("whoever waits long enough is told so, until an answer comes", async () => 
 
 test("a kernel that goes leaves no question open, and one that has gone takes none", async () => {
   const { kernel, transport } = connected();
-  const asked = transport.json("one");
+  const requested = transport.json("one");
   kernel.tell("comm_live_update");
-  await assert.rejects(asked, TypeError);
+  await assert.rejects(requested, TypeError);
   kernel.dead = true;
   await assert.rejects(transport.bytes("two"), TypeError);
 });
 
 test("who leaves ends all questions and is heard of no more", async () => {
   const { kernel, transport, leave } = connected();
-  const asked = transport.json("one");
+  const requested = transport.json("one");
   leave.abort();
-  await assert.rejects(asked, /abort/i);
+  await assert.rejects(requested, /abort/i);
   await assert.rejects(transport.json("two"), /abort/i);
   assert.deepEqual([...kernel.listeners.values()].map(({ size }) => size), [0, 0]);
   assert.equal(kernel.sent.length, 1);

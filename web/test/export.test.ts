@@ -64,7 +64,7 @@ test("words look with the mean of their tokens and are looked at with the sum", 
   [3, 3].forEach((side, at) => header.setUint16(8 + 2 * at, side, true));
   new Float32Array(body, 32).set([1, NaN, NaN, 0.25, 0.75, NaN, 0.5, 0.25, 0.25]);
   const head = new DenseHead(body);
-  assert.deepEqual(head.links("query", 2, [0, 1], [0, 1], 9), { own: [1, 3], total: 1, count: 2, links: [[1, 3, 0.625], [0, 1, 0.375]] });
-  assert.deepEqual(head.links("key", 0, [0, 1], [0, 1], 9), { own: [0, 1], total: 1.375, count: 2, links: [[0, 1, 1], [1, 3, 0.375]] });
-  assert.deepEqual(head.links("key", 2, null, null, 9), { own: [2, 3], total: 0.25, count: 1, links: [[2, 3, 0.25]] });
+  assert.deepEqual(head.createLinks("query", 2, [0, 1], [0, 1], 9), { own: [1, 3], total: 1, count: 2, links: [[1, 3, 0.625], [0, 1, 0.375]] });
+  assert.deepEqual(head.createLinks("key", 0, [0, 1], [0, 1], 9), { own: [0, 1], total: 1.375, count: 2, links: [[0, 1, 1], [1, 3, 0.375]] });
+  assert.deepEqual(head.createLinks("key", 2, null, null, 9), { own: [2, 3], total: 0.25, count: 1, links: [[2, 3, 0.25]] });
 });

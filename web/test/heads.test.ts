@@ -10,7 +10,7 @@ import { readTile } from "../src/server/tile_codec";
 import type { Meta } from "../src/server/protocol";
 import { ResponseError, type Transport } from "../src/server/transport";
 import type { HeadId } from "../src/state";
-import { bodyOf } from "./tile_bodies";
+import { createBody } from "./tile_bodies";
 
 const wait = (milliseconds = 0): Promise<void> => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
@@ -60,7 +60,7 @@ test("arrows walk over the pictures and stop at the edges", () => {
 test("fewer bins keep the largest weight of those they replace, head by head", () => {
   const [bins, columns, heads] = [5, 7, 3];
   const codes = Array.from({ length: heads * bins * columns }, (_, index) => (index * 37) % 256);
-  const tile = { ...readTile(bodyOf({ rows: heads * bins, columns, codes, y: bins })), hasMasked: true };
+  const tile = { ...readTile(createBody({ rows: heads * bins, columns, codes, y: bins })), hasMasked: true };
   const less = coarsenTile(tile, 3);
   assert.deepEqual([less.rows, less.columns, less.y, less.codes.length], [heads * 2, 3, 2, heads * 2 * 3]);
   for (let index = 0; index < heads; index++) {
@@ -157,13 +157,13 @@ test("every label has a shape of its own, and one nobody knows has one, too", ()
 });
 
 class Server implements Transport {
-  readonly asked: string[] = [];
+  readonly requested: string[] = [];
   running = 0;
   mostRunning = 0;
   pending = new Set<string>();
   refused = new Set<string>();
   async #answer<T>(path: string, value: () => T, signal?: AbortSignal): Promise<T> {
-    this.asked.push(path);
+    this.requested.push(path);
     this.mostRunning = Math.max(this.mostRunning, ++this.running);
     await wait(5);
     this.running--;
@@ -178,7 +178,7 @@ class Server implements Transport {
     return this.#answer(path, () => answer as T, signal);
   }
   bytes(path: string, signal?: AbortSignal): Promise<ArrayBuffer> {
-    return this.#answer(path, () => bodyOf({ rows: 4, columns: 2, codes: [0, 1, 2, 3, 4, 5, 6, 7], y: 2 }), signal);
+    return this.#answer(path, () => createBody({ rows: 4, columns: 2, codes: [0, 1, 2, 3, 4, 5, 6, 7], y: 2 }), signal);
   }
   post<T>(): Promise<T> {
     throw new Error("not here");
@@ -188,16 +188,16 @@ class Server implements Transport {
   }
 }
 
-const metaOf = (trace: string, layers: number): Meta =>
+const createMeta = (trace: string, layers: number): Meta =>
   ({ trace, layers: Array.from({ length: layers }, () => ({ heads: 2, numbers: [0, 1], queries: 4, keys: 4 })) }) as unknown as Meta;
 
 test("all layers are read, pictures first and from the layer in view on, two at a time", async () => {
   const server = new Server();
   const loader = createHeadLoader(server, () => undefined);
-  loader.load(metaOf("aa", 5), "max", 3);
+  loader.load(createMeta("aa", 5), "max", 3);
   for (let tries = 0; tries < 1000 && loader.heads.length < 10; tries++) await wait(5);
   const order = ["aa/3", "aa/4", "aa/0", "aa/1", "aa/2"];
-  assert.deepEqual(server.asked, [...order.map((path) => `${path}/thumbs?ch=max`), ...order.map((path) => `${path}/heads`)]);
+  assert.deepEqual(server.requested, [...order.map((path) => `${path}/thumbs?ch=max`), ...order.map((path) => `${path}/heads`)]);
   assert.equal(server.mostRunning, 2);
   assert.equal(loader.heads.length, 10);
   assert.ok(loader.pictures.length === 5 && loader.pictures.every((tile) => tile?.hasMasked));
@@ -206,30 +206,30 @@ test("all layers are read, pictures first and from the layer in view on, two at 
 test("without pictures only scores are read, and pictures of another kind replace those there were", async () => {
   const server = new Server();
   const loader = createHeadLoader(server, () => undefined);
-  const meta = metaOf("aa", 2);
+  const meta = createMeta("aa", 2);
   loader.load(meta, null, 0);
   await wait(60);
-  assert.deepEqual(server.asked, ["aa/0/heads", "aa/1/heads"]);
+  assert.deepEqual(server.requested, ["aa/0/heads", "aa/1/heads"]);
   loader.load(meta, "max", 0);
   await wait(60);
   loader.load(meta, "mean", 0);
   assert.deepEqual(loader.pictures, []);
   await wait(60);
-  assert.deepEqual(server.asked.slice(2), ["max", "max", "mean", "mean"].map((kind, index) => `aa/${index % 2}/thumbs?ch=${kind}`));
+  assert.deepEqual(server.requested.slice(2), ["max", "max", "mean", "mean"].map((kind, index) => `aa/${index % 2}/thumbs?ch=${kind}`));
 });
 
 test("after leaving nothing more is asked, and coming back goes on where it was", async () => {
   const server = new Server();
   let changes = 0;
   const loader = createHeadLoader(server, () => changes++);
-  const meta = metaOf("aa", 20);
+  const meta = createMeta("aa", 20);
   loader.load(meta, null, 0);
   await wait(12);
   loader.stop();
-  const [asked, before] = [server.asked.length, changes];
-  assert.ok(asked < 20);
+  const [requested, before] = [server.requested.length, changes];
+  assert.ok(requested < 20);
   await wait(60);
-  assert.deepEqual([server.asked.length, changes], [asked, before]);
+  assert.deepEqual([server.requested.length, changes], [requested, before]);
   const had = loader.heads.length;
   loader.load(meta, null, 0);
   await wait(200);
@@ -240,9 +240,9 @@ test("after leaving nothing more is asked, and coming back goes on where it was"
 test("another trace begins afresh", async () => {
   const server = new Server();
   const loader = createHeadLoader(server, () => undefined);
-  loader.load(metaOf("aa", 3), "max", 0);
+  loader.load(createMeta("aa", 3), "max", 0);
   await wait(7);
-  loader.load(metaOf("bb", 1), "max", 0);
+  loader.load(createMeta("bb", 1), "max", 0);
   await wait(80);
   assert.deepEqual([loader.pictures.length, loader.heads.length], [1, 2]);
 });
@@ -252,10 +252,10 @@ test("scores that are being made are asked again, and what is refused is said an
   server.pending.add("aa/0/heads");
   server.refused.add("aa/1/heads");
   const loader = createHeadLoader(server, () => undefined);
-  loader.load(metaOf("aa", 2), null, 0);
+  loader.load(createMeta("aa", 2), null, 0);
   await wait(700);
-  assert.deepEqual(server.asked.filter((path) => path === "aa/0/heads").length, 2);
-  assert.deepEqual(server.asked.filter((path) => path === "aa/1/heads").length, 1);
+  assert.deepEqual(server.requested.filter((path) => path === "aa/0/heads").length, 2);
+  assert.deepEqual(server.requested.filter((path) => path === "aa/1/heads").length, 1);
   assert.equal(loader.problem, "this file does not hold that");
   assert.deepEqual([loader.heads.length, loader.scores[1]], [2, null]);
 });

@@ -6,7 +6,7 @@ import { PairTiles } from "../src/tiles/pair_tiles";
 import type { TileAddress } from "../src/geometry/zoom_plan";
 import { computeRatio, decodeRatio, encodeRatio } from "../src/tiles/ratio_codec";
 import type { LoadedTile, TileRequest, TileResult, TileSource } from "../src/tiles/tile_store";
-import { bodyOf } from "./tile_bodies";
+import { createBody } from "./tile_bodies";
 
 const nameOf = ({ z, y, x }: TileAddress): string => `${z}/${y}/${x}`;
 
@@ -24,7 +24,7 @@ class Shelf implements TileSource {
   }
   put(name: string, rows: number, columns: number, code: (row: number, column: number) => number, flags = 0): LoadedTile {
     const codes = Array.from({ length: rows * columns }, (_, index) => code(Math.floor(index / columns), index % columns));
-    const tile = { ...readTile(bodyOf({ rows, columns, codes, flags, log2min: -9, log2max: -1 })), hasMasked: codes.includes(0) };
+    const tile = { ...readTile(createBody({ rows, columns, codes, flags, log2min: -9, log2max: -1 })), hasMasked: codes.includes(0) };
     this.held.set(name, tile);
     return tile;
   }

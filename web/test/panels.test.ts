@@ -14,7 +14,7 @@ function transportOf(json: (path: string, signal?: AbortSignal) => Promise<unkno
   return {
     json: async <Answer>(path: string, signal?: AbortSignal) => (await json(path, signal)) as Answer,
     bytes: () => Promise.resolve(null),
-    post: () => Promise.reject(new Error("not asked here")),
+    post: () => Promise.reject(new Error("not requested here")),
     async *stream() {
       // Nothing comes.
     },
@@ -157,11 +157,11 @@ test("a newer question aborts the older one", () => {
 });
 
 test("an answer is kept, a failure is asked again, and the oldest is forgotten", async () => {
-  const asked: string[] = [];
+  const requested: string[] = [];
   const answers = new ResponseCache(
     transportOf((path) => {
-      asked.push(path);
-      return path === "bad" && asked.filter((name) => name === "bad").length === 1
+      requested.push(path);
+      return path === "bad" && requested.filter((name) => name === "bad").length === 1
         ? Promise.reject(new Error("no"))
         : Promise.resolve(path.length);
     }),
@@ -174,7 +174,7 @@ test("an answer is kept, a failure is asked again, and the oldest is forgotten",
   await answers.json("a", signal);
   await answers.json("b", signal);
   await answers.json("bad", signal);
-  assert.deepEqual(asked, ["bad", "bad", "a", "b", "bad"]);
+  assert.deepEqual(requested, ["bad", "bad", "a", "b", "bad"]);
 });
 
 test("only a server that does not answer at all counts as stopped", async () => {

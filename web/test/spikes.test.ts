@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { encodeWeight, readTile, type Tile } from "../src/server/tile_codec";
 import { findSpikes, isSpike } from "../src/tiles/spikes";
-import { bodyOf } from "./tile_bodies";
+import { createBody } from "./tile_bodies";
 
 test("a spike is strong and hidden by its mean", () => {
   assert.equal(isSpike(0.001, 0.5), true);
@@ -12,7 +12,7 @@ test("a spike is strong and hidden by its mean", () => {
 });
 
 const side = 256;
-const tile = (codes: number[]): Tile => readTile(bodyOf({ rows: side, columns: side, codes }));
+const tile = (codes: number[]): Tile => readTile(createBody({ rows: side, columns: side, codes }));
 const faint = (): number[] => new Array<number>(side * side).fill(encodeWeight(1e-5));
 
 test("every planted link is found where it lies, the strongest first", () => {

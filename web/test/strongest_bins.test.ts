@@ -2,9 +2,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { readTile } from "../src/server/tile_codec";
 import { findStrongestBins } from "../src/tiles/strongest_bins";
-import { bodyOf } from "./tile_bodies";
+import { createBody } from "./tile_bodies";
 
-const tile = readTile(bodyOf({ rows: 3, columns: 4, codes: [0, 1, 9, 200, 50, 60, 200, 70, 255, 1, 1, 0] }));
+const tile = readTile(createBody({ rows: 3, columns: 4, codes: [0, 1, 9, 200, 50, 60, 200, 70, 255, 1, 1, 0] }));
 const places = (count: number, rows: [number, number], columns: [number, number]): number[][] =>
   findStrongestBins(tile, { rows, columns }, count).map(({ row, column }) => [row, column]);
 

@@ -48,10 +48,10 @@ test("an address names the statistic, and one that is not there is the first", (
 });
 
 test("what a survey does not have is let go", () => {
-  const asked = { ...DEFAULT_STATE, layer: 9, head: 9, order: "-beauty", axes: ["beauty", "sink"] as const };
-  const shown = fitToSurvey(asked, info);
+  const requested = { ...DEFAULT_STATE, layer: 9, head: 9, order: "-beauty", axes: ["beauty", "sink"] as const };
+  const shown = fitToSurvey(requested, info);
   assert.deepEqual([shown.layer, shown.head, shown.order, shown.axes], [1, 0, "", ["sink", "effective_keys"]]);
-  assert.equal(fitToSurvey({ ...asked, order: "-sink" }, info).order, "-sink");
+  assert.equal(fitToSurvey({ ...requested, order: "-sink" }, info).order, "-sink");
 });
 
 test("a head is called as the model calls it", () => {

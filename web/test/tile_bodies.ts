@@ -14,7 +14,7 @@ export interface Body {
   log2max?: number;
 }
 
-export function bodyOf(body: Body): ArrayBuffer {
+export function createBody(body: Body): ArrayBuffer {
   const data = body.floats ? new Uint8Array(Float32Array.from(body.floats).buffer) : Uint8Array.from(body.codes ?? []);
   const result = new ArrayBuffer(32 + data.length);
   const view = new DataView(result);
@@ -35,5 +35,5 @@ export function bodyOf(body: Body): ArrayBuffer {
 
 /** A whole tile of one code. */
 export function plainTile(code: number, size = 256, flags = 0): ArrayBuffer {
-  return bodyOf({ rows: size, columns: size, codes: new Array<number>(size * size).fill(code), flags });
+  return createBody({ rows: size, columns: size, codes: new Array<number>(size * size).fill(code), flags });
 }

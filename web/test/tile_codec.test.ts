@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { decodeWeight, encodeWeight, readFloats, readHeader, readTile } from "../src/server/tile_codec";
-import { bodyOf } from "./tile_bodies";
+import { createBody } from "./tile_bodies";
 
 test("masked, zero and the smallest weight have their own codes", () => {
   assert.equal(encodeWeight(null), 0);
@@ -31,7 +31,7 @@ test("a weight survives coding within 4.5 %", () => {
 });
 
 test("a tile gives its header and its codes", () => {
-  const tile = readTile(bodyOf({ rows: 2, columns: 3, codes: [0, 1, 2, 3, 4, 255], z: 7, y: 70_000, x: 3, channel: 1, flags: 3, log2min: -20.5, log2max: -1 }));
+  const tile = readTile(createBody({ rows: 2, columns: 3, codes: [0, 1, 2, 3, 4, 255], z: 7, y: 70_000, x: 3, channel: 1, flags: 3, log2min: -20.5, log2max: -1 }));
   assert.deepEqual([...tile.codes], [0, 1, 2, 3, 4, 255]);
   assert.deepEqual([tile.rows, tile.columns, tile.z, tile.y, tile.x, tile.channel], [2, 3, 7, 70_000, 3, 1]);
   assert.deepEqual([tile.causalCut, tile.partial, tile.exact], [true, true, false]);
@@ -39,13 +39,13 @@ test("a tile gives its header and its codes", () => {
 });
 
 test("floats are read, with masked as NaN", () => {
-  const floats = readFloats(bodyOf({ rows: 1, columns: 3, floats: [0.5, NaN, 0] }));
+  const floats = readFloats(createBody({ rows: 1, columns: 3, floats: [0.5, NaN, 0] }));
   assert.deepEqual([...floats.values], [0.5, NaN, 0]);
 });
 
 test("what is no tile is refused, in words", () => {
   assert.throws(() => readHeader(new ArrayBuffer(4)), /SLT1/);
   assert.throws(() => readHeader(new ArrayBuffer(64)), /SLT1/);
-  assert.throws(() => readTile(bodyOf({ rows: 2, columns: 2, codes: [1] })), /36 bytes was expected|with 36 bytes/);
-  assert.throws(() => readTile(bodyOf({ rows: 1, columns: 1, floats: [1] })), /type 2/);
+  assert.throws(() => readTile(createBody({ rows: 2, columns: 2, codes: [1] })), /36 bytes was expected|with 36 bytes/);
+  assert.throws(() => readTile(createBody({ rows: 1, columns: 1, floats: [1] })), /type 2/);
 });

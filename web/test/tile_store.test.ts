@@ -12,7 +12,7 @@ interface Asked {
 }
 
 class Server implements Transport {
-  asked: Asked[] = [];
+  requested: Asked[] = [];
   json<T>(): Promise<T> {
     throw new Error("not here");
   }
@@ -26,11 +26,11 @@ class Server implements Transport {
     return new Promise((resolve, reject) => {
       if (!signal) throw new Error("a tile must be stoppable");
       signal.addEventListener("abort", () => reject(Object.assign(new Error("aborted"), { name: "AbortError" })));
-      this.asked.push({ path, signal, answer: resolve, fail: () => reject(new Error("no")) });
+      this.requested.push({ path, signal, answer: resolve, fail: () => reject(new Error("no")) });
     });
   }
   get paths(): string[] {
-    return this.asked.map((one) => one.path.replace("aa/0/1/", "").replace("?ch=mean", ""));
+    return this.requested.map((one) => one.path.replace("aa/0/1/", "").replace("?ch=mean", ""));
   }
 }
 
@@ -51,20 +51,20 @@ test("a tile is asked once and held from then on", async () => {
   store.request([tile(0, 0, 0)], true);
   assert.deepEqual(server.paths, ["0/0/0"]);
   assert.equal(store.get(tile(0, 0, 0), "mean"), undefined);
-  server.asked[0]?.answer(plainTile(7));
+  server.requested[0]?.answer(plainTile(7));
   await wait();
   const held = store.get(tile(0, 0, 0), "mean");
   assert.ok(typeof held === "object" && held.codes[0] === 7 && !held.hasMasked);
   assert.equal(changes(), 1);
   store.request([tile(0, 0, 0)], true);
-  assert.equal(server.asked.length, 1);
+  assert.equal(server.requested.length, 1);
 });
 
 test("at most six requests run, in the order wanted", async () => {
   const { server, store } = started();
   store.request(Array.from({ length: 9 }, (_, x) => tile(4, 0, x)), true);
   assert.deepEqual(server.paths, ["4/0/0", "4/0/1", "4/0/2", "4/0/3", "4/0/4", "4/0/5"]);
-  server.asked[3]?.answer(plainTile(1));
+  server.requested[3]?.answer(plainTile(1));
   await wait();
   assert.equal(server.paths[6], "4/0/6");
   assert.equal(store.inFlight, 6);
@@ -74,7 +74,7 @@ test("what leaves the view is given up and can be asked again", async () => {
   const { server, store } = started();
   store.request([tile(4, 0, 0), tile(4, 0, 1)], true);
   store.request([tile(4, 0, 1)], true);
-  assert.deepEqual(server.asked.map((one) => one.signal.aborted), [true, false]);
+  assert.deepEqual(server.requested.map((one) => one.signal.aborted), [true, false]);
   await wait();
   store.request([tile(4, 0, 0), tile(4, 0, 1)], true);
   assert.deepEqual(server.paths, ["4/0/0", "4/0/1", "4/0/0"]);
@@ -84,11 +84,11 @@ test("requests wait until the view rests, but not for ever", async () => {
   const { server, store } = started();
   for (let x = 0; x < 12; x++) {
     store.request([tile(5, 0, x)]);
-    if (x === 0) assert.equal(server.asked.length, 0);
+    if (x === 0) assert.equal(server.requested.length, 0);
     await wait(8);
   }
-  assert.ok(server.asked.length >= 1, "asked while moving on");
-  assert.ok(server.asked.length < 6, "not asked at every step");
+  assert.ok(server.requested.length >= 1, "requested while moving on");
+  assert.ok(server.requested.length < 6, "not requested at every step");
   await wait(40);
   assert.equal(server.paths[server.paths.length - 1], "5/0/11");
 });
@@ -96,36 +96,36 @@ test("requests wait until the view rests, but not for ever", async () => {
 test("nothing there is remembered", async () => {
   const { server, store } = started();
   store.request([tile(2, 0, 0)], true);
-  server.asked[0]?.answer(null);
+  server.requested[0]?.answer(null);
   await wait();
   assert.equal(store.get(tile(2, 0, 0), "mean"), "empty");
   store.request([tile(2, 0, 0)], true);
   await wait(40);
-  assert.equal(server.asked.length, 1);
+  assert.equal(server.requested.length, 1);
 });
 
 test("a partial tile is shown and asked again until it is whole", async () => {
   const { server, store } = started();
   store.request([tile(0, 0, 0)], true);
-  server.asked[0]?.answer(plainTile(3, 256, 2));
+  server.requested[0]?.answer(plainTile(3, 256, 2));
   await wait();
   const held = store.get(tile(0, 0, 0), "mean");
   assert.ok(typeof held === "object" && held.partial);
   await wait(60);
-  assert.equal(server.asked.length, 2);
+  assert.equal(server.requested.length, 2);
   assert.equal(store.get(tile(0, 0, 0), "mean"), held, "the preview stays while the next is on its way");
-  server.asked[1]?.answer(plainTile(4));
+  server.requested[1]?.answer(plainTile(4));
   await wait(60);
-  assert.equal(server.asked.length, 2);
+  assert.equal(server.requested.length, 2);
 });
 
 test("the end of building asks for partial tiles at once", async () => {
   const { server, store } = started({ partialRetryMilliseconds: 1e6 });
   store.request([tile(0, 0, 0)], true);
-  server.asked[0]?.answer(plainTile(3, 256, 2));
+  server.requested[0]?.answer(plainTile(3, 256, 2));
   await wait();
   store.refreshPartial();
-  assert.equal(server.asked.length, 2);
+  assert.equal(server.requested.length, 2);
 });
 
 test("a failure is said, tried again later each time, and then only with another head", async () => {
@@ -133,22 +133,22 @@ test("a failure is said, tried again later each time, and then only with another
   store.request([tile(0, 0, 0)], true);
   for (let time = 0; time < 3; time++) {
     await wait(60);
-    assert.equal(server.asked.length, time + 1);
-    server.asked[time]?.fail();
+    assert.equal(server.requested.length, time + 1);
+    server.requested[time]?.fail();
     await wait();
     assert.equal(store.get(tile(0, 0, 0), "mean"), "failed");
   }
   await wait(120);
-  assert.equal(server.asked.length, 3);
+  assert.equal(server.requested.length, 3);
   store.setHead({ trace: "aa", layer: 0, head: 1 });
   store.request([tile(0, 0, 0)], true);
-  assert.equal(server.asked.length, 4);
+  assert.equal(server.requested.length, 4);
 });
 
 test("a body that is no tile counts as a failure", async () => {
   const { server, store } = started({ maxTries: 1 });
   store.request([tile(0, 0, 0)], true);
-  server.asked[0]?.answer(new ArrayBuffer(5));
+  server.requested[0]?.answer(new ArrayBuffer(5));
   await wait();
   assert.equal(store.get(tile(0, 0, 0), "mean"), "failed");
 });
@@ -157,7 +157,7 @@ test("bytes stay under the limit, and the least recently used go first", async (
   const { server, store } = started({ maxBytes: 3 * 65_568 });
   for (let x = 0; x < 4; x++) {
     store.request([tile(4, 0, x)], true);
-    server.asked[x]?.answer(plainTile(x + 1));
+    server.requested[x]?.answer(plainTile(x + 1));
     await wait();
     store.get(tile(4, 0, 0), "mean");
   }
@@ -171,7 +171,7 @@ test("the ring around the view is asked only when nothing else is left", async (
   const { server, store } = started();
   store.request([tile(4, 0, 0), tile(4, 0, 1, true), tile(4, 0, 2, true)], true);
   assert.deepEqual(server.paths, ["4/0/0"]);
-  server.asked[0]?.answer(plainTile(1));
+  server.requested[0]?.answer(plainTile(1));
   await wait();
   assert.deepEqual(server.paths, ["4/0/0", "4/0/1", "4/0/2"]);
 });
@@ -179,10 +179,10 @@ test("the ring around the view is asked only when nothing else is left", async (
 test("another head gives up the requests of this one and keeps its tiles", async () => {
   const { server, store } = started();
   store.request([tile(0, 0, 0), tile(1, 0, 0)], true);
-  server.asked[0]?.answer(plainTile(1));
+  server.requested[0]?.answer(plainTile(1));
   await wait();
   store.setHead({ trace: "aa", layer: 0, head: 2 });
-  assert.equal(server.asked[1]?.signal.aborted, true);
+  assert.equal(server.requested[1]?.signal.aborted, true);
   assert.equal(store.get(tile(0, 0, 0), "mean"), undefined);
   store.setHead({ trace: "aa", layer: 0, head: 1 });
   assert.ok(store.get(tile(0, 0, 0), "mean"));
@@ -192,8 +192,8 @@ test("a closed store holds nothing and asks nothing", async () => {
   const { server, store } = started();
   store.request([tile(0, 0, 0)], true);
   store.close();
-  assert.equal(server.asked[0]?.signal.aborted, true);
+  assert.equal(server.requested[0]?.signal.aborted, true);
   store.request([tile(0, 0, 0)], true);
-  assert.equal(server.asked.length, 1);
+  assert.equal(server.requested.length, 1);
   assert.equal(store.bytes, 0);
 });

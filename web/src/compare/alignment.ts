@@ -78,12 +78,12 @@ export function findCommonRuns(one: readonly string[], other: readonly string[])
   };
   push({ one: 0, other: 0, count: before });
   const numbers = new Map<string, number>();
-  const numbered = (texts: readonly string[]): Uint32Array =>
+  const toNumbers = (texts: readonly string[]): Uint32Array =>
     Uint32Array.from(texts.slice(before, texts.length - after), (text) => {
       numbers.set(text, numbers.get(text) ?? numbers.size);
       return numbers.get(text) ?? 0;
     });
-  for (const [here, there] of findPairs(numbered(one), numbered(other)))
+  for (const [here, there] of findPairs(toNumbers(one), toNumbers(other)))
     push({ one: before + here, other: before + there, count: 1 });
   push({ one: one.length - after, other: other.length - after, count: after });
   return runs;

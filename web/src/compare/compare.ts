@@ -131,9 +131,9 @@ class HeadComparison implements Comparison {
   }
 
   #show(state: State, mode: CompareMode, one: TraceHead, other: TraceHead): string[] {
-    const name = (shown: TraceHead): string =>
+    const formatName = (shown: TraceHead): string =>
       formatHeadName(shown.meta, shown.layer, shown.head) + (one.meta.trace === other.meta.trace ? "" : ` ${formatTitle(shown.meta.name, 24)}`);
-    const names = [name(one), name(other)] as const;
+    const names = [formatName(one), formatName(other)] as const;
     const pairing = pairTokens(this.context.traces, one, other, mode === "side", this.#pairing);
     if (pairing !== this.#pairing) this.#lastLockedMove = null;
     this.#pairing = pairing;
@@ -156,26 +156,26 @@ class HeadComparison implements Comparison {
 
   #showSecondMap(state: State, other: TraceHead, pairing: TokenPairing, [here, there]: readonly [string, string]): void {
     const fresh = this.secondMap === null;
-    const twin = (this.secondMap ??= this.#createSecondMap());
+    const secondMap = (this.secondMap ??= this.#createSecondMap());
     this.secondSlot.hidden = false;
     this.map.setRole({ name: `A ${here}`, unmatched: { query: pairing.query.unmatched, key: pairing.key.unmatched } });
     const back = invertPairing(pairing);
-    twin.setRole({ name: `B ${there}`, unmatched: { query: back.query.unmatched, key: back.key.unmatched } });
+    secondMap.setRole({ name: `B ${there}`, unmatched: { query: back.query.unmatched, key: back.key.unmatched } });
     if (state.locked) {
       const { centre, zoom } = state;
       const led = centre && this.#lastLockedMove && isNear(centre, this.#lastLockedMove.to) ? this.#lastLockedMove.from : null;
       this.#secondPlace = { zoom, centre: led ?? (centre && mapPlace(centre, pairing)) };
     }
-    twin.update({ ...state, ...mapPins(state, pairing), ...this.#secondPlace });
-    if (twin.element.dataset["head"] !== getHeadKey(other)) twin.setHead(other.meta, other.layer, other.head);
-    twin.element.dataset["head"] = getHeadKey(other);
-    if (fresh) twin.resize();
+    secondMap.update({ ...state, ...mapPins(state, pairing), ...this.#secondPlace });
+    if (secondMap.element.dataset["head"] !== getHeadKey(other)) secondMap.setHead(other.meta, other.layer, other.head);
+    secondMap.element.dataset["head"] = getHeadKey(other);
+    if (fresh) secondMap.resize();
   }
 
   #createSecondMap(): MapView {
     const { store, transport, traces, host, pins, showNotice } = this.context;
     const back = (): TokenPairing | null => this.#pairing && invertPairing(this.#pairing);
-    const pick = (query: number | null, key: number | null): void => {
+    const togglePins = (query: number | null, key: number | null): void => {
       const pairing = back();
       const found = Object.entries(pairing ? mapPins({ pinQuery: query, pinKey: key }, pairing) : {});
       const wanted = found.filter(([pin]) => (pin === "pinQuery" ? query : key) !== null);
@@ -185,14 +185,14 @@ class HeadComparison implements Comparison {
     const events: MapEvents = {
       onMove: (centre: Cell | null, zoom: number | null) => this.#onMove(centre, zoom, back()),
       onHover: (cell: Cell | null) => this.map.highlightCell(cell && mapCell(cell, back())),
-      onPickCell: ({ query, key }: Cell) => pick(query, key),
-      onPickQuery: (query: number) => pick(query, null),
-      onPickKey: (key: number) => pick(null, key),
+      onPickCell: ({ query, key }: Cell) => togglePins(query, key),
+      onPickQuery: (query: number) => togglePins(query, null),
+      onPickKey: (key: number) => togglePins(null, key),
     };
     const twin = createMapView(transport, events, {
       host,
       getTokens: (side, from, to) =>
-        this.#other ? traces.getTexts(this.#other.meta).range(this.#other.layer, side, from, to) : undefined,
+        this.#other ? traces.getTexts(this.#other.meta).getRange(this.#other.layer, side, from, to) : undefined,
     });
     setMapDescription(twin.element);
     twin.element.setAttribute("aria-roledescription", "map of B");

@@ -37,7 +37,7 @@ const MODES: Readonly<Record<CompareMode, readonly [string, string]>> = {
 };
 
 export function createCompareBar(store: Store, session: Session, swap: () => void): CompareBar {
-  const change = (part: Partial<ComparedHead>): void => {
+  const updateCompared = (part: Partial<ComparedHead>): void => {
     const { compare } = store.get();
     if (compare) store.set({ compare: { ...compare, ...part } }, "push");
   };
@@ -46,13 +46,13 @@ export function createCompareBar(store: Store, session: Session, swap: () => voi
   trace.addEventListener("change", () => {
     const { trace: own, layer, head } = store.get();
     // Another text starts with the same head.
-    change(trace.value === own ? { trace: "" } : { trace: trace.value, layer, head });
+    updateCompared(trace.value === own ? { trace: "" } : { trace: trace.value, layer, head });
   });
   const heads = element("span", { class: "compared-b", role: "group", "aria-label": "Head of B" });
   const modes = segments<CompareMode>(
     "How the two are shown",
     COMPARE_MODES.map((mode) => [mode, ...MODES[mode]] as const),
-    (mode) => change({ mode }),
+    (mode) => updateCompared({ mode }),
   );
   const lock = toggle("Locked", "Both maps move together", () => store.set({ locked: !store.get().locked }));
   const bits = element("input", { type: "number", min: 0.5, max: 10, step: 0.5, class: "bits" });
@@ -92,7 +92,7 @@ export function createCompareBar(store: Store, session: Session, swap: () => voi
           heads,
           meta
             ? createHeadSelects(meta, [compare.layer, compare.head], getAvailableHeads(session), (layer, head) =>
-                change({ layer, head }),
+                updateCompared({ layer, head }),
               )
             : [],
         );

@@ -22,22 +22,22 @@ export function pairTokens(traces: TraceCache, one: TraceHead, other: TraceHead,
   const [here, there] = [one.meta.layers[one.layer], other.meta.layers[other.layer]];
   const lengths = { query: [here?.queries ?? 0, there?.queries ?? 0], key: [here?.keys ?? 0, there?.keys ?? 0] } as const;
   const createPairing = (message: string, query: Alignment, key: Alignment, isLoading = false): TokenPairing => ({ name, message, query, key, isLoading });
-  const straight = (words: string, reading = false): TokenPairing =>
+  const pairByPosition = (words: string, reading = false): TokenPairing =>
     createPairing(words, alignByPosition(...lengths.query), alignByPosition(...lengths.key), reading);
   const same = one.meta.trace === other.meta.trace && Object.values(lengths).every(([long, wide]) => long === wide);
-  if (same) return straight("");
-  if (!here?.texts || !there?.texts) return straight("Not all texts are known: aligned by position.");
+  if (same) return pairByPosition("");
+  if (!here?.texts || !there?.texts) return pairByPosition("Not all texts are known: aligned by position.");
   if (Math.max(...lengths.query, ...lengths.key) > MAX_TOKENS)
-    return straight(`Longer than ${formatCount(MAX_TOKENS)} tokens: aligned by position, not by the texts.`);
-  const texts = ({ meta, layer }: TraceHead, side: Side, length: number): string[] | undefined =>
-    traces.getTexts(meta).range(layer, side, 0, length);
+    return pairByPosition(`Longer than ${formatCount(MAX_TOKENS)} tokens: aligned by position, not by the texts.`);
+  const getTexts = ({ meta, layer }: TraceHead, side: Side, length: number): string[] | undefined =>
+    traces.getTexts(meta).getRange(layer, side, 0, length);
   // In self-attention, queries and keys are the same tokens.
   const sides: Side[] = [here, there].every(({ cross, offset }) => !cross && offset === 0) ? ["key"] : ["key", "query"];
   const runs: Alignment[] = [];
   for (const side of sides) {
-    const [mine, yours] = [texts(one, side, lengths[side][0]), texts(other, side, lengths[side][1])];
-    if (!mine || !yours) return straight("Reading the texts\u2026", true);
-    if (!beside) return straight(describeDifference(mine, yours));
+    const [mine, yours] = [getTexts(one, side, lengths[side][0]), getTexts(other, side, lengths[side][1])];
+    if (!mine || !yours) return pairByPosition("Reading the texts\u2026", true);
+    if (!beside) return pairByPosition(describeDifference(mine, yours));
     runs.push(createAlignment(findCommonRuns(mine, yours), ...lengths[side]));
   }
   const [keys = alignByPosition(0, 0), queries = keys] = runs;

@@ -36,12 +36,12 @@ export interface Caption {
 }
 
 export function createCaption({ meta, heads, part, painted, version }: Caption): string {
-  const range = (name: string, [from, to]: readonly [number, number]): string => `${name} ${formatCount(from)} to ${formatCount(to - 1)}`;
+  const formatRange = (name: string, [from, to]: readonly [number, number]): string => `${name} ${formatCount(from)} to ${formatCount(to - 1)}`;
   return [
     ...[meta.model, meta.name].filter((name, index, all) => name !== "" && all.indexOf(name) === index).map((name) => isolateDirection(formatTitle(name))),
     heads.join(" and "),
     ...(painted ? [describeColours(painted, heads)] : []),
-    `${range("queries", part.query)}, ${range("keys", part.key)}`,
+    `${formatRange("queries", part.query)}, ${formatRange("keys", part.key)}`,
     ...(meta.note === null ? [] : [formatTitle(meta.note, 100)]),
     `AttnScope ${version}`,
   ].join(" \u00b7 ");

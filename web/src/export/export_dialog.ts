@@ -36,12 +36,12 @@ interface FileKind {
 const formatSize = (bytes: number): string => (bytes < 1e6 ? `${formatCount(Math.ceil(bytes / 1000))} KB` : `${(bytes / 1e6).toFixed(1)} MB`);
 
 /** `twin` is the second map, where two are shown. */
-export function openExportDialog(context: ViewContext, map: MapView, shown: TraceHead, root: HTMLElement, twin: MapView | null): void {
+export function openExportDialog(context: ViewContext, map: MapView, shown: TraceHead, root: HTMLElement, secondMap: MapView | null): void {
   const { host, store, traces } = context;
   const { meta, layer, head } = shown;
   const { compare: chosen, pinQuery, pinKey, trace, view } = store.get();
   const compare = view === "map" ? chosen : null;
-  const own = formatHeadName(meta, layer, head);
+  const headName = formatHeadName(meta, layer, head);
   const noMapProblem = map.element.clientWidth === 0 && "Open the map to save it as a picture.";
   const about = meta.layers[layer];
   // Without a visible map, the range is the whole matrix.
@@ -57,9 +57,9 @@ export function openExportDialog(context: ViewContext, map: MapView, shown: Trac
     const other = compare && traces.getKnown(compare.trace || trace);
     // Name the text of the second head if it is another one.
     const of = compare?.trace && other ? ` ${isolateDirection(formatTitle(other.name, 24))}` : "";
-    const heads = compare && other ? [own, formatHeadName(other, compare.layer, compare.head) + of] : [own];
+    const heads = compare && other ? [headName, formatHeadName(other, compare.layer, compare.head) + of] : [headName];
     return {
-      maps: twin ? [map, twin] : [map],
+      maps: secondMap ? [map, secondMap] : [map],
       theme: white.checked || host.getTheme() === "light" ? lightTheme : darkTheme,
       caption: createCaption({ meta, heads, part, painted: map.painted(), version: context.session.version }),
     };
@@ -76,7 +76,7 @@ export function openExportDialog(context: ViewContext, map: MapView, shown: Trac
     problem: file
       ? "This page was saved to a file, which does not hold exact weights. Open the trace with AttnScope for them."
       : cells > MAX_CELLS && `There are ${formatCount(cells)} pairs${inView}, and ${formatCount(MAX_CELLS)} fit into a file: ${noMapProblem ? "open the map and " : ""}zoom in.`,
-    describe: () => `Exact weights of ${own}, of all pairs${inView}: ${pluralize(queries, "query", "queries")} × ${pluralize(keys, "key")}, ${about}.`,
+    describe: () => `Exact weights of ${headName}, of all pairs${inView}: ${pluralize(queries, "query", "queries")} × ${pluralize(keys, "key")}, ${about}.`,
     create: () => download(paths.block(meta.trace, layer, head, ...query, ...key, ending)),
   });
   const kinds: FileKind[] = [
@@ -120,7 +120,7 @@ export function openExportDialog(context: ViewContext, map: MapView, shown: Trac
       await waitForTiles();
       const made = await create();
       if (stop.signal.aborted) return;
-      const name = createFileName(meta, own, part, ending);
+      const name = createFileName(meta, headName, part, ending);
       host.saveFile(name, made);
       status.textContent = `Saved ${name}, ${formatSize(made.size)}.`;
     } catch (error) {
@@ -150,7 +150,7 @@ export function openExportDialog(context: ViewContext, map: MapView, shown: Trac
     element(
       "div",
       { class: "help-head" },
-      element("h2", { id: "export-title" }, `Save ${own}`),
+      element("h2", { id: "export-title" }, `Save ${headName}`),
       button("Close", () => dialog.close(), { class: "help-close" }),
     ),
     element(

@@ -55,18 +55,18 @@ export function createSvgSurface(width: number, height: number, scale: number): 
   const saved: [Element, string | null][] = [];
 
   /** Groups are never turned or moved, so that each shape has all of its transform. */
-  const placed = (name: string, values: Values): SVGElement => {
+  const createPlacedShape = (name: string, values: Values): SVGElement => {
     const { a, b, c, d, e, f } = pen.getTransform();
     const matrix = [a, b, c, d, e, f].map((part) => formatShort(part)).join(" ");
     return createShape(name, matrix === "1 0 0 1 0 0" ? values : { ...values, transform: `matrix(${matrix})` });
   };
   const add = (name: string, values: Values): SVGElement => {
-    const made = placed(name, values);
+    const made = createPlacedShape(name, values);
     group.append(made);
     return made;
   };
-  const filled = (): Values => (fill === null ? toColourAttributes("fill", String(pen.fillStyle)) : { fill });
-  const stroked = (): Values => ({
+  const getFill = (): Values => (fill === null ? toColourAttributes("fill", String(pen.fillStyle)) : { fill });
+  const getStroke = (): Values => ({
     fill: "none",
     ...toColourAttributes("stroke", String(pen.strokeStyle)),
     "stroke-width": pen.lineWidth,
@@ -80,7 +80,7 @@ export function createSvgSurface(width: number, height: number, scale: number): 
     if (weight?.[1]) made.setAttribute("font-weight", weight[1].trim());
     made.textContent = text;
   };
-  const box = (x: number, y: number, width: number, height: number): Values => ({ x, y, width: Math.max(0, width), height: Math.max(0, height) });
+  const toBoxAttributes = (x: number, y: number, width: number, height: number): Values => ({ x, y, width: Math.max(0, width), height: Math.max(0, height) });
 
   const own: Partial<Context> = {
     save() {
@@ -97,23 +97,23 @@ export function createSvgSurface(width: number, height: number, scale: number): 
     rect: (x, y, width, height) => void (path += `M${formatShort(x)} ${formatShort(y)}h${formatShort(width)}v${formatShort(height)}h${formatShort(-width)}z`),
     // Whole circles alone are painted.
     arc: (x, y, radius) => void (path += `M${formatShort(x - radius)} ${formatShort(y)}a${radius} ${radius} 0 1 0 ${2 * radius} 0a${radius} ${radius} 0 1 0 ${-2 * radius} 0z`),
-    fill: () => void add("path", { d: path, ...filled() }),
-    stroke: () => void add("path", { d: path, ...stroked() }),
-    fillRect: (x, y, width, height) => void add("rect", { ...box(x, y, width, height), ...filled() }),
-    strokeRect: (x, y, width, height) => void add("rect", { ...box(x, y, width, height), ...stroked() }),
-    fillText: (text, x, y) => write(text, x, y, filled()),
-    strokeText: (text, x, y) => write(text, x, y, stroked()),
+    fill: () => void add("path", { d: path, ...getFill() }),
+    stroke: () => void add("path", { d: path, ...getStroke() }),
+    fillRect: (x, y, width, height) => void add("rect", { ...toBoxAttributes(x, y, width, height), ...getFill() }),
+    strokeRect: (x, y, width, height) => void add("rect", { ...toBoxAttributes(x, y, width, height), ...getStroke() }),
+    fillText: (text, x, y) => write(text, x, y, getFill()),
+    strokeText: (text, x, y) => write(text, x, y, getStroke()),
     clip() {
       const id = `attnscope-clip-${++clips}`;
       const area = createShape("clipPath", { id });
-      area.append(placed("path", { d: path }));
+      area.append(createPlacedShape("path", { d: path }));
       definitions.append(area);
       const inside = createShape("g", { "clip-path": `url(#${id})` });
       group.append(inside);
       group = inside;
     },
     drawImage: ((source: HTMLCanvasElement, x: number, y: number, width: number, height: number) => {
-      const made = add("image", { ...box(x, y, width, height), preserveAspectRatio: "none" });
+      const made = add("image", { ...toBoxAttributes(x, y, width, height), preserveAspectRatio: "none" });
       made.style.imageRendering = "pixelated";
       // The old name of the attribute: all programs know it.
       made.setAttributeNS("http://www.w3.org/1999/xlink", "xlink:href", toDataUrl(source));
@@ -135,7 +135,7 @@ export function createSvgSurface(width: number, height: number, scale: number): 
     },
   });
 
-  const hatch = ({ hatch: line, hatchGround: ground }: Theme): string => {
+  const getHatch = ({ hatch: line, hatchGround: ground }: Theme): string => {
     const name = `${line} ${ground}`;
     const id = hatches.get(name) ?? `attnscope-hatch-${hatches.size + 1}`;
     if (!hatches.has(name)) {
@@ -147,7 +147,7 @@ export function createSvgSurface(width: number, height: number, scale: number): 
     }
     return `url(#${id})`;
   };
-  return { context, width, height, scale, hatch, element: root };
+  return { context, width, height, scale, hatch: getHatch, element: root };
 }
 
 /** How far below its baseline a context writes: an SVG's own baselines are read differently by every program. */

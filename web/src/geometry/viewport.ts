@@ -40,8 +40,8 @@ function computeOpeningZoom(queries: number, keys: number, size: Size): number {
 
 function clampView(view: Viewport): Viewport {
   const zoom = Math.min(LARGEST_ZOOM, Math.max(computeFitZoom(view.queries, view.keys, view), view.zoom));
-  const inside = (at: number, length: number, pixels: number): number => Math.max(0, Math.min(at, length - pixels / zoom));
-  return { ...view, zoom, query: inside(view.query, view.queries, view.height), key: inside(view.key, view.keys, view.width) };
+  const clampStart = (at: number, length: number, pixels: number): number => Math.max(0, Math.min(at, length - pixels / zoom));
+  return { ...view, zoom, query: clampStart(view.query, view.queries, view.height), key: clampStart(view.key, view.keys, view.width) };
 }
 
 export function openView(queries: number, keys: number, size: Size): Viewport {
@@ -83,14 +83,14 @@ export function resizeView(view: Viewport, size: Size): Viewport {
 
 /** Move just enough to show the pair, a little away from the border. */
 export function revealCell(view: Viewport, query: number, key: number): Viewport {
-  const near = (at: number, first: number, pixels: number): number => {
+  const revealPosition = (at: number, first: number, pixels: number): number => {
     const shown = pixels / view.zoom;
     const margin = Math.min(shown / 4, 24 / view.zoom);
     if (at < first + margin) return at - margin;
     if (at + 1 > first + shown - margin) return at + 1 - shown + margin;
     return first;
   };
-  return clampView({ ...view, query: near(query, view.query, view.height), key: near(key, view.key, view.width) });
+  return clampView({ ...view, query: revealPosition(query, view.query, view.height), key: revealPosition(key, view.key, view.width) });
 }
 
 /** Zoom to a box of plot pixels. */
@@ -100,11 +100,11 @@ export function zoomToBox(view: Viewport, left: number, top: number, width: numb
 }
 
 export function getVisibleRange(view: Viewport): TokenRanges {
-  const range = (first: number, pixels: number, length: number): [number, number] => [
+  const toRange = (first: number, pixels: number, length: number): [number, number] => [
     Math.max(0, Math.floor(first)),
     Math.min(length, Math.ceil(first + pixels / view.zoom - 1e-9)),
   ];
-  return { query: range(view.query, view.height, view.queries), key: range(view.key, view.width, view.keys) };
+  return { query: toRange(view.query, view.height, view.queries), key: toRange(view.key, view.width, view.keys) };
 }
 
 /** Plot pixel of a token border. The same token always gives the same pixel, so the end of one tile is the start of the next. */

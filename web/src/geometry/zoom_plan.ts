@@ -29,7 +29,7 @@ export class ZoomPlan {
   }
 
   getStride(z: number): number {
-    if (!Number.isInteger(z) || z < 0 || z > this.deepest) throw new RangeError(`Level ${z} was asked of a plan with levels 0 to ${this.deepest}.`);
+    if (!Number.isInteger(z) || z < 0 || z > this.deepest) throw new RangeError(`Expected a level from 0 to ${this.deepest}, got ${z}.`);
     return 2 ** (this.deepest - z);
   }
 
@@ -42,7 +42,7 @@ export class ZoomPlan {
   /** The borders of a tile's bins, along queries and along keys. */
   getEdges(z: number, y: number, x: number): [rows: number[], columns: number[]] {
     const [down, across] = this.countTiles(z);
-    if (!(y >= 0 && y < down && x >= 0 && x < across)) throw new RangeError(`Tile ${z}/${y}/${x} was asked; level ${z} has ${down} x ${across}.`);
+    if (!(y >= 0 && y < down && x >= 0 && x < across)) throw new RangeError(`Level ${z} has ${down} x ${across} tiles, got ${y}/${x}.`);
     const stride = this.getStride(z);
     return [computeEdges(y, stride, this.queries), computeEdges(x, stride, this.keys)];
   }

@@ -27,19 +27,19 @@ export interface AblationPanel {
 
 export function createAblationPanel(context: ViewContext): AblationPanel {
   const { store, session, signal } = context;
-  const now = element("input", { type: "checkbox" });
+  const currentSwitch = element("input", { type: "checkbox" });
   const name = element("span");
   const list = element("p", { class: "silenced" });
-  const words = element("p", { class: "soft", role: "status" });
+  const status = element("p", { class: "soft", role: "status" });
   const result = element("div");
   const request = new LatestRequest();
   let timer: ReturnType<typeof setTimeout> | undefined;
   let [requested, listed] = ["", ""];
 
-  now.addEventListener("change", () => {
-    now.checked = toggleAblation(context, getCurrentHead(store.get()));
+  currentSwitch.addEventListener("change", () => {
+    currentSwitch.checked = toggleAblation(context, getCurrentHead(store.get()));
   });
-  const how = segments<AblationMethod>(
+  const method = segments<AblationMethod>(
     "What a silenced head says",
     [
       ["zero", "says nothing", "Its output is zero"],
@@ -58,13 +58,13 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
       (given) => context.transport.post<AblationResult>(paths.ablate(), body, given),
       (answer) => show(answer, pluralize(body.heads.length, "head")),
       (message, error) => {
-        words.textContent = message;
+        status.textContent = message;
         // Requested again once the server answers; an error of the server stays.
         if (isConnectionError(error)) requested = "";
       },
     );
   const show = ({ loss: [before, after], harder, next }: AblationResult, heads: string): void => {
-    words.textContent =
+    status.textContent =
       "Thin bars: the whole model. Thick bars: without these heads. The maps still show the whole model.";
     const change = `${after < before ? "−" : "+"}${Math.abs(after - before).toFixed(3)}`;
     replaceChildren(
@@ -93,10 +93,10 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
   const panel = element(
     "section",
     { class: "ablation", "aria-label": "Silenced heads" },
-    element("label", { class: "switch" }, now, name),
-    how.element,
+    element("label", { class: "switch" }, currentSwitch, name),
+    method.element,
     list,
-    words,
+    status,
     result,
   );
   return {
@@ -105,11 +105,11 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
       panel.hidden = shown === null;
       if (!shown) return stop();
       const { ablated, silenced, trace } = state;
-      now.disabled = !canAblate(session, state);
-      now.checked = includesHead(ablated, getCurrentHead(state));
+      currentSwitch.disabled = !canAblate(session, state);
+      currentSwitch.checked = includesHead(ablated, getCurrentHead(state));
       name.textContent = `Silence this head, ${getHeadName(shown.meta, getCurrentHead(state))}`;
-      how.element.hidden = list.hidden = ablated.length === 0;
-      how.update(silenced);
+      method.element.hidden = list.hidden = ablated.length === 0;
+      method.update(silenced);
       const wanted = JSON.stringify([trace, ablated, silenced]);
       if (wanted !== listed) {
         listed = wanted;
@@ -126,14 +126,14 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
       stop();
       requested = wanted;
       replaceChildren(result);
-      if (now.disabled)
-        words.textContent =
+      if (currentSwitch.disabled)
+        status.textContent =
           "This runs the model again without the head, and there is no model of this text here: " +
           "start with attnscope look MODEL.";
       else if (ablated.length === 0)
-        words.textContent = "The model reads the text again without it, and you see what that costs.";
+        status.textContent = "The model reads the text again without it, and you see what that costs.";
       else {
-        words.textContent = `Reading again without ${pluralize(ablated.length, "head")}…`;
+        status.textContent = `Reading again without ${pluralize(ablated.length, "head")}…`;
         timer = setTimeout(() => load({ trace, heads: ablated, how: silenced }), PAUSE_MILLISECONDS);
       }
     },
@@ -145,7 +145,7 @@ type Pair = readonly [name: Child, before: number, after: number];
 /** Numbers before and after, each with a bar; all on one scale. */
 function createPairList(rows: readonly Pair[], digits: number): HTMLElement {
   const most = Math.max(...rows.flatMap(([, ...numbers]) => numbers));
-  const bar = (value: number): HTMLElement => {
+  const createBar = (value: number): HTMLElement => {
     const made = element("span");
     made.style.width = `${(100 * value) / most}%`;
     return made;
@@ -158,7 +158,7 @@ function createPairList(rows: readonly Pair[], digits: number): HTMLElement {
         "li",
         {},
         name,
-        element("span", { class: "pair", "aria-hidden": "true" }, bar(before), bar(after)),
+        element("span", { class: "pair", "aria-hidden": "true" }, createBar(before), createBar(after)),
         element("span", { class: "number" }, `${before.toFixed(digits)} → ${after.toFixed(digits)}`),
       ),
     ),

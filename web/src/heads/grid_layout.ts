@@ -54,9 +54,9 @@ const KEY_STEPS: Readonly<Record<string, HeadId>> = {
 export function stepHead([layer, head]: HeadId, key: string, heads: readonly number[]): HeadId | null {
   const step = KEY_STEPS[key];
   if (!step) return null;
-  const within = (value: number, count: number): number => Math.max(0, Math.min(count - 1, value));
-  const down = within(layer + step[0], heads.length);
-  return [down, within(head + step[1], heads[down] ?? 1)];
+  const clampIndex = (value: number, count: number): number => Math.max(0, Math.min(count - 1, value));
+  const down = clampIndex(layer + step[0], heads.length);
+  return [down, clampIndex(head + step[1], heads[down] ?? 1)];
 }
 
 /**

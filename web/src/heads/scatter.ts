@@ -21,8 +21,8 @@ export function createScale(values: readonly number[]): AxisScale {
   const step = power * ([1, 2, 5].find((one) => width / (one * power) <= 5) ?? 10);
   const [first, last] = [Math.floor(least / step), Math.max(Math.ceil(most / step), Math.floor(least / step) + 1)];
   // Whole numbers of steps: sums of 0.1 would end in 0.30000000000000004.
-  const tick = (_: unknown, index: number): number => Number(((first + index) * step).toPrecision(12));
-  const ticks = Array.from({ length: last - first + 1 }, tick);
+  const computeTick = (_: unknown, index: number): number => Number(((first + index) * step).toPrecision(12));
+  const ticks = Array.from({ length: last - first + 1 }, computeTick);
   return { low: ticks[0] ?? 0, high: ticks.at(-1) ?? 1, ticks };
 }
 
@@ -42,8 +42,8 @@ export interface Plot {
 /** Those heads that have both scores, at their places in a box. */
 export function createPlot(heads: readonly ScoredHead[], [first, second]: readonly [string, string], box: Box): Plot {
   const known = heads.filter(({ scores }) => Number.isFinite(scores[first]) && Number.isFinite(scores[second]));
-  const of = (name: string): number[] => (known.length > 0 ? known.map(({ scores }) => scores[name] ?? 0) : [0, 1]);
-  const [across, up] = [createScale(of(first)), createScale(of(second))];
+  const getValues = (name: string): number[] => (known.length > 0 ? known.map(({ scores }) => scores[name] ?? 0) : [0, 1]);
+  const [across, up] = [createScale(getValues(first)), createScale(getValues(second))];
   const dots = known.map((head) => ({
     head,
     x: box.left + toShare(across, head.scores[first] ?? 0) * box.width,

@@ -46,12 +46,12 @@ export function createScatterView(hostContext: HostContext, actions: HeadsAction
       const known = listScoreNames(catalog.heads);
       if (known.join() !== names) {
         names = known.join();
-        const axis = (label: string, put: (name: string) => readonly [string, string]): HTMLElement =>
+        const createAxisField = (label: string, put: (name: string) => readonly [string, string]): HTMLElement =>
           field(label, select(known.map((name) => [name, formatScoreName(name)]), (name) => actions.setAxes(put(name))));
         replaceChildren(
           controls,
-          axis("across", (name) => [name, scene.state.axes[1]]),
-          axis("up", (name) => [scene.state.axes[0], name]),
+          createAxisField("across", (name) => [name, scene.state.axes[1]]),
+          createAxisField("up", (name) => [scene.state.axes[0], name]),
         );
       }
       controls.querySelectorAll("select").forEach((made, index) => {
@@ -59,9 +59,9 @@ export function createScatterView(hostContext: HostContext, actions: HeadsAction
         made.title = explain(scene, "measures", made.value);
       });
       const labels = countLabels(catalog.heads);
-      const both = ({ scores }: ScoredHead): boolean => state.axes.every((name) => Number.isFinite(scores[name]));
-      const none = labels.length > 0 && !catalog.heads.some(both) && "No head has both of these scores.";
-      replaceChildren(legend, none, ...labels.map(([label]) => badge(label, explain(scene, "meanings", label))));
+      const hasBothScores = ({ scores }: ScoredHead): boolean => state.axes.every((name) => Number.isFinite(scores[name]));
+      const message = labels.length > 0 && !catalog.heads.some(hasBothScores) && "No head has both of these scores.";
+      replaceChildren(legend, message, ...labels.map(([label]) => badge(label, explain(scene, "meanings", label))));
       canvas.scheduleDraw();
     },
   };

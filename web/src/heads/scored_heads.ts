@@ -26,11 +26,11 @@ export function toScoredHeads(meta: Meta, layer: number, { heads }: LayerScores)
 
 /** Sort by a score ("-" for descending), or by layer and head; heads without the score come last either way. */
 export function sortHeads(heads: readonly ScoredHead[], order: string): ScoredHead[] {
-  const falling = order.startsWith("-");
-  const name = falling ? order.slice(1) : order;
-  const value = ({ scores }: ScoredHead): number => (falling ? -1 : 1) * (scores[name] ?? NaN);
+  const isDescending = order.startsWith("-");
+  const name = isDescending ? order.slice(1) : order;
+  const getSortValue = ({ scores }: ScoredHead): number => (isDescending ? -1 : 1) * (scores[name] ?? NaN);
   return [...heads].sort((one, other) => {
-    const [first, second] = [value(one), value(other)];
+    const [first, second] = [getSortValue(one), getSortValue(other)];
     const unknown = Number(Number.isNaN(first)) - Number(Number.isNaN(second));
     return unknown || first - second || compareHeads(one.id, other.id);
   });

@@ -43,7 +43,7 @@ export class HeadData extends MapData {
 
   setHead(meta: Meta, layer: number, head: number): void {
     const info = meta.layers[layer];
-    if (!info) throw new RangeError(`Layer ${layer} was asked of a trace with ${meta.layers.length} layers.`);
+    if (!info) throw new RangeError(`Expected a layer below ${meta.layers.length}, got ${layer}.`);
     this.meta = meta;
     this.layer = info;
     this.ref = { trace: meta.trace, layer, head };
@@ -134,8 +134,8 @@ export class HeadData extends MapData {
     const { stride, channel } = this.#chooseBins(view, mode);
     const reading = this.getReading(query, key, view, mode);
     if (stride === 1) return formatReading(reading);
-    const bin = (of: Channel): string => `${of} ${formatReading(this.getBinReading(query, key, view, of))}`;
-    const bins = mode === "both" ? `${bin("mean")}, ${bin("max")}` : bin(mode);
+    const describeBin = (of: Channel): string => `${of} ${formatReading(this.getBinReading(query, key, view, of))}`;
+    const bins = mode === "both" ? `${describeBin("mean")}, ${describeBin("max")}` : describeBin(mode);
     if (reading?.exact && reading.value === null && this.getBinReading(query, key, view, channel)?.value === null) return "masked";
     return `${reading?.exact ? `this pair ${formatReading(reading)}; ` : ""}${stride}\u00d7${stride}: ${bins}`;
   }

@@ -68,11 +68,11 @@ export abstract class MapData {
   /** The level that suits the zoom, or the next coarser one that a saved page stores completely. */
   chooseLevel(view: Viewport, mode: ChannelMode): number {
     const range = getVisibleRange(view);
-    const lacks = (tile: TileAddress): boolean =>
+    const isUnavailable = (tile: TileAddress): boolean =>
       !(this.masking.causal && this.plan.isAboveDiagonal(tile, this.masking.offset)) &&
       getChannels(this.plan.getStride(tile.z), mode).some((channel) => this.tiles.isUnavailable(tile, channel));
     let z = this.plan.chooseLevel(view.zoom);
-    while (z > 0 && this.plan.findTiles(z, range).some(lacks)) z--;
+    while (z > 0 && this.plan.findTiles(z, range).some(isUnavailable)) z--;
     return z;
   }
 
@@ -85,8 +85,8 @@ export abstract class MapData {
     const stride = this.plan.getStride(z);
     const channel = getChannels(stride, mode)[0] ?? "mean";
     // Each level has its own channel: only the exact one serves a single channel.
-    const lookup = (address: TileAddress): TileResult | undefined => this.tiles.get(address, getChannels(this.plan.getStride(address.z), mode)[0] ?? "mean");
-    const placements = coverView(this.plan, z, getVisibleRange(view), this.masking, lookup);
+    const findTile = (address: TileAddress): TileResult | undefined => this.tiles.get(address, getChannels(this.plan.getStride(address.z), mode)[0] ?? "mean");
+    const placements = coverView(this.plan, z, getVisibleRange(view), this.masking, findTile);
     if (placements.some((placement) => placement.tile?.partial)) this.pollProgress();
     return { z, stride, channel, placements };
   }
@@ -136,11 +136,11 @@ export abstract class MapData {
       if (!tile) continue;
       const max = stride === 1 ? tile : this.tiles.get(address, "max");
       const from = typeof max === "object" ? max : tile;
-      const bins = ([start, end]: readonly [number, number], block: number): [number, number] => [
+      const toBins = ([start, end]: readonly [number, number], block: number): [number, number] => [
         Math.floor(start / stride) - block * TILE_SIZE,
         Math.ceil(end / stride) - block * TILE_SIZE,
       ];
-      const window = { rows: bins(range.query, address.y), columns: bins(range.key, address.x) };
+      const window = { rows: toBins(range.query, address.y), columns: toBins(range.key, address.x) };
       for (const { row, column, value } of findStrongestBins(from, window, count)) {
         const [query, key] = [(address.y * TILE_SIZE + row) * stride, (address.x * TILE_SIZE + column) * stride];
         best.push({ query: [query, Math.min(query + stride, this.plan.queries)], key: [key, Math.min(key + stride, this.plan.keys)], value });

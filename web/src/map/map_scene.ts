@@ -60,7 +60,7 @@ export function paintScene(surface: Surface, scene: MapScene): void {
 
 /** The heatmap alone. */
 export function paintHeatmap(surface: Surface, scene: MapScene, plot: Box): void {
-  const { view, theme, drawing: drawing, images: images } = scene;
+  const { view, theme, drawing, images } = scene;
   const map = { view, placements: drawing.placements, getImage: (tile: LoadedTile): CanvasImageSource => images.getImage(tile) };
   if (surface.hatch) paintBins(surface, plot, theme, map, drawing.stride);
   else paintTiles(surface, plot, theme, map);
@@ -70,7 +70,7 @@ export function paintHeatmap(surface: Surface, scene: MapScene, plot: Box): void
 
 /** Everything around and above the heatmap. */
 export function paintOverlay(surface: Surface, scene: MapScene): void {
-  const { layout, view, theme, data, drawing: drawing } = scene;
+  const { layout, view, theme, data, drawing } = scene;
   paintAxes(surface, scene);
   paintTopStrip(surface, layout.topStrip, theme, view, data.getStrip("received", view));
   paintLeftStrip(surface, layout.leftStrip, theme, view, data.getStrip("entropy", view));
@@ -96,24 +96,24 @@ export function paintOverlay(surface: Surface, scene: MapScene): void {
 
 function paintAxes(surface: Surface, scene: MapScene): void {
   const { layout, view, theme, data } = scene;
-  const name = (side: Side) => (position: number): string | undefined => {
+  const getLabel = (side: Side) => (position: number): string | undefined => {
     const found = scene.text(side, position);
     return found === undefined ? undefined : formatToken(found);
   };
   // Slanted lines need more of their axis than level ones.
-  const spacing = (least: number): number => (view.zoom >= EVERY_TOKEN_FROM_ZOOM ? view.zoom : least);
+  const getSpacing = (least: number): number => (view.zoom >= EVERY_TOKEN_FROM_ZOOM ? view.zoom : least);
   const rows: AxisView = { first: view.query, zoom: view.zoom, pixels: layout.plot.height, length: view.queries };
   const columns: AxisView = { first: view.key, zoom: view.zoom, pixels: layout.plot.width, length: view.keys };
   if (scene.role) paintUnmatched(surface, layout, theme, view, scene.role.unmatched);
   paintLeftAxis(surface, layout.leftNames, layout.leftNumbers, theme, {
-    labels: chooseLabels(rows, data.getSections("query"), name("query"), spacing(14)),
+    labels: chooseLabels(rows, data.getSections("query"), getLabel("query"), getSpacing(14)),
     numbers: chooseNumbers(rows, 40),
     first: view.query,
     zoom: view.zoom,
     tagged: [scene.pinQuery, scene.hover?.query],
   });
   paintTopAxis(surface, layout.topNames, layout.topNumbers, theme, {
-    labels: chooseLabels(columns, data.getSections("key"), name("key"), spacing(18)),
+    labels: chooseLabels(columns, data.getSections("key"), getLabel("key"), getSpacing(18)),
     numbers: chooseNumbers(columns, 56),
     first: view.key,
     zoom: view.zoom,
@@ -128,7 +128,7 @@ function paintAxes(surface: Surface, scene: MapScene): void {
 /** Full names of the pinned and the hovered row and column, over the axis. */
 function paintTags(surface: Surface, scene: MapScene): void {
   const { layout, view, theme } = scene;
-  const tag = (side: Side, position: number | null | undefined, colour: string): void => {
+  const paintSideTag = (side: Side, position: number | null | undefined, colour: string): void => {
     if (position === null || position === undefined) return;
     const found = scene.text(side, position);
     const words = formatCount(position) + (found === undefined ? "" : ` ${formatToken(found)}`);
@@ -141,10 +141,10 @@ function paintTags(surface: Surface, scene: MapScene): void {
       if (x >= plot.left && x <= plot.left + plot.width) paintTag(surface, theme, words, { x, y: topStrip.top }, "top", colour);
     }
   };
-  tag("query", scene.pinQuery, theme.query);
-  tag("key", scene.pinKey, theme.key);
-  tag("query", scene.hover?.query, theme.ink);
-  tag("key", scene.hover?.key, theme.ink);
+  paintSideTag("query", scene.pinQuery, theme.query);
+  paintSideTag("key", scene.pinKey, theme.key);
+  paintSideTag("query", scene.hover?.query, theme.ink);
+  paintSideTag("key", scene.hover?.key, theme.ink);
 }
 
 function paintOverview(surface: Surface, scene: MapScene): void {
@@ -156,7 +156,7 @@ function paintOverview(surface: Surface, scene: MapScene): void {
 }
 
 function paintSceneLegend(surface: Surface, scene: MapScene, matrix: Box, dots: boolean): void {
-  const { layout, view, theme, data, drawing: drawing, hover } = scene;
+  const { layout, view, theme, data, drawing, hover } = scene;
   const share = scene.hideSink && !data.pairDisplay ? data.getSinkShare(view) : null;
   const sink = share === null ? ["first token hidden"] : [`first token hidden: it takes ${formatPercent(share)} of these rows`, `first token hidden: ${formatPercent(share)}`];
   const strips = `above: what a key receives, left: entropy of a query${data.pairDisplay ? ", of A" : ""}`;

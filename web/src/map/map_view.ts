@@ -158,7 +158,7 @@ class CanvasMap implements MapView {
   setSecondHead(other: SecondHead | null): void {
     this.#heads.setSecond(other);
     this.#requestNow = true;
-    this.#recolour();
+    this.#updateColours();
     this.#scheduleDraw(true);
   }
 
@@ -190,13 +190,13 @@ class CanvasMap implements MapView {
       this.resize();
     }
     this.#requestNow = true;
-    this.#recolour();
+    this.#updateColours();
     this.#scheduleDraw(true);
   }
 
   update(state: State): void {
     this.#state = state;
-    this.#recolour();
+    this.#updateColours();
     if (this.#view && this.#longestLabel !== this.#findLongestLabel()) this.resize();
     if (this.#view && !isSamePlace(state, this.#lastPlace, this.#view)) {
       this.#lastPlace = { centre: state.centre, zoom: state.zoom };
@@ -303,7 +303,7 @@ class CanvasMap implements MapView {
     return names ? Math.max(...names.map((name) => formatToken(name).length)) : this.#longestLabel;
   }
 
-  #recolour(): void {
+  #updateColours(): void {
     const scale = this.#heads.getScale(this.#state);
     if (isSameScale(this.#colours, scale)) return;
     this.#colours = scale;

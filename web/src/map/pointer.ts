@@ -43,7 +43,7 @@ export function listenToPointer(element: HTMLElement, handlers: GestureHandlers,
     return { middle: { x: (one.x + other.x) / 2, y: (one.y + other.y) / 2 }, spread: Math.hypot(one.x - other.x, one.y - other.y) };
   };
 
-  const down = (event: PointerEvent): void => {
+  const handleDown = (event: PointerEvent): void => {
     if (event.button !== 0) return;
     const at = toPoint(event);
     pointers.set(event.pointerId, at);
@@ -61,7 +61,7 @@ export function listenToPointer(element: HTMLElement, handlers: GestureHandlers,
     } else gesture = event.shiftKey ? "boxing" : "pressing";
   };
 
-  const move = (event: PointerEvent): void => {
+  const handleMove = (event: PointerEvent): void => {
     const at = toPoint(event);
     if (pointers.has(event.pointerId)) pointers.set(event.pointerId, at);
     if (gesture === "pinching") {
@@ -81,7 +81,7 @@ export function listenToPointer(element: HTMLElement, handlers: GestureHandlers,
     if (event.pointerType !== "touch" || gesture === "pressing") handlers.hover(gesture === "grabbing" ? null : at);
   };
 
-  const up = (event: PointerEvent): void => {
+  const handleUp = (event: PointerEvent): void => {
     if (!pointers.delete(event.pointerId)) return;
     const at = toPoint(event);
     const far = Math.hypot(at.x - start.x, at.y - start.y) >= CLICK_PIXELS;
@@ -93,7 +93,7 @@ export function listenToPointer(element: HTMLElement, handlers: GestureHandlers,
     if (left) start = last = left;
   };
 
-  const wheel = (event: WheelEvent): void => {
+  const handleWheel = (event: WheelEvent): void => {
     if (wheelZooms === "with-ctrl" && !event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
     const unit = event.deltaMode === WheelEvent.DOM_DELTA_LINE ? PIXELS_PER_LINE : event.deltaMode === WheelEvent.DOM_DELTA_PAGE ? 400 : 1;
@@ -102,12 +102,12 @@ export function listenToPointer(element: HTMLElement, handlers: GestureHandlers,
     handlers.zoom(2 ** Math.max(-1, Math.min(1, octaves)), toPoint(event));
   };
 
-  element.addEventListener("pointerdown", down, { signal });
-  element.addEventListener("pointermove", move, { signal });
-  element.addEventListener("pointerup", up, { signal });
-  element.addEventListener("pointercancel", up, { signal });
+  element.addEventListener("pointerdown", handleDown, { signal });
+  element.addEventListener("pointermove", handleMove, { signal });
+  element.addEventListener("pointerup", handleUp, { signal });
+  element.addEventListener("pointercancel", handleUp, { signal });
   element.addEventListener("pointerleave", () => handlers.hover(null), { signal });
   element.addEventListener("dblclick", (event) => handlers.doubleClick(toPoint(event)), { signal });
-  element.addEventListener("wheel", wheel, { signal, passive: false });
+  element.addEventListener("wheel", handleWheel, { signal, passive: false });
   return () => stop.abort();
 }

@@ -50,11 +50,11 @@ export function paintTiles(surface: Surface, plot: Box, theme: Theme, map: Heatm
 export function paintBins(surface: Surface, plot: Box, theme: Theme, map: HeatmapContent, stride: number): void {
   const { context, scale } = surface;
   const { view } = map;
-  const first = (at: number): number => Math.floor(at / stride);
-  const after = (at: number, pixels: number, length: number): number => Math.ceil(Math.min(length, at + pixels / view.zoom) / stride);
-  const [top, left] = [first(view.query), first(view.key)];
-  const width = after(view.key, view.width, view.keys) - left;
-  const height = after(view.query, view.height, view.queries) - top;
+  const findFirstBin = (at: number): number => Math.floor(at / stride);
+  const findEndBin = (at: number, pixels: number, length: number): number => Math.ceil(Math.min(length, at + pixels / view.zoom) / stride);
+  const [top, left] = [findFirstBin(view.query), findFirstBin(view.key)];
+  const width = findEndBin(view.key, view.width, view.keys) - left;
+  const height = findEndBin(view.query, view.height, view.queries) - top;
   const bins = new OffscreenCanvas(Math.max(1, width), Math.max(1, height));
   const pen = bins.getContext("2d");
   if (!pen) return;
@@ -96,9 +96,9 @@ function paintMessage(surface: Surface, box: Box, matrix: Box, theme: Theme, wor
   context.font = `12px ${fonts.text}`;
   context.textAlign = "center";
   context.textBaseline = "middle";
-  const middle = (start: number, length: number, from: number, size: number): number =>
+  const findMiddle = (start: number, length: number, from: number, size: number): number =>
     (Math.max(start, from) + Math.min(start + length, from + size)) / 2;
-  context.fillText(words, middle(box.left, box.width, matrix.left, matrix.width), middle(box.top, box.height, matrix.top, matrix.height));
+  context.fillText(words, findMiddle(box.left, box.width, matrix.left, matrix.width), findMiddle(box.top, box.height, matrix.top, matrix.height));
 }
 
 /** Dots on bins whose average hides a strong link; white in a dark ring, to be seen on every colour. */
@@ -127,11 +127,11 @@ export function paintSpikes(surface: Surface, plot: Box, view: Viewport, tiles: 
 export function paintHiddenSink(surface: Surface, plot: Box, theme: Theme, view: Viewport, keys: number, folded = false): void {
   const { scale } = surface;
   const matrix = computeMatrixBox(plot, view, scale);
-  const across = (first: number, start: number, most: number): number =>
+  const findExtent = (first: number, start: number, most: number): number =>
     Math.min(most, Math.max(tokenToPixel(keys, first, view.zoom, scale), first < keys ? 3 : 0) - start);
-  const width = across(view.key, matrix.left - plot.left, matrix.width);
+  const width = findExtent(view.key, matrix.left - plot.left, matrix.width);
   if (width > 0) paintHatch(surface, { ...matrix, width }, theme);
   // Over the diagonal the keys of the other head are rows.
-  const height = folded ? across(view.query, matrix.top - plot.top, matrix.height) : 0;
+  const height = folded ? findExtent(view.query, matrix.top - plot.top, matrix.height) : 0;
   if (height > 0) paintHatch(surface, { ...matrix, height }, theme);
 }

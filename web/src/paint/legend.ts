@@ -60,9 +60,9 @@ export function paintLegend(surface: Surface, box: Box, theme: Theme, legend: Le
   let [x, y] = [start, beside ? box.top + 8 : bar.top + BAR_HEIGHT / 2];
   /** A mark and its text, in this line or the next; the first version of the text that fits. */
   const addEntry = (mark: number, paintMark: (x: number, y: number) => void, ...words: readonly string[]): void => {
-    const fits = (from: number): string | undefined => words.find((text) => from + mark + measureWidth(context, font, text) <= end);
-    if (x > start && fits(x) !== words[0]) [x, y] = [start, y + 16];
-    const text = fits(x) ?? fitText(context, font, words.at(-1) ?? "", end - x - mark);
+    const findFitting = (from: number): string | undefined => words.find((text) => from + mark + measureWidth(context, font, text) <= end);
+    if (x > start && findFitting(x) !== words[0]) [x, y] = [start, y + 16];
+    const text = findFitting(x) ?? fitText(context, font, words.at(-1) ?? "", end - x - mark);
     paintMark(x, y);
     context.font = font;
     context.fillStyle = theme.muted;

@@ -40,10 +40,10 @@ export function paintPins(surface: Surface, plot: Box, theme: Theme, view: Viewp
   const { context, scale } = surface;
   const matrix = computeMatrixBox(plot, view, scale);
   const [right, bottom] = [matrix.left + matrix.width, matrix.top + matrix.height];
-  const rowAt = (place: number): number => plot.top + (place - view.query) * view.zoom;
-  const columnAt = (place: number): number => plot.left + (place - view.key) * view.zoom;
+  const getRowPixel = (place: number): number => plot.top + (place - view.query) * view.zoom;
+  const getColumnPixel = (place: number): number => plot.left + (place - view.key) * view.zoom;
   /** Along a row or a column, from here to there; false where it is out of sight. */
-  const line = (row: boolean, token: number, colour: string, dashes: number[], from: number, to: number): boolean => {
+  const paintLine = (row: boolean, token: number, colour: string, dashes: number[], from: number, to: number): boolean => {
     const [first, start, low, high] = row ? [view.query, plot.top, matrix.top, bottom] : [view.key, plot.left, matrix.left, right];
     const middle = start + (token + 0.5 - first) * view.zoom;
     if (middle < low || middle > high) return false;
@@ -56,19 +56,19 @@ export function paintPins(surface: Surface, plot: Box, theme: Theme, view: Viewp
   // Folded at the diagonal, a query is a row below it and a column above it, and a key the other way round.
   const { query, key, isFolded } = pins;
   if (query !== null) {
-    if (isFolded) line(false, query, theme.query, [], -Infinity, rowAt(query));
-    if (line(true, query, theme.query, [], -Infinity, isFolded ? columnAt(query + 1) : Infinity)) {
+    if (isFolded) paintLine(false, query, theme.query, [], -Infinity, getRowPixel(query));
+    if (paintLine(true, query, theme.query, [], -Infinity, isFolded ? getColumnPixel(query + 1) : Infinity)) {
       context.fillStyle = theme.query;
-      context.fillRect(plot.left - 8, rowAt(query + 0.5) - 4, 8, 8);
+      context.fillRect(plot.left - 8, getRowPixel(query + 0.5) - 4, 8, 8);
     }
   }
   if (key !== null) {
     const dashes = [6, 4];
-    if (isFolded) line(true, key, theme.key, dashes, columnAt(key + 1), Infinity);
-    if (line(false, key, theme.key, dashes, isFolded ? rowAt(key) : -Infinity, Infinity)) {
+    if (isFolded) paintLine(true, key, theme.key, dashes, getColumnPixel(key + 1), Infinity);
+    if (paintLine(false, key, theme.key, dashes, isFolded ? getRowPixel(key) : -Infinity, Infinity)) {
       context.fillStyle = theme.key;
       context.beginPath();
-      context.arc(columnAt(key + 0.5), plot.top - 4, 4, 0, Math.PI * 2);
+      context.arc(getColumnPixel(key + 0.5), plot.top - 4, 4, 0, Math.PI * 2);
       context.fill();
     }
   }
@@ -84,14 +84,14 @@ export interface PinnedCell {
 /** A coloured line over a pale casing, so that it is seen on dark and on bright cells alike. */
 function strokeLine(surface: Surface, colour: string, dashes: number[], x0: number, y0: number, x1: number, y1: number): void {
   const { context, scale } = surface;
-  const even = (value: number): number => alignHairline(value, scale);
+  const align = (value: number): number => alignHairline(value, scale);
   for (const [ink, width, pattern] of [["rgb(255 255 255 / 85%)", 3.5, []], [colour, 1.75, dashes]] as const) {
     context.strokeStyle = ink;
     context.lineWidth = width;
     context.setLineDash([...pattern]);
     context.beginPath();
-    context.moveTo(x0 === x1 ? even(x0) : x0, y0 === y1 ? even(y0) : y0);
-    context.lineTo(x0 === x1 ? even(x1) : x1, y0 === y1 ? even(y1) : y1);
+    context.moveTo(x0 === x1 ? align(x0) : x0, y0 === y1 ? align(y0) : y0);
+    context.lineTo(x0 === x1 ? align(x1) : x1, y0 === y1 ? align(y1) : y1);
     context.stroke();
   }
   context.setLineDash([]);

@@ -14,10 +14,10 @@ export function element<Tag extends keyof HTMLElementTagNameMap>(
   attributes: Attributes = {},
   ...children: readonly Child[]
 ): HTMLElementTagNameMap[Tag] {
-  const made = document.createElement(tag);
-  setAttributes(made, attributes);
-  append(made, children);
-  return made;
+  const created = document.createElement(tag);
+  setAttributes(created, attributes);
+  append(created, children);
+  return created;
 }
 
 export function setAttributes(target: Element, attributes: Attributes): void {
@@ -46,9 +46,9 @@ export function button(
   onClick: (event: MouseEvent) => void,
   attributes: Attributes = {},
 ): HTMLButtonElement {
-  const made = element("button", { type: "button", ...attributes }, label);
-  made.addEventListener("click", onClick);
-  return made;
+  const created = element("button", { type: "button", ...attributes }, label);
+  created.addEventListener("click", onClick);
+  return created;
 }
 
 /** The text of a token, isolated from the direction of the text around it. */
@@ -67,10 +67,10 @@ export function select<Value extends string>(
   onChoose: (value: Value) => void,
   attributes: Attributes = {},
 ): HTMLSelectElement {
-  const made = element("select", attributes, ...choices.map(([value, label]) => element("option", { value }, label)));
-  made.addEventListener("change", () => {
-    const value = choices.find(([known]) => known === made.value);
+  const created = element("select", attributes, ...choices.map(([value, label]) => element("option", { value }, label)));
+  created.addEventListener("change", () => {
+    const value = choices.find(([known]) => known === created.value);
     if (value) onChoose(value[0]);
   });
-  return made;
+  return created;
 }

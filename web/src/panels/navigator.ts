@@ -168,17 +168,17 @@ export function createHeadSelects(
   availableHeads: readonly HeadId[] | null,
   onChoose: (layer: number, head: number) => void,
 ): HTMLElement[] {
-  const there = listHeads(meta.layers, availableHeads);
-  const inLayer = (wanted: number): number[] => there.filter(([index]) => index === wanted).map(([, index]) => index);
+  const available = listHeads(meta.layers, availableHeads);
+  const listInLayer = (wanted: number): number[] => available.filter(([index]) => index === wanted).map(([, index]) => index);
   const layers = select(
-    [...new Set(there.map(([index]) => index))].map((index) => [String(index), String(index)] as const),
+    [...new Set(available.map(([index]) => index))].map((index) => [String(index), String(index)] as const),
     (value) => {
-      const heads = inLayer(Number(value));
+      const heads = listInLayer(Number(value));
       onChoose(Number(value), heads.findLast((index) => index <= head) ?? heads[0] ?? 0);
     },
   );
   const heads = select(
-    inLayer(layer).map((index) => [String(index), String(getHeadNumber(meta, layer, index))] as const),
+    listInLayer(layer).map((index) => [String(index), String(getHeadNumber(meta, layer, index))] as const),
     (value) => onChoose(layer, Number(value)),
   );
   layers.value = String(layer);

@@ -67,7 +67,7 @@ export class SentenceView {
     context: HostContext,
   ) {
     this.#openAsMap = button("Open as map", () => actions.openAsMap(), { title: "The whole page for this matrix (m)" });
-    const untrainedSwitch = element(
+    const switchLabel = element(
       "label",
       { class: "switch", hidden: !session.untrained },
       this.#baselineSwitch,
@@ -86,7 +86,7 @@ export class SentenceView {
         this.#size,
         this.#status,
         element("div", { class: "spring" }),
-        untrainedSwitch,
+        switchLabel,
         this.#openAsMap,
       ),
       this.#problem,
@@ -123,10 +123,10 @@ export class SentenceView {
 
   /** The untrained map follows the same state as the trained one. */
   update(state: State): void {
-    const beside = state.view === "sentence" && this.#baselineSwitch.checked;
-    this.#trainedFigure.classList.toggle("alone", !beside);
-    this.#baselineFigure.hidden = !beside;
-    if (beside && this.#baselineTrace !== null)
+    const isShown = state.view === "sentence" && this.#baselineSwitch.checked;
+    this.#trainedFigure.classList.toggle("alone", !isShown);
+    this.#baselineFigure.hidden = !isShown;
+    if (isShown && this.#baselineTrace !== null)
       this.#showBaseline(this.#baselineTrace).catch((error: unknown) => this.#showBaselineError(error));
   }
 
@@ -247,9 +247,9 @@ export class SentenceView {
   }
 
   async #showBaseline(trace: string): Promise<void> {
-    const own = await this.actions.loadMeta(trace);
+    const ownMeta = await this.actions.loadMeta(trace);
     const { whatIf } = this.actions.getState();
-    const meta = whatIf && own.what_if !== null ? await this.actions.loadMeta(own.what_if) : own;
+    const meta = whatIf && ownMeta.what_if !== null ? await this.actions.loadMeta(ownMeta.what_if) : ownMeta;
     if (trace !== this.#baselineTrace || whatIf !== this.actions.getState().whatIf) return;
     if (!this.#baseline) {
       this.#baseline = this.actions.createBaseline();

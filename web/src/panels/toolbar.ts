@@ -185,7 +185,7 @@ function createRangeFields(
   store: Store,
   commands: AppCommands,
 ): { readonly element: HTMLElement; update(state: State, keys: number): void } {
-  const number = (label: string): HTMLInputElement =>
+  const createNumberInput = (label: string): HTMLInputElement =>
     element("input", {
       type: "number",
       min: LOWEST_BITS,
@@ -194,16 +194,16 @@ function createRangeFields(
       "aria-label": label,
       class: "bits",
     });
-  const low = number("Darkest colour at, in bits");
-  const high = number("Brightest colour at, in bits");
-  const change = (): void => {
+  const low = createNumberInput("Darkest colour at, in bits");
+  const high = createNumberInput("Brightest colour at, in bits");
+  const applyRange = (): void => {
     const [from, to] = [low.valueAsNumber, high.valueAsNumber];
     if (Number.isFinite(from) && Number.isFinite(to)) store.set({ range: clampRange(from, to) });
     // Clamped or refused, the fields show what holds now.
     update(store.get(), keyCount);
   };
-  low.addEventListener("change", change);
-  high.addEventListener("change", change);
+  low.addEventListener("change", applyRange);
+  high.addEventListener("change", applyRange);
   let keyCount = 0;
   const update = ({ range, view }: State, keys: number): void => {
     keyCount = keys;

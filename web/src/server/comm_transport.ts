@@ -87,9 +87,9 @@ export function createCommTransport(model: WidgetModel, signal: AbortSignal, onW
         stop();
         fail(requestSignal?.reason as Error);
       };
-      const done = (): void => requestSignal?.removeEventListener("abort", abort);
+      const removeListener = (): void => requestSignal?.removeEventListener("abort", abort);
       const fail = (error: Error): void => {
-        done();
+        removeListener();
         reject(error);
         streamController?.error(error);
       };
@@ -97,7 +97,7 @@ export function createCommTransport(model: WidgetModel, signal: AbortSignal, onW
       requests.set(id, {
         fail,
         handleMessage({ status, more }, part) {
-          if (!more) done();
+          if (!more) removeListener();
           if (!more && !streamController) return resolve(new Response(status === NO_CONTENT ? null : (part ?? null), { status }));
           if (!streamController) {
             const body = new ReadableStream<Uint8Array>({

@@ -18,7 +18,7 @@ export class DenseHead {
   }
 
   /** The weights of queries i0 to i1 and keys j0 to j1. */
-  block(i0: number, i1: number, j0: number, j1: number): ArrayBuffer {
+  getBlock(i0: number, i1: number, j0: number, j1: number): ArrayBuffer {
     const result = new ArrayBuffer(HEADER_BYTES + 4 * (i1 - i0) * (j1 - j0));
     new Uint8Array(result).set(new Uint8Array(this.body, 0, HEADER_BYTES));
     const header = new DataView(result);
@@ -29,20 +29,20 @@ export class DenseHead {
     return result;
   }
 
-  row(query: number): ArrayBuffer {
-    return this.block(query, query + 1, 0, this.#keys);
+  getRow(query: number): ArrayBuffer {
+    return this.getBlock(query, query + 1, 0, this.#keys);
   }
 
   /** The body has a column as one row. */
-  column(key: number): ArrayBuffer {
-    const result = this.block(0, this.#queries, key, key + 1);
+  getColumn(key: number): ArrayBuffer {
+    const result = this.getBlock(0, this.#queries, key, key + 1);
     const header = new DataView(result);
     [1, this.#queries].forEach((side, index) => header.setUint16(8 + 2 * index, side, true));
     [key, 0].forEach((first, index) => header.setUint32(16 + 4 * index, first, true));
     return result;
   }
 
-  report(side: Side, position: number): QueryReport | KeyReport {
+  createReport(side: Side, position: number): QueryReport | KeyReport {
     const weights = this.#sumWeights(side, position, position + 1);
     const seen = weights.filter((weight) => !Number.isNaN(weight));
     const sum = (of: (weight: number, at: number) => number): number => weights.reduce((all, weight, at) => all + (weight > 0 ? of(weight, at) : 0), 0);
@@ -61,7 +61,7 @@ export class DenseHead {
   }
 
   /** `own` and `others` are the first tokens of words on this side and on the other; null for links of tokens. */
-  links(side: Side, place: number, own: readonly number[] | null, others: readonly number[] | null, most: number): Links {
+  createLinks(side: Side, place: number, own: readonly number[] | null, others: readonly number[] | null, most: number): Links {
     const [length, across] = side === "query" ? [this.#queries, this.#keys] : [this.#keys, this.#queries];
     const next = own?.findIndex((start) => start > place) ?? place + 1;
     const [start, stop] = own ? [own.at(next < 0 ? -1 : next - 1) ?? 0, next < 0 ? length : (own[next] ?? length)] : [place, place + 1];

@@ -69,10 +69,10 @@ export function createFileTransport(data: string): Transport {
     const [, layer = "", head = "", links, side, at] = token ?? [];
     const weights = token ? await loadDenseHead(layer + head, signal) : undefined;
     if (!weights) return parseJson((await readStored(path, signal)) ?? new ArrayBuffer(0)) as T;
-    if (!links) return weights.report(side as Side, Number(at)) as T;
-    const words = (of: string): Promise<number[]> | null => (parameters.get("unit") === "word" ? json<number[]>(`${layer}/words?side=${of}`, signal) : null);
-    const both = [await words(side as Side), await words(side === "query" ? "key" : "query")] as const;
-    return weights.links(side as Side, Number(at), ...both, Number(parameters.get("most"))) as T;
+    if (!links) return weights.createReport(side as Side, Number(at)) as T;
+    const loadWordStarts = (of: string): Promise<number[]> | null => (parameters.get("unit") === "word" ? json<number[]>(`${layer}/words?side=${of}`, signal) : null);
+    const both = [await loadWordStarts(side as Side), await loadWordStarts(side === "query" ? "key" : "query")] as const;
+    return weights.createLinks(side as Side, Number(at), ...both, Number(parameters.get("most"))) as T;
   }
 
   return {
@@ -82,8 +82,8 @@ export function createFileTransport(data: string): Transport {
       const [, head = "", kind, at = "", range = ""] = /^(.+)\/(row|col|cells)(?:\/(\d+)|\?(.*))$/.exec(path) ?? [];
       const weights = kind ? await loadDenseHead(head, signal) : undefined;
       if (!weights) return readStored(path, signal);
-      if (kind === "cells") return weights.block(...(range.match(/\d+(?=&|$)/g)?.map(Number) as [number, number, number, number]));
-      return kind === "row" ? weights.row(Number(at)) : weights.column(Number(at));
+      if (kind === "cells") return weights.getBlock(...(range.match(/\d+(?=&|$)/g)?.map(Number) as [number, number, number, number]));
+      return kind === "row" ? weights.getRow(Number(at)) : weights.getColumn(Number(at));
     },
     post: () => Promise.reject(new ResponseError(NO_MODEL, 409)),
     async *stream() {

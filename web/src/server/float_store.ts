@@ -7,7 +7,7 @@ const RETRY_MILLISECONDS = 3000;
 const MAX_REQUESTS = 2;
 
 export class FloatStore {
-  readonly #entries = new Map<string, FloatTile | "asked">();
+  readonly #entries = new Map<string, FloatTile | "loading">();
   readonly #abort = new AbortController();
   #waiting: string[] = [];
   #running = 0;
@@ -20,14 +20,14 @@ export class FloatStore {
   /** The response; or undefined, and a request is started. */
   get(path: string): FloatTile | undefined {
     const entry = this.#entries.get(path);
-    if (entry === "asked") return undefined;
+    if (entry === "loading") return undefined;
     if (entry) {
       this.#entries.delete(path);
       this.#entries.set(path, entry);
       return entry;
     }
     // The newest first: older requests have most likely left the view.
-    this.#entries.set(path, "asked");
+    this.#entries.set(path, "loading");
     this.#waiting.push(path);
     this.#startRequests();
     return undefined;

@@ -11,7 +11,7 @@ const RETRY_MILLISECONDS = 5000;
 
 export class TokenTexts {
   onLoaded: () => void = () => undefined;
-  readonly #blocks = new Map<string, string[] | "asked">();
+  readonly #blocks = new Map<string, string[] | "loading">();
 
   constructor(
     readonly transport: Transport,
@@ -24,7 +24,7 @@ export class TokenTexts {
   }
 
   /** All texts of a half-open range, or undefined while one is missing. */
-  range(layer: number, side: Side, from: number, to: number): string[] | undefined {
+  getRange(layer: number, side: Side, from: number, to: number): string[] | undefined {
     const result: string[] = [];
     let whole = true;
     for (let position = from; position < to; position++) {
@@ -41,7 +41,7 @@ export class TokenTexts {
   #getBlock(layer: number, side: Side, block: number): string[] | undefined {
     const name = `${layer}/${side}/${block}`;
     const loaded = this.#blocks.get(name);
-    if (loaded === "asked") return undefined;
+    if (loaded === "loading") return undefined;
     if (loaded) {
       this.#blocks.delete(name);
       this.#blocks.set(name, loaded);
@@ -56,7 +56,7 @@ export class TokenTexts {
   }
 
   async #load(name: string, path: string): Promise<void> {
-    this.#blocks.set(name, "asked");
+    this.#blocks.set(name, "loading");
     try {
       this.#blocks.set(name, await this.transport.json<string[]>(path));
       const oldest = this.#blocks.keys().next().value;

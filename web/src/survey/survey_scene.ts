@@ -43,10 +43,10 @@ export function toScoredHeads(info: SurveyInfo): ScoredHead[] {
 export function fitToSurvey(state: State, { layers, statistics }: SurveyInfo): State {
   const layer = Math.min(state.layer, layers.length - 1);
   const head = Math.min(state.head, (layers[layer]?.numbers.length ?? 1) - 1);
-  const known = (name: string): boolean => statistics.some((one) => one.name === name);
+  const isKnown = (name: string): boolean => statistics.some((one) => one.name === name);
   const [first = "", second = first] = statistics.map(({ name }) => name);
-  const axes = state.axes.every(known) ? state.axes : ([first, second] as const);
-  return { ...state, layer, head, view: "heads", axes, order: known(state.order.replace("-", "")) ? state.order : "" };
+  const axes = state.axes.every(isKnown) ? state.axes : ([first, second] as const);
+  return { ...state, layer, head, view: "heads", axes, order: isKnown(state.order.replace("-", "")) ? state.order : "" };
 }
 
 /** What a statistic is, as the beginning of a sentence. */

@@ -33,7 +33,7 @@ export function createLinkList(side: Side, { text, goTo }: LinkListActions): Lin
   let last: Links | string | null = null;
   let lastUnit: Unit = "token";
 
-  const name = (of: Side, [start, stop]: readonly number[]): HTMLElement =>
+  const createName = (of: Side, [start, stop]: readonly number[]): HTMLElement =>
     token(text(of, start ?? 0, stop ?? 0), start ?? 0);
   const show = (found: Links | string | null, unit: Unit, length = VISIBLE_ROWS): void => {
     [last, lastUnit] = [found, unit];
@@ -43,7 +43,7 @@ export function createLinkList(side: Side, { text, goTo }: LinkListActions): Lin
     root.hidden = found === null;
     more.hidden = rest === 0;
     more.textContent = `${formatCount(Math.min(rest, MORE_ROWS))} more`;
-    replaceChildren(heading, links && name(side, links.own), ` ${description}`);
+    replaceChildren(heading, links && createName(side, links.own), ` ${description}`);
     const share = shown.reduce((sum, [, , weight]) => sum + weight, 0) / (links?.total || 1);
     about.textContent = !links
       ? String(found)
@@ -54,7 +54,7 @@ export function createLinkList(side: Side, { text, goTo }: LinkListActions): Lin
       list,
       ...shown.map(([start, stop, weight]) =>
         createLinkRow({
-          name: name(other, [start, stop]),
+          name: createName(other, [start, stop]),
           place: formatCount(start),
           weight,
           most: shown[0]?.[2] ?? 1,

@@ -11,9 +11,9 @@ export function createTextLegend(signal: AbortSignal): HTMLElement {
   signal.addEventListener("abort", () => marks.clear());
   const createKey = (name: string, label: string): HTMLElement => {
     const node = document.createTextNode(SAMPLE);
-    const range = (at: number): StaticRange =>
+    const createRange = (at: number): StaticRange =>
       new StaticRange({ startContainer: node, startOffset: at, endContainer: node, endOffset: at + 1 });
-    marks.setByWeight(name, STEPS.map((weight, at) => [range(at), weight] as const));
+    marks.setByWeight(name, STEPS.map((weight, at) => [createRange(at), weight] as const));
     return element("span", { class: "text-key" }, label, element("span", { class: "steps", "aria-hidden": "true" }, node));
   };
   return element(

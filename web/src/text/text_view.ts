@@ -374,9 +374,9 @@ class TextView implements CentreView {
     const { own, links } = this.#links[side] ?? {};
     const [first] = links ?? [];
     if (!own || !first) return [];
-    const name = (of: Side, start: number, stop: number): string => describeToken(of, start, this.#getText(of, start, stop));
+    const getName = (of: Side, start: number, stop: number): string => describeToken(of, start, this.#getText(of, start, stop));
     const verb = side === "query" ? "looks most at" : "is looked at most by";
-    return [`${name(side, ...own)} ${verb} ${name(getOtherSide(side), first[0], first[1])}, weight ${formatWeight(first[2])}`];
+    return [`${getName(side, ...own)} ${verb} ${getName(getOtherSide(side), first[0], first[1])}, weight ${formatWeight(first[2])}`];
   }
 
   /** Bring into view what is newly pinned, or the place that the address newly names. */

@@ -97,10 +97,10 @@ export function getChannels(stride: number, mode: ChannelMode): Channel[] {
 export function listTileRequests(plan: ZoomPlan, z: number, view: TokenRanges, masking: MaskInfo, mode: ChannelMode): TileRequest[] {
   const span = TILE_SIZE * plan.getStride(z);
   const middle = { y: (view.query[0] + view.query[1]) / 2 / span, x: (view.key[0] + view.key[1]) / 2 / span };
-  const allowed = (tile: TileAddress): boolean => !(masking.causal && plan.isAboveDiagonal(tile, masking.offset));
-  const near = (tiles: TileAddress[]): TileAddress[] =>
+  const isAllowed = (tile: TileAddress): boolean => !(masking.causal && plan.isAboveDiagonal(tile, masking.offset));
+  const sortByDistance = (tiles: TileAddress[]): TileAddress[] =>
     tiles
-      .filter(allowed)
+      .filter(isAllowed)
       .map((tile) => ({ tile, distance: Math.hypot(tile.y + 0.5 - middle.y, tile.x + 0.5 - middle.x) }))
       .sort((one, other) => one.distance - other.distance)
       .map((one) => one.tile);
@@ -115,12 +115,12 @@ export function listTileRequests(plan: ZoomPlan, z: number, view: TokenRanges, m
   const push = (tile: TileAddress, channels: Channel[], idle: boolean): void => {
     for (const channel of channels) result.push(idle ? { ...tile, channel, idle } : { ...tile, channel });
   };
-  const colour = (at: number): Channel[] => getChannels(plan.getStride(at), mode).slice(0, 1);
-  if (z > 0) push({ z: 0, y: 0, x: 0 }, colour(0), false);
-  const nearest = near(inside);
+  const getColourChannels = (at: number): Channel[] => getChannels(plan.getStride(at), mode).slice(0, 1);
+  if (z > 0) push({ z: 0, y: 0, x: 0 }, getColourChannels(0), false);
+  const nearest = sortByDistance(inside);
   // Colour first everywhere, the dots of the second channel after it.
-  for (const tile of nearest) push(tile, colour(z), false);
+  for (const tile of nearest) push(tile, getColourChannels(z), false);
   for (const tile of nearest) push(tile, getChannels(plan.getStride(z), mode).slice(1), false);
-  for (const tile of near(ring)) push(tile, colour(z), true);
+  for (const tile of sortByDistance(ring)) push(tile, getColourChannels(z), true);
   return result;
 }

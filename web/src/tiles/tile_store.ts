@@ -204,7 +204,7 @@ export class TileStore implements TileSource {
     const tries = (before?.tries ?? 0) + 1;
     const due = performance.now() + this.#settings.retryMilliseconds * 2 ** (tries - 1);
     // A loaded tile is kept, even if requesting a better one failed.
-    this.#entries.set(path, { result: before?.result ?? "failed", bytes: before?.bytes ?? 0, due, tries: tries });
+    this.#entries.set(path, { result: before?.result ?? "failed", bytes: before?.bytes ?? 0, due, tries });
   }
 
   #remove(path: string): void {
