@@ -9,7 +9,7 @@ import { createAblationPanel, type AblationPanel } from "./heads/ablation_panel"
 import { syncAddress, type Address } from "./address";
 import { CentrePanel } from "./panels/centre_panel";
 import { createKeyHandlers, type KeyHandlerContext } from "./key_handlers";
-import { createComparison } from "./compare/compare";
+import { HeadComparison } from "./compare/compare";
 import { getAvailableHeads } from "./head_order";
 import { createAppCommands, explainNoSentence, type AppCommands } from "./app_commands";
 import { watchConnection } from "./server/connection";
@@ -31,7 +31,7 @@ import { formatHeadName, paths, type Layer, type Meta, type Session, type Side, 
 import { SentenceView } from "./panels/sentence_view";
 import { fitToTrace, isSameState, type State, type Store } from "./state";
 import { StrongestTable } from "./panels/strongest_table";
-import { createTextView } from "./text/text_view";
+import { TextView } from "./text/text_view";
 import { createToolbar } from "./panels/toolbar";
 import { ViewSwitcher } from "./panels/view_switcher";
 import type { Comparison, ViewContext } from "./panels/view_context";
@@ -128,9 +128,9 @@ export class App {
       showNotice: (text) => this.#notice.show(text),
       announce: (text, before) => this.#liveRegion.announce(text, before),
     };
-    this.#comparison = createComparison(this.#context, this.#map);
+    this.#comparison = new HeadComparison(this.#context, this.#map);
     this.#views = new ViewSwitcher({
-      text: () => createTextView(this.#context),
+      text: () => new TextView(this.#context),
       heads: () => createHeadsView(this.#context),
     });
     this.#finder = this.#createFinder();

@@ -1,7 +1,7 @@
 /** Creates maps that write to the store and label their axes with the tokens of a trace. */
 
 import type { Host } from "./host";
-import { createMapView, type Cell, type MapEvents, type MapView } from "./map/map_view";
+import { CanvasMap, type Cell, type MapEvents, type MapView } from "./map/map_view";
 import { setMapDescription } from "./panels/live_region";
 import type { BaselineMap } from "./panels/sentence_view";
 import type { Pins } from "./pins";
@@ -30,7 +30,7 @@ export function createMap(context: MapContext, getMeta: () => Meta | undefined):
     onPickQuery: (query: number) => getPins().toggle({ pinQuery: query }),
     onPickKey: (key: number) => getPins().toggle({ pinKey: key }),
   };
-  const map = createMapView(transport, events, {
+  const map = new CanvasMap(transport, events, {
     host,
     getTokens: (side, from, to) => {
       const meta = getMeta();

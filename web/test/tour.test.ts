@@ -1,13 +1,14 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { placeBeside, type Rectangle } from "../src/tour/card_placement";
+import type { Box } from "../src/geometry/box";
+import { placeBeside } from "../src/tour/card_placement";
 import { STEPS } from "../src/tour/steps";
 
 const CARD = { width: 300, height: 200 };
 const PAGE = { left: 0, top: 0, width: 1600, height: 1000 };
 
-function apart(one: Rectangle, other: Rectangle): boolean {
+function apart(one: Box, other: Box): boolean {
   return (
     one.left + one.width <= other.left ||
     other.left + other.width <= one.left ||

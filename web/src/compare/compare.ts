@@ -8,7 +8,7 @@
 import { createCompareBar, type CompareBar } from "./compare_bar";
 import { createMapMoves } from "../key_handlers";
 import { findAction, loadKeysEnabled } from "../keys";
-import { createMapView, type Cell, type MapEvents, type MapView, type SecondHead } from "../map/map_view";
+import { CanvasMap, type Cell, type MapEvents, type MapView, type SecondHead } from "../map/map_view";
 import type { Reading } from "../map/map_data";
 import { formatPair } from "../map/pair_data";
 import { formatTitle } from "../paint/token_text";
@@ -23,11 +23,7 @@ import { swapHeads, withRange, type ComparedHead, type CompareMode, type State }
 
 type Place = Pick<State, "centre" | "zoom">;
 
-export function createComparison(context: ViewContext, map: MapView): Comparison {
-  return new HeadComparison(context, map);
-}
-
-class HeadComparison implements Comparison {
+export class HeadComparison implements Comparison {
   readonly secondSlot = element("div", { class: "map-slot beside", hidden: true });
   readonly #bar: CompareBar;
   readonly #metaRequest = new LatestRequest();
@@ -189,23 +185,23 @@ class HeadComparison implements Comparison {
       onPickQuery: (query: number) => togglePins(query, null),
       onPickKey: (key: number) => togglePins(null, key),
     };
-    const twin = createMapView(transport, events, {
+    const secondMap = new CanvasMap(transport, events, {
       host,
       getTokens: (side, from, to) =>
         this.#other ? traces.getTexts(this.#other.meta).getRange(this.#other.layer, side, from, to) : undefined,
     });
-    setMapDescription(twin.element);
-    twin.element.setAttribute("aria-roledescription", "map of B");
+    setMapDescription(secondMap.element);
+    secondMap.element.setAttribute("aria-roledescription", "map of B");
     // While locked, keys move A, and B follows.
-    const moves: Partial<Record<string, () => void>> = createMapMoves(twin);
-    twin.element.addEventListener("keydown", (event) => {
+    const moves: Partial<Record<string, () => void>> = createMapMoves(secondMap);
+    secondMap.element.addEventListener("keydown", (event) => {
       const move = loadKeysEnabled() && !store.get().locked && moves[findAction(event) ?? ""];
       if (!move) return;
       event.preventDefault();
       move();
     });
-    this.secondSlot.append(twin.element);
-    return twin;
+    this.secondSlot.append(secondMap.element);
+    return secondMap;
   }
 
   #dropSecondMap(): void {

@@ -1,18 +1,14 @@
 // The name and the caption of a file: model, text, head, meaning of colours, range.
+import type { TokenRanges } from "../geometry/zoom_plan";
 import type { ColourMeaning } from "../map/map_view";
 import { formatCount } from "../format_numbers";
 import { formatTitle, isolateDirection } from "../paint/token_text";
 import type { Meta } from "../server/protocol";
 
-export interface ExportRange {
-  query: readonly [number, number];
-  key: readonly [number, number];
-}
-
 const MAX_NAME_LENGTH = 60;
 
 /** Letters, digits, dots, dashes: a name that every disk takes, and that hides nothing. */
-export function createFileName(meta: Meta, head: string, { query, key }: ExportRange, ending: string): string {
+export function createFileName(meta: Meta, head: string, { query, key }: TokenRanges, ending: string): string {
   const plain = (meta.model || meta.name).normalize("NFKC").replace(/[^\p{L}\p{N}._-]+/gu, "-");
   const model = [...plain.replace(/^[-._]+/, "")].slice(0, MAX_NAME_LENGTH).join("").replace(/[-._]+$/, "");
   return `${model || "attention"}_${head}_q${query[0]}-${query[1] - 1}_k${key[0]}-${key[1] - 1}.${ending}`;
@@ -30,7 +26,7 @@ export interface Caption {
   meta: Meta;
   /** One head, or two that are compared. */
   heads: readonly string[];
-  part: ExportRange;
+  part: TokenRanges;
   painted: ColourMeaning | null;
   version: string;
 }

@@ -5,12 +5,14 @@
  */
 
 import { computePixelSize, createPng, createSvg, type ImageOptions } from "./image_files";
-import { createCaption, createFileName, type ExportRange } from "./captions";
+import { createCaption, createFileName } from "./captions";
+import type { TokenRanges } from "../geometry/zoom_plan";
 import type { MapView } from "../map/map_view";
 import { formatCount, pluralize } from "../format_numbers";
 import { darkTheme, lightTheme } from "../paint/surface";
 import { formatTitle, isolateDirection } from "../paint/token_text";
 import { segments } from "../panels/controls";
+import { createDialog } from "../panels/dialog";
 import { button, element } from "../panels/dom";
 import type { ViewContext } from "../panels/view_context";
 import { describeError } from "../server/requests";
@@ -45,7 +47,7 @@ export function openExportDialog(context: ViewContext, map: MapView, shown: Trac
   const noMapProblem = map.element.clientWidth === 0 && "Open the map to save it as a picture.";
   const about = meta.layers[layer];
   // Without a visible map, the range is the whole matrix.
-  const part: ExportRange = noMapProblem ? { query: [0, about?.queries ?? 0], key: [0, about?.keys ?? 0] } : map.visible();
+  const part: TokenRanges = noMapProblem ? { query: [0, about?.queries ?? 0], key: [0, about?.keys ?? 0] } : map.visible();
   const { query, key } = part;
   const white = element("input", { type: "checkbox", checked: true });
   const status = element("p", { class: "export-says", role: "status" });
@@ -144,15 +146,10 @@ export function openExportDialog(context: ViewContext, map: MapView, shown: Trac
     kinds.forEach(({ problem, describe }, index) => words[index]?.replaceChildren(problem || describe()));
   };
   const options = element("div", { class: "export-options" }, scales.element, element("label", { class: "switch" }, white, " on white"));
-  const dialog = element(
-    "dialog",
-    { class: "help export", "aria-labelledby": "export-title" },
-    element(
-      "div",
-      { class: "help-head" },
-      element("h2", { id: "export-title" }, `Save ${headName}`),
-      button("Close", () => dialog.close(), { class: "help-close" }),
-    ),
+  const dialog = createDialog(
+    "export",
+    `Save ${headName}`,
+    "help export",
     element(
       "ul",
       { class: "export-kinds" },
@@ -167,9 +164,6 @@ export function openExportDialog(context: ViewContext, map: MapView, shown: Trac
     ),
     status,
   );
-  dialog.addEventListener("click", (event) => {
-    if (event.target === dialog) dialog.close();
-  });
   dialog.addEventListener("close", () => {
     stop.abort();
     dialog.remove();

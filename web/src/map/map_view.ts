@@ -90,11 +90,7 @@ interface ViewPlace {
 
 const OPENING: ViewPlace = { centre: null, zoom: null };
 
-export function createMapView(transport: Transport, on: MapEvents, options: MapOptions): MapView {
-  return new CanvasMap(transport, on, options);
-}
-
-class CanvasMap implements MapView {
+export class CanvasMap implements MapView {
   readonly element = document.createElement("div");
   readonly #heatCanvas: HTMLCanvasElement;
   readonly #overlayCanvas: HTMLCanvasElement;

@@ -1,5 +1,6 @@
 /** The help dialog: how to read the map, and the keyboard table with its switch. */
 
+import { createDialog } from "./dialog";
 import { button, element } from "./dom";
 import type { Host } from "../host";
 import { formatKey, KEYS, type KeyRow } from "../keys";
@@ -43,15 +44,10 @@ export function createHelpDialog(
   const box = element("input", { type: "checkbox", id: "keys-enabled" });
   box.checked = enabled;
   box.addEventListener("change", () => onChange(box.checked));
-  const dialog = element(
-    "dialog",
-    { class: "help", "aria-labelledby": "help-title" },
-    element(
-      "div",
-      { class: "help-head" },
-      element("h2", { id: "help-title" }, "How to read and move"),
-      button("Close", () => dialog.close(), { class: "help-close" }),
-    ),
+  const dialog = createDialog(
+    "help",
+    "How to read and move",
+    "help",
     element(
       "dl",
       { class: "reading" },
@@ -66,10 +62,6 @@ export function createHelpDialog(
     element("label", { class: "switch" }, box, " single keys do what this list says (? opens this list either way)"),
     element("div", { class: "key-groups" }, ...groupKeys().map(([name, rows]) => createKeyTable(name, rows))),
   );
-  // A click on the backdrop lands on the dialog itself, never on its content.
-  dialog.addEventListener("click", (event) => {
-    if (event.target === dialog) dialog.close();
-  });
   return { element: dialog, open: () => dialog.open || dialog.showModal() };
 }
 

@@ -64,13 +64,13 @@ export interface LinkRow {
 export function createLinkRow({ name, place, weight, most, marked, onClick }: LinkRow): HTMLLIElement {
   const bar = element("span", { class: "weight-bar", "aria-hidden": "true" });
   bar.style.width = `${Math.max(1, (weight / most) * 100)}%`;
-  const chosen = button(name, onClick, { "aria-current": marked ? "true" : null });
-  chosen.append(
+  const row = button(name, onClick, { "aria-current": marked ? "true" : null });
+  row.append(
     element("span", { class: "position soft" }, place),
     element("span", { class: "weight" }, formatWeightColumn(weight)),
     bar,
   );
-  return element("li", {}, chosen);
+  return element("li", {}, row);
 }
 
 export class PinPanel {

@@ -4,6 +4,7 @@
 // a response without content. Out: a transport. Other requests fail with a message; nothing leaves the file.
 // Searches, and requests about single tokens of a short text, are computed here: there are too many to store.
 // Memory: the text, and the last few parts, decompressed.
+import { LruCache } from "../lru_cache";
 import { DenseHead } from "./dense_head";
 import type { FindResult, Side } from "./protocol";
 import { ResponseError, type Transport } from "./transport";
@@ -27,14 +28,11 @@ export function createFileTransport(data: string): Transport {
   /** Empty until the index is decompressed. */
   let storedPaths: ReadonlyMap<string, StoredRange> = new Map();
   const index = decompress(packed).then((bytes) => (storedPaths = new Map(Object.entries(parseJson(bytes) as Record<string, StoredRange>))));
-  const openParts = new Map<number, Promise<ArrayBuffer>>();
+  const openParts = new LruCache<number, Promise<ArrayBuffer>>(MAX_OPEN_PARTS);
 
   const openPart = (number: number): Promise<ArrayBuffer> => {
     const found = openParts.get(number) ?? decompress(parts[number] ?? "");
-    openParts.delete(number);
     openParts.set(number, found);
-    const oldest = openParts.keys().next().value;
-    if (openParts.size > MAX_OPEN_PARTS && oldest !== undefined) openParts.delete(oldest);
     return found;
   };
 

@@ -1,4 +1,5 @@
 // Small float32 responses by path: the strips beside the map and the sink's column. The least recently used is dropped first.
+import { LruCache } from "../lru_cache";
 import { readFloats, type FloatTile } from "./tile_codec";
 import type { Transport } from "./transport";
 
@@ -7,7 +8,7 @@ const RETRY_MILLISECONDS = 3000;
 const MAX_REQUESTS = 2;
 
 export class FloatStore {
-  readonly #entries = new Map<string, FloatTile | "loading">();
+  readonly #entries = new LruCache<string, FloatTile | "loading">(MAX_ENTRIES);
   readonly #abort = new AbortController();
   #waiting: string[] = [];
   #running = 0;
@@ -20,12 +21,7 @@ export class FloatStore {
   /** The response; or undefined, and a request is started. */
   get(path: string): FloatTile | undefined {
     const entry = this.#entries.get(path);
-    if (entry === "loading") return undefined;
-    if (entry) {
-      this.#entries.delete(path);
-      this.#entries.set(path, entry);
-      return entry;
-    }
+    if (entry !== undefined) return entry === "loading" ? undefined : entry;
     // The newest first: older requests have most likely left the view.
     this.#entries.set(path, "loading");
     this.#waiting.push(path);
@@ -36,11 +32,6 @@ export class FloatStore {
   close(): void {
     this.#waiting = [];
     this.#abort.abort();
-  }
-
-  #store(path: string, floats: FloatTile): void {
-    this.#entries.set(path, floats);
-    if (floats.partial) this.#retryLater(path);
   }
 
   /** Dropped after a while; it is requested again if it is still drawn. */
@@ -63,9 +54,9 @@ export class FloatStore {
   async #load(path: string): Promise<void> {
     try {
       const body = await this.transport.bytes(path, this.#abort.signal);
-      if (body) this.#store(path, readFloats(body));
-      const oldest = this.#entries.keys().next().value;
-      if (this.#entries.size > MAX_ENTRIES && oldest !== undefined) this.#entries.delete(oldest);
+      const floats = body && readFloats(body);
+      if (floats) this.#entries.set(path, floats);
+      if (floats?.partial) this.#retryLater(path);
       this.onChange();
     } catch {
       if (!this.#abort.signal.aborted) this.#retryLater(path);

@@ -1,5 +1,6 @@
 /** Requests of a panel: a newer request cancels the one before, and the last few responses are cached. */
 
+import { LruCache } from "../lru_cache";
 import { isConnectionError } from "./connection";
 import { isAbortError, type Transport } from "./transport";
 
@@ -42,14 +43,16 @@ export function describeError(error: unknown): string {
 
 /** The last responses; the oldest is dropped first, and failures are not kept. */
 export class ResponseCache {
-  private readonly entries = new Map<string, unknown>();
+  private readonly entries: LruCache<string, NonNullable<unknown> | null>;
 
   constructor(
     private readonly transport: Transport,
-    private readonly limit = 64,
-  ) {}
+    maxSize = 64,
+  ) {
+    this.entries = new LruCache(maxSize);
+  }
 
-  json<Answer>(path: string, signal: AbortSignal): Promise<Answer> {
+  json<Answer extends NonNullable<unknown> | null>(path: string, signal: AbortSignal): Promise<Answer> {
     return this.getOrLoad(path, () => this.transport.json<Answer>(path, signal));
   }
 
@@ -61,22 +64,11 @@ export class ResponseCache {
     this.entries.delete(path);
   }
 
-  private async getOrLoad<Answer>(name: string, load: () => Promise<Answer>): Promise<Answer> {
-    if (this.entries.has(name)) {
-      const answer = this.entries.get(name) as Answer;
-      this.store(name, answer);
-      return answer;
-    }
+  private async getOrLoad<Answer extends NonNullable<unknown> | null>(name: string, load: () => Promise<Answer>): Promise<Answer> {
+    const cached = this.entries.get(name);
+    if (cached !== undefined) return cached as Answer;
     const answer = await load();
-    this.store(name, answer);
-    return answer;
-  }
-
-  private store(name: string, answer: unknown): void {
-    this.entries.delete(name);
     this.entries.set(name, answer);
-    if (this.entries.size <= this.limit) return;
-    const oldest = this.entries.keys().next();
-    if (!oldest.done) this.entries.delete(oldest.value);
+    return answer;
   }
 }

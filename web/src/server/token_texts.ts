@@ -2,6 +2,7 @@
 //
 // In: a transport and a trace's meta. Out: loaded texts, else undefined; `onLoaded` is called when more are loaded.
 // Memory: at most 256 blocks of 1024 texts; the block least recently used goes first.
+import { LruCache } from "../lru_cache";
 import { paths, type Meta, type Side } from "./protocol";
 import { isAbortError, type Transport } from "./transport";
 
@@ -11,7 +12,7 @@ const RETRY_MILLISECONDS = 5000;
 
 export class TokenTexts {
   onLoaded: () => void = () => undefined;
-  readonly #blocks = new Map<string, string[] | "loading">();
+  readonly #blocks = new LruCache<string, string[] | "loading">(MAX_BLOCKS);
 
   constructor(
     readonly transport: Transport,
@@ -41,12 +42,7 @@ export class TokenTexts {
   #getBlock(layer: number, side: Side, block: number): string[] | undefined {
     const name = `${layer}/${side}/${block}`;
     const loaded = this.#blocks.get(name);
-    if (loaded === "loading") return undefined;
-    if (loaded) {
-      this.#blocks.delete(name);
-      this.#blocks.set(name, loaded);
-      return loaded;
-    }
+    if (loaded !== undefined) return loaded === "loading" ? undefined : loaded;
     const info = this.meta.layers[layer];
     const end = Math.min((block + 1) * BLOCK, (side === "query" ? info?.queries : info?.keys) ?? 0);
     if (info?.texts && block >= 0 && block * BLOCK < end) {
@@ -59,8 +55,6 @@ export class TokenTexts {
     this.#blocks.set(name, "loading");
     try {
       this.#blocks.set(name, await this.transport.json<string[]>(path));
-      const oldest = this.#blocks.keys().next().value;
-      if (this.#blocks.size > MAX_BLOCKS && oldest !== undefined) this.#blocks.delete(oldest);
       this.onLoaded();
     } catch (error) {
       // Positions stand in for the texts, which are requested again later.

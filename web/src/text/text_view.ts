@@ -38,11 +38,7 @@ const NO_HIGHLIGHTS_MESSAGE = "This browser cannot highlight text; the lists hol
 const INVITATION_MESSAGE = "Click a token to see what it looks at, and who looks at it; or walk through them with . and ,";
 const NO_LAYER: MatrixShape & Pick<Layer, "texts"> = { queries: 0, keys: 0, offset: 0, cross: false, texts: false };
 
-export function createTextView(context: ViewContext): CentreView {
-  return new TextView(context);
-}
-
-class TextView implements CentreView {
+export class TextView implements CentreView {
   readonly element: HTMLElement;
   readonly #marks = new HighlightSet(getHighlightRegistry());
   readonly #pages: Readonly<Record<Side, TextPage>> = { query: new TextPage("Queries"), key: new TextPage("Text") };

@@ -1,6 +1,7 @@
 // Coloured pictures of tiles, one small canvas each, made when first drawn and recoloured when the colours change.
 //
 // Memory: at most 160 canvases of 256 x 256; the one least recently drawn goes first.
+import { LruCache } from "../lru_cache";
 import type { LoadedTile } from "./tile_store";
 
 const MAX_IMAGES = 160;
@@ -13,7 +14,7 @@ interface TileImage {
 }
 
 export class TileImages {
-  readonly #images = new Map<LoadedTile, TileImage>();
+  readonly #images = new LruCache<LoadedTile, TileImage>(MAX_IMAGES);
   #lookup: Uint32Array = new Uint32Array(256);
   #version = 0;
 
@@ -25,9 +26,7 @@ export class TileImages {
 
   getImage(tile: LoadedTile): OffscreenCanvas {
     let picture = this.#images.get(tile);
-    if (picture) this.#images.delete(tile);
-    else picture = this.#createImage(tile);
-    this.#images.set(tile, picture);
+    if (!picture) this.#images.set(tile, (picture = createImage(tile)));
     if (picture.version !== this.#version) {
       const { codes } = tile;
       const { pixels } = picture;
@@ -42,11 +41,9 @@ export class TileImages {
   clear(): void {
     this.#images.clear();
   }
+}
 
-  #createImage(tile: LoadedTile): TileImage {
-    const oldest = this.#images.keys().next().value;
-    if (this.#images.size >= MAX_IMAGES && oldest) this.#images.delete(oldest);
-    const image = new ImageData(tile.columns, tile.rows);
-    return { canvas: new OffscreenCanvas(tile.columns, tile.rows), image, pixels: new Uint32Array(image.data.buffer), version: -1 };
-  }
+function createImage({ columns, rows }: LoadedTile): TileImage {
+  const image = new ImageData(columns, rows);
+  return { canvas: new OffscreenCanvas(columns, rows), image, pixels: new Uint32Array(image.data.buffer), version: -1 };
 }

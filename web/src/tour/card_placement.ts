@@ -1,16 +1,11 @@
 /** Where to place a card next to its target. */
 
-export interface Rectangle {
-  readonly left: number;
-  readonly top: number;
-  readonly width: number;
-  readonly height: number;
-}
+import type { Box } from "../geometry/box";
 
 const GAP = 12;
 
 /** Right of the target, left of it or below it, whichever fits first inside `all`; null when none does. */
-export function placeBeside(target: Rectangle, card: Pick<Rectangle, "width" | "height">, all: Rectangle): Rectangle | null {
+export function placeBeside(target: Box, card: Pick<Box, "width" | "height">, all: Box): Box | null {
   const clampStart = (from: number, low: number, room: number): number => Math.max(low, Math.min(from, low + room));
   // Beside something tall the card keeps to its foot: what is most looked at stands at the head.
   const tall = target.height > 2 * card.height;
