@@ -164,7 +164,7 @@ def test_finding_heads_describes_and_ranks_them_and_shows_the_ablation(monkeypat
     monkeypatch.setattr("attnscope.cli.heads.ablate_found", lambda subject, table, label: ablation)
     done = run_heads(MINILM, TEXT, "--find", "previous", "--top", "8", columns=160)
     assert (done.code, done.errors) == (0, "")
-    assert done.output.startswith("previous: Looks at the token before")
+    assert done.output.startswith("previous: Attends to the previous token")
     assert len(heads_in(done.output)) == 8
     scores = [float(score) for score in re.findall(r"^\d+ +\d+ +(\d\.\d\d)", done.output, re.MULTILINE)]
     assert len(scores) == 8

@@ -1,16 +1,16 @@
 /**
- * The page's address follows the store, and the store follows Back and Forward.
+ * Keeps the address of the page and the store in step, also on Back and Forward.
  *
- * Browsers refuse more than about a hundred history calls in half a minute, so replacing waits half a second
- * and gathers, and entries pushed in quick succession (a held key) become one.
+ * Browsers allow about a hundred history calls in half a minute. So replacing waits half a second,
+ * and entries pushed in quick succession (a held key) become one.
  */
 
 import { readAddress, writeAddress, type Store } from "./state";
 
-const PAUSE = 500;
+const PAUSE_MILLISECONDS = 500;
 
-/** The part of a window this needs; tests give their own. */
-export interface Place {
+/** The part of a window that this needs; tests pass their own. */
+export interface AddressBar {
   readonly history: Pick<History, "replaceState" | "pushState">;
   readonly location: Pick<Location, "hash"> & { readonly href?: string };
   addEventListener(type: "popstate", listener: () => void): void;
@@ -18,65 +18,65 @@ export interface Place {
 }
 
 export interface Address {
-  /** Write what is waiting now; before the page is left. */
+  /** Write pending changes now, before the page is left. */
   flush(): void;
-  /** Put a link to exactly this on the clipboard; false where the browser does not allow it. */
-  copy(): Promise<boolean>;
+  /** Put a link to this state on the clipboard; resolves to a message for the reader. */
+  copyLink(): Promise<string>;
   close(): void;
 }
 
-export function followAddress(store: Store, place: Place, now: () => number = () => performance.now()): Address {
-  let waiting: ReturnType<typeof setTimeout> | undefined;
+export function syncAddress(store: Store, addressBar: AddressBar, now: () => number = () => performance.now()): Address {
+  let timer: ReturnType<typeof setTimeout> | undefined;
   let lastWritten = -Infinity;
   let lastPushed = -Infinity;
-  let arriving = false;
+  let isApplying = false;
 
-  const write = (how: "replaceState" | "pushState", state = store.get()): void => {
-    clearTimeout(waiting);
-    waiting = undefined;
+  const write = (mode: "replaceState" | "pushState", state = store.get()): void => {
+    clearTimeout(timer);
+    timer = undefined;
     const address = writeAddress(state);
-    if (address === place.location.hash) return;
+    if (address === addressBar.location.hash) return;
     lastWritten = now();
     try {
-      place.history[how](null, "", address);
+      addressBar.history[mode](null, "", address);
     } catch {
-      // The browser has had enough for now; the next change tries again.
+      // Too many calls; the next change tries again.
     }
   };
-  const later = (): void => {
-    waiting ??= setTimeout(() => write("replaceState"), Math.max(0, lastWritten + PAUSE - now()));
+  const writeLater = (): void => {
+    timer ??= setTimeout(() => write("replaceState"), Math.max(0, lastWritten + PAUSE_MILLISECONDS - now()));
   };
-  const leave = store.subscribe((_now, before, how) => {
-    if (arriving) return;
-    if (how === "replace") return later();
-    const together = now() - lastPushed < PAUSE;
+  const unsubscribe = store.subscribe((_now, before, mode) => {
+    if (isApplying) return;
+    if (mode === "replace") return writeLater();
+    const isBurst = now() - lastPushed < PAUSE_MILLISECONDS;
     lastPushed = now();
-    if (together) return later();
-    // The entry that is left must hold the place one had moved to since.
-    if (waiting !== undefined) write("replaceState", before);
+    if (isBurst) return writeLater();
+    // The entry before must keep the place that the reader has moved to since.
+    if (timer !== undefined) write("replaceState", before);
     write("pushState");
   });
-  const arrive = (): void => {
-    clearTimeout(waiting);
-    waiting = undefined;
-    arriving = true;
-    store.set(readAddress(place.location.hash));
-    arriving = false;
+  const applyAddress = (): void => {
+    clearTimeout(timer);
+    timer = undefined;
+    isApplying = true;
+    store.set(readAddress(addressBar.location.hash));
+    isApplying = false;
   };
-  place.addEventListener("popstate", arrive);
+  addressBar.addEventListener("popstate", applyAddress);
   return {
     flush: () => write("replaceState"),
-    copy() {
+    copyLink() {
       write("replaceState");
-      return navigator.clipboard.writeText(place.location.href ?? place.location.hash).then(
-        () => true,
-        () => false,
+      return navigator.clipboard.writeText(addressBar.location.href ?? addressBar.location.hash).then(
+        () => "Link copied.",
+        () => "The browser did not allow copying; the link is in the address bar.",
       );
     },
     close() {
-      clearTimeout(waiting);
-      leave();
-      place.removeEventListener("popstate", arrive);
+      clearTimeout(timer);
+      unsubscribe();
+      addressBar.removeEventListener("popstate", applyAddress);
     },
   };
 }

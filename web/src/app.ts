@@ -1,51 +1,52 @@
 /**
- * The explorer: its parts, their places, and one rule, that everything on the page follows the store.
+ * The explorer: creates its parts and updates them when the store changes.
  *
- * In: an element, a transport, what the server said of itself. Out: a running page.
- * Does not know: pixels (the map does), HTTP (the transport does), what a panel says (the panel does).
+ * In: an element, a transport and the session. Out: a running page.
+ * Pixels belong to the map, HTTP to the transport, and texts to the panels.
  */
 
-import { createAblation, type Ablation } from "./heads/ablation";
-import { followAddress, type Address } from "./address";
-import { Centre } from "./panels/centre";
-import { commandsOf, type Commanded } from "./commands";
-import { createCompare } from "./compare/compare";
-import { createDeeds, heldBy, noSentence, type Deeds } from "./deeds";
-import { watched } from "./server/connection";
+import { createAblationPanel, type AblationPanel } from "./heads/ablation_panel";
+import { syncAddress, type Address } from "./address";
+import { CentrePanel } from "./panels/centre_panel";
+import { createKeyHandlers, type KeyHandlerContext } from "./key_handlers";
+import { HeadComparison } from "./compare/compare";
+import { getAvailableHeads } from "./head_order";
+import { createAppCommands, explainNoSentence, type AppCommands } from "./app_commands";
+import { watchConnection } from "./server/connection";
 import { element, replaceChildren } from "./panels/dom";
 import { createFinder, type Finder } from "./panels/finder";
-import { createHelp, type Help } from "./panels/help";
+import { createHelpDialog, type HelpDialog } from "./panels/help_dialog";
 import { createHeadsView } from "./heads/heads_view";
-import { report, type Host } from "./host";
-import { Latest, told } from "./server/inquiry";
-import { Inspector, type Shown } from "./panels/inspector";
-import { enableKeys, keysEnabled, listenForKeys, movesMap } from "./keys";
-import { createLiveRegion, spokenCell } from "./panels/live_region";
+import { setLoadState, type Host } from "./host";
+import { LatestRequest } from "./server/requests";
+import { Inspector } from "./panels/inspector";
+import { isMapMove, listenForKeys, loadKeysEnabled, saveKeysEnabled } from "./keys";
+import { createLiveRegion, describeCell } from "./panels/live_region";
 import type { Cell, MapView } from "./map/map_view";
-import { createMap, createTwin, type Mapping } from "./maps";
+import { createBaselineMap, createMap, type MapContext } from "./map_factory";
 import { createBanner, createNotice } from "./panels/messages";
 import { createNavigator } from "./panels/navigator";
 import { Pins } from "./pins";
-import { headName, paths, type Layer, type Meta, type Session, type Side } from "./server/protocol";
-import { SentenceView } from "./panels/sentence";
-import { fitted, sameState, type State, type Store } from "./state";
+import { formatHeadName, paths, type Layer, type Meta, type Session, type Side, type TraceHead } from "./server/protocol";
+import { SentenceView } from "./panels/sentence_view";
+import { fitToTrace, isSameState, type State, type Store } from "./state";
 import { StrongestTable } from "./panels/strongest_table";
-import { createTextView } from "./text/text_view";
+import { TextView } from "./text/text_view";
 import { createToolbar } from "./panels/toolbar";
-import { Views } from "./panels/views";
-import type { Comparison, ViewContext } from "./panels/view";
-import { title } from "./paint/token_text";
+import { ViewSwitcher } from "./panels/view_switcher";
+import type { Comparison, ViewContext } from "./panels/view_context";
+import { formatTitle } from "./paint/token_text";
 import { Tour } from "./tour/tour";
-import { Traces } from "./server/traces";
-import { aborted, Refused, type Transport } from "./server/transport";
+import { TraceCache } from "./server/trace_cache";
+import { ResponseError, type Transport } from "./server/transport";
 
-/** Tests read these; nothing else does. */
-interface Hooks {
+/** Read by tests only. */
+interface TestHooks {
   attnscope?: { readonly map: MapView; readonly store: Store; readonly transport: Transport };
 }
 
-export interface Setting {
-  readonly root: HTMLElement & Hooks;
+export interface AppOptions {
+  readonly root: HTMLElement & TestHooks;
   readonly host: Host;
   readonly session: Session;
   readonly store: Store;
@@ -53,67 +54,67 @@ export interface Setting {
   readonly signal: AbortSignal;
 }
 
-const SINK_PAUSE = 300;
+const SINK_POLL_MILLISECONDS = 300;
 
 export class App {
   readonly #transport: Transport;
-  readonly #traces: Traces;
-  readonly #latest = new Latest();
-  readonly #live;
+  readonly #traces: TraceCache;
+  readonly #metaRequest = new LatestRequest();
+  readonly #liveRegion;
   readonly #notice;
   readonly #banner;
-  readonly #mapping: Mapping;
+  readonly #mapContext: MapContext;
   readonly #map: MapView;
   readonly #pins: Pins;
   readonly #context: ViewContext;
   readonly #comparison: Comparison;
-  readonly #views: Views;
-  readonly #deeds: Deeds;
+  readonly #views: ViewSwitcher;
+  readonly #commands: AppCommands;
   readonly #tour: Tour;
   readonly #navigator;
   readonly #toolbar;
   readonly #finder: Finder;
-  readonly #ablation: Ablation;
+  readonly #ablation: AblationPanel;
   readonly #inspector: Inspector;
-  readonly #table: StrongestTable;
+  readonly #strongestTable: StrongestTable;
   readonly #sentence: SentenceView;
-  readonly #help: Help;
+  readonly #help: HelpDialog;
   readonly #address: Address;
-  readonly #centre: Centre;
-  #shown: Shown | null = null;
-  #keys = keysEnabled();
+  readonly #centre: CentrePanel;
+  #shown: TraceHead | null = null;
+  #areKeysEnabled = loadKeysEnabled();
   #timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
-    private readonly setting: Setting,
-    plain: Transport,
-    first: Meta | null,
+    private readonly options: AppOptions,
+    rawTransport: Transport,
+    firstMeta: Meta | null,
   ) {
-    const { root, host, session, store, signal } = setting;
-    this.#live = createLiveRegion(signal);
+    const { root, host, session, store, signal } = options;
+    this.#liveRegion = createLiveRegion(signal);
     this.#notice = createNotice(signal);
     this.#banner = createBanner(host, async () => {
-      await plain.json<Session>(paths.session(), signal);
+      await rawTransport.json<Session>(paths.session(), signal);
       this.#banner.hide();
-      // As if it had never been shown: all that was not answered is asked anew.
+      // Start over, so that failed requests are sent again.
       this.#shown = null;
       this.#inspector.show(null, null, null);
       this.#render(store.get(), null);
     });
-    this.#transport = watched(
-      plain,
+    this.#transport = watchConnection(
+      rawTransport,
       () => this.#banner.show(),
       () => this.#banner.hide(),
       signal,
     );
-    this.#traces = new Traces(this.#transport, () => this.#named(), first);
-    this.#mapping = {
+    this.#traces = new TraceCache(this.#transport, () => this.#onTextsLoaded(), firstMeta);
+    this.#mapContext = {
       ...{ store, host, transport: this.#transport, traces: this.#traces },
-      pins: () => this.#pins,
-      hovered: (cell) => this.#hovered(cell),
-      drawn: () => this.#drawn(),
+      getPins: () => this.#pins,
+      onHover: (cell) => this.#onHover(cell),
+      onDrawn: () => this.#reportReady(),
     };
-    this.#map = createMap(this.#mapping, () => this.#shown?.meta);
+    this.#map = createMap(this.#mapContext, () => this.#shown?.meta);
     this.#pins = new Pins(
       store,
       this.#map,
@@ -124,46 +125,46 @@ export class App {
     this.#context = {
       ...{ store, session, host, signal },
       ...{ transport: this.#transport, traces: this.#traces, pins: this.#pins },
-      notice: (text) => this.#notice.show(text),
-      say: (text, before) => this.#live.say(text, before),
+      showNotice: (text) => this.#notice.show(text),
+      announce: (text, before) => this.#liveRegion.announce(text, before),
     };
-    this.#comparison = createCompare(this.#context, this.#map);
-    this.#views = new Views({
-      text: () => createTextView(this.#context),
+    this.#comparison = new HeadComparison(this.#context, this.#map);
+    this.#views = new ViewSwitcher({
+      text: () => new TextView(this.#context),
       heads: () => createHeadsView(this.#context),
     });
     this.#finder = this.#createFinder();
-    this.#deeds = createDeeds({
+    this.#commands = createAppCommands({
       ...{ root, context: this.#context, map: this.#map, comparison: this.#comparison },
-      shown: () => this.#shown,
-      table: () => this.#table,
-      help: () => this.#help,
-      copyAddress: () => this.#address.copy(),
-      changed: () => this.#update(store.get()),
+      getShown: () => this.#shown,
+      getTable: () => this.#strongestTable,
+      getHelp: () => this.#help,
+      copyLink: () => this.#address.copyLink(),
+      onTableToggle: () => this.#updatePanels(store.get()),
     });
-    this.#toolbar = createToolbar(store, this.#deeds, this.#finder.element, session.survey);
-    this.#navigator = createNavigator(heldBy(session), (layer, head) => store.set({ layer, head }, "push"));
-    this.#ablation = createAblation(this.#context);
+    this.#toolbar = createToolbar(store, this.#commands, this.#finder.element, session.survey);
+    this.#navigator = createNavigator(getAvailableHeads(session), (layer, head) => store.set({ layer, head }, "push"));
+    this.#ablation = createAblationPanel(this.#context);
     this.#inspector = this.#createInspector();
-    this.#table = this.#createTable();
+    this.#strongestTable = this.#createTable();
     this.#sentence = this.#createSentence();
     this.#tour = new Tour(this.#context, root);
-    const keys = (enabled: boolean): void => {
-      this.#keys = enabled;
-      enableKeys(enabled);
+    const setKeysEnabled = (enabled: boolean): void => {
+      this.#areKeysEnabled = enabled;
+      saveKeysEnabled(enabled);
     };
-    const tour = this.#tour.possible ? () => this.#tour.start() : null;
-    this.#help = createHelp(host, this.#keys, keys, tour);
+    const tour = this.#tour.isPossible ? () => this.#tour.start() : null;
+    this.#help = createHelpDialog(host, this.#areKeysEnabled, setKeysEnabled, tour);
     this.#centre = this.#createCentre();
-    this.#address = followAddress(store, host.place);
-    this.#fill(root);
-    this.#listen();
+    this.#address = syncAddress(store, host.addressBar);
+    this.#mount(root);
+    this.#attachListeners();
     this.#render(store.get(), null);
     this.#address.flush();
-    if (!first) this.#sentence.focus();
+    if (!firstMeta) this.#sentence.focus();
   }
 
-  #fill(root: HTMLElement & Hooks): void {
+  #mount(root: HTMLElement & TestHooks): void {
     const frame = element(
       "div",
       { class: "frame" },
@@ -173,197 +174,200 @@ export class App {
       this.#centre.element,
       this.#inspector.element,
       this.#help.element,
-      this.#live.element,
+      this.#liveRegion.element,
       this.#tour.card,
       this.#notice.element,
     );
     this.#toolbar.element.append(this.#tour.invitation);
     replaceChildren(root, frame);
-    root.attnscope = { map: this.#map, store: this.setting.store, transport: this.#transport };
+    root.attnscope = { map: this.#map, store: this.options.store, transport: this.#transport };
   }
 
-  /** Everything that lasts is begun here, and ends with the signal. */
-  #listen(): void {
-    const { root, host, store, signal } = this.setting;
-    const commands = commandsOf(this.#commanded());
+  /** Listeners that last until the signal is aborted. */
+  #attachListeners(): void {
+    const { root, host, store, signal } = this.options;
+    const commands = createKeyHandlers(this.#createKeyHandlerContext());
     listenForKeys({
       ...{ root, signal },
-      whole: host.kind !== "notebook",
-      enabled: () => this.#keys,
-      act: (action) => {
-        const view = this.#views.now;
-        if (action === "unpin" && this.#tour.running) return (this.#tour.end(), true);
-        if (view?.act?.(action)) return true;
-        if (view && movesMap(action)) return false;
+      wholePage: host.kind !== "notebook",
+      isEnabled: () => this.#areKeysEnabled,
+      handle: (action) => {
+        const view = this.#views.current;
+        if (action === "unpin" && this.#tour.isRunning) return (this.#tour.end(), true);
+        if (view?.handleAction?.(action)) return true;
+        if (view && isMapMove(action)) return false;
         commands[action]();
         return true;
       },
     });
     addEventListener("pagehide", () => this.#address.flush(), { signal });
     const leave = store.subscribe((now, before) => this.#render(now, before));
-    // Another size is another view: the table is of what is in it.
-    const observer = new ResizeObserver(() => this.#table.refresh(this.#shown));
+    // The table lists what is in view, which depends on the size.
+    const observer = new ResizeObserver(() => this.#strongestTable.refresh(this.#shown));
     observer.observe(this.#map.element);
     signal.addEventListener("abort", () => {
       leave();
       observer.disconnect();
       clearTimeout(this.#timer);
-      this.#latest.stop();
+      this.#metaRequest.cancel();
       this.#address.close();
       this.#finder.reset();
-      this.#table.setOpen(false);
+      this.#strongestTable.setOpen(false);
       this.#map.destroy();
       delete root.attnscope;
     });
   }
 
-  /** Everything on the page follows the state; `before` is null when all of it is new. */
+  /** Update everything that depends on what changed; `before` is null on the first call. */
   #render(state: State, before: State | null): void {
     const viewChanged = state.view !== before?.view;
     if (viewChanged) {
-      if (state.view !== "map") this.#comparison.leave();
-      this.#views.choose(state.view);
-      this.setting.root.dataset["view"] = state.view;
-      this.#arrange(state);
+      if (state.view !== "map") this.#comparison.deactivate();
+      this.#views.show(state.view);
+      this.options.root.dataset["view"] = state.view;
+      this.#arrangeCentre(state);
     }
-    const known = this.#traces.known(state.trace, state.whatIf);
-    if (state.trace !== before?.trace || state.whatIf !== before.whatIf) void this.#open(state);
-    else if (known) this.#draw(state, known, viewChanged);
-    if (!known) this.#update(state);
+    const known = this.#traces.getKnown(state.trace, state.whatIf);
+    if (state.trace !== before?.trace || state.whatIf !== before.whatIf) this.#openTrace(state);
+    else if (known) this.#showTrace(state, known, viewChanged);
+    if (!known) this.#updatePanels(state);
   }
 
-  #draw(state: State, meta: Meta, resized: boolean): void {
-    const possible = fitted(state, meta.layers, heldBy(this.setting.session));
-    if (!sameState(possible, state)) return this.setting.store.set(possible);
+  #showTrace(state: State, meta: Meta, resized: boolean): void {
+    const fitted = fitToTrace(state, meta.layers, getAvailableHeads(this.options.session));
+    if (!isSameState(fitted, state)) return this.options.store.set(fitted);
     const { layer, head } = state;
-    // The state first: a new head is then drawn in its place and colours at once.
+    // The state first, so that a new head is drawn at once in the right place and colours.
     this.#map.update(state);
     if (this.#shown?.meta !== meta || this.#shown.layer !== layer || this.#shown.head !== head) {
       this.#shown = { meta, layer, head };
       this.#finder.reset();
       this.#map.setHead(meta, layer, head);
-      if (this.setting.host.kind !== "notebook")
-        document.title = `${headName(meta, layer, head)} ${title(meta.name)} - AttnScope`;
+      if (this.options.host.kind !== "notebook")
+        document.title = `${formatHeadName(meta, layer, head)} ${formatTitle(meta.name)} - AttnScope`;
     }
     if (state.view === "map") this.#comparison.update(state, this.#shown);
     if (resized) this.#map.resize();
     this.#sentence.update(state);
     this.#offerText(state);
-    this.#table.refresh(this.#shown);
-    this.#update(state);
+    this.#strongestTable.refresh(this.#shown);
+    this.#updatePanels(state);
   }
 
-  #update(state: State): void {
-    const sinkShare = state.hideSink ? this.#map.sinkShare() : null;
+  #updatePanels(state: State): void {
+    const sinkShare = state.hideSink ? this.#map.getSinkShare() : null;
     clearTimeout(this.#timer);
-    // The share is known once its column has been read, which no event tells.
+    // The share is known once its column is loaded, for which there is no event.
     if (state.hideSink && this.#shown && sinkShare === null)
-      this.#timer = setTimeout(() => this.#update(this.setting.store.get()), SINK_PAUSE);
-    const shown = this.#belongs(state) ? this.#shown : null;
+      this.#timer = setTimeout(() => this.#updatePanels(this.options.store.get()), SINK_POLL_MILLISECONDS);
+    const shown = this.#fitsView(state) ? this.#shown : null;
     const meta = shown?.meta ?? null;
-    const { session } = this.setting;
+    const { session } = this.options;
     const { model, example } = session;
-    this.#toolbar.update(state, { meta, noSentence: noSentence(session), sinkShare, tableOpen: this.#table.open });
-    // The model on stage has read everything but the example.
+    this.#toolbar.update(state, { meta, sentenceProblem: explainNoSentence(session), sinkShare, isTableOpen: this.#strongestTable.isOpen });
+    // All traces but the example come from the model of the session.
     this.#navigator.show(meta, state.layer, state.head, (state.trace !== example && model) || (meta?.model ?? ""));
-    const view = this.#views.now;
-    // Beside another view than the map the inspector tells of the head alone.
+    const view = this.#views.current;
+    // Next to a view other than the map, the inspector shows only the head.
     this.#inspector.show(shown, view ? null : state.pinQuery, view ? null : state.pinKey);
     this.#ablation.update(state, shown);
     view?.update(state, shown);
-    // Only the map tells when it is drawn.
-    if (shown && view) this.#drawn();
+    // The map reports by itself when it is drawn.
+    if (shown && view) this.#reportReady();
   }
 
-  #drawn(): void {
-    const { root, host } = this.setting;
+  #reportReady(): void {
+    const { root, host } = this.options;
     if (root.dataset["state"] === "ready") return;
-    report(root, host, "ready");
+    setLoadState(root, host, "ready");
     performance.mark("first-heatmap");
   }
 
-  #arrange(state: State): void {
-    const tokens = this.#traces.known(state.trace)?.layers[0]?.keys ?? null;
-    this.#centre.arrange(state, this.#belongs(state) ? tokens : null);
+  #arrangeCentre(state: State): void {
+    const tokens = this.#traces.getKnown(state.trace)?.layers[0]?.keys ?? null;
+    this.#centre.arrange(state, this.#fitsView(state) ? tokens : null);
   }
 
-  /** A trace longer than can be typed does not belong under the text box. */
-  #belongs(state: State): boolean {
-    const keys = this.#traces.known(state.trace)?.layers[0]?.keys;
-    return keys !== undefined && (state.view !== "sentence" || keys <= this.setting.session.limit);
+  /** The sentence view shows only traces that are short enough to be typed. */
+  #fitsView(state: State): boolean {
+    const keys = this.#traces.getKnown(state.trace)?.layers[0]?.keys;
+    return keys !== undefined && (state.view !== "sentence" || keys <= this.options.session.limit);
   }
 
-  /** Read what the state asks for, then draw whatever the state asks for by then. */
-  async #open({ trace, whatIf }: State): Promise<void> {
-    const signal = this.#latest.begin();
-    if (trace === "") return this.#close();
-    const known = this.#traces.known(trace, whatIf);
-    if (!known && !this.#shown) this.#centre.say("Opening…");
-    try {
-      const own = await this.#traces.meta(trace);
-      if (signal.aborted) return;
-      // A link straight to a what-if is the trace it came from, with the question asked.
-      if (own.origin !== null) return this.setting.store.set({ trace: own.origin, whatIf: true });
-      if (whatIf && own.what_if === null) return this.setting.store.set({ whatIf: false });
-      const meta = whatIf && own.what_if !== null ? await this.#traces.meta(own.what_if) : own;
-      if (signal.aborted) return;
-      this.#arrange(this.setting.store.get());
-      this.#draw(this.setting.store.get(), meta, true);
-    } catch (error) {
-      if (aborted(error) || signal.aborted) return;
-      // A picture of another trace than the address names would be a wrong one.
-      this.#close();
-      const missing = error instanceof Refused && error.status === 404;
-      this.#centre.say(
-        missing
-          ? `This server does not have the trace ${trace}. Open the folder that holds it with attnscope explore FOLDER.`
-          : told(error),
-      );
-    }
+  /** Load the trace of the state, then show what the state names by then. */
+  #openTrace({ trace, whatIf }: State): void {
+    const { store } = this.options;
+    this.#metaRequest.cancel();
+    if (trace === "") return this.#closeTrace();
+    if (!this.#traces.getKnown(trace, whatIf) && !this.#shown) this.#centre.showMessage("Opening…");
+    void this.#metaRequest.run(
+      async () => {
+        const own = await this.#traces.loadMeta(trace);
+        const other = whatIf && own.origin === null ? own.what_if : null;
+        return [own, other === null ? own : await this.#traces.loadMeta(other)] as const;
+      },
+      ([own, meta]) => {
+        // A link straight to an unmasked trace opens the trace that it was made from, without its mask.
+        if (own.origin !== null) return store.set({ trace: own.origin, whatIf: true });
+        if (whatIf && own.what_if === null) return store.set({ whatIf: false });
+        this.#arrangeCentre(store.get());
+        this.#showTrace(store.get(), meta, true);
+      },
+      (message, error) => {
+        // A map of another trace than the address names would be wrong.
+        this.#closeTrace();
+        const isMissing = error instanceof ResponseError && error.status === 404;
+        this.#centre.showMessage(
+          isMissing
+            ? `This server does not have the trace ${trace}. Open the folder that holds it with attnscope explore FOLDER.`
+            : message,
+        );
+      },
+    );
   }
 
   /** Show no trace. */
-  #close(): void {
+  #closeTrace(): void {
     this.#shown = null;
-    this.#comparison.leave();
-    this.#arrange(this.setting.store.get());
-    this.#update(this.setting.store.get());
+    this.#comparison.deactivate();
+    this.#arrangeCentre(this.options.store.get());
+    this.#updatePanels(this.options.store.get());
   }
 
   get #layer(): Layer | undefined {
     return this.#shown?.meta.layers[this.#shown.layer];
   }
 
-  #text(side: Side, position: number): string | undefined {
+  #getTokenText(side: Side, position: number): string | undefined {
     if (!this.#shown || !this.#layer?.texts) return undefined;
-    return this.#traces.textsOf(this.#shown.meta).get(this.#shown.layer, side, position);
+    return this.#traces.getTexts(this.#shown.meta).get(this.#shown.layer, side, position);
   }
 
   #offerText(state: State): void {
     const layer = this.#layer;
-    if (state.view !== "sentence" || !this.#shown || !layer?.texts || layer.cross || !this.#belongs(state)) return;
-    const texts = this.#traces.textsOf(this.#shown.meta).range(this.#shown.layer, "key", 0, layer.keys);
-    if (texts) this.#sentence.offer(texts.join(""));
+    if (state.view !== "sentence" || !this.#shown || !layer?.texts || layer.cross || !this.#fitsView(state)) return;
+    const texts = this.#traces.getTexts(this.#shown.meta).getRange(this.#shown.layer, "key", 0, layer.keys);
+    if (texts) this.#sentence.offerText(texts.join(""));
   }
 
-  /** Texts have come for some tokens. */
-  #named(): void {
-    this.#map.update(this.setting.store.get());
-    this.#sentence.update(this.setting.store.get());
-    this.#offerText(this.setting.store.get());
+  /** Called when texts of tokens are loaded. */
+  #onTextsLoaded(): void {
+    this.#map.update(this.options.store.get());
+    this.#sentence.update(this.options.store.get());
+    this.#offerText(this.options.store.get());
     this.#inspector.refreshNames();
-    this.#table.refreshNames();
-    this.#views.now?.update(this.setting.store.get(), this.#shown);
-    if (this.setting.store.get().view === "map") this.#comparison.update(this.setting.store.get(), this.#shown);
+    this.#strongestTable.refreshNames();
+    this.#views.current?.update(this.options.store.get(), this.#shown);
+    if (this.options.store.get().view === "map") this.#comparison.update(this.options.store.get(), this.#shown);
   }
 
   #createFinder(): Finder {
     return createFinder({
-      find: (wanted) => this.#traces.find(this.#shown, wanted),
-      from: () => this.setting.store.get().pinQuery ?? this.#map.visible().query[0],
-      arrive: (position) => this.#pins.jump(position),
-      length: () => this.#layer?.queries ?? 0,
-      leave: () => this.#focus(),
+      find: (wanted) => this.#traces.findToken(this.#shown, wanted),
+      getStart: () => this.options.store.get().pinQuery ?? this.#map.visible().query[0],
+      goTo: (position) => this.#pins.goToQuery(position),
+      getLength: () => this.#layer?.queries ?? 0,
+      returnFocus: () => this.#focusView(),
     });
   }
 
@@ -374,73 +378,73 @@ export class App {
       follow: () => this.#pins.follow(),
       back: () => this.#pins.back(),
       canGoBack: () => this.#pins.canGoBack,
-      text: (side: Side, position: number) => this.#text(side, position),
-      say: (text: string) => this.#live.say(text),
+      getText: (side: Side, position: number) => this.#getTokenText(side, position),
+      announce: (text: string) => this.#liveRegion.announce(text),
     };
-    return new Inspector(this.#transport, actions, this.setting, [this.#ablation.element]);
+    return new Inspector(this.#transport, actions, this.options, [this.#ablation.element]);
   }
 
-  #createCentre(): Centre {
-    return new Centre({
+  #createCentre(): CentrePanel {
+    return new CentrePanel({
       map: this.#map.element,
       comparison: this.#comparison,
       sentence: this.#sentence,
-      generates: this.setting.session.generates,
+      generates: this.options.session.generates,
       views: this.#views.element,
-      table: this.#table.element,
+      table: this.#strongestTable.element,
     });
   }
 
   #createTable(): StrongestTable {
     const actions = {
-      text: (side: Side, position: number) => this.#text(side, position),
-      pick: (query: number, key: number) => this.#pins.pinCell({ query, key }),
-      view: () => this.#map.visible(),
-      held: (count: number) => this.#map.strongest(count),
+      getText: (side: Side, position: number) => this.#getTokenText(side, position),
+      pinCell: (query: number, key: number) => this.#pins.pinCell({ query, key }),
+      getView: () => this.#map.visible(),
+      findStrongest: (count: number) => this.#map.findStrongest(count),
     };
-    return new StrongestTable(this.#transport, actions, () => this.#deeds.toggleTable());
+    return new StrongestTable(this.#transport, actions, () => this.#commands.toggleTable());
   }
 
   #createSentence(): SentenceView {
     const actions = {
-      state: () => this.setting.store.get(),
-      ran: (trace: string) => this.#showRun(trace),
-      openAsMap: () => this.#deeds.showView("map"),
-      meta: (trace: string) => this.#traces.meta(trace),
-      createTwin: () => createTwin(this.#mapping),
-      say: (text: string) => this.#live.say(text),
+      getState: () => this.options.store.get(),
+      showRun: (trace: string) => this.#showRun(trace),
+      openAsMap: () => this.#commands.showView("map"),
+      loadMeta: (trace: string) => this.#traces.loadMeta(trace),
+      createBaseline: () => createBaselineMap(this.#mapContext),
+      announce: (text: string) => this.#liveRegion.announce(text),
     };
-    return new SentenceView(this.setting.session, this.#transport, actions, this.setting);
+    return new SentenceView(this.options.session, this.#transport, actions, this.options);
   }
 
-  #commanded(): Commanded {
+  #createKeyHandlerContext(): KeyHandlerContext {
     return {
-      ...{ store: this.setting.store, map: this.#map, pins: this.#pins, finder: this.#finder, deeds: this.#deeds },
-      held: heldBy(this.setting.session),
-      shown: () => this.#shown,
-      focus: () => this.#focus(),
+      ...{ store: this.options.store, map: this.#map, pins: this.#pins, finder: this.#finder, commands: this.#commands },
+      availableHeads: getAvailableHeads(this.options.session),
+      getShown: () => this.#shown,
+      focusView: () => this.#focusView(),
     };
   }
 
-  /** Give the keyboard to what is shown. */
-  #focus(): void {
-    if (this.setting.store.get().view === "sentence") this.#sentence.focus();
-    else (this.#views.now?.element ?? this.#map.element).focus();
+  /** Focus the shown view. */
+  #focusView(): void {
+    if (this.options.store.get().view === "sentence") this.#sentence.focus();
+    else (this.#views.current?.element ?? this.#map.element).focus();
   }
 
   #showRun(trace: string): void {
-    this.#pins.forget();
-    this.setting.store.set({ trace, centre: null, zoom: null, pinQuery: null, pinKey: null });
+    this.#pins.clearTrail();
+    this.options.store.set({ trace, centre: null, zoom: null, pinQuery: null, pinKey: null });
   }
 
-  /** Spoken only for those who came by keyboard: a pointer over the map would never be silent. */
-  #hovered(cell: Cell | null): void {
-    this.#comparison.pointed(cell);
+  /** Announce the cell only for keyboard users; with a pointer it would never stop. */
+  #onHover(cell: Cell | null): void {
+    this.#comparison.onHover(cell);
     if (!cell || !this.#map.element.matches(":focus-visible")) return;
     const both = this.#map.saidOfBoth(cell);
-    if (both !== null) return this.#live.say(`query ${cell.query}, key ${cell.key}, ${both}`);
+    if (both !== null) return this.#liveRegion.announce(`query ${cell.query}, key ${cell.key}, ${both}`);
     const reading = this.#map.valueAt(cell);
-    const texts = { queryText: this.#text("query", cell.query), keyText: this.#text("key", cell.key) };
-    this.#live.say(spokenCell({ ...cell, ...texts, value: reading?.value, exact: reading?.exact ?? false }));
+    const texts = { queryText: this.#getTokenText("query", cell.query), keyText: this.#getTokenText("key", cell.key) };
+    this.#liveRegion.announce(describeCell({ ...cell, ...texts, value: reading?.value, exact: reading?.exact ?? false }));
   }
 }

@@ -1,53 +1,61 @@
 /**
  * Where the explorer runs: a page of its own, a cell of a notebook, a file opened from disk.
  *
- * In: nothing but what the surroundings offer. Out: an address to keep, light or dark, a way to save a file.
- * Does not know: what is shown. A notebook brings its own host; see notebook.ts.
+ * Offers the address, the theme and a way to save a file. A notebook has its own host; see notebook.ts.
  */
 
-import type { Place } from "./address";
+import type { AddressBar } from "./address";
 
 export interface Host {
   readonly kind: "page" | "notebook" | "file";
   /** The address and its history; a notebook keeps them in a trait of its widget. */
-  readonly place: Place;
+  readonly addressBar: AddressBar;
   /** In a notebook the plain wheel belongs to the notebook. */
   readonly wheelZooms: "always" | "with-ctrl";
-  theme(): "light" | "dark";
-  onTheme(listener: () => void, signal: AbortSignal): void;
-  save(name: string, data: Blob): void;
+  getTheme(): "light" | "dark";
+  onThemeChange(listener: () => void, signal: AbortSignal): void;
+  saveFile(name: string, data: Blob): void;
 }
 
-/** What a part needs to paint as its surroundings ask, for as long as it is there. */
-export interface Surroundings {
+/** The host, and a signal that is aborted when the part is removed. */
+export interface HostContext {
   readonly host: Host;
   readonly signal: AbortSignal;
 }
 
 export function createPageHost(kind: "page" | "file"): Host {
-  const darkness = matchMedia("(prefers-color-scheme: dark)");
+  const darkQuery = matchMedia("(prefers-color-scheme: dark)");
   return {
     kind,
-    place: window,
+    addressBar: window,
     wheelZooms: "always",
-    theme: () => (darkness.matches ? "dark" : "light"),
-    onTheme: (listener, signal) => darkness.addEventListener("change", listener, { signal }),
-    save: saveByLink,
+    getTheme: () => (darkQuery.matches ? "dark" : "light"),
+    onThemeChange: (listener, signal) => darkQuery.addEventListener("change", listener, { signal }),
+    saveFile: downloadFile,
   };
 }
 
-/** Hand a file to the browser, which asks or puts it where it puts files. */
-export function saveByLink(name: string, data: Blob): void {
+/** Set `data-theme` of an element to the theme of the host, now and when it changes. */
+export function followTheme(root: HTMLElement, host: Host, signal: AbortSignal): void {
+  const apply = (): void => {
+    root.dataset["theme"] = host.getTheme();
+  };
+  apply();
+  host.onThemeChange(apply, signal);
+}
+
+/** Download a file. */
+export function downloadFile(name: string, data: Blob): void {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(data);
   link.download = name;
   link.click();
-  // The browser reads the address in a task of its own.
+  // The browser reads the URL later.
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** How far the explorer is, for those who wait: on its own element, and on the page where the page is its own. */
-export function report(root: HTMLElement, host: Host, state: "loading" | "ready" | "error"): void {
+/** Set `data-state` on the explorer's element, and on the document where the explorer is the whole page. */
+export function setLoadState(root: HTMLElement, host: Host, state: "loading" | "ready" | "error"): void {
   const parts = host.kind === "notebook" ? [root] : [root, root.ownerDocument.documentElement];
   for (const part of parts) part.dataset["state"] = state;
 }

@@ -2,24 +2,23 @@
  * The explorer in a cell of a notebook.
  *
  * In: what anywidget gives a view, and the style sheet. Out: a running explorer in a shadow root, so that neither the
- * notebook's style nor ours reaches the other; and a function that takes it away, with all that it held.
- * Does not know: which notebook it is, but for how to see whether it is dark.
+ * notebook's style nor ours affects the other; and a function that removes it.
  */
 
-import { saveByLink, type Host } from "./host";
+import { downloadFile, type Host } from "./host";
 import { element } from "./panels/dom";
-import { createCommTransport, newNumber, send, type Model } from "./server/comm";
-import { start } from "./start";
+import { createCommTransport, createMessageId, sendMessage, type WidgetModel } from "./server/comm_transport";
+import { startExplorer } from "./start_explorer";
 
-export interface Cell {
-  readonly model: Model;
+export interface WidgetCell {
+  readonly model: WidgetModel;
   readonly el: HTMLElement;
   readonly css: string;
 }
 
-export function render({ model, el, css }: Cell): () => void {
+export function render({ model, el, css }: WidgetCell): () => void {
   const stop = new AbortController();
-  const id = newNumber();
+  const id = createMessageId();
   const frame = element("div", {});
   const waiting = element("p", { class: "notice", role: "status" }, "Waiting for the kernel…");
   const root = element("div", { class: "explorer" });
@@ -28,83 +27,83 @@ export function render({ model, el, css }: Cell): () => void {
   const shadow = frame.attachShadow({ mode: "open" });
   shadow.adoptedStyleSheets = [sheet];
   shadow.append(root);
-  // Keys that are pressed here are ours: to the notebook they might mean "delete this cell".
+  // Keep key presses from the notebook, where they might delete the cell.
   frame.dataset["lmSuppressShortcuts"] = "true";
   frame.addEventListener("keydown", (event) => {
     if (!event.ctrlKey && !event.metaKey && !event.altKey) event.stopPropagation();
   });
   frame.style.cssText = "display: block; position: relative; resize: vertical; overflow: hidden";
-  const fit = (): void => {
+  const applyHeight = (): void => {
     frame.style.height = `${Number(model.get("height"))}px`;
   };
-  fit();
-  model.on("change:height", fit);
+  applyHeight();
+  model.on("change:height", applyHeight);
   el.append(frame);
-  send(model, { view: "opened", id });
-  addEventListener("pagehide", () => send(model, { view: "hidden", id }), { signal: stop.signal });
+  sendMessage(model, { view: "opened", id });
+  addEventListener("pagehide", () => sendMessage(model, { view: "hidden", id }), { signal: stop.signal });
   const transport = createCommTransport(model, stop.signal, (silent) => {
     if (silent) root.append(waiting);
     else waiting.remove();
   });
-  const running = start(root, transport, createNotebookHost(model));
+  const running = startExplorer(root, transport, createNotebookHost(model));
   return () => {
-    model.off("change:height", fit);
+    model.off("change:height", applyHeight);
     stop.abort();
     void running.then((explorer) => explorer.destroy());
     frame.remove();
-    send(model, { view: "closed", id });
+    sendMessage(model, { view: "closed", id });
   };
 }
 
-function createNotebookHost(model: Model): Host {
-  const darkness = matchMedia("(prefers-color-scheme: dark)");
+function createNotebookHost(model: WidgetModel): Host {
+  const darkQuery = matchMedia("(prefers-color-scheme: dark)");
   const { body } = document;
-  const arriving = new Map<() => void, () => void>();
-  let writing = false;
-  let written = "";
+  const listeners = new Map<() => void, () => void>();
+  let isWriting = false;
+  let lastWritten = "";
   const write = (_data: unknown, _unused: string, address?: string | URL | null): void => {
-    writing = true;
-    written = String(address);
-    model.set("state", written);
-    writing = false;
+    isWriting = true;
+    lastWritten = String(address);
+    model.set("state", lastWritten);
+    isWriting = false;
     model.save_changes();
   };
   return {
     kind: "notebook",
-    place: {
+    addressBar: {
       history: { replaceState: write, pushState: write },
       location: {
-        // In Python one may write an address without a trace, by which is meant the one that is shown.
+        // An address written in Python may leave out the trace; it means the shown one.
         get hash() {
-          return String(model.get("state")).replace("/-/", `/${written.split("/")[1] ?? "-"}/`);
+          return String(model.get("state")).replace("/-/", `/${lastWritten.split("/")[1] ?? "-"}/`);
         },
       },
       addEventListener(_type, listener) {
-        const arrive = (): void => {
-          if (!writing) listener();
+        const onStateChange = (): void => {
+          if (!isWriting) listener();
         };
-        arriving.set(listener, arrive);
-        model.on("change:state", arrive);
+        listeners.set(listener, onStateChange);
+        model.on("change:state", onStateChange);
       },
       removeEventListener(_type, listener) {
-        model.off("change:state", arriving.get(listener) ?? listener);
-        arriving.delete(listener);
+        model.off("change:state", listeners.get(listener) ?? listener);
+        listeners.delete(listener);
       },
     },
     wheelZooms: "with-ctrl",
-    theme() {
-      // As JupyterLab and VS Code say it; anything else is asked of the browser.
+    getTheme() {
+      // As JupyterLab and VS Code mark it, else as the browser prefers.
       const { jpThemeLight, vscodeThemeKind } = body.dataset;
-      const dark = jpThemeLight ? jpThemeLight === "false" : vscodeThemeKind ? !vscodeThemeKind.includes("light") : darkness.matches;
+      const dark = jpThemeLight ? jpThemeLight === "false" : vscodeThemeKind ? !vscodeThemeKind.includes("light") : darkQuery.matches;
       return dark ? "dark" : "light";
     },
-    onTheme(listener, ends) {
-      // In the frame after, for notebooks put themselves out of sight while they change, and what has no size is not painted.
-      const watching = new MutationObserver(() => requestAnimationFrame(() => ends.aborted || listener()));
-      watching.observe(body, { attributeFilter: ["data-jp-theme-light", "data-vscode-theme-kind"] });
-      ends.addEventListener("abort", () => watching.disconnect());
-      darkness.addEventListener("change", listener, { signal: ends });
+    onThemeChange(listener, signal) {
+      // In the next frame: notebooks hide themselves while the theme changes, and hidden parts are not painted.
+      const observer = new MutationObserver(() => requestAnimationFrame(() => signal.aborted || listener()));
+      observer.observe(body, { attributeFilter: ["data-jp-theme-light", "data-vscode-theme-kind"] });
+      signal.addEventListener("abort", () => observer.disconnect());
+      darkQuery.addEventListener("change", listener, { signal });
     },
-    save: saveByLink,
+    saveFile: downloadFile,
   };
 }

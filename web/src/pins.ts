@@ -1,30 +1,23 @@
-/** The pinned query and key: setting them, walking along them, following attention from token to token and back. */
+/** The pinned query and key: set them, step them, follow attention from token to token and back. */
 
 import type { Cell, MapView } from "./map/map_view";
-import type { QueryReport, Side } from "./server/protocol";
+import type { MatrixShape, QueryReport, Side } from "./server/protocol";
 import type { State, Store } from "./state";
 
-export type Pinned = Pick<State, "pinQuery" | "pinKey">;
+export type PinState = Pick<State, "pinQuery" | "pinKey">;
 
-interface Shape {
-  readonly cross: boolean;
-  readonly offset: number;
-  readonly queries: number;
-  readonly keys: number;
-}
-
-const LONGEST_TRAIL = 200;
+const MAX_TRAIL = 200;
 
 export class Pins {
-  #trail: Pinned[] = [];
+  #trail: PinState[] = [];
 
   constructor(
     private readonly store: Store,
     private readonly map: MapView,
-    private readonly shape: () => Shape | undefined,
-    /** What is known of the pinned query; null until it was read. */
-    private readonly report: () => QueryReport | null,
-    private readonly notice: (text: string) => void,
+    private readonly getShape: () => MatrixShape | undefined,
+    /** The report on the pinned query; null until it is loaded. */
+    private readonly getReport: () => QueryReport | null,
+    private readonly showNotice: (text: string) => void,
   ) {}
 
   get canGoBack(): boolean {
@@ -35,21 +28,21 @@ export class Pins {
     this.#set(side === "query" ? { pinQuery: position } : { pinKey: position });
   }
 
-  /** Go to a query far away: what it looks at is mostly near its own place, so that comes into view as well. */
-  jump(query: number): void {
-    this.#set({ pinQuery: query, pinKey: null }, this.#ownKey(query));
+  /** Go to a query, and bring its own key into view: most attention is near it. */
+  goToQuery(query: number): void {
+    this.#set({ pinQuery: query, pinKey: null }, this.#findOwnKey(query));
   }
 
   pinCell({ query, key }: Cell): void {
     this.#set({ pinQuery: query, pinKey: key });
   }
 
-  /** A second click on the same thing lets go. The view stays: what was clicked is in it. */
-  toggle(wanted: Partial<Pinned>): void {
+  /** Pin, or unpin what is already pinned. The view stays, since the clicked cell is in it. */
+  toggle(wanted: Partial<PinState>): void {
     const now = this.store.get();
-    const same = (Object.keys(wanted) as (keyof Pinned)[]).every((pin) => now[pin] === wanted[pin]);
+    const isSame = (Object.keys(wanted) as (keyof PinState)[]).every((pin) => now[pin] === wanted[pin]);
     const none = Object.fromEntries(Object.keys(wanted).map((pin) => [pin, null]));
-    this.store.set(same ? none : wanted, "push");
+    this.store.set(isSame ? none : wanted, "push");
   }
 
   unpin(): void {
@@ -58,68 +51,68 @@ export class Pins {
 
   /** The next token along a side, or the middle of the view when none is pinned yet. */
   step(side: Side, by: number): void {
-    const shape = this.shape();
+    const shape = this.getShape();
     if (!shape) return;
     const now = this.store.get()[side === "query" ? "pinQuery" : "pinKey"];
-    const wanted = now === null ? this.middle()[side] : now + by;
+    const wanted = now === null ? this.getMiddle()[side] : now + by;
     const last = (side === "query" ? shape.queries : shape.keys) - 1;
     this.pin(side, Math.min(last, Math.max(0, wanted)));
   }
 
-  middle(): Cell {
+  getMiddle(): Cell {
     const { query, key } = this.map.visible();
     return { query: Math.floor((query[0] + query[1]) / 2), key: Math.floor((key[0] + key[1]) / 2) };
   }
 
   follow(): void {
     const { pinQuery, hideSink } = this.store.get();
-    const [shape, report] = [this.shape(), this.report()];
+    const [shape, report] = [this.getShape(), this.getReport()];
     if (!shape || !report || pinQuery === null)
-      return this.notice("Pin a query first; then f follows its strongest key.");
-    const next = followed(report, shape, hideSink);
-    if (!next) return this.notice("This query looks at nothing but itself.");
-    this.go(next);
+      return this.showNotice("Pin a query first; then f follows its strongest key.");
+    const next = findFollowTarget(report, shape, hideSink);
+    if (!next) return this.showNotice("This query looks at nothing but itself.");
+    this.goTo(next);
   }
 
-  /** Go on from here to another place; `back` comes back. */
-  go(next: Pinned): void {
+  /** Pin another place; `back` returns to the one before. */
+  goTo(next: PinState): void {
     const { pinQuery, pinKey } = this.store.get();
     if (pinQuery !== null || pinKey !== null)
-      this.#trail = [...this.#trail, { pinQuery, pinKey }].slice(-LONGEST_TRAIL);
-    this.#set(next, this.#ownKey(next.pinQuery));
+      this.#trail = [...this.#trail, { pinQuery, pinKey }].slice(-MAX_TRAIL);
+    this.#set(next, this.#findOwnKey(next.pinQuery));
   }
 
   back(): void {
     const before = this.#trail.pop();
-    if (before) this.#set(before, this.#ownKey(before.pinQuery));
-    else this.notice("Nothing was followed yet.");
+    if (before) this.#set(before, this.#findOwnKey(before.pinQuery));
+    else this.showNotice("Nothing was followed yet.");
   }
 
-  forget(): void {
+  clearTrail(): void {
     this.#trail = [];
   }
 
-  #ownKey(query: number | null): number | undefined {
-    const shape = this.shape();
+  #findOwnKey(query: number | null): number | undefined {
+    const shape = this.getShape();
     return query === null || !shape || shape.cross ? undefined : query + shape.offset;
   }
 
-  /** Pins come into view; a side without a pin stays where it is, unless it is told where to look. */
-  #set(pins: Partial<Pinned>, key?: number): void {
+  /** Set pins and bring them into view; without a pinned key, `key` is brought into view if given. */
+  #set(pins: Partial<PinState>, key?: number): void {
     this.store.set(pins, "push");
     const { pinQuery, pinKey, view } = this.store.get();
-    const middle = this.middle();
-    // Where there is no map, the place is the other view's.
+    const middle = this.getMiddle();
+    // Other views place their pins themselves.
     if ((pinQuery !== null || pinKey !== null) && (view === "map" || view === "sentence"))
       this.map.reveal({ query: pinQuery ?? middle.query, key: pinKey ?? key ?? middle.key });
   }
 }
 
 /**
- * Where the strongest key of a query leads: to that token as a query of its own. A token that looks mostly at itself
- * leads to the next strongest, and a hidden sink is not gone to. Keys of another sequence are no queries: pin the key.
+ * The pins after following the strongest key of a query: that token as a query. A token that attends mostly to itself
+ * leads to the next strongest, and a hidden sink is skipped. In cross-attention a key has no query, so the key is pinned.
  */
-export function followed(report: QueryReport, shape: Shape, hideSink: boolean): Pinned | null {
+export function findFollowTarget(report: QueryReport, shape: MatrixShape, hideSink: boolean): PinState | null {
   const own = report.position + shape.offset;
   const found = report.strongest.find(([key]) => (shape.cross || key !== own) && !(hideSink && key === 0));
   if (!found) return null;

@@ -1,21 +1,21 @@
 /**
- * What the explorer shows, as one plain value, and the address that names it.
+ * The state of the explorer as one plain value, and its address.
  *
- * In: a URL fragment of any content (it is written by strangers), or a change from a panel.
- * Out: a valid State, and the one fragment that names it.
- * Does not know: how many layers, heads or tokens a trace has; `fitted` is told.
+ * In: an untrusted URL fragment, or a change from a panel.
+ * Out: a valid State, and its unique fragment.
+ * The shape of a trace is not known here; `fitToTrace` takes it.
  */
 
 export type View = "map" | "text" | "heads" | "sentence";
-export type Channel = "both" | "max" | "mean";
+export type ChannelMode = "both" | "max" | "mean";
 export type Colours = "cividis" | "viridis" | "magma" | "grey";
 export type HeadsAs = "grid" | "table" | "scatter";
 export type CompareMode = "side" | "split" | "ratio";
-export type Silenced = "zero" | "mean";
-export type HeadPlace = readonly [layer: number, head: number];
+export type AblationMethod = "zero" | "mean";
+export type HeadId = readonly [layer: number, head: number];
 
 /** What the shown head (A) is compared with (B). */
-export interface Compared {
+export interface ComparedHead {
   /** "" is the same trace as A's. */
   readonly trace: string;
   readonly layer: number;
@@ -30,17 +30,17 @@ export interface State {
   readonly view: View;
   /** In tokens, with a fraction; null means: fit the whole matrix. */
   readonly centre: { readonly query: number; readonly key: number } | null;
-  /** CSS pixels a token; null means: fit. */
+  /** CSS pixels per token; null means: fit. */
   readonly zoom: number | null;
   readonly pinQuery: number | null;
   readonly pinKey: number | null;
-  readonly channel: Channel;
-  /** In bits: the weights 2**low to 2**high get the colours; null is what suits the length of the text, see `defaultRange`. */
+  readonly channel: ChannelMode;
+  /** In bits: the colours run from weight 2**low to 2**high; null depends on the sequence length, see `getDefaultRange`. */
   readonly range: readonly [number, number] | null;
   readonly colours: Colours;
   readonly linear: boolean;
   readonly hideSink: boolean;
-  /** Show the trace's own "what if it could look ahead". `trace` stays the one the model computed. */
+  /** Show the trace without its causal mask. `trace` stays the one that the model computed. */
   readonly whatIf: boolean;
   /** The text view counts in words instead of tokens. */
   readonly words: boolean;
@@ -51,45 +51,45 @@ export interface State {
   readonly axes: readonly [string, string];
   /** Only heads with this label; "" is all. */
   readonly label: string;
-  /** Heads whose output is taken away when the model reads the text again. */
-  readonly ablated: readonly HeadPlace[];
-  /** What stands in for their output: nothing, or its mean. */
-  readonly silenced: Silenced;
-  readonly compare: Compared | null;
+  /** Heads to ablate when the model runs again. */
+  readonly ablated: readonly HeadId[];
+  /** What replaces their output: zero or its mean. */
+  readonly silenced: AblationMethod;
+  readonly compare: ComparedHead | null;
   /** Two maps move together. */
   readonly locked: boolean;
   /** The colours of a ratio of two heads run from 2**-bits to 2**bits. */
   readonly bits: number;
-  /** Keys of the address this version does not know, kept so that a link survives an older explorer. */
+  /** Unknown keys of the address, kept so that an older explorer does not lose them. */
   readonly others: readonly (readonly [string, string])[];
 }
 
-export type HowRemembered = "replace" | "push";
+export type HistoryMode = "replace" | "push";
 
 export interface Store {
   get(): State;
-  set(change: Partial<State>, how?: HowRemembered): void;
-  subscribe(listener: (now: State, before: State, how: HowRemembered) => void): () => void;
+  set(change: Partial<State>, how?: HistoryMode): void;
+  subscribe(listener: (now: State, before: State, how: HistoryMode) => void): () => void;
 }
 
-export const CHANNELS: readonly Channel[] = ["both", "max", "mean"];
+export const CHANNELS: readonly ChannelMode[] = ["both", "max", "mean"];
 export const COLOURS: readonly Colours[] = ["cividis", "viridis", "magma", "grey"];
 const VIEWS: readonly View[] = ["map", "text", "heads", "sentence"];
 const HEADS_AS: readonly HeadsAs[] = ["grid", "table", "scatter"];
 export const COMPARE_MODES: readonly CompareMode[] = ["side", "split", "ratio"];
-export const MOST_ABLATED = 64;
+export const MAX_ABLATED = 64;
 export const LOWEST_BITS = -32;
 export const HIGHEST_BITS = 0;
 /** A range narrower than this shows two colours and nothing between. */
-export const NARROWEST_RANGE = 0.5;
+const NARROWEST_RANGE = 0.5;
 
 const LARGEST_POSITION = 9_999_999;
 const SMALLEST_ZOOM = 1e-6;
 const LARGEST_ZOOM = 64;
-const MOST_OTHERS = 16;
-const LONGEST_OTHER = 200;
+const MAX_OTHERS = 16;
+const MAX_OTHER_LENGTH = 200;
 /** 64 heads of the largest numbers. */
-const LONGEST_KNOWN = 1200;
+const MAX_KNOWN_LENGTH = 1200;
 
 export const DEFAULT_STATE: State = {
   trace: "",
@@ -121,15 +121,15 @@ export const DEFAULT_STATE: State = {
 
 export function createStore(initial: State): Store {
   let state = initial;
-  const listeners = new Set<(now: State, before: State, how: HowRemembered) => void>();
+  const listeners = new Set<(now: State, before: State, how: HistoryMode) => void>();
   return {
     get: () => state,
     set(change, how = "replace") {
       const before = state;
       const after = { ...before, ...change };
-      if (sameState(before, after)) return;
+      if (isSameState(before, after)) return;
       state = after;
-      // A listener may set again; the later listeners then hear of the newest state only once each.
+      // A listener may call set again; later listeners then get the newest state.
       for (const listener of [...listeners]) listener(state, before, how);
     },
     subscribe(listener) {
@@ -139,56 +139,56 @@ export function createStore(initial: State): Store {
   };
 }
 
-export function sameState(one: State, other: State): boolean {
+export function isSameState(one: State, other: State): boolean {
   return (Object.keys(DEFAULT_STATE) as (keyof State)[]).every(
     (name) => one[name] === other[name] || JSON.stringify(one[name]) === JSON.stringify(other[name]),
   );
 }
 
-/** Read a fragment, with or without its `#`. Whatever it holds, the answer is a valid state. */
+/** Read any fragment, with or without its `#`, into a valid state. */
 export function readAddress(fragment: string): State {
   const text = fragment.startsWith("#") ? fragment.slice(1) : fragment;
   const mark = text.indexOf("?");
   const path = (mark < 0 ? text : text.slice(0, mark)).split("/");
-  // Another version may mean other things by the same letters: rather the defaults than a wrong picture.
+  // Another version may use the same keys differently, so use the defaults.
   if (path[0] !== "1") return DEFAULT_STATE;
   const place = readHead(path[2]);
   const pairs = mark < 0 ? [] : readPairs(text.slice(mark + 1));
-  const known = new Map(pairs.filter(([key]) => KNOWN.has(key)));
+  const known = new Map(pairs.filter(([key]) => KNOWN_KEYS.has(key)));
   const pins = /^(?:q(\d{1,7}))?(?:,?k(\d{1,7}))?$/.exec(known.get("pin") ?? "");
   const centre = readPair(known.get("c"));
-  const trace = TRACE.test(path[1] ?? "") ? (path[1] ?? "") : "";
+  const trace = TRACE_PATTERN.test(path[1] ?? "") ? (path[1] ?? "") : "";
   return {
     trace,
     layer: place?.[0] ?? 0,
     head: place?.[1] ?? 0,
-    view: oneOf(VIEWS, path[3]),
-    centre: centre && { query: position(centre[0]), key: position(centre[1]) },
+    view: chooseKnown(VIEWS, path[3]),
+    centre: centre && { query: roundPosition(centre[0]), key: roundPosition(centre[1]) },
     zoom: readZoom(known.get("z")),
     pinQuery: pins?.[1] === undefined ? null : Number(pins[1]),
     pinKey: pins?.[2] === undefined ? null : Number(pins[2]),
-    channel: oneOf(CHANNELS, known.get("agg")),
+    channel: chooseKnown(CHANNELS, known.get("agg")),
     range: readRange(known.get("r")),
-    colours: oneOf(COLOURS, known.get("cm")),
+    colours: chooseKnown(COLOURS, known.get("cm")),
     linear: known.get("lin") === "1",
     hideSink: known.get("sink") === "hide",
     whatIf: known.get("if") === "1",
     words: known.get("unit") === "word",
-    headsAs: oneOf(HEADS_AS, known.get("as")),
-    order: matching(/^-?[a-z_]{1,40}$/, known.get("sort")),
+    headsAs: chooseKnown(HEADS_AS, known.get("as")),
+    order: matchOrEmpty(/^-?[a-z_]{1,40}$/, known.get("sort")),
     axes: readAxes(known.get("xy")),
-    label: matching(/^[a-z]{1,40}$/, known.get("label")),
+    label: matchOrEmpty(/^[a-z]{1,40}$/, known.get("label")),
     ablated: readAblated(known.get("abl")),
     silenced: known.get("how") === "mean" ? "mean" : "zero",
-    compare: readCompared(known.get("cmp"), trace),
+    compare: readComparedHead(known.get("cmp"), trace),
     locked: known.get("lock") !== "0",
-    bits: validBits(readNumber(known.get("bits")) ?? DEFAULT_STATE.bits),
-    others: pairs.filter(([key]) => !KNOWN.has(key)).slice(0, MOST_OTHERS),
+    bits: clampBits(readNumber(known.get("bits")) ?? DEFAULT_STATE.bits),
+    others: pairs.filter(([key]) => !KNOWN_KEYS.has(key)).slice(0, MAX_OTHERS),
   };
 }
 
-const TRACE = /^[0-9a-f]{16,64}$/;
-const KNOWN = new Set(
+const TRACE_PATTERN = /^[0-9a-f]{16,64}$/;
+const KNOWN_KEYS = new Set(
   ["c", "z", "pin", "agg", "r", "cm", "lin", "sink", "if"].concat(
     ["unit", "as", "sort", "xy", "label", "abl", "how", "cmp", "lock", "bits"],
   ),
@@ -198,16 +198,16 @@ function readPairs(query: string): [string, string][] {
   const pairs = new Map<string, string>();
   for (const part of query.split("&")) {
     const equals = part.indexOf("=");
-    const key = decoded(equals < 0 ? part : part.slice(0, equals));
-    const value = decoded(equals < 0 ? "" : part.slice(equals + 1));
+    const key = decodePart(equals < 0 ? part : part.slice(0, equals));
+    const value = decodePart(equals < 0 ? "" : part.slice(equals + 1));
     if (key === null || value === null || key === "" || pairs.has(key)) continue;
-    const longest = KNOWN.has(key) ? LONGEST_KNOWN : LONGEST_OTHER;
-    if (key.length <= LONGEST_OTHER && value.length <= longest) pairs.set(key, value);
+    const longest = KNOWN_KEYS.has(key) ? MAX_KNOWN_LENGTH : MAX_OTHER_LENGTH;
+    if (key.length <= MAX_OTHER_LENGTH && value.length <= longest) pairs.set(key, value);
   }
   return [...pairs];
 }
 
-function decoded(text: string): string | null {
+function decodePart(text: string): string | null {
   try {
     const plain = decodeURIComponent(text);
     encodeURIComponent(plain); // a lone surrogate could be read but never written back
@@ -217,7 +217,7 @@ function decoded(text: string): string | null {
   }
 }
 
-/** A decimal number as people write it; no exponent, no hexadecimal, no Infinity. */
+/** A plain decimal number; no exponent, no hexadecimal, no Infinity. */
 function readNumber(text: string | undefined): number | null {
   return text !== undefined && /^-?\d{1,9}(\.\d{1,9})?$/.test(text) ? Number(text) : null;
 }
@@ -231,25 +231,25 @@ function readPair(text: string | undefined): [number, number] | null {
 
 function readZoom(text: string | undefined): number | null {
   const number = readNumber(text);
-  return number === null || number <= 0 ? null : zoomed(number);
+  return number === null || number <= 0 ? null : roundZoom(number);
 }
 
 function readRange(text: string | undefined): readonly [number, number] | null {
   const pair = readPair(text);
-  return pair && validRange(pair[0], pair[1]);
+  return pair && clampRange(pair[0], pair[1]);
 }
 
-function readHead(text: string | undefined): HeadPlace | null {
+function readHead(text: string | undefined): HeadId | null {
   const found = /^L(\d{1,7})H(\d{1,7})$/.exec(text ?? "");
   return found && [Number(found[1]), Number(found[2])];
 }
 
-function readAblated(text: string | undefined): readonly HeadPlace[] {
+function readAblated(text: string | undefined): readonly HeadId[] {
   const heads = new Map((text ?? "").split(",").flatMap((part) => {
     const head = readHead(part);
     return head ? [[head.join(), head] as const] : [];
   }));
-  return [...heads.values()].slice(0, MOST_ABLATED);
+  return [...heads.values()].slice(0, MAX_ABLATED);
 }
 
 function readAxes(text: string | undefined): readonly [string, string] {
@@ -257,33 +257,33 @@ function readAxes(text: string | undefined): readonly [string, string] {
   return across !== undefined && up !== undefined ? [across, up] : DEFAULT_STATE.axes;
 }
 
-function readCompared(text: string | undefined, own: string): Compared | null {
+function readComparedHead(text: string | undefined, own: string): ComparedHead | null {
   const [, trace = "", place, mode] = /^(?:([0-9a-f]{16,64}):)?(L\d+H\d+),([a-z]+)$/.exec(text ?? "") ?? [];
   const head = readHead(place);
   if (!head || !COMPARE_MODES.some((known) => known === mode)) return null;
-  return { trace: trace === own ? "" : trace, layer: head[0], head: head[1], mode: oneOf(COMPARE_MODES, mode) };
+  return { trace: trace === own ? "" : trace, layer: head[0], head: head[1], mode: chooseKnown(COMPARE_MODES, mode) };
 }
 
-function matching(pattern: RegExp, text = ""): string {
+function matchOrEmpty(pattern: RegExp, text = ""): string {
   return pattern.test(text) ? text : "";
 }
 
-function oneOf<T extends string>(choices: readonly [T, ...T[]] | readonly T[], text: string | undefined): T {
+function chooseKnown<T extends string>(choices: readonly [T, ...T[]] | readonly T[], text: string | undefined): T {
   return choices.find((choice) => choice === text) ?? (choices[0] as T);
 }
 
-/** The one fragment that names a state: defaults left out, known keys in a fixed order, the others as they came. */
+/** The unique fragment of a state: without defaults, known keys in a fixed order, then the unknown ones. */
 export function writeAddress(state: State): string {
   const parts: [string, string][] = [];
-  if (state.centre) parts.push(["c", `${position(state.centre.query)},${position(state.centre.key)}`]);
-  if (state.zoom !== null) parts.push(["z", decimal(zoomed(state.zoom))]);
+  if (state.centre) parts.push(["c", `${roundPosition(state.centre.query)},${roundPosition(state.centre.key)}`]);
+  if (state.zoom !== null) parts.push(["z", formatDecimal(roundZoom(state.zoom))]);
   const pins = [
     state.pinQuery === null ? "" : `q${state.pinQuery}`,
     state.pinKey === null ? "" : `k${state.pinKey}`,
   ].filter((pin) => pin !== "");
   if (pins.length > 0) parts.push(["pin", pins.join(",")]);
   if (state.channel !== DEFAULT_STATE.channel) parts.push(["agg", state.channel]);
-  if (state.range !== null) parts.push(["r", validRange(state.range[0], state.range[1]).join(",")]);
+  if (state.range !== null) parts.push(["r", clampRange(state.range[0], state.range[1]).join(",")]);
   if (state.colours !== DEFAULT_STATE.colours) parts.push(["cm", state.colours]);
   if (state.linear) parts.push(["lin", "1"]);
   if (state.hideSink) parts.push(["sink", "hide"]);
@@ -293,29 +293,29 @@ export function writeAddress(state: State): string {
   if (state.order !== "") parts.push(["sort", state.order]);
   if (state.axes.join() !== DEFAULT_STATE.axes.join()) parts.push(["xy", state.axes.join()]);
   if (state.label !== "") parts.push(["label", state.label]);
-  if (state.ablated.length > 0) parts.push(["abl", state.ablated.map(headName).join()]);
+  if (state.ablated.length > 0) parts.push(["abl", state.ablated.map(formatHeadId).join()]);
   if (state.silenced !== "zero") parts.push(["how", state.silenced]);
   if (state.compare) {
     const { trace, layer, head, mode } = state.compare;
-    parts.push(["cmp", `${trace && `${trace}:`}${headName([layer, head])},${mode}`]);
+    parts.push(["cmp", `${trace && `${trace}:`}${formatHeadId([layer, head])},${mode}`]);
   }
   if (!state.locked) parts.push(["lock", "0"]);
-  if (state.bits !== DEFAULT_STATE.bits) parts.push(["bits", decimal(validBits(state.bits))]);
-  const query = [...parts, ...state.others].map(([key, value]) => `${encoded(key)}=${encoded(value)}`).join("&");
-  const path = `#1/${state.trace || "-"}/${headName([state.layer, state.head])}/${state.view}`;
+  if (state.bits !== DEFAULT_STATE.bits) parts.push(["bits", formatDecimal(clampBits(state.bits))]);
+  const query = [...parts, ...state.others].map(([key, value]) => `${encodePart(key)}=${encodePart(value)}`).join("&");
+  const path = `#1/${state.trace || "-"}/${formatHeadId([state.layer, state.head])}/${state.view}`;
   return query === "" ? path : `${path}?${query}`;
 }
 
 /** Commas and colons stay readable: they mean nothing inside a fragment. */
-function encoded(text: string): string {
+function encodePart(text: string): string {
   return encodeURIComponent(text).replaceAll("%2C", ",").replaceAll("%3A", ":");
 }
 
-function headName([layer, head]: HeadPlace): string {
+function formatHeadId([layer, head]: HeadId): string {
   return `L${layer}H${head}`;
 }
 
-function decimal(number: number): string {
+function formatDecimal(number: number): string {
   // String() turns to exponents below 1e-6 only, which is where the zoom ends.
   return String(number);
 }
@@ -325,54 +325,54 @@ function clamp(value: number, low: number, high: number): number {
 }
 
 /** Two decimals: a hundredth of a token is less than a pixel at the deepest zoom. */
-function position(value: number): number {
+function roundPosition(value: number): number {
   return Math.round(clamp(value, 0, LARGEST_POSITION) * 100) / 100;
 }
 
 /** Four significant digits, in plain decimals: at a thousandth of the zoom the eye sees no difference. */
-function zoomed(value: number): number {
+function roundZoom(value: number): number {
   const held = clamp(value, SMALLEST_ZOOM, LARGEST_ZOOM);
   return Number(Number(held.toPrecision(4)).toFixed(9));
 }
 
 /** Half a bit to ten, in quarters: beyond ten the smaller of the two may be less than the codes can hold. */
-export function validBits(bits: number): number {
+export function clampBits(bits: number): number {
   return Math.round(clamp(bits, NARROWEST_RANGE, 10) * 4) / 4;
 }
 
 /** A range inside what the codes can hold, low below high, in quarter bits as the fields step. */
-export function validRange(low: number, high: number): readonly [number, number] {
+export function clampRange(low: number, high: number): readonly [number, number] {
   if (Number.isNaN(low) || Number.isNaN(high)) return [LOWEST_BITS, HIGHEST_BITS];
   const [first, second] = low <= high ? [low, high] : [high, low];
-  const quarter = (value: number): number => Math.round(value * 4) / 4 + 0;
-  const top = quarter(clamp(second, LOWEST_BITS + NARROWEST_RANGE, HIGHEST_BITS));
-  return [quarter(clamp(first, LOWEST_BITS, top - NARROWEST_RANGE)), top];
+  const roundToQuarter = (value: number): number => Math.round(value * 4) / 4 + 0;
+  const top = roundToQuarter(clamp(second, LOWEST_BITS + NARROWEST_RANGE, HIGHEST_BITS));
+  return [roundToQuarter(clamp(first, LOWEST_BITS, top - NARROWEST_RANGE)), top];
 }
 
 /**
- * What a trace of this shape can show of a state: layer, head, pins and the rest that do not exist are let go.
+ * Fit a state to a trace of this shape: reset layers, heads and pins that do not exist.
  *
- * `held` are the only heads there are, where a saved page does not hold all of them. What is compared with a head of
- * another trace stays: its shape is not known here.
+ * `available` are the heads of a saved page; null is all. A comparison with another trace is kept,
+ * since its shape is not known here.
  */
-export function fitted(
+export function fitToTrace(
   state: State,
   layers: readonly { readonly heads: number; readonly queries: number; readonly keys: number }[],
-  held: readonly HeadPlace[] | null = null,
+  available: readonly HeadId[] | null = null,
 ): State {
-  const there = (layer: number, head: number): boolean =>
-    head < (layers[layer]?.heads ?? 0) && holds(held, layer, head);
+  const exists = (layer: number, head: number): boolean =>
+    head < (layers[layer]?.heads ?? 0) && isAvailable(available, layer, head);
   const nearest = Math.min(state.layer, Math.max(0, layers.length - 1));
   const clamped = Math.min(state.head, Math.max(0, (layers[nearest]?.heads ?? 1) - 1));
-  const [layer, head] = holds(held, nearest, clamped) ? [nearest, clamped] : (held?.[0] ?? [0, 0]);
+  const [layer, head] = isAvailable(available, nearest, clamped) ? [nearest, clamped] : (available?.[0] ?? [0, 0]);
   const shape = layers[layer] ?? { queries: 0, keys: 0 };
   const { compare, ablated } = state;
   return {
     ...state,
     layer,
     head,
-    ablated: ablated.filter(([one, other]) => there(one, other)),
-    compare: compare && (compare.trace !== "" || there(compare.layer, compare.head)) ? compare : null,
+    ablated: ablated.filter(([one, other]) => exists(one, other)),
+    compare: compare && (compare.trace !== "" || exists(compare.layer, compare.head)) ? compare : null,
     pinQuery: state.pinQuery !== null && state.pinQuery < shape.queries ? state.pinQuery : null,
     pinKey: state.pinKey !== null && state.pinKey < shape.keys ? state.pinKey : null,
     centre: state.centre && {
@@ -382,13 +382,13 @@ export function fitted(
   };
 }
 
-/** Whether a head is among those held; null holds all. */
-export function holds(held: readonly HeadPlace[] | null, layer: number, head: number): boolean {
-  return held === null || held.some(([one, other]) => one === layer && other === head);
+/** Whether a head can be opened; null stands for all heads. */
+export function isAvailable(available: readonly HeadId[] | null, layer: number, head: number): boolean {
+  return available === null || available.some(([one, other]) => one === layer && other === head);
 }
 
 /** A and B change places. */
-export function swapped({ trace, layer, head, compare }: State): Partial<State> {
+export function swapHeads({ trace, layer, head, compare }: State): Partial<State> {
   if (!compare) return {};
   return {
     trace: compare.trace || trace,
@@ -398,12 +398,12 @@ export function swapped({ trace, layer, head, compare }: State): Partial<State> 
   };
 }
 
-/** A row of few keys has no small weights: over twenty bits it would be one colour. */
-export function defaultRange(keys: number): readonly [number, number] {
+/** A short row has no small weights: over twenty bits it would be one colour. */
+export function getDefaultRange(keys: number): readonly [number, number] {
   return keys < 200 ? [-10, 0] : [-20, 0];
 }
 
-/** The same state with a range that is not left open. */
-export function ranged(state: State, keys: number): State & { readonly range: readonly [number, number] } {
-  return { ...state, range: state.range ?? defaultRange(keys) };
+/** The state with its range filled in. */
+export function withRange(state: State, keys: number): State & { readonly range: readonly [number, number] } {
+  return { ...state, range: state.range ?? getDefaultRange(keys) };
 }

@@ -1,13 +1,13 @@
 import assert from "node:assert/strict";
 import { afterEach, mock, test } from "node:test";
 
-import { followAddress, type Place } from "../src/address";
+import { syncAddress, type AddressBar } from "../src/address";
 import { createStore, DEFAULT_STATE, readAddress, writeAddress } from "../src/state";
 
 const TRACE = "0123456789abcdef";
 
 /** A window's history, as far as this needs it. */
-class History implements Place {
+class History implements AddressBar {
   readonly entries = [writeAddress({ ...DEFAULT_STATE, trace: TRACE })];
   calls = 0;
   private listener: (() => void) | undefined;
@@ -47,7 +47,7 @@ function started(): { place: History; store: ReturnType<typeof createStore>; clo
   mock.timers.enable({ apis: ["setTimeout", "Date"], now: 100_000 });
   const place = new History();
   const store = createStore(readAddress(place.location.hash));
-  const address = followAddress(store, place, () => Date.now());
+  const address = syncAddress(store, place, () => Date.now());
   return { place, store, close: () => address.close() };
 }
 

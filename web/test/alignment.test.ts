@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { aligned, byPosition, commonRuns, MOST, type Run } from "../src/compare/alignment";
+import { alignByPosition, createAlignment, findCommonRuns, MAX_TOKENS, type Run } from "../src/compare/alignment";
 
 const letters = (text: string): string[] => Array.from(text);
 const length = (runs: readonly Run[]): number => runs.reduce((sum, run) => sum + run.count, 0);
@@ -13,13 +13,13 @@ function longest(one: string, other: string): number {
 }
 
 test("texts that are equal are one run, texts without a common token are none", () => {
-  assert.deepEqual(commonRuns(letters("abc"), letters("abc")), [{ one: 0, other: 0, count: 3 }]);
-  assert.deepEqual(commonRuns(letters("abc"), letters("xyz")), []);
-  assert.deepEqual(commonRuns([], letters("xyz")), []);
+  assert.deepEqual(findCommonRuns(letters("abc"), letters("abc")), [{ one: 0, other: 0, count: 3 }]);
+  assert.deepEqual(findCommonRuns(letters("abc"), letters("xyz")), []);
+  assert.deepEqual(findCommonRuns([], letters("xyz")), []);
 });
 
 test("a token more in the middle moves the rest by one", () => {
-  assert.deepEqual(commonRuns(letters("the cat sat"), letters("the fat cat sat")), [
+  assert.deepEqual(findCommonRuns(letters("the cat sat"), letters("the fat cat sat")), [
     { one: 0, other: 0, count: 4 },
     { one: 4, other: 8, count: 7 },
   ]);
@@ -31,7 +31,7 @@ test("runs are common subsequences, in order, and of the greatest length there i
   const text = (): string => Array.from({ length: random(9) }, () => "abc"[random(3)] ?? "").join("");
   for (let time = 0; time < 300; time++) {
     const [one, other] = [text(), text()];
-    const runs = commonRuns(letters(one), letters(other));
+    const runs = findCommonRuns(letters(one), letters(other));
     assert.equal(length(runs), longest(one, other), `${one} ${other}`);
     let [here, there] = [0, 0];
     for (const run of runs) {
@@ -44,38 +44,38 @@ test("runs are common subsequences, in order, and of the greatest length there i
 });
 
 test("of equally long ones the one with the fewest runs is taken", () => {
-  assert.deepEqual(commonRuns(letters("the dog ran"), letters("the old dog ran")), [
+  assert.deepEqual(findCommonRuns(letters("the dog ran"), letters("the old dog ran")), [
     { one: 0, other: 0, count: 4 },
     { one: 4, other: 8, count: 7 },
   ]);
-  assert.deepEqual(commonRuns(letters("xab"), letters("ayab")), [{ one: 1, other: 2, count: 2 }]);
+  assert.deepEqual(findCommonRuns(letters("xab"), letters("ayab")), [{ one: 1, other: 2, count: 2 }]);
 });
 
 test("partners are of one text, and a token without one says so", () => {
   const [one, other] = [letters("abXcd"), letters("abcYd")];
-  const to = aligned(commonRuns(one, other), 5, 5);
-  assert.deepEqual([0, 1, 2, 3, 4].map((position) => to.partner(position)), [0, 1, null, 2, 4]);
-  assert.deepEqual(to.alone, [[2, 3]]);
-  assert.deepEqual([0, 1, 2, 3, 4].map((position) => to.back().partner(position)), [0, 1, 3, null, 4]);
-  assert.deepEqual(to.back().alone, [[3, 4]]);
+  const to = createAlignment(findCommonRuns(one, other), 5, 5);
+  assert.deepEqual([0, 1, 2, 3, 4].map((position) => to.findPartner(position)), [0, 1, null, 2, 4]);
+  assert.deepEqual(to.unmatched, [[2, 3]]);
+  assert.deepEqual([0, 1, 2, 3, 4].map((position) => to.invert().findPartner(position)), [0, 1, 3, null, 4]);
+  assert.deepEqual(to.invert().unmatched, [[3, 4]]);
 });
 
 test("places climb together, and partners come to partners with their fractions", () => {
-  const to = aligned(commonRuns(letters("abXXXcdZ"), letters("abYcd")), 8, 5);
-  assert.equal(to.there(1.25), 1.25);
-  assert.equal(to.there(5.5), 3.5);
-  assert.equal(to.there(3.5), 2.5);
-  assert.equal(to.there(8), 5);
-  for (let place = 0.125; place <= 8; place += 0.125) assert.ok(to.there(place) >= to.there(place - 0.125));
-  assert.equal(to.back().there(3.5), 5.5);
+  const to = createAlignment(findCommonRuns(letters("abXXXcdZ"), letters("abYcd")), 8, 5);
+  assert.equal(to.mapPosition(1.25), 1.25);
+  assert.equal(to.mapPosition(5.5), 3.5);
+  assert.equal(to.mapPosition(3.5), 2.5);
+  assert.equal(to.mapPosition(8), 5);
+  for (let place = 0.125; place <= 8; place += 0.125) assert.ok(to.mapPosition(place) >= to.mapPosition(place - 0.125));
+  assert.equal(to.invert().mapPosition(3.5), 5.5);
 });
 
 test("by position, the longer text ends alone", () => {
-  const to = byPosition(3, 5);
-  assert.deepEqual([to.partner(2), to.there(2.5), to.alone, to.back().alone, to.back().partner(3)], [2, 2.5, [], [[3, 5]], null]);
+  const to = alignByPosition(3, 5);
+  assert.deepEqual([to.findPartner(2), to.mapPosition(2.5), to.unmatched, to.invert().unmatched, to.invert().findPartner(3)], [2, 2.5, [], [[3, 5]], null]);
 });
 
 test("the longest texts that are aligned are aligned in one run, where one is the other moved on", () => {
-  const words = (shift: number): string[] => Array.from({ length: MOST }, (_, place) => `word ${((place + shift) * 31) % 977}`);
-  assert.deepEqual(commonRuns(words(0), words(3)), [{ one: 3, other: 0, count: MOST - 3 }]);
+  const words = (shift: number): string[] => Array.from({ length: MAX_TOKENS }, (_, place) => `word ${((place + shift) * 31) % 977}`);
+  assert.deepEqual(findCommonRuns(words(0), words(3)), [{ one: 3, other: 0, count: MAX_TOKENS - 3 }]);
 });

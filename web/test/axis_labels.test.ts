@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { chooseLabels, chooseNumbers, type Axis } from "../src/map/axis_labels";
+import { chooseLabels, chooseNumbers, type AxisView } from "../src/geometry/axis_labels";
 import type { Section } from "../src/server/protocol";
 
 const text = (position: number): string => `t${position}`;
-const axis = (zoom: number, first = 0, length = 100_000): Axis => ({ first, zoom, pixels: 700, length });
+const axis = (zoom: number, first = 0, length = 100_000): AxisView => ({ first, zoom, pixels: 700, length });
 const places = (labels: { position: number }[], zoom: number): number[] => labels.map((label) => label.position * zoom).sort((one, other) => one - other);
 
 test("far out only sections have names, and the important one wins a collision", () => {

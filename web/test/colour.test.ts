@@ -1,22 +1,22 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { codeOf } from "../src/server/codec";
-import { entryOf, lookup, tableOf, type Scale } from "../src/paint/colour";
+import { encodeWeight } from "../src/server/tile_codec";
+import { createLookup, getEntry, getTable, type ColourScale } from "../src/paint/colour";
 import { COLOURS } from "../src/state";
 
-const usual: Scale = { colours: "cividis", range: [-20, 0], linear: false };
+const usual: ColourScale = { colours: "cividis", range: [-20, 0], linear: false };
 const bytes = (pixels: Uint32Array, code: number): number[] => [...new Uint8Array(pixels.buffer, code * 4, 4)];
 
 test("every table has 256 different entries, so that a pixel tells its entry", () => {
   for (const name of COLOURS) {
-    const table = tableOf(name);
+    const table = getTable(name);
     const entries = Array.from({ length: 256 }, (_, entry) => table.slice(entry * 3, entry * 3 + 3).join());
     assert.equal(new Set(entries).size, 256, name);
   }
 });
 
 test("the tables are the published ones", () => {
-  const at = (name: (typeof COLOURS)[number], entry: number): number[] => [...tableOf(name).slice(entry * 3, entry * 3 + 3)];
+  const at = (name: (typeof COLOURS)[number], entry: number): number[] => [...getTable(name).slice(entry * 3, entry * 3 + 3)];
   assert.deepEqual([at("cividis", 0), at("cividis", 255)], [[0, 34, 78], [254, 232, 56]]);
   assert.deepEqual([at("viridis", 0), at("viridis", 255)], [[68, 1, 84], [253, 231, 37]]);
   assert.deepEqual([at("magma", 0), at("magma", 255)], [[0, 0, 4], [252, 253, 191]]);
@@ -25,7 +25,7 @@ test("the tables are the published ones", () => {
 
 test("the tables grow brighter from end to end", () => {
   for (const name of COLOURS) {
-    const table = tableOf(name);
+    const table = getTable(name);
     const bright = (entry: number): number => 0.2126 * (table[entry * 3] ?? 0) + 0.7152 * (table[entry * 3 + 1] ?? 0) + 0.0722 * (table[entry * 3 + 2] ?? 0);
     for (let entry = 4; entry < 256; entry++) assert.ok(bright(entry) > bright(entry - 4), `${name} ${entry}`);
   }
@@ -33,7 +33,7 @@ test("the tables grow brighter from end to end", () => {
 
 test("masked is transparent, zero is the darkest entry and opaque", () => {
   for (const linear of [false, true]) {
-    const pixels = lookup({ ...usual, linear });
+    const pixels = createLookup({ ...usual, linear });
     assert.deepEqual(bytes(pixels, 0), [0, 0, 0, 0]);
     assert.deepEqual(bytes(pixels, 1), [0, 34, 78, 255]);
     assert.deepEqual(bytes(pixels, 255), [254, 232, 56, 255]);
@@ -41,24 +41,24 @@ test("masked is transparent, zero is the darkest entry and opaque", () => {
 });
 
 test("inside the range every code has its own colour", () => {
-  const pixels = lookup(usual);
-  const first = codeOf(2 ** -19.9);
+  const pixels = createLookup(usual);
+  const first = encodeWeight(2 ** -19.9);
   const seen = new Set(pixels.slice(first, 256));
   assert.equal(seen.size, 256 - first);
 });
 
 test("the range is in bits and clamps at both ends", () => {
-  assert.equal(entryOf(2 ** -20, usual), 0);
-  assert.equal(entryOf(2 ** -30, usual), 0);
-  assert.equal(entryOf(1, usual), 255);
-  assert.equal(entryOf(2 ** -10, usual), 128);
-  assert.equal(entryOf(0.5, { ...usual, range: [-8, -2] }), 255);
-  assert.equal(entryOf(0, usual), 0);
+  assert.equal(getEntry(2 ** -20, usual), 0);
+  assert.equal(getEntry(2 ** -30, usual), 0);
+  assert.equal(getEntry(1, usual), 255);
+  assert.equal(getEntry(2 ** -10, usual), 128);
+  assert.equal(getEntry(0.5, { ...usual, range: [-8, -2] }), 255);
+  assert.equal(getEntry(0, usual), 0);
 });
 
 test("linear runs from zero to the top of the range", () => {
-  const scale: Scale = { ...usual, range: [-20, -1], linear: true };
-  assert.equal(entryOf(0.5, scale), 255);
-  assert.equal(entryOf(0.25, scale), 128);
-  assert.equal(entryOf(0.001, scale), 1);
+  const scale: ColourScale = { ...usual, range: [-20, -1], linear: true };
+  assert.equal(getEntry(0.5, scale), 255);
+  assert.equal(getEntry(0.25, scale), 128);
+  assert.equal(getEntry(0.001, scale), 1);
 });

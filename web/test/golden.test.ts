@@ -2,8 +2,8 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { codeOf, readHeader, valueOf } from "../src/server/codec";
-import { ZoomPlan } from "../src/map/plan";
+import { decodeWeight, encodeWeight, readHeader } from "../src/server/tile_codec";
+import { ZoomPlan } from "../src/geometry/zoom_plan";
 
 interface Ends {
   bins: number;
@@ -35,9 +35,9 @@ test("zoom plans agree", () => {
     const plan = new ZoomPlan(queries, keys);
     assert.equal(plan.deepest, deepest);
     for (const { z, stride, down, across, last } of levels) {
-      assert.equal(plan.stride(z), stride);
-      assert.deepEqual(plan.tiles(z), [down, across]);
-      const [rows, columns] = plan.edges(z, down - 1, across - 1);
+      assert.equal(plan.getStride(z), stride);
+      assert.deepEqual(plan.countTiles(z), [down, across]);
+      const [rows, columns] = plan.getEdges(z, down - 1, across - 1);
       assert.deepEqual({ rows: ends(rows), columns: ends(columns) }, last);
     }
   }
@@ -45,13 +45,13 @@ test("zoom plans agree", () => {
 
 test("codes of weights agree", () => {
   assert.ok(golden.codes.length > 10);
-  for (const { value, code } of golden.codes) assert.equal(codeOf(value), code, String(value));
+  for (const { value, code } of golden.codes) assert.equal(encodeWeight(value), code, String(value));
 });
 
 test("weights of codes agree", () => {
   assert.equal(golden.values.length, 256);
   for (const { code, value } of golden.values) {
-    const ours = valueOf(code);
+    const ours = decodeWeight(code);
     if (value === null) assert.ok(Number.isNaN(ours));
     else assert.ok(Math.abs(ours - value) <= 1e-12 * value, `${code}: ${ours} is not ${value}`);
   }
@@ -79,8 +79,8 @@ test("the codes of pooled matrices are those of the pooled weights", () => {
             }
           }
           const average = inside.length ? inside.reduce((sum, weight) => sum + weight, 0) / inside.length : null;
-          assert.equal(codeOf(average), code, `mean ${stride} ${y} ${x}`);
-          assert.equal(codeOf(inside.length ? Math.max(...inside) : null), max[y]?.[x], `max ${stride} ${y} ${x}`);
+          assert.equal(encodeWeight(average), code, `mean ${stride} ${y} ${x}`);
+          assert.equal(encodeWeight(inside.length ? Math.max(...inside) : null), max[y]?.[x], `max ${stride} ${y} ${x}`);
         }),
       );
     }

@@ -1,65 +1,67 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { boxOf, coarser, extentOf, headAt, sizeFor, stepped } from "../src/heads/placing";
-import { isAmong, labelCounts, nextOrder, ordered, scoreNames, toggled, type Head } from "../src/heads/ordering";
-import { nearestDot, nextDot, plotOf, scaleOf, shapeOf } from "../src/heads/scatter";
-import { createRoster } from "../src/heads/roster";
-import { readTile } from "../src/server/codec";
+import { chooseSize, coarsenTile, findHeadAt, getCellBox, getExtent, stepHead } from "../src/heads/grid_layout";
+import { countLabels, getNextOrder, includesHead, listScoreNames, sortHeads, toggleHead, type ScoredHead } from "../src/heads/scored_heads";
+import { getLabelShape } from "../src/heads/label_badge";
+import { createPlot, createScale, findNearestDot, findNextDot } from "../src/heads/scatter";
+import { createHeadLoader } from "../src/heads/head_loader";
+import { readTile } from "../src/server/tile_codec";
 import type { Meta } from "../src/server/protocol";
-import { Refused, type Transport } from "../src/server/transport";
-import type { HeadPlace } from "../src/state";
-import { bodyOf } from "./bodies";
+import { ResponseError, type Transport } from "../src/server/transport";
+import type { HeadId } from "../src/state";
+import { createBody } from "./tile_bodies";
 
 const wait = (milliseconds = 0): Promise<void> => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
-function head(layer: number, index: number, scores: Record<string, number>, labels: string[] = ["mixed"]): Head {
-  return { place: [layer, index], name: `L${layer}H${index}`, labels, scores };
+function head(layer: number, index: number, scores: Record<string, number>, labels: string[] = ["mixed"]): ScoredHead {
+  return { id: [layer, index], name: `L${layer}H${index}`, labels, scores };
 }
 
-const names = (heads: readonly Head[]): string[] => heads.map(({ name }) => name);
+const names = (heads: readonly ScoredHead[]): string[] => heads.map(({ name }) => name);
 
 test("every pixel of a picture belongs to its head, and those between pictures to none but their left or upper one", () => {
   const heads = [3, 2, 3];
-  for (const size of [32, 64]) {
+  for (const side of [32, 64]) {
+    const size = { width: side, height: side };
     for (const [layer, count] of heads.entries()) {
       for (let index = 0; index < count; index++) {
-        const { left, top, width, height } = boxOf([layer, index], size);
+        const { left, top, width, height } = getCellBox([layer, index], size);
         for (const [x, y] of [[left, top], [left + width - 1, top + height - 1]] as const) {
-          assert.deepEqual(headAt(x, y, heads, size), [layer, index]);
+          assert.deepEqual(findHeadAt(x, y, heads, size), [layer, index]);
         }
       }
     }
-    const { width, height } = extentOf(heads, size);
-    assert.equal(headAt(width + 1, 30, heads, size), null);
-    assert.equal(headAt(50, height + 1, heads, size), null);
-    const missing = boxOf([1, 2], size);
-    assert.equal(headAt(missing.left + 3, missing.top + 3, heads, size), null, "a layer with fewer heads ends earlier");
-    assert.equal(headAt(5, 60, heads, size), null, "the names are no pictures");
+    const { width, height } = getExtent(heads, size);
+    assert.equal(findHeadAt(width + 1, 30, heads, size), null);
+    assert.equal(findHeadAt(50, height + 1, heads, size), null);
+    const missing = getCellBox([1, 2], size);
+    assert.equal(findHeadAt(missing.left + 3, missing.top + 3, heads, size), null, "a layer with fewer heads ends earlier");
+    assert.equal(findHeadAt(5, 60, heads, size), null, "the names are no pictures");
   }
 });
 
 test("pictures are as large as a layer has room for", () => {
-  assert.equal(sizeFor([9, 9], 1000), 64);
-  assert.equal(sizeFor([9, 12], 700), 32);
+  assert.equal(chooseSize([9, 9], 1000), 64);
+  assert.equal(chooseSize([9, 12], 700), 32);
 });
 
 test("arrows walk over the pictures and stop at the edges", () => {
   const heads = [4, 2, 4];
-  const walk = (from: HeadPlace, ...keys: string[]): HeadPlace =>
-    keys.reduce<HeadPlace>((at, key) => stepped(at, key, heads) ?? at, from);
+  const walk = (from: HeadId, ...keys: string[]): HeadId =>
+    keys.reduce<HeadId>((at, key) => stepHead(at, key, heads) ?? at, from);
   assert.deepEqual(walk([0, 0], "ArrowRight", "ArrowRight", "ArrowDown"), [1, 1], "the shorter layer holds one back");
   assert.deepEqual(walk([0, 0], "ArrowLeft", "ArrowUp"), [0, 0]);
   assert.deepEqual(walk([1, 1], "End", "PageDown", "End"), [2, 3]);
   assert.deepEqual(walk([2, 3], "Home", "PageUp"), [0, 0]);
-  assert.equal(stepped([0, 0], "x", heads), null);
+  assert.equal(stepHead([0, 0], "x", heads), null);
 });
 
 test("fewer bins keep the largest weight of those they replace, head by head", () => {
   const [bins, columns, heads] = [5, 7, 3];
   const codes = Array.from({ length: heads * bins * columns }, (_, index) => (index * 37) % 256);
-  const tile = { ...readTile(bodyOf({ rows: heads * bins, columns, codes, y: bins })), holes: true };
-  const less = coarser(tile, 3);
+  const tile = { ...readTile(createBody({ rows: heads * bins, columns, codes, y: bins })), hasMasked: true };
+  const less = coarsenTile(tile, 3);
   assert.deepEqual([less.rows, less.columns, less.y, less.codes.length], [heads * 2, 3, 2, heads * 2 * 3]);
   for (let index = 0; index < heads; index++) {
     for (let down = 0; down < 2; down++) {
@@ -72,7 +74,7 @@ test("fewer bins keep the largest weight of those they replace, head by head", (
       }
     }
   }
-  assert.equal(coarser(tile, 1), tile);
+  assert.equal(coarsenTile(tile, 1), tile);
 });
 
 test("heads are ordered by a score, and those without it come last either way", () => {
@@ -83,15 +85,15 @@ test("heads are ordered by a score, and those without it come last either way", 
     head(0, 2, { entropy: 3 }),
     head(2, 0, { sink: NaN }),
   ];
-  assert.deepEqual(names(ordered(heads, "-sink")), ["L0H1", "L0H0", "L1H0", "L0H2", "L2H0"]);
-  assert.deepEqual(names(ordered(heads, "sink")), ["L0H0", "L1H0", "L0H1", "L0H2", "L2H0"]);
-  assert.deepEqual(names(ordered(heads, "")), ["L0H0", "L0H1", "L0H2", "L1H0", "L2H0"]);
-  assert.deepEqual(names(ordered(heads, "-unheard_of")), names(ordered(heads, "")));
-  assert.deepEqual(scoreNames(heads), ["sink", "entropy"]);
+  assert.deepEqual(names(sortHeads(heads, "-sink")), ["L0H1", "L0H0", "L1H0", "L0H2", "L2H0"]);
+  assert.deepEqual(names(sortHeads(heads, "sink")), ["L0H0", "L1H0", "L0H1", "L0H2", "L2H0"]);
+  assert.deepEqual(names(sortHeads(heads, "")), ["L0H0", "L0H1", "L0H2", "L1H0", "L2H0"]);
+  assert.deepEqual(names(sortHeads(heads, "-unheard_of")), names(sortHeads(heads, "")));
+  assert.deepEqual(listScoreNames(heads), ["sink", "entropy"]);
 });
 
 test("a column goes from large to small, to small to large, to no order", () => {
-  assert.deepEqual(["", "-sink", "sink", "-entropy"].map((order) => nextOrder(order, "sink")), [
+  assert.deepEqual(["", "-sink", "sink", "-entropy"].map((order) => getNextOrder(order, "sink")), [
     "-sink",
     "sink",
     "",
@@ -101,72 +103,72 @@ test("a column goes from large to small, to small to large, to no order", () => 
 
 test("labels are counted, the commonest first", () => {
   const heads = [head(0, 0, {}, ["sink"]), head(0, 1, {}, ["induction", "sink"]), head(0, 2, {})];
-  assert.deepEqual(labelCounts(heads)[0], ["sink", 2]);
-  assert.equal(labelCounts(heads).length, 3);
+  assert.deepEqual(countLabels(heads)[0], ["sink", 2]);
+  assert.equal(countLabels(heads).length, 3);
 });
 
 test("a head is silenced and speaks again, and the heads stay in order", () => {
-  const first = toggled([], [3, 5]);
-  const both = toggled(first, [1, 7]);
+  const first = toggleHead([], [3, 5]);
+  const both = toggleHead(first, [1, 7]);
   assert.deepEqual(both, [[1, 7], [3, 5]]);
-  assert.ok(isAmong(both, [3, 5]) && !isAmong(both, [5, 3]));
-  assert.deepEqual(toggled(both, [3, 5]), [[1, 7]]);
+  assert.ok(includesHead(both, [3, 5]) && !includesHead(both, [5, 3]));
+  assert.deepEqual(toggleHead(both, [3, 5]), [[1, 7]]);
 });
 
 test("scales begin and end at round numbers around all values", () => {
   for (const values of [[0.013, 0.94], [3, 3], [0, 0], [-1.2, 407], [1e-9, 3e-9], [12, 12.0001]]) {
-    const { low, high, ticks } = scaleOf(values);
+    const { low, high, ticks } = createScale(values);
     assert.ok(low <= Math.min(...values) && high >= Math.max(...values) && high > low, String(values));
     assert.ok(ticks.length >= 2 && ticks.length <= 8, `${values}: ${ticks}`);
   }
-  assert.deepEqual(scaleOf([0.02, 0.97]).ticks, [0, 0.2, 0.4, 0.6, 0.8, 1]);
+  assert.deepEqual(createScale([0.02, 0.97]).ticks, [0, 0.2, 0.4, 0.6, 0.8, 1]);
 });
 
 test("dots lie where their scores are, and heads without a score have none", () => {
   const heads = [head(0, 0, { a: 0, b: 0 }), head(0, 1, { a: 1, b: 1 }), head(0, 2, { a: 0.5 }), head(0, 3, { a: 0.5, b: 0.25 })];
-  const { dots } = plotOf(heads, ["a", "b"], { left: 10, top: 20, width: 100, height: 200 });
+  const { dots } = createPlot(heads, ["a", "b"], { left: 10, top: 20, width: 100, height: 200 });
   assert.deepEqual(dots.map(({ head: { name }, x, y }) => [name, x, y]), [
     ["L0H0", 10, 220],
     ["L0H1", 110, 20],
     ["L0H3", 60, 170],
   ]);
-  assert.equal(nearestDot(dots, 65, 174, 12)?.head.name, "L0H3");
-  assert.equal(nearestDot(dots, 60, 100, 12), null);
-  assert.deepEqual(plotOf([], ["a", "b"], { left: 0, top: 0, width: 1, height: 1 }).dots, []);
+  assert.equal(findNearestDot(dots, 65, 174, 12)?.head.name, "L0H3");
+  assert.equal(findNearestDot(dots, 60, 100, 12), null);
+  assert.deepEqual(createPlot([], ["a", "b"], { left: 0, top: 0, width: 1, height: 1 }).dots, []);
 });
 
 test("every dot can be reached by arrows", () => {
   const heads = Array.from({ length: 9 }, (_, index) => head(0, index, { a: (index * 7) % 9, b: (index * 5) % 9 }));
-  const { dots } = plotOf(heads, ["a", "b"], { left: 0, top: 0, width: 90, height: 90 });
+  const { dots } = createPlot(heads, ["a", "b"], { left: 0, top: 0, width: 90, height: 90 });
   for (const [key, back] of [["ArrowRight", "ArrowLeft"], ["ArrowDown", "ArrowUp"]] as const) {
-    let at = dots[0]?.head.place ?? [0, 0];
-    for (let step = 0; step < 9; step++) at = nextDot(dots, at, back)?.head.place ?? at;
+    let at = dots[0]?.head.id ?? [0, 0];
+    for (let step = 0; step < 9; step++) at = findNextDot(dots, at, back)?.head.id ?? at;
     const seen = new Set([at.join()]);
-    for (let step = 0; step < 9; step++) seen.add((at = nextDot(dots, at, key)?.head.place ?? at).join());
+    for (let step = 0; step < 9; step++) seen.add((at = findNextDot(dots, at, key)?.head.id ?? at).join());
     assert.equal(seen.size, 9, key);
   }
-  assert.equal(nextDot(dots, [0, 0], "x"), null);
+  assert.equal(findNextDot(dots, [0, 0], "x"), null);
 });
 
 test("every label has a shape of its own, and one nobody knows has one, too", () => {
   const labels = ["induction", "duplicate", "agreement", "coreference", "previous", "next", "self", "local", "sink", "broad", "mixed"];
-  assert.equal(new Set([...labels, "unheard of"].map(shapeOf)).size, labels.length + 1);
-  assert.equal(shapeOf(undefined), shapeOf("mixed"));
+  assert.equal(new Set([...labels, "unheard of"].map(getLabelShape)).size, labels.length + 1);
+  assert.equal(getLabelShape(undefined), getLabelShape("mixed"));
 });
 
 class Server implements Transport {
-  readonly asked: string[] = [];
+  readonly requested: string[] = [];
   running = 0;
   mostRunning = 0;
   pending = new Set<string>();
   refused = new Set<string>();
   async #answer<T>(path: string, value: () => T, signal?: AbortSignal): Promise<T> {
-    this.asked.push(path);
+    this.requested.push(path);
     this.mostRunning = Math.max(this.mostRunning, ++this.running);
     await wait(5);
     this.running--;
     signal?.throwIfAborted();
-    if (this.refused.has(path)) throw new Refused("this file does not hold that", 404);
+    if (this.refused.has(path)) throw new ResponseError("this file does not hold that", 404);
     return value();
   }
   json<T>(path: string, signal?: AbortSignal): Promise<T> {
@@ -176,7 +178,7 @@ class Server implements Transport {
     return this.#answer(path, () => answer as T, signal);
   }
   bytes(path: string, signal?: AbortSignal): Promise<ArrayBuffer> {
-    return this.#answer(path, () => bodyOf({ rows: 4, columns: 2, codes: [0, 1, 2, 3, 4, 5, 6, 7], y: 2 }), signal);
+    return this.#answer(path, () => createBody({ rows: 4, columns: 2, codes: [0, 1, 2, 3, 4, 5, 6, 7], y: 2 }), signal);
   }
   post<T>(): Promise<T> {
     throw new Error("not here");
@@ -186,74 +188,74 @@ class Server implements Transport {
   }
 }
 
-const metaOf = (trace: string, layers: number): Meta =>
+const createMeta = (trace: string, layers: number): Meta =>
   ({ trace, layers: Array.from({ length: layers }, () => ({ heads: 2, numbers: [0, 1], queries: 4, keys: 4 })) }) as unknown as Meta;
 
 test("all layers are read, pictures first and from the layer in view on, two at a time", async () => {
   const server = new Server();
-  const roster = createRoster(server, () => undefined);
-  roster.want(metaOf("aa", 5), "max", 3);
-  await wait(200);
+  const loader = createHeadLoader(server, () => undefined);
+  loader.load(createMeta("aa", 5), "max", 3);
+  for (let tries = 0; tries < 1000 && loader.heads.length < 10; tries++) await wait(5);
   const order = ["aa/3", "aa/4", "aa/0", "aa/1", "aa/2"];
-  assert.deepEqual(server.asked, [...order.map((path) => `${path}/thumbs?ch=max`), ...order.map((path) => `${path}/heads`)]);
+  assert.deepEqual(server.requested, [...order.map((path) => `${path}/thumbs?ch=max`), ...order.map((path) => `${path}/heads`)]);
   assert.equal(server.mostRunning, 2);
-  assert.equal(roster.heads.length, 10);
-  assert.ok(roster.pictures.length === 5 && roster.pictures.every((tile) => tile?.holes));
+  assert.equal(loader.heads.length, 10);
+  assert.ok(loader.pictures.length === 5 && loader.pictures.every((tile) => tile?.hasMasked));
 });
 
 test("without pictures only scores are read, and pictures of another kind replace those there were", async () => {
   const server = new Server();
-  const roster = createRoster(server, () => undefined);
-  const meta = metaOf("aa", 2);
-  roster.want(meta, null, 0);
+  const loader = createHeadLoader(server, () => undefined);
+  const meta = createMeta("aa", 2);
+  loader.load(meta, null, 0);
   await wait(60);
-  assert.deepEqual(server.asked, ["aa/0/heads", "aa/1/heads"]);
-  roster.want(meta, "max", 0);
+  assert.deepEqual(server.requested, ["aa/0/heads", "aa/1/heads"]);
+  loader.load(meta, "max", 0);
   await wait(60);
-  roster.want(meta, "mean", 0);
-  assert.deepEqual(roster.pictures, []);
+  loader.load(meta, "mean", 0);
+  assert.deepEqual(loader.pictures, []);
   await wait(60);
-  assert.deepEqual(server.asked.slice(2), ["max", "max", "mean", "mean"].map((kind, index) => `aa/${index % 2}/thumbs?ch=${kind}`));
+  assert.deepEqual(server.requested.slice(2), ["max", "max", "mean", "mean"].map((kind, index) => `aa/${index % 2}/thumbs?ch=${kind}`));
 });
 
 test("after leaving nothing more is asked, and coming back goes on where it was", async () => {
   const server = new Server();
   let changes = 0;
-  const roster = createRoster(server, () => changes++);
-  const meta = metaOf("aa", 20);
-  roster.want(meta, null, 0);
+  const loader = createHeadLoader(server, () => changes++);
+  const meta = createMeta("aa", 20);
+  loader.load(meta, null, 0);
   await wait(12);
-  roster.stop();
-  const [asked, before] = [server.asked.length, changes];
-  assert.ok(asked < 20);
+  loader.stop();
+  const [requested, before] = [server.requested.length, changes];
+  assert.ok(requested < 20);
   await wait(60);
-  assert.deepEqual([server.asked.length, changes], [asked, before]);
-  const had = roster.heads.length;
-  roster.want(meta, null, 0);
+  assert.deepEqual([server.requested.length, changes], [requested, before]);
+  const had = loader.heads.length;
+  loader.load(meta, null, 0);
   await wait(200);
-  assert.ok(had > 0 && roster.heads.length === 40);
-  assert.equal(new Set(roster.heads.map(({ name }) => name)).size, 40, "no head twice");
+  assert.ok(had > 0 && loader.heads.length === 40);
+  assert.equal(new Set(loader.heads.map(({ name }) => name)).size, 40, "no head twice");
 });
 
 test("another trace begins afresh", async () => {
   const server = new Server();
-  const roster = createRoster(server, () => undefined);
-  roster.want(metaOf("aa", 3), "max", 0);
+  const loader = createHeadLoader(server, () => undefined);
+  loader.load(createMeta("aa", 3), "max", 0);
   await wait(7);
-  roster.want(metaOf("bb", 1), "max", 0);
+  loader.load(createMeta("bb", 1), "max", 0);
   await wait(80);
-  assert.deepEqual([roster.pictures.length, roster.heads.length], [1, 2]);
+  assert.deepEqual([loader.pictures.length, loader.heads.length], [1, 2]);
 });
 
 test("scores that are being made are asked again, and what is refused is said and not asked again", async () => {
   const server = new Server();
   server.pending.add("aa/0/heads");
   server.refused.add("aa/1/heads");
-  const roster = createRoster(server, () => undefined);
-  roster.want(metaOf("aa", 2), null, 0);
+  const loader = createHeadLoader(server, () => undefined);
+  loader.load(createMeta("aa", 2), null, 0);
   await wait(700);
-  assert.deepEqual(server.asked.filter((path) => path === "aa/0/heads").length, 2);
-  assert.deepEqual(server.asked.filter((path) => path === "aa/1/heads").length, 1);
-  assert.equal(roster.problem, "this file does not hold that");
-  assert.deepEqual([roster.heads.length, roster.scores[1]], [2, null]);
+  assert.deepEqual(server.requested.filter((path) => path === "aa/0/heads").length, 2);
+  assert.deepEqual(server.requested.filter((path) => path === "aa/1/heads").length, 1);
+  assert.equal(loader.problem, "this file does not hold that");
+  assert.deepEqual([loader.heads.length, loader.scores[1]], [2, null]);
 });

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { actionOf, KEYS, keyName, takenBy, type Press } from "../src/keys";
+import { findAction, formatKey, isHandledByTarget, KEYS, type KeyPress } from "../src/keys";
 
-const press = (key: string, held: Partial<Press> = {}): Press => ({
+const press = (key: string, held: Partial<KeyPress> = {}): KeyPress => ({
   key,
   shiftKey: false,
   ctrlKey: false,
@@ -16,7 +16,7 @@ test("every row of the help list does what it says, by each of its keys", () => 
   for (const row of KEYS) {
     for (const key of row.keys) {
       const shiftKey = row.shift ?? /^[A-Z?<>{}+]$/.test(key);
-      assert.equal(actionOf(press(key, { shiftKey })), row.action, `${key} ${row.says}`);
+      assert.equal(findAction(press(key, { shiftKey })), row.action, `${key} ${row.description}`);
     }
   }
 });
@@ -25,7 +25,7 @@ test("no key does two things", () => {
   const seen = new Set<string>();
   for (const { keys, shift } of KEYS) {
     for (const key of keys) {
-      const name = keyName(key, shift ?? false);
+      const name = formatKey(key, shift ?? false);
       assert.ok(!seen.has(name), name);
       seen.add(name);
     }
@@ -33,24 +33,24 @@ test("no key does two things", () => {
 });
 
 test("Shift and an arrow is one screen, an arrow alone is a step", () => {
-  assert.equal(actionOf(press("ArrowLeft")), "panLeft");
-  assert.equal(actionOf(press("ArrowLeft", { shiftKey: true })), "screenLeft");
+  assert.equal(findAction(press("ArrowLeft")), "panLeft");
+  assert.equal(findAction(press("ArrowLeft", { shiftKey: true })), "screenLeft");
 });
 
 test("what the browser wants with Ctrl, Alt or Meta is left to it", () => {
   for (const { keys } of KEYS) {
     for (const key of keys) {
       for (const held of ["ctrlKey", "metaKey", "altKey"] as const)
-        assert.equal(actionOf(press(key, { [held]: true })), null);
+        assert.equal(findAction(press(key, { [held]: true })), null);
     }
   }
-  assert.equal(actionOf(press("f", { isComposing: true })), null);
+  assert.equal(findAction(press("f", { isComposing: true })), null);
 });
 
 test("typing into a field moves nothing, and Enter on a button is the button's", () => {
-  for (const tagName of ["INPUT", "TEXTAREA", "SELECT"]) assert.ok(takenBy({ tagName }, "f"));
-  assert.ok(takenBy({ tagName: "DIV", isContentEditable: true }, "f"));
-  assert.ok(takenBy({ tagName: "BUTTON" }, "Enter"));
-  assert.ok(!takenBy({ tagName: "BUTTON" }, "f"));
-  assert.ok(!takenBy({ tagName: "DIV" }, "Enter"));
+  for (const tagName of ["INPUT", "TEXTAREA", "SELECT"]) assert.ok(isHandledByTarget({ tagName }, "f"));
+  assert.ok(isHandledByTarget({ tagName: "DIV", isContentEditable: true }, "f"));
+  assert.ok(isHandledByTarget({ tagName: "BUTTON" }, "Enter"));
+  assert.ok(!isHandledByTarget({ tagName: "BUTTON" }, "f"));
+  assert.ok(!isHandledByTarget({ tagName: "DIV" }, "Enter"));
 });

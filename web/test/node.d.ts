@@ -32,5 +32,11 @@ declare module "node:assert/strict" {
 declare module "node:fs" {
   export function readFileSync(path: string, encoding: "utf8"): string;
   export function existsSync(path: string): boolean;
-  export function readdirSync(path: string): string[];
+  export function readdirSync(path: string, options?: { recursive: boolean }): string[];
+}
+
+declare module "node:path" {
+  export function dirname(path: string): string;
+  export function join(...parts: string[]): string;
+  export function normalize(path: string): string;
 }

@@ -1,20 +1,20 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { unanswered, watched } from "../src/server/connection";
-import { Answers, Latest } from "../src/server/inquiry";
-import { spokenCell } from "../src/panels/live_region";
-import { formatted, ordinal, percent, plain, raised } from "../src/numbers";
-import { followed } from "../src/pins";
+import { isConnectionError, watchConnection } from "../src/server/connection";
+import { LatestRequest, ResponseCache } from "../src/server/requests";
+import { describeCell } from "../src/panels/live_region";
+import { formatOrdinal, formatPercent, formatWeight, formatWeightColumn, toSuperscript } from "../src/format_numbers";
+import { findFollowTarget } from "../src/pins";
 import type { QueryReport } from "../src/server/protocol";
-import { rankOf, strongestOf } from "../src/panels/ranking";
-import { Refused, type Transport } from "../src/server/transport";
+import { computeRank, findStrongest } from "../src/panels/ranking";
+import { ResponseError, type Transport } from "../src/server/transport";
 
 function transportOf(json: (path: string, signal?: AbortSignal) => Promise<unknown>): Transport {
   return {
     json: async <Answer>(path: string, signal?: AbortSignal) => (await json(path, signal)) as Answer,
     bytes: () => Promise.resolve(null),
-    post: () => Promise.reject(new Error("not asked here")),
+    post: () => Promise.reject(new Error("not requested here")),
     async *stream() {
       // Nothing comes.
     },
@@ -23,7 +23,7 @@ function transportOf(json: (path: string, signal?: AbortSignal) => Promise<unkno
 
 test("a cell is told as people say it", () => {
   assert.equal(
-    spokenCell({
+    describeCell({
       query: 512,
       key: 12,
       queryText: "cat",
@@ -36,18 +36,18 @@ test("a cell is told as people say it", () => {
     "query 512 'cat', key 12 'The', weight 0.034, 2nd of 513 (of those seen)",
   );
   assert.equal(
-    spokenCell({ query: 1, key: 2, value: null, exact: true }),
+    describeCell({ query: 1, key: 2, value: null, exact: true }),
     "query 1, key 2, masked: this query may not look there",
   );
-  assert.match(spokenCell({ query: 1, key: 2, value: 0.5, exact: false }), /weight about 0.5$/);
+  assert.match(describeCell({ query: 1, key: 2, value: 0.5, exact: false }), /weight about 0.5$/);
 });
 
 test("a token that turns text around is spoken as its name", () => {
-  assert.ok(!spokenCell({ query: 1, key: 2, queryText: "a\u202eb", value: 1, exact: true }).includes("\u202e"));
+  assert.ok(!describeCell({ query: 1, key: 2, queryText: "a\u202eb", value: 1, exact: true }).includes("\u202e"));
 });
 
 test("numbers read as people write them", () => {
-  assert.deepEqual([1, 2, 3, 4, 11, 12, 13, 21, 102, 111].map(ordinal), [
+  assert.deepEqual([1, 2, 3, 4, 11, 12, 13, 21, 102, 111].map(formatOrdinal), [
     "1st",
     "2nd",
     "3rd",
@@ -59,7 +59,7 @@ test("numbers read as people write them", () => {
     "102nd",
     "111th",
   ]);
-  assert.deepEqual([0, 1, 0.0341234, 0.001, 0.00099, 0.000996, 1.5e-7].map(formatted), [
+  assert.deepEqual([0, 1, 0.0341234, 0.001, 0.00099, 0.000996, 1.5e-7].map(formatWeightColumn), [
     "0",
     "1.00",
     "0.0341",
@@ -68,9 +68,9 @@ test("numbers read as people write them", () => {
     "1.0×10⁻³",
     "1.5×10⁻⁷",
   ]);
-  assert.deepEqual([0, 1, 0.034, 0.5, 1.5e-12, 0.9997].map(plain), ["0", "1", "0.034", "0.5", "1.5×10⁻¹²", "0.9997"]);
-  assert.equal(`2${raised("-2.5")}`, "2⁻²˙⁵");
-  assert.deepEqual([0, 0.0001, 0.051, 0.5, 1].map(percent), ["0.0%", "<0.1%", "5.1%", "50%", "100%"]);
+  assert.deepEqual([0, 1, 0.034, 0.5, 1.5e-12, 0.9997].map(formatWeight), ["0", "1", "0.034", "0.5", "1.5×10⁻¹²", "0.9997"]);
+  assert.equal(`2${toSuperscript("-2.5")}`, "2⁻²˙⁵");
+  assert.deepEqual([0, 0.0001, 0.051, 0.5, 1].map(formatPercent), ["0.0%", "<0.1%", "5.1%", "50%", "100%"]);
 });
 
 test("the strongest of a block are all and only the largest, in order, at their places", () => {
@@ -79,7 +79,7 @@ test("the strongest of a block are all and only the largest, in order, at their 
   weights.forEach((_, index) => {
     if (index % 5 === 0) weights[index] = NaN;
   });
-  const found = strongestOf(weights, columns, { query: 100, key: 200 }, 20);
+  const found = findStrongest(weights, columns, { query: 100, key: 200 }, 20);
   const largest = [...weights]
     .filter((weight) => !Number.isNaN(weight))
     .sort((one, other) => other - one)
@@ -92,23 +92,23 @@ test("the strongest of a block are all and only the largest, in order, at their 
 });
 
 test("masked and zero weights are no links", () => {
-  assert.deepEqual(strongestOf([NaN, 0, 0.5, NaN], 2, { query: 0, key: 0 }, 20), [{ query: 1, key: 0, weight: 0.5 }]);
+  assert.deepEqual(findStrongest([NaN, 0, 0.5, NaN], 2, { query: 0, key: 0 }, 20), [{ query: 1, key: 0, weight: 0.5 }]);
 });
 
 test("a rank is counted in the whole row, and only bounded in a pooled one", () => {
   const row = { values: [0.1, 0.4, NaN, 0.2, 0.2], stride: 1 };
-  assert.deepEqual(rankOf(3, 0.2, row, []), { rank: 2, exact: true });
-  assert.deepEqual(rankOf(4, 0.2, row, []), { rank: 3, exact: true });
+  assert.deepEqual(computeRank(3, 0.2, row, []), { rank: 2, exact: true });
+  assert.deepEqual(computeRank(4, 0.2, row, []), { rank: 3, exact: true });
   const pooled = { values: [0.1, 0.1], stride: 32 };
   assert.deepEqual(
-    rankOf(7, 0.3, pooled, [
+    computeRank(7, 0.3, pooled, [
       [9, 0.5],
       [7, 0.3],
     ]),
     { rank: 2, exact: true },
   );
   assert.deepEqual(
-    rankOf(8, 0.1, pooled, [
+    computeRank(8, 0.1, pooled, [
       [9, 0.5],
       [7, 0.3],
     ]),
@@ -133,35 +133,35 @@ test("following goes to the strongest key as a query, past the token itself and 
     [0, 0.3],
     [3, 0.2],
   ]);
-  assert.deepEqual(followed(row, self, false), { pinQuery: 0, pinKey: null });
-  assert.deepEqual(followed(row, self, true), { pinQuery: 3, pinKey: null });
-  assert.equal(followed(report(5, [[5, 1]]), self, false), null);
+  assert.deepEqual(findFollowTarget(row, self, false), { pinQuery: 0, pinKey: null });
+  assert.deepEqual(findFollowTarget(row, self, true), { pinQuery: 3, pinKey: null });
+  assert.equal(findFollowTarget(report(5, [[5, 1]]), self, false), null);
 });
 
 test("following a key of another sequence, or one before the first query, pins it", () => {
-  assert.deepEqual(followed(report(5, [[5, 1]]), { ...self, cross: true }, false), { pinQuery: 5, pinKey: 5 });
-  assert.deepEqual(followed(report(0, [[2, 1]]), { ...self, offset: 4, keys: 14 }, false), { pinQuery: 0, pinKey: 2 });
-  assert.deepEqual(followed(report(3, [[6, 1]]), { ...self, offset: 4, keys: 14 }, false), {
+  assert.deepEqual(findFollowTarget(report(5, [[5, 1]]), { ...self, cross: true }, false), { pinQuery: 5, pinKey: 5 });
+  assert.deepEqual(findFollowTarget(report(0, [[2, 1]]), { ...self, offset: 4, keys: 14 }, false), { pinQuery: 0, pinKey: 2 });
+  assert.deepEqual(findFollowTarget(report(3, [[6, 1]]), { ...self, offset: 4, keys: 14 }, false), {
     pinQuery: 2,
     pinKey: null,
   });
 });
 
 test("a newer question aborts the older one", () => {
-  const latest = new Latest();
-  const first = latest.begin();
-  const second = latest.begin();
+  const latest = new LatestRequest();
+  const first = latest.start();
+  const second = latest.start();
   assert.deepEqual([first.aborted, second.aborted], [true, false]);
-  latest.stop();
+  latest.cancel();
   assert.ok(second.aborted);
 });
 
 test("an answer is kept, a failure is asked again, and the oldest is forgotten", async () => {
-  const asked: string[] = [];
-  const answers = new Answers(
+  const requested: string[] = [];
+  const answers = new ResponseCache(
     transportOf((path) => {
-      asked.push(path);
-      return path === "bad" && asked.filter((name) => name === "bad").length === 1
+      requested.push(path);
+      return path === "bad" && requested.filter((name) => name === "bad").length === 1
         ? Promise.reject(new Error("no"))
         : Promise.resolve(path.length);
     }),
@@ -174,13 +174,13 @@ test("an answer is kept, a failure is asked again, and the oldest is forgotten",
   await answers.json("a", signal);
   await answers.json("b", signal);
   await answers.json("bad", signal);
-  assert.deepEqual(asked, ["bad", "bad", "a", "b", "bad"]);
+  assert.deepEqual(requested, ["bad", "bad", "a", "b", "bad"]);
 });
 
 test("only a server that does not answer at all counts as stopped", async () => {
   let lost = 0;
   const failing = (error: unknown): Promise<unknown> =>
-    watched(
+    watchConnection(
       transportOf(() => Promise.reject(error)),
       () => (lost += 1),
       () => undefined,
@@ -189,8 +189,8 @@ test("only a server that does not answer at all counts as stopped", async () => 
       .catch(() => undefined);
   await failing(new TypeError("Failed to fetch"));
   assert.equal(lost, 1);
-  await failing(new Refused("There is no such trace.", 404));
+  await failing(new ResponseError("There is no such trace.", 404));
   await failing(new DOMException("gone", "AbortError"));
   assert.equal(lost, 1);
-  assert.ok(!unanswered(new Refused("no", 500)));
+  assert.ok(!isConnectionError(new ResponseError("no", 500)));
 });

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { codeOf, readTile, type Tile } from "../src/server/codec";
-import { isSpike, spikesOf } from "../src/map/spikes";
-import { bodyOf } from "./bodies";
+import { encodeWeight, readTile, type Tile } from "../src/server/tile_codec";
+import { findSpikes, isSpike } from "../src/tiles/spikes";
+import { createBody } from "./tile_bodies";
 
 test("a spike is strong and hidden by its mean", () => {
   assert.equal(isSpike(0.001, 0.5), true);
@@ -12,23 +12,23 @@ test("a spike is strong and hidden by its mean", () => {
 });
 
 const side = 256;
-const tile = (codes: number[]): Tile => readTile(bodyOf({ rows: side, columns: side, codes }));
-const faint = (): number[] => new Array<number>(side * side).fill(codeOf(1e-5));
+const tile = (codes: number[]): Tile => readTile(createBody({ rows: side, columns: side, codes }));
+const faint = (): number[] => new Array<number>(side * side).fill(encodeWeight(1e-5));
 
 test("every planted link is found where it lies, the strongest first", () => {
   const max = faint();
-  max[4 * side + 21] = codeOf(0.4);
-  max[3 * side + 20] = codeOf(0.9);
-  max[30 * side + 1] = codeOf(0.11);
-  max[31 * side + 1] = codeOf(0.09);
-  const spikes = spikesOf(tile(faint()), tile(max));
+  max[4 * side + 21] = encodeWeight(0.4);
+  max[3 * side + 20] = encodeWeight(0.9);
+  max[30 * side + 1] = encodeWeight(0.11);
+  max[31 * side + 1] = encodeWeight(0.09);
+  const spikes = findSpikes(tile(faint()), tile(max));
   assert.deepEqual(spikes.map(({ row, column }) => [row, column]), [[3, 20], [4, 21], [30, 1]]);
 });
 
 test("very many are thinned, and the strongest stays", () => {
-  const max = new Array<number>(side * side).fill(codeOf(0.3));
-  max[100 * side + 77] = codeOf(0.9);
-  const spikes = spikesOf(tile(faint()), tile(max));
+  const max = new Array<number>(side * side).fill(encodeWeight(0.3));
+  max[100 * side + 77] = encodeWeight(0.9);
+  const spikes = findSpikes(tile(faint()), tile(max));
   assert.ok(spikes.length > 500 && spikes.length <= 2048, String(spikes.length));
   assert.deepEqual([spikes[0]?.row, spikes[0]?.column], [100, 77]);
 });

@@ -6,17 +6,17 @@ import {
   COLOURS,
   DEFAULT_STATE,
   createStore,
-  fitted,
+  fitToTrace,
   readAddress,
-  sameState,
-  validRange,
-  swapped,
+  isSameState,
+  clampRange,
+  swapHeads,
   writeAddress,
   COMPARE_MODES,
-  MOST_ABLATED,
+  MAX_ABLATED,
   type State,
 } from "../src/state";
-import { headsOf, stepped } from "../src/commands";
+import { findNextHead, listHeads } from "../src/head_order";
 
 /** A small generator of its own, so that a failure names a seed that fails again. */
 function randomOf(seed: number): () => number {
@@ -53,7 +53,7 @@ function randomState(random: () => number): State {
     order: ["", "entropy", "-previous_token"][whole(3)] ?? "",
     axes: random() < 0.5 ? DEFAULT_STATE.axes : ["sink", `${"x".repeat(whole(39))}_y`],
     label: random() < 0.5 ? "" : "induction",
-    ablated: Array.from({ length: whole(MOST_ABLATED + 1) }, (_, index) => [whole(1e7), index] as const),
+    ablated: Array.from({ length: whole(MAX_ABLATED + 1) }, (_, index) => [whole(1e7), index] as const),
     silenced: random() < 0.5 ? "zero" : "mean",
     compare: perhaps(() => ({
       trace: random() < 0.5 ? "" : Array.from({ length: 16 }, hex).join(""),
@@ -116,7 +116,7 @@ function isValid(state: State): void {
   assert.match(state.order, /^(-?[a-z_]{1,40})?$/);
   assert.match(state.axes.join(), /^[a-z_]{1,40},[a-z_]{1,40}$/);
   assert.match(state.label, /^([a-z]{1,40})?$/);
-  assert.ok(state.ablated.length <= MOST_ABLATED);
+  assert.ok(state.ablated.length <= MAX_ABLATED);
   assert.equal(new Set(state.ablated.map(String)).size, state.ablated.length);
   if (state.compare) assert.match(state.compare.trace, /^([0-9a-f]{16,64})?$/);
   for (const [layer, head] of [...state.ablated, [state.compare?.layer ?? 0, state.compare?.head ?? 0]])
@@ -152,7 +152,7 @@ test("a state read from its address is the state, but for digits nobody sees", (
     if (state.range && read.range)
       state.range.forEach((bits, end) => assert.ok(Math.abs(bits - (read.range?.[end] ?? NaN)) <= 0.5));
     const alike = { ...read, centre: state.centre, zoom: state.zoom, range: state.range };
-    assert.ok(sameState(alike, state), `seed ${seed}`);
+    assert.ok(isSameState(alike, state), `seed ${seed}`);
   }
 });
 
@@ -161,7 +161,7 @@ test("whatever an address holds, the state is valid and its own address names it
     const state = readAddress(fragment);
     isValid(state);
     const address = writeAddress(state);
-    assert.ok(sameState(readAddress(address), state), fragment.slice(0, 80));
+    assert.ok(isSameState(readAddress(address), state), fragment.slice(0, 80));
     assert.doesNotMatch(address, /[<>"'\s]/);
   }
 });
@@ -213,15 +213,15 @@ test("a range that was chosen stays chosen, even where it is what another text w
 });
 
 test("another version of the address gives the defaults, not a wrong picture", () => {
-  assert.ok(sameState(readAddress("#2/0123456789abcdef/L12H3/map?z=7"), DEFAULT_STATE));
+  assert.ok(isSameState(readAddress("#2/0123456789abcdef/L12H3/map?z=7"), DEFAULT_STATE));
 });
 
 test("a range is inside the codes, the right way round, and never empty", () => {
-  assert.deepEqual(validRange(-4, -12), [-12, -4]);
-  assert.deepEqual(validRange(-100, 100), [-32, 0]);
-  assert.deepEqual(validRange(0, 0), [-0.5, 0]);
-  assert.deepEqual(validRange(NaN, -3), [-32, 0]);
-  assert.deepEqual(validRange(-Infinity, -3), [-32, -3]);
+  assert.deepEqual(clampRange(-4, -12), [-12, -4]);
+  assert.deepEqual(clampRange(-100, 100), [-32, 0]);
+  assert.deepEqual(clampRange(0, 0), [-0.5, 0]);
+  assert.deepEqual(clampRange(NaN, -3), [-32, 0]);
+  assert.deepEqual(clampRange(-Infinity, -3), [-32, -3]);
 });
 
 test("a layer, head or pin the trace does not have is let go", () => {
@@ -229,7 +229,7 @@ test("a layer, head or pin the trace does not have is let go", () => {
     { heads: 2, queries: 10, keys: 12 },
     { heads: 4, queries: 10, keys: 12 },
   ];
-  const state = fitted(
+  const state = fitToTrace(
     { ...DEFAULT_STATE, layer: 7, head: 9, pinQuery: 10, pinKey: 11, centre: { query: 99, key: 3 } },
     layers,
   );
@@ -241,43 +241,43 @@ test("heads that are silenced or compared with and do not exist are let go, anot
   const layers = [{ heads: 2, queries: 10, keys: 10 }];
   const there = { trace: "", layer: 0, head: 1, mode: "split" } as const;
   const state = { ...DEFAULT_STATE, ablated: [[0, 0], [0, 2], [1, 0]] as const, compare: there };
-  assert.deepEqual(fitted(state, layers).ablated, [[0, 0]]);
-  assert.deepEqual(fitted(state, layers).compare, there);
-  assert.equal(fitted({ ...state, compare: { ...there, layer: 3 } }, layers).compare, null);
+  assert.deepEqual(fitToTrace(state, layers).ablated, [[0, 0]]);
+  assert.deepEqual(fitToTrace(state, layers).compare, there);
+  assert.equal(fitToTrace({ ...state, compare: { ...there, layer: 3 } }, layers).compare, null);
   const elsewhere = { ...there, trace: "0123456789abcdef", layer: 3 };
-  assert.deepEqual(fitted({ ...state, compare: elsewhere }, layers).compare, elsewhere);
+  assert.deepEqual(fitToTrace({ ...state, compare: elsewhere }, layers).compare, elsewhere);
 });
 
 test("a saved page shows a head it holds, whatever the address says", () => {
   const layers = Array.from({ length: 3 }, () => ({ heads: 4, queries: 5, keys: 5 }));
   const held = [[1, 3], [2, 0]] as const;
   const at = (layer: number, head: number): [number, number] => {
-    const state = fitted({ ...DEFAULT_STATE, layer, head }, layers, held);
+    const state = fitToTrace({ ...DEFAULT_STATE, layer, head }, layers, held);
     return [state.layer, state.head];
   };
   assert.deepEqual([at(2, 0), at(1, 3), at(0, 0), at(9, 9)], [[2, 0], [1, 3], [1, 3], [1, 3]]);
 });
 
 test("next and previous heads are the nearest that are there", () => {
-  const all = headsOf([{ heads: 2 }, { heads: 4 }, { heads: 3 }], null);
+  const all = listHeads([{ heads: 2 }, { heads: 4 }, { heads: 3 }], null);
   assert.equal(all.length, 9);
-  assert.deepEqual(stepped({ layer: 1, head: 1 }, all, 0, 1), [1, 2]);
-  assert.deepEqual(stepped({ layer: 1, head: 1 }, all, 0, -1), [1, 0]);
-  assert.equal(stepped({ layer: 1, head: 3 }, all, 0, 1), undefined);
-  assert.deepEqual(stepped({ layer: 1, head: 3 }, all, 1, 0), [2, 2]);
-  assert.deepEqual(stepped({ layer: 1, head: 3 }, all, -1, 0), [0, 1]);
-  const held = headsOf([{ heads: 2 }, { heads: 4 }, { heads: 3 }], [[0, 0], [1, 0], [1, 3], [7, 7]]);
+  assert.deepEqual(findNextHead({ layer: 1, head: 1 }, all, 0, 1), [1, 2]);
+  assert.deepEqual(findNextHead({ layer: 1, head: 1 }, all, 0, -1), [1, 0]);
+  assert.equal(findNextHead({ layer: 1, head: 3 }, all, 0, 1), undefined);
+  assert.deepEqual(findNextHead({ layer: 1, head: 3 }, all, 1, 0), [2, 2]);
+  assert.deepEqual(findNextHead({ layer: 1, head: 3 }, all, -1, 0), [0, 1]);
+  const held = listHeads([{ heads: 2 }, { heads: 4 }, { heads: 3 }], [[0, 0], [1, 0], [1, 3], [7, 7]]);
   assert.deepEqual(held, [[0, 0], [1, 0], [1, 3]]);
-  assert.deepEqual(stepped({ layer: 1, head: 0 }, held, 0, 1), [1, 3]);
-  assert.deepEqual(stepped({ layer: 0, head: 0 }, held, 1, 0), [1, 0]);
+  assert.deepEqual(findNextHead({ layer: 1, head: 0 }, held, 0, 1), [1, 3]);
+  assert.deepEqual(findNextHead({ layer: 0, head: 0 }, held, 1, 0), [1, 0]);
 });
 
 test("two heads that change places twice are where they were", () => {
   for (let seed = 1; seed <= 200; seed++) {
     const state = { ...randomState(randomOf(seed)), trace: "0123456789abcdef" };
-    const once = { ...state, ...swapped(state) };
+    const once = { ...state, ...swapHeads(state) };
     if (state.compare) assert.deepEqual([once.layer, once.head], [state.compare.layer, state.compare.head]);
-    assert.ok(sameState({ ...once, ...swapped(once) }, state));
+    assert.ok(isSameState({ ...once, ...swapHeads(once) }, state));
   }
 });
 

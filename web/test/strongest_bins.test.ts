@@ -1,12 +1,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { readTile } from "../src/server/codec";
-import { strongestBins } from "../src/map/strongest_bins";
-import { bodyOf } from "./bodies";
+import { readTile } from "../src/server/tile_codec";
+import { findStrongestBins } from "../src/tiles/strongest_bins";
+import { createBody } from "./tile_bodies";
 
-const tile = readTile(bodyOf({ rows: 3, columns: 4, codes: [0, 1, 9, 200, 50, 60, 200, 70, 255, 1, 1, 0] }));
+const tile = readTile(createBody({ rows: 3, columns: 4, codes: [0, 1, 9, 200, 50, 60, 200, 70, 255, 1, 1, 0] }));
 const places = (count: number, rows: [number, number], columns: [number, number]): number[][] =>
-  strongestBins(tile, { rows, columns }, count).map(({ row, column }) => [row, column]);
+  findStrongestBins(tile, { rows, columns }, count).map(({ row, column }) => [row, column]);
 
 test("the strongest come first, and equals from the top", () => {
   assert.deepEqual(places(2, [0, 3], [0, 4]), [[2, 0], [0, 3]]);

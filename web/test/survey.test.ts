@@ -1,12 +1,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { DEFAULT_STATE, readAddress, writeAddress } from "../src/state";
-import { heightOf, placeOf, valued } from "../src/survey/bars";
-import { flowing } from "../src/survey/passages";
-import type { About } from "../src/survey/protocol";
-import { possible, statisticOf, surveyName, withStatistic } from "../src/survey/scene";
+import { formatValue, toHeight, toPosition } from "../src/survey/histogram";
+import { formatFlowingText } from "../src/survey/passages";
+import type { SurveyInfo } from "../src/survey/protocol";
+import { fitToSurvey, getStatistic, getSurveyHeadName, withStatistic } from "../src/survey/survey_scene";
 
-const about: About = {
+const info: SurveyInfo = {
   name: "a survey",
   model: "small",
   corpus: { documents: 1, passages: 1, tokens: 9 },
@@ -25,42 +25,42 @@ const about: About = {
 };
 
 test("a value stands where its bar is, on even edges and on doublings", () => {
-  assert.equal(placeOf([0, 0.5, 1], 0.25), 0.25);
-  assert.equal(placeOf([0, 0.5, 1], 1), 1);
-  assert.equal(placeOf([0, 0.5, 1], 7), 1);
-  assert.equal(placeOf([0, 1, 2, 4], 3), 2.5 / 3);
-  assert.equal(placeOf([0, 1, 2, 4], -1), 0);
+  assert.equal(toPosition([0, 0.5, 1], 0.25), 0.25);
+  assert.equal(toPosition([0, 0.5, 1], 1), 1);
+  assert.equal(toPosition([0, 0.5, 1], 7), 1);
+  assert.equal(toPosition([0, 1, 2, 4], 3), 2.5 / 3);
+  assert.equal(toPosition([0, 1, 2, 4], -1), 0);
 });
 
 test("heights are square roots, and never more than the whole", () => {
-  assert.deepEqual([0, 0.01, 0.25, 1, 2].map(heightOf), [0, 0.1, 0.5, 1, 1]);
+  assert.deepEqual([0, 0.01, 0.25, 1, 2].map(toHeight), [0, 0.1, 0.5, 1, 1]);
 });
 
 test("tiny shares and large numbers are told alike short", () => {
-  assert.deepEqual([0, 0.00000012, 0.0231, 1234.5].map(valued), ["0", "1.2×10⁻⁷", "0.0231", "1,235"]);
+  assert.deepEqual([0, 0.00000012, 0.0231, 1234.5].map(formatValue), ["0", "1.2×10⁻⁷", "0.0231", "1,235"]);
 });
 
 test("an address names the statistic, and one that is not there is the first", () => {
   const state = { ...DEFAULT_STATE, ...withStatistic(DEFAULT_STATE, "effective_keys") };
-  assert.equal(statisticOf(readAddress(writeAddress(state)), about), "effective_keys");
-  assert.equal(statisticOf({ ...state, ...withStatistic(state, "beauty") }, about), "sink");
+  assert.equal(getStatistic(readAddress(writeAddress(state)), info), "effective_keys");
+  assert.equal(getStatistic({ ...state, ...withStatistic(state, "beauty") }, info), "sink");
   assert.equal(withStatistic(state, "sink").others.length, 1);
 });
 
 test("what a survey does not have is let go", () => {
-  const asked = { ...DEFAULT_STATE, layer: 9, head: 9, order: "-beauty", axes: ["beauty", "sink"] as const };
-  const shown = possible(asked, about);
+  const requested = { ...DEFAULT_STATE, layer: 9, head: 9, order: "-beauty", axes: ["beauty", "sink"] as const };
+  const shown = fitToSurvey(requested, info);
   assert.deepEqual([shown.layer, shown.head, shown.order, shown.axes], [1, 0, "", ["sink", "effective_keys"]]);
-  assert.equal(possible({ ...asked, order: "-sink" }, about).order, "-sink");
+  assert.equal(fitToSurvey({ ...requested, order: "-sink" }, info).order, "-sink");
 });
 
 test("a head is called as the model calls it", () => {
-  assert.equal(surveyName(about, [1, 0]), "L1H3");
+  assert.equal(getSurveyHeadName(info, [1, 0]), "L1H3");
 });
 
 test("a passage in one line or in its own, with nothing hidden in it", () => {
-  assert.equal(flowing("one\r\ntwo\n\nthree", true), "one\ntwo\n\nthree");
-  assert.equal(flowing("one\ntwo", false), "one ⏎ two");
-  assert.equal(flowing("a\u202eb", false), "a\\u{202e}b");
-  assert.equal(flowing("", false), "");
+  assert.equal(formatFlowingText("one\r\ntwo\n\nthree", true), "one\ntwo\n\nthree");
+  assert.equal(formatFlowingText("one\ntwo", false), "one ⏎ two");
+  assert.equal(formatFlowingText("a\u202eb", false), "a\\u{202e}b");
+  assert.equal(formatFlowingText("", false), "");
 });

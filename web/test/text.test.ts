@@ -1,31 +1,31 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Marks, STEPS, stepOf, type Registry } from "../src/text/marks";
+import { getStep, HighlightSet, STEPS, type HighlightRegistryLike } from "../src/text/highlights";
 import type { Links } from "../src/server/protocol";
-import { MOST_TOKENS, pinnedIn, pinning, placed, windowOf } from "../src/text/places";
-import { firstBelow, lastAtMost, passageOf, together, tokenAt, type Box, type Passage } from "../src/text/passage";
+import { chooseWindow, createPins, getPinnedPositions, MAX_TOKENS, shiftLinks } from "../src/text/positions";
+import { findFirstBelow, findLastAtMost, findTokenAt, getCharacterTokens, layOutText, type LineBox, type TextLayout } from "../src/text/paragraphs";
 
 /** What is shown of each token. */
 function shown(texts: readonly string[]): string[] {
-  const passage = passageOf(texts);
+  const passage = layOutText(texts);
   return texts.map((_, token) => shownOf(passage, token));
 }
 
-function shownOf(passage: Passage, token: number): string {
-  const end = passage.starts[together(passage, token)[1]];
+function shownOf(passage: TextLayout, token: number): string {
+  const end = passage.starts[getCharacterTokens(passage, token)[1]];
   return passage.paragraphs.join("").slice(passage.starts[token], end);
 }
 
 test("every token has its own part of the text, in order", () => {
   const texts = ["The", " king", "'s", " men", ".", " ", "They", " 行", "軍", " шли"];
-  assert.deepEqual(passageOf(texts).paragraphs, [texts.join("")]);
+  assert.deepEqual(layOutText(texts).paragraphs, [texts.join("")]);
   assert.deepEqual(shown(texts), texts);
-  assert.deepEqual(passageOf([]).paragraphs, []);
+  assert.deepEqual(layOutText([]).paragraphs, []);
 });
 
 test("a blank line begins a paragraph, and the end of a line is a token with a place", () => {
   const texts = ["One", "\n", "two", ".", "\n\n", "Three", "\n", "\n", " Four\n", "five"];
-  const passage = passageOf(texts);
+  const passage = layOutText(texts);
   assert.deepEqual(passage.paragraphs, ["One\u00a0\ntwo.\u00a0", "Three\u00a0\u00a0", " Four\u00a0\nfive"]);
   assert.deepEqual(passage.begins, [0, 5, 8, 10]);
   assert.deepEqual(shown(texts)[1], "\u00a0\n");
@@ -34,22 +34,22 @@ test("a blank line begins a paragraph, and the end of a line is a token with a p
 });
 
 test("lines of either kind end, and one token may hold many", () => {
-  assert.deepEqual(passageOf(["a\r\nb", "\r\n\r\n\r\n", "c"]).paragraphs, ["a\u00a0\nb\u00a0", "c"]);
-  assert.deepEqual(passageOf(["\n", "a"]).paragraphs, ["\u00a0\na"]);
-  assert.deepEqual(passageOf(["a", "\n\nb", " c"]).paragraphs, ["a\u00a0\n\nb c"]);
-  assert.deepEqual(passageOf(["\n\n\n"]).paragraphs, ["\u00a0"]);
+  assert.deepEqual(layOutText(["a\r\nb", "\r\n\r\n\r\n", "c"]).paragraphs, ["a\u00a0\nb\u00a0", "c"]);
+  assert.deepEqual(layOutText(["\n", "a"]).paragraphs, ["\u00a0\na"]);
+  assert.deepEqual(layOutText(["a", "\n\nb", " c"]).paragraphs, ["a\u00a0\n\nb c"]);
+  assert.deepEqual(layOutText(["\n\n\n"]).paragraphs, ["\u00a0"]);
 });
 
 test("a long paragraph is cut where a line or a word ends, and says that it goes on", () => {
-  const words = passageOf(Array.from({ length: 5000 }, (_, token) => (token % 3 === 1 ? " a" : "b")));
+  const words = layOutText(Array.from({ length: 5000 }, (_, token) => (token % 3 === 1 ? " a" : "b")));
   assert.deepEqual(words.begins, [0, 2002, 4003, 5000]);
   assert.deepEqual([...words.continued], [1, 2]);
-  assert.deepEqual(passageOf(Array.from({ length: 5000 }, () => "x")).begins, [0, 2200, 4400, 5000]);
+  assert.deepEqual(layOutText(Array.from({ length: 5000 }, () => "x")).begins, [0, 2200, 4400, 5000]);
 });
 
 test("however short the lines are, there are a few thousand paragraphs at most", () => {
   const texts = Array.from({ length: 131_072 }, (_, token) => (token % 2 ? "\n\n" : "a"));
-  const passage = passageOf(texts);
+  const passage = layOutText(texts);
   assert.ok(passage.paragraphs.length <= 4096);
   assert.equal(passage.paragraphs[0]?.slice(0, 8), "a\u00a0\n\na\u00a0\n\n");
 });
@@ -61,18 +61,18 @@ test("what hides or turns text is written out, and the offsets are of what is sh
 
 test("bytes of a character are shown as the character, and belong together", () => {
   const texts = ["Hi", " \\xf0\\x9f", "\\xa6", "\\x8a", " x", " \\xe6", "\\x97", "\\xa5", "本"];
-  const passage = passageOf(texts);
+  const passage = layOutText(texts);
   assert.deepEqual(passage.paragraphs, ["Hi 🦊 x 日本"]);
   assert.deepEqual(shown(texts), ["Hi", " 🦊", " 🦊", " 🦊", " x", " 日", " 日", " 日", "本"]);
-  assert.deepEqual(together(passage, 2), [1, 4]);
-  assert.deepEqual(together(passage, 4), [4, 5]);
+  assert.deepEqual(getCharacterTokens(passage, 2), [1, 4]);
+  assert.deepEqual(getCharacterTokens(passage, 4), [4, 5]);
 });
 
 test("a family of emoji is one character", () => {
   const bytes = [...new TextEncoder().encode("👩‍👩‍👧")].map((byte) => `\\x${byte.toString(16)}`);
-  const passage = passageOf([...bytes, "!"]);
+  const passage = layOutText([...bytes, "!"]);
   assert.deepEqual(passage.paragraphs, ["👩‍👩‍👧!"]);
-  assert.deepEqual(together(passage, 7), [0, bytes.length]);
+  assert.deepEqual(getCharacterTokens(passage, 7), [0, bytes.length]);
 });
 
 test("two characters in three tokens belong together where one token holds of both", () => {
@@ -87,21 +87,21 @@ test("bytes that make no character stay as they are written", () => {
 });
 
 test("an accent stands on the letter before it, but builds no tower", () => {
-  assert.deepEqual(passageOf(["e", "\u0301", "x"]).paragraphs, ["e\u0301x"]);
-  assert.deepEqual(together(passageOf(["e", "\u0301", "x"]), 1), [0, 2]);
+  assert.deepEqual(layOutText(["e", "\u0301", "x"]).paragraphs, ["e\u0301x"]);
+  assert.deepEqual(getCharacterTokens(layOutText(["e", "\u0301", "x"]), 1), [0, 2]);
   assert.deepEqual(shown(["स", "ा\u0930"]), ["स", "ा\u0930"]);
-  const tower = passageOf(["Z", ...Array.from({ length: 100 }, () => "\u0301")]).paragraphs[0] ?? "";
+  const tower = layOutText(["Z", ...Array.from({ length: 100 }, () => "\u0301")]).paragraphs[0] ?? "";
   assert.doesNotMatch(tower, /\p{M}{10}/u);
-  assert.deepEqual(passageOf(["1", "\u0301"]).paragraphs, ["1◌\u0301"]);
+  assert.deepEqual(layOutText(["1", "\u0301"]).paragraphs, ["1◌\u0301"]);
 });
 
 test("a sorted list is searched", () => {
   const values = [0, 3, 3, 7];
-  assert.deepEqual([0, 2, 3, 6, 7, 99].map((wanted) => lastAtMost(values, wanted)), [0, 0, 2, 2, 3, 3]);
+  assert.deepEqual([0, 2, 3, 6, 7, 99].map((wanted) => findLastAtMost(values, wanted)), [0, 0, 2, 2, 3, 3]);
 });
 
 /** Ten tokens a line, each 10 wide and 20 high in lines of 30; every second line runs from right to left. */
-function boxes(token: number): Box[] {
+function boxes(token: number): LineBox[] {
   const line = Math.floor(token / 10);
   const column = line % 2 ? 9 - (token % 10) : token % 10;
   const top = 30 * line + 5;
@@ -111,31 +111,31 @@ function boxes(token: number): Box[] {
 test("a point is found in its token in whatever direction a line runs, and outside in none", () => {
   const all = [0, 100] as const;
   for (let token = 0; token < 100; token++) {
-    const [box] = boxes(token) as [Box];
-    assert.equal(tokenAt(all, [box.left + 1, box.top + 1], boxes, 5), token);
-    assert.equal(tokenAt(all, [box.right - 1, box.bottom + 4], boxes, 5), token);
+    const [box] = boxes(token) as [LineBox];
+    assert.equal(findTokenAt(all, [box.left + 1, box.top + 1], boxes, 5), token);
+    assert.equal(findTokenAt(all, [box.right - 1, box.bottom + 4], boxes, 5), token);
   }
-  assert.equal(tokenAt(all, [500, 40], boxes, 5), null);
-  assert.equal(tokenAt(all, [5, 27], boxes, 0), null);
-  assert.equal(tokenAt(all, [5, 3000], boxes, 5), null);
-  assert.equal(firstBelow(all, 30, boxes), 10);
+  assert.equal(findTokenAt(all, [500, 40], boxes, 5), null);
+  assert.equal(findTokenAt(all, [5, 27], boxes, 0), null);
+  assert.equal(findTokenAt(all, [5, 3000], boxes, 5), null);
+  assert.equal(findFirstBelow(all, 30, boxes), 10);
 });
 
 test("a token of two lines is found in both", () => {
-  const two = (token: number): Box[] =>
+  const two = (token: number): LineBox[] =>
     token === 9 ? [...boxes(9), ...boxes(10)] : boxes(token < 9 ? token : token + 1);
-  assert.equal(tokenAt([0, 50], [95, 10], two, 5), 9);
-  assert.equal(tokenAt([0, 50], [95, 40], two, 5), 9);
+  assert.equal(findTokenAt([0, 50], [95, 10], two, 5), 9);
+  assert.equal(findTokenAt([0, 50], [95, 40], two, 5), 9);
 });
 
 test("weights go up in eight steps, and what is next to nothing has none", () => {
-  assert.deepEqual([0, 0.00009, 0.0001, 0.001, 0.29, 0.3, 1, NaN].map(stepOf), [0, 0, 1, 3, 7, 8, 8, 0]);
+  assert.deepEqual([0, 0.00009, 0.0001, 0.001, 0.29, 0.3, 1, NaN].map(getStep), [0, 0, 1, 3, 7, 8, 8, 0]);
   assert.equal(STEPS.length, 8);
 });
 
 /** What a browser keeps for all. */
-function registry(): Map<string, Set<AbstractRange>> & Registry {
-  return new Map() as Map<string, Set<AbstractRange>> & Registry;
+function registry(): Map<string, Set<AbstractRange>> & HighlightRegistryLike {
+  return new Map() as Map<string, Set<AbstractRange>> & HighlightRegistryLike;
 }
 
 const range = (): AbstractRange => ({}) as AbstractRange;
@@ -143,25 +143,25 @@ const make = (): Highlight => new Set<AbstractRange>() as unknown as Highlight;
 
 test("two explorers share highlights, and each takes away its own alone", () => {
   const shared = registry();
-  const [one, other] = [new Marks(shared, make), new Marks(shared, make)];
+  const [one, other] = [new HighlightSet(shared, make), new HighlightSet(shared, make)];
   const [a, b, c] = [range(), range(), range()];
-  one.weigh("out", [
+  one.setByWeight("out", [
     [a, 0.5],
     [b, 0.002],
     [range(), 0.00001],
   ]);
-  other.weigh("out", [[c, 0.9]]);
+  other.setByWeight("out", [[c, 0.9]]);
   assert.deepEqual([...shared.keys()].sort(), ["attnscope-out-3", "attnscope-out-8"]);
   assert.equal(shared.get("attnscope-out-8")?.size, 2);
   one.clear();
   assert.deepEqual([...shared.keys()], ["attnscope-out-8"]);
   assert.deepEqual([...((shared as Map<string, Set<AbstractRange>>).get("attnscope-out-8") ?? [])], [c]);
-  other.weigh("out", []);
+  other.setByWeight("out", []);
   assert.equal(shared.size, 0);
 });
 
 test("where the browser cannot highlight, marking does nothing", () => {
-  const marks = new Marks(null, make);
+  const marks = new HighlightSet(null, make);
   marks.set("own", [range()]);
   marks.clear();
 });
@@ -171,33 +171,33 @@ const behind = { cross: false, offset: 4, queries: 6, keys: 10 };
 const two = { cross: true, offset: 3, queries: 7, keys: 10 };
 
 test("in one text a token is a query and the key in its place", () => {
-  assert.deepEqual(pinnedIn(one, { pinQuery: 3, pinKey: null }), { query: 3, key: 3 });
-  assert.deepEqual(pinnedIn(one, { pinQuery: null, pinKey: 3 }), { query: 3, key: 3 });
-  assert.deepEqual(pinnedIn(one, { pinQuery: 5, pinKey: 3 }), { query: 5, key: 3 });
-  assert.deepEqual(pinnedIn(one, { pinQuery: null, pinKey: null }), { query: null, key: null });
-  assert.deepEqual(pinning(one, "key", 4), { pinQuery: 4, pinKey: 4 });
+  assert.deepEqual(getPinnedPositions(one, { pinQuery: 3, pinKey: null }), { query: 3, key: 3 });
+  assert.deepEqual(getPinnedPositions(one, { pinQuery: null, pinKey: 3 }), { query: 3, key: 3 });
+  assert.deepEqual(getPinnedPositions(one, { pinQuery: 5, pinKey: 3 }), { query: 5, key: 3 });
+  assert.deepEqual(getPinnedPositions(one, { pinQuery: null, pinKey: null }), { query: null, key: null });
+  assert.deepEqual(createPins(one, "key", 4), { pinQuery: 4, pinKey: 4 });
 });
 
 test("tokens that were read before are keys alone", () => {
-  assert.deepEqual(pinnedIn(behind, { pinQuery: 1, pinKey: null }), { query: 5, key: 5 });
-  assert.deepEqual(pinnedIn(behind, { pinQuery: null, pinKey: 3 }), { query: null, key: 3 });
-  assert.deepEqual(pinning(behind, "key", 3), { pinQuery: null, pinKey: 3 });
-  assert.deepEqual(pinning(behind, "key", 4), { pinQuery: 0, pinKey: 4 });
+  assert.deepEqual(getPinnedPositions(behind, { pinQuery: 1, pinKey: null }), { query: 5, key: 5 });
+  assert.deepEqual(getPinnedPositions(behind, { pinQuery: null, pinKey: 3 }), { query: null, key: 3 });
+  assert.deepEqual(createPins(behind, "key", 3), { pinQuery: null, pinKey: 3 });
+  assert.deepEqual(createPins(behind, "key", 4), { pinQuery: 0, pinKey: 4 });
   const links = { own: [1, 2] as [number, number], total: 1, count: 2, links: [[0, 1, 0.5]] as Links["links"] };
-  assert.deepEqual(placed(behind, "query", links), { ...links, own: [5, 6] });
-  assert.deepEqual(placed(behind, "key", links), { ...links, links: [[4, 5, 0.5]] });
+  assert.deepEqual(shiftLinks(behind, "query", links), { ...links, own: [5, 6] });
+  assert.deepEqual(shiftLinks(behind, "key", links), { ...links, links: [[4, 5, 0.5]] });
 });
 
 test("of two texts each side has its own pins", () => {
-  assert.deepEqual(pinnedIn(two, { pinQuery: 1, pinKey: null }), { query: 1, key: null });
-  assert.deepEqual([pinning(two, "query", 1), pinning(two, "key", 2)], [{ pinQuery: 1 }, { pinKey: 2 }]);
+  assert.deepEqual(getPinnedPositions(two, { pinQuery: 1, pinKey: null }), { query: 1, key: null });
+  assert.deepEqual([createPins(two, "query", 1), createPins(two, "key", 2)], [{ pinQuery: 1 }, { pinKey: 2 }]);
 });
 
 test("of a very long text the part around a place is shown, and stays while it holds the place", () => {
-  assert.deepEqual(windowOf(1000, 900, [0, 0]), [0, 1000]);
-  assert.deepEqual(windowOf(1_000_000, 10, [0, 0]), [0, MOST_TOKENS]);
-  assert.deepEqual(windowOf(1_000_000, 999_999, [0, MOST_TOKENS]), [1_000_000 - MOST_TOKENS, 1_000_000]);
-  const [from, to] = windowOf(1_000_000, 500_000.5, [0, MOST_TOKENS]);
-  assert.deepEqual([from, to - from], [500_000 - MOST_TOKENS / 2, MOST_TOKENS]);
-  assert.deepEqual(windowOf(1_000_000, from + 1, [from, to]), [from, to]);
+  assert.deepEqual(chooseWindow(1000, 900, [0, 0]), [0, 1000]);
+  assert.deepEqual(chooseWindow(1_000_000, 10, [0, 0]), [0, MAX_TOKENS]);
+  assert.deepEqual(chooseWindow(1_000_000, 999_999, [0, MAX_TOKENS]), [1_000_000 - MAX_TOKENS, 1_000_000]);
+  const [from, to] = chooseWindow(1_000_000, 500_000.5, [0, MAX_TOKENS]);
+  assert.deepEqual([from, to - from], [500_000 - MAX_TOKENS / 2, MAX_TOKENS]);
+  assert.deepEqual(chooseWindow(1_000_000, from + 1, [from, to]), [from, to]);
 });

@@ -1,13 +1,14 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { beside, type Area } from "../src/tour/placing";
+import type { Box } from "../src/geometry/box";
+import { placeBeside } from "../src/tour/card_placement";
 import { STEPS } from "../src/tour/steps";
 
 const CARD = { width: 300, height: 200 };
 const PAGE = { left: 0, top: 0, width: 1600, height: 1000 };
 
-function apart(one: Area, other: Area): boolean {
+function apart(one: Box, other: Box): boolean {
   return (
     one.left + one.width <= other.left ||
     other.left + other.width <= one.left ||
@@ -23,7 +24,7 @@ test("a card stands beside its part: on the page, and never over it", () => {
       for (const width of [40, 300, 1000])
         for (const height of [30, 300, 900]) {
           const target = { left, top, width, height };
-          const card = beside(target, CARD, PAGE);
+          const card = placeBeside(target, CARD, PAGE);
           if (!card) continue;
           placed += 1;
           assert.ok(apart(card, target));
@@ -34,22 +35,22 @@ test("a card stands beside its part: on the page, and never over it", () => {
 });
 
 test("right of its part, else left, else below, else nowhere", () => {
-  assert.equal(beside({ left: 100, top: 50, width: 200, height: 100 }, CARD, PAGE)?.left, 312);
-  assert.equal(beside({ left: 1300, top: 50, width: 280, height: 100 }, CARD, PAGE)?.left, 988);
-  assert.equal(beside({ left: 0, top: 0, width: 1600, height: 100 }, CARD, PAGE)?.top, 112);
-  assert.equal(beside({ left: 0, top: 0, width: 1600, height: 1000 }, CARD, PAGE), null);
-  assert.equal(beside({ left: 0, top: 0, width: 300, height: 300 }, CARD, { ...PAGE, width: 360, height: 440 }), null);
+  assert.equal(placeBeside({ left: 100, top: 50, width: 200, height: 100 }, CARD, PAGE)?.left, 312);
+  assert.equal(placeBeside({ left: 1300, top: 50, width: 280, height: 100 }, CARD, PAGE)?.left, 988);
+  assert.equal(placeBeside({ left: 0, top: 0, width: 1600, height: 100 }, CARD, PAGE)?.top, 112);
+  assert.equal(placeBeside({ left: 0, top: 0, width: 1600, height: 1000 }, CARD, PAGE), null);
+  assert.equal(placeBeside({ left: 0, top: 0, width: 300, height: 300 }, CARD, { ...PAGE, width: 360, height: 440 }), null);
 });
 
 test("an explorer that is not at the top of its page places its cards all the same", () => {
   const moved = { left: 500, top: 3000, width: 1600, height: 1000 };
-  const there = beside({ left: 600, top: 3050, width: 200, height: 100 }, CARD, moved);
-  const here = beside({ left: 100, top: 50, width: 200, height: 100 }, CARD, PAGE);
+  const there = placeBeside({ left: 600, top: 3050, width: 200, height: 100 }, CARD, moved);
+  const here = placeBeside({ left: 100, top: 50, width: 200, height: 100 }, CARD, PAGE);
   assert.deepEqual([there?.left, there?.top], [(here?.left ?? 0) + 500, (here?.top ?? 0) + 3000]);
 });
 
 test("the tour is a tour of one minute", () => {
-  const words = STEPS.flatMap(({ title, says }) => `${title} ${says}`.split(/\s+/));
+  const words = STEPS.flatMap(({ title, text: says }) => `${title} ${says}`.split(/\s+/));
   assert.ok(STEPS.length >= 6 && STEPS.length <= 7);
   assert.ok(words.length < 300, `${words.length} words take longer than that to read`);
 });

@@ -1,92 +1,92 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import * as v from "../src/map/viewport";
+import * as v from "../src/geometry/viewport";
 
 const size = { width: 800, height: 600 };
 const near = (one: number, other: number, message?: string): void => assert.ok(Math.abs(one - other) < 1e-6, `${one} is not ${other}. ${message ?? ""}`);
 
 test("a long matrix opens fitted, a short one labelled, a tiny one at the largest zoom", () => {
-  near(v.opening(100_000, 100_000, size).zoom, 0.006);
-  near(v.opening(150, 150, size).zoom, v.LABELLED_ZOOM);
-  near(v.opening(30, 30, size).zoom, 20);
-  near(v.opening(5, 5, size).zoom, 64);
-  near(v.opening(200, 200, size).zoom, 3);
+  near(v.openView(100_000, 100_000, size).zoom, 0.006);
+  near(v.openView(150, 150, size).zoom, v.LABELLED_ZOOM);
+  near(v.openView(30, 30, size).zoom, 20);
+  near(v.openView(5, 5, size).zoom, 64);
+  near(v.openView(200, 200, size).zoom, 3);
 });
 
 test("zooming keeps the token under the pointer", () => {
-  let view = v.centred(v.opening(131_072, 131_072, size), 60_000, 50_000, 0.5);
+  let view = v.centreView(v.openView(131_072, 131_072, size), 60_000, 50_000, 0.5);
   for (const [factor, x, y] of [[2, 100, 50], [1.3, 700, 590], [0.5, 3, 400], [8, 400, 300]] as const) {
     const before = [view.key + x / view.zoom, view.query + y / view.zoom] as const;
-    view = v.zoomedAt(view, view.zoom * factor, x, y);
+    view = v.zoomViewAt(view, view.zoom * factor, x, y);
     near(view.key + x / view.zoom, before[0]);
     near(view.query + y / view.zoom, before[1]);
   }
 });
 
 test("zoom stays between fit and 64 pixels a token", () => {
-  const view = v.opening(10_000, 10_000, size);
-  near(v.zoomedAt(view, 1e9, 0, 0).zoom, 64);
-  near(v.zoomedAt(view, 1e-9, 0, 0).zoom, 0.06);
+  const view = v.openView(10_000, 10_000, size);
+  near(v.zoomViewAt(view, 1e9, 0, 0).zoom, 64);
+  near(v.zoomViewAt(view, 1e-9, 0, 0).zoom, 0.06);
 });
 
 test("a pan there and back ends where it began", () => {
-  const view = v.centred(v.opening(131_072, 131_072, size), 65_432.125, 54_321.5, 3.7);
-  const back = v.panned(v.panned(view, 313, -77), -313, 77);
+  const view = v.centreView(v.openView(131_072, 131_072, size), 65_432.125, 54_321.5, 3.7);
+  const back = v.panView(v.panView(view, 313, -77), -313, 77);
   near(back.query, view.query);
   near(back.key, view.key);
 });
 
 test("a pan ends at the borders of the matrix", () => {
-  const view = v.centred(v.opening(1000, 1000, size), 500, 500, 4);
-  const end = v.panned(view, 1e9, 1e9);
+  const view = v.centreView(v.openView(1000, 1000, size), 500, 500, 4);
+  const end = v.panView(view, 1e9, 1e9);
   near(end.key, 1000 - 800 / 4);
   near(end.query, 1000 - 600 / 4);
-  const start = v.panned(view, -1e9, -1e9);
+  const start = v.panView(view, -1e9, -1e9);
   assert.deepEqual([start.query, start.key], [0, 0]);
 });
 
 test("centre and zoom name a view", () => {
-  const view = v.centred(v.opening(5000, 5000, size), 1234.5, 4321.25, 2.5);
-  const centre = v.centreOf(view);
-  const again = v.centred(v.opening(5000, 5000, size), centre.query, centre.key, view.zoom);
+  const view = v.centreView(v.openView(5000, 5000, size), 1234.5, 4321.25, 2.5);
+  const centre = v.getCentre(view);
+  const again = v.centreView(v.openView(5000, 5000, size), centre.query, centre.key, view.zoom);
   near(again.query, view.query);
   near(again.key, view.key);
 });
 
 test("reveal moves not at all when the pair is in view, and just enough when not", () => {
-  const view = v.centred(v.opening(5000, 5000, size), 1000, 1000, 4);
-  assert.deepEqual(v.revealing(view, 1000, 1000), view);
-  const moved = v.revealing(view, 4000, 1000);
+  const view = v.centreView(v.openView(5000, 5000, size), 1000, 1000, 4);
+  assert.deepEqual(v.revealCell(view, 1000, 1000), view);
+  const moved = v.revealCell(view, 4000, 1000);
   near(moved.key, view.key);
-  const range = v.visibleRange(moved);
+  const range = v.getVisibleRange(moved);
   assert.ok(range.query[0] <= 4000 && range.query[1] > 4000);
   assert.ok(range.query[1] - 4000 < 10);
 });
 
 test("the visible range holds whole tokens inside the matrix", () => {
-  const view = v.centred(v.opening(1000, 1000, size), 500, 500, 10);
-  assert.deepEqual(v.visibleRange(view), { query: [470, 530], key: [460, 540] });
-  assert.deepEqual(v.visibleRange(v.opening(7, 9, size)), { query: [0, 7], key: [0, 9] });
+  const view = v.centreView(v.openView(1000, 1000, size), 500, 500, 10);
+  assert.deepEqual(v.getVisibleRange(view), { query: [470, 530], key: [460, 540] });
+  assert.deepEqual(v.getVisibleRange(v.openView(7, 9, size)), { query: [0, 7], key: [0, 9] });
 });
 
 test("tile edges are whole device pixels, and neighbours share them", () => {
   for (const scale of [1, 1.25, 2]) {
     for (let zoom = 0.01; zoom < 64; zoom *= 1.37) {
-      const edge = v.pixelOf(256 * 17, 4012.337, zoom, scale) * scale;
+      const edge = v.tokenToPixel(256 * 17, 4012.337, zoom, scale) * scale;
       near(edge, Math.round(edge));
     }
   }
 });
 
 test("a box zoom shows the box", () => {
-  const view = v.opening(10_000, 10_000, size);
-  const shown = v.visibleRange(v.boxed(view, 100, 100, 80, 60));
+  const view = v.openView(10_000, 10_000, size);
+  const shown = v.getVisibleRange(v.zoomToBox(view, 100, 100, 80, 60));
   const [from, to] = [100 / view.zoom, 180 / view.zoom];
   assert.ok(shown.key[0] <= from && shown.key[1] >= to);
 });
 
 test("a matrix of one token can be looked at", () => {
-  const view = v.opening(1, 1, size);
+  const view = v.openView(1, 1, size);
   near(view.zoom, 64);
-  assert.deepEqual(v.visibleRange(v.panned(view, 50, 50)), { query: [0, 1], key: [0, 1] });
+  assert.deepEqual(v.getVisibleRange(v.panView(view, 50, 50)), { query: [0, 1], key: [0, 1] });
 });

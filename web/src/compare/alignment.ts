@@ -2,10 +2,10 @@
  * Which token of one text is which of another: the longest common subsequence of two lists of token texts, in as few runs as it has.
  *
  * In: two lists. Out: runs of partners, and the way from a place in one text to the place in the other.
- * Cost: the product of what differs, after the common begin and end; nothing is aligned past MOST tokens.
+ * Cost: the product of what differs, after the common begin and end; at most MAX_TOKENS tokens are aligned.
  */
 
-export const MOST = 4096;
+export const MAX_TOKENS = 4096;
 
 /** So many tokens from `one` in the first text are those from `other` in the second. */
 export interface Run {
@@ -17,40 +17,40 @@ export interface Run {
 /** Half-open. */
 export type Span = readonly [from: number, to: number];
 
-export interface Aligned {
+export interface Alignment {
   /** Its partner in the other text; null when it has none. */
-  partner(position: number): number | null;
+  findPartner(position: number): number | null;
   /** Where in the other text a place with a fraction lies; between partners, in proportion. */
-  there(place: number): number;
+  mapPosition(place: number): number;
   /** Tokens without a partner. */
-  readonly alone: readonly Span[];
+  readonly unmatched: readonly Span[];
   /** The same, seen from the other text. */
-  back(): Aligned;
+  invert(): Alignment;
 }
 
-export function aligned(runs: readonly Run[], one: number, other: number): Aligned {
-  const alone: Span[] = [];
+export function createAlignment(runs: readonly Run[], one: number, other: number): Alignment {
+  const unmatched: Span[] = [];
   // Corners of a line that climbs: through runs one for one, through gaps in proportion.
   const corners: [number, number][] = [[0, 0]];
   let last = 0;
   for (const run of [...runs, { one, other, count: 0 }]) {
-    if (run.one > last) alone.push([last, run.one]);
+    if (run.one > last) unmatched.push([last, run.one]);
     last = run.one + run.count;
     corners.push([run.one, run.other], [last, run.other + run.count]);
   }
   return {
-    alone,
-    partner(position) {
+    unmatched,
+    findPartner(position) {
       const run = runs.findLast((found) => found.one <= position);
       return run && position < run.one + run.count ? run.other + position - run.one : null;
     },
-    there(place) {
+    mapPosition(place) {
       const next = Math.max(1, corners.findIndex(([from]) => from > place));
       const [[from, begin], [to, end]] = [corners[next - 1] ?? [0, 0], corners[next] ?? [one, other]];
       return place >= one ? other : begin + ((place - from) * (end - begin)) / (to - from);
     },
-    back: () =>
-      aligned(
+    invert: () =>
+      createAlignment(
         runs.map((run) => ({ one: run.other, other: run.one, count: run.count })),
         other,
         one,
@@ -59,12 +59,12 @@ export function aligned(runs: readonly Run[], one: number, other: number): Align
 }
 
 /** Position for position, as far as both go. */
-export function byPosition(one: number, other: number): Aligned {
-  return aligned([{ one: 0, other: 0, count: Math.min(one, other) }], one, other);
+export function alignByPosition(one: number, other: number): Alignment {
+  return createAlignment([{ one: 0, other: 0, count: Math.min(one, other) }], one, other);
 }
 
 /** The runs of a longest common subsequence. */
-export function commonRuns(one: readonly string[], other: readonly string[]): Run[] {
+export function findCommonRuns(one: readonly string[], other: readonly string[]): Run[] {
   const shorter = Math.min(one.length, other.length);
   let [before, after] = [0, 0];
   while (before < shorter && one[before] === other[before]) before++;
@@ -78,24 +78,24 @@ export function commonRuns(one: readonly string[], other: readonly string[]): Ru
   };
   push({ one: 0, other: 0, count: before });
   const numbers = new Map<string, number>();
-  const numbered = (texts: readonly string[]): Uint32Array =>
+  const toNumbers = (texts: readonly string[]): Uint32Array =>
     Uint32Array.from(texts.slice(before, texts.length - after), (text) => {
       numbers.set(text, numbers.get(text) ?? numbers.size);
       return numbers.get(text) ?? 0;
     });
-  for (const [here, there] of pairsOf(numbered(one), numbered(other)))
+  for (const [here, there] of findPairs(toNumbers(one), toNumbers(other)))
     push({ one: before + here, other: before + there, count: 1 });
   push({ one: one.length - after, other: other.length - after, count: after });
   return runs;
 }
 
 /** What a partner counts; that the tokens after them are partners as well decides among equals. */
-const PARTNER = 8192;
+const PARTNER_VALUE = 8192;
 const MATCH = 2;
-const GOES_ON = 4;
+const CONTINUES = 4;
 
 /** Pairs of a longest common subsequence, first to last; of several, one of the fewest runs. */
-function pairsOf(one: Uint32Array, other: Uint32Array): [number, number][] {
+function findPairs(one: Uint32Array, other: Uint32Array): [number, number][] {
   const width = other.length + 1;
   // At i * width + j: what to do there, and whether a run through there goes on.
   const steps = new Uint8Array(one.length * width);
@@ -110,9 +110,9 @@ function pairsOf(one: Uint32Array, other: Uint32Array): [number, number][] {
       run[j] = 0;
       if (one[i] === other[j]) {
         const goesOn = (runBelow[j + 1] as number) >= (below[j + 1] as number) && (runBelow[j + 1] as number) > 0;
-        const value = PARTNER + (goesOn ? (runBelow[j + 1] as number) + 1 : (below[j + 1] as number));
+        const value = PARTNER_VALUE + (goesOn ? (runBelow[j + 1] as number) + 1 : (below[j + 1] as number));
         run[j] = value;
-        step = (value >= skipped ? MATCH : step) + (goesOn ? GOES_ON : 0);
+        step = (value >= skipped ? MATCH : step) + (goesOn ? CONTINUES : 0);
       }
       best[j] = Math.max(skipped, run[j] as number);
       steps[i * width + j] = step;
@@ -121,9 +121,9 @@ function pairsOf(one: Uint32Array, other: Uint32Array): [number, number][] {
   const pairs: [number, number][] = [];
   for (let i = 0, j = 0, going = false; i < one.length && j < other.length; ) {
     const step = steps[i * width + j] as number;
-    const choice = going ? MATCH : step % GOES_ON;
+    const choice = going ? MATCH : step % CONTINUES;
     if (choice === MATCH) {
-      going = step >= GOES_ON;
+      going = step >= CONTINUES;
       pairs.push([i++, j++]);
     } else if (choice === 0) i++;
     else j++;

@@ -3,38 +3,38 @@
 // In: the calls of painters. Out: an SVG element. Colours, fonts, transforms and widths of text are kept by a real context, which paints nothing.
 // Text becomes text nodes, pictures become PNGs inside the file, unsmoothed; it names nothing outside itself.
 // Throws when a painter asks for something that this would leave out of the picture.
-import { hatchLines, STEP } from "../paint/hatch";
+import { getHatchLines, HATCH_STEP } from "../paint/hatch";
 import type { Surface, Theme } from "../paint/surface";
 
 const SVG = "http://www.w3.org/2000/svg";
 /** They change what comes next, or say something about it, and paint nothing. */
-const PLAIN = new Set(["translate", "rotate", "setLineDash", "measureText"]);
+const PASSED_THROUGH = new Set(["translate", "rotate", "setLineDash", "measureText"]);
 
 type Values = Readonly<Record<string, string | number>>;
 type Context = CanvasRenderingContext2D;
 
-export interface VectorSurface extends Surface {
+export interface SvgSurface extends Surface {
   readonly element: SVGSVGElement;
 }
 
-function shape(name: string, values: Values = {}): SVGElement {
+function createShape(name: string, values: Values = {}): SVGElement {
   const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(values)) made.setAttribute(key, typeof value === "number" ? short(value) : value);
+  for (const [key, value] of Object.entries(values)) made.setAttribute(key, typeof value === "number" ? formatShort(value) : value);
   return made;
 }
 
 /** A thousandth of a pixel is nothing. */
-const short = (value: number): string => String(Math.round(value * 1000) / 1000);
+const formatShort = (value: number): string => String(Math.round(value * 1000) / 1000);
 
 /** A colour as a context says it, in the two attributes that every program reads. */
-function paint(kind: "fill" | "stroke", colour: string): Values {
+function toColourAttributes(kind: "fill" | "stroke", colour: string): Values {
   const parts = /^rgba\((\d+), (\d+), (\d+), ([\d.]+)\)$/.exec(colour);
   if (!parts) return { [kind]: colour };
   return { [kind]: `rgb(${parts.slice(1, 4).join(",")})`, [`${kind}-opacity`]: parts[4] ?? "" };
 }
 
 /** Images of other sites could not be read: there are none. */
-function picture(source: HTMLCanvasElement): string {
+function toDataUrl(source: HTMLCanvasElement): string {
   const canvas = document.createElement("canvas");
   canvas.width = source.width;
   canvas.height = source.height;
@@ -42,11 +42,11 @@ function picture(source: HTMLCanvasElement): string {
   return canvas.toDataURL("image/png");
 }
 
-export function vectorSurface(width: number, height: number, scale: number): VectorSurface {
+export function createSvgSurface(width: number, height: number, scale: number): SvgSurface {
   const pen = document.createElement("canvas").getContext("2d");
   if (!pen) throw new Error("This browser gives no 2D canvas.");
-  const root = shape("svg", { width, height, viewBox: `0 0 ${width} ${height}` }) as SVGSVGElement;
-  const definitions = shape("defs");
+  const root = createShape("svg", { width, height, viewBox: `0 0 ${width} ${height}` }) as SVGSVGElement;
+  const definitions = createShape("defs");
   root.append(definitions);
   const hatches = new Map<string, string>();
   let [group, path, clips]: [Element, string, number] = [root, "", 0];
@@ -55,20 +55,20 @@ export function vectorSurface(width: number, height: number, scale: number): Vec
   const saved: [Element, string | null][] = [];
 
   /** Groups are never turned or moved, so that each shape has all of its transform. */
-  const placed = (name: string, values: Values): SVGElement => {
+  const createPlacedShape = (name: string, values: Values): SVGElement => {
     const { a, b, c, d, e, f } = pen.getTransform();
-    const matrix = [a, b, c, d, e, f].map((part) => short(part)).join(" ");
-    return shape(name, matrix === "1 0 0 1 0 0" ? values : { ...values, transform: `matrix(${matrix})` });
+    const matrix = [a, b, c, d, e, f].map((part) => formatShort(part)).join(" ");
+    return createShape(name, matrix === "1 0 0 1 0 0" ? values : { ...values, transform: `matrix(${matrix})` });
   };
   const add = (name: string, values: Values): SVGElement => {
-    const made = placed(name, values);
+    const made = createPlacedShape(name, values);
     group.append(made);
     return made;
   };
-  const filled = (): Values => (fill === null ? paint("fill", String(pen.fillStyle)) : { fill });
-  const stroked = (): Values => ({
+  const getFill = (): Values => (fill === null ? toColourAttributes("fill", String(pen.fillStyle)) : { fill });
+  const getStroke = (): Values => ({
     fill: "none",
-    ...paint("stroke", String(pen.strokeStyle)),
+    ...toColourAttributes("stroke", String(pen.strokeStyle)),
     "stroke-width": pen.lineWidth,
     ...(pen.lineJoin === "miter" ? {} : { "stroke-linejoin": pen.lineJoin }),
     ...(pen.getLineDash().length > 0 ? { "stroke-dasharray": pen.getLineDash().join(" ") } : {}),
@@ -76,11 +76,11 @@ export function vectorSurface(width: number, height: number, scale: number): Vec
   const write = (text: string, x: number, y: number, values: Values): void => {
     const anchor = { center: "middle", right: "end", end: "end", left: "start", start: "start" }[pen.textAlign];
     const weight = /^(\d+ )?(\d+px) (.*)$/.exec(pen.font);
-    const made = add("text", { x, y: y + raised(pen), "text-anchor": anchor, "font-size": weight?.[2] ?? "", "font-family": weight?.[3] ?? "", ...values });
+    const made = add("text", { x, y: y + measureBaselineShift(pen), "text-anchor": anchor, "font-size": weight?.[2] ?? "", "font-family": weight?.[3] ?? "", ...values });
     if (weight?.[1]) made.setAttribute("font-weight", weight[1].trim());
     made.textContent = text;
   };
-  const box = (x: number, y: number, width: number, height: number): Values => ({ x, y, width: Math.max(0, width), height: Math.max(0, height) });
+  const toBoxAttributes = (x: number, y: number, width: number, height: number): Values => ({ x, y, width: Math.max(0, width), height: Math.max(0, height) });
 
   const own: Partial<Context> = {
     save() {
@@ -92,31 +92,31 @@ export function vectorSurface(width: number, height: number, scale: number): Vec
       pen.restore();
     },
     beginPath: () => void (path = ""),
-    moveTo: (x, y) => void (path += `M${short(x)} ${short(y)}`),
-    lineTo: (x, y) => void (path += `L${short(x)} ${short(y)}`),
-    rect: (x, y, width, height) => void (path += `M${short(x)} ${short(y)}h${short(width)}v${short(height)}h${short(-width)}z`),
+    moveTo: (x, y) => void (path += `M${formatShort(x)} ${formatShort(y)}`),
+    lineTo: (x, y) => void (path += `L${formatShort(x)} ${formatShort(y)}`),
+    rect: (x, y, width, height) => void (path += `M${formatShort(x)} ${formatShort(y)}h${formatShort(width)}v${formatShort(height)}h${formatShort(-width)}z`),
     // Whole circles alone are painted.
-    arc: (x, y, radius) => void (path += `M${short(x - radius)} ${short(y)}a${radius} ${radius} 0 1 0 ${2 * radius} 0a${radius} ${radius} 0 1 0 ${-2 * radius} 0z`),
-    fill: () => void add("path", { d: path, ...filled() }),
-    stroke: () => void add("path", { d: path, ...stroked() }),
-    fillRect: (x, y, width, height) => void add("rect", { ...box(x, y, width, height), ...filled() }),
-    strokeRect: (x, y, width, height) => void add("rect", { ...box(x, y, width, height), ...stroked() }),
-    fillText: (text, x, y) => write(text, x, y, filled()),
-    strokeText: (text, x, y) => write(text, x, y, stroked()),
+    arc: (x, y, radius) => void (path += `M${formatShort(x - radius)} ${formatShort(y)}a${radius} ${radius} 0 1 0 ${2 * radius} 0a${radius} ${radius} 0 1 0 ${-2 * radius} 0z`),
+    fill: () => void add("path", { d: path, ...getFill() }),
+    stroke: () => void add("path", { d: path, ...getStroke() }),
+    fillRect: (x, y, width, height) => void add("rect", { ...toBoxAttributes(x, y, width, height), ...getFill() }),
+    strokeRect: (x, y, width, height) => void add("rect", { ...toBoxAttributes(x, y, width, height), ...getStroke() }),
+    fillText: (text, x, y) => write(text, x, y, getFill()),
+    strokeText: (text, x, y) => write(text, x, y, getStroke()),
     clip() {
       const id = `attnscope-clip-${++clips}`;
-      const area = shape("clipPath", { id });
-      area.append(placed("path", { d: path }));
+      const area = createShape("clipPath", { id });
+      area.append(createPlacedShape("path", { d: path }));
       definitions.append(area);
-      const inside = shape("g", { "clip-path": `url(#${id})` });
+      const inside = createShape("g", { "clip-path": `url(#${id})` });
       group.append(inside);
       group = inside;
     },
     drawImage: ((source: HTMLCanvasElement, x: number, y: number, width: number, height: number) => {
-      const made = add("image", { ...box(x, y, width, height), preserveAspectRatio: "none" });
+      const made = add("image", { ...toBoxAttributes(x, y, width, height), preserveAspectRatio: "none" });
       made.style.imageRendering = "pixelated";
       // The old name of the attribute: all programs know it.
-      made.setAttributeNS("http://www.w3.org/1999/xlink", "xlink:href", picture(source));
+      made.setAttributeNS("http://www.w3.org/1999/xlink", "xlink:href", toDataUrl(source));
     }) as Context["drawImage"],
   };
   const context = new Proxy(pen, {
@@ -125,7 +125,7 @@ export function vectorSurface(width: number, height: number, scale: number): Vec
       if (mine !== undefined) return mine;
       const theirs = pen[name as keyof Context];
       if (typeof theirs !== "function") return theirs;
-      if (!PLAIN.has(String(name))) throw new Error(`A painter calls ${String(name)}, which is not kept in an SVG.`);
+      if (!PASSED_THROUGH.has(String(name))) throw new Error(`A painter calls ${String(name)}, which is not kept in an SVG.`);
       return (theirs as () => unknown).bind(pen);
     },
     set(_, name, value: unknown) {
@@ -135,23 +135,23 @@ export function vectorSurface(width: number, height: number, scale: number): Vec
     },
   });
 
-  const hatch = ({ hatch: line, hatchGround: ground }: Theme): string => {
+  const getHatch = ({ hatch: line, hatchGround: ground }: Theme): string => {
     const name = `${line} ${ground}`;
     const id = hatches.get(name) ?? `attnscope-hatch-${hatches.size + 1}`;
     if (!hatches.has(name)) {
       hatches.set(name, id);
-      const cell = shape("pattern", { id, width: STEP, height: STEP, patternUnits: "userSpaceOnUse" });
-      const lines = hatchLines(STEP).map(([x0, y0, x1, y1]) => `M${x0} ${y0}L${x1} ${y1}`);
-      cell.append(shape("rect", { width: STEP, height: STEP, fill: ground }), shape("path", { d: lines.join(""), stroke: line }));
+      const cell = createShape("pattern", { id, width: HATCH_STEP, height: HATCH_STEP, patternUnits: "userSpaceOnUse" });
+      const lines = getHatchLines(HATCH_STEP).map(([x0, y0, x1, y1]) => `M${x0} ${y0}L${x1} ${y1}`);
+      cell.append(createShape("rect", { width: HATCH_STEP, height: HATCH_STEP, fill: ground }), createShape("path", { d: lines.join(""), stroke: line }));
       definitions.append(cell);
     }
     return `url(#${id})`;
   };
-  return { context, width, height, scale, hatch, element: root };
+  return { context, width, height, scale, hatch: getHatch, element: root };
 }
 
 /** How far below its baseline a context writes: an SVG's own baselines are read differently by every program. */
-function raised(pen: Context): number {
+function measureBaselineShift(pen: Context): number {
   const baseline = pen.textBaseline;
   const here = pen.measureText("x").actualBoundingBoxAscent;
   pen.textBaseline = "alphabetic";
@@ -160,6 +160,6 @@ function raised(pen: Context): number {
   return there - here;
 }
 
-export function svgFile(element: SVGSVGElement): Blob {
+export function createSvgFile(element: SVGSVGElement): Blob {
   return new Blob(['<?xml version="1.0" encoding="UTF-8"?>\n', new XMLSerializer().serializeToString(element)], { type: "image/svg+xml" });
 }

@@ -1,79 +1,62 @@
 /** Heads as dots on two of their scores: scales, the dot under the pointer, the next one by keyboard, the picture. */
 
-import { fonts, hairline, type Box, type Surface, type Theme } from "../paint/surface";
-import { measured } from "../numbers";
-import type { HeadPlace } from "../state";
-import { samePlace, type Head } from "./ordering";
+import type { Box } from "../geometry/box";
+import { alignHairline, fonts, type Surface, type Theme } from "../paint/surface";
+import { formatMeasure } from "../format_numbers";
+import type { HeadId } from "../state";
+import { getLabelShape, MIXED_SHAPE } from "./label_badge";
+import { isSameHead, type ScoredHead } from "./scored_heads";
 
-/** A shape for each label that is known, so that colour says nothing alone; none of them can turn into an emoji. */
-const SHAPES: Readonly<Record<string, string>> = {
-  induction: "★",
-  duplicate: "◆",
-  agreement: "◇",
-  coreference: "☆",
-  previous: "◄",
-  next: "►",
-  self: "■",
-  local: "▲",
-  sink: "▼",
-  broad: "□",
-  mixed: "○",
-};
-
-export function shapeOf(label: string | undefined): string {
-  return SHAPES[label ?? "mixed"] ?? "●";
-}
-
-export interface Scale {
+export interface AxisScale {
   readonly low: number;
   readonly high: number;
   readonly ticks: readonly number[];
 }
 
 /** From round number to round number around all values, with about five of them on the way. */
-export function scaleOf(values: readonly number[]): Scale {
+export function createScale(values: readonly number[]): AxisScale {
   const [least, most] = [Math.min(...values), Math.max(...values)];
   const width = most - least || Math.abs(most) || 1;
   const power = 10 ** Math.floor(Math.log10(width / 4));
   const step = power * ([1, 2, 5].find((one) => width / (one * power) <= 5) ?? 10);
   const [first, last] = [Math.floor(least / step), Math.max(Math.ceil(most / step), Math.floor(least / step) + 1)];
   // Whole numbers of steps: sums of 0.1 would end in 0.30000000000000004.
-  const tick = (_: unknown, index: number): number => Number(((first + index) * step).toPrecision(12));
-  const ticks = Array.from({ length: last - first + 1 }, tick);
+  const computeTick = (_: unknown, index: number): number => Number(((first + index) * step).toPrecision(12));
+  const ticks = Array.from({ length: last - first + 1 }, computeTick);
   return { low: ticks[0] ?? 0, high: ticks.at(-1) ?? 1, ticks };
 }
 
 export interface Dot {
-  readonly head: Head;
+  readonly head: ScoredHead;
   readonly x: number;
   readonly y: number;
 }
 
 export interface Plot {
   readonly box: Box;
-  readonly across: Scale;
-  readonly up: Scale;
+  readonly across: AxisScale;
+  readonly up: AxisScale;
   readonly dots: readonly Dot[];
 }
 
 /** Those heads that have both scores, at their places in a box. */
-export function plotOf(heads: readonly Head[], [first, second]: readonly [string, string], box: Box): Plot {
+export function createPlot(heads: readonly ScoredHead[], [first, second]: readonly [string, string], box: Box): Plot {
   const known = heads.filter(({ scores }) => Number.isFinite(scores[first]) && Number.isFinite(scores[second]));
-  const of = (name: string): number[] => (known.length > 0 ? known.map(({ scores }) => scores[name] ?? 0) : [0, 1]);
-  const [across, up] = [scaleOf(of(first)), scaleOf(of(second))];
+  const getValues = (name: string): number[] => (known.length > 0 ? known.map(({ scores }) => scores[name] ?? 0) : [0, 1]);
+  const [across, up] = [createScale(getValues(first)), createScale(getValues(second))];
   const dots = known.map((head) => ({
     head,
-    x: box.left + share(across, head.scores[first] ?? 0) * box.width,
-    y: box.top + (1 - share(up, head.scores[second] ?? 0)) * box.height,
+    x: box.left + toShare(across, head.scores[first] ?? 0) * box.width,
+    y: box.top + (1 - toShare(up, head.scores[second] ?? 0)) * box.height,
   }));
   return { box, across, up, dots };
 }
 
-function share({ low, high }: Scale, value: number): number {
+function toShare({ low, high }: AxisScale, value: number): number {
   return (value - low) / (high - low);
 }
 
-export function nearestDot(dots: readonly Dot[], x: number, y: number, within: number): Dot | null {
+export function findNearestDot(dots: readonly Dot[], x: number, y: number, within: number): Dot | null {
   let [best, least] = [null as Dot | null, within];
   for (const dot of dots) {
     const away = Math.hypot(dot.x - x, dot.y - y);
@@ -83,24 +66,24 @@ export function nearestDot(dots: readonly Dot[], x: number, y: number, within: n
 }
 
 /** The next dot to the right, left, above or below, by that one coordinate: every dot can be reached. */
-export function nextDot(dots: readonly Dot[], current: HeadPlace, key: string): Dot | null {
+export function findNextDot(dots: readonly Dot[], current: HeadId, key: string): Dot | null {
   const side = { ArrowRight: "x", ArrowLeft: "x", ArrowUp: "y", ArrowDown: "y" }[key] as "x" | "y" | undefined;
   if (!side) return null;
   const sorted = [...dots].sort((one, other) => one[side] - other[side]);
-  const at = sorted.findIndex(({ head }) => samePlace(head.place, current));
+  const at = sorted.findIndex(({ head }) => isSameHead(head.id, current));
   const by = key === "ArrowRight" || key === "ArrowDown" ? 1 : -1;
   return sorted[at < 0 ? 0 : Math.min(sorted.length - 1, Math.max(0, at + by))] ?? null;
 }
 
-export interface Look {
+export interface ScatterStyle {
   /** Of the scores across and up. */
   readonly names: readonly string[];
-  readonly current: HeadPlace;
-  readonly hovered: HeadPlace | null;
-  readonly faded: (head: Head) => boolean;
+  readonly current: HeadId;
+  readonly hovered: HeadId | null;
+  readonly isFaded: (head: ScoredHead) => boolean;
 }
 
-export function paintScatter(surface: Surface, theme: Theme, { box, across, up, dots }: Plot, look: Look): void {
+export function paintScatter(surface: Surface, theme: Theme, { box, across, up, dots }: Plot, look: ScatterStyle): void {
   const { context, scale } = surface;
   const [right, bottom] = [box.left + box.width, box.top + box.height];
   context.font = `11px ${fonts.text}`;
@@ -110,18 +93,18 @@ export function paintScatter(surface: Surface, theme: Theme, { box, across, up, 
   context.lineWidth = 1 / scale;
   context.beginPath();
   for (const tick of across.ticks) {
-    const x = hairline(box.left + share(across, tick) * box.width, scale);
+    const x = alignHairline(box.left + toShare(across, tick) * box.width, scale);
     context.moveTo(x, box.top);
     context.lineTo(x, bottom);
     context.textAlign = "center";
-    context.fillText(measured(tick), x, bottom + 12);
+    context.fillText(formatMeasure(tick), x, bottom + 12);
   }
   for (const tick of up.ticks) {
-    const y = hairline(bottom - share(up, tick) * box.height, scale);
+    const y = alignHairline(bottom - toShare(up, tick) * box.height, scale);
     context.moveTo(box.left, y);
     context.lineTo(right, y);
     context.textAlign = "right";
-    context.fillText(measured(tick), box.left - 6, y);
+    context.fillText(formatMeasure(tick), box.left - 6, y);
   }
   context.stroke();
   context.fillStyle = theme.ink;
@@ -132,14 +115,14 @@ export function paintScatter(surface: Surface, theme: Theme, { box, across, up, 
   paintDots(surface, theme, dots, look);
 }
 
-function paintDots({ context, width }: Surface, theme: Theme, dots: readonly Dot[], look: Look): void {
+function paintDots({ context, width }: Surface, theme: Theme, dots: readonly Dot[], look: ScatterStyle): void {
   context.textBaseline = "alphabetic";
   context.textAlign = "left";
   context.font = `12px ${fonts.text}`;
   for (const { head, x, y } of dots) {
-    const shape = shapeOf(head.labels[0]);
-    context.globalAlpha = look.faded(head) ? 0.15 : 0.85;
-    context.fillStyle = shape === SHAPES["mixed"] ? theme.muted : theme.accent;
+    const shape = getLabelShape(head.labels[0]);
+    context.globalAlpha = look.isFaded(head) ? 0.15 : 0.85;
+    context.fillStyle = shape === MIXED_SHAPE ? theme.muted : theme.accent;
     // The middle of the ink and not of the letter, which stands on a line.
     const ink = context.measureText(shape);
     const [wide, high] = [
@@ -151,8 +134,8 @@ function paintDots({ context, width }: Surface, theme: Theme, dots: readonly Dot
   context.globalAlpha = 1;
   context.font = `600 11px ${fonts.text}`;
   context.lineWidth = 2;
-  for (const [place, colour] of [[look.current, theme.ink], [look.hovered, theme.key]] as const) {
-    const dot = dots.find(({ head }) => samePlace(head.place, place));
+  for (const [id, colour] of [[look.current, theme.ink], [look.hovered, theme.key]] as const) {
+    const dot = dots.find(({ head }) => isSameHead(head.id, id));
     if (!dot) continue;
     context.strokeStyle = context.fillStyle = colour;
     context.beginPath();

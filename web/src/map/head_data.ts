@@ -1,29 +1,30 @@
-// All that one map knows of one head: tiles, exact cells, strips, section names and the server's progress.
+// The data of one head for a map: tiles, exact cells, strips, section names and the server's progress.
 //
-// In: a head's name, then views. Out: what to draw, at once, from what is held; what is missing is asked for. Does not draw.
-import { Cells } from "../server/cells";
-import { channelsAt, type Masking } from "./cover";
-import { FloatStore } from "../server/floats";
-import { MapData, said, type Mode, type Reading } from "./map_data";
+// In: a head, then views. Out: what to draw, from loaded data; missing data is requested.
+import { CellStore } from "../server/cell_store";
+import { getChannels, type MaskInfo } from "../tiles/tile_cover";
+import { FloatStore } from "../server/float_store";
+import type { ChannelMode } from "../state";
+import { formatReading, MapData, type Reading } from "./map_data";
 import type { StripBlock } from "../paint/marginals";
-import { TILE, ZoomPlan, type Range2 } from "./plan";
-import { paths, type Channel, type Layer, type MarginalKind, type Meta, type Section, type Side, type Status } from "../server/protocol";
-import { TileStore, type HeadName } from "./tiles";
-import { title } from "../paint/token_text";
+import { TILE_SIZE, ZoomPlan, type TokenRanges } from "../geometry/zoom_plan";
+import { paths, type Channel, type HeadRef, type Layer, type MarginalKind, type Meta, type Section, type Side, type Status } from "../server/protocol";
+import { TileStore } from "../tiles/tile_store";
+import { formatTitle } from "../paint/token_text";
 import type { Transport } from "../server/transport";
-import { visibleRange, type Viewport } from "./viewport";
+import { getVisibleRange, type Viewport } from "../geometry/viewport";
 
-const ASK_PROGRESS_MILLISECONDS = 1000;
+const PROGRESS_POLL_MILLISECONDS = 1000;
 
 export class HeadData extends MapData {
   readonly tiles: TileStore;
-  readonly cells: Cells;
+  readonly cells: CellStore;
   readonly floats: FloatStore;
   meta: Meta | null = null;
-  name: HeadName = { trace: "", layer: 0, head: 0 };
+  ref: HeadRef = { trace: "", layer: 0, head: 0 };
   layer: Layer | null = null;
   plan = new ZoomPlan(1, 1);
-  /** null while the server has not said; shown only while partial tiles are. */
+  /** Null while not known; shown only while partial tiles are. */
   progress: number | null = null;
   readonly #sections = new Map<string, Section[]>();
   readonly #strips = new Map<MarginalKind, StripBlock[]>();
@@ -36,23 +37,23 @@ export class HeadData extends MapData {
   ) {
     super();
     this.tiles = new TileStore(transport, onChange);
-    this.cells = new Cells(transport, onChange);
+    this.cells = new CellStore(transport, onChange);
     this.floats = new FloatStore(transport, onChange);
   }
 
   setHead(meta: Meta, layer: number, head: number): void {
-    const about = meta.layers[layer];
-    if (!about) throw new RangeError(`Layer ${layer} was asked of a trace with ${meta.layers.length} layers.`);
+    const info = meta.layers[layer];
+    if (!info) throw new RangeError(`Expected a layer below ${meta.layers.length}, got ${layer}.`);
     this.meta = meta;
-    this.layer = about;
-    this.name = { trace: meta.trace, layer, head };
-    this.plan = new ZoomPlan(about.queries, about.keys);
+    this.layer = info;
+    this.ref = { trace: meta.trace, layer, head };
+    this.plan = new ZoomPlan(info.queries, info.keys);
     this.progress = null;
     this.#strips.clear();
     clearTimeout(this.#poll);
     this.#poll = undefined;
-    this.tiles.setHead(this.name);
-    this.cells.setHead(this.name, about.queries, about.keys);
+    this.tiles.setHead(this.ref);
+    this.cells.setHead(this.ref, info.queries, info.keys);
   }
 
   close(): void {
@@ -63,20 +64,20 @@ export class HeadData extends MapData {
     this.floats.close();
   }
 
-  get masking(): Masking {
+  get masking(): MaskInfo {
     return { causal: this.layer?.causal ?? false, offset: this.layer?.offset ?? 0 };
   }
 
-  /** The strip's blocks in view; while some are on their way, those drawn before. */
-  strip(kind: MarginalKind, view: Viewport): StripBlock[] {
-    const { trace, layer, head } = this.name;
-    const z = this.levelOf(view, "mean");
-    const stride = this.plan.stride(z);
-    const range = visibleRange(view);
+  /** The strip's blocks in view; while some are loading, those drawn before. */
+  getStrip(kind: MarginalKind, view: Viewport): StripBlock[] {
+    const { trace, layer, head } = this.ref;
+    const z = this.chooseLevel(view, "mean");
+    const stride = this.plan.getStride(z);
+    const range = getVisibleRange(view);
     const [from, to] = kind === "received" ? range.key : range.query;
     const blocks: StripBlock[] = [];
     let whole = true;
-    for (let block = Math.floor(from / (TILE * stride)); block * TILE * stride < to; block++) {
+    for (let block = Math.floor(from / (TILE_SIZE * stride)); block * TILE_SIZE * stride < to; block++) {
       const values = this.floats.get(paths.marginal(trace, layer, head, kind, z, block));
       if (values) blocks.push({ block, stride, values });
       else whole = false;
@@ -85,9 +86,9 @@ export class HeadData extends MapData {
     return whole ? blocks : (this.#strips.get(kind) ?? blocks);
   }
 
-  /** Names along an axis, the most important first; empty until they have come. */
-  sections(side: Side): readonly Section[] {
-    const { trace, layer } = this.name;
+  /** Names along an axis, sorted by importance; empty until they are loaded. */
+  getSections(side: Side): readonly Section[] {
+    const { trace, layer } = this.ref;
     if (!this.layer?.texts) return [];
     const path = paths.sections(trace, layer, side);
     const held = this.#sections.get(path);
@@ -95,23 +96,23 @@ export class HeadData extends MapData {
     this.#sections.set(path, []);
     this.transport.json<Section[]>(path).then(
       (sections) => {
-        const named = sections.map(([position, importance, text]): Section => [position, importance, title(text)]);
+        const named = sections.map(([position, importance, text]): Section => [position, importance, formatTitle(text)]);
         this.#sections.set(path, named.sort((one, other) => other[1] - one[1] || one[0] - other[0]));
         this.onChange();
       },
-      // Numbers still name the positions.
+      // The axis still has numbers.
       () => undefined,
     );
     return [];
   }
 
   /** The mean share of key 0 over the rows in view; null until known. */
-  sinkShare(view: Viewport): number | null {
-    const { trace, layer, head } = this.name;
+  getSinkShare(view: Viewport): number | null {
+    const { trace, layer, head } = this.ref;
     const column = this.floats.get(paths.column(trace, layer, head, 0));
     if (!column) return null;
     const stride = 2 ** column.z;
-    const [from, to] = visibleRange(view).query;
+    const [from, to] = getVisibleRange(view).query;
     let [sum, count] = [0, 0];
     for (let bin = Math.floor(from / stride); bin * stride < to && bin < column.columns; bin++) {
       const value = column.values[bin] ?? NaN;
@@ -122,46 +123,46 @@ export class HeadData extends MapData {
     return count > 0 ? sum / count : null;
   }
 
-  reading(query: number, key: number, view: Viewport, mode: Mode): Reading | undefined {
+  getReading(query: number, key: number, view: Viewport, mode: ChannelMode): Reading | undefined {
     const exact = this.cells.get(query, key);
     if (exact !== undefined) return { value: Number.isNaN(exact) ? null : exact, exact: true };
     if (this.masking.causal && key > query + this.masking.offset) return { value: null, exact: true };
-    return this.binReading(query, key, view, this.#seen(view, mode).channel);
+    return this.getBinReading(query, key, view, this.#chooseBins(view, mode).channel);
   }
 
-  readout(query: number, key: number, view: Viewport, mode: Mode): string {
-    const { stride, channel } = this.#seen(view, mode);
-    const reading = this.reading(query, key, view, mode);
-    if (stride === 1) return said(reading);
-    const bin = (of: Channel): string => `${of} ${said(this.binReading(query, key, view, of))}`;
-    const bins = mode === "both" ? `${bin("mean")}, ${bin("max")}` : bin(mode);
-    if (reading?.exact && reading.value === null && this.binReading(query, key, view, channel)?.value === null) return "masked";
-    return `${reading?.exact ? `this pair ${said(reading)}; ` : ""}${stride}\u00d7${stride}: ${bins}`;
+  describeCell(query: number, key: number, view: Viewport, mode: ChannelMode): string {
+    const { stride, channel } = this.#chooseBins(view, mode);
+    const reading = this.getReading(query, key, view, mode);
+    if (stride === 1) return formatReading(reading);
+    const describeBin = (of: Channel): string => `${of} ${formatReading(this.getBinReading(query, key, view, of))}`;
+    const bins = mode === "both" ? `${describeBin("mean")}, ${describeBin("max")}` : describeBin(mode);
+    if (reading?.exact && reading.value === null && this.getBinReading(query, key, view, channel)?.value === null) return "masked";
+    return `${reading?.exact ? `this pair ${formatReading(reading)}; ` : ""}${stride}\u00d7${stride}: ${bins}`;
   }
 
-  wantCells(range: Range2): void {
-    this.cells.want(range);
+  requestCells(range: TokenRanges): void {
+    this.cells.request(range);
   }
 
-  askProgress(): void {
+  pollProgress(): void {
     if (this.#poll !== undefined || this.#closed) return;
-    this.#poll = setTimeout(() => void this.#progress(this.name), this.progress === null ? 0 : ASK_PROGRESS_MILLISECONDS);
+    this.#poll = setTimeout(() => void this.#loadProgress(this.ref), this.progress === null ? 0 : PROGRESS_POLL_MILLISECONDS);
   }
 
-  /** What a bin is in this view. */
-  #seen(view: Viewport, mode: Mode): { stride: number; channel: Channel } {
-    const stride = this.plan.stride(this.levelOf(view, mode));
-    return { stride, channel: channelsAt(stride, mode)[0] ?? "mean" };
+  /** The size and channel of bins in this view. */
+  #chooseBins(view: Viewport, mode: ChannelMode): { stride: number; channel: Channel } {
+    const stride = this.plan.getStride(this.chooseLevel(view, mode));
+    return { stride, channel: getChannels(stride, mode)[0] ?? "mean" };
   }
 
-  async #progress({ trace, layer, head }: HeadName): Promise<void> {
+  async #loadProgress({ trace, layer, head }: HeadRef): Promise<void> {
     let status: Status | null = null;
     try {
       status = await this.transport.json<Status>(paths.status(trace, layer, head));
     } catch {
-      // Asked again with the next frame that shows a partial tile.
+      // Requested again with the next frame that shows a partial tile.
     }
-    if (this.#closed || this.name.trace !== trace || this.name.layer !== layer || this.name.head !== head) return;
+    if (this.#closed || this.ref.trace !== trace || this.ref.layer !== layer || this.ref.head !== head) return;
     this.#poll = undefined;
     this.progress = status?.progress ?? this.progress ?? 0;
     if (status?.coarse === "ready") this.tiles.refreshPartial();

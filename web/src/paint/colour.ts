@@ -2,23 +2,23 @@
 //
 // In: a table's name and a range in bits. Out: 256 pixels, packed as a canvas stores them.
 // Code 0 (masked) is fully transparent: the hatch below shows. Code 1 (zero) is always the darkest entry.
-import { CODES, valueOf } from "../server/codec";
+import { CODE_COUNT, decodeWeight } from "../server/tile_codec";
 import { cividis, magma, ratioAnchors, viridis, type Encoded } from "./colour_tables";
-import { NEITHER, ratioOf } from "../map/ratio";
+import { decodeRatio, TOO_SMALL } from "../tiles/ratio_codec";
 import type { Colours } from "../state";
 
 /** 256 x (red, green, blue). */
-export type Table = Uint8Array;
+export type ColourTable = Uint8Array;
 
-const A_STEP_OF_NOTHING = "m".charCodeAt(0);
+const ZERO_STEP = "m".charCodeAt(0);
 
-function decoded(encoded: Encoded): Table {
+function decodeTable(encoded: Encoded): ColourTable {
   const table = new Uint8Array(768);
   for (let channel = 0; channel < 3; channel++) {
     let value = encoded.first[channel] ?? 0;
     table[channel] = value;
     for (let entry = 1; entry < 256; entry++) {
-      value += encoded.steps.charCodeAt(channel * 255 + entry - 1) - A_STEP_OF_NOTHING;
+      value += encoded.steps.charCodeAt(channel * 255 + entry - 1) - ZERO_STEP;
       table[entry * 3 + channel] = value;
     }
   }
@@ -26,7 +26,7 @@ function decoded(encoded: Encoded): Table {
 }
 
 /** Entry 128, where the two are equal, is white. */
-function diverging(): Table {
+function createDivergingTable(): ColourTable {
   const table = new Uint8Array(768);
   ratioAnchors.reduce((from, to) => {
     for (let entry = from[0]; entry <= to[0]; entry++) {
@@ -38,26 +38,26 @@ function diverging(): Table {
   return table;
 }
 
-const grey = (): Table => Uint8Array.from({ length: 768 }, (_, index) => Math.floor(index / 3));
+const createGreyTable = (): ColourTable => Uint8Array.from({ length: 768 }, (_, index) => Math.floor(index / 3));
 
 /** The colours of weights that a reader may choose, and those of a ratio of two. */
 export type Palette = Colours | "ratio";
 
-const made = new Map<Palette, Table>();
+const tables = new Map<Palette, ColourTable>();
 
-export function tableOf(name: Palette): Table {
-  let table = made.get(name);
+export function getTable(name: Palette): ColourTable {
+  let table = tables.get(name);
   if (!table) {
-    table = name === "ratio" ? diverging() : name === "grey" ? grey() : decoded({ cividis, viridis, magma }[name]);
-    made.set(name, table);
+    table = name === "ratio" ? createDivergingTable() : name === "grey" ? createGreyTable() : decodeTable({ cividis, viridis, magma }[name]);
+    tables.set(name, table);
   }
   return table;
 }
 
 /** Of two weights that are too small to compare: a grey that is in no table of ratios. */
-export const NEITHER_GREY = [176, 176, 176] as const;
+export const TOO_SMALL_GREY = [176, 176, 176] as const;
 
-export interface Scale {
+export interface ColourScale {
   colours: Palette;
   /** Bits: the table runs from 2**low to 2**high. */
   range: readonly [number, number];
@@ -65,36 +65,36 @@ export interface Scale {
   linear: boolean;
 }
 
-export function sameScale(one: Scale | null, other: Scale): boolean {
+export function isSameScale(one: ColourScale | null, other: ColourScale): boolean {
   return one?.colours === other.colours && one.linear === other.linear && one.range[0] === other.range[0] && one.range[1] === other.range[1];
 }
 
 /** Which of the 256 entries a weight gets. */
-export function entryOf(value: number, scale: Scale): number {
+export function getEntry(value: number, scale: ColourScale): number {
   if (!(value > 0)) return 0;
   const [low, high] = scale.range;
   const share = scale.linear ? value / 2 ** high : (Math.log2(value) - low) / (high - low);
   return Math.min(255, Math.max(0, Math.floor(share * 255 + 0.5)));
 }
 
-export function cssOf(table: Table, entry: number): string {
+export function toCss(table: ColourTable, entry: number): string {
   return `rgb(${table[entry * 3] ?? 0} ${table[entry * 3 + 1] ?? 0} ${table[entry * 3 + 2] ?? 0})`;
 }
 
 /** True where black ink reads better than white on this entry. */
-export function isBright(table: Table, entry: number): boolean {
+export function isBright(table: ColourTable, entry: number): boolean {
   const [red, green, blue] = [table[entry * 3] ?? 0, table[entry * 3 + 1] ?? 0, table[entry * 3 + 2] ?? 0];
   return 0.299 * red + 0.587 * green + 0.114 * blue > 128;
 }
 
 /** The pixel of every code, in the byte order of this machine, ready for a Uint32Array over ImageData. */
-export function lookup(scale: Scale): Uint32Array {
-  const table = tableOf(scale.colours);
+export function createLookup(scale: ColourScale): Uint32Array {
+  const table = getTable(scale.colours);
   const ratio = scale.colours === "ratio";
-  const pixels = new Uint8Array(CODES * 4);
-  for (let code = 1; code < CODES; code++) {
-    const entry = entryOf(ratio ? ratioOf(code) : valueOf(code), scale);
-    pixels.set(ratio && code === NEITHER ? NEITHER_GREY : table.subarray(entry * 3, entry * 3 + 3), code * 4);
+  const pixels = new Uint8Array(CODE_COUNT * 4);
+  for (let code = 1; code < CODE_COUNT; code++) {
+    const entry = getEntry(ratio ? decodeRatio(code) : decodeWeight(code), scale);
+    pixels.set(ratio && code === TOO_SMALL ? TOO_SMALL_GREY : table.subarray(entry * 3, entry * 3 + 3), code * 4);
     pixels[code * 4 + 3] = 255;
   }
   return new Uint32Array(pixels.buffer);

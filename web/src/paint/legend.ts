@@ -1,13 +1,14 @@
 // The legend: the colour bar with weights and bits, what a colour is the mean or maximum of, and what the hatch and the dots mean.
-import { entryOf, NEITHER_GREY, tableOf, type Scale, type Table } from "./colour";
+import { getEntry, getTable, TOO_SMALL_GREY, type ColourScale, type ColourTable } from "./colour";
 import { paintHatch } from "./hatch";
-import { LEAST_BITS } from "../map/ratio";
-import { inBits, plain, raised } from "../numbers";
-import { fonts, type Box, type Surface, type Theme } from "./surface";
-import { fitted, widthOf } from "./words";
+import { MIN_BITS } from "../tiles/ratio_codec";
+import { formatLog2Ratio, formatWeight, toSuperscript } from "../format_numbers";
+import type { Box } from "../geometry/box";
+import { fonts, type Surface, type Theme } from "./surface";
+import { fitText, measureWidth } from "./canvas_text";
 
-export interface Legend {
-  scale: Scale;
+export interface LegendContent {
+  scale: ColourScale;
   /** 0: bins of no one size. */
   stride: number;
   channel: "mean" | "max";
@@ -15,63 +16,63 @@ export interface Legend {
   masked: boolean;
   /** The weight under the pointer, marked on the bar; null when there is none. */
   marked: number | null;
-  /** What else is to be said, e.g. the share of a hidden sink; each in fewer and fewer words. */
+  /** Further remarks, e.g. the share of a hidden sink; each in versions from long to short. */
   remarks: readonly (readonly string[])[];
 }
 
-const BAR = 10;
+const BAR_HEIGHT = 10;
 const font = `11px ${fonts.text}`;
 const tickFont = `10px ${fonts.text}`;
 
 /** What one colour stands for, in words. */
-function meaning({ stride, channel, scale }: Legend): string {
+function describeColour({ stride, channel, scale }: LegendContent): string {
   const pooled = channel === "max" ? "largest" : channel;
   if (scale.colours === "ratio") return stride === 1 ? "log2(A / B) of one pair" : `log2(A / B) of the ${pooled} of ${stride}\u00d7${stride} pairs`;
   const bin = stride === 0 ? `${pooled} of a bin` : `${pooled} of ${stride}\u00d7${stride} pairs`;
   return `${stride === 1 ? "weight of one pair" : bin}, ${scale.linear ? "linear" : "log2"}`;
 }
 
-function exponent(bits: number): string {
+function formatPower(bits: number): string {
   const rounded = Math.round(bits * 10) / 10;
-  return rounded === 0 ? "1" : `2${raised(String(rounded))}`;
+  return rounded === 0 ? "1" : `2${toSuperscript(String(rounded))}`;
 }
 
 /** Where the bar is written on: share along it, and the text. */
-export function barTicks(scale: Scale): [share: number, text: string][] {
+function computeTicks(scale: ColourScale): [share: number, text: string][] {
   const [low, high] = scale.range;
-  if (scale.linear) return [0, 0.25, 0.5, 0.75, 1].map((share) => [share, plain(share * 2 ** high)]);
+  if (scale.linear) return [0, 0.25, 0.5, 0.75, 1].map((share) => [share, formatWeight(share * 2 ** high)]);
   const width = high - low;
-  if (scale.colours === "ratio") return [0, 0.25, 0.5, 0.75, 1].map((share) => [share, inBits(2 ** (low + share * width), high % 2 === 0 ? 0 : 2)]);
+  if (scale.colours === "ratio") return [0, 0.25, 0.5, 0.75, 1].map((share) => [share, formatLog2Ratio(2 ** (low + share * width), high % 2 === 0 ? 0 : 2)]);
   const step = [0.5, 1, 2, 5, 10].find((one) => width / one <= 5) ?? 10;
   const bits: number[] = [];
   for (let at = Math.ceil(low / step) * step; at <= high + 1e-9; at += step) bits.push(at);
-  return bits.map((at) => [(at - low) / width, exponent(at)]);
+  return bits.map((at) => [(at - low) / width, formatPower(at)]);
 }
 
-export function paintLegend(surface: Surface, box: Box, theme: Theme, legend: Legend): void {
+export function paintLegend(surface: Surface, box: Box, theme: Theme, legend: LegendContent): void {
   const { context } = surface;
-  const bar = { left: box.left, top: box.top + 16, width: Math.max(80, Math.min(280, box.width * 0.4)), height: BAR };
+  const bar = { left: box.left, top: box.top + 16, width: Math.max(80, Math.min(280, box.width * 0.4)), height: BAR_HEIGHT };
   paintBar(surface, bar, theme, legend);
   const start = bar.left + bar.width + 24;
   const end = box.left + box.width;
   // A narrow legend needs three lines, the first beside what is written over the bar.
-  const beside = box.width < 470 && bar.left + widthOf(context, font, meaning(legend)) + 8 < start;
-  let [x, y] = [start, beside ? box.top + 8 : bar.top + BAR / 2];
-  /** A mark and its words, in this line or the next; in the first words that fit, for a mark without any says nothing. */
-  const say = (mark: number, paintMark: (x: number, y: number) => void, ...words: readonly string[]): void => {
-    const fits = (from: number): string | undefined => words.find((text) => from + mark + widthOf(context, font, text) <= end);
-    if (x > start && fits(x) !== words[0]) [x, y] = [start, y + 16];
-    const text = fits(x) ?? fitted(context, font, words.at(-1) ?? "", end - x - mark);
+  const beside = box.width < 470 && bar.left + measureWidth(context, font, describeColour(legend)) + 8 < start;
+  let [x, y] = [start, beside ? box.top + 8 : bar.top + BAR_HEIGHT / 2];
+  /** A mark and its text, in this line or the next; the first version of the text that fits. */
+  const addEntry = (mark: number, paintMark: (x: number, y: number) => void, ...words: readonly string[]): void => {
+    const findFitting = (from: number): string | undefined => words.find((text) => from + mark + measureWidth(context, font, text) <= end);
+    if (x > start && findFitting(x) !== words[0]) [x, y] = [start, y + 16];
+    const text = findFitting(x) ?? fitText(context, font, words.at(-1) ?? "", end - x - mark);
     paintMark(x, y);
     context.font = font;
     context.fillStyle = theme.muted;
     context.textAlign = "left";
     context.textBaseline = "middle";
     context.fillText(text, x + mark, y);
-    x += mark + widthOf(context, font, text) + 16;
+    x += mark + measureWidth(context, font, text) + 16;
   };
   if (legend.masked) {
-    say(24, (left, middle) => {
+    addEntry(24, (left, middle) => {
       paintHatch(surface, { left, top: middle - 6, width: 18, height: 12 }, theme);
       context.strokeStyle = theme.line;
       context.lineWidth = 1;
@@ -79,28 +80,28 @@ export function paintLegend(surface: Surface, box: Box, theme: Theme, legend: Le
     }, "masked");
   }
   if (legend.scale.colours === "ratio") {
-    say(0, () => undefined, "blue: B looks more, orange: A looks more", "blue: B, orange: A");
-    say(24, (left, middle) => {
-      context.fillStyle = `rgb(${NEITHER_GREY.join(" ")})`;
+    addEntry(0, () => undefined, "blue: B looks more, orange: A looks more", "blue: B, orange: A");
+    addEntry(24, (left, middle) => {
+      context.fillStyle = `rgb(${TOO_SMALL_GREY.join(" ")})`;
       context.fillRect(left, middle - 6, 18, 12);
-    }, `both below 2${raised(String(LEAST_BITS))}`);
+    }, `both below 2${toSuperscript(String(MIN_BITS))}`);
   }
   if (legend.dots) {
-    say(11, (left, middle) => {
+    addEntry(11, (left, middle) => {
       context.fillStyle = "#000000";
       context.fillRect(left, middle - 2.5, 5, 5);
       context.fillStyle = "#ffffff";
       context.fillRect(left + 1, middle - 1.5, 3, 3);
     }, "a link of 0.1 or more inside, hidden by the mean", "a hidden link, 0.1 or more", "hidden link");
   }
-  for (const remark of legend.remarks) say(0, () => undefined, ...remark);
+  for (const remark of legend.remarks) addEntry(0, () => undefined, ...remark);
 }
 
-const bars = new WeakMap<Table, OffscreenCanvas>();
+const barImages = new WeakMap<ColourTable, OffscreenCanvas>();
 
 /** The 256 entries as a picture one pixel high. */
-function barOf(table: Table): OffscreenCanvas {
-  let bar = bars.get(table);
+function getBarImage(table: ColourTable): OffscreenCanvas {
+  let bar = barImages.get(table);
   if (!bar) {
     const image = new ImageData(256, 1);
     for (let entry = 0; entry < 256; entry++) {
@@ -109,23 +110,23 @@ function barOf(table: Table): OffscreenCanvas {
     }
     bar = new OffscreenCanvas(256, 1);
     bar.getContext("2d")?.putImageData(image, 0, 0);
-    bars.set(table, bar);
+    barImages.set(table, bar);
   }
   return bar;
 }
 
-function paintBar(surface: Surface, bar: Box, theme: Theme, legend: Legend): void {
+function paintBar(surface: Surface, bar: Box, theme: Theme, legend: LegendContent): void {
   const { context } = surface;
   context.imageSmoothingEnabled = false;
-  context.drawImage(barOf(tableOf(legend.scale.colours)), bar.left, bar.top, bar.width, bar.height);
+  context.drawImage(getBarImage(getTable(legend.scale.colours)), bar.left, bar.top, bar.width, bar.height);
   context.textBaseline = "alphabetic";
   context.font = tickFont;
   context.textAlign = "left";
   const taken: number[] = [];
   // The ends first: they are the range. What would touch another is left out.
-  for (const [share, text] of barTicks(legend.scale).sort(([one], [other]) => Math.abs(other - 0.5) - Math.abs(one - 0.5))) {
+  for (const [share, text] of computeTicks(legend.scale).sort(([one], [other]) => Math.abs(other - 0.5) - Math.abs(one - 0.5))) {
     const x = bar.left + share * bar.width;
-    const width = widthOf(context, tickFont, text);
+    const width = measureWidth(context, tickFont, text);
     const left = Math.max(bar.left, Math.min(bar.left + bar.width - width, x - width / 2));
     if (taken.some((other) => Math.abs(other - left - width / 2) < width + 6)) continue;
     taken.push(left + width / 2);
@@ -136,8 +137,8 @@ function paintBar(surface: Surface, bar: Box, theme: Theme, legend: Legend): voi
   }
   context.font = font;
   context.fillStyle = theme.ink;
-  context.fillText(meaning(legend), bar.left, bar.top - 4);
-  if (legend.marked !== null) paintMark(surface, bar, theme, entryOf(legend.marked, legend.scale) / 255);
+  context.fillText(describeColour(legend), bar.left, bar.top - 4);
+  if (legend.marked !== null) paintMark(surface, bar, theme, getEntry(legend.marked, legend.scale) / 255);
 }
 
 function paintMark(surface: Surface, bar: Box, theme: Theme, share: number): void {

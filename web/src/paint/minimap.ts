@@ -1,30 +1,31 @@
 // The whole matrix small, with a frame around what the map shows.
-import { fitZoom, type Viewport } from "../map/viewport";
+import { computeFitZoom, type Viewport } from "../geometry/viewport";
 import { paintHatch } from "./hatch";
-import { fonts, within, type Box, type Surface, type Theme } from "./surface";
+import type { Box } from "../geometry/box";
+import { clipTo, fonts, type Surface, type Theme } from "./surface";
 
 /** The map is zoomed this much past fitting before a minimap helps. */
-export const MINIMAP_FROM = 4;
+const MINIMAP_FROM_FACTOR = 4;
 
-export function minimapShown(view: Viewport): boolean {
-  return view.zoom > MINIMAP_FROM * fitZoom(view.queries, view.keys, view);
+export function isMinimapShown(view: Viewport): boolean {
+  return view.zoom > MINIMAP_FROM_FACTOR * computeFitZoom(view.queries, view.keys, view);
 }
 
-/** Where in the minimap a token lies, and back: pixels a token. */
-export function minimapZoom(box: Box, view: Viewport): number {
+/** Pixels per token in the minimap. */
+export function getMinimapZoom(box: Box, view: Viewport): number {
   return Math.min(box.width / view.keys, box.height / view.queries);
 }
 
-export interface Whole {
+export interface Overview {
   picture: CanvasImageSource;
   /** Tokens that the picture's bins cover; past the end in the last bin. */
   queries: number;
   keys: number;
 }
 
-export function paintMinimap(surface: Surface, box: Box, theme: Theme, view: Viewport, whole: Whole | null): void {
+export function paintMinimap(surface: Surface, box: Box, theme: Theme, view: Viewport, whole: Overview | null): void {
   const { context } = surface;
-  const zoom = minimapZoom(box, view);
+  const zoom = getMinimapZoom(box, view);
   const [width, height] = [view.keys * zoom, view.queries * zoom];
   context.fillStyle = theme.paper;
   context.fillRect(box.left - 3, box.top - 3, width + 6, height + 6);
@@ -32,7 +33,7 @@ export function paintMinimap(surface: Surface, box: Box, theme: Theme, view: Vie
   context.lineWidth = 1;
   context.strokeRect(box.left - 2.5, box.top - 2.5, width + 5, height + 5);
   const inner = { left: box.left, top: box.top, width, height };
-  within(surface, inner, () => {
+  clipTo(surface, inner, () => {
     paintHatch(surface, inner, theme);
     context.imageSmoothingEnabled = false;
     if (whole) context.drawImage(whole.picture, box.left, box.top, whole.keys * zoom, whole.queries * zoom);

@@ -1,5 +1,7 @@
 // What every painter draws on. A painter gets all it needs as arguments: the screen and an export look the same.
 
+import type { Box } from "../geometry/box";
+
 export type Context = CanvasRenderingContext2D | OffscreenCanvasRenderingContext2D;
 
 export interface Surface {
@@ -9,15 +11,8 @@ export interface Surface {
   height: number;
   /** Device pixels per CSS pixel. */
   scale: number;
-  /** Where shapes stay shapes: the fill that stands for the hatch. What is made of bins is then one picture, a pixel a bin. */
+  /** For vector output: the fill of the hatch. The heatmap is then one image with a pixel per bin. */
   hatch?(theme: Theme): string;
-}
-
-export interface Box {
-  left: number;
-  top: number;
-  width: number;
-  height: number;
 }
 
 export interface Theme {
@@ -35,7 +30,7 @@ export interface Theme {
 }
 
 // Query and key are the blue and the orange of Okabe and Ito, darker or lighter as the ground asks.
-export const light: Theme = {
+export const lightTheme: Theme = {
   paper: "#ffffff",
   ink: "#1b1f24",
   muted: "#5c6570",
@@ -49,7 +44,7 @@ export const light: Theme = {
   strip: "#8d98a5",
 };
 
-export const dark: Theme = {
+export const darkTheme: Theme = {
   paper: "#14171a",
   ink: "#e6e9ec",
   muted: "#98a2ad",
@@ -63,23 +58,25 @@ export const dark: Theme = {
   strip: "#6b7682",
 };
 
+export const themes = { light: lightTheme, dark: darkTheme };
+
 export const fonts = {
   text: 'system-ui, -apple-system, "Segoe UI", sans-serif',
   mono: 'ui-monospace, "SF Mono", "Cascadia Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace',
 };
 
 /** The nearest whole device pixel, in CSS pixels. */
-export function snap(value: number, scale: number): number {
+export function snapToPixel(value: number, scale: number): number {
   return Math.round(value * scale) / scale;
 }
 
 /** A line one device pixel thick lies on pixel centres, or it smears over two. */
-export function hairline(value: number, scale: number): number {
+export function alignHairline(value: number, scale: number): number {
   return (Math.floor(value * scale) + 0.5) / scale;
 }
 
 /** Paints inside a box only. */
-export function within(surface: Surface, box: Box, paint: () => void): void {
+export function clipTo(surface: Surface, box: Box, paint: () => void): void {
   const { context } = surface;
   context.save();
   context.beginPath();

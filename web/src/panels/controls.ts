@@ -1,4 +1,4 @@
-/** Buttons that say what holds: one that is pressed or not, and a few of which one is. */
+/** Toggle buttons, and groups of buttons of which one is pressed. */
 
 import { button, element } from "./dom";
 
@@ -6,7 +6,7 @@ export function toggle(label: string, title: string, act: () => void): HTMLButto
   return button(label, act, { "aria-pressed": "false", title, class: "toggle" });
 }
 
-export function press(target: HTMLButtonElement, pressed: boolean): void {
+export function setPressed(target: HTMLButtonElement, pressed: boolean): void {
   target.setAttribute("aria-pressed", String(pressed));
 }
 
@@ -16,16 +16,16 @@ export interface Segments<Value> {
   enable(value: Value, enabled: boolean, why: string): void;
 }
 
-/** A few choices side by side, each a button that says whether it is the one. */
+/** A few choices side by side, one button each. */
 export function segments<Value extends string>(
   label: string,
   choices: readonly (readonly [Value, string, string?])[],
-  chosen: (value: Value) => void,
+  onChoose: (value: Value) => void,
 ): Segments<Value> {
-  const buttons = choices.map(([value, text, title]) => toggle(text, title ?? "", () => chosen(value)));
+  const buttons = choices.map(([value, text, title]) => toggle(text, title ?? "", () => onChoose(value)));
   return {
     element: element("div", { class: "segments", role: "group", "aria-label": label }, ...buttons),
-    update: (current) => buttons.forEach((made, index) => press(made, choices[index]?.[0] === current)),
+    update: (current) => buttons.forEach((made, index) => setPressed(made, choices[index]?.[0] === current)),
     enable(value, enabled, why) {
       const at = choices.findIndex(([known]) => known === value);
       const made = buttons[at];

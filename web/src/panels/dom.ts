@@ -1,10 +1,10 @@
 /**
- * Making elements without ever parsing markup.
+ * Creates elements without parsing markup. Functions are named after the element that they create.
  *
  * Text reaches the page as text nodes and nothing else, so a token that looks like markup stays a token.
  */
 
-import { visible } from "../paint/token_text";
+import { formatToken } from "../paint/token_text";
 
 export type Child = Node | string | null | undefined | false;
 export type Attributes = Readonly<Record<string, string | number | boolean | null | undefined>>;
@@ -14,15 +14,15 @@ export function element<Tag extends keyof HTMLElementTagNameMap>(
   attributes: Attributes = {},
   ...children: readonly Child[]
 ): HTMLElementTagNameMap[Tag] {
-  const made = document.createElement(tag);
-  setAttributes(made, attributes);
-  append(made, children);
-  return made;
+  const created = document.createElement(tag);
+  setAttributes(created, attributes);
+  append(created, children);
+  return created;
 }
 
 export function setAttributes(target: Element, attributes: Attributes): void {
   for (const [name, value] of Object.entries(attributes)) {
-    // Handlers and inline styles are code in disguise, and the page's policy would drop them silently.
+    // The content security policy would drop handlers and inline styles silently.
     if (/^on|^style$|^srcdoc$/i.test(name)) throw new Error(`the attribute ${name} is not allowed here`);
     if (value === false || value === null || value === undefined) target.removeAttribute(name);
     else target.setAttribute(name, value === true ? "" : String(value));
@@ -43,18 +43,18 @@ export function replaceChildren(parent: Element, ...children: readonly Child[]):
 
 export function button(
   label: string | Node,
-  act: (event: MouseEvent) => void,
+  onClick: (event: MouseEvent) => void,
   attributes: Attributes = {},
 ): HTMLButtonElement {
-  const made = element("button", { type: "button", ...attributes }, label);
-  made.addEventListener("click", act);
-  return made;
+  const created = element("button", { type: "button", ...attributes }, label);
+  created.addEventListener("click", onClick);
+  return created;
 }
 
-/** A token as people may read it, apart from the direction of the text around it. */
+/** The text of a token, isolated from the direction of the text around it. */
 export function token(text: string | undefined, position: number): HTMLElement {
   if (text === undefined) return element("bdi", { class: "token token-unknown" }, `#${position}`);
-  return element("bdi", { class: "token" }, visible(text));
+  return element("bdi", { class: "token" }, formatToken(text));
 }
 
 /** A label and its control in one line. */
@@ -64,13 +64,13 @@ export function field(label: string, control: HTMLElement, attributes: Attribute
 
 export function select<Value extends string>(
   choices: readonly (readonly [Value, string])[],
-  chosen: (value: Value) => void,
+  onChoose: (value: Value) => void,
   attributes: Attributes = {},
 ): HTMLSelectElement {
-  const made = element("select", attributes, ...choices.map(([value, label]) => element("option", { value }, label)));
-  made.addEventListener("change", () => {
-    const value = choices.find(([known]) => known === made.value);
-    if (value) chosen(value[0]);
+  const created = element("select", attributes, ...choices.map(([value, label]) => element("option", { value }, label)));
+  created.addEventListener("change", () => {
+    const value = choices.find(([known]) => known === created.value);
+    if (value) onChoose(value[0]);
   });
-  return made;
+  return created;
 }

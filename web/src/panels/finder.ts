@@ -1,27 +1,19 @@
 /** Find a token by its text, and go to a position by its number. */
 
 import { button, element } from "./dom";
-import { counted } from "../numbers";
-import { Latest, told } from "../server/inquiry";
-import type { Found } from "../server/protocol";
-import { aborted } from "../server/transport";
-
-/** The next token with this text, from `after` on. */
-export interface Wanted {
-  readonly text: string;
-  readonly after: number;
-  readonly backward: boolean;
-  readonly signal: AbortSignal;
-}
+import { formatCount } from "../format_numbers";
+import { LatestRequest } from "../server/requests";
+import type { FindResult } from "../server/protocol";
+import type { FindRequest } from "../server/trace_cache";
 
 export interface FinderActions {
-  find(wanted: Wanted): Promise<Found>;
+  find(query: FindRequest): Promise<FindResult>;
   /** Where a search starts: the pinned query, or the top of the view. */
-  from(): number;
-  arrive(position: number): void;
-  length(): number;
+  getStart(): number;
+  goTo(position: number): void;
+  getLength(): number;
   /** Give the focus back to the map. */
-  leave(): void;
+  returnFocus(): void;
 }
 
 export interface Finder {
@@ -40,7 +32,7 @@ export function createFinder(actions: FinderActions): Finder {
     maxlength: 200,
     class: "find-text",
   });
-  const answer = element("span", { class: "find-answer soft", "aria-live": "polite" });
+  const result = element("span", { class: "find-answer soft", "aria-live": "polite" });
   const position = element("input", {
     type: "text",
     inputmode: "numeric",
@@ -49,47 +41,45 @@ export function createFinder(actions: FinderActions): Finder {
     class: "go-to",
     maxlength: 9,
   });
-  const latest = new Latest();
+  const request = new LatestRequest();
   let last: number | null = null;
 
-  const step = async (backward: boolean): Promise<void> => {
+  const step = (backward: boolean): void => {
     const wanted = text.value;
     if (wanted.trim() === "") return focusFind();
-    const after = last === null ? actions.from() : backward ? last - 1 : last + 1;
-    const signal = latest.begin();
-    answer.textContent = "…";
-    try {
-      const found = await around({ text: wanted, after, backward, signal });
-      last = found.position;
-      if (found.position === null) {
-        answer.textContent = "not found";
-        return;
-      }
-      answer.textContent = `${counted(found.index + 1)} of ${counted(found.count)}`;
-      actions.arrive(found.position);
-    } catch (error) {
-      if (!aborted(error)) answer.textContent = told(error);
-    }
+    const after = last === null ? actions.getStart() : backward ? last - 1 : last + 1;
+    result.textContent = "…";
+    void request.run(
+      (signal) => findAround({ text: wanted, after, backward, signal }),
+      ({ position: found, index, count }) => {
+        last = found;
+        result.textContent = found === null ? "not found" : `${formatCount(index + 1)} of ${formatCount(count)}`;
+        if (found !== null) actions.goTo(found);
+      },
+      (message) => {
+        result.textContent = message;
+      },
+    );
   };
-  /** Past the last one comes the first again, and the other way round. */
-  const around = async (wanted: Wanted): Promise<Found> => {
-    const end = Math.max(0, actions.length() - 1);
+  /** Wraps around at the end, and at the start when searching backward. */
+  const findAround = async (wanted: FindRequest): Promise<FindResult> => {
+    const end = Math.max(0, actions.getLength() - 1);
     const begin = wanted.backward ? end : 0;
     const inside = wanted.after >= 0 && wanted.after <= end;
     const found = await actions.find(inside ? wanted : { ...wanted, after: begin });
     if (!inside || found.position !== null || found.count === 0) return found;
     return actions.find({ ...wanted, after: begin });
   };
-  const go = (): void => {
+  const goToPosition = (): void => {
     const wanted = /^\s*(\d{1,9})\s*$/.exec(position.value.replaceAll(",", ""))?.[1];
-    const length = actions.length();
+    const length = actions.getLength();
     if (wanted === undefined || Number(wanted) >= length) {
-      answer.textContent = length > 0 ? `0 to ${counted(length - 1)}` : "nothing to go to";
+      result.textContent = length > 0 ? `0 to ${formatCount(length - 1)}` : "nothing to go to";
       return;
     }
-    answer.textContent = "";
-    actions.arrive(Number(wanted));
-    actions.leave();
+    result.textContent = "";
+    actions.goTo(Number(wanted));
+    actions.returnFocus();
   };
   const focusFind = (): void => {
     text.focus();
@@ -98,18 +88,18 @@ export function createFinder(actions: FinderActions): Finder {
 
   text.addEventListener("input", () => {
     last = null;
-    answer.textContent = "";
+    result.textContent = "";
   });
   text.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.isComposing) void step(event.shiftKey);
+    if (event.key === "Enter" && !event.isComposing) step(event.shiftKey);
     if (event.key !== "Escape") return;
-    // Left to itself a search field empties on Escape, and there would be no next to go to.
+    // By default a search field is cleared on Escape, and "next" would have nothing to find.
     event.preventDefault();
-    actions.leave();
+    actions.returnFocus();
   });
   position.addEventListener("keydown", (event) => {
-    if (event.key === "Enter") go();
-    else if (event.key === "Escape") actions.leave();
+    if (event.key === "Enter") goToPosition();
+    else if (event.key === "Escape") actions.returnFocus();
   });
 
   return {
@@ -117,9 +107,9 @@ export function createFinder(actions: FinderActions): Finder {
       "div",
       { class: "finder", role: "search" },
       text,
-      button("‹", () => void step(true), { "aria-label": "Previous find", title: "Previous find (N)", class: "step" }),
-      button("›", () => void step(false), { "aria-label": "Next find", title: "Next find (n)", class: "step" }),
-      answer,
+      button("‹", () => step(true), { "aria-label": "Previous find", title: "Previous find (N)", class: "step" }),
+      button("›", () => step(false), { "aria-label": "Next find", title: "Next find (n)", class: "step" }),
+      result,
       position,
     ),
     focusFind,
@@ -127,12 +117,12 @@ export function createFinder(actions: FinderActions): Finder {
       position.focus();
       position.select();
     },
-    step: (backward) => void step(backward),
+    step,
     reset() {
-      // What was asked of another head would lead to a place in this one.
-      latest.stop();
+      // A result for another head would lead to a wrong place.
+      request.cancel();
       last = null;
-      answer.textContent = "";
+      result.textContent = "";
     },
   };
 }

@@ -1,11 +1,11 @@
-/** What kind of head this is: its labels, its scores, and how far it looks. */
+/** The labels and scores of a head, and its attention by distance. */
 
 import { Chart } from "./chart";
 import { element, replaceChildren } from "./dom";
-import type { Surroundings } from "../host";
-import { counted, measured, percent } from "../numbers";
-import { title } from "../paint/token_text";
-import type { Profile, Scores } from "../server/protocol";
+import type { HostContext } from "../host";
+import { formatCount, formatMeasure, formatPercent } from "../format_numbers";
+import { formatTitle } from "../paint/token_text";
+import type { DistanceProfile, Scores } from "../server/protocol";
 
 export class HeadPanel {
   readonly element: HTMLElement;
@@ -14,8 +14,8 @@ export class HeadPanel {
   readonly #caption = element("p", { class: "caption soft" });
   readonly #chart: Chart;
 
-  constructor(around: Surroundings) {
-    this.#chart = new Chart(72, around);
+  constructor(context: HostContext) {
+    this.#chart = new Chart(72, context);
     this.element = element(
       "section",
       { class: "head-panel", "aria-label": "This head" },
@@ -27,8 +27,8 @@ export class HeadPanel {
     );
   }
 
-  name(layer: number, head: number, layerName: string): void {
-    replaceChildren(this.#heading, `Layer ${layer}, head ${head} `, element("bdi", { class: "soft" }, title(layerName)));
+  setHead(layer: number, head: number, layerName: string): void {
+    replaceChildren(this.#heading, `Layer ${layer}, head ${head} `, element("bdi", { class: "soft" }, formatTitle(layerName)));
     replaceChildren(this.#labels, element("p", { class: "soft" }, "reading…"));
     this.#caption.textContent = "reading…";
     this.#chart.clear();
@@ -43,7 +43,7 @@ export class HeadPanel {
       element("div", {}, element("dt", {}, name), element("dd", {}, meaning)),
     );
     const numbers = Object.entries(scores).map(([name, value]) =>
-      element("tr", {}, element("th", { scope: "row" }, name.replaceAll("_", " ")), element("td", {}, measured(value))),
+      element("tr", {}, element("th", { scope: "row" }, name.replaceAll("_", " ")), element("td", {}, formatMeasure(value))),
     );
     replaceChildren(
       this.#labels,
@@ -60,34 +60,34 @@ export class HeadPanel {
     );
   }
 
-  scoresFailed(message: string): void {
+  showScoresError(message: string): void {
     replaceChildren(this.#labels, element("p", { class: "soft" }, message));
   }
 
-  showProfile(profile: Profile): void {
-    const names = profile.mass.map((_, bin) => distance(profile.edges[bin] ?? 0));
+  showProfile(profile: DistanceProfile): void {
+    const names = profile.mass.map((_, bin) => formatDistance(profile.edges[bin] ?? 0));
     const largest = profile.mass.reduce((best, share, bin) => (share > (profile.mass[best] ?? 0) ? bin : best), 0);
     this.#chart.show({
       values: profile.mass,
       names,
       colour: "accent",
-      label: `Share of attention by distance, largest ${percent(profile.mass[largest] ?? 0)} from ${names[largest] ?? "0"} tokens back`,
+      label: `Share of attention by distance, largest ${formatPercent(profile.mass[largest] ?? 0)} from ${names[largest] ?? "0"} tokens back`,
     });
     const ahead = (profile.ahead ?? []).reduce((sum, share) => sum + share, 0);
     this.#caption.textContent = [
       "Mean share of a query's attention by tokens back;",
       profile.rows_seen < profile.rows
-        ? `from ${counted(profile.rows_seen)} of ${counted(profile.rows)} queries.`
-        : `from all ${counted(profile.rows)} queries.`,
-      ahead > 0.0005 ? `Looking ahead: ${percent(ahead)}.` : "",
+        ? `from ${formatCount(profile.rows_seen)} of ${formatCount(profile.rows)} queries.`
+        : `from all ${formatCount(profile.rows)} queries.`,
+      ahead > 0.0005 ? `Looking ahead: ${formatPercent(ahead)}.` : "",
     ].join(" ");
   }
 
-  profileFailed(message: string): void {
+  showProfileError(message: string): void {
     this.#caption.textContent = message;
   }
 }
 
-function distance(edge: number): string {
+function formatDistance(edge: number): string {
   return edge >= 1024 ? `${edge / 1024}k` : String(edge);
 }

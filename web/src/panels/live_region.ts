@@ -1,17 +1,17 @@
-/** What a screen reader is told, politely and not too often. */
+/** Announcements for screen readers, at most a few per second. */
 
 import { element } from "./dom";
-import { ordinal, plain } from "../numbers";
-import { visible } from "../paint/token_text";
+import { formatOrdinal, formatWeight } from "../format_numbers";
+import { formatToken } from "../paint/token_text";
 
 export interface LiveRegion {
   readonly element: HTMLElement;
-  /** `before` is said whatever comes after it. */
-  say(text: string, before?: boolean): void;
+  /** With `before`, the text is announced even if another one follows. */
+  announce(text: string, before?: boolean): void;
 }
 
-/** Panning with a held key would otherwise queue a sentence for every step. */
-const PAUSE = 250;
+/** Otherwise panning with a held key would announce every step. */
+const PAUSE_MILLISECONDS = 250;
 
 export function createLiveRegion(signal: AbortSignal): LiveRegion {
   const region = element("div", {
@@ -20,54 +20,54 @@ export function createLiveRegion(signal: AbortSignal): LiveRegion {
     "aria-live": "polite",
     "aria-atomic": "true",
   });
-  let waiting: ReturnType<typeof setTimeout> | undefined;
-  let first = "";
-  signal.addEventListener("abort", () => clearTimeout(waiting));
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  let prefix = "";
+  signal.addEventListener("abort", () => clearTimeout(timer));
   return {
     element: region,
-    say(text, before = false) {
-      clearTimeout(waiting);
-      if (before) first = `${text} `;
-      waiting = setTimeout(() => {
-        region.textContent = before ? text : first + text;
-        first = "";
-      }, PAUSE);
+    announce(text, before = false) {
+      clearTimeout(timer);
+      if (before) prefix = `${text} `;
+      timer = setTimeout(() => {
+        region.textContent = before ? text : prefix + text;
+        prefix = "";
+      }, PAUSE_MILLISECONDS);
     },
   };
 }
 
-export interface SpokenCell {
+export interface CellDescription {
   readonly query: number;
   readonly key: number;
   readonly queryText?: string | undefined;
   readonly keyText?: string | undefined;
-  /** null: the mask forbids it. undefined: not known yet. */
+  /** null: masked. undefined: not known yet. */
   readonly value: number | null | undefined;
   readonly exact: boolean;
   readonly rank?: number | undefined;
-  /** How many keys this query may see. */
+  /** How many keys are not masked for this query. */
   readonly seen?: number | undefined;
 }
 
 /** "query 512 'cat', key 12 'The', weight 0.034, 2nd of 513 (of those seen)" */
-export function spokenCell(cell: SpokenCell): string {
-  const parts = [named("query", cell.query, cell.queryText), named("key", cell.key, cell.keyText)];
+export function describeCell(cell: CellDescription): string {
+  const parts = [describeToken("query", cell.query, cell.queryText), describeToken("key", cell.key, cell.keyText)];
   if (cell.value === null) parts.push("masked: this query may not look there");
-  else if (cell.value !== undefined) parts.push(`weight ${cell.exact ? "" : "about "}${plain(cell.value)}`);
+  else if (cell.value !== undefined) parts.push(`weight ${cell.exact ? "" : "about "}${formatWeight(cell.value)}`);
   if (cell.rank !== undefined && cell.seen !== undefined)
-    parts.push(`${ordinal(cell.rank)} of ${cell.seen} (of those seen)`);
+    parts.push(`${formatOrdinal(cell.rank)} of ${cell.seen} (of those seen)`);
   return parts.join(", ");
 }
 
-export function named(kind: string, position: number, text: string | undefined): string {
-  return text === undefined ? `${kind} ${position}` : `${kind} ${position} '${visible(text)}'`;
+export function describeToken(kind: string, position: number, text: string | undefined): string {
+  return text === undefined ? `${kind} ${position}` : `${kind} ${position} '${formatToken(text)}'`;
 }
 
 /**
- * "application" and not "img": the map takes keys of its own, and a screen reader hands keys on only there. There is
- * nothing inside to lose by it; the table of the strongest links holds the same content for reading.
+ * "application" instead of "img": the map handles keys, which screen readers pass on only then. Nothing inside is
+ * lost by it; the table of the strongest links has the same content.
  */
-export function describeMap(map: HTMLElement): void {
+export function setMapDescription(map: HTMLElement): void {
   map.tabIndex = 0;
   map.setAttribute("role", "application");
   map.setAttribute(

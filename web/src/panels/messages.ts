@@ -2,11 +2,11 @@
 
 import { button, element, replaceChildren } from "./dom";
 import type { Host } from "../host";
-import { plural } from "../numbers";
-import { title } from "../paint/token_text";
+import { pluralize } from "../format_numbers";
+import { formatTitle } from "../paint/token_text";
 import type { Summary } from "../server/protocol";
 
-export function stopped(host: Host): string {
+export function getStoppedMessage(host: Host): string {
   return host.kind === "notebook"
     ? "The kernel does not answer; run the cell again."
     : "The server has stopped; start it again with attnscope explore.";
@@ -19,7 +19,7 @@ export function showLoading(root: HTMLElement): void {
   );
 }
 
-export function showProblem(root: HTMLElement, title: string, says: string, ...more: HTMLElement[]): void {
+export function showProblem(root: HTMLElement, title: string, message: string, ...more: HTMLElement[]): void {
   replaceChildren(
     root,
     element(
@@ -27,13 +27,13 @@ export function showProblem(root: HTMLElement, title: string, says: string, ...m
       { class: "message" },
       element("h1", {}, "AttnScope"),
       element("h2", {}, title),
-      element("p", { role: "alert" }, says),
+      element("p", { role: "alert" }, message),
       ...more,
     ),
   );
 }
 
-export function noTraces(): HTMLElement[] {
+export function createNoTracesHelp(): HTMLElement[] {
   return [
     element("p", {}, "Record one and open it:"),
     element("pre", {}, element("code", {}, "attnscope look MODEL TEXT\nattnscope explore FOLDER")),
@@ -41,7 +41,7 @@ export function noTraces(): HTMLElement[] {
 }
 
 /** The link names a trace this server does not have. */
-export function missingTrace(wanted: string, traces: readonly Summary[], open: (trace: string) => void): HTMLElement[] {
+export function createMissingTraceHelp(wanted: string, traces: readonly Summary[], open: (trace: string) => void): HTMLElement[] {
   const ids = element("p", {}, "The link names the trace ", element("code", {}, wanted), ".");
   const how = element(
     "p",
@@ -62,11 +62,11 @@ export function missingTrace(wanted: string, traces: readonly Summary[], open: (
         element(
           "li",
           {},
-          button(element("bdi", {}, title(summary.name)), () => open(summary.trace)),
+          button(element("bdi", {}, formatTitle(summary.name)), () => open(summary.trace)),
           element(
             "span",
             { class: "soft" },
-            `${plural(summary.tokens, "token")}, ${plural(summary.layers, "layer")}, ${plural(summary.heads, "head")}`,
+            `${pluralize(summary.tokens, "token")}, ${pluralize(summary.layers, "layer")}, ${pluralize(summary.heads, "head")}`,
           ),
         ),
       ),
@@ -80,29 +80,29 @@ export interface Banner {
   hide(): void;
 }
 
-/** Across the top while the server does not answer; the picture stays, so nothing seen is lost. */
+/** Shown on top while the server does not respond; the map stays. */
 export function createBanner(host: Host, retry: () => Promise<void>): Banner {
-  const says = element("span", {}, stopped(host));
+  const message = element("span", {}, getStoppedMessage(host));
   const again = button("Try again", () => {
     again.disabled = true;
-    says.textContent = "Trying…";
+    message.textContent = "Trying…";
     void retry()
       .catch((error: unknown) => {
-        // It answers, and refuses: another run of the server with another key.
-        says.textContent =
+        // An error response: another run of the server with another key.
+        message.textContent =
           error instanceof TypeError
-            ? stopped(host)
+            ? getStoppedMessage(host)
             : "A server answers, but not to this page: open the address it printed when it started.";
       })
       .finally(() => {
         again.disabled = false;
       });
   });
-  const banner = element("div", { class: "banner", role: "alert", hidden: true }, says, again);
+  const banner = element("div", { class: "banner", role: "alert", hidden: true }, message, again);
   return {
     element: banner,
     show() {
-      if (banner.hidden) says.textContent = stopped(host);
+      if (banner.hidden) message.textContent = getStoppedMessage(host);
       banner.hidden = false;
     },
     hide() {
@@ -116,7 +116,7 @@ export interface Notice {
   show(text: string): void;
 }
 
-/** A word at the foot of the page that goes by itself: "link copied". */
+/** A short message at the bottom that disappears by itself: "Link copied." */
 export function createNotice(signal: AbortSignal): Notice {
   const line = element("p", { class: "notice", role: "status", hidden: true });
   let timer: ReturnType<typeof setTimeout> | undefined;

@@ -6,21 +6,21 @@
  */
 
 import { element, field, replaceChildren, select } from "./dom";
-import { counted, plural } from "../numbers";
-import { title } from "../paint/token_text";
-import { headsOf } from "../commands";
-import { headNumber, type Meta } from "../server/protocol";
-import { holds, type HeadPlace } from "../state";
+import { formatCount, pluralize } from "../format_numbers";
+import { formatTitle } from "../paint/token_text";
+import { listHeads } from "../head_order";
+import { getHeadNumber, type Meta } from "../server/protocol";
+import { isAvailable, type HeadId } from "../state";
 
 export interface Navigator {
   readonly element: HTMLElement;
   show(meta: Meta | null, layer: number, head: number, model: string): void;
 }
 
-/** `held` are the only heads there are; null is all. */
+/** `availableHeads` are the heads that can be opened; null is all. */
 export function createNavigator(
-  held: readonly HeadPlace[] | null,
-  chosen: (layer: number, head: number) => void,
+  availableHeads: readonly HeadId[] | null,
+  onChoose: (layer: number, head: number) => void,
 ): Navigator {
   const heading = element("h2", {}, "Heads");
   const about = element("div", { class: "about" });
@@ -31,36 +31,36 @@ export function createNavigator(
   let buttons: HTMLButtonElement[][] = [];
   let current: HTMLButtonElement | undefined;
 
-  const move = (event: KeyboardEvent): void => {
-    const at = place(event.target);
-    const step = STEPS[event.key];
+  const handleKey = (event: KeyboardEvent): void => {
+    const at = getHeadAt(event.target);
+    const step = KEY_STEPS[event.key];
     if (!at || !step || !shown || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
     const layer = Math.min(Math.max(at[0] + step[0], 0), buttons.length - 1);
     const row = buttons[layer] ?? [];
     const wanted = event.key === "Home" ? 0 : event.key === "End" ? row.length - 1 : at[1] + step[1];
     const target = row[Math.min(Math.max(wanted, 0), row.length - 1)];
     event.preventDefault();
-    if (target) rove(target, true);
+    if (target) moveTabStop(target, true);
   };
-  const rove = (target: HTMLButtonElement, focus: boolean): void => {
+  const moveTabStop = (target: HTMLButtonElement, focus: boolean): void => {
     for (const row of buttons) for (const cell of row) if (cell.tabIndex === 0) cell.tabIndex = -1;
     target.tabIndex = 0;
     if (focus) target.focus();
   };
-  const mark = (cell: HTMLButtonElement | undefined): void => {
+  const setCurrent = (cell: HTMLButtonElement | undefined): void => {
     current?.removeAttribute("aria-current");
     current?.parentElement?.setAttribute("aria-selected", "false");
     current = cell;
     if (!cell) return;
     cell.setAttribute("aria-current", "true");
     cell.parentElement?.setAttribute("aria-selected", "true");
-    rove(cell, false);
+    moveTabStop(cell, false);
     scrollInside(frame, cell);
   };
-  frame.addEventListener("keydown", move);
+  frame.addEventListener("keydown", handleKey);
   frame.addEventListener("click", (event) => {
-    const at = place(event.target);
-    if (at && holds(held, ...at)) chosen(...at);
+    const at = getHeadAt(event.target);
+    if (at && isAvailable(availableHeads, ...at)) onChoose(...at);
   });
 
   return {
@@ -71,17 +71,17 @@ export function createNavigator(
       if (!meta || (meta === shown && cell === current)) return;
       if (meta !== shown) {
         shown = meta;
-        buttons = build(frame, meta, held);
-        replaceChildren(about, ...described(meta, model));
+        buttons = buildGrid(frame, meta, availableHeads);
+        replaceChildren(about, ...describeModel(meta, model));
       }
-      replaceChildren(selects, ...narrow(meta, [layer, head], held, chosen));
-      mark(buttons[layer]?.[head]);
-      heading.textContent = `Layer ${layer}, head ${headNumber(meta, layer, head)}`;
+      replaceChildren(selects, ...createHeadSelects(meta, [layer, head], availableHeads, onChoose));
+      setCurrent(buttons[layer]?.[head]);
+      heading.textContent = `Layer ${layer}, head ${getHeadNumber(meta, layer, head)}`;
     },
   };
 }
 
-const STEPS: Readonly<Record<string, readonly [number, number]>> = {
+const KEY_STEPS: Readonly<Record<string, readonly [number, number]>> = {
   ArrowLeft: [0, -1],
   ArrowRight: [0, 1],
   ArrowUp: [-1, 0],
@@ -90,16 +90,16 @@ const STEPS: Readonly<Record<string, readonly [number, number]>> = {
   End: [0, 0],
 };
 
-function place(target: EventTarget | null): [number, number] | null {
+function getHeadAt(target: EventTarget | null): [number, number] | null {
   if (!(target instanceof HTMLElement) || target.dataset["layer"] === undefined) return null;
   return [Number(target.dataset["layer"]), Number(target.dataset["head"])];
 }
 
-function build(frame: HTMLElement, meta: Meta, held: readonly HeadPlace[] | null): HTMLButtonElement[][] {
+function buildGrid(frame: HTMLElement, meta: Meta, availableHeads: readonly HeadId[] | null): HTMLButtonElement[][] {
   const most = Math.max(0, ...meta.layers.map(({ heads }) => heads));
   // Layers that recorded other heads than the first have no name in common for a column; their buttons still have theirs.
   const columns = Array.from({ length: most }, (_, head) =>
-    element("th", { scope: "col" }, String(headNumber(meta, 0, head))),
+    element("th", { scope: "col" }, String(getHeadNumber(meta, 0, head))),
   );
   const rows = meta.layers.map((layer, index) =>
     Array.from({ length: layer.heads }, (_, head) =>
@@ -108,12 +108,12 @@ function build(frame: HTMLElement, meta: Meta, held: readonly HeadPlace[] | null
         tabindex: -1,
         "data-layer": index,
         "data-head": head,
-        "aria-label": `layer ${index}, head ${headNumber(meta, index, head)}`,
+        "aria-label": `layer ${index}, head ${getHeadNumber(meta, index, head)}`,
         title:
-          `layer ${index} (${title(layer.name)}), head ${headNumber(meta, index, head)}` +
-          (holds(held, index, head) ? "" : ": not in this file"),
-        // Not `disabled`: it can be reached, and says why nothing happens.
-        "aria-disabled": holds(held, index, head) ? null : "true",
+          `layer ${index} (${formatTitle(layer.name)}), head ${getHeadNumber(meta, index, head)}` +
+          (isAvailable(availableHeads, index, head) ? "" : ": not in this file"),
+        // Not `disabled`: it can be focused, and its tooltip explains why.
+        "aria-disabled": isAvailable(availableHeads, index, head) ? null : "true",
       }),
     ),
   );
@@ -146,40 +146,40 @@ function build(frame: HTMLElement, meta: Meta, held: readonly HeadPlace[] | null
   return rows;
 }
 
-function described(meta: Meta, model: string): HTMLElement[] {
+function describeModel(meta: Meta, model: string): HTMLElement[] {
   const first = meta.layers[0];
   const heads = meta.layers.reduce((sum, { heads: count }) => sum + count, 0);
   const size = !first
     ? "no layers"
     : first.queries === first.keys
-      ? plural(first.keys, "token")
-      : `${counted(first.queries)} queries × ${counted(first.keys)} keys`;
+      ? pluralize(first.keys, "token")
+      : `${formatCount(first.queries)} queries × ${formatCount(first.keys)} keys`;
   return [
-    element("p", { class: "model" }, element("bdi", {}, title(model))),
+    element("p", { class: "model" }, element("bdi", {}, formatTitle(model))),
     element("p", { class: "soft" }, size),
-    element("p", { class: "soft" }, `${plural(meta.layers.length, "layer")}, ${plural(heads, "head")}`),
+    element("p", { class: "soft" }, `${pluralize(meta.layers.length, "layer")}, ${pluralize(heads, "head")}`),
   ];
 }
 
 /** A layer and a head, each chosen from a list. */
-export function narrow(
+export function createHeadSelects(
   meta: Meta,
-  [layer, head]: HeadPlace,
-  held: readonly HeadPlace[] | null,
-  chosen: (layer: number, head: number) => void,
+  [layer, head]: HeadId,
+  availableHeads: readonly HeadId[] | null,
+  onChoose: (layer: number, head: number) => void,
 ): HTMLElement[] {
-  const there = headsOf(meta.layers, held);
-  const inLayer = (wanted: number): number[] => there.filter(([index]) => index === wanted).map(([, index]) => index);
+  const available = listHeads(meta.layers, availableHeads);
+  const listInLayer = (wanted: number): number[] => available.filter(([index]) => index === wanted).map(([, index]) => index);
   const layers = select(
-    [...new Set(there.map(([index]) => index))].map((index) => [String(index), String(index)] as const),
+    [...new Set(available.map(([index]) => index))].map((index) => [String(index), String(index)] as const),
     (value) => {
-      const heads = inLayer(Number(value));
-      chosen(Number(value), heads.findLast((index) => index <= head) ?? heads[0] ?? 0);
+      const heads = listInLayer(Number(value));
+      onChoose(Number(value), heads.findLast((index) => index <= head) ?? heads[0] ?? 0);
     },
   );
   const heads = select(
-    inLayer(layer).map((index) => [String(index), String(headNumber(meta, layer, index))] as const),
-    (value) => chosen(layer, Number(value)),
+    listInLayer(layer).map((index) => [String(index), String(getHeadNumber(meta, layer, index))] as const),
+    (value) => onChoose(layer, Number(value)),
   );
   layers.value = String(layer);
   heads.value = String(head);

@@ -1,18 +1,18 @@
 /** Which weights are the strongest: the rank of one in its row, and the largest of a block. */
 
-export interface Ranked {
+export interface Rank {
   readonly rank: number;
   /** False: only known to be at this rank or after. */
   readonly exact: boolean;
 }
 
-/** The rank of a key in its query's row: counted when the row is whole, else from the list of the strongest. */
-export function rankOf(
+/** The rank of a key in its query's row: counted if all weights are there, else from the list of the strongest. */
+export function computeRank(
   key: number,
   weight: number,
   row: { readonly values: ArrayLike<number>; readonly stride: number },
   strongest: readonly (readonly [number, number])[],
-): Ranked {
+): Rank {
   const listed = strongest.findIndex(([position]) => position === key);
   if (listed >= 0) return { rank: listed + 1, exact: true };
   if (row.stride > 1) return { rank: strongest.length + 1, exact: false };
@@ -32,7 +32,7 @@ export interface Link {
 }
 
 /** The largest `count` of a block of weights, row-major from (query, key); NaN is masked and never counts. */
-export function strongestOf(
+export function findStrongest(
   weights: ArrayLike<number>,
   columns: number,
   from: { readonly query: number; readonly key: number },

@@ -1,53 +1,42 @@
 /**
- * The strongest 20 links in view as a table: the map for those who cannot see it, and for those who want numbers.
+ * The strongest 20 links in view as a table, for screen readers and for exact numbers.
  *
- * Few cells in view: read exactly. Many: from the largest weights of the bins the map holds, and said to be so.
+ * Exact for few cells in view; for many, approximated from the bins of the map, and marked so.
  */
 
-import { readFloats } from "../server/codec";
+import { readFloats } from "../server/tile_codec";
+import type { TokenRanges } from "../geometry/zoom_plan";
+import type { WeightedSpan } from "../map/map_view";
 import { button, element, replaceChildren, token } from "./dom";
-import { Latest, told } from "../server/inquiry";
-import { counted, formatted, plural } from "../numbers";
-import { paths, type Side } from "../server/protocol";
-import { strongestOf } from "./ranking";
-import type { Shown } from "./inspector";
-import { aborted, type Transport } from "../server/transport";
+import { LatestRequest } from "../server/requests";
+import { formatCount, formatWeightColumn, pluralize } from "../format_numbers";
+import { paths, type Side, type TraceHead } from "../server/protocol";
+import { findStrongest } from "./ranking";
+import type { Transport } from "../server/transport";
 
-export const MOST_CELLS = 65_536;
+export const MAX_CELLS = 65_536;
 const ROWS = 20;
-const PAUSE = 300;
+const PAUSE_MILLISECONDS = 300;
 
-export interface View {
-  readonly query: readonly [number, number];
-  readonly key: readonly [number, number];
-}
-
-/** A link between spans of tokens; a span of one is a token. */
-export interface Span {
-  readonly query: readonly [number, number];
-  readonly key: readonly [number, number];
-  readonly value: number;
-}
-
-export interface TableActions {
-  text(side: Side, position: number): string | undefined;
-  pick(query: number, key: number): void;
-  view(): View;
-  held(count: number): readonly Span[];
+export interface StrongestTableActions {
+  getText(side: Side, position: number): string | undefined;
+  pinCell(query: number, key: number): void;
+  getView(): TokenRanges;
+  findStrongest(count: number): readonly WeightedSpan[];
 }
 
 export class StrongestTable {
   readonly element: HTMLElement;
   readonly #caption = element("caption");
   readonly #body = element("tbody");
-  readonly #latest = new Latest();
+  readonly #request = new LatestRequest();
   #timer: ReturnType<typeof setTimeout> | undefined;
-  #spans: readonly Span[] = [];
+  #spans: readonly WeightedSpan[] = [];
   #exact = false;
 
   constructor(
     private readonly transport: Transport,
-    private readonly actions: TableActions,
+    private readonly actions: StrongestTableActions,
     close: () => void,
   ) {
     const head = ["Query", "Key", "Weight"].map((name) =>
@@ -61,68 +50,64 @@ export class StrongestTable {
     );
   }
 
-  get open(): boolean {
+  get isOpen(): boolean {
     return !this.element.hidden;
   }
 
   setOpen(open: boolean): void {
     this.element.hidden = !open;
     if (!open) {
-      this.#latest.stop();
+      this.#request.cancel();
       clearTimeout(this.#timer);
     }
   }
 
-  /** The view moved or other tiles came: look again, once it is quiet. */
-  refresh(shown: Shown | null): void {
-    if (!this.open || !shown) return;
+  /** Load again after the view moved or tiles were loaded, with a delay. */
+  refresh(shown: TraceHead | null): void {
+    if (!this.isOpen || !shown) return;
     clearTimeout(this.#timer);
-    this.#latest.stop();
-    this.#timer = setTimeout(() => void this.#read(shown), PAUSE);
+    this.#request.cancel();
+    this.#timer = setTimeout(() => this.#load(shown), PAUSE_MILLISECONDS);
   }
 
   refreshNames(): void {
-    if (this.open && this.#spans.length > 0) this.#list();
+    if (this.isOpen && this.#spans.length > 0) this.#render();
   }
 
-  async #read({ meta, layer, head }: Shown): Promise<void> {
-    const { query, key } = this.actions.view();
+  #load({ meta, layer, head }: TraceHead): void {
+    const { query, key } = this.actions.getView();
     const cells = (query[1] - query[0]) * (key[1] - key[0]);
     if (cells <= 0) return;
-    if (cells > MOST_CELLS) {
-      this.#spans = this.actions.held(ROWS);
+    if (cells > MAX_CELLS) {
+      this.#spans = this.actions.findStrongest(ROWS);
       this.#exact = false;
       this.#caption.textContent =
-        `Strongest ${counted(this.#spans.length)} places in view, approximate: ${counted(cells)} pairs are in view, ` +
+        `Strongest ${formatCount(this.#spans.length)} places in view, approximate: ${formatCount(cells)} pairs are in view, ` +
         "so these are read off the picture. Zoom in for exact weights.";
-      this.#list();
+      this.#render();
       return;
     }
-    const signal = this.#latest.begin();
-    this.#caption.textContent = `Reading ${plural(cells, "pair")}…`;
-    try {
-      const body = await this.transport.bytes(
-        paths.cells(meta.trace, layer, head, query[0], query[1], key[0], key[1]),
-        signal,
-      );
-      if (signal.aborted) return;
-      const links = body
-        ? strongestOf(readFloats(body).values, key[1] - key[0], { query: query[0], key: key[0] }, ROWS)
-        : [];
-      this.#exact = true;
-      this.#spans = links.map((link) => ({
-        query: [link.query, link.query + 1],
-        key: [link.key, link.key + 1],
-        value: link.weight,
-      }));
-      this.#caption.textContent = `Strongest ${plural(this.#spans.length, "link")} of the ${plural(cells, "pair")} in view, exact.`;
-      this.#list();
-    } catch (error) {
-      if (!aborted(error)) this.#caption.textContent = told(error);
-    }
+    this.#caption.textContent = `Reading ${pluralize(cells, "pair")}…`;
+    void this.#request.run(
+      (signal) => this.transport.bytes(paths.cells(meta.trace, layer, head, ...query, ...key), signal),
+      (body) => {
+        const links = body ? findStrongest(readFloats(body).values, key[1] - key[0], { query: query[0], key: key[0] }, ROWS) : [];
+        this.#exact = true;
+        this.#spans = links.map((link) => ({
+          query: [link.query, link.query + 1],
+          key: [link.key, link.key + 1],
+          value: link.weight,
+        }));
+        this.#caption.textContent = `Strongest ${pluralize(this.#spans.length, "link")} of the ${pluralize(cells, "pair")} in view, exact.`;
+        this.#render();
+      },
+      (message) => {
+        this.#caption.textContent = message;
+      },
+    );
   }
 
-  #list(): void {
+  #render(): void {
     replaceChildren(
       this.#body,
       ...this.#spans.map(({ query, key, value }) =>
@@ -132,17 +117,17 @@ export class StrongestTable {
           element(
             "th",
             { scope: "row" },
-            button(this.#named("query", query), () => this.actions.pick(query[0], key[0]), { title: "Pin this pair" }),
+            button(this.#createSpanName("query", query), () => this.actions.pinCell(query[0], key[0]), { title: "Pin this pair" }),
           ),
-          element("td", {}, this.#named("key", key)),
-          element("td", { class: "number" }, this.#exact ? formatted(value) : `~ ${formatted(value)}`),
+          element("td", {}, this.#createSpanName("key", key)),
+          element("td", { class: "number" }, this.#exact ? formatWeightColumn(value) : `~ ${formatWeightColumn(value)}`),
         ),
       ),
     );
   }
 
-  #named(side: Side, [from, to]: readonly [number, number]): HTMLElement {
-    if (to - from > 1) return element("span", {}, `${counted(from)} to ${counted(to - 1)}`);
-    return element("span", {}, `${counted(from)} `, token(this.actions.text(side, from), from));
+  #createSpanName(side: Side, [from, to]: readonly [number, number]): HTMLElement {
+    if (to - from > 1) return element("span", {}, `${formatCount(from)} to ${formatCount(to - 1)}`);
+    return element("span", {}, `${formatCount(from)} `, token(this.actions.getText(side, from), from));
   }
 }

@@ -1,52 +1,52 @@
 /**
- * The bars above the map: where you are and where to go, and how the numbers become colours.
+ * The bars above the map: views, search and links; and the controls of colours.
  *
- * Every control writes to the store and reads from it; none keeps a value of its own.
+ * Controls write to the store and show its state.
  */
 
-import type { Deeds } from "../deeds";
-import { press, segments, toggle } from "./controls";
+import type { AppCommands } from "../app_commands";
+import { segments, setPressed, toggle } from "./controls";
 import { button, element, field, replaceChildren, select } from "./dom";
-import { percent } from "../numbers";
-import { title } from "../paint/token_text";
+import { formatPercent } from "../format_numbers";
+import { formatTitle } from "../paint/token_text";
 import type { Meta } from "../server/protocol";
 import {
   CHANNELS,
   COLOURS,
-  defaultRange,
+  getDefaultRange,
   HIGHEST_BITS,
   LOWEST_BITS,
-  validRange,
-  type Channel,
+  clampRange,
+  type ChannelMode,
   type State,
   type Store,
   type View,
 } from "../state";
 
-export interface ToolbarFacts {
+export interface ToolbarState {
   readonly meta: Meta | null;
   /** Why no sentence can be typed; null when it can. */
-  readonly noSentence: string | null;
+  readonly sentenceProblem: string | null;
   readonly sinkShare: number | null;
-  readonly tableOpen: boolean;
+  readonly isTableOpen: boolean;
 }
 
 export interface Toolbar {
   readonly element: HTMLElement;
-  update(state: State, facts: ToolbarFacts): void;
+  update(state: State, facts: ToolbarState): void;
 }
 
-const CHANNEL_NAMES: Readonly<Record<Channel, readonly [string, string]>> = {
+const CHANNEL_NAMES: Readonly<Record<ChannelMode, readonly [string, string]>> = {
   both: ["mean + spikes", "Colour is the mean of the pairs in a pixel; a dot marks a strong link that the mean hides"],
   max: ["largest", "Colour is the largest weight among the pairs in a pixel"],
   mean: ["mean", "Colour is the mean weight of the pairs in a pixel, and nothing else"],
 };
 
-/** `survey`: the page from which one came here is still open. */
-export function createToolbar(store: Store, deeds: Deeds, finder: HTMLElement, survey: boolean): Toolbar {
+/** `survey`: whether to link back to the survey. */
+export function createToolbar(store: Store, commands: AppCommands, finder: HTMLElement, survey: boolean): Toolbar {
   // Only narrow pages show this button: there all that it unfolds would push the map off the screen.
   const unfold = toggle("More", "Show or hide colours, saving and links", () => {
-    press(unfold, bars.classList.toggle("unfolded"));
+    setPressed(unfold, bars.classList.toggle("unfolded"));
   });
   unfold.classList.add("unfold");
   const views = segments<View>(
@@ -57,15 +57,15 @@ export function createToolbar(store: Store, deeds: Deeds, finder: HTMLElement, s
       ["heads", "Heads", "All heads at once, as pictures and by their scores (h)"],
       ["sentence", "Type a sentence", "Let the model read your own text (i)"],
     ],
-    (view) => deeds.showView(view),
+    (view) => commands.showView(view),
   );
-  const save = button("Save", () => deeds.export(), {
+  const save = button("Save", () => commands.export(), {
     class: "folds",
     title: "A picture, the numbers, or a page in one file (e)",
   });
   const name = element("p", { class: "trace-name" });
   const badge = element("strong", { class: "badge", hidden: true }, "not what the model computed");
-  const where = element(
+  const locationBar = element(
     "div",
     { class: "bar" },
     element("h1", {}, "AttnScope"),
@@ -77,14 +77,14 @@ export function createToolbar(store: Store, deeds: Deeds, finder: HTMLElement, s
     finder,
     unfold,
     save,
-    button("Copy link", () => deeds.copyLink(), { class: "copy folds", title: "A link to exactly this view (y)" }),
-    button("Help", () => deeds.help(), {
+    button("Copy link", () => commands.copyLink(), { class: "copy folds", title: "A link to exactly this view (y)" }),
+    button("Help", () => commands.help(), {
       class: "open-help",
       title: "How to read the map, and the keyboard (?)",
     }),
   );
 
-  const channel = segments<Channel>(
+  const channel = segments<ChannelMode>(
     "What a pixel of many pairs shows",
     CHANNELS.map((value) => [value, CHANNEL_NAMES[value][0], CHANNEL_NAMES[value][1]] as const),
     (value) => store.set({ channel: value }),
@@ -105,7 +105,7 @@ export function createToolbar(store: Store, deeds: Deeds, finder: HTMLElement, s
     ],
     (value) => store.set({ linear: value === "linear" }),
   );
-  const range = rangeFields(store, deeds);
+  const range = createRangeFields(store, commands);
   const sink = toggle(
     "Hide sink",
     "Hatch the column of the first token, where idle heads park their attention (k)",
@@ -114,11 +114,11 @@ export function createToolbar(store: Store, deeds: Deeds, finder: HTMLElement, s
   const whatIf = toggle(
     "Look ahead",
     "What if it could look ahead? The same queries and keys without the mask; not what the model computed (u)",
-    () => deeds.toggleWhatIf(),
+    () => commands.toggleWhatIf(),
   );
-  const table = toggle("Table", "The strongest 20 links in view as a table (r)", () => deeds.toggleTable());
+  const table = toggle("Table", "The strongest 20 links in view as a table (r)", () => commands.toggleTable());
   const compare = toggle("Compare", "Two heads side by side, in one square, or as their ratio (c)", () =>
-    deeds.compare(),
+    commands.compare(),
   );
   const coloured = field("colours", colours);
   const controls = element(
@@ -134,8 +134,8 @@ export function createToolbar(store: Store, deeds: Deeds, finder: HTMLElement, s
     compare,
     table,
   );
-  /** Only what has a meaning in a view is there. */
-  const sort = ({ view, headsAs, compare: compared }: State): void => {
+  /** Show only the controls that have an effect in this view. */
+  const showRelevantControls = ({ view, headsAs, compare: compared }: State): void => {
     const [map, ratio] = [view === "map" || view === "sentence", view === "map" && compared?.mode === "ratio"];
     const text = view === "text";
     for (const part of [sink, table]) part.hidden = !map;
@@ -143,49 +143,49 @@ export function createToolbar(store: Store, deeds: Deeds, finder: HTMLElement, s
     // A ratio has colours of its own, and a range of its own beside it.
     for (const part of [coloured, scale.element, range.element]) part.hidden = text || ratio;
     compare.hidden = view !== "map";
-    // Not hidden: all below would jump under the hand that goes from pictures to table and back.
+    // Not hidden, so that the page below does not jump.
     controls.inert = view === "heads" && headsAs !== "grid";
   };
 
-  const bars = element("header", { class: "bars" }, where, controls);
+  const bars = element("header", { class: "bars" }, locationBar, controls);
   return {
     element: bars,
-    update(state, { meta, noSentence, sinkShare, tableOpen }) {
-      sort(state);
+    update(state, { meta, sentenceProblem, sinkShare, isTableOpen }) {
+      showRelevantControls(state);
       whatIf.hidden = !meta || state.view === "heads" || (meta.what_if === null && meta.origin === null);
-      const nothing = meta === null || (state.view === "text" && whatIf.hidden);
-      controls.hidden = nothing;
+      const isEmpty = meta === null || (state.view === "text" && whatIf.hidden);
+      controls.hidden = isEmpty;
       unfold.hidden = meta === null;
       finder.hidden = meta === null || state.view === "heads";
       save.disabled = meta === null;
-      const named = meta ? title(meta.name) : "";
+      const named = meta ? formatTitle(meta.name) : "";
       if (name.textContent !== named) replaceChildren(name, element("bdi", {}, named));
       views.update(state.view);
-      views.enable("sentence", noSentence === null || state.view === "sentence", noSentence ?? "");
+      views.enable("sentence", sentenceProblem === null || state.view === "sentence", sentenceProblem ?? "");
       for (const view of ["map", "text", "heads"] as const)
         views.enable(view, state.trace !== "", "There is no trace to show yet");
-      const small = state.view === "heads";
-      channel.update(small && state.channel === "both" ? "max" : state.channel);
-      channel.enable("both", !small, "Small pictures show one of the two");
+      const isThumbnail = state.view === "heads";
+      channel.update(isThumbnail && state.channel === "both" ? "max" : state.channel);
+      channel.enable("both", !isThumbnail, "Small pictures show one of the two");
       colours.value = state.colours;
       scale.update(state.linear ? "linear" : "log");
-      press(compare, state.compare !== null);
+      setPressed(compare, state.compare !== null);
       // Small pictures hold the largest of many weights: as bright as those of a short text.
-      range.update(state, small ? 0 : (meta?.layers[state.layer]?.keys ?? 0));
-      press(sink, state.hideSink);
-      sink.textContent = state.hideSink && sinkShare !== null ? `Sink hidden: ${percent(sinkShare)}` : "Hide sink";
-      press(whatIf, state.whatIf);
+      range.update(state, isThumbnail ? 0 : (meta?.layers[state.layer]?.keys ?? 0));
+      setPressed(sink, state.hideSink);
+      sink.textContent = state.hideSink && sinkShare !== null ? `Sink hidden: ${formatPercent(sinkShare)}` : "Hide sink";
+      setPressed(whatIf, state.whatIf);
       badge.hidden = !state.whatIf;
-      press(table, tableOpen);
+      setPressed(table, isTableOpen);
     },
   };
 }
 
-function rangeFields(
+function createRangeFields(
   store: Store,
-  deeds: Deeds,
+  commands: AppCommands,
 ): { readonly element: HTMLElement; update(state: State, keys: number): void } {
-  const number = (label: string): HTMLInputElement =>
+  const createNumberInput = (label: string): HTMLInputElement =>
     element("input", {
       type: "number",
       min: LOWEST_BITS,
@@ -194,20 +194,20 @@ function rangeFields(
       "aria-label": label,
       class: "bits",
     });
-  const low = number("Darkest colour at, in bits");
-  const high = number("Brightest colour at, in bits");
-  const change = (): void => {
+  const low = createNumberInput("Darkest colour at, in bits");
+  const high = createNumberInput("Brightest colour at, in bits");
+  const applyRange = (): void => {
     const [from, to] = [low.valueAsNumber, high.valueAsNumber];
-    if (Number.isFinite(from) && Number.isFinite(to)) store.set({ range: validRange(from, to) });
+    if (Number.isFinite(from) && Number.isFinite(to)) store.set({ range: clampRange(from, to) });
     // Clamped or refused, the fields show what holds now.
-    update(store.get(), shownKeys);
+    update(store.get(), keyCount);
   };
-  low.addEventListener("change", change);
-  high.addEventListener("change", change);
-  let shownKeys = 0;
+  low.addEventListener("change", applyRange);
+  high.addEventListener("change", applyRange);
+  let keyCount = 0;
   const update = ({ range, view }: State, keys: number): void => {
-    shownKeys = keys;
-    const [from, to] = range ?? defaultRange(keys);
+    keyCount = keys;
+    const [from, to] = range ?? getDefaultRange(keys);
     low.value = String(from);
     high.value = String(to);
     reset.disabled = range === null;
@@ -217,7 +217,7 @@ function rangeFields(
     title: "Back to the range that suits the length of the text",
     "aria-label": "Reset the range",
   });
-  const fit = button("Fit", () => deeds.fitRange(), {
+  const fit = button("Fit", () => commands.fitRange(), {
     title: "Set the range to the values now in view, once",
     "aria-label": "Fit the range",
   });

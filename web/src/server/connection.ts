@@ -1,43 +1,43 @@
 /**
- * A transport that notices when the server is gone, whoever was asking.
+ * A transport that reports when the server stops responding.
  *
- * A browser tells "nobody answered" only by the kind of error, so this is the one place that reads it.
+ * Browsers report this only through the type of the error, which is checked here alone.
  */
 
-import { aborted, type Transport } from "./transport";
+import { isAbortError, type Transport } from "./transport";
 
-/** `closing` ends what was asked without a signal of its own. */
-export function watched(
+/** `closeSignal` cancels requests that have no signal of their own. */
+export function watchConnection(
   transport: Transport,
-  lost: () => void,
-  answered: () => void,
-  closing?: AbortSignal,
+  onLost: () => void,
+  onAnswer: () => void,
+  closeSignal?: AbortSignal,
 ): Transport {
-  const judged = (error: unknown): never => {
-    if (unanswered(error)) lost();
+  const handleError = (error: unknown): never => {
+    if (isConnectionError(error)) onLost();
     throw error;
   };
-  const heard = <Answer>(answer: Answer): Answer => {
-    answered();
+  const handleAnswer = <Answer>(answer: Answer): Answer => {
+    onAnswer();
     return answer;
   };
   return {
-    json: <Answer>(path: string, signal = closing) => transport.json<Answer>(path, signal).then(heard, judged),
-    bytes: (path, signal = closing) => transport.bytes(path, signal).then(heard, judged),
-    post: <Answer>(path: string, body: unknown, signal = closing) =>
-      transport.post<Answer>(path, body, signal).then(heard, judged),
-    async *stream<Answer>(path: string, body: unknown, signal = closing) {
+    json: <Answer>(path: string, signal = closeSignal) => transport.json<Answer>(path, signal).then(handleAnswer, handleError),
+    bytes: (path, signal = closeSignal) => transport.bytes(path, signal).then(handleAnswer, handleError),
+    post: <Answer>(path: string, body: unknown, signal = closeSignal) =>
+      transport.post<Answer>(path, body, signal).then(handleAnswer, handleError),
+    async *stream<Answer>(path: string, body: unknown, signal = closeSignal) {
       try {
         yield* transport.stream<Answer>(path, body, signal);
       } catch (error) {
-        judged(error);
+        handleError(error);
       }
     },
-    ...(transport.holds && { holds: transport.holds }),
+    ...(transport.hasResponse && { hasResponse: transport.hasResponse }),
   };
 }
 
-/** fetch throws a TypeError when there was no answer at all; an answer that refuses is another error. */
-export function unanswered(error: unknown): boolean {
-  return error instanceof TypeError && !aborted(error);
+/** fetch throws a TypeError when there was no response; an error response is a ResponseError. */
+export function isConnectionError(error: unknown): boolean {
+  return error instanceof TypeError && !isAbortError(error);
 }

@@ -1,47 +1,64 @@
-// What the server says, version 1: the JSON shapes and the paths. Paths are relative to "api/1/".
+// The protocol of the server, version 1: JSON shapes and paths. Paths are relative to "api/1/".
 
 export type Side = "query" | "key";
 export type Channel = "mean" | "max";
 export type MarginalKind = "received" | "entropy";
 export type Unit = "token" | "word";
 export type BlockFormat = "npy" | "csv";
-export type AblateHow = "zero" | "mean";
+export type AblationMethod = "zero" | "mean";
 
 export interface Layer {
   name: string;
   heads: number;
-  /** What the model calls each head, where only some of them were recorded. */
+  /** The index of each head in the model, where only some heads were recorded. */
   numbers: number[];
   queries: number;
   keys: number;
   causal: boolean;
-  /** keys - queries: query i may see keys up to i + offset when causal. */
+  /** keys - queries: with a causal mask, query i attends to keys up to i + offset. */
   offset: number;
   cross: boolean;
   texts: boolean;
-  /** Of weights that somebody else has built nobody knows the mask: a zero counts as hidden. */
+  /** The mask of imported weights is not known: a zero counts as masked. */
   zeros_hidden: boolean;
 }
 
-/** The number by which a person knows a head. */
-export function headNumber(meta: Meta, layer: number, head: number): number {
+/** The shape of a head's matrix, and where queries stand among the keys. */
+export type MatrixShape = Pick<Layer, "cross" | "offset" | "queries" | "keys">;
+
+/** The index of a head in the model. */
+export function getHeadNumber(meta: Meta, layer: number, head: number): number {
   return meta.layers[layer]?.numbers[head] ?? head;
 }
 
-/** A head as people write it. */
-export function headName(meta: Meta, layer: number, head: number): string {
-  return `L${layer}H${headNumber(meta, layer, head)}`;
+/** "L3H5": layer 3, head 5. */
+export function formatHeadName(meta: Meta, layer: number, head: number): string {
+  return `L${layer}H${getHeadNumber(meta, layer, head)}`;
 }
 
 export interface Meta {
   trace: string;
   name: string;
   model: string;
-  /** Set when the picture is not what the model computed; drawn as a watermark. */
+  /** Set where the weights are not what the model computed; drawn as a watermark. */
   note: string | null;
   what_if: string | null;
   origin: string | null;
   layers: Layer[];
+}
+
+/** Names a head of a trace. */
+export interface HeadRef {
+  trace: string;
+  layer: number;
+  head: number;
+}
+
+/** A head of a trace whose meta is loaded. */
+export interface TraceHead {
+  readonly meta: Meta;
+  readonly layer: number;
+  readonly head: number;
 }
 
 export interface Summary {
@@ -66,13 +83,13 @@ export interface Session {
   traces: Summary[];
   untrained: boolean;
   generates: boolean;
-  /** Whether heads can be silenced: there is a model that writes, and so can be asked what comes next. */
+  /** Whether heads can be ablated, which needs a model that predicts the next token. */
   ablates: boolean;
-  /** The trace that AttnScope brings along; it is not among `traces`. */
+  /** The trace that AttnScope ships; it is not among `traces`. */
   example: string | null;
-  /** Whether a survey is open, which is a page of its own. */
+  /** Whether a survey is open, which has its own page. */
   survey: boolean;
-  /** A saved page holds these heads alone. */
+  /** Set for a saved page, which has only these heads. */
   file: { heads: [layer: number, head: number][] } | null;
 }
 
@@ -84,7 +101,7 @@ export interface Status {
 /** position, importance in 0..1, text */
 export type Section = [position: number, importance: number, text: string];
 
-export interface Found {
+export interface FindResult {
   position: number | null;
   count: number;
   index: number;
@@ -107,7 +124,7 @@ export interface KeyReport {
   strongest: [query: number, weight: number][];
 }
 
-export interface Profile {
+export interface DistanceProfile {
   edges: number[];
   mass: number[];
   ahead: number[];
@@ -121,11 +138,11 @@ export interface Scores {
   pending: boolean;
 }
 
-/** What a token or word gives (side=query) or receives (side=key). */
+/** The attention that a token or word gives (side=query) or receives (side=key). */
 export interface Links {
-  /** The tokens of the token or word that was asked about: [start, stop). */
+  /** The tokens of the token or word: [start, stop). */
   own: [start: number, stop: number];
-  /** What it gives or receives in all, also beyond what is listed. */
+  /** The sum over all links, also those that are not listed. */
   total: number;
   /** How many tokens or words the mask allows. */
   count: number;
@@ -138,15 +155,15 @@ export interface HeadScores {
   scores: Record<string, number>;
 }
 
-/** All heads of a layer in words and numbers. */
+/** Labels and scores of all heads of a layer. */
 export interface LayerScores {
-  /** Tokens that were scored, of so many. */
+  /** The number of scored tokens, and of all tokens. */
   queries: number;
   of: number;
   heads: HeadScores[];
-  /** What each label is. */
+  /** What each label means. */
   meanings: Record<string, string>;
-  /** What each score is: labels and scores share names. */
+  /** What each score measures: labels and scores share names. */
   measures: Record<string, string>;
   pending: boolean;
 }
@@ -154,17 +171,17 @@ export interface LayerScores {
 export interface AblateRequest {
   trace: string;
   heads: readonly (readonly [layer: number, head: number])[];
-  how: AblateHow;
+  how: AblationMethod;
 }
 
-/** What it does to the predictions of the model that these heads are silent. */
-export interface Ablated {
+/** How ablating these heads changes the predictions of the model. */
+export interface AblationResult {
   tokens: number;
-  /** Nats a token. */
+  /** Nats per token. */
   loss: [before: number, after: number];
-  /** Tokens that became harder to predict, by how much; nats of surprise. */
+  /** Tokens that became harder to predict, with their loss in nats. */
   harder: [position: number, text: string, before: number, after: number][];
-  /** What may come next: the tokens whose probability has changed most. */
+  /** Next tokens whose probability has changed most. */
   next: [text: string, before: number, after: number][];
 }
 
@@ -216,7 +233,7 @@ export const paths = {
   heads: (trace: string, layer: number): string => `${trace}/${layer}/heads`,
   block: (trace: string, layer: number, index: number, i0: number, i1: number, j0: number, j1: number, as: BlockFormat): string =>
     `${head(trace, layer, index)}/block?i0=${i0}&i1=${i1}&j0=${j0}&j1=${j1}&as=${as}`,
-  /** A page in one file: this part of this head, these pins (null: none), opened at this address fragment. */
+  /** A page in one file: a range of a head, pins (null: none), and the address fragment it opens with. */
   page: (
     trace: string,
     layer: number,

@@ -1,19 +1,19 @@
-// How the explorer asks for things. It knows only this interface, so that a notebook or a file on disk can answer instead of HTTP.
+// How the explorer sends requests: over HTTP, to a notebook's kernel, or to a saved file.
 
 export interface Transport {
-  /** A JSON answer. The shape is the caller's claim: the server is ours. */
+  /** A JSON response. Its shape is not checked: the server is ours. */
   json<T>(path: string, signal?: AbortSignal): Promise<T>;
-  /** A binary answer; null where the server says there is nothing (204). */
+  /** A binary response; null where it has no content (204). */
   bytes(path: string, signal?: AbortSignal): Promise<ArrayBuffer | null>;
   post<T>(path: string, body: unknown, signal?: AbortSignal): Promise<T>;
-  /** One JSON value a line, each as soon as it arrives. */
+  /** One JSON value per line, each as soon as it arrives. */
   stream<T>(path: string, body: unknown, signal?: AbortSignal): AsyncIterable<T>;
-  /** Where only some things can ever be answered, as in a saved page: whether this is one of them. */
-  holds?(path: string): boolean;
+  /** Whether a saved page stores this path; undefined for transports that can load any path. */
+  hasResponse?(path: string): boolean;
 }
 
-/** The server answered, and refused. `message` is the server's sentence for people. */
-export class Refused extends Error {
+/** An error response. `message` is the server's text for the reader. */
+export class ResponseError extends Error {
   constructor(
     message: string,
     readonly status: number,
@@ -23,7 +23,7 @@ export class Refused extends Error {
   }
 }
 
-/** True for the error of a request that we ourselves gave up. */
-export function aborted(error: unknown): boolean {
+/** Whether a request failed because it was cancelled. */
+export function isAbortError(error: unknown): boolean {
   return error instanceof Error && error.name === "AbortError";
 }

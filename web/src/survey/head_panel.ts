@@ -1,18 +1,19 @@
 /** One head and one statistic: its numbers, its distribution, and passages that show what it does. */
 
-import { badge } from "../heads/table";
-import { spaced } from "../heads/ordering";
-import type { Surroundings } from "../host";
-import { counted, measured, percent } from "../numbers";
-import { surfaceOf, themeOf } from "../panels/chart";
+import { badge } from "../heads/label_badge";
+import { formatScoreName } from "../heads/scored_heads";
+import type { HostContext } from "../host";
+import { formatCount, formatMeasure, formatPercent } from "../format_numbers";
+import { themes } from "../paint/surface";
+import { prepareSurface } from "../paint/canvas";
 import { element, replaceChildren } from "../panels/dom";
-import { title } from "../paint/token_text";
-import { Latest, told } from "../server/inquiry";
-import { aborted, type Transport } from "../server/transport";
-import { chartBox, paintDistribution, valued, type Distribution } from "./bars";
-import { passageLists, type PassageActions } from "./passages";
-import { surveyPaths, type HeadReport } from "./protocol";
-import { explainedStatistic, type SurveyScene } from "./scene";
+import { formatTitle } from "../paint/token_text";
+import { LatestRequest } from "../server/requests";
+import type { Transport } from "../server/transport";
+import { formatValue, getChartBox, paintDistribution, type Distribution } from "./histogram";
+import { createPassageLists, type PassageActions } from "./passages";
+import { surveyPaths, type SurveyHeadReport } from "./protocol";
+import { explainStatistic, type SurveyScene } from "./survey_scene";
 
 const CHART = 132;
 const FACTS: readonly (readonly [name: string, key: string, says: string])[] = [
@@ -34,7 +35,7 @@ export interface HeadPanel {
   focus(): void;
 }
 
-export function createHeadPanel(transport: Transport, actions: PassageActions, around: Surroundings): HeadPanel {
+export function createHeadPanel(transport: Transport, actions: PassageActions, context: HostContext): HeadPanel {
   const heading = element("h2", { tabindex: -1 });
   const labels = element("p", { class: "survey-labels" });
   const meaning = element("p", { class: "soft" });
@@ -44,15 +45,15 @@ export function createHeadPanel(transport: Transport, actions: PassageActions, a
   const facts = element("dl", { class: "facts" });
   const lists = element("div", { class: "passage-lists" });
   const content = element("div", {}, canvas, caption, facts, lists);
-  const state = element("p", { class: "soft", role: "status" });
-  const latest = new Latest();
-  let asked = "";
+  const status = element("p", { class: "soft", role: "status" });
+  const request = new LatestRequest();
+  let requested = "";
   let shown: Distribution | null = null;
 
   const paint = (): void => {
     const width = canvas.clientWidth;
-    const surface = width > 0 ? surfaceOf(canvas, width, CHART) : null;
-    if (surface && shown) paintDistribution(surface, themeOf(around.host), shown);
+    const surface = width > 0 ? prepareSurface(canvas, width, CHART) : null;
+    if (surface && shown) paintDistribution(surface, themes[context.host.getTheme()], shown);
   };
   const describe = (bar: number | null): void => {
     const low = shown?.edges[bar ?? -1];
@@ -60,10 +61,10 @@ export function createHeadPanel(transport: Transport, actions: PassageActions, a
     caption.textContent =
       bar === null || low === undefined || high === undefined
         ? "Share of queries, on a scale of square roots. Orange: the mean, and below it nine tenths of all queries."
-        : `${measured(low)} to ${measured(high)}: ${percent(shown?.shares[bar] ?? 0)} of queries`;
+        : `${formatMeasure(low)} to ${formatMeasure(high)}: ${formatPercent(shown?.shares[bar] ?? 0)} of queries`;
   };
   canvas.addEventListener("pointermove", ({ offsetX }) => {
-    const box = chartBox(canvas.clientWidth, CHART);
+    const box = getChartBox(canvas.clientWidth, CHART);
     const bars = shown?.shares.length ?? 0;
     const bar = Math.floor(((offsetX - box.left) / box.width) * bars);
     describe(bar >= 0 && bar < bars ? bar : null);
@@ -71,17 +72,17 @@ export function createHeadPanel(transport: Transport, actions: PassageActions, a
   canvas.addEventListener("pointerleave", () => describe(null));
   const observer = new ResizeObserver(paint);
   observer.observe(canvas);
-  around.signal.addEventListener("abort", () => observer.disconnect());
-  around.host.onTheme(paint, around.signal);
+  context.signal.addEventListener("abort", () => observer.disconnect());
+  context.host.onThemeChange(paint, context.signal);
 
-  const show = ({ numbers, edges, shares, examples }: HeadReport, name: string): void => {
+  const show = ({ numbers, edges, shares, examples }: SurveyHeadReport, name: string): void => {
     const { p05, p95 } = numbers;
     const known = shares.length > 0;
     shown = known
       ? { edges, shares, mean: numbers["mean"], middle: p05 === undefined || p95 === undefined ? null : [p05, p95] }
       : null;
-    state.textContent = known ? "" : "No query of this corpus tells it of this head.";
-    state.hidden = known;
+    status.textContent = known ? "" : "No query of this corpus tells it of this head.";
+    status.hidden = known;
     content.hidden = !known;
     canvas.setAttribute("aria-label", `The distribution of ${name}; its numbers are listed below`);
     replaceChildren(
@@ -89,47 +90,48 @@ export function createHeadPanel(transport: Transport, actions: PassageActions, a
       ...FACTS.filter(([, key]) => numbers[key] !== undefined).map(([label, key, says]) => {
         const value = numbers[key] ?? 0;
         const whole = key === "count" || key === "passages";
-        return element("div", { title: says }, element("dt", {}, label), element("dd", {}, whole ? counted(value) : valued(value)));
+        return element("div", { title: says }, element("dt", {}, label), element("dd", {}, whole ? formatCount(value) : formatValue(value)));
       }),
     );
-    replaceChildren(lists, ...passageLists(examples, actions));
+    replaceChildren(lists, ...createPassageLists(examples, actions));
     describe(null);
     paint();
   };
-  const ask = async (scene: SurveyScene): Promise<void> => {
-    const { state: now, statistic } = scene;
-    const signal = latest.begin();
-    state.textContent = "reading…";
-    state.hidden = false;
+  const load = ({ state: { layer, head }, statistic }: SurveyScene): void => {
+    status.textContent = "reading…";
+    status.hidden = false;
     content.classList.add("stale");
-    try {
-      const report = await transport.json<HeadReport>(surveyPaths.head([now.layer, now.head], statistic), signal);
-      if (!signal.aborted) show(report, spaced(statistic));
-    } catch (error) {
-      if (aborted(error) || signal.aborted) return;
-      asked = "";
-      content.hidden = true;
-      state.textContent = told(error);
-    }
-    content.classList.remove("stale");
+    void request.run(
+      (signal) => transport.json<SurveyHeadReport>(surveyPaths.head([layer, head], statistic), signal),
+      (report) => {
+        show(report, formatScoreName(statistic));
+        content.classList.remove("stale");
+      },
+      (message) => {
+        requested = "";
+        content.hidden = true;
+        status.textContent = message;
+        content.classList.remove("stale");
+      },
+    );
   };
   return {
     element: element(
       "aside",
       { class: "survey-head", "aria-label": "The chosen head", tabindex: 0 },
-      ...[heading, labels, meaning, state, content],
+      ...[heading, labels, meaning, status, content],
     ),
     update(scene) {
-      const { state: now, statistic, about } = scene;
+      const { state: now, statistic, info } = scene;
       const head = scene.heads.get(`${now.layer},${now.head}`);
-      const name = `${head?.name ?? ""}: ${spaced(statistic)}`;
+      const name = `${head?.name ?? ""}: ${formatScoreName(statistic)}`;
       if (heading.textContent !== name) heading.textContent = name;
-      replaceChildren(labels, ...(head?.labels ?? []).map((one) => badge(one, title(about.meanings[one] ?? "", 400))));
-      meaning.textContent = `${explainedStatistic(about, statistic)}. In ${title(about.layers[now.layer]?.name ?? "", 80)}.`;
+      replaceChildren(labels, ...(head?.labels ?? []).map((one) => badge(one, formatTitle(info.meanings[one] ?? "", 400))));
+      meaning.textContent = `${explainStatistic(info, statistic)}. In ${formatTitle(info.layers[now.layer]?.name ?? "", 80)}.`;
       const wanted = `${now.layer}/${now.head}/${statistic}`;
-      if (wanted === asked) return;
-      asked = wanted;
-      void ask(scene);
+      if (wanted === requested) return;
+      requested = wanted;
+      load(scene);
     },
     focus: () => heading.focus(),
   };

@@ -1,34 +1,31 @@
-/** Where the page of a survey begins: from an empty element to all its heads, or to words that say why not. */
+/** Entry point of the survey page: loads the survey, or shows why it cannot be loaded. */
 
-import { createPageHost, report } from "../host";
+import { loadItem } from "../browser_storage";
+import { createPageHost, followTheme, setLoadState } from "../host";
 import { button } from "../panels/dom";
-import { showLoading, showProblem, stopped } from "../panels/messages";
-import { createHttpTransport } from "../server/http";
-import { told } from "../server/inquiry";
+import { getStoppedMessage, showLoading, showProblem } from "../panels/messages";
+import { createHttpTransport } from "../server/http_transport";
+import { describeError } from "../server/requests";
 import { createStore, readAddress } from "../state";
-import { openSurvey, remembered } from "./page";
-import { surveyPaths, type About } from "./protocol";
+import { LAST_ADDRESS, openSurvey } from "./survey_page";
+import { surveyPaths, type SurveyInfo } from "./protocol";
 
 async function open(root: HTMLElement): Promise<void> {
   const host = createPageHost("page");
   const { signal } = new AbortController();
-  const follow = (): void => {
-    root.dataset["theme"] = host.theme();
-  };
-  follow();
-  host.onTheme(follow, signal);
-  report(root, host, "loading");
+  followTheme(root, host, signal);
+  setLoadState(root, host, "loading");
   showLoading(root);
   const transport = createHttpTransport();
   try {
-    const about = await transport.json<About>(surveyPaths.about(), signal);
-    const store = createStore(readAddress(location.hash || remembered()));
-    openSurvey({ root, host, transport, store, about, signal });
-    report(root, host, "ready");
+    const info = await transport.json<SurveyInfo>(surveyPaths.about(), signal);
+    const store = createStore(readAddress(location.hash || (loadItem("session", LAST_ADDRESS) ?? "")));
+    openSurvey({ root, host, transport, store, info, signal });
+    setLoadState(root, host, "ready");
   } catch (error) {
-    report(root, host, "error");
-    const says = error instanceof TypeError ? stopped(host) : told(error);
-    showProblem(root, "No answer", says, button("Try again", () => void open(root), { class: "primary" }));
+    setLoadState(root, host, "error");
+    const message = error instanceof TypeError ? getStoppedMessage(host) : describeError(error);
+    showProblem(root, "No answer", message, button("Try again", () => void open(root), { class: "primary" }));
   }
 }
 

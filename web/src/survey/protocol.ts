@@ -1,6 +1,6 @@
-// What the server says of a survey: the JSON shapes and the paths, relative to "api/1/".
+// The protocol of surveys: JSON shapes and paths, relative to "api/1/".
 
-import type { HeadPlace } from "../state";
+import type { HeadId } from "../state";
 
 export interface Statistic {
   name: string;
@@ -8,30 +8,30 @@ export interface Statistic {
 }
 
 export interface SurveyedHead {
-  place: HeadPlace;
+  place: HeadId;
   labels: string[];
-  /** Of every statistic that some query tells. */
+  /** Of every statistic that is defined for some query. */
   means: Record<string, number>;
   /** Standard deviations over queries. */
   spread: Record<string, number>;
 }
 
-export interface About {
+export interface SurveyInfo {
   name: string;
   model: string;
   corpus: { documents: number; passages: number; tokens: number };
   /** Files and lines that could not be read. */
   problems: number;
   statistics: Statistic[];
-  /** What each label is. */
+  /** What each label means. */
   meanings: Record<string, string>;
   layers: { name: string; numbers: number[] }[];
   heads: SurveyedHead[];
-  /** What reads passages again: whether it is loaded, and why it could not be. */
+  /** The model that runs passages: whether it is loaded, and why it could not be. */
   reader: { name: string; ready: boolean; problem: string | null };
 }
 
-/** One statistic of all heads, as shares of their queries between the edges; none where no query tells it. */
+/** One statistic of all heads, as shares of their queries between the edges; empty where it is defined for no query. */
 export interface Histograms {
   edges: number[];
   shares: number[][][];
@@ -42,7 +42,7 @@ export interface Passage {
   decile: number | null;
   /** The mean over its queries. */
   score: number;
-  /** The token of its strongest query; null where nobody has kept it. */
+  /** The token of its strongest query; null where it was not stored. */
   position: number | null;
   passage: number;
   file: string;
@@ -56,14 +56,14 @@ export interface Passage {
   cut: [boolean, boolean];
 }
 
-export interface HeadReport {
+export interface SurveyHeadReport {
   numbers: Partial<Record<string, number>>;
   edges: number[];
   shares: number[];
   examples: Passage[];
 }
 
-export interface Read {
+export interface ReadResult {
   trace: string;
   layer: number;
   head: number;
@@ -72,6 +72,6 @@ export interface Read {
 export const surveyPaths = {
   about: (): string => "survey/about",
   histograms: (statistic: string): string => `survey/histograms?statistic=${statistic}`,
-  head: ([layer, head]: HeadPlace, statistic: string): string => `survey/${layer}/${head}?statistic=${statistic}`,
+  head: ([layer, head]: HeadId, statistic: string): string => `survey/${layer}/${head}?statistic=${statistic}`,
   read: (): string => "survey/read",
 };

@@ -1,86 +1,79 @@
 /**
- * The text itself, for those who would rather read: point at a token, and see what it looks at and who looks at it.
+ * The text view: shows for a token of the text what it attends to and what attends to it.
  *
- * In: the state and the head that is shown. Out: pins. What a token looks at is shaded, who looks at it is underlined;
- * lists beside the text hold the same with numbers.
- * Does not know: how links are found (the server does), how text becomes paragraphs (passage.ts), which position is
- * where (places.ts).
+ * In: the state and the shown head. Out: pins. What a token attends to is shaded, what attends to it is underlined;
+ * lists next to the text have the same links with numbers.
+ * Links come from the server, paragraphs from paragraphs.ts, positions from positions.ts.
  */
 
 import { segments } from "../panels/controls";
 import { element, field, replaceChildren } from "../panels/dom";
-import type { Shown } from "../panels/inspector";
-import { named } from "../panels/live_region";
-import type { CentreView, ViewContext } from "../panels/view";
+import { describeToken } from "../panels/live_region";
+import type { CentreView, ViewContext } from "../panels/view_context";
 import type { Action } from "../keys";
-import { counted, plain } from "../numbers";
-import { title } from "../paint/token_text";
-import { unanswered } from "../server/connection";
-import { Answers, Latest, told } from "../server/inquiry";
-import { paths, type Layer, type Links, type Section, type Side, type Unit } from "../server/protocol";
-import { aborted } from "../server/transport";
+import { formatCount, formatWeight } from "../format_numbers";
+import { formatTitle } from "../paint/token_text";
+import { isConnectionError } from "../server/connection";
+import { LatestRequest, ResponseCache } from "../server/requests";
+import { paths, type Layer, type Links, type MatrixShape, type Section, type Side, type TraceHead, type Unit } from "../server/protocol";
 import type { State } from "../state";
-import { createLegend } from "./legend";
+import { createTextLegend } from "./text_legend";
 import { createLinkList } from "./link_list";
-import { highlights, Marks } from "./marks";
-import { Page } from "./page";
-import { lastAtMost } from "./passage";
-import { lengthOf, otherOf, pageOf, pinnedIn, pinning, placed, shiftOf, SIDES, windowOf, type Shape } from "./places";
+import { getHighlightRegistry, HighlightSet } from "./highlights";
+import { TextPage } from "./text_page";
+import { findLastAtMost } from "./paragraphs";
+import { chooseWindow, createPins, getLength, getOtherSide, getPageSide, getPinnedPositions, getShift, shiftLinks, SIDES } from "./positions";
 
-interface Spot {
+interface TextSpot {
   readonly page: Side;
   readonly at: number;
 }
 
-const MOST_SECTIONS = 200;
-/** What was painted for another token goes, but not for the moment that an answer usually takes. */
-const STALE = 200;
-const REST = 200;
-const UNKNOWN = "The texts of these tokens are not known: there is nothing to read.";
-const UNPAINTED = "This browser cannot highlight text; the lists hold the same links.";
-const INVITATION = "Click a token to see what it looks at, and who looks at it; or walk through them with . and ,";
-const NO_LAYER: Shape & Pick<Layer, "texts"> = { queries: 0, keys: 0, offset: 0, cross: false, texts: false };
+const MAX_SECTIONS = 200;
+/** The links of the previous token stay for the time that a response usually takes. */
+const STALE_MILLISECONDS = 200;
+const SCROLL_REST_MILLISECONDS = 200;
+const NO_TEXTS_MESSAGE = "The texts of these tokens are not known: there is nothing to read.";
+const NO_HIGHLIGHTS_MESSAGE = "This browser cannot highlight text; the lists hold the same links.";
+const INVITATION_MESSAGE = "Click a token to see what it looks at, and who looks at it; or walk through them with . and ,";
+const NO_LAYER: MatrixShape & Pick<Layer, "texts"> = { queries: 0, keys: 0, offset: 0, cross: false, texts: false };
 
-export function createTextView(context: ViewContext): CentreView {
-  return new TextView(context);
-}
-
-class TextView implements CentreView {
+export class TextView implements CentreView {
   readonly element: HTMLElement;
-  readonly #marks = new Marks(highlights());
-  readonly #pages: Readonly<Record<Side, Page>> = { query: new Page("Queries"), key: new Page("Text") };
+  readonly #marks = new HighlightSet(getHighlightRegistry());
+  readonly #pages: Readonly<Record<Side, TextPage>> = { query: new TextPage("Queries"), key: new TextPage("Text") };
   readonly #lists;
   readonly #units;
   readonly #sections = element("select", { class: "text-sections" });
-  readonly #part = field("part", this.#sections, { hidden: true });
+  readonly #sectionField = field("part", this.#sections, { hidden: true });
   readonly #note = element("p", { class: "text-note", role: "status" });
   readonly #hint = element("div", { class: "text-hint", hidden: true });
-  readonly #invitation = element("p", { class: "soft" }, INVITATION);
-  readonly #answers: Answers;
-  readonly #asking = { text: new Latest(), words: new Latest(), query: new Latest(), key: new Latest() };
-  readonly #asked: Record<"text" | "words" | Side, string | null> = { text: null, words: null, query: null, key: null };
+  readonly #invitation = element("p", { class: "soft" }, INVITATION_MESSAGE);
+  readonly #cache: ResponseCache;
+  readonly #requests = { text: new LatestRequest(), sections: new LatestRequest(), words: new LatestRequest(), query: new LatestRequest(), key: new LatestRequest() };
+  readonly #requested: Record<"text" | "words" | Side, string | null> = { text: null, words: null, query: null, key: null };
   readonly #links: Record<Side, Links | null> = { query: null, key: null };
   #words: Partial<Record<Side, readonly number[]>> = {};
   #state: State;
-  #shown: Shown | null = null;
+  #shown: TraceHead | null = null;
   #layer = NO_LAYER;
   /** Whose text is on the pages. */
   #source = "";
-  #hovered: Spot | null = null;
+  #hovered: TextSpot | null = null;
   /** The state that the pages have been scrolled for. */
-  #seen: Pick<State, "pinQuery" | "pinKey" | "centre"> | null = null;
-  /** Where the pages stood when they were left. */
-  #left: Record<Side, number> | null = null;
+  #scrolledState: Pick<State, "pinQuery" | "pinKey" | "centre"> | null = null;
+  /** The scroll positions when the view was hidden. */
+  #savedScroll: Record<Side, number> | null = null;
   #frame = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(private readonly context: ViewContext) {
     const { store, transport, signal } = context;
     this.#state = store.get();
-    this.#answers = new Answers(transport, 16);
+    this.#cache = new ResponseCache(transport, 16);
     const actions = {
-      text: (side: Side, start: number, stop: number) => this.#text(side, start, stop),
-      go: (side: Side, at: number) => this.#go(side, at),
+      text: (side: Side, start: number, stop: number) => this.#getText(side, start, stop),
+      goTo: (side: Side, at: number) => this.#goTo(side, at),
     };
     this.#lists = { query: createLinkList("query", actions), key: createLinkList("key", actions) };
     this.#units = segments<Unit>(
@@ -91,19 +84,19 @@ class TextView implements CentreView {
       ],
       (unit) => store.set({ words: unit === "word" }),
     );
-    this.element = this.#arranged(createLegend(signal));
+    this.element = this.#createLayout(createTextLegend(signal));
     // The page scrolls, so it takes the keys.
-    this.element.addEventListener("focus", () => this.#pages[pageOf(this.#layer, "query")].element.focus());
+    this.element.addEventListener("focus", () => this.#pages[getPageSide(this.#layer, "query")].element.focus());
     this.#sections.addEventListener("change", () => this.#pages.key.reveal(Number(this.#sections.value), true));
-    for (const side of SIDES) this.#listen(side);
-    signal.addEventListener("abort", () => this.leave());
+    for (const side of SIDES) this.#attachListeners(side);
+    signal.addEventListener("abort", () => this.deactivate());
   }
 
-  #arranged(legend: HTMLElement): HTMLElement {
+  #createLayout(legend: HTMLElement): HTMLElement {
     return element(
       "div",
       { class: "text-view", tabindex: -1 },
-      element("div", { class: "bar" }, this.#units.element, this.#part, legend),
+      element("div", { class: "bar" }, this.#units.element, this.#sectionField, legend),
       this.#note,
       element(
         "div",
@@ -120,12 +113,12 @@ class TextView implements CentreView {
     );
   }
 
-  #listen(page: Side): void {
+  #attachListeners(page: Side): void {
     const { element } = this.#pages[page];
     let [x, y] = [0, 0];
     const point = (event: MouseEvent): void => {
-      const at = this.#pages[page].under(event);
-      this.#hover(at === null ? null : { page, at });
+      const at = this.#pages[page].findTokenAt(event);
+      this.#setHovered(at === null ? null : { page, at });
     };
     element.addEventListener("pointerdown", (event) => {
       [x, y] = [event.clientX, event.clientY];
@@ -134,21 +127,21 @@ class TextView implements CentreView {
       cancelAnimationFrame(this.#frame);
       this.#frame = requestAnimationFrame(() => point(event));
     });
-    element.addEventListener("pointerleave", () => this.#hover(null));
+    element.addEventListener("pointerleave", () => this.#setHovered(null));
     element.addEventListener("click", (event) => {
-      // Whoever drags over words wants to copy them.
+      // Dragging selects text instead.
       if (Math.hypot(event.clientX - x, event.clientY - y) > 4) return;
       point(event);
-      if (this.#hovered) this.#pin(this.#hovered);
+      if (this.#hovered) this.#togglePin(this.#hovered);
     });
     element.addEventListener("scroll", () => {
-      this.#hover(null);
+      this.#setHovered(null);
       clearTimeout(this.#timer);
-      this.#timer = setTimeout(() => this.#rest(), REST);
+      this.#timer = setTimeout(() => this.#reportScroll(), SCROLL_REST_MILLISECONDS);
     });
   }
 
-  update(state: State, shown: Shown | null): void {
+  update(state: State, shown: TraceHead | null): void {
     const layer = shown?.meta.layers[shown.layer];
     [this.#state, this.#shown] = [state, shown];
     if (!shown || !layer) return;
@@ -156,39 +149,39 @@ class TextView implements CentreView {
     this.#pages.query.element.hidden = !layer.cross;
     this.#pages.key.element.setAttribute("aria-label", layer.cross ? "Keys" : "Text");
     this.#units.update(this.#unit);
-    this.#units.enable("word", layer.texts, UNKNOWN);
-    const pins = pinnedIn(layer, state);
+    this.#units.enable("word", layer.texts, NO_TEXTS_MESSAGE);
+    const pins = getPinnedPositions(layer, state);
     this.#invitation.hidden = pins.query !== null || pins.key !== null;
     const { trace } = shown.meta;
     for (const side of SIDES) {
       const at = pins[side];
-      const place = at === null ? null : at - shiftOf(layer, side);
+      const place = at === null ? null : at - getShift(layer, side);
       const path = place === null ? "" : paths.links(trace, shown.layer, shown.head, side, place, this.#unit);
-      void this.#ask(side, path);
+      this.#loadLinks(side, path);
     }
-    if (this.#unit === "word") void this.#readWords(shown);
-    void this.#read(shown);
-    for (const side of SIDES) if (this.#left) this.#pages[side].element.scrollTop = this.#left[side];
-    this.#left = null;
-    this.#find();
+    if (this.#unit === "word") void this.#loadWords(shown);
+    this.#loadText(shown);
+    for (const side of SIDES) if (this.#savedScroll) this.#pages[side].element.scrollTop = this.#savedScroll[side];
+    this.#savedScroll = null;
+    this.#scrollToPins();
   }
 
-  leave(): void {
-    for (const latest of Object.values(this.#asking)) latest.stop();
-    for (const side of SIDES) this.#asked[side] = null;
-    if (this.element.dataset["state"] !== "ready") this.#asked.text = null;
+  deactivate(): void {
+    for (const latest of Object.values(this.#requests)) latest.cancel();
+    for (const side of SIDES) this.#requested[side] = null;
+    if (this.element.dataset["state"] !== "ready") this.#requested.text = null;
     clearTimeout(this.#timer);
-    this.#left = { query: this.#pages.query.element.scrollTop, key: this.#pages.key.element.scrollTop };
-    this.#hover(null);
+    this.#savedScroll = { query: this.#pages.query.element.scrollTop, key: this.#pages.key.element.scrollTop };
+    this.#setHovered(null);
     this.#marks.clear();
   }
 
-  act(action: Action): boolean {
+  handleAction(action: Action): boolean {
     const [, step, name] = /^(next|previous)(Query|Key)$/.exec(action) ?? [];
-    const page = pageOf(this.#layer, name === "Key" ? "key" : "query");
-    if (step) this.#step(page, step === "next" ? 1 : -1);
-    else if (action === "follow") this.#follow();
-    else if (action === "pin") this.#pin(this.#hovered ?? { page, at: this.#pages[page].first() });
+    const page = getPageSide(this.#layer, name === "Key" ? "key" : "query");
+    if (step) this.#stepPin(page, step === "next" ? 1 : -1);
+    else if (action === "follow") this.#followStrongest();
+    else if (action === "pin") this.#togglePin(this.#hovered ?? { page, at: this.#pages[page].findFirstVisible() });
     else return false;
     return true;
   }
@@ -202,224 +195,233 @@ class TextView implements CentreView {
   }
 
   /** The word of a token, or the tokens of its character. */
-  #unitAt({ page, at }: Spot): [number, number] {
+  #getUnitRange({ page, at }: TextSpot): [number, number] {
     const words = this.#unit === "word" ? this.#words[page] : undefined;
-    if (!words) return this.#pages[page].together(at);
-    const index = lastAtMost(words, at);
-    return [words[index] ?? 0, words[index + 1] ?? lengthOf(this.#layer, page)];
+    if (!words) return this.#pages[page].getCharacterTokens(at);
+    const index = findLastAtMost(words, at);
+    return [words[index] ?? 0, words[index + 1] ?? getLength(this.#layer, page)];
   }
 
-  #text(side: Side, start: number, stop: number): string | undefined {
-    const page = pageOf(this.#layer, side);
+  #getText(side: Side, start: number, stop: number): string | undefined {
+    const page = getPageSide(this.#layer, side);
     const { texts, from } = this.#pages[page];
     const found = start < from ? [] : texts.slice(start - from, stop - from);
-    // What is not there yet comes with the text; only what lies outside of it is asked for.
+    // Load only texts outside of the window; the others are already loading.
     if (found.length === stop - start || texts.length === 0) return found.length > 0 ? found.join("") : undefined;
     const { meta, layer = 0 } = this.#shown ?? {};
-    return meta && this.context.traces.textsOf(meta).get(layer, page, start);
+    return meta && this.context.traces.getTexts(meta).get(layer, page, start);
   }
 
-  #pin(spot: Spot): void {
-    const at = this.#unit === "word" ? this.#unitAt(spot)[0] : spot.at;
-    this.context.pins.toggle(pinning(this.#layer, spot.page, at));
+  #togglePin(spot: TextSpot): void {
+    const at = this.#unit === "word" ? this.#getUnitRange(spot)[0] : spot.at;
+    this.context.pins.toggle(createPins(this.#layer, spot.page, at));
   }
 
-  #step(page: Side, by: number): void {
-    const pins = pinnedIn(this.#layer, this.#state);
+  #stepPin(page: Side, by: number): void {
+    const pins = getPinnedPositions(this.#layer, this.#state);
     const now = this.#layer.cross ? pins[page] : (pins.query ?? pins.key);
     const whole = this.#unit === "word";
-    const [start, stop] = now === null ? [0, 0] : whole ? this.#unitAt({ page, at: now }) : [now, now + 1];
-    const wanted = now === null ? this.#pages[page].first() : by > 0 ? stop : start - 1;
-    const at = Math.max(0, Math.min(lengthOf(this.#layer, page) - 1, wanted));
-    this.context.store.set(pinning(this.#layer, page, whole ? this.#unitAt({ page, at })[0] : at), "push");
+    const [start, stop] = now === null ? [0, 0] : whole ? this.#getUnitRange({ page, at: now }) : [now, now + 1];
+    const wanted = now === null ? this.#pages[page].findFirstVisible() : by > 0 ? stop : start - 1;
+    const at = Math.max(0, Math.min(getLength(this.#layer, page) - 1, wanted));
+    this.context.store.set(createPins(this.#layer, page, whole ? this.#getUnitRange({ page, at })[0] : at), "push");
   }
 
-  #go(side: Side, at: number): void {
+  #goTo(side: Side, at: number): void {
     const { pinQuery, pinKey } = this.#state;
-    this.context.pins.go({ pinQuery, pinKey, ...pinning(this.#layer, pageOf(this.#layer, side), at) });
+    this.context.pins.goTo({ pinQuery, pinKey, ...createPins(this.#layer, getPageSide(this.#layer, side), at) });
   }
 
-  #follow(): void {
+  #followStrongest(): void {
     const { query } = this.#links;
     const next = query?.links.find(
       ([start]) => (this.#layer.cross || start !== query.own[0]) && !(this.#state.hideSink && start === 0),
     );
-    if (next) this.#go("key", next[0]);
-    else this.context.notice("There is nothing to follow.");
+    if (next) this.#goTo("key", next[0]);
+    else this.context.showNotice("There is nothing to follow.");
   }
 
-  async #read({ meta, layer: number }: Shown): Promise<void> {
+  #loadText({ meta, layer: number }: TraceHead): void {
     const { texts: known, cross, queries, keys } = this.#layer;
-    const pins = pinnedIn(this.#layer, this.#state);
+    const pins = getPinnedPositions(this.#layer, this.#state);
     const windows = this.#sides.map((page) => {
       const { from, texts } = this.#pages[page];
       const at = pins[page] ?? this.#state.centre?.[page] ?? 0;
-      return windowOf(lengthOf(this.#layer, page), at, [from, from + texts.length]);
+      return chooseWindow(getLength(this.#layer, page), at, [from, from + texts.length]);
     });
     const wanted = this.#sides.map((page, index) => paths.text(meta.trace, number, page, ...(windows[index] ?? [0, 0])));
-    if (this.#asked.text === wanted.join()) return;
-    this.#asked.text = wanted.join();
-    const signal = this.#asking.text.begin();
+    if (this.#requested.text === wanted.join()) return;
+    this.#requested.text = wanted.join();
+    this.#requests.text.cancel();
+    this.#requests.sections.cancel();
     // Without its mask a trace has the same text; layers of another shape may have another.
     const source = known ? [meta.origin ?? meta.trace, cross, queries, keys].join() : "";
     if (source !== this.#source) for (const side of SIDES) this.#pages[side].show([], 0);
     this.#source = source;
     this.element.dataset["state"] = "reading";
-    if (!known) return this.#say(UNKNOWN);
-    if (this.#pages.key.texts.length === 0) this.#say("Reading the text…");
-    try {
-      const texts = await Promise.all(wanted.map((path) => this.context.transport.json<string[]>(path, signal)));
-      if (signal.aborted) return;
-      const changed = this.#sides.filter((page, index) => this.#pages[page].show(texts[index] ?? [], windows[index]?.[0] ?? 0));
-      this.#arrived();
-      if (changed.length === 0) return;
-      this.#seen = null;
-      this.#find();
-      const path = paths.sections(meta.trace, number, "key");
-      // A text can be read without them.
-      const sections = await this.context.transport.json<Section[]>(path, signal).catch(() => []);
-      if (!signal.aborted) this.#showSections(sections);
-    } catch (error) {
-      if (aborted(error)) return;
-      if (unanswered(error)) this.#asked.text = null;
-      this.#say(told(error));
-    }
+    if (!known) return this.#showNote(NO_TEXTS_MESSAGE);
+    if (this.#pages.key.texts.length === 0) this.#showNote("Reading the text…");
+    void this.#requests.text.run(
+      (signal) => Promise.all(wanted.map((path) => this.context.transport.json<string[]>(path, signal))),
+      (texts) => {
+        const changed = this.#sides.filter((page, index) => this.#pages[page].show(texts[index] ?? [], windows[index]?.[0] ?? 0));
+        this.#onTextLoaded();
+        if (changed.length === 0) return;
+        this.#scrolledState = null;
+        this.#scrollToPins();
+        this.#loadSections(paths.sections(meta.trace, number, "key"));
+      },
+      (message, error) => {
+        if (isConnectionError(error)) this.#requested.text = null;
+        this.#showNote(message);
+      },
+    );
   }
 
-  #arrived(): void {
+  #loadSections(path: string): void {
+    void this.#requests.sections.run(
+      (signal) => this.context.transport.json<Section[]>(path, signal),
+      (sections) => this.#showSections(sections),
+      // The text can be read without them.
+      () => this.#showSections([]),
+    );
+  }
+
+  #onTextLoaded(): void {
     const { from, texts } = this.#pages.key;
     const { keys } = this.#layer;
-    const part = `Tokens ${counted(from)} to ${counted(from + texts.length - 1)} of ${counted(keys)}; go to a position to read elsewhere. `;
-    this.#say((texts.length < keys ? part : "") + (highlights() ? "" : UNPAINTED));
-    for (const side of SIDES) this.#tell(side, this.#links[side]);
+    const part = `Tokens ${formatCount(from)} to ${formatCount(from + texts.length - 1)} of ${formatCount(keys)}; go to a position to read elsewhere. `;
+    this.#showNote((texts.length < keys ? part : "") + (getHighlightRegistry() ? "" : NO_HIGHLIGHTS_MESSAGE));
+    for (const side of SIDES) this.#showLinks(side, this.#links[side]);
     this.element.dataset["state"] = "ready";
   }
 
-  #say(text: string): void {
+  #showNote(text: string): void {
     this.#note.textContent = text;
     this.#note.hidden = text === "";
   }
 
   #showSections(all: readonly Section[]): void {
-    for (const [position, importance] of all) if (importance >= 0.8) this.#pages.key.head(position);
+    for (const [position, importance] of all) if (importance >= 0.8) this.#pages.key.markHeading(position);
     const found = all
       .filter(([, importance]) => importance >= 0.5)
       .sort((one, other) => other[1] - one[1])
-      .slice(0, MOST_SECTIONS)
+      .slice(0, MAX_SECTIONS)
       .sort((one, other) => one[0] - other[0]);
     replaceChildren(
       this.#sections,
-      ...found.map(([position, , text]) => element("option", { value: position }, `${counted(position)} ${title(text)}`)),
+      ...found.map(([position, , text]) => element("option", { value: position }, `${formatCount(position)} ${formatTitle(text)}`)),
     );
-    this.#part.hidden = found.length < 2;
+    this.#sectionField.hidden = found.length < 2;
   }
 
-  async #readWords({ meta, layer }: Shown): Promise<void> {
+  async #loadWords({ meta, layer }: TraceHead): Promise<void> {
     const wanted = this.#sides.map((page) => paths.words(meta.trace, layer, page));
-    if (this.#asked.words === wanted.join()) return;
-    this.#asked.words = wanted.join();
-    const signal = this.#asking.words.begin();
+    if (this.#requested.words === wanted.join()) return;
+    this.#requested.words = wanted.join();
+    const signal = this.#requests.words.start();
     this.#words = {};
-    // Without them tokens are pointed at, while the lists count in words all the same.
+    // Without them tokens are highlighted, while the lists still count words.
     const found = await Promise.all(wanted.map((path) => this.context.transport.json<number[]>(path, signal))).catch(() => null);
-    if (signal.aborted) this.#asked.words = null;
+    if (signal.aborted) this.#requested.words = null;
     else this.#words = Object.fromEntries(this.#sides.map((page, index) => [page, found?.[index]]));
   }
 
-  async #ask(side: Side, path: string): Promise<void> {
-    if (path === this.#asked[side]) return;
-    this.#asked[side] = path;
-    const signal = this.#asking[side].begin();
-    if (path === "") return this.#tell(side, null);
-    const stale = setTimeout(() => this.#tell(side, "reading…"), STALE);
-    try {
-      const links = await this.#answers.json<Links>(path, signal);
-      if (signal.aborted) return;
-      this.#tell(side, placed(this.#layer, side, links));
-      this.context.say(SIDES.flatMap((one) => this.#spoken(one)).join("; "));
-    } catch (error) {
-      if (aborted(error)) return;
-      if (unanswered(error)) this.#asked[side] = null;
-      this.#tell(side, told(error));
-    } finally {
-      clearTimeout(stale);
-    }
+  #loadLinks(side: Side, path: string): void {
+    if (path === this.#requested[side]) return;
+    this.#requested[side] = path;
+    this.#requests[side].cancel();
+    if (path === "") return this.#showLinks(side, null);
+    const stale = setTimeout(() => this.#showLinks(side, "reading…"), STALE_MILLISECONDS);
+    void this.#requests[side]
+      .run(
+        (signal) => this.#cache.json<Links>(path, signal),
+        (links) => {
+          this.#showLinks(side, shiftLinks(this.#layer, side, links));
+          this.context.announce(SIDES.flatMap((one) => this.#describeLinks(one)).join("; "));
+        },
+        (message, error) => {
+          if (isConnectionError(error)) this.#requested[side] = null;
+          this.#showLinks(side, message);
+        },
+      )
+      .finally(() => clearTimeout(stale));
   }
 
   /** Links to list and to paint, or why there are none. */
-  #tell(side: Side, found: Links | string | null): void {
+  #showLinks(side: Side, found: Links | string | null): void {
     const links = typeof found === "string" ? null : found;
     this.#links[side] = links;
     this.#lists[side].show(found, this.#unit);
-    const others = this.#pages[pageOf(this.#layer, otherOf(side))];
-    this.#marks.weigh(side === "query" ? "out" : "in", others.ranges(links?.links ?? []));
+    const others = this.#pages[getPageSide(this.#layer, getOtherSide(side))];
+    this.#marks.setByWeight(side === "query" ? "out" : "in", others.createRanges(links?.links ?? []));
     const { query, key } = this.#links;
-    this.#mark("own-query", pageOf(this.#layer, "query"), query?.own);
+    this.#setMark("own-query", getPageSide(this.#layer, "query"), query?.own);
     // In one text both are mostly the same token, which needs one mark.
-    this.#mark("own-key", "key", this.#layer.cross || key?.own[0] !== query?.own[0] ? key?.own : undefined);
+    this.#setMark("own-key", "key", this.#layer.cross || key?.own[0] !== query?.own[0] ? key?.own : undefined);
   }
 
-  #mark(name: string, page: Side, tokens: readonly [number, number] | undefined): void {
-    const range = tokens && this.#pages[page].range(...tokens);
+  #setMark(name: string, page: Side, tokens: readonly [number, number] | undefined): void {
+    const range = tokens && this.#pages[page].createRange(...tokens);
     this.#marks.set(name, range ? [range] : []);
   }
 
-  #spoken(side: Side): string[] {
+  #describeLinks(side: Side): string[] {
     const { own, links } = this.#links[side] ?? {};
     const [first] = links ?? [];
     if (!own || !first) return [];
-    const name = (of: Side, start: number, stop: number): string => named(of, start, this.#text(of, start, stop));
+    const getName = (of: Side, start: number, stop: number): string => describeToken(of, start, this.#getText(of, start, stop));
     const verb = side === "query" ? "looks most at" : "is looked at most by";
-    return [`${name(side, ...own)} ${verb} ${name(otherOf(side), first[0], first[1])}, weight ${plain(first[2])}`];
+    return [`${getName(side, ...own)} ${verb} ${getName(getOtherSide(side), first[0], first[1])}, weight ${formatWeight(first[2])}`];
   }
 
   /** Bring into view what is newly pinned, or the place that the address newly names. */
-  #find(): void {
+  #scrollToPins(): void {
     if (this.#pages.key.texts.length === 0) return;
-    const [before, { pinQuery, pinKey, centre }] = [this.#seen, this.#state];
-    this.#seen = this.#state;
-    const pins = pinnedIn(this.#layer, this.#state);
+    const [before, { pinQuery, pinKey, centre }] = [this.#scrolledState, this.#state];
+    this.#scrolledState = this.#state;
+    const pins = getPinnedPositions(this.#layer, this.#state);
     const moved = { query: pinQuery !== (before?.pinQuery ?? null), key: pinKey !== (before?.pinKey ?? null) };
     for (const side of ["key", "query"] as const) {
       const at = pins[side];
-      if (moved[side] && at !== null) this.#pages[pageOf(this.#layer, side)].reveal(at);
+      if (moved[side] && at !== null) this.#pages[getPageSide(this.#layer, side)].reveal(at);
       else if (!moved.query && !moved.key && centre && centre[side] !== before?.centre?.[side])
         this.#pages[side].reveal(Math.floor(centre[side]), true);
     }
   }
 
-  /** Scrolling has come to rest: the address names the place. */
-  #rest(): void {
+  /** Write the scroll position to the store after scrolling. */
+  #reportScroll(): void {
     if (this.#pages.key.texts.length === 0) return;
-    const [query = 0, key = 0] = SIDES.map((side) => this.#pages[pageOf(this.#layer, side)].first());
+    const [query = 0, key = 0] = SIDES.map((side) => this.#pages[getPageSide(this.#layer, side)].findFirstVisible());
     const starts = Array.from(this.#sections.options, ({ value }) => Number(value));
-    this.#sections.selectedIndex = lastAtMost(starts, key);
+    this.#sections.selectedIndex = findLastAtMost(starts, key);
     const centre = { query, key };
-    this.#seen = { ...this.#state, centre };
+    this.#scrolledState = { ...this.#state, centre };
     this.context.store.set({ centre });
   }
 
-  #hover(spot: Spot | null): void {
+  #setHovered(spot: TextSpot | null): void {
     cancelAnimationFrame(this.#frame);
     if (spot?.at === this.#hovered?.at && spot?.page === this.#hovered?.page) return;
     this.#hovered = spot;
     this.#hint.hidden = spot === null;
-    const [start, stop] = spot ? this.#unitAt(spot) : [0, 0];
+    const [start, stop] = spot ? this.#getUnitRange(spot) : [0, 0];
     const { page } = spot ?? { page: "key" };
-    this.#mark("hover", page, [start, stop]);
-    const [box] = this.#pages[page].boxes(start, stop);
+    this.#setMark("hover", page, [start, stop]);
+    const [box] = this.#pages[page].getBoxes(start, stop);
     const around = this.#hint.offsetParent?.getBoundingClientRect();
     if (!box || !around) return;
-    replaceChildren(this.#hint, counted(start), stop > start + 1 && ` to ${counted(stop - 1)}`, ...this.#weights(page, start));
+    replaceChildren(this.#hint, formatCount(start), stop > start + 1 && ` to ${formatCount(stop - 1)}`, ...this.#listWeights(page, start));
     this.#hint.style.left = `${Math.min(box.left - around.left, around.width - this.#hint.offsetWidth - 8)}px`;
     this.#hint.style.top = `${box.bottom - around.top + 6}px`;
   }
 
   /** What a token gets from the pinned one, and gives to it. */
-  #weights(page: Side, start: number): HTMLElement[] {
-    return SIDES.filter((side) => pageOf(this.#layer, otherOf(side)) === page).flatMap((side) => {
+  #listWeights(page: Side, start: number): HTMLElement[] {
+    return SIDES.filter((side) => getPageSide(this.#layer, getOtherSide(side)) === page).flatMap((side) => {
       const found = this.#links[side]?.links.find(([place]) => place === start);
-      return found ? [element("span", {}, `${side === "query" ? "gets" : "gives"} ${plain(found[2])}`)] : [];
+      return found ? [element("span", {}, `${side === "query" ? "gets" : "gives"} ${formatWeight(found[2])}`)] : [];
     });
   }
 }

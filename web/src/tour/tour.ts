@@ -1,17 +1,17 @@
 /**
  * A tour of one minute: a card that goes from part to part and shows each on the shipped example.
  *
- * It blocks nothing, can be left at any time, and leaves everything as it was. Who has been asked is not asked again.
+ * It can be left at any time and restores the state. The invitation is shown once.
  */
 
 import { button, element } from "../panels/dom";
-import type { ViewContext } from "../panels/view";
-import { remembered, remember } from "../remembered";
+import type { ViewContext } from "../panels/view_context";
+import { loadItem, saveItem } from "../browser_storage";
 import type { State } from "../state";
-import { beside } from "./placing";
+import { placeBeside } from "./card_placement";
 import { STEPS } from "./steps";
 
-const STORED = "tour";
+const STORAGE_NAME = "tour";
 
 export class Tour {
   /** A line that offers the tour. */
@@ -20,12 +20,12 @@ export class Tour {
   readonly #count = element("p", { class: "soft" });
   readonly #title = element("h2", { id: "tour-title" });
   readonly #says = element("p", { id: "tour-says", "aria-live": "polite" });
-  readonly #back = button("Back", () => this.#go(this.#step - 1));
-  readonly #next = button("", () => this.#go(this.#step + 1), { class: "primary" });
-  readonly #observer = new ResizeObserver(() => this.#place());
+  readonly #back = button("Back", () => this.#showStep(this.#step - 1));
+  readonly #next = button("", () => this.#showStep(this.#step + 1), { class: "primary" });
+  readonly #observer = new ResizeObserver(() => this.#placeCard());
   #step = 0;
   #target: HTMLElement | null = null;
-  /** Where one was, and had the keyboard. */
+  /** The state and the focus before the tour. */
   #before: { readonly state: State; readonly focus: Element | null } | null = null;
 
   constructor(
@@ -34,10 +34,10 @@ export class Tour {
   ) {
     this.invitation = element(
       "aside",
-      { class: "bar invitation", "aria-label": "Tour", hidden: !this.offered || remembered(STORED) },
+      { class: "bar invitation", "aria-label": "Tour", hidden: !this.canInvite || loadItem("local", STORAGE_NAME) !== null },
       element("span", {}, "New here? A tour of one minute."),
       button("Start", () => this.start(), { class: "primary" }),
-      button("Not now", () => this.#asked()),
+      button("Not now", () => this.#dismissInvitation()),
     );
     this.card = element(
       "section",
@@ -53,32 +53,32 @@ export class Tour {
     this.card.addEventListener("keydown", (event) => {
       const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
       if (event.key === "Escape") this.end();
-      else if (by) this.#go(Math.max(0, this.#step + by));
+      else if (by) this.#showStep(Math.max(0, this.#step + by));
       else return;
       event.preventDefault();
     });
     context.signal.addEventListener("abort", () => this.#observer.disconnect());
   }
 
-  /** Only a page of one's own invites; elsewhere the tour is found under Help. */
-  get offered(): boolean {
-    return this.possible && this.context.host.kind === "page";
+  /** Only the page shows the invitation; elsewhere the tour is under Help. */
+  get canInvite(): boolean {
+    return this.isPossible && this.context.host.kind === "page";
   }
 
-  get possible(): boolean {
+  get isPossible(): boolean {
     return this.context.session.example !== null;
   }
 
-  get running(): boolean {
+  get isRunning(): boolean {
     return this.#before !== null;
   }
 
   start(): void {
-    this.#asked();
+    this.#dismissInvitation();
     const page = this.root.getRootNode() as Document | ShadowRoot;
     this.#before ??= { state: this.context.store.get(), focus: page.activeElement };
     this.card.hidden = false;
-    this.#go(0);
+    this.#showStep(0);
     this.card.focus({ preventScroll: true });
   }
 
@@ -87,31 +87,31 @@ export class Tour {
     if (!before) return;
     this.#before = null;
     this.card.hidden = true;
-    this.#point(null);
+    this.#pointAt(null);
     this.context.store.set(before.state);
     if (before.focus instanceof HTMLElement && before.focus.isConnected) before.focus.focus({ preventScroll: true });
   }
 
-  #asked(): void {
+  #dismissInvitation(): void {
     this.invitation.hidden = true;
-    remember(STORED, true);
+    saveItem("local", STORAGE_NAME, "yes");
   }
 
-  #go(number: number): void {
+  #showStep(number: number): void {
     const step = STEPS[number];
     if (!step) return this.end();
     this.#step = number;
     this.#count.textContent = `Tour, ${number + 1} of ${STEPS.length}`;
     this.#title.textContent = step.title;
-    this.#says.textContent = step.says;
+    this.#says.textContent = step.text;
     this.#back.disabled = number === 0;
     this.#next.textContent = number + 1 < STEPS.length ? "Next" : "Done";
     const { example } = this.context.session;
-    this.context.store.set({ ...CLEAR, trace: example ?? "", ...step.shows });
-    this.#point(this.root.querySelector<HTMLElement>(step.at));
+    this.context.store.set({ ...PLAIN_STATE, trace: example ?? "", ...step.state });
+    this.#pointAt(this.root.querySelector<HTMLElement>(step.selector));
   }
 
-  #point(target: HTMLElement | null): void {
+  #pointAt(target: HTMLElement | null): void {
     this.#observer.disconnect();
     this.#target?.classList.remove("toured");
     this.#target = target;
@@ -119,15 +119,15 @@ export class Tour {
     target.classList.add("toured");
     // What stands around it moves it.
     for (const part of [this.root, ...(target.parentElement?.children ?? [])]) this.#observer.observe(part);
-    this.#place();
+    this.#placeCard();
     target.scrollIntoView({ block: this.card.classList.contains("beside") ? "nearest" : "start" });
   }
 
-  #place(): void {
+  #placeCard(): void {
     if (!this.#target) return;
     const all = this.root.getBoundingClientRect();
     const { offsetWidth: width, offsetHeight: height } = this.card;
-    const place = beside(this.#target.getBoundingClientRect(), { width, height }, all);
+    const place = placeBeside(this.#target.getBoundingClientRect(), { width, height }, all);
     this.card.classList.toggle("beside", place !== null);
     if (!place) return;
     this.card.style.left = `${place.left - all.left}px`;
@@ -135,8 +135,8 @@ export class Tour {
   }
 }
 
-/** Whatever one had chosen, the example is seen plainly. */
-const CLEAR: Partial<State> = {
+/** Resets what the reader has chosen, so that the example is shown plainly. */
+const PLAIN_STATE: Partial<State> = {
   ...{ view: "map", layer: 0, head: 0, centre: null, zoom: null, pinQuery: null, pinKey: null },
   ...{ whatIf: false, hideSink: false, compare: null, range: null, linear: false },
 };

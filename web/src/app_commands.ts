@@ -1,0 +1,105 @@
+/** Commands of buttons and keys that concern the whole explorer. */
+
+import { findNextHead, getAvailableHeads, listHeads } from "./head_order";
+import { openExportDialog } from "./export/export_dialog";
+import type { MapView } from "./map/map_view";
+import type { HelpDialog } from "./panels/help_dialog";
+import type { StrongestTable } from "./panels/strongest_table";
+import type { Comparison, ViewContext } from "./panels/view_context";
+import type { Session, TraceHead } from "./server/protocol";
+import { clampRange, type HeadId, type View } from "./state";
+
+export interface AppCommands {
+  /** Returns false, and shows a notice, where there is nothing to show. */
+  showView(view: View): boolean;
+  fitRange(): void;
+  toggleWhatIf(): void;
+  toggleTable(): void;
+  compare(): void;
+  swap(): void;
+  export(): void;
+  copyLink(): void;
+  help(): void;
+}
+
+/** What the commands act on; getters for the parts that are created later. */
+export interface AppCommandContext {
+  readonly root: HTMLElement;
+  readonly context: ViewContext;
+  readonly map: MapView;
+  readonly comparison: Comparison;
+  getShown(): TraceHead | null;
+  getTable(): StrongestTable;
+  getHelp(): HelpDialog;
+  copyLink(): Promise<string>;
+  /** Called after the table was opened or closed. */
+  onTableToggle(): void;
+}
+
+/** Why no sentence can be typed; null when it can. */
+export function explainNoSentence({ live, file }: Session): string | null {
+  if (live) return null;
+  return file
+    ? "A saved page has no model to run."
+    : "This session has no model to run: start one with attnscope look MODEL.";
+}
+
+export function createAppCommands(parts: AppCommandContext): AppCommands {
+  const { root, context, map, comparison, getShown, getTable, getHelp, copyLink, onTableToggle } = parts;
+  const { store, session, traces, showNotice, announce } = context;
+
+  const showView = (view: View): boolean => {
+    const problem =
+      view === "sentence"
+        ? explainNoSentence(session)
+        : store.get().trace === ""
+          ? "There is nothing to show yet: type a text first."
+          : null;
+    if (problem === null) store.set({ view, centre: null, zoom: null }, "push");
+    else showNotice(problem);
+    return problem === null;
+  };
+  const toggleWhatIf = (): void => {
+    const { trace, whatIf } = store.get();
+    if ((traces.getKnown(trace)?.what_if ?? null) === null)
+      return showNotice("There is no mask to take away here, or only the weights were recorded.");
+    store.set({ whatIf: !whatIf }, "push");
+    announce(whatIf ? "As the model computed it." : "What if it could look ahead: not what the model computed.", true);
+  };
+  const toggleTable = (): void => {
+    const open = !getTable().isOpen;
+    getTable().setOpen(open);
+    getTable().refresh(getShown());
+    (open ? getTable().element : map.element).focus();
+    onTableToggle();
+    map.resize();
+  };
+  /** Compare with the next head, or stop comparing. */
+  const compare = (): void => {
+    const now = store.get();
+    const heads = listHeads(getShown()?.meta.layers ?? [], getAvailableHeads(session));
+    const findNear = (layers: number, within: number): HeadId | undefined => findNextHead(now, heads, layers, within);
+    const place = findNear(0, 1) ?? findNear(0, -1) ?? findNear(1, 0) ?? findNear(-1, 0) ?? heads[0];
+    if (!place) return;
+    const other = { trace: "", layer: place[0], head: place[1], mode: "side" } as const;
+    store.set({ compare: now.compare && now.view === "map" ? null : (now.compare ?? other), view: "map" }, "push");
+  };
+  return {
+    showView,
+    toggleWhatIf,
+    toggleTable,
+    compare,
+    swap: () => store.get().compare && comparison.swap(),
+    fitRange() {
+      const range = map.getValueRange();
+      if (range) store.set({ range: clampRange(range[0], range[1]) });
+      else showNotice("No values in view yet.");
+    },
+    export() {
+      const now = getShown();
+      if (now) openExportDialog(context, map, now, root, comparison.secondMap);
+    },
+    copyLink: () => void copyLink().then(showNotice),
+    help: () => getHelp().open(),
+  };
+}

@@ -1,0 +1,44 @@
+// The name and the caption of a file: model, text, head, meaning of colours, range.
+import type { TokenRanges } from "../geometry/zoom_plan";
+import type { ColourMeaning } from "../map/map_view";
+import { formatCount } from "../format_numbers";
+import { formatTitle, isolateDirection } from "../paint/token_text";
+import type { Meta } from "../server/protocol";
+
+const MAX_NAME_LENGTH = 60;
+
+/** Letters, digits, dots, dashes: a name that every disk takes, and that hides nothing. */
+export function createFileName(meta: Meta, head: string, { query, key }: TokenRanges, ending: string): string {
+  const plain = (meta.model || meta.name).normalize("NFKC").replace(/[^\p{L}\p{N}._-]+/gu, "-");
+  const model = [...plain.replace(/^[-._]+/, "")].slice(0, MAX_NAME_LENGTH).join("").replace(/[-._]+$/, "");
+  return `${model || "attention"}_${head}_q${query[0]}-${query[1] - 1}_k${key[0]}-${key[1] - 1}.${ending}`;
+}
+
+/** What a colour stands for, and between which ends. */
+function describeColours({ stride, channel, scale }: ColourMeaning, heads: readonly string[]): string {
+  const [low, high] = scale.range;
+  const bins = stride === 1 ? "each pair" : `${channel} of ${stride}\u00d7${stride} pairs`;
+  if (scale.colours === "ratio") return `log2 of ${heads.join(" / ")}, ${bins}, ${low} to ${high} bits`;
+  return `weight, ${bins}, ${scale.linear ? `linear, 0 to ${2 ** high}` : `log2, ${low} to ${high} bits`}`;
+}
+
+export interface Caption {
+  meta: Meta;
+  /** One head, or two that are compared. */
+  heads: readonly string[];
+  part: TokenRanges;
+  painted: ColourMeaning | null;
+  version: string;
+}
+
+export function createCaption({ meta, heads, part, painted, version }: Caption): string {
+  const formatRange = (name: string, [from, to]: readonly [number, number]): string => `${name} ${formatCount(from)} to ${formatCount(to - 1)}`;
+  return [
+    ...[meta.model, meta.name].filter((name, index, all) => name !== "" && all.indexOf(name) === index).map((name) => isolateDirection(formatTitle(name))),
+    heads.join(" and "),
+    ...(painted ? [describeColours(painted, heads)] : []),
+    `${formatRange("queries", part.query)}, ${formatRange("keys", part.key)}`,
+    ...(meta.note === null ? [] : [formatTitle(meta.note, 100)]),
+    `AttnScope ${version}`,
+  ].join(" \u00b7 ");
+}

@@ -1,0 +1,166 @@
+/**
+ * Compares the predictions of the model with and without some heads.
+ *
+ * In: the ablated heads of the state. Out: numbers from the server.
+ * A newer choice cancels the request before. The maps still show the model without ablation.
+ */
+
+import { segments } from "../panels/controls";
+import { button, element, replaceChildren, token, type Child } from "../panels/dom";
+import type { ViewContext } from "../panels/view_context";
+import { pluralize } from "../format_numbers";
+import { isConnectionError } from "../server/connection";
+import { LatestRequest } from "../server/requests";
+import { paths, type AblateRequest, type AblationMethod, type AblationResult, type TraceHead } from "../server/protocol";
+import type { State } from "../state";
+import { canAblate, toggleAblation } from "./ablated_heads";
+import { getCurrentHead } from "./heads_scene";
+import { getHeadName, includesHead } from "./scored_heads";
+
+/** Wait, since several heads are often chosen one after the other. */
+const PAUSE_MILLISECONDS = 150;
+
+export interface AblationPanel {
+  readonly element: HTMLElement;
+  update(state: State, shown: TraceHead | null): void;
+}
+
+export function createAblationPanel(context: ViewContext): AblationPanel {
+  const { store, session, signal } = context;
+  const currentSwitch = element("input", { type: "checkbox" });
+  const name = element("span");
+  const list = element("p", { class: "silenced" });
+  const status = element("p", { class: "soft", role: "status" });
+  const result = element("div");
+  const request = new LatestRequest();
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  let [requested, listed] = ["", ""];
+
+  currentSwitch.addEventListener("change", () => {
+    currentSwitch.checked = toggleAblation(context, getCurrentHead(store.get()));
+  });
+  const method = segments<AblationMethod>(
+    "What a silenced head says",
+    [
+      ["zero", "says nothing", "Its output is zero"],
+      ["mean", "says its mean", "At every token it says what it says on the average of this text"],
+    ],
+    (silenced) => store.set({ silenced }, "push"),
+  );
+
+  const stop = (): void => {
+    clearTimeout(timer);
+    request.cancel();
+    requested = "";
+  };
+  const load = (body: AblateRequest): void =>
+    void request.run(
+      (given) => context.transport.post<AblationResult>(paths.ablate(), body, given),
+      (answer) => show(answer, pluralize(body.heads.length, "head")),
+      (message, error) => {
+        status.textContent = message;
+        // Requested again once the server answers; an error of the server stays.
+        if (isConnectionError(error)) requested = "";
+      },
+    );
+  const show = ({ loss: [before, after], harder, next }: AblationResult, heads: string): void => {
+    status.textContent =
+      "Thin bars: the whole model. Thick bars: without these heads. The maps still show the whole model.";
+    const change = `${after < before ? "−" : "+"}${Math.abs(after - before).toFixed(3)}`;
+    replaceChildren(
+      result,
+      element("h4", {}, `Surprise, nats a token: ${change}`),
+      createPairList([[null, before, after]], 3),
+      element("h4", {}, "Chance of the next token"),
+      createPairList(next.map(([text, ...rest]) => [token(text, 0), ...rest]), 3),
+      element("h4", {}, harder.length > 0 ? "Harder to predict, nats" : "No token became harder to predict"),
+      createPairList(harder.map(([position, text, ...rest]) => [createTokenButton(position, text), ...rest]), 2),
+    );
+    context.announce(`Without ${heads}: ${before.toFixed(3)} to ${after.toFixed(3)} nats a token`);
+  };
+  /** A token of the text that links to the query before it, which predicts it. */
+  const createTokenButton = (position: number, text: string): HTMLElement =>
+    button(
+      element("span", {}, token(text, position), element("span", { class: "soft" }, ` ${position}`)),
+      () => {
+        store.set({ view: "map" });
+        context.pins.goToQuery(position - 1);
+      },
+      { title: "Show the query that predicts it" },
+    );
+
+  signal.addEventListener("abort", stop);
+  const panel = element(
+    "section",
+    { class: "ablation", "aria-label": "Silenced heads" },
+    element("label", { class: "switch" }, currentSwitch, name),
+    method.element,
+    list,
+    status,
+    result,
+  );
+  return {
+    element: panel,
+    update(state, shown) {
+      panel.hidden = shown === null;
+      if (!shown) return stop();
+      const { ablated, silenced, trace } = state;
+      currentSwitch.disabled = !canAblate(session, state);
+      currentSwitch.checked = includesHead(ablated, getCurrentHead(state));
+      name.textContent = `Silence this head, ${getHeadName(shown.meta, getCurrentHead(state))}`;
+      method.element.hidden = list.hidden = ablated.length === 0;
+      method.update(silenced);
+      const wanted = JSON.stringify([trace, ablated, silenced]);
+      if (wanted !== listed) {
+        listed = wanted;
+        replaceChildren(
+          list,
+          ...ablated.map((one) => {
+            const called = getHeadName(shown.meta, one);
+            return button(`${called} ×`, () => toggleAblation(context, one), { "aria-label": `Let ${called} speak again` });
+          }),
+          button("All on again", () => store.set({ ablated: [] }, "push")),
+        );
+      }
+      if (wanted === requested) return;
+      stop();
+      requested = wanted;
+      replaceChildren(result);
+      if (currentSwitch.disabled)
+        status.textContent =
+          "This runs the model again without the head, and there is no model of this text here: " +
+          "start with attnscope look MODEL.";
+      else if (ablated.length === 0)
+        status.textContent = "The model reads the text again without it, and you see what that costs.";
+      else {
+        status.textContent = `Reading again without ${pluralize(ablated.length, "head")}…`;
+        timer = setTimeout(() => load({ trace, heads: ablated, how: silenced }), PAUSE_MILLISECONDS);
+      }
+    },
+  };
+}
+
+type Pair = readonly [name: Child, before: number, after: number];
+
+/** Numbers before and after, each with a bar; all on one scale. */
+function createPairList(rows: readonly Pair[], digits: number): HTMLElement {
+  const most = Math.max(...rows.flatMap(([, ...numbers]) => numbers));
+  const createBar = (value: number): HTMLElement => {
+    const made = element("span");
+    made.style.width = `${(100 * value) / most}%`;
+    return made;
+  };
+  return element(
+    "ul",
+    { class: "pairs" },
+    ...rows.map(([name, before, after]) =>
+      element(
+        "li",
+        {},
+        name,
+        element("span", { class: "pair", "aria-hidden": "true" }, createBar(before), createBar(after)),
+        element("span", { class: "number" }, `${before.toFixed(digits)} → ${after.toFixed(digits)}`),
+      ),
+    ),
+  );
+}

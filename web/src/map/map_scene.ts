@@ -1,0 +1,192 @@
+// Paints one frame of the map: the heatmap on one canvas, labels and marks on the canvas above it.
+//
+// In: a scene, plain values. Out: pixels on the surfaces given. The screen and an export paint the same scene.
+import { chooseLabels, chooseNumbers, EVERY_TOKEN_FROM_ZOOM, type AxisView } from "../geometry/axis_labels";
+import type { ColourScale } from "../paint/colour";
+import type { MapLayout } from "./map_layout";
+import type { ChannelMode } from "../state";
+import type { MapData, TileDrawing } from "./map_data";
+import { paintCorner, paintLeftAxis, paintNames, paintTag, paintTopAxis, paintUnmatched, type UnmatchedTokens } from "../paint/axes";
+import { paintLegend } from "../paint/legend";
+import { computeMatrixBox, paintBins, paintHiddenSink, paintSpikes, paintTiles } from "../paint/heatmap";
+import { paintLeftStrip, paintTopStrip } from "../paint/marginals";
+import { paintCrosshair, paintPins, paintReadout, paintSelectionBox, paintValues, VALUES_FROM_ZOOM, type CellValue } from "../paint/overlays";
+import { isMinimapShown, paintMinimap } from "../paint/minimap";
+import { paintBuilding, paintNote, paintWatermark } from "../paint/watermark";
+import { formatCount, formatPercent } from "../format_numbers";
+import type { Box } from "../geometry/box";
+import { clipTo, type Surface, type Theme } from "../paint/surface";
+import type { TileImages } from "../tiles/tile_images";
+import type { Side } from "../server/protocol";
+import type { LoadedTile } from "../tiles/tile_store";
+import { formatToken } from "../paint/token_text";
+import { getVisibleRange, type Viewport } from "../geometry/viewport";
+
+/** What a map is called when two are compared, and which of its tokens the other text does not have. */
+export interface ComparisonRole {
+  readonly name: string;
+  readonly unmatched: UnmatchedTokens;
+}
+
+export interface MapScene {
+  layout: MapLayout;
+  theme: Theme;
+  view: Viewport;
+  data: MapData;
+  /** Null unless two maps are compared. */
+  role: ComparisonRole | null;
+  drawing: TileDrawing;
+  images: TileImages;
+  scale: ColourScale;
+  mode: ChannelMode;
+  hideSink: boolean;
+  pinQuery: number | null;
+  pinKey: number | null;
+  /** The pair under the pointer and where the pointer is. */
+  hover: { query: number; key: number; x: number; y: number } | null;
+  selectionBox: Box | null;
+  /** Leave out the minimap and other navigation aids. */
+  isExport: boolean;
+  text(side: Side, position: number): string | undefined;
+}
+
+/** Paint everything on one surface. */
+export function paintScene(surface: Surface, scene: MapScene): void {
+  surface.context.fillStyle = scene.theme.paper;
+  surface.context.fillRect(0, 0, surface.width, surface.height);
+  paintHeatmap(surface, scene, scene.layout.plot);
+  paintOverlay(surface, scene);
+}
+
+/** The heatmap alone. */
+export function paintHeatmap(surface: Surface, scene: MapScene, plot: Box): void {
+  const { view, theme, drawing, images } = scene;
+  const map = { view, placements: drawing.placements, getImage: (tile: LoadedTile): CanvasImageSource => images.getImage(tile) };
+  if (surface.hatch) paintBins(surface, plot, theme, map, drawing.stride);
+  else paintTiles(surface, plot, theme, map);
+  // The whole bin of the sink is hidden: it shows little else.
+  if (scene.hideSink) paintHiddenSink(surface, plot, theme, view, drawing.stride, scene.data.pairDisplay?.mode === "split");
+}
+
+/** Everything around and above the heatmap. */
+export function paintOverlay(surface: Surface, scene: MapScene): void {
+  const { layout, view, theme, data, drawing } = scene;
+  paintAxes(surface, scene);
+  paintTopStrip(surface, layout.topStrip, theme, view, data.getStrip("received", view));
+  paintLeftStrip(surface, layout.leftStrip, theme, view, data.getStrip("entropy", view));
+  const dots = scene.mode === "both" && drawing.stride > 1;
+  const matrix = computeMatrixBox(layout.plot, view, surface.scale);
+  const split = data.pairDisplay?.mode === "split";
+  if (split) paintNames(surface, matrix, theme, data.pairDisplay.names);
+  clipTo(surface, matrix, () => {
+    if (dots) paintSpikes(surface, layout.plot, view, data.getSpikes(drawing.placements));
+    if (view.zoom >= VALUES_FROM_ZOOM && drawing.stride === 1) paintValues(surface, layout.plot, view, scene.scale, listCellValues(scene));
+    if (data.meta?.note) paintWatermark(surface, matrix, data.meta.note);
+  });
+  if (drawing.placements.some((placement) => placement.tile?.partial)) paintBuilding(surface, layout.plot, theme, data.progress);
+  else if (drawing.z < data.plan.chooseLevel(view.zoom)) paintNote(surface, layout.plot, theme, `this file holds ${drawing.stride}\u00d7${drawing.stride} pairs here, none finer`);
+  if (!scene.isExport && isMinimapShown(view)) paintOverview(surface, scene);
+  paintPins(surface, layout.plot, theme, view, { query: scene.pinQuery, key: scene.pinKey, isFolded: split });
+  if (scene.hover) paintCrosshair(surface, layout.plot, theme, view, scene.hover.query, scene.hover.key);
+  paintTags(surface, scene);
+  paintSceneLegend(surface, scene, matrix, dots);
+  if (scene.hover) paintReadout(surface, layout.plot, theme, scene.hover, data.describeCell(scene.hover.query, scene.hover.key, view, scene.mode));
+  if (scene.selectionBox) paintSelectionBox(surface, theme, scene.selectionBox);
+}
+
+function paintAxes(surface: Surface, scene: MapScene): void {
+  const { layout, view, theme, data } = scene;
+  const getLabel = (side: Side) => (position: number): string | undefined => {
+    const found = scene.text(side, position);
+    return found === undefined ? undefined : formatToken(found);
+  };
+  // Slanted lines need more of their axis than level ones.
+  const getSpacing = (least: number): number => (view.zoom >= EVERY_TOKEN_FROM_ZOOM ? view.zoom : least);
+  const rows: AxisView = { first: view.query, zoom: view.zoom, pixels: layout.plot.height, length: view.queries };
+  const columns: AxisView = { first: view.key, zoom: view.zoom, pixels: layout.plot.width, length: view.keys };
+  if (scene.role) paintUnmatched(surface, layout, theme, view, scene.role.unmatched);
+  paintLeftAxis(surface, layout.leftNames, layout.leftNumbers, theme, {
+    labels: chooseLabels(rows, data.getSections("query"), getLabel("query"), getSpacing(14)),
+    numbers: chooseNumbers(rows, 40),
+    first: view.query,
+    zoom: view.zoom,
+    tagged: [scene.pinQuery, scene.hover?.query],
+  });
+  paintTopAxis(surface, layout.topNames, layout.topNumbers, theme, {
+    labels: chooseLabels(columns, data.getSections("key"), getLabel("key"), getSpacing(18)),
+    numbers: chooseNumbers(columns, 56),
+    first: view.key,
+    zoom: view.zoom,
+    // The tags of keys stand below their names.
+    tagged: [],
+  });
+  const split = data.pairDisplay?.mode === "split";
+  const reads = split ? ["A below: row attends to column", "B above: column attends to row"] : ["row attends to column"];
+  paintCorner(surface, layout.corner, theme, reads, scene.role?.name);
+}
+
+/** Full names of the pinned and the hovered row and column, over the axis. */
+function paintTags(surface: Surface, scene: MapScene): void {
+  const { layout, view, theme } = scene;
+  const paintSideTag = (side: Side, position: number | null | undefined, colour: string): void => {
+    if (position === null || position === undefined) return;
+    const found = scene.text(side, position);
+    const words = formatCount(position) + (found === undefined ? "" : ` ${formatToken(found)}`);
+    const { plot, leftStrip, topStrip } = layout;
+    if (side === "query") {
+      const y = plot.top + (position + 0.5 - view.query) * view.zoom;
+      if (y >= plot.top && y <= plot.top + plot.height) paintTag(surface, theme, words, { x: leftStrip.left - 2, y }, "left", colour);
+    } else {
+      const x = plot.left + (position + 0.5 - view.key) * view.zoom;
+      if (x >= plot.left && x <= plot.left + plot.width) paintTag(surface, theme, words, { x, y: topStrip.top }, "top", colour);
+    }
+  };
+  paintSideTag("query", scene.pinQuery, theme.query);
+  paintSideTag("key", scene.pinKey, theme.key);
+  paintSideTag("query", scene.hover?.query, theme.ink);
+  paintSideTag("key", scene.hover?.key, theme.ink);
+}
+
+function paintOverview(surface: Surface, scene: MapScene): void {
+  const { layout, view, theme, data, images } = scene;
+  const tile = data.getOverview(scene.mode);
+  const stride = data.plan.getStride(0);
+  const whole = tile && { picture: images.getImage(tile), queries: tile.rows * stride, keys: tile.columns * stride };
+  paintMinimap(surface, layout.minimap, theme, view, whole);
+}
+
+function paintSceneLegend(surface: Surface, scene: MapScene, matrix: Box, dots: boolean): void {
+  const { layout, view, theme, data, drawing, hover } = scene;
+  const share = scene.hideSink && !data.pairDisplay ? data.getSinkShare(view) : null;
+  const sink = share === null ? ["first token hidden"] : [`first token hidden: it takes ${formatPercent(share)} of these rows`, `first token hidden: ${formatPercent(share)}`];
+  const strips = `above: what a key receives, left: entropy of a query${data.pairDisplay ? ", of A" : ""}`;
+  // Right under the matrix, also where that ends before the plot does.
+  const top = Math.min(layout.legend.top, matrix.top + matrix.height + 4);
+  const marked = hover ? (data.getReading(hover.query, hover.key, view, scene.mode)?.value ?? NaN) : NaN;
+  paintLegend(surface, { ...layout.legend, top }, theme, {
+    scale: scene.scale,
+    stride: drawing.stride,
+    channel: drawing.channel,
+    dots,
+    masked: data.masking.causal || drawing.placements.some((placement) => placement.state === "masked" || (placement.tile?.hasMasked ?? false)),
+    marked: Number.isNaN(marked) ? null : marked,
+    remarks: [
+      ...(data.pairDisplay ? [[`A ${data.pairDisplay.names[0]}, B ${data.pairDisplay.names[1]}`]] : []),
+      ...(data.meta?.note ? [["without its mask"]] : []),
+      ...(scene.hideSink ? [sink] : []),
+      ...(layout.legend.width < 700 ? [] : [[strips]]),
+    ],
+  });
+}
+
+function* listCellValues(scene: MapScene): Generator<CellValue> {
+  const { data, view } = scene;
+  const range = getVisibleRange(view);
+  for (let query = range.query[0]; query < range.query[1]; query++) {
+    for (let key = range.key[0]; key < range.key[1]; key++) {
+      if (scene.hideSink && key === 0) continue;
+      const reading = data.getReading(query, key, view, scene.mode);
+      if (reading && reading.value !== null && !Number.isNaN(reading.value)) yield { query, key, value: reading.value, exact: reading.exact };
+    }
+  }
+}

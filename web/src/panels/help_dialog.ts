@@ -1,0 +1,99 @@
+/** The help dialog: how to read the map, and the keyboard table with its switch. */
+
+import { createDialog } from "./dialog";
+import { button, element } from "./dom";
+import type { Host } from "../host";
+import { formatKey, KEYS, type KeyRow } from "../keys";
+
+export interface HelpDialog {
+  readonly element: HTMLDialogElement;
+  open(): void;
+}
+
+const READING_GUIDE: readonly (readonly [string, string])[] = [
+  [
+    "Rows and columns",
+    "A row is a query: the token that looks. A column is a key: the token looked at. Every row adds up to 1.",
+  ],
+  [
+    "Colours",
+    "Brighter is more attention, on a logarithmic scale unless you choose linear. The range never changes by itself.",
+  ],
+  [
+    "Far out",
+    "One pixel then stands for many pairs: its colour is their mean, and a dot marks a single strong link among them.",
+  ],
+  ["Hatched", "The mask forbids these pairs. That is not the same as a weight of zero, which is the darkest colour."],
+];
+
+function describeMouse({ wheelZooms }: Host): readonly [string, string] {
+  const wheel = wheelZooms === "always" ? "turn the wheel" : "turn the wheel with Ctrl held";
+  return [
+    "Mouse",
+    `Drag to move, ${wheel} to zoom, click a cell to pin it, click a label to pin its row or column.`,
+  ];
+}
+
+/** `tour` begins the tour; null where there is none. */
+export function createHelpDialog(
+  host: Host,
+  enabled: boolean,
+  onChange: (enabled: boolean) => void,
+  tour: (() => void) | null,
+): HelpDialog {
+  const box = element("input", { type: "checkbox", id: "keys-enabled" });
+  box.checked = enabled;
+  box.addEventListener("change", () => onChange(box.checked));
+  const dialog = createDialog(
+    "help",
+    "How to read and move",
+    "help",
+    element(
+      "dl",
+      { class: "reading" },
+      ...[...READING_GUIDE, describeMouse(host)].flatMap(([term, says]) => [element("dt", {}, term), element("dd", {}, says)]),
+    ),
+    tour &&
+      button("Take the tour", () => {
+        dialog.close();
+        tour();
+      }),
+    element("h3", {}, "Keyboard"),
+    element("label", { class: "switch" }, box, " single keys do what this list says (? opens this list either way)"),
+    element("div", { class: "key-groups" }, ...groupKeys().map(([name, rows]) => createKeyTable(name, rows))),
+  );
+  return { element: dialog, open: () => dialog.open || dialog.showModal() };
+}
+
+function groupKeys(): [string, KeyRow[]][] {
+  const found = new Map<string, KeyRow[]>();
+  for (const row of KEYS) found.set(row.group, [...(found.get(row.group) ?? []), row]);
+  return [...found];
+}
+
+function createKeyTable(name: string, rows: readonly KeyRow[]): HTMLElement {
+  return element(
+    "table",
+    {},
+    element("caption", {}, name),
+    element(
+      "tbody",
+      {},
+      ...rows.map(({ keys, shift, description }) =>
+        element(
+          "tr",
+          {},
+          element(
+            "th",
+            { scope: "row" },
+            ...keys
+              // Shift and a letter is the capital letter: the arrow says it already.
+              .filter((key) => !(shift && key.length === 1))
+              .flatMap((key, index) => [index > 0 && " ", element("kbd", {}, formatKey(key, shift ?? false))]),
+          ),
+          element("td", {}, description),
+        ),
+      ),
+    ),
+  );
+}

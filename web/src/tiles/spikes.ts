@@ -1,0 +1,49 @@
+// Bins whose average hides a strong link: max >= 0.1 and max > 32 x mean.
+//
+// In: the two channels of one tile. Out: bins, the strongest first. Where a tile has very many, one stands for its neighbours too.
+import { decodeWeight, encodeWeight, type Tile } from "../server/tile_codec";
+import { TILE_SIZE } from "../geometry/zoom_plan";
+
+const SPIKE_WEIGHT = 0.1;
+const SPIKE_RATIO = 32;
+const MIN_CODE = encodeWeight(SPIKE_WEIGHT);
+const MAX_SPIKES = 2048;
+
+export interface Spike {
+  row: number;
+  column: number;
+  value: number;
+}
+
+const cache = new WeakMap<Tile, { mean: Tile; spikes: Spike[] }>();
+
+export function isSpike(mean: number, max: number): boolean {
+  return max >= SPIKE_WEIGHT && max > SPIKE_RATIO * mean;
+}
+
+export function findSpikes(mean: Tile, max: Tile): Spike[] {
+  const before = cache.get(max);
+  if (before?.mean === mean) return before.spikes;
+  let spikes: Spike[] = [];
+  for (let index = 0; index < max.codes.length; index++) {
+    const code = max.codes[index] ?? 0;
+    // Most bins are far below, so check the code first.
+    if (code < MIN_CODE) continue;
+    const value = decodeWeight(code);
+    if (!isSpike(decodeWeight(mean.codes[index] ?? 0), value)) continue;
+    spikes.push({ row: Math.floor(index / max.columns), column: index % max.columns, value });
+  }
+  spikes.sort((one, other) => other.value - one.value);
+  for (let block = 2; spikes.length > MAX_SPIKES; block *= 2) spikes = thinSpikes(spikes, block);
+  cache.set(max, { mean, spikes });
+  return spikes;
+}
+
+/** The strongest spike of each block; spikes are sorted by strength. */
+function thinSpikes(spikes: readonly Spike[], block: number): Spike[] {
+  const taken = new Set<number>();
+  return spikes.filter(({ row, column }) => {
+    const name = Math.floor(row / block) * TILE_SIZE + Math.floor(column / block);
+    return !taken.has(name) && taken.add(name);
+  });
+}
