@@ -21,6 +21,7 @@ def test_the_benchmark_prints_what_a_token_costs_and_what_workers_add() -> None:
     assert [row[0] for row in paper.rows][1:] == ["llama-3.1-8b", "llama-3.1-70b"]
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_whole_files_are_the_same_by_one_process_and_by_two_workers(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"

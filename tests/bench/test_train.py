@@ -12,6 +12,7 @@ from attnscope.bench.train import MIN_SPEED, Size, race_loops
 ROUNDS = 5
 
 
+@pytest.mark.slow
 def test_the_benchmark_prints_both_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("attnscope.bench.train.SIZES", {"small": Size(rounds=1, steps=10, learning_steps=4)})
     text = tmp_path / "text.txt"

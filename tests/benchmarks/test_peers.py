@@ -88,6 +88,7 @@ def test_the_answer_is_the_last_line_of_json_whatever_else_is_said() -> None:
     assert run_capped(python(talk), memory=ROOM, seconds=60)[:2] == ({"rise": 1}, "")
 
 
+@pytest.mark.slow
 def test_a_peer_gets_what_it_wants_once_and_what_lies_beneath_stays_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +120,7 @@ def test_who_needs_nothing_runs_in_our_environment(tmp_path: Path) -> None:
     assert not (tmp_path / "theirs").exists()
 
 
+@pytest.mark.slow
 def test_a_peer_that_cannot_be_installed_is_named_and_left_out(tmp_path: Path) -> None:
     gone = Peer("gone", (str(tmp_path / "gone-1.0-py3-none-any.whl"),))
     (tmp_path / "gone").mkdir()
@@ -132,6 +134,7 @@ def test_a_peer_that_cannot_be_installed_is_named_and_left_out(tmp_path: Path) -
     assert "could not be installed" in rows[1][1]
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_transformers_and_attnscope_are_measured_and_drawn(bench: costs.Bench, tmp_path: Path) -> None:
     chosen = [way for way in WAYS if way.script in ("output_attentions", "attnscope_matrix", "attnscope_statistics")]
@@ -150,6 +153,7 @@ def test_transformers_and_attnscope_are_measured_and_drawn(bench: costs.Bench, t
     assert "attnscope, record" in (tmp_path / "report_memory.svg").read_text()
 
 
+@pytest.mark.slow
 def test_who_has_stopped_is_not_asked_again(bench: costs.Bench) -> None:
     little = costs.Bench(model=bench.model, text=bench.text, memory=3e7, pythons=bench.pythons)
     outcomes = costs.measure(WAYS[:1], (32, 64), little, lambda _: None)
@@ -168,6 +172,7 @@ def test_other_weights_than_ours_are_noticed() -> None:
     assert costs.agreement(first, {(first, 64): kept(1.0), (second, 128): kept(1.0)}) == ""
 
 
+@pytest.mark.slow
 def test_a_page_that_does_not_come_is_the_last_of_its_kind(bench: costs.Bench, tmp_path: Path) -> None:
     little = costs.Bench(model=bench.model, text=bench.text, memory=3e7, pythons=bench.pythons)
     shown = pages.measure(PAGES[-1:], (32, 64), little, tmp_path, lambda _: None)
@@ -176,6 +181,7 @@ def test_a_page_that_does_not_come_is_the_last_of_its_kind(bench: costs.Bench, t
     ]
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_a_page_that_shows_nothing_has_no_first_picture(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
@@ -189,6 +195,7 @@ def recorded(bench: costs.Bench) -> dict[tuple[Way, int], Outcome]:
     return costs.measure([RECORD], (64,), bench, lambda _: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["lens_patterns", "nnsight_saved"])
 def test_a_peer_that_is_installed_keeps_the_same_weights(
     bench: costs.Bench, recorded: dict[tuple[Way, int], Outcome], script: str
