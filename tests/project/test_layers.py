@@ -83,7 +83,7 @@ def imports_in(module: str, path: Path, known: dict[str, Path]) -> Iterator[tupl
             assert isinstance(name, ast.Constant), f"{path}:{node.lineno}: import_extra takes a literal name"
             yield str(name.value), node.lineno
         elif isinstance(node, ast.Call) and called_name(node) == "import_module":
-            yield from ((word.value, node.lineno) for word in node.args if isinstance(word, ast.Constant))
+            yield from ((str(word.value), node.lineno) for word in node.args if isinstance(word, ast.Constant))
 
 
 def is_type_checking(node: ast.AST) -> bool:

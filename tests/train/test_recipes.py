@@ -168,7 +168,8 @@ def test_a_text_of_one_line_is_learned_and_sampled(tmp_path: Path):
     """Samples begin with what the text has, which need not be a new line."""
     text = tmp_path / "text.txt"
     text.write_text("acgtta" * 300)
-    train(char_gpt([text], **ONE_STEP | {"sample_every": 1, "heads_every": 1}), tmp_path / "run", progress=False)
+    settings: dict[str, Any] = {**ONE_STEP, "sample_every": 1, "heads_every": 1}
+    train(char_gpt([text], **settings), tmp_path / "run", progress=False)
     samples = [line["sample"] for line in metrics(tmp_path / "run") if "sample" in line]
     assert len(samples) == 2
     assert set(samples[-1]) <= set("acgt")
