@@ -1,6 +1,6 @@
 """What `attend` must cost, at a reduced size: `scripts/measure attention` runs the full one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import comb
 
 import pytest
@@ -15,7 +15,9 @@ RACES = 17
 """The number of races that decide, fixed beforehand. A call that loses 70 % of races passes 4 % of the time."""
 
 
-def kept(contestants: dict[str, Callable[[], object]], is_met: Callable[[dict[str, float]], bool], rounds: int) -> bool:
+def kept(
+    contestants: Mapping[str, Callable[[], object]], is_met: Callable[[dict[str, float]], bool], rounds: int
+) -> bool:
     """Whether the best times of most of `RACES` races keep a bound.
 
     A core changes its speed for seconds at a time. Calls that take turns in one short race meet the same speed, more
