@@ -252,10 +252,10 @@ def test_brighter_is_more_for_every_kind_of_sight(name: str, sight: str) -> None
 
 
 def themes() -> dict[str, dict[str, str]]:
-    source = source_with("const light: Theme")
+    source = source_with("const lightTheme: Theme")
     return {
         name: dict(re.findall(r'(\w+): "(#[0-9a-f]{6})"', body))
-        for name, body in re.findall(r"const (light|dark): Theme = \{(.*?)\};", source, re.S)
+        for name, body in re.findall(r"const (light|dark)Theme: Theme = \{(.*?)\};", source, re.S)
     }
 
 

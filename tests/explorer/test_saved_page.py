@@ -255,7 +255,7 @@ def test_other_heads_come_along_whole_or_not_at_all(browser: Browser, tmp_path: 
                 for x in range(y + 1)
                 for channel in channels
             ]
-            assert page.evaluate(f"(paths) => paths.filter((path) => !{FIND}.holds(path))", tiles) == []
+            assert page.evaluate(f"(paths) => paths.filter((path) => !{FIND}.hasResponse(path))", tiles) == []
 
 
 def test_a_hostile_page_runs_nothing_and_asks_for_nothing(browser: Browser, tmp_path: Path) -> None:

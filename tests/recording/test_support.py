@@ -84,7 +84,7 @@ def test_verification_finds_a_mask_that_is_wrong(exhibit: Exhibit, monkeypatch):
     from attnscope.attention import Full
     from attnscope.recording.hooks.transformers_masks import LazyMask
 
-    monkeypatch.setattr(LazyMask, "over", lambda self, rows, columns: Full())
+    monkeypatch.setattr(LazyMask, "slice", lambda self, rows, columns: Full())
     trace, _ = support.recorded(exhibit, verify=True)
     assert max(trace.errors.values()) > 1e-2
 

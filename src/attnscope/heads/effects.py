@@ -27,9 +27,9 @@ class Predictions(NamedTuple):
     """What a model expects of a text."""
 
     losses: Tensor
-    """(batch, tokens - 1): nats of surprise at each token after the first."""
+    """Nats of surprise at each token after the first, (batch, tokens - 1)."""
     following: Tensor
-    """(batch, vocabulary): probabilities of the token after the last."""
+    """Probabilities of the token after the last, (batch, vocabulary)."""
 
 
 class NextToken(NamedTuple):
@@ -51,7 +51,7 @@ class Effect:
 
     @property
     def change(self) -> Tensor:
-        """(batch, tokens - 1): how much the loss of each token after the first has risen, in nats."""
+        """The rise of the loss at each token after the first, in nats, (batch, tokens - 1)."""
         return self.after.losses - self.before.losses
 
     def next_tokens(self, count: int = 5, *, batch: int = 0) -> list[NextToken]:

@@ -86,7 +86,7 @@ class Difference:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """(heads, statistics): see `size_of`."""
+        """Effect sizes (heads, statistics), as `size_of` computes them."""
         pairs = [(self.before[name].numpy(), self.after[name].numpy()) for name in self.statistics]
         return np.stack([size_of(name, *pair) for name, pair in zip(self.statistics, pairs, strict=True)], 1)
 
