@@ -30,7 +30,7 @@ from tests.survey.surveying import (
     write_text,
 )
 
-TOKENS = 3000  # of each of two texts; each is read twice, at about 200 tokens a second and thread
+TOKENS = 20_000  # of each of two texts; each is read twice, at about 200 tokens a second and thread
 MIN_SHARE = 0.85  # of the speed of plain processes
 ROUNDS = 3  # each side needs a calm spell of the machine
 
@@ -40,19 +40,42 @@ FINISHED = {
 
 
 @pytest.mark.alone
-def test_two_actors_write_the_bytes_of_one_process_and_say_nothing_of_themselves(tmp_path: Path) -> None:
+def test_actors_write_the_bytes_of_one_process_and_raise_what_they_refuse_in_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """All in one cluster, since a start of Ray takes longer than what is done in it."""
+    ray, workers, steps = pytest.importorskip("ray"), Workers(count=2, threads=1), list[Step]()
     model, text = write_model(tmp_path / "model"), write_text(tmp_path / "text.txt", 20_000)
-    with Command(model, text, *OPTIONS, "--workers", "2", out=tmp_path / "two") as run:
-        told = run.succeeded()
+    folder, too_long = Folder(tmp_path / "refused"), Settings(model=str(MINILM), sources=(str(text),), window=600)
+    (folder.path / PARTS).mkdir(parents=True)
+    with cluster(workers):
+        run_survey(model, text, tmp_path / "two", workers=workers, **SMALL)
+        with pytest.raises(AttnScopeError, match="reads 512 tokens at most") as refusal:
+            run_on_ray(make_plan(too_long).shards, too_long, folder, Workers(threads=1), steps.append)
+        assert len(str(refusal.value).splitlines()) == 1
+        with pytest.raises(AttnScopeError, match="4 workers with 1 CPU each were asked for, and Ray has 3 CPU"):
+            run_on_ray(make_plan(too_long).shards, too_long, folder, Workers(count=4, threads=1), steps.append)
+        assert steps == []
+        assert ray.is_initialized()  # a cluster that was there before is not for a run to end
+    assert capfd.readouterr() == ("", "")
     run_survey(model, text, tmp_path / "one", workers=Workers(threads=1), **SMALL)
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
     assert set(contents(tmp_path / "one")) == FINISHED | {f"parts/{number:08}.part" for number in range(10)}
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_the_command_with_two_actors_prints_its_progress_and_nothing_of_ray(tmp_path: Path) -> None:
+    model, text = write_model(tmp_path / "model"), write_text(tmp_path / "text.txt", 20_000)
+    with Command(model, text, *OPTIONS, "--workers", "2", out=tmp_path / "two") as run:
+        told = run.succeeded()
     lines = told.splitlines()
     assert lines[0] == "10 shards to read, about 5,000 tokens; the corpus has 20.0 kB"
     assert lines[-1].endswith(f"passages of 10 documents, 0 problems, in {tmp_path / 'two'}")
     assert all("shard" in line and "tokens/s" in line for line in lines[1:-1])  # lines of progress, if it was slow
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.skipif(not SHARED.exists(), reason="the texts of ../shared are not here")
 def test_smollm2_reads_prose_and_plays_alike_on_ray_and_alone(tmp_path: Path) -> None:
@@ -74,43 +97,28 @@ def test_smollm2_reads_prose_and_plays_alike_on_ray_and_alone(tmp_path: Path) ->
     assert len(survey.heads) == 30 * 9
 
 
-@pytest.mark.alone
-def test_what_actors_refuse_is_raised_in_one_line(tmp_path: Path) -> None:
-    ray, workers, steps = pytest.importorskip("ray"), Workers(count=2, threads=1), list[Step]()
-    text, folder = write_text(tmp_path / "text.txt", 4000), Folder(tmp_path / "out")
-    (folder.path / PARTS).mkdir(parents=True)
-    settings = Settings(model=str(MINILM), sources=(str(text),), window=600)
-    with cluster(workers):
-        with pytest.raises(AttnScopeError, match="reads 512 tokens at most") as refusal:
-            run_on_ray(make_plan(settings).shards, settings, folder, workers, steps.append)
-        assert len(str(refusal.value).splitlines()) == 1
-        with pytest.raises(AttnScopeError, match="4 workers with 1 CPU each were asked for, and Ray has 3 CPU"):
-            run_on_ray(make_plan(settings).shards, settings, folder, Workers(count=4, threads=1), steps.append)
-        assert steps == []
-        assert ray.is_initialized()  # a cluster that was there before is not for a run to end
-
-
 def test_a_shard_that_kills_its_workers_is_not_begun_for_ever(tmp_path: Path) -> None:
     model, text = write_model(tmp_path / "model"), write_text(tmp_path / "text.txt", 1000)
     settings = Settings(model=str(model), sources=(str(text),))
     (shard,), folder = make_plan(settings).shards, Folder(tmp_path / "out")
     (folder.path / PARTS).mkdir(parents=True)
-    tries = folder.tries(shard.number, "now")
-    answers = list[str]()
-    for before in (MAX_TRIES, MAX_TRIES - 1):
-        tries.write_bytes(b"." * before)  # as workers leave it that die
-        command = f"""
+    command = f"""
 from pathlib import Path
 from attnscope.survey import Settings, Workers
 from attnscope.survey.work.on_ray import Actor
 actor = Actor({settings!r}, {str(folder.path)!r}, Workers(threads=1), "now")
-print(actor({{"shard": {json.dumps(shard)!r}}})["refusal"])
+tries, part = Path({str(folder.tries(shard.number, "now"))!r}), Path({str(folder.part(shard.number))!r})
+for before in ({MAX_TRIES - 1}, {MAX_TRIES}):
+    tries.write_bytes(b"." * before)  # as workers leave it that die
+    print(actor({{"shard": {json.dumps(shard)!r}}})["refusal"])
+    print([path.name for path in part.parent.iterdir()])
+    part.unlink(missing_ok=True)
 """
-        ran = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=300)
-        answers.append(ran.stdout)
-    assert f"{MAX_TRIES} workers have died while they read shard 0, which begins in {text}; if memory" in answers[0]
-    assert answers[1] == "\n"
-    assert [path.name for path in (folder.path / PARTS).iterdir()] == ["00000000.part"]
+    ran = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=300)
+    accepted, written, refused, left = ran.stdout.splitlines()
+    assert (accepted, written) == ("", "['00000000.part']")
+    assert f"{MAX_TRIES} workers have died while they read shard 0, which begins in {text}; if memory" in refused
+    assert "'00000000.part'" not in left
 
 
 @pytest.mark.timed
