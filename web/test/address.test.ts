@@ -80,7 +80,7 @@ test("Back goes to the head before", () => {
   close();
 });
 
-test("Back returns to the place one had moved to, not where one had come in", () => {
+test("Back returns to the last place, not to the first", () => {
   const { place, store, close } = started();
   mock.timers.tick(1000);
   store.set({ centre: { query: 5, key: 6 }, zoom: 2 });
@@ -90,7 +90,7 @@ test("Back returns to the place one had moved to, not where one had come in", ()
   close();
 });
 
-test("a held key that walks through the rows leaves one entry, not hundreds", () => {
+test("a held key adds one history entry, not hundreds", () => {
   const { place, store, close } = started();
   mock.timers.tick(1000);
   for (let query = 1; query <= 300; query++) {

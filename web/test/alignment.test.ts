@@ -51,7 +51,7 @@ test("of equally long ones the one with the fewest runs is taken", () => {
   assert.deepEqual(findCommonRuns(letters("xab"), letters("ayab")), [{ one: 1, other: 2, count: 2 }]);
 });
 
-test("partners are of one text, and a token without one says so", () => {
+test("partners have the same text, and unmatched tokens have none", () => {
   const [one, other] = [letters("abXcd"), letters("abcYd")];
   const to = createAlignment(findCommonRuns(one, other), 5, 5);
   assert.deepEqual([0, 1, 2, 3, 4].map((position) => to.findPartner(position)), [0, 1, null, 2, 4]);
@@ -60,7 +60,7 @@ test("partners are of one text, and a token without one says so", () => {
   assert.deepEqual(to.invert().unmatched, [[3, 4]]);
 });
 
-test("places climb together, and partners come to partners with their fractions", () => {
+test("positions map monotonically, and fractions between partners are kept", () => {
   const to = createAlignment(findCommonRuns(letters("abXXXcdZ"), letters("abYcd")), 8, 5);
   assert.equal(to.mapPosition(1.25), 1.25);
   assert.equal(to.mapPosition(5.5), 3.5);
@@ -70,12 +70,12 @@ test("places climb together, and partners come to partners with their fractions"
   assert.equal(to.invert().mapPosition(3.5), 5.5);
 });
 
-test("by position, the longer text ends alone", () => {
+test("aligned by position, the rest of the longer text is unmatched", () => {
   const to = alignByPosition(3, 5);
   assert.deepEqual([to.findPartner(2), to.mapPosition(2.5), to.unmatched, to.invert().unmatched, to.invert().findPartner(3)], [2, 2.5, [], [[3, 5]], null]);
 });
 
-test("the longest texts that are aligned are aligned in one run, where one is the other moved on", () => {
+test("the longest texts are aligned in one run when one is a shift of the other", () => {
   const words = (shift: number): string[] => Array.from({ length: MAX_TOKENS }, (_, place) => `word ${((place + shift) * 31) % 977}`);
   assert.deepEqual(findCommonRuns(words(0), words(3)), [{ one: 3, other: 0, count: MAX_TOKENS - 3 }]);
 });

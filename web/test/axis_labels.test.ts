@@ -7,13 +7,13 @@ const text = (position: number): string => `t${position}`;
 const axis = (zoom: number, first = 0, length = 100_000): AxisView => ({ first, zoom, pixels: 700, length });
 const places = (labels: { position: number }[], zoom: number): number[] => labels.map((label) => label.position * zoom).sort((one, other) => one - other);
 
-test("far out only sections have names, and the important one wins a collision", () => {
+test("far out only sections have labels, and the more important one wins a collision", () => {
   const sections: Section[] = [[1010, 1, "chapter"], [1000, 0.5, "paragraph"], [50_000, 0.5, "another"]];
   const labels = chooseLabels(axis(0.01), sections, text, 14);
   assert.deepEqual(labels.map((label) => label.text), ["chapter", "another"]);
 });
 
-test("names keep their distance at every zoom", () => {
+test("labels do not overlap at any zoom", () => {
   const sections: Section[] = Array.from({ length: 2000 }, (_, index) => [index * 37, (index * 7919) % 101, `s${index}`]);
   sections.sort((one, other) => other[1] - one[1]);
   for (let zoom = 0.004; zoom < 11; zoom *= 1.7) {
@@ -23,23 +23,23 @@ test("names keep their distance at every zoom", () => {
   }
 });
 
-test("between half a pixel and eleven every k-th token has a name, k a power of two", () => {
+test("from half a pixel to eleven per token every k-th token has a label, k a power of two", () => {
   const labels = chooseLabels(axis(2), [], text, 14);
   assert.deepEqual(labels.slice(0, 3).map((label) => label.position), [0, 8, 16]);
 });
 
-test("panning does not change which tokens have names", () => {
+test("panning does not change which tokens have labels", () => {
   const here = chooseLabels(axis(2, 100), [], text, 14).map((label) => label.position);
   const there = chooseLabels(axis(2, 101.3), [], text, 14).map((label) => label.position);
   assert.deepEqual(here.filter((position) => position > 110 && position < 400), there.filter((position) => position > 110 && position < 400));
 });
 
-test("close up every token in view has a name, and none outside the matrix", () => {
+test("close up every token in view has a label, and none outside the matrix", () => {
   assert.equal(chooseLabels(axis(11, 10.5), [], text, 14).length, 65);
   assert.deepEqual(chooseLabels(axis(20, 0, 3), [], text, 14).map((label) => label.position), [0, 1, 2]);
 });
 
-test("a token whose text is not there yet has no name", () => {
+test("a token whose text is not loaded has no label", () => {
   assert.equal(chooseLabels(axis(20), [], () => undefined, 14).length, 0);
 });
 

@@ -7,7 +7,7 @@ import { COLOURS } from "../src/state";
 const usual: ColourScale = { colours: "cividis", range: [-20, 0], linear: false };
 const bytes = (pixels: Uint32Array, code: number): number[] => [...new Uint8Array(pixels.buffer, code * 4, 4)];
 
-test("every table has 256 different entries, so that a pixel tells its entry", () => {
+test("every table has 256 different entries, so that a pixel identifies its entry", () => {
   for (const name of COLOURS) {
     const table = getTable(name);
     const entries = Array.from({ length: 256 }, (_, entry) => table.slice(entry * 3, entry * 3 + 3).join());

@@ -51,7 +51,7 @@ function connected(): { kernel: Kernel; transport: Transport; leave: AbortContro
   return { kernel, transport, leave, waits };
 }
 
-test("a question carries its path, and what is sent along", async () => {
+test("a request carries its path and its body", async () => {
   const { kernel, transport } = connected();
   const requested = transport.json("session");
   kernel.answer('{"a":1}');
@@ -68,7 +68,7 @@ test("a question carries its path, and what is sent along", async () => {
   );
 });
 
-test("bytes are those of the part alone, however it comes", async () => {
+test("bytes are those of the buffer view, for every buffer type", async () => {
   const { kernel, transport } = connected();
   const viewed = transport.bytes("tile");
   kernel.answer("abc");
@@ -81,7 +81,7 @@ test("bytes are those of the part alone, however it comes", async () => {
   assert.equal(await nothing, null);
 });
 
-test("answers find their questions in any order, and those of other views are nobody's", async () => {
+test("responses match their requests in any order, and those of other views are ignored", async () => {
   const { kernel, transport } = connected();
   const [first, second] = [transport.json("one"), transport.json("two")];
   kernel.tell("msg:custom", { id: 5, status: 200, more: false }, []);
@@ -92,7 +92,7 @@ test("answers find their questions in any order, and those of other views are no
   assert.equal(new Set(kernel.sent.map(({ id }) => id)).size, 2);
 });
 
-test("a refusal has the kernel's sentence", async () => {
+test("an error response has the kernel's message", async () => {
   const { kernel, transport } = connected();
   const requested = transport.json("nothing");
   kernel.answer('{"error":"There is nothing."}', { status: 404 });
@@ -105,7 +105,7 @@ test("a refusal has the kernel's sentence", async () => {
   );
 });
 
-test("a stream gives each line as it comes, and who leaves it tells the kernel", async () => {
+test("a stream yields each line as it arrives, and leaving it sends a cancel message", async () => {
   const { kernel, transport } = connected();
   const lines = transport.stream<number>("generate", {})[Symbol.asyncIterator]();
   const first = lines.next();
@@ -127,7 +127,7 @@ test("a stream gives each line as it comes, and who leaves it tells the kernel",
   assert.equal(kernel.sent.length, 3);
 });
 
-test("what is given up ends at once, and the kernel is told; what was answered is not", async () => {
+test("cancelling rejects at once and sends a cancel message, but not after the response", async () => {
   const { kernel, transport } = connected();
   const stop = new AbortController();
   const answered = transport.json("one", stop.signal);
@@ -142,7 +142,7 @@ test("what is given up ends at once, and the kernel is told; what was answered i
   assert.equal(kernel.sent.length, 3);
 });
 
-test("whoever waits long enough is told so, until an answer comes", async () => {
+test("onWaiting is called after a while, and again when a response arrives", async () => {
   mock.timers.enable({ apis: ["setTimeout"] });
   try {
     const { kernel, transport, waits } = connected();
@@ -164,7 +164,7 @@ test("whoever waits long enough is told so, until an answer comes", async () => 
   }
 });
 
-test("a kernel that goes leaves no question open, and one that has gone takes none", async () => {
+test("a lost kernel rejects pending and new requests", async () => {
   const { kernel, transport } = connected();
   const requested = transport.json("one");
   kernel.tell("comm_live_update");
@@ -173,7 +173,7 @@ test("a kernel that goes leaves no question open, and one that has gone takes no
   await assert.rejects(transport.bytes("two"), TypeError);
 });
 
-test("who leaves ends all questions and is heard of no more", async () => {
+test("aborting rejects all requests and removes the listeners", async () => {
   const { kernel, transport, leave } = connected();
   const requested = transport.json("one");
   leave.abort();

@@ -10,7 +10,7 @@ import { ResponseError } from "../src/server/transport";
 const meta = (model: string, name = "a text", note: string | null = null): Meta => ({ trace: "", name, model, note, what_if: null, origin: null, layers: [] });
 const part = { query: [0, 12], key: [1000, 1300] } as const;
 
-test("a file is named by model, head and range, in signs that every disk takes", () => {
+test("a file is named by model, head and range, in characters that every file system allows", () => {
   assert.equal(createFileName(meta("SmolLM2-135M"), "L3H5", part, "png"), "SmolLM2-135M_L3H5_q0-11_k1000-1299.png");
   for (const hostile of ["../../etc/passwd", "..", "a\u202egnp.exe", "C:\\con", "\u0000\n", "", "x".repeat(500), "🙂🙂"]) {
     const name = createFileName(meta(hostile, hostile), "L0H0", part, "svg");
@@ -18,7 +18,7 @@ test("a file is named by model, head and range, in signs that every disk takes",
   }
 });
 
-test("a caption says model, text, heads, what a colour is, which part is shown", () => {
+test("a caption has model, text, heads, meaning of colours and range", () => {
   const painted = { stride: 4, channel: "max", scale: { colours: "magma", range: [-20, 0], linear: false } } as const;
   const plain = (text: string): string => text.replace(/[\u2068\u2069]/g, "");
   const about = { meta: meta("M", "N"), heads: ["L0H1"], part, painted, version: "1.2" };
@@ -37,7 +37,7 @@ const packed = async (text: string): Promise<string> => {
   return btoa(String.fromCharCode(...new Uint8Array(await new Response(stream).arrayBuffer())));
 };
 
-test("a saved page answers what it brought along, finds text in it, and refuses the rest", async () => {
+test("a saved page returns its stored responses, finds text, and rejects the rest", async () => {
   const body = '["The"," cat"," the"," cat"]"meta"';
   const index = { "t/0/text?side=query&from=0&to=4": [0, 0, 28], "t/meta": [0, 28, 6], "t/0/0/1/0/1?ch=mean": null };
   const file = createFileTransport(JSON.stringify({ index: await packed(JSON.stringify(index)), parts: [await packed(body)] }));
@@ -56,7 +56,7 @@ test("a saved page answers what it brought along, finds text in it, and refuses 
   await assert.rejects(file.json("t/meta", given.signal), /abort/i);
 });
 
-test("words look with the mean of their tokens and are looked at with the sum", () => {
+test("the attention of a word is the mean over its queries and the sum over its keys", () => {
   const body = new ArrayBuffer(32 + 4 * 9);
   const header = new DataView(body);
   [0x534c5431].forEach((mark) => header.setUint32(0, mark, false));

@@ -20,7 +20,7 @@ function head(layer: number, index: number, scores: Record<string, number>, labe
 
 const names = (heads: readonly ScoredHead[]): string[] => heads.map(({ name }) => name);
 
-test("every pixel of a picture belongs to its head, and those between pictures to none but their left or upper one", () => {
+test("every pixel of a cell belongs to its head, and a gap to the cell left of it or above", () => {
   const heads = [3, 2, 3];
   for (const side of [32, 64]) {
     const size = { width: side, height: side };
@@ -41,12 +41,12 @@ test("every pixel of a picture belongs to its head, and those between pictures t
   }
 });
 
-test("pictures are as large as a layer has room for", () => {
+test("the size of pictures depends on the width", () => {
   assert.equal(chooseSize([9, 9], 1000), 64);
   assert.equal(chooseSize([9, 12], 700), 32);
 });
 
-test("arrows walk over the pictures and stop at the edges", () => {
+test("arrow keys move between cells and stop at the edges", () => {
   const heads = [4, 2, 4];
   const walk = (from: HeadId, ...keys: string[]): HeadId =>
     keys.reduce<HeadId>((at, key) => stepHead(at, key, heads) ?? at, from);
@@ -92,7 +92,7 @@ test("heads are ordered by a score, and those without it come last either way", 
   assert.deepEqual(listScoreNames(heads), ["sink", "entropy"]);
 });
 
-test("a column goes from large to small, to small to large, to no order", () => {
+test("clicks on a column sort descending, then ascending, then not", () => {
   assert.deepEqual(["", "-sink", "sink", "-entropy"].map((order) => getNextOrder(order, "sink")), [
     "-sink",
     "sink",
@@ -107,7 +107,7 @@ test("labels are counted, the commonest first", () => {
   assert.equal(countLabels(heads).length, 3);
 });
 
-test("a head is silenced and speaks again, and the heads stay in order", () => {
+test("a head is ablated and restored, and the list stays sorted", () => {
   const first = toggleHead([], [3, 5]);
   const both = toggleHead(first, [1, 7]);
   assert.deepEqual(both, [[1, 7], [3, 5]]);
@@ -150,7 +150,7 @@ test("every dot can be reached by arrows", () => {
   assert.equal(findNextDot(dots, [0, 0], "x"), null);
 });
 
-test("every label has a shape of its own, and one nobody knows has one, too", () => {
+test("every label has its own shape, and unknown labels have one, too", () => {
   const labels = ["induction", "duplicate", "agreement", "coreference", "previous", "next", "self", "local", "sink", "broad", "mixed"];
   assert.equal(new Set([...labels, "unheard of"].map(getLabelShape)).size, labels.length + 1);
   assert.equal(getLabelShape(undefined), getLabelShape("mixed"));
@@ -191,7 +191,7 @@ class Server implements Transport {
 const createMeta = (trace: string, layers: number): Meta =>
   ({ trace, layers: Array.from({ length: layers }, () => ({ heads: 2, numbers: [0, 1], queries: 4, keys: 4 })) }) as unknown as Meta;
 
-test("all layers are read, pictures first and from the layer in view on, two at a time", async () => {
+test("all layers are loaded, pictures first, from the layer in view on, two at a time", async () => {
   const server = new Server();
   const loader = createHeadLoader(server, () => undefined);
   loader.load(createMeta("aa", 5), "max", 3);
@@ -203,7 +203,7 @@ test("all layers are read, pictures first and from the layer in view on, two at 
   assert.ok(loader.pictures.length === 5 && loader.pictures.every((tile) => tile?.hasMasked));
 });
 
-test("without pictures only scores are read, and pictures of another kind replace those there were", async () => {
+test("without pictures only scores are loaded, and another channel replaces the pictures", async () => {
   const server = new Server();
   const loader = createHeadLoader(server, () => undefined);
   const meta = createMeta("aa", 2);
@@ -218,7 +218,7 @@ test("without pictures only scores are read, and pictures of another kind replac
   assert.deepEqual(server.requested.slice(2), ["max", "max", "mean", "mean"].map((kind, index) => `aa/${index % 2}/thumbs?ch=${kind}`));
 });
 
-test("after leaving nothing more is asked, and coming back goes on where it was", async () => {
+test("stopping cancels requests, and loading again resumes", async () => {
   const server = new Server();
   let changes = 0;
   const loader = createHeadLoader(server, () => changes++);
@@ -237,7 +237,7 @@ test("after leaving nothing more is asked, and coming back goes on where it was"
   assert.equal(new Set(loader.heads.map(({ name }) => name)).size, 40, "no head twice");
 });
 
-test("another trace begins afresh", async () => {
+test("another trace starts over", async () => {
   const server = new Server();
   const loader = createHeadLoader(server, () => undefined);
   loader.load(createMeta("aa", 3), "max", 0);
@@ -247,7 +247,7 @@ test("another trace begins afresh", async () => {
   assert.deepEqual([loader.pictures.length, loader.heads.length], [1, 2]);
 });
 
-test("scores that are being made are asked again, and what is refused is said and not asked again", async () => {
+test("pending scores are polled, and an error response is reported and not retried", async () => {
   const server = new Server();
   server.pending.add("aa/0/heads");
   server.refused.add("aa/1/heads");

@@ -37,7 +37,7 @@ test("Shift and an arrow is one screen, an arrow alone is a step", () => {
   assert.equal(findAction(press("ArrowLeft", { shiftKey: true })), "screenLeft");
 });
 
-test("what the browser wants with Ctrl, Alt or Meta is left to it", () => {
+test("keys with Ctrl, Alt or Meta are left to the browser", () => {
   for (const { keys } of KEYS) {
     for (const key of keys) {
       for (const held of ["ctrlKey", "metaKey", "altKey"] as const)
@@ -47,7 +47,7 @@ test("what the browser wants with Ctrl, Alt or Meta is left to it", () => {
   assert.equal(findAction(press("f", { isComposing: true })), null);
 });
 
-test("typing into a field moves nothing, and Enter on a button is the button's", () => {
+test("keys in a field have no action, and Enter on a button presses it", () => {
   for (const tagName of ["INPUT", "TEXTAREA", "SELECT"]) assert.ok(isHandledByTarget({ tagName }, "f"));
   assert.ok(isHandledByTarget({ tagName: "DIV", isContentEditable: true }, "f"));
   assert.ok(isHandledByTarget({ tagName: "BUTTON" }, "Enter"));

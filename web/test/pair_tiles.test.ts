@@ -32,7 +32,7 @@ class Shelf implements TileSource {
 
 const codes = (held: TileResult | undefined): number[] => (typeof held === "object" ? [...held.codes] : assert.fail(`${held}`));
 
-test("below the diagonal of a split is A itself, above it B turned over", () => {
+test("a split picture has A below the diagonal and B transposed above it", () => {
   const [one, other] = [new Shelf(), new Shelf()];
   const split = new PairTiles([one, other], true);
   const below = one.put("1/1/0", 2, 3, (row, column) => 10 * row + column + 1);
@@ -55,14 +55,14 @@ test("a tile on the diagonal of a split takes the diagonal from A", () => {
   assert.ok(typeof both === "object" && !both.hasMasked);
 });
 
-test("a split asks each head for its own half", () => {
+test("a split picture requests each head's own half", () => {
   const [one, other] = [new Shelf(), new Shelf()];
   const tile = (y: number, x: number): TileRequest => ({ z: 2, y, x, channel: "max" });
   new PairTiles([one, other], true).request([tile(1, 1), tile(0, 3), tile(2, 1)]);
   assert.deepEqual([one.wanted, other.wanted], [["2/1/1 max", "2/2/1 max"], ["2/1/1 max", "2/3/0 max"]]);
 });
 
-test("what is made is made once, and again when a better tile has come", () => {
+test("a combined tile is created once, and again when a better tile is loaded", () => {
   const [one, other] = [new Shelf(), new Shelf()];
   const ratio = new PairTiles([one, other], false);
   const address = { z: 0, y: 0, x: 0 };
@@ -127,7 +127,7 @@ test("ratios have 256 colours of their own, darker the further from equal, and w
   assert.ok(!Array.from({ length: 256 }, (_, at) => entry(at).join()).includes(TOO_SMALL_GREY.join()));
 });
 
-test("every step of a ratio inside the range has a colour of its own; masked is clear and neither is grey", () => {
+test("every step of a ratio inside the range has its own colour; masked is transparent, too small is grey", () => {
   const pixels = createLookup(scale);
   const inside = Array.from({ length: 256 }, (_, code) => code).filter((code) => Math.abs(Math.log2(decodeRatio(code))) < 6);
   assert.equal(new Set(inside.map((code) => pixels[code])).size, inside.length);

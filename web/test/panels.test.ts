@@ -21,7 +21,7 @@ function transportOf(json: (path: string, signal?: AbortSignal) => Promise<unkno
   };
 }
 
-test("a cell is told as people say it", () => {
+test("a cell is described in words", () => {
   assert.equal(
     describeCell({
       query: 512,
@@ -42,11 +42,11 @@ test("a cell is told as people say it", () => {
   assert.match(describeCell({ query: 1, key: 2, value: 0.5, exact: false }), /weight about 0.5$/);
 });
 
-test("a token that turns text around is spoken as its name", () => {
+test("direction marks in a token are escaped", () => {
   assert.ok(!describeCell({ query: 1, key: 2, queryText: "a\u202eb", value: 1, exact: true }).includes("\u202e"));
 });
 
-test("numbers read as people write them", () => {
+test("numbers are formatted for readers", () => {
   assert.deepEqual([1, 2, 3, 4, 11, 12, 13, 21, 102, 111].map(formatOrdinal), [
     "1st",
     "2nd",
@@ -91,7 +91,7 @@ test("the strongest of a block are all and only the largest, in order, at their 
   for (const { query, key, weight } of found) assert.equal(weights[(query - 100) * columns + key - 200], weight);
 });
 
-test("masked and zero weights are no links", () => {
+test("masked and zero weights are not links", () => {
   assert.deepEqual(findStrongest([NaN, 0, 0.5, NaN], 2, { query: 0, key: 0 }, 20), [{ query: 1, key: 0, weight: 0.5 }]);
 });
 
@@ -147,7 +147,7 @@ test("following a key of another sequence, or one before the first query, pins i
   });
 });
 
-test("a newer question aborts the older one", () => {
+test("a newer request cancels the older one", () => {
   const latest = new LatestRequest();
   const first = latest.start();
   const second = latest.start();
@@ -156,7 +156,7 @@ test("a newer question aborts the older one", () => {
   assert.ok(second.aborted);
 });
 
-test("an answer is kept, a failure is asked again, and the oldest is forgotten", async () => {
+test("responses are cached, failures are not, and the oldest is dropped", async () => {
   const requested: string[] = [];
   const answers = new ResponseCache(
     transportOf((path) => {
@@ -177,7 +177,7 @@ test("an answer is kept, a failure is asked again, and the oldest is forgotten",
   assert.deepEqual(requested, ["bad", "bad", "a", "b", "bad"]);
 });
 
-test("only a server that does not answer at all counts as stopped", async () => {
+test("only a missing response counts as a connection error", async () => {
   let lost = 0;
   const failing = (error: unknown): Promise<unknown> =>
     watchConnection(

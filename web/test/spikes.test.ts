@@ -15,7 +15,7 @@ const side = 256;
 const tile = (codes: number[]): Tile => readTile(createBody({ rows: side, columns: side, codes }));
 const faint = (): number[] => new Array<number>(side * side).fill(encodeWeight(1e-5));
 
-test("every planted link is found where it lies, the strongest first", () => {
+test("every planted link is found at its place, the strongest first", () => {
   const max = faint();
   max[4 * side + 21] = encodeWeight(0.4);
   max[3 * side + 20] = encodeWeight(0.9);

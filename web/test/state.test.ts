@@ -130,14 +130,14 @@ function isValid(state: State): void {
   assert.ok(state.others.length <= 16);
 }
 
-test("an address names its state and nothing else: written, read and written again it is the same", () => {
+test("an address is stable: written, read and written again it is the same", () => {
   for (let seed = 1; seed <= 5000; seed++) {
     const address = writeAddress(randomState(randomOf(seed)));
     assert.equal(writeAddress(readAddress(address)), address, `seed ${seed}`);
   }
 });
 
-test("a state read from its address is the state, but for digits nobody sees", () => {
+test("a state survives writing and reading, up to rounding", () => {
   for (let seed = 1; seed <= 2000; seed++) {
     const state = randomState(randomOf(seed));
     const read = readAddress(writeAddress(state));
@@ -156,7 +156,7 @@ test("a state read from its address is the state, but for digits nobody sees", (
   }
 });
 
-test("whatever an address holds, the state is valid and its own address names it", () => {
+test("any address gives a valid state", () => {
   for (const fragment of HOSTILE) {
     const state = readAddress(fragment);
     isValid(state);
@@ -212,7 +212,7 @@ test("a range that was chosen stays chosen, even where it is what another text w
     assert.deepEqual(readAddress(writeAddress({ ...DEFAULT_STATE, range })).range, range);
 });
 
-test("another version of the address gives the defaults, not a wrong picture", () => {
+test("another version of the address gives the defaults", () => {
   assert.ok(isSameState(readAddress("#2/0123456789abcdef/L12H3/map?z=7"), DEFAULT_STATE));
 });
 
@@ -224,7 +224,7 @@ test("a range is inside the codes, the right way round, and never empty", () => 
   assert.deepEqual(clampRange(-Infinity, -3), [-32, -3]);
 });
 
-test("a layer, head or pin the trace does not have is let go", () => {
+test("layers, heads and pins that do not exist are reset", () => {
   const layers = [
     { heads: 2, queries: 10, keys: 12 },
     { heads: 4, queries: 10, keys: 12 },
@@ -237,7 +237,7 @@ test("a layer, head or pin the trace does not have is let go", () => {
   assert.deepEqual(state.centre, { query: 10, key: 3 });
 });
 
-test("heads that are silenced or compared with and do not exist are let go, another trace's head is not judged", () => {
+test("ablated and compared heads that do not exist are removed, but not heads of another trace", () => {
   const layers = [{ heads: 2, queries: 10, keys: 10 }];
   const there = { trace: "", layer: 0, head: 1, mode: "split" } as const;
   const state = { ...DEFAULT_STATE, ablated: [[0, 0], [0, 2], [1, 0]] as const, compare: there };
@@ -248,7 +248,7 @@ test("heads that are silenced or compared with and do not exist are let go, anot
   assert.deepEqual(fitToTrace({ ...state, compare: elsewhere }, layers).compare, elsewhere);
 });
 
-test("a saved page shows a head it holds, whatever the address says", () => {
+test("a saved page shows one of its own heads for any address", () => {
   const layers = Array.from({ length: 3 }, () => ({ heads: 4, queries: 5, keys: 5 }));
   const held = [[1, 3], [2, 0]] as const;
   const at = (layer: number, head: number): [number, number] => {
@@ -258,7 +258,7 @@ test("a saved page shows a head it holds, whatever the address says", () => {
   assert.deepEqual([at(2, 0), at(1, 3), at(0, 0), at(9, 9)], [[2, 0], [1, 3], [1, 3], [1, 3]]);
 });
 
-test("next and previous heads are the nearest that are there", () => {
+test("next and previous heads are the nearest available ones", () => {
   const all = listHeads([{ heads: 2 }, { heads: 4 }, { heads: 3 }], null);
   assert.equal(all.length, 9);
   assert.deepEqual(findNextHead({ layer: 1, head: 1 }, all, 0, 1), [1, 2]);
@@ -272,7 +272,7 @@ test("next and previous heads are the nearest that are there", () => {
   assert.deepEqual(findNextHead({ layer: 0, head: 0 }, held, 1, 0), [1, 0]);
 });
 
-test("two heads that change places twice are where they were", () => {
+test("swapping two heads twice changes nothing", () => {
   for (let seed = 1; seed <= 200; seed++) {
     const state = { ...randomState(randomOf(seed)), trace: "0123456789abcdef" };
     const once = { ...state, ...swapHeads(state) };
@@ -281,7 +281,7 @@ test("two heads that change places twice are where they were", () => {
   }
 });
 
-test("a store tells its listeners of changes and of nothing else", () => {
+test("a store calls its listeners only on changes", () => {
   const store = createStore(DEFAULT_STATE);
   const heard: [number, number, string][] = [];
   const leave = store.subscribe((now, before, how) => heard.push([before.layer, now.layer, how]));

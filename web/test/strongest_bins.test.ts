@@ -18,6 +18,6 @@ test("only the window counts, also where it reaches past the tile", () => {
   assert.deepEqual(places(5, [-4, 1], [-4, 2]), []);
 });
 
-test("masked and zero are never among them", () => {
+test("masked and zero are left out", () => {
   assert.equal(places(20, [0, 3], [0, 4]).length, 7);
 });

@@ -24,7 +24,7 @@ const info: SurveyInfo = {
   reader: { name: "small", ready: false, problem: null },
 };
 
-test("a value stands where its bar is, on even edges and on doublings", () => {
+test("a value is placed at its bar, for even and for doubling edges", () => {
   assert.equal(toPosition([0, 0.5, 1], 0.25), 0.25);
   assert.equal(toPosition([0, 0.5, 1], 1), 1);
   assert.equal(toPosition([0, 0.5, 1], 7), 1);
@@ -32,33 +32,33 @@ test("a value stands where its bar is, on even edges and on doublings", () => {
   assert.equal(toPosition([0, 1, 2, 4], -1), 0);
 });
 
-test("heights are square roots, and never more than the whole", () => {
+test("heights are square roots, at most 1", () => {
   assert.deepEqual([0, 0.01, 0.25, 1, 2].map(toHeight), [0, 0.1, 0.5, 1, 1]);
 });
 
-test("tiny shares and large numbers are told alike short", () => {
+test("tiny shares and large numbers are both short", () => {
   assert.deepEqual([0, 0.00000012, 0.0231, 1234.5].map(formatValue), ["0", "1.2×10⁻⁷", "0.0231", "1,235"]);
 });
 
-test("an address names the statistic, and one that is not there is the first", () => {
+test("an address has the statistic, and an unknown one becomes the first", () => {
   const state = { ...DEFAULT_STATE, ...withStatistic(DEFAULT_STATE, "effective_keys") };
   assert.equal(getStatistic(readAddress(writeAddress(state)), info), "effective_keys");
   assert.equal(getStatistic({ ...state, ...withStatistic(state, "beauty") }, info), "sink");
   assert.equal(withStatistic(state, "sink").others.length, 1);
 });
 
-test("what a survey does not have is let go", () => {
+test("what a survey does not have is reset", () => {
   const requested = { ...DEFAULT_STATE, layer: 9, head: 9, order: "-beauty", axes: ["beauty", "sink"] as const };
   const shown = fitToSurvey(requested, info);
   assert.deepEqual([shown.layer, shown.head, shown.order, shown.axes], [1, 0, "", ["sink", "effective_keys"]]);
   assert.equal(fitToSurvey({ ...requested, order: "-sink" }, info).order, "-sink");
 });
 
-test("a head is called as the model calls it", () => {
+test("a head has its index in the model", () => {
   assert.equal(getSurveyHeadName(info, [1, 0]), "L1H3");
 });
 
-test("a passage in one line or in its own, with nothing hidden in it", () => {
+test("a passage is formatted in one line or in several, with invisible characters shown", () => {
   assert.equal(formatFlowingText("one\r\ntwo\n\nthree", true), "one\ntwo\n\nthree");
   assert.equal(formatFlowingText("one\ntwo", false), "one ⏎ two");
   assert.equal(formatFlowingText("a\u202eb", false), "a\\u{202e}b");

@@ -23,7 +23,7 @@ test("every token has its own part of the text, in order", () => {
   assert.deepEqual(layOutText([]).paragraphs, []);
 });
 
-test("a blank line begins a paragraph, and the end of a line is a token with a place", () => {
+test("a blank line starts a paragraph, and a line break is a token with a position", () => {
   const texts = ["One", "\n", "two", ".", "\n\n", "Three", "\n", "\n", " Four\n", "five"];
   const passage = layOutText(texts);
   assert.deepEqual(passage.paragraphs, ["One\u00a0\ntwo.\u00a0", "Three\u00a0\u00a0", " Four\u00a0\nfive"]);
@@ -33,14 +33,14 @@ test("a blank line begins a paragraph, and the end of a line is a token with a p
   assert.deepEqual(shown(texts)[8], " Four\u00a0\n");
 });
 
-test("lines of either kind end, and one token may hold many", () => {
+test("both kinds of line breaks end lines, and one token may have many", () => {
   assert.deepEqual(layOutText(["a\r\nb", "\r\n\r\n\r\n", "c"]).paragraphs, ["a\u00a0\nb\u00a0", "c"]);
   assert.deepEqual(layOutText(["\n", "a"]).paragraphs, ["\u00a0\na"]);
   assert.deepEqual(layOutText(["a", "\n\nb", " c"]).paragraphs, ["a\u00a0\n\nb c"]);
   assert.deepEqual(layOutText(["\n\n\n"]).paragraphs, ["\u00a0"]);
 });
 
-test("a long paragraph is cut where a line or a word ends, and says that it goes on", () => {
+test("a long paragraph is cut at a line or word, and marked as continued", () => {
   const words = layOutText(Array.from({ length: 5000 }, (_, token) => (token % 3 === 1 ? " a" : "b")));
   assert.deepEqual(words.begins, [0, 2002, 4003, 5000]);
   assert.deepEqual([...words.continued], [1, 2]);
@@ -54,7 +54,7 @@ test("however short the lines are, there are a few thousand paragraphs at most",
   assert.equal(passage.paragraphs[0]?.slice(0, 8), "a\u00a0\n\na\u00a0\n\n");
 });
 
-test("what hides or turns text is written out, and the offsets are of what is shown", () => {
+test("invisible and direction characters are escaped, and offsets are of the shown text", () => {
   const texts = ["a\u202eb", "\u200b", "", "c", "\u0000", "\ud83d", "\t", "d"];
   assert.deepEqual(shown(texts), ["a\\u{202e}b", "\\u{200b}", "(empty)", "c", "\\u{0}", "\\u{d83d}", "\t", "d"]);
 });
@@ -80,13 +80,13 @@ test("two characters in three tokens belong together where one token holds of bo
   assert.deepEqual(shown(["\\xe6\\x97", "\\xa5", "\\xe6", "\\x9c\\xac"]), ["日", "日", "本", "本"]);
 });
 
-test("bytes that make no character stay as they are written", () => {
+test("bytes that are not a character stay escaped", () => {
   assert.deepEqual(shown(["\\xf0", "\\x9f", "z"]), ["\\xf0", "\\x9f", "z"]);
   assert.deepEqual(shown(["\\x41", "\\xff"]), ["\\x41", "\\xff"]);
   assert.deepEqual(shown(["\\xc3\\xa9", "\\xc3\\xa8"]), ["\\xc3\\xa9", "\\xc3\\xa8"], "text about bytes is no bytes");
 });
 
-test("an accent stands on the letter before it, but builds no tower", () => {
+test("an accent joins the letter before it, up to a limit", () => {
   assert.deepEqual(layOutText(["e", "\u0301", "x"]).paragraphs, ["e\u0301x"]);
   assert.deepEqual(getCharacterTokens(layOutText(["e", "\u0301", "x"]), 1), [0, 2]);
   assert.deepEqual(shown(["स", "ा\u0930"]), ["स", "ा\u0930"]);
@@ -108,7 +108,7 @@ function boxes(token: number): LineBox[] {
   return [{ left: 10 * column, right: 10 * column + 10, top, bottom: top + 20 }];
 }
 
-test("a point is found in its token in whatever direction a line runs, and outside in none", () => {
+test("a point is found in its token for any text direction, and in none outside", () => {
   const all = [0, 100] as const;
   for (let token = 0; token < 100; token++) {
     const [box] = boxes(token) as [LineBox];
@@ -128,7 +128,7 @@ test("a token of two lines is found in both", () => {
   assert.equal(findTokenAt([0, 50], [95, 40], two, 5), 9);
 });
 
-test("weights go up in eight steps, and what is next to nothing has none", () => {
+test("weights have eight steps, and tiny ones none", () => {
   assert.deepEqual([0, 0.00009, 0.0001, 0.001, 0.29, 0.3, 1, NaN].map(getStep), [0, 0, 1, 3, 7, 8, 8, 0]);
   assert.equal(STEPS.length, 8);
 });
@@ -141,7 +141,7 @@ function registry(): Map<string, Set<AbstractRange>> & HighlightRegistryLike {
 const range = (): AbstractRange => ({}) as AbstractRange;
 const make = (): Highlight => new Set<AbstractRange>() as unknown as Highlight;
 
-test("two explorers share highlights, and each takes away its own alone", () => {
+test("two explorers share highlights, and each removes only its own", () => {
   const shared = registry();
   const [one, other] = [new HighlightSet(shared, make), new HighlightSet(shared, make)];
   const [a, b, c] = [range(), range(), range()];
@@ -170,7 +170,7 @@ const one = { cross: false, offset: 0, queries: 10, keys: 10 };
 const behind = { cross: false, offset: 4, queries: 6, keys: 10 };
 const two = { cross: true, offset: 3, queries: 7, keys: 10 };
 
-test("in one text a token is a query and the key in its place", () => {
+test("in one text a token is both a query and a key", () => {
   assert.deepEqual(getPinnedPositions(one, { pinQuery: 3, pinKey: null }), { query: 3, key: 3 });
   assert.deepEqual(getPinnedPositions(one, { pinQuery: null, pinKey: 3 }), { query: 3, key: 3 });
   assert.deepEqual(getPinnedPositions(one, { pinQuery: 5, pinKey: 3 }), { query: 5, key: 3 });
@@ -178,7 +178,7 @@ test("in one text a token is a query and the key in its place", () => {
   assert.deepEqual(createPins(one, "key", 4), { pinQuery: 4, pinKey: 4 });
 });
 
-test("tokens that were read before are keys alone", () => {
+test("tokens from the KV cache are only keys", () => {
   assert.deepEqual(getPinnedPositions(behind, { pinQuery: 1, pinKey: null }), { query: 5, key: 5 });
   assert.deepEqual(getPinnedPositions(behind, { pinQuery: null, pinKey: 3 }), { query: null, key: 3 });
   assert.deepEqual(createPins(behind, "key", 3), { pinQuery: null, pinKey: 3 });
@@ -188,12 +188,12 @@ test("tokens that were read before are keys alone", () => {
   assert.deepEqual(shiftLinks(behind, "key", links), { ...links, links: [[4, 5, 0.5]] });
 });
 
-test("of two texts each side has its own pins", () => {
+test("in cross-attention each side has its own pins", () => {
   assert.deepEqual(getPinnedPositions(two, { pinQuery: 1, pinKey: null }), { query: 1, key: null });
   assert.deepEqual([createPins(two, "query", 1), createPins(two, "key", 2)], [{ pinQuery: 1 }, { pinKey: 2 }]);
 });
 
-test("of a very long text the part around a place is shown, and stays while it holds the place", () => {
+test("of a very long text a window is shown, and stays while it contains the position", () => {
   assert.deepEqual(chooseWindow(1000, 900, [0, 0]), [0, 1000]);
   assert.deepEqual(chooseWindow(1_000_000, 10, [0, 0]), [0, MAX_TOKENS]);
   assert.deepEqual(chooseWindow(1_000_000, 999_999, [0, MAX_TOKENS]), [1_000_000 - MAX_TOKENS, 1_000_000]);

@@ -43,7 +43,7 @@ test("floats are read, with masked as NaN", () => {
   assert.deepEqual([...floats.values], [0.5, NaN, 0]);
 });
 
-test("what is no tile is refused, in words", () => {
+test("an invalid tile throws an error with a message", () => {
   assert.throws(() => readHeader(new ArrayBuffer(4)), /SLT1/);
   assert.throws(() => readHeader(new ArrayBuffer(64)), /SLT1/);
   assert.throws(() => readTile(createBody({ rows: 2, columns: 2, codes: [1] })), /36 bytes was expected|with 36 bytes/);

@@ -13,11 +13,11 @@ const causal = { causal: true, offset: 0 };
 const held = (...names: string[]) => (address: TileAddress): TileResult | undefined =>
   names.includes(`${address.z}/${address.y}/${address.x}`) ? { ...readTile(plainTile(9)), hasMasked: false } : undefined;
 
-test("with nothing held everything is missing, and said so", () => {
+test("without tiles everything is missing", () => {
   assert.deepEqual(coverView(plan, 2, all, free, () => undefined).map((placement) => placement.state), new Array(16).fill("missing"));
 });
 
-test("the whole picture stands in for every tile that is not there yet", () => {
+test("the coarsest tile replaces every missing tile", () => {
   const placements = coverView(plan, 2, all, free, held("0/0/0", "2/1/1"));
   assert.equal(placements.filter((placement) => placement.state === "placeholder").length, 15);
   assert.deepEqual(placements.filter((placement) => placement.state === "drawn").map((placement) => [placement.query, placement.key]), [[256, 256]]);
@@ -36,7 +36,7 @@ test("after zooming out the finer tiles are still drawn", () => {
   assert.deepEqual(finer.map((placement) => [placement.state, placement.key]), [["placeholder", 0], ["placeholder", 256]]);
 });
 
-test("tiles above the diagonal are masked and never wanted", () => {
+test("tiles above the diagonal are masked and never requested", () => {
   const placements = coverView(plan, 2, all, causal, () => undefined);
   assert.equal(placements.filter((placement) => placement.state === "masked").length, 6);
   const wanted = listTileRequests(plan, 2, all, causal, "mean");
@@ -51,26 +51,26 @@ test("the diagonal of a matrix with more keys than queries is shifted", () => {
   assert.equal(listTileRequests(wide, 2, view, { causal: true, offset: 0 }, "mean").filter((tile) => tile.z === 2).length, 1);
 });
 
-test("what the mask empties is masked, also where only an ancestor says so", () => {
+test("empty tiles are masked, also below an empty ancestor", () => {
   assert.deepEqual(coverView(plan, 0, all, free, () => "empty").map((placement) => placement.state), ["masked"]);
   const states = coverView(plan, 1, all, free, (address) => (address.z === 0 ? "empty" : undefined)).map((placement) => placement.state);
   assert.deepEqual(states, new Array(4).fill("masked"));
 });
 
-test("a failed tile is named, unless something can stand in for it", () => {
+test("a failed tile is marked, unless another tile can replace it", () => {
   assert.equal(coverView(plan, 0, all, free, () => "failed")[0]?.state, "failed");
   const lookup = (address: TileAddress): TileResult | undefined => (address.z === 2 ? "failed" : held("0/0/0")(address));
   assert.ok(coverView(plan, 2, all, free, lookup).every((placement) => placement.state === "placeholder"));
 });
 
-test("the whole picture is wanted first, then from the centre outwards, the ring when idle", () => {
+test("the coarsest tile is requested first, then from the centre outwards, the ring when idle", () => {
   const wanted = listTileRequests(plan, 2, { query: [256, 512], key: [256, 512] }, free, "mean");
   assert.deepEqual(wanted[0], { z: 0, y: 0, x: 0, channel: "mean" });
   assert.deepEqual(wanted[1], { z: 2, y: 1, x: 1, channel: "mean" });
   assert.equal(wanted.filter((tile) => tile.idle).length, 8);
 });
 
-test("two channels are wanted only where they differ and are shown", () => {
+test("two channels are requested only where they differ and are shown", () => {
   assert.deepEqual([getChannels(1, "both"), getChannels(1, "max"), getChannels(4, "both"), getChannels(4, "max"), getChannels(4, "mean")], [["mean"], ["mean"], ["mean", "max"], ["max"], ["mean"]]);
   const wanted = listTileRequests(plan, 0, all, free, "both");
   assert.deepEqual(wanted.map((tile) => tile.channel), ["mean", "max"]);

@@ -46,7 +46,7 @@ function started(settings: Partial<TileStoreSettings> = {}): { server: Server; s
   return { server, store, changes: () => changes };
 }
 
-test("a tile is asked once and held from then on", async () => {
+test("a tile is requested once and then cached", async () => {
   const { server, store, changes } = started();
   store.request([tile(0, 0, 0)], true);
   assert.deepEqual(server.paths, ["0/0/0"]);
@@ -60,7 +60,7 @@ test("a tile is asked once and held from then on", async () => {
   assert.equal(server.requested.length, 1);
 });
 
-test("at most six requests run, in the order wanted", async () => {
+test("at most six requests run, in order", async () => {
   const { server, store } = started();
   store.request(Array.from({ length: 9 }, (_, x) => tile(4, 0, x)), true);
   assert.deepEqual(server.paths, ["4/0/0", "4/0/1", "4/0/2", "4/0/3", "4/0/4", "4/0/5"]);
@@ -70,7 +70,7 @@ test("at most six requests run, in the order wanted", async () => {
   assert.equal(store.inFlight, 6);
 });
 
-test("what leaves the view is given up and can be asked again", async () => {
+test("requests that leave the view are cancelled and can be sent again", async () => {
   const { server, store } = started();
   store.request([tile(4, 0, 0), tile(4, 0, 1)], true);
   store.request([tile(4, 0, 1)], true);
@@ -80,7 +80,7 @@ test("what leaves the view is given up and can be asked again", async () => {
   assert.deepEqual(server.paths, ["4/0/0", "4/0/1", "4/0/0"]);
 });
 
-test("requests wait until the view rests, but not for ever", async () => {
+test("requests wait until the view rests, up to a limit", async () => {
   const { server, store } = started();
   for (let x = 0; x < 12; x++) {
     store.request([tile(5, 0, x)]);
@@ -93,7 +93,7 @@ test("requests wait until the view rests, but not for ever", async () => {
   assert.equal(server.paths[server.paths.length - 1], "5/0/11");
 });
 
-test("nothing there is remembered", async () => {
+test("an empty tile is cached", async () => {
   const { server, store } = started();
   store.request([tile(2, 0, 0)], true);
   server.requested[0]?.answer(null);
@@ -104,7 +104,7 @@ test("nothing there is remembered", async () => {
   assert.equal(server.requested.length, 1);
 });
 
-test("a partial tile is shown and asked again until it is whole", async () => {
+test("a partial tile is shown and requested again until it is complete", async () => {
   const { server, store } = started();
   store.request([tile(0, 0, 0)], true);
   server.requested[0]?.answer(plainTile(3, 256, 2));
@@ -119,7 +119,7 @@ test("a partial tile is shown and asked again until it is whole", async () => {
   assert.equal(server.requested.length, 2);
 });
 
-test("the end of building asks for partial tiles at once", async () => {
+test("partial tiles are requested again when building ends", async () => {
   const { server, store } = started({ partialRetryMilliseconds: 1e6 });
   store.request([tile(0, 0, 0)], true);
   server.requested[0]?.answer(plainTile(3, 256, 2));
@@ -128,7 +128,7 @@ test("the end of building asks for partial tiles at once", async () => {
   assert.equal(server.requested.length, 2);
 });
 
-test("a failure is said, tried again later each time, and then only with another head", async () => {
+test("a failure is retried, later each time, and then only with another head", async () => {
   const { server, store } = started();
   store.request([tile(0, 0, 0)], true);
   for (let time = 0; time < 3; time++) {
@@ -145,7 +145,7 @@ test("a failure is said, tried again later each time, and then only with another
   assert.equal(server.requested.length, 4);
 });
 
-test("a body that is no tile counts as a failure", async () => {
+test("an invalid body counts as a failure", async () => {
   const { server, store } = started({ maxTries: 1 });
   store.request([tile(0, 0, 0)], true);
   server.requested[0]?.answer(new ArrayBuffer(5));
@@ -167,7 +167,7 @@ test("bytes stay under the limit, and the least recently used go first", async (
   assert.ok(store.get(tile(4, 0, 3), "mean"));
 });
 
-test("the ring around the view is asked only when nothing else is left", async () => {
+test("the ring around the view is requested only when nothing else is left", async () => {
   const { server, store } = started();
   store.request([tile(4, 0, 0), tile(4, 0, 1, true), tile(4, 0, 2, true)], true);
   assert.deepEqual(server.paths, ["4/0/0"]);
@@ -176,7 +176,7 @@ test("the ring around the view is asked only when nothing else is left", async (
   assert.deepEqual(server.paths, ["4/0/0", "4/0/1", "4/0/2"]);
 });
 
-test("another head gives up the requests of this one and keeps its tiles", async () => {
+test("another head cancels the requests of this one and keeps its tiles", async () => {
   const { server, store } = started();
   store.request([tile(0, 0, 0), tile(1, 0, 0)], true);
   server.requested[0]?.answer(plainTile(1));
@@ -188,7 +188,7 @@ test("another head gives up the requests of this one and keeps its tiles", async
   assert.ok(store.get(tile(0, 0, 0), "mean"));
 });
 
-test("a closed store holds nothing and asks nothing", async () => {
+test("a closed store is empty and sends no requests", async () => {
   const { server, store } = started();
   store.request([tile(0, 0, 0)], true);
   store.close();

@@ -17,7 +17,7 @@ function apart(one: Box, other: Box): boolean {
   );
 }
 
-test("a card stands beside its part: on the page, and never over it", () => {
+test("a card is placed beside its target, on the page and not over it", () => {
   let placed = 0;
   for (let left = 0; left <= 1500; left += 150)
     for (let top = 0; top <= 900; top += 150)
@@ -34,7 +34,7 @@ test("a card stands beside its part: on the page, and never over it", () => {
   assert.ok(placed > 300);
 });
 
-test("right of its part, else left, else below, else nowhere", () => {
+test("a card is placed right of its target, else left, else below, else nowhere", () => {
   assert.equal(placeBeside({ left: 100, top: 50, width: 200, height: 100 }, CARD, PAGE)?.left, 312);
   assert.equal(placeBeside({ left: 1300, top: 50, width: 280, height: 100 }, CARD, PAGE)?.left, 988);
   assert.equal(placeBeside({ left: 0, top: 0, width: 1600, height: 100 }, CARD, PAGE)?.top, 112);
@@ -42,14 +42,14 @@ test("right of its part, else left, else below, else nowhere", () => {
   assert.equal(placeBeside({ left: 0, top: 0, width: 300, height: 300 }, CARD, { ...PAGE, width: 360, height: 440 }), null);
 });
 
-test("an explorer that is not at the top of its page places its cards all the same", () => {
+test("cards are placed in an explorer that is not at the top of the page", () => {
   const moved = { left: 500, top: 3000, width: 1600, height: 1000 };
   const there = placeBeside({ left: 600, top: 3050, width: 200, height: 100 }, CARD, moved);
   const here = placeBeside({ left: 100, top: 50, width: 200, height: 100 }, CARD, PAGE);
   assert.deepEqual([there?.left, there?.top], [(here?.left ?? 0) + 500, (here?.top ?? 0) + 3000]);
 });
 
-test("the tour is a tour of one minute", () => {
+test("the tour takes about one minute", () => {
   const words = STEPS.flatMap(({ title, text: says }) => `${title} ${says}`.split(/\s+/));
   assert.ok(STEPS.length >= 6 && STEPS.length <= 7);
   assert.ok(words.length < 300, `${words.length} words take longer than that to read`);

@@ -23,13 +23,13 @@ test("zooming keeps the token under the pointer", () => {
   }
 });
 
-test("zoom stays between fit and 64 pixels a token", () => {
+test("zoom stays between fit and 64 pixels per token", () => {
   const view = v.openView(10_000, 10_000, size);
   near(v.zoomViewAt(view, 1e9, 0, 0).zoom, 64);
   near(v.zoomViewAt(view, 1e-9, 0, 0).zoom, 0.06);
 });
 
-test("a pan there and back ends where it began", () => {
+test("panning there and back changes nothing", () => {
   const view = v.centreView(v.openView(131_072, 131_072, size), 65_432.125, 54_321.5, 3.7);
   const back = v.panView(v.panView(view, 313, -77), -313, 77);
   near(back.query, view.query);
@@ -45,7 +45,7 @@ test("a pan ends at the borders of the matrix", () => {
   assert.deepEqual([start.query, start.key], [0, 0]);
 });
 
-test("centre and zoom name a view", () => {
+test("centre and zoom define a view", () => {
   const view = v.centreView(v.openView(5000, 5000, size), 1234.5, 4321.25, 2.5);
   const centre = v.getCentre(view);
   const again = v.centreView(v.openView(5000, 5000, size), centre.query, centre.key, view.zoom);
@@ -53,7 +53,7 @@ test("centre and zoom name a view", () => {
   near(again.key, view.key);
 });
 
-test("reveal moves not at all when the pair is in view, and just enough when not", () => {
+test("reveal moves just enough, and not at all when the pair is in view", () => {
   const view = v.centreView(v.openView(5000, 5000, size), 1000, 1000, 4);
   assert.deepEqual(v.revealCell(view, 1000, 1000), view);
   const moved = v.revealCell(view, 4000, 1000);
@@ -85,7 +85,7 @@ test("a box zoom shows the box", () => {
   assert.ok(shown.key[0] <= from && shown.key[1] >= to);
 });
 
-test("a matrix of one token can be looked at", () => {
+test("a matrix of one token can be shown", () => {
   const view = v.openView(1, 1, size);
   near(view.zoom, 64);
   assert.deepEqual(v.getVisibleRange(v.panView(view, 50, 50)), { query: [0, 1], key: [0, 1] });

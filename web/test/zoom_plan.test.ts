@@ -25,7 +25,7 @@ test("the bins of a level cover every token once", () => {
   }
 });
 
-test("tiles outside the plan are refused", () => {
+test("tiles outside the plan throw an error", () => {
   const plan = new ZoomPlan(300, 300);
   assert.throws(() => plan.getEdges(1, 2, 0), /2 x 2/);
   assert.throws(() => plan.getEdges(0, 0, 1), RangeError);
@@ -43,7 +43,7 @@ test("the level shown is the finest with bins of at least a pixel", () => {
   assert.equal(plan.chooseLevel(0.0001), 0);
 });
 
-test("a causal mask forbids exactly the tiles without an allowed pair", () => {
+test("a causal mask covers exactly the tiles without an allowed pair", () => {
   for (const [queries, keys] of [[1000, 1000], [300, 1000], [1000, 300], [257, 513]] as const) {
     const plan = new ZoomPlan(queries, keys);
     for (let z = 0; z <= plan.deepest; z++) {
@@ -56,12 +56,12 @@ test("a causal mask forbids exactly the tiles without an allowed pair", () => {
   }
 });
 
-test("covering finds the tiles that touch a view and no others", () => {
+test("findTiles returns the tiles that touch a view and no others", () => {
   const plan = new ZoomPlan(1024, 1024);
   assert.deepEqual(plan.findTiles(2, { query: [255, 257], key: [512, 513] }), [{ z: 2, y: 0, x: 2 }, { z: 2, y: 1, x: 2 }]);
   assert.deepEqual(plan.findTiles(2, { query: [-300, 1], key: [900, 5000] }), [{ z: 2, y: 0, x: 3 }]);
 });
 
-test("an ancestor holds its descendant", () => {
+test("an ancestor contains its descendant", () => {
   assert.deepEqual(getAncestor({ z: 9, y: 511, x: 300 }, 3), { z: 6, y: 63, x: 37 });
 });
