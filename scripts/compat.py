@@ -1,7 +1,7 @@
 """Run the tests on several versions of Python, torch and transformers, and write the table of docs/support.md.
 
-There is one virtual environment per Python and torch, in a cache folder; transformers is switched inside it. Results
-are stored beside the environments, so that a run may be restricted to some versions and the table keeps the others.
+There is one virtual environment per Python and torch, in a cache folder; transformers is switched inside it. A run may
+be restricted to some versions: the other rows of the table stay as they are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import sys
 import time
 import tomllib
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,8 +57,8 @@ def main() -> None:
         result = run(versions, pythons, options)
         say(f"  {result}")
         if not options.tests and not options.expression:
-            store(versions, result)
-    write_table()
+            text = PAGE.read_text(encoding="utf-8")
+            PAGE.write_text(with_result(text, versions, result), encoding="utf-8")
 
 
 def parse() -> argparse.Namespace:
@@ -181,31 +180,23 @@ def summarize(report: Path) -> str:
     return words + f", {failed:,} failed" * bool(failed) + f", {skipped:,} skipped" * bool(skipped)
 
 
-def store(versions: Versions, result: str) -> None:
-    """Keep a result beside the others."""
-    results = stored()
-    results[versions] = result
-    (CACHE / "results.json").write_text(json.dumps([[*one, words] for one, words in results.items()], indent=1))
+def with_result(text: str, versions: Versions, result: str) -> str:
+    """The page with one more result in its table, or with a new result for versions that it has."""
+    before, rest = text.split(BEGIN)
+    inside, after = rest.split(END)
+    return before + "\n".join([BEGIN, *table(read_table(inside) | {versions: result}), END]) + after
 
 
-def stored() -> dict[Versions, str]:
-    """All results so far."""
-    path = CACHE / "results.json"
-    rows = json.loads(path.read_text()) if path.exists() else []
-    return {Versions(*row[:3]): row[3] for row in rows}
-
-
-def write_table() -> None:
-    """Put all results between the markers of docs/support.md."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, after = text[: text.index(BEGIN)], text[text.index(END) :]
-    PAGE.write_text(before + "\n".join([BEGIN, *table(stored()), after]), encoding="utf-8")
+def read_table(text: str) -> dict[Versions, str]:
+    """The results in the lines that `table` writes."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.strip().splitlines()]
+    return {Versions(*cells[:3]): cells[3] for cells in rows[2:]}
 
 
 def table(results: dict[Versions, str]) -> list[str]:
     """The lines of the table, oldest versions first."""
     lines = ["| Python | torch | transformers | tests |", "|---|---|---|---|"]
-    ordered: Iterable[Versions] = sorted(results, key=lambda versions: [as_numbers(one) for one in versions])
+    ordered = sorted(results, key=lambda versions: [as_numbers(one) for one in versions])
     return lines + [f"| {' | '.join(versions)} | {results[versions]} |" for versions in ordered]
 
 

@@ -8,12 +8,28 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 import transformers
+from packaging.version import Version
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from scripts.compat import tested
 
 Inputs = Callable[[PreTrainedModel], dict[str, Any]]
+
+INTERFACE_SINCE = {
+    "diffllama": "5.13",
+    "longt5": "5.15",
+    "mt5": "5.15",
+    "switch_transformers": "5.15",
+    "t5": "5.15",
+    "umt5": "5.15",
+}
+"""Model types, and the first version of transformers that computes their attention through its attention interface.
+Older versions compute it in the model's own code, and `record` raises UnsupportedError."""
 
 VOCABULARY = 99
 FIRST_WORD = 3  # below are padding, beginning and end
@@ -52,12 +68,27 @@ class Exhibit:
 
 def make(model_type: str, model_class: str, options: dict[str, Any]) -> PreTrainedModel:
     """A model of a type with random weights, the same ones every time."""
+    skip_unless_available(model_type)
     factory = getattr(transformers, model_class)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         config = AutoConfig.for_model(model_type, **deepcopy(options))
         model = factory.from_config(config) if model_class.startswith("Auto") else factory(config)
     return randomized(model.eval())
+
+
+def skip_unless_available(model_type: str) -> None:
+    """Skip the test if this transformers is older than the model type, or than its use of the attention interface."""
+    installed = transformers.__version__
+    if model_type not in CONFIG_MAPPING and Version(installed) < Version(tested("transformers")):
+        pytest.skip(f"transformers {installed} does not have {model_type}")
+    if not is_in_interface(model_type):
+        pytest.skip(f"attention of {model_type} is in the interface since transformers {INTERFACE_SINCE[model_type]}")
+
+
+def is_in_interface(model_type: str) -> bool:
+    """Whether this transformers is new enough to compute the attention of a model type through its interface."""
+    return Version(transformers.__version__) >= Version(INTERFACE_SINCE.get(model_type, "0"))
 
 
 def randomized(model: PreTrainedModel) -> PreTrainedModel:

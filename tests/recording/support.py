@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from attnscope.recording import Trace, record
+from tests.recording.exhibit import INTERFACE_SINCE
 from tests.recording.zoo import BYPASS, EXHIBITS, HYBRID, PARTIAL, SPARSE, Exhibit
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "support.md"
@@ -30,8 +31,10 @@ def recorded(exhibit: Exhibit, **options: Any) -> tuple[Trace, dict[str, Any]]:
 
 def row_of(exhibit: Exhibit, seen: Trace | None) -> str:
     """The line of a model in the table, from what was seen of it; None where it was refused."""
-    features = ", ".join(feature for feature in exhibit.features if feature != "encoder")
-    return f"| {exhibit.name} | `{exhibit.model_type}` | {outcome(seen)} | {features} |"
+    features = [feature for feature in exhibit.features if feature != "encoder"]
+    if seen is not None and exhibit.model_type in INTERFACE_SINCE:
+        features.append(f"transformers {INTERFACE_SINCE[exhibit.model_type]} or newer")
+    return f"| {exhibit.name} | `{exhibit.model_type}` | {outcome(seen)} | {', '.join(features)} |"
 
 
 def outcome(trace: Trace | None) -> str:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attnscope.errors import UnsupportedError
 from attnscope.recording import Trace, record
+from tests.recording import exhibit as exhibits
 from tests.recording import support
 from tests.recording.zoo import BYPASS, EXHIBITS, HYBRID, PARTIAL, SPARSE, Exhibit, eager_weights, real_tokens
 
@@ -102,6 +103,14 @@ def test_attention_by_calls_to_pytorch_is_seen_there(exhibit: Exhibit):
     assert len(trace) == exhibit.attention_layers
     check_errors(trace)
     assert support.row_of(exhibit, trace) in support.lines_of_page()
+
+
+@by_name(*(one for one in (*EXHIBITS, *PARTIAL) if not exhibits.is_in_interface(one.model_type)))
+def test_models_that_an_older_transformers_computes_in_their_own_code_raise(exhibit: Exhibit, monkeypatch):
+    """Runs with versions below those of INTERFACE_SINCE."""
+    monkeypatch.setattr(exhibits, "INTERFACE_SINCE", {})  # which skips all other tests of these models
+    with pytest.raises(UnsupportedError, match=r"0 of \d+ attention layers .*from_attentions"):
+        support.recorded(exhibit)
 
 
 @by_name(*SPARSE)
