@@ -3,6 +3,8 @@
 from pathlib import Path
 from pydoc_data.topics import topics
 
+import pytest
+
 from attnscope.survey import run_survey
 from tests.project.test_stories import result_of
 
@@ -29,6 +31,7 @@ def test_the_result_says_what_the_story_tells() -> None:
     assert sum(max(heads) < EVENLY for heads in found["previous"]) == 7
 
 
+@pytest.mark.slow
 def test_python_s_own_help_has_a_dial_and_a_switch(tmp_path: Path) -> None:
     text = tmp_path / "help.txt"
     text.write_text("\n\n".join(topics[name] for name in ("with", "try"))[:3600], encoding="utf-8")

@@ -65,6 +65,7 @@ def test_scenes_have_the_first_mention_at_their_distance(scenes: dict[str, Any])
     assert not (absent == scenes["1,000"].passage[8:24]).all(1).any()
 
 
+@pytest.mark.slow
 def test_near_by_heads_6_and_7_find_the_first_mention_and_7_is_missed(scenes: dict[str, Any]) -> None:
     found = STORY["experiment"](model()[0], scenes["1,000"], ((0,), (7,), (8,)))
     weights = {head: mention for head, (mention, _) in found.weights.items()}

@@ -14,6 +14,7 @@ from tests.cli.parsing import parsed
 ROOT = Path(__file__).resolve().parents[2]
 HUB = ROOT / ".cache" / "hub"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SLOW_PAGES = {ROOT / "docs" / name for name in ("survey.md", "train.md")}
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -70,7 +71,11 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPLBACKEND", "Agg")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow) if page in SLOW_PAGES else page for page in PAGES],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_code_on_the_page_runs(page: Path) -> None:
     run_page(page)
 

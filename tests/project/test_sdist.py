@@ -77,6 +77,7 @@ def test_tests_that_read_the_repository_pass_in_the_sdist(unpacked: Path) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_sdist_without_what_tests_read_fails_them(unpacked: Path, tmp_path: Path) -> None:
     shutil.copytree(unpacked, tmp_path / "less", ignore=shutil.ignore_patterns("benchmarks", "images", "web"))
     command = [sys.executable, "-m", "pytest", "--quiet", "-p", "no:cacheprovider", "tests/project/test_figures.py"]

@@ -173,6 +173,7 @@ def test_a_requirement_outside_of_extras_is_found() -> None:
     assert required(lines) == {"torch", "ray"}
 
 
+@pytest.mark.slow
 def test_a_fresh_environment_has_no_extra_and_lacks_nothing(installed: Path) -> None:
     brought = {"jinja2", "fsspec"}  # by torch
     modules = sorted({module for modules in EXTRAS.values() for module in modules} - brought)
@@ -181,12 +182,14 @@ def test_a_fresh_environment_has_no_extra_and_lacks_nothing(installed: Path) -> 
     run(sys.executable, "-m", "pip", "--python", installed / "python", "check")
 
 
+@pytest.mark.slow
 def test_it_is_imported_from_there(installed: Path, tmp_path: Path) -> None:
     told = run(installed / "python", "-c", "import attnscope; print(attnscope.__file__)", cwd=tmp_path).stdout
     assert Path(told.strip()).is_relative_to(installed.parent)
     assert run(installed / "attnscope", "--version").stdout == f"attnscope {__version__}\n"
 
 
+@pytest.mark.slow
 def test_the_doctor_tells_what_is_missing_and_how_to_get_it(installed: Path, tmp_path: Path) -> None:
     told = run(installed / "attnscope", "doctor", cwd=tmp_path)
     assert told.stderr == ""
@@ -226,6 +229,7 @@ def start_and_stop(command: list[str], environment: dict[str, str], cwd: Path) -
         assert process.wait(WAIT_SECONDS) in (0, 130)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
 def test_a_page_runs_there_as_printed_and_offline(with_extras: Path, tmp_path: Path, page: str) -> None:
     (tmp_path / "report.txt").write_text("The key was lost. Anna looked for the key.")
@@ -248,6 +252,7 @@ def test_a_page_runs_there_as_printed_and_offline(with_extras: Path, tmp_path: P
     assert all(ran.values())
 
 
+@pytest.mark.slow
 def test_what_needs_an_extra_names_it(installed: Path, tmp_path: Path) -> None:
     assert NEED_AN_EXTRA.keys() == EXTRAS.keys()
     told = run(installed / "python", "-c", ASK, json.dumps(NEED_AN_EXTRA), cwd=tmp_path).stdout
