@@ -15,6 +15,16 @@ from tests.explorer.scenes import staged
 from tests.explorer.serving import Handle, serving
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run a page that did not get ready in time once more: a browser beside other tests may wait for the processor.
+
+    Wrong pixels, numbers and texts fail at once.
+    """
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=["TimeoutError", r"waited \d+ s for"]))
+
+
 @pytest.fixture
 def served() -> Iterator[Callable[..., Handle]]:
     """`served(trace or library, stage=None, page=False)`: a server until the end of the test."""
