@@ -1,4 +1,4 @@
-"""One attention as a model asked for it: what any way of watching a model hands to the recorder.
+"""One attention call of a model, as every hook hands it to the recorder.
 
 In: tensors (batch, head, position, dim) and what stands between them. Out: the same for some heads alone, and as copies
 that nobody else writes to. Does not know: models, names, where the call was seen. Memory: O(n).

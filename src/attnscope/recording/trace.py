@@ -1,7 +1,7 @@
 """`Trace`: what a model attended to in one pass, as matrices that are not built, with the tokens they stand between.
 
 In: layers as they were recorded, weights that somebody else has built, or a folder. Out: an AttentionMatrix by name.
-Does not know: models, how they are watched. Memory: O(n) a head, or what is in the folder, mapped.
+Does not know: models, how their attention is intercepted. Memory: O(n) a head, or what is in the folder, mapped.
 """
 
 from __future__ import annotations

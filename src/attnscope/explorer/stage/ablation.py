@@ -23,7 +23,7 @@ from attnscope.recording import Trace, read
 from attnscope.recording.layers.recorded import Layer
 
 MAX_TOKENS = 2048
-MAX_TOLD = 10
+MAX_LISTED = 10
 MAX_KEPT = 4  # texts whose predictions without any change are kept
 TRIED = 8  # tokens that are read again to see whether a trace is of this model
 ALIKE = 0.05  # how far queries may be apart, as a share of their length: several dtypes, and no other weights
@@ -92,7 +92,7 @@ class Ablation:
         before, after, texts = effect.before.losses[0], effect.after.losses[0], self._stage.texts
         if not bool(before.isfinite().all() and after.isfinite().all()):
             raise UnsupportedError(f"{self._stage.name} predicts what is no number (NaN) for this text")
-        most = effect.change[0].topk(min(MAX_TOLD, len(before))).indices.tolist()
+        most = effect.change[0].topk(min(MAX_LISTED, len(before))).indices.tolist()
         harder = [at for at in most if after[at] > before[at]]
         return {
             "tokens": effect.ids.shape[1],
@@ -101,7 +101,7 @@ class Ablation:
                 [at + 1, text, float(before[at]), float(after[at])]
                 for at, text in zip(harder, texts([int(effect.ids[0, at + 1]) for at in harder]), strict=True)
             ],
-            "next": [[texts([one.token])[0], one.before, one.after] for one in effect.next_tokens(MAX_TOLD)],
+            "next": [[texts([one.token])[0], one.before, one.after] for one in effect.next_tokens(MAX_LISTED)],
         }
 
 

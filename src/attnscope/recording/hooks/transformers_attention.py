@@ -138,11 +138,11 @@ def _mask(**arguments: Any) -> Any:
     found = _switched.get(id(arguments.get("config")))
     original = "eager" if found is None else found.original
 
-    def theirs(arguments: Mapping[str, Any]) -> Tensor | None:
+    def make_original_mask(arguments: Mapping[str, Any]) -> Tensor | None:
         masks = import_extra("transformers.masking_utils").AttentionMaskInterface()
         return masks[original](**arguments)
 
-    return LazyMask(arguments, theirs) if current_observers() else theirs(arguments)
+    return LazyMask(arguments, make_original_mask) if current_observers() else make_original_mask(arguments)
 
 
 def _attention(
@@ -182,9 +182,9 @@ def _unchanged(
     kwargs: Mapping[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
     """Compute and report to observers; without an observer, call the model's own function."""
-    hearing = [observer for observer in current_observers() if observer.owns(module)]
+    owners = [observer for observer in current_observers() if observer.owns(module)]
     lazy = attention_mask if isinstance(attention_mask, LazyMask) else None
-    if not hearing and lazy is None:
+    if not owners and lazy is None:
         return _original(module, query, key, value, attention_mask, scaling, dropout, kwargs)
     call = read(module, query, key, value, attention_mask, scaling, kwargs)
     given = (attention_mask, scaling, kwargs)
@@ -204,7 +204,7 @@ def _unchanged(
         else:  # the kernel of the model itself; ours is made for the CPU
             mask = attention_mask if lazy is None else lazy.tensor()
             (output, _), lse = _original(module, query, key, value, mask, scaling, dropout, kwargs), None
-        for observer in hearing:
+        for observer in owners:
             observer.on_attention(
                 module, call if lse is None else replace(call, lse=lse), partial(_reference_blocks, module, call, given)
             )
