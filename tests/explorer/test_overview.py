@@ -18,7 +18,7 @@ from attnscope.explorer.findings.layer_scores import layer_scores
 from attnscope.heads import SCORES, score_heads
 from attnscope.heads.labels import label_named
 from attnscope.matrix.pooling import even_edges
-from attnscope.matrix.sampling import spread
+from attnscope.matrix.sampling import spaced_rows
 from attnscope.recording import Trace, read
 from attnscope.recording.call import Call
 from attnscope.recording.layers.dense import DenseLayer
@@ -93,7 +93,7 @@ def test_thumbnails_of_a_long_text_are_of_evenly_spread_queries_and_say_so(serve
     header, codes = unpack(Shown(served(trace), trace).get("0/thumbs?ch=max").body)
     assert (header.rows, header.columns, header.y, header.x) == (128, 64, 64, 1024)
     assert header.flags & PARTIAL
-    picked = [row for start in range(0, 4096, 64) for row in spread(start, start + 64, 16)]
+    picked = [row for start in range(0, 4096, 64) for row in spaced_rows(start, start + 64, 16)]
     for at, head in enumerate(heads):
         some = head.rows(picked[:320])
         wanted = pooled(some, list(range(0, 321, 16)), list(range(0, 4097, 64)))[1]

@@ -31,7 +31,7 @@ class Overview(Asking):
         channel = asked_word(request, "ch", "mean", "max")
 
         def make(cancelled: Asked) -> Bodies:
-            matrix = entry.matrix(layer).planned(cancelled=cancelled)
+            matrix = entry.matrix(layer).with_options(should_stop=cancelled)
             return self.library.cache.get(
                 ("thumbs", entry.identity, layer), lambda: thumbnails(matrix, layer), lambda bodies: bodies.nbytes
             )

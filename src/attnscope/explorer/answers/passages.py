@@ -70,7 +70,7 @@ class Passages(Asking):
         kind = asked_word(request, "as", "npy", "csv")
 
         def write(cancelled: Asked) -> bytes:
-            matrix = self.library.head(*place).matrix.planned(cancelled=cancelled)
+            matrix = self.library.head(*place).matrix.with_options(should_stop=cancelled)
             weights = inspection.cells(matrix, queries, keys)
             if cancelled():
                 raise Cancelled("a block of weights was being written that nobody waits for")

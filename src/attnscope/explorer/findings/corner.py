@@ -58,7 +58,7 @@ class _Stoppable(Layer):
         self._cancelled = cancelled
 
     def matrix(self) -> AttentionMatrix:
-        return super().matrix().planned(cancelled=self._cancelled)
+        return super().matrix().with_options(should_stop=self._cancelled)
 
 
 def _corner_of(call: Call, whole: Sizes, queries: int, keys: int) -> Call:

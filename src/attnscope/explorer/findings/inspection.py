@@ -54,12 +54,12 @@ def column(matrix: AttentionMatrix, key: int) -> Line:
 def cells(matrix: AttentionMatrix, queries: range, keys: range) -> numpy.ndarray:
     """A block of weights."""
     found = checked(matrix.bins(range(queries.start, queries.stop + 1), range(keys.start, keys.stop + 1)))
-    return _as_floats(found.total.masked_fill(found.cells == 0, torch.nan))
+    return _as_floats(found.sums.masked_fill(found.visible_cells == 0, torch.nan))
 
 
 def checked(found: Bins) -> Bins:
     """The same, if all cells that can be seen are numbers: each is in a total."""
-    _refuse_what_is_no_number(found.total)
+    _refuse_what_is_no_number(found.sums)
     return found
 
 
@@ -72,7 +72,7 @@ def query_report(matrix: AttentionMatrix, query: int) -> dict[str, Any]:
     collision = float(weights.square().sum())
     return {
         "position": query,
-        "seen": int(found.cells),
+        "seen": int(found.visible_cells),
         "entropy": float(torch.special.entr(weights).sum()),
         "effective": 1 / collision if collision else 0.0,
         "distance": float((weights * behind).sum()),
@@ -84,10 +84,10 @@ def query_report(matrix: AttentionMatrix, query: int) -> dict[str, Any]:
 def key_report(matrix: AttentionMatrix, key: int) -> dict[str, Any]:
     """How many queries may see a key, what it receives from all of them, and from which most."""
     found = checked(matrix.bins(range(matrix.shape[-2] + 1), [key, key + 1]))
-    weights = found.total.flatten().cpu().double()
+    weights = found.sums.flatten().cpu().double()
     return {
         "position": key,
-        "audience": int(found.cells.sum()),
+        "audience": int(found.visible_cells.sum()),
         "received": float(weights.sum()),
         "strongest": _strongest(weights),
     }
@@ -150,7 +150,7 @@ def _edges(length: int) -> tuple[list[int], int]:
 
 def _line(matrix: AttentionMatrix, rows: Sequence[int], columns: Sequence[int], level: int) -> Line:
     found = checked(matrix.bins(rows, columns))
-    total, count, largest = (part.flatten() for part in (found.total, found.cells, found.largest))
+    total, count, largest = (part.flatten() for part in (found.sums, found.visible_cells, found.max))
     mean = total / count
     parts = [mean] if level == 0 else [mean, largest]
     return Line(_as_floats(torch.stack(parts).masked_fill(count == 0, torch.nan)), level)

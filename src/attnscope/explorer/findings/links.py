@@ -33,7 +33,7 @@ def span_of(place: int, words: Sequence[int] | None, length: int) -> range:
 def given(matrix: AttentionMatrix, own: range, words: Sequence[int] | None, most: int) -> dict[str, Any]:
     """What queries give to keys, or to words of keys: the mean of the queries."""
     found = checked(matrix.bins([own.start, own.stop], range(matrix.shape[-1] + 1)))
-    weights, cells = found.total.flatten().cpu().double().numpy(), found.cells.flatten().cpu().numpy()
+    weights, cells = found.sums.flatten().cpu().double().numpy(), found.visible_cells.flatten().cpu().numpy()
     starts, lengths = _spans(words, len(weights))
     return _told(own, starts, lengths, _added(weights, starts) / len(own), _added(cells, starts), most)
 
@@ -41,7 +41,7 @@ def given(matrix: AttentionMatrix, own: range, words: Sequence[int] | None, most
 def received(matrix: AttentionMatrix, own: range, words: Sequence[int] | None, most: int) -> dict[str, Any]:
     """What keys receive together from queries, or from words of queries."""
     found = checked(matrix.bins(range(matrix.shape[-2] + 1), [own.start, own.stop]))
-    weights, cells = found.total.flatten().cpu().double().numpy(), found.cells.flatten().cpu().numpy()
+    weights, cells = found.sums.flatten().cpu().double().numpy(), found.visible_cells.flatten().cpu().numpy()
     starts, lengths = _spans(words, len(weights))
     return _told(own, starts, lengths, _added(weights, starts) / lengths, _added(cells, starts), most)
 

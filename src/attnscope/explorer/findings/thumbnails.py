@@ -73,7 +73,7 @@ def _sampled(matrix: AttentionMatrix) -> Small:
     queries, keys = matrix.shape[-2:]
     rows, columns = two_widths(queries, BINS), two_widths(keys, BINS)
     each = max(1, MAX_CELLS // (keys * (len(rows) - 1)))
-    found = matrix.bins(rows, columns, each=None if each > queries // (len(rows) - 1) else each)
+    found = matrix.bins(rows, columns, rows_per_bin=None if each > queries // (len(rows) - 1) else each)
     total, cells, largest = _numbers(found)
     return Small(total, cells, largest, found.entropy.shape[-1])
 

@@ -221,7 +221,7 @@ class Library:
             if key in self._heads:
                 self._heads.move_to_end(key)
                 return self._heads[key]
-        matrix = entry.matrix(layer).head(head).planned(cancelled=self.closing.is_set)
+        matrix = entry.matrix(layer).head(head).with_options(should_stop=self.closing.is_set)
         with self._lock:
             found = self._heads.get(key)
             if found is None:

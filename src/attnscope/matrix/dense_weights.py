@@ -1,7 +1,7 @@
-"""A matrix of weights that somebody has already built, answering the same questions as one that never is.
+"""Attention weights that exist as a dense tensor, with the interface of `LazyWeights`.
 
-In: weights (batch, heads, queries, keys). Cells with weight 0 count as forbidden: a dense matrix does not say which
-zeros are a mask's. Memory: that of the weights.
+In: weights (batch, heads, queries, keys). Cells of weight 0 count as masked, because a dense matrix does not say which
+zeros come from a mask.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from attnscope.attention.algebra import Sizes
 from attnscope.matrix.schedule import Schedule
 
 
-class Held:
-    """Weights in memory."""
+class DenseWeights:
+    """Weights in memory, (batch, heads, queries, keys)."""
 
     fused = False
 
@@ -41,38 +41,38 @@ class Held:
 
     @property
     def device(self) -> torch.device:
-        """Where the results are."""
+        """The device of all results."""
         return self.weights.device
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are held."""
+        """Bytes of the weights."""
         return self.weights.numel() * self.weights.element_size()
 
     @property
-    def cells_a_row(self) -> float:
-        """Cells in a row of all heads and batch rows."""
+    def cells_per_row(self) -> float:
+        """Cells per row, all heads and batch rows together."""
         return self.sizes.batch * self.sizes.heads * self.sizes.keys
 
     def tensors(self) -> Iterator[Tensor]:
-        """Every tensor that is held."""
+        """Every stored tensor."""
         yield self.weights
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> Held:
+    def to(self, device: torch.device, dtype: torch.dtype) -> DenseWeights:
         """The weights on a device and in a dtype."""
-        return Held(self.weights.to(device, dtype))
+        return DenseWeights(self.weights.to(device, dtype))
 
-    def narrow(self, batch: slice, heads: slice) -> Held:
-        """Some batch rows and heads of it."""
-        return Held(self.weights[batch, heads])
+    def narrow(self, batch: slice, heads: slice) -> DenseWeights:
+        """The weights of some batch rows and heads."""
+        return DenseWeights(self.weights[batch, heads])
 
-    def reach(self, rows: Tensor) -> tuple[int, int]:
-        """Columns [first, last) that these rows may see: all."""
+    def column_range(self, rows: Tensor) -> tuple[int, int]:
+        """The columns [first, last) that these rows may attend to: all."""
         return 0, self.sizes.keys
 
     @property
-    def pair_bytes(self) -> int:
-        """Bytes that one scattered cell takes on its way."""
+    def bytes_per_pair(self) -> int:
+        """Temporary bytes per cell of `pairs`."""
         return self.dtype.itemsize
 
     def block(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -89,6 +89,6 @@ class Held:
 
     def products(self, values: Tensor, schedule: Schedule) -> Tensor:
         """Weights @ values."""
-        steps = schedule.steps(self.sizes.queries, self.cells_a_row, int(self.cells_a_row) * self.dtype.itemsize)
-        pieces = [self.weights[:, :, step.start : step.stop].to(self.dtype) @ values for step in schedule.follow(steps)]
+        steps = schedule.steps(self.sizes.queries, self.cells_per_row, int(self.cells_per_row) * self.dtype.itemsize)
+        pieces = [self.weights[:, :, step.start : step.stop].to(self.dtype) @ values for step in schedule.track(steps)]
         return torch.cat(pieces, 2)

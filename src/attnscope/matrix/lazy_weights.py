@@ -1,8 +1,8 @@
-"""A matrix of weights as the query, key and rule it is made of: its cells, products and normalisers, never itself.
+"""Attention weights that are computed on request from query, key and rule.
 
-Products take the fused road where scores are plain and the mask is a short list of rectangles, and the streaming road
-otherwise. Everything is computed in fp32 at least from query and key as they are stored. Memory: O(n), beside the
-cells asked for.
+Products use the fused kernel if the scores are plain and the mask is a short list of rectangles, and the streaming
+implementation otherwise. Everything is computed in at least fp32 from query and key as stored. Memory: O(n) and the
+requested cells.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from attnscope.attention.tensors import count_bytes, map_tensors, tensors_in
 from attnscope.attention.tiles import cut
 from attnscope.matrix.schedule import Schedule
 
-KEYS_AT_ONCE = 2**14  # keys of one fused call
+KEYS_PER_CALL = 2**14  # of the fused kernel
 
 
-class Scored:
+class LazyWeights:
     """Weights exp(score - lse) from query (batch, heads, queries, dim) and key (batch, key heads, keys, dim)."""
 
     def __init__(self, rule: Rule, query: Tensor, key: Tensor, lse: Tensor | None = None) -> None:
         self.rule, self.query, self.key = rule, query, key
-        self.held_lse = lse
+        self.cached_lse = lse
 
     @property
     def sizes(self) -> Sizes:
@@ -52,30 +52,32 @@ class Scored:
 
     @property
     def device(self) -> torch.device:
-        """Where the results are."""
+        """The device of all results."""
         return self.query.device
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are held: query, key, row normalisers, and the tensors of mask and scores."""
+        """Bytes of the stored tensors: query, key, lse, and the tensors of mask and scores."""
         return count_bytes(self.tensors())
 
     def tensors(self) -> Iterator[Tensor]:
-        """Every tensor that is held."""
-        return tensors_in((self.query, self.key, self.held_lse, *self._rule_parts))
+        """Every stored tensor."""
+        return tensors_in((self.query, self.key, self.cached_lse, *self._rule_parts))
 
     @property
     def _rule_parts(self) -> tuple[object, ...]:
         return self.rule.mask, self.rule.steps, self.rule.sinks
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> Scored:
-        """Query and key on a device and in a dtype; row normalisers of another dtype are computed again when needed."""
+    def to(self, device: torch.device, dtype: torch.dtype) -> LazyWeights:
+        """Query and key on a device and in a dtype; lse is computed again in another dtype."""
         query, key = self.query.to(device, dtype), self.key.to(device, dtype)
         mask, steps, sinks = map_tensors(self._rule_parts, lambda tensor: tensor.to(device))
         signature = self.rule.signature._replace(dtype=dtype, device=query.device)
         rule = replace(self.rule, signature=signature, mask=mask, steps=steps, sinks=sinks)
-        known = self.held_lse is not None and dtype == self.query.dtype
-        return Scored(rule, query, key, self.held_lse.to(device) if known and self.held_lse is not None else None)
+        known = self.cached_lse is not None and dtype == self.query.dtype
+        return LazyWeights(
+            rule, query, key, self.cached_lse.to(device) if known and self.cached_lse is not None else None
+        )
 
     @cached_property
     def lowered(self) -> Lowered | None:
@@ -84,33 +86,33 @@ class Scored:
 
     @cached_property
     def fused(self) -> bool:
-        """Whether products can take the fused road."""
+        """Whether products can use the fused kernel."""
         return find_obstacle(self.rule, self.lowered) is None
 
     @cached_property
     def groups(self) -> list[tuple[slice, tuple[regions.Region, ...]]]:
-        """Batch rows that share their regions, for the fused road."""
+        """Batch rows that share their regions, for the fused kernel."""
         assert self.lowered is not None
         return row_groups(self.lowered)
 
     @cached_property
-    def path(self) -> streaming.Walk:
-        """The walk over all rows, for the streaming road."""
+    def streaming_plan(self) -> streaming.Walk:
+        """The plan over all rows, for the streaming implementation."""
         walk = make_plan(self.rule, "streaming").walk
         assert walk is not None
         return walk
 
     @cached_property
-    def cells_a_row(self) -> float:
-        """Allowed cells in a row of all heads and batch rows, on average."""
+    def cells_per_row(self) -> float:
+        """Allowed cells per row on average, all heads and batch rows together."""
         batch, heads, queries, keys = self.sizes
         if self.lowered is None:
             return batch * heads * keys
         rows = self.lowered.regions * (batch // len(self.lowered.regions))
         return heads * sum(map(regions.area, rows)) / max(queries, 1)
 
-    def narrow(self, batch: slice, heads: slice) -> Scored:
-        """Some batch rows and heads of it."""
+    def narrow(self, batch: slice, heads: slice) -> LazyWeights:
+        """The weights of some batch rows and heads."""
         group = self.sizes.heads // self.rule.key_heads
         first, last = heads.start // group, (heads.stop - 1) // group
         query, key = self.query[batch, heads], self.key[batch, first : last + 1]
@@ -123,39 +125,39 @@ class Scored:
             steps=tuple(step.narrow(batch, heads) for step in self.rule.steps),
             sinks=None if self.rule.sinks is None else self.rule.sinks.narrow(heads),
         )
-        return Scored(rule, query, key, None if self.held_lse is None else self.held_lse[batch, heads])
+        return LazyWeights(rule, query, key, None if self.cached_lse is None else self.cached_lse[batch, heads])
 
-    def sharpened(self, factor: float) -> Scored:
-        """The matrix whose scores are `factor` times as large, without sinks."""
+    def scale_scores(self, factor: float) -> LazyWeights:
+        """The weights with scores times `factor`, without sinks."""
         if self.rule.steps:
             rule = replace(self.rule, steps=(*self.rule.steps, Temperature(1 / factor)), sinks=None)
         else:
             rule = replace(self.rule, scale=self.rule.scale * factor, sinks=None)
-        return Scored(rule, self.query, self.key)
+        return LazyWeights(rule, self.query, self.key)
 
     def lse(self, schedule: Schedule) -> Tensor:
-        """The normaliser of each row, (batch, heads, queries), kept once it is known; sinks are part of it."""
-        if self.held_lse is None:
-            steps = schedule.follow(self.row_steps(schedule))
-            self.held_lse = torch.cat([self.products_of(step, None)[1] for step in steps], 2)
-        return self.held_lse
+        """The log-sum-exp of each row including sinks, (batch, heads, queries), cached."""
+        if self.cached_lse is None:
+            steps = schedule.track(self.row_steps(schedule))
+            self.cached_lse = torch.cat([self.row_products(step, None)[1] for step in steps], 2)
+        return self.cached_lse
 
     def lse_of(self, rows: Tensor) -> Tensor:
-        """The normalisers of some rows; those of all rows are not computed for it."""
-        if self.held_lse is not None:
-            return self.held_lse[:, :, rows]
-        if self.fused and _is_stretch(rows):
-            return self.products_of(range(int(rows[0]), int(rows[-1]) + 1), None)[1]
+        """The log-sum-exp of some rows, without computing that of all rows."""
+        if self.cached_lse is not None:
+            return self.cached_lse[:, :, rows]
+        if self.fused and _is_contiguous(rows):
+            return self.row_products(range(int(rows[0]), int(rows[-1]) + 1), None)[1]
         total = torch.full((*self.sizes[:2], len(rows)), -math.inf, dtype=self.dtype, device=self.device)
-        first, last = self.reach(rows)
+        first, last = self.column_range(rows)
         wide = max(1, 2**22 // max(len(rows) * self.sizes.batch * self.sizes.heads, 1))
         for left in range(first, last, wide):
             columns = torch.arange(left, min(left + wide, last), device=self.device)
             total = torch.logaddexp(total, _logsumexp(self.scores(rows, columns)))
         return self.with_sinks(total)
 
-    def reach(self, rows: Tensor) -> tuple[int, int]:
-        """Columns [first, last) outside of which the mask allows none of these rows anything."""
+    def column_range(self, rows: Tensor) -> tuple[int, int]:
+        """The columns [first, last) outside of which these rows have no allowed cell."""
         if self.lowered is None or not len(rows):
             return 0, self.sizes.keys
         top, bottom = int(rows.min()), int(rows.max()) + 1
@@ -170,20 +172,20 @@ class Scored:
     def scores(self, rows: Tensor, columns: Tensor) -> Tensor:
         """The masked scores of a block, (batch, heads, rows, columns)."""
         cells = Cells(rows[:, None], columns[None, :], self.sizes)
-        query, key = _taken(self.query, rows).to(self.dtype), _taken(self.key, columns).to(self.dtype)
+        query, key = _take(self.query, rows).to(self.dtype), _take(self.key, columns).to(self.dtype)
         scores = block_scores(self.rule, query, key, cells)[-1]
         return scores if self._all_allowed(rows, columns) else scores.masked_fill(~allowed(self.rule, cells), -math.inf)
 
     def _all_allowed(self, rows: Tensor, columns: Tensor) -> bool:
-        """Whether the mask is known to allow every cell between the first and last of these rows and columns."""
+        """Whether the mask allows every cell between the first and last of these rows and columns."""
         if self.lowered is None or self.lowered.keep is not None or not len(rows) or not len(columns):
             return False
         block = regions.rectangle(int(rows.min()), int(rows.max()) + 1, int(columns.min()), int(columns.max()) + 1)
         return all(regions.area(regions.intersection(found, [block])) == block.area for found in self.lowered.regions)
 
     @property
-    def pair_bytes(self) -> int:
-        """Bytes that one scattered cell takes on its way: its query and its key."""
+    def bytes_per_pair(self) -> int:
+        """Temporary bytes per cell of `pairs`: its query and its key."""
         return 2 * self.query.shape[-1] * self.dtype.itemsize
 
     def block(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -191,10 +193,10 @@ class Scored:
         return self.log_weights(rows, columns).exp_()
 
     def log_weights(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """The logarithms of a block of weights; -inf where the mask forbids, and in rows without keys."""
+        """The logarithms of a block of weights; -inf for masked cells and rows without keys."""
         scores = self.scores(rows, columns)
-        if self.held_lse is None and len(columns) == self.sizes.keys and _is_stretch(columns):
-            lse = self.with_sinks(scores.logsumexp(-1))[..., None]  # whole rows bring their own normalisers
+        if self.cached_lse is None and len(columns) == self.sizes.keys and _is_contiguous(columns):
+            lse = self.with_sinks(scores.logsumexp(-1))[..., None]  # whole rows compute their own lse
         else:
             lse = self.lse_of(rows)[..., None]
         return scores.sub_(lse.masked_fill(lse == -math.inf, 0.0))
@@ -210,36 +212,35 @@ class Scored:
         return (scores - lse.masked_fill(lse == -math.inf, 0.0)).exp()
 
     def _lse_for_pairs(self, rows: Tensor) -> Tensor:
-        if self.held_lse is not None:
-            return self.held_lse[:, :, rows]
+        if self.cached_lse is not None:
+            return self.cached_lse[:, :, rows]
         distinct, where = rows.unique(return_inverse=True)
         return self.lse_of(distinct)[:, :, where]
 
     def products(self, values: Tensor, schedule: Schedule) -> Tensor:
         """Weights @ values, with values (batch, heads or key heads, keys, width)."""
-        steps = schedule.follow(self.row_steps(schedule, values))
-        return torch.cat([self.products_of(step, values)[0] for step in steps], 2)
+        steps = schedule.track(self.row_steps(schedule, values))
+        return torch.cat([self.row_products(step, values)[0] for step in steps], 2)
 
     def row_steps(self, schedule: Schedule, values: Tensor | None = None) -> list[range]:
-        """Steps of rows for `products_of`."""
+        """Split the rows into steps for `row_products`."""
         width = (self.key if values is None else values).shape[-1] + self.query.shape[-1]
         bytes_each = 4 * self.sizes.batch * self.sizes.heads * width * self.dtype.itemsize
-        cells = self.cells_a_row * (1 if self.fused else 4)  # a streamed score takes longer
+        cells = self.cells_per_row * (1 if self.fused else 4)  # a score takes longer in the streaming implementation
         return schedule.steps(self.sizes.queries, cells, bytes_each)
 
-    def products_of(
+    def row_products(
         self, rows: range, values: Tensor | None, *, columns: tuple[int, int] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Weights @ values and lse of some rows, over all columns or over [left, right) with values for those alone.
+        """Weights @ values and lse of some rows, over all columns or over columns [left, right).
 
-        No values stand for the keys. Over some columns alone, the weights are those of a softmax over them, and sinks
-        take no part.
+        Values default to the keys. Over a part of the columns, the softmax is over these columns, without sinks.
         """
         query = self.query[:, :, rows.start : rows.stop].to(self.dtype)
         if self.fused:
             output, lse = self._fused(query, values, rows, (0, self.sizes.keys) if columns is None else columns)
         else:
-            assert columns is None, "the streaming road takes all columns"
+            assert columns is None, "the streaming implementation needs all columns"
             output, lse = self._streaming(query, values, rows)
         if self.rule.sinks is None or columns is not None:
             return output, lse
@@ -248,16 +249,17 @@ class Scored:
     def _fused(
         self, query: Tensor, values: Tensor | None, rows: range, columns: tuple[int, int]
     ) -> tuple[Tensor, Tensor]:
-        """Some keys at a time, merged by lse: that bounds what is brought to working precision, and sums in fp32 of
-        some thousand terms keep more digits than sums of a million.
+        """Call the fused kernel on KEYS_PER_CALL keys at a time and merge by lse.
+
+        That bounds the memory for keys in working precision, and short fp32 sums lose fewer digits than long ones.
         """
-        first, last = self.reach(torch.tensor([rows.start, max(rows.stop - 1, rows.start)]))
+        first, last = self.column_range(torch.tensor([rows.start, max(rows.stop - 1, rows.start)]))
         first, last = max(first, columns[0]), min(last, columns[1])
         width = self.key.shape[-1] if values is None else values.shape[-1]
         output = torch.zeros(*query.shape[:-1], width, dtype=self.dtype, device=self.device)
         lse = torch.full(query.shape[:-1], -math.inf, dtype=self.dtype, device=self.device)
-        for left in range(first, last, KEYS_AT_ONCE):
-            right = min(left + KEYS_AT_ONCE, last)
+        for left in range(first, last, KEYS_PER_CALL):
+            right = min(left + KEYS_PER_CALL, last)
             key = self._key(left, right, heads=None if values is None else values.shape[1])
             some = key if values is None else values[:, :, left - columns[0] : right - columns[0]]
             part = fused.solve(self._work(rows, left, right), query, key, some)
@@ -280,13 +282,15 @@ class Scored:
         values = key if values is None else values
         groups = tuple(
             streaming.Group(batch, regions.rows_between(found, rows.start, rows.stop))
-            for batch, found in self.path.groups
+            for batch, found in self.streaming_plan.groups
         )
         rule = replace(self.rule, signature=self.rule.signature._replace(key=key.shape, value=values.shape))
-        return streaming.solve(rule, self.path._replace(groups=groups, first_row=rows.start), query, key, values)
+        return streaming.solve(
+            rule, self.streaming_plan._replace(groups=groups, first_row=rows.start), query, key, values
+        )
 
     def _key(self, left: int, right: int, heads: int | None) -> Tensor:
-        """The keys of some columns in working precision, repeated for each query head where values differ by head."""
+        """The keys of some columns in working precision, repeated per query head if values differ by head."""
         key = self.key[:, :, left:right].to(self.dtype)
         return key if heads in (None, self.rule.key_heads) else self._for_each_head(key)
 
@@ -294,23 +298,23 @@ class Scored:
         return key.repeat_interleave(self.sizes.heads // self.rule.key_heads, dim=1)
 
     def transposed_products(self, values: Tensor | None, schedule: Schedule) -> tuple[Tensor, Tensor]:
-        """Weights^T @ values and the logarithm of what each key receives, by the fused road.
+        """Weights^T @ values and the logarithm of the column sums, by the fused kernel.
 
-        The transpose of attention is attention with queries and keys swapped and minus lse as a bias on the new keys,
-        times what each key receives. Both sequences are reversed, so that a causal mask is a causal mask again.
+        Queries and keys are swapped, -lse is a bias on the new keys, and the output is multiplied by the column sums.
+        Both sequences are reversed, so that a causal mask stays causal.
         """
         assert self.fused
         assert self.lowered is not None
-        first, second = schedule.parts(2)
+        first, second = schedule.split(2)
         minus_lse = -self.lse(first).flip(-1)
-        bias = minus_lse.masked_fill(minus_lse == math.inf, -math.inf)  # a row without keys gives nothing to any key
+        bias = minus_lse.masked_fill(minus_lse == math.inf, -math.inf)  # a row without keys adds nothing
         swapped_key = self.query.to(self.dtype).flip(2)
         values = swapped_key if values is None else values.flip(2)
         queries, keys = self.sizes.queries, self.sizes.keys
         turned = [(batch, regions.mirrored(found, queries, keys)) for batch, found in self.groups]
         bytes_each = 4 * self.sizes.batch * self.sizes.heads * 2 * self.query.shape[-1] * self.dtype.itemsize
         pieces = []
-        for step in second.follow(second.steps(keys, self.cells_a_row * queries / max(keys, 1), bytes_each)):
+        for step in second.track(second.steps(keys, self.cells_per_row * queries / max(keys, 1), bytes_each)):
             some = self.key[:, :, keys - step.stop : keys - step.start].to(self.dtype).flip(2)
             groups = tuple(
                 fused.Group(batch, cut(regions.rows_between(found, step.start, step.stop))) for batch, found in turned
@@ -324,24 +328,24 @@ class Scored:
         return output * received.exp()[..., None], received
 
     def with_sinks(self, lse: Tensor) -> Tensor:
-        """The normaliser of rows once their sinks are counted."""
+        """The log-sum-exp including sinks."""
         if self.rule.sinks is None:
             return lse
         return self.rule.sinks.absorb(lse.new_zeros(*lse.shape, 1), lse)[1]
 
 
-def _is_stretch(index: Tensor) -> bool:
-    """Whether positions follow each other without a gap, so that a slice can stand for them."""
+def _is_contiguous(index: Tensor) -> bool:
+    """Whether positions are consecutive, so that a slice selects them."""
     return len(index) > 0 and int(index[-1]) - int(index[0]) + 1 == len(index) and bool((index.diff() == 1).all())
 
 
-def _taken(tensor: Tensor, index: Tensor) -> Tensor:
-    """Positions of (batch, heads, positions, dim); a view where they follow each other."""
-    return tensor[:, :, int(index[0]) : int(index[-1]) + 1] if _is_stretch(index) else tensor[:, :, index]
+def _take(tensor: Tensor, index: Tensor) -> Tensor:
+    """Select positions of (batch, heads, positions, dim); a view if they are consecutive."""
+    return tensor[:, :, int(index[0]) : int(index[-1]) + 1] if _is_contiguous(index) else tensor[:, :, index]
 
 
 def _logsumexp(scores: Tensor) -> Tensor:
-    """As torch's, but in place and so with a third of its memory traffic."""
+    """`torch.logsumexp` over the last axis in place, with a third of its memory traffic."""
     peak = scores.amax(-1, keepdim=True)
     finite = peak.masked_fill_(peak == -math.inf, 0.0)
     return scores.sub_(finite).exp_().sum(-1).log_().add_(finite.squeeze(-1))
