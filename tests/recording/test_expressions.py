@@ -27,7 +27,7 @@ from attnscope.attention import (
     from_bool,
 )
 from attnscope.attention.algebra import Sizes
-from attnscope.attention.scores import Cells, Score, Step, _Chain
+from attnscope.attention.scores import Cells, Score, Step, Chain
 from attnscope.errors import TraceError, UnsupportedError
 from attnscope.recording.files.expressed import Rules, tensor_names
 from attnscope.recording.files.expressions import Expressions
@@ -189,7 +189,7 @@ def test_what_layers_share_stands_there_once_and_is_one_object_again() -> None:
 
 def test_a_chain_of_one_is_that_one() -> None:
     expressions, sinks = Expressions(), Sinks(normal(1, 4))
-    assert expressions.score(_Chain((sinks,))) == expressions.score(sinks) == 0
+    assert expressions.score(Chain((sinks,))) == expressions.score(sinks) == 0
     assert len(expressions.nodes) == 1
 
 

@@ -30,9 +30,9 @@ from attnscope.attention import (
     Temperature,
     Window,
 )
-from attnscope.attention.algebra import Mask, _And, _Not, _Or
-from attnscope.attention.masks import _Dense
-from attnscope.attention.scores import DistanceBias, Score, _Chain, _RelativeBias
+from attnscope.attention.algebra import Mask, And, Not, Or
+from attnscope.attention.masks import Dense
+from attnscope.attention.scores import DistanceBias, Score, Chain, RelativeBias
 from attnscope.errors import UnsupportedError
 from attnscope.recording.layers.step_masks import StackedMask
 
@@ -141,16 +141,16 @@ def _padding(mask: Padding, into: Expressions) -> Node:
     return {"kind": "padding", "keep": into.tensor(mask.keep)}
 
 
-def _dense(mask: _Dense, into: Expressions) -> Node:
+def _dense(mask: Dense, into: Expressions) -> Node:
     return {"kind": "booleans", "attend": into.broadcast(mask.attend)}
 
 
-def _pair(mask: _And | _Or, into: Expressions) -> Node:
-    kind = "and" if isinstance(mask, _And) else "or"
+def _pair(mask: And | Or, into: Expressions) -> Node:
+    kind = "and" if isinstance(mask, And) else "or"
     return {"kind": kind, "first": into.mask(mask.first), "second": into.mask(mask.second)}
 
 
-def _not(mask: _Not, into: Expressions) -> Node:
+def _not(mask: Not, into: Expressions) -> Node:
     return {"kind": "not", "inner": into.mask(mask.inner)}
 
 
@@ -181,7 +181,7 @@ def _bias(score: Bias, into: Expressions) -> Node:
     return {"kind": "bias", "values": into.broadcast(score.values)}
 
 
-def _relative(score: _RelativeBias, into: Expressions) -> Node:
+def _relative(score: RelativeBias, into: Expressions) -> Node:
     return {
         "kind": "t5",
         "table": into.tensor(score.table),
@@ -200,7 +200,7 @@ def _sinks(score: Sinks, into: Expressions) -> Node:
     return {"kind": "sinks", "logits": into.tensor(score.logits)}
 
 
-def _chain(score: _Chain, into: Expressions) -> Node:
+def _chain(score: Chain, into: Expressions) -> Node:
     return {"kind": "chain", "parts": [into.score(part) for part in score.parts]}
 
 
@@ -212,10 +212,10 @@ MASKS: dict[type, Callable[[Any, Expressions], Node]] = {
     Prefix: _prefix,
     Documents: _documents,
     Padding: _padding,
-    _Dense: _dense,
-    _And: _pair,
-    _Or: _pair,
-    _Not: _not,
+    Dense: _dense,
+    And: _pair,
+    Or: _pair,
+    Not: _not,
     StackedMask: _stacked,
 }
 SCORES: dict[type, Callable[[Any, Expressions], Node]] = {
@@ -223,10 +223,10 @@ SCORES: dict[type, Callable[[Any, Expressions], Node]] = {
     Temperature: _one_number,
     ALiBi: _alibi,
     Bias: _bias,
-    _RelativeBias: _relative,
+    RelativeBias: _relative,
     DistanceBias: _by_distance,
     Sinks: _sinks,
-    _Chain: _chain,
+    Chain: _chain,
 }
 
 
