@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from attnscope.attention import Documents
-from attnscope.attention.algebra import Mask, And
+from attnscope.attention.algebra import And, Mask
 from attnscope.matrix.pairings import Pairing, Prepared
 
 NAMES = ("own", "next", "duplicate", "induction", "continuation", "start")
