@@ -166,7 +166,7 @@ def test_an_ignored_tensor_is_as_if_it_was_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers: .*1000000000"),
         ({"num_hidden_layers": 100_000}, "has no tensor layers.3"),
         ({"num_hidden_layers": 2}, "layers.2"),
         ({"hidden_size": 10**12}, "embed_tokens.weight has shape"),
