@@ -38,7 +38,7 @@ def test_bench_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     fake_bench(monkeypatch, lambda *args, **kwargs: calls.append((args, kwargs)))
     assert command.main(["bench", "lse", "--size", "full", "--report", "out.md"]) == 0
-    assert calls == [(("lse",), {"size": "full", "report": "out.md", "data": (), "model": None})]
+    assert calls == [(("lse",), {"size": "full", "report": "out.md"})]
 
 
 def test_bench_is_small_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,7 @@
-"""How fast the same shards are read by actors of Ray and by plain processes, each worker with one thread.
+"""Throughput of survey workers on Ray compared with plain processes, each worker with one thread.
 
-In: the settings of a survey, a folder for its parts, and how many workers. Out: tokens a second in steady state, and
-the seconds until all models were loaded. Steady state is from the moment at which every worker has written its first
-part to the last part, as the files tell, for both sides alike.
+The throughput is measured in steady state: from the time at which every worker has written its first partial result to
+the last one, by the modification times of the files.
 """
 
 from __future__ import annotations
@@ -25,24 +24,24 @@ from attnscope.survey.work.workers import Worker
 
 
 class Speed(NamedTuple):
-    """What workers do together."""
+    """The throughput of all workers together."""
 
-    tokens_a_second: float
-    start_up: float
-    """Seconds from the start until every worker has written its first part."""
+    tokens_per_second: float
+    startup_seconds: float
+    """Seconds until every worker has written its first partial result."""
 
 
 def ray_speed(settings: Settings, out: Path, count: int) -> Speed:
-    """By actors of a Ray cluster that is started for it."""
-    shards, folder = _shards(settings, count), _begun(out)
+    """Measure actors of a Ray cluster that is started for the purpose."""
+    shards, folder = _shards(settings, count), _new_folder(out)
     start = time.time()
     run_on_ray(shards, settings, folder, Workers(count=count, threads=1), lambda _: None)
     return _speed(shards, folder, count, start)
 
 
 def plain_speed(settings: Settings, out: Path, count: int) -> Speed:
-    """By processes that take shards from one queue, and nothing else."""
-    shards, folder = _shards(settings, count), _begun(out)
+    """Measure processes that take shards from a queue."""
+    shards, folder = _shards(settings, count), _new_folder(out)
     context = get_context("spawn")
     queue, ready = context.Queue(), context.Barrier(count)
     for shard in [*shards, *[None] * count]:
@@ -66,11 +65,11 @@ def _work(settings: Settings, folder: Path, queue: Queue[Shard | None], ready: B
 def _shards(settings: Settings, count: int) -> tuple[Shard, ...]:
     shards = make_plan(settings).shards
     if len(shards) < 2 * count:
-        raise SettingError(f"{count} workers want {2 * count} shards at least, and there are {len(shards)}")
+        raise SettingError(f"{count} workers need at least {2 * count} shards, got {len(shards)}")
     return shards
 
 
-def _begun(out: Path) -> Folder:
+def _new_folder(out: Path) -> Folder:
     (out / PARTS).mkdir(parents=True)
     return Folder(out)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnscope.bench.atlas import levels, tiles
+from benchmarks.atlas import levels, tiles
 
 pytestmark = pytest.mark.timed
 
@@ -11,4 +11,4 @@ def test_the_tables_tell_of_every_stride_and_of_the_levels() -> None:
     found = tiles(8192, 4)
     assert [row[0] for row in found.rows] == [f"{stride} x {stride}" for stride in (1, 2, 4, 8, 16)]
     assert found.missed == []
-    assert [row[0] for row in levels(8192).rows] == ["time", "held afterwards", "peak of the process"]
+    assert [row[0] for row in levels(8192).rows] == ["time", "cached afterwards", "peak memory of the process"]

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.bench import run
-from attnscope.bench.survey import ACCELERATOR, on_paper
 from attnscope.models.sizes import DECODERS
 from attnscope.survey.cost import cost_a_token
+from benchmarks.__main__ import run
+from benchmarks.survey import ACCELERATOR, estimate_large_models
 
 
 @pytest.mark.slow
@@ -15,7 +15,7 @@ def test_the_benchmark_prints_what_a_token_costs_and_what_workers_add() -> None:
     parts, work, workers, paper = run("survey")
     assert [row[0] for row in parts.rows] == ["128", "256", "512"]
     assert all(float(row[3]) >= 0 for row in parts.rows)  # timed by itself, not as a difference
-    assert parts.rows[2][-1] == "1.00"  # foretold from itself
+    assert parts.rows[2][-1] == "1.00"  # predicted from itself
     assert len(work.rows) == 3
     assert float(workers.rows[0][2].removesuffix("x")) > 0
     assert [row[0] for row in paper.rows][1:] == ["llama-3.1-8b", "llama-3.1-70b"]
@@ -28,11 +28,11 @@ def test_whole_files_are_the_same_by_one_process_and_by_two_workers(tmp_path: Pa
     text.write_text("to be or not to be, that is the question\n" * 100)
     (whole,) = run("survey", data=[str(text)], report=str(tmp_path / "report.md"))
     assert whole.rows[0][-1] == "yes"
-    assert "`attnscope bench survey --size small --data text.txt`" in (tmp_path / "report.md").read_text()
+    assert "`python -m benchmarks survey --size small --data text.txt`" in (tmp_path / "report.md").read_text()
 
 
 def test_hours_on_paper_are_tokens_over_speed() -> None:
-    row = next(row for row in on_paper().rows if row[0] == "llama-3.1-8b")
+    row = next(row for row in estimate_large_models().rows if row[0] == "llama-3.1-8b")
     seconds = ACCELERATOR.seconds(cost_a_token(DECODERS["llama-3.1-8b"], 2048, 11))
     assert row[4] == f"{1 / seconds:,.0f}"
     assert float(row[6]) == pytest.approx(1e9 * seconds / 3600, rel=0.05)

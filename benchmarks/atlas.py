@@ -1,15 +1,15 @@
-"""What the map of one head costs: tiles at every zoom, the coarse levels, and their memory."""
+"""The cost of the tiles of one head: tiles at every zoom, the coarse levels, and their memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 
 from attnscope.atlas import ByteCache, HeadAtlas
 from attnscope.atlas.plan import COARSE
 from attnscope.attention import Causal
+from attnscope.bench import Size
 from attnscope.bench.matrix import random_head
 from attnscope.bench.memory import with_peak_bytes
 from attnscope.bench.report import Table, duration
@@ -17,41 +17,30 @@ from attnscope.bench.timing import seconds
 from attnscope.matrix import AttentionMatrix
 
 CACHE = 2**28
-BOUNDS = {1: 0.06, 8: 0.25}  # seconds for a tile by its stride, as a person waits for it
+BOUNDS = {1: 0.06, 8: 0.25}  # seconds for a tile, by its stride
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """How far each measurement goes."""
-
-    length: int
-    tiles: int
-
-
-SIZES = {"small": Size(length=16_384, tiles=8), "full": Size(length=131_072, tiles=40)}
-
-
-def tables(size: str, step: Callable[[str], None]) -> Iterator[Table]:
-    """All measurements, one table each."""
-    chosen = SIZES[size]
+def tables(size: Size, step: Callable[[str], None]) -> Iterator[Table]:
+    """Run all measurements; yield one table each."""
+    length = size.choose(small=16_384, full=131_072)
     step("tiles of every zoom")
-    yield tiles(chosen.length, chosen.tiles)
+    yield tiles(length, size.choose(small=8, full=40))
     step("the coarse levels")
-    yield levels(chosen.length)
+    yield levels(length)
 
 
 def tiles(length: int, count: int) -> Table:
-    """Tiles that nobody has asked for before, at random places below the diagonal."""
+    """Measure uncached tiles at random positions below the diagonal."""
     table = Table(
         title="tiles on demand",
-        comparison=f"One head of 64, n = {length:,}, causal, fp32, row normalisers known; {count} tiles of 256 x 256 "
-        "at random places of each level, computed and encoded in both channels: 95th percentile.",
-        columns=("pairs in a bin", "time", "bound", "bound kept"),
+        comparison=f"One head of 64, n = {length:,}, causal, fp32, log-sum-exp cached; {count} tiles of 256 x 256 "
+        "at random positions of each level, computed and encoded in both channels: 95th percentile.",
+        columns=("cells per bin", "time", "bound", "bound kept"),
     )
     matrix = make_head(length)
     _ = matrix.lse
     atlas = HeadAtlas(matrix, ByteCache(CACHE), "head")
-    atlas.close()  # no coarse levels beside what is measured
+    atlas.close()  # do not compute coarse levels in the background
     draw = torch.Generator().manual_seed(0)
     for z in reversed(range(atlas.plan.deepest + 1)):
         stride = atlas.plan.stride(z)
@@ -69,27 +58,27 @@ def tiles(length: int, count: int) -> Table:
 
 
 def levels(length: int) -> Table:
-    """The coarse levels of a head in one pass, from query and key alone."""
+    """Measure the coarse levels of a head, computed from query and key in one pass."""
     table = Table(
         title="coarse levels",
-        comparison=f"One head of 64, n = {length:,}, causal, fp32: row normalisers, all levels of {COARSE} x {COARSE} "
-        "pairs and more in both channels, received and entropy. In its own process.",
+        comparison=f"One head of 64, n = {length:,}, causal, fp32: log-sum-exp, all levels of {COARSE} x {COARSE} "
+        "cells per bin and more in both channels, received and entropy. In a separate process.",
         columns=("what", "measured"),
     )
-    (spent, held), peak = with_peak_bytes(build, length)
+    (spent, cached), peak = with_peak_bytes(build, length)
     table.add("time", duration(spent))
-    table.add("held afterwards", f"{held / 1e6:.0f} MB")
-    table.add("peak of the process", f"{peak / 1e6:.0f} MB")
+    table.add("cached afterwards", f"{cached / 1e6:.0f} MB")
+    table.add("peak memory of the process", f"{peak / 1e6:.0f} MB")
     return table
 
 
 def build(length: int) -> tuple[float, int]:
-    """Seconds that the coarse levels take, and bytes that they hold."""
+    """Build the coarse levels; return the seconds that it takes and the bytes that they hold."""
     atlas = HeadAtlas(make_head(length), ByteCache(CACHE), "head")
     return seconds(atlas.build), atlas.nbytes
 
 
 def make_head(length: int) -> AttentionMatrix:
-    """The same head each time."""
+    """Return the same random head each time."""
     torch.manual_seed(0)
     return AttentionMatrix(*random_head(length), mask=Causal()).batch(0).head(0)

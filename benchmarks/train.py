@@ -1,11 +1,10 @@
-"""What training costs: our loop beside the plainest one that trains the same model, and how far a recipe gets."""
+"""The cost of training: `attnscope train` compared with a minimal loop, and the loss that a recipe reaches."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from attnscope.bench import Size
 from attnscope.bench.report import Table, duration
 from attnscope.models import CharacterTokenizer
 from attnscope.train import Data, Recipe, char_gpt, train
@@ -23,50 +23,35 @@ MAX_LOSS, MAX_SECONDS = 1.65, 20 * 60
 TEXT = 400_000  # characters
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """How far each measurement goes."""
-
-    rounds: int
-    steps: int
-    learning_steps: int | None
-
-
-SIZES = {
-    "small": Size(rounds=1, steps=20, learning_steps=100),
-    "full": Size(rounds=3, steps=60, learning_steps=None),
-}
-
-
-def tables(size: str, step: Callable[[str], None], data: Sequence[str] = ()) -> Iterator[Table]:
-    """All measurements, one table each."""
-    chosen = SIZES[size]
-    yield speeds(chosen, step)
+def tables(size: Size, step: Callable[[str], None], data: Sequence[str] = ()) -> Iterator[Table]:
+    """Run all measurements; yield one table each."""
+    rounds, steps = size.choose(small=(1, 20), full=(3, 60))
+    yield speeds(rounds, steps, step)
     for file in data:
-        yield learning(chosen, Path(file), step)
+        yield learning(size.choose(small=100, full=None), Path(file), step)
 
 
-def speeds(size: Size, step: Callable[[str], None]) -> Table:
-    """Tokens a second of both loops."""
-    best = race_loops(size.rounds, size.steps, step)
-    ratio = best["attnscope"] / best["plain"]
+def speeds(rounds: int, steps: int, step: Callable[[str], None]) -> Table:
+    """Compare the tokens per second of both loops."""
+    best = race_loops(rounds, steps, step)
+    ratio = best["attnscope"] / best["minimal"]
     table = Table(
-        title="tokens a second",
-        comparison=f"the model of char-gpt, batches of 32 x 128 characters, best step of {size.rounds} x "
-        f"{size.steps} in turns, beside the plainest loop: random rows of a tensor, forward, backward, clip, AdamW. "
+        title="tokens per second",
+        comparison=f"the model of char-gpt, batches of 32 x 128 characters, best step of {rounds} x "
+        f"{steps}, alternating, compared with a minimal loop: random rows of a tensor, forward, backward, clip, AdamW. "
         f"Bound: {MIN_SPEED}x.",
-        columns=("plain loop", "attnscope train", "ratio", "bound kept"),
+        columns=("minimal loop", "attnscope train", "ratio", "bound kept"),
     )
-    table.add(f"{best['plain']:,.0f}/s", f"{best['attnscope']:,.0f}/s", f"{ratio:.2f}x", met=ratio >= MIN_SPEED)
+    table.add(f"{best['minimal']:,.0f}/s", f"{best['attnscope']:,.0f}/s", f"{ratio:.2f}x", met=ratio >= MIN_SPEED)
     return table
 
 
 def race_loops(rounds: int, steps: int, step: Callable[[str], None]) -> dict[str, float]:
-    """The best tokens a second of the plain loop and of ours, taken in turns.
+    """Return the best tokens per second of the minimal loop and of `train`, in alternating rounds.
 
-    Each step is taken by itself: on a busy machine few stretches of many steps are left undisturbed.
+    Each step is timed separately, because on a busy machine few sequences of many steps run undisturbed.
     """
-    best = {"plain": 0.0, "attnscope": 0.0}
+    best = {"minimal": 0.0, "attnscope": 0.0}
     for turn in range(rounds):
         with TemporaryDirectory() as folder:
             text = Path(folder) / "text.txt"
@@ -74,15 +59,15 @@ def race_loops(rounds: int, steps: int, step: Callable[[str], None]) -> dict[str
             recipe = char_gpt(
                 [text], steps=steps, log_every=1, evaluate_every=0, sample_every=0, checkpoint_every=steps
             )
-            step(f"round {turn + 1} of {rounds}, plain loop")
-            best["plain"] = max(best["plain"], plain_speed(recipe, Path(folder) / "plain"))
+            step(f"round {turn + 1} of {rounds}, minimal loop")
+            best["minimal"] = max(best["minimal"], minimal_speed(recipe, Path(folder) / "minimal"))
             step(f"round {turn + 1} of {rounds}, attnscope train")
-            best["attnscope"] = max(best["attnscope"], our_speed(recipe, Path(folder) / "ours"))
+            best["attnscope"] = max(best["attnscope"], train_speed(recipe, Path(folder) / "train"))
     return best
 
 
-def plain_speed(recipe: Recipe, folder: Path) -> float:
-    """The best step of a loop without anything that is not training."""
+def minimal_speed(recipe: Recipe, folder: Path) -> float:
+    """Return the best tokens per second of a loop that only trains."""
     settings = recipe.settings
     torch.manual_seed(settings.seed)
     data: Data = recipe.data(folder, settings)
@@ -106,29 +91,29 @@ def plain_speed(recipe: Recipe, folder: Path) -> float:
     return best
 
 
-def our_speed(recipe: Recipe, folder: Path) -> float:
-    """The best step that our loop has written down."""
+def train_speed(recipe: Recipe, folder: Path) -> float:
+    """Return the best tokens per second in the metrics of `train`."""
     train(recipe, folder, progress=False)
     lines = [json.loads(line) for line in (folder / METRICS).read_text(encoding="utf-8").splitlines()]
     return max(line["tokens_per_second"] for line in lines if "tokens_per_second" in line)
 
 
-def learning(size: Size, data: Path, step: Callable[[str], None]) -> Table:
-    """How far char-gpt gets, and how long that takes, from the file to the model."""
-    step(f"char-gpt learns from {data.name}")
-    changes: dict[str, Any] = {} if size.learning_steps is None else {"steps": size.learning_steps}
+def learning(steps: int | None, data: Path, step: Callable[[str], None]) -> Table:
+    """Train char-gpt on a file; return its validation loss and wall time."""
+    step(f"char-gpt on {data.name}")
+    changes: dict[str, Any] = {} if steps is None else {"steps": steps}
     recipe = char_gpt([data], **changes)
     with TemporaryDirectory() as folder:
         started = time.perf_counter()
         trained = train(recipe, Path(folder), progress=False)
         spent = time.perf_counter() - started
     assert trained.model is not None
-    weights = sum(parameter.numel() for parameter in trained.model.parameters())
+    parameters = sum(parameter.numel() for parameter in trained.model.parameters())
     settings = recipe.settings
     table = Table(
         title="char-gpt",
         comparison=f"`attnscope train char-gpt --data {data.name}`, {data.stat().st_size:,} bytes, the last tenth for "
-        f"validation; {weights:,} weights, {settings.steps:,} steps of {settings.batch} x {settings.length} "
+        f"validation; {parameters:,} parameters, {settings.steps:,} steps of {settings.batch} x {settings.length} "
         f"characters, learning rate {settings.learning_rate:g}. Wall time with all evaluations and samples. Bound: "
         f"{MAX_LOSS} nats per character within {MAX_SECONDS // 60} minutes.",
         columns=("steps", "wall time", "validation loss", "bound kept"),
@@ -139,7 +124,7 @@ def learning(size: Size, data: Path, step: Callable[[str], None]) -> Table:
 
 
 def random_text(length: int) -> str:
-    """Characters without sense: how fast a model learns does not depend on what they are."""
+    """Return random characters: the speed of training does not depend on the text."""
     characters = CharacterTokenizer.from_text("abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ,.;:!?-'\n&3$")
-    dice = torch.Generator().manual_seed(0)
-    return characters.decode(torch.randint(characters.vocab_size, (length,), generator=dice).tolist())
+    generator = torch.Generator().manual_seed(0)
+    return characters.decode(torch.randint(characters.vocab_size, (length,), generator=generator).tolist())

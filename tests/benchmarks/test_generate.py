@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnscope.bench.generate import contestants, read_bandwidth, tables, transformers_model
+from attnscope.bench import Size
+from attnscope.bench.record import transformers_model
 from attnscope.models import Decoder, load, save
 from attnscope.models.sizes import DECODERS
+from benchmarks.generate import calls_by_library, read_bandwidth, tables
 from tests.bench.processor import needs_bfloat16
 from tests.bench.test_attention import kept
 
@@ -32,7 +34,7 @@ def test_a_step_in_bfloat16_costs_less_than_in_transformers(folder: Path, batch:
     assert isinstance(ours, Decoder)
     tokens = torch.randint(ours.config.vocab_size, (batch, 16))
     # Short turns, so that some of them are undisturbed.
-    calls = contestants(ours, transformers_model(folder, dtype), tokens, count=8)
+    calls = calls_by_library(ours, transformers_model(folder, dtype), tokens, count=8)
     assert kept(calls, lambda best: best["attnscope"] < best["transformers"], rounds=2)
 
 
@@ -47,7 +49,7 @@ def test_contestants_write_the_same_tokens(tmp_path: Path) -> None:
     ours = load(tmp_path, dtype=torch.float64)
     assert isinstance(ours, Decoder)
     tokens = torch.randint(ours.config.vocab_size, (2, 5))
-    calls = contestants(ours, transformers_model(tmp_path, torch.float64), tokens, count=6)
+    calls = calls_by_library(ours, transformers_model(tmp_path, torch.float64), tokens, count=6)
     theirs, mine = calls["transformers"](), calls["attnscope"]()
     assert isinstance(theirs, torch.Tensor)
     assert isinstance(mine, list)
@@ -58,6 +60,6 @@ def test_contestants_write_the_same_tokens(tmp_path: Path) -> None:
 @pytest.mark.alone
 def test_the_small_benchmark_has_a_row_for_each_dtype() -> None:
     said: list[str] = []
-    prompts, steps = tables("small", said.append)
+    prompts, steps = tables(Size.SMALL, said.append)
     assert [row[0] for row in prompts.rows] == [row[0] for row in steps.rows] == ["float32", "bfloat16"]
     assert any("bfloat16" in what for what in said)
