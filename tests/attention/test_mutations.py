@@ -43,7 +43,7 @@ MISTAKES = {
         "masks.py", "before if width is None else index(width) - 1", "before if width is None else index(width)"
     ),
     "polarity flipped": Mistake(
-        "masks.py", "_Dense(given if attend is not None else ~given)", "_Dense(~given if attend is not None else given)"
+        "masks.py", "Dense(given if attend is not None else ~given)", "Dense(~given if attend is not None else given)"
     ),
     "causal from the upper left": Mistake(
         "masks.py", "return sizes.keys - sizes.queries if self.offset is None", "return 0 if self.offset is None"

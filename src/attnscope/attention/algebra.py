@@ -72,13 +72,13 @@ class Mask(ABC):
         return allowed[None, None] if allowed.dim() == 2 else allowed
 
     def __and__(self, other: Mask) -> Mask:
-        return _And(self, _mask(other))
+        return And(self, _mask(other))
 
     def __or__(self, other: Mask) -> Mask:
-        return _Or(self, _mask(other))
+        return Or(self, _mask(other))
 
     def __invert__(self) -> Mask:
-        return _Not(self)
+        return Not(self)
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,7 +100,9 @@ class _Pair(Mask):
         return type(self)(self.first.narrow(batch, heads), self.second.narrow(batch, heads))
 
 
-class _And(_Pair):
+class And(_Pair):
+    """Cells that both masks allow."""
+
     def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
         return self.first.allows(query, key, sizes) & self.second.allows(query, key, sizes)
 
@@ -117,7 +119,9 @@ class _And(_Pair):
         return f"({self.first} & {self.second})"
 
 
-class _Or(_Pair):
+class Or(_Pair):
+    """Cells that at least one of two masks allows."""
+
     def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
         return self.first.allows(query, key, sizes) | self.second.allows(query, key, sizes)
 
@@ -133,7 +137,9 @@ class _Or(_Pair):
 
 
 @dataclass(frozen=True, repr=False)
-class _Not(Mask):
+class Not(Mask):
+    """Cells that a mask does not allow."""
+
     inner: Mask
 
     @property
@@ -153,7 +159,7 @@ class _Not(Mask):
         self.inner.check(sizes)
 
     def narrow(self, batch: slice, heads: slice | list[int]) -> Mask:
-        return _Not(self.inner.narrow(batch, heads))
+        return Not(self.inner.narrow(batch, heads))
 
     def __repr__(self) -> str:
         return f"~{self.inner}"

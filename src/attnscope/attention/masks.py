@@ -328,11 +328,11 @@ def from_bool(*, attend: Tensor | None = None, drop: Tensor | None = None) -> Ma
         )
     if given.dim() < 2:
         raise ShapeError(f"from_bool: wants (..., queries, keys), got {tuple(given.shape)}")
-    return _Dense(given if attend is not None else ~given)
+    return Dense(given if attend is not None else ~given)
 
 
 @dataclass(frozen=True, eq=False)
-class _Dense(Mask):
+class Dense(Mask):
     """A boolean tensor that somebody already holds; True attends."""
 
     attend: Tensor
@@ -355,9 +355,9 @@ class _Dense(Mask):
     def check(self, sizes: Sizes) -> None:
         check_broadcast("from_bool", self.attend.shape, sizes)
 
-    def narrow(self, batch: slice, heads: slice | list[int]) -> _Dense:
+    def narrow(self, batch: slice, heads: slice | list[int]) -> Dense:
         table = self.attend[(None,) * (4 - self.attend.dim())]
-        return _Dense(table[batch if table.shape[0] > 1 else slice(None), heads if table.shape[1] > 1 else slice(None)])
+        return Dense(table[batch if table.shape[0] > 1 else slice(None), heads if table.shape[1] > 1 else slice(None)])
 
     def __repr__(self) -> str:
         return f"from_bool(attend={tuple(self.attend.shape)})"

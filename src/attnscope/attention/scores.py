@@ -49,11 +49,13 @@ class Score(ABC):
     def __add__(self, other: Score) -> Score:
         if not isinstance(other, Score):
             raise TypeError(f"scores combine with scores, got {type(other).__name__}; wrap a tensor with Bias(tensor)")
-        return _Chain((*self.parts, *other.parts))
+        return Chain((*self.parts, *other.parts))
 
 
 @dataclass(frozen=True)
-class _Chain(Score):
+class Chain(Score):
+    """Several score modifiers, applied in order."""
+
     parts: tuple[Step | Sinks, ...] = ()  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __repr__(self) -> str:
@@ -63,7 +65,7 @@ class _Chain(Score):
 def chained(parts: Iterable[Score]) -> Score | None:
     """Scores one after the other; None where there is none."""
     single = tuple(part for score in parts for part in score.parts)
-    return _Chain(single) if len(single) > 1 else next(iter(single), None)
+    return Chain(single) if len(single) > 1 else next(iter(single), None)
 
 
 class Step(Score):
@@ -203,7 +205,7 @@ class Bias(Step):
     @staticmethod
     def t5(table: Tensor, *, bidirectional: bool, max_distance: int = 128, offset: int | None = None) -> Step:
         """T5's relative bias from its (buckets, heads) table, in O(n) memory."""
-        return _RelativeBias(table, bidirectional, max_distance, offset)
+        return RelativeBias(table, bidirectional, max_distance, offset)
 
     @staticmethod
     def by_distance(values: Tensor, *, first: int, offset: int | None = None) -> DistanceBias:
@@ -249,7 +251,7 @@ class Bias(Step):
 
 
 @dataclass(frozen=True, eq=False)
-class _RelativeBias(Step):
+class RelativeBias(Step):
     """A (buckets, heads) table read by the bucket of the distance between query and key."""
 
     table: Tensor
@@ -270,8 +272,8 @@ class _RelativeBias(Step):
             into.index_add_(0, self._buckets(cells).flatten(), by_cell.mT.to(into.dtype))
         return gradient
 
-    def narrow(self, batch: slice, heads: slice | list[int]) -> _RelativeBias:
-        return _RelativeBias(self.table[:, heads], self.bidirectional, self.max_distance, self.offset)
+    def narrow(self, batch: slice, heads: slice | list[int]) -> RelativeBias:
+        return RelativeBias(self.table[:, heads], self.bidirectional, self.max_distance, self.offset)
 
     def check(self, sizes: Sizes) -> None:
         if self.table.dim() != 2 or self.table.shape[1] != sizes.heads:
