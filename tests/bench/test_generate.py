@@ -10,7 +10,7 @@ import torch
 
 from attnscope.bench.generate import contestants, read_bandwidth, tables, transformers_model
 from attnscope.models import Decoder, load, save
-from attnscope.models.sizes import DECODERS
+from attnscope.models.published_configs import DECODERS
 from tests.bench.processor import needs_bfloat16
 from tests.bench.test_attention import kept
 

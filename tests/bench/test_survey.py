@@ -6,7 +6,7 @@ import pytest
 
 from attnscope.bench import run
 from attnscope.bench.survey import ACCELERATOR, on_paper
-from attnscope.models.sizes import DECODERS
+from attnscope.models.published_configs import DECODERS
 from attnscope.survey.cost import cost_a_token
 
 

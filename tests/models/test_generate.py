@@ -17,7 +17,9 @@ ALPHABET = CharacterTokenizer("abcdefgh")
 
 
 def small() -> Decoder:
-    config = DecoderConfig(vocab_size=8, width=16, depth=2, heads=4, hidden=24, max_length=200)
+    config = DecoderConfig(
+        vocab_size=8, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=24, max_position_embeddings=200
+    )
     model = Decoder(config).double().eval()
     randomize(model)
     return model

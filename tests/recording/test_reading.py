@@ -20,14 +20,15 @@ MODELS = FOLDER.parent
 
 def small(**options: Any) -> Decoder:
     torch.manual_seed(0)
-    sizes = {"vocab_size": 64, "width": 32, "depth": 2, "heads": 4, "key_heads": 2, "hidden": 48, "max_length": 8192}
+    sizes = {"vocab_size": 64, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2}
+    sizes |= {"intermediate_size": 48, "max_position_embeddings": 8192}
     return Decoder(DecoderConfig(**{**sizes, **options})).eval()
 
 
 @pytest.mark.parametrize("chunk_size", [1, 7, 40, 1000])
 @pytest.mark.parametrize("kind", ["attnscope", "transformers"])
 def test_pieces_do_not_change_what_is_seen(kind: str, chunk_size: int):
-    model = small(windows=(9, None)) if kind == "attnscope" else BY_NAME["Gemma 3"].build()
+    model = small(sliding_windows=(9, None)) if kind == "attnscope" else BY_NAME["Gemma 3"].build()
     ids = torch.randint(3, 64, (1, 40), generator=torch.Generator().manual_seed(0))
     told: list[tuple[int, int]] = []
     trace = read(model, ids, chunk_size=chunk_size, progress=lambda done, whole: told.append((done, whole)))
@@ -122,7 +123,7 @@ def test_places_without_a_model_are_said_to_be_so(tmp_path: Path):
 
 def test_a_model_of_ours_that_was_saved_comes_back_with_its_characters(tmp_path: Path):
     tokenizer = CharacterTokenizer.from_text("to be or not")
-    model = small(vocab_size=tokenizer.vocab_size, key_heads=4)
+    model = small(vocab_size=tokenizer.vocab_size, num_kv_heads=4)
     save(model, tmp_path)
     tokenizer.save(tmp_path)
     found, characters = load(tmp_path)

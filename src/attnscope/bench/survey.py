@@ -25,7 +25,7 @@ from attnscope.bench.survey_workers import Speed, plain_speed, ray_speed
 from attnscope.bench.timing import race, seconds
 from attnscope.errors import SettingError
 from attnscope.models import Decoder, DecoderConfig, save, train_bpe
-from attnscope.models.sizes import DECODERS
+from attnscope.models.published_configs import DECODERS
 from attnscope.survey import Settings, Workers, run_survey
 from attnscope.survey.corpus.batches import Batch, Placed
 from attnscope.survey.corpus.passages import Passage
@@ -68,7 +68,14 @@ class Spent(NamedTuple):
     gathering: float
 
 
-SMALL = DecoderConfig(vocab_size=VOCABULARY, width=64, depth=2, heads=4, hidden=128, max_length=1024)
+SMALL = DecoderConfig(
+    vocab_size=VOCABULARY,
+    hidden_size=64,
+    num_layers=2,
+    num_heads=4,
+    intermediate_size=128,
+    max_position_embeddings=1024,
+)
 SIZES = {
     "small": Size(shape=SMALL, rounds=2, windows=(128, 256, 512), words=1000, least_speed=None),
     "full": Size(shape=DECODERS[SHAPE], rounds=5, windows=WINDOWS, words=1500, least_speed=0.85),
@@ -114,10 +121,10 @@ def parts_of_a_token(reader: Reader, size: Size, step: Callable[[str], None]) ->
     rates = rates_between(*((times[window], costs[window]) for window in KNOWN))
     table = Table(
         title="milliseconds a token",
-        comparison=f"CPU time of one thread, {config.depth} layers of {config.heads} heads, batches of {BATCH:,}, best "
-        f"of {size.rounds}. Foretold from the passages of {KNOWN[0]:,} and {KNOWN[1]:,}: {rates.products / 1e9:.3g} "
-        f"GFLOP/s in the model; beside it {rates.cells / 1e6:.3g} million cells/s and {rates.values / 1e6:.3g} million "
-        "numbers/s.",
+        comparison=f"CPU time of one thread, {config.num_layers} layers of {config.num_heads} heads, "
+        f"batches of {BATCH:,}, best of {size.rounds}. Foretold from the passages of {KNOWN[0]:,} and {KNOWN[1]:,}: "
+        f"{rates.products / 1e9:.3g} GFLOP/s in the model; beside it {rates.cells / 1e6:.3g} million cells/s and "
+        f"{rates.values / 1e6:.3g} million numbers/s.",
         columns=("passages", "model", "statistics", "gathering", "in all", "foretold", "measured / foretold"),
     )
     for window, spent in times.items():
@@ -237,10 +244,17 @@ def on_paper() -> Table:
         config = DECODERS[name]
         cost = cost_a_token(config, PAPER_WINDOW, len(STATISTICS))
         spent = ACCELERATOR.seconds(cost)
-        kept = 2 * config.depth * (config.heads + (config.key_heads or config.heads)) * (config.head_dim or 0)
+        kept = (
+            2
+            * config.num_layers
+            * (config.num_heads + (config.num_kv_heads or config.num_heads))
+            * (config.head_dim or 0)
+        )
         hours = [rounded(tokens * spent / 3600) for tokens in PAPER_TOKENS]
         counts = f"{cost.products / 1e9:.3g}", f"{cost.cells:,.0f}", f"{1 / spent:,.0f}"
-        table.add(name, f"{config.depth * config.heads:,}", *counts, *hours, f"{rounded(kept * 10**9 / 1e12)} TB")
+        table.add(
+            name, f"{config.num_layers * config.num_heads:,}", *counts, *hours, f"{rounded(kept * 10**9 / 1e12)} TB"
+        )
     return table
 
 

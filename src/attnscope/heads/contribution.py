@@ -58,7 +58,9 @@ def contributions(
     With `against`, everything is about the difference of two logits: token minus against.
 
     >>> from attnscope.models import DecoderConfig
-    >>> config = DecoderConfig(vocab_size=50, width=16, depth=2, heads=4, hidden=64, max_length=32)
+    >>> config = DecoderConfig(
+    ...     vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=32
+    ... )
     >>> parts = contributions(Decoder(config).eval(), torch.tensor([3, 1, 4, 1, 5]), token=9, against=2)
     >>> [(name, len(heads)) for name, heads in parts.heads.items()]
     [('blocks.0.attention', 4), ('blocks.1.attention', 4)]

@@ -64,8 +64,8 @@ def ids_for(model: nn.Module, tokenizer: Any = None, *, length: int = LENGTH, se
             f"the probe: {type(model).__name__} does not say how large its vocabulary is (config.vocab_size); record "
             "probe_ids(...) with it yourself"
         )
-    longest = [getattr(config, name, None) for name in ("max_length", "max_position_embeddings")]
-    room = min((size // 2 for size in longest if isinstance(size, int)), default=length)
+    longest = getattr(config, "max_position_embeddings", None)
+    room = longest // 2 if isinstance(longest, int) else length
     return probe_ids(vocabulary, min(length, room), seed=seed, tokenizer=tokenizer)
 
 

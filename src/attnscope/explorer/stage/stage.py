@@ -305,9 +305,8 @@ def _in_a_thread(
 
 
 def _room(model: nn.Module) -> int | None:
-    """The longest text that a model says it can read; `max_length` of transformers is something else."""
-    ours = isinstance(model, Decoder | Encoder)
-    return getattr(getattr(model, "config", None), "max_length" if ours else "max_position_embeddings", None)
+    """The context length of a model, if its config has one."""
+    return getattr(getattr(model, "config", None), "max_position_embeddings", None)
 
 
 def _generates(model: nn.Module) -> bool:

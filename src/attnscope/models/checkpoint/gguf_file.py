@@ -24,7 +24,7 @@ from torch import Tensor
 from attnscope.errors import CheckpointError
 from attnscope.extras import import_extra
 from attnscope.models.checkpoint.fields import shown
-from attnscope.models.checkpoint.stored import Stored
+from attnscope.models.checkpoint.safetensors_files import Stored
 
 VERSIONS = (2, 3)
 MAX_METADATA, MAX_ELEMENTS, MAX_TENSORS, MAX_AXES = 2**16, 2**24, 2**20, 4

@@ -16,7 +16,7 @@ from typing import Any
 
 from attnscope.errors import CheckpointError, TraceError
 from attnscope.models.checkpoint.fields import shown
-from attnscope.models.json_files import parse_object, read_text
+from attnscope.models.json_files import parse_json, read_text
 
 MAX_BYTES = 16 * 2**20
 MAX_VALUES = 1_000_000
@@ -34,7 +34,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         values = sum(map(text.count, "{[,"))
         if values > MAX_VALUES:
             raise TraceError(f"{path} holds {values:,} values, and at most {MAX_VALUES:,} are read")
-        return parse_object(text, path)
+        return parse_json(text, path)
     except CheckpointError as error:
         raise TraceError(str(error)) from error
 

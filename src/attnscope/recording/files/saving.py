@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from attnscope.errors import TraceError, UnsupportedError
-from attnscope.models.json_files import write_object
+from attnscope.models.json_files import write_json
 from attnscope.recording.files.expressed import MAX_NODES, Rules
 from attnscope.recording.files.expressions import Expressions
 from attnscope.recording.files.layers import AnyLayer, Header, Kept, keep, restore
@@ -74,7 +74,7 @@ def save_contents(folder: Path, contents: Contents) -> None:
     try:
         with _scratch(folder) as scratch:
             manifest = _write(scratch, contents, layers, expressions)
-            write_object(scratch / MANIFEST, manifest)
+            write_json(scratch / MANIFEST, manifest)
             _refuse_too_much(scratch / MANIFEST)
             _put_in_place(scratch, folder)
     except OSError as error:
@@ -194,7 +194,7 @@ def _is_free(folder: Path) -> bool:
 
 
 def _mark_unfinished(scratch: Path, folder: Path) -> None:
-    write_object(scratch / MANIFEST, UNFINISHED)
+    write_json(scratch / MANIFEST, UNFINISHED)
     os.replace(scratch / MANIFEST, folder / MANIFEST)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnscope.errors import SettingError, ShapeError
-from attnscope.models.cache import FIRST_CAPACITY, Cache, LayerCache
+from attnscope.models.kv_cache import INITIAL_CAPACITY, KVCache, LayerCache
 
 
 @given(st.lists(st.integers(0, 90), max_size=6), st.booleans())
@@ -25,7 +25,7 @@ def test_pieces_come_out_as_one(sizes: list[int], static: bool) -> None:
 
 def test_growing_copies_each_position_a_constant_number_of_times() -> None:
     cache, storages = LayerCache(), set()
-    for _ in range(20 * FIRST_CAPACITY):
+    for _ in range(20 * INITIAL_CAPACITY):
         keys, _ = cache.extend(torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 1, 2))
         storages.add(keys.untyped_storage().data_ptr())
     assert len(storages) <= 6
@@ -53,7 +53,7 @@ def test_another_batch_is_refused() -> None:
 
 def test_a_negative_crop_is_refused() -> None:
     with pytest.raises(SettingError, match="at least 0, but -1"):
-        Cache(layers=1).crop(-1)
+        KVCache(layers=1).crop(-1)
 
 
 def test_gradients_are_refused() -> None:
@@ -62,7 +62,7 @@ def test_gradients_are_refused() -> None:
 
 
 def test_a_pass_that_broke_off_is_noticed_and_can_be_undone() -> None:
-    cache, piece = Cache(layers=3), torch.zeros(1, 1, 5, 2)
+    cache, piece = KVCache(layers=3), torch.zeros(1, 1, 5, 2)
     for layer in range(3):
         cache[layer].extend(piece, piece)
     assert (cache.length, len(cache)) == (5, 3)
