@@ -67,7 +67,7 @@ def test_a_seed_repeats_a_sampled_text(loaded_once: None) -> None:
         ((SMOLLM2, "x", "--stop", ""), "stop strings must not be empty"),
         ((SMOLLM2, "x", "--system", "y"), "--system needs --chat"),
         (("a long prompt in the place of the model " * 20, SMOLLM2), "cannot be the place of a model"),
-        ((SMOLLM2, "x", "--max-new-tokens", "-4"), "max_new_tokens must be at least 0, but is -4"),
+        ((SMOLLM2, "x", "--max-new-tokens", "-4"), "max_new_tokens must be at least 0, got -4"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_two(

@@ -69,7 +69,7 @@ def test_rows_stop_each_on_its_own() -> None:
 
 
 def test_one_text_instead_of_a_list_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"prompts are a list of texts.*\['abc'\]"):
+    with pytest.raises(TypeError, match=r"prompts: .*\['abc'\]"):
         generate(small(), ALPHABET, "abc", max_new_tokens=3)
 
 

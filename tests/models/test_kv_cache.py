@@ -57,7 +57,7 @@ def test_a_negative_crop_is_refused() -> None:
 
 
 def test_gradients_are_refused() -> None:
-    with pytest.raises(ShapeError, match="carries no gradients"):
+    with pytest.raises(ShapeError, match="gradients"):
         LayerCache().extend(torch.zeros(1, 1, 1, 2, requires_grad=True), torch.zeros(1, 1, 1, 2))
 
 

@@ -62,8 +62,8 @@ class DocumentEncoder:
             ends = self._tokenizer.eos.intersection(ids)
             if ends:
                 raise VocabularyError(
-                    f"the document contains {self._tokenizer.decode([min(ends)], special=True)!r}, which this tokenizer "
-                    "always encodes as end of text; remove it from the document"
+                    f"the document contains {self._tokenizer.decode([min(ends)], special=True)!r}, which this "
+                    "tokenizer always encodes as end of text; remove it from the document"
                 )
             yield ids
             start = stop
