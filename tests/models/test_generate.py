@@ -118,7 +118,7 @@ def test_an_empty_prompt_begins_with_the_first_token() -> None:
     assert text == tokenizer.decode(tokens)
 
 
-@pytest.mark.parametrize("options", [{"max_new_tokens": -1}, {"max_new_tokens": 3, "chunk": 0}])
+@pytest.mark.parametrize("options", [{"max_new_tokens": -1}, {"max_new_tokens": 3, "chunk_size": 0}])
 def test_counts_below_their_least_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="at least"):
         next(generate_tokens(small(), [[1, 2]], **options))  # pyright: ignore[reportArgumentType]

@@ -10,7 +10,7 @@ import torch
 
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig, Encoder, save
-from attnscope.recording import estimate, estimates, load, read
+from attnscope.recording import estimate, estimates, load, read, record
 from tests.models.smollm2 import FOLDER
 from tests.recording.zoo import EXHIBITS, HYBRID
 
@@ -36,6 +36,16 @@ def test_pieces_do_not_change_what_is_seen(kind: str, chunk_size: int):
     assert told == [(min(start + chunk_size, 40), 40) for start in range(0, 40, chunk_size)]
     for name in whole:
         torch.testing.assert_close(trace[name].to_dense(), whole[name].to_dense(), atol=5e-6, rtol=0)
+    assert torch.equal(trace.texts[0].ids, ids)
+
+
+@pytest.mark.parametrize(("rows", "chunk_size"), [(12, 100), (2, 5), (2, 10)])
+def test_ids_are_kept_where_the_batch_is_as_large_as_a_chunk(rows: int, chunk_size: int):
+    ids = torch.randint(3, 64, (rows, 12), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(read(small(), ids, chunk_size=chunk_size).texts[0].ids, ids)
+    model = small()
+    with torch.no_grad(), record(model) as trace:
+        model(input_ids=ids)
     assert torch.equal(trace.texts[0].ids, ids)
 
 

@@ -41,7 +41,7 @@ def test_an_end_that_cannot_be_told_from_text_is_refused_in_a_document():
     [be] = tokenizer.encode(" be")
     tokenizer = Tokenizer(tokenizer.backend, eos=[be])
     assert ids_of(tokenizer, "to do") == tokenizer.encode("to do")
-    with pytest.raises(VocabularyError, match="the document has ' be' in it, which this tokenizer cannot tell"):
+    with pytest.raises(VocabularyError, match="the document contains ' be'"):
         ids_of(tokenizer, "to be")
 
 
