@@ -25,8 +25,8 @@ def dense(layer: MultiHeadAttention, x: Tensor, memory: Tensor, mask: Mask, rota
     """The textbook: three projections, one softmax a head, heads side by side, one projection back."""
     dim, group = layer.head_dim, layer.num_heads // layer.num_kv_heads
     ends = (layer.num_heads * dim, (layer.num_heads + layer.num_kv_heads) * dim)
-    weights = layer.query_key_value.weight.tensor_split_heads(ends)
-    biases = layer.query_key_value.bias.tensor_split_heads(ends)
+    weights = layer.query_key_value.weight.tensor_split(ends)
+    biases = layer.query_key_value.bias.tensor_split(ends)
     projected = [F.linear(*parts) for parts in zip((x, memory, memory), weights, biases, strict=True)]
     query, key, value = (part.unflatten(-1, (-1, dim)).transpose(1, 2) for part in projected)
     if layer.query_norm is not None and layer.key_norm is not None:
