@@ -47,12 +47,12 @@ def test_another_batch_is_refused() -> None:
     cache.extend(torch.zeros(2, 1, 3, 4), torch.zeros(2, 1, 3, 4))
     with pytest.raises(ShapeError, match=r"\(2, 1, 64, 4\) torch.float32.*\(1, 1, 1, 4\)"):
         cache.extend(torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 1, 4))
-    with pytest.raises(ShapeError, match=r"torch\.bfloat16 arrived"):
+    with pytest.raises(ShapeError, match=r"got .* torch\.bfloat16"):
         cache.extend(*torch.zeros(2, 2, 1, 1, 4, dtype=torch.bfloat16))
 
 
 def test_a_negative_crop_is_refused() -> None:
-    with pytest.raises(SettingError, match="at least 0, but -1"):
+    with pytest.raises(SettingError, match="at least 0, got -1"):
         KVCache(num_layers=1).crop(-1)
 
 
