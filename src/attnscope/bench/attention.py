@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnscope.attention import Causal, Documents, Mask, Padding, Window, attend, linear
+from attnscope.attention import Causal, Documents, Mask, Padding, Window, attend
 from attnscope.attention.operation import Backend
 from attnscope.bench.memory import peak_extra_bytes
 from attnscope.bench.report import Table, duration
 from attnscope.bench.timing import race
+from attnscope.variants import linear
 
 HEADS, DIM = 8, 64
 SLACK = 30e-6  # seconds that a call of ours may take beyond 1.05 times torch's

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from attnscope.attention.plan import size_text
+from attnscope.attention.plan import format_bytes
 from attnscope.bench.generate import transformers_model
 from attnscope.bench.memory import peak_extra_bytes
 from attnscope.bench.report import Table, duration
@@ -101,13 +101,13 @@ def costs(size: Size, seconds: dict[str, float], rises: dict[str, int]) -> Table
         title=f"{size.length:,} tokens through {MODEL}",
         comparison=f"random weights, float32, transformers with sdpa, all 30 layers and 270 heads. CPU time, best of "
         f"{size.rounds} in turns; peak memory in processes of their own, above the plain pass. Bounds at 8,192 tokens: "
-        + ", ".join(f"{mode} {times:g}x and {size_text(rise)}" for mode, (times, rise) in BOUNDS.items())
+        + ", ".join(f"{mode} {times:g}x and {format_bytes(rise)}" for mode, (times, rise) in BOUNDS.items())
         + ".",
         columns=("kept", "CPU time", "ratio", "peak memory", "above plain", "bounds kept"),
     )
     for mode in MODES:
         ratio, above = seconds[mode] / seconds["plain"], rises[mode] - rises["plain"]
-        cells = (mode, duration(seconds[mode]), f"{ratio:.2f}x", size_text(rises[mode]), size_text(max(above, 0)))
+        cells = (mode, duration(seconds[mode]), f"{ratio:.2f}x", format_bytes(rises[mode]), format_bytes(max(above, 0)))
         if mode in BOUNDS and size.length == BOUND_LENGTH:
             table.add(*cells, met=keeps(ratio, above, mode))
         else:

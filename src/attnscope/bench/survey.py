@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from attnscope.attention.plan import size_text
+from attnscope.attention.plan import format_bytes
 from attnscope.bench.memory import with_peak_bytes
 from attnscope.bench.report import Table, duration
 from attnscope.bench.survey_workers import Speed, plain_speed, ray_speed
@@ -185,7 +185,7 @@ def more_work(model: str, text: Path, step: Callable[[str], None]) -> Table:
         part = text.with_name(f"{times}.txt")
         part.write_text(characters[: times * len(characters) // 4], encoding="ascii")
         (tokens, spent), peak = with_peak_bytes(read_whole, model, str(part))
-        table.add(f"{tokens:,}", duration(spent), f"{1e3 * spent / tokens:.2f}", size_text(peak))
+        table.add(f"{tokens:,}", duration(spent), f"{1e3 * spent / tokens:.2f}", format_bytes(peak))
     return table
 
 

@@ -82,7 +82,7 @@ def _add_fused(source: Scored, total: Tensor, row_bin: Tensor, edges: Sequence[i
     at = torch.arange(left, right, device=source.device)
     limits = torch.tensor(edges, device=source.device)
     inside = (at[:, None] >= limits[:-1]) & (at[:, None] < limits[1:])
-    values = inside.to(source.dtype).expand(source.sizes.batch, source.rule.key_heads, -1, -1)
+    values = inside.to(source.dtype).expand(source.sizes.batch, source.rule.num_kv_heads, -1, -1)
     lse = source.lse(schedule)
     for step in schedule.follow(source.row_steps(schedule)):
         part, part_lse = source.products_of(step, values, columns=(left, right))
@@ -124,7 +124,12 @@ def visible(
 ) -> Tensor:
     """How many cells of each bin the mask allows; with count="rows", how many rows of it have any."""
     batch, heads, queries, _ = source.sizes
-    if count == "cells" and isinstance(source, Scored) and source.lowered is not None and source.lowered.keep is None:
+    if (
+        count == "cells"
+        and isinstance(source, Scored)
+        and source.lowered is not None
+        and source.lowered.key_mask is None
+    ):
         found = torch.stack([_areas(regions, rows, columns, source.device) for regions in source.lowered.regions])
         return found[:, None].expand(batch, heads, -1, -1)
     total = torch.zeros(batch, heads, len(rows) - 1, len(columns) - 1, dtype=torch.long, device=source.device)
@@ -147,7 +152,7 @@ def audience(source: Source, schedule: Schedule) -> Tensor:
     if not isinstance(source, Scored) or source.lowered is None:
         return visible(source, [0, queries], edges, schedule).squeeze(-2)
     found = torch.cat([_areas(regions, [0, queries], edges, source.device) for regions in source.lowered.regions])
-    keep = source.lowered.keep
+    keep = source.lowered.key_mask
     return (found if keep is None else found * keep)[:, None].expand(batch, heads, -1)
 
 
@@ -203,7 +208,7 @@ def _seen(source: Source, rows: Tensor) -> Tensor:
 def _kept_before(source: Scored) -> Tensor:
     """(batch or 1, keys + 1): how many real keys stand before each position."""
     assert source.lowered is not None
-    keep = source.lowered.keep
+    keep = source.lowered.key_mask
     if keep is None:
         return torch.arange(source.sizes.keys + 1, device=source.device)[None]
     return torch.nn.functional.pad(keep.cumsum(-1), (1, 0))

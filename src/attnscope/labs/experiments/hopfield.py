@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from attnscope import AttentionMatrix, attend
-from attnscope.attention.hopfield import energy, retrieve
 from attnscope.figures import lines
 from attnscope.labs import Lab, Number, Verdict
+from attnscope.variants.hopfield import energy, retrieve
 
 DAMAGED = 8
 """One sign of so many is turned before the network is asked to complete a pattern."""

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnscope import Causal, attend
-from attnscope.attention import linear
 from attnscope.figures import lines
 from attnscope.labs import Lab, Number, Verdict, best_times, counted_operations
+from attnscope.variants import linear
 
 
 def counting_operations(lab: Lab) -> None:

@@ -31,7 +31,7 @@ from attnscope.attention import (
     from_bool,
 )
 from attnscope.attention.algebra import Mask, Sizes
-from attnscope.attention.scores import Score
+from attnscope.attention.scores import ScoreMod
 from attnscope.errors import ShapeError, TraceError
 from attnscope.recording.files.expressions import MAX_DEPTH
 from attnscope.recording.files.manifest import MAX_NUMBER, Entry
@@ -47,7 +47,7 @@ MAX_CHECKED = 2**24  # of all layers together
 TENSORS = ("ids", "query_ids", "keep", "attend", "steps", "slopes", "values", "table", "logits")
 """The fields of nodes that name a tensor."""
 
-Kind = TypeVar("Kind", Mask, Score)
+Kind = TypeVar("Kind", Mask, ScoreMod)
 
 
 def tensor_names(nodes: Sequence[object]) -> Collection[str]:
@@ -59,7 +59,7 @@ def tensor_names(nodes: Sequence[object]) -> Collection[str]:
 class _Made(NamedTuple):
     """What a node has become."""
 
-    what: Mask | Score
+    what: Mask | ScoreMod
     depth: int
     parts: int
 
@@ -79,9 +79,9 @@ class Rules:
         """The mask at a place."""
         return self._at(place, Mask).what  # pyright: ignore[reportReturnType]
 
-    def score(self, place: int) -> Score:
+    def score(self, place: int) -> ScoreMod:
         """The score at a place."""
-        return self._at(place, Score).what  # pyright: ignore[reportReturnType]
+        return self._at(place, ScoreMod).what  # pyright: ignore[reportReturnType]
 
     def check(self, place: int, sizes: Sizes, where: str) -> None:
         """Raise unless the mask at a place fits an attention of these sizes; asked again, it is free."""
@@ -98,7 +98,7 @@ class Rules:
             raise TraceError(f"{where}: its mask does not fit its shape {tuple(sizes)}: {str(error)[:300]}") from error
         self._checked.add((place, sizes))
 
-    def _at(self, place: int, kind: type[Mask] | type[Score]) -> _Made:
+    def _at(self, place: int, kind: type[Mask] | type[ScoreMod]) -> _Made:
         if not 0 <= place < len(self._made) or not isinstance(self._made[place].what, kind):
             raise TraceError(
                 f"{self._where}: expression {place} is no {kind.__name__.lower()} that was there before it"
@@ -144,9 +144,9 @@ class _Inside:
         """A mask that stands inside, so many times."""
         return self._take(self._at(place, Mask), times)
 
-    def score(self, place: int) -> Score:
+    def score(self, place: int) -> ScoreMod:
         """A score that stands inside."""
-        return self._take(self._at(place, Score), 1)
+        return self._take(self._at(place, ScoreMod), 1)
 
     def _take(self, made: _Made, times: int) -> Any:
         self.depth, self.parts = max(self.depth, made.depth), self.parts + made.parts * times
@@ -217,7 +217,7 @@ def _stacked(node: _Inside) -> Mask:
     return StackedMask(tuple(Step(masks[at], *where) for *where, at in table.tolist()))
 
 
-def _t5(node: _Inside) -> Score:
+def _t5(node: _Inside) -> ScoreMod:
     entry, table = node.entry, node.numbers("table", 2)
     bidirectional, max_distance = entry.flag("bidirectional"), entry.whole("max_distance", 1)
     exact = table.shape[0] // (4 if bidirectional else 2)  # distances that have a bucket of their own
@@ -226,19 +226,19 @@ def _t5(node: _Inside) -> Score:
     return Bias.t5(table, bidirectional=bidirectional, max_distance=max_distance, offset=entry.optional_whole("offset"))
 
 
-def _by_distance(node: _Inside) -> Score:
+def _by_distance(node: _Inside) -> ScoreMod:
     first, offset = node.entry.whole("first", -MAX_NUMBER), node.entry.optional_whole("offset")
     return Bias.by_distance(node.numbers("values", 2), first=first, offset=offset)
 
 
-def _chain(node: _Inside) -> Score:
+def _chain(node: _Inside) -> ScoreMod:
     parts = [node.score(place) for place in node.entry.wholes("parts")]
     if not 0 < node.parts <= MAX_SCORES:
         raise node.entry.wrong("parts", f"{node.parts} scores", f"from one to {MAX_SCORES}")
     return reduce(add, parts)
 
 
-READERS: dict[str, Callable[[_Inside], Mask | Score]] = {
+READERS: dict[str, Callable[[_Inside], Mask | ScoreMod]] = {
     "full": lambda _: Full(),
     "causal": _causal,
     "window": _window,

@@ -30,9 +30,9 @@ from attnscope.attention import (
     Temperature,
     Window,
 )
-from attnscope.attention.algebra import Mask, _And, _Not, _Or
-from attnscope.attention.masks import _Dense
-from attnscope.attention.scores import DistanceBias, Score, _Chain, _RelativeBias
+from attnscope.attention.algebra import And, Mask, Not, Or
+from attnscope.attention.masks import DenseMask
+from attnscope.attention.scores import DistanceBias, ScoreChain, ScoreMod, T5Bias
 from attnscope.errors import UnsupportedError
 from attnscope.recording.layers.step_masks import StackedMask
 
@@ -65,12 +65,12 @@ class Expressions:
         """The place of a mask."""
         return self._place(mask, MASKS)
 
-    def score(self, score: Score) -> int:
+    def score(self, score: ScoreMod) -> int:
         """The place of a score; a chain of one is that one."""
         alone = score.parts[0] if len(score.parts) == 1 else score
         return self._place(alone, SCORES)
 
-    def _place(self, given: Mask | Score, writers: dict[type, Callable[[Any, Expressions], Node]]) -> int:
+    def _place(self, given: Mask | ScoreMod, writers: dict[type, Callable[[Any, Expressions], Node]]) -> int:
         if id(given) in self._seen:
             return self._seen[id(given)][1]
         writer = writers.get(type(given))
@@ -141,16 +141,16 @@ def _padding(mask: Padding, into: Expressions) -> Node:
     return {"kind": "padding", "keep": into.tensor(mask.keep)}
 
 
-def _dense(mask: _Dense, into: Expressions) -> Node:
+def _dense(mask: DenseMask, into: Expressions) -> Node:
     return {"kind": "booleans", "attend": into.broadcast(mask.attend)}
 
 
-def _pair(mask: _And | _Or, into: Expressions) -> Node:
-    kind = "and" if isinstance(mask, _And) else "or"
+def _pair(mask: And | Or, into: Expressions) -> Node:
+    kind = "and" if isinstance(mask, And) else "or"
     return {"kind": kind, "first": into.mask(mask.first), "second": into.mask(mask.second)}
 
 
-def _not(mask: _Not, into: Expressions) -> Node:
+def _not(mask: Not, into: Expressions) -> Node:
     return {"kind": "not", "inner": into.mask(mask.inner)}
 
 
@@ -181,7 +181,7 @@ def _bias(score: Bias, into: Expressions) -> Node:
     return {"kind": "bias", "values": into.broadcast(score.values)}
 
 
-def _relative(score: _RelativeBias, into: Expressions) -> Node:
+def _relative(score: T5Bias, into: Expressions) -> Node:
     return {
         "kind": "t5",
         "table": into.tensor(score.table),
@@ -200,7 +200,7 @@ def _sinks(score: Sinks, into: Expressions) -> Node:
     return {"kind": "sinks", "logits": into.tensor(score.logits)}
 
 
-def _chain(score: _Chain, into: Expressions) -> Node:
+def _chain(score: ScoreChain, into: Expressions) -> Node:
     return {"kind": "chain", "parts": [into.score(part) for part in score.parts]}
 
 
@@ -212,10 +212,10 @@ MASKS: dict[type, Callable[[Any, Expressions], Node]] = {
     Prefix: _prefix,
     Documents: _documents,
     Padding: _padding,
-    _Dense: _dense,
-    _And: _pair,
-    _Or: _pair,
-    _Not: _not,
+    DenseMask: _dense,
+    And: _pair,
+    Or: _pair,
+    Not: _not,
     StackedMask: _stacked,
 }
 SCORES: dict[type, Callable[[Any, Expressions], Node]] = {
@@ -223,10 +223,10 @@ SCORES: dict[type, Callable[[Any, Expressions], Node]] = {
     Temperature: _one_number,
     ALiBi: _alibi,
     Bias: _bias,
-    _RelativeBias: _relative,
+    T5Bias: _relative,
     DistanceBias: _by_distance,
     Sinks: _sinks,
-    _Chain: _chain,
+    ScoreChain: _chain,
 }
 
 

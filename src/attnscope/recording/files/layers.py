@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnscope.attention import Full
 from attnscope.attention.algebra import Sizes
-from attnscope.attention.rule import make_rule, sign
+from attnscope.attention.spec import make_spec, signature_of
 from attnscope.errors import TraceError
 from attnscope.matrix.summary import Summary
 from attnscope.recording.call import Call
@@ -156,8 +156,12 @@ def _restored_matrix(header: Header, entry: Entry, tensors: Mapping[str, Tensor]
 def _check_rule(header: Header, call: Call) -> None:
     """Whether everything but the mask makes an attention."""
     try:
-        rule = make_rule(
-            sign(call.query, call.key, call.key), mask=Full(), scale=call.scale, score_mod=call.score_mod, dropout=0.0
+        rule = make_spec(
+            signature_of(call.query, call.key, call.key),
+            mask=Full(),
+            scale=call.scale,
+            score_mod=call.score_mod,
+            dropout=0.0,
         )
     except (ValueError, TypeError, ArithmeticError) as error:
         raise TraceError(f"{header.where}: its tensors and scores make no attention: {str(error)[:300]}") from error
