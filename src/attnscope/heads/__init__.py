@@ -8,6 +8,7 @@ from attnscope.heads.labels import LABELS, Label, labelled
 from attnscope.heads.over_training import HeadsOverTraining, read_over_training
 from attnscope.heads.probe import probe_ids, read_probe
 from attnscope.heads.relations import relation_table, score_relations
+from attnscope.heads.rollout import rollout
 from attnscope.heads.rows import RowScores, row_scores
 from attnscope.heads.scores import SCORES, score_heads
 from attnscope.heads.sentences import Sentence, Word
@@ -37,6 +38,7 @@ __all__ = [
     "read_over_training",
     "read_probe",
     "relation_table",
+    "rollout",
     "row_scores",
     "score_heads",
     "score_relations",

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attnscope.errors import SettingError, ShapeError
 from attnscope.heads.visibility import with_mask
-from attnscope.matrix.summary import NEAR, Summary
+from attnscope.matrix.summary import LOCAL_DISTANCE, Summary
 from attnscope.recording import Trace
 from attnscope.recording.files.saving import AnyLayer
 from attnscope.recording.layers.dense import DenseLayer
@@ -88,10 +88,10 @@ class LayerRows(NamedTuple):
             pairs = _pairs(layer, ids, documents) if aligned else Pairs()
             matrix = with_mask(layer.weights) if isinstance(layer, DenseLayer) else layer.matrix()
             summary, names = matrix.summary(1, 1, pairings=pairs.pairings), pairs.names
-        seen = summary.audience > 0
-        real = seen[..., keys - queries :] if aligned else torch.ones_like(summary.choices, dtype=torch.bool)
+        seen = summary.visible_queries > 0
+        real = seen[..., keys - queries :] if aligned else torch.ones_like(summary.visible_keys, dtype=torch.bool)
         first = seen.any(1).long().argmax(-1)
-        found = LayerRows(layer, summary, names, ids, documents, None, real, real & (summary.choices > 1), first)
+        found = LayerRows(layer, summary, names, ids, documents, None, real, real & (summary.visible_keys > 1), first)
         return found if documents is None else found._replace(begins=found._kept_apart(documents, seen.any(1)))
 
     def scores(self) -> dict[str, RowScores]:
@@ -106,9 +106,11 @@ class LayerRows(NamedTuple):
         if sink is not None:
             found["sink"] = self._of(sink)
         if not self.layer.cross and self.layer.shape[2] <= self.layer.shape[3]:
-            found |= {"reach": self._of(summary.reach), "self": self._of(summary.own)}
-            found["local"] = self._of(summary.near, summary.choices > 2 * NEAR + 1)  # in a short text, all is near
-            found["previous"] = self._of(summary.previous, self._has_previous())
+            found |= {"reach": self._of(summary.mean_abs_distance), "self": self._of(summary.self_weight)}
+            found["local"] = self._of(
+                summary.local_weight, summary.visible_keys > 2 * LOCAL_DISTANCE + 1
+            )  # in a short text, all is near
+            found["previous"] = self._of(summary.previous_weight, self._has_previous())
         return found | self._of_pairs()
 
     def _of(self, values: Tensor, rows: Tensor | None = None) -> RowScores:
@@ -116,8 +118,8 @@ class LayerRows(NamedTuple):
 
     def _of_pairs(self) -> dict[str, RowScores]:
         """Scores from the weight on matching keys beside the query's own position."""
-        weights = dict(zip(self.names, self.summary.matched.unbind(2), strict=True))
-        counts = dict(zip(self.names, self.summary.matches.unbind(2), strict=True))
+        weights = dict(zip(self.names, self.summary.matched_weight.unbind(2), strict=True))
+        counts = dict(zip(self.names, self.summary.num_matches.unbind(2), strict=True))
         found = {}
         if "next" in weights:
             found["next"] = self._of(weights["next"], counts["next"] > 0)
@@ -147,7 +149,7 @@ class LayerRows(NamedTuple):
                 )
             return begins.to(real.device)
         at = self.names.index("document")
-        apart = self.summary.matches[:, :, at] == self.summary.choices
+        apart = self.summary.num_matches[:, :, at] == self.summary.visible_keys
         return beginnings(documents.to(real.device), real) if bool(apart[self.real].all()) else None
 
     def _stands_behind_itself(self, ids: Tensor) -> Tensor:
@@ -167,7 +169,7 @@ class LayerRows(NamedTuple):
         if isinstance(layer, Layer) and layer.columns.start > 0:  # a window's cache has let go of it
             return None
         if self.begins is None and not self.first.any():
-            return summary.first
+            return summary.first_weight
         if isinstance(layer, StatisticsLayer):
             return None if self.begins is None else self._on_start(self.begins)
         _, _, queries, keys = layer.shape
@@ -177,9 +179,9 @@ class LayerRows(NamedTuple):
 
     def _on_start(self, begins: Tensor) -> Tensor | None:
         """As the pairing with the first token of the document has it, unless that is padding."""
-        seen = (self.summary.audience > 0).any(1)
+        seen = (self.summary.visible_queries > 0).any(1)
         padded = seen & ~seen.gather(1, begins)
-        return None if bool(padded.any()) else self.summary.matched[:, :, self.names.index("start")]
+        return None if bool(padded.any()) else self.summary.matched_weight[:, :, self.names.index("start")]
 
 
 def _pairs(layer: AnyLayer, ids: Tensor | None, documents: Tensor | None) -> Pairs:
@@ -198,4 +200,4 @@ def _pairs(layer: AnyLayer, ids: Tensor | None, documents: Tensor | None) -> Pai
 def _evenness(summary: Summary) -> Tensor:
     """The entropy of weights that are scaled to sum to 1, as a share of the largest there is."""
     mass = summary.mass.clamp(min=torch.finfo(summary.mass.dtype).tiny)
-    return (summary.entropy / mass + mass.log()) / summary.choices.clamp(min=2).log()
+    return (summary.entropy / mass + mass.log()) / summary.visible_keys.clamp(min=2).log()
