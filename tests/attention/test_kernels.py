@@ -50,7 +50,7 @@ def test_with_other_operators_attend_streams_and_says_why() -> None:
     with pytest.raises(UnsupportedError, match=r"backend='fused'.*torch .* another signature"):
         attend(query, key, value, mask=Causal(), backend="fused")
     output = attend(query, key, value, mask=Causal())
-    right = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_is_causal=True)
+    right = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
     torch.testing.assert_close(output, right)
     found, expected = (torch.autograd.grad(one.square().sum(), (query, key, value)) for one in (output, right))
     torch.testing.assert_close(found, expected)

@@ -92,13 +92,13 @@ def test_documents_may_come_back_and_be_of_any_length(ids: list[int]) -> None:
 
 def test_too_many_pieces_are_no_regions() -> None:
     ids = torch.arange(20_000) % 2  # 10,000 stretches of two documents: 10^8 rectangles
-    assert Documents(ids).lower(Sizes(1, 1, 20_000, 20_000)) is None
+    assert Documents(ids).to_regions(Sizes(1, 1, 20_000, 20_000)) is None
 
 
 def test_only_masks_without_tensors_are_static() -> None:
-    assert (~Causal() | Window(3) & Prefix([2, 3])).static
-    assert not (Causal() & Padding([3, 4])).static
-    assert not Documents([0, 1]).static
+    assert (~Causal() | Window(3) & Prefix([2, 3])).is_static
+    assert not (Causal() & Padding([3, 4])).is_static
+    assert not Documents([0, 1]).is_static
     assert Causal() & Window(3) == Causal() & Window(3)
 
 

@@ -97,7 +97,7 @@ def test_half_precision_is_merged_and_summed_in_single_precision() -> None:
     inputs = make_inputs(MASKS[1], shape, torch.bfloat16)
     query, key, value = (inputs.leaves[name].detach() for name in ("query", "key", "value"))
     spec = make_spec(signature_of(query, key, value), mask=Window(9), scale=None, score_mod=None, dropout=0.0)
-    region_mask = Window(9).lower(spec.sizes)
+    region_mask = Window(9).to_regions(spec.sizes)
     everything = ((0, shape.queries),)
     for backend in BACKENDS:
         plan = plan_partial(spec, region_mask, everything, everything, backend)
@@ -132,7 +132,7 @@ def test_pieces_compute_no_more_cells_than_the_mask_has() -> None:
     length = 1024
     query = torch.randn(1, 1, length, 4)
     spec = make_spec(signature_of(query, query, query), mask=Causal(), scale=None, score_mod=None, dropout=0.0)
-    region_mask = Causal().lower(spec.sizes)
+    region_mask = Causal().to_regions(spec.sizes)
     pieces = spread(length, (0.25, 0.5, 0.75))
     plans = [plan_partial(spec, region_mask, rows, columns) for rows in pieces for columns in pieces]
     assert sum(plan.cells for plan in plans if plan is not None) == length * (length + 1) // 2
