@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnscope.attention import linear
 from attnscope.errors import ShapeError
+from attnscope.variants import linear
 from attnscope.variants.delta_rule import chunked, recurrent, step
 from attnscope.variants.linear import State
 
