@@ -3,7 +3,7 @@
 In: documents, the tokenizer of the model, the settings. Out: windows that do not overlap, each with the tokens around
 it that the tokenizer puts around a text; or documents whole. A document is nothing but text: what looks like a special
 token in it is none.
-Does not know: files, models. Memory: the document, a piece of its tokens (see `models.text.plain`) and one passage.
+Does not know: files, models. Memory: the document, a chunk of its ids (see `DocumentEncoder`) and one passage.
 """
 
 from __future__ import annotations
