@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.atlas.test_building import Gate
 
 from attnscope.atlas import ByteCache, HeadAtlas, Tile, ZoomPlan, atlas, codec, plan, pyramid
-from attnscope.atlas.building import Job
+from attnscope.atlas.background import Job
 from attnscope.atlas.codec import Header, decode, unpack
 from attnscope.atlas.pyramid import Pooled, Pyramid
 from attnscope.attention import Bias, Causal, Full, Mask, Sinks, Softcap, Window, from_bool
 from attnscope.attention.algebra import Sizes
 from attnscope.errors import AttnScopeError, Cancelled, SettingError, ShapeError, UnsupportedError
 from attnscope.matrix import AttentionMatrix, reference
-from tests.atlas.test_building import Gate
 
 GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
 SHAPES = [(n, n) for n in (1, 2, 5, 255, 256, 257, 1000)] + [(300, 70), (70, 300), (1, 700)]
@@ -37,9 +37,9 @@ LARGE = 8300  # tokens with two coarse levels
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 8 x 8 bins and a pyramid from stride 4 on, so that a short head has many of both."""
     for module in (plan, pyramid):
-        monkeypatch.setattr(module, "TILE", 8)
+        monkeypatch.setattr(module, "TILE_SIZE", 8)
     for module in (plan, pyramid, atlas):
-        monkeypatch.setattr(module, "COARSE", 4)
+        monkeypatch.setattr(module, "COARSE_STRIDE", 4)
 
 
 CAUSAL = Causal()
@@ -113,7 +113,7 @@ def assert_all_tiles(matrix: AttentionMatrix, mask: Mask) -> set[str]:
                 header = Header.unpack(tile.body)
                 assert (header.z, header.y, header.x) == place
                 assert header.channel == ("mean", "max").index(channel)
-                assert bool(header.flags & codec.CUT) == (not area.all())
+                assert bool(header.flags & codec.PARTLY_MASKED) == (not area.all())
     return states
 
 
@@ -164,7 +164,7 @@ def test_weights_that_are_there_have_pyramids() -> None:
 def test_rows_still_sum_to_one_at_every_level() -> None:
     shown = opened(head((100, 100), Full()))
     for z in range(shown.plan.deepest + 1):
-        down, across = shown.plan.tiles(z)
+        down, across = shown.plan.count_tiles(z)
         for y in range(down):
             parts = [shown.matrix.bins(*shown.plan.edges(z, y, x)).total for x in range(across)]
             rows = np.diff(shown.plan.edges(z, y, 0)[0])
@@ -177,7 +177,7 @@ def test_what_shines_in_a_tile_shines_in_its_parent() -> None:
     shown.build()
 
     def codes(z: int) -> NDArray:
-        down, across = shown.plan.tiles(z)
+        down, across = shown.plan.count_tiles(z)
         tiles = [[shown.tile(z, y, x, "max") for x in range(across)] for y in range(down)]
         rows = []
         for y, row in enumerate(tiles):
@@ -256,7 +256,7 @@ def test_marginals_are_mean_and_maximum_of_each_bin(shape: tuple[int, int]) -> N
     for kind, values in right.items():
         for z in range(shown.plan.deepest + 1):
             stride = shown.plan.stride(z)
-            for block in range(shown.plan.tiles(z)[0 if kind == "entropy" else 1]):
+            for block in range(shown.plan.count_tiles(z)[0 if kind == "entropy" else 1]):
                 header, found = unpack(shown.marginal(kind, z, block))
                 some = values[block * 256 * stride : (block + 1) * 256 * stride].split(stride)
                 np.testing.assert_allclose(found[0], [float(part.mean()) for part in some], rtol=2e-5, atol=1e-5)
@@ -291,7 +291,7 @@ def test_an_atlas_is_of_one_head() -> None:
 def busy_worker() -> Iterator[None]:
     """The background has something else to do meanwhile."""
     gate = Gate()
-    job = Job(gate, atlas.TURNS)
+    job = Job(gate, atlas.FOREGROUND)
     atlas.WORKER.ask(job)
     assert gate.begun.wait(10)
     try:
@@ -379,7 +379,7 @@ def test_a_build_that_is_stopped_leaves_the_rows_of_tiles_it_has_finished() -> N
         built(part, matrix, shares.append, lambda: shares[-1] > 0.7)
     finest = part.plan.coarse[0]
     assert part.known(finest, 0)
-    assert not part.known(finest, part.plan.tiles(finest)[0] - 1)
+    assert not part.known(finest, part.plan.count_tiles(finest)[0] - 1)
     assert not part.known(0, 0)
     assert part.tile(finest, 0, 0) == whole.tile(finest, 0, 0)
     assert (part.entropy, part.received) == (None, None)

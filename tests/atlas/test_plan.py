@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.atlas.plan import TILE, ZoomPlan, axis_edges
+from attnscope.atlas.plan import TILE_SIZE, ZoomPlan, axis_edges
 from attnscope.errors import SettingError
 from tests.atlas import make_golden
 
@@ -24,11 +24,11 @@ def test_the_golden_file_is_what_its_script_writes() -> None:
 def test_plans_are_the_golden_ones(right: dict) -> None:
     plan = ZoomPlan(right["queries"], right["keys"])
     assert plan.deepest == right["deepest"]
-    assert GOLDEN["tile"] == TILE
+    assert GOLDEN["tile"] == TILE_SIZE
     for level in right["levels"]:
         z, down, across = level["z"], level["down"], level["across"]
         assert plan.stride(z) == level["stride"]
-        assert plan.tiles(z) == (down, across)
+        assert plan.count_tiles(z) == (down, across)
         for edges, side in zip(plan.edges(z, down - 1, across - 1), ("rows", "columns"), strict=True):
             found = {"bins": len(edges) - 1, "start": edges[0], "lastStart": edges[-2], "stop": edges[-1]}
             assert found == level["last"][side]
@@ -37,17 +37,17 @@ def test_plans_are_the_golden_ones(right: dict) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_tiles_of_every_level_cover_both_axes_without_a_gap(shape: tuple[int, int]) -> None:
     plan = ZoomPlan(*shape)
-    assert plan.tiles(0) == (1, 1)
+    assert plan.count_tiles(0) == (1, 1)
     assert plan.stride(plan.deepest) == 1
     for z in range(plan.deepest + 1):
-        down, across = plan.tiles(z)
+        down, across = plan.count_tiles(z)
         stops = [0, 0]
         for block in range(max(down, across)):
             for side, count in enumerate((down, across)):
                 if block < count:
                     edges = plan.edges(z, min(block, down - 1), min(block, across - 1))[side]
                     assert edges[0] == stops[side]
-                    assert len(edges) - 1 <= TILE
+                    assert len(edges) - 1 <= TILE_SIZE
                     assert {high - low for low, high in pairwise(edges[:-1])} <= {plan.stride(z)}
                     stops[side] = edges[-1]
         assert tuple(stops) == shape

@@ -16,7 +16,7 @@ from attnscope.errors import ShapeError
 from attnscope.figures import lines
 from tests.figures.drawn import assert_texts_stand_apart, notes
 
-AXES: dict[str, Any] = {"x_name": "tokens", "y_name": "seconds"}
+AXES: dict[str, Any] = {"xlabel": "tokens", "ylabel": "seconds"}
 
 
 def curve(figure: Figure, name: str) -> np.ndarray:
@@ -43,7 +43,7 @@ def test_nan_is_a_gap_and_a_curve_that_ends_early_is_named_where_it_ends() -> No
 
 
 def test_a_level_goes_across_is_named_and_is_seen_even_far_from_the_curves() -> None:
-    figure = lines([1, 2], {"a": [0.4, 0.5]}, levels={"printed: 3": 3.0, "below": -1.0}, **AXES)
+    figure = lines([1, 2], {"a": [0.4, 0.5]}, reference_lines={"printed: 3": 3.0, "below": -1.0}, **AXES)
     assert {text: note.xy[1] for text, note in notes(figure.axes[0]).items()} == {
         "a": 0.5,
         "printed: 3": 3,
@@ -87,7 +87,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "logarithmic": {"curves": {"a": [1e-7, 1e3], "b": [1e-9, 1e3]}, "log_y": True},
     "long names": {"curves": {"a curve whose name is a sentence, nearly": [1e6, 5e6]}},
     "a long title": {"curves": {"a": [0.0, 1.0]}, "title": "A title that says what was found in many words. " * 4},
-    "signs": {"curves": {"$5 and $x_": [0.0, 1.0]}, "title": "costs $5 and $x_", "y_name": "$y_"},
+    "signs": {"curves": {"$5 and $x_": [0.0, 1.0]}, "title": "costs $5 and $x_", "ylabel": "$y_"},
 }
 
 

@@ -2,6 +2,6 @@
 
 from attnscope.atlas.atlas import HeadAtlas, Tile
 from attnscope.atlas.cache import ByteCache
-from attnscope.atlas.plan import TILE, ZoomPlan
+from attnscope.atlas.plan import TILE_SIZE, ZoomPlan
 
-__all__ = ["TILE", "ByteCache", "HeadAtlas", "Tile", "ZoomPlan"]
+__all__ = ["TILE_SIZE", "ByteCache", "HeadAtlas", "Tile", "ZoomPlan"]

@@ -14,10 +14,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from attnscope.atlas import codec
-from attnscope.atlas.building import Job, Turns, Worker
+from attnscope.atlas.background import Job, Turns, Worker
 from attnscope.atlas.cache import ByteCache
-from attnscope.atlas.plan import COARSE, ZoomPlan, axis_edges
-from attnscope.atlas.pyramid import Bodies, Pooled, Pyramid
+from attnscope.atlas.plan import COARSE_STRIDE, ZoomPlan, axis_edges
+from attnscope.atlas.pyramid import EncodedTile, Pooled, Pyramid
 from attnscope.errors import AttnScopeError, SettingError, ShapeError
 from attnscope.matrix import AttentionMatrix
 
@@ -25,7 +25,7 @@ SOON = 2**27  # cells of a head whose pyramid is worth waiting for
 MOMENT = 0.5  # seconds to wait for it
 BESIDE = 200  # bytes that a kept tile takes beside its bodies, about
 
-TURNS = Turns()
+FOREGROUND = Turns()
 WORKER = Worker()  # one for this process, whatever heads are looked at
 
 State = Literal["exact", "pooled", "partial", "empty"]
@@ -60,7 +60,7 @@ class HeadAtlas:
         self.plan = ZoomPlan(*matrix.shape)
         self._cache = cache
         self._pyramid = Pyramid(self.plan)
-        self._job = Job(lambda *ways: self._pyramid.advance(matrix, *ways), TURNS)
+        self._job = Job(lambda *ways: self._pyramid.advance(matrix, *ways), FOREGROUND)
         self._here = threading.Lock()
 
     @property
@@ -75,7 +75,7 @@ class HeadAtlas:
         self.plan.edges(z, y, x)
         if self.plan.coarse:
             WORKER.ask(self._job)
-        bodies, state = self._coarse(z, y, x) if self.plan.stride(z) >= COARSE else self._fine(z, y, x)
+        bodies, state = self._coarse(z, y, x) if self.plan.stride(z) >= COARSE_STRIDE else self._fine(z, y, x)
         return Tile(b"", "empty") if bodies is None else Tile(getattr(bodies, channel), state)
 
     def marginal(self, kind: str, z: int, block: int) -> bytes:
@@ -119,7 +119,7 @@ class HeadAtlas:
             WORKER.ask(self._job)
             self._wait_a_moment()
             return
-        with self._here, TURNS.asking():
+        with self._here, FOREGROUND.asking():
             while not self._job.finished.is_set():
                 self._job.advance(giving_way=False)
 
@@ -127,7 +127,7 @@ class HeadAtlas:
         if self.plan.queries * self.plan.keys <= SOON and not self._job.stopped:
             self._job.finished.wait(MOMENT)
 
-    def _coarse(self, z: int, y: int, x: int) -> tuple[Bodies | None, State]:
+    def _coarse(self, z: int, y: int, x: int) -> tuple[EncodedTile | None, State]:
         self._wait_a_moment()
         error = self._job.error
         if error is not None and not self._job.stopped:
@@ -136,20 +136,20 @@ class HeadAtlas:
             return self._pyramid.tile(z, y, x), "pooled"
         return self._kept(z, y, x, each=1), "partial"
 
-    def _fine(self, z: int, y: int, x: int) -> tuple[Bodies | None, State]:
+    def _fine(self, z: int, y: int, x: int) -> tuple[EncodedTile | None, State]:
         return self._kept(z, y, x, each=None), "exact" if self.plan.stride(z) == 1 else "pooled"
 
-    def _kept(self, z: int, y: int, x: int, each: int | None) -> Bodies | None:
+    def _kept(self, z: int, y: int, x: int, each: int | None) -> EncodedTile | None:
         """A tile from the cache, computed now if it is not there: from all rows, or from some of each bin."""
 
-        def make() -> Bodies | None:
-            with TURNS.asking():
+        def make() -> EncodedTile | None:
+            with FOREGROUND.asking():
                 found = Pooled.of(self.matrix.bins(*self.plan.edges(z, y, x), each=each))
             if each is not None:  # rows that were not looked at may see what these do not
                 return found.bodies(self.plan, z, y, x, codec.PARTIAL)
             return found.bodies(self.plan, z, y, x) if found.cells.any() else None
 
-        def size(bodies: Bodies | None) -> int:
+        def size(bodies: EncodedTile | None) -> int:
             return BESIDE + (0 if bodies is None else bodies.nbytes)
 
         return self._cache.get((self.name, z, y, x, each), make, size)

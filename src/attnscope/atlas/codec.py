@@ -20,7 +20,11 @@ OCTAVES = 32
 CODES = 254  # steps between the least code of a weight and the greatest
 U8LOG, F32 = 1, 2
 MEAN, MAX, NONE = 0, 1, 2
-CUT, PARTIAL, EXACT = 1, 2, 4  # the mask hides some cells; not all cells were looked at; bins are single cells
+PARTLY_MASKED, PARTIAL, EXACT = (
+    1,
+    2,
+    4,
+)  # the mask hides some cells; not all cells were looked at; bins are single cells
 _LAYOUT = struct.Struct("<4s4B2H3I2f")
 _MAGIC = b"SLT1"
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from attnscope.errors import SettingError
 
-TILE = 256
+TILE_SIZE = 256
 """Bins along each side of a tile."""
 
-COARSE = 32  # from this stride on, tiles come from a pyramid; below, each is computed when it is asked for
+COARSE_STRIDE = 32  # from this stride on, tiles come from a pyramid; below, each is computed when it is asked for
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class ZoomPlan:
     """The levels of a matrix of queries x keys.
 
     >>> plan = ZoomPlan(131_072, 131_072)
-    >>> plan.deepest, plan.stride(0), plan.tiles(2)
+    >>> plan.deepest, plan.stride(0), plan.count_tiles(2)
     (9, 512, (4, 4))
     """
 
@@ -36,12 +36,12 @@ class ZoomPlan:
     @property
     def deepest(self) -> int:
         """The level that shows single cells; levels are 0 ... deepest."""
-        return (-(-max(self.queries, self.keys) // TILE) - 1).bit_length()
+        return (-(-max(self.queries, self.keys) // TILE_SIZE) - 1).bit_length()
 
     @property
     def coarse(self) -> range:
         """The levels that come from a pyramid, coarsest last."""
-        return range(self.deepest - (COARSE.bit_length() - 1), -1, -1)
+        return range(self.deepest - (COARSE_STRIDE.bit_length() - 1), -1, -1)
 
     def stride(self, z: int) -> int:
         """How many positions a bin of this level covers along each axis."""
@@ -51,7 +51,7 @@ class ZoomPlan:
 
     def tiles(self, z: int) -> tuple[int, int]:
         """How many tiles there are down and across."""
-        covered = TILE * self.stride(z)
+        covered = TILE_SIZE * self.stride(z)
         return -(-self.queries // covered), -(-self.keys // covered)
 
     def edges(self, z: int, y: int, x: int) -> tuple[list[int], list[int]]:
@@ -72,7 +72,7 @@ def axis_edges(length: int, stride: int, block: int) -> list[int]:
     >>> axis_edges(5, 2, 0)
     [0, 2, 4, 5]
     """
-    start, stop = TILE * stride * block, min(TILE * stride * (block + 1), length)
+    start, stop = TILE_SIZE * stride * block, min(TILE_SIZE * stride * (block + 1), length)
     if not 0 <= start < stop:
         raise IndexError(f"block {block}: an axis of {length} at stride {stride} ends before it")
     return [*range(start, stop, stride), stop]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnscope.atlas import codec
-from attnscope.atlas.plan import COARSE, TILE, ZoomPlan, axis_edges
+from attnscope.atlas.plan import COARSE_STRIDE, TILE_SIZE, ZoomPlan, axis_edges
 from attnscope.errors import UnsupportedError
 from attnscope.matrix import AttentionMatrix
 from attnscope.matrix.bins import Bins
@@ -59,12 +59,12 @@ class Pooled(NamedTuple):
         """Some columns of bins."""
         return Pooled(self.total[:, start:stop], self.cells[:, start:stop], self.largest[:, start:stop])
 
-    def bodies(self, plan: ZoomPlan, z: int, y: int, x: int, flags: int = 0) -> Bodies:
+    def bodies(self, plan: ZoomPlan, z: int, y: int, x: int, flags: int = 0) -> EncodedTile:
         """The tile that these bins are, in both channels."""
         rows, columns = plan.edges(z, y, x)
         everything = (rows[-1] - rows[0]) * (columns[-1] - columns[0])
         if not flags & codec.PARTIAL and int(self.cells.sum()) < everything:
-            flags |= codec.CUT
+            flags |= codec.PARTLY_MASKED
         if plan.stride(z) == 1:
             flags |= codec.EXACT
 
@@ -74,10 +74,10 @@ class Pooled(NamedTuple):
             header = codec.Header(codec.U8LOG, channel, flags, *shape, z, y, x, *codec.log2_range(values))
             return header.pack() + codes.tobytes()
 
-        return Bodies(body(codec.MEAN, self.total / self.cells.clip(min=1)), body(codec.MAX, self.largest))
+        return EncodedTile(body(codec.MEAN, self.total / self.cells.clip(min=1)), body(codec.MAX, self.largest))
 
 
-class Bodies(NamedTuple):
+class EncodedTile(NamedTuple):
     """A tile in both channels."""
 
     mean: bytes
@@ -96,7 +96,7 @@ class Pyramid:
         self.plan = plan
         self.entropy: NDArray[np.float32] | None = None  # of each query, in nats
         self.received: NDArray[np.float32] | None = None  # of each key, from all queries together
-        self._tiles: dict[tuple[int, int, int], Bodies] = {}
+        self._tiles: dict[tuple[int, int, int], EncodedTile] = {}
         self._rows_done = dict.fromkeys(plan.coarse, 0)
         self._levels = _Levels(plan, self._tiles, self._rows_done)
         self._normalised = False
@@ -113,7 +113,7 @@ class Pyramid:
         """Whether a row of tiles is there; those of its tiles that are not have no cell."""
         return y < self._rows_done[z]
 
-    def tile(self, z: int, y: int, x: int) -> Bodies | None:
+    def tile(self, z: int, y: int, x: int) -> EncodedTile | None:
         """A tile of a row that is known; None where the mask hides all of it."""
         return self._tiles.get((z, y, x))
 
@@ -130,10 +130,10 @@ class Pyramid:
             self._normalised = True
             return False
         queries, keys = matrix.shape
-        count, strip = -(-queries // (TILE * COARSE)), len(self._entropies)
+        count, strip = -(-queries // (TILE_SIZE * COARSE_STRIDE)), len(self._entropies)
         start, stop = (LSE_SHARE + (1 - LSE_SHARE) * (at / count) ** 2 for at in (strip, strip + 1))
         planned = matrix.planned(progress=_part(progress, start, stop), cancelled=cancelled)
-        found = planned.bins(axis_edges(queries, COARSE, strip), [*range(0, keys, COARSE), keys])
+        found = planned.bins(axis_edges(queries, COARSE_STRIDE, strip), [*range(0, keys, COARSE_STRIDE), keys])
         self._levels.add(0, Pooled.of(found))
         self._entropies.append(found.entropy.float().cpu())
         self._received += found.received.double().cpu()
@@ -155,7 +155,7 @@ class _Levels:
         """Take rows of bins of a level, and pass them on once they are a row of tiles."""
         if level < len(self.waiting):
             self.waiting[level].append(part)
-            if sum(len(some.cells) for some in self.waiting[level]) == TILE:
+            if sum(len(some.cells) for some in self.waiting[level]) == TILE_SIZE:
                 self._pass_on(level)
 
     def finish(self) -> None:
@@ -169,8 +169,8 @@ class _Levels:
         self.waiting[level] = []
         z = self.plan.coarse[level]
         y = self.rows_done[z]
-        for x in range(self.plan.tiles(z)[1]):
-            part = row.columns(x * TILE, (x + 1) * TILE)
+        for x in range(self.plan.count_tiles(z)[1]):
+            part = row.columns(x * TILE_SIZE, (x + 1) * TILE_SIZE)
             if part.cells.any():
                 self.tiles[z, y, x] = part.bodies(self.plan, z, y, x)
         self.rows_done[z] = y + 1

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attnscope.extras import import_extra
-from attnscope.figures.labels import check_tokens, token_text
-from attnscope.figures.paint import HATCH_WIDTH, HATCHING, LEGEND, masked_sample, new_figure
+from attnscope.figures.drawing import HATCH_WIDTH, HATCHING, LEGEND, masked_sample, new_figure
 from attnscope.figures.picture import array, one_head
+from attnscope.figures.token_labels import check_tokens, format_token
 from attnscope.matrix import AttentionMatrix
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _draw(axes: Axes, bars: Bars) -> None:
 
 
 def _write(axes: Axes, bars: Bars, tokens: Sequence[str] | None) -> None:
-    labels = [f"{token_text(tokens[key])}  {key}" if tokens is not None else f"{key}" for key in bars.keys]
+    labels = [f"{format_token(tokens[key])}  {key}" if tokens is not None else f"{key}" for key in bars.keys]
     if bars.rest is not None:
         labels.append("all other keys")
     axes.set_yticks(range(len(labels)), labels, fontsize=7)
@@ -119,4 +119,4 @@ def _write(axes: Axes, bars: Bars, tokens: Sequence[str] | None) -> None:
 
 
 def _title(position: int, token: str | None) -> str:
-    return f"query {position}" + (f": {token_text(token)}" if token is not None else "")
+    return f"query {position}" + (f": {format_token(token)}" if token is not None else "")

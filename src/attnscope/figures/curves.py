@@ -16,7 +16,7 @@ import numpy as np
 
 from attnscope.errors import ShapeError
 from attnscope.extras import import_extra
-from attnscope.figures.paint import new_figure
+from attnscope.figures.drawing import new_figure
 from attnscope.figures.panel import COLOURS, LANE, POINTS, SMALL, Note, ink, name_at_end, plain_frame, write_names
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from attnscope.errors import ShapeError
-from attnscope.figures.paint import add_scale, colour_scale, new_figure, paint
+from attnscope.figures.drawing import add_scale, colour_scale, new_figure, paint
 from attnscope.figures.picture import one_head, take_picture
 from attnscope.matrix import AttentionMatrix
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from attnscope.extras import import_extra
-from attnscope.figures.labels import POINTS, check_tokens, stride, token_text
-from attnscope.figures.paint import add_scale, colour_scale, new_figure, paint
+from attnscope.figures.drawing import add_scale, colour_scale, new_figure, paint
 from attnscope.figures.picture import Picture, one_head, take_picture
+from attnscope.figures.token_labels import POINTS, check_tokens, format_token, stride
 from attnscope.matrix import AttentionMatrix
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def heatmap(
 
 
 def _labels(tokens: Sequence[str] | None, length: int) -> list[str] | None:
-    return None if tokens is None or length > LABELLED else [token_text(token) for token in tokens]
+    return None if tokens is None or length > LABELLED else [format_token(token) for token in tokens]
 
 
 def _inches(picture: Picture, labelled: bool) -> tuple[float, float]:

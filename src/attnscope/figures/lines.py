@@ -14,7 +14,7 @@ import numpy as np
 
 from attnscope.errors import ShapeError
 from attnscope.extras import import_extra
-from attnscope.figures.paint import new_figure
+from attnscope.figures.drawing import new_figure
 from attnscope.figures.panel import (
     COLOURS,
     POINTS,
@@ -42,8 +42,8 @@ def lines(
     x: Sequence[float],
     curves: Mapping[str, Sequence[float]],
     *,
-    x_name: str,
-    y_name: str,
+    xlabel: str,
+    ylabel: str,
     title: str | None = None,
     log_x: bool = False,
     log_y: bool = False,
@@ -55,7 +55,7 @@ def lines(
     With `log_x`, powers of two have their ticks. Curves in `dashed` are drawn so, as what is computed beside what is
     measured.
 
-    >>> figure = lines([64, 128, 256], {"measured": [1.0, 2.1, 3.9]}, x_name="tokens", y_name="seconds", log_x=True)
+    >>> figure = lines([64, 128, 256], {"measured": [1.0, 2.1, 3.9]}, xlabel="tokens", ylabel="seconds", log_x=True)
     >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
     ['64', '128', '256']
     """
@@ -73,8 +73,8 @@ def lines(
     _scale_x(axes, places, log_x)
     _scale_y(axes, finite([*np.concatenate(list(drawn.values())), *levels.values()]), log_y)
     names += draw_levels(axes, levels)
-    axes.set_xlabel(x_name, fontsize=POINTS, parse_math=False)
-    axes.set_ylabel(y_name, fontsize=POINTS, parse_math=False)
+    axes.set_xlabel(xlabel, fontsize=POINTS, parse_math=False)
+    axes.set_ylabel(ylabel, fontsize=POINTS, parse_math=False)
     plain_frame(axes)
     write_names(axes, names, HEIGHT)
     fit(figure, axes, WIDTH, HEIGHT, title)

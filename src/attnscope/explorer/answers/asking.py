@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from attnscope.atlas.atlas import TURNS
+from attnscope.atlas.atlas import FOREGROUND
 from attnscope.explorer.library.library import Axis, Entry, Library
 from attnscope.explorer.service.exchange import NOTHING_HERE, as_json, asked_number, asked_word, path_number
 from attnscope.explorer.service.guard import Refused
@@ -124,7 +124,7 @@ class Asking:
 
         def polite(cancelled: Asked) -> Answer:
             def asked() -> bool:
-                TURNS.give_way()
+                FOREGROUND.give_way()
                 return cancelled()
 
             return work(asked)

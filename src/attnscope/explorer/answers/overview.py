@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from attnscope.atlas.pyramid import Bodies
+from attnscope.atlas.pyramid import EncodedTile
 from attnscope.explorer.answers.asking import Asked, Asking
 from attnscope.explorer.findings.thumbnails import thumbnails
 from attnscope.explorer.service.exchange import BYTES, answered, as_json, asked_word
@@ -30,7 +30,7 @@ class Overview(Asking):
         entry, layer = self.layer(request)
         channel = asked_word(request, "ch", "mean", "max")
 
-        def make(cancelled: Asked) -> Bodies:
+        def make(cancelled: Asked) -> EncodedTile:
             matrix = entry.matrix(layer).planned(cancelled=cancelled)
             return self.library.cache.get(
                 ("thumbs", entry.identity, layer), lambda: thumbnails(matrix, layer), lambda bodies: bodies.nbytes

@@ -14,7 +14,7 @@ import numpy
 from numpy.typing import NDArray
 
 from attnscope.atlas import ZoomPlan
-from attnscope.atlas.codec import CUT, EXACT, PARTIAL, Header, pack_floats
+from attnscope.atlas.codec import EXACT, PARTIAL, PARTLY_MASKED, Header, pack_floats
 from attnscope.errors import MissingExtraError
 from attnscope.explorer.answers.asking import LONG, Asking, asked_block
 from attnscope.explorer.findings import inspection
@@ -124,7 +124,7 @@ class Answers(Asking):
         place = self.place(request)
         plan = ZoomPlan(place.queries, place.keys)
         z = path_number(request, "z", plan.deepest + 1)
-        y, x = (path_number(request, name, count) for name, count in zip("yx", plan.tiles(z), strict=True))
+        y, x = (path_number(request, name, count) for name, count in zip("yx", plan.count_tiles(z), strict=True))
         channel = asked_word(request, "ch", "mean", "max")
         tile = await self.quick(request, lambda: self.library.head(*place).atlas.tile(z, y, x, channel))
         return _numbers(request, tile.body, partial=tile.state == "partial", empty=tile.state == "empty")
@@ -136,7 +136,7 @@ class Answers(Asking):
             raise Refused(404, NOTHING_HERE)
         plan = ZoomPlan(place.queries, place.keys)
         z = path_number(request, "z", plan.deepest + 1)
-        block = path_number(request, "block", plan.tiles(z)[SIDES[kind]])
+        block = path_number(request, "block", plan.count_tiles(z)[SIDES[kind]])
         body = await self.quick(request, lambda: self.library.head(*place).atlas.marginal(kind, z, block))
         return _numbers(request, body, partial=bool(Header.unpack(body).flags & PARTIAL))
 
@@ -213,7 +213,7 @@ class Answers(Asking):
 
 def _floats(values: NDArray, *, level: int = 0, y: int, x: int = 0) -> bytes:
     """A body of floats; NaN among them is what the mask hides."""
-    flags = EXACT * (level == 0) | CUT * bool(numpy.isnan(values).any())
+    flags = EXACT * (level == 0) | PARTLY_MASKED * bool(numpy.isnan(values).any())
     return pack_floats(values, z=level, y=y, x=x, flags=flags)
 
 

@@ -19,10 +19,10 @@ POINTS = 6.5  # the size of a token in a figure, and a little more is the room i
 STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 
-def token_text(token: str) -> str:
+def format_token(token: str) -> str:
     r"""A token as a label.
 
-    >>> token_text(" cost"), token_text("$5"), token_text("a\n"), token_text("")
+    >>> format_token(" cost"), format_token("$5"), format_token("a\n"), format_token("")
     ('·cost', '\\$5', 'a↵', '∅')
     """
     text = token if len(token) <= LONGEST else token[: LONGEST - 1] + "…"

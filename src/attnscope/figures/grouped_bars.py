@@ -1,4 +1,4 @@
-"""`named_bars`: clusters of bars with their numbers above them.
+"""`grouped_bars`: clusters of bars with their numbers above them.
 
 In: numbers by two names. Out: a figure. Does not know: what was measured. Memory: that of the bars.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 from attnscope.errors import ShapeError
 from attnscope.extras import import_extra
-from attnscope.figures.paint import LEGEND, new_figure
+from attnscope.figures.drawing import LEGEND, new_figure
 from attnscope.figures.panel import (
     COLOURS,
     POINTS,
@@ -41,10 +41,10 @@ MAX_BARS = 36
 LETTERS_AN_INCH = 15  # below a cluster
 
 
-def named_bars(
+def grouped_bars(
     groups: Mapping[str, Mapping[str, float]],
     *,
-    y_name: str,
+    ylabel: str,
     title: str | None = None,
     log_y: bool = False,
     levels: Mapping[str, float] = MappingProxyType({}),
@@ -54,7 +54,7 @@ def named_bars(
     `levels` are named lines across. In a logarithmic scale lengths tell ratios and nothing else: read the numbers.
 
     >>> groups = {"shared": {"start": 2.3, "end": 1.1}, "separate": {"start": 2.3, "end": 0.2}}
-    >>> figure = named_bars(groups, y_name="loss")
+    >>> figure = grouped_bars(groups, ylabel="loss")
     >>> [text.get_text() for text in figure.axes[0].texts]
     ['2.3', '2.3', '1.1', '0.2']
     """
@@ -75,7 +75,7 @@ def named_bars(
             _number(axes, float(place), float(value))
     below = [textwrap.fill(name, max(int(unit * LETTERS_AN_INCH), 6)) for name in groups]
     axes.set_xticks(range(len(groups)), below)
-    axes.set_ylabel(y_name, fontsize=POINTS, parse_math=False)
+    axes.set_ylabel(ylabel, fontsize=POINTS, parse_math=False)
     plain_frame(axes)
     axes.tick_params(axis="x", length=0, labelsize=POINTS)
     for label in axes.get_xticklabels():
@@ -99,18 +99,20 @@ def _check(groups: Mapping[str, Mapping[str, float]], levels: Mapping[str, float
     names = list(next(iter(groups.values()), {}))
     if not 1 <= len(names) <= len(COLOURS) or len(names) * len(groups) > MAX_BARS:
         raise ShapeError(
-            f"named_bars: draws 1 to {len(COLOURS)} bars a group and {MAX_BARS} in all, "
+            f"grouped_bars: draws 1 to {len(COLOURS)} bars a group and {MAX_BARS} in all, "
             f"got {len(groups)} groups of {len(names)}"
         )
     for group, values in groups.items():
         if set(values) != set(names):
-            raise ShapeError(f"named_bars: {group!r} has the bars {list(values)}, and the first group {names}")
+            raise ShapeError(f"grouped_bars: {group!r} has the bars {list(values)}, and the first group {names}")
     numbers = [*(value for group in groups.values() for value in group.values()), *levels.values()]
     if any(map(math.isinf, numbers)) or any(map(math.isnan, levels.values())):
-        raise ShapeError("named_bars: a number is infinite or a level NaN, and neither has a place; leave it out")
+        raise ShapeError("grouped_bars: a number is infinite or a level NaN, and neither has a place; leave it out")
     lowest = finite(numbers).min(initial=1.0)
     if log_y and lowest <= 0:
-        raise ShapeError(f"named_bars: log_y takes numbers above 0, got {lowest:g}; put NaN there, or leave log_y out")
+        raise ShapeError(
+            f"grouped_bars: log_y takes numbers above 0, got {lowest:g}; put NaN there, or leave log_y out"
+        )
     return names
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from attnscope.atlas import building
-from attnscope.atlas.building import Job, Turns, Worker
+from attnscope.atlas.background import Job, Turns, Worker
 from attnscope.errors import Cancelled
 
 
