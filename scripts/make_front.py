@@ -109,7 +109,7 @@ def painted(figure: Figure, head: ats.AttentionMatrix, view: View) -> Axes:
     box = view.left / WIDTH, 1 - (view.top + view.side) / HEIGHT, view.side / WIDTH, view.side / HEIGHT
     axes = figure.add_axes(box)
     bins = head.bins(view.edges(view.query), view.edges(view.key))
-    values = np.ma.array(bins.largest.numpy(), mask=bins.cells.numpy() == 0)
+    values = np.ma.array(bins.max.numpy(), mask=bins.visible_cells.numpy() == 0)
     left, top, tokens = view.key - 0.5, view.query - 0.5, view.tokens
     axes.imshow(
         values, norm=SCALE, cmap=COLOURS, extent=(left, left + tokens, top + tokens, top), interpolation="nearest"

@@ -166,7 +166,7 @@ def test_rows_still_sum_to_one_at_every_level() -> None:
     for z in range(shown.plan.deepest + 1):
         down, across = shown.plan.count_tiles(z)
         for y in range(down):
-            parts = [shown.matrix.bins(*shown.plan.edges(z, y, x)).total for x in range(across)]
+            parts = [shown.matrix.bins(*shown.plan.edges(z, y, x)).sums for x in range(across)]
             rows = np.diff(shown.plan.edges(z, y, 0)[0])
             np.testing.assert_allclose(torch.cat(parts, 1).sum(1), rows, rtol=1e-5)
 
@@ -438,7 +438,7 @@ def test_a_program_may_end_while_a_head_is_being_built() -> None:
 
 def test_threads_that_ask_for_the_same_tile_compute_it_once() -> None:
     heard: list[float] = []
-    shown = opened(head((700, 700)).planned(progress=heard.append))
+    shown = opened(head((700, 700)).with_options(progress=heard.append))
     everybody = threading.Barrier(8)
 
     def ask(channel: str) -> Tile:

@@ -9,7 +9,7 @@ import torch
 from attnscope.attention import Causal, Full, Window
 from attnscope.attention.algebra import Sizes
 from attnscope.errors import Cancelled, UnsupportedError
-from attnscope.explorer.findings import inspection
+from attnscope.explorer.analysis import inspection
 from attnscope.heads import score_heads
 from attnscope.matrix import AttentionMatrix
 from attnscope.recording import Trace, read

@@ -43,8 +43,8 @@ def test_a_long_matrix_is_drawn_in_bins_along_its_positions(how: str) -> None:
     axes = figure.axes[0]
     shown = values_of(axes)
     assert shown.shape == (500, 500)
-    np.testing.assert_allclose(shown.filled(0.0), A.pooled(500, 500, how=how).numpy(), rtol=1e-5)
-    np.testing.assert_array_equal(np.ma.getmaskarray(shown), A.visible(500, 500).numpy() == 0)
+    np.testing.assert_allclose(shown.filled(0.0), A.pool(500, 500, reduction=how).numpy(), rtol=1e-5)
+    np.testing.assert_array_equal(np.ma.getmaskarray(shown), A.visible_cells(500, 500).numpy() == 0)
     (image,) = axes.get_images()
     assert image.get_extent() == [-0.5, 4999.5, 4999.5, -0.5]
     assert isinstance(image.norm, LogNorm)

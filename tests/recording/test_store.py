@@ -705,7 +705,7 @@ def test_the_reason_is_named(name: str, folder: Path) -> None:
         open_trace(folder)
 
 
-@pytest.mark.parametrize("name", ["entropy", "received", "sums", "cells", "weights"])
+@pytest.mark.parametrize("name", ["entropy", "received", "bin_sums", "visible_cells", "weights"])
 def test_statistics_and_weights_that_do_not_fit_are_refused(name: str, tmp_path: Path) -> None:
     trace = of_weights() if name == "weights" else of_a_summary()
     trace.save(tmp_path)

@@ -144,7 +144,7 @@ class HeadAtlas:
 
         def make() -> EncodedTile | None:
             with FOREGROUND.asking():
-                found = Pooled.of(self.matrix.bins(*self.plan.edges(z, y, x), each=each))
+                found = Pooled.of(self.matrix.bins(*self.plan.edges(z, y, x), rows_per_bin=each))
             if each is not None:  # rows that were not looked at may see what these do not
                 return found.bodies(self.plan, z, y, x, codec.PARTIAL)
             return found.bodies(self.plan, z, y, x) if found.cells.any() else None

@@ -126,13 +126,15 @@ class Pyramid:
         """
         if not self._normalised:
             with suppress(UnsupportedError):  # weights that are already there have no normalisers
-                _ = matrix.planned(budget=SHORT, progress=_part(progress, 0.0, LSE_SHARE), cancelled=cancelled).lse
+                _ = matrix.with_options(
+                    max_bytes=SHORT, progress=_part(progress, 0.0, LSE_SHARE), should_stop=cancelled
+                ).lse
             self._normalised = True
             return False
         queries, keys = matrix.shape
         count, strip = -(-queries // (TILE_SIZE * COARSE_STRIDE)), len(self._entropies)
         start, stop = (LSE_SHARE + (1 - LSE_SHARE) * (at / count) ** 2 for at in (strip, strip + 1))
-        planned = matrix.planned(progress=_part(progress, start, stop), cancelled=cancelled)
+        planned = matrix.with_options(progress=_part(progress, start, stop), should_stop=cancelled)
         found = planned.bins(axis_edges(queries, COARSE_STRIDE, strip), [*range(0, keys, COARSE_STRIDE), keys])
         self._levels.add(0, Pooled.of(found))
         self._entropies.append(found.entropy.float().cpu())

@@ -72,8 +72,8 @@ def levels(length: int) -> Table:
     """The coarse levels of a head in one pass, from query and key alone."""
     table = Table(
         title="coarse levels",
-        comparison=f"One head of 64, n = {length:,}, causal, fp32: row normalisers, all levels of {COARSE_STRIDE} x {COARSE_STRIDE} "
-        "pairs and more in both channels, received and entropy. In its own process.",
+        comparison=f"One head of 64, n = {length:,}, causal, fp32: row normalisers, all levels of "
+        f"{COARSE_STRIDE} x {COARSE_STRIDE} pairs and more in both channels, received and entropy. In its own process.",
         columns=("what", "measured"),
     )
     (spent, held), peak = with_peak_bytes(build, length)

@@ -69,12 +69,12 @@ def operations(length: int) -> dict[str, tuple[Callable[[], object], float | Non
         "received, with lse": (lambda: fresh().received(), 2.4),
         "A @ F, 64 columns": (lambda: held @ values, 1.3),
         "A.T @ G, 64 columns": (lambda: held.T @ values, 1.5),
-        "pooled(256, 256), with lse": (lambda: fresh().pooled(256, 256), 5.0),
+        "pool(256, 256), with lse": (lambda: fresh().pool(256, 256), 5.0),
         "entropy(exact=True)": (lambda: held.entropy(exact=True), None),
         "effective_keys": (lambda: held.effective_keys(), None),
         "distance": (lambda: held.distance(), None),
         "topk(5)": (lambda: held.topk(5), None),
-        'pooled(256, 256, "max")': (lambda: held.pooled(256, 256, "max"), None),
+        'pool(256, 256, "max")': (lambda: held.pool(256, 256, "max"), None),
         "the dense way to entropy": (lambda: dense_entropy(query, key), None),
     }
 
@@ -117,7 +117,7 @@ def memory(length: int) -> Table:
     bound = 500e6
     table = Table(
         title="memory of reductions",
-        comparison=f"entropy, received, distance and pooled(512, 512) of one head of {DIM}, n = {length:,}, causal, "
+        comparison=f"entropy, received, distance and pool(512, 512) of one head of {DIM}, n = {length:,}, causal, "
         f"fp32: peak above query and key, in its own process. The dense matrix takes {length**2 * 4 / 2**30:.0f} GiB.",
         columns=("n", "peak extra", "bound", "bound kept"),
     )
@@ -132,7 +132,7 @@ def reductions(length: int) -> Callable[[], object]:
     def work(size: int) -> Callable[[], object]:
         matrix = AttentionMatrix(*random_head(size), mask=Causal())
         bins = min(512, size)
-        return lambda: (matrix.entropy(), matrix.received(), matrix.distance(), matrix.pooled(bins, bins))
+        return lambda: (matrix.entropy(), matrix.received(), matrix.distance(), matrix.pool(bins, bins))
 
     work(600)()
     return work(length)
@@ -180,7 +180,7 @@ def cancelling(length: int) -> Table:
         "entropy": lambda matrix: matrix.entropy(),
         "received": lambda matrix: matrix.received(),
         "distance": lambda matrix: matrix.distance(),
-        "pooled": lambda matrix: matrix.pooled(512, 512),
+        "pool": lambda matrix: matrix.pool(512, 512),
     }
     for name, call in calls.items():
         spent = seconds_to_stop(call, length)
@@ -191,7 +191,7 @@ def cancelling(length: int) -> Table:
 def seconds_to_stop(call: Callable[[AttentionMatrix], object], length: int) -> float:
     """Start a reduction, tell it to stop after a second, and see when it has."""
     stop = threading.Event()
-    matrix = AttentionMatrix(*random_head(length), mask=Causal()).planned(cancelled=stop.is_set)
+    matrix = AttentionMatrix(*random_head(length), mask=Causal()).with_options(should_stop=stop.is_set)
     asked: list[float] = []
 
     def ask() -> None:

@@ -59,7 +59,7 @@ def query_bars(
     row = array(matrix[position])
     position %= queries
     if top is None and keys <= WHOLE_ROW:
-        hidden = array(matrix.visible(queries, keys)[position] == 0)
+        hidden = array(matrix.visible_cells(queries, keys)[position] == 0)
         bars = Bars(list(range(keys)), row.tolist(), hidden.tolist(), None)
     else:
         bars = _strongest(row, min(top or STRONGEST, keys))

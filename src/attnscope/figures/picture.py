@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnscope.errors import ShapeError
 from attnscope.matrix import AttentionMatrix
-from attnscope.matrix.pooling import HOW
+from attnscope.matrix.pooling import REDUCTIONS
 
 
 class Picture(NamedTuple):
@@ -45,14 +45,14 @@ def take_picture(matrix: AttentionMatrix, bins: int, how: str) -> Picture:
     """
     if bins < 1:
         raise ValueError(f"bins={bins}: a picture has at least 1 bin each way; leave bins away for the default")
-    if how not in HOW:
-        raise ValueError(f"how={how!r}: a bin is drawn as one of {', '.join(HOW)}")
+    if how not in REDUCTIONS:
+        raise ValueError(f"how={how!r}: a bin is drawn as one of {', '.join(REDUCTIONS)}")
     queries, keys = matrix.shape
     if not queries or not keys:
         raise ShapeError(f"there is nothing to draw in a matrix of {queries} x {keys} cells")
     size = bin_count(queries, bins), bin_count(keys, bins)
-    values = array(matrix[:] if size == (queries, keys) else matrix.pooled(*size, how=how))
-    hidden = array(matrix.visible(*size)) == 0
+    values = array(matrix[:] if size == (queries, keys) else matrix.pool(*size, reduction=how))
+    hidden = array(matrix.visible_cells(*size)) == 0
     if np.isnan(values[~hidden]).any():
         raise ValueError("this matrix has weights that are NaN: look for NaN and infinity in its query and key")
     return Picture(values, hidden, queries, keys)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attnscope.errors import SettingError, ShapeError
 from attnscope.heads.mask_inference import with_inferred_mask
-from attnscope.matrix.summary import NEAR, Summary
+from attnscope.matrix.summary import LOCAL_DISTANCE, Summary
 from attnscope.recording import Trace
 from attnscope.recording.files.saving import AnyLayer
 from attnscope.recording.layers.dense import DenseLayer
@@ -99,9 +99,11 @@ class LayerRows(NamedTuple):
             pairs = _pairs(layer, ids, documents) if aligned else Pairs()
             matrix = with_inferred_mask(layer.weights) if isinstance(layer, DenseLayer) else layer.matrix()
             summary, names = matrix.summary(1, 1, pairings=pairs.pairings), pairs.names
-        attended = summary.audience > 0
-        is_token = attended[..., keys - queries :] if aligned else torch.ones_like(summary.choices, dtype=torch.bool)
-        counted, first = is_token & (summary.choices > 1), attended.any(1).long().argmax(-1)
+        attended = summary.visible_queries > 0
+        is_token = (
+            attended[..., keys - queries :] if aligned else torch.ones_like(summary.visible_keys, dtype=torch.bool)
+        )
+        counted, first = is_token & (summary.visible_keys > 1), attended.any(1).long().argmax(-1)
         found = LayerRows(layer, summary, names, ids, documents, None, is_token, counted, first)
         return found if documents is None else found._replace(begins=found._document_starts(documents, attended.any(1)))
 
@@ -117,10 +119,13 @@ class LayerRows(NamedTuple):
         if sink is not None:
             found["sink"] = self._row_scores(sink)
         if not self.layer.cross and self.layer.shape[2] <= self.layer.shape[3]:
-            found |= {"reach": self._row_scores(summary.reach), "self": self._row_scores(summary.own)}
+            found |= {
+                "reach": self._row_scores(summary.mean_abs_distance),
+                "self": self._row_scores(summary.self_weight),
+            }
             # In a short text, all keys are local.
-            found["local"] = self._row_scores(summary.near, summary.choices > 2 * NEAR + 1)
-            found["previous"] = self._row_scores(summary.previous, self._has_previous())
+            found["local"] = self._row_scores(summary.local_weight, summary.visible_keys > 2 * LOCAL_DISTANCE + 1)
+            found["previous"] = self._row_scores(summary.previous_weight, self._has_previous())
         return found | self._pairing_scores()
 
     def _row_scores(self, values: Tensor, rows: Tensor | None = None) -> RowScores:
@@ -128,8 +133,8 @@ class LayerRows(NamedTuple):
 
     def _pairing_scores(self) -> dict[str, RowScores]:
         """Compute the scores from the weight on matching keys."""
-        weights = dict(zip(self.names, self.summary.matched.unbind(2), strict=True))
-        counts = dict(zip(self.names, self.summary.matches.unbind(2), strict=True))
+        weights = dict(zip(self.names, self.summary.matched_weight.unbind(2), strict=True))
+        counts = dict(zip(self.names, self.summary.num_matches.unbind(2), strict=True))
         found = {}
         if "next" in weights:
             found["next"] = self._row_scores(weights["next"], counts["next"] > 0)
@@ -159,7 +164,7 @@ class LayerRows(NamedTuple):
                 )
             return begins.to(is_token.device)
         at = self.names.index("document")
-        separated = self.summary.matches[:, :, at] == self.summary.choices
+        separated = self.summary.num_matches[:, :, at] == self.summary.visible_keys
         return beginnings(documents.to(is_token.device), is_token) if bool(separated[self.is_token].all()) else None
 
     def _repeats_previous(self, ids: Tensor) -> Tensor:
@@ -179,7 +184,7 @@ class LayerRows(NamedTuple):
         if isinstance(layer, Layer) and layer.columns.start > 0:  # a sliding-window cache has dropped it
             return None
         if self.begins is None and not self.first.any():
-            return summary.first
+            return summary.first_weight
         if isinstance(layer, StatisticsLayer):
             return None if self.begins is None else self._document_start_weight(self.begins)
         _, _, queries, keys = layer.shape
@@ -189,9 +194,9 @@ class LayerRows(NamedTuple):
 
     def _document_start_weight(self, begins: Tensor) -> Tensor | None:
         """Return the weight on the first token of the document, or None if that is padding."""
-        attended = (self.summary.audience > 0).any(1)
+        attended = (self.summary.visible_queries > 0).any(1)
         padded = attended & ~attended.gather(1, begins)
-        return None if bool(padded.any()) else self.summary.matched[:, :, self.names.index("start")]
+        return None if bool(padded.any()) else self.summary.matched_weight[:, :, self.names.index("start")]
 
 
 def _pairs(layer: AnyLayer, ids: Tensor | None, documents: Tensor | None) -> Pairs:
@@ -210,4 +215,4 @@ def _pairs(layer: AnyLayer, ids: Tensor | None, documents: Tensor | None) -> Pai
 def _evenness(summary: Summary) -> Tensor:
     """Return the entropy of the weights, scaled to sum to 1, divided by that of uniform weights."""
     mass = summary.mass.clamp(min=torch.finfo(summary.mass.dtype).tiny)
-    return (summary.entropy / mass + mass.log()) / summary.choices.clamp(min=2).log()
+    return (summary.entropy / mass + mass.log()) / summary.visible_keys.clamp(min=2).log()

@@ -32,7 +32,7 @@ def patterns(length: int, window: int) -> dict[str, Mask]:
 def pairs(mask: Mask, length: int) -> tuple[int, int]:
     """How many pairs a mask allows, and how many `attend` scores to answer it."""
     nothing = torch.zeros(1, length, 1)
-    allowed = AttentionMatrix(nothing, nothing, mask=mask).visible(1, 1)
+    allowed = AttentionMatrix(nothing, nothing, mask=mask).visible_cells(1, 1)
     return int(allowed.sum()), explain(nothing, nothing, nothing, mask=mask).cells
 
 

@@ -34,7 +34,7 @@ ALWAYS = {"matrix": ("query", "key"), "dense": ("weights",), "statistics": Summa
 SOMETIMES = {"matrix": ("value", "lse"), "dense": (), "statistics": ("begins",)}
 """The tensors of each kind of layer."""
 
-COUNTS = ("cells", "choices", "audience", "matches", "begins")
+COUNTS = ("visible_cells", "visible_keys", "visible_queries", "num_matches", "begins")
 """Those of them that hold whole numbers."""
 
 
@@ -168,9 +168,11 @@ def _check_rule(header: Header, call: Call) -> None:
 def _restored_summary(header: Header, entry: Entry, tensors: Mapping[str, Tensor]) -> StatisticsLayer:
     batch, heads, queries, keys = header.shape
     summed = {name: tensor for name, tensor in tensors.items() if name != "begins"}
-    bins, pairings = tuple(summed["sums"].shape[2:]), summed["matched"].shape[2]
-    lines = dict.fromkeys(("received", "audience"), (keys,))
-    lines |= {"sums": (None, None), "cells": bins} | dict.fromkeys(("matched", "matches"), (pairings, queries))
+    bins, pairings = tuple(summed["bin_sums"].shape[2:]), summed["matched_weight"].shape[2]
+    lines = dict.fromkeys(("received", "visible_queries"), (keys,))
+    lines |= {"bin_sums": (None, None), "visible_cells": bins} | dict.fromkeys(
+        ("matched_weight", "num_matches"), (pairings, queries)
+    )
     for name, tensor in summed.items():
         line = lines.get(name, (queries,))
         _expect(header, name, tensor, (batch, heads, *line))
