@@ -54,26 +54,26 @@ def test_tiles_of_every_level_cover_both_axes_without_a_gap(shape: tuple[int, in
 
 
 def test_coarse_levels_are_those_from_stride_32_on() -> None:
-    assert list(ZoomPlan(131_072, 131_072).coarse) == [4, 3, 2, 1, 0]
-    assert list(ZoomPlan(8192, 8192).coarse) == [0]
-    assert list(ZoomPlan(4096, 4096).coarse) == []
-    assert list(ZoomPlan(1, 1).coarse) == []
+    assert list(ZoomPlan(131_072, 131_072).coarse_levels) == [4, 3, 2, 1, 0]
+    assert list(ZoomPlan(8192, 8192).coarse_levels) == [0]
+    assert list(ZoomPlan(4096, 4096).coarse_levels) == []
+    assert list(ZoomPlan(1, 1).coarse_levels) == []
 
 
 @pytest.mark.parametrize("place", [(3, 0, 0), (-1, 0, 0), (2, 4, 0), (2, 0, 1), (2, -1, 0), (0, 1, 0), (10**9, 0, 0)])
 def test_tiles_outside_are_refused(place: tuple[int, int, int]) -> None:
-    with pytest.raises(IndexError, match=r"of this map has|has the levels"):
+    with pytest.raises(IndexError, match=r"tiles of level|a level from 0"):
         ZoomPlan(1000, 200).edges(*place)
 
 
 def test_blocks_outside_are_refused() -> None:
     assert axis_edges(600, 1, 2) == [*range(512, 601)]
     for block in (3, -1):
-        with pytest.raises(IndexError, match="an axis of 600"):
+        with pytest.raises(IndexError, match="length 600"):
             axis_edges(600, 1, block)
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (-1, 4)])
 def test_a_map_of_nothing_is_refused(shape: tuple[int, int]) -> None:
-    with pytest.raises(SettingError, match="a query and a key"):
+    with pytest.raises(SettingError, match="one query and one key"):
         ZoomPlan(*shape)

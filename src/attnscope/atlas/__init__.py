@@ -1,4 +1,4 @@
-"""A head of any length as tiles that a map can show: numbers at every scale, each computed once."""
+"""Map tiles of one attention head, at any sequence length and every zoom level."""
 
 from attnscope.atlas.atlas import HeadAtlas, Tile
 from attnscope.atlas.cache import ByteCache

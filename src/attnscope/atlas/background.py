@@ -1,7 +1,7 @@
-"""Long work in the background: one step at a time in this process, newest first, giving way to whoever waits.
+"""Background jobs: one step at a time in this process, newest job first, with priority for foreground work.
 
-In: jobs. Out: their state. Two long computations at once would take each other's processor cores, so there is one
-daemon thread for all of them; and what somebody waits for goes before it. Does not know: what the work is.
+In: jobs. Out: their state. Two long computations at once would compete for the same CPU cores, so one daemon thread
+runs all jobs, and it pauses while a request computes in the foreground. Does not know: what the jobs compute.
 """
 
 from __future__ import annotations
@@ -13,68 +13,69 @@ from contextlib import contextmanager
 
 from attnscope.errors import Cancelled
 
-PATIENCE = 0.25  # seconds that the background stands still at a time for those who wait
+MAX_PAUSE_SECONDS = 0.25  # per step of the background, so that it cannot starve
 
 
-class Turns:
-    """Whoever waits for an answer computes alone; the background stands still meanwhile, but not for ever."""
+class ForegroundLock:
+    """Foreground work runs one at a time, and background work pauses meanwhile, for a limited time."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._asking = 0
+        self._num_waiting = 0
         self._computing = threading.Lock()
 
     @contextmanager
-    def asking(self) -> Iterator[None]:
-        """For work that somebody waits for."""
+    def hold(self) -> Iterator[None]:
+        """Hold the lock during foreground work."""
         with self._changed:
-            self._asking += 1
+            self._num_waiting += 1
         try:
             with self._computing:
                 yield
         finally:
             with self._changed:
-                self._asking -= 1
+                self._num_waiting -= 1
                 self._changed.notify_all()
 
     def give_way(self) -> None:
-        """For work in the background, between its steps."""
+        """Pause while foreground work runs; called by background work between its steps."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._asking, PATIENCE)
+            self._changed.wait_for(lambda: not self._num_waiting, MAX_PAUSE_SECONDS)
 
 
 class Job:
-    """Work in steps that reports how far it is and can be stopped within a step; a worker does it.
+    """Work in steps, with progress and cancellation; a `Worker` runs it.
 
-    `work` does one step, is given a function that hears the share done and one that says whether to stop, and returns
-    whether all is done.
+    `run_step(report_progress, should_stop)` does one step and returns whether the job is done.
     """
 
-    def __init__(self, work: Callable[[Callable[[float], object], Callable[[], bool]], bool], turns: Turns) -> None:
-        self._work, self._turns = work, turns
+    def __init__(
+        self, run_step: Callable[[Callable[[float], object], Callable[[], bool]], bool], foreground: ForegroundLock
+    ) -> None:
+        self._run_step, self._foreground = run_step, foreground
         self._share = 0.0
-        self.asked, self.stopped = False, False
+        self.submitted, self.cancelled = False, False
         self.error: BaseException | None = None
         self.finished = threading.Event()
 
     @property
-    def done(self) -> bool:
-        """Whether all of it is done."""
+    def succeeded(self) -> bool:
+        """Whether the job finished without an error."""
         return self.finished.is_set() and self.error is None
 
     @property
     def progress(self) -> float | None:
-        """The share that is done; None if nobody has asked for it, or it will not be done."""
-        if self.done:
+        """The finished share, or None if the job was not submitted, failed or was cancelled."""
+        if self.succeeded:
             return 1.0
-        return None if self.stopped or self.error is not None or not self.asked else self._share
+        return None if self.cancelled or self.error is not None or not self.submitted else self._share
 
-    def advance(self, *, giving_way: bool = True) -> None:
-        """Do one step, in this thread; who waits for it does not give way, least of all to itself."""
+    def step(self, *, give_way: bool = True) -> None:
+        """Run one step in this thread; without `give_way` if this thread holds the foreground lock."""
         try:
-            if self.stopped:
-                raise Cancelled("the work was stopped before it was done")
-            done = self._work(self._report, self._pause if giving_way else lambda: self.stopped)
+            if self.cancelled:
+                raise Cancelled("the job was cancelled")
+            done = self._run_step(self._report, self._pause if give_way else lambda: self.cancelled)
         except BaseException as error:
             self.error, done = error, True
         if done:
@@ -84,55 +85,55 @@ class Job:
         self._share = share
 
     def _pause(self) -> bool:
-        self._turns.give_way()
-        return self.stopped
+        self._foreground.give_way()
+        return self.cancelled
 
 
 class Worker:
-    """One thread that does jobs, always a step of the one asked for last; it begins with the first job."""
+    """One thread that runs jobs, always a step of the newest; it starts with the first job."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: dict[Job, None] = {}
+        self._queue: dict[Job, None] = {}
         self._current: Job | None = None
         self._thread: threading.Thread | None = None
 
-    def ask(self, job: Job) -> None:
-        """Put a job in front, unless it was stopped or has been done."""
+    def submit(self, job: Job) -> None:
+        """Put a job first in the queue, unless it has finished or was cancelled."""
         with self._changed:
-            if job.stopped or job.finished.is_set():
+            if job.cancelled or job.finished.is_set():
                 return
-            job.asked = True
-            self._waiting.pop(job, None)
-            self._waiting[job] = None
+            job.submitted = True
+            self._queue.pop(job, None)
+            self._queue[job] = None
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="attnscope-atlas", daemon=True)
                 self._thread.start()
-                atexit.register(self._end)
+                atexit.register(self._shut_down)
             self._changed.notify()
 
-    def stop(self, job: Job) -> None:
-        """Stop a job, and wait until it stands still."""
+    def cancel(self, job: Job) -> None:
+        """Cancel a job, and wait until it has stopped."""
         with self._changed:
-            job.stopped = True
+            job.cancelled = True
             if job is not self._current:
-                self._waiting.pop(job, None)
-                job.advance()  # which ends it
+                self._queue.pop(job, None)
+                job.step()  # marks it as finished
         job.finished.wait()
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 self._current = None
-                self._changed.wait_for(lambda: self._waiting)
-                self._current = job = next(reversed(self._waiting))
-            job.advance()
+                self._changed.wait_for(lambda: self._queue)
+                self._current = job = next(reversed(self._queue))
+            job.step()
             if job.finished.is_set():
                 with self._changed:
-                    self._waiting.pop(job, None)
-            del job  # what it holds is let go of while the thread waits
+                    self._queue.pop(job, None)
+            del job  # frees its memory while the thread waits
 
-    def _end(self) -> None:
-        """Leave no work going on when the program ends: a thread that is torn out of torch takes the process along."""
-        while self._waiting:
-            self.stop(next(reversed(self._waiting)))
+    def _shut_down(self) -> None:
+        """Cancel all jobs at exit: a thread that is killed inside torch crashes the process."""
+        while self._queue:
+            self.cancel(next(reversed(self._queue)))

@@ -44,11 +44,9 @@ def thumbnails(matrix: AttentionMatrix, layer: int) -> EncodedTile:
 
     def body(channel: int, values: NDArray) -> bytes:
         values = numpy.where(sound, values, 0.0)
-        codes = codec.encode(values, cells)
-        place = layer, codes.shape[1], num_sampled
-        shape = heads * codes.shape[1], codes.shape[2]
-        header = codec.Header(codec.U8LOG, channel, flags, *shape, *place, *codec.log2_range(values))
-        return header.pack() + codes.tobytes()
+        _, rows, columns = values.shape
+        flat = values.reshape(-1, columns), cells.reshape(-1, columns)
+        return codec.pack_codes(*flat, channel, z=layer, y=rows, x=num_sampled, flags=flags)
 
     return EncodedTile(body(codec.MEAN, total / cells.clip(min=1)), body(codec.MAX, largest))
 
