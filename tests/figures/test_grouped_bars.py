@@ -82,7 +82,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "many": {"groups": {f"{2**k:,}": {"bytes": 4.0**k, "pairs": 3.0**k} for k in range(18)}, "log_y": True},
     "long names": {"groups": {f"a group with a long name {k}": {"x": 1e-8, "y": 123456.0} for k in range(4)}},
     "long bars": {"groups": {"a": {f"a bar with a long name {k}": 1.0 for k in range(6)}}, "title": "signs: $5 $x_"},
-    "one": {"groups": {"$a_": {"x": 0.0}}, "levels": {"a level that has a long name": 1.0}},
+    "one": {"groups": {"$a_": {"x": 0.0}}, "reference_lines": {"a level that has a long name": 1.0}},
 }
 
 
@@ -98,12 +98,12 @@ def test_no_text_is_written_over_another_or_beyond_the_figure(setting: str) -> N
     [
         ({}, {}, "got 0 groups of 0"),
         ({"a": {}}, {}, "got 1 groups of 0"),
-        ({"a": {str(k): 1.0 for k in range(7)}}, {}, "1 to 6 bars a group"),
+        ({"a": {str(k): 1.0 for k in range(7)}}, {}, "1 to 6 bars per group"),
         ({str(k): {"x": 1.0} for k in range(37)}, {}, "36 in all, got 37 groups of 1"),
-        ({"a": {"x": 1.0}, "b": {"y": 1.0}}, {}, r"'b' has the bars \['y'\], and the first group \['x'\]"),
-        ({"a": {"x": math.inf}}, {}, "infinite"),
-        ({"a": {"x": 1.0}}, {"levels": {"l": math.nan}}, "a level NaN"),
-        ({"a": {"x": 0.0}}, {"log_y": True}, "log_y takes numbers above 0, got 0"),
+        ({"a": {"x": 1.0}, "b": {"y": 1.0}}, {}, r"\['x'\] in 'b', got \['y'\]"),
+        ({"a": {"x": math.inf}}, {}, "finite or NaN"),
+        ({"a": {"x": 1.0}}, {"reference_lines": {"l": math.nan}}, "finite reference_lines"),
+        ({"a": {"x": 0.0}}, {"log_y": True}, "above 0 with log_y, got 0"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(groups: dict, options: dict, message: str) -> None:

@@ -6,7 +6,7 @@ import matplotlib
 import pytest
 from matplotlib.figure import Figure
 
-from attnscope.figures.token_labels import LONGEST, format_token
+from attnscope.figures.token_labels import MAX_TOKEN_LENGTH, format_token
 from tests.figures.drawn import AWKWARD
 
 
@@ -21,7 +21,7 @@ from tests.figures.drawn import AWKWARD
         ("a🦞", "a[1F99E]"),
         ("\x07", "[7]"),
         ("日", "[65E5]"),
-        ("x" * 30, "x" * (LONGEST - 1) + "…"),
+        ("x" * 30, "x" * (MAX_TOKEN_LENGTH - 1) + "…"),
     ],
 )
 def test_a_token_becomes_text(token: str, text: str) -> None:

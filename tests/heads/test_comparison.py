@@ -94,14 +94,14 @@ def test_a_seed_repeats_the_draws_and_another_does_not(model: Decoder) -> None:
     first, second, other = (
         compare_with_random_heads(model, IDS, CHOSEN, ALL, num_draws=4, seed=seed, progress=False) for seed in (1, 1, 2)
     )
-    assert torch.equal(first.others, second.others)
-    assert not torch.equal(first.others, other.others)
-    assert torch.equal(first.rise, other.rise)
+    assert torch.equal(first.random_changes, second.random_changes)
+    assert not torch.equal(first.random_changes, other.random_changes)
+    assert torch.equal(first.change, other.change)
 
 
 def test_the_order_in_which_heads_were_found_changes_the_chosen_rise_in_nothing(model: Decoder) -> None:
-    turned = compare_with_random_heads(model, IDS, CHOSEN.at([2, 0, 1]), ALL, num_draws=1)
-    torch.testing.assert_close(turned.rise, compare_with_random_heads(model, IDS, CHOSEN, ALL, num_draws=1).rise)
+    turned = compare_with_random_heads(model, IDS, CHOSEN.rows([2, 0, 1]), ALL, num_draws=1)
+    torch.testing.assert_close(turned.change, compare_with_random_heads(model, IDS, CHOSEN, ALL, num_draws=1).change)
 
 
 def test_too_few_others_are_refused_before_anything_runs(model: Decoder, asked: list[Any]) -> None:

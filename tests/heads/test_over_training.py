@@ -226,7 +226,7 @@ def test_a_damaged_table_is_named(run: Path) -> None:
 def test_tables_of_other_heads_are_refused(run: Path) -> None:
     table = HeadTable.from_csv(run / "heads" / "step-00000300.csv")
     for rows in ([0, 1], [1, 0, 2]):
-        table.at(rows).to_csv(run / "heads" / "step-00000300.csv")
+        table.rows(rows).to_csv(run / "heads" / "step-00000300.csv")
         with pytest.raises(CheckpointError, match=r"step-00000300\.csv: expected the 3 heads of .*step-00000020\.csv"):
             read_over_training(run)
 

@@ -100,7 +100,7 @@ def test_a_head_that_looks_at_a_distance_or_a_place_scores_nothing(name: str, re
     hits = 0.0
     for step in range(1, 14):
         back = scored(
-            RELATIONS[relation], codec(name), lambda _, at, step=step: range(at.row - step, at.row - step + 1)
+            RELATIONS[relation], codec(name), lambda _, at, step=step: range(at.query - step, at.query - step + 1)
         )
         place = scored(RELATIONS[relation], codec(name), lambda _, at, step=step: range(step - 1, step))
         assert back.preference == place.preference == back.standard_error == place.standard_error == 0
@@ -289,7 +289,7 @@ def test_batches_change_nothing_and_progress_is_told(monkeypatch: pytest.MonkeyP
     together = score_relations(model, tokenizer, sentences=FEW, progress=lambda *done: told.append(done))
     assert told == sorted(told)
     assert told[-1] == (16, 16)
-    monkeypatch.setattr(module, "BATCH", 1)
+    monkeypatch.setattr(module, "BATCH_SIZE", 1)
     alone = score_relations(model, tokenizer, sentences=FEW, progress=False)
     for relation in FEW:
         for one, other in zip(joined(together[relation]), joined(alone[relation]), strict=True):

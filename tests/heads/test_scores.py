@@ -176,8 +176,10 @@ def test_heads_keep_the_numbers_that_they_have_in_their_model(tmp_path) -> None:
             found = score_heads(trace)
             assert found.heads_by_layer == {"blocks.0.attention": [3, 1], "blocks.1.attention": [2]}
             for layer, head in zip(found.layers, found.heads, strict=True):
-                same = wanted.row(layer, head)
-                assert found.row(layer, head) == pytest.approx({name: same[name] for name in found.columns}, abs=1e-6)
+                same = wanted.head_scores(layer, head)
+                assert found.head_scores(layer, head) == pytest.approx(
+                    {name: same[name] for name in found.columns}, abs=1e-6
+                )
 
 
 def test_a_head_that_gives_everything_to_one_token_has_a_choice_all_the_same() -> None:

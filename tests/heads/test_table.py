@@ -84,12 +84,12 @@ def test_a_head_with_no_score_is_left_out_of_the_top(table: HeadTable) -> None:
 
 
 def test_some_rows_come_in_the_order_asked_for_with_all_that_belongs_to_them(table: HeadTable) -> None:
-    some = table.at([2, 0])
+    some = table.rows([2, 0])
     assert rows_of(some) == [(LAYERS[2], 0), (LAYERS[0], 0)]
     assert some.columns["reach"].tolist() == [1234.5, 7.0]
     assert some.labels == (LABELS[2], LABELS[0])
-    assert len(table.at([])) == 0
-    assert HeadTable(("a",), (0,), {}).at([0]).labels is None
+    assert len(table.rows([])) == 0
+    assert HeadTable(("a",), (0,), {}).rows([0]).labels is None
 
 
 def test_heads_with_a_label_are_those_whose_labels_hold_it(table: HeadTable) -> None:
@@ -129,23 +129,23 @@ def test_chosen_heads_are_those_of_the_rows_as_record_takes_them(table: HeadTabl
 def test_a_head_of_a_layer_that_ran_twice_is_chosen_once() -> None:
     twice = HeadTable(("mixing", "mixing", "mixing#2", "mixing#2"), (0, 1, 0, 1), {})
     assert twice.heads_by_layer == {"mixing": [0, 1]}
-    assert twice.at([1, 3]).heads_by_layer == {"mixing": [1]}
+    assert twice.rows([1, 3]).heads_by_layer == {"mixing": [1]}
 
 
 def test_tables_are_joined_head_by_head_in_whatever_order_the_other_has_them(table: HeadTable) -> None:
     other = HeadTable(LAYERS, (0, 1, 0), {"agreement": column(1.0, 2.0, 3.0)}, (("other",),) * 3)
-    both = table.join(other.at([2, 0, 1]))
+    both = table.join(other.rows([2, 0, 1]))
     assert list(both.columns) == ["sink", "reach", "agreement"]
     assert both["agreement"].tolist() == [1.0, 2.0, 3.0]
     assert rows_of(both) == rows_of(table)
     assert both.labels == LABELS
-    assert table.at([1]).join(other)["agreement"].tolist() == [2.0]
+    assert table.rows([1]).join(other)["agreement"].tolist() == [2.0]
 
 
 def test_a_head_that_the_other_table_lacks_is_named(table: HeadTable) -> None:
     message = r"head 0 of model\.layers\.11\.self_attn is not in the other table"
     with pytest.raises(SettingError, match=message):
-        table.join(table.at([0, 1]))
+        table.join(table.rows([0, 1]))
 
 
 def assert_same_bits(found: list[float], wanted: Tensor) -> None:
@@ -234,23 +234,23 @@ GOOD = "layer,head,sink,labels\na,0,0.5,sink\n"
 @pytest.mark.parametrize(
     ("text", "line", "reason"),
     [
-        ("", 1, "the names of columns are layer, head"),
-        ("step,loss\n1,2\n", 1, "the names of columns are layer, head"),
-        ("head,layer,sink\n0,a,0.5\n", 1, "the names of columns are layer, head"),
+        ("", 1, "expected the columns layer, head"),
+        ("step,loss\n1,2\n", 1, "expected the columns layer, head"),
+        ("head,layer,sink\n0,a,0.5\n", 1, "expected the columns layer, head"),
         ("layer,head,sink,sink\na,0,1,2\n", 1, "each once"),
-        ("layer,head,si\x1b[31mnk\na,0,1\n", 1, "the names of columns"),
-        (GOOD + "a,1,0.5\n", 3, "3 cells, and there are 4 columns"),
-        (GOOD + "a,1,0.5,sink,more\n", 3, "5 cells, and there are 4 columns"),
-        (GOOD + "\n" + "a,1,0.5,sink\n", 3, "0 cells, and there are 4 columns"),
+        ("layer,head,si\x1b[31mnk\na,0,1\n", 1, "expected the columns"),
+        (GOOD + "a,1,0.5\n", 3, "expected 4 cells, got 3"),
+        (GOOD + "a,1,0.5,sink,more\n", 3, "expected 4 cells, got 5"),
+        (GOOD + "\n" + "a,1,0.5,sink\n", 3, "expected 4 cells, got 0"),
         (GOOD + "a,1,high,sink\n", 3, "'high'"),
         (GOOD + "a,1,,sink\n", 3, "could not convert"),
-        (GOOD + "a,-1,0.5,sink\n", 3, "'-1' is no number of a head"),
-        (GOOD + "a,1.0,0.5,sink\n", 3, "'1.0' is no number of a head"),
-        (GOOD + "a,²,0.5,sink\n", 3, "'²' is no number of a head"),
-        (GOOD + f"a,{'9' * 5000},0.5,sink\n", 3, "is no number of a head"),
-        (GOOD + "a,0,0.25,mixed\n", 3, "head 0 of a for the second time"),
-        (GOOD + "a\x1b[2J,1,0.5,sink\n", 3, "is no name of a layer"),
-        (GOOD + "a,1,0.5,si", 3, "it ends in the middle of this line"),
+        (GOOD + "a,-1,0.5,sink\n", 3, "index of a head, got '-1'"),
+        (GOOD + "a,1.0,0.5,sink\n", 3, "index of a head, got '1.0'"),
+        (GOOD + "a,²,0.5,sink\n", 3, "index of a head, got '²'"),
+        (GOOD + f"a,{'9' * 5000},0.5,sink\n", 3, "index of a head"),
+        (GOOD + "a,0,0.25,mixed\n", 3, "duplicate head 0 of a"),
+        (GOOD + "a\x1b[2J,1,0.5,sink\n", 3, "invalid layer name"),
+        (GOOD + "a,1,0.5,si", 3, "truncated"),
         (GOOD + '"a,1,0.5,sink\n', 3, "unexpected end of data"),
         (GOOD + '"a"b,1,0.5,sink\n', 3, "expected after"),
         (GOOD + "a" * 200_000 + ",1,0.5,sink\n", 3, "field larger than field limit"),

@@ -1,4 +1,4 @@
-"""Figures for a paper of matrices of any size: one head, one query, many heads; of heads over training; of numbers."""
+"""Figures for papers: attention patterns of any size, scores over training, curves and bars."""
 
 from attnscope.figures.bars import query_bars
 from attnscope.figures.curves import training_curves

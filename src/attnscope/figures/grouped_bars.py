@@ -1,4 +1,4 @@
-"""`grouped_bars`: clusters of bars with their numbers above them.
+"""`grouped_bars`: groups of bars with their numbers above them.
 
 In: numbers by two names. Out: a figure. Does not know: what was measured. Memory: that of the bars.
 """
@@ -20,14 +20,14 @@ from attnscope.figures.panel import (
     COLOURS,
     POINTS,
     SMALL,
-    draw_levels,
+    draw_end_labels,
+    draw_reference_lines,
     finite,
-    fit,
-    logarithmic_ticks,
-    number_text,
+    fit_figure,
+    format_number,
+    format_tick,
     plain_frame,
-    tick_text,
-    write_names,
+    set_log_ticks,
 )
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HEIGHT = 2.5  # inches of the panel
-BAR, BETWEEN = 0.44, 0.3  # inches of a bar, and between clusters
-NARROWEST = 2.6  # inches of the panel
+BAR, BETWEEN = 0.44, 0.3  # inches of a bar, and between groups
+MIN_WIDTH = 2.6  # inches of the panel
 MAX_BARS = 36
-LETTERS_AN_INCH = 15  # below a cluster
+LETTERS_PER_INCH = 15  # below a group
 
 
 def grouped_bars(
@@ -47,33 +47,47 @@ def grouped_bars(
     ylabel: str,
     title: str | None = None,
     log_y: bool = False,
-    levels: Mapping[str, float] = MappingProxyType({}),
+    reference_lines: Mapping[str, float] = MappingProxyType({}),
 ) -> Figure:
-    """A cluster of bars for each group, up to six bars with the same names in each; NaN has a dash and no bar.
+    """Draw groups of bars, with up to six bars of the same names in each.
 
-    `levels` are named lines across. In a logarithmic scale lengths tell ratios and nothing else: read the numbers.
+    Args:
+        groups: Numbers by group and bar; NaN is drawn as a dash.
+        ylabel: The label of the y axis.
+        title: The title of the figure.
+        log_y: Use a logarithmic y axis. The lengths of bars then have no meaning, only their differences.
+        reference_lines: Heights of horizontal lines by name.
+
+    Returns:
+        A matplotlib figure.
 
     >>> groups = {"shared": {"start": 2.3, "end": 1.1}, "separate": {"start": 2.3, "end": 0.2}}
     >>> figure = grouped_bars(groups, ylabel="loss")
     >>> [text.get_text() for text in figure.axes[0].texts]
     ['2.3', '2.3', '1.1', '0.2']
     """
-    names = _check(groups, levels, log_y)
+    names = _check(groups, reference_lines, log_y)
     cluster = BAR * len(names) + BETWEEN
-    width = max(cluster * len(groups), NARROWEST)
+    width = max(cluster * len(groups), MIN_WIDTH)
     unit = width / len(groups)  # inches of one step along the axis
     figure = new_figure(width, HEIGHT)
     axes = figure.add_subplot()
-    _scale(axes, finite([*(value for group in groups.values() for value in group.values()), *levels.values()]), log_y)
+    _scale(
+        axes,
+        finite([*(value for group in groups.values() for value in group.values()), *reference_lines.values()]),
+        log_y,
+    )
     axes.set_xlim(-0.5, len(groups) - 0.5)
     bar = min(BAR, (unit - BETWEEN) / len(names)) / unit
     for at, (name, colour) in enumerate(zip(names, COLOURS, strict=False)):
         places = np.arange(len(groups)) + (at - (len(names) - 1) / 2) * bar
         values = np.array([group[name] for group in groups.values()], dtype=float)
-        axes.bar(places, np.nan_to_num(values), bar * 0.92, color=colour, label=name, zorder=1.1)  # below the levels
+        axes.bar(
+            places, np.nan_to_num(values), bar * 0.92, color=colour, label=name, zorder=1.1
+        )  # below the reference_lines
         for place, value in zip(places, values, strict=True):
             _number(axes, float(place), float(value))
-    below = [textwrap.fill(name, max(int(unit * LETTERS_AN_INCH), 6)) for name in groups]
+    below = [textwrap.fill(name, max(int(unit * LETTERS_PER_INCH), 6)) for name in groups]
     axes.set_xticks(range(len(groups)), below)
     axes.set_ylabel(ylabel, fontsize=POINTS, parse_math=False)
     plain_frame(axes)
@@ -89,56 +103,56 @@ def grouped_bars(
             handletextpad=0.5,
             **LEGEND,
         )
-    write_names(axes, draw_levels(axes, levels), HEIGHT)
-    fit(figure, axes, width, HEIGHT, title)
+    draw_end_labels(axes, draw_reference_lines(axes, reference_lines), HEIGHT)
+    fit_figure(figure, axes, width, HEIGHT, title)
     return figure
 
 
-def _check(groups: Mapping[str, Mapping[str, float]], levels: Mapping[str, float], log_y: bool) -> list[str]:
-    """The names of the bars, if everything can be drawn."""
+def _check(groups: Mapping[str, Mapping[str, float]], reference_lines: Mapping[str, float], log_y: bool) -> list[str]:
+    """Check that everything can be drawn, and return the names of the bars."""
     names = list(next(iter(groups.values()), {}))
     if not 1 <= len(names) <= len(COLOURS) or len(names) * len(groups) > MAX_BARS:
         raise ShapeError(
-            f"grouped_bars: draws 1 to {len(COLOURS)} bars a group and {MAX_BARS} in all, "
-            f"got {len(groups)} groups of {len(names)}"
+            f"grouped_bars: expected 1 to {len(COLOURS)} bars per group and at most {MAX_BARS} in all, got "
+            f"{len(groups)} groups of {len(names)}"
         )
     for group, values in groups.items():
         if set(values) != set(names):
-            raise ShapeError(f"grouped_bars: {group!r} has the bars {list(values)}, and the first group {names}")
-    numbers = [*(value for group in groups.values() for value in group.values()), *levels.values()]
-    if any(map(math.isinf, numbers)) or any(map(math.isnan, levels.values())):
-        raise ShapeError("grouped_bars: a number is infinite or a level NaN, and neither has a place; leave it out")
+            raise ShapeError(f"grouped_bars: expected the bars {names} in {group!r}, got {list(values)}")
+    numbers = [*(value for group in groups.values() for value in group.values()), *reference_lines.values()]
+    if any(map(math.isinf, numbers)) or any(map(math.isnan, reference_lines.values())):
+        raise ShapeError("grouped_bars: expected numbers that are finite or NaN, and finite reference_lines")
     lowest = finite(numbers).min(initial=1.0)
     if log_y and lowest <= 0:
         raise ShapeError(
-            f"grouped_bars: log_y takes numbers above 0, got {lowest:g}; put NaN there, or leave log_y out"
+            f"grouped_bars: expected numbers above 0 with log_y, got {lowest:g}; use NaN for a gap, or leave log_y out"
         )
     return names
 
 
 def _scale(axes: Axes, seen: np.ndarray, logarithmic: bool) -> None:
-    """Limits from 0 with room for the numbers; in a logarithmic scale, from well below the shortest bar."""
+    """Set limits from 0 with space for the numbers; on a logarithmic scale, from below the shortest bar."""
     low, high = (float(seen.min()), float(seen.max())) if len(seen) else (0.0, 1.0)
     if logarithmic:
         axes.set_yscale("log")
         room = max((high / low) ** 0.1, 1.3)
         axes.set_ylim(low / room**2, high * room)
-        logarithmic_ticks(axes.yaxis, low / room**2, high * room)
+        set_log_ticks(axes.yaxis, low / room**2, high * room)
         return
     low, high = min(low, 0.0), max(high, 0.0)
     room = (high - low) * 0.1 or 1.0
     axes.set_ylim(low - room if low < 0 else 0.0, high + room if high > 0 or not low else 0.0)
-    axes.yaxis.set_major_formatter(import_extra("matplotlib.ticker").FuncFormatter(tick_text))
+    axes.yaxis.set_major_formatter(import_extra("matplotlib.ticker").FuncFormatter(format_tick))
     if low < 0:
         axes.axhline(0.0, color="#444444", linewidth=0.6, label="_zero")
 
 
 def _number(axes: Axes, place: float, value: float) -> None:
-    """The number of a bar at its end."""
+    """Draw the number of a bar at its end."""
     missing = math.isnan(value)
     end = axes.get_ylim()[0] if missing and axes.get_yscale() == "log" else 0.0 if missing else value
     axes.annotate(
-        "–" if missing else number_text(value),
+        "–" if missing else format_number(value),
         (place, end),
         (0, -2 if value < 0 else 2),
         textcoords="offset points",
