@@ -77,7 +77,7 @@ def test_two_jobs_are_never_done_at_once() -> None:
         return running.pop() is None
 
     jobs = [Job(work, lock) for _ in range(20)]
-    threads = [threading.Thread(target=worker.ask, args=(job,)) for job in jobs]
+    threads = [threading.Thread(target=worker.submit, args=(job,)) for job in jobs]
     for thread in threads:
         thread.start()
     assert all(job.finished.wait(10) for job in jobs)
@@ -94,7 +94,7 @@ def test_a_stopped_job_ends_at_its_next_step_and_a_waiting_one_does_not_begin() 
     assert (running.progress, waiting.progress) == (0.5, 0.0)
     for job in (waiting, never):
         worker.cancel(job)
-    stopping = threading.Thread(target=worker.stop, args=(running,))
+    stopping = threading.Thread(target=worker.cancel, args=(running,))
     stopping.start()
     stopping.join(0.1)
     assert stopping.is_alive()  # until the job stands still

@@ -126,7 +126,7 @@ def test_an_encoder_decoder_is_asked_about_the_target_that_it_writes(name: str) 
     assert found.ids is TARGET
     assert_same(found.before, before)
     assert_same(found.after, after)
-    assert found.change.abs().max() > 0
+    assert found.loss_change.abs().max() > 0
 
 
 def test_a_model_that_predicts_no_next_token_is_refused_with_what_to_do() -> None:
@@ -189,8 +189,8 @@ def test_an_effect_is_two_passes_without_and_with_the_change(name: str) -> None:
     found = measure_effect(model, IDS, CHANGES[name](model))
     assert_same(found.before, before)
     assert_same(found.after, after)
-    assert found.change.abs().max() > 1e-3
-    assert torch.equal(found.change, found.after.losses - found.before.losses)
+    assert found.loss_change.abs().max() > 1e-3
+    assert torch.equal(found.loss_change, found.after.losses - found.before.losses)
     assert_same(predict(model, IDS), before)
 
 

@@ -29,7 +29,7 @@ class Picture(NamedTuple):
         return self.values.shape == (self.queries, self.keys)
 
     @property
-    def seen(self) -> np.ndarray:
+    def unmasked(self) -> np.ndarray:
         """The values that are not masked, in one dimension."""
         return self.values[~self.masked]
 
