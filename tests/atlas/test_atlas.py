@@ -100,7 +100,7 @@ def assert_all_tiles(matrix: AttentionMatrix, mask: Mask) -> set[str]:
     shown.build()
     queries, keys = matrix.shape
     dense = matrix.to_dense().double().numpy()
-    allowed = mask.dense(Sizes(1, 1, queries, keys))[0, 0].expand(queries, keys).numpy()
+    allowed = mask.to_dense(Sizes(1, 1, queries, keys))[0, 0].expand(queries, keys).numpy()
     states = set()
     for place in every_place(shown.plan):
         edges = shown.plan.edges(*place)
@@ -310,7 +310,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_tiles", "impatient")
 def test_until_the_pyramid_is_there_tiles_are_previews_that_say_so() -> None:
     shown = opened(head((120, 120)))
-    dense, allowed = shown.matrix.to_dense().double().numpy(), Causal().dense(Sizes(1, 1, 120, 120))[0, 0].numpy()
+    dense, allowed = shown.matrix.to_dense().double().numpy(), Causal().to_dense(Sizes(1, 1, 120, 120))[0, 0].numpy()
     assert shown.progress() is None
     with busy_worker():
         for place in every_place(shown.plan):

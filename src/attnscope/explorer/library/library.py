@@ -299,8 +299,8 @@ def _is_causal(layer: AnyLayer) -> bool:
         return not bool(layer.weights[:1].triu(offset + 1).any())
     assert isinstance(layer, Layer)
     mask = layer.joined().mask.narrow(slice(0, 1), slice(0, layer.shape[1]))
-    lowered = mask.lower(Sizes(1, *layer.shape[1:]))
+    lowered = mask.to_regions(Sizes(1, *layer.shape[1:]))
     if lowered is None:
         return False
-    tight = [region.tightened() for found in lowered.regions for region in found]
+    tight = [region.tighten() for found in lowered.regions for region in found]
     return all(region is None or region.highest <= offset for region in tight)

@@ -29,7 +29,7 @@ from attnscope.heads import (
     score_heads,
     score_relations,
 )
-from attnscope.labs import Lab, Number, Verdict, reference_text
+from attnscope.labs import Lab, Measurement, Verdict, reference_text
 from attnscope.models import Decoder
 from attnscope.recording import Trace, read
 
@@ -152,10 +152,10 @@ def whether_they_matter(lab: Lab) -> None:
         f"among random tokens ({on_random:.2f}), so it goes by position. Without such heads repeated tokens cost "
         f"{position:.1f} nats more, without as many others {position_others:.1f} on the average and "
         f"{position_most:.1f} at most.",
-        Number(name="weight on the token before", value=float(previous["previous"][0]), low=0.6),
-        Number(name="the same among random tokens", value=on_random, low=0.6),
-        Number(name="strongest without training", value=anyway, high=0.2),
-        Number(name="rise without them less that without others", value=position - position_others, low=1.0),
+        Measurement(name="weight on the token before", value=float(previous["previous"][0]), low=0.6),
+        Measurement(name="the same among random tokens", value=on_random, low=0.6),
+        Measurement(name="strongest without training", value=anyway, high=0.2),
+        Measurement(name="rise without them less that without others", value=position - position_others, low=1.0),
     )
     copying, duplicate = table.top("induction_probe", 1), table.top("duplicate_probe", 1)
     lab.decide(
@@ -165,9 +165,9 @@ def whether_they_matter(lab: Lab) -> None:
         f"itself; head {named(copying)} gives {float(copying['induction_probe'][0]):.2f} to the token behind it, which "
         f"is what copies: without such heads repeated tokens cost {copy:.1f} nats more, without others at most "
         f"{copy_others:.1f}.",
-        Number(name="weight on the copy", value=float(duplicate["duplicate_probe"][0]), low=0.4),
-        Number(name="weight behind the copy", value=float(copying["induction_probe"][0]), low=0.7),
-        Number(name="rise without them less that without others", value=copy - copy_others, low=3.0),
+        Measurement(name="weight on the copy", value=float(duplicate["duplicate_probe"][0]), low=0.4),
+        Measurement(name="weight behind the copy", value=float(copying["induction_probe"][0]), low=0.7),
+        Measurement(name="rise without them less that without others", value=copy - copy_others, low=3.0),
     )
 
 
@@ -255,11 +255,11 @@ def from_verb_to_subject(lab: Lab) -> None:
         f"In short sentences head {named(best.rows([0]))} gives the subject {strongest:.2f} more weight than another "
         f"noun ({strongest / error:.0f} standard errors). The best of three such heads has {near:.2f} over one filler, "
         f"and {far:.2f} over {counts[-1]}.",
-        Number(name="preference for the subject", value=strongest, low=0.4),
-        Number(name="in standard errors", value=strongest / error, low=5),
-        Number(name="strongest without training", value=float(before["agreement"].max()), high=0.05),
-        Number(name="over the longest distance, of that over the shortest", value=far / near, high=0.5),
-        when="subject and verb are dozens of words apart at most, not hundreds",
+        Measurement(name="preference for the subject", value=strongest, low=0.4),
+        Measurement(name="in standard errors", value=strongest / error, low=5),
+        Measurement(name="strongest without training", value=float(before["agreement"].max()), high=0.05),
+        Measurement(name="over the longest distance, of that over the shortest", value=far / near, high=0.5),
+        condition="subject and verb are dozens of words apart at most, not hundreds",
     )
 
 
@@ -318,11 +318,11 @@ def from_pronoun_to_person(lab: Lab) -> None:
         f"From she and he, head {named(best.rows([0]))} gives {strongest:.2f} more weight to the person who is meant "
         f"than to the other ({strongest / error:.0f} standard errors). Where only a later word tells what is meant, "
         "the weights of the pronoun cannot tell, since they are the same either way.",
-        Number(name="preference for the person who is meant", value=strongest, low=0.15),
-        Number(name="in standard errors", value=strongest / error, low=5),
-        Number(name="strongest without training", value=float(before["coreference"].max()), high=0.05),
-        Number(name="twins: difference of the weights of the pronoun", value=differ, high=1e-4),
-        when="the pronoun and what stands before it tell who is meant",
+        Measurement(name="preference for the person who is meant", value=strongest, low=0.15),
+        Measurement(name="in standard errors", value=strongest / error, low=5),
+        Measurement(name="strongest without training", value=float(before["coreference"].max()), high=0.05),
+        Measurement(name="twins: difference of the weights of the pronoun", value=differ, high=1e-4),
+        condition="the pronoun and what stands before it tell who is meant",
     )
 
 
