@@ -62,7 +62,8 @@ def levels(length: int) -> Table:
     table = Table(
         title="coarse levels",
         comparison=f"One head of 64, n = {length:,}, causal, fp32: log-sum-exp, all levels of "
-        f"{COARSE_STRIDE} x {COARSE_STRIDE} cells per bin and more in both channels, received and entropy. In a separate process.",
+        f"{COARSE_STRIDE} x {COARSE_STRIDE} cells per bin and more in both channels, received and entropy. "
+        "In a separate process.",
         columns=("what", "measured"),
     )
     (spent, cached), peak = with_peak_bytes(build, length)

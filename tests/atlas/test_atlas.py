@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests.atlas.test_building import Gate
 
 from attnscope.atlas import ByteCache, HeadAtlas, Tile, ZoomPlan, atlas, codec, plan, pyramid
 from attnscope.atlas.background import Job
@@ -27,6 +26,7 @@ from attnscope.attention import Bias, Causal, Full, Mask, Sinks, Softcap, Window
 from attnscope.attention.algebra import Sizes
 from attnscope.errors import AttnScopeError, Cancelled, SettingError, ShapeError, UnsupportedError
 from attnscope.matrix import AttentionMatrix, reference
+from tests.atlas.test_background import Gate
 
 GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
 SHAPES = [(n, n) for n in (1, 2, 5, 255, 256, 257, 1000)] + [(300, 70), (70, 300), (1, 700)]
