@@ -67,28 +67,13 @@ def grouped_bars(
     ['2.3', '2.3', '1.1', '0.2']
     """
     names = _check(groups, reference_lines, log_y)
-    cluster = BAR * len(names) + BETWEEN
-    width = max(cluster * len(groups), MIN_WIDTH)
-    unit = width / len(groups)  # inches of one step along the axis
+    width = max((BAR * len(names) + BETWEEN) * len(groups), MIN_WIDTH)
     figure = new_figure(width, HEIGHT)
     axes = figure.add_subplot()
-    _scale(
-        axes,
-        finite([*(value for group in groups.values() for value in group.values()), *reference_lines.values()]),
-        log_y,
-    )
+    values = [value for group in groups.values() for value in group.values()]
+    _scale(axes, finite([*values, *reference_lines.values()]), log_y)
     axes.set_xlim(-0.5, len(groups) - 0.5)
-    bar = min(BAR, (unit - BETWEEN) / len(names)) / unit
-    for at, (name, colour) in enumerate(zip(names, COLOURS, strict=False)):
-        places = np.arange(len(groups)) + (at - (len(names) - 1) / 2) * bar
-        values = np.array([group[name] for group in groups.values()], dtype=float)
-        axes.bar(
-            places, np.nan_to_num(values), bar * 0.92, color=colour, label=name, zorder=1.1
-        )  # below the reference_lines
-        for place, value in zip(places, values, strict=True):
-            _number(axes, float(place), float(value))
-    below = [textwrap.fill(name, max(int(unit * LETTERS_PER_INCH), 6)) for name in groups]
-    axes.set_xticks(range(len(groups)), below)
+    _draw_bars(axes, groups, names, width / len(groups))
     axes.set_ylabel(ylabel, fontsize=POINTS, parse_math=False)
     plain_frame(axes)
     axes.tick_params(axis="x", length=0, labelsize=POINTS)
@@ -106,6 +91,20 @@ def grouped_bars(
     draw_end_labels(axes, draw_reference_lines(axes, reference_lines), HEIGHT)
     fit_figure(figure, axes, width, HEIGHT, title)
     return figure
+
+
+def _draw_bars(axes: Axes, groups: Mapping[str, Mapping[str, float]], names: list[str], unit: float) -> None:
+    """Draw all bars with their numbers, and the names of the groups; `unit` is the width of a group in inches."""
+    bar = min(BAR, (unit - BETWEEN) / len(names)) / unit
+    for at, (name, colour) in enumerate(zip(names, COLOURS, strict=False)):
+        places = np.arange(len(groups)) + (at - (len(names) - 1) / 2) * bar
+        values = np.array([group[name] for group in groups.values()], dtype=float)
+        # Below the reference lines, which have zorder 1.2.
+        axes.bar(places, np.nan_to_num(values), bar * 0.92, color=colour, label=name, zorder=1.1)
+        for place, value in zip(places, values, strict=True):
+            _number(axes, float(place), float(value))
+    below = [textwrap.fill(name, max(int(unit * LETTERS_PER_INCH), 6)) for name in groups]
+    axes.set_xticks(range(len(groups)), below)
 
 
 def _check(groups: Mapping[str, Mapping[str, float]], reference_lines: Mapping[str, float], log_y: bool) -> list[str]:
