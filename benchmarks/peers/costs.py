@@ -144,4 +144,4 @@ def drawn(outcomes: Outcomes, lengths: Sequence[int], number: Callable[[Mapping[
         values = [math.nan if answer is None else number(answer) for answer in answers]
         if not all(map(math.isnan, values)):
             curves[way.title] = values
-    return lines(lengths, curves, x_name="tokens", y_name=name, log_x=True, log_y=True)
+    return lines(lengths, curves, xlabel="tokens", ylabel=name, log_x=True, log_y=True)

@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from attnscope.atlas import ByteCache, HeadAtlas
-from attnscope.atlas.atlas import TURNS
+from attnscope.atlas.atlas import FOREGROUND
 from attnscope.attention.algebra import Sizes
 from attnscope.errors import Cancelled, SettingError, UnsupportedError
 from attnscope.explorer.analysis.inspection import head_scores
@@ -254,7 +254,7 @@ class Library:
         return layer_scores(entry.trace, layer, causal=entry.is_causal(layer), cancelled=self._closes)
 
     def _closes(self) -> bool:
-        TURNS.give_way()
+        FOREGROUND.give_way()
         return self.closing.is_set()
 
     def close(self) -> None:

@@ -207,8 +207,8 @@ def how_much_it_holds(lab: Lab) -> None:
         lines(
             every,
             curves,
-            x_name="dimension d",
-            y_name="patterns",
+            xlabel="dimension d",
+            ylabel="patterns",
             log_x=True,
             log_y=True,
             title="With a fixed beta capacity explodes; attention's own beta tames it",

@@ -117,7 +117,7 @@ def a_small_model_reads_longer_rows(lab: Lab) -> None:
     lab.table("Loss of a model trained on 64 characters, in nats a character", columns, rows)
     title = "Trained on 64 characters: past them the loss rises, and a window stops that"
     drawing = lines(
-        [16 * bucket + 8 for bucket in range(READ // 16)], buckets, x_name="place", y_name="loss, nats", title=title
+        [16 * bucket + 8 for bucket in range(READ // 16)], buckets, xlabel="place", ylabel="loss, nats", title=title
     )
     lab.figure("small_model", drawing, "Loss at each place of rows four times as long as those of the training.")
 
@@ -177,7 +177,7 @@ def smollm2_reads_past_its_length(lab: Lab) -> None:
     lab.table(f"Loss of a model trained on {trained:,} tokens, in nats a token", ("position", *buckets), rows)
     title = f"Trained on {trained:,} tokens: soon after them, what was read before does harm"
     centres = [place + BUCKET / 2 for place in places]
-    drawing = lines(centres, buckets, x_name="position in the text", y_name="loss, nats a token", title=title)
+    drawing = lines(centres, buckets, xlabel="position in the text", ylabel="loss, nats a token", title=title)
     lab.figure("smollm2", drawing, f"Each point is the mean loss of {BUCKET:,} tokens of the same text.")
 
     small = trained_on_short_rows(lab.seed, lab.choose(small=250, full=2500))

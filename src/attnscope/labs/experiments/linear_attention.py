@@ -171,8 +171,8 @@ def what_it_forgets(lab: Lab) -> None:
         lines(
             stored,
             curves,
-            x_name="pairs of key and value",
-            y_name="share recalled",
+            xlabel="pairs of key and value",
+            ylabel="share recalled",
             log_x=True,
             title="A matrix of 64 x 64 forgets, softmax does not",
         ),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope import attend
-from attnscope.figures import named_bars
+from attnscope.figures import grouped_bars
 from attnscope.labs import Lab, Measurement, Verdict
 from attnscope.models import Decoder, MultiHeadAttention
 from attnscope.models.published_configs import DECODERS
@@ -241,7 +241,9 @@ def shared_heads_in_training(lab: Lab) -> None:
     lab.table("Error after training", ("task", *MODELS), [(task, *found.values()) for task, found in losses.items()])
     title = "Shared heads are one narrow head, not a wide one"
     shown = {name: {task: round(found[name], 3) for task, found in losses.items()} for name in MODELS}
-    bars = named_bars(shown, y_name="mean squared error", title=title, levels={"least of one narrow head": 0.75})
+    bars = grouped_bars(
+        shown, ylabel="mean squared error", title=title, reference_lines={"least of one narrow head": 0.75}
+    )
     lab.figure("shared_heads", bars, "Error after training of four heads, of four that share, and of one head.")
     copy, gather = losses["copy"], losses["gather"]
     lab.decide(

@@ -308,7 +308,7 @@ def decay_with_distance(lab: Lab) -> None:
     title = "Rotary scores fall with distance if query and key are alike, and not by themselves"
     lab.figure(
         "decay",
-        lines(range(300), shown, x_name="positions between query and key", y_name="scaled score", title=title),
+        lines(range(300), shown, xlabel="positions between query and key", ylabel="scaled score", title=title),
         "Scores of random vectors under rotary positions; for unrelated ones, the root of the mean square.",
     )
     means = [float(alike[span].mean()) for span in spans]
