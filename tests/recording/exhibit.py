@@ -31,6 +31,9 @@ INTERFACE_SINCE = {
 """Model types, and the first version of transformers that computes their attention through its attention interface.
 Older versions compute it in the model's own code, and `record` raises UnsupportedError."""
 
+SOFTCAPPED = ("gemma2", "t5gemma", "vaultgemma")
+"""Model types with softcapped scores, which SDPA does not compute; older versions of transformers choose it anyway."""
+
 VOCABULARY = 99
 FIRST_WORD = 3  # below are padding, beginning and end
 LENGTH, DECODER_LENGTH, MEMORY_LENGTH = 13, 11, 7  # all different, so that a shape tells which tokens it is about
@@ -74,6 +77,8 @@ def make(model_type: str, model_class: str, options: dict[str, Any]) -> PreTrain
         torch.manual_seed(0)
         config = AutoConfig.for_model(model_type, **deepcopy(options))
         model = factory.from_config(config) if model_class.startswith("Auto") else factory(config)
+    if model_type in SOFTCAPPED:
+        model.set_attn_implementation("eager")
     return randomized(model.eval())
 
 

@@ -34,7 +34,9 @@ from attnscope.recording.hooks.verification import ReferenceBlock, from_eager
 
 NAME = "attnscope"
 
-UNDERSTOOD = {"softcap", "s_aux", "position_bias", "is_causal", "sliding_window", "output_attentions"}
+SCORE_ARGUMENTS = {"softcap", "s_aux", "position_bias"}
+"""Arguments that change the scores, and that AttnScope applies."""
+UNDERSTOOD = SCORE_ARGUMENTS | {"is_causal", "sliding_window", "output_attentions"}
 """Arguments beside the usual ones that change weights and are obeyed, or do not change them."""
 
 
@@ -222,6 +224,7 @@ def read(
 ) -> Call:
     """The arguments of an attention function as a call; what is not understood is refused."""
     _refuse_unknown(module, kwargs)
+    _refuse_ignored(module, kwargs)
     query, key, value = to_autocast_dtype(query, key, value)
     row, column, whole = max(key.shape[2] - query.shape[2], 0), 0, None
     if isinstance(attention_mask, LazyMask):
@@ -300,6 +303,23 @@ def _refuse_unknown(module: nn.Module, kwargs: Mapping[str, Any]) -> None:
                 "that is not understood; run the model with attn_implementation='eager' and output_attentions=True, "
                 "and make a trace with Trace.from_attentions(outputs.attentions)"
             )
+
+
+def _refuse_ignored(module: nn.Module, kwargs: Mapping[str, Any]) -> None:
+    """Raise if the model's own SDPA drops a term of the scores: recorded weights would not be those of the model.
+
+    Some versions of transformers drop the softcap of Gemma 2 without an error.
+    """
+    given = [name for name in SCORE_ARGUMENTS if kwargs.get(name) is not None]
+    if not given or _original_name(module) != "sdpa":
+        return
+    code = inspect.unwrap(_registries()[0]()["sdpa"]).__code__
+    if ignored := set(given) - {*code.co_varnames, *code.co_consts}:
+        version = import_extra("transformers").__version__
+        raise UnsupportedError(
+            f"record: {type(module).__name__} passes {', '.join(ignored)} to its attention, which the sdpa of "
+            f"transformers {version} ignores; load the model with attn_implementation='eager'"
+        )
 
 
 @cache
