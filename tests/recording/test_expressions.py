@@ -27,7 +27,7 @@ from attnscope.attention import (
     from_bool,
 )
 from attnscope.attention.algebra import Sizes
-from attnscope.attention.scores import Cells, Chain, Score, Step
+from attnscope.attention.scores import Cells, ScoreChain, ScoreMod, ScoreStep
 from attnscope.errors import TraceError, UnsupportedError
 from attnscope.recording.files.expressions import ExpressionReader, ExpressionWriter, tensor_names
 from attnscope.recording.layers.step_masks import StackedMask
@@ -51,17 +51,17 @@ def mask_again(mask: Mask) -> Mask:
     return again(expressions).mask(place)
 
 
-def score_again(score: Score) -> Score:
+def score_again(score: ScoreMod) -> ScoreMod:
     expressions = ExpressionWriter()
     place = expressions.score(score)
     return again(expressions).score(place)
 
 
-def changed(score: Score, scores: Tensor, sizes: Sizes) -> tuple[Tensor, list[Tensor]]:
+def changed(score: ScoreMod, scores: Tensor, sizes: Sizes) -> tuple[Tensor, list[Tensor]]:
     """Scores after all steps, and the sinks."""
     cells = Cells(torch.arange(sizes.queries)[:, None], torch.arange(sizes.keys)[None, :], sizes)
     for part in score.parts:
-        scores = part.apply(scores, cells) if isinstance(part, Step) else scores
+        scores = part.apply(scores, cells) if isinstance(part, ScoreStep) else scores
     return scores, [part.logits for part in score.parts if isinstance(part, Sinks)]
 
 
@@ -141,12 +141,12 @@ scores = st.lists(
 @given(masks_of(SIZES.queries, SIZES.keys) | stacks())
 @settings(deadline=None, max_examples=200)
 def test_any_mask_comes_back(mask: Mask) -> None:
-    assert torch.equal(mask_again(mask).dense(SIZES), mask.dense(SIZES))
+    assert torch.equal(mask_again(mask).to_dense(SIZES), mask.to_dense(SIZES))
 
 
 @given(scores)
 @settings(deadline=None, max_examples=150)
-def test_any_score_comes_back(parts: list[Score]) -> None:
+def test_any_score_comes_back(parts: list[ScoreMod]) -> None:
     score = sum(parts[1:], start=parts[0])
     found = score_again(score)
     assert [type(part) for part in found.parts] == [type(part) for part in score.parts]
@@ -162,7 +162,7 @@ def test_any_score_comes_back(parts: list[Score]) -> None:
 def test_the_cases_of_attention_come_back(case: Case, shape: Shape) -> None:
     sizes = Sizes(shape.batch, shape.heads, shape.queries, shape.keys)
     mask = case.mask(shape)
-    assert torch.equal(mask_again(mask).dense(sizes), mask.dense(sizes))
+    assert torch.equal(mask_again(mask).to_dense(sizes), mask.to_dense(sizes))
     if case.score is not None:
         score = case.score({name: make(shape) for name, make in case.parameters.items()})
         before = torch.randn(*sizes, dtype=torch.float64)
@@ -188,7 +188,7 @@ def test_what_layers_share_stands_there_once_and_is_one_object_again() -> None:
 
 def test_a_chain_of_one_is_that_one() -> None:
     expressions, sinks = ExpressionWriter(), Sinks(normal(1, 4))
-    assert expressions.score(Chain((sinks,))) == expressions.score(sinks) == 0
+    assert expressions.score(ScoreChain((sinks,))) == expressions.score(sinks) == 0
     assert len(expressions.nodes) == 1
 
 
@@ -197,8 +197,8 @@ def test_an_expanded_tensor_is_kept_as_what_it_was_expanded_from() -> None:
     wide = booleans(1, 2, 1, 1, 9).expand(2, 4, 7, 9)
     place = expressions.mask(from_bool(attend=wide))
     assert [tuple(tensor.shape) for tensor in expressions.tensors.values()] == [(2, 1, 1, 9)]
-    dense = again(expressions).mask(place).dense(SIZES)
-    assert torch.equal(dense.expand(2, 4, 7, 9), from_bool(attend=wide).dense(SIZES))
+    dense = again(expressions).mask(place).to_dense(SIZES)
+    assert torch.equal(dense.expand(2, 4, 7, 9), from_bool(attend=wide).to_dense(SIZES))
 
 
 def test_a_hundred_thousand_steps_are_a_table() -> None:
@@ -219,7 +219,7 @@ class Odd(Mask):
     def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
         return (query + key) % 2 == 1
 
-    def lower(self, sizes: Sizes) -> None:
+    def to_regions(self, sizes: Sizes) -> None:
         return None
 
 
@@ -234,7 +234,7 @@ def test_a_mask_of_somebody_else_is_refused_by_name(mask: Mask) -> None:
 
 
 @pytest.mark.parametrize("score", [Softcap(float("inf")), Temperature(float("inf")), ALiBi(4, offset=1.5)])  # type: ignore[arg-type]
-def test_numbers_that_json_cannot_hold_are_refused(score: Score) -> None:
+def test_numbers_that_json_cannot_hold_are_refused(score: ScoreMod) -> None:
     with pytest.raises(UnsupportedError):
         ExpressionWriter().score(score)
 

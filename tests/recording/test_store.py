@@ -163,7 +163,7 @@ def assert_same_call(ours: Call, theirs: Call, sizes: Sizes) -> None:
             assert one.dtype == two.dtype
             assert torch.equal(one, two)
     assert (ours.scale, ours.row, ours.column) == (theirs.scale, theirs.row, theirs.column)
-    assert torch.equal(ours.mask.dense(sizes).expand(sizes), theirs.mask.dense(sizes).expand(sizes))
+    assert torch.equal(ours.mask.to_dense(sizes).expand(sizes), theirs.mask.to_dense(sizes).expand(sizes))
     assert repr(ours.score_mod) == repr(theirs.score_mod)
 
 

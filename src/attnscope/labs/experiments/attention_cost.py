@@ -48,11 +48,11 @@ def growth_drawn(lengths: list[int], growth: dict[str, list[float]]) -> Any:
     return lines(
         lengths,
         growth,
-        x_name="tokens",
-        y_name="times as much as for half the tokens",
+        xlabel="tokens",
+        ylabel="times as much as for half the tokens",
         title="Operations grow from twice to four times; time goes its own way",
         log_x=True,
-        levels={"4 times": 4.0},
+        reference_lines={"4 times": 4.0},
     )
 
 
@@ -88,11 +88,11 @@ def how_time_grows(lab: Lab) -> None:
     drawing = lines(
         lengths[1:],
         growth,
-        x_name="tokens",
-        y_name="times as much as for half the tokens",
+        xlabel="tokens",
+        ylabel="times as much as for half the tokens",
         title="Operations grow from twice to four times; time goes its own way",
         log_x=True,
-        levels={"4 times": 4.0},
+        reference_lines={"4 times": 4.0},
     )
     caption = (
         "What doubling the text to so many tokens multiplies: operations as counted, time as measured on one core."
@@ -253,8 +253,8 @@ def against_a_recurrent_network(lab: Lab) -> None:
         lines(
             list(times),
             {name: [1000 * best[name] for best in times.values()] for name in names},
-            x_name="tokens",
-            y_name="milliseconds",
+            xlabel="tokens",
+            ylabel="milliseconds",
             log_x=True,
             log_y=True,
             title="Attention is ahead for hundreds of tokens, not for thousands",

@@ -116,8 +116,8 @@ def how_certain_it_is_behind_its_own_words(lab: Lab) -> None:
     drawing = lines(
         [float(bucket.stop) for bucket in buckets(length)],
         curves,
-        x_name="tokens behind the prompt, up to",
-        y_name="doubt about the next token (nats)",
+        xlabel="tokens behind the prompt, up to",
+        ylabel="doubt about the next token (nats)",
         title="Behind its own words the model drifts away from where text keeps it",
         log_x=True,
     )

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from attnscope import AttentionMatrix, attend
-from attnscope.attention.hopfield import energy, retrieve
 from attnscope.figures import lines
 from attnscope.labs import Lab, Measurement, Verdict
+from attnscope.variants.hopfield import energy, retrieve
 
 DAMAGED = 8
 """One sign of so many is turned before the network is asked to complete a pattern."""
@@ -207,8 +207,8 @@ def how_much_it_holds(lab: Lab) -> None:
         lines(
             every,
             curves,
-            x_name="dimension d",
-            y_name="patterns",
+            xlabel="dimension d",
+            ylabel="patterns",
             log_x=True,
             log_y=True,
             title="With a fixed beta capacity explodes; attention's own beta tames it",

@@ -50,7 +50,14 @@ def trained_on_short_rows(seed: int, steps: int) -> Decoder:
     torch.manual_seed(seed)
     rotary = Rotary(dim=16, layout="half")
     config = DecoderConfig(
-        vocab_size=128, width=64, depth=2, heads=4, hidden=256, max_length=TRAINED, positions=rotary, norm="rms"
+        vocab_size=128,
+        hidden_size=64,
+        num_layers=2,
+        num_heads=4,
+        intermediate_size=256,
+        max_position_embeddings=TRAINED,
+        position_encoding=rotary,
+        norm="rms",
     )
     model, text = Decoder(config), characters()[:-HELD_BACK]
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, betas=(0.9, 0.95))
@@ -67,8 +74,8 @@ def trained_on_short_rows(seed: int, steps: int) -> Decoder:
 
 def slowed(model: Decoder, scaling: Scaling | None) -> Decoder:
     """The model, with its rotary positions turning more slowly from now on; None for as they were trained."""
-    assert isinstance(model.config.positions, Rotary)
-    model.config = replace(model.config, positions=replace(model.config.positions, scaling=scaling))
+    assert isinstance(model.config.position_encoding, Rotary)
+    model.config = replace(model.config, position_encoding=replace(model.config.position_encoding, scaling=scaling))
     return model
 
 
@@ -110,7 +117,7 @@ def a_small_model_reads_longer_rows(lab: Lab) -> None:
     lab.table("Loss of a model trained on 64 characters, in nats a character", columns, rows)
     title = "Trained on 64 characters: past them the loss rises, and a window stops that"
     drawing = lines(
-        [16 * bucket + 8 for bucket in range(READ // 16)], buckets, x_name="place", y_name="loss, nats", title=title
+        [16 * bucket + 8 for bucket in range(READ // 16)], buckets, xlabel="place", ylabel="loss, nats", title=title
     )
     lab.figure("small_model", drawing, "Loss at each place of rows four times as long as those of the training.")
 
@@ -126,9 +133,9 @@ def token_losses(model: Decoder, tokens: Tensor, mask: Mask = EVERYTHING) -> Ten
 def readings(lab: Lab) -> tuple[int, dict[str, Tensor]]:
     """The length SmolLM2 was trained on, and the losses of one text that is half as long again, by how it was read."""
     model, tokenizer = lab.trained_model()
-    if not isinstance(model, Decoder) or not isinstance(model.config.positions, Rotary):
+    if not isinstance(model, Decoder) or not isinstance(model.config.position_encoding, Rotary):
         raise SettingError("past_the_length: the model has no rotary positions; give one of the Llama family")
-    trained = model.config.max_length
+    trained = model.config.max_position_embeddings
     start, whole, again = 20_000 + 15_000 * (lab.seed % 5), trained * 3 // 2, trained - BUCKET
     tokens = torch.tensor(tokenizer.encode(reference_text()))[start : start + whole + 1]
     if len(tokens) <= whole or whole % BUCKET:
@@ -170,7 +177,7 @@ def smollm2_reads_past_its_length(lab: Lab) -> None:
     lab.table(f"Loss of a model trained on {trained:,} tokens, in nats a token", ("position", *buckets), rows)
     title = f"Trained on {trained:,} tokens: soon after them, what was read before does harm"
     centres = [place + BUCKET / 2 for place in places]
-    drawing = lines(centres, buckets, x_name="position in the text", y_name="loss, nats a token", title=title)
+    drawing = lines(centres, buckets, xlabel="position in the text", ylabel="loss, nats a token", title=title)
     lab.figure("smollm2", drawing, f"Each point is the mean loss of {BUCKET:,} tokens of the same text.")
 
     small = trained_on_short_rows(lab.seed, lab.choose(small=250, full=2500))

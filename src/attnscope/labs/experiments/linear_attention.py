@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnscope import Causal, attend
-from attnscope.attention import linear
 from attnscope.figures import lines
 from attnscope.labs import Lab, Measurement, Verdict, best_times, count_flops
+from attnscope.variants import linear
 
 
 def counting_operations(lab: Lab) -> None:
@@ -171,8 +171,8 @@ def what_it_forgets(lab: Lab) -> None:
         lines(
             stored,
             curves,
-            x_name="pairs of key and value",
-            y_name="share recalled",
+            xlabel="pairs of key and value",
+            ylabel="share recalled",
             log_x=True,
             title="A matrix of 64 x 64 forgets, softmax does not",
         ),

@@ -103,11 +103,11 @@ def what_softmax_makes_of_it(lab: Lab) -> None:
     drawing = lines(
         DIMENSIONS,
         means,
-        x_name="d_k",
-        y_name="largest of ten weights, mean",
+        xlabel="d_k",
+        ylabel="largest of ten weights, mean",
         title="Without the division one key takes almost everything",
         log_x=True,
-        levels={"all ten alike: 0.1": 1 / KEYS},
+        reference_lines={"all ten alike: 0.1": 1 / KEYS},
     )
     lab.figure("largest_weight", drawing, "The mean of the largest weight: flat with the division, near 1 without it.")
 
@@ -162,10 +162,10 @@ def whether_the_largest_weight_stays_under_a_limit(lab: Lab) -> None:
     drawing = lines(
         [100 * share for share in shares],
         curves,
-        x_name="draws, from the smallest to the largest (%)",
-        y_name="largest of ten weights",
+        xlabel="draws, from the smallest to the largest (%)",
+        ylabel="largest of ten weights",
         title="With the division, the largest weight passes 0.30 in almost half of the draws",
-        levels={"printed limit: 0.30": PRINTED},
+        reference_lines={"printed limit: 0.30": PRINTED},
     )
     lab.figure("over_the_limit", drawing, "Every draw at its rank. The four dimensions give almost the same curve.")
     lab.decide(

@@ -116,7 +116,12 @@ def training_with_and_without(lab: Lab) -> None:
     curves = {"with positions": able.accuracy, "without": blind.accuracy}
     title = "Positions make the difference: without them, training stops at what can be guessed"
     drawing = lines(
-        able.steps, curves, x_name="step", y_name="digits at their place", title=title, levels={"best guess": best}
+        able.steps,
+        curves,
+        xlabel="step",
+        ylabel="digits at their place",
+        title=title,
+        reference_lines={"best guess": best},
     )
     lab.figure("training", drawing, "Share of digits that one layer puts at the mirrored place, on rows it never saw.")
     lab.decide(

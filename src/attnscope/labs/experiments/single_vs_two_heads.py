@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from attnscope import AttentionMatrix
 from attnscope.attention.reference import attention
-from attnscope.figures import head_grid, lines, named_bars
+from attnscope.figures import grouped_bars, head_grid, lines
 from attnscope.labs import Lab, Measurement, Verdict
 
 TOKENS = 4
@@ -145,7 +145,7 @@ def what_stands_in_its_way(lab: Lab) -> None:
     )
     shown = ("as printed", "trained longer", "squared length given", "full positions", "both, trained longer")
     title = "Positions and content stand in the way of two heads, not patience"
-    bars = named_bars({name: losses[name] for name in shown}, y_name="joint loss", title=title)
+    bars = grouped_bars({name: losses[name] for name in shown}, ylabel="joint loss", title=title)
     lab.figure("obstacles", bars, "Loss of the printed experiment with obstacles taken away; even weights have 0.375.")
     printed, blind, healed = (
         losses[name]["2 heads"] for name in ("as printed", "all but positions", "both, trained longer")
@@ -225,11 +225,11 @@ def a_version_with_a_known_bound(lab: Lab) -> None:
     drawing = lines(
         range(steps),
         curves,
-        x_name="step",
-        y_name="joint loss",
+        xlabel="step",
+        ylabel="joint loss",
         title="One head stops at the bound, unless each token wants one thing",
         log_y=True,
-        levels={"least of one map": 6 / 56},
+        reference_lines={"least of one map": 6 / 56},
     )
     lab.figure("twins", drawing, "Loss on sequences of twins while heads are trained; the bound is computed.")
     with torch.no_grad():

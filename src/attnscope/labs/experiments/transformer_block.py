@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnscope.figures import lines, named_bars
+from attnscope.figures import grouped_bars, lines
 from attnscope.labs import Lab, Measurement, Verdict, reference_text
 from attnscope.models import Block, Decoder, FeedForward, MultiHeadAttention
-from attnscope.models.sizes import DECODERS
+from attnscope.models.published_configs import DECODERS
 
 MODELS = {
     "GPT-2 small": DECODERS["gpt2-small"],
@@ -57,7 +57,7 @@ def where_the_weights_are(lab: Lab) -> None:
         rows,
     )
     title = "The feed-forward share: more than half, but not in GPT-2 small with its embeddings"
-    drawing = named_bars(shares, y_name="share in feed-forward layers", title=title, levels={"half": 0.5})
+    drawing = grouped_bars(shares, ylabel="share in feed-forward layers", title=title, reference_lines={"half": 0.5})
     lab.figure("shares", drawing, "How many of the weights of a model are in its feed-forward layers.")
     small, least = shares["GPT-2 small"], min(share["without embeddings"] for share in shares.values())
     lab.decide(
@@ -177,10 +177,10 @@ DEPTH, WIDTH, HEADS, TOKENS = 24, 64, 4, 32
 
 def new_block(order: str) -> Block:
     """A block with its first, random weights."""
-    attention = MultiHeadAttention(width=WIDTH, heads=HEADS)
-    feed_forward = FeedForward(width=WIDTH, hidden=4 * WIDTH)
+    attention = MultiHeadAttention(hidden_size=WIDTH, num_heads=HEADS)
+    feed_forward = FeedForward(hidden_size=WIDTH, intermediate_size=4 * WIDTH)
     norm = partial(nn.LayerNorm, WIDTH)
-    return Block(attention=attention, feed_forward=feed_forward, norm=norm, order="post" if order == "post" else "pre")
+    return Block(attention=attention, feed_forward=feed_forward, norm=norm, norm_first=order != "post")
 
 
 def without_residuals(block: Block, x: Tensor) -> Tensor:
@@ -225,7 +225,7 @@ def what_holds_a_stack_together(lab: Lab) -> None:
         note="Gradients of the first weights of the feed-forward networks, by their lengths.",
     )
     title = "Without the sum all tokens become alike"
-    drawing = lines(list(blocks), alike, x_name="block", y_name="mean cosine of two tokens", title=title)
+    drawing = lines(list(blocks), alike, xlabel="block", ylabel="mean cosine of two tokens", title=title)
     lab.figure("alike", drawing, "How alike tokens are after each of 24 random blocks: 1 is all the same.")
 
 

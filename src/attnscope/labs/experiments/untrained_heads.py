@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from attnscope import Causal, attend
-from attnscope.figures import named_bars
+from attnscope.figures import grouped_bars
 from attnscope.labs import Lab, Measurement, Verdict
 from attnscope.models import MultiHeadAttention
 
@@ -27,7 +27,7 @@ def untrained(seed: int, starts: int) -> Iterator[MultiHeadAttention]:
     """Layers of width 64 with four heads, as they are before training."""
     torch.manual_seed(seed)
     for _ in range(starts):
-        yield MultiHeadAttention(width=WIDTH, heads=HEADS)
+        yield MultiHeadAttention(hidden_size=WIDTH, num_heads=HEADS)
 
 
 def one_sentence_and_some_starts(lab: Lab) -> None:
@@ -153,7 +153,7 @@ def what_the_cosine_measures(lab: Lab) -> None:
     lab.table("Cosine of input and output", ("layer", "mean of its size"), list(means.items()))
     shown = {name: {"cosine": value} for name, value in means.items()}
     title = "As low without attention: the cosine measures two matrices"
-    bars = named_bars(shown, y_name="|cosine| of input and output", title=title)
+    bars = grouped_bars(shown, ylabel="|cosine| of input and output", title=title)
     lab.figure("cosine", bars, "Size of the cosine, averaged over words, sentences and untrained layers.")
     own, without = means["attention as it is"], means["no attention"]
     lab.decide(

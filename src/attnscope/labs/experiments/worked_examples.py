@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 
 from attnscope import attend
 from attnscope.attention.reference import attention
-from attnscope.figures import lines, named_bars
+from attnscope.figures import grouped_bars, lines
 from attnscope.labs import Lab, Measurement, Verdict
 
 TOKENS = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
@@ -122,7 +122,7 @@ def the_same_tokens_in_another_text(lab: Lab) -> None:
     lab.table("Weights of three tokens, in prose and by program", columns, rows, note="Up to half a unit is rounding.")
     printed = {"on paper": (0.276, 0.276, 0.448), "in the other text's prose": prose_third, "computed": third}
     groups = {f"key {key + 1}": {name: row[key] for name, row in printed.items()} for key in range(3)}
-    drawing = named_bars(groups, y_name="weight", title="Both printed rows of the third query are too flat")
+    drawing = grouped_bars(groups, ylabel="weight", title="Both printed rows of the third query are too flat")
     lab.figure("third_row", drawing, "The weights of the third query. The third key gets half of the weight.")
     lab.decide(
         "4a",
@@ -280,7 +280,7 @@ def whether_more_dimensions_are_sharper(lab: Lab) -> None:
     columns = ("d", "all rows of the identity", "times an even share", "four rows of the identity", "four random rows")
     lab.table("The weight of the own key", columns, rows)
     title = "The own key's weight falls with the dimension, unless vectors get longer"
-    drawing = lines(sizes, curves, x_name="d", y_name="weight of the own key", title=title, log_x=True)
+    drawing = lines(sizes, curves, xlabel="d", ylabel="weight of the own key", title=title, log_x=True)
     lab.figure("diagonal", drawing, "The diagonal where queries are keys, scaled as usual.")
     lab.decide(
         "33",

@@ -35,8 +35,8 @@ from attnscope.attention import (
     from_bool,
 )
 from attnscope.attention.algebra import And, Mask, Not, Or, Sizes
-from attnscope.attention.masks import Dense
-from attnscope.attention.scores import Chain, DistanceBias, RelativeBias, Score
+from attnscope.attention.masks import DenseMask
+from attnscope.attention.scores import DistanceBias, ScoreChain, ScoreMod, T5Bias
 from attnscope.errors import ShapeError, TraceError, UnsupportedError
 from attnscope.models.json_fields import MAX_INTEGER
 from attnscope.recording.files.manifest import trace_fields
@@ -77,11 +77,11 @@ class ExpressionWriter:
         """Write a mask and return its index."""
         return self._write(mask)
 
-    def score(self, score: Score) -> int:
+    def score(self, score: ScoreMod) -> int:
         """Write a score and return its index; a chain of one is written as that one."""
         return self._write(score.parts[0] if len(score.parts) == 1 else score)
 
-    def _write(self, expression: Mask | Score) -> int:
+    def _write(self, expression: Mask | ScoreMod) -> int:
         if id(expression) in self._written:
             return self._written[id(expression)][1]
         if self._depth >= MAX_DEPTH:
@@ -117,7 +117,7 @@ class ExpressionWriter:
 class _Decoded(NamedTuple):
     """A mask or score from a node, and its size as a tree."""
 
-    expression: Mask | Score
+    expression: Mask | ScoreMod
     depth: int
     parts: int
 
@@ -146,9 +146,9 @@ class ExpressionReader:
         """The mask with an index."""
         return self.find(index, Mask).expression  # pyright: ignore[reportReturnType]
 
-    def score(self, index: int) -> Score:
+    def score(self, index: int) -> ScoreMod:
         """The score with an index."""
-        return self.find(index, Score).expression  # pyright: ignore[reportReturnType]
+        return self.find(index, ScoreMod).expression  # pyright: ignore[reportReturnType]
 
     def check(self, index: int, sizes: Sizes, source: str) -> None:
         """Raise TraceError unless a mask fits an attention of these sizes; repeated checks are free."""
@@ -163,7 +163,7 @@ class ExpressionReader:
             raise TraceError(f"{source}: the mask does not fit {tuple(sizes)}: {str(error)[:300]}") from error
         self._checked.add((index, sizes))
 
-    def find(self, index: int, cls: type[Mask] | type[Score]) -> _Decoded:
+    def find(self, index: int, cls: type[Mask] | type[ScoreMod]) -> _Decoded:
         """The decoded mask or score with an index."""
         if not 0 <= index < len(self._decoded) or not isinstance(self._decoded[index].expression, cls):
             raise TraceError(f"{self._source}: expected an earlier {cls.__name__.lower()}, got expression {index}")
@@ -198,7 +198,7 @@ class _NodeReader:
         self._reader = reader
         self.depth = self.parts = 0
 
-    def child(self, index: int, cls: type[Mask] | type[Score], uses: int = 1) -> Any:
+    def child(self, index: int, cls: type[Mask] | type[ScoreMod], uses: int = 1) -> Any:
         decoded = self._reader.find(index, cls)
         self.depth, self.parts = max(self.depth, decoded.depth), self.parts + decoded.parts * uses
         return decoded.expression
@@ -273,8 +273,8 @@ def _encode_broadcast(tensor: Tensor, writer: ExpressionWriter) -> str:
     return writer.tensor(tensor)
 
 
-def _decode_scores(node: _NodeReader, name: str) -> list[Score]:
-    scores = [node.child(index, Score) for index in node.fields.integers(name)]
+def _decode_scores(node: _NodeReader, name: str) -> list[ScoreMod]:
+    scores = [node.child(index, ScoreMod) for index in node.fields.integers(name)]
     if not 0 < node.parts <= MAX_SCORES:
         raise node.fields.invalid(name, f"{node.parts} scores", f"from one to {MAX_SCORES}")
     return scores
@@ -290,10 +290,10 @@ MASK = Field(lambda node, name: node.child(node.fields.integer(name), Mask), lam
 SCORES = Field(_decode_scores, lambda value, writer: [writer.score(part) for part in value])
 
 
-class Codec:
+class AnyTokenizer:
     """Writes a mask or score as the fields of a node, one per attribute, and builds it from them again."""
 
-    def __init__(self, cls: type[Any], build: Callable[..., Mask | Score] | None = None, **fields: Field) -> None:
+    def __init__(self, cls: type[Any], build: Callable[..., Mask | ScoreMod] | None = None, **fields: Field) -> None:
         self.cls, self.fields = cls, fields
         self._build = build or cls
 
@@ -301,12 +301,12 @@ class Codec:
         """The fields of a node."""
         return {name: field.encode(getattr(value, name), writer) for name, field in self.fields.items()}
 
-    def decode(self, node: _NodeReader) -> Mask | Score:
+    def decode(self, node: _NodeReader) -> Mask | ScoreMod:
         """The mask or score of a node."""
         return self._build(**{name: field.decode(node, name) for name, field in self.fields.items()})
 
 
-class _StepsCodec(Codec):
+class _StepsCodec(AnyTokenizer):
     """The steps as a table (steps, 5) of rows, columns and the number of a mask; there may be 100,000 of them."""
 
     def encode(self, value: StackedMask, writer: ExpressionWriter) -> Node:
@@ -340,41 +340,41 @@ def _build_padding(keep: Tensor) -> Mask:
     return Padding(keep=keep)
 
 
-def _build_t5(table: Tensor, bidirectional: bool, max_distance: int, offset: int | None) -> Score:
+def _build_t5(table: Tensor, bidirectional: bool, max_distance: int, offset: int | None) -> ScoreMod:
     exact = table.shape[0] // (4 if bidirectional else 2)  # distances with a bucket of their own
     if not 0 < exact < max_distance:
         raise ValueError(f"table: expected buckets for distances up to {max_distance}, got {tuple(table.shape)}")
     return Bias.t5(table, bidirectional=bidirectional, max_distance=max_distance, offset=offset)
 
 
-CODECS: dict[str, Codec] = {
-    "full": Codec(Full),
-    "causal": Codec(Causal, offset=OFFSETS),
-    "window": Codec(Window, before=_integer(0), after=_integer(0), offset=OFFSETS),
-    "prefix": Codec(Prefix, length=_integers()),
-    "documents": Codec(Documents, ids=_tensor(copied=True), query_ids=_optional(_tensor(copied=True))),
-    "lengths": Codec(Padding, lengths=_integers(0, single=False)),
-    "padding": Codec(Padding, _build_padding, keep=_tensor(copied=True)),
-    "booleans": Codec(Dense, from_bool, attend=_tensor()._replace(encode=_encode_broadcast)),
-    "and": Codec(And, first=MASK, second=MASK),
-    "or": Codec(Or, first=MASK, second=MASK),
-    "not": Codec(Not, inner=MASK),
+CODECS: dict[str, AnyTokenizer] = {
+    "full": AnyTokenizer(Full),
+    "causal": AnyTokenizer(Causal, offset=OFFSETS),
+    "window": AnyTokenizer(Window, before=_integer(0), after=_integer(0), offset=OFFSETS),
+    "prefix": AnyTokenizer(Prefix, length=_integers()),
+    "documents": AnyTokenizer(Documents, ids=_tensor(copied=True), query_ids=_optional(_tensor(copied=True))),
+    "lengths": AnyTokenizer(Padding, lengths=_integers(0, single=False)),
+    "padding": AnyTokenizer(Padding, _build_padding, keep=_tensor(copied=True)),
+    "booleans": AnyTokenizer(DenseMask, from_bool, attend=_tensor()._replace(encode=_encode_broadcast)),
+    "and": AnyTokenizer(And, first=MASK, second=MASK),
+    "or": AnyTokenizer(Or, first=MASK, second=MASK),
+    "not": AnyTokenizer(Not, inner=MASK),
     "stacked": _StepsCodec(StackedMask, steps=_tensor()),
-    "softcap": Codec(Softcap, cap=NUMBER),
-    "temperature": Codec(Temperature, value=NUMBER),
-    "alibi": Codec(ALiBi, slopes=_tensor(floating=True, axes=1), offset=OFFSET),
-    "bias": Codec(Bias, values=_tensor(floating=True)._replace(encode=_encode_broadcast)),
-    "t5": Codec(
-        RelativeBias,
+    "softcap": AnyTokenizer(Softcap, cap=NUMBER),
+    "temperature": AnyTokenizer(Temperature, value=NUMBER),
+    "alibi": AnyTokenizer(ALiBi, slopes=_tensor(floating=True, axes=1), offset=OFFSET),
+    "bias": AnyTokenizer(Bias, values=_tensor(floating=True)._replace(encode=_encode_broadcast)),
+    "t5": AnyTokenizer(
+        T5Bias,
         _build_t5,
         table=_tensor(floating=True, axes=2),
         bidirectional=FLAG,
         max_distance=_integer(1),
         offset=OFFSET,
     ),
-    "by distance": Codec(DistanceBias, values=_tensor(floating=True, axes=2), first=_integer(), offset=OFFSET),
-    "sinks": Codec(Sinks, logits=_tensor(floating=True, axes=1)),
-    "chain": Codec(Chain, lambda parts: reduce(add, parts), parts=SCORES),
+    "by distance": AnyTokenizer(DistanceBias, values=_tensor(floating=True, axes=2), first=_integer(), offset=OFFSET),
+    "sinks": AnyTokenizer(Sinks, logits=_tensor(floating=True, axes=1)),
+    "chain": AnyTokenizer(ScoreChain, lambda parts: reduce(add, parts), parts=SCORES),
 }
 """By the `kind` of a node."""
 
@@ -382,7 +382,7 @@ _KINDS = {codec.cls: kind for kind, codec in CODECS.items()}
 _TENSOR_FIELDS = {name for codec in CODECS.values() for name, field in codec.fields.items() if field.is_tensor}
 
 
-def _kind_of(expression: Mask | Score) -> str:
+def _kind_of(expression: Mask | ScoreMod) -> str:
     """The kind of exactly this class: a subclass may have another meaning."""
     if type(expression) is Padding:
         return "lengths" if expression.keep is None else "padding"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnscope.attention import Full
 from attnscope.attention.algebra import Sizes
-from attnscope.attention.rule import make_rule, sign
+from attnscope.attention.spec import make_spec, signature_of
 from attnscope.errors import TraceError
 from attnscope.matrix.summary import Summary
 from attnscope.models.json_fields import Fields
@@ -163,8 +163,12 @@ def _decode_matrix(
 def _check_rule(header: Header, call: Call) -> None:
     """Raise TraceError unless tensors, scale and scores fit each other."""
     try:
-        rule = make_rule(
-            sign(call.query, call.key, call.key), mask=Full(), scale=call.scale, score_mod=call.score_mod, dropout=0.0
+        rule = make_spec(
+            signature_of(call.query, call.key, call.key),
+            mask=Full(),
+            scale=call.scale,
+            score_mod=call.score_mod,
+            dropout=0.0,
         )
     except (ValueError, TypeError, ArithmeticError) as error:
         raise TraceError(f"{header.source}: inconsistent tensors or scores: {str(error)[:300]}") from error
