@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from attnscope.attention.plan import format_bytes
 from attnscope.models import Decoder
-from attnscope.models.sizes import DECODERS
+from attnscope.models.published_configs import DECODERS
 from attnscope.recording.estimates import available_bytes, held_bytes, run_small_pass
 
 MODEL, TITLE = "smollm2-135m", "SmolLM2-135M"
@@ -29,7 +29,7 @@ def limits(available: int | None = None) -> dict[str, str]:
     parameters = parameter_bytes(layer)
     room = None if available is None else max(available - parameters, 0)
     per_token = token_bytes(layer)
-    pair = 4 * config.depth * config.heads  # bytes of the attention weights of two tokens, in all heads
+    pair = 4 * config.num_layers * config.num_heads  # bytes of the attention weights of two tokens, in all heads
     dense = "" if room is None else f"{format_rounded(math.isqrt(room // pair))} tokens; "
     return {
         "available memory": "unknown" if available is None else format_bytes(available),
@@ -50,14 +50,14 @@ def parameter_bytes(layer: Decoder) -> int:
     config = DECODERS[MODEL]
     each = sum(parameter.numel() for parameter in layer.blocks[0].parameters())
     found = sum(parameter.numel() for parameter in layer.parameters())
-    return 4 * (found + (config.depth - 1) * each + (config.vocab_size - 2) * config.width)
+    return 4 * (found + (config.num_layers - 1) * each + (config.vocab_size - 2) * config.hidden_size)
 
 
 def token_bytes(layer: Decoder) -> dict[str, float]:
     """Return the bytes per token of a trace of the whole model, by the value of `keep`."""
-    trace, depth = run_small_pass(layer, 1, {}), DECODERS[MODEL].depth
+    trace, num_layers = run_small_pass(layer, 1, {}), DECODERS[MODEL].num_layers
     return {
-        keep: depth * held_bytes(trace, SAMPLE_LENGTH, statistics=keep == "statistics") / SAMPLE_LENGTH
+        keep: num_layers * held_bytes(trace, SAMPLE_LENGTH, statistics=keep == "statistics") / SAMPLE_LENGTH
         for keep in ("matrix", "statistics")
     }
 
