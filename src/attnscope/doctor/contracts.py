@@ -1,6 +1,6 @@
 """The contracts of attention, run on the user's own devices: `attnscope doctor --verify`.
 
-Each check compares `attend`, with the backend that it chooses itself, with dense code in fp64 on the CPU, in output, lse
+Each check compares `attend`, with the backend that it chooses, with dense code in fp64 on the CPU, in output, lse
 and gradients, and looks at rows without keys. It is the short form of the test suite, for devices the suite never saw.
 """
 
