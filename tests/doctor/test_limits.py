@@ -17,7 +17,7 @@ TOKENS = 300
 @pytest.fixture
 def two_layers(monkeypatch: pytest.MonkeyPatch) -> Decoder:
     """The model that the doctor speaks of, with fewer layers and words."""
-    config = replace(DECODERS[doctor.MODEL], depth=2, vocab_size=50)
+    config = replace(DECODERS[doctor.MODEL], num_layers=2, vocab_size=50)
     monkeypatch.setitem(DECODERS, doctor.MODEL, config)
     return Decoder(config).eval()
 

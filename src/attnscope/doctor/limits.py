@@ -42,7 +42,7 @@ def limits(available: int | None = None) -> dict[str, str]:
 
 def one_layer() -> Decoder:
     """Return the model with one layer and two tokens: all layers are alike, and embeddings are not recorded."""
-    return Decoder(replace(DECODERS[MODEL], depth=1, vocab_size=2)).eval()
+    return Decoder(replace(DECODERS[MODEL], num_layers=1, vocab_size=2)).eval()
 
 
 def parameter_bytes(layer: Decoder) -> int:
