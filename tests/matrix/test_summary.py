@@ -16,7 +16,7 @@ from attnscope.attention import Bias, Causal, Full, Padding, Sinks, Softcap
 from attnscope.attention.kernels import flash_attention
 from attnscope.bench.memory import peak_extra_bytes
 from attnscope.errors import Cancelled, ShapeError
-from attnscope.matrix import AttentionMatrix, reference, summary
+from attnscope.matrix import AttentionMatrix, blocks, reference, summary
 from attnscope.matrix.lazy_weights import LazyWeights
 from attnscope.matrix.pairings import SharedPairings
 from attnscope.matrix.pooling import even_edges
@@ -34,9 +34,9 @@ ROWS, COLUMNS = 7, 13
 def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 9 x 36 or so of a few heads, so that these sizes cross their edges; timed tests walk as users do."""
     if not request.node.get_closest_marker("timed"):
-        monkeypatch.setattr(summary, "BLOCK_CELLS", 9 * 36 * HEADS)
-        monkeypatch.setattr(summary, "HEAD_CELLS", 9 * 36)
-        monkeypatch.setattr(summary, "ALIGNED", 1)
+        monkeypatch.setattr(blocks, "BLOCK_CELLS", 9 * 36 * HEADS)
+        monkeypatch.setattr(blocks, "HEAD_CELLS", 9 * 36)
+        monkeypatch.setattr(blocks, "ALIGNMENT", 1)
 
 
 COUNTS = ("visible_keys", "visible_queries")
@@ -156,7 +156,7 @@ def test_counts_are_those_of_one_head_however_many_are_walked_at_a_time(monkeypa
     batch, heads, queries, keys = subject.dense().shape
     pairings = numbers(batch, queries, keys)
     together = subject.matrix.summary(ROWS, COLUMNS, pairings=pairings)
-    monkeypatch.setattr(summary, "BLOCK_CELLS", 1)  # each head apart
+    monkeypatch.setattr(blocks, "BLOCK_CELLS", 1)  # each head apart
     apart = subject.matrix.summary(ROWS, COLUMNS, pairings=pairings)
     assert heads > 1
     assert together.num_matches.any()

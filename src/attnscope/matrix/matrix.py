@@ -31,6 +31,7 @@ from attnscope.matrix.sampling import Sample, sample
 from attnscope.matrix.schedule import Schedule, ranges
 from attnscope.matrix.summary import Summary, summarize
 from attnscope.matrix.views import MatrixView, MergedTokens, ValueWeighted, no_grad_no_autocast, value_norms
+from attnscope.matrix.visible_cells import count_visible
 
 
 class Distance(NamedTuple):
@@ -84,14 +85,14 @@ class AttentionMatrix(MatrixView):
         lse: Tensor | None = None,
     ) -> None:
         mask = Full() if mask is None else mask
-        rule = make_spec(signature_of(query, key, key), mask=mask, scale=scale, score_mod=score_mod, dropout=0.0)
+        spec = make_spec(signature_of(query, key, key), mask=mask, scale=scale, score_mod=score_mod, dropout=0.0)
         if value is not None and value.shape[:-1] != key.shape[:-1]:
             raise ShapeError(f"AttentionMatrix: expected value {(*key.shape[:-1], 'dim')}, got {tuple(value.shape)}")
         if lse is not None and lse.shape != query.shape[:-1]:
             raise ShapeError(f"AttentionMatrix: expected lse {tuple(query.shape[:-1])}, got {tuple(lse.shape)}")
-        cached_lse = None if lse is None else to_4d(lse.detach()[..., None])[..., 0].to(rule.compute_dtype)
+        cached_lse = None if lse is None else to_4d(lse.detach()[..., None])[..., 0].to(spec.compute_dtype)
         self._source: LazyWeights | DenseWeights = LazyWeights(
-            rule, to_4d(query.detach()), to_4d(key.detach()), cached_lse
+            spec, to_4d(query.detach()), to_4d(key.detach()), cached_lse
         )
         self._value = None if value is None else to_4d(value.detach())
         self._axes, self._leading = _axes_of(query), tuple(query.shape[:-2])
@@ -400,7 +401,7 @@ class AttentionMatrix(MatrixView):
     @no_grad_no_autocast
     def visible_cells(self, rows: int, columns: int) -> Tensor:
         """The number of cells that the mask allows in each bin of `pool(rows, columns)`, (..., rows, columns)."""
-        return self._reshape(pooling.visible(self._source, *self._edges(rows, columns), self._schedule))
+        return self._reshape(count_visible(self._source, *self._edges(rows, columns), self._schedule))
 
     @no_grad_no_autocast
     def bins(self, row_edges: Sequence[int], column_edges: Sequence[int], *, rows_per_bin: int | None = None) -> Bins:
@@ -521,7 +522,7 @@ class AttentionMatrix(MatrixView):
         """Values without the copies per head, if all heads have the same."""
         if isinstance(self._source, DenseWeights) or values.stride(1) or values.shape[1] == 1:
             return values
-        return values[:, : self._source.rule.num_kv_heads]
+        return values[:, : self._source.spec.num_kv_heads]
 
 
 def _axes_of(tensor: Tensor) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ Does not know: tokens, where blocks come from. Memory: the results, O(n) for eac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -21,8 +20,8 @@ from attnscope.attention.algebra import Mask
 from attnscope.attention.cells import allowed_cells
 from attnscope.attention.scores import Cells
 from attnscope.errors import ShapeError
+from attnscope.matrix.blocks import Block, Weights
 from attnscope.matrix.lazy_weights import LazyWeights
-from attnscope.matrix.statistics import Weights
 
 Pairing = tuple[Tensor, Tensor]
 """A number for each query and for each key, (queries,) and (keys,) or (batch, queries) and (batch, keys)."""
@@ -46,7 +45,7 @@ class _Listed(NamedTuple):
     def seen(self, source: LazyWeights, batch: int, top: int) -> _Listed:
         """Those that a mask allows, which is the same for all heads; `top` is the first row."""
         cells = Cells((self.rows + top)[:, None], self.columns[:, None], source.sizes)
-        found = _of_batch(allowed_cells(source.rule, cells), batch).reshape(-1)
+        found = _of_batch(allowed_cells(source.spec, cells), batch).reshape(-1)
         return _Listed(self.rows[found], self.columns[found])
 
 
@@ -82,7 +81,7 @@ class _Numbers:
 
     def seen(self, top: int, bottom: int, source: LazyWeights, batch: int) -> _Seen:
         """The matches of rows [top, bottom) that can be listed and seen; what is known of the same mask is kept."""
-        mask, listed = source.rule.mask, self.listed(top, bottom)
+        mask, listed = source.spec.mask, self.listed(top, bottom)
         assert listed is not None
         before, known = self._seen.get((top, bottom), (None, None))
         if known is not None and (before is mask or (mask.is_static and before == mask)):
@@ -105,48 +104,48 @@ class _Numbers:
         return _Listed(rows[order], columns)
 
 
-@dataclass(frozen=True)
-class Matching:
-    """The numbers of each batch row and pairing, and what has been summed up so far."""
+class MatchedWeights:
+    """Reducer: the weight of each row on keys with the id of its query, and their number."""
 
-    numbers: list[list[_Numbers]]
-    weights: Tensor
-    counts: Tensor
-    alike: bool  # the mask is the same for all heads, and counts are made once
-
-    @staticmethod
-    def over(source: Weights, pairings: Sequence[Pairing]) -> Matching:
-        """Nothing summed up yet."""
+    def __init__(self, source: Weights, pairings: Sequence[Pairing]) -> None:
         batch, heads, queries, _ = source.sizes
-        weights = torch.zeros(batch, heads, len(pairings), queries, dtype=source.dtype, device=source.device)
-        alike = isinstance(source, LazyWeights) and source.lowered is not None
-        counts = torch.zeros_like(weights[:, :1] if alike else weights, dtype=torch.long)
-        return Matching(_numbers(source, pairings), weights, counts.expand(-1, heads, -1, -1), alike)
+        self.numbers = _numbers(source, pairings)
+        self.weights = torch.zeros(batch, heads, len(pairings), queries, dtype=source.dtype, device=source.device)
+        self.same_mask = isinstance(source, LazyWeights) and source.region_mask is not None  # for all heads
+        counts = torch.zeros_like(self.weights[:, :1] if self.same_mask else self.weights, dtype=torch.long)
+        self.counts = counts.expand(-1, heads, -1, -1)
+        self._current: tuple[int, ...] = ()
+        self._rows: list[_MatchedRows] = []
 
-    def of(self, batch: slice, heads: slice) -> Matching:
-        """That of some batch rows and heads, as views; what is the same for all heads is counted with the first."""
-        counts = self.counts[batch, heads]
-        if self.alike:
-            counts = counts[:, : 1 if heads.start == 0 else 0]
-        return Matching(self.numbers[batch], self.weights[batch, heads], counts, self.alike)
+    def add(self, block: Block) -> None:
+        """Add a block."""
+        current = block.batch.start, block.heads.start, block.rows.start
+        if current != self._current:
+            self._current, self._rows = current, self._start_rows(block)
+        for rows in self._rows:
+            rows.add(block.columns.start, block.weights, block.visible)
 
-    def at_rows(self, top: int, bottom: int, source: Weights) -> list[Here]:
-        """What is to be summed up of rows [top, bottom); where there are lists, only what can be seen is in them."""
-        found = []
-        for row, pairings in enumerate(self.numbers):
+    def _start_rows(self, block: Block) -> list[_MatchedRows]:
+        """The sums of the rows of a block; a mask that all heads share is counted with the first head only."""
+        top, bottom, found = block.rows.start, block.rows.stop, []
+        all_counts = self.counts[block.batch, block.heads]
+        if self.same_mask:
+            all_counts = all_counts[:, : 1 if block.heads.start == 0 else 0]
+        all_weights = self.weights[block.batch, block.heads]
+        for row, pairings in enumerate(self.numbers[block.batch]):
             for at, numbers in enumerate(pairings):
-                weights, counts = (total[row, :, at, top:bottom] for total in (self.weights, self.counts))
+                weights, counts = (total[row, :, at, top:bottom] for total in (all_weights, all_counts))
                 listed = numbers.listed(top, bottom)
-                if listed is not None and isinstance(source, LazyWeights) and self.alike:
-                    listed, seen = numbers.seen(top, bottom, source, row)
+                if listed is not None and isinstance(block.source, LazyWeights) and self.same_mask:
+                    listed, seen = numbers.seen(top, bottom, block.source, row)
                     counts += seen
                     counts = counts[:0]
                 if listed is None or len(listed.rows):
-                    found.append(Here(row, numbers, listed, weights, counts, top))
+                    found.append(_MatchedRows(row, numbers, listed, weights, counts, top))
         return found
 
 
-class Here(NamedTuple):
+class _MatchedRows(NamedTuple):
     """Some rows of one batch row, for one pairing; `weights` and `counts` (heads, rows) are added to.
 
     Counts may be those of fewer heads, or of none.
