@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,23 +28,10 @@ from attnscope.matrix.indexing import Index, resolve_index
 from attnscope.matrix.lazy_weights import LazyWeights
 from attnscope.matrix.sampling import Sample, sample
 from attnscope.matrix.schedule import Schedule, ranges
+from attnscope.matrix.statistics import Distance, TopKeys
 from attnscope.matrix.summary import Summary, summarize
 from attnscope.matrix.views import MatrixView, MergedTokens, ValueWeighted, no_grad_no_autocast, value_norms
 from attnscope.matrix.visible_cells import count_visible
-
-
-class Distance(NamedTuple):
-    """Query position minus key position under the weights of each row, in tokens."""
-
-    mean: Tensor  #: mean distance of each row, (..., queries)
-    std: Tensor  #: standard deviation of the distance, (..., queries)
-
-
-class TopKeys(NamedTuple):
-    """The largest weights of each row and their keys, largest first."""
-
-    weights: Tensor  #: (..., queries, count), 0 where a row has fewer visible keys
-    keys: Tensor  #: (..., queries, count), -1 where a row has fewer visible keys
 
 
 class AttentionMatrix(MatrixView):
@@ -170,9 +156,6 @@ class AttentionMatrix(MatrixView):
 
         In another dtype, query and key are rounded and lse is computed again.
 
-        Raises:
-            TypeError: the dtype is not a floating dtype.
-
         >>> AttentionMatrix(torch.eye(4), torch.eye(4)).to("cpu", torch.float64).dtype
         torch.float64
         """
@@ -238,9 +221,6 @@ class AttentionMatrix(MatrixView):
             progress: called with the completed fraction, 0 ... 1.
             should_stop: called between steps, several times per second; True stops the computation with `Cancelled`.
 
-        Raises:
-            ValueError: `max_bytes` is too small.
-
         >>> fractions = []
         >>> matrix = AttentionMatrix(torch.eye(4), torch.eye(4)).with_options(progress=fractions.append)
         >>> _ = matrix.entropy()
@@ -262,9 +242,6 @@ class AttentionMatrix(MatrixView):
 
         Returns:
             (..., pairs).
-
-        Raises:
-            ShapeError: not as many rows as columns.
         """
         device, (queries, keys) = self._source.device, self.shape[-2:]
         first = resolve_index(rows, queries, device, "rows").positions
@@ -304,11 +281,7 @@ class AttentionMatrix(MatrixView):
     @property
     @no_grad_no_autocast
     def lse(self) -> Tensor:
-        """A copy of the log-sum-exp of each row, (..., queries): natural logarithm, -inf for rows without keys.
-
-        Raises:
-            UnsupportedError: the matrix was made by `from_dense`, which has no scores.
-        """
+        """A copy of the log-sum-exp of each row, (..., queries): natural logarithm, -inf for rows without keys."""
         if isinstance(self._source, DenseWeights):
             raise UnsupportedError("lse: a matrix made by from_dense has no scores, so it has no log-sum-exp")
         return self._reshape(self._source.lse(self._schedule)).clone()
@@ -383,11 +356,7 @@ class AttentionMatrix(MatrixView):
 
     @no_grad_no_autocast
     def topk(self, count: int) -> TopKeys:
-        """The keys with the largest weights of each row.
-
-        Raises:
-            ValueError: `count` is below 1 or above the number of keys.
-        """
+        """The keys with the largest weights of each row."""
         weights, keys = statistics.topk(self._source, count, self._schedule)
         return TopKeys(self._reshape(weights), self._reshape(keys))
 
@@ -425,11 +394,7 @@ class AttentionMatrix(MatrixView):
 
     @no_grad_no_autocast
     def sample(self, rows: int, columns: int, *, rows_per_bin: int = 4) -> Sample:
-        """Estimate `pool(rows, columns)` from some rows of each bin, with its standard error.
-
-        Raises:
-            ValueError: `rows_per_bin` is below 1, or there are more bins than rows or columns.
-        """
+        """Estimate `pool(rows, columns)` from some rows of each bin, with its standard error."""
         found = sample(self._source, *self._edges(rows, columns), rows_per_bin, self._schedule)
         return Sample(*(self._reshape(part) for part in found))
 

@@ -8,6 +8,7 @@ weights; it works for every score and for dense weights. Out: (batch, heads, row
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,20 @@ from attnscope.matrix.reducers import RowSums, block_entropy
 from attnscope.matrix.schedule import Schedule
 
 TOPK_COLUMNS = 2048  # of a block: fewer and larger selections are faster
+
+
+class Distance(NamedTuple):
+    """Query position minus key position under the weights of each row, in tokens."""
+
+    mean: Tensor  #: mean distance of each row, (..., queries)
+    std: Tensor  #: standard deviation of the distance, (..., queries)
+
+
+class TopKeys(NamedTuple):
+    """The largest weights of each row and their keys, largest first."""
+
+    weights: Tensor  #: (..., queries, count), 0 where a row has fewer visible keys
+    keys: Tensor  #: (..., queries, count), -1 where a row has fewer visible keys
 
 
 def ensure_lse(source: Weights, schedule: Schedule) -> None:
@@ -149,12 +164,12 @@ def topk(source: Weights, count: int, schedule: Schedule) -> tuple[Tensor, Tenso
     """The largest weights of each row and their columns, (batch, heads, queries, count); 0 and -1 past the last."""
     if not 1 <= count <= source.sizes.keys:
         raise ValueError(f"topk: expected a count in 1 ... {source.sizes.keys}, got {count}")
-    reducer = _TopKeys(source, count)
+    reducer = _LargestWeights(source, count)
     reduce_blocks(source, [reducer], schedule, min_columns=TOPK_COLUMNS)
     return reducer.weights.clamp(min=0.0), reducer.keys.masked_fill(reducer.weights < 0, -1)
 
 
-class _TopKeys:
+class _LargestWeights:
     """The largest weights of each row and their columns; -1 for masked cells."""
 
     def __init__(self, source: Weights, count: int) -> None:
