@@ -18,7 +18,6 @@ from attnscope.bench.memory import peak_extra_bytes
 from attnscope.errors import Cancelled, ShapeError
 from attnscope.matrix import AttentionMatrix, blocks, reference, summary
 from attnscope.matrix.lazy_weights import LazyWeights
-from attnscope.matrix.pairings import SharedPairings
 from attnscope.matrix.pooling import even_edges
 from attnscope.matrix.schedule import Schedule
 from attnscope.matrix.summary import LOCAL_DISTANCE, Summary, summarize
@@ -133,22 +132,6 @@ def test_keys_with_the_number_of_the_query_are_summed_and_counted(mask: str, sco
         assert torch.equal(got.num_matches[:, :, at].double(), counts)
     torch.testing.assert_close(got.matched_weight[:, :, 2], dense.sum(-1), rtol=0, atol=1e-12)
     assert torch.equal(got.num_matches[:, :, 2], got.visible_keys)
-
-
-def test_pairings_that_matrices_share_are_those_of_each_alone() -> None:
-    """Masks change between them and back, and so do the numbers of rows in a batch."""
-    subjects = [
-        Subject(mask, "plain", SHAPES["square"]) for mask in ("causal", "window", "causal", "documents", "causal")
-    ]
-    batch, _, queries, keys = subjects[0].dense().shape
-    pairings = [tuple(part.expand(batch, -1) for part in pair) for pair in numbers(batch, queries, keys)]
-    shared = SharedPairings((own, theirs) for own, theirs in pairings)
-    for subject in subjects:
-        got = subject.matrix.summary(ROWS, COLUMNS, pairings=shared)
-        alone = subject.matrix.summary(ROWS, COLUMNS, pairings=list(shared))
-        assert shared.numbers is not None
-        assert torch.equal(got.matched_weight, alone.matched_weight)
-        assert torch.equal(got.num_matches, alone.num_matches)
 
 
 def test_counts_are_those_of_one_head_however_many_are_walked_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
