@@ -178,7 +178,8 @@ def test_edges_that_are_none_are_refused(rows: list[int]) -> None:
         matrix.bins([0, 30], [0, 20], rows_per_bin=0)
 
 
-def test_bins_hear_of_progress_and_stop_when_asked() -> None:
+def test_bins_report_progress_and_stop_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "BLOCK_CELLS", 9 * 20)  # one head at a time
     heard: list[float] = []
     matrix = AttentionMatrix(torch.randn(3, 40, 4), torch.randn(3, 40, 4))
     matrix.with_options(progress=heard.append).bins([0, 20, 40], [0, 40])
