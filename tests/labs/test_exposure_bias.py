@@ -9,7 +9,7 @@ def test_a_loop_counts_as_repeated_and_new_tokens_do_not():
     found = repeated_ngrams(torch.stack((new, loop)))
     assert found.shape == (2, 16)
     assert found[0].sum() == 0
-    assert found[1].tolist() == [0.0] * (NGRAM - 1) + [1.0] * (8 - NGRAM + 1) + [0.0] * 8  # an n-gram has to be complete
+    assert found[1].tolist() == [0.0] * (NGRAM - 1) + [1.0] * (8 - NGRAM + 1) + [0.0] * 8
 
 
 def test_buckets_cover_every_distance_once():
