@@ -255,8 +255,8 @@ def training_run(tmp_path: Path) -> Path:
 
 TABLE_OVER_TRAINING = """\
 label      step  layer  head  final score
-induction  1200      1     3              0.62
-previous    300      0     1              0.88
+induction  1200      1     3         0.62
+previous    300      0     1         0.88
 """
 
 
