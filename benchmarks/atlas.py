@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from attnscope.atlas import ByteCache, HeadAtlas
-from attnscope.atlas.plan import COARSE
+from attnscope.atlas.plan import COARSE_STRIDE
 from attnscope.attention import Causal
 from attnscope.bench import Size
 from attnscope.bench.matrix import random_head
@@ -44,9 +44,9 @@ def tiles(length: int, count: int) -> Table:
     draw = torch.Generator().manual_seed(0)
     for z in reversed(range(atlas.plan.deepest + 1)):
         stride = atlas.plan.stride(z)
-        if stride >= COARSE:
+        if stride >= COARSE_STRIDE:
             break
-        places = [(y, x) for y in range(atlas.plan.tiles(z)[0]) for x in range(y + 1)]
+        places = [(y, x) for y in range(atlas.plan.count_tiles(z)[0]) for x in range(y + 1)]
         chosen = [places[at] for at in torch.randperm(len(places), generator=draw)[:count].tolist()]
         times = sorted(seconds(lambda z=z, y=y, x=x: atlas.tile(z, y, x, "mean")) for y, x in chosen)
         slow, bound = times[int(0.95 * (len(times) - 1))], BOUNDS.get(stride)
@@ -61,8 +61,9 @@ def levels(length: int) -> Table:
     """Measure the coarse levels of a head, computed from query and key in one pass."""
     table = Table(
         title="coarse levels",
-        comparison=f"One head of 64, n = {length:,}, causal, fp32: log-sum-exp, all levels of {COARSE} x {COARSE} "
-        "cells per bin and more in both channels, received and entropy. In a separate process.",
+        comparison=f"One head of 64, n = {length:,}, causal, fp32: log-sum-exp, all levels of "
+        f"{COARSE_STRIDE} x {COARSE_STRIDE} cells per bin and more in both channels, received and entropy. "
+        "In a separate process.",
         columns=("what", "measured"),
     )
     (spent, cached), peak = with_peak_bytes(build, length)

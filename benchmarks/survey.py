@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 
-from attnscope.attention.plan import size_text
+from attnscope.attention.plan import format_bytes
 from attnscope.bench import Size
 from attnscope.bench.memory import with_peak_bytes
 from attnscope.bench.report import Table, duration
@@ -173,7 +173,7 @@ def scaling_with_text(model: str, text: Path, step: Callable[[str], None]) -> Ta
         part = text.with_name(f"{times}.txt")
         part.write_text(characters[: times * len(characters) // 4], encoding="ascii")
         (tokens, spent), peak = with_peak_bytes(read_whole, model, str(part))
-        table.add(f"{tokens:,}", duration(spent), f"{1e3 * spent / tokens:.2f}", size_text(peak))
+        table.add(f"{tokens:,}", duration(spent), f"{1e3 * spent / tokens:.2f}", format_bytes(peak))
     return table
 
 

@@ -25,7 +25,7 @@ from matplotlib.patches import ConnectionPatch, FancyBboxPatch, Rectangle
 from PIL import Image
 
 import attnscope as ats
-from attnscope.figures.labels import token_text
+from attnscope.figures.token_labels import format_token
 from attnscope.recording import load, read
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -135,8 +135,8 @@ def zoomed(figure: Figure, outer: Axes, inner: Axes, view: View, corners: Sequen
 def write_tokens(axes: Axes, words: Sequence[str], view: View) -> None:
     """The words of single tokens: keys above, queries to the right, where no line crosses them."""
     keys, queries = (range(first, first + view.tokens) for first in (view.key, view.query))
-    axes.set_xticks(keys, [token_text(words[at]) for at in keys], rotation=90)
-    axes.set_yticks(queries, [token_text(words[at]) for at in queries])
+    axes.set_xticks(keys, [format_token(words[at]) for at in keys], rotation=90)
+    axes.set_yticks(queries, [format_token(words[at]) for at in queries])
     axes.xaxis.tick_top()
     axes.yaxis.tick_right()
     axes.tick_params(length=0, pad=3, labelsize=SMALL, labelcolor=INK, labelfontfamily="monospace")

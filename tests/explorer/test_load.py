@@ -97,7 +97,7 @@ class Crowd:
 
     def tile(self, draw: random.Random) -> str:
         z = draw.randint(0, self.plan.deepest)
-        down, across = self.plan.tiles(z)
+        down, across = self.plan.count_tiles(z)
         return f"{self.head}/{z}/{draw.randrange(down)}/{draw.randrange(across)}?ch={draw.choice(['mean', 'max'])}"
 
     def _ask_on(self, number: int) -> None:

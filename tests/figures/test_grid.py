@@ -63,7 +63,7 @@ def test_columns_are_chosen_and_empty_places_left_out(columns: int | None, lines
         (lambda: head_grid([]), ShapeError, "empty"),
         (lambda: head_grid(matrix(3, 6, 4), labels=["a"]), ShapeError, "3 labels"),
         (lambda: head_grid(matrix(3, 6, 4), labels="abc"), ShapeError, "3 labels"),
-        (lambda: head_grid(matrix(3, 6, 4), columns=0), ValueError, "columns=0"),
+        (lambda: head_grid(matrix(3, 6, 4), columns=0), ValueError, "columns of at least 1, got 0"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_with_what_to_do(draw, error: type[Exception], message: str) -> None:

@@ -20,7 +20,7 @@ NUMBER = Measurement(name="share", value=0.5, low=0.4)
 
 
 def drawing() -> Any:
-    return lines([1, 2], {"a": [1, 2]}, x_name="x", y_name="y")
+    return lines([1, 2], {"a": [1, 2]}, xlabel="x", ylabel="y")
 
 
 def lab(**options: Any) -> Lab:

@@ -8,7 +8,7 @@ import math
 import pytest
 from rich.console import Console
 
-from attnscope.figures import named_bars
+from attnscope.figures import grouped_bars
 from attnscope.labs import CLAIMS, Lab, Measurement, Result, Verdict
 from attnscope.labs.printing import STYLES, show, show_table
 from attnscope.labs.result import Table
@@ -20,7 +20,7 @@ BECAUSE = "In [bold]three[/bold] of four runs, and in 0.5 of the rest, it was as
 def result() -> Result:
     lab = Lab("trial", "Does [red]it[/red] work?", seed=4)
     lab.table("Lengths", ("name", "how many", "is even"), [("a\tb", 4096, True), ("c", 0.123456789, False)], note="n")
-    lab.figure("bars", named_bars({"a": {"x": 1.0}}, y_name="y"), "bars of [b]a[/b]")
+    lab.figure("bars", grouped_bars({"a": {"x": 1.0}}, ylabel="y"), "bars of [b]a[/b]")
     lab.decide("1a", Verdict.HOLDS, BECAUSE, Measurement(name="share [x]", value=0.5, low=0.4, high=0.6))
     lab.decide("2", Verdict.DOES_NOT_HOLD, BECAUSE, Measurement(name="loss", value=math.nan, high=1.0))
     lab.decide(

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from attnscope.figures import named_bars
+from attnscope.figures import grouped_bars
 from attnscope.labs import Lab, Measurement, Result, Verdict
 from attnscope.labs.result import Table, format_cell
 from attnscope.version import __version__
@@ -19,7 +19,7 @@ from attnscope.version import __version__
 def finished() -> Result:
     lab = Lab("trial", "Is a < b?", seed=2)
     lab.table("Numbers & signs", ("name", "value"), [("<b>", 0.25), ("worst", math.nan), ("most", math.inf)], note="n")
-    lab.figure("bars", named_bars({"a": {"x": 1.0}}, y_name="y"), "a caption")
+    lab.figure("bars", grouped_bars({"a": {"x": 1.0}}, ylabel="y"), "a caption")
     lab.decide("1a", Verdict.HOLDS, "as measured", Measurement(name="share", value=0.5, low=0.4, high=0.6))
     lab.decide("2", Verdict.DOES_NOT_HOLD, "as measured", Measurement(name="loss", value=math.nan, high=1.0))
     return lab.result

@@ -202,6 +202,6 @@ def test_a_bias_that_knows_positions_stays_where_it_is() -> None:
     bias = torch.randn(30, 30, dtype=torch.float64)
     nothing = torch.zeros(30, 1, dtype=torch.float64)
     matrix = AttentionMatrix(nothing, nothing, score_mod=Bias(bias), mask=Causal())
-    dense = bias.masked_fill(~Causal().dense(Sizes(1, 1, 30, 30))[0, 0], -torch.inf).softmax(-1)
+    dense = bias.masked_fill(~Causal().to_dense(Sizes(1, 1, 30, 30))[0, 0], -torch.inf).softmax(-1)
     found = matrix.bins(range(7, 21), range(3, 19))
     torch.testing.assert_close(found.sums, dense[7:20, 3:18])

@@ -17,7 +17,7 @@ from attnscope.attention import (
     Mask,
     Padding,
     Prefix,
-    Score,
+    ScoreMod,
     Sinks,
     Softcap,
     Window,
@@ -49,7 +49,7 @@ def masks(queries: int, keys: int) -> dict[str, Mask]:
     }
 
 
-def scores(queries: int, keys: int) -> dict[str, Score | None]:
+def scores(queries: int, keys: int) -> dict[str, ScoreMod | None]:
     heads = torch.linspace(-1.0, 1.0, HEADS)
     bias = torch.randn(HEADS, queries, keys, generator=torch.Generator().manual_seed(7))
     return {
@@ -80,7 +80,7 @@ class Subject:
         if mask == "documents" and queries > keys:
             self.mask = Causal() & Documents(torch.arange(keys) // 17, torch.arange(queries) // 17)
         self.matrix = AttentionMatrix(self.query, self.key, mask=self.mask, score_mod=self.score)
-        seen = self.mask.dense(Sizes(BATCH, HEADS, queries, keys))
+        seen = self.mask.to_dense(Sizes(BATCH, HEADS, queries, keys))
         self.allowed = seen.expand(BATCH, HEADS, -1, -1)
 
     def dense(self, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from attnscope.attention import Bias, Causal, Full, Padding, Sinks, Softcap
-from attnscope.attention.kernels import flash
+from attnscope.attention.kernels import flash_attention
 from attnscope.bench.memory import peak_extra_bytes
 from attnscope.errors import Cancelled, ShapeError
 from attnscope.matrix import AttentionMatrix, reference, summary
@@ -393,7 +393,10 @@ def test_everything_costs_less_than_three_fused_calls() -> None:
     assert isinstance(source, LazyWeights)
     source.lse(Schedule())
     query, key = source.query, source.key
-    contestants = {"fused": lambda: flash(query, key, key, causal=True, scale=0.125), "ours": matrix.summary}
+    contestants = {
+        "fused": lambda: flash_attention(query, key, key, is_causal=True, scale=0.125),
+        "ours": matrix.summary,
+    }
     assert kept(contestants, lambda best: best["ours"] <= 2.8 * best["fused"], rounds=5)
 
 

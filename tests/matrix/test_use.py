@@ -222,7 +222,7 @@ def test_masks_without_structure_and_scattered_cells_stay_small() -> None:
         visible = subject.visible_cells(3, 3)
         _ = subject.band(32), subject.head(0).merge_tokens(thirds).to_dense()
     assert largest.bytes <= 4 * 2**24
-    assert visible[0, 0].sum() == scattered.dense(Sizes(1, 4, n, n)).sum()
+    assert visible[0, 0].sum() == scattered.to_dense(Sizes(1, 4, n, n)).sum()
 
 
 def test_counts_are_whole_numbers() -> None:

@@ -321,7 +321,7 @@ REFUSALS = {
     "torch's layer": "UnsupportedError: across_ranks: multi_head_attention_forward was called",
     "ranks": "SettingError: ring_attend: Shares(length=16",
     "group": "SettingError: ring_attend: Shares(length=16, ranks=1) was given with a group that does not have",
-    "twice": "UnsupportedError: attend: second-order gradients were asked of the ring engine",
+    "twice": "UnsupportedError: attend: the ring backend does not support second-order gradients",
     "checkpoint": "CheckpointError: torch.utils.checkpoint: Recomputed values",
 }
 

@@ -9,12 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnscope.attention import Causal, Documents, Mask, Padding, Window, attend, linear
+from attnscope.attention import Causal, Documents, Mask, Padding, Window, attend
 from attnscope.attention.operation import Backend
 from attnscope.bench import Size
 from attnscope.bench.memory import peak_extra_bytes
 from attnscope.bench.report import Table, duration
 from attnscope.bench.timing import race
+from attnscope.variants import linear
 
 HEADS, DIM = 8, 64
 ROUNDS = 20

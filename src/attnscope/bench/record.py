@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from attnscope.attention.plan import size_text
+from attnscope.attention.plan import format_bytes
 from attnscope.bench import Size
 from attnscope.bench.memory import peak_extra_bytes
 from attnscope.bench.report import Table, duration
@@ -90,13 +90,13 @@ def costs(length: int, seconds: dict[str, float], peaks: dict[str, int]) -> Tabl
         title=f"{length:,} tokens through {MODEL}",
         comparison="random parameters, float32, transformers with sdpa, all 30 layers and 270 heads. CPU time of one "
         "run after a warm-up; peak memory in separate processes, above the plain pass. Bounds at 8,192 tokens: "
-        + ", ".join(f"{mode} {times:g}x and {size_text(extra)}" for mode, (times, extra) in BOUNDS.items())
+        + ", ".join(f"{mode} {times:g}x and {format_bytes(extra)}" for mode, (times, extra) in BOUNDS.items())
         + ".",
         columns=("kept", "CPU time", "ratio", "peak memory", "above plain", "bounds kept"),
     )
     for mode in MODES:
         ratio, above = seconds[mode] / seconds["plain"], peaks[mode] - peaks["plain"]
-        cells = (mode, duration(seconds[mode]), f"{ratio:.2f}x", size_text(peaks[mode]), size_text(max(above, 0)))
+        cells = (mode, duration(seconds[mode]), f"{ratio:.2f}x", format_bytes(peaks[mode]), format_bytes(max(above, 0)))
         if mode in BOUNDS and length == BOUND_LENGTH:
             table.add(*cells, met=is_within_bounds(ratio, above, mode))
         else:

@@ -119,7 +119,7 @@ class Result:
 
     def write(self, folder: Path) -> None:
         """Write `result.json`, and each figure as PNG and SVG, to a folder."""
-        from attnscope.figures.paint import svg
+        from attnscope.figures.drawing import to_svg
 
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "result.json").write_text(
@@ -127,7 +127,7 @@ class Result:
         )
         for figure in self.figures:
             (folder / f"{figure.name}.png").write_bytes(figure.png())
-            (folder / f"{figure.name}.svg").write_bytes(svg(figure.drawing))
+            (folder / f"{figure.name}.svg").write_bytes(to_svg(figure.drawing))
 
     def _repr_html_(self) -> str:
         """Return the findings as HTML, for notebooks."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnscope.attention.cells import allowed
+from attnscope.attention.cells import allowed_cells
 from attnscope.attention.regions import Region, area, band, intersection, rectangle
 from attnscope.attention.scores import Cells
 from attnscope.matrix.dense_weights import DenseWeights
@@ -151,7 +151,7 @@ class _Walk:
         self.regions: Sequence[Region] = band(queries, keys, None, None)
         self.exact = False  # whether the regions are all of the mask
         if isinstance(source, LazyWeights) and source.lowered is not None:
-            self.regions, self.exact = source.lowered.regions[0], source.lowered.keep is None
+            self.regions, self.exact = source.lowered.regions[0], source.lowered.key_mask is None
         self.least = math.log(torch.finfo(source.dtype).tiny) + 1  # exp is still fast there
 
     def run(self, rows: Tensor, lines: Sequence[int], columns: Sequence[int], schedule: Schedule) -> None:
@@ -224,7 +224,7 @@ class _ScoredRows:
 
     def seen(self, some: Stretch) -> Tensor:
         """Which cells the mask allows, (rows, columns)."""
-        found = allowed(self.source.rule, self._cells(some))
+        found = allowed_cells(self.source.rule, self._cells(some))
         return found.reshape(found.shape[-2:]).expand(len(self.rows), some.stop - some.start)
 
     def read(self, some: Stretch, logs: Tensor, weights: Tensor, seen: Tensor | None) -> Tensor:

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from attnscope.attention import fused, regions, streaming
-from attnscope.attention.algebra import Lowered, Sizes
-from attnscope.attention.cells import allowed, block_scores, pair_scores
-from attnscope.attention.plan import find_obstacle, make_plan, row_groups
-from attnscope.attention.rule import Rule
+from attnscope.attention.algebra import RegionMask, Sizes
+from attnscope.attention.cells import allowed_cells, block_scores, pair_scores
+from attnscope.attention.kernel_blocks import split_regions
+from attnscope.attention.plan import group_batch_rows, make_plan, why_not_fused
 from attnscope.attention.scores import Cells, Temperature
-from attnscope.attention.tensors import count_bytes, map_tensors, tensors_in
-from attnscope.attention.tiles import cut
+from attnscope.attention.spec import AttentionSpec
+from attnscope.attention.tensors import count_bytes, iter_tensors, map_tensors
 from attnscope.matrix.schedule import Schedule
 
 KEYS_PER_CALL = 2**14  # of the fused kernel
@@ -31,7 +31,7 @@ KEYS_PER_CALL = 2**14  # of the fused kernel
 class LazyWeights:
     """Weights exp(score - lse) from query (batch, heads, queries, dim) and key (batch, key heads, keys, dim)."""
 
-    def __init__(self, rule: Rule, query: Tensor, key: Tensor, lse: Tensor | None = None) -> None:
+    def __init__(self, rule: AttentionSpec, query: Tensor, key: Tensor, lse: Tensor | None = None) -> None:
         self.rule, self.query, self.key = rule, query, key
         self.cached_lse = lse
 
@@ -43,7 +43,7 @@ class LazyWeights:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of all results."""
-        return self.rule.precise
+        return self.rule.compute_dtype
 
     @property
     def stored_dtype(self) -> torch.dtype:
@@ -62,7 +62,7 @@ class LazyWeights:
 
     def tensors(self) -> Iterator[Tensor]:
         """Every stored tensor."""
-        return tensors_in((self.query, self.key, self.cached_lse, *self._rule_parts))
+        return iter_tensors((self.query, self.key, self.cached_lse, *self._rule_parts))
 
     @property
     def _rule_parts(self) -> tuple[object, ...]:
@@ -80,25 +80,25 @@ class LazyWeights:
         )
 
     @cached_property
-    def lowered(self) -> Lowered | None:
+    def lowered(self) -> RegionMask | None:
         """The mask as regions, if it has that structure."""
-        return self.rule.mask.lower(self.rule.sizes)
+        return self.rule.mask.to_regions(self.rule.sizes)
 
     @cached_property
     def fused(self) -> bool:
         """Whether products can use the fused kernel."""
-        return find_obstacle(self.rule, self.lowered) is None
+        return why_not_fused(self.rule, self.lowered) is None
 
     @cached_property
     def groups(self) -> list[tuple[slice, tuple[regions.Region, ...]]]:
         """Batch rows that share their regions, for the fused kernel."""
         assert self.lowered is not None
-        return row_groups(self.lowered)
+        return group_batch_rows(self.lowered)
 
     @cached_property
-    def streaming_plan(self) -> streaming.Walk:
+    def streaming_plan(self) -> streaming.StreamingPlan:
         """The plan over all rows, for the streaming implementation."""
-        walk = make_plan(self.rule, "streaming").walk
+        walk = make_plan(self.rule, "streaming").streaming_plan
         assert walk is not None
         return walk
 
@@ -113,7 +113,7 @@ class LazyWeights:
 
     def narrow(self, batch: slice, heads: slice) -> LazyWeights:
         """The weights of some batch rows and heads."""
-        group = self.sizes.heads // self.rule.key_heads
+        group = self.sizes.heads // self.rule.num_kv_heads
         first, last = heads.start // group, (heads.stop - 1) // group
         query, key = self.query[batch, heads], self.key[batch, first : last + 1]
         signature = self.rule.signature._replace(query=query.shape, key=key.shape, value=key.shape)
@@ -174,11 +174,15 @@ class LazyWeights:
         cells = Cells(rows[:, None], columns[None, :], self.sizes)
         query, key = _take(self.query, rows).to(self.dtype), _take(self.key, columns).to(self.dtype)
         scores = block_scores(self.rule, query, key, cells)[-1]
-        return scores if self._all_allowed(rows, columns) else scores.masked_fill(~allowed(self.rule, cells), -math.inf)
+        return (
+            scores
+            if self._all_allowed(rows, columns)
+            else scores.masked_fill(~allowed_cells(self.rule, cells), -math.inf)
+        )
 
     def _all_allowed(self, rows: Tensor, columns: Tensor) -> bool:
         """Whether the mask allows every cell between the first and last of these rows and columns."""
-        if self.lowered is None or self.lowered.keep is not None or not len(rows) or not len(columns):
+        if self.lowered is None or self.lowered.key_mask is not None or not len(rows) or not len(columns):
             return False
         block = regions.rectangle(int(rows.min()), int(rows.max()) + 1, int(columns.min()), int(columns.max()) + 1)
         return all(regions.area(regions.intersection(found, [block])) == block.area for found in self.lowered.regions)
@@ -204,11 +208,11 @@ class LazyWeights:
     def pairs(self, rows: Tensor, columns: Tensor) -> Tensor:
         """The weights of cells (rows[p], columns[p]), (batch, heads, pairs)."""
         cells = Cells(rows, columns, self.sizes)
-        group = self.sizes.heads // self.rule.key_heads
+        group = self.sizes.heads // self.rule.num_kv_heads
         query = self.query[:, :, rows].to(self.dtype)
         key = self.key[:, :, columns].to(self.dtype).repeat_interleave(group, dim=1)
         lse = self._lse_for_pairs(rows)
-        scores = pair_scores(self.rule, query, key, cells).masked_fill(~allowed(self.rule, cells), -math.inf)
+        scores = pair_scores(self.rule, query, key, cells).masked_fill(~allowed_cells(self.rule, cells), -math.inf)
         return (scores - lse.masked_fill(lse == -math.inf, 0.0)).exp()
 
     def _lse_for_pairs(self, rows: Tensor) -> Tensor:
@@ -244,7 +248,7 @@ class LazyWeights:
             output, lse = self._streaming(query, values, rows)
         if self.rule.sinks is None or columns is not None:
             return output, lse
-        return self.rule.sinks.absorb(output, lse)
+        return self.rule.sinks.apply(output, lse)
 
     def _fused(
         self, query: Tensor, values: Tensor | None, rows: range, columns: tuple[int, int]
@@ -257,45 +261,45 @@ class LazyWeights:
         first, last = max(first, columns[0]), min(last, columns[1])
         width = self.key.shape[-1] if values is None else values.shape[-1]
         output = torch.zeros(*query.shape[:-1], width, dtype=self.dtype, device=self.device)
-        lse = torch.full(query.shape[:-1], -math.inf, dtype=self.dtype, device=self.device)
+        lse = fused.empty_lse(query)
         for left in range(first, last, KEYS_PER_CALL):
             right = min(left + KEYS_PER_CALL, last)
             key = self._key(left, right, heads=None if values is None else values.shape[1])
             some = key if values is None else values[:, :, left - columns[0] : right - columns[0]]
-            part = fused.solve(self._work(rows, left, right), query, key, some)
-            fused.merge(output, lse, *part, fresh=left == first)
-        return output, lse
+            part = fused.fused_attention(self._work(rows, left, right), query, key, some)
+            fused.merge_partials(output, lse, *part, first=left == first)
+        return output, lse.to(self.dtype)
 
-    def _work(self, rows: range, left: int, right: int) -> fused.Work:
+    def _work(self, rows: range, left: int, right: int) -> fused.FusedPlan:
         groups = tuple(
-            fused.Group(
-                batch, cut(regions.columns_between(regions.rows_between(found, rows.start, rows.stop), left, right))
+            fused.BatchBlocks(
+                batch, split_regions(regions.crop_columns(regions.crop_rows(found, rows.start, rows.stop), left, right))
             )
             for batch, found in self.groups
         )
-        keep = None if self.lowered is None else self.lowered.keep
-        bias = None if keep is None else fused.bias_of(keep[:, left:right], self.dtype)
-        return fused.make_work(groups, len(rows), right - left, self.rule.scale, bias)
+        keep = None if self.lowered is None else self.lowered.key_mask
+        bias = None if keep is None else fused.key_bias(keep[:, left:right], self.dtype)
+        return fused.make_fused_plan(groups, len(rows), right - left, self.rule.scale, bias)
 
     def _streaming(self, query: Tensor, values: Tensor | None, rows: range) -> tuple[Tensor, Tensor]:
         key = self._key(0, self.sizes.keys, heads=None if values is None else values.shape[1])
         values = key if values is None else values
         groups = tuple(
-            streaming.Group(batch, regions.rows_between(found, rows.start, rows.stop))
+            streaming.BatchRegions(batch, regions.crop_rows(found, rows.start, rows.stop))
             for batch, found in self.streaming_plan.groups
         )
         rule = replace(self.rule, signature=self.rule.signature._replace(key=key.shape, value=values.shape))
-        return streaming.solve(
+        return streaming.streaming_attention(
             rule, self.streaming_plan._replace(groups=groups, first_row=rows.start), query, key, values
         )
 
     def _key(self, left: int, right: int, heads: int | None) -> Tensor:
         """The keys of some columns in working precision, repeated per query head if values differ by head."""
         key = self.key[:, :, left:right].to(self.dtype)
-        return key if heads in (None, self.rule.key_heads) else self._for_each_head(key)
+        return key if heads in (None, self.rule.num_kv_heads) else self._for_each_head(key)
 
     def _for_each_head(self, key: Tensor) -> Tensor:
-        return key.repeat_interleave(self.sizes.heads // self.rule.key_heads, dim=1)
+        return key.repeat_interleave(self.sizes.heads // self.rule.num_kv_heads, dim=1)
 
     def transposed_products(self, values: Tensor | None, schedule: Schedule) -> tuple[Tensor, Tensor]:
         """Weights^T @ values and the logarithm of the column sums, by the fused kernel.
@@ -311,27 +315,28 @@ class LazyWeights:
         swapped_key = self.query.to(self.dtype).flip(2)
         values = swapped_key if values is None else values.flip(2)
         queries, keys = self.sizes.queries, self.sizes.keys
-        turned = [(batch, regions.mirrored(found, queries, keys)) for batch, found in self.groups]
+        turned = [(batch, regions.mirror(found, queries, keys)) for batch, found in self.groups]
         bytes_each = 4 * self.sizes.batch * self.sizes.heads * 2 * self.query.shape[-1] * self.dtype.itemsize
         pieces = []
         for step in second.track(second.steps(keys, self.cells_per_row * queries / max(keys, 1), bytes_each)):
             some = self.key[:, :, keys - step.stop : keys - step.start].to(self.dtype).flip(2)
             groups = tuple(
-                fused.Group(batch, cut(regions.rows_between(found, step.start, step.stop))) for batch, found in turned
+                fused.BatchBlocks(batch, split_regions(regions.crop_rows(found, step.start, step.stop)))
+                for batch, found in turned
             )
-            work = fused.make_work(groups, len(step), queries, self.rule.scale, bias)
-            pieces.append(fused.solve(work, self._for_each_head(some), swapped_key, values))
+            work = fused.make_fused_plan(groups, len(step), queries, self.rule.scale, bias)
+            pieces.append(fused.fused_attention(work, self._for_each_head(some), swapped_key, values))
         output = torch.cat([part for part, _ in pieces], 2).flip(2)
         received = torch.cat([part for _, part in pieces], 2).flip(2)
-        if self.lowered.keep is not None:
-            received = received.masked_fill(~self.lowered.keep[:, None], -math.inf)
+        if self.lowered.key_mask is not None:
+            received = received.masked_fill(~self.lowered.key_mask[:, None], -math.inf)
         return output * received.exp()[..., None], received
 
     def with_sinks(self, lse: Tensor) -> Tensor:
         """The log-sum-exp including sinks."""
         if self.rule.sinks is None:
             return lse
-        return self.rule.sinks.absorb(lse.new_zeros(*lse.shape, 1), lse)[1]
+        return self.rule.sinks.apply(lse.new_zeros(*lse.shape, 1), lse)[1]
 
 
 def _is_contiguous(index: Tensor) -> bool:

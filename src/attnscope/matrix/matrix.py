@@ -18,9 +18,9 @@ from torch import Tensor
 
 from attnscope.attention.algebra import Mask
 from attnscope.attention.masks import Full
-from attnscope.attention.plan import size_text
-from attnscope.attention.rule import in_four, make_rule, sign
-from attnscope.attention.scores import Score
+from attnscope.attention.plan import format_bytes
+from attnscope.attention.scores import ScoreMod
+from attnscope.attention.spec import make_spec, signature_of, to_4d
 from attnscope.errors import ShapeError, UnsupportedError
 from attnscope.matrix import pooling, statistics
 from attnscope.matrix.bins import Bins, find_bins
@@ -79,21 +79,21 @@ class AttentionMatrix(MatrixView):
         *,
         mask: Mask | None = None,
         scale: float | None = None,
-        score_mod: Score | None = None,
+        score_mod: ScoreMod | None = None,
         value: Tensor | None = None,
         lse: Tensor | None = None,
     ) -> None:
         mask = Full() if mask is None else mask
-        rule = make_rule(sign(query, key, key), mask=mask, scale=scale, score_mod=score_mod, dropout=0.0)
+        rule = make_spec(signature_of(query, key, key), mask=mask, scale=scale, score_mod=score_mod, dropout=0.0)
         if value is not None and value.shape[:-1] != key.shape[:-1]:
             raise ShapeError(f"AttentionMatrix: expected value {(*key.shape[:-1], 'dim')}, got {tuple(value.shape)}")
         if lse is not None and lse.shape != query.shape[:-1]:
             raise ShapeError(f"AttentionMatrix: expected lse {tuple(query.shape[:-1])}, got {tuple(lse.shape)}")
-        cached_lse = None if lse is None else in_four(lse.detach()[..., None])[..., 0].to(rule.precise)
+        cached_lse = None if lse is None else to_4d(lse.detach()[..., None])[..., 0].to(rule.compute_dtype)
         self._source: LazyWeights | DenseWeights = LazyWeights(
-            rule, in_four(query.detach()), in_four(key.detach()), cached_lse
+            rule, to_4d(query.detach()), to_4d(key.detach()), cached_lse
         )
-        self._value = None if value is None else in_four(value.detach())
+        self._value = None if value is None else to_4d(value.detach())
         self._axes, self._leading = _axes_of(query), tuple(query.shape[:-2])
         self._schedule = Schedule()
 
@@ -118,7 +118,7 @@ class AttentionMatrix(MatrixView):
         if weights.numel() and weights.min() < 0:
             raise ValueError(f"from_dense: expected weights of at least 0, got {weights.min():.3g}")
         matrix = cls.__new__(cls)
-        matrix._source = DenseWeights(in_four(weights.detach()))
+        matrix._source = DenseWeights(to_4d(weights.detach()))
         matrix._axes, matrix._leading = _axes_of(weights), tuple(weights.shape[:-2])
         matrix._value, matrix._schedule = None, Schedule()
         return matrix
@@ -156,9 +156,8 @@ class AttentionMatrix(MatrixView):
     def __repr__(self) -> str:
         lines = " x ".join(f"{size:,}" for size in self.shape[-2:])
         leading = f", leading {self._leading}" if self._leading else ""
-        return (
-            f"AttentionMatrix({lines}{leading}, holds {size_text(self.nbytes)}, dense {size_text(self.dense_nbytes)})"
-        )
+        held, dense = format_bytes(self.nbytes), format_bytes(self.dense_nbytes)
+        return f"AttentionMatrix({lines}{leading}, holds {held}, dense {dense})"
 
     def to(
         self,
@@ -522,7 +521,7 @@ class AttentionMatrix(MatrixView):
         """Values without the copies per head, if all heads have the same."""
         if isinstance(self._source, DenseWeights) or values.stride(1) or values.shape[1] == 1:
             return values
-        return values[:, : self._source.rule.key_heads]
+        return values[:, : self._source.rule.num_kv_heads]
 
 
 def _axes_of(tensor: Tensor) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from attnscope.attention.algebra import Mask
-from attnscope.attention.cells import allowed
+from attnscope.attention.cells import allowed_cells
 from attnscope.attention.scores import Cells
 from attnscope.errors import ShapeError
 from attnscope.matrix.lazy_weights import LazyWeights
@@ -46,7 +46,7 @@ class _Listed(NamedTuple):
     def seen(self, source: LazyWeights, batch: int, top: int) -> _Listed:
         """Those that a mask allows, which is the same for all heads; `top` is the first row."""
         cells = Cells((self.rows + top)[:, None], self.columns[:, None], source.sizes)
-        found = _of_batch(allowed(source.rule, cells), batch).reshape(-1)
+        found = _of_batch(allowed_cells(source.rule, cells), batch).reshape(-1)
         return _Listed(self.rows[found], self.columns[found])
 
 
@@ -85,7 +85,7 @@ class _Numbers:
         mask, listed = source.rule.mask, self.listed(top, bottom)
         assert listed is not None
         before, known = self._seen.get((top, bottom), (None, None))
-        if known is not None and (before is mask or (mask.static and before == mask)):
+        if known is not None and (before is mask or (mask.is_static and before == mask)):
             return known
         listed = listed.seen(source, batch, top)
         found = _Seen(listed, torch.bincount(listed.rows, minlength=bottom - top))

@@ -82,7 +82,7 @@ def _add_fused(source: LazyWeights, total: Tensor, row_bin: Tensor, edges: Seque
     at = torch.arange(left, right, device=source.device)
     limits = torch.tensor(edges, device=source.device)
     inside = (at[:, None] >= limits[:-1]) & (at[:, None] < limits[1:])
-    values = inside.to(source.dtype).expand(source.sizes.batch, source.rule.key_heads, -1, -1)
+    values = inside.to(source.dtype).expand(source.sizes.batch, source.rule.num_kv_heads, -1, -1)
     lse = source.lse(schedule)
     for step in schedule.track(source.row_steps(schedule)):
         part, part_lse = source.row_products(step, values, columns=(left, right))
@@ -128,7 +128,7 @@ def visible(
         count == "cells"
         and isinstance(source, LazyWeights)
         and source.lowered is not None
-        and source.lowered.keep is None
+        and source.lowered.key_mask is None
     ):
         found = torch.stack([_areas(regions, rows, columns, source.device) for regions in source.lowered.regions])
         return found[:, None].expand(batch, heads, -1, -1)
@@ -152,7 +152,7 @@ def audience(source: Weights, schedule: Schedule) -> Tensor:
     if not isinstance(source, LazyWeights) or source.lowered is None:
         return visible(source, [0, queries], edges, schedule).squeeze(-2)
     found = torch.cat([_areas(regions, [0, queries], edges, source.device) for regions in source.lowered.regions])
-    keep = source.lowered.keep
+    keep = source.lowered.key_mask
     return (found if keep is None else found * keep)[:, None].expand(batch, heads, -1)
 
 
@@ -208,7 +208,7 @@ def _seen(source: Weights, rows: Tensor) -> Tensor:
 def _kept_before(source: LazyWeights) -> Tensor:
     """(batch or 1, keys + 1): how many real keys stand before each position."""
     assert source.lowered is not None
-    keep = source.lowered.keep
+    keep = source.lowered.key_mask
     if keep is None:
         return torch.arange(source.sizes.keys + 1, device=source.device)[None]
     return torch.nn.functional.pad(keep.cumsum(-1), (1, 0))

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attnscope.attention.blocks import Columns, walk
-from attnscope.attention.cells import allowed, gathered
-from attnscope.attention.regions import Region, band, rows_between
+from attnscope.attention.blocks import ColumnBlock, iter_blocks
+from attnscope.attention.cells import allowed_cells, fold_query_groups
+from attnscope.attention.regions import Region, band, crop_rows
 from attnscope.attention.scores import Cells
 from attnscope.matrix.dense_weights import DenseWeights
 from attnscope.matrix.lazy_weights import LazyWeights
@@ -202,13 +202,13 @@ def _pieces(source: Weights) -> Iterator[_Piece]:
         return
     regions, exact = (band(queries, keys, None, None),), isinstance(source, DenseWeights)
     if isinstance(source, LazyWeights) and source.lowered is not None:
-        regions, exact = source.lowered.regions, source.lowered.keep is None
+        regions, exact = source.lowered.regions, source.lowered.key_mask is None
     most = max(1, BLOCK_CELLS // min(queries * keys, HEAD_CELLS))
     if batch * heads <= most and len(set(regions)) == 1:
         yield _Piece(source, slice(0, batch), slice(0, heads), regions[0], exact)
         return
     group = (
-        heads // source.rule.key_heads if isinstance(source, LazyWeights) else 1
+        heads // source.rule.num_kv_heads if isinstance(source, LazyWeights) else 1
     )  # these share a key and stay together
     at_once = -(-heads // -(-heads // most))  # in parts as equal as can be
     for row in range(batch):
@@ -248,10 +248,10 @@ class _Walk:
     def run(self) -> None:
         """Add everything up."""
         for step in self.schedule.track(ranges(self.piece.source.sizes.queries, self.high)):
-            for rows in walk(rows_between(self.piece.regions, step.start, step.stop), len(step), self.wide):
+            for rows in iter_blocks(crop_rows(self.piece.regions, step.start, step.stop), len(step), self.wide):
                 self._add_rows(step.start + rows.top, step.start + rows.bottom, rows.columns)
 
-    def _add_rows(self, top: int, bottom: int, columns: Sequence[Columns]) -> None:
+    def _add_rows(self, top: int, bottom: int, columns: Sequence[ColumnBlock]) -> None:
         source, (batch, heads) = self.piece.source, self.piece.source.sizes[:2]
         reader = _ScoredRows(source, top, bottom) if isinstance(source, LazyWeights) else _HeldRows(source, top, bottom)
         here = _Here.of(self.running.rows, top, bottom, self.offset)
@@ -267,7 +267,7 @@ class _Walk:
             self.schedule.check()
             shape = batch, heads, bottom - top, some.right - some.left
             into = self.buffers[:, : math.prod(shape)].view(2, *shape)
-            whole = some.whole and self.piece.exact
+            whole = some.is_full and self.piece.exact
             log_weights, weights = reader.read(some.left, some.right, into, whole=whole)
             lines[:, :, some.left - left : some.right - left] = inside @ weights.flatten(0, 1)
             here.add(some.left, log_weights, weights, self.ramp)
@@ -340,7 +340,7 @@ class _ScoredRows:
         self.source = source
         self.rows = torch.arange(top, bottom, device=source.device)[:, None]
         query = source.query[:, :, top:bottom].to(source.dtype) * source.rule.scale
-        self.query = gathered(query, source.rule).flatten(0, 1)
+        self.query = fold_query_groups(query, source.rule).flatten(0, 1)
         assert source.cached_lse is not None
         lse = source.cached_lse[:, :, top:bottom, None]
         self.lse = lse.masked_fill(lse == -math.inf, 0.0)
@@ -351,7 +351,7 @@ class _ScoredRows:
         if whole:
             return None
         at = torch.arange(left, right, device=self.source.device)[None, :]
-        return allowed(self.source.rule, Cells(self.rows, at, self.source.sizes))
+        return allowed_cells(self.source.rule, Cells(self.rows, at, self.source.sizes))
 
     def read(self, left: int, right: int, into: Tensor, *, whole: bool) -> tuple[Tensor, Tensor]:
         """Logarithms of weights and weights of columns [left, right), written to the two blocks of `into`.
@@ -368,7 +368,7 @@ class _ScoredRows:
             scores = step.apply(scores, cells)
         scores.sub_(self.lse)
         if not whole:
-            scores.masked_fill_(~allowed(rule, cells), -math.inf)
+            scores.masked_fill_(~allowed_cells(rule, cells), -math.inf)
         scores.clamp_(min=self.least)
         return scores, torch.threshold_(torch.exp(scores, out=weights), EXP_SLACK * math.exp(self.least), 0.0)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from attnscope.attention import Documents
-from attnscope.attention.algebra import Mask, _And
+from attnscope.attention.algebra import And, Mask
 from attnscope.matrix.pairings import Pairing, SharedPairings
 
 NAMES = ("own", "next", "duplicate", "induction", "continuation", "start")
@@ -117,6 +117,6 @@ def documents_in(mask: Mask) -> Tensor | None:
 
 
 def _joined(mask: Mask) -> list[Documents]:
-    if isinstance(mask, _And):
+    if isinstance(mask, And):
         return [*_joined(mask.first), *_joined(mask.second)]
     return [mask] if isinstance(mask, Documents) else []

@@ -19,7 +19,7 @@ from attnscope.errors import UnsupportedError
 from attnscope.explorer.analysis.slicing import slice_layer
 from attnscope.explorer.cancellation import CancelCheck, never_cancelled
 from attnscope.heads import score_heads
-from attnscope.heads.labels import MIXED, label_named
+from attnscope.heads.labels import MIXED, get_label
 from attnscope.matrix import AttentionMatrix
 from attnscope.matrix.bins import Bins
 from attnscope.recording import Trace
@@ -133,7 +133,7 @@ def head_scores(
 
 def get_meaning(label: str) -> str:
     """What a label says of a head."""
-    return MIXED_MEANING if label == MIXED else label_named(label).meaning
+    return MIXED_MEANING if label == MIXED else get_label(label).meaning
 
 
 def _edges(length: int) -> tuple[list[int], int]:

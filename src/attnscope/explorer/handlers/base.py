@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from attnscope.atlas.atlas import TURNS
+from attnscope.atlas.atlas import FOREGROUND
 from attnscope.explorer.cancellation import CancelCheck
 from attnscope.explorer.library.library import Axis, Entry, Library
 from attnscope.explorer.service.guard import RequestError
@@ -125,7 +125,7 @@ class Handlers:
 
         def polite(cancelled: CancelCheck) -> Answer:
             def asked() -> bool:
-                TURNS.give_way()
+                FOREGROUND.give_way()
                 return cancelled()
 
             return work(asked)

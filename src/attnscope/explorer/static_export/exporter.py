@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, quote
 import numpy
 
 from attnscope.atlas import ZoomPlan
-from attnscope.atlas.codec import CUT, EXACT, PARTIAL, Header, pack_floats
+from attnscope.atlas.codec import EXACT, PARTIAL, PARTLY_MASKED, Header, pack_floats
 from attnscope.errors import AttnScopeError, SettingError
 from attnscope.explorer.handlers.base import Handlers
 from attnscope.explorer.library.library import Library
@@ -224,7 +224,7 @@ def _name(path: str) -> str:
 def _cells(body: bytes | None) -> bytes:
     """All weights of a head, as the explorer tells cells."""
     weights = numpy.load(io.BytesIO(body or b""))
-    return pack_floats(weights, z=0, y=0, x=0, flags=EXACT | CUT * bool(numpy.isnan(weights).any()))
+    return pack_floats(weights, z=0, y=0, x=0, flags=EXACT | PARTLY_MASKED * bool(numpy.isnan(weights).any()))
 
 
 async def _answer(app: App, path: str, *, needed: bool = False) -> bytes | None:

@@ -12,7 +12,7 @@ from itertools import chain
 from math import hypot
 from typing import NamedTuple, TypeVar
 
-from attnscope.atlas import TILE, ZoomPlan
+from attnscope.atlas import TILE_SIZE, ZoomPlan
 
 TOKENS = 1024  # the page asks for texts of tokens in blocks of so many
 MAX_TEXT = 2**18  # tokens that are told at once for reading
@@ -113,16 +113,16 @@ def whole(kept: ExportedHead) -> list[str]:
 
 def _levels(kept: ExportedHead, *, few: bool) -> Iterator[int]:
     for z in range(kept.plan.deepest + 1):
-        down, across = kept.plan.tiles(z)
+        down, across = kept.plan.count_tiles(z)
         if (down * across <= FEW) is few:
             yield z
 
 
 def outward(kept: ExportedHead, z: int) -> list[tuple[int, int]]:
     """The tiles of a level that are not hidden as a whole, nearest to the middle of the view first."""
-    span = TILE * kept.plan.stride(z)
+    span = TILE_SIZE * kept.plan.stride(z)
     middle = [(side.start + side.stop) / 2 / span for side in (kept.queries, kept.keys)]
-    down, across = kept.plan.tiles(z)
+    down, across = kept.plan.count_tiles(z)
     offset = kept.plan.keys - kept.plan.queries
     tiles = [
         (y, x)
@@ -142,15 +142,17 @@ def pictures(kept: ExportedHead, z: int, tiles: Sequence[tuple[int, int]]) -> It
 
 def strips(kept: ExportedHead, z: int) -> Iterator[list[str]]:
     """What stands beside the map at a level: all of it, or what belongs to the view."""
-    span = TILE * kept.plan.stride(z)
-    for kind, side, count in zip(("entropy", "received"), (kept.queries, kept.keys), kept.plan.tiles(z), strict=True):
+    span = TILE_SIZE * kept.plan.stride(z)
+    for kind, side, count in zip(
+        ("entropy", "received"), (kept.queries, kept.keys), kept.plan.count_tiles(z), strict=True
+    ):
         blocks = range(count) if count <= STRIPS else range(side.start // span, min(count, -(-side.stop // span)))
         yield [f"{kept.path}/marginal/{kind}/{z}/{block}" for block in blocks]
 
 
 def _touches(kept: ExportedHead, z: int, y: int, x: int) -> bool:
     """Whether a tile is in view, or would be in a window twice as large."""
-    span = TILE * kept.plan.stride(z)
+    span = TILE_SIZE * kept.plan.stride(z)
     return all(
         place * span < side.stop + len(side) // 2 and side.start - len(side) // 2 < (place + 1) * span
         for place, side in ((y, kept.queries), (x, kept.keys))

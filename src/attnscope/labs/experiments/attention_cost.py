@@ -82,11 +82,11 @@ def time_and_sequence_length(lab: Lab) -> None:
     drawing = lines(
         lengths[1:],
         growth,
-        x_name="tokens",
-        y_name="factor relative to half the tokens",
+        xlabel="tokens",
+        ylabel="factor relative to half the tokens",
         title="Operations grow by a factor of two to four; time differs",
         log_x=True,
-        levels={"4 times": 4.0},
+        reference_lines={"4 times": 4.0},
     )
     caption = "Growth of operations and time when the sequence length doubles, on one core."
     lab.figure("doubling", drawing, caption)
@@ -245,8 +245,8 @@ def comparison_with_an_rnn(lab: Lab) -> None:
         lines(
             list(times),
             {name: [1000 * best[name] for best in times.values()] for name in names},
-            x_name="tokens",
-            y_name="milliseconds",
+            xlabel="tokens",
+            ylabel="milliseconds",
             log_x=True,
             log_y=True,
             title="Attention is faster for hundreds of tokens, not for thousands",

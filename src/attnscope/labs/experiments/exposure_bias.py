@@ -120,8 +120,8 @@ def entropy_of_the_next_token(lab: Lab) -> None:
     drawing = lines(
         [float(bucket.stop) for bucket in distance_bins(length)],
         curves,
-        x_name="tokens after the prompt, up to",
-        y_name="entropy of the next token (nats)",
+        xlabel="tokens after the prompt, up to",
+        ylabel="entropy of the next token (nats)",
         title="In its own output, the entropy drifts away from that in text",
         log_x=True,
     )

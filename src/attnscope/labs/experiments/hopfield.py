@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from attnscope import AttentionMatrix, attend
-from attnscope.attention.hopfield import energy, retrieve
 from attnscope.figures import lines
 from attnscope.labs import Lab, Measurement, Verdict
+from attnscope.variants.hopfield import energy, retrieve
 
 FLIPPED = 8
 """One sign in this many is flipped before the network completes a pattern."""
@@ -212,8 +212,8 @@ def storage_capacity(lab: Lab) -> None:
         lines(
             every,
             curves,
-            x_name="dimension d",
-            y_name="patterns",
+            xlabel="dimension d",
+            ylabel="patterns",
             log_x=True,
             log_y=True,
             title="Capacity grows exponentially with constant beta, and slower with that of attention",

@@ -115,7 +115,7 @@ def small_model_beyond_its_training_length(lab: Lab) -> None:
     lab.table("Loss of a model trained on 64 characters, in nats per character", columns, rows)
     title = "Trained on 64 characters: the loss rises beyond, except with a window"
     drawing = lines(
-        [16 * bucket + 8 for bucket in range(READ // 16)], buckets, x_name="position", y_name="loss (nats)", title=title
+        [16 * bucket + 8 for bucket in range(READ // 16)], buckets, xlabel="position", ylabel="loss (nats)", title=title
     )
     lab.figure("small_model", drawing, "Loss at each position of sequences four times as long as in training.")
 
@@ -178,7 +178,7 @@ def smollm2_beyond_its_training_length(lab: Lab) -> None:
     lab.table(f"Loss of a model trained on {trained:,} tokens, in nats per token", ("position", *buckets), rows)
     title = f"Trained on {trained:,} tokens: beyond, a longer context increases the loss"
     centres = [place + BUCKET / 2 for place in places]
-    drawing = lines(centres, buckets, x_name="position", y_name="loss (nats per token)", title=title)
+    drawing = lines(centres, buckets, xlabel="position", ylabel="loss (nats per token)", title=title)
     lab.figure("smollm2", drawing, f"Each point is the mean loss of {BUCKET:,} tokens of the same text.")
 
     small = train_on_short_sequences(lab.seed, lab.choose(small=250, full=2500))

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnscope import Causal, attend
-from attnscope.attention import linear
 from attnscope.figures import lines
 from attnscope.labs import Lab, Measurement, Verdict, best_times, count_flops
+from attnscope.variants import linear
 
 
 def operations_and_time(lab: Lab) -> None:
@@ -176,8 +176,8 @@ def memory_capacity(lab: Lab) -> None:
         lines(
             stored,
             curves,
-            x_name="pairs of key and value",
-            y_name="share recalled",
+            xlabel="pairs of key and value",
+            ylabel="share recalled",
             log_x=True,
             title="A 64 x 64 matrix forgets, softmax does not",
         ),

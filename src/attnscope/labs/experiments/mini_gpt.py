@@ -132,10 +132,10 @@ def training(lab: Lab) -> None:
     drawing = lines(
         list(losses),
         {"mini-GPT": list(losses.values())},
-        x_name="training step",
-        y_name="nats per character",
+        xlabel="training step",
+        ylabel="nats per character",
         title="A mini-GPT soon predicts better than bigram counts",
-        levels={f"counts, context {before}": ngram_loss(before) for before in (0, 1, best)},
+        reference_lines={f"counts, context {before}": ngram_loss(before) for before in (0, 1, best)},
     )
     lab.figure("loss", drawing, "Loss on held-out text, compared with tables of n-gram counts.")
 

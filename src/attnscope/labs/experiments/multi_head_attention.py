@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope import attend
-from attnscope.figures import named_bars
+from attnscope.figures import grouped_bars
 from attnscope.labs import Lab, Measurement, Verdict
 from attnscope.models import Decoder, MultiHeadAttention
 from attnscope.models.sizes import DECODERS
@@ -245,7 +245,9 @@ def training_with_shared_projections(lab: Lab) -> None:
     lab.table("Error after training", ("task", *MODELS), [(task, *found.values()) for task, found in losses.items()])
     title = "Shared heads are one narrow head, not a wide one"
     shown = {name: {task: round(found[name], 3) for task, found in losses.items()} for name in MODELS}
-    bars = named_bars(shown, y_name="mean squared error", title=title, levels={"bound of one narrow head": 0.75})
+    bars = grouped_bars(
+        shown, ylabel="mean squared error", title=title, reference_lines={"bound of one narrow head": 0.75}
+    )
     lab.figure(
         "shared_heads", bars, "Error after training of four heads, of four with shared projections, and of one head."
     )

@@ -326,7 +326,7 @@ def scores_over_distance_with_rotary(lab: Lab) -> None:
     title = "Rotary scores fall with distance only if query and key are similar"
     lab.figure(
         "decay",
-        lines(range(300), shown, x_name="distance of query and key", y_name="scaled score", title=title),
+        lines(range(300), shown, xlabel="distance of query and key", ylabel="scaled score", title=title),
         "Scores of random vectors with rotary embeddings.",
     )
     means = [float(alike[span].mean()) for span in spans]

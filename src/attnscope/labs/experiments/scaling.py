@@ -105,11 +105,11 @@ def softmax_saturation(lab: Lab) -> None:
     drawing = lines(
         DIMENSIONS,
         means,
-        x_name="d_k",
-        y_name="largest of ten weights, mean",
+        xlabel="d_k",
+        ylabel="largest of ten weights, mean",
         title="Without scaling, one key gets almost all the weight",
         log_x=True,
-        levels={"uniform: 0.1": 1 / KEYS},
+        reference_lines={"uniform: 0.1": 1 / KEYS},
     )
     lab.figure("largest_weight", drawing, "The mean of the largest weight: flat with the scaling, near 1 without it.")
 
@@ -167,10 +167,10 @@ def largest_weight_with_the_scaling(lab: Lab) -> None:
     drawing = lines(
         [100 * share for share in shares],
         curves,
-        x_name="draws, sorted (%)",
-        y_name="largest of ten weights",
+        xlabel="draws, sorted (%)",
+        ylabel="largest of ten weights",
         title="Scaled: the largest weight exceeds 0.30 in almost half of the draws",
-        levels={"printed limit: 0.30": PRINTED},
+        reference_lines={"printed limit: 0.30": PRINTED},
     )
     lab.figure("over_the_limit", drawing, "All draws, sorted. The four dimensions give almost the same curve.")
     lab.decide(

@@ -120,10 +120,10 @@ def training_with_and_without_positions(lab: Lab) -> None:
     drawing = lines(
         with_positions.steps,
         curves,
-        x_name="step",
-        y_name="accuracy",
+        xlabel="step",
+        ylabel="accuracy",
         title=title,
-        levels={"bound without positions": best},
+        reference_lines={"bound without positions": best},
     )
     lab.figure("training", drawing, "Accuracy of one layer on held-out sequences during training.")
     lab.decide(

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from attnscope import AttentionMatrix
 from attnscope.attention.reference import attention
-from attnscope.figures import head_grid, lines, named_bars
+from attnscope.figures import grouped_bars, head_grid, lines
 from attnscope.labs import Lab, Measurement, Verdict
 
 TOKENS = 4
@@ -150,7 +150,7 @@ def obstacles(lab: Lab) -> None:
     )
     shown = ("as printed", "trained longer", "squared length added", "full positions", "both, trained longer")
     title = "Positions and content limit two heads, not the training time"
-    bars = named_bars({name: losses[name] for name in shown}, y_name="joint loss", title=title)
+    bars = grouped_bars({name: losses[name] for name in shown}, ylabel="joint loss", title=title)
     lab.figure("obstacles", bars, "Loss of the printed experiment without some obstacles; uniform weights have 0.375.")
     printed, without_positions, repaired = (
         losses[name]["2 heads"] for name in ("as printed", "all but positions", "both, trained longer")
@@ -235,11 +235,11 @@ def a_task_with_a_known_bound(lab: Lab) -> None:
     drawing = lines(
         range(steps),
         curves,
-        x_name="step",
-        y_name="joint loss",
+        xlabel="step",
+        ylabel="joint loss",
         title="One head stops at the bound, unless each token has one target",
         log_y=True,
-        levels={"bound of one pattern": 6 / 56},
+        reference_lines={"bound of one pattern": 6 / 56},
     )
     lab.figure("pairs", drawing, "Loss during training; the bound is computed.")
     with torch.no_grad():

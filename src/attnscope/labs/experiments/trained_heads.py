@@ -17,16 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnscope.figures import head_grid, lines, named_bars
+from attnscope.figures import grouped_bars, head_grid, lines
 from attnscope.heads import (
     HeadTable,
     Sentence,
     Word,
-    compare_with_others,
-    labelled,
-    probe_ids,
-    read_probe,
+    assign_labels,
+    compare_with_random_heads,
+    read_repeated_tokens,
     relation_table,
+    repeated_token_ids,
     score_heads,
     score_relations,
 )
@@ -70,16 +70,16 @@ def score_all_heads(lab: Lab, trained: bool) -> tuple[HeadTable, Trace]:
     model, tokenizer = load_model(lab)
     model = model if trained else random_baseline(model, lab.seed)
     text = read(model, text_ids(lab, lab.choose(small=256, full=1_024)), tokenizer, progress=False)
-    probe = read_probe(model, tokenizer, length=HALF, seed=lab.seed, progress=False)
+    probe = read_repeated_tokens(model, tokenizer, length=HALF, seed=lab.seed, progress=False)
     on_random = score_heads(probe, progress=False)
     table = score_heads(text, probe=probe, progress=False)
     more = HeadTable(on_random.layers, on_random.heads, {"previous_random": on_random["previous"]})
-    return table.joined(more), probe
+    return table.join(more), probe
 
 
 def head_names(table: HeadTable) -> str:
     """Return heads as "18.6", layer and head, separated by commas."""
-    return ", ".join(table.names)
+    return ", ".join(table.head_names)
 
 
 def head_scores(lab: Lab) -> None:
@@ -115,11 +115,11 @@ def ablation_losses(lab: Lab, chosen: HeadTable) -> tuple[float, float, float, f
     maximum.
     """
     model, tokenizer = load_model(lab)
-    ids = probe_ids(model.config.vocab_size, HALF, seed=lab.seed, tokenizer=tokenizer)
+    ids = repeated_token_ids(model.config.vocab_size, HALF, seed=lab.seed, tokenizer=tokenizer)
     table, draws = score_all_heads(lab, True)[0], lab.choose(small=8, full=20)
-    found = compare_with_others(model, ids, chosen, table, draws=draws, seed=lab.seed, progress=False)
-    others = found.others[:, HALF:].mean(1)  # from the first predictable token: the second of the second half
-    return float(found.loss[HALF:].mean()), float(found.rise[HALF:].mean()), float(others.mean()), float(others.max())
+    found = compare_with_random_heads(model, ids, chosen, table, num_draws=draws, seed=lab.seed, progress=False)
+    others = found.random_changes[:, HALF:].mean(1)  # from the first predictable token: the second of the second half
+    return float(found.loss[HALF:].mean()), float(found.change[HALF:].mean()), float(others.mean()), float(others.max())
 
 
 def ablation_of_heads(lab: Lab) -> None:
@@ -131,7 +131,7 @@ def ablation_of_heads(lab: Lab) -> None:
     draws of as many other heads of the same layers. Induction heads copy, so they should matter. Previous-token heads
     should matter too: they write into each key which token precedes it, and induction heads look for that.
     """
-    table, rows, rises = labelled(score_all_heads(lab, True)[0]), [], {}
+    table, rows, rises = assign_labels(score_all_heads(lab, True)[0]), [], {}
     for label in ("previous", "induction"):
         lab.step(f"ablating heads: {label}")
         chosen = table.with_label(label)
@@ -150,7 +150,7 @@ def ablation_of_heads(lab: Lab) -> None:
         ),
         rows,
     )
-    drawing = named_bars(rises, y_name="change of the loss (nats)", title="A few heads are responsible for copying")
+    drawing = grouped_bars(rises, ylabel="change of the loss (nats)", title="A few heads are responsible for copying")
     lab.figure("without", drawing, "Change of the loss on repeated tokens when heads are ablated.")
     (*_, position, position_others, position_most), (*_, copy, _, copy_others) = rows
     (table, _), (before, _) = score_all_heads(lab, True), score_all_heads(lab, False)
@@ -240,7 +240,7 @@ def subject_verb_heads(lab: Lab) -> None:
         model, tokenizer, sentences={f"{count}": sentences_with_fillers(count) for count in counts}, progress=False
     )
     curves = {
-        head_names(best.at([at])): [float(found[f"{count}"][layer].preference[head]) for count in counts]
+        head_names(best.rows([at])): [float(found[f"{count}"][layer].preference[head]) for count in counts]
         for at, (layer, head) in enumerate(zip(best.layers, best.heads, strict=True))
     }
     lab.table(
@@ -252,8 +252,8 @@ def subject_verb_heads(lab: Lab) -> None:
     drawing = lines(
         counts,
         curves,
-        x_name="fillers between subject and verb, four words each",
-        y_name="weight on subject minus other noun",
+        xlabel="fillers between subject and verb, four words each",
+        ylabel="weight on subject minus other noun",
         title="Attention from verb to subject fades with distance",
         log_x=True,
     )
@@ -263,7 +263,7 @@ def subject_verb_heads(lab: Lab) -> None:
     lab.decide(
         "27b",
         Verdict.HOLDS_WHEN,
-        f"In short sentences head {head_names(best.at([0]))} gives the subject {strongest:.2f} more weight than "
+        f"In short sentences head {head_names(best.rows([0]))} gives the subject {strongest:.2f} more weight than "
         f"another noun ({strongest / error:.0f} standard errors). The best of three such heads has {near:.2f} with one "
         f"filler, and {far:.2f} with {counts[-1]}.",
         Measurement(name="preference for the subject", value=strongest, low=0.4),
@@ -327,7 +327,7 @@ def coreference_heads(lab: Lab) -> None:
     lab.decide(
         "27c",
         Verdict.HOLDS_WHEN,
-        f"From she and he, head {head_names(best.at([0]))} gives {strongest:.2f} more weight to the referent "
+        f"From she and he, head {head_names(best.rows([0]))} gives {strongest:.2f} more weight to the referent "
         f"than to the other ({strongest / error:.0f} standard errors). Where only a later word decides, the weights "
         "of the pronoun are the same in both cases.",
         Measurement(name="preference for the referent", value=strongest, low=0.15),

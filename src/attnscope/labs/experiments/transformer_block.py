@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnscope.figures import lines, named_bars
+from attnscope.figures import grouped_bars, lines
 from attnscope.labs import Lab, Measurement, Verdict, reference_text
 from attnscope.models import Block, Decoder, FeedForward, MultiHeadAttention
 from attnscope.models.sizes import DECODERS
@@ -60,7 +60,7 @@ def distribution_of_the_parameters(lab: Lab) -> None:
         rows,
     )
     title = "The feed-forward share is above half, except in GPT-2 small with embeddings"
-    drawing = named_bars(shares, y_name="share in feed-forward layers", title=title, levels={"half": 0.5})
+    drawing = grouped_bars(shares, ylabel="share in feed-forward layers", title=title, reference_lines={"half": 0.5})
     lab.figure("shares", drawing, "The share of the parameters that is in feed-forward layers.")
     small, least = shares["GPT-2 small"], min(share["without embeddings"] for share in shares.values())
     lab.decide(
@@ -243,7 +243,7 @@ def residual_connections_and_norms(lab: Lab) -> None:
         note="Norms of the gradients of the first feed-forward matrix.",
     )
     title = "Without residual connections, all tokens become equal"
-    drawing = lines(list(blocks), similarity, x_name="block", y_name="mean cosine of two tokens", title=title)
+    drawing = lines(list(blocks), similarity, xlabel="block", ylabel="mean cosine of two tokens", title=title)
     lab.figure(
         "similarity", drawing, "Similarity of tokens after each of 24 randomly initialised blocks; 1 means equal."
     )

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from attnscope import Causal, attend
-from attnscope.figures import named_bars
+from attnscope.figures import grouped_bars
 from attnscope.labs import Lab, Measurement, Verdict
 from attnscope.models import MultiHeadAttention
 
@@ -161,7 +161,7 @@ def cosine_of_input_and_output(lab: Lab) -> None:
     lab.table("Cosine of input and output", ("layer", "mean absolute value"), list(means.items()))
     shown = {name: {"cosine": value} for name, value in means.items()}
     title = "The cosine is as low without attention"
-    bars = named_bars(shown, y_name="|cosine| of input and output", title=title)
+    bars = grouped_bars(shown, ylabel="|cosine| of input and output", title=title)
     lab.figure("cosine", bars, "Absolute cosine, averaged over words, sentences and randomly initialised layers.")
     own, without = means["attention"], means["no attention"]
     lab.decide(

@@ -21,7 +21,7 @@ from torch.nn.functional import normalize
 
 from attnscope import attend
 from attnscope.attention.reference import attention
-from attnscope.figures import lines, named_bars
+from attnscope.figures import grouped_bars, lines
 from attnscope.labs import Lab, Measurement, Verdict
 
 TOKENS = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
@@ -124,7 +124,7 @@ def the_same_tokens_in_another_text(lab: Lab) -> None:
     lab.table("Weights of three tokens, in prose and program", columns, rows, note="Up to half a unit is rounding.")
     printed = {"first text": (0.276, 0.276, 0.448), "second text": prose_third, "computed": third}
     groups = {f"key {key + 1}": {name: row[key] for name, row in printed.items()} for key in range(3)}
-    drawing = named_bars(groups, y_name="weight", title="Both printed rows of the third query are too flat")
+    drawing = grouped_bars(groups, ylabel="weight", title="Both printed rows of the third query are too flat")
     lab.figure("third_row", drawing, "The weights of the third query. The third key gets half of the weight.")
     lab.decide(
         "4a",
@@ -283,7 +283,7 @@ def diagonal_and_dimension(lab: Lab) -> None:
     columns = ("d", "all rows of the identity", "relative to uniform", "four rows of the identity", "four random rows")
     lab.table("Weight of the own key", columns, rows)
     title = "The weight of the own key falls with the dimension, unless vectors get longer"
-    drawing = lines(sizes, curves, x_name="d", y_name="weight of the own key", title=title, log_x=True)
+    drawing = lines(sizes, curves, xlabel="d", ylabel="weight of the own key", title=title, log_x=True)
     lab.figure("diagonal", drawing, "The diagonal weight if queries equal keys, with the default scale.")
     lab.decide(
         "33",

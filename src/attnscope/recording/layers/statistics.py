@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attnscope.attention.tensors import map_tensors, tensors_in
+from attnscope.attention.tensors import iter_tensors, map_tensors
 from attnscope.errors import UnsupportedError
 from attnscope.matrix import AttentionMatrix
 from attnscope.matrix.pooling import even_edges
@@ -92,7 +92,7 @@ class StatisticsLayer:
 
     def tensors(self) -> Iterator[Tensor]:
         """Every tensor that is held."""
-        return tensors_in((self._parts, self._summary))
+        return iter_tensors((self._parts, self._summary))
 
     def to(self, device: torch.device) -> StatisticsLayer:
         """The layer with its statistics on a device."""

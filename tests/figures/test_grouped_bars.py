@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from attnscope.errors import ShapeError
-from attnscope.figures import named_bars
+from attnscope.figures import grouped_bars
 from tests.figures.drawn import assert_texts_stand_apart, notes
 
 GROUPS = {"shared": {"start": 2.5, "end": 1.25}, "separate": {"start": 2.25, "end": 0.125}}
@@ -26,7 +26,7 @@ def numbers(figure: Figure) -> dict[str, tuple[float, float]]:
 
 
 def test_each_bar_has_its_height_its_number_and_a_place_of_its_own() -> None:
-    figure = named_bars(GROUPS, y_name="loss")
+    figure = grouped_bars(GROUPS, ylabel="loss")
     assert heights(figure) == {"start": [2.5, 2.25], "end": [1.25, 0.125]}
     places = numbers(figure)
     assert {text: value for text, (_, value) in places.items()} == {
@@ -42,37 +42,37 @@ def test_each_bar_has_its_height_its_number_and_a_place_of_its_own() -> None:
 
 
 def test_bars_are_named_once_and_not_at_all_where_each_group_has_one() -> None:
-    legend = named_bars(GROUPS, y_name="loss").axes[0].get_legend()
+    legend = grouped_bars(GROUPS, ylabel="loss").axes[0].get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["start", "end"]
-    assert named_bars({"a": {"loss": 1}, "b": {"loss": 2}}, y_name="loss").axes[0].get_legend() is None
+    assert grouped_bars({"a": {"loss": 1}, "b": {"loss": 2}}, ylabel="loss").axes[0].get_legend() is None
 
 
 def test_the_order_of_names_is_that_of_the_first_group() -> None:
     swapped = {"shared": GROUPS["shared"], "separate": {"end": 0.125, "start": 2.25}}
-    assert heights(named_bars(swapped, y_name="loss")) == heights(named_bars(GROUPS, y_name="loss"))
+    assert heights(grouped_bars(swapped, ylabel="loss")) == heights(grouped_bars(GROUPS, ylabel="loss"))
 
 
 def test_nan_has_a_dash_and_no_bar() -> None:
     for log_y in (False, True):
-        figure = named_bars({"a": {"x": math.nan, "y": 2.0}}, y_name="loss", log_y=log_y)
+        figure = grouped_bars({"a": {"x": math.nan, "y": 2.0}}, ylabel="loss", log_y=log_y)
         assert set(numbers(figure)) == {"–", "2"}
         assert heights(figure)["x"] == [0.0]
 
 
 def test_bars_start_at_zero_and_go_below_it() -> None:
-    axes = named_bars({"a": {"x": 8.0, "y": 9.0}}, y_name="loss").axes[0]
+    axes = grouped_bars({"a": {"x": 8.0, "y": 9.0}}, ylabel="loss").axes[0]
     assert axes.get_ylim()[0] == 0
-    figure = named_bars({"a": {"x": -1.0, "y": 2.0}}, y_name="change")
+    figure = grouped_bars({"a": {"x": -1.0, "y": 2.0}}, ylabel="change")
     assert numbers(figure)["-1"][1] == -1
     low, high = figure.axes[0].get_ylim()
     assert low < -1
     assert high > 2
-    assert named_bars({"a": {"x": -1.0}}, y_name="change").axes[0].get_ylim()[1] == 0
+    assert grouped_bars({"a": {"x": -1.0}}, ylabel="change").axes[0].get_ylim()[1] == 0
 
 
 def test_a_level_is_named_and_seen() -> None:
-    figure = named_bars(GROUPS, y_name="loss", levels={"chance": 4.0})
+    figure = grouped_bars(GROUPS, ylabel="loss", reference_lines={"chance": 4.0})
     assert numbers(figure)["chance"][1] == 4
     assert figure.axes[0].get_ylim()[1] > 4
 
@@ -82,13 +82,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "many": {"groups": {f"{2**k:,}": {"bytes": 4.0**k, "pairs": 3.0**k} for k in range(18)}, "log_y": True},
     "long names": {"groups": {f"a group with a long name {k}": {"x": 1e-8, "y": 123456.0} for k in range(4)}},
     "long bars": {"groups": {"a": {f"a bar with a long name {k}": 1.0 for k in range(6)}}, "title": "signs: $5 $x_"},
-    "one": {"groups": {"$a_": {"x": 0.0}}, "levels": {"a level that has a long name": 1.0}},
+    "one": {"groups": {"$a_": {"x": 0.0}}, "reference_lines": {"a level that has a long name": 1.0}},
 }
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_no_text_is_written_over_another_or_beyond_the_figure(setting: str) -> None:
-    figure = named_bars(y_name="how many of them", **SETTINGS[setting])
+    figure = grouped_bars(ylabel="how many of them", **SETTINGS[setting])
     assert_texts_stand_apart(figure)
     figure.savefig(io.BytesIO(), format="svg")
 
@@ -98,14 +98,14 @@ def test_no_text_is_written_over_another_or_beyond_the_figure(setting: str) -> N
     [
         ({}, {}, "got 0 groups of 0"),
         ({"a": {}}, {}, "got 1 groups of 0"),
-        ({"a": {str(k): 1.0 for k in range(7)}}, {}, "1 to 6 bars a group"),
+        ({"a": {str(k): 1.0 for k in range(7)}}, {}, "1 to 6 bars per group"),
         ({str(k): {"x": 1.0} for k in range(37)}, {}, "36 in all, got 37 groups of 1"),
-        ({"a": {"x": 1.0}, "b": {"y": 1.0}}, {}, r"'b' has the bars \['y'\], and the first group \['x'\]"),
-        ({"a": {"x": math.inf}}, {}, "infinite"),
-        ({"a": {"x": 1.0}}, {"levels": {"l": math.nan}}, "a level NaN"),
-        ({"a": {"x": 0.0}}, {"log_y": True}, "log_y takes numbers above 0, got 0"),
+        ({"a": {"x": 1.0}, "b": {"y": 1.0}}, {}, r"\['x'\] in 'b', got \['y'\]"),
+        ({"a": {"x": math.inf}}, {}, "finite or NaN"),
+        ({"a": {"x": 1.0}}, {"reference_lines": {"l": math.nan}}, "finite reference_lines"),
+        ({"a": {"x": 0.0}}, {"log_y": True}, "above 0 with log_y, got 0"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(groups: dict, options: dict, message: str) -> None:
-    with pytest.raises(ShapeError, match=f"named_bars: .*{message}"):
-        named_bars(groups, y_name="loss", **options)
+    with pytest.raises(ShapeError, match=f"grouped_bars: .*{message}"):
+        grouped_bars(groups, ylabel="loss", **options)

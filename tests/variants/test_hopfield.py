@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnscope.attention.hopfield import energy, retrieve
 from attnscope.errors import ShapeError
+from attnscope.variants.hopfield import energy, retrieve
 from tests.largest import LargestTensor
 
 # Rounding of a float64 energy of size about 10.

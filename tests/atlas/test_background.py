@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from attnscope.atlas import building
-from attnscope.atlas.building import Job, Turns, Worker
+from attnscope.atlas import background
+from attnscope.atlas.background import ForegroundLock, Job, Worker
 from attnscope.errors import Cancelled
 
 
@@ -33,23 +33,23 @@ def noting(done: list[str], name: str) -> Callable[..., bool]:
 
 
 def test_the_job_asked_for_last_is_done_first() -> None:
-    worker, turns, gate, done = Worker(), Turns(), Gate(), []
-    first = Job(gate, turns)
-    jobs = [Job(noting(done, name), turns) for name in "abc"]
-    worker.ask(first)
+    worker, lock, gate, done = Worker(), ForegroundLock(), Gate(), []
+    first = Job(gate, lock)
+    jobs = [Job(noting(done, name), lock) for name in "abc"]
+    worker.submit(first)
     assert gate.begun.wait(10)
     for job in (*jobs, jobs[0], first):  # somebody asks for the first of them again
-        worker.ask(job)
+        worker.submit(job)
     gate.open.set()
     assert all(job.finished.wait(10) for job in jobs)
     assert done == ["a", "c", "b"]
-    worker.ask(jobs[1])
+    worker.submit(jobs[1])
     assert [job.progress for job in (first, *jobs)] == [1.0] * 4
     assert done == ["a", "c", "b"]
 
 
 def test_a_newer_job_goes_ahead_between_the_steps_of_an_older_one() -> None:
-    worker, turns, done = Worker(), Turns(), []
+    worker, lock, done = Worker(), ForegroundLock(), []
     begun, go_on = threading.Event(), threading.Event()
 
     def long(*_: object) -> bool:
@@ -58,17 +58,17 @@ def test_a_newer_job_goes_ahead_between_the_steps_of_an_older_one() -> None:
         done.append("step")
         return done.count("step") == 3
 
-    older, newer = Job(long, turns), Job(noting(done, "newer"), turns)
-    worker.ask(older)
+    older, newer = Job(long, lock), Job(noting(done, "newer"), lock)
+    worker.submit(older)
     assert begun.wait(10)
-    worker.ask(newer)
+    worker.submit(newer)
     go_on.set()
     assert older.finished.wait(10)
     assert done == ["step", "newer", "step", "step"]
 
 
 def test_two_jobs_are_never_done_at_once() -> None:
-    worker, turns, running, most = Worker(), Turns(), [], []
+    worker, lock, running, most = Worker(), ForegroundLock(), [], []
 
     def work(*_: object) -> bool:
         running.append(None)
@@ -76,8 +76,8 @@ def test_two_jobs_are_never_done_at_once() -> None:
         threading.Event().wait(0.002)
         return running.pop() is None
 
-    jobs = [Job(work, turns) for _ in range(20)]
-    threads = [threading.Thread(target=worker.ask, args=(job,)) for job in jobs]
+    jobs = [Job(work, lock) for _ in range(20)]
+    threads = [threading.Thread(target=worker.submit, args=(job,)) for job in jobs]
     for thread in threads:
         thread.start()
     assert all(job.finished.wait(10) for job in jobs)
@@ -85,68 +85,68 @@ def test_two_jobs_are_never_done_at_once() -> None:
 
 
 def test_a_stopped_job_ends_at_its_next_step_and_a_waiting_one_does_not_begin() -> None:
-    worker, turns, gate, done = Worker(), Turns(), Gate(), []
-    running, waiting, never = Job(gate, turns), Job(noting(done, "waiting"), turns), Job(gate, turns)
+    worker, lock, gate, done = Worker(), ForegroundLock(), Gate(), []
+    running, waiting, never = Job(gate, lock), Job(noting(done, "waiting"), lock), Job(gate, lock)
     assert running.progress is None
-    worker.ask(running)
+    worker.submit(running)
     assert gate.begun.wait(10)
-    worker.ask(waiting)
+    worker.submit(waiting)
     assert (running.progress, waiting.progress) == (0.5, 0.0)
     for job in (waiting, never):
-        worker.stop(job)
-    stopping = threading.Thread(target=worker.stop, args=(running,))
+        worker.cancel(job)
+    stopping = threading.Thread(target=worker.cancel, args=(running,))
     stopping.start()
     stopping.join(0.1)
     assert stopping.is_alive()  # until the job stands still
     gate.open.set()
     stopping.join(10)
     assert running.finished.is_set()
-    worker.ask(waiting)
-    after = Job(noting(done, "after"), turns)
-    worker.ask(after)
+    worker.submit(waiting)
+    after = Job(noting(done, "after"), lock)
+    worker.submit(after)
     assert after.finished.wait(10)
     assert done == ["after"]
     for job in (running, waiting, never):
         assert isinstance(job.error, Cancelled)
-        assert (job.done, job.progress) == (False, None)
+        assert (job.succeeded, job.progress) == (False, None)
 
 
 def test_an_error_ends_a_job_and_not_the_worker() -> None:
-    worker, turns = Worker(), Turns()
+    worker, lock = Worker(), ForegroundLock()
 
     def fail(*_: object) -> bool:
         raise MemoryError("too large")
 
-    wrong, right = Job(fail, turns), Job(lambda *_: True, turns)
+    wrong, right = Job(fail, lock), Job(lambda *_: True, lock)
     for job in (wrong, right):
-        worker.ask(job)
+        worker.submit(job)
         assert job.finished.wait(10)
     assert isinstance(wrong.error, MemoryError)
     assert (wrong.progress, right.progress) == (None, 1.0)
 
 
 def test_the_background_stands_still_while_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(building, "PATIENCE", 10.0)
-    turns, passed = Turns(), threading.Event()
-    background = threading.Thread(target=lambda: (turns.give_way(), passed.set()))
-    with turns.asking():
-        background.start()
+    monkeypatch.setattr(background, "MAX_PAUSE_SECONDS", 10.0)
+    lock, passed = ForegroundLock(), threading.Event()
+    thread = threading.Thread(target=lambda: (lock.give_way(), passed.set()))
+    with lock.hold():
+        thread.start()
         assert not passed.wait(0.1)
     assert passed.wait(5)
 
 
 def test_the_background_does_not_stand_still_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(building, "PATIENCE", 0.01)
-    turns = Turns()
-    with turns.asking():
-        turns.give_way()
+    monkeypatch.setattr(background, "MAX_PAUSE_SECONDS", 0.01)
+    lock = ForegroundLock()
+    with lock.hold():
+        lock.give_way()
 
 
 def test_those_who_wait_compute_one_after_the_other() -> None:
-    turns, inside, most = Turns(), [], []
+    lock, inside, most = ForegroundLock(), [], []
 
     def ask() -> None:
-        with turns.asking():
+        with lock.hold():
             inside.append(None)
             most.append(len(inside))
             threading.Event().wait(0.002)

@@ -6,7 +6,7 @@ import matplotlib
 import pytest
 from matplotlib.figure import Figure
 
-from attnscope.figures.labels import LONGEST, token_text
+from attnscope.figures.token_labels import MAX_TOKEN_LENGTH, format_token
 from tests.figures.drawn import AWKWARD
 
 
@@ -21,22 +21,22 @@ from tests.figures.drawn import AWKWARD
         ("a🦞", "a[1F99E]"),
         ("\x07", "[7]"),
         ("日", "[65E5]"),
-        ("x" * 30, "x" * (LONGEST - 1) + "…"),
+        ("x" * 30, "x" * (MAX_TOKEN_LENGTH - 1) + "…"),
     ],
 )
 def test_a_token_becomes_text(token: str, text: str) -> None:
-    assert token_text(token) == text
+    assert format_token(token) == text
 
 
 @pytest.mark.parametrize("token", AWKWARD)
 def test_no_token_starts_a_formula(token: str) -> None:
-    shown, formula = Figure().text(0, 0, token_text(token))._preprocess_math(token_text(token))  # pyright: ignore[reportAttributeAccessIssue]
+    shown, formula = Figure().text(0, 0, format_token(token))._preprocess_math(format_token(token))  # pyright: ignore[reportAttributeAccessIssue]
     assert not formula
     assert shown.count("$") == token.count("$")
 
 
 def test_a_font_that_is_not_there_is_passed_over() -> None:
     with matplotlib.rc_context({"font.family": ["No Such Font", "DejaVu Sans"]}):
-        assert token_text("é🦞") == "é[1F99E]"
+        assert format_token("é🦞") == "é[1F99E]"
     with matplotlib.rc_context({"font.family": ["cmr10"]}):
-        assert token_text("é") == "[E9]"
+        assert format_token("é") == "[E9]"

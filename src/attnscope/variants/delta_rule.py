@@ -11,8 +11,8 @@ Memory: `recurrent` O(n) for the output and O(1) for the state; `chunked` O(n), 
 import torch
 from torch import Tensor
 
-from attnscope.attention.linear import State, Update, require_fit, scan, state_for, working_dtype
 from attnscope.errors import ShapeError
+from attnscope.variants.linear import State, Update, require_fit, scan, state_for, working_dtype
 
 
 def recurrent(

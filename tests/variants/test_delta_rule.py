@@ -2,10 +2,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnscope.attention import linear
-from attnscope.attention.delta import chunked, recurrent, step
-from attnscope.attention.linear import State
 from attnscope.errors import ShapeError
+from attnscope.variants import linear
+from attnscope.variants.delta_rule import chunked, recurrent, step
+from attnscope.variants.linear import State
 
 AGREEMENT = 1e-10
 LENGTHS = [1, 3, 4, 5, 23]

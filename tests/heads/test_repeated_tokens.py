@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer
 
 from attnscope.errors import SettingError
-from attnscope.heads import probe_ids, read_probe
-from attnscope.heads.probe import LENGTH, ids_for
+from attnscope.heads import read_repeated_tokens, repeated_token_ids
+from attnscope.heads.repeated_tokens import LENGTH, ids_for_model
 from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig
 from attnscope.models.text.tokenizer import Tokenizer
 from attnscope.recording import load
@@ -39,19 +39,19 @@ def assert_repeats(ids: Tensor, length: int) -> None:
 
 def test_both_halves_are_the_same_different_tokens() -> None:
     for length in (1, 7, 500):
-        ids = probe_ids(500, length)
+        ids = repeated_token_ids(500, length)
         assert_repeats(ids, length)
         assert 0 <= int(ids.min()) <= int(ids.max()) < 500
 
 
 def test_a_seed_repeats_itself_and_others_differ() -> None:
-    assert torch.equal(probe_ids(1000), probe_ids(1000, seed=0))
-    assert len({tuple(probe_ids(1000, seed=seed).tolist()) for seed in range(5)}) == 5
+    assert torch.equal(repeated_token_ids(1000), repeated_token_ids(1000, seed=0))
+    assert len({tuple(repeated_token_ids(1000, seed=seed).tolist()) for seed in range(5)}) == 5
 
 
 def test_the_random_numbers_of_the_caller_are_left_alone() -> None:
     state = torch.get_rng_state()
-    probe_ids(1000, seed=3)
+    repeated_token_ids(1000, seed=3)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -64,18 +64,18 @@ def test_special_tokens_are_never_drawn(name: str, library: str) -> None:
     special = set(theirs.all_special_ids)
     assert special
     wanted = size - len(special) - 100  # nearly all there are, so that luck does not help
-    ids = probe_ids(size, wanted, tokenizer=tokenizer)
+    ids = repeated_token_ids(size, wanted, tokenizer=tokenizer)
     assert_repeats(ids, wanted)
     assert not special & set(ids.tolist())
-    assert special & set(probe_ids(size, size).tolist()) == special, "without a tokenizer nobody knows them"
+    assert special & set(repeated_token_ids(size, size).tolist()) == special, "without a tokenizer nobody knows them"
 
 
 def test_too_small_a_vocabulary_is_refused_with_what_it_has() -> None:
-    with pytest.raises(SettingError, match="11 different tokens were asked for, and the vocabulary has 10 that"):
-        probe_ids(10, 11)
+    with pytest.raises(SettingError, match=r"only 10 tokens .* got length=11"):
+        repeated_token_ids(10, 11)
     folder, size = VOCABULARIES["smollm2"]
-    with pytest.raises(SettingError, match=r"49152 different tokens were asked for, .* not special; ask for fewer"):
-        probe_ids(size, size, tokenizer=Tokenizer.load(folder))
+    with pytest.raises(SettingError, match=r"not special, got length=49152"):
+        repeated_token_ids(size, size, tokenizer=Tokenizer.load(folder))
 
 
 def words(*vocabulary: str) -> Tokenizer:
@@ -87,36 +87,38 @@ def words(*vocabulary: str) -> Tokenizer:
 def test_rows_of_a_model_that_no_token_has_are_never_drawn() -> None:
     tokenizer = words("?", "to", "be", "or", "not")
     for seed in range(5):
-        ids = probe_ids(64, 5, seed=seed, tokenizer=tokenizer)
+        ids = repeated_token_ids(64, 5, seed=seed, tokenizer=tokenizer)
         assert set(ids.tolist()) == {0, 1, 2, 3, 4}
 
 
 def test_a_tokenizer_of_characters_will_do() -> None:
     tokenizer = CharacterTokenizer("abcdefgh")
-    assert_repeats(probe_ids(8, 6, tokenizer=tokenizer), 6)
+    assert_repeats(repeated_token_ids(8, 6, tokenizer=tokenizer), 6)
 
 
 @pytest.mark.parametrize(("longest", "half"), [(20, 10), (21, 10), (600, LENGTH)])
 def test_a_probe_is_never_longer_than_a_model_can_read(longest: int, half: int) -> None:
     model = tiny(longest, vocab_size=700)
-    assert_repeats(ids_for(model), half)
-    trace = read_probe(model)
+    assert_repeats(ids_for_model(model), half)
+    trace = read_repeated_tokens(model)
     assert [trace[name].shape for name in trace] == [(1, 2, 2 * half, 2 * half)] * 2
 
 
 def test_a_probe_may_be_shorter_and_of_another_seed() -> None:
     model = tiny(20)
-    assert_repeats(ids_for(model, length=4), 4)
-    assert not torch.equal(ids_for(model, length=4, seed=1), ids_for(model, length=4))
-    assert torch.equal(read_probe(model, length=4, seed=1).texts[-1].ids[0], ids_for(model, length=4, seed=1))
+    assert_repeats(ids_for_model(model, length=4), 4)
+    assert not torch.equal(ids_for_model(model, length=4, seed=1), ids_for_model(model, length=4))
+    assert torch.equal(
+        read_repeated_tokens(model, length=4, seed=1).texts[-1].ids[0], ids_for_model(model, length=4, seed=1)
+    )
 
 
 def test_an_encoder_reads_as_much_as_it_has_positions_for() -> None:
     model, tokenizer = load(MINILM)
     config: Any = model.config
     assert config.max_length == 512
-    assert_repeats(ids_for(model, tokenizer, length=1000), 256)
-    trace = read_probe(model, tokenizer, length=1000)
+    assert_repeats(ids_for_model(model, tokenizer, length=1000), 256)
+    trace = read_repeated_tokens(model, tokenizer, length=1000)
     assert trace[next(iter(trace))].shape == (1, 12, 512, 512)
 
 
@@ -125,10 +127,10 @@ def test_a_model_of_transformers_reads_its_probe(name: str) -> None:
     model = next(exhibit for exhibit in EXHIBITS if exhibit.name == name).build()
     config: Any = model.config
     half = min(config.max_position_embeddings // 2, 8)
-    trace = read_probe(model, length=8)
+    trace = read_repeated_tokens(model, length=8)
     assert_repeats(trace.texts[-1].ids[0], half)
 
 
 def test_a_model_that_does_not_tell_its_vocabulary_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"Linear does not say how large its vocabulary is .*probe_ids"):
-        ids_for(nn.Linear(3, 3))
+    with pytest.raises(SettingError, match=r"Linear has no config\.vocab_size.*repeated_token_ids"):
+        ids_for_model(nn.Linear(3, 3))

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnscope.attention.linear import (
+from attnscope.errors import ShapeError
+from attnscope.variants.linear import (
     State,
     chunked,
     elu_plus_one,
@@ -15,7 +16,6 @@ from attnscope.attention.linear import (
     whole,
     write,
 )
-from attnscope.errors import ShapeError
 from tests.largest import LargestTensor
 
 AGREEMENT = 1e-10

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from attnscope.errors import AttnScopeError, SettingError, ShapeError, UnsupportedError
-from attnscope.heads.contribution import Contributions, contributions
+from attnscope.heads.logit_attribution import LogitAttribution, direct_logit_attribution
 from attnscope.models import Decoder, DecoderConfig, Seq2Seq, Seq2SeqConfig
 from attnscope.recording import load
 from tests.models.smollm2 import FOLDER, PROMPTS, tokenizer, transformers_model
@@ -44,7 +44,7 @@ REFUSED = {
     **dict.fromkeys(("BERT for generation", "ModernBERT decoder", "Zamba2"), NEVER),
     **dict.fromkeys(("EXAONE 4", "Gemma 3", "Gemma 4", "GLM-4", "OLMo 2", "OLMo 3", "MiniMax", "OLMo Hybrid"), NEVER),
     **dict.fromkeys(set(OWN_CODE) - {"Falcon"}, UNSEEN),
-    "Doge": r"model\.layers\.0\.self_attn says is not added",
+    "Doge": r"model\.layers\.0\.self_attn is not added",
     "MiniCPM3": BETWEEN,
 }
 
@@ -79,7 +79,7 @@ def hooks_of(model: nn.Module) -> int:
     return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
 
 
-def total(parts: Contributions) -> float:
+def total(parts: LogitAttribution) -> float:
     return sum(float(heads.sum()) for heads in parts.heads.values()) + parts.biases + parts.rest
 
 
@@ -156,7 +156,7 @@ def by_formulas(model: Any, ids: Tensor, position: int, token: int, projection: 
 @pytest.mark.parametrize("position", [0, 7, -1])
 def test_heads_and_biases_add_what_dense_code_finds(name: str, projection: str, norm: str, position: int):
     model = ZOO[name].build()
-    parts = contributions(model, IDS, token=17, position=position)
+    parts = direct_logit_attribution(model, IDS, token=17, position=position)
     wanted, biases = by_formulas(model, IDS, position, 17, projection, norm)
     assert list(parts.heads) == list(wanted)
     torch.testing.assert_close(parts.heads, wanted, atol=CLOSE, rtol=0)
@@ -169,7 +169,7 @@ def test_heads_and_biases_add_what_dense_code_finds(name: str, projection: str, 
 @pytest.mark.parametrize("number", [0, 3])
 def test_trained_heads_add_what_dense_code_finds_in_both_libraries(number: int):
     ids = prompt(number)
-    ours, theirs = (contributions(smollm2(using), ids) for using in ("attnscope", "transformers"))
+    ours, theirs = (direct_logit_attribution(smollm2(using), ids) for using in ("attnscope", "transformers"))
     eager = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32, local_files_only=True).eval()
     wanted, _ = by_formulas(eager, ids, -1, ours.token, "o_proj", "model.norm")
     assert [len(heads) for heads in ours.heads.values()] == [9] * 30
@@ -185,7 +185,7 @@ def test_the_parts_are_those_of_the_models_own_likeliest_token():
     ids = prompt(0)
     with torch.no_grad():
         logits = transformers_model()(ids[None]).logits[0, -1]
-    parts = contributions(transformers_model(), ids)
+    parts = direct_logit_attribution(transformers_model(), ids)
     assert tokenizer().decode([parts.token]) == " Paris"
     assert parts.token == int(logits.argmax())
     assert parts.logit == pytest.approx(float(logits.max()), abs=1e-4)
@@ -209,7 +209,7 @@ def test_what_is_left_is_what_embeddings_and_feed_forward_layers_and_the_norms_b
         stack.enter_context(first)
         stack.enter_context(last)
         logits = model(TEXT_OF_OURS[None])[0, 5]
-    parts = contributions(model, TEXT_OF_OURS, token=7, position=5)
+    parts = direct_logit_attribution(model, TEXT_OF_OURS, token=7, position=5)
     assert len(others) == 4
     row = (model.embedding.weight if model.head is None else model.head.weight)[7].double()
     centre = (lambda vector: vector - vector.mean()) if norm == "layer" else (lambda vector: vector)
@@ -224,8 +224,8 @@ def test_what_is_left_is_what_embeddings_and_feed_forward_layers_and_the_norms_b
 @pytest.mark.parametrize("model", [decoder, lambda: ZOO["GPT-2"].build()], ids=["ours", "GPT-2"])
 def test_against_another_token_everything_is_the_difference_of_two(model: Callable[[], nn.Module]):
     built = model()
-    first, second = (contributions(built, TEXT_OF_OURS, token=token) for token in (7, 9))
-    both = contributions(built, TEXT_OF_OURS, token=7, against=9)
+    first, second = (direct_logit_attribution(built, TEXT_OF_OURS, token=token) for token in (7, 9))
+    both = direct_logit_attribution(built, TEXT_OF_OURS, token=7, against=9)
     for name, heads in both.heads.items():
         torch.testing.assert_close(heads, first.heads[name] - second.heads[name], atol=CLOSE, rtol=0)
     for name in ("biases", "rest", "logit"):
@@ -236,7 +236,7 @@ def test_against_another_token_everything_is_the_difference_of_two(model: Callab
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_finds_the_same_up_to_its_rounding(dtype: torch.dtype):
     exact, rounded = smollm2("attnscope"), load(FOLDER, using="attnscope", dtype=dtype)[0]
-    wanted, found = (contributions(model, prompt(0), token=7042) for model in (exact, rounded))
+    wanted, found = (direct_logit_attribution(model, prompt(0), token=7042) for model in (exact, rounded))
     for name, heads in wanted.heads.items():
         torch.testing.assert_close(found.heads[name], heads, atol=0.1, rtol=0.05)
 
@@ -247,19 +247,19 @@ def test_every_decoder_of_the_zoo_is_answered_or_refused_for_its_own_reason(name
     model = ZOO[name].build()
     reason = REFUSED.get(name)
     if reason is None:
-        assert total(parts := contributions(model, IDS)) == pytest.approx(parts.logit)
+        assert total(parts := direct_logit_attribution(model, IDS)) == pytest.approx(parts.logit)
         assert {heads.shape for heads in parts.heads.values()} == {(4,)}
     else:
         with pytest.raises(UnsupportedError, match=reason):
-            contributions(model, IDS)
+            direct_logit_attribution(model, IDS)
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "reason"),
     [
-        ("granite", GROUPED | {"residual_multiplier": 0.22}, r"model\.layers\.0\.self_attn says .* 0\.22 times"),
+        ("granite", GROUPED | {"residual_multiplier": 0.22}, r"model\.layers\.0\.self_attn .* 0\.22 times"),
         ("granite", GROUPED | {"logits_scaling": 8.0}, BEHIND),
-        ("gemma2", GEMMA | {"final_logit_softcapping": None}, r"model\.layers\.0\.self_attn says .* 0\.00 times"),
+        ("gemma2", GEMMA | {"final_logit_softcapping": None}, r"model\.layers\.0\.self_attn .* 0\.00 times"),
         ("bert", TEXT | {"is_decoder": True}, NEVER),
     ],
 )
@@ -268,7 +268,7 @@ def test_models_that_do_more_than_add_are_refused_with_the_factor_that_was_measu
 ):
     model = make(kind, "AutoModelForCausalLM", options)
     with pytest.raises(UnsupportedError, match=reason):
-        contributions(model, IDS)
+        direct_logit_attribution(model, IDS)
     assert not hooks_of(model)
     assert model.config._attn_implementation != "attnscope"
 
@@ -289,11 +289,13 @@ def test_an_adapter_around_the_projection_is_a_part_of_it():
     model = decoder()
     adapted = Adapted(model.blocks[1].attention.output)  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
     model.blocks[1].attention.output = adapted  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
-    found = contributions(model, TEXT_OF_OURS, token=7)
+    found = direct_logit_attribution(model, TEXT_OF_OURS, token=7)
     with torch.no_grad():
         adapted.base.weight += 0.5 * adapted.up.weight @ adapted.down.weight
     model.blocks[1].attention.output = adapted.base  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
-    torch.testing.assert_close(found.heads, contributions(model, TEXT_OF_OURS, token=7).heads, atol=CLOSE, rtol=0)
+    torch.testing.assert_close(
+        found.heads, direct_logit_attribution(model, TEXT_OF_OURS, token=7).heads, atol=CLOSE, rtol=0
+    )
 
 
 class Block(nn.Module):
@@ -346,7 +348,7 @@ class Model(nn.Module):
 
 def test_models_that_nobody_has_heard_of_are_read_by_what_flows_in_them():
     model = Model().eval()
-    parts = contributions(model, TEXT_OF_OURS, token=7, position=4)
+    parts = direct_logit_attribution(model, TEXT_OF_OURS, token=7, position=4)
     assert list(parts.heads) == ["blocks.0", "blocks.1", "blocks.2"]
     with torch.no_grad():  # nothing but a head of the last block changes, and its network hears nothing of it
         stream, logits = [], []
@@ -369,17 +371,17 @@ def test_models_that_nobody_has_heard_of_are_read_by_what_flows_in_them():
     [
         ("order", GATE),
         ("gate", GATE),
-        ("second reader", r"blocks\.1 says is not added"),
-        ("second use", r"blocks\.1 says is not added"),
-        ("layer scale", r"blocks\.1 says is not added .* 0\.90 times it .* something else of 0\.00 times"),
-        ("function as norm", r"blocks\.1 says is not added"),
-        ("decay", r"blocks\.0 says is not added .* 0\.99 times it .* something else of 0\.00 times"),
+        ("second reader", r"blocks\.1 is not added"),
+        ("second use", r"blocks\.1 is not added"),
+        ("layer scale", r"blocks\.1 is not added .* 0\.90 times it .* something else of 0\.00 times"),
+        ("function as norm", r"blocks\.1 is not added"),
+        ("decay", r"blocks\.0 is not added .* 0\.99 times it .* something else of 0\.00 times"),
     ],
 )
 def test_one_layer_that_is_different_is_noticed(wrong: str, reason: str):
     model = Model(wrong).eval()
     with pytest.raises(UnsupportedError, match=reason):
-        contributions(model, TEXT_OF_OURS)
+        direct_logit_attribution(model, TEXT_OF_OURS)
     assert not hooks_of(model)
 
 
@@ -392,14 +394,14 @@ class Doubling(nn.Linear):
     ("parts", "reason"),
     [
         ({"norm": nn.Tanh()}, "neither a LayerNorm nor an RMSNorm"),
-        ({"norm": nn.Identity()}, "not what a norm says"),
-        ({"head": Doubling(16, 50)}, "no plain product"),
+        ({"norm": nn.Identity()}, "not the output of a norm"),
+        ({"head": Doubling(16, 50)}, "not a plain product"),
         ({"head": nn.Sequential(nn.Linear(16, 50), nn.Tanh())}, BEHIND),
     ],
 )
 def test_a_last_norm_or_an_unembedding_of_another_kind_is_refused(parts: dict[str, Any], reason: str):
     with pytest.raises(UnsupportedError, match=reason):
-        contributions(Model(**parts).eval(), torch.arange(8))
+        direct_logit_attribution(Model(**parts).eval(), torch.arange(8))
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
@@ -420,9 +422,9 @@ def test_torchs_own_layers_are_read_where_their_norms_come_first(norm_first: boo
     model = Own().eval()
     if not norm_first:
         with pytest.raises(UnsupportedError, match=NEVER):
-            contributions(model, TEXT_OF_OURS)
+            direct_logit_attribution(model, TEXT_OF_OURS)
         return
-    parts = contributions(model, TEXT_OF_OURS)
+    parts = direct_logit_attribution(model, TEXT_OF_OURS)
     assert list(parts.heads) == ["layers.0.self_attn", "layers.1.self_attn"]
     with torch.no_grad():
         assert parts.logit == pytest.approx(float(model(TEXT_OF_OURS[None])[0, -1].max()), abs=CLOSE)
@@ -432,7 +434,7 @@ def test_the_model_is_as_it_was_afterwards_and_says_the_same():
     for model in (ZOO["Llama"].build(), decoder()):
         with torch.no_grad():
             before = model(IDS % 50)
-            contributions(model, IDS % 50)
+            direct_logit_attribution(model, IDS % 50)
             after = model(IDS % 50)
         first, second = (output if isinstance(output, Tensor) else output.logits for output in (before, after))
         assert torch.equal(first, second)
@@ -444,13 +446,13 @@ def test_models_that_read_two_texts_are_refused():
     ours = Seq2Seq(Seq2SeqConfig(vocab_size=50, width=16, depth=1, heads=4, hidden=32)).eval()
     for model in (theirs, ours):
         with pytest.raises(UnsupportedError, match="reads two texts"):
-            contributions(model, TEXT_OF_OURS)
+            direct_logit_attribution(model, TEXT_OF_OURS)
 
 
 def test_hooks_are_gone_after_an_error_inside_the_model():
     model = decoder()
     with pytest.raises(IndexError):
-        contributions(model, torch.tensor([1, 999]))
+        direct_logit_attribution(model, torch.tensor([1, 999]))
     assert not hooks_of(model)
 
 
@@ -460,12 +462,12 @@ def test_hooks_are_gone_after_an_error_inside_the_model():
         ({"ids": torch.zeros(2, 3, dtype=torch.long)}, ShapeError, r"ids of one text.*\(2, 3\)"),
         ({"ids": torch.zeros(3)}, ShapeError, "float32"),
         ({"ids": torch.zeros(0, dtype=torch.long)}, ShapeError, "ids of one text"),
-        ({"position": 8}, SettingError, "position=8 in a text of 8 tokens"),
-        ({"token": 50}, SettingError, "token=50.*0 to 49"),
-        ({"against": -1}, SettingError, "against=-1.*0 to 49"),
+        ({"position": 8}, SettingError, "position=8 .* 8 tokens"),
+        ({"token": 50}, SettingError, "token from 0 to 49.* got 50"),
+        ({"against": -1}, SettingError, "against from 0 to 49.* got -1"),
         ({"model": decoder().train()}, SettingError, r"model\.eval\(\)"),
-        ({"model": "gpt2"}, SettingError, "wants a torch.nn.Module, got str"),
-        ({"model": nn.Embedding(50, 16)}, UnsupportedError, "no attention was seen"),
+        ({"model": "gpt2"}, SettingError, r"torch\.nn\.Module, got str"),
+        ({"model": nn.Embedding(50, 16)}, UnsupportedError, "no attention in Embedding"),
         ({"model": nn.Sequential(nn.Embedding(50, 16), Block(""), nn.Flatten(1))}, UnsupportedError, "returns logits"),
     ],
 )
@@ -476,4 +478,4 @@ def test_what_cannot_be_asked_is_refused_by_a_message_that_says_so(
     if isinstance(given["model"], nn.Module) and not isinstance(given["model"], Decoder):
         given["model"].eval()
     with pytest.raises(error, match=message):
-        contributions(given.pop("model"), given.pop("ids"), **given)
+        direct_logit_attribution(given.pop("model"), given.pop("ids"), **given)
