@@ -48,8 +48,8 @@ def sample(model: nn.Module, data: Data, prompt: str | None, *, seed: int) -> st
         device = next(model.parameters()).device
         prompt = tokenizer.decode(data.validation.rows([0]).tokens[0, :FIRST]) if prompt is None else prompt
         sampling, count = Sampling(temperature=0.8, seed=seed), SAMPLED
-        if model.config.positions == "learned":
-            count = max(1, min(count, model.config.max_length - len(tokenizer.encode(prompt))))
+        if model.config.position_encoding == "learned":
+            count = max(1, min(count, model.config.max_position_embeddings - len(tokenizer.encode(prompt))))
         return prompt + generate(model, tokenizer, [prompt], max_new_tokens=count, sampling=sampling, device=device)[0]
 
 

@@ -54,7 +54,14 @@ def train_on_short_sequences(seed: int, steps: int) -> Decoder:
     torch.manual_seed(seed)
     rotary = Rotary(dim=16, layout="half")
     config = DecoderConfig(
-        vocab_size=128, width=64, depth=2, heads=4, hidden=256, max_length=TRAINED, positions=rotary, norm="rms"
+        vocab_size=128,
+        hidden_size=64,
+        num_layers=2,
+        num_heads=4,
+        intermediate_size=256,
+        max_position_embeddings=TRAINED,
+        position_encoding=rotary,
+        norm="rms",
     )
     model, text = Decoder(config), character_ids()[:-HELD_BACK]
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, betas=(0.9, 0.95))
@@ -71,8 +78,8 @@ def train_on_short_sequences(seed: int, steps: int) -> Decoder:
 
 def with_scaling(model: Decoder, scaling: Scaling | None) -> Decoder:
     """Set the rotary scaling of a model and return it; None restores the original embeddings."""
-    assert isinstance(model.config.positions, Rotary)
-    model.config = replace(model.config, positions=replace(model.config.positions, scaling=scaling))
+    assert isinstance(model.config.position_encoding, Rotary)
+    model.config = replace(model.config, position_encoding=replace(model.config.position_encoding, scaling=scaling))
     return model
 
 
@@ -131,11 +138,11 @@ def token_losses(model: Decoder, tokens: Tensor, mask: Mask = EVERYTHING) -> Ten
 def smollm2_losses(lab: Lab) -> tuple[int, dict[str, Tensor]]:
     """Return the training length of SmolLM2, and its losses on a text of 1.5 times that length, by context."""
     model, tokenizer = lab.trained_model()
-    if not isinstance(model, Decoder) or not isinstance(model.config.positions, Rotary):
+    if not isinstance(model, Decoder) or not isinstance(model.config.position_encoding, Rotary):
         raise SettingError(
             "length_extrapolation: expected a model with rotary embeddings, such as one of the Llama family"
         )
-    trained = model.config.max_length
+    trained = model.config.max_position_embeddings
     start, whole, again = 20_000 + 15_000 * (lab.seed % 5), trained * 3 // 2, trained - BUCKET
     tokens = torch.tensor(tokenizer.encode(reference_text()))[start : start + whole + 1]
     if len(tokens) <= whole or whole % BUCKET:

@@ -19,7 +19,7 @@ from attnscope import attend
 from attnscope.figures import grouped_bars
 from attnscope.labs import Lab, Measurement, Verdict
 from attnscope.models import Decoder, MultiHeadAttention
-from attnscope.models.sizes import DECODERS
+from attnscope.models.published_configs import DECODERS
 
 HEADS, HEAD_DIM = 4, 4
 WIDTH, LENGTH = HEADS * HEAD_DIM, 8
@@ -38,9 +38,9 @@ def parameter_counts(lab: Lab) -> None:
     fit.
     """
     with torch.device("meta"):
-        layers = {heads: count_parameters(MultiHeadAttention(width=128, heads=heads)) for heads in (1, 4, 32)}
-        plain = count_parameters(MultiHeadAttention(width=768, heads=12, bias=False))
-        biased = count_parameters(MultiHeadAttention(width=768, heads=12))
+        layers = {heads: count_parameters(MultiHeadAttention(hidden_size=128, num_heads=heads)) for heads in (1, 4, 32)}
+        plain = count_parameters(MultiHeadAttention(hidden_size=768, num_heads=12, bias=False))
+        biased = count_parameters(MultiHeadAttention(hidden_size=768, num_heads=12))
         gpt2, gpt3 = Decoder(DECODERS["gpt2-small"]), Decoder(DECODERS["gpt3-175b"])
     small, large, blocks = count_parameters(gpt2), count_parameters(gpt3), count_parameters(gpt3.blocks)
     rows = [
@@ -82,7 +82,7 @@ def parameter_counts(lab: Lab) -> None:
 
 def sum_over_heads(layer: MultiHeadAttention, x: Tensor, order: list[int]) -> Tensor:
     """Return the output of a layer as a sum over heads; head h uses the block of W_O that `order` names."""
-    query, key, value = layer.query_key_value(x).unflatten(-1, (3, layer.heads, -1)).permute(2, 0, 3, 1, 4)
+    query, key, value = layer.query_key_value(x).unflatten(-1, (3, layer.num_heads, -1)).permute(2, 0, 3, 1, 4)
     found = attend(query, key, value)
     w_o_blocks = layer.output.weight.split(layer.head_dim, dim=1)
     return sum(found[:, head] @ w_o_blocks[block].T for head, block in enumerate(order)) + layer.output.bias
@@ -96,7 +96,7 @@ def concatenation_is_a_sum_over_heads(lab: Lab) -> None:
     As a negative control, the heads are also multiplied by each other's blocks.
     """
     torch.manual_seed(lab.seed)
-    layer, x = MultiHeadAttention(width=128, heads=8), torch.randn(4, 50, 128)
+    layer, x = MultiHeadAttention(hidden_size=128, num_heads=8), torch.randn(4, 50, 128)
     straight, turned = list(range(8)), [*range(1, 8), 0]
     with torch.no_grad():
         single = float((layer(x) - sum_over_heads(layer, x, straight)).abs().max())
@@ -117,8 +117,8 @@ def concatenation_is_a_sum_over_heads(lab: Lab) -> None:
 @torch.no_grad()
 def share_projections(layer: MultiHeadAttention) -> MultiHeadAttention:
     """Give all heads the projections of the first one; return one narrow head that should compute the same."""
-    heads, dim, width = layer.heads, layer.head_dim, layer.output.out_features
-    single = MultiHeadAttention(width=width, heads=1, head_dim=dim).to(layer.output.weight.dtype)
+    heads, dim, width = layer.num_heads, layer.head_dim, layer.output.out_features
+    single = MultiHeadAttention(hidden_size=width, num_heads=1, head_dim=dim).to(layer.output.weight.dtype)
     for learned, copy in zip(layer.query_key_value.parameters(), single.query_key_value.parameters(), strict=True):
         by_head = learned.view(3, heads, dim, -1)
         by_head.copy_(by_head[:, :1].clone().expand_as(by_head))
@@ -141,7 +141,7 @@ def heads_with_shared_projections(lab: Lab) -> None:
     The rank of the outputs shows what such a layer can write: the number of directions that the rows span.
     """
     torch.manual_seed(lab.seed)
-    layer, x = MultiHeadAttention(width=32, heads=8).double(), torch.randn(1, 400, 32).double()
+    layer, x = MultiHeadAttention(hidden_size=32, num_heads=8).double(), torch.randn(1, 400, 32).double()
     with torch.no_grad():
         separate = output_rank(layer, x)
         single = share_projections(layer)

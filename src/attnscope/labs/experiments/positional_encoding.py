@@ -53,7 +53,7 @@ def permutation_equivariance(lab: Lab) -> None:
     allowed keys of a query depend on the order.
     """
     torch.manual_seed(lab.seed)
-    attention = MultiHeadAttention(width=32, heads=4).double()
+    attention = MultiHeadAttention(hidden_size=32, num_heads=4).double()
     x, permutation = torch.randn(1, 10, 32, dtype=torch.float64), torch.randperm(10)
     while bool((permutation == torch.arange(10)).any()):  # all tokens move
         permutation = torch.randperm(10)
@@ -108,7 +108,7 @@ def anagrams(lab: Lab) -> None:
     because without positions nothing distinguishes them.
     """
     torch.manual_seed(lab.seed)
-    attention = MultiHeadAttention(width=16, heads=2).double()
+    attention = MultiHeadAttention(hidden_size=16, num_heads=2).double()
     words = sorted(set(" ".join(SENTENCES).split()))
     embedding, embeddings = torch.randn(len(words), 16, dtype=torch.float64), sinusoidal(6, 16, dtype=torch.float64)
     tokens = [embedding[[words.index(word) for word in sentence.split()]] for sentence in SENTENCES]
@@ -145,8 +145,8 @@ class OrderClassifier(nn.Module):
         self.embedding = nn.Embedding(words, width)
         self.blocks = nn.ModuleList(
             Block(
-                attention=MultiHeadAttention(width=width, heads=2),
-                feed_forward=FeedForward(width=width, hidden=2 * width),
+                attention=MultiHeadAttention(hidden_size=width, num_heads=2),
+                feed_forward=FeedForward(hidden_size=width, intermediate_size=2 * width),
                 norm=lambda: nn.LayerNorm(width),
             )
             for _ in range(3)

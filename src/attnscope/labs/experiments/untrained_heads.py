@@ -30,7 +30,7 @@ def random_layers(seed: int, num_layers: int) -> Iterator[MultiHeadAttention]:
     """Yield randomly initialised layers of hidden size 64 with four heads."""
     torch.manual_seed(seed)
     for _ in range(num_layers):
-        yield MultiHeadAttention(width=WIDTH, heads=HEADS)
+        yield MultiHeadAttention(hidden_size=WIDTH, num_heads=HEADS)
 
 
 def one_sentence_with_four_initialisations(lab: Lab) -> None:
