@@ -112,7 +112,8 @@ def find_model(places: Sequence[str], folder: Path, step: Callable[[str], None])
     step("initializing parameters")
     shape = replace(
         DECODERS["smollm2-135m"],
-        vocab_size=VOCABULARY, width=64, depth=2, heads=4, key_heads=2, hidden=128, max_length=1024,
+        vocab_size=VOCABULARY, hidden_size=64, num_layers=2, num_heads=4, num_kv_heads=2, intermediate_size=128,
+        max_position_embeddings=1024,
     )  # fmt: skip
     path = folder / "two layers with random parameters"
     model = Decoder(shape)
