@@ -39,7 +39,7 @@ def limits(available: int | None = None) -> dict[str, str]:
 
 def one_layer() -> Decoder:
     """The model with one layer and two words: all its layers are alike, and its words take no part in attention."""
-    return Decoder(replace(DECODERS[MODEL], depth=1, vocab_size=2)).eval()
+    return Decoder(replace(DECODERS[MODEL], num_layers=1, vocab_size=2)).eval()
 
 
 def weight_bytes(layer: Decoder) -> int:
