@@ -38,7 +38,7 @@ def operations_and_time(lab: Lab) -> None:
             x = torch.randn(1, length, width, generator=generator)
             costs[length, width] = (
                 count_flops(lambda x=x: attend(x, x, x, backend="streaming")),
-                count_flops(lambda x=x: linear.whole(x, x, x)),
+                count_flops(lambda x=x: linear.bidirectional(x, x, x)),
             )
             softmax, without = costs[length, width]
             rows.append((length, width, softmax, without, softmax / without))
@@ -158,9 +158,11 @@ def memory_capacity(lab: Lab) -> None:
             long = key * math.sqrt(width)  # the length of a standard normal vector
             outputs = {
                 "softmax": attend(long, long, value),
-                "outer products": linear.whole(key, key, value, feature_map=linear.identity, normalize=False),
-                "elu + 1": linear.whole(long, long, value),
-                "elementwise exp": linear.whole(long, long, value, feature_map=lambda x: (x / width**0.25).exp()),
+                "outer products": linear.bidirectional(key, key, value, feature_map=linear.identity, normalize=False),
+                "elu + 1": linear.bidirectional(long, long, value),
+                "elementwise exp": linear.bidirectional(
+                    long, long, value, feature_map=lambda x: (x / width**0.25).exp()
+                ),
             }
             for name, output in outputs.items():
                 shares[name] += recall(output, value) / times
