@@ -236,7 +236,7 @@ def test_several_traces_are_shown_together_and_none_is_the_example(tmp_path: Pat
         session = Handle(server).get("/api/1/session").json
         assert session["traces"] == []
         assert Handle(server).get(f"/api/1/{session['example']}/meta").json["model"] == "SmolLM2-135M"
-    with pytest.raises(SettingError, match="expected 3 names.*got 1"):
+    with pytest.raises(SettingError, match=r"expected 3 names.*got 1"):
         attnscope.explore(*traces, name="a", **quiet)
 
 
