@@ -19,7 +19,7 @@ from attnscope.explorer.library.library import Library
 from attnscope.explorer.sessions.ablation import Ablation, _cancellable, heads_by_module
 from attnscope.explorer.sessions.model_session import ModelSession
 from attnscope.explorer.sessions.random_baseline import make_random_baseline
-from attnscope.heads import Effect, ablate, effect
+from attnscope.heads import Effect, ablate, measure_effect
 from attnscope.recording import Trace, load, read
 from tests.explorer.model_sessions import CHARACTERS, TEXT, make_session, small
 from tests.explorer.serving import Handle, serving, small_trace
@@ -72,8 +72,8 @@ def test_the_numbers_are_those_of_effect(how: Any) -> None:
     model = small()
     trace = read(model, TEXT, CHARACTERS, progress=False)
     found = Ablation(make_session(model)).effect(trace, "a", HEADS, how)
-    wanted = effect(model, TEXT, ablate(model, BY_LAYER, how), CHARACTERS)
-    assert abs(float(wanted.change.mean())) > 1e-3
+    wanted = measure_effect(model, TEXT, ablate(model, BY_LAYER, how), CHARACTERS)
+    assert abs(float(wanted.loss_change.mean())) > 1e-3
     same(found, numbers_of(wanted, CHARACTERS.texts))
 
 
@@ -85,14 +85,14 @@ def test_the_numbers_of_a_trained_model_are_those_of_effect() -> None:
         name = handle.server.library.summaries()[0]["trace"]
         answer = handle.post("/api/1/ablate", {"trace": name, "heads": [[17, 5], [24, 4]], "how": "zero"})
         assert (answer.status, answer.headers["cache-control"]) == (200, "no-store")
-        wanted = effect(model, text, ablate(model, {17: [5], 24: [4]}), tokenizer)
+        wanted = measure_effect(model, text, ablate(model, {17: [5], 24: [4]}), tokenizer)
         same(answer.json, numbers_of(wanted, tokenizer.texts))
         assert answer.json["next"][0][0] == " Mary"
         example = handle.get("/api/1/session").json["example"]
         answer = handle.post("/api/1/ablate", {"trace": example, "heads": [[3, 0]]})
         shipped = handle.server.library.entry(example)
         assert shipped is not None
-        wanted = effect(model, shipped.trace.texts[0].ids, ablate(model, {17: [4]}), tokenizer)
+        wanted = measure_effect(model, shipped.trace.texts[0].ids, ablate(model, {17: [4]}), tokenizer)
         same(answer.json, numbers_of(wanted, tokenizer.texts))
 
 
@@ -101,7 +101,7 @@ def test_heads_are_those_of_the_model_where_some_were_recorded() -> None:
     trace = read(model, TEXT, CHARACTERS, heads={0: [3], 2: [1, 3]}, progress=False)
     assert list(heads_by_module(trace, [(0, 0), (1, 1), (1, 1)]).values()) == [[3], [3]]
     found = Ablation(make_session(model)).effect(trace, "a", [(0, 0), (1, 1)], "zero")
-    same(found, numbers_of(effect(model, TEXT, ablate(model, {0: [3], 2: [3]}), CHARACTERS), CHARACTERS.texts))
+    same(found, numbers_of(measure_effect(model, TEXT, ablate(model, {0: [3], 2: [3]}), CHARACTERS), CHARACTERS.texts))
     for wrong in ((2, 0), (0, 1), (-1, 0), (0, -1)):
         with pytest.raises(SettingError, match="is not in this trace"):
             heads_by_module(trace, [wrong])
@@ -137,7 +137,7 @@ def test_traces_of_another_model_are_refused() -> None:
     ablation = Ablation(make_session(model))
     others = [
         read(make_random_baseline(model), TEXT, CHARACTERS, progress=False),
-        read(small(heads=8), TEXT, CHARACTERS, progress=False),
+        read(small(num_heads=8), TEXT, CHARACTERS, progress=False),
         small_trace(TEXT),
         read(small(vocab_size=400), torch.arange(300, 310), progress=False),
     ]
@@ -149,7 +149,7 @@ def test_traces_of_another_model_are_refused() -> None:
 def test_a_trace_in_another_dtype_is_of_the_same_model() -> None:
     model = small()
     trace = read(model, TEXT, CHARACTERS, dtype=torch.bfloat16, progress=False)
-    wanted = effect(model, TEXT, ablate(model, BY_LAYER), CHARACTERS)
+    wanted = measure_effect(model, TEXT, ablate(model, BY_LAYER), CHARACTERS)
     same(Ablation(make_session(model)).effect(trace, "a", HEADS, "zero"), numbers_of(wanted, CHARACTERS.texts))
 
 
@@ -158,7 +158,7 @@ def test_texts_that_cannot_be_read_again_are_refused_with_the_line_to_run() -> N
     weights = Trace.from_attentions([torch.eye(3)[None, None]])
     with pytest.raises(UnsupportedError, match=r"with token ids.*effect\(model, text, ablate\(model"):
         ablation.effect(weights, "weights", [(0, 0)], "zero")
-    model = small(max_length=2050)
+    model = small(max_position_embeddings=2050)
     long = read(model, torch.zeros(2049, dtype=torch.long), CHARACTERS, layers=[0], progress=False)
     with pytest.raises(UnsupportedError, match=r"at most 2,048 tokens, got 2,049.*effect\("):
         Ablation(make_session(model)).effect(long, "long", [(0, 0)], "zero")

@@ -1,4 +1,4 @@
-"""Heads ablated from the page: its numbers are those of `attnscope.heads.effect`, and maps show the whole model."""
+"""Heads ablated from the page: its numbers are those of `measure_effect`, and maps show the whole model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, Page, Route
 
-from attnscope.heads import Effect, ablate, effect
+from attnscope.heads import Effect, ablate, measure_effect
 from attnscope.recording import Trace, read
 from tests.explorer.browser import needs_chromium
 from tests.explorer.heads_page import heads_shown, trace_in
@@ -46,7 +46,7 @@ def effect_of(heads: tuple[tuple[int, int], ...], how: Literal["zero", "mean"] =
         by_layer.setdefault(layer, []).append(head)
     ids = read_trace().ids(0)[1]
     assert ids is not None
-    return effect(model, ids, ablate(model, by_layer, how))
+    return measure_effect(model, ids, ablate(model, by_layer, how))
 
 
 def pairs(page: Page) -> list[list[tuple[str, float, float]]]:

@@ -28,10 +28,10 @@ def test_the_example_is_small_and_as_it_was_saved() -> None:
 def test_each_of_its_heads_does_one_thing() -> None:
     table = score_heads(example(), progress=False)
     assert list(table.labels or ()) == LABELS
-    assert table.row("blocks.16.attention", 0)["previous"] > 0.8
-    assert table.row("blocks.17.attention", 4)["induction"] > 0.8
-    assert table.row("blocks.18.attention", 8)["sink"] > 0.99
-    assert table.row("blocks.5.attention", 6)["duplicate"] > 0.7
+    assert table.head_scores("blocks.16.attention", 0)["previous"] > 0.8
+    assert table.head_scores("blocks.17.attention", 4)["induction"] > 0.8
+    assert table.head_scores("blocks.18.attention", 8)["sink"] > 0.99
+    assert table.head_scores("blocks.5.attention", 6)["duplicate"] > 0.7
 
 
 def test_it_is_what_the_model_attends_to() -> None:

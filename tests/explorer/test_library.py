@@ -73,7 +73,7 @@ class Odd(Mask):
     def allows(self, query: torch.Tensor, key: torch.Tensor, sizes: Sizes) -> torch.Tensor:
         return (query - key) % self.every == 0
 
-    def lower(self, sizes: Sizes) -> None:
+    def to_regions(self, sizes: Sizes) -> None:
         return None
 
 

@@ -10,15 +10,15 @@ import numpy
 import pytest
 import torch
 
-from attnscope.atlas.codec import CUT, EXACT, PARTIAL, U8LOG, decode, unpack
+from attnscope.atlas.codec import EXACT, PARTIAL, PARTLY_MASKED, U8LOG, decode, unpack
 from attnscope.attention import ALiBi, Bias, Causal, Documents, Full, Padding, Sinks, Softcap, Window
 from attnscope.errors import Cancelled
 from attnscope.explorer.analysis.layer_scores import layer_scores
 from attnscope.explorer.analysis.slicing import slice_layer
 from attnscope.heads import SCORES, score_heads
-from attnscope.heads.labels import label_named
+from attnscope.heads.labels import get_label
 from attnscope.matrix.pooling import even_edges
-from attnscope.matrix.sampling import spread
+from attnscope.matrix.sampling import spaced_rows
 from attnscope.recording import Trace, read
 from attnscope.recording.call import Call
 from attnscope.recording.layers.dense import DenseLayer
@@ -73,7 +73,7 @@ def test_thumbnails_are_all_heads_of_a_layer_pooled(shown: Shown, channel: str) 
     header, codes = unpack(answer.body)
     assert (header.dtype, header.channel) == (U8LOG, ["mean", "max"].index(channel))
     assert (header.rows, header.columns, header.z, header.y, header.x) == (4 * 64, 64, 1, 64, 72)
-    assert header.flags == CUT
+    assert header.flags == PARTLY_MASKED
     edges = even_edges(72, 64)
     for head in range(4):
         wanted = pooled(dense_of(shown.trace, 1, head).numpy(), edges, edges)[channel == "max"]
@@ -83,7 +83,7 @@ def test_thumbnails_are_all_heads_of_a_layer_pooled(shown: Shown, channel: str) 
 def test_thumbnails_of_a_short_text_are_its_cells(served: Callable[..., Handle]) -> None:
     trace = small_trace("to be or not")
     header, codes = unpack(Shown(served(trace), trace).get("0/thumbs").body)
-    assert (header.rows, header.columns, header.y, header.x, header.flags) == (48, 12, 12, 12, CUT | EXACT)
+    assert (header.rows, header.columns, header.y, header.x, header.flags) == (48, 12, 12, 12, PARTLY_MASKED | EXACT)
     same_codes(codes[12:24], dense_of(trace, 0, 1).numpy())
 
 
@@ -93,7 +93,7 @@ def test_thumbnails_of_a_long_text_are_of_evenly_spread_queries_and_say_so(serve
     header, codes = unpack(Shown(served(trace), trace).get("0/thumbs?ch=max").body)
     assert (header.rows, header.columns, header.y, header.x) == (128, 64, 64, 1024)
     assert header.flags & PARTIAL
-    picked = [row for start in range(0, 4096, 64) for row in spread(start, start + 64, 16)]
+    picked = [row for start in range(0, 4096, 64) for row in spaced_rows(start, start + 64, 16)]
     for at, head in enumerate(heads):
         some = head.rows(picked[:320])
         wanted = pooled(some, list(range(0, 321, 16)), list(range(0, 4097, 64)))[1]
@@ -103,7 +103,7 @@ def test_thumbnails_of_a_long_text_are_of_evenly_spread_queries_and_say_so(serve
 def test_thumbnails_of_a_longer_text_have_bins_of_two_widths(served: Callable[..., Handle]) -> None:
     head = random_head(901)
     header, codes = unpack(Shown(served(head.trace()), head.trace()).get("0/thumbs").body)
-    assert (header.rows, header.columns, header.y, header.x, header.flags) == (64, 64, 64, 901, CUT)
+    assert (header.rows, header.columns, header.y, header.x, header.flags) == (64, 64, 64, 901, PARTLY_MASKED)
     edges = [15 * at if at < 5 else 75 + 14 * (at - 5) for at in range(65)]
     same_codes(codes, pooled(head.rows(range(901)), edges, edges)[0])
 
@@ -153,7 +153,7 @@ def test_scores_of_a_layer_are_those_of_the_table_of_all_heads(shown: Shown) -> 
         close(list(one["scores"].values()), list(known.values()))
     labels = {label for one in found["heads"] for label in one["labels"]}
     assert {name: words for name, words in found["meanings"].items() if name != "mixed"} == {
-        name: label_named(name).meaning for name in labels - {"mixed"}
+        name: get_label(name).meaning for name in labels - {"mixed"}
     }
     assert ("mixed" in labels) == ("mixed" in found["meanings"])
     assert found["measures"] == {name: SCORES[name] for name in found["measures"]}

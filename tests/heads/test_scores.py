@@ -21,7 +21,15 @@ from tests.models.smollm2 import FOLDER, transformers_model
 from tests.recording.test_statistics import text_of
 from tests.recording.zoo import EXHIBITS, eager_functions_noted
 
-TINY = DecoderConfig(vocab_size=30, width=32, depth=2, heads=4, key_heads=2, hidden=48, max_length=64)
+TINY = DecoderConfig(
+    vocab_size=30,
+    hidden_size=32,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    intermediate_size=48,
+    max_position_embeddings=64,
+)
 
 
 def exhibit(name: str) -> Any:
@@ -118,9 +126,7 @@ def test_leakage_is_the_weight_on_other_documents_and_none_where_they_are_masked
         assert_scores(leaking, layer, dense_scores(open_trace[layer].to_dense(), ids, documents[None]))
     assert (leaking["leakage"] > 0.1).all()
     assert (closed["leakage"] < 1e-6).all()
-    with pytest.raises(
-        ShapeError, match=r"documents \(39,\) number the tokens of a text, and the layers of this trace have 40 keys"
-    ):
+    with pytest.raises(ShapeError, match=r"documents \(39,\) for layers with 40 keys"):
         score_heads(apart, documents=documents[:-1])
 
 
@@ -154,7 +160,16 @@ def test_a_generation_scores_as_a_pass_over_the_finished_text() -> None:
 
 def test_scores_survive_saving_and_opening(tmp_path) -> None:
     model, ids = (
-        Encoder(EncoderConfig(vocab_size=30, width=32, depth=2, heads=4, hidden=48, max_length=64)),
+        Encoder(
+            EncoderConfig(
+                vocab_size=30,
+                hidden_size=32,
+                num_layers=2,
+                num_heads=4,
+                intermediate_size=48,
+                max_position_embeddings=64,
+            )
+        ),
         repeating(1, 20),
     )
     with torch.no_grad(), record(model.eval()) as trace:
@@ -176,10 +191,12 @@ def test_heads_keep_the_numbers_that_they_have_in_their_model(tmp_path) -> None:
         wanted = score_heads(whole)
         for trace in (some, ats.open_trace(tmp_path / keep)):
             found = score_heads(trace)
-            assert found.chosen == {"blocks.0.attention": [3, 1], "blocks.1.attention": [2]}
+            assert found.heads_by_layer == {"blocks.0.attention": [3, 1], "blocks.1.attention": [2]}
             for layer, head in zip(found.layers, found.heads, strict=True):
-                same = wanted.row(layer, head)
-                assert found.row(layer, head) == pytest.approx({name: same[name] for name in found.columns}, abs=1e-6)
+                same = wanted.head_scores(layer, head)
+                assert found.head_scores(layer, head) == pytest.approx(
+                    {name: same[name] for name in found.columns}, abs=1e-6
+                )
 
 
 def test_a_head_that_gives_everything_to_one_token_has_a_choice_all_the_same() -> None:
@@ -205,7 +222,7 @@ def test_weights_of_padded_rows_are_left_out_on_the_right_and_refused_on_the_lef
     alone, right = score_heads(attentions(ids)), score_heads(attentions(torch.cat([ids, padding], 1)))
     for score in alone.columns:
         torch.testing.assert_close(right[score], alone[score], rtol=1e-4, atol=1e-5, msg=score)
-    with pytest.raises(UnsupportedError, match="they may be rows of padding on the left"):
+    with pytest.raises(UnsupportedError, match="left padding"):
         score_heads(attentions(torch.cat([padding, ids], 1)))
 
 
@@ -238,7 +255,7 @@ def test_a_probe_that_cannot_tell_its_tokens_is_refused() -> None:
     model, ids = Decoder(TINY).eval(), repeating(1, 20)
     trace = read(model, ids, progress=False)
     given = Trace.from_attentions({name: trace[name].to_dense() for name in trace})
-    with pytest.raises(SettingError, match="the probe does not tell which tokens it has"):
+    with pytest.raises(SettingError, match=r"the probe has no token ids.* read_repeated_tokens"):
         score_heads(trace, probe=given)
 
 

@@ -17,7 +17,7 @@ FLOORS = (
     {"errors", "version"},
     {"extras", "downloads"},
     {"attention"},
-    {"matrix"},
+    {"matrix", "variants"},
     {"figures"},
     {"models"},
     {"recording"},

@@ -100,9 +100,13 @@ def save(options: Options) -> None:
         raise SettingError(f"--head: expected a head such as L12H3, got {wanted!r}")
     folder, page = Path(options.folders[0]), Path(options.save)
     trace, layer, number = open_trace(folder), int(place[1]), int(place[2])
-    numbers = list(trace.layer(layer).heads) if layer < len(trace) else []  # a trace may have only some heads of the model
+    numbers = (
+        list(trace.layer(layer).heads) if layer < len(trace) else []
+    )  # a trace may have only some heads of the model
     if number not in numbers:
-        known = f"layers 0 to {len(trace) - 1}" if not numbers else f"the heads {', '.join(f'H{one}' for one in numbers)}"
+        known = (
+            f"layers 0 to {len(trace) - 1}" if not numbers else f"the heads {', '.join(f'H{one}' for one in numbers)}"
+        )
         raise SettingError(f"--head {wanted} is not in this trace, which has {known}")
     with Console(stderr=True).status(f"exporting {wanted}"):
         save_page(trace, page, layer=layer, head=numbers.index(number), name=folder.resolve().name)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from attnscope.errors import CheckpointError, SettingError
-from attnscope.models.json_files import as_json, read_object
+from attnscope.models.json_files import as_json, read_json
 from attnscope.survey.corpus.plan import Plan, Shard
 from attnscope.survey.settings import Settings
 from attnscope.survey.tally.part_files import write_whole
@@ -78,7 +78,7 @@ class Folder:
             raise SettingError(f"survey: {self.path} cannot be used: {error.strerror or error}") from error
 
     def _refuse_another(self, identity: dict[str, Any]) -> None:
-        before = read_object(self.path / SURVEY)
+        before = read_json(self.path / SURVEY)
         for name, value in json.loads(json.dumps(identity)).items():
             if before.get(name) != value:
                 shown = f" {name} = {before.get(name)!r}, and {value!r} was asked for"
@@ -102,7 +102,7 @@ class Folder:
     def log(self, run: dict[str, Any]) -> None:
         """Note how a run went."""
         path = self.path / LOG
-        runs = read_object(path)["runs"] if path.exists() else []
+        runs = read_json(path)["runs"] if path.exists() else []
         self._write(LOG, {"runs": [*runs, run]})
 
     def _write(self, name: str, found: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
 
 from attnscope.errors import CheckpointError
-from attnscope.models.json_files import read_object, write_object
+from attnscope.models.json_files import read_json, write_json
 from attnscope.train.parallel import Ranks, stacked_order
 
 NAME = re.compile(r"step-(\d{8})")
@@ -56,7 +56,7 @@ class Checkpoints:
         if self.ranks.is_first:
             shutil.rmtree(scratch, ignore_errors=True)
             scratch.mkdir(parents=True)
-            write_object(scratch / ABOUT, {"step": step, "tensor": self.ranks.tensor})
+            write_json(scratch / ABOUT, {"step": step, "tensor": self.ranks.tensor})
         self.ranks.agreed(None)  # nobody writes into a folder that is not there yet
         weights, momenta = get_state_dict(model, optimizer)
         writing = async_save(
@@ -145,7 +145,7 @@ class Checkpoints:
 
 def described(place: Path) -> tuple[int, int]:
     """The step of a checkpoint, and for how many ranks that share layers its rows are laid out."""
-    about = read_object(place / ABOUT)
+    about = read_json(place / ABOUT)
     step, tensor = about.get("step"), about.get("tensor")
     if not isinstance(step, int) or not isinstance(tensor, int) or place.name != f"step-{step:08}":
         raise CheckpointError(f"{ABOUT} is that of another checkpoint")

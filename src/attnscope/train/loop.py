@@ -264,7 +264,7 @@ def what_is_seen(batch: Batch) -> dict[str, Any]:
     if batch.documents is not None:
         told["mask"] = Documents(batch.documents)
     if batch.positions is not None:
-        told["positions"] = batch.positions
+        told["position_ids"] = batch.positions
     return told
 
 

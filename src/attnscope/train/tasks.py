@@ -99,7 +99,7 @@ class Reverser(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
         self.position_embedding = LearnedPositions(length, width) if with_positions else None
-        self.attention = MultiHeadAttention(width=width, heads=heads)
+        self.attention = MultiHeadAttention(hidden_size=width, num_heads=heads)
         self.head = Linear(width, vocabulary)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from attnscope.heads import read_probe, score_heads
-from attnscope.heads.probe import LENGTH
+from attnscope.heads import read_repeated_tokens, score_heads
+from attnscope.heads.repeated_tokens import LENGTH
 from attnscope.models import Decoder, Sampling, generate
 from attnscope.recording import read
 from attnscope.train.batch import Batch
@@ -48,8 +48,8 @@ def sample(model: nn.Module, data: Data, prompt: str | None, *, seed: int) -> st
         device = next(model.parameters()).device
         prompt = tokenizer.decode(data.validation.rows([0]).tokens[0, :FIRST]) if prompt is None else prompt
         sampling, count = Sampling(temperature=0.8, seed=seed), SAMPLED
-        if model.config.positions == "learned":
-            count = max(1, min(count, model.config.max_length - len(tokenizer.encode(prompt))))
+        if model.config.position_encoding == "learned":
+            count = max(1, min(count, model.config.max_position_embeddings - len(tokenizer.encode(prompt))))
         return prompt + generate(model, tokenizer, [prompt], max_new_tokens=count, sampling=sampling, device=device)[0]
 
 
@@ -61,7 +61,7 @@ def score(model: nn.Module, data: Data, folder: Path, step: int) -> None:
         probe = None
         if isinstance(model, Decoder) and model.config.vocab_size > 1:
             length = min(LENGTH, model.config.vocab_size // 2)
-            probe = read_probe(model, data.tokenizer, length=length, progress=False)
+            probe = read_repeated_tokens(model, data.tokenizer, length=length, progress=False)
         table = score_heads(trace, probe=probe, progress=False)
     (folder / HEADS).mkdir(parents=True, exist_ok=True)
     place = folder / HEADS / f"step-{step:08}.csv"

@@ -134,7 +134,7 @@ def difference(folder: Path, after: np.ndarray, **options: Any) -> Difference:
 
 def test_from_folders_the_head_that_changed_is_named_and_no_other(tmp_path: Path) -> None:
     found = difference(tmp_path, np.array([0.1, 0.7, 0.6, 0.9]), digest="another corpus")
-    assert found.changed_heads.chosen == {LAYERS[0]: [1]}
+    assert found.changed_heads.heads_by_layer == {LAYERS[0]: [1]}
     assert found.num_comparisons == 12
     assert found.relabelled() == {("local", "sink"): 1}
     assert found.caution is None

@@ -141,7 +141,14 @@ def packed(tmp_path) -> Batch:
 def decoder(request) -> Decoder:
     positions = Rotary(dim=8, layout="half") if request.param == "rotary" else "learned"
     config = DecoderConfig(
-        vocab_size=500, width=16, depth=2, heads=2, hidden=32, max_length=20, positions=positions, windows=(None, 3)
+        vocab_size=500,
+        hidden_size=16,
+        num_layers=2,
+        num_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=20,
+        position_encoding=positions,
+        sliding_windows=(None, 3),
     )
     return Decoder(config).double()
 
@@ -158,10 +165,10 @@ def runs_of(batch: Batch) -> list[tuple[int, slice]]:
 
 def test_a_packed_document_is_read_as_if_it_were_alone(decoder, packed):
     assert packed.documents is not None
-    together = decoder(packed.tokens, mask=Documents(packed.documents), positions=packed.positions)
+    together = decoder(packed.tokens, mask=Documents(packed.documents), position_ids=packed.positions)
     runs = runs_of(packed)
     assert len(runs) == 8
-    assert not torch.allclose(decoder(packed.tokens, positions=packed.positions), together)
+    assert not torch.allclose(decoder(packed.tokens, position_ids=packed.positions), together)
     for row, run in runs:
         alone = decoder(packed.tokens[row : row + 1, run])[0]
         torch.testing.assert_close(together[row, run], alone, rtol=1e-12, atol=1e-13)
@@ -172,7 +179,7 @@ def test_no_gradient_flows_from_a_document_to_the_tokens_of_another(decoder, pac
     for row, run in runs_of(packed):
         decoder.zero_grad()
         # The embedding is tied to the scores; the features show whose embeddings were read.
-        features = decoder.features(packed.tokens, mask=Documents(packed.documents), positions=packed.positions)
+        features = decoder.features(packed.tokens, mask=Documents(packed.documents), position_ids=packed.positions)
         features[row, run].sin().sum().backward()
         touched = decoder.embedding.weight.grad.abs().sum(dim=1).nonzero().flatten().tolist()
         assert touched == sorted(packed.tokens[row, run].tolist())

@@ -18,7 +18,7 @@ from attnscope.errors import UnsupportedError
 from attnscope.explorer.analysis.slicing import slice_layer
 from attnscope.explorer.cancellation import CancelCheck, never_cancelled
 from attnscope.heads import score_heads
-from attnscope.heads.labels import MIXED, label_named
+from attnscope.heads.labels import MIXED, get_label
 from attnscope.matrix import AttentionMatrix
 from attnscope.matrix.bins import Bins
 from attnscope.recording import Trace
@@ -54,12 +54,12 @@ def column(matrix: AttentionMatrix, key: int) -> Line:
 def cells(matrix: AttentionMatrix, queries: range, keys: range) -> numpy.ndarray:
     """Return a block of weights, (queries, keys), NaN where masked."""
     found = check_finite(matrix.bins(range(queries.start, queries.stop + 1), range(keys.start, keys.stop + 1)))
-    return _as_floats(found.total.masked_fill(found.cells == 0, torch.nan))
+    return _as_floats(found.sums.masked_fill(found.visible_cells == 0, torch.nan))
 
 
 def check_finite(found: Bins) -> Bins:
     """Return the bins; raises UnsupportedError if a visible weight is NaN."""
-    _check_finite(found.total)
+    _check_finite(found.sums)
     return found
 
 
@@ -72,7 +72,7 @@ def query_report(matrix: AttentionMatrix, query: int) -> dict[str, Any]:
     collision = float(weights.square().sum())
     return {
         "position": query,
-        "visible_keys": int(found.cells),
+        "visible_keys": int(found.visible_cells),
         "entropy": float(torch.special.entr(weights).sum()),
         "effective_keys": 1 / collision if collision else 0.0,
         "mean_distance": float((weights * behind).sum()),
@@ -84,10 +84,10 @@ def query_report(matrix: AttentionMatrix, query: int) -> dict[str, Any]:
 def key_report(matrix: AttentionMatrix, key: int) -> dict[str, Any]:
     """Report the queries that can attend to a key, the sum of their weights, and the strongest."""
     found = check_finite(matrix.bins(range(matrix.shape[-2] + 1), [key, key + 1]))
-    weights = found.total.flatten().cpu().double()
+    weights = found.sums.flatten().cpu().double()
     return {
         "position": key,
-        "visible_queries": int(found.cells.sum()),
+        "visible_queries": int(found.visible_cells.sum()),
         "received": float(weights.sum()),
         "strongest": _strongest(weights),
     }
@@ -132,7 +132,7 @@ def head_scores(
 
 def get_meaning(label: str) -> str:
     """Return the meaning of a label."""
-    return MIXED_MEANING if label == MIXED else label_named(label).meaning
+    return MIXED_MEANING if label == MIXED else get_label(label).meaning
 
 
 def _edges(length: int) -> tuple[list[int], int]:
@@ -150,7 +150,7 @@ def _edges(length: int) -> tuple[list[int], int]:
 
 def _line(matrix: AttentionMatrix, rows: Sequence[int], columns: Sequence[int], level: int) -> Line:
     found = check_finite(matrix.bins(rows, columns))
-    total, count, largest = (part.flatten() for part in (found.total, found.cells, found.largest))
+    total, count, largest = (part.flatten() for part in (found.sums, found.visible_cells, found.max))
     mean = total / count
     parts = [mean] if level == 0 else [mean, largest]
     return Line(_as_floats(torch.stack(parts).masked_fill(count == 0, torch.nan)), level)

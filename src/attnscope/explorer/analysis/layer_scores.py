@@ -57,5 +57,5 @@ def _find_finite_heads(trace: Trace, place: int, queries: int, cancelled: Cancel
         call = part.joined()
         if call.query.isfinite().all() and call.key.isfinite().all():
             return heads
-    total = part.matrix().batch(0).bins([0, part.shape[2]], [0, part.shape[3]]).total
+    total = part.matrix().batch(0).bins([0, part.shape[2]], [0, part.shape[3]]).sums
     return [head for head in heads if total[head].isfinite().all()]

@@ -33,7 +33,7 @@ def find_span(place: int, words: Sequence[int] | None, length: int) -> range:
 def attended_keys(matrix: AttentionMatrix, own: range, words: Sequence[int] | None, most: int) -> dict[str, Any]:
     """List the keys, or words of keys, that a span of queries attends to: the mean of the queries."""
     found = check_finite(matrix.bins([own.start, own.stop], range(matrix.shape[-1] + 1)))
-    weights, cells = found.total.flatten().cpu().double().numpy(), found.cells.flatten().cpu().numpy()
+    weights, cells = found.sums.flatten().cpu().double().numpy(), found.visible_cells.flatten().cpu().numpy()
     starts, lengths = _spans(words, len(weights))
     return _rank_links(own, starts, lengths, _sum_spans(weights, starts) / len(own), _sum_spans(cells, starts), most)
 
@@ -41,7 +41,7 @@ def attended_keys(matrix: AttentionMatrix, own: range, words: Sequence[int] | No
 def attending_queries(matrix: AttentionMatrix, own: range, words: Sequence[int] | None, most: int) -> dict[str, Any]:
     """List the queries, or words of queries, that attend to a span of keys: the sum of the keys."""
     found = check_finite(matrix.bins(range(matrix.shape[-2] + 1), [own.start, own.stop]))
-    weights, cells = found.total.flatten().cpu().double().numpy(), found.cells.flatten().cpu().numpy()
+    weights, cells = found.sums.flatten().cpu().double().numpy(), found.visible_cells.flatten().cpu().numpy()
     starts, lengths = _spans(words, len(weights))
     return _rank_links(own, starts, lengths, _sum_spans(weights, starts) / lengths, _sum_spans(cells, starts), most)
 

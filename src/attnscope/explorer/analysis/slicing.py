@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from attnscope.attention.algebra import Lowered, Mask, Sizes
-from attnscope.attention.regions import columns_between, rows_between
-from attnscope.attention.scores import Bias, Score, Sinks, chained
+from attnscope.attention.algebra import Mask, RegionMask, Sizes
+from attnscope.attention.regions import crop_columns, crop_rows
+from attnscope.attention.scores import Bias, ScoreMod, Sinks, chain_scores
 from attnscope.errors import UnsupportedError
 from attnscope.explorer.cancellation import CancelCheck, never_cancelled
 from attnscope.matrix import AttentionMatrix
@@ -72,7 +72,7 @@ class _CancellableLayer(Layer):
         self._cancelled = cancelled
 
     def matrix(self) -> AttentionMatrix:
-        return super().matrix().planned(cancelled=self._cancelled)
+        return super().matrix().with_options(should_stop=self._cancelled)
 
 
 def _slice_call(call: Call, whole: Sizes, queries: int, keys: int) -> Call:
@@ -89,10 +89,10 @@ def _slice_call(call: Call, whole: Sizes, queries: int, keys: int) -> Call:
     )
 
 
-def _slice_score(score: Score, heads: int, queries: int, keys: int) -> Score | None:
+def _slice_score(score: ScoreMod, heads: int, queries: int, keys: int) -> ScoreMod | None:
     """Slice score modifiers; a bias tensor is cut, and those that depend on distances are unchanged."""
     parts = (part if isinstance(part, Sinks) else part.narrow(slice(0, 1), slice(0, heads)) for part in score.parts)
-    return chained(Bias(part.values[..., :queries, :keys]) if isinstance(part, Bias) else part for part in parts)
+    return chain_scores(Bias(part.values[..., :queries, :keys]) if isinstance(part, Bias) else part for part in parts)
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ class _SlicedMask(Mask):
     keys: int
 
     @property
-    def static(self) -> bool:
-        return self.inner.static
+    def is_static(self) -> bool:
+        return self.inner.is_static
 
     def _whole(self, sizes: Sizes) -> Sizes:
         return Sizes(sizes.batch, sizes.heads, self.queries, self.keys)
@@ -113,12 +113,12 @@ class _SlicedMask(Mask):
     def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
         return self.inner.allows(query, key, self._whole(sizes))
 
-    def lower(self, sizes: Sizes) -> Lowered | None:
-        found = self.inner.lower(self._whole(sizes))
+    def to_regions(self, sizes: Sizes) -> RegionMask | None:
+        found = self.inner.to_regions(self._whole(sizes))
         if found is None:
             return None
-        cut = [columns_between(rows_between(some, 0, sizes.queries), 0, sizes.keys) for some in found.regions]
-        return Lowered(tuple(cut), None if found.keep is None else found.keep[:, : sizes.keys])
+        cut = [crop_columns(crop_rows(some, 0, sizes.queries), 0, sizes.keys) for some in found.regions]
+        return RegionMask(tuple(cut), None if found.key_mask is None else found.key_mask[:, : sizes.keys])
 
     def check(self, sizes: Sizes) -> None:
         self.inner.check(self._whole(sizes))

@@ -13,7 +13,7 @@ import numpy
 from numpy.typing import NDArray
 
 from attnscope.atlas import codec
-from attnscope.atlas.pyramid import Bodies
+from attnscope.atlas.pyramid import EncodedTile
 from attnscope.matrix import AttentionMatrix
 from attnscope.matrix.bins import Bins
 from attnscope.matrix.pooling import even_edges
@@ -32,7 +32,7 @@ class PooledHeads(NamedTuple):
     num_sampled: int
 
 
-def thumbnails(matrix: AttentionMatrix, layer: int) -> Bodies:
+def thumbnails(matrix: AttentionMatrix, layer: int) -> EncodedTile:
     """Make both channels; `y` of the header is the number of bin rows per head, `x` that of sampled queries."""
     heads, queries, keys = matrix.shape
     total, cells, largest, num_sampled = (
@@ -42,17 +42,15 @@ def thumbnails(matrix: AttentionMatrix, layer: int) -> Bodies:
     cells = numpy.where(finite, cells, 0)
     flags = codec.PARTIAL * (num_sampled < queries) | codec.EXACT * (max(queries, keys) <= BINS)
     if cells.sum() < heads * num_sampled * keys:
-        flags |= codec.CUT
+        flags |= codec.PARTLY_MASKED
 
     def body(channel: int, values: NDArray) -> bytes:
         values = numpy.where(finite, values, 0.0)
-        codes = codec.encode(values, cells)
-        place = layer, codes.shape[1], num_sampled
-        shape = heads * codes.shape[1], codes.shape[2]
-        header = codec.Header(codec.U8LOG, channel, flags, *shape, *place, *codec.log2_range(values))
-        return header.pack() + codes.tobytes()
+        _, rows, columns = values.shape
+        flat = values.reshape(-1, columns), cells.reshape(-1, columns)
+        return codec.pack_codes(*flat, channel, z=layer, y=rows, x=num_sampled, flags=flags)
 
-    return Bodies(body(codec.MEAN, total / cells.clip(min=1)), body(codec.MAX, largest))
+    return EncodedTile(body(codec.MEAN, total / cells.clip(min=1)), body(codec.MAX, largest))
 
 
 def _pool_exact(matrix: AttentionMatrix) -> PooledHeads:
@@ -78,7 +76,7 @@ def _pool_sampled(matrix: AttentionMatrix) -> PooledHeads:
     queries, keys = matrix.shape[-2:]
     rows, columns = split_evenly(queries, BINS), split_evenly(keys, BINS)
     each = max(1, MAX_CELLS // (keys * (len(rows) - 1)))
-    found = matrix.bins(rows, columns, each=None if each > queries // (len(rows) - 1) else each)
+    found = matrix.bins(rows, columns, rows_per_bin=None if each > queries // (len(rows) - 1) else each)
     total, cells, largest = _to_numpy(found)
     return PooledHeads(total, cells, largest, found.entropy.shape[-1])
 

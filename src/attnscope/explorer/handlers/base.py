@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from attnscope.atlas.atlas import TURNS
+from attnscope.atlas.atlas import FOREGROUND
 from attnscope.explorer.cancellation import CancelCheck
 from attnscope.explorer.library.library import Entry, Library, TokenAxis
 from attnscope.explorer.service.guard import RequestError
@@ -136,7 +136,7 @@ class Handlers:
 
         def run_yielding(cancelled: CancelCheck) -> Result:
             def check() -> bool:
-                TURNS.give_way()
+                FOREGROUND.give_way()
                 return cancelled()
 
             return function(check)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from attnscope.atlas.pyramid import Bodies
+from attnscope.atlas.pyramid import EncodedTile
 from attnscope.explorer.analysis.thumbnails import thumbnails
 from attnscope.explorer.cancellation import CancelCheck
 from attnscope.explorer.handlers.base import Handlers
@@ -38,8 +38,8 @@ class LayerHandlers(Handlers):
         entry, layer = self.layer(request)
         channel = query_choice(request, "ch", "mean", "max")
 
-        def make(cancelled: CancelCheck) -> Bodies:
-            matrix = entry.matrix(layer).planned(cancelled=cancelled)
+        def make(cancelled: CancelCheck) -> EncodedTile:
+            matrix = entry.matrix(layer).with_options(should_stop=cancelled)
             return self.library.cache.get(
                 ("thumbs", entry.trace_id, layer), lambda: thumbnails(matrix, layer), lambda bodies: bodies.nbytes
             )

@@ -71,7 +71,7 @@ class TextHandlers(Handlers):
         kind = query_choice(request, "as", "npy", "csv")
 
         def write(cancelled: CancelCheck) -> bytes:
-            matrix = self.library.head(*head).matrix.planned(cancelled=cancelled)
+            matrix = self.library.head(*head).matrix.with_options(should_stop=cancelled)
             weights = inspection.cells(matrix, queries, keys)
             if cancelled():
                 raise Cancelled("writing a block of weights was cancelled")

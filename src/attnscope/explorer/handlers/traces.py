@@ -14,7 +14,7 @@ import numpy
 from numpy.typing import NDArray
 
 from attnscope.atlas import ZoomPlan
-from attnscope.atlas.codec import CUT, EXACT, PARTIAL, Header, pack_floats
+from attnscope.atlas.codec import EXACT, PARTIAL, PARTLY_MASKED, Header, pack_floats
 from attnscope.errors import MissingExtraError
 from attnscope.explorer.analysis import inspection
 from attnscope.explorer.handlers.base import LONG, Handlers, query_block
@@ -128,7 +128,7 @@ class TraceHandlers(Handlers):
         head = self.head_ref(request)
         plan = ZoomPlan(head.queries, head.keys)
         z = path_int(request, "z", plan.deepest + 1)
-        y, x = (path_int(request, name, count) for name, count in zip("yx", plan.tiles(z), strict=True))
+        y, x = (path_int(request, name, count) for name, count in zip("yx", plan.count_tiles(z), strict=True))
         channel = query_choice(request, "ch", "mean", "max")
         tile = await self.run_quick(request, lambda: self.library.head(*head).atlas.tile(z, y, x, channel))
         return _respond_tile(request, tile.body, partial=tile.state == "partial", empty=tile.state == "empty")
@@ -140,7 +140,7 @@ class TraceHandlers(Handlers):
             raise RequestError(404, NOT_FOUND)
         plan = ZoomPlan(head.queries, head.keys)
         z = path_int(request, "z", plan.deepest + 1)
-        block = path_int(request, "block", plan.tiles(z)[MARGINAL_AXES[kind]])
+        block = path_int(request, "block", plan.count_tiles(z)[MARGINAL_AXES[kind]])
         body = await self.run_quick(request, lambda: self.library.head(*head).atlas.marginal(kind, z, block))
         return _respond_tile(request, body, partial=bool(Header.unpack(body).flags & PARTIAL))
 
@@ -215,7 +215,7 @@ class TraceHandlers(Handlers):
 
 def _pack(values: NDArray, *, level: int = 0, y: int, x: int = 0) -> bytes:
     """Pack floats as a body; NaN stands for masked cells."""
-    flags = EXACT * (level == 0) | CUT * bool(numpy.isnan(values).any())
+    flags = EXACT * (level == 0) | PARTLY_MASKED * bool(numpy.isnan(values).any())
     return pack_floats(values, z=level, y=y, x=x, flags=flags)
 
 

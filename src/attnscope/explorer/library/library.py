@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from attnscope.atlas import ByteCache, HeadAtlas
-from attnscope.atlas.atlas import TURNS
+from attnscope.atlas.atlas import FOREGROUND
 from attnscope.attention.algebra import Sizes
 from attnscope.errors import Cancelled, SettingError, UnsupportedError
 from attnscope.explorer.analysis.inspection import head_scores
@@ -237,7 +237,7 @@ class Library:
             if key in self._heads:
                 self._heads.move_to_end(key)
                 return self._heads[key]
-        matrix = entry.matrix(layer).head(head).planned(cancelled=self.closing.is_set)
+        matrix = entry.matrix(layer).head(head).with_options(should_stop=self.closing.is_set)
         with self._lock:
             found = self._heads.get(key)
             if found is None:
@@ -270,7 +270,7 @@ class Library:
         return layer_scores(entry.trace, layer, causal=entry.is_causal(layer), cancelled=self._is_closing)
 
     def _is_closing(self) -> bool:
-        TURNS.give_way()
+        FOREGROUND.give_way()
         return self.closing.is_set()
 
     def close(self) -> None:
@@ -317,8 +317,8 @@ def _is_causal(layer: AnyLayer) -> bool:
         return not bool(layer.weights[:1].triu(offset + 1).any())
     assert isinstance(layer, Layer)
     mask = layer.joined().mask.narrow(slice(0, 1), slice(0, layer.shape[1]))
-    lowered = mask.lower(Sizes(1, *layer.shape[1:]))
+    lowered = mask.to_regions(Sizes(1, *layer.shape[1:]))
     if lowered is None:
         return False
-    tight = [region.tightened() for found in lowered.regions for region in found]
+    tight = [region.tighten() for found in lowered.regions for region in found]
     return all(region is None or region.highest <= offset for region in tight)

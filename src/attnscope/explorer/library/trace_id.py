@@ -15,7 +15,7 @@ from torch import Tensor
 from attnscope.errors import UnsupportedError
 from attnscope.recording import Trace
 from attnscope.recording.call import Call
-from attnscope.recording.files.expressions import Expressions
+from attnscope.recording.files.expressions import ExpressionWriter
 from attnscope.recording.layers.dense import DenseLayer
 from attnscope.recording.layers.recorded import Layer
 
@@ -32,7 +32,7 @@ def compute_trace_id(trace: Trace) -> str:
     _update(digest, trace.model, trace.tokens())
     for text in trace.texts:
         _update(digest, text.part, text.since, text.ids)
-    rules = Expressions()
+    rules = ExpressionWriter()
     for name, layer in trace.layers.items():
         _update(digest, name, layer.shape, layer.heads, layer.cross)
         if isinstance(layer, DenseLayer):
@@ -44,7 +44,7 @@ def compute_trace_id(trace: Trace) -> str:
     return digest.hexdigest()
 
 
-def _place(rules: Expressions, call: Call) -> tuple[object, object]:
+def _place(rules: ExpressionWriter, call: Call) -> tuple[object, object]:
     """Return the indices of the mask and score modifier of a call among the expressions."""
     try:
         return rules.mask(call.mask), None if call.score_mod is None else rules.score(call.score_mod)

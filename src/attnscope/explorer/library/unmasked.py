@@ -23,7 +23,7 @@ from attnscope.attention import (
     Temperature,
     Window,
 )
-from attnscope.attention.algebra import _And, _Not, _Or
+from attnscope.attention.algebra import And, Not, Or
 from attnscope.errors import UnsupportedError
 from attnscope.recording import Trace
 from attnscope.recording.files.saving import AnyLayer
@@ -94,20 +94,20 @@ class _MaskRemover:
             return Window(before=mask.before, after=UNLIMITED, offset=mask.offset)
         if isinstance(mask, Full | Window | Padding | Prefix | Documents) or _is_key_mask(mask):
             return mask
-        if isinstance(mask, _And | _Or):
+        if isinstance(mask, And | Or):
             return self._pair(mask)
-        if isinstance(mask, _Not) and self.remove(mask.inner) is mask.inner:
+        if isinstance(mask, Not) and self.remove(mask.inner) is mask.inner:
             return mask
         if isinstance(mask, StackedMask) and all(isinstance(self.remove(step.mask), Full) for step in mask.steps):
             return Full()
         raise UnsupportedError(f"remove_causal_mask: cannot split {mask}")
 
-    def _pair(self, mask: _And | _Or) -> Mask:
+    def _pair(self, mask: And | Or) -> Mask:
         first, second = self.remove(mask.first), self.remove(mask.second)
         if first is mask.first and second is mask.second:
             return mask
         if isinstance(first, Full) or isinstance(second, Full):
-            if isinstance(mask, _Or):
+            if isinstance(mask, Or):
                 return Full()
             return second if isinstance(first, Full) else first
         return type(mask)(first, second)

@@ -1,7 +1,7 @@
 """The effect of ablating heads on the predictions of a session's model.
 
-In: a trace of this model, and some of its heads. Out: the numbers of `attnscope.heads.effect`. Whether the trace is of
-this model is checked on its first tokens. Does not know: servers.
+In: a trace of this model, and some of its heads. Out: the numbers of `attnscope.heads.measure_effect`. Whether the trace
+is of this model is checked on its first tokens. Does not know: servers.
 Memory: the logits of a text of at most 2,048 tokens, and the unablated predictions of the last few texts.
 """
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from attnscope.errors import Cancelled, SettingError, UnsupportedError
 from attnscope.explorer.cancellation import CancelCheck, never_cancelled
 from attnscope.explorer.sessions.model_session import ModelSession
-from attnscope.heads import Effect, Predictions, ablate, predictions
+from attnscope.heads import Effect, Predictions, ablate, predict
 from attnscope.recording import Trace, read
 from attnscope.recording.layers.recorded import Layer
 
@@ -69,14 +69,14 @@ class Ablation:
             before = self._unablated.get(name)
             if before is None:
                 self._check_model(model, trace, ids, chosen, how)
-                before = self._unablated[name] = predictions(model, ids, chunk_size=MAX_TOKENS)
+                before = self._unablated[name] = predict(model, ids, chunk_size=MAX_TOKENS)
             self._unablated.move_to_end(name)
             while len(self._unablated) > MAX_CACHED:
                 self._unablated.popitem(last=False)
             after = before
             if chosen:
                 with ablate(model, chosen, how):
-                    after = predictions(model, ids, chunk_size=MAX_TOKENS)
+                    after = predict(model, ids, chunk_size=MAX_TOKENS)
         return self._report(Effect(ids, before, after))
 
     def _ids(self, trace: Trace, chosen: dict[str, list[int]], how: How) -> Tensor:
@@ -106,7 +106,7 @@ class Ablation:
         before, after, texts = effect.before.losses[0], effect.after.losses[0], self._session.texts
         if not bool(before.isfinite().all() and after.isfinite().all()):
             raise UnsupportedError(f"{self._session.name} predicts NaN or infinite losses for this text")
-        most = effect.change[0].topk(min(MAX_LISTED, len(before))).indices.tolist()
+        most = effect.loss_change[0].topk(min(MAX_LISTED, len(before))).indices.tolist()
         harder = [at for at in most if after[at] > before[at]]
         return {
             "tokens": effect.ids.shape[1],
@@ -167,6 +167,6 @@ def _cancellable(model: nn.Module, cancelled: CancelCheck) -> Iterator[None]:
 
 def _python_hint(chosen: dict[str, list[int]], how: How) -> str:
     return (
-        "With the model in Python: from attnscope.heads import ablate, effect; "
-        f"print(effect(model, text, ablate(model, {str(chosen)[:400]}, {how!r}), tokenizer))"
+        "With the model in Python: from attnscope.heads import ablate, measure_effect; "
+        f"print(measure_effect(model, text, ablate(model, {str(chosen)[:400]}, {how!r}), tokenizer))"
     )

@@ -345,9 +345,8 @@ def _stream_from_thread(
 
 
 def _context_length(model: nn.Module) -> int | None:
-    """The context length in the config; `max_length` of transformers means something else."""
-    ours = isinstance(model, Decoder | Encoder)
-    return getattr(getattr(model, "config", None), "max_length" if ours else "max_position_embeddings", None)
+    """The context length of a model, if its config has one."""
+    return getattr(getattr(model, "config", None), "max_position_embeddings", None)
 
 
 def _can_generate(model: nn.Module) -> bool:

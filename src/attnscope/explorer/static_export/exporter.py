@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, quote
 import numpy
 
 from attnscope.atlas import ZoomPlan
-from attnscope.atlas.codec import CUT, EXACT, PARTIAL, Header, pack_floats
+from attnscope.atlas.codec import EXACT, PARTIAL, PARTLY_MASKED, Header, pack_floats
 from attnscope.errors import AttnScopeError, SettingError
 from attnscope.explorer.handlers.base import Handlers
 from attnscope.explorer.library.library import Library
@@ -230,7 +230,7 @@ def _bundle_path(path: str) -> str:
 def _to_cells(body: bytes | None) -> bytes:
     """Convert all weights of a head from NPY to the body of a cells response."""
     weights = numpy.load(io.BytesIO(body or b""))
-    return pack_floats(weights, z=0, y=0, x=0, flags=EXACT | CUT * bool(numpy.isnan(weights).any()))
+    return pack_floats(weights, z=0, y=0, x=0, flags=EXACT | PARTLY_MASKED * bool(numpy.isnan(weights).any()))
 
 
 async def _request(app: App, path: str, *, required: bool = False) -> bytes | None:

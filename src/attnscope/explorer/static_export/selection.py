@@ -11,7 +11,7 @@ from itertools import chain
 from math import hypot
 from typing import NamedTuple, TypeVar
 
-from attnscope.atlas import TILE, ZoomPlan
+from attnscope.atlas import TILE_SIZE, ZoomPlan
 
 TOKENS_PER_REQUEST = 1024  # of the page
 MAX_TEXT_TOKENS = 2**18  # of one request of the text view
@@ -112,16 +112,16 @@ def whole_head(head: ExportedHead) -> list[str]:
 
 def _levels(head: ExportedHead, *, coarse: bool) -> Iterator[int]:
     for z in range(head.plan.deepest + 1):
-        down, across = head.plan.tiles(z)
+        down, across = head.plan.count_tiles(z)
         if (down * across <= COARSE_TILES) is coarse:
             yield z
 
 
 def order_tiles(head: ExportedHead, z: int) -> list[tuple[int, int]]:
     """The tiles of a level that are not completely masked, nearest to the middle of the view first."""
-    span = TILE * head.plan.stride(z)
+    span = TILE_SIZE * head.plan.stride(z)
     middle = [(side.start + side.stop) / 2 / span for side in (head.queries, head.keys)]
-    down, across = head.plan.tiles(z)
+    down, across = head.plan.count_tiles(z)
     offset = head.plan.keys - head.plan.queries
     tiles = [
         (y, x)
@@ -141,8 +141,10 @@ def tile_paths(head: ExportedHead, z: int, tiles: Sequence[tuple[int, int]]) -> 
 
 def marginals(head: ExportedHead, z: int) -> Iterator[list[str]]:
     """The marginals of a level: all, or those of the view."""
-    span = TILE * head.plan.stride(z)
-    for kind, side, count in zip(("entropy", "received"), (head.queries, head.keys), head.plan.tiles(z), strict=True):
+    span = TILE_SIZE * head.plan.stride(z)
+    for kind, side, count in zip(
+        ("entropy", "received"), (head.queries, head.keys), head.plan.count_tiles(z), strict=True
+    ):
         blocks = (
             range(count)
             if count <= MAX_MARGINAL_BLOCKS
@@ -153,7 +155,7 @@ def marginals(head: ExportedHead, z: int) -> Iterator[list[str]]:
 
 def _is_near_view(head: ExportedHead, z: int, y: int, x: int) -> bool:
     """Whether a tile overlaps a view twice as large."""
-    span = TILE * head.plan.stride(z)
+    span = TILE_SIZE * head.plan.stride(z)
     return all(
         place * span < side.stop + len(side) // 2 and side.start - len(side) // 2 < (place + 1) * span
         for place, side in ((y, head.queries), (x, head.keys))

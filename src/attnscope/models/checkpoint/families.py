@@ -9,11 +9,11 @@ from attnscope.attention.rotary import Rotary
 from attnscope.errors import CheckpointError
 from attnscope.models.checkpoint.bert import BERT
 from attnscope.models.checkpoint.family import Family
-from attnscope.models.checkpoint.fields import Fields
 from attnscope.models.checkpoint.gpt2 import GPT2
 from attnscope.models.checkpoint.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from attnscope.models.decoder import DecoderConfig
 from attnscope.models.encoder import EncoderConfig
+from attnscope.models.json_fields import Fields
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, BERT)}
 """Every family by its `model_type`."""
@@ -33,10 +33,10 @@ def family_of(config: DecoderConfig | EncoderConfig) -> Family:
     """The family that may express a config; its `fields_from` says by name if it cannot."""
     if isinstance(config, EncoderConfig):
         return BERT
-    if not isinstance(config.positions, Rotary):
+    if not isinstance(config.position_encoding, Rotary):
         return GPT2
-    if config.head_norm:
+    if config.qk_norm:
         return QWEN3
-    if config.query_key_value_bias and not config.output_bias:
+    if config.qkv_bias and not config.output_bias:
         return QWEN2
-    return LLAMA if config.windows is None else MISTRAL
+    return LLAMA if config.sliding_windows is None else MISTRAL

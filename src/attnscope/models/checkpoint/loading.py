@@ -21,14 +21,14 @@ from attnscope.attention.rotary import convert_layout
 from attnscope.errors import CheckpointError, ShapeError
 from attnscope.models.checkpoint.families import family_named
 from attnscope.models.checkpoint.family import Part, Weight
-from attnscope.models.checkpoint.fields import Fields, shown
 from attnscope.models.checkpoint.gguf_file import open_gguf
 from attnscope.models.checkpoint.gguf_model import UNREAD, UNREAD_OF_BERT, config_of, table_of
+from attnscope.models.checkpoint.safetensors_files import Stored, open_weights
 from attnscope.models.checkpoint.source import locate
-from attnscope.models.checkpoint.stored import Stored, open_weights
 from attnscope.models.decoder import Decoder, DecoderConfig
 from attnscope.models.encoder import Encoder, EncoderConfig
-from attnscope.models.json_files import read_object
+from attnscope.models.json_fields import Fields, short_repr
+from attnscope.models.json_files import read_json
 
 Progress = Callable[[int, int], None]
 """Called with the bytes that have been read so far, and with all there are."""
@@ -70,7 +70,9 @@ def load(
 
     >>> from tempfile import TemporaryDirectory
     >>> from attnscope.models.checkpoint.saving import save
-    >>> config = DecoderConfig(vocab_size=50, width=16, depth=2, heads=4, hidden=64, max_length=32)
+    >>> config = DecoderConfig(
+    ...     vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=32
+    ... )
     >>> with TemporaryDirectory() as folder:
     ...     save(Decoder(config), folder)
     ...     load(folder).config == config
@@ -97,14 +99,14 @@ def load(
 
 def open_folder(folder: Path, files: ExitStack, ignore: Collection[str]) -> Opened:
     """Read the config and the headers of a folder."""
-    fields = Fields(read_object(folder / "config.json"), source=str(folder / "config.json"), ignore=ignore)
+    fields = Fields(read_json(folder / "config.json"), source=str(folder / "config.json"), ignore=ignore)
     family = family_named(fields)
     stored: dict[str, Stored] = {}
     for name, tensor in open_weights(folder, files).items():
         if name in ignore:
             continue
         if stored.setdefault(family.table_name(name), tensor) is not tensor:
-            raise CheckpointError(f"{folder} holds {shown(name)} twice, under an old and a new name")
+            raise CheckpointError(f"{folder} holds {short_repr(name)} twice, under an old and a new name")
     found = {flag: name in stored for flag, name in family.present.items()}
     config = replace(family.config_from(fields), **found)
     return Opened(config, family.weights(config), stored, family.unread, family.copies, str(folder))
@@ -137,8 +139,8 @@ def check(opened: Opened) -> list[Weight]:
         original = opened.stored.get(opened.copies.get(name, ""))
         if original is None:
             raise CheckpointError(
-                f"{opened.source} holds a tensor that is not understood: {shown(stored.name)} {stored.shape}. It may "
-                f"change what the model computes. If you know that it does not, pass ignore=({shown(stored.name)},)"
+                f"{opened.source} has an unknown tensor {short_repr(stored.name)} {stored.shape}. It may change what "
+                f"the model computes. If you know that it does not, pass ignore=({short_repr(stored.name)},)"
             )
         if not _are_equal(stored, original):
             raise CheckpointError(

@@ -3,7 +3,7 @@
 In: documents, the tokenizer of the model, the settings. Out: windows that do not overlap, each with the tokens around
 it that the tokenizer puts around a text; or documents whole. A document is nothing but text: what looks like a special
 token in it is none.
-Does not know: files, models. Memory: the document, a piece of its tokens (see `models.text.plain`) and one passage.
+Does not know: files, models. Memory: the document, a chunk of its ids (see `DocumentEncoder`) and one passage.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from attnscope.errors import CheckpointError, SettingError, UnsupportedError, VocabularyError
-from attnscope.models.text.codec import Codec
-from attnscope.models.text.plain import PlainText
+from attnscope.models.text.any_tokenizer import AnyTokenizer
+from attnscope.models.text.document_encoder import DocumentEncoder
 from attnscope.survey.corpus.documents import Document
 from attnscope.survey.corpus.files import kind_of
 from attnscope.survey.corpus.plan import Problem
@@ -44,8 +44,8 @@ class Around(NamedTuple):
 class Passages:
     """Documents in, passages out: what a worker makes once, for it copies the tokenizer."""
 
-    def __init__(self, tokenizer: Codec, settings: Settings):
-        self._plain, self._around = PlainText(tokenizer), around_text(tokenizer)
+    def __init__(self, tokenizer: AnyTokenizer, settings: Settings):
+        self._plain, self._around = DocumentEncoder(tokenizer), around_text(tokenizer)
         added = len(self._around.before) + len(self._around.after)
         self._room = None if settings.window is None else settings.window - added
         if self._room is not None and self._room < 1:
@@ -62,7 +62,7 @@ class Passages:
                 continue
             offset = 0
             try:
-                for ids in _windows(self._plain.pieces(document.text), self._room):
+                for ids in _windows(self._plain.encode_chunks(document.text), self._room):
                     passage = [*self._around.before, *ids, *self._around.after]
                     if len(passage) >= LEAST:
                         yield Passage(passage, document.file, document.start, offset)
@@ -73,11 +73,11 @@ class Passages:
 
 
 def passages_of(
-    documents: Iterable[Document | Problem], tokenizer: Codec, settings: Settings
+    documents: Iterable[Document | Problem], tokenizer: AnyTokenizer, settings: Settings
 ) -> Iterator[Passage | Problem]:
     """The passages of documents, once; see `Passages`.
 
-    >>> from attnscope.models.text.characters import CharacterTokenizer
+    >>> from attnscope.models.text.character_tokenizer import CharacterTokenizer
     >>> settings = Settings(model="", sources=("poems.txt",), window=3)
     >>> passages = passages_of([Document("to be", "poems.txt", 0)], CharacterTokenizer.from_text("to be"), settings)
     >>> [passage.ids for passage in passages]
@@ -86,7 +86,7 @@ def passages_of(
     return Passages(tokenizer, settings).of(documents)
 
 
-def around_text(tokenizer: Codec) -> Around:
+def around_text(tokenizer: AnyTokenizer) -> Around:
     """What a tokenizer puts around a text, as it shows around short ones."""
     alone = tokenizer.encode("")
     if not alone:

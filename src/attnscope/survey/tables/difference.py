@@ -93,7 +93,7 @@ class Difference:
     @property
     def changed_heads(self) -> HeadTable:
         """The heads of which some statistic changed, as they were before."""
-        return self.before.at(np.flatnonzero(self.changes.changed.any(1)).tolist())
+        return self.before.rows(np.flatnonzero(self.changes.changed.any(1)).tolist())
 
     def relabelled(self) -> Counter[tuple[str, str]]:
         """How many of the changed heads went from one first label to another."""

@@ -19,9 +19,9 @@ import torch
 
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.extras import import_extra
-from attnscope.heads.labels import labelled
+from attnscope.heads.labels import assign_labels
 from attnscope.heads.table import HeadTable
-from attnscope.models.json_files import read_object
+from attnscope.models.json_files import read_json
 from attnscope.survey.folder import EXAMPLES, HEADS, HISTOGRAMS, MANIFEST, PASSAGES, SURVEY, TABLES
 from attnscope.survey.tables.manifest import FORMAT
 from attnscope.survey.tally.statistics import STATISTICS
@@ -138,7 +138,7 @@ class Survey:
     @cached_property
     def heads(self) -> HeadTable:
         """The mean of every statistic over all queries of the corpus, with labels."""
-        return labelled(self.table("mean"))
+        return assign_labels(self.table("mean"))
 
     def table(self, number: str) -> HeadTable:
         """One number of every statistic for all heads, such as `standard_error` or `p95`; NaN where there is none."""
@@ -249,7 +249,7 @@ class Survey:
     def _check(self, layer: str, head: int, statistic: str) -> None:
         """Refuse what this survey does not have."""
         self.heads[statistic]
-        self.heads.row(layer, head)
+        self.heads.head_scores(layer, head)
 
     def _rows(self, name: str, columns: Any, only: list[tuple[str, str, Any]] | None = None) -> Any:
         """Some columns of a table, of the rows that meet all conditions."""
@@ -279,7 +279,7 @@ def open_survey(folder: str | Path) -> Survey:
         if (folder / SURVEY).exists():
             raise SettingError(f"the survey in {folder} is not finished; run the same command again, which resumes it")
         raise SettingError(f"{folder} is not a survey (no {MANIFEST}); attnscope survey run makes one")
-    manifest = read_object(folder / MANIFEST)
+    manifest = read_json(folder / MANIFEST)
     if "format" not in manifest or "corpus" not in manifest:
         raise SettingError(f"{folder / MANIFEST} is not that of a survey; give the folder of one")
     if manifest["format"] != FORMAT:

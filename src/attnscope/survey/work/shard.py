@@ -74,7 +74,7 @@ class Reader:
         if isinstance(self.model, Decoder) and batch.documents is not None:
             documents = Documents(batch.documents.to(self.device))
             positions = positions_of(ids.shape, batch.passages).to(self.device)
-            self.model.features(ids, mask=documents, positions=positions)
+            self.model.features(ids, mask=documents, position_ids=positions)
         elif isinstance(self.model, Decoder) and ids.shape[1] <= PIECE:
             self.model.features(ids)
         else:
@@ -132,10 +132,9 @@ def longest_of(model: nn.Module) -> int | None:
     """The most tokens that a model can read; None where nothing but its training sets a limit."""
     config = getattr(model, "config", None)
     if isinstance(model, Decoder):
-        return model.config.max_length if model.config.positions == "learned" else None
-    sizes = [getattr(config, name, None) for name in ("max_length", "max_position_embeddings")]
-    longest = min((size for size in sizes if isinstance(size, int)), default=None)
-    if longest is None:
+        return model.config.max_position_embeddings if model.config.position_encoding == "learned" else None
+    longest = getattr(config, "max_position_embeddings", None)
+    if not isinstance(longest, int):
         return None
     for module in model.modules():  # the RoBERTa family counts positions from behind the padding
         if isinstance(module, nn.Embedding) and module.num_embeddings == longest and module.padding_idx is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from attnscope.errors import SettingError
 from attnscope.models import load_tokenizer
-from attnscope.models.text.codec import Codec
+from attnscope.models.text.any_tokenizer import AnyTokenizer
 from attnscope.recording.progress import report_progress
 from attnscope.train.data.batches import EvaluationBatches, TextBatches
 from attnscope.train.data.documents import files_of, read_documents
@@ -50,7 +50,7 @@ class Texts:
             tell(done, max(done, size))  # Parquet holds more text than bytes
 
 
-def text_data(texts: Texts, make_tokenizer: Callable[[Texts], Codec], folder: Path, settings: Settings) -> Data:
+def text_data(texts: Texts, make_tokenizer: Callable[[Texts], AnyTokenizer], folder: Path, settings: Settings) -> Data:
     """The data of a run that learns from text."""
     if (folder / TOKENS / MANIFEST).exists():
         tokenizer = load_tokenizer(folder / TOKENIZER)
