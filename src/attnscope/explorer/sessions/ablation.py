@@ -1,7 +1,7 @@
 """The effect of ablating heads on the predictions of a session's model.
 
-In: a trace of this model, and some of its heads. Out: the numbers of `attnscope.heads.measure_effect`. Whether the trace
-is of this model is checked on its first tokens. Does not know: servers.
+In: a trace of this model, and some of its heads. Out: the numbers of `attnscope.heads.measure_effect`. Whether the
+trace is of this model is checked on its first tokens. Does not know: servers.
 Memory: the logits of a text of at most 2,048 tokens, and the unablated predictions of the last few texts.
 """
 
