@@ -172,7 +172,7 @@ def test_what_still_waits_when_its_client_goes_is_never_begun() -> None:
         held = [work.quick.submit(free.wait, 30) for _ in range(work.quick._max_workers)]
         connection = http.client.HTTPConnection(handle.host)
         connection.request("GET", f"/api/1/{name}/0/0/row/3", headers={"cookie": handle.cookie})
-        until(lambda: work.quick._workers_queue.qsize() == 1)
+        until(lambda: work.quick._work_queue.qsize() == 1)
         connection.close()
         until(lambda: not handle.server._uvicorn.server_state.tasks)
         free.set()

@@ -31,7 +31,7 @@ def smollm2() -> ModelSession:
 
 
 def threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name == "attnscope-continued"}
+    return {thread for thread in threading.enumerate() if thread.name == "attnscope-generate"}
 
 
 class Gate:
@@ -219,7 +219,7 @@ def rows_of(events: list[dict[str, Any]], length: int) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("options", [{}, {"windows": (None, 5, None)}], ids=["causal", "window"])
+@pytest.mark.parametrize("options", [{}, {"sliding_windows": (None, 5, None)}], ids=["causal", "window"])
 def test_the_rows_that_are_told_are_those_of_a_plain_reading(options: dict[str, Any]):
     model = small(**options)
     prompt, *new, done = written(make_session(model))

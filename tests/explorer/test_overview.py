@@ -247,7 +247,7 @@ def test_scores_that_take_long_are_said_to_come_later(shown: Shown) -> None:
         ended.wait()
 
     try:
-        shown.handle.server._workers.aside("something else", wait)
+        shown.handle.server._workers.submit_background("something else", wait)
         begun.wait()
         answer = shown.get("0/heads")
         assert (answer.status, answer.headers["cache-control"]) == (200, "no-store")

@@ -156,7 +156,7 @@ def test_a_trace_that_was_left_and_is_held_can_be_looked_at_again(monkeypatch: p
     trace = small_trace()
     widget = widget_of(trace)
     look_and_leave(widget, monkeypatch)
-    assert widget._held == ()
+    assert widget._traces == ()
     assert widget_of(trace) is widget
     look_and_leave(widget, monkeypatch)
 
