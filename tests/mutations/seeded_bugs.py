@@ -1,0 +1,286 @@
+"""Bugs to write into a copy of the source, and the tests that must fail then.
+
+Each replaces a text that occurs once in its file. The tests are files of the set that continuous integration runs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class SeededBug(NamedTuple):
+    """A text of a source file, the wrong text for it, and the tests that must fail."""
+
+    file: str
+    right: str
+    wrong: str
+    tests: tuple[str, ...]
+
+
+NUMERICS = ("tests/attention/test_numerics.py", "tests/attention/test_contracts.py")
+
+
+def in_attention(file: str, right: str, wrong: str) -> SeededBug:
+    """A bug of the attention package."""
+    return SeededBug(f"attention/{file}", right, wrong, NUMERICS)
+
+
+ATTENTION = {
+    "scale one percent too large": in_attention("spec.py", "scale = factor * (", "scale = 1.01 * factor * ("),
+    "last key dropped by streaming": in_attention(
+        "blocks.py", "max(region.right for region in strip)\n", "max(region.right for region in strip) - 1\n"
+    ),
+    "last key dropped by the fused kernel": in_attention(
+        "kernels.py",
+        "query, key, value, 0.0, is_causal, attn_mask=attn_mask",
+        "query, key[:, :, : -1 or None], value[:, :, : -1 or None], 0.0, is_causal, attn_mask=attn_mask",
+    ),
+    "accumulator not rescaled by streaming": in_attention(
+        "streaming.py", "accumulator.mul_(rescale).add_(", "accumulator.add_("
+    ),
+    "accumulator not rescaled when merging": in_attention(
+        "fused.py", "output.mul_((old - finite).exp_()[..., None]).addcmul_(", "output.addcmul_("
+    ),
+    "window off by one": in_attention(
+        "masks.py", "before if width is None else index(width) - 1", "before if width is None else index(width)"
+    ),
+    "polarity flipped": in_attention(
+        "masks.py",
+        "DenseMask(given if attend is not None else ~given)",
+        "DenseMask(~given if attend is not None else given)",
+    ),
+    "causal from the upper left": in_attention(
+        "masks.py", "return sizes.keys - sizes.queries if self.offset is None", "return 0 if self.offset is None"
+    ),
+    "empty rows with the kernel's lse": in_attention(
+        "fused.py", "return None if has_keys.all() else has_keys", "return None"
+    ),
+    "heads grouped in turns": in_attention(
+        "reference.py",
+        "key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)",
+        "key.repeat(1, group, 1, 1), value.repeat(1, group, 1, 1)",
+    ),
+    "derivative of the softcap forgotten": in_attention(
+        "scores.py", "return grad_output * (1 - (output / self.cap).square())", "return grad_output"
+    ),
+    "gradient of lse with the wrong sign": in_attention(
+        "streaming.py", "delta -= self._rows(grad_lse", "delta += self._rows(grad_lse"
+    ),
+    "gradient of lse not shared between blocks": in_attention(
+        "fused.py", "share = (part_lse - part.lse).exp_()[..., None]", "share = 1.0"
+    ),
+}
+
+RECORDING = {
+    "sliding window of a model one key longer": SeededBug(
+        "recording/hooks/transformers_masks.py",
+        'Window(before=held["sliding_window"] - 1,',
+        'Window(before=held["sliding_window"],',
+        ("tests/recording/test_transformers_masks.py", "tests/recording/test_support.py"),
+    ),
+    "padding of a model ignored": SeededBug(
+        "recording/hooks/transformers_masks.py",
+        "return mask if padding is None else both(mask, where.padding(padding))",
+        "return mask",
+        ("tests/recording/test_transformers_masks.py", "tests/recording/test_support.py"),
+    ),
+    "documents of a packed batch joined": SeededBug(
+        "recording/hooks/transformers_masks.py",
+        "return Documents(_cut(ids, self.columns, fill=-1), queries)",
+        "return Documents(_cut(ids, self.columns, fill=-1) * 0, None if queries is None else queries * 0)",
+        ("tests/recording/test_transformers_masks.py",),
+    ),
+    "softcap after what is added": SeededBug(
+        "recording/hooks/transformers_attention.py",
+        'parts.insert(0, Softcap(kwargs["softcap"]))',
+        'parts.append(Softcap(2 * kwargs["softcap"]))',
+        ("tests/recording/test_support.py",),
+    ),
+    "mask without flag read as full": SeededBug(
+        "recording/hooks/transformers_attention.py",
+        'return bool(kwargs["is_causal"])',
+        "return False",
+        ("tests/recording/test_support.py", "tests/recording/test_record.py"),
+    ),
+    "cached keys repeated at each step": SeededBug(
+        "recording/layers/recorded.py",
+        "known = call.key.shape[2] if self.cross else call.row - call.column",
+        "known = 0",
+        ("tests/recording/test_generation.py",),
+    ),
+    "changed cache not noticed": SeededBug(
+        "recording/recorder.py",
+        "if past and not same_numbers(call.key[:, :, past - 1], self.last_key):",
+        "if False:",
+        ("tests/recording/test_generation.py",),
+    ),
+    "key head of a query head off": SeededBug(
+        "recording/call.py",
+        "[head // group for head in heads]",
+        "[head % call.key.shape[1] for head in heads]",
+        ("tests/recording/test_record.py",),
+    ),
+    "trace shares memory with the model": SeededBug(
+        "recording/call.py",
+        "query=_copied(call.query, kept),",
+        "query=call.query.detach().to(kept),",
+        ("tests/recording/test_ownership.py",),
+    ),
+    "normalisers of another dtype kept": SeededBug(
+        "recording/call.py",
+        "if call.lse is not None and kept == call.query.dtype else None",
+        "if call.lse is not None else None",
+        ("tests/recording/test_record.py", "tests/recording/test_ownership.py"),
+    ),
+    "columns of a step one too far left": SeededBug(
+        "recording/layers/step_masks.py",
+        "inside = (key >= step.left) & (key < step.right)",
+        "inside = (key >= step.left) & (key < step.right - 1)",
+        ("tests/recording/test_step_masks.py",),
+    ),
+    "first tokens of a window's cache counted": SeededBug(
+        "recording/layers/statistics.py",
+        "first = found.first_weight if call.column == 0 else",
+        "first = found.first_weight if call.column >= 0 else",
+        ("tests/recording/test_statistics.py",),
+    ),
+}
+
+HEADS = {
+    "padding counts as queries": SeededBug(
+        "heads/rows.py",
+        "counted, first = is_token & (summary.visible_keys > 1)",
+        "counted, first = (summary.visible_keys > 1)",
+        ("tests/heads/test_scores.py", "tests/heads/test_rows.py"),
+    ),
+    "rows with one key count": SeededBug(
+        "heads/rows.py",
+        "is_token & (summary.visible_keys > 1)",
+        "is_token & (summary.visible_keys > 0)",
+        ("tests/heads/test_scores.py", "tests/heads/test_rows.py"),
+    ),
+    "own token counts as its duplicate": SeededBug(
+        "heads/rows.py",
+        'elsewhere = [kind["duplicate"] - kind["own"] for kind in (weights, counts)]',
+        'elsewhere = [kind["duplicate"] for kind in (weights, counts)]',
+        ("tests/heads/test_scores.py", "tests/heads/test_rows.py"),
+    ),
+    "induction counts the next token": SeededBug(
+        "heads/rows.py",
+        '[kind[after] - kind["next"] - kind["own"] * twice for kind in (weights, counts)]',
+        '[kind[after] - kind["own"] * twice for kind in (weights, counts)]',
+        ("tests/heads/test_scores.py", "tests/heads/test_rows.py"),
+    ),
+    "leakage is its opposite": SeededBug(
+        "heads/rows.py",
+        '(self.summary.mass - weights["document"]).clamp(min=0.0)',
+        'weights["document"]',
+        ("tests/heads/test_scores.py", "tests/heads/test_rows.py"),
+    ),
+    "mean ablation per text": SeededBug(
+        "heads/interventions.py",
+        "output.values.mean(dim=(0, 2), keepdim=True)",
+        "output.values.mean(dim=2, keepdim=True)",
+        ("tests/heads/test_interventions.py",),
+    ),
+    "patch at all positions": SeededBug(
+        "heads/interventions.py",
+        "patched[:, :, where] = donated[:, :, where].to(patched)",
+        "patched[:] = donated.to(patched)",
+        ("tests/heads/test_interventions.py",),
+    ),
+    "layer that was not reached": SeededBug(
+        "heads/interventions.py",
+        "if layer not in self._calls and layer not in self._reached:",
+        "if False:",
+        ("tests/heads/test_interventions.py",),
+    ),
+    "rollout without the residual stream": SeededBug(
+        "heads/rollout.py",
+        "share = residual * share + (1 - residual) * moved",
+        "share = moved",
+        ("tests/heads/test_rollout.py",),
+    ),
+    "label without standard errors": SeededBug(
+        "heads/labels.py",
+        "return score >= self.threshold and score >= MIN_STANDARD_ERRORS * standard_error",
+        "return score >= self.threshold",
+        ("tests/heads/test_labels.py", "tests/heads/test_relations.py", "tests/heads/test_relation_table.py"),
+    ),
+    "norm not frozen at its scale": SeededBug(
+        "heads/logit_attribution.py",
+        "direction = row * gain",
+        "direction = row",
+        ("tests/heads/test_logit_attribution.py",),
+    ),
+}
+
+ATLAS = {
+    "hidden bins shown as zero weight": SeededBug(
+        "atlas/codec.py",
+        "np.where(cells > 0, 1 + steps.clip(0, CODES), 0)",
+        "np.where(cells > 0, 1 + steps.clip(0, CODES), 1)",
+        ("tests/atlas/test_codec.py", "tests/atlas/test_atlas.py"),
+    ),
+    "codes rounded down": SeededBug(
+        "atlas/codec.py",
+        "np.floor(CODES * (logarithms + OCTAVES) / OCTAVES + 0.5)",
+        "np.floor(CODES * (logarithms + OCTAVES) / OCTAVES - 0.5)",
+        ("tests/atlas/test_codec.py", "tests/atlas/test_atlas.py"),
+    ),
+    "mean over all cells of a bin": SeededBug(
+        "atlas/pyramid.py",
+        ".sum((1, 3)), blocks(self.cells).sum((1, 3))",
+        ".sum((1, 3)), 1 + blocks(self.cells).sum((1, 3))",
+        ("tests/atlas/test_atlas.py",),
+    ),
+    "largest weight of coarse bins averaged": SeededBug(
+        "atlas/pyramid.py", ".max((1, 3))", ".mean((1, 3))", ("tests/atlas/test_atlas.py",)
+    ),
+    "last level one too coarse": SeededBug(
+        "atlas/plan.py",
+        "return 1 << (self.deepest - z)",
+        "return 2 << (self.deepest - z)",
+        ("tests/atlas/test_atlas.py", "tests/atlas/test_plan.py"),
+    ),
+    "cache never evicts": SeededBug(
+        "atlas/cache.py", "while self._nbytes > self.limit:", "while False:", ("tests/atlas/test_cache.py",)
+    ),
+    "marginals summed instead of averaged": SeededBug(
+        "atlas/atlas.py",
+        "mean = np.add.reduceat(values, starts) / np.diff(edges)",
+        "mean = np.add.reduceat(values, starts)",
+        ("tests/atlas/test_atlas.py",),
+    ),
+}
+
+GUARD_TESTS = ("tests/explorer/test_guard.py",)
+
+
+def in_guard(right: str, wrong: str) -> SeededBug:
+    """A bug of what checks requests to the explorer."""
+    return SeededBug("explorer/service/guard.py", right, wrong, GUARD_TESTS)
+
+
+EXPLORER = {
+    "any host name": in_guard("if len(headers.hosts) != 1 or headers.hosts[0].lower() not in", "if False and None in"),
+    "two host names": in_guard("if len(headers.hosts) != 1 or", "if not headers.hosts or"),
+    "any origin": in_guard("if headers.origin is not None and", "if False and"),
+    "navigation from another site": in_guard(
+        'if headers.fetch_site not in (None, "same-origin", "none"):', "if False:"
+    ),
+    "invitation used twice": in_guard("self._once.difference_update(found)", "pass"),
+    "cookie of another server": in_guard("name == self.cookie_name and _same", "_same"),
+    "cookie that scripts read": in_guard("; Path=/; HttpOnly; SameSite=Strict", "; Path=/; SameSite=Strict"),
+    "body as large as it likes": in_guard(
+        "if size > MAX_BODY_BYTES or (headers.length or 0) > MAX_BODY_BYTES:", "if False:"
+    ),
+    "POST of a form": in_guard('if kind != "application/json":', "if False:"),
+    "path with escapes": in_guard("if not PLAIN_PATH.fullmatch(path):", "if False:"),
+    "answers without a policy": in_guard(
+        'message["headers"] = [*message.get("headers", ()), *ALWAYS]',
+        'message["headers"] = [*message.get("headers", ())]',
+    ),
+}
+
+SEEDED_BUGS = ATTENTION | RECORDING | HEADS | ATLAS | EXPLORER
