@@ -23,8 +23,13 @@ def test_ids_follow_the_order_of_code_points():
 
 def test_nothing_begins_ends_or_pads_a_text():
     tokenizer = CharacterTokenizer.from_text("ab")
-    assert (tokenizer.bos, tokenizer.eos, tokenizer.pad, tokenizer.chat_template) == (None, frozenset(), None, None)
-    assert tokenizer.encode("ab", special=True) == tokenizer.encode("ab", special=False) == [0, 1]
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_ids, tokenizer.pad_token_id, tokenizer.chat_template) == (
+        None,
+        frozenset(),
+        None,
+        None,
+    )
+    assert tokenizer.encode("ab", add_special_tokens=True) == tokenizer.encode("ab", add_special_tokens=False) == [0, 1]
 
 
 def test_a_stream_gives_each_character_at_once():

@@ -59,16 +59,21 @@ def test_ids_and_text_are_those_of_transformers(path):
     for text in TEXTS:
         tokens = theirs(text)["input_ids"]
         assert ours.encode(text) == tokens
-        assert ours.encode(text, special=False) == theirs(text, add_special_tokens=False)["input_ids"]
+        assert ours.encode(text, add_special_tokens=False) == theirs(text, add_special_tokens=False)["input_ids"]
         assert ours.decode(tokens) == theirs.decode(tokens, skip_special_tokens=True)
-        assert ours.decode(tokens, special=True) == theirs.decode(tokens)
+        assert ours.decode(tokens, skip_special_tokens=False) == theirs.decode(tokens)
 
 
 def test_the_files_beside_the_vocabulary_are_read(smollm2, minilm):
-    assert (smollm2.bos, smollm2.eos, smollm2.pad, smollm2.vocab_size) == (1, {2}, 2, 49152)
+    assert (smollm2.bos_token_id, smollm2.eos_token_ids, smollm2.pad_token_id, smollm2.vocab_size) == (1, {2}, 2, 49152)
     assert smollm2.chat_template == (SMOLLM2 / "chat_template.jinja").read_text()
     assert smollm2.special_tokens["bos_token"] == "<|im_start|>"
-    assert (minilm.bos, minilm.eos, minilm.pad, minilm.chat_template) == (None, set(), 0, None)
+    assert (minilm.bos_token_id, minilm.eos_token_ids, minilm.pad_token_id, minilm.chat_template) == (
+        None,
+        set(),
+        0,
+        None,
+    )
     assert minilm.special_tokens["cls_token"] == "[CLS]"
 
 
@@ -83,13 +88,13 @@ def test_all_ways_to_write_what_ends_a_text_are_read(folder):
     generation = folder / "generation_config.json"
     for written, expected in (([0, 17], {0, 2, 17}), (0, {0, 2}), (None, {2})):
         generation.write_text(json.dumps({"eos_token_id": written}))
-        assert Tokenizer.load(folder).eos == expected
+        assert Tokenizer.load(folder).eos_token_ids == expected
     for name in CONFIGURATION[1:]:
         (folder / name).unlink()
     bare = Tokenizer.load(folder)
-    assert (bare.bos, bare.eos, bare.pad, bare.chat_template) == (None, set(), None, None)
+    assert (bare.bos_token_id, bare.eos_token_ids, bare.pad_token_id, bare.chat_template) == (None, set(), None, None)
     (folder / "special_tokens_map.json").write_text(json.dumps({"eos_token": {"content": "<|im_end|>"}}))
-    assert Tokenizer.load(folder).eos == {2}
+    assert Tokenizer.load(folder).eos_token_ids == {2}
 
 
 def test_a_chat_template_is_also_found_in_the_configuration(folder):
@@ -104,12 +109,12 @@ def test_tokens_are_shown_as_text(smollm2, minilm):
     assert smollm2.texts(tokens) == ["<|im_start|>", "Is", " the", " café", "\n", "open", "?"]
     assert "".join(smollm2.texts(smollm2.encode("🦜"))) == r"\xf0\x9f\xa6\x9c"
     assert minilm.texts(minilm.encode("unbelievable")) == ["[CLS]", "unbelievable", "[SEP]"]
-    assert minilm.texts(minilm.encode("Sightseers", special=False)) == ["sights", "##eers"]
+    assert minilm.texts(minilm.encode("Sightseers", add_special_tokens=False)) == ["sights", "##eers"]
 
 
 def test_offsets_are_the_characters_of_each_token(smollm2, minilm):
     text = "The 🦜 said: Crème!"
-    words = [text[start:end] for _, start, end in minilm.offsets(text, special=False)]
+    words = [text[start:end] for _, start, end in minilm.offsets(text, add_special_tokens=False)]
     assert words == ["The", "🦜", "said", ":", "Cr", "ème", "!"]
     spans = smollm2.offsets(text)
     assert [span.token for span in spans] == smollm2.encode(text)
@@ -156,7 +161,7 @@ def test_a_saved_tokenizer_is_read_back_to_the_same(tmp_path):
             assert getattr(again, attribute) == getattr(original, attribute)
         for text in TEXTS:
             assert again.encode(text) == original.encode(text) == theirs(text)["input_ids"]
-        assert (theirs.bos_token_id, theirs.pad_token_id) == (original.bos, original.pad)
+        assert (theirs.bos_token_id, theirs.pad_token_id) == (original.bos_token_id, original.pad_token_id)
         assert theirs.chat_template == original.chat_template
 
 
@@ -164,11 +169,11 @@ def test_saving_keeps_every_end_and_leaves_nothing_of_another_tokenizer(folder, 
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 2], "temperature": 0.6}))
     original = Tokenizer.load(folder)
     original.save(tmp_path / "new")
-    assert Tokenizer.load(tmp_path / "new").eos == {0, 2}
+    assert Tokenizer.load(tmp_path / "new").eos_token_ids == {0, 2}
     Tokenizer.load(MINILM).save(folder)
     (folder / "special_tokens_map.json").write_text(json.dumps({"bos_token": "<|im_start|>"}))
     over = Tokenizer.load(folder)
-    assert (over.bos, over.eos, over.chat_template, over.vocab_size) == (None, set(), None, 30522)
+    assert (over.bos_token_id, over.eos_token_ids, over.chat_template, over.vocab_size) == (None, set(), None, 30522)
     assert json.loads((folder / "generation_config.json").read_text())["temperature"] == 0.6
 
 

@@ -150,7 +150,7 @@ class ModelSession:
             for one in trace.layers.values():
                 if isinstance(one, Layer):
                     one.joined()  # now, and not while two threads look at it
-        tell({"done": True, "text": self._codec.decode(ids, special=False), "trace": trace})
+        tell({"done": True, "text": self._codec.decode(ids, skip_special_tokens=True), "trace": trace})
 
     def _ids(self, text: str | Sequence[int]) -> list[int]:
         ids = list(self._tokenizer.encode(text) if isinstance(text, str) else text)
