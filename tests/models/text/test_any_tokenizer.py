@@ -31,9 +31,9 @@ def test_both_kinds_can_be_used_alike(codec, tmp_path):
 
 
 def test_a_folder_with_no_or_two_tokenizers_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match=r"should hold tokenizer\.json or characters\.json, but holds neither"):
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json or characters\.json in .* neither"):
         load_tokenizer(tmp_path)
     CharacterTokenizer.from_text("ab").save(tmp_path)
     shutil.copy(MINILM / "tokenizer.json", tmp_path)
-    with pytest.raises(CheckpointError, match=r"but holds tokenizer\.json and characters\.json"):
+    with pytest.raises(CheckpointError, match=r"found tokenizer\.json and characters\.json"):
         load_tokenizer(tmp_path)

@@ -54,12 +54,12 @@ def test_an_unknown_character_is_refused_by_name():
 
 @pytest.mark.parametrize("token", [-1, 3])
 def test_an_unknown_id_is_refused(token):
-    with pytest.raises(VocabularyError, match=f"id {token} was asked of a tokenizer that has the ids 0 to 2"):
+    with pytest.raises(VocabularyError, match=f"id {token} .* 0 to 2"):
         CharacterTokenizer.from_text("abc").decode([token])
 
 
 @pytest.mark.parametrize(
-    ("entries", "reason"), [(["a", "bc"], "one character, got 'bc'"), (["a", "a"], "occurs twice")]
+    ("entries", "reason"), [(["a", "bc"], "got 'bc'"), (["a", "a"], "occurs twice")]
 )
 def test_entries_that_are_not_different_characters_are_refused(entries, reason):
     with pytest.raises(ValueError, match=reason):
@@ -76,6 +76,6 @@ def test_a_saved_tokenizer_is_read_back_to_the_same(tmp_path):
 def test_a_damaged_file_is_refused_by_name(tmp_path, content):
     (tmp_path / "characters.json").write_text(content)
     with pytest.raises(
-        CheckpointError, match=r"characters\.json (should hold a string of different|is not valid JSON)"
+        CheckpointError, match=r"characters\.json(: expected .*'characters'| is not valid JSON)"
     ):
         CharacterTokenizer.load(tmp_path)

@@ -82,5 +82,5 @@ def test_what_cannot_be_encoded_is_found_at_its_place_in_the_document(monkeypatc
     monkeypatch.setattr(document_encoder, "CHUNK_SIZE", 2)
     with pytest.raises(VocabularyError, match=r"'é' .* at position 6 "):
         ids_of(CharacterTokenizer.from_text("plain"), "plainpé")
-    with pytest.raises(VocabularyError, match=r"'\\ud800'\) at position 6,"):
+    with pytest.raises(VocabularyError, match=r"'\\ud800'\) at position 6;"):
         ids_of(TOKENIZER, "a b c \ud800")

@@ -223,7 +223,7 @@ def test_a_vocabulary_with_capitals_keeps_them():
         (small(token_type=["1"] * 260), "token_type should be a list of int"),
         (small(merges=None), "merges is not in the file"),
         (small(merges=["abc"]), "each should be two tokens"),
-        (small(merges=["a nowhere"]), "GGUF file is damaged or not understood: .*out of vocabulary"),
+        (small(merges=["a nowhere"]), "GGUF file .*out of vocabulary"),
         (small(bos_token_id=260), r"bos_token_id is 260, and the ids are 0 to 259"),
         (small(eos_token_id="x"), "eos_token_id is 'x'"),
         (sentence_piece(scores=[0.0]), "268 tokens and 1 scores"),

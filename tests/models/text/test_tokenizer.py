@@ -180,9 +180,9 @@ def test_saving_keeps_every_end_and_leaves_nothing_of_another_tokenizer(folder, 
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("tokenizer.json", "", r"tokenizer\.json is damaged or not understood: EOF"),
-        ("tokenizer.json", "{}", r"tokenizer\.json is damaged or not understood: Model missing"),
-        ("tokenizer.json", '{"model": {"type": "Oracle"}}', r"tokenizer\.json is damaged"),
+        ("tokenizer.json", "", r"tokenizer\.json .*EOF"),
+        ("tokenizer.json", "{}", r"tokenizer\.json .*Model missing"),
+        ("tokenizer.json", '{"model": {"type": "Oracle"}}', r"tokenizer\.json .*ModelUntagged"),
         ("tokenizer.json", b"\xff\xfe", r"tokenizer\.json is not UTF-8 text"),
         ("tokenizer_config.json", "{", r"tokenizer_config\.json is not valid JSON"),
         ("tokenizer_config.json", "[]", r"tokenizer_config\.json should hold a JSON object, but holds a list"),
@@ -192,9 +192,9 @@ def test_saving_keeps_every_end_and_leaves_nothing_of_another_tokenizer(folder, 
             '{"eos_token": "</s>"}',
             r"names '</s>' as eos_token, but tokenizer\.json has no such",
         ),
-        ("tokenizer_config.json", '{"eos_token": 7}', "eos_token should be text, but is 7"),
-        ("generation_config.json", '{"eos_token_id": ["2"]}', r"eos_token_id should be ids, but is \['2'\]"),
-        ("generation_config.json", '{"eos_token_id": -1}', "eos_token_id should be ids, but is -1"),
+        ("tokenizer_config.json", '{"eos_token": 7}', "eos_token: .*got 7"),
+        ("generation_config.json", '{"eos_token_id": ["2"]}', r"eos_token_id: .*got \['2'\]"),
+        ("generation_config.json", '{"eos_token_id": -1}', "eos_token_id: .*got -1"),
     ],
 )
 def test_damaged_files_are_refused_by_name(folder, name, content, reason):
@@ -206,7 +206,7 @@ def test_damaged_files_are_refused_by_name(folder, name, content, reason):
 def test_a_chat_template_of_a_wrong_kind_is_refused(folder):
     (folder / "chat_template.jinja").unlink()
     (folder / "tokenizer_config.json").write_text('{"chat_template": 5}')
-    with pytest.raises(CheckpointError, match="chat_template should be text"):
+    with pytest.raises(CheckpointError, match="chat_template"):
         Tokenizer.load(folder)
 
 
@@ -233,15 +233,15 @@ def test_a_panic_of_the_library_is_an_error_and_an_interruption_is_not(folder):
     unknown = [{"SpecialToken": {"id": "X", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
     template = {"type": "TemplateProcessing", "single": unknown, "pair": unknown, "special_tokens": {}}
     tokenizer = Tokenizer.load(changed(folder, post_processor=template))
-    with pytest.raises(CheckpointError, match="the tokenizer is damaged or not understood: no entry found"):
+    with pytest.raises(CheckpointError, match=r"the tokenizer .*no entry found"):
         tokenizer.encode("a")
-    with pytest.raises(KeyboardInterrupt), module._faults_of("this file"):
+    with pytest.raises(KeyboardInterrupt), module._convert_errors("this file"):
         raise KeyboardInterrupt
 
 
 def test_a_pattern_that_never_ends_is_an_error(folder):
     split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
-    with pytest.raises(CheckpointError, match=r"the tokenizer is damaged or not understood: .*retry-limit"):
+    with pytest.raises(CheckpointError, match=r"the tokenizer .*.*retry-limit"):
         Tokenizer.load(changed(folder, pre_tokenizer=split)).encode("a" * 60 + "!")
 
 
