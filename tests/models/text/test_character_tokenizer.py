@@ -58,9 +58,7 @@ def test_an_unknown_id_is_refused(token):
         CharacterTokenizer.from_text("abc").decode([token])
 
 
-@pytest.mark.parametrize(
-    ("entries", "reason"), [(["a", "bc"], "got 'bc'"), (["a", "a"], "occurs twice")]
-)
+@pytest.mark.parametrize(("entries", "reason"), [(["a", "bc"], "got 'bc'"), (["a", "a"], "occurs twice")])
 def test_entries_that_are_not_different_characters_are_refused(entries, reason):
     with pytest.raises(ValueError, match=reason):
         CharacterTokenizer(entries)
@@ -75,7 +73,5 @@ def test_a_saved_tokenizer_is_read_back_to_the_same(tmp_path):
 @pytest.mark.parametrize("content", ["{}", '{"characters": ["a"]}', '{"characters": "aa"}', "a"])
 def test_a_damaged_file_is_refused_by_name(tmp_path, content):
     (tmp_path / "characters.json").write_text(content)
-    with pytest.raises(
-        CheckpointError, match=r"characters\.json(: expected .*'characters'| is not valid JSON)"
-    ):
+    with pytest.raises(CheckpointError, match=r"characters\.json(: expected .*'characters'| is not valid JSON)"):
         CharacterTokenizer.load(tmp_path)

@@ -78,7 +78,7 @@ def test_any_text_has_the_ids_of_the_folder(built, loaded, text):
 
 
 def test_what_stands_around_the_vocabulary_is_that_of_the_folder(built, loaded):
-    for attribute in ("bos", "eos", "pad", "vocab_size", "chat_template", "special_tokens"):
+    for attribute in ("bos_token_id", "eos_token_ids", "pad_token_id", "vocab_size", "chat_template", "special_tokens"):
         assert getattr(built, attribute) == getattr(loaded, attribute)
     assert built.decode(built.encode("<|im_start|>x<|im_end|>")) == "x"
 
@@ -197,7 +197,7 @@ def test_word_pieces_have_the_ids_of_the_folder():
     for text in [*HOSTILE, "Unbelievably Sightless [MASK] Crème brûlée"]:
         assert built.encode(text) == loaded.encode(text)
         assert built.decode(loaded.encode(text)) == loaded.decode(loaded.encode(text))
-    for attribute in ("bos", "eos", "pad", "vocab_size", "special_tokens"):
+    for attribute in ("bos_token_id", "eos_token_ids", "pad_token_id", "vocab_size", "special_tokens"):
         assert getattr(built, attribute) == getattr(loaded, attribute)
 
 

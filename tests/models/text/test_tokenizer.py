@@ -157,7 +157,14 @@ def test_a_saved_tokenizer_is_read_back_to_the_same(tmp_path):
         original.save(tmp_path / path.name)
         again = Tokenizer.load(tmp_path / path.name)
         theirs = AutoTokenizer.from_pretrained(tmp_path / path.name, local_files_only=True)
-        for attribute in ("bos", "eos", "pad", "chat_template", "special_tokens", "vocab_size"):
+        for attribute in (
+            "bos_token_id",
+            "eos_token_ids",
+            "pad_token_id",
+            "chat_template",
+            "special_tokens",
+            "vocab_size",
+        ):
             assert getattr(again, attribute) == getattr(original, attribute)
         for text in TEXTS:
             assert again.encode(text) == original.encode(text) == theirs(text)["input_ids"]

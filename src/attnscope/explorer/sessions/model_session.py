@@ -325,4 +325,4 @@ def _ends(model: nn.Module, tokenizer: Any) -> frozenset[int]:
     told = [getattr(getattr(model, "generation_config", None), "eos_token_id", None)]
     told += [getattr(tokenizer, "eos_token_id", None)]
     listed = [one if isinstance(one, list | tuple) else [one] for one in told if one is not None]
-    return frozenset(getattr(tokenizer, "eos", ())) | {number for ids in listed for number in ids}
+    return frozenset(getattr(tokenizer, "eos_token_ids", ())) | {number for ids in listed for number in ids}
