@@ -126,5 +126,5 @@ def test_an_interrupted_save_leaves_the_old_model_or_none(
     if (tmp_path / "config.json").exists():
         assert torch.equal(logits(load(tmp_path)), before)
     else:
-        with pytest.raises(CheckpointError, match="is not there"):
+        with pytest.raises(CheckpointError, match="does not exist"):
             load(tmp_path)

@@ -192,7 +192,7 @@ def test_saving_keeps_every_end_and_leaves_nothing_of_another_tokenizer(folder, 
         ("tokenizer.json", '{"model": {"type": "Oracle"}}', r"tokenizer\.json .*ModelUntagged"),
         ("tokenizer.json", b"\xff\xfe", r"tokenizer\.json is not UTF-8 text"),
         ("tokenizer_config.json", "{", r"tokenizer_config\.json is not valid JSON"),
-        ("tokenizer_config.json", "[]", r"tokenizer_config\.json should hold a JSON object, but holds a list"),
+        ("tokenizer_config.json", "[]", r"tokenizer_config\.json: .* list"),
         ("tokenizer_config.json", "[" * 100_000, r"tokenizer_config\.json is not valid JSON"),
         (
             "tokenizer_config.json",
@@ -218,7 +218,7 @@ def test_a_chat_template_of_a_wrong_kind_is_refused(folder):
 
 
 def test_missing_and_oversized_files_are_refused_by_name(folder, tmp_path, monkeypatch):
-    with pytest.raises(CheckpointError, match=r"nowhere/tokenizer\.json is not there"):
+    with pytest.raises(CheckpointError, match=r"nowhere/tokenizer\.json does not exist"):
         Tokenizer.load(tmp_path / "nowhere")
     with (folder / "tokenizer_config.json").open("r+b") as file:
         file.truncate(17 * 2**20)
