@@ -210,10 +210,10 @@ def test_a_vocabulary_with_capitals_keeps_them():
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({}, "model is None, and AttnScope knows gpt2, llama, bert"),
-        (small(model="rwkv"), "model is 'rwkv'"),
-        (small(pre="default"), r"pre is 'default', and the ways of cutting text that AttnScope knows are gpt-2"),
-        (small(pre=None), "pre is None"),
+        ({}, "model: .*gpt2, llama, bert.*None"),
+        (small(model="rwkv"), "model: .*'rwkv'"),
+        (small(pre="default"), r"pre: .*gpt-2.*'default'"),
+        (small(pre=None), "pre: .*None"),
         (small(add_space_prefix=True), "add_space_prefix is set"),
         (small(tokens=None), "tokens is not in the file"),
         (small(tokens="abc"), "tokens should be a list of str, but is abc"),
