@@ -384,7 +384,7 @@ def test_a_trace_on_disk_holds_the_same_numbers(tmp_path):
             model(ids[:, :40], use_cache=True)
     assert not list(tmp_path.iterdir())
     torch.testing.assert_close(trace[1].to_dense(), expected[1].to_dense()[:, :, :40, :40], atol=1e-6, rtol=0)
-    with pytest.raises(SettingError, match="no folder"), record(model, spill=tmp_path / "missing"):
+    with pytest.raises(SettingError, match="not a folder"), record(model, spill=tmp_path / "missing"):
         pass
 
 

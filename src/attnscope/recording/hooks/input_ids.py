@@ -92,7 +92,7 @@ def _counts_up(ids: Tensor) -> bool:
 
 
 class PendingIds:
-    """Ids that have been noted, until a layer runs and tells what becomes of them."""
+    """Input ids that were seen, until a layer runs and they are assigned to it."""
 
     def __init__(self) -> None:
         self._noted: dict[str, ObservedIds] = {}
@@ -108,7 +108,7 @@ class PendingIds:
                 del self._noted[part]
         old = self._noted.get(new.part)
         if old is not None and old.by == new.by and not torch.equal(old.ids, new.ids):
-            self._unclear.add(new.part)  # two texts before any layer: nobody knows which layer reads which
+            self._unclear.add(new.part)  # two texts before any layer: ambiguous which layer reads which
         if old is None or new.rank > old.rank or old.by == new.by:
             self._noted[new.part] = new
 
@@ -136,7 +136,7 @@ class PendingIds:
 
 
 def _in_order(noted: ObservedIds, call: Call) -> Tensor | None:
-    """Ids as (batch, sequence); those of embeddings may be transposed, which a square does not show."""
+    """Ids as (batch, sequence); those of embeddings may be transposed, and a square is ambiguous."""
     batch, _, queries, _ = call.query.shape
     if noted.batch_first or tuple(noted.ids.shape) != (queries, batch) or batch == 1:
         return noted.ids
