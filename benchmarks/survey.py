@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import torch
-from attnscope.survey.work.shard import Reader, gather, read_shard
 
 from attnscope.attention.plan import format_bytes
 from attnscope.bench import Size
@@ -33,6 +32,7 @@ from attnscope.survey.corpus.plan import make_plan
 from attnscope.survey.cost import Cost, Rates, cost_a_token
 from attnscope.survey.tally.gathering import Gathering
 from attnscope.survey.tally.statistics import STATISTICS
+from attnscope.survey.work.shard import Reader, gather, read_shard
 from benchmarks.survey_workers import Speed, plain_speed, ray_speed
 
 SHAPE, VOCABULARY = "smollm2-135m", 4096

@@ -13,14 +13,13 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import NamedTuple
 
-from attnscope.survey.work.shard import Reader
-
 from attnscope.errors import SettingError
 from attnscope.survey import Settings, Workers
 from attnscope.survey.corpus.plan import Shard, make_plan
 from attnscope.survey.folder import PARTS, Folder
 from attnscope.survey.tally.part_files import load
 from attnscope.survey.work.on_ray import run_on_ray
+from attnscope.survey.work.shard import Reader
 from attnscope.survey.work.workers import Worker
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from attnscope.survey.work.shard import Reader
 
 from attnscope.survey.corpus.plan import make_plan
 from attnscope.survey.folder import PARTS, Folder
@@ -13,6 +12,7 @@ from attnscope.survey.settings import Settings
 from attnscope.survey.tally.part_files import load
 from attnscope.survey.work.alone import run_alone
 from attnscope.survey.work.pace import Pace
+from attnscope.survey.work.shard import Reader
 from attnscope.survey.work.workers import Step, Workers
 from tests.survey.surveying import SMALL, write_model, write_text
 

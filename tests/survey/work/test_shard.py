@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from attnscope.survey.work.shard import Reader, longest_of, read_shard
 
 from attnscope.errors import SettingError, UnsupportedError
 from attnscope.heads.rows import row_scores
@@ -18,6 +17,7 @@ from attnscope.survey.settings import Settings
 from attnscope.survey.tally.part_files import save
 from attnscope.survey.tally.partial import Partial
 from attnscope.survey.tally.statistics import STATISTICS
+from attnscope.survey.work.shard import Reader, longest_of, read_shard
 from tests.survey.surveying import MINILM, SMALL, write_model, write_text
 
 CLOSE = 2e-6  # of float32 sums that are taken in another order
