@@ -221,9 +221,9 @@ def telling(table: HeadTable, row: int) -> str:
 
 def show_ranking(survey: Survey, by: str | None, top: int, console: Console) -> None:
     """The first heads by label, or by a statistic."""
-    from attnscope.cli.heads import ordered
+    from attnscope.cli.heads import sort_heads
 
-    order = ordered(survey.heads, by, None)
+    order = sort_heads(survey.heads, by, None)
     order = order.rows(range(min(top, len(order))))
     places = [
         (layer, head, by or telling(order, row))
@@ -235,9 +235,9 @@ def show_ranking(survey: Survey, by: str | None, top: int, console: Console) -> 
 
 def show_json(survey: Survey, head: tuple[str, int] | None, options: Options) -> None:
     """The same for other programs: all heads or the first ones, or one head with its example passages."""
-    from attnscope.cli.heads import ordered
+    from attnscope.cli.heads import sort_heads
 
-    table = ordered(survey.heads, options.by, None)
+    table = sort_heads(survey.heads, options.by, None)
     rows = range(len(table) if options.top is None else min(options.top, len(table)))
     examples: dict[str, Any] = {}
     if head is not None:
