@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from attnscope.errors import CheckpointError, SettingError
-from attnscope.models.json_files import as_json, read_json
+from attnscope.models.json_files import dump_json, read_json
 from attnscope.survey.corpus.plan import Plan, Shard
 from attnscope.survey.settings import Settings
 from attnscope.survey.tally.part_files import write_whole
@@ -106,7 +106,7 @@ class Folder:
         self._write(LOG, {"runs": [*runs, run]})
 
     def _write(self, name: str, found: dict[str, Any]) -> None:
-        write_whole(self.path / name, as_json(found))
+        write_whole(self.path / name, dump_json(found))
 
 
 def identity_of(settings: Settings, plan: Plan, about: Mapping[str, Any]) -> dict[str, Any]:

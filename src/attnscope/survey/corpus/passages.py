@@ -92,7 +92,7 @@ def around_text(tokenizer: AnyTokenizer) -> Around:
     if not alone:
         return Around([], [])
     for text in PROBES:
-        bare, whole = tokenizer.encode(text, special=False), tokenizer.encode(text)
+        bare, whole = tokenizer.encode(text, add_special_tokens=False), tokenizer.encode(text)
         places = [at for at in range(len(alone) + 1) if [*alone[:at], *bare, *alone[at:]] == whole]
         if bare and len(places) == 1:
             return Around(alone[: places[0]], alone[places[0] :])

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from attnscope.models.json_files import as_json
+from attnscope.models.json_files import dump_json
 from attnscope.survey.corpus.plan import Plan
 from attnscope.survey.folder import MANIFEST
 from attnscope.survey.settings import Settings
@@ -31,7 +31,7 @@ FORMAT = 1
 def write_manifest(folder: Path, merged: Partial, plan: Plan, settings: Settings, about: Mapping[str, Any]) -> None:
     """Say that a survey is finished, and what it is; `about` is what `fingerprint_model` says of the model."""
     found = described(merged, plan, settings, about)
-    write_whole(folder / MANIFEST, as_json(found))
+    write_whole(folder / MANIFEST, dump_json(found))
 
 
 def described(merged: Partial, plan: Plan, settings: Settings, about: Mapping[str, Any]) -> dict[str, Any]:
