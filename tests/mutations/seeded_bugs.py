@@ -71,6 +71,63 @@ ATTENTION = {
     ),
 }
 
+MATRIX = {
+    "weights of a block too small": SeededBug(
+        "matrix/blocks.py",
+        "logs.sub_(self.lse)",
+        "logs.sub_(self.lse + 0.01)",
+        ("tests/matrix/test_bins.py", "tests/matrix/test_summary.py"),
+    ),
+    "last column of a step lost": SeededBug(
+        "matrix/blocks.py",
+        "for left in range(first, last, wide):",
+        "for left in range(first, last - 1, wide):",
+        ("tests/matrix/test_bins.py", "tests/matrix/test_summary.py"),
+    ),
+    "mask of a block ignored": SeededBug(
+        "matrix/blocks.py",
+        "yield left, block.right, cells == block.area",
+        "yield left, block.right, True",
+        ("tests/matrix/test_bins.py", "tests/matrix/test_summary.py"),
+    ),
+    "cells of full blocks not counted": SeededBug(
+        "matrix/reducers.py",
+        "result += high[:, None] * wide",
+        "result += high[:, None]",
+        ("tests/matrix/test_bins.py",),
+    ),
+    "largest weight of the last block only": SeededBug(
+        "matrix/reducers.py",
+        "torch.maximum(result, max_segments(max_segments(block.weights, down, -2), across, -1), out=result)",
+        "result.copy_(max_segments(max_segments(block.weights, down, -2), across, -1))",
+        ("tests/matrix/test_bins.py",),
+    ),
+    "columns summed over one block": SeededBug(
+        "matrix/reducers.py",
+        "self.column_sums[block.batch, block.heads, left:right] += lines.sum(-2)",
+        "self.column_sums[block.batch, block.heads, left:right] = lines.sum(-2)",
+        ("tests/matrix/test_bins.py", "tests/matrix/test_summary.py"),
+    ),
+    "deviations of blocks not merged": SeededBug(
+        "matrix/statistics.py",
+        "self.squares[where] += squares + shift.square() * before * share",
+        "self.squares[where] += squares",
+        ("tests/matrix/test_matrix.py",),
+    ),
+    "mass without sinks": SeededBug(
+        "matrix/statistics.py",
+        "mass = torch.ones_like(lse) if source.spec.sinks is None else _mass(source, lse)",
+        "mass = torch.ones_like(lse)",
+        ("tests/matrix/test_matrix.py",),
+    ),
+    "negative index off by one": SeededBug(
+        "matrix/indexing.py",
+        "torch.where(found < 0, found + length, found)",
+        "torch.where(found < 0, found + length - 1, found)",
+        ("tests/matrix/test_matrix.py", "tests/matrix/test_use.py", "tests/matrix/test_conventions.py"),
+    ),
+}
+
 RECORDING = {
     "sliding window of a model one key longer": SeededBug(
         "recording/hooks/transformers_masks.py",
@@ -230,8 +287,8 @@ ATLAS = {
     ),
     "mean over all cells of a bin": SeededBug(
         "atlas/pyramid.py",
-        ".sum((1, 3)), blocks(self.cells).sum((1, 3))",
-        ".sum((1, 3)), 1 + blocks(self.cells).sum((1, 3))",
+        "total.sum((1, 3)), cells.sum((1, 3))",
+        "total.sum((1, 3)), 1 + cells.sum((1, 3))",
         ("tests/atlas/test_atlas.py",),
     ),
     "largest weight of coarse bins averaged": SeededBug(
@@ -244,7 +301,7 @@ ATLAS = {
         ("tests/atlas/test_atlas.py", "tests/atlas/test_plan.py"),
     ),
     "cache never evicts": SeededBug(
-        "atlas/cache.py", "while self._nbytes > self.limit:", "while False:", ("tests/atlas/test_cache.py",)
+        "atlas/cache.py", "while self._nbytes > self.max_bytes:", "while False:", ("tests/atlas/test_cache.py",)
     ),
     "marginals summed instead of averaged": SeededBug(
         "atlas/atlas.py",
@@ -269,8 +326,8 @@ EXPLORER = {
     "navigation from another site": in_guard(
         'if headers.fetch_site not in (None, "same-origin", "none"):', "if False:"
     ),
-    "invitation used twice": in_guard("self._once.difference_update(found)", "pass"),
-    "cookie of another server": in_guard("name == self.cookie_name and _same", "_same"),
+    "invitation used twice": in_guard("self._one_time_tokens.difference_update(found)", "pass"),
+    "cookie of another server": in_guard("name == self.cookie_name and _is_equal", "_is_equal"),
     "cookie that scripts read": in_guard("; Path=/; HttpOnly; SameSite=Strict", "; Path=/; SameSite=Strict"),
     "body as large as it likes": in_guard(
         "if size > MAX_BODY_BYTES or (headers.length or 0) > MAX_BODY_BYTES:", "if False:"
@@ -278,9 +335,9 @@ EXPLORER = {
     "POST of a form": in_guard('if kind != "application/json":', "if False:"),
     "path with escapes": in_guard("if not PLAIN_PATH.fullmatch(path):", "if False:"),
     "answers without a policy": in_guard(
-        'message["headers"] = [*message.get("headers", ()), *ALWAYS]',
+        'message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS]',
         'message["headers"] = [*message.get("headers", ())]',
     ),
 }
 
-SEEDED_BUGS = ATTENTION | RECORDING | HEADS | ATLAS | EXPLORER
+SEEDED_BUGS = ATTENTION | MATRIX | RECORDING | HEADS | ATLAS | EXPLORER
