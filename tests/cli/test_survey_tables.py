@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from attnscope.cli.main import main
-from attnscope.cli.survey_tables import CELLS, around, bar, clean
+from attnscope.cli.survey_tables import BAR_WIDTH, bar, clean, text_around
 from attnscope.survey.corpus.plan import Problem
-from attnscope.survey.tables.opening import Histogram
-from tests.survey.made import clustered, write_survey
+from attnscope.survey.tables.survey import Histogram
+from tests.survey.synthetic_surveys import clustered, write_survey
 
 MEANS = np.array([0.1, 0.3, 0.6, 0.9])
 HOSTILE = ("so", " \x1b[31mred", " it\n", " is", "\t[bold]", " told")
@@ -196,13 +196,13 @@ def test_what_cannot_be_shown_is_refused_in_one_line(
 
 def test_a_bar_is_highest_where_most_queries_are_and_never_hides_any() -> None:
     bins = Histogram(np.array([0.0, 0.99]), np.array([1e-4, 1.0]), np.array([999, 1]))
-    assert bar(bins, "sink", 1.0) == "█" + " " * (CELLS - 2) + "▁"
+    assert bar(bins, "sink", 1.0) == "█" + " " * (BAR_WIDTH - 2) + "▁"
 
 
 def test_a_passage_is_cut_around_its_mark_wide_characters_and_all() -> None:
     text = "一二三四五六七八九十" * 10
-    before, marked, after = around(text, (50, 51), 20)
+    before, marked, after = text_around(text, (50, 51), 20)
     assert marked == "一"
     assert 2 * len(before.strip("…") + marked + after.strip("…")) <= 20
     assert (before[0], after[-1]) == ("…", "…")
-    assert around("short", None, 20) == ("", "", "short")
+    assert text_around("short", None, 20) == ("", "", "short")

@@ -40,7 +40,10 @@ def test_runs_go_to_a_folder_of_their_recipe(tmp_path: Path, monkeypatch: pytest
         (["reversal", "--start", "gpt2"], "train: reversal has no --start"),
         (["char-gpt", "--data", "a.txt", "--without-positions"], "train: char-gpt has no --without-positions"),
         (["reversal", "--steps", "0"], "Settings.steps must be at least 1, but is 0"),
-        (["reversal", "--tensor", "2"], "1 ranks do not divide by tensor x context = 2 x 1; start them with torchrun"),
+        (
+            ["reversal", "--tensor-parallel-size", "2"],
+            "1 ranks do not divide by tensor x context = 2 x 1; start them with torchrun",
+        ),
         (["char-gpt", "--data", "nowhere.txt"], "read_documents: nowhere.txt is not there"),
     ],
 )

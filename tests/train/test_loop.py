@@ -87,7 +87,9 @@ def test_dropout_is_the_same_when_a_run_goes_on(kind: str, text: Path, tmp_path:
 def test_an_evaluation_is_the_same_in_however_many_parts(rows: int, text: Path, tmp_path: Path) -> None:
     found = []
     for accumulate in (1, 2, 4):
-        recipe = small("rotary", text, steps=1, evaluate_every=1, evaluate_rows=rows, accumulate=accumulate)
+        recipe = small(
+            "rotary", text, steps=1, evaluate_every=1, evaluate_sequences=rows, gradient_accumulation_steps=accumulate
+        )
         found.append(train(recipe, tmp_path / f"{accumulate}", progress=False).validation_loss)
     assert found == pytest.approx([found[0]] * 3, rel=1e-6)
 
@@ -141,12 +143,12 @@ def test_settings_that_do_not_exist_are_refused() -> None:
     ("change", "message"),
     [
         ({"steps": 0}, "steps must be at least 1"),
-        ({"batch": 6, "accumulate": 4}, "multiple of accumulate"),
+        ({"batch_size": 6, "gradient_accumulation_steps": 4}, "multiple of accumulate"),
         ({"learning_rate": 0.0}, "above 0"),
         ({"learning_rate": float("nan")}, "above 0"),
-        ({"least_rate": 1.5}, "from 0 to 1"),
+        ({"min_lr_ratio": 1.5}, "from 0 to 1"),
         ({"checkpoint_every": -1}, "at least 0"),
-        ({"keep": 0}, "at least 1"),
+        ({"keep_checkpoints": 0}, "at least 1"),
     ],
 )
 def test_settings_outside_of_what_they_may_be_are_refused(change: dict[str, Any], message: str) -> None:
@@ -156,14 +158,14 @@ def test_settings_outside_of_what_they_may_be_are_refused(change: dict[str, Any]
 
 def test_ranks_that_are_not_there_are_refused(text: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"1 ranks do not divide by tensor x context = 2 x 1; .* torchrun"):
-        train(small("rotary", text, tensor=2), tmp_path, progress=False)
+        train(small("rotary", text, tensor_parallel_size=2), tmp_path, progress=False)
 
 
 @pytest.mark.parametrize(
     ("ranks", "change", "message"),
     [
-        (2, {"batch": 7}, "7 rows at a time do not divide over the 2 ranks"),
-        (4, {"tensor": 4}, "key_heads is 2, which does not divide over 4 ranks"),
+        (2, {"batch_size": 7}, "7 rows at a time do not divide over the 2 ranks"),
+        (4, {"tensor_parallel_size": 4}, "key_heads is 2, which does not divide over 4 ranks"),
     ],
 )
 def test_work_that_does_not_divide_is_refused_by_all_ranks(
@@ -209,7 +211,7 @@ def test_a_compiled_run_learns_the_same(
 
     compile_with = torch.compile
     monkeypatch.setattr(torch, "compile", compile_model)
-    train(small("rotary", text, steps=3, warm_up=5, compile=True, heads_every=3), tmp_path, progress=False)
+    train(small("rotary", text, steps=3, warmup_steps=5, compile=True, heads_every=3), tmp_path, progress=False)
     expected = curve(plain)
     assert curve(tmp_path)[1] == pytest.approx(expected[1], rel=1e-5)
     assert (tmp_path / "heads" / "step-00000003.csv").exists()

@@ -27,13 +27,13 @@ from attnscope.errors import SettingError
 from attnscope.models import Decoder, DecoderConfig, save, train_bpe
 from attnscope.models.sizes import DECODERS
 from attnscope.survey import Settings, Workers, run_survey
-from attnscope.survey.corpus.batches import Batch, Placed
+from attnscope.survey.corpus.batches import Batch, PlacedPassage
 from attnscope.survey.corpus.passages import Passage
-from attnscope.survey.corpus.plan import make_plan
-from attnscope.survey.cost import Cost, Rates, cost_a_token
-from attnscope.survey.tally.gathering import Gathering
-from attnscope.survey.tally.statistics import STATISTICS
-from attnscope.survey.work.shard import Reader, gather, read_shard
+from attnscope.survey.corpus.plan import plan_shards
+from attnscope.survey.cost import Cost, Rates, cost_per_token
+from attnscope.survey.execution.shard_reader import ShardReader, accumulate_batch, read_shard
+from attnscope.survey.partials.accumulator import ShardAccumulator
+from attnscope.survey.partials.bins import STATISTICS
 
 SHAPE, VOCABULARY = "smollm2-135m", 4096
 BATCH = 2048  # tokens
@@ -43,7 +43,7 @@ KNOWN = 128, 512  # the windows from which the costs of the others are foretold
 ON_PAPER = ("llama-3.1-8b", "llama-3.1-70b")
 PAPER_WINDOW = 2048
 PAPER_TOKENS = (10**6, 10**9, 10**12)
-ACCELERATOR = Rates(products=400e12, cells=3.35e12 / 100, values=3.35e12 / 200)
+ACCELERATOR = Rates(flops=400e12, attention_weights=3.35e12 / 100, binned_values=3.35e12 / 200)
 """Of an H100 on paper: 400 of its 989 TFLOP/s in bf16, and memory of 3.35 TB/s, over which our walk moves about 100
 bytes for each cell and gathering about 200 for each number."""
 
@@ -65,7 +65,7 @@ class Spent(NamedTuple):
     model: float
     statistics: float
     """Taken beside the model while it runs."""
-    gathering: float
+    accumulator: float
 
 
 SMALL = DecoderConfig(vocab_size=VOCABULARY, width=64, depth=2, heads=4, hidden=128, max_length=1024)
@@ -94,7 +94,7 @@ def tables(
             for file in data:
                 yield whole_file(model, Path(file), Path(folder), step)
             if not data:
-                reader = Reader.load(Settings(model=model, sources=(str(text),)))
+                reader = ShardReader.load(Settings(model=model, sources=(str(text),)))
                 yield parts_of_a_token(reader, chosen, step)
                 yield more_work(model, text, step)
                 yield more_workers(model, text, Path(folder), chosen, step)
@@ -103,21 +103,21 @@ def tables(
         torch.set_num_threads(before)
 
 
-def parts_of_a_token(reader: Reader, size: Size, step: Callable[[str], None]) -> Table:
+def parts_of_a_token(reader: ShardReader, size: Size, step: Callable[[str], None]) -> Table:
     """Seconds for the model, for statistics and for gathering, and what the cost model foretells of them."""
     config = decoder_of(reader).config
     times, costs = dict[int, Spent](), dict[int, Cost]()
     for window in size.windows:
         step(f"a token in passages of {window:,}")
         times[window] = timed_parts(reader, window, size.rounds)
-        costs[window] = cost_a_token(config, window, len(STATISTICS))
+        costs[window] = cost_per_token(config, window, len(STATISTICS))
     rates = rates_between(*((times[window], costs[window]) for window in KNOWN))
     table = Table(
         title="milliseconds a token",
         comparison=f"CPU time of one thread, {config.depth} layers of {config.heads} heads, batches of {BATCH:,}, best "
-        f"of {size.rounds}. Foretold from the passages of {KNOWN[0]:,} and {KNOWN[1]:,}: {rates.products / 1e9:.3g} "
-        f"GFLOP/s in the model; beside it {rates.cells / 1e6:.3g} million cells/s and {rates.values / 1e6:.3g} million "
-        "numbers/s.",
+        f"of {size.rounds}. Foretold from the passages of {KNOWN[0]:,} and {KNOWN[1]:,}: {rates.flops / 1e9:.3g} "
+        f"GFLOP/s in the model; beside it {rates.attention_weights / 1e6:.3g} million cells/s and "
+        f"{rates.binned_values / 1e6:.3g} million numbers/s.",
         columns=("passages", "model", "statistics", "gathering", "in all", "foretold", "measured / foretold"),
     )
     for window, spent in times.items():
@@ -131,29 +131,29 @@ def rates_between(short: tuple[Spent, Cost], long: tuple[Spent, Cost]) -> Rates:
     """What this machine does in a second: of what a token takes beside the model, cells are what grows with passages.
 
     >>> rates_between((Spent(1, 2, 1), Cost(10, 5, 2)), (Spent(2, 3, 1), Cost(20, 10, 2)))
-    Rates(products=10.0, cells=5.0, values=1.0)
+    Rates(flops=10.0, attention_weights=5.0, binned_values=1.0)
     """
     (before, few), (after, many) = short, long
-    grown = after.statistics + after.gathering - before.statistics - before.gathering
-    cells = (many.cells - few.cells) / grown if grown > 0 else math.inf
-    rest = after.statistics + after.gathering - many.cells / cells
-    return Rates(many.products / after.model, cells, many.values / rest if rest > 0 else math.inf)
+    grown = after.statistics + after.accumulator - before.statistics - before.accumulator
+    cells = (many.attention_weights - few.attention_weights) / grown if grown > 0 else math.inf
+    rest = after.statistics + after.accumulator - many.attention_weights / cells
+    return Rates(many.flops / after.model, cells, many.binned_values / rest if rest > 0 else math.inf)
 
 
-def decoder_of(reader: Reader) -> Decoder:
+def decoder_of(reader: ShardReader) -> Decoder:
     """The model, if it is one whose operations can be counted."""
     if not isinstance(reader.model, Decoder):
         raise SettingError(f"bench survey: {reader.settings.model} is no decoder; its operations are not counted")
     return reader.model
 
 
-def timed_parts(reader: Reader, window: int, rounds: int) -> Spent:
+def timed_parts(reader: ShardReader, window: int, rounds: int) -> Spent:
     """Seconds a token: in the model, for statistics beside it, and for gathering them."""
     model = decoder_of(reader)
     ids = torch.randint(reader.tokenizer.vocab_size, (BATCH // window, window))
-    passages = [Placed(Passage(row.tolist(), "", 0, 0), at, 0) for at, row in enumerate(ids)]
+    passages = [PlacedPassage(Passage(row.tolist(), "", 0, 0), at, 0) for at, row in enumerate(ids)]
     batch = Batch(ids, None, passages)
-    trace, numbers = reader.trace(batch), list(range(len(passages)))
+    trace, numbers = reader.record(batch), list(range(len(passages)))
 
     def plain() -> None:
         with torch.inference_mode():
@@ -162,8 +162,8 @@ def timed_parts(reader: Reader, window: int, rounds: int) -> Spent:
     best = race(
         {
             "model": plain,
-            "recorded": lambda: reader.trace(batch),
-            "gathered": lambda: gather(trace, batch, numbers, reader, Gathering(0)),
+            "recorded": lambda: reader.record(batch),
+            "gathered": lambda: accumulate_batch(trace, batch, numbers, reader, ShardAccumulator(0)),
         },
         rounds,
         clock=time.process_time,
@@ -193,7 +193,7 @@ def read_whole(model: str, text: str) -> tuple[int, float]:
     """The tokens of a text as one shard, and the seconds that they take."""
     torch.set_num_threads(1)
     settings = Settings(model=model, sources=(text,), shard_bytes=2**40)
-    reader, (shard,) = Reader.load(settings), make_plan(settings).shards
+    reader, (shard,) = ShardReader.load(settings), plan_shards(settings).shards
     partials = []
     spent = seconds(lambda: partials.append(read_shard(shard, reader)))
     return partials[0].tokens, spent
@@ -211,14 +211,14 @@ def more_workers(model: str, text: Path, folder: Path, size: Size, step: Callabl
         found = ray_speed(settings, folder / f"ray-{turn}", 2)
         best["workers on Ray"] = max(best["workers on Ray"], found)
     least = size.least_speed
-    ratio = best["workers on Ray"].tokens_a_second / best["plain processes"].tokens_a_second
+    ratio = best["workers on Ray"].tokens_per_second / best["plain processes"].tokens_per_second
     table = Table(
         title="two workers",
         comparison=f"one thread each, 16 shards, best of {size.rounds} in turns; tokens a second from when the models "
         f"are loaded until the last shard is written. Bound: {'none' if least is None else f'{least}x'}.",
         columns=("plain processes", "workers on Ray", "ratio", "both at work", *(["bound kept"] if least else [])),
     )
-    speeds = [f"{speed.tokens_a_second:,.0f}/s" for speed in best.values()]
+    speeds = [f"{speed.tokens_per_second:,.0f}/s" for speed in best.values()]
     started = duration(best["workers on Ray"].start_up)
     table.add(*speeds, f"{ratio:.2f}x", started, met=ratio >= least if least else None)
     return table
@@ -235,11 +235,11 @@ def on_paper() -> Table:
     )  # fmt: skip
     for name in (SHAPE, *ON_PAPER):
         config = DECODERS[name]
-        cost = cost_a_token(config, PAPER_WINDOW, len(STATISTICS))
+        cost = cost_per_token(config, PAPER_WINDOW, len(STATISTICS))
         spent = ACCELERATOR.seconds(cost)
         kept = 2 * config.depth * (config.heads + (config.key_heads or config.heads)) * (config.head_dim or 0)
         hours = [rounded(tokens * spent / 3600) for tokens in PAPER_TOKENS]
-        counts = f"{cost.products / 1e9:.3g}", f"{cost.cells:,.0f}", f"{1 / spent:,.0f}"
+        counts = f"{cost.flops / 1e9:.3g}", f"{cost.attention_weights:,.0f}", f"{1 / spent:,.0f}"
         table.add(name, f"{config.depth * config.heads:,}", *counts, *hours, f"{rounded(kept * 10**9 / 1e12)} TB")
     return table
 
@@ -266,7 +266,7 @@ def whole_file(model: str, file: Path, folder: Path, step: Callable[[str], None]
         spent[name] = seconds(survey)
         tokens = int(run_survey(model, file, out).manifest["corpus"]["tokens"])
     alone, shared = (folder / f"{file.stem}-{name}" for name in spent)
-    written = sorted(path.relative_to(alone) for path in alone.rglob("*") if path.suffix in (".part", ".parquet"))
+    written = sorted(path.relative_to(alone) for path in alone.rglob("*") if path.suffix in (".partial", ".parquet"))
     same = sum(cmp(alone / name, shared / name, shallow=False) for name in written)
     table = Table(
         title=file.name,

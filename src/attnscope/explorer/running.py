@@ -34,7 +34,7 @@ from attnscope.explorer.stage.on_call import OnCall, find_reader
 from attnscope.explorer.stage.stage import Stage
 from attnscope.extras import import_extra
 from attnscope.recording import Trace, open_trace, read
-from attnscope.survey.tables.opening import open_survey
+from attnscope.survey.tables.survey import open_survey
 
 LOOPBACK = "127.0.0.1"
 LARGEST_HEAD = 2**14  # bytes of a request before its body; the cookies of all local servers come along in it

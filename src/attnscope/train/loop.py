@@ -23,20 +23,20 @@ from torch.optim import AdamW, Optimizer
 from attnscope.attention import Documents
 from attnscope.errors import SettingError
 from attnscope.models import Decoder
-from attnscope.train import watching
-from attnscope.train.batch import IGNORED, Batch
-from attnscope.train.checkpoint import Checkpoints
+from attnscope.train import monitoring
+from attnscope.train.batch import IGNORE_INDEX, Batch
+from attnscope.train.checkpoint import CheckpointManager
 from attnscope.train.display import Display
-from attnscope.train.metrics import Metrics
-from attnscope.train.parallel import Ranks, all_ranks, clipped
+from attnscope.train.interrupts import stop_on_signal
+from attnscope.train.metrics import MetricsWriter
+from attnscope.train.parallel import Ranks, clip_grad_norm, init_ranks
 from attnscope.train.recipe import Data, Recipe
-from attnscope.train.run_folder import claim, prepared, write_model
+from attnscope.train.run_folder import claim, prepare_data, write_model
 from attnscope.train.settings import Settings, is_due, learning_rate
-from attnscope.train.speed import Clock, flops_a_token, peak_flops
-from attnscope.train.stopping import asked_to_stop
+from attnscope.train.throughput import ThroughputMeter, flops_per_token, peak_flops
 
 
-class Trained(NamedTuple):
+class TrainingResult(NamedTuple):
     """What came of a run."""
 
     model: nn.Module | None
@@ -47,7 +47,7 @@ class Trained(NamedTuple):
     """In nats per token; NaN if the run was stopped."""
 
 
-class Learned(NamedTuple):
+class StepResult(NamedTuple):
     """What a step found out."""
 
     loss: float
@@ -58,16 +58,16 @@ class Learned(NamedTuple):
     """Whether any rank was asked to stop."""
 
 
-def train(recipe: Recipe, folder: str | Path, *, progress: bool = True) -> Trained:
+def train(recipe: Recipe, folder: str | Path, *, progress: bool = True) -> TrainingResult:
     """Train a recipe in a folder, or go on with what was begun there.
 
     Ctrl-C, and SIGTERM, end it after the step at hand, with a checkpoint; asked again, it goes on.
     """
     folder = Path(folder)
-    with all_ranks(recipe.settings) as ranks:
-        data = prepared(recipe, folder, ranks)
+    with init_ranks(recipe.settings) as ranks:
+        data = prepare_data(recipe, folder, ranks)
         with (
-            asked_to_stop() as stopping,
+            stop_on_signal() as stopping,
             Display(recipe.settings.steps, shown=progress and ranks.is_first) as display,
             Run(recipe, data, folder, ranks, display) as run,
         ):
@@ -79,19 +79,19 @@ class Run:
 
     def __init__(self, recipe: Recipe, data: Data, folder: Path, ranks: Ranks, display: Display):
         self.recipe, self.settings, self.data, self.folder, self.ranks = recipe, recipe.settings, data, folder, ranks
-        self.display, self.clock, self.validation_loss = display, Clock(), math.nan
+        self.display, self.clock, self.validation_loss = display, ThroughputMeter(), math.nan
         torch.manual_seed(self.settings.seed)  # the first weights are the same on all ranks
         model = recipe.model(data, self.settings)
         self.weights = sum(parameter.numel() for parameter in model.parameters())
-        self.flops = flops_a_token(model, self.settings.length)
-        self.peak = peak_flops(ranks.device, bf16=self.settings.bf16) * ranks.count
-        self.model = ranks.spread(model)
+        self.flops = flops_per_token(model, self.settings.sequence_length)
+        self.peak = peak_flops(ranks.device, bf16=self.settings.bf16) * ranks.world_size
+        self.model = ranks.shard(model)
         self.optimizer = make_optimizer(self.model, self.settings)
-        self.checkpoints = Checkpoints(folder / "checkpoints", ranks, keep=self.settings.keep)
+        self.checkpoints = CheckpointManager(folder / "checkpoints", ranks, keep=self.settings.keep_checkpoints)
         self.step = self.checkpoints.load(self.model, self.optimizer)
         if ranks.is_first:
             claim(recipe, folder)
-        self.metrics = Metrics(folder, self.step or -1) if ranks.is_first else None  # -1: from the beginning
+        self.metrics = MetricsWriter(folder, self.step or -1) if ranks.is_first else None  # -1: from the beginning
         # The weights are the same; heads are watched in the model that was not compiled.
         self.forward = torch.compile(self.model) if self.settings.compile else self.model
 
@@ -103,12 +103,12 @@ class Run:
         if self.metrics is not None:
             self.metrics.close()
 
-    def until(self, stopping: threading.Event) -> Trained:
+    def until(self, stopping: threading.Event) -> TrainingResult:
         """Train to the last step, or until somebody asks to stop."""
         if self.step:
             self.display.say(f"going on after step {self.step:,}")
         else:
-            tokens = self.settings.steps * self.settings.batch * self.settings.length
+            tokens = self.settings.steps * self.settings.batch_size * self.settings.sequence_length
             self.display.say(f"{self.recipe.name}: {self.weights:,} weights learn from {tokens:,} tokens")
             self.look()
         stopped = False
@@ -124,23 +124,23 @@ class Run:
         self.checkpoints.finish()
         return self.finished(stopped)
 
-    def learn(self, stopping: threading.Event) -> Learned:
+    def learn(self, stopping: threading.Event) -> StepResult:
         """One step."""
         settings, ranks = self.settings, self.ranks
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(settings, self.step)
         # Dropout: the same when a run goes on from a checkpoint, and other for rows that are other.
-        torch.manual_seed(settings.seed + self.step * ranks.replicas + ranks.replica)
+        torch.manual_seed(settings.seed + self.step * ranks.num_replicas + ranks.replica)
         parts = self.parts()
-        (count,) = ranks.summed(sum(int((part.targets != IGNORED).sum()) for part in parts))
+        (count,) = ranks.sum_over_ranks(sum(int((part.targets != IGNORE_INDEX).sum()) for part in parts))
         total = 0.0
         for number, part in enumerate(parts, start=1):
-            ranks.last_part(self.model, number == len(parts))
-            loss = summed_loss(self.logits(part), part.targets)
+            ranks.set_gradient_sync(self.model, number == len(parts))
+            loss = sum_loss(self.logits(part), part.targets)
             # Ranks see different tokens, and their gradients are averaged: times their number, that is the sum.
-            (loss * (ranks.replicas / max(count, 1.0))).backward()
+            (loss * (ranks.num_replicas / max(count, 1.0))).backward()
             total += float(loss.detach())
-        gradient = clipped(list(self.model.parameters()), settings.clip)
+        gradient = clip_grad_norm(list(self.model.parameters()), settings.max_grad_norm)
         if not math.isfinite(gradient):
             raise SettingError(
                 f"train: the gradient of step {self.step + 1} is {gradient}; begin again in another folder with a "
@@ -148,35 +148,38 @@ class Run:
             )
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.clock.count(settings.batch * settings.length)
-        total, asked = ranks.summed(total, float(stopping.is_set()))
-        return Learned(total / max(count, 1.0), gradient, asked > 0)
+        self.clock.count(settings.batch_size * settings.sequence_length)
+        total, asked = ranks.sum_over_ranks(total, float(stopping.is_set()))
+        return StepResult(total / max(count, 1.0), gradient, asked > 0)
 
     def parts(self) -> list[Batch]:
         """What this rank reads of the step's batch, in as many parts as are accumulated."""
-        first, rows = self.step * self.settings.batch, self.settings.batch // self.settings.accumulate
+        first, rows = (
+            self.step * self.settings.batch_size,
+            self.settings.batch_size // self.settings.gradient_accumulation_steps,
+        )
         return [
-            self.ranks.positions_of(self.data.training.rows(self.ranks.samples(first + part * rows, rows)))
-            for part in range(self.settings.accumulate)
+            self.ranks.local_batch(self.data.training.get_batch(self.ranks.local_samples(first + part * rows, rows)))
+            for part in range(self.settings.gradient_accumulation_steps)
         ]
 
     def logits(self, batch: Batch) -> Tensor:
         """The scores of every token of the vocabulary at each position."""
         with (
             torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.settings.bf16),
-            self.ranks.attention(self.settings.length),
+            self.ranks.attention_context(self.settings.sequence_length),
         ):
-            return self.forward(batch.tokens, **what_is_seen(batch)).float()
+            return self.forward(batch.input_ids, **model_inputs(batch)).float()
 
-    def log(self, learned: Learned) -> None:
+    def log(self, learned: StepResult) -> None:
         """Write and show how it goes."""
         speed = self.clock.speed()
         share = None if self.flops is None else speed * self.flops / self.peak
-        left = (self.settings.steps - self.step) * self.settings.batch * self.settings.length / speed
+        left = (self.settings.steps - self.step) * self.settings.batch_size * self.settings.sequence_length / speed
         self.display.step(self.step, learned.loss, speed, share, left)
         self.note(
             loss=learned.loss,
-            gradient=learned.gradient,
+            grad_norm=learned.gradient,
             learning_rate=learning_rate(self.settings, self.step - 1),
             tokens_per_second=speed,
         )
@@ -192,42 +195,44 @@ class Run:
                 f"step {step:,}  validation loss {self.validation_loss:.4f} nats per token, {accuracy:.1%} right"
             )
         if is_due(settings.sample_every, step, settings.steps):
-            model = self.whole_model()
-            text = None if model is None else watching.sample(model, self.data, self.recipe.prompt, seed=settings.seed)
+            model = self.gather_model()
+            text = (
+                None if model is None else monitoring.sample(model, self.data, self.recipe.prompt, seed=settings.seed)
+            )
             if text is not None:
                 self.note(sample=text)
                 self.display.say(f"step {step:,}  sample:\n{text}\n")
         if is_due(settings.heads_every, step, settings.steps):
-            model = self.whole_model()
+            model = self.gather_model()
             if model is not None:
-                watching.score(model, self.data, self.folder, step)
+                monitoring.score(model, self.data, self.folder, step)
         self.clock.leave_out()
 
     def evaluate(self) -> tuple[float, float]:
         """Mean loss and accuracy on rows that were not learned from, in whole batches of them."""
         settings, ranks = self.settings, self.ranks
-        source, rows = self.data.validation, settings.batch // settings.accumulate
-        until = len(source) if isinstance(source, Sized) else settings.evaluate_rows
+        source, rows = self.data.validation, settings.batch_size // settings.gradient_accumulation_steps
+        until = len(source) if isinstance(source, Sized) else settings.evaluate_sequences
         total = right = count = 0.0
-        with watching.at_rest(self.model):
+        with monitoring.evaluation_mode(self.model):
             for first in range(0, until, rows):
-                samples = ranks.samples(first, rows)
-                batch = source.rows(samples)
+                samples = ranks.local_samples(first, rows)
+                batch = source.get_batch(samples)
                 counts = torch.tensor([sample < until for sample in samples])[:, None]  # no row is counted twice
-                batch = ranks.positions_of(batch._replace(targets=torch.where(counts, batch.targets, IGNORED)))
+                batch = ranks.local_batch(batch._replace(targets=torch.where(counts, batch.targets, IGNORE_INDEX)))
                 logits = self.logits(batch)
-                total += float(summed_loss(logits, batch.targets))
+                total += float(sum_loss(logits, batch.targets))
                 right += int((logits.argmax(-1) == batch.targets).sum())
-                count += int((batch.targets != IGNORED).sum())
-        ranks.resharded(self.model)
-        total, right, count = ranks.summed(total, right, count)
+                count += int((batch.targets != IGNORE_INDEX).sum())
+        ranks.reshard(self.model)
+        total, right, count = ranks.sum_over_ranks(total, right, count)
         return total / max(count, 1.0), right / max(count, 1.0)
 
-    def whole_model(self) -> nn.Module | None:
+    def gather_model(self) -> nn.Module | None:
         """The model in one piece, on the first rank; all ranks have to call this, and the others get None."""
-        if self.ranks.count == 1:
+        if self.ranks.world_size == 1:
             return self.model
-        weights = self.ranks.whole_weights(self.model)
+        weights = self.ranks.gather_parameters(self.model)
         if not self.ranks.is_first:
             return None
         assert isinstance(self.model, Decoder)
@@ -236,16 +241,16 @@ class Run:
         whole.load_state_dict(weights, assign=True)
         return whole
 
-    def finished(self, stopped: bool) -> Trained:
+    def finished(self, stopped: bool) -> TrainingResult:
         """Leave the model behind, and say how to go on."""
         if not stopped and math.isnan(self.validation_loss):
             self.validation_loss, _ = self.evaluate()
-        model = self.whole_model()
+        model = self.gather_model()
         if model is not None:
             self.display.say(write_model(model.eval(), self.data.tokenizer, self.folder))
         if stopped:
             self.display.say(f"stopped after step {self.step:,}; the same command goes on from there")
-        return Trained(model, self.step, math.nan if stopped else self.validation_loss)
+        return TrainingResult(model, self.step, math.nan if stopped else self.validation_loss)
 
     def note(self, **found: float | str) -> None:
         """Keep what was found, on the rank that writes."""
@@ -253,18 +258,18 @@ class Run:
             self.metrics.write(self.step, **found)
 
 
-def summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
+def sum_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """The sum of the losses of all tokens that count, in nats."""
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum")
 
 
-def what_is_seen(batch: Batch) -> dict[str, Any]:
+def model_inputs(batch: Batch) -> dict[str, Any]:
     """What a model is told beside the tokens, where there is something to tell."""
     told: dict[str, Any] = {}
-    if batch.documents is not None:
-        told["mask"] = Documents(batch.documents)
-    if batch.positions is not None:
-        told["positions"] = batch.positions
+    if batch.document_ids is not None:
+        told["mask"] = Documents(batch.document_ids)
+    if batch.position_ids is not None:
+        told["positions"] = batch.position_ids
     return told
 
 

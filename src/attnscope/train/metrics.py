@@ -19,11 +19,11 @@ FILE = "metrics.jsonl"
 EVENTS = "events"
 
 
-class Metrics:
+class MetricsWriter:
     """Writes what was found; TensorBoard's files only where it is installed."""
 
     def __init__(self, folder: Path, step: int):
-        forget_after(folder / FILE, step)
+        truncate_after(folder / FILE, step)
         self._lines = (folder / FILE).open("a", encoding="utf-8")
         self._events = None
         try:
@@ -57,7 +57,7 @@ def print_line(file: Any, found: dict[str, Any]) -> None:
     file.flush()
 
 
-def forget_after(path: Path, step: int) -> None:
+def truncate_after(path: Path, step: int) -> None:
     """Leave out the lines of later steps, and a last line that was cut off."""
     if path.exists():
         kept = [line for line in path.read_text(encoding="utf-8").splitlines() if is_until(line, step)]

@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from attnscope.models.text.codec import Codec
-from attnscope.train.batch import Batches
+from attnscope.train.batch import Dataset
 from attnscope.train.settings import Settings
 
 
 class Data(NamedTuple):
     """What a model learns from, and is tested on."""
 
-    training: Batches
-    validation: Batches
+    training: Dataset
+    validation: Dataset
     tokenizer: Codec | None = None
     """Of models that write text."""
 
@@ -40,5 +40,5 @@ class Recipe:
     """Makes the model, with its first weights."""
     prompt: str | None = None
     """What samples of text begin with; None for the first words of the validation data."""
-    about: dict[str, Any] = field(default_factory=dict)
+    identity: dict[str, Any] = field(default_factory=dict)
     """What else decides the result; a folder with another run in it is refused."""

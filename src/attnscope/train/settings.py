@@ -18,23 +18,23 @@ class Settings:
 
     steps: int
     """How many times the weights are changed."""
-    batch: int
+    batch_size: int
     """Rows of a step, over all ranks and accumulated parts together."""
-    length: int
+    sequence_length: int
     """Tokens of a row."""
     learning_rate: float
     """The highest one, after the warm-up."""
-    warm_up: int = 100
+    warmup_steps: int = 100
     """Steps in which the learning rate rises from 0."""
-    least_rate: float = 0.1
+    min_lr_ratio: float = 0.1
     """The share of the learning rate that is left at the end of the cosine."""
     weight_decay: float = 0.1
     """Pulls matrices towards zero; vectors (norms, biases) are left alone."""
     betas: tuple[float, float] = (0.9, 0.95)
     """How long AdamW remembers gradients, and their squares."""
-    clip: float = 1.0
+    max_grad_norm: float = 1.0
     """Gradients longer than this are shortened to it; 0 leaves them."""
-    accumulate: int = 1
+    gradient_accumulation_steps: int = 1
     """In how many parts a step's batch goes through the model, one after the other."""
     bf16: bool = False
     """Whether matrix products run in bfloat16 (autocast); weights and their updates stay in float32."""
@@ -44,48 +44,54 @@ class Settings:
     """Of the first weights, the order of samples, and dropout."""
     log_every: int = 10
     evaluate_every: int = 250
-    evaluate_rows: int = 256
+    evaluate_sequences: int = 256
     """Rows of the validation data that each evaluation reads, always the same ones."""
     sample_every: int = 0
     checkpoint_every: int = 250
-    keep: int = 2
+    keep_checkpoints: int = 2
     """How many checkpoints are kept; older ones are removed."""
     heads_every: int = 0
     """How often every head is scored, for `attnscope heads --over-training`."""
-    tensor: int = 1
+    tensor_parallel_size: int = 1
     """Ranks that share the heads and the feed-forward network of each layer."""
-    context: int = 1
+    context_parallel_size: int = 1
     """Ranks that share the positions of each row."""
 
     def __post_init__(self):
         for name in (
             "steps",
-            "batch",
-            "length",
-            "accumulate",
+            "batch_size",
+            "sequence_length",
+            "gradient_accumulation_steps",
             "log_every",
-            "evaluate_rows",
-            "keep",
-            "tensor",
-            "context",
+            "evaluate_sequences",
+            "keep_checkpoints",
+            "tensor_parallel_size",
+            "context_parallel_size",
         ):
             self._check(name, getattr(self, name) >= 1, "at least 1")
         for name in (
-            "warm_up",
+            "warmup_steps",
             "evaluate_every",
             "sample_every",
             "checkpoint_every",
             "heads_every",
             "weight_decay",
-            "clip",
+            "max_grad_norm",
         ):
             self._check(name, getattr(self, name) >= 0, "at least 0")
         self._check("learning_rate", 0 < self.learning_rate < math.inf, "above 0")
-        self._check("least_rate", 0 <= self.least_rate <= 1, "a share from 0 to 1")
+        self._check("min_lr_ratio", 0 <= self.min_lr_ratio <= 1, "a share from 0 to 1")
         self._check(
-            "length", self.length >= 2 * self.context or self.context == 1, f"at least twice context, {self.context}"
+            "sequence_length",
+            self.sequence_length >= 2 * self.context_parallel_size or self.context_parallel_size == 1,
+            f"at least twice context_parallel_size, {self.context_parallel_size}",
         )
-        self._check("batch", self.batch % self.accumulate == 0, f"a multiple of accumulate, which is {self.accumulate}")
+        self._check(
+            "batch_size",
+            self.batch_size % self.gradient_accumulation_steps == 0,
+            f"a multiple of gradient_accumulation_steps, which is {self.gradient_accumulation_steps}",
+        )
 
     def _check(self, name: str, is_right: bool, wanted: str) -> None:
         if not is_right:
@@ -95,14 +101,14 @@ class Settings:
 def learning_rate(settings: Settings, step: int) -> float:
     """The rate of a step, counted from 0: a straight line up, then half a cosine down.
 
-    >>> settings = Settings(steps=100, batch=1, length=1, learning_rate=1.0, warm_up=4)
+    >>> settings = Settings(steps=100, batch_size=1, sequence_length=1, learning_rate=1.0, warmup_steps=4)
     >>> [round(learning_rate(settings, step), 2) for step in (0, 3, 52, 100)]
     [0.25, 1.0, 0.55, 0.1]
     """
-    if step < settings.warm_up:
-        return settings.learning_rate * (step + 1) / settings.warm_up
-    done = min((step - settings.warm_up) / max(settings.steps - settings.warm_up, 1), 1.0)
-    share = settings.least_rate + (1 - settings.least_rate) * 0.5 * (1 + math.cos(math.pi * done))
+    if step < settings.warmup_steps:
+        return settings.learning_rate * (step + 1) / settings.warmup_steps
+    done = min((step - settings.warmup_steps) / max(settings.steps - settings.warmup_steps, 1), 1.0)
+    share = settings.min_lr_ratio + (1 - settings.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * done))
     return settings.learning_rate * share
 
 

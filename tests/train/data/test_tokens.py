@@ -72,10 +72,10 @@ def test_any_stretch_is_that_of_all_documents_in_a_row(tmp_path_factory, texts, 
     length = data.draw(st.integers(1, len(part) - start))
     begin = first + start
     assert part.window(start, length).tolist() == whole[begin : begin + length]
-    assert part.documents_in(start, length).tolist() == [
+    assert part.document_ids(start, length).tolist() == [
         number - numbers[begin] for number in numbers[begin : begin + length]
     ]
-    assert part.window(start, length).dtype == part.documents_in(start, length).dtype == torch.int64
+    assert part.window(start, length).dtype == part.document_ids(start, length).dtype == torch.int64
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(2**16, "uint16"), (2**16 + 1, "uint32"), (200_000, "uint32")])
@@ -198,10 +198,10 @@ def test_a_folder_can_be_moved(tmp_path):
     assert listed(open_tokens(tmp_path / "b")) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(("start", "length"), [(-1, 2), (0, 0), (0, 5), (4, 1), (3, -1)])
+@pytest.mark.parametrize(("start", "sequence_length"), [(-1, 2), (0, 0), (0, 5), (4, 1), (3, -1)])
 def test_what_is_not_there_is_refused(tmp_path, start, length):
     tokens = write_tokens(["abcdef"], LETTERS, tmp_path / "a").part(1, 5)
-    for ask in (tokens.window, tokens.documents_in, lambda start, length: tokens.part(start, start + length)):
+    for ask in (tokens.window, tokens.document_ids, lambda start, length: tokens.part(start, start + length)):
         with pytest.raises(SettingError, match="were asked for, and there are 4"):
             ask(start, length)
 
@@ -232,7 +232,7 @@ def test_a_part_can_be_split_again(tmp_path):
     first, second = split(tokens, 0.4)
     assert (listed(first), listed(second)) == ([0] * 5 + [1] * 10, [2] * 10)
     assert first.starts.tolist() == [0, 5]
-    assert second.documents_in(0, 10).tolist() == [0] * 10
+    assert second.document_ids(0, 10).tolist() == [0] * 10
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, 1.5, float("nan")])

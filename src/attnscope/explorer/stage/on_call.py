@@ -15,7 +15,7 @@ from attnscope.errors import AttnScopeError, Cancelled, SettingError, Unsupporte
 from attnscope.explorer.stage.stage import LIMIT, Asked, Stage
 from attnscope.models.fingerprint import fingerprint_model
 from attnscope.recording import load
-from attnscope.survey.tables.opening import Survey
+from attnscope.survey.tables.survey import Survey
 
 LONGEST_PASSAGE = 8192  # tokens of a document that a survey has read whole, and of which a map is made while one waits
 
@@ -69,7 +69,7 @@ def find_reader(survey: Survey, model: str | Path | None) -> OnCall:
         found, tokenizer = load(place, progress=tell)
         if model is None and fingerprint_model(found, name)["hash"] != surveyed["hash"]:
             raise SettingError(f"the weights in {place} have changed since the survey; to read with them, add --model")
-        window = survey.manifest["settings"].get("window") or LONGEST_PASSAGE
+        window = survey.manifest["settings"].get("max_length") or LONGEST_PASSAGE
         return Stage(found, tokenizer, name, limit=max(window, LIMIT))
 
     return OnCall(name, make)

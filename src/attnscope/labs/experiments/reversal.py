@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from attnscope import AttentionMatrix
 from attnscope.figures import heatmap, lines
 from attnscope.labs import Lab, Number, Verdict
-from attnscope.train.tasks import Reverser, blind_guess
+from attnscope.train.tasks import ReversalModel, best_without_positions
 
 DIGITS, LENGTH = 10, 12
 
@@ -29,13 +29,13 @@ DIGITS, LENGTH = 10, 12
 class Learned(NamedTuple):
     """A model, and how many digits it got right on the way."""
 
-    model: Reverser
+    model: ReversalModel
     steps: list[int]
     accuracy: list[float]
 
 
 @torch.no_grad()
-def share_right(model: Reverser, rows: Tensor) -> float:
+def share_right(model: ReversalModel, rows: Tensor) -> float:
     """How many of the digits come out where they belong."""
     return float((model(rows).argmax(2) == rows.flip(1)).double().mean())
 
@@ -45,7 +45,7 @@ def trained(seed: int, steps: int, length: int, with_positions: bool) -> Learned
     """One layer of four heads, trained on new random rows at every step."""
     torch.manual_seed(seed)
     dice = torch.Generator().manual_seed(seed)  # of the rows: the same ones for both models
-    model = Reverser(vocabulary=DIGITS, length=length, with_positions=with_positions)
+    model = ReversalModel(vocab_size=DIGITS, sequence_length=length, with_positions=with_positions)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=steps, pct_start=0.1)
     unseen = torch.randint(DIGITS, (1000, length), generator=dice)
@@ -69,12 +69,12 @@ def shares_of_every_row(seed: int, steps: int) -> dict[str, float]:
     """How much is right over all rows of four digits, by who answers."""
     every_row = torch.cartesian_prod(*[torch.arange(DIGITS)] * 4)
     torch.manual_seed(seed)
-    fresh = Reverser(vocabulary=DIGITS, length=4, with_positions=False)
+    fresh = ReversalModel(vocab_size=DIGITS, sequence_length=4, with_positions=False)
     return {
         "any digit for each": 1 / DIGITS,
         "not trained, without positions": share_right(fresh, every_row),
         "trained, without positions": share_right(trained(seed, steps, 4, False).model, every_row),
-        "the best without positions": blind_guess(every_row)[1],
+        "the best without positions": best_without_positions(every_row)[1],
         "trained, with positions": share_right(trained(seed, steps, 4, True).model, every_row),
     }
 
@@ -83,7 +83,7 @@ def the_best_without_positions(lab: Lab) -> None:
     """Without positions, two places with the same digit in rows of the same digits get the same answer.
 
     So the mirrored digit is one of the other digits of the row, each as likely as the next, and the best answer is
-    whichever the rest of the row has most often. `blind_guess` computes what that is worth.
+    whichever the rest of the row has most often. `best_without_positions` computes what that is worth.
 
     For rows of four digits there are only 10,000 rows, and all of them can be tried: no luck is left in the number. A
     layer as it comes from its initialisation and one that was trained are held against the bound; neither passes it.
@@ -105,7 +105,7 @@ def training_with_and_without(lab: Lab) -> None:
     lab.step("training with positions")
     able = trained(lab.seed, steps, LENGTH, True)
     unseen = torch.randint(DIGITS, (20_000, LENGTH), generator=torch.Generator().manual_seed(lab.seed + 1))
-    _, best = blind_guess(unseen)
+    _, best = best_without_positions(unseen)
     without, with_them = share_right(blind.model, unseen), share_right(able.model, unseen)
     rows = [("without positions", without), ("the best without positions", best), ("with positions", with_them)]
     lab.table("20,000 rows of twelve digits: share of digits at their place", ("layer", "share"), rows)
