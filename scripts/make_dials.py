@@ -59,7 +59,7 @@ def kinds(prose: Survey, plays: Survey) -> Table:
     for kind in FORMATS:
         for head in strongest(prose.heads, kind):
             cells = [f"{float(column[kind][head]):.3f}" for column in columns]
-            table.add(kind, prose.heads.names[head], *cells)
+            table.add(kind, prose.heads.head_names[head], *cells)
     return table
 
 
@@ -93,7 +93,7 @@ def shares(survey: Survey) -> Table:
     )
     for layer, head, statistic in (DIAL, SWITCH, REST):
         cells = survey.histogram(layer, head, statistic).rebin(tenths)
-        table.add(f"{survey.heads.name_of(layer, head)} {statistic}", *(f"{100 * cell:.1f}" for cell in cells))
+        table.add(f"{survey.heads.head_name(layer, head)} {statistic}", *(f"{100 * cell:.1f}" for cell in cells))
     return table
 
 
@@ -109,21 +109,22 @@ def changes(prose: Survey, plays: Survey) -> Table:
     for kind in (*FORMATS, "sink"):
         for row, _ in zip(found.rows(kind), range(MAX_CHANGED), strict=False):
             numbers = (row.before, row.after, row.change, row.low, row.high)
-            table.add(kind, prose.heads.name_of(row.layer, row.head), *(f"{number:.3f}" for number in numbers))
+            table.add(kind, prose.heads.head_name(row.layer, row.head), *(f"{number:.3f}" for number in numbers))
     return table
 
 
 def draw(survey: Survey) -> None:
     """The queries of a dial in one hump, those of a switch at both ends."""
     curves = {
-        f"{survey.heads.name_of(layer, head)} {statistic}": 100 * survey.histogram(layer, head, statistic).rebin(EDGES)
+        f"{survey.heads.head_name(layer, head)} {statistic}": 100
+        * survey.histogram(layer, head, statistic).rebin(EDGES)
         for layer, head, statistic in (DIAL, SWITCH)
     }
     figure = lines(
         ((EDGES[:-1] + EDGES[1:]) / 2).tolist(),
         {name: cells.tolist() for name, cells in curves.items()},
-        x_name="weight of one query on what names its head",
-        y_name="percent of queries",
+        xlabel="weight of one query on what names its head",
+        ylabel="percent of queries",
     )
     figure.savefig(IMAGES / "queries.png")
 

@@ -25,7 +25,7 @@ from matplotlib.patches import ConnectionPatch, FancyBboxPatch, Rectangle
 from PIL import Image
 
 import attnscope as ats
-from attnscope.figures.labels import token_text
+from attnscope.figures.token_labels import format_token
 from attnscope.recording import load, read
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -109,7 +109,7 @@ def painted(figure: Figure, head: ats.AttentionMatrix, view: View) -> Axes:
     box = view.left / WIDTH, 1 - (view.top + view.side) / HEIGHT, view.side / WIDTH, view.side / HEIGHT
     axes = figure.add_axes(box)
     bins = head.bins(view.edges(view.query), view.edges(view.key))
-    values = np.ma.array(bins.largest.numpy(), mask=bins.cells.numpy() == 0)
+    values = np.ma.array(bins.max.numpy(), mask=bins.visible_cells.numpy() == 0)
     left, top, tokens = view.key - 0.5, view.query - 0.5, view.tokens
     axes.imshow(
         values, norm=SCALE, cmap=COLOURS, extent=(left, left + tokens, top + tokens, top), interpolation="nearest"
@@ -135,8 +135,8 @@ def zoomed(figure: Figure, outer: Axes, inner: Axes, view: View, corners: Sequen
 def write_tokens(axes: Axes, words: Sequence[str], view: View) -> None:
     """The words of single tokens: keys above, queries to the right, where no line crosses them."""
     keys, queries = (range(first, first + view.tokens) for first in (view.key, view.query))
-    axes.set_xticks(keys, [token_text(words[at]) for at in keys], rotation=90)
-    axes.set_yticks(queries, [token_text(words[at]) for at in queries])
+    axes.set_xticks(keys, [format_token(words[at]) for at in keys], rotation=90)
+    axes.set_yticks(queries, [format_token(words[at]) for at in queries])
     axes.xaxis.tick_top()
     axes.yaxis.tick_right()
     axes.tick_params(length=0, pad=3, labelsize=SMALL, labelcolor=INK, labelfontfamily="monospace")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from attnscope.labs import NAMES, Lab
-from attnscope.labs.catalogue import experiment, question, run_parts
+from attnscope.labs.catalogue import load_experiment, run_parts, title
 from attnscope.labs.pages import errata, exercises, index, page
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -16,11 +16,11 @@ PAGES, IMAGES, RESULTS = ROOT / "docs/labs", ROOT / "docs/images/labs", ROOT / "
 
 
 def make(name: str) -> None:
-    """Run one lab, and write what came of it."""
-    lab = Lab(name, question(experiment(name)), step=lambda what: print(f"{name}: {what}", file=sys.stderr))
+    """Run one lab, and write its page, figures and result."""
+    lab = Lab(name, title(load_experiment(name)), step=lambda what: print(f"{name}: {what}", file=sys.stderr))
     found = list(run_parts(lab))
-    if lab.result.unsettled:
-        sys.exit(f"{name}: not settled by this run: {', '.join(one.claim for one in lab.result.unsettled)}")
+    if lab.result.inconclusive:
+        sys.exit(f"{name}: inconclusive: {', '.join(one.claim for one in lab.result.inconclusive)}")
     for old in (IMAGES / name).glob("*.png"):
         old.unlink()
     for figure in lab.result.figures:

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from playwright.sync_api import Page, Request, sync_playwright
 
+from attnscope.explorer.launch import Server
 from attnscope.explorer.library.library import Library
-from attnscope.explorer.running import Server
-from attnscope.explorer.stage.stage import Stage
+from attnscope.explorer.sessions.model_session import ModelSession
 from attnscope.recording import load, read
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         key: library.add(read(model, given, tokenizer, progress=False), name=name)
         for key, (name, given) in wanted.items()
     }
-    with Server(library, Stage(model, tokenizer, NAME)) as server, browsing(server.url) as page:
+    with Server(library, ModelSession(model, tokenizer, NAME)) as server, browsing(server.url) as page:
         for name in options.only:
             take(page, server.base, SHOTS[name], traces)
             page.screenshot(path=options.out / f"{name}.png")

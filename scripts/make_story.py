@@ -26,8 +26,8 @@ from torch import Tensor
 
 import attnscope as ats
 from attnscope.bench.report import Table, write
-from attnscope.figures import lines, named_bars
-from attnscope.heads import read_probe
+from attnscope.figures import grouped_bars, lines
+from attnscope.heads import read_repeated_tokens
 from attnscope.models import Cache
 from attnscope.models.fingerprint import fingerprint_model
 from attnscope.recording import load, read
@@ -187,7 +187,7 @@ def finding(trace: ats.Trace, probe: ats.Trace, ids: Tensor) -> Table:
     )
     table.add("places", *(f"{int(band.sum()):,}" for band in bands), "", "")
     for layer, head in best:
-        row = scores.row(list(trace)[layer], head)
+        row = scores.head_scores(list(trace)[layer], head)
         looks = (f"{float(weights[layer, head][band].mean()):.3f}" for band in bands)
         table.add(f"{layer}.{head}", *looks, f"{row['induction']:.3f}", f"{row['sink']:.3f}")
     return table
@@ -233,7 +233,7 @@ def draw(found: Mapping[str, Experiment]) -> None:
     apart = {name: one.weights for name, one in found.items() if one.weights}
     looks = {f"{LAYER}.{head}": [weights[head][0] for weights in apart.values()] for head in SEEN}
     distances = [float(name.replace(",", "")) for name in apart]
-    weights = lines(distances, looks, x_name="tokens back", y_name="weight on the first mention")
+    weights = lines(distances, looks, xlabel="tokens back", ylabel="weight on the first mention")
     bars = {
         f"{name} tokens back" if one.weights else name: {
             **{f"without {LAYER}.{head}": one.rise((head,)) for head in SEEN},
@@ -241,7 +241,7 @@ def draw(found: Mapping[str, Experiment]) -> None:
         }
         for name, one in found.items()
     }
-    lost = named_bars(bars, y_name="rise of the loss, nats a token")
+    lost = grouped_bars(bars, ylabel="rise of the loss, nats a token")
     for name, figure in (("weights", weights), ("lost", lost)):
         figure.savefig(IMAGES / f"{name}.png")
 
@@ -277,7 +277,7 @@ def main(folder: str | None = None) -> None:
     model, tokenizer = load(MODEL, dtype=torch.float32)
     ids = document(tokenizer)
     trace = ats.open_trace(folder) if folder else read(model, ids, tokenizer)
-    first = finding(trace, read_probe(model, tokenizer), ids)
+    first = finding(trace, read_repeated_tokens(model, tokenizer), ids)
     photograph(trace, ids)
     found = {scene.name: experiment(model, scene) for scene in scenes(ids)}
     draw(found)

@@ -1,7 +1,8 @@
-"""Compare AttnScope with other libraries that show attention, on one model and text: cost, and where each stops.
+"""Compare AttnScope with other libraries on one model and text: time, memory, and the longest sequence that works.
 
-Each is installed into an environment of its own, in the user's cache, and each point is measured in a fresh process
-with a limit on its memory. Without `--model`, the small size draws weights, and the full one takes SmolLM2-135M.
+Each library is installed into its own virtual environment in the user's cache, and each point is measured in a fresh
+process with a memory limit. Without `--model`, the small size uses random parameters, and the full size uses
+SmolLM2-135M-Instruct: the 4-bit checkpoint of a checkout, else the model on the hub.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from pydoc_data.topics import topics
 from tempfile import TemporaryDirectory
 
 import torch
 
+from attnscope.bench import Size
 from attnscope.bench.report import Table
+from attnscope.downloads import MODELS
 from attnscope.errors import SettingError
 from attnscope.models import Decoder, load_tokenizer, save, train_bpe
 from attnscope.models.checkpoint.source import locate
@@ -25,134 +28,117 @@ from benchmarks.peers import costs, pages
 from benchmarks.peers.environments import NotInstalledError, cache_folder, python_with, versions_in
 from benchmarks.peers.peers import PAGES, PEERS, WAYS, Page, Peer, Way
 
-SMOLLM2 = (".cache/models/smollm2-135m", "HuggingFaceTB/SmolLM2-135M")
+SMOLLM2 = (".cache/models/smollm2-135m", MODELS["smollm2-135m"].hub_name)
+"""Where the model of the full size is looked for: in a checkout, then on the hub."""
+PAGE_LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 VOCABULARY = 2048
-SHARPER = 4.0  # than weights are drawn
-SHARE = 0.75  # of the machine's memory that one point may take
-
-
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """How far each measurement goes."""
-
-    lengths: tuple[int, ...]
-    page_lengths: tuple[int, ...]
-    models: tuple[str, ...]
-    """Where the model is looked for; the last one may be a name on the hub. Without any, weights are drawn."""
-
-
-SIZES = {
-    "small": Size(lengths=(64, 128), page_lengths=(64,), models=()),
-    "full": Size(
-        lengths=(256, 512, 1024, 2048, 4096, 8192),
-        page_lengths=(64, 128, 256, 512, 1024, 2048, 4096, 8192),
-        models=SMOLLM2,
-    ),
-}
+SHARPER = 4.0  # factor on the query, key and value projections
+SHARE = 0.75  # of the machine's memory, the limit for one point
 
 
 def tables(
-    size: str, step: Callable[[str], None], model: str | None = None, memory: float | None = None
+    size: Size, step: Callable[[str], None], model: str | None = None, memory: float | None = None
 ) -> Iterator[Table]:
-    """Versions, time, memory and pages of everyone; `memory` is what a point may hold, in GiB."""
-    chosen = SIZES[size]
+    """Measure versions, time, memory and pages of all libraries; `memory` is the limit for one point, in GiB."""
+    lengths = size.choose(small=(64, 128), full=PAGE_LENGTHS[2:])
+    page_lengths = size.choose(small=PAGE_LENGTHS[:1], full=PAGE_LENGTHS)
     limit = machine_memory() * SHARE if memory is None else memory * 2**30
     if limit <= 0:
-        raise SettingError(f"peers: a point may hold more than nothing, got memory={memory}")
+        raise SettingError(f"peers: expected a memory limit above 0 GiB, got --memory {memory}")
     folder = cache_folder()
-    pythons, refused = installed(PEERS, folder, step)
+    pythons, failures = install(PEERS, folder, step)
     with TemporaryDirectory() as place:
-        source = the_model(chosen, model, Path(place), step)
+        source = find_model((model,) if model else size.choose(small=(), full=SMOLLM2), Path(place), step)
         text = Path(place) / "text.json"
-        write_text(source, max(*chosen.lengths, *chosen.page_lengths), text)
+        write_text(source, max(*lengths, *page_lengths), text)
         bench = costs.Bench(model=source, text=text, memory=limit, pythons=pythons)
-        yield from compared(WAYS, PAGES, chosen, bench, step, folder, refused)
+        yield from compare(WAYS, PAGES, lengths, page_lengths, bench, step, folder, failures)
 
 
-def compared(
+def compare(
     ways: Sequence[Way],
-    looks: Sequence[Page],
-    size: Size,
+    shown_pages: Sequence[Page],
+    lengths: Sequence[int],
+    page_lengths: Sequence[int],
     bench: costs.Bench,
     step: Callable[[str], None],
     folder: Path,
-    refused: Mapping[Peer, str],
+    failures: Mapping[Peer, str],
 ) -> Iterator[Table]:
-    """All tables of these ways and pages."""
+    """Measure these methods and pages; yield all tables."""
     about = f"{bench.model.name}, float32, English text."
-    outcomes = costs.measure(ways, size.lengths, bench, step)
-    yield versions(bench.pythons, refused)
-    yield costs.times(outcomes, size.lengths, about)
-    yield costs.memories(outcomes, size.lengths, about, bench.memory)
-    shown = pages.measure(looks, size.page_lengths, bench, folder, step)
+    outcomes = costs.measure(ways, lengths, bench, step)
+    yield versions(bench.pythons, failures)
+    yield costs.times(outcomes, lengths, about)
+    yield costs.memories(outcomes, lengths, about, bench.memory)
+    shown = pages.measure(shown_pages, page_lengths, bench, folder, step)
     yield pages.table(shown, about, bench.memory)
 
 
-def installed(
+def install(
     peers: Sequence[Peer], folder: Path, step: Callable[[str], None]
 ) -> tuple[dict[Peer, Path], dict[Peer, str]]:
-    """The Python of each peer, and why some have none."""
-    pythons, refused = {}, {}
+    """Install the libraries; return the Python of each, and the reasons where it failed."""
+    pythons, failures = {}, {}
     for peer in peers:
         step(f"installing {peer.name} into {folder}")
         try:
             pythons[peer] = python_with(peer.requirements, folder / peer.name.lower())
         except NotInstalledError as error:
-            refused[peer] = str(error)
-    return pythons, refused
+            failures[peer] = str(error)
+    return pythons, failures
 
 
-def versions(pythons: Mapping[Peer, Path], refused: Mapping[Peer, str]) -> Table:
-    """What was installed."""
+def versions(pythons: Mapping[Peer, Path], failures: Mapping[Peer, str]) -> Table:
+    """Return the table of installed versions."""
     table = Table(
-        title="who was measured",
-        comparison="Each peer as pip installs it today, in an environment of its own above the same torch.",
-        columns=("peer", "version", "transformers", "torch"),
+        title="versions",
+        comparison="Each library as pip installs it today, in its own virtual environment, with the same torch.",
+        columns=("library", "version", "transformers", "torch"),
     )
     for peer, python in pythons.items():
         found = versions_in(python)
         table.add(peer.name, *(found.get(name, "-") for name in (peer.package, "transformers", "torch")))
-    for peer, why in refused.items():
+    for peer, why in failures.items():
         table.add(peer.name, why, "-", "-")
     return table
 
 
-def the_model(size: Size, named: str | None, place: Path, step: Callable[[str], None]) -> Path:
-    """The folder of the model that everyone runs."""
-    places = (named,) if named else size.models
+def find_model(places: Sequence[str], folder: Path, step: Callable[[str], None]) -> Path:
+    """Return the folder of the model: the first of `places` that exists, or a new one with random parameters."""
     if places:
         step("finding the model")
         return locate(next((place for place in places if Path(place).expanduser().is_dir()), places[-1])).absolute()
-    step("drawing weights")
+    step("initializing parameters")
     shape = replace(
         DECODERS["smollm2-135m"],
         vocab_size=VOCABULARY, width=64, depth=2, heads=4, key_heads=2, hidden=128, max_length=1024,
     )  # fmt: skip
-    folder = place / "two layers of random weights"
+    path = folder / "two layers with random parameters"
     model = Decoder(shape)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():  # heads that see all keys alike would agree with any others
+        for name, parameter in model.named_parameters():  # with uniform weights, all methods would agree
             if name.endswith("query_key_value.weight"):
                 parameter.mul_(SHARPER)
-    save(model, folder)
-    train_bpe([english()[:100_000]], VOCABULARY).save(folder)
-    return folder
+    save(model, path)
+    train_bpe([english()[:100_000]], VOCABULARY).save(path)
+    return path
 
 
 def write_text(model: Path, length: int, file: Path) -> None:
-    """Ids and texts of the first tokens of an English text."""
+    """Write the ids and texts of the first tokens of an English text."""
     tokenizer = load_tokenizer(model)
     ids = tokenizer.encode(english()[: 64 * length], special=False)[:length]
     if len(ids) < length:
-        raise SettingError(f"peers: the text has {len(ids):,} tokens for this model, and {length:,} are wanted")
+        raise SettingError(f"peers: expected a text of {length:,} tokens, got {len(ids):,} with this tokenizer")
     file.write_text(json.dumps({"ids": ids, "texts": tokenizer.texts(ids)}), encoding="utf-8")
 
 
 def english() -> str:
-    """The topics of Python's own help: prose that is there wherever this runs."""
+    """Return the topics of Python's own help, which is English prose that needs no download."""
     return "\n\n".join(topics[name].strip() for name in sorted(topics))
 
 
 def machine_memory() -> int:
-    """Bytes of memory that this machine has."""
+    """Return the bytes of memory of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnscope.bench import present
+from attnscope.bench import Size, present
 from attnscope.errors import AttnScopeError
-from benchmarks.peers import SIZES, tables
+from benchmarks.peers import tables
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,9 +19,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Measure what the attention weights of one forward pass cost with each library.",
         allow_abbrev=False,
     )
-    parser.add_argument("--size", choices=tuple(SIZES), default="small", help="small runs in minutes (default)")
-    parser.add_argument("--model", metavar="MODEL", help="folder or hub name of the model; the same for every library")
-    parser.add_argument("--memory", metavar="GIB", type=float, help="stop a process that holds more than this")
+    parser.add_argument(
+        "--size", type=Size, choices=tuple(Size), default=Size.SMALL, help="small runs in minutes (default)"
+    )
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="folder or hub name of the model for all libraries (default at full size: SmolLM2-135M-Instruct)",
+    )
+    parser.add_argument("--memory", metavar="GIB", type=float, help="stop a process that uses more memory than this")
     parser.add_argument("--report", metavar="FILE", help="also write versions, machine, command and tables to FILE")
     options = parser.parse_args(arguments)
     command = f"{parser.prog} --size {options.size}"

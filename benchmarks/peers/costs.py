@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnscope.attention.plan import size_text
+from attnscope.attention.plan import format_bytes
 from attnscope.bench.report import Table, duration
 from attnscope.figures import lines
 from benchmarks.peers import inside
@@ -90,11 +90,11 @@ def memories(outcomes: Outcomes, lengths: Sequence[int], about: str, memory: flo
     table = Table(
         title="memory",
         comparison=f"{about} Peak of the process above what it held before the pass, with the models loaded and "
-        f"after a small pass. A process that held more than {size_text(memory)} was ended: out of memory.",
+        f"after a small pass. A process that held more than {format_bytes(memory)} was ended: out of memory.",
         columns=("way", *(f"n = {length:,}" for length in lengths), "same weights"),
         drawing=lambda: drawn(outcomes, lengths, lambda answer: max(answer["rise"], 1) / 1e6, "peak memory, MB"),
     )
-    _fill(table, outcomes, lengths, lambda answer: size_text(answer["rise"]), lambda way: agreement(way, outcomes))
+    _fill(table, outcomes, lengths, lambda answer: format_bytes(answer["rise"]), lambda way: agreement(way, outcomes))
     return table
 
 
@@ -144,4 +144,4 @@ def drawn(outcomes: Outcomes, lengths: Sequence[int], number: Callable[[Mapping[
         values = [math.nan if answer is None else number(answer) for answer in answers]
         if not all(map(math.isnan, values)):
             curves[way.title] = values
-    return lines(lengths, curves, x_name="tokens", y_name=name, log_x=True, log_y=True)
+    return lines(lengths, curves, xlabel="tokens", ylabel=name, log_x=True, log_y=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from attnscope.attention.plan import size_text
+from attnscope.attention.plan import format_bytes
 from attnscope.bench.report import Table, duration
 from benchmarks.peers import browser, inside
 from benchmarks.peers.costs import LIMIT, Bench
@@ -106,18 +106,20 @@ def table(shown: dict[tuple[Page, int], Shown], about: str, memory: float) -> Ta
         comparison=f"{about} Made: from the loaded model to the file, the pass included. First picture: from the "
         f"address to the first painted frame with weights in it, in a headless Chromium, {PATIENCE:g} seconds at most; "
         "scripts that pages load from elsewhere are answered from the disk. Peak: the browser and what drives it. A "
-        f"process that held more than {size_text(memory)} was ended.",
+        f"process that held more than {format_bytes(memory)} was ended.",
         columns=("page", "n", "HTML", "made in", "first picture", "elements", "peak of the browser"),
     )
     for (page, length), (made, seen) in shown.items():
         if made.answer is None:
             found.add(page.title, f"{length:,}", "-", made.stopped, *["-"] * 3)
             continue
-        size, spent = size_text(made.answer["bytes"]), duration(made.answer["seconds"])
+        size, spent = format_bytes(made.answer["bytes"]), duration(made.answer["seconds"])
         if seen is None or seen.answer is None:
             why = "-" if seen is None else f"none in {PATIENCE:g} s" if seen.stopped == TOO_LONG else seen.stopped
-            found.add(page.title, f"{length:,}", size, spent, why, "-", "-" if seen is None else size_text(seen.peak))
+            found.add(
+                page.title, f"{length:,}", size, spent, why, "-", "-" if seen is None else format_bytes(seen.peak)
+            )
             continue
         picture = duration(seen.answer["seconds"])
-        found.add(page.title, f"{length:,}", size, spent, picture, f"{seen.answer['nodes']:,}", size_text(seen.peak))
+        found.add(page.title, f"{length:,}", size, spent, picture, f"{seen.answer['nodes']:,}", format_bytes(seen.peak))
     return found

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
         from_bool,
     )
     from attnscope.explorer import explore, look
-    from attnscope.heads import ablate, patch, score_heads
-    from attnscope.matrix import AttentionMatrix, rollout
+    from attnscope.heads import ablate, patch, rollout, score_heads
+    from attnscope.matrix import AttentionMatrix
     from attnscope.recording import Trace, load, open_trace, read, record
 
 _HOMES = {
     "attnscope.attention": "ALiBi Bias Causal Documents Full Padding Prefix Sinks Softcap Window attend from_bool",
     "attnscope.explorer": "explore look",
-    "attnscope.heads": "ablate patch score_heads",
-    "attnscope.matrix": "AttentionMatrix rollout",
+    "attnscope.heads": "ablate patch rollout score_heads",
+    "attnscope.matrix": "AttentionMatrix",
     "attnscope.recording": "Trace load open_trace read record",
 }
 

@@ -19,14 +19,14 @@ import torch
 from numpy.typing import NDArray
 
 from attnscope.atlas import ByteCache, HeadAtlas, Tile, ZoomPlan, atlas, codec, plan, pyramid
-from attnscope.atlas.building import Job
+from attnscope.atlas.background import Job
 from attnscope.atlas.codec import Header, decode, unpack
-from attnscope.atlas.pyramid import Pooled, Pyramid
+from attnscope.atlas.pyramid import PooledBins, Pyramid
 from attnscope.attention import Bias, Causal, Full, Mask, Sinks, Softcap, Window, from_bool
 from attnscope.attention.algebra import Sizes
 from attnscope.errors import AttnScopeError, Cancelled, SettingError, ShapeError, UnsupportedError
 from attnscope.matrix import AttentionMatrix, reference
-from tests.atlas.test_building import Gate
+from tests.atlas.test_background import Gate
 
 GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
 SHAPES = [(n, n) for n in (1, 2, 5, 255, 256, 257, 1000)] + [(300, 70), (70, 300), (1, 700)]
@@ -37,9 +37,9 @@ LARGE = 8300  # tokens with two coarse levels
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 8 x 8 bins and a pyramid from stride 4 on, so that a short head has many of both."""
     for module in (plan, pyramid):
-        monkeypatch.setattr(module, "TILE", 8)
+        monkeypatch.setattr(module, "TILE_SIZE", 8)
     for module in (plan, pyramid, atlas):
-        monkeypatch.setattr(module, "COARSE", 4)
+        monkeypatch.setattr(module, "COARSE_STRIDE", 4)
 
 
 CAUSAL = Causal()
@@ -100,7 +100,7 @@ def assert_all_tiles(matrix: AttentionMatrix, mask: Mask) -> set[str]:
     shown.build()
     queries, keys = matrix.shape
     dense = matrix.to_dense().double().numpy()
-    allowed = mask.dense(Sizes(1, 1, queries, keys))[0, 0].expand(queries, keys).numpy()
+    allowed = mask.to_dense(Sizes(1, 1, queries, keys))[0, 0].expand(queries, keys).numpy()
     states = set()
     for place in every_place(shown.plan):
         edges = shown.plan.edges(*place)
@@ -113,7 +113,7 @@ def assert_all_tiles(matrix: AttentionMatrix, mask: Mask) -> set[str]:
                 header = Header.unpack(tile.body)
                 assert (header.z, header.y, header.x) == place
                 assert header.channel == ("mean", "max").index(channel)
-                assert bool(header.flags & codec.CUT) == (not area.all())
+                assert bool(header.flags & codec.PARTLY_MASKED) == (not area.all())
     return states
 
 
@@ -164,9 +164,9 @@ def test_weights_that_are_there_have_pyramids() -> None:
 def test_rows_still_sum_to_one_at_every_level() -> None:
     shown = opened(head((100, 100), Full()))
     for z in range(shown.plan.deepest + 1):
-        down, across = shown.plan.tiles(z)
+        down, across = shown.plan.count_tiles(z)
         for y in range(down):
-            parts = [shown.matrix.bins(*shown.plan.edges(z, y, x)).total for x in range(across)]
+            parts = [shown.matrix.bins(*shown.plan.edges(z, y, x)).sums for x in range(across)]
             rows = np.diff(shown.plan.edges(z, y, 0)[0])
             np.testing.assert_allclose(torch.cat(parts, 1).sum(1), rows, rtol=1e-5)
 
@@ -177,7 +177,7 @@ def test_what_shines_in_a_tile_shines_in_its_parent() -> None:
     shown.build()
 
     def codes(z: int) -> NDArray:
-        down, across = shown.plan.tiles(z)
+        down, across = shown.plan.count_tiles(z)
         tiles = [[shown.tile(z, y, x, "max") for x in range(across)] for y in range(down)]
         rows = []
         for y, row in enumerate(tiles):
@@ -192,7 +192,7 @@ def test_what_shines_in_a_tile_shines_in_its_parent() -> None:
         children = codes(z + 1)
         even = np.pad(children, [(0, size % 2) for size in children.shape])
         parents = even.reshape(even.shape[0] // 2, 2, even.shape[1] // 2, 2).max((1, 3))
-        same_numbers = z + 1 in shown.plan.coarse  # where they are computed apart, the last digit may differ
+        same_numbers = z + 1 in shown.plan.coarse_levels  # where they are computed apart, the last digit may differ
         assert np.abs(codes(z) - parents).max() <= (0 if same_numbers else 1)
 
 
@@ -228,11 +228,11 @@ def test_two_hundred_strong_links_are_all_seen_from_afar(large: HeadAtlas) -> No
 
 
 def test_the_pyramid_is_what_would_be_computed_on_demand(large: HeadAtlas) -> None:
-    for z in large.plan.coarse:
+    for z in large.plan.coarse_levels:
         for place in every_place(large.plan):
             if place[0] != z:
                 continue
-            found = Pooled.of(large.matrix.bins(*large.plan.edges(*place)))
+            found = PooledBins.from_bins(large.matrix.bins(*large.plan.edges(*place)))
             for channel in ("mean", "max"):
                 tile = large.tile(*place, channel)
                 right = found.total / found.cells.clip(min=1) if channel == "mean" else found.largest
@@ -256,7 +256,7 @@ def test_marginals_are_mean_and_maximum_of_each_bin(shape: tuple[int, int]) -> N
     for kind, values in right.items():
         for z in range(shown.plan.deepest + 1):
             stride = shown.plan.stride(z)
-            for block in range(shown.plan.tiles(z)[0 if kind == "entropy" else 1]):
+            for block in range(shown.plan.count_tiles(z)[0 if kind == "entropy" else 1]):
                 header, found = unpack(shown.marginal(kind, z, block))
                 some = values[block * 256 * stride : (block + 1) * 256 * stride].split(stride)
                 np.testing.assert_allclose(found[0], [float(part.mean()) for part in some], rtol=2e-5, atol=1e-5)
@@ -291,8 +291,8 @@ def test_an_atlas_is_of_one_head() -> None:
 def busy_worker() -> Iterator[None]:
     """The background has something else to do meanwhile."""
     gate = Gate()
-    job = Job(gate, atlas.TURNS)
-    atlas.WORKER.ask(job)
+    job = Job(gate, atlas.FOREGROUND)
+    atlas.WORKER.submit(job)
     assert gate.begun.wait(10)
     try:
         yield
@@ -304,13 +304,13 @@ def busy_worker() -> Iterator[None]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for a pyramid, however small."""
-    monkeypatch.setattr(atlas, "SOON", 0)
+    monkeypatch.setattr(atlas, "MAX_WAIT_CELLS", 0)
 
 
 @pytest.mark.usefixtures("small_tiles", "impatient")
 def test_until_the_pyramid_is_there_tiles_are_previews_that_say_so() -> None:
     shown = opened(head((120, 120)))
-    dense, allowed = shown.matrix.to_dense().double().numpy(), Causal().dense(Sizes(1, 1, 120, 120))[0, 0].numpy()
+    dense, allowed = shown.matrix.to_dense().double().numpy(), Causal().to_dense(Sizes(1, 1, 120, 120))[0, 0].numpy()
     assert shown.progress() is None
     with busy_worker():
         for place in every_place(shown.plan):
@@ -363,7 +363,7 @@ def test_closing_what_is_built_changes_nothing() -> None:
 
 def built(levels: Pyramid, matrix: AttentionMatrix, hear: Callable, cancelled: Callable = lambda: False) -> None:
     """All steps."""
-    while not levels.advance(matrix, hear, cancelled):
+    while not levels.step(matrix, hear, cancelled):
         pass
 
 
@@ -377,10 +377,10 @@ def test_a_build_that_is_stopped_leaves_the_rows_of_tiles_it_has_finished() -> N
     shares[:] = [0.0]
     with pytest.raises(Cancelled):
         built(part, matrix, shares.append, lambda: shares[-1] > 0.7)
-    finest = part.plan.coarse[0]
-    assert part.known(finest, 0)
-    assert not part.known(finest, part.plan.tiles(finest)[0] - 1)
-    assert not part.known(0, 0)
+    finest = part.plan.coarse_levels[0]
+    assert part.has_row(finest, 0)
+    assert not part.has_row(finest, part.plan.count_tiles(finest)[0] - 1)
+    assert not part.has_row(0, 0)
     assert part.tile(finest, 0, 0) == whole.tile(finest, 0, 0)
     assert (part.entropy, part.received) == (None, None)
     built(part, matrix, shares.append)
@@ -416,7 +416,7 @@ def test_weights_that_are_no_numbers_are_refused_and_do_not_look_masked() -> Non
         opened(AttentionMatrix(query, query)),
         opened(AttentionMatrix.from_dense(torch.full((9, 9), torch.inf))),
     ):
-        with pytest.raises(UnsupportedError, match="not numbers"):
+        with pytest.raises(UnsupportedError, match="NaN"):
             shown.tile(0, 0, 0, "mean")
 
 
@@ -438,7 +438,7 @@ def test_a_program_may_end_while_a_head_is_being_built() -> None:
 
 def test_threads_that_ask_for_the_same_tile_compute_it_once() -> None:
     heard: list[float] = []
-    shown = opened(head((700, 700)).planned(progress=heard.append))
+    shown = opened(head((700, 700)).with_options(progress=heard.append))
     everybody = threading.Barrier(8)
 
     def ask(channel: str) -> Tile:
@@ -491,11 +491,13 @@ def test_bins_and_folds_have_the_golden_codes(entry: dict) -> None:
     lse = torch.zeros(queries, dtype=torch.float64)
     mask = from_bool(attend=torch.from_numpy(allowed))
     matrix = AttentionMatrix(query, key, mask=mask, score_mod=Bias(logarithms), lse=lse)
-    folded: Pooled | None = None
+    folded: PooledBins | None = None
     for level in entry["levels"]:
         stride = level["stride"]
-        binned = Pooled.of(matrix.bins([*range(0, queries, stride), queries], [*range(0, keys, stride), keys]))
-        folded = binned if folded is None else folded.folded()
+        binned = PooledBins.from_bins(
+            matrix.bins([*range(0, queries, stride), queries], [*range(0, keys, stride), keys])
+        )
+        folded = binned if folded is None else folded.downsample()
         for found in (binned, folded):
             assert found.cells.tolist() == level["cells"]
             mean = codec.encode(found.total / found.cells.clip(min=1), found.cells)

@@ -86,7 +86,7 @@ def test_the_cache_keeps_to_its_limit_whatever_threads_put_in() -> None:
     with ThreadPoolExecutor(THREADS) as pool:
         for done in [pool.submit(ask, seed) for seed in range(THREADS)]:
             done.result(30)
-    assert cache.nbytes == sum(size for _, size in cache._kept.values())
+    assert cache.nbytes == sum(size for _, size in cache._entries.values())
 
 
 def test_a_value_above_the_limit_is_given_and_not_kept() -> None:
@@ -104,5 +104,5 @@ def test_sizes_are_what_the_caller_says() -> None:
 
 
 def test_a_limit_of_nothing_is_refused() -> None:
-    with pytest.raises(SettingError, match="above 0"):
+    with pytest.raises(SettingError, match="max_bytes of at least 1"):
         ByteCache(0)

@@ -1,4 +1,4 @@
-"""The masks, scores and sizes that every engine is judged on; each mask also as a plain sentence about (b, i, j)."""
+"""The masks, scores and sizes that every backend is judged on; each mask also as a plain sentence about (b, i, j)."""
 
 from __future__ import annotations
 
@@ -280,10 +280,10 @@ NOT_FUSED = {case.name for case in SCORES if case.name != "sinks"} | {
 
 
 def answers(cases: list[Case]) -> list:
-    """Each engine with each of the cases that it answers; the fused engine refuses some, by name."""
+    """Each backend with each of the cases that it answers; the fused backend refuses some, by name."""
     return [
-        pytest.param(engine, case, id=f"{engine}-{case.name}")
-        for engine in ("reference", "fused", "streaming")
+        pytest.param(backend, case, id=f"{backend}-{case.name}")
+        for backend in ("reference", "fused", "streaming")
         for case in cases
-        if engine != "fused" or case.name not in NOT_FUSED
+        if backend != "fused" or case.name not in NOT_FUSED
     ]

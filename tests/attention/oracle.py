@@ -1,4 +1,4 @@
-"""What attention is, written a second time and without the library, and the rules by which an engine is judged.
+"""What attention is, written a second time and without the library, and the rules by which an backend is judged.
 
 `golden` is dense fp64 code over a boolean matrix that the cases spell out cell by cell in plain Python, so that a
 mistake in a mask object cannot hide by being made on both sides.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnscope.attention import Mask, Score, attend
+from attnscope.attention import Mask, ScoreMod, attend
 from attnscope.attention.operation import Backend
 
 Sees = Callable[[int, int, int], bool]  # batch row, query, key
@@ -39,7 +39,7 @@ class Case:
     name: str
     mask: Callable[[Shape], Mask]
     sees: Callable[[Shape], Sees]
-    score: Callable[[dict[str, Tensor]], Score] | None = None
+    score: Callable[[dict[str, Tensor]], ScoreMod] | None = None
     formula: Callable[[Tensor, dict[str, Tensor]], Tensor] | None = None
     parameters: dict[str, Callable[[Shape], Tensor]] = field(default_factory=dict)
 
@@ -63,8 +63,8 @@ def allowed(case: Case, shape: Shape) -> Tensor:
 def make_inputs(case: Case, shape: Shape, dtype: torch.dtype, *, growing: bool = False, seed: int = 0) -> Inputs:
     """Random inputs; `growing` keys rise in norm along the sequence, which forces an online softmax to rescale.
 
-    They rise to scores of about 15. An engine that stores lse computes its weights again as exp(s - lse), with a
-    relative error of eps * |lse| that dense code does not have: far larger scores would judge fp32 and not the engine.
+    They rise to scores of about 15. An backend that stores lse computes its weights again as exp(s - lse), with a
+    relative error of eps * |lse| that dense code does not have: far larger scores would judge fp32 and not the backend.
     """
     generator = torch.Generator().manual_seed(seed)
 

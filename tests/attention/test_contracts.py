@@ -1,4 +1,4 @@
-"""What holds on every engine, with no tolerance: who influences whom, empty rows, alignment, head order, lse."""
+"""What holds on every backend, with no tolerance: who influences whom, empty rows, alignment, head order, lse."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attnscope.attention import (
     Full,
     Mask,
     Padding,
-    Score,
+    ScoreMod,
     Sinks,
     Softcap,
     Temperature,
@@ -30,7 +30,7 @@ from attnscope.errors import ShapeError, UnsupportedError
 from tests.attention.cases import MASKS, SHAPES, answers
 from tests.attention.oracle import Case, Shape, allowed
 
-ENGINES: tuple[Backend, ...] = ("reference", "fused", "streaming")
+BACKENDS: tuple[Backend, ...] = ("reference", "fused", "streaming")
 ANSWERS = answers(MASKS)
 SQUARE, FEW, MANY = SHAPES["grouped heads"], SHAPES["fewer queries"], SHAPES["more queries"]
 
@@ -51,16 +51,16 @@ def tensors(shape: Shape, dtype: torch.dtype = torch.float32) -> tuple[Tensor, T
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("shape", [SQUARE, FEW, MANY], ids=["square", "fewer queries", "more queries"])
-@pytest.mark.parametrize(("engine", "case"), ANSWERS)
+@pytest.mark.parametrize(("backend", "case"), ANSWERS)
 def test_a_key_has_influence_exactly_where_the_mask_allows(
-    engine: Backend, case: Case, shape: Shape, dtype: torch.dtype
+    backend: Backend, case: Case, shape: Shape, dtype: torch.dtype
 ) -> None:
     query, key, _ = tensors(shape, dtype)
     value = torch.eye(shape.keys, dtype=dtype).expand(shape.batch, shape.key_heads, -1, -1).clone().requires_grad_()
     query.requires_grad_()
     expected = allowed(case, shape).expand(-1, shape.heads, -1, -1)
 
-    weights = attend(query, key, value, mask=case.mask(shape), backend=engine)  # values of one token each: the matrix
+    weights = attend(query, key, value, mask=case.mask(shape), backend=backend)  # values of one token each: the matrix
     assert torch.equal(weights > 0, expected)
     assert torch.equal(weights == 0, ~expected)
 
@@ -72,22 +72,22 @@ def test_a_key_has_influence_exactly_where_the_mask_allows(
     assert (value.grad[..., seen.shape[-1] :] == 0).all()
 
 
-@pytest.mark.parametrize(("engine", "case"), ANSWERS)
-def test_a_changed_key_changes_exactly_the_rows_that_see_it(engine: Backend, case: Case) -> None:
+@pytest.mark.parametrize(("backend", "case"), ANSWERS)
+def test_a_changed_key_changes_exactly_the_rows_that_see_it(backend: Backend, case: Case) -> None:
     query, key, value = tensors(SQUARE)
-    before = attend(query, key, value, mask=case.mask(SQUARE), backend=engine)
+    before = attend(query, key, value, mask=case.mask(SQUARE), backend=backend)
     sees = allowed(case, SQUARE)
     for j in (0, 1, 7, 8, 20, SQUARE.keys - 1):
         moved = key.clone()
         moved[:, :, j] += 1.0
-        after = attend(query, moved, value, mask=case.mask(SQUARE), backend=engine)
+        after = attend(query, moved, value, mask=case.mask(SQUARE), backend=backend)
         changed = (after != before).any(-1)
         alone = sees.sum(-1) == 1  # the only key of a row keeps weight 1, whatever its score
         assert torch.equal(changed, (sees[..., j] & ~alone).expand_as(changed))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "mask",
     [
@@ -100,11 +100,11 @@ def test_a_changed_key_changes_exactly_the_rows_that_see_it(engine: Backend, cas
     ],
     ids=str,
 )
-def test_a_row_without_keys_gives_zero_and_minus_infinity(mask: Mask, engine: Backend, dtype: torch.dtype) -> None:
+def test_a_row_without_keys_gives_zero_and_minus_infinity(mask: Mask, backend: Backend, dtype: torch.dtype) -> None:
     query, key, value = (tensor.requires_grad_() for tensor in tensors(SQUARE, dtype))
-    output, lse = attend(query, key, value, mask=mask, backend=engine, return_lse=True)
+    output, lse = attend(query, key, value, mask=mask, backend=backend, return_lse=True)
     sizes = Sizes(SQUARE.batch, SQUARE.heads, SQUARE.queries, SQUARE.keys)
-    seen = mask.dense(sizes).expand(SQUARE.batch, -1, -1, -1)
+    seen = mask.to_dense(sizes).expand(SQUARE.batch, -1, -1, -1)
     empty = ~seen.any(-1).expand(lse.shape)
     assert empty.any()
     assert not empty.all()
@@ -123,12 +123,12 @@ def test_a_row_without_keys_gives_zero_and_minus_infinity(mask: Mask, engine: Ba
     assert all(tensor.grad is not None and tensor.grad.isfinite().all() for tensor in (query, key, value))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_row_without_keys_keeps_that_contract_with_sinks(engine: Backend) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_row_without_keys_keeps_that_contract_with_sinks(backend: Backend) -> None:
     query, key, value = tensors(SQUARE)
     sinks = torch.randn(SQUARE.heads, requires_grad=True)
     output, lse = attend(
-        query, key, value, mask=Causal(offset=-6), score_mod=Sinks(sinks), backend=engine, return_lse=True
+        query, key, value, mask=Causal(offset=-6), score_mod=Sinks(sinks), backend=backend, return_lse=True
     )
     assert (output[:, :, :6] == 0).all()
     assert (lse[:, :, :6] == -math.inf).all()
@@ -137,138 +137,136 @@ def test_a_row_without_keys_keeps_that_contract_with_sinks(engine: Backend) -> N
     assert sinks.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_no_keys_and_no_queries_are_legal(engine: Backend) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_keys_and_no_queries_are_legal(backend: Backend) -> None:
     query, nothing = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 0, 8)
-    output, lse = attend(query, nothing, nothing, backend=engine, return_lse=True)
+    output, lse = attend(query, nothing, nothing, backend=backend, return_lse=True)
     assert (output == 0).all()
     assert (lse == -math.inf).all()
-    assert attend(nothing, query, query, mask=Causal(), backend=engine).shape == (1, 2, 0, 8)
+    assert attend(nothing, query, query, mask=Causal(), backend=backend).shape == (1, 2, 0, 8)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_query_head_h_reads_key_head_h_over_group(engine: Backend) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_query_head_h_reads_key_head_h_over_group(backend: Backend) -> None:
     query, key = torch.randn(1, 6, 9, 4), torch.randn(1, 2, 9, 4)
     value = torch.stack([torch.zeros(9, 4), torch.ones(9, 4)])[None]
-    output = attend(query, key, value, backend=engine)
+    output = attend(query, key, value, backend=backend)
     torch.testing.assert_close(output[0, :, 0, 0], torch.tensor([0.0, 0.0, 0.0, 1.0, 1.0, 1.0]))
 
 
 @pytest.mark.parametrize("mask", [Causal(), Window(6), Causal() & ~Window(3)], ids=str)
-@pytest.mark.parametrize("engine", ENGINES)
-def test_decoding_and_chunked_prefill_equal_the_full_pass(engine: Backend, mask: Mask) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_decoding_and_chunked_prefill_equal_the_full_pass(backend: Backend, mask: Mask) -> None:
     query, key, value = (torch.randn(2, 4, 30, 8, dtype=torch.float64) for _ in range(3))
-    whole = attend(query, key, value, mask=mask, backend=engine)
+    whole = attend(query, key, value, mask=mask, backend=backend)
     for pieces in ([1] * 30, [7, 7, 7, 9], [29, 1]):
         seen, parts = 0, []
         for length in pieces:
             stop = seen + length
             parts.append(
-                attend(query[:, :, seen:stop], key[:, :, :stop], value[:, :, :stop], mask=mask, backend=engine)
+                attend(query[:, :, seen:stop], key[:, :, :stop], value[:, :, :stop], mask=mask, backend=backend)
             )
             seen = stop
         torch.testing.assert_close(torch.cat(parts, 2), whole, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_static_cache_needs_only_offsets(engine: Backend) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_static_cache_needs_only_offsets(backend: Backend) -> None:
     query = torch.randn(2, 2, 1, 8)
     cache = torch.randn(2, 2, 16, 8)
     filled = torch.tensor([4, 11])
-    output = attend(query, cache, cache, mask=Causal(offset=filled - 1), backend=engine)
+    output = attend(query, cache, cache, mask=Causal(offset=filled - 1), backend=backend)
     for row, length in enumerate(filled.tolist()):
         alone = attend(query[row : row + 1], *(2 * [cache[row : row + 1, :, :length]]), backend="reference")
         torch.testing.assert_close(output[row : row + 1], alone)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_lse_is_the_natural_logarithm_in_fp32_or_better(engine: Backend) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_lse_is_the_natural_logarithm_in_fp32_or_better(backend: Backend) -> None:
     for dtype, precise in (
         (torch.bfloat16, torch.float32),
         (torch.float32, torch.float32),
         (torch.float64, torch.float64),
     ):
         ones = torch.ones(1, 1, 10, 4, dtype=dtype)
-        _, lse = attend(ones, ones, ones, scale=0.5, backend=engine, return_lse=True)
+        _, lse = attend(ones, ones, ones, scale=0.5, backend=backend, return_lse=True)
         assert lse.dtype == precise
         torch.testing.assert_close(lse, torch.full_like(lse, 2.0 + math.log(10)))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_temperature_is_a_divisor_of_the_scale(engine: Backend) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_temperature_is_a_divisor_of_the_scale(backend: Backend) -> None:
     query, key, value = tensors(SQUARE)
-    cooled = attend(query, key, value, score_mod=Temperature(0.25), backend=engine)
-    torch.testing.assert_close(cooled, attend(query, key, value, scale=4 / math.sqrt(SQUARE.dim), backend=engine))
+    cooled = attend(query, key, value, score_mod=Temperature(0.25), backend=backend)
+    torch.testing.assert_close(cooled, attend(query, key, value, scale=4 / math.sqrt(SQUARE.dim), backend=backend))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_layouts_and_leading_axes_do_not_matter(engine: Backend) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_layouts_and_leading_axes_do_not_matter(backend: Backend) -> None:
     query, key, value = (torch.randn(2, 3, 4, 20, 8) for _ in range(3))
-    whole = attend(query, key, value, mask=Causal(), backend=engine)
+    whole = attend(query, key, value, mask=Causal(), backend=backend)
     assert whole.shape == (2, 3, 4, 20, 8)
-    one = attend(query[1, 2, 3], key[1, 2, 3], value[1, 2, 3], mask=Causal(), backend=engine)
+    one = attend(query[1, 2, 3], key[1, 2, 3], value[1, 2, 3], mask=Causal(), backend=backend)
     torch.testing.assert_close(one, whole[1, 2, 3])
-    three = attend(query[1, 2], key[1, 2], value[1, 2], mask=Causal(), backend=engine)
+    three = attend(query[1, 2], key[1, 2], value[1, 2], mask=Causal(), backend=backend)
     torch.testing.assert_close(three, whole[1, 2])
     interleaved = (tensor[1].transpose(1, 2).contiguous().transpose(1, 2) for tensor in (query, key, value))
-    torch.testing.assert_close(attend(*interleaved, mask=Causal(), backend=engine), whole[1])
+    torch.testing.assert_close(attend(*interleaved, mask=Causal(), backend=backend), whole[1])
     columns = (tensor[1].mT.contiguous().mT for tensor in (query, key, value))
-    torch.testing.assert_close(attend(*columns, mask=Causal(), backend=engine), whole[1])
+    torch.testing.assert_close(attend(*columns, mask=Causal(), backend=backend), whole[1])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_batch_row_does_not_depend_on_its_company(engine: Backend) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_batch_row_does_not_depend_on_its_company(backend: Backend) -> None:
     query, key, value = tensors(SQUARE)
     mask = Causal() & Padding([30, 41])
-    together = attend(query, key, value, mask=mask, backend=engine)
-    alone = attend(query[1:], key[1:], value[1:], mask=Causal(), backend=engine)
+    together = attend(query, key, value, mask=mask, backend=backend)
+    alone = attend(query[1:], key[1:], value[1:], mask=Causal(), backend=backend)
     torch.testing.assert_close(together[1:], alone, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_gradients_that_arrive_expanded_are_taken(engine: Backend) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_that_arrive_expanded_are_taken(backend: Backend) -> None:
     query, key, value = (tensor.requires_grad_() for tensor in tensors(SQUARE))
-    attend(query, key, value, mask=Window(5), backend=engine).sum().backward()
+    attend(query, key, value, mask=Window(5), backend=backend).sum().backward()
     assert value.grad is not None
     assert value.grad.isfinite().all()
 
 
 @pytest.mark.parametrize(
-    ("engine", "mask"),
-    [(engine, mask) for engine in ENGINES for mask in (Causal(), Window(3))]
-    + [(engine, from_bool(attend=torch.ones(7, 7).tril().bool())) for engine in ("reference", "streaming")],
+    ("backend", "mask"),
+    [(backend, mask) for backend in BACKENDS for mask in (Causal(), Window(3))]
+    + [(backend, from_bool(attend=torch.ones(7, 7).tril().bool())) for backend in ("reference", "streaming")],
     ids=str,
 )
-def test_gradcheck_in_fp64(engine: Backend, mask: Mask) -> None:
+def test_gradcheck_in_fp64(backend: Backend, mask: Mask) -> None:
     query = torch.randn(1, 4, 7, 3, dtype=torch.float64, requires_grad=True)
     key, value = (torch.randn(1, 2, 7, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))
     sinks = torch.randn(4, dtype=torch.float64, requires_grad=True)
 
     def operation(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
-        return attend(query, key, value, mask=mask, score_mod=Sinks(sinks), backend=engine, return_lse=True)
+        return attend(query, key, value, mask=mask, score_mod=Sinks(sinks), backend=backend, return_lse=True)
 
     assert torch.autograd.gradcheck(operation, (query, key, value, sinks))
-    if engine == "reference":
+    if backend == "reference":
         assert torch.autograd.gradgradcheck(operation, (query, key, value, sinks))
 
 
-@pytest.mark.parametrize("engine", ["fused", "streaming"])
-def test_second_order_gradients_are_refused_by_name(engine: Backend) -> None:
+@pytest.mark.parametrize("backend", ["fused", "streaming"])
+def test_second_order_gradients_are_refused_by_name(backend: Backend) -> None:
     query = torch.randn(1, 1, 6, 4, requires_grad=True)
-    output = attend(query, query, query, backend=engine)
+    output = attend(query, query, query, backend=backend)
     (gradient,) = torch.autograd.grad(output.square().sum(), query, create_graph=True)
-    with pytest.raises(
-        UnsupportedError, match=f"second-order gradients were asked of the {engine} engine.*'reference'"
-    ):
+    with pytest.raises(UnsupportedError, match=f"{backend} backend.*second-order.*'reference'"):
         gradient.sum().backward()
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.5])
 @pytest.mark.parametrize("mask", [Causal(), Window(4), Causal() & Padding([30, 41])], ids=str)
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_scale_may_be_zero_or_negative(engine: Backend, mask: Mask, scale: float) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_scale_may_be_zero_or_negative(backend: Backend, mask: Mask, scale: float) -> None:
     query, key, value = (tensor.double().requires_grad_() for tensor in tensors(SQUARE))
-    output, lse = attend(query, key, value, mask=mask, scale=scale, backend=engine, return_lse=True)
+    output, lse = attend(query, key, value, mask=mask, scale=scale, backend=backend, return_lse=True)
     expected, expected_lse = attend(-query, key, value, mask=mask, scale=-scale, backend="reference", return_lse=True)
     torch.testing.assert_close(output, expected)
     torch.testing.assert_close(lse, expected_lse)
@@ -276,27 +274,27 @@ def test_a_scale_may_be_zero_or_negative(engine: Backend, mask: Mask, scale: flo
     assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("engine", ["reference", "streaming"])
-def test_the_layout_of_a_bias_does_not_matter_to_its_gradient(engine: Backend) -> None:
+@pytest.mark.parametrize("backend", ["reference", "streaming"])
+def test_the_layout_of_a_bias_does_not_matter_to_its_gradient(backend: Backend) -> None:
     query, key, value = tensors(SQUARE)
     gradients = []
     for turned in (False, True):
         bias = torch.linspace(-1, 1, 41 * 41).reshape(41, 41).requires_grad_()
         score = Bias((bias.mT if turned else bias.mT.contiguous())[None])
-        output = attend(query, key, value, score_mod=score, backend=engine)
+        output = attend(query, key, value, score_mod=score, backend=backend)
         (output * torch.arange(float(SQUARE.value_dim))).sum().backward()
         gradients.append(bias.grad)
     torch.testing.assert_close(gradients[0], gradients[1])
     assert gradients[0].abs().max() > 0.1
 
 
-@pytest.mark.parametrize("engine", ["reference", "streaming"])
-def test_gradients_of_a_shared_bf16_bias_are_summed_in_fp32(engine: Backend) -> None:
+@pytest.mark.parametrize("backend", ["reference", "streaming"])
+def test_gradients_of_a_shared_bf16_bias_are_summed_in_fp32(backend: Backend) -> None:
     ones = torch.ones(1, 1, 400, 8, dtype=torch.bfloat16)
     bias = torch.zeros(1, 1, 1, 1, dtype=torch.bfloat16, requires_grad=True)
     table = torch.zeros(8, 1, dtype=torch.bfloat16, requires_grad=True)
     for score in (Bias(bias), Bias.t5(table, bidirectional=True)):
-        attend(ones, ones, ones, score_mod=score, backend=engine, return_lse=True)[1].sum().backward()
+        attend(ones, ones, ones, score_mod=score, backend=backend, return_lse=True)[1].sum().backward()
     assert bias.grad is not None
     assert table.grad is not None
     assert bias.grad.item() == 400
@@ -304,7 +302,7 @@ def test_gradients_of_a_shared_bf16_bias_are_summed_in_fp32(engine: Backend) -> 
 
 
 @pytest.mark.parametrize("score", [None, Softcap(5.0)], ids=["plain", "softcap"])
-def test_autocast_casts_the_inputs_and_nothing_inside(score: Score | None) -> None:
+def test_autocast_casts_the_inputs_and_nothing_inside(score: ScoreMod | None) -> None:
     """The result is that of bf16 inputs: scores, sums and lse stay in fp32."""
 
     def run(*inputs: Tensor) -> list[Tensor]:
@@ -328,15 +326,15 @@ def test_autocast_casts_the_inputs_and_nothing_inside(score: Score | None) -> No
 
 
 @pytest.mark.parametrize("dtypes", [("float32", "float32", "bfloat16"), ("float16", "bfloat16", "float32")], ids=str)
-@pytest.mark.parametrize("engine", ENGINES)
-def test_autocast_takes_mixed_dtypes_as_torch_does(engine: Backend, dtypes: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_autocast_takes_mixed_dtypes_as_torch_does(backend: Backend, dtypes: tuple[str, ...]) -> None:
     query, key, value = (tensor.to(getattr(torch, name)) for tensor, name in zip(tensors(SQUARE), dtypes, strict=True))
-    with pytest.raises(ShapeError, match="need one floating dtype"):
+    with pytest.raises(ShapeError, match="one floating dtype"):
         attend(query, key, value)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        output = attend(query, key, value, backend=engine)
+        output = attend(query, key, value, backend=backend)
         right = torch.nn.functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
-        assert explain(query, key, value).rule.signature.dtype == torch.bfloat16
+        assert explain(query, key, value).spec.signature.dtype == torch.bfloat16
     assert output.dtype == right.dtype == torch.bfloat16
     torch.testing.assert_close(output, right, rtol=0.02, atol=0.01)
 
@@ -351,7 +349,7 @@ def test_autocast_leaves_fp64_as_it_is() -> None:
 def test_no_mask_is_a_full_one() -> None:
     query, key, value = tensors(SQUARE)
     assert torch.equal(attend(query, key, value, mask=None), attend(query, key, value, mask=Full()))
-    assert explain(query, key, value, mask=None).rule.mask == Full()
+    assert explain(query, key, value, mask=None).spec.mask == Full()
 
 
 def test_ids_and_kept_keys_are_copied() -> None:
@@ -360,13 +358,13 @@ def test_ids_and_kept_keys_are_copied() -> None:
     for mask, tensor in ((Documents(ids), ids), (Padding(keep=keep), keep)):
         before = attend(query, key, value, mask=mask)
         tensor[..., 20:] = ~tensor[..., 20:] if tensor.dtype == torch.bool else 1
-        for engine in ENGINES:
-            torch.testing.assert_close(attend(query, key, value, mask=mask, backend=engine), before)
+        for backend in BACKENDS:
+            torch.testing.assert_close(attend(query, key, value, mask=mask, backend=backend), before)
 
 
 def test_a_scale_that_is_a_tensor_is_refused() -> None:
     query, key, value = tensors(SQUARE)
-    with pytest.raises(TypeError, match="scale is a number, got Tensor; multiply the query by a scale that is learned"):
+    with pytest.raises(TypeError, match=r"scale.*number, got Tensor.*multiply the query"):
         attend(query, key, value, scale=torch.tensor(1.0))  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 

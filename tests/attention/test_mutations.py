@@ -26,41 +26,47 @@ class Mistake(NamedTuple):
 
 
 MISTAKES = {
-    "scale one percent too large": Mistake("rule.py", "scale = factor * (", "scale = 1.01 * factor * ("),
+    "scale one percent too large": Mistake("spec.py", "scale = factor * (", "scale = 1.01 * factor * ("),
     "last key dropped by streaming": Mistake(
         "blocks.py", "max(region.right for region in strip)\n", "max(region.right for region in strip) - 1\n"
     ),
     "last key dropped by the fused kernel": Mistake(
         "kernels.py",
-        "query, key, value, 0.0, causal, attn_mask=mask",
-        "query, key[:, :, : -1 or None], value[:, :, : -1 or None], 0.0, causal, attn_mask=mask",
+        "query, key, value, 0.0, is_causal, attn_mask=attn_mask",
+        "query, key[:, :, : -1 or None], value[:, :, : -1 or None], 0.0, is_causal, attn_mask=attn_mask",
     ),
-    "accumulator not rescaled by streaming": Mistake("streaming.py", "summed.mul_(fade).add_(", "summed.add_("),
+    "accumulator not rescaled by streaming": Mistake(
+        "streaming.py", "accumulator.mul_(rescale).add_(", "accumulator.add_("
+    ),
     "accumulator not rescaled when merging": Mistake(
-        "fused.py", "output.mul_((lse - finite).exp_()[..., None]).addcmul_(", "output.addcmul_("
+        "fused.py", "output.mul_((old - finite).exp_()[..., None]).addcmul_(", "output.addcmul_("
     ),
     "window off by one": Mistake(
         "masks.py", "before if width is None else index(width) - 1", "before if width is None else index(width)"
     ),
     "polarity flipped": Mistake(
-        "masks.py", "_Dense(given if attend is not None else ~given)", "_Dense(~given if attend is not None else given)"
+        "masks.py",
+        "DenseMask(given if attend is not None else ~given)",
+        "DenseMask(~given if attend is not None else given)",
     ),
     "causal from the upper left": Mistake(
         "masks.py", "return sizes.keys - sizes.queries if self.offset is None", "return 0 if self.offset is None"
     ),
-    "empty rows with the kernel's lse": Mistake("fused.py", "return None if seen.all() else seen", "return None"),
+    "empty rows with the kernel's lse": Mistake(
+        "fused.py", "return None if has_keys.all() else has_keys", "return None"
+    ),
     "heads grouped in turns": Mistake(
         "reference.py",
         "key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)",
         "key.repeat(1, group, 1, 1), value.repeat(1, group, 1, 1)",
     ),
     "derivative of the softcap forgotten": Mistake(
-        "scores.py", "return gradient * (1 - (changed / self.cap).square())", "return gradient"
+        "scores.py", "return grad_output * (1 - (output / self.cap).square())", "return grad_output"
     ),
     "gradient of lse with the wrong sign": Mistake(
-        "streaming.py", "centre -= self._rows(lse_above", "centre += self._rows(lse_above"
+        "streaming.py", "delta -= self._rows(grad_lse", "delta += self._rows(grad_lse"
     ),
-    "gradient of lse not shared between tiles": Mistake(
+    "gradient of lse not shared between blocks": Mistake(
         "fused.py", "share = (part_lse - part.lse).exp_()[..., None]", "share = 1.0"
     ),
 }

@@ -1,4 +1,4 @@
-"""Plans: the engine that is chosen, and what `explain` prints about it."""
+"""Plans: the backend that is chosen, and what `explain` prints about it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attnscope.attention import (
     Mask,
     Padding,
     Prefix,
-    Score,
+    ScoreMod,
     Sinks,
     Softcap,
     Temperature,
@@ -45,13 +45,13 @@ def shaped(*shape: int, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
 )
 def test_masks_with_structure_run_fused(mask: Mask, calls: int) -> None:
     plan = explain(*shaped(2, 2, 256, 16), mask=mask)
-    assert plan.engine == "fused"
+    assert plan.backend == "fused"
     assert plan.kernel_calls <= calls * 2
     assert f"{plan.kernel_calls} kernel call" in str(plan)
 
 
 @pytest.mark.parametrize(
-    ("score", "engine"),
+    ("score", "backend"),
     [
         (None, "fused"),
         (Temperature(0.5), "fused"),
@@ -62,24 +62,25 @@ def test_masks_with_structure_run_fused(mask: Mask, calls: int) -> None:
     ],
     ids=str,
 )
-def test_scores_that_are_not_plain_stream(score: Score | None, engine: str) -> None:
-    assert explain(*shaped(1, 2, 64, 16), score_mod=score).engine == engine
+def test_scores_that_are_not_plain_stream(score: ScoreMod | None, backend: str) -> None:
+    assert explain(*shaped(1, 2, 64, 16), score_mod=score).backend == backend
 
 
 def test_other_devices_stream() -> None:
     plan = explain(*shaped(1, 2, 64, 16, device="meta"))
-    assert plan.engine == "streaming"
-    assert "known on cpu only, these tensors are on meta" in plan.why
+    assert plan.backend == "streaming"
+    assert "cpu" in plan.why
+    assert "meta" in plan.why
 
 
 def test_the_reference_is_never_chosen_by_itself() -> None:
     for mask in (Full(), from_bool(attend=torch.ones(64, 64) > 0), Documents(torch.arange(64) % 2)):
         for score in (None, Softcap(1.0)):
-            assert explain(*shaped(1, 2, 64, 16), mask=mask, score_mod=score).engine != "reference"
-    assert explain(*shaped(1, 2, 64, 16), backend="reference").engine == "reference"
+            assert explain(*shaped(1, 2, 64, 16), mask=mask, score_mod=score).backend != "reference"
+    assert explain(*shaped(1, 2, 64, 16), backend="reference").backend == "reference"
 
 
-def test_cells_are_counted_exactly_where_nothing_is_rounded_up_to_tiles() -> None:
+def test_cells_are_counted_exactly_where_nothing_is_rounded_up_to_blocks() -> None:
     tensors = shaped(2, 3, 100, 8)
     assert explain(*tensors).cells == 2 * 3 * 100 * 100
     assert explain(*tensors, mask=Causal()).cells == 2 * 3 * 5050
@@ -88,19 +89,19 @@ def test_cells_are_counted_exactly_where_nothing_is_rounded_up_to_tiles() -> Non
     assert explain(*tensors, backend="reference").cells == 60_000
 
 
-def test_the_printed_plan_says_engine_memory_and_reason() -> None:
+def test_the_printed_plan_says_backend_memory_and_reason() -> None:
     query, key, value = torch.empty(1, 8, 32_768, 64), *(torch.empty(1, 2, 32_768, 64) for _ in range(2))
     assert str(explain(query, key, value, mask=Window(512))).splitlines() == [
         "attention  32,768 queries x 32,768 keys, 8 heads on 2, batch 1, float32 on cpu",
         "mask       Window(512)",
-        "engine     fused, 13 kernel calls (causal, dense) merged by lse",
+        "backend    fused, 13 kernel calls (causal, dense) merged by lse",
         "scores     149,541,120 of 8,589,934,592 cells (1.74 %)",
-        "memory     68.2 MB beside inputs and output; the dense weights would take 34.4 GB",
-        "why        the scores are plain and the mask is a short list of rectangles, so the fused kernel is exact",
+        "memory     68.2 MB in addition to inputs and output; dense weights would take 34.4 GB",
+        "why        no score modifiers, and the mask is a short list of rectangles: the fused kernel is exact",
     ]
 
 
 def test_the_printed_plan_says_why_not_fused() -> None:
     text = str(explain(*shaped(1, 2, 64, 16), score_mod=Softcap(30.0), mask=Causal()))
-    assert "streaming, online softmax over blocks of 64 x 64 scores a head" in text
-    assert "the fused kernel has no Softcap(cap=30.0); streaming is exact in O(n) memory" in text
+    assert "streaming, online softmax over blocks of 64 x 64 scores per head" in text
+    assert "the fused kernel does not support Softcap(cap=30.0); streaming is exact in O(n) memory" in text

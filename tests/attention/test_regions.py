@@ -16,7 +16,7 @@ sets = st.lists(anything, max_size=3).map(
 
 
 def tight(found: list[Region]) -> tuple[Region, ...]:
-    return tuple(region for given in found if (region := given.tightened()) is not None)
+    return tuple(region for given in found if (region := given.tighten()) is not None)
 
 
 def cells(found: tuple[Region, ...]) -> set[tuple[int, int]]:
@@ -37,7 +37,7 @@ def cells_of(region: Region) -> list[tuple[int, int]]:
 
 @given(anything)
 def test_tightening_keeps_the_cells_and_leaves_no_empty_row_or_column(region: Region) -> None:
-    tightened = region.tightened()
+    tightened = region.tighten()
     kept = [] if tightened is None else cells_of(tightened)
     assert kept == cells_of(region)
     if tightened is not None:

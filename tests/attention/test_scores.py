@@ -7,8 +7,8 @@ import torch
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from attnscope.attention import ALiBi, Bias, Causal, Score, Sinks, Softcap, Temperature, attend
-from attnscope.attention.scores import alibi_slopes, relative_buckets, take_apart
+from attnscope.attention import ALiBi, Bias, Causal, ScoreMod, Sinks, Softcap, Temperature, attend
+from attnscope.attention.scores import alibi_slopes, relative_buckets, split_score_mod
 from attnscope.errors import ShapeError
 
 QUERY, KEY, VALUE = (torch.randn(1, 2, 6, 4, generator=torch.Generator().manual_seed(seed)) for seed in range(3))
@@ -48,10 +48,10 @@ def test_sinks_come_last_wherever_they_are_written() -> None:
 
 
 def test_leading_temperatures_become_part_of_the_scale() -> None:
-    plain = take_apart(Temperature(2.0) + Temperature(4.0) + Softcap(1.0) + Temperature(8.0))
+    plain = split_score_mod(Temperature(2.0) + Temperature(4.0) + Softcap(1.0) + Temperature(8.0))
     assert plain.factor == 1 / 8
     assert plain.steps == (Softcap(1.0), Temperature(8.0))
-    assert take_apart(None).factor == 1.0
+    assert split_score_mod(None).factor == 1.0
 
 
 def test_sinks_only_take_mass_away() -> None:
@@ -82,19 +82,19 @@ def test_a_switched_off_sink_changes_nothing() -> None:
         (Bias.by_distance(torch.zeros(2, 11), first=-5), "Bias.by_distance(-5 to 5)"),
     ],
 )
-def test_scores_print_short(score: Score, text: str) -> None:
+def test_scores_print_short(score: ScoreMod, text: str) -> None:
     assert str(score) == text
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Softcap(0.0), r"Softcap\(0.0\): the cap is a positive number"),
-        (lambda: Temperature(-1.0), r"the temperature is a positive number"),
-        (lambda: ALiBi(0), r"ALiBi\(0\): wants at least one head"),
-        (lambda: Bias(torch.ones(3, 3) > 0), r"booleans are a mask: from_bool\(attend=...\)"),
-        (lambda: Bias(torch.ones(3)), r"broadcast to \(batch, heads, queries, keys\), got \(3,\)"),
-        (lambda: take_apart(Sinks(torch.ones(2)) + Sinks(torch.ones(2))), r"give one Sinks, not 2"),
+        (lambda: Softcap(0.0), r"Softcap.*positive.*got 0.0"),
+        (lambda: Temperature(-1.0), r"Temperature.*positive.*got -1.0"),
+        (lambda: ALiBi(0), r"ALiBi.*head.*got 0"),
+        (lambda: Bias(torch.ones(3, 3) > 0), r"Bias.*torch.bool.*from_bool\(attend=...\)"),
+        (lambda: Bias(torch.ones(3)), r"Bias.*\(batch, heads, queries, keys\), got \(3,\)"),
+        (lambda: split_score_mod(Sinks(torch.ones(2)) + Sinks(torch.ones(2))), r"one Sinks, got 2"),
     ],
 )
 def test_what_makes_no_sense_is_refused_when_it_is_written(make, message: str) -> None:
@@ -105,19 +105,19 @@ def test_what_makes_no_sense_is_refused_when_it_is_written(make, message: str) -
 @pytest.mark.parametrize(
     ("score", "message"),
     [
-        (ALiBi(3), r"wants one slope for each of 2 heads, got \(3,\)"),
-        (Sinks(torch.zeros(2, 1)), r"wants one logit for each of 2 heads, got \(2, 1\)"),
-        (Bias(torch.zeros(3, 6, 6)), r"\(3, 6, 6\) does not broadcast to \(1, 2, 6, 6\)"),
-        (Bias.t5(torch.zeros(8, 3), bidirectional=False), r"wants a \(buckets, 2 heads\) table, got \(8, 3\)"),
-        (Bias.by_distance(torch.zeros(3, 11), first=-5), r"wants \(2 heads, distances\), got \(3, 11\)"),
-        (Bias.by_distance(torch.zeros(2, 9), first=-4), r"this attention has distances from -5 to 5"),
+        (ALiBi(3), r"ALiBi.*slopes.*\(2,\).*got \(3,\)"),
+        (Sinks(torch.zeros(2, 1)), r"Sinks.*logits.*\(2,\).*got \(2, 1\)"),
+        (Bias(torch.zeros(3, 6, 6)), r"Bias.*\(1, 2, 6, 6\).*got \(3, 6, 6\)"),
+        (Bias.t5(torch.zeros(8, 3), bidirectional=False), r"Bias.t5.*table \(buckets, 2\), got \(8, 3\)"),
+        (Bias.by_distance(torch.zeros(3, 11), first=-5), r"Bias.by_distance.*\(2, distances\), got \(3, 11\)"),
+        (Bias.by_distance(torch.zeros(2, 9), first=-4), r"Bias.by_distance.*distances from -5 to 5"),
     ],
 )
-def test_what_does_not_fit_the_attention_is_refused(score: Score, message: str) -> None:
+def test_what_does_not_fit_the_attention_is_refused(score: ScoreMod, message: str) -> None:
     with pytest.raises(ShapeError, match=message):
         attend(QUERY, KEY, VALUE, score_mod=score)
 
 
 def test_scores_combine_with_scores_only() -> None:
-    with pytest.raises(TypeError, match=r"scores combine with scores, got Tensor; wrap a tensor with Bias\(tensor\)"):
+    with pytest.raises(TypeError, match=r"got Tensor.*Bias\(tensor\)"):
         _ = Softcap(1.0) + torch.ones(2, 2)  # pyright: ignore[reportOperatorIssue]

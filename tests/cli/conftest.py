@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnscope.explorer.running import Server
+from attnscope.explorer.launch import Server
 from tests.cli.serving import Visitor
 
 

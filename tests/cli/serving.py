@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from attnscope.explorer.running import Server
+from attnscope.explorer.launch import Server
 
 
 def started(*arguments: str | Path) -> tuple[subprocess.Popen[str], str]:

@@ -153,7 +153,7 @@ ALL = [name for names in SECTIONS.values() for name in names]
         (("generate", "m", "--stop", "a", "--sto"), ["--stop"]),
         (("generate", "--dtype", "b"), ["bfloat16"]),
         (("heads", "m", "--find", "in"), ["induction"]),
-        (("lab", "notebook", "two"), ["two_relations"]),
+        (("lab", "notebook", "work"), ["worked_examples"]),
         (("lab", "hint", "caus"), ["causal_mask"]),
     ],
 )
@@ -168,7 +168,7 @@ def test_names_are_those_of_labs_exercises_labels_and_benchmarks() -> None:
     assert offered("heads", "--find", "") == [label.name for label in LABELS]
 
 
-@pytest.mark.parametrize("words", ["lab run two", "bench att", "heads m --find in", "lab hint c"])
+@pytest.mark.parametrize("words", ["lab run work", "bench att", "heads m --find in", "lab hint c"])
 def test_names_are_completed_without_torch(words: str) -> None:
     settings = {VARIABLE: "bash_complete", "COMP_WORDS": f"attnscope {words}", "COMP_CWORD": str(words.count(" ") + 1)}
     program = "import sys; from attnscope.cli.main import main; main(); print('torch' in sys.modules)"

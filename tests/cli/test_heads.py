@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from attnscope.heads import SCORES, HeadTable, labelled
+from attnscope.heads import SCORES, HeadTable, assign_labels
 from attnscope.models import Decoder, DecoderConfig
 from attnscope.recording import load, read
 from attnscope.version import __version__
@@ -248,7 +248,7 @@ def training_run(tmp_path: Path) -> Path:
     for step, previous, induction in ((100, 0.1, 0.0), (300, 0.5, 0.1), (1200, 0.876, 0.625)):
         numbers = {"previous": torch.tensor([0.0, previous]), "induction_probe": torch.tensor([induction, 0.0])}
         table = HeadTable(("blocks.1.attention", "blocks.0.attention"), (3, 1), numbers)
-        labelled(table).to_csv(tmp_path / "heads" / f"step-{step:08d}.csv")
+        assign_labels(table).to_csv(tmp_path / "heads" / f"step-{step:08d}.csv")
     (tmp_path / "metrics.jsonl").write_text('{"step": 100, "loss": 3.0}\n{"step": 1200, "validation_loss": 2.0}\n')
     return tmp_path
 

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from attnscope.errors import MissingExtraError
-from attnscope.labs import CLAIMS, Lab, Number, Verdict
+from attnscope.labs import CLAIMS, Lab, Measurement, Verdict
 from attnscope.labs.exercise import hint, starter
 from attnscope.labs.notebooks import notebook
 from tests.cli.running import Result, assert_mistake, run_command
@@ -25,15 +25,15 @@ def run_lab(*arguments: str | Path) -> Result:
 
 
 def settles(lab: Lab) -> None:
-    """One claim, settled."""
-    lab.decide("38", Verdict.HOLDS, "as said", Number(name="seed", value=float(lab.seed), low=0.0))
+    """One claim with a verdict."""
+    lab.decide("38", Verdict.HOLDS, "as said", Measurement(name="seed", value=float(lab.seed), low=0.0))
 
 
 def settles_at_seed_zero(lab: Lab) -> None:
-    """One claim, settled at seed 0 alone."""
+    """One claim with a verdict at seed 0, and an inconclusive one at other seeds."""
     lab.table("what was asked", ("size", "seed"), [(lab.size, lab.seed)])
-    because, number = "because of the seed", Number(name="the seed", value=float(lab.seed), high=0.0)
-    lab.decide("1a", Verdict.HOLDS_WHEN, because, number, when="the seed is 0")
+    reason, measurement = "because of the seed", Measurement(name="the seed", value=float(lab.seed), high=0.0)
+    lab.decide("1a", Verdict.HOLDS_WHEN, reason, measurement, condition="the seed is 0")
 
 
 def cannot_run(_: Lab) -> None:
@@ -60,7 +60,7 @@ def test_the_list_in_a_pipe_is_a_line_for_each_lab_and_each_exercise() -> None:
     code, output, errors = run_lab("list")
     assert (code, errors) == (0, "")
     labs, exercises = ([line.split("\t") for line in block.splitlines()] for block in output.strip().split("\n\n"))
-    assert labs[0] == ["lab", "question", "claims decided", "seconds"]
+    assert labs[0] == ["lab", "topic", "claims", "seconds"]
     assert labs[1][:2] == ["scaling", "Why are scores divided by the root of their dimension?"]
     assert sorted(claim for row in labs[1:-1] for claim in row[2].split()) == sorted(CLAIMS)
     assert exercises[0] == ["exercise", "about"]
@@ -68,10 +68,10 @@ def test_the_list_in_a_pipe_is_a_line_for_each_lab_and_each_exercise() -> None:
 
 
 def test_a_real_lab_runs_prints_and_writes(tmp_path: Path) -> None:
-    folder = tmp_path / "new" / "by_hand"
-    code, output, errors = run_command("lab", "run", "by_hand", "--out", tmp_path / "new", columns=40)
+    folder = tmp_path / "new" / "worked_examples"
+    code, output, errors = run_command("lab", "run", "worked_examples", "--out", tmp_path / "new", columns=40)
     assert (code, errors) == (0, f"written to {folder}\n")
-    assert output.startswith("lab\tby_hand\tsmall\t0\t")
+    assert output.startswith("lab\tworked_examples\tsmall\t0\t")
     found = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     printed = [line.split("\t") for line in output.splitlines() if line.startswith("claim\t")]
     assert [row[1] for row in printed] == [claim["claim"] for claim in found["claims"]]
@@ -79,13 +79,13 @@ def test_a_real_lab_runs_prints_and_writes(tmp_path: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {"result.json", *figures}
 
 
-def test_what_is_not_settled_is_exit_code_one(three_labs: None) -> None:
+def test_an_inconclusive_verdict_is_exit_code_one(three_labs: None) -> None:
     code, output, _ = run_lab("run", "other")
     assert code == 0
     assert "claim\t1a\tholds when the seed is 0" in output
     code, output, _ = run_lab("run", "other", "--seed", "3", "--size", "full")
     assert code == 1
-    assert "claim\t1a\tnot settled by this run" in output
+    assert "claim\t1a\tinconclusive" in output
     assert "\nfull\t3\n" in output
 
 
@@ -102,7 +102,7 @@ def test_all_labs_give_one_table_in_the_order_of_claims_and_files(
     ]
     assert json.loads((tmp_path / "one" / "result.json").read_text())["lab"] == "one"
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert [(claim["claim"], claim["verdict"], claim["when"], claim["lab"]) for claim in summary["claims"]] == [
+    assert [(claim["claim"], claim["verdict"], claim["condition"], claim["lab"]) for claim in summary["claims"]] == [
         ("1a", "holds when", "the seed is 0", "other"),
         ("38", "holds", "", "one"),
     ]
@@ -149,7 +149,7 @@ def test_a_right_answer_is_exit_code_zero_and_what_it_printed_comes_first(tmp_pa
     (tmp_path / "mine.py").write_text(f"# attnscope exercise: attention\n{right}\nprint('[bold]here')\n")
     code, output, errors = run_lab("check", tmp_path / "mine.py")
     assert (code, errors) == (0, "")
-    assert output.startswith("your answer printed:\n[bold]here\n\nRight.\n")
+    assert output.startswith("your answer printed:\n[bold]here\n\nCorrect.\n")
 
 
 def test_a_wrong_answer_is_told_in_words_and_exit_code_one(tmp_path: Path) -> None:
@@ -193,8 +193,11 @@ def test_a_notebook_is_written(tmp_path: Path) -> None:
 
 
 MISTAKES = {
-    "a lab": (("run", "nothing"), "unknown lab 'nothing' (expected scaling, by_hand"),
-    "a folder that is a file": (("run", "by_hand", "--out", __file__), "test_lab.py is a file; give a folder"),
+    "a lab": (("run", "nothing"), "unknown lab 'nothing' (expected scaling, worked_examples"),
+    "a folder that is a file": (
+        ("run", "worked_examples", "--out", __file__),
+        "test_lab.py is a file; expected a folder",
+    ),
     "an exercise": (("exercise", "nothing"), "unknown exercise 'nothing' (expected attention"),
     "a notebook": (("notebook", "nothing"), "unknown lab 'nothing'"),
     "a place for a notebook": (("notebook", "scaling", f"{__file__}/in/it"), "it cannot be written: Not a directory"),
@@ -212,7 +215,7 @@ def test_a_mistake_is_one_line_and_exit_code_two(mistake: str) -> None:
 
 
 def test_a_reader_who_has_seen_enough_ends_it_quietly() -> None:
-    program = f"'{sys.executable}' -m attnscope.cli.main lab run by_hand | true"
+    program = f"'{sys.executable}' -m attnscope.cli.main lab run worked_examples | true"
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=120, check=False)
     for word in ("Traceback", "Broken", "Exception"):
         assert word not in done.stderr

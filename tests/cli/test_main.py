@@ -38,14 +38,14 @@ def test_bench_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     fake_bench(monkeypatch, lambda *args, **kwargs: calls.append((args, kwargs)))
     assert command.main(["bench", "lse", "--size", "full", "--report", "out.md"]) == 0
-    assert calls == [(("lse",), {"size": "full", "report": "out.md", "data": (), "model": None})]
+    assert calls == [(("lse",), {"size": "full", "report": "out.md"})]
 
 
 def test_bench_is_small_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     fake_bench(monkeypatch, lambda *args, **kwargs: calls.append(kwargs))
     command.main(["bench", "lse"])
-    assert calls == [{"size": "small", "report": None, "data": (), "model": None}]
+    assert calls == [{"size": "small", "report": None}]
 
 
 def test_an_expected_error_is_one_line_and_exit_code_two(

@@ -65,7 +65,10 @@ MISTAKES = {
     "an option that is missing": (["survey", "run", ".", "words.txt"], "survey run: missing --out DIR; see"),
     "an argument that is missing": (["look"], "look: missing MODEL; see attnscope look --help"),
     "an argument too many": (["doctor", "now"], "doctor: got unexpected extra argument (now)"),
-    "a lab with a typo": (["lab", "run", "two_relation"], "unknown lab 'two_relation' (did you mean 'two_relations'?)"),
+    "a lab with a typo": (
+        ["lab", "run", "worked_example"],
+        "unknown lab 'worked_example' (did you mean 'worked_examples'?)",
+    ),
     "an exercise with a typo": (["lab", "exercise", "casual_mask"], "(did you mean 'causal_mask'?)"),
     "a label with a typo": (
         ["heads", "trace", "--find", "inductoin"],

@@ -24,7 +24,7 @@ def test_a_broken_contract_is_named_and_fails_the_command(
     def spoiled(self: scores.Sinks, output: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return output, lse
 
-    monkeypatch.setattr(scores.Sinks, "absorb", spoiled)
+    monkeypatch.setattr(scores.Sinks, "apply", spoiled)
     assert command.main(["doctor", "--verify"]) == 2
     captured = capsys.readouterr()
     assert "sinks on cpu in torch.float32: output is off by" in captured.out

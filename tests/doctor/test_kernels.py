@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnscope.attention import kernels as operators
-from attnscope.attention.operation import _kept_plan
+from attnscope.attention.operation import _cached_plan
 from attnscope.doctor import kernels as doctor
 from attnscope.doctor.kernels import BUILT, KINDS, Kind, kernel_of, kernels
 
@@ -51,11 +51,11 @@ def test_dtypes_that_go_different_ways_are_told_apart(monkeypatch: pytest.Monkey
 
 def test_operators_of_another_form_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernels()["fused kernel"] == "available"
-    monkeypatch.setattr(operators, "DIFFERENCE", "torch 9.9 has another signature")
-    _kept_plan.cache_clear()
+    monkeypatch.setattr(operators, "SCHEMA_MISMATCH", "torch 9.9 has another signature")
+    _cached_plan.cache_clear()
     try:
         found = kernels()
     finally:
-        _kept_plan.cache_clear()
+        _cached_plan.cache_clear()
     assert found["fused kernel"] == "not available: torch 9.9 has another signature; streaming is used"
     assert found["causal, cpu"] == "torch flash, attnscope streaming (float32, bfloat16)"

@@ -60,7 +60,7 @@ def small() -> Iterator[Handle]:
 
 
 @pytest.fixture(scope="module")
-def on_stage() -> Iterator[Handle]:
+def model_server() -> Iterator[Handle]:
     """A server with a small model that reads what is typed."""
     with staged() as handle:
         yield handle

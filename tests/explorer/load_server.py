@@ -12,8 +12,8 @@ import threading
 import torch
 
 from attnscope.attention import Causal
+from attnscope.explorer.launch import Server
 from attnscope.explorer.library.library import Library
-from attnscope.explorer.running import Server
 from attnscope.recording import Trace
 from attnscope.recording.call import Call
 from attnscope.recording.layers.recorded import Layer

@@ -141,7 +141,7 @@ class Notebook:
         """Take away what a cell shows."""
         self.page.evaluate(CLEAR, cell)
 
-    def ask(self, code: str) -> str:
+    def request(self, code: str) -> str:
         """What Python prints in the kernel, beside all cells."""
         return self.page.evaluate(ASK, code).strip()
 

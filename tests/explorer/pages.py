@@ -12,7 +12,7 @@ import torch
 from playwright.sync_api import Browser, Page
 
 from attnscope.explorer.library.library import Library
-from attnscope.explorer.stage.stage import Stage
+from attnscope.explorer.sessions.model_session import ModelSession
 from attnscope.recording import Trace, load, read
 from tests.explorer.browser import BEEN_HERE, new_tab, opened
 from tests.explorer.serving import Handle, serving, small_trace
@@ -123,7 +123,7 @@ def smollm2_served(trace: Trace | None = None) -> Iterator[Handle]:
     library = Library()
     if trace is not None:
         library.add(trace, name="a play")
-    with serving(library, Stage(model, tokenizer, "SmolLM2-135M"), page=True) as handle:
+    with serving(library, ModelSession(model, tokenizer, "SmolLM2-135M"), page=True) as handle:
         yield handle
 
 

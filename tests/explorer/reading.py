@@ -81,12 +81,12 @@ def pinned(page: Page, position: int, **more: Any) -> None:
     until(page, lambda: own(page), "the pinned token")
 
 
-def ask(handle: Handle, path: str) -> Any:
+def get_json(handle: Handle, path: str) -> Any:
     return handle.get(f"/api/1/{identity(handle)}/{path}").json
 
 
 def tokens(handle: Handle) -> list[str]:
-    return ask(handle, "0/text?side=key&from=0&to=100000")
+    return get_json(handle, "0/text?side=key&from=0&to=100000")
 
 
 def box_of(page: Page, text: str, nth: int = 0) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page
 
 from attnscope.explorer.library.library import Library
 from attnscope.recording import read
-from tests.explorer.on_stage import CHARACTERS, on_stage, small
+from tests.explorer.model_sessions import CHARACTERS, make_session, small
 from tests.explorer.pages import change, drawn, focus_map, in_trouble, state, until
 from tests.explorer.serving import Handle, serving, small_trace
 
@@ -23,7 +23,7 @@ ELSEWHERE = "0" * 32
 @contextmanager
 def staged() -> Iterator[Handle]:
     """A small model on stage, and what it has read already."""
-    stage, library = on_stage(), Library()
+    stage, library = make_session(), Library()
     library.add(read(small(), TYPED + " and " + TYPED, CHARACTERS, progress=False), name="a text")
     with serving(library, stage, page=True) as handle:
         yield handle

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from attnscope.explorer.launch import Server
 from attnscope.explorer.library.library import Library
-from attnscope.explorer.running import Server
-from attnscope.explorer.stage.on_call import OnCall
-from attnscope.explorer.stage.stage import Stage
+from attnscope.explorer.sessions.lazy_session import LazySession
+from attnscope.explorer.sessions.model_session import ModelSession
 from attnscope.models import Decoder, DecoderConfig
 from attnscope.models.text.characters import CharacterTokenizer
 from attnscope.recording import Trace, read
@@ -44,9 +44,9 @@ class Handle:
         self.server, self.base, self.url = server, server.base, server.url
         self.host = self.base.removeprefix("http://")
         path = self.url.removeprefix(self.base)
-        self.cookie = self.ask("GET", path, {"cookie": ""}).headers["set-cookie"].partition(";")[0]
+        self.cookie = self.request("GET", path, {"cookie": ""}).headers["set-cookie"].partition(";")[0]
 
-    def ask(
+    def request(
         self, method: str, path: str, headers: dict[str, str] | None = None, body: bytes | Iterator[bytes] | None = None
     ) -> Answer:
         """Any request; the cookie goes along unless `headers` has another. A body in pieces is sent in chunks."""
@@ -62,19 +62,19 @@ class Handle:
 
     def get(self, path: str, **headers: str) -> Answer:
         """A GET with the cookie."""
-        return self.ask("GET", path, {name.replace("_", "-"): value for name, value in headers.items()})
+        return self.request("GET", path, {name.replace("_", "-"): value for name, value in headers.items()})
 
     def post(self, path: str, value: object, **headers: str) -> Answer:
         """A POST as the page sends it; None leaves a header out."""
         usual = {"content-type": "application/json", "x-attnscope": "1"}
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         sent = {name: told for name, told in {**usual, **named}.items() if told}
-        return self.ask("POST", path, sent, value if isinstance(value, bytes) else json.dumps(value).encode())
+        return self.request("POST", path, sent, value if isinstance(value, bytes) else json.dumps(value).encode())
 
 
 @contextmanager
 def serving(
-    shown: Trace | Library, stage: Stage | OnCall | None = None, *, page: bool = False, **options: Any
+    shown: Trace | Library, stage: ModelSession | LazySession | None = None, *, page: bool = False, **options: Any
 ) -> Iterator[Handle]:
     """A server of a trace or a library until the end of the block; with `page`, of the page as it is built."""
     library = shown if isinstance(shown, Library) else Library()

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from attnscope.explorer.library.library import Library
-from attnscope.explorer.library.surveyed import Surveyed
-from attnscope.explorer.stage.on_call import find_reader
+from attnscope.explorer.library.survey import SurveyView
+from attnscope.explorer.sessions.lazy_session import survey_session
 from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig, save
 from attnscope.survey import open_survey, run_survey
 from tests.explorer.serving import Handle, serving
@@ -58,6 +58,6 @@ def make_survey(folder: Path, documents: Sequence[str] = DOCUMENTS, **settings: 
 def survey_served(folder: Path, model: Path | None = None) -> Iterator[Handle]:
     """A server of a survey, and of its model once somebody asks for it."""
     library = Library()
-    library.survey = Surveyed(open_survey(folder), "a survey")
-    with serving(library, find_reader(library.survey.survey, model), page=True) as handle:
+    library.survey = SurveyView(open_survey(folder), "a survey")
+    with serving(library, survey_session(library.survey.survey, model), page=True) as handle:
         yield handle

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from attnscope.errors import Cancelled, SettingError, UnsupportedError
 from attnscope.explorer.library.library import Library
-from attnscope.explorer.stage.ablation import Ablation, _stoppable, named
-from attnscope.explorer.stage.stage import Stage
-from attnscope.explorer.stage.twin import twin_of
-from attnscope.heads import Effect, ablate, effect
+from attnscope.explorer.sessions.ablation import Ablation, _cancellable, heads_by_module
+from attnscope.explorer.sessions.model_session import ModelSession
+from attnscope.explorer.sessions.random_baseline import make_random_baseline
+from attnscope.heads import Effect, ablate, measure_effect
 from attnscope.recording import Trace, load, read
-from tests.explorer.on_stage import CHARACTERS, TEXT, on_stage, small
+from tests.explorer.model_sessions import CHARACTERS, TEXT, make_session, small
 from tests.explorer.serving import Handle, serving, small_trace
 
 SMOLLM2 = Path(__file__).resolve().parents[2] / ".cache" / "models" / "smollm2-135m"
@@ -71,45 +71,45 @@ class Passes:
 def test_the_numbers_are_those_of_effect(how: Any) -> None:
     model = small()
     trace = read(model, TEXT, CHARACTERS, progress=False)
-    found = Ablation(on_stage(model)).effect(trace, "a", HEADS, how)
-    wanted = effect(model, TEXT, ablate(model, BY_LAYER, how), CHARACTERS)
-    assert abs(float(wanted.change.mean())) > 1e-3
+    found = Ablation(make_session(model)).effect(trace, "a", HEADS, how)
+    wanted = measure_effect(model, TEXT, ablate(model, BY_LAYER, how), CHARACTERS)
+    assert abs(float(wanted.loss_change.mean())) > 1e-3
     same(found, numbers_of(wanted, CHARACTERS.texts))
 
 
 def test_the_numbers_of_a_trained_model_are_those_of_effect() -> None:
     model, tokenizer = load(SMOLLM2)
     text = "When Mary and John went to the store, John gave a drink to"
-    stage = Stage(model, tokenizer, "smollm2")
+    stage = ModelSession(model, tokenizer, "smollm2")
     with serving(stage.run(text), stage) as handle:
         name = handle.server.library.summaries()[0]["trace"]
         answer = handle.post("/api/1/ablate", {"trace": name, "heads": [[17, 5], [24, 4]], "how": "zero"})
         assert (answer.status, answer.headers["cache-control"]) == (200, "no-store")
-        wanted = effect(model, text, ablate(model, {17: [5], 24: [4]}), tokenizer)
+        wanted = measure_effect(model, text, ablate(model, {17: [5], 24: [4]}), tokenizer)
         same(answer.json, numbers_of(wanted, tokenizer.texts))
         assert answer.json["next"][0][0] == " Mary"
         example = handle.get("/api/1/session").json["example"]
         answer = handle.post("/api/1/ablate", {"trace": example, "heads": [[3, 0]]})
         shipped = handle.server.library.entry(example)
         assert shipped is not None
-        wanted = effect(model, shipped.trace.texts[0].ids, ablate(model, {17: [4]}), tokenizer)
+        wanted = measure_effect(model, shipped.trace.texts[0].ids, ablate(model, {17: [4]}), tokenizer)
         same(answer.json, numbers_of(wanted, tokenizer.texts))
 
 
 def test_heads_are_those_of_the_model_where_some_were_recorded() -> None:
     model = small()
     trace = read(model, TEXT, CHARACTERS, heads={0: [3], 2: [1, 3]}, progress=False)
-    assert list(named(trace, [(0, 0), (1, 1), (1, 1)]).values()) == [[3], [3]]
-    found = Ablation(on_stage(model)).effect(trace, "a", [(0, 0), (1, 1)], "zero")
-    same(found, numbers_of(effect(model, TEXT, ablate(model, {0: [3], 2: [3]}), CHARACTERS), CHARACTERS.texts))
+    assert list(heads_by_module(trace, [(0, 0), (1, 1), (1, 1)]).values()) == [[3], [3]]
+    found = Ablation(make_session(model)).effect(trace, "a", [(0, 0), (1, 1)], "zero")
+    same(found, numbers_of(measure_effect(model, TEXT, ablate(model, {0: [3], 2: [3]}), CHARACTERS), CHARACTERS.texts))
     for wrong in ((2, 0), (0, 1), (-1, 0), (0, -1)):
         with pytest.raises(SettingError, match="which this trace does not have"):
-            named(trace, [wrong])
+            heads_by_module(trace, [wrong])
 
 
 def test_without_any_head_nothing_changes() -> None:
     model = small()
-    found = Ablation(on_stage(model)).effect(read(model, TEXT, CHARACTERS, progress=False), "a", [], "zero")
+    found = Ablation(make_session(model)).effect(read(model, TEXT, CHARACTERS, progress=False), "a", [], "zero")
     assert found["loss"][0] == found["loss"][1]
     assert found["harder"] == []
     assert all(before == after for _, before, after in found["next"])
@@ -118,7 +118,7 @@ def test_without_any_head_nothing_changes() -> None:
 def test_what_the_whole_model_predicts_is_kept_for_the_last_texts() -> None:
     model = small()
     traces = [read(model, TEXT[at:], CHARACTERS, progress=False) for at in range(5)]
-    passes, ablation = Passes(model), Ablation(on_stage(model))
+    passes, ablation = Passes(model), Ablation(make_session(model))
     first = ablation.effect(traces[0], "0", HEADS, "zero")
     assert passes.count == 2  # beside the first tokens, of which features alone are read
     assert ablation.effect(traces[0], "0", HEADS, "zero") == first
@@ -134,9 +134,9 @@ def test_what_the_whole_model_predicts_is_kept_for_the_last_texts() -> None:
 
 def test_traces_of_another_model_are_refused() -> None:
     model = small()
-    ablation = Ablation(on_stage(model))
+    ablation = Ablation(make_session(model))
     others = [
-        read(twin_of(model), TEXT, CHARACTERS, progress=False),
+        read(make_random_baseline(model), TEXT, CHARACTERS, progress=False),
         read(small(heads=8), TEXT, CHARACTERS, progress=False),
         small_trace(TEXT),
         read(small(vocab_size=400), torch.arange(300, 310), progress=False),
@@ -149,22 +149,22 @@ def test_traces_of_another_model_are_refused() -> None:
 def test_a_trace_in_another_dtype_is_of_the_same_model() -> None:
     model = small()
     trace = read(model, TEXT, CHARACTERS, dtype=torch.bfloat16, progress=False)
-    wanted = effect(model, TEXT, ablate(model, BY_LAYER), CHARACTERS)
-    same(Ablation(on_stage(model)).effect(trace, "a", HEADS, "zero"), numbers_of(wanted, CHARACTERS.texts))
+    wanted = measure_effect(model, TEXT, ablate(model, BY_LAYER), CHARACTERS)
+    same(Ablation(make_session(model)).effect(trace, "a", HEADS, "zero"), numbers_of(wanted, CHARACTERS.texts))
 
 
 def test_texts_that_cannot_be_read_again_are_refused_with_the_line_to_run() -> None:
-    ablation = Ablation(on_stage())
+    ablation = Ablation(make_session())
     weights = Trace.from_attentions([torch.eye(3)[None, None]])
     with pytest.raises(UnsupportedError, match=r"does not hold the ids.*effect\(model, text, ablate\(model"):
         ablation.effect(weights, "weights", [(0, 0)], "zero")
     model = small(max_length=2050)
     long = read(model, torch.zeros(2049, dtype=torch.long), CHARACTERS, layers=[0], progress=False)
     with pytest.raises(UnsupportedError, match=r"2,049 tokens; here it is done for up to 2,048.*effect\("):
-        Ablation(on_stage(model)).effect(long, "long", [(0, 0)], "zero")
+        Ablation(make_session(model)).effect(long, "long", [(0, 0)], "zero")
     one = read(model, "a", CHARACTERS, progress=False)
     with pytest.raises(SettingError, match="one token has nothing to predict"):
-        Ablation(on_stage(model)).effect(one, "one", [(0, 0)], "zero")
+        Ablation(make_session(model)).effect(one, "one", [(0, 0)], "zero")
 
 
 def test_it_stops_within_a_pass_when_it_is_told_to_and_the_model_is_as_it_was() -> None:
@@ -173,7 +173,7 @@ def test_it_stops_within_a_pass_when_it_is_told_to_and_the_model_is_as_it_was() 
     ids = torch.tensor([CHARACTERS.encode(TEXT)])
     with torch.no_grad():
         wanted = model(ids)
-    ablation, asked = Ablation(on_stage(model)), 0
+    ablation, asked = Ablation(make_session(model)), 0
 
     def cancelled() -> bool:
         nonlocal asked
@@ -195,7 +195,7 @@ def test_the_model_at_work_in_another_thread_is_not_stopped() -> None:
         with torch.no_grad():
             found.append(model(ids))
 
-    with _stoppable(model, lambda: True):
+    with _cancellable(model, lambda: True):
         thread = threading.Thread(target=elsewhere)
         thread.start()
         thread.join()
@@ -210,12 +210,12 @@ def test_predictions_that_are_no_numbers_are_refused() -> None:
     for parameter in model.norm.parameters():
         torch.nn.init.constant_(parameter, torch.nan)
     with pytest.raises(UnsupportedError, match="no number"):
-        Ablation(on_stage(model)).effect(trace, "a", HEADS, "zero")
+        Ablation(make_session(model)).effect(trace, "a", HEADS, "zero")
 
 
 def test_nobody_is_worked_for_who_has_gone() -> None:
     model, entered, released = small(), threading.Event(), threading.Event()
-    stage, passes = on_stage(model), Passes(model)
+    stage, passes = make_session(model), Passes(model)
     trace = stage.run(TEXT)
 
     def wait(*_: object) -> None:
@@ -238,7 +238,7 @@ def test_nobody_is_worked_for_who_has_gone() -> None:
 
 @pytest.fixture(scope="module")
 def staged() -> Iterator[tuple[Handle, str]]:
-    stage, library = on_stage(), Library()
+    stage, library = make_session(), Library()
     name = library.add(stage.run(TEXT), name="a text")
     with serving(library, stage) as handle:
         yield handle, name

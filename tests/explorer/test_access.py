@@ -76,9 +76,9 @@ def violations_in_every_look(page: Page, scene: str) -> dict[str, list[str]]:
 
 @needs_axe
 @pytest.mark.parametrize("size", ["wide", *slow_cases("phone")])
-def test_axe_finds_nothing_serious_in_any_view(browser: Browser, on_stage: Handle, size: str) -> None:
+def test_axe_finds_nothing_serious_in_any_view(browser: Browser, model_server: Handle, size: str) -> None:
     found: dict[str, list[str]] = {}
-    with shown(browser, on_stage.url, bypass_csp=True, **SIZES[size]) as page:
+    with shown(browser, model_server.url, bypass_csp=True, **SIZES[size]) as page:
         for scene in scenes(page):
             found |= violations_in_every_look(page, scene)
     assert found == {}
@@ -87,8 +87,8 @@ def test_axe_finds_nothing_serious_in_any_view(browser: Browser, on_stage: Handl
 @pytest.mark.slow
 @needs_axe
 @every_size
-def test_axe_finds_nothing_serious_when_something_is_wrong(browser: Browser, on_stage: Handle, size: str) -> None:
-    with trace_elsewhere(browser, on_stage, bypass_csp=True, **SIZES[size]) as page:
+def test_axe_finds_nothing_serious_when_something_is_wrong(browser: Browser, model_server: Handle, size: str) -> None:
+    with trace_elsewhere(browser, model_server, bypass_csp=True, **SIZES[size]) as page:
         assert violations_in_every_look(page, "a trace elsewhere") == {}
     with server_stopped(browser, bypass_csp=True, **SIZES[size]) as page:
         assert violations_in_every_look(page, "a server that stopped") == {}
@@ -312,8 +312,8 @@ def test_the_pinned_query_is_a_solid_line_and_the_pinned_key_a_dashed_one(browse
 
 
 @pytest.mark.slow
-def test_with_reduced_motion_nothing_moves(browser: Browser, on_stage: Handle) -> None:
-    with shown(browser, on_stage.url, reduced_motion="reduce") as page:
+def test_with_reduced_motion_nothing_moves(browser: Browser, model_server: Handle) -> None:
+    with shown(browser, model_server.url, reduced_motion="reduce") as page:
         for scene in scenes(page):
             assert page.evaluate("document.getAnimations().length") == 0, scene
             slow = page.evaluate("""() => [...document.querySelectorAll("*")].filter((one) => {

@@ -15,10 +15,10 @@ import pytest
 from attnscope.errors import SettingError
 from attnscope.explorer.library.library import Library
 from attnscope.explorer.service import comm
-from attnscope.explorer.service.comm import Conversation, Opened, room
-from attnscope.explorer.service.server import routed
-from attnscope.explorer.stage.stage import Stage
-from tests.explorer.on_stage import TEXT, on_stage
+from attnscope.explorer.service.app import make_router
+from attnscope.explorer.service.comm import CommServer, OpenApp, get_notebook_loop
+from attnscope.explorer.sessions.model_session import ModelSession
+from tests.explorer.model_sessions import TEXT, make_session
 from tests.explorer.serving import PAGE, Handle, small_trace
 
 MAX_SECONDS = 20
@@ -28,19 +28,19 @@ NUMBERS = itertools.count(2**40)
 class Page:
     """One side of a conversation: what a widget in a browser would do."""
 
-    def __init__(self, stage: Stage | None = None) -> None:
+    def __init__(self, stage: ModelSession | None = None) -> None:
         self.stage = stage
         self.libraries: list[Library] = []
         self.heard: list[tuple[dict[str, Any], list[bytes], str]] = []
         self.left = 0
-        self.conversation = Conversation(self.open, self.take, files=PAGE, left=self.leave)
+        self.conversation = CommServer(self.open, self.take, files=PAGE, left=self.leave)
         self._changed = threading.Condition()
 
-    def open(self) -> Opened:
+    def open(self) -> OpenApp:
         library = Library()
         library.add(small_trace(), name="shown")
         self.libraries.append(library)
-        return Opened(routed(library, self.stage, room().work, assets=PAGE), library.close)
+        return OpenApp(make_router(library, self.stage, get_notebook_loop().work, assets=PAGE), library.close)
 
     def leave(self) -> None:
         self.left += 1
@@ -50,7 +50,7 @@ class Page:
             self.heard.append((content, parts, threading.current_thread().name))
             self._changed.notify_all()
 
-    def ask(self, path: str, **body: Any) -> int:
+    def request(self, path: str, **body: Any) -> int:
         number = next(NUMBERS)
         self.conversation.hear({"id": number, "path": path, **body})
         return number
@@ -67,7 +67,7 @@ class Page:
 
     def told(self, path: str, **body: Any) -> tuple[int, bytes]:
         """The status and the body of an answer in one part."""
-        [(content, [part])] = self.answers(self.ask(path, **body))
+        [(content, [part])] = self.answers(self.request(path, **body))
         return content["status"], part
 
 
@@ -96,13 +96,13 @@ def test_the_kernel_says_what_the_server_says(page: Page, served: Callable[..., 
 
 def test_the_page_itself_comes_from_the_kernel_and_opens_nothing(page: Page) -> None:
     assert page.told("explorer.css") == (200, PAGE["explorer.css"])
-    assert not page.conversation.awake
+    assert not page.conversation.is_open
 
 
 def test_a_stream_comes_in_parts_and_its_end_is_told() -> None:
-    page = Page(on_stage())
+    page = Page(make_session())
     wish = {"text": TEXT, "count": 3, "temperature": 0, "seed": 0, "layer": 0, "head": 0}
-    answers = page.answers(page.ask("generate", body=wish))
+    answers = page.answers(page.request("generate", body=wish))
     assert [content["more"] for content, _ in answers] == [*[True] * (len(answers) - 1), False]
     events = [json.loads(part) for _, [part] in answers[:-1]]
     assert [next(iter(event)) for event in events] == ["prompt", "token", "token", "token", "done"]
@@ -113,13 +113,13 @@ def test_what_is_cancelled_is_not_answered_and_others_are(page: Page) -> None:
     begun, go_on = threading.Event(), threading.Event()
     opening = page.conversation._opening
 
-    def slowly() -> Opened:
+    def slowly() -> OpenApp:
         begun.set()
         go_on.wait()
         return opening()
 
     page.conversation._opening = slowly
-    given_up, other = page.ask("session"), page.ask("session")
+    given_up, other = page.request("session"), page.request("session")
     begun.wait()
     page.conversation.hear({"cancel": given_up})
     go_on.set()
@@ -142,7 +142,7 @@ def test_an_answer_is_given_in_the_context_of_its_question(page: Page) -> None:
     for word in ("first", "second"):
         context = contextvars.copy_context()
         context.run(asked.set, word)
-        page.answers(context.run(page.ask, "session"))
+        page.answers(context.run(page.request, "session"))
     assert seen == ["first", "second"]
 
 
@@ -154,23 +154,23 @@ def test_answers_leave_the_thread_of_the_caller_alone(page: Page) -> None:
 def test_who_closes_the_last_view_closes_the_library_and_who_comes_back_gets_another(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comm, "GRACE", 0.05)
+    monkeypatch.setattr(comm, "GRACE_SECONDS", 0.05)
     for view in (1, 2):
         page.conversation.hear({"view": "opened", "id": view})
     first = page.told("session")
     page.conversation.hear({"view": "closed", "id": 1})
     time.sleep(0.2)
-    assert page.conversation.awake, "another view is open"
+    assert page.conversation.is_open, "another view is open"
     page.conversation.hear({"view": "closed", "id": 2})
     until(lambda: page.left, "the last view")
-    assert not page.conversation.awake
+    assert not page.conversation.is_open
     until(page.libraries[0].closing.is_set, "the library")
     assert page.told("session") == first
     assert len(page.libraries) == 2
 
 
 def test_a_view_that_is_opened_again_in_time_keeps_the_library(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comm, "GRACE", 0.3)
+    monkeypatch.setattr(comm, "GRACE_SECONDS", 0.3)
     page.conversation.hear({"view": "opened", "id": 1})
     page.told("session")
     page.conversation.hear({"view": "closed", "id": 1})
@@ -183,23 +183,23 @@ def test_a_view_that_is_opened_again_in_time_keeps_the_library(page: Page, monke
 def test_a_page_that_is_loaded_anew_keeps_the_library_and_one_that_never_comes_back_does_not(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comm, "GRACE", 0.05)
+    monkeypatch.setattr(comm, "GRACE_SECONDS", 0.05)
     page.conversation.hear({"view": "opened", "id": 1})
     page.told("session")
     page.conversation.hear({"view": "hidden", "id": 1})
     time.sleep(0.2)
-    assert (page.conversation.awake, page.left) == (True, 0)
+    assert (page.conversation.is_open, page.left) == (True, 0)
     monkeypatch.setattr(comm, "IDLE", 0.05)
     page.conversation.hear({"view": "hidden", "id": 1})
     until(lambda: page.left, "the page that was left")
-    assert not page.conversation.awake
+    assert not page.conversation.is_open
 
 
 def test_a_view_that_asks_for_nothing_for_long_keeps_no_library(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comm, "IDLE", 0.05)
     page.conversation.hear({"view": "opened", "id": 1})
     page.told("session")
-    until(lambda: not page.conversation.awake, "rest")
+    until(lambda: not page.conversation.is_open, "rest")
     assert page.left == 0  # the view may ask again
     assert page.told("session")[0] == 200
 
@@ -207,7 +207,7 @@ def test_a_view_that_asks_for_nothing_for_long_keeps_no_library(page: Page, monk
 def test_what_cannot_be_opened_is_said_in_words_and_tried_again(page: Page) -> None:
     opening = page.conversation._opening
 
-    def refuse() -> Opened:
+    def refuse() -> OpenApp:
         page.conversation._opening = opening
         raise SettingError("the trace is gone;\n run the cell again")
 
@@ -220,5 +220,5 @@ def test_what_cannot_be_opened_is_said_in_words_and_tried_again(page: Page) -> N
 def test_a_closed_conversation_has_let_go(page: Page) -> None:
     page.told("session")
     page.conversation.close().result()
-    assert not page.conversation.awake
+    assert not page.conversation.is_open
     until(page.libraries[0].closing.is_set, "the library")

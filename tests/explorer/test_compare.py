@@ -17,7 +17,7 @@ from attnscope.explorer.library.library import Library
 from attnscope.recording import Trace, read
 from tests.explorer.browser import needs_chromium, slow_cases
 from tests.explorer.gallery import Gallery
-from tests.explorer.on_stage import CHARACTERS, small
+from tests.explorer.model_sessions import CHARACTERS, small
 from tests.explorer.pages import MAP, change, drawn, fragment, in_trouble, state, until
 from tests.explorer.picture import HALF_A_CODE, SINGLE_PRECISION, TABLES, Line, Picture, settled, shown, taken, wrong
 from tests.explorer.serving import Handle, serving

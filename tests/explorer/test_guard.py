@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import pytest
 
 from attnscope.errors import SettingError
-from attnscope.explorer.service.guard import CONTENT_SECURITY_POLICY, LARGEST_BODY, Settings
+from attnscope.explorer.service.guard import CONTENT_SECURITY_POLICY, MAX_BODY_BYTES, Settings
 from tests.explorer.serving import Answer, Handle, serving, small_trace
 
 SESSION = "/api/1/session"
@@ -49,7 +49,7 @@ FILES = [
 
 @pytest.fixture(scope="module")
 def handle() -> Iterator[Handle]:
-    with serving(small_trace(), ask_seconds=1.0) as handle:
+    with serving(small_trace(), request_timeout_seconds=1.0) as handle:
         yield handle
 
 
@@ -183,7 +183,7 @@ def test_what_the_browser_is_started_with_is_good_for_once(handle: Handle) -> No
 @pytest.mark.parametrize("method", ["HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "BREW"])
 @pytest.mark.parametrize("path", ["/", SESSION, "/api/1/run"])
 def test_there_are_only_get_and_post(handle: Handle, method: str, path: str) -> None:
-    answer = handle.ask(method, path)
+    answer = handle.request(method, path)
     assert answer.status == 405
     assert PROMISED.items() <= answer.headers.items()
 
@@ -226,12 +226,12 @@ def test_a_post_without_our_header_is_refused(handle: Handle) -> None:
 
 def test_a_large_body_is_refused_however_it_comes(handle: Handle) -> None:
     headers = {"content-type": "application/json", "x-attnscope": "1"}
-    for body in (b"x" * 2**20, b"x" * (LARGEST_BODY + 1)):
-        is_refused(handle.ask("POST", "/api/1/run", headers, body), 413)
+    for body in (b"x" * 2**20, b"x" * (MAX_BODY_BYTES + 1)):
+        is_refused(handle.request("POST", "/api/1/run", headers, body), 413)
         pieces = (body[start : start + 1000] for start in range(0, len(body), 1000))
-        is_refused(handle.ask("POST", "/api/1/run", headers, pieces), 413)
-    assert handle.ask("POST", "/api/1/run", headers, b"x" * LARGEST_BODY).status == 409
-    assert handle.ask("POST", "/api/1/run", headers, iter([b"{}"])).status == 409
+        is_refused(handle.request("POST", "/api/1/run", headers, pieces), 413)
+    assert handle.request("POST", "/api/1/run", headers, b"x" * MAX_BODY_BYTES).status == 409
+    assert handle.request("POST", "/api/1/run", headers, iter([b"{}"])).status == 409
 
 
 def test_a_body_that_never_ends_is_not_read_for_ever(handle: Handle) -> None:
@@ -241,8 +241,8 @@ def test_a_body_that_never_ends_is_not_read_for_ever(handle: Handle) -> None:
 
 
 def test_a_get_with_a_body_is_refused(handle: Handle) -> None:
-    is_refused(handle.ask("GET", SESSION, body=b"x"), 400)
-    is_refused(handle.ask("GET", SESSION, body=iter([b"x"])), 400)
+    is_refused(handle.request("GET", SESSION, body=b"x"), 400)
+    is_refused(handle.request("GET", SESSION, body=iter([b"x"])), 400)
 
 
 def test_two_lengths_that_differ_are_refused(handle: Handle) -> None:

@@ -393,9 +393,9 @@ def scenes(page: Page) -> Iterator[str]:
 @pytest.mark.slow
 @needs_axe
 @every_size
-def test_axe_finds_nothing_serious_in_the_heads_view(browser: Browser, on_stage: Handle, size: str) -> None:
+def test_axe_finds_nothing_serious_in_the_heads_view(browser: Browser, model_server: Handle, size: str) -> None:
     found: dict[str, list[str]] = {}
-    with shown(browser, on_stage.url, bypass_csp=True, **SIZES[size]) as page:
+    with shown(browser, model_server.url, bypass_csp=True, **SIZES[size]) as page:
         for scene in scenes(page):
             found |= violations_in_every_look(page, scene)
     assert found == {}
@@ -403,8 +403,8 @@ def test_axe_finds_nothing_serious_in_the_heads_view(browser: Browser, on_stage:
 
 @pytest.mark.slow
 @every_size
-def test_nothing_overflows_is_cut_or_tiny_in_the_heads_view(browser: Browser, on_stage: Handle, size: str) -> None:
-    with shown(browser, on_stage.url, **SIZES[size]) as page:
+def test_nothing_overflows_is_cut_or_tiny_in_the_heads_view(browser: Browser, model_server: Handle, size: str) -> None:
+    with shown(browser, model_server.url, **SIZES[size]) as page:
         for scene in scenes(page):
             assert page.evaluate("document.scrollingElement.scrollWidth - innerWidth") <= 0, scene
             for what in (CUT, TINY, *(() if scene == "a picture named" else (COLLIDING,))):

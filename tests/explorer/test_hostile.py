@@ -11,7 +11,7 @@ import torch
 from playwright.sync_api import Browser, Page
 
 from attnscope.explorer.library.library import Library
-from attnscope.explorer.stage.stage import Stage
+from attnscope.explorer.sessions.model_session import ModelSession
 from attnscope.recording import Trace
 from tests.explorer.browser import needs_chromium, opened
 from tests.explorer.pages import change, drawn, fragment, ready, smollm2, spoken, state, until
@@ -229,7 +229,7 @@ def test_what_is_found_and_what_is_looked_for_stay_text(browser: Browser, hostil
 
 def test_a_hostile_sentence_is_read_shown_and_written_on(browser: Browser) -> None:
     model, tokenizer = smollm2()
-    stage = Stage(model, tokenizer, IMAGE + SCRIPT)
+    stage = ModelSession(model, tokenizer, IMAGE + SCRIPT)
     text = f"{SCRIPT} {IMAGE} \u202eabc\u202c \u0000\u200b \U0001f468\u200d\U0001f469\u200d\U0001f467 {'W' * 200}"
     with serving(Library(), stage, page=True) as handle, watched(browser, handle.url) as page:
         page.fill("#sentence-text", text)

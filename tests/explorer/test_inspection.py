@@ -9,7 +9,7 @@ import torch
 from attnscope.attention import Causal, Full, Window
 from attnscope.attention.algebra import Sizes
 from attnscope.errors import Cancelled, UnsupportedError
-from attnscope.explorer.findings import inspection
+from attnscope.explorer.analysis import inspection
 from attnscope.heads import score_heads
 from attnscope.matrix import AttentionMatrix
 from attnscope.recording import Trace, read
@@ -27,7 +27,7 @@ def case(request: pytest.FixtureRequest) -> tuple[AttentionMatrix, torch.Tensor,
     else:
         mask = MASKS.get(request.param, Causal())
     matrix = AttentionMatrix(query, key, mask=mask)
-    seen = mask.dense(Sizes(1, 1, *matrix.shape))[0, 0]
+    seen = mask.to_dense(Sizes(1, 1, *matrix.shape))[0, 0]
     dense = (query.double() @ key.double().mT / 8**0.5).masked_fill(~seen, -torch.inf).softmax(-1)
     return (AttentionMatrix.from_dense(dense.float()) if request.param == "held" else matrix), dense, seen
 

@@ -12,9 +12,9 @@ import torch
 from attnscope.attention import Causal, Full, Mask, Prefix, Window
 from attnscope.attention.algebra import Sizes
 from attnscope.errors import Cancelled, SettingError, UnsupportedError
-from attnscope.explorer.library.identity import derived, fingerprint
 from attnscope.explorer.library.library import MAX_HEADS, MAX_LIVE, Axis, Entry, Library
-from attnscope.explorer.library.what_if import NOTE
+from attnscope.explorer.library.trace_id import compute_trace_id, derive_id
+from attnscope.explorer.library.unmasked import NOTE
 from attnscope.matrix import AttentionMatrix
 from attnscope.recording import Trace, open_trace, read
 from attnscope.recording.call import Call
@@ -28,18 +28,22 @@ def held(seed: int = 0, heads: int = 2, tokens: int = 6) -> Trace:
 
 
 def test_a_fingerprint_follows_from_the_content_alone() -> None:
-    first = fingerprint(small_trace())
+    first = compute_trace_id(small_trace())
     assert re.fullmatch(r"[0-9a-f]{32}", first)
-    assert fingerprint(small_trace()) == first
-    others = {fingerprint(small_trace(TEXT.replace("nine", "nono"))), fingerprint(small_trace(depth=1)), first}
+    assert compute_trace_id(small_trace()) == first
+    others = {
+        compute_trace_id(small_trace(TEXT.replace("nine", "nono"))),
+        compute_trace_id(small_trace(depth=1)),
+        first,
+    }
     assert len(others) == 3
 
 
 def test_a_single_number_changes_a_fingerprint() -> None:
     weights = torch.rand(1, 2, 6, 6)
-    before = fingerprint(Trace.from_attentions([weights]))
+    before = compute_trace_id(Trace.from_attentions([weights]))
     weights[0, 1, 5, 2] += 0.01
-    assert fingerprint(Trace.from_attentions([weights])) != before
+    assert compute_trace_id(Trace.from_attentions([weights])) != before
 
 
 @pytest.mark.parametrize("mask", [Full(), Window(2), Prefix(2)])
@@ -49,15 +53,15 @@ def test_a_mask_changes_a_fingerprint(mask: Mask) -> None:
     for one in (Causal(), mask):
         trace = Trace("model")
         trace.layers = {"a": Layer("a", Call(query=query, key=key, value=None, mask=one, scale=None), cross=False)}
-        found.add(fingerprint(trace))
+        found.add(compute_trace_id(trace))
     assert len(found) == 2
 
 
 def test_a_saved_trace_keeps_its_name(tmp_path: Path) -> None:
     small_trace().save(tmp_path)
-    name = fingerprint(small_trace())
+    name = compute_trace_id(small_trace())
     assert re.fullmatch(r"[0-9a-f]{32}", name)
-    assert fingerprint(open_trace(tmp_path)) == name
+    assert compute_trace_id(open_trace(tmp_path)) == name
 
 
 class Odd(Mask):
@@ -69,7 +73,7 @@ class Odd(Mask):
     def allows(self, query: torch.Tensor, key: torch.Tensor, sizes: Sizes) -> torch.Tensor:
         return (query - key) % self.every == 0
 
-    def lower(self, sizes: Sizes) -> None:
+    def to_regions(self, sizes: Sizes) -> None:
         return None
 
 
@@ -81,22 +85,22 @@ def recorded(query: torch.Tensor, key: torch.Tensor, mask: Mask) -> Trace:
 
 def test_masks_of_somebodys_own_are_never_taken_for_the_same() -> None:
     query, key = torch.randn(1, 2, 6, 4), torch.randn(1, 2, 6, 4)
-    assert fingerprint(recorded(query, key, Odd(2))) != fingerprint(recorded(query, key, Odd(3)))
+    assert compute_trace_id(recorded(query, key, Odd(2))) != compute_trace_id(recorded(query, key, Odd(3)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("width", [64, 63])
 def test_a_single_number_of_a_huge_tensor_changes_its_name(dtype: torch.dtype, width: int) -> None:
     query, key = torch.randn(2, 1, 4, 8192, width).to(dtype).unbind()
-    before = fingerprint(recorded(query, key, Causal()))
+    before = compute_trace_id(recorded(query, key, Causal()))
     apart = query.transpose(1, 2).contiguous().transpose(1, 2)
-    assert fingerprint(recorded(apart, key, Causal())) == before
+    assert compute_trace_id(recorded(apart, key, Causal())) == before
     key[0, 3, 4097, 5] += 0.1  # a position that is not looked at whole
-    assert fingerprint(recorded(query, key, Causal())) != before
+    assert compute_trace_id(recorded(query, key, Causal())) != before
 
 
 def test_what_is_derived_has_another_name_each_time() -> None:
-    assert len({derived("a", "x"), derived("a", "y"), derived("b", "x")}) == 3
+    assert len({derive_id("a", "x"), derive_id("a", "y"), derive_id("b", "x")}) == 3
 
 
 def test_the_same_trace_is_there_once() -> None:
@@ -180,11 +184,11 @@ def test_a_head_is_made_once_however_many_ask_at_once() -> None:
     assert entry is not None
     found, start = [], threading.Barrier(8)
 
-    def ask() -> None:
+    def take_head() -> None:
         start.wait()
         found.append(library.head(entry, 1, 2))
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
+    threads = [threading.Thread(target=take_head) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -14,20 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.errors import Cancelled, SettingError, UnsupportedError, VocabularyError
-from attnscope.explorer.stage.presets import PRESETS, Preset
-from attnscope.explorer.stage.stage import LIMIT, MAX_NEW, Busy, Stage, Superseded
-from attnscope.explorer.stage.twin import has_twin, twin_of
+from attnscope.explorer.sessions.model_session import LIMIT, MAX_NEW_TOKENS, BusyError, ModelSession, Superseded
+from attnscope.explorer.sessions.presets import PRESETS, Preset
+from attnscope.explorer.sessions.random_baseline import has_random_baseline, make_random_baseline
 from attnscope.models import CharacterTokenizer, Decoder, Seq2Seq, Seq2SeqConfig
 from attnscope.recording import load, read
-from tests.explorer.on_stage import CHARACTERS, TEXT, ZOO, on_stage, small, written
+from tests.explorer.model_sessions import CHARACTERS, TEXT, ZOO, make_session, small, written
 from tests.models.smollm2 import FOLDER, tokenizer, transformers_model
 
 SOON = 20  # seconds after which a test no longer waits
 
 
 @cache
-def smollm2() -> Stage:
-    return Stage(*load(FOLDER), "SmolLM2-135M")
+def smollm2() -> ModelSession:
+    return ModelSession(*load(FOLDER), "SmolLM2-135M")
 
 
 def threads() -> set[threading.Thread]:
@@ -61,62 +61,62 @@ def until(happened: Callable[[], bool]) -> None:
     raise AssertionError("it has not happened")
 
 
-def waiting(stage: Stage) -> int:
+def waiting(stage: ModelSession) -> int:
     return len(stage._turns._waiting)
 
 
 @pytest.mark.parametrize("twin", [False, True])
 def test_a_run_is_a_recording_of_the_text(twin: bool):
     model = small()
-    trace = on_stage(model).run(TEXT, twin)
-    plain = read(twin_of(model) if twin else model, CHARACTERS.encode(TEXT), progress=False)
+    trace = make_session(model).run(TEXT, twin)
+    plain = read(make_random_baseline(model) if twin else model, CHARACTERS.encode(TEXT), progress=False)
     assert trace.tokens() == list(TEXT)
     for name in plain:
         torch.testing.assert_close(trace[name].to_dense(), plain[name].to_dense(), atol=1e-12, rtol=0)
 
 
 def test_an_encoder_is_read_and_does_not_write():
-    stage = Stage(*load(FOLDER.parent / "minilm-l6"), "MiniLM")
+    stage = ModelSession(*load(FOLDER.parent / "minilm-l6"), "MiniLM")
     assert stage.run("The cat sat.").tokens() == ["[CLS]", "the", "cat", "sat", ".", "[SEP]"]
     assert stage.run("The cat sat.", twin=True)[0].shape == (1, 12, 6, 6)
     assert not stage.generates
     with pytest.raises(UnsupportedError, match="MiniLM reads texts, but does not write"):
-        stage.continued("The cat", 3, 0.0, 0, 0, 0)
+        stage.generate("The cat", 3, 0.0, 0, 0, 0)
 
 
 def test_a_text_beyond_the_limit_is_refused_with_both_numbers():
-    stage = on_stage(limit=20)
+    stage = make_session(limit=20)
     with pytest.raises(SettingError, match="29 tokens, and a small model reads at most 20"):
         stage.run(TEXT)
     with pytest.raises(SettingError, match="29 tokens, and a small model reads at most 20"):
-        stage.continued(TEXT, 1, 0.0, 0, 0, 0)
+        stage.generate(TEXT, 1, 0.0, 0, 0, 0)
     assert stage.run(TEXT[:20])[0].shape[-1] == 20
 
 
 def test_the_limit_is_not_beyond_what_the_model_has_room_for():
-    assert on_stage(small(max_length=17)).limit == 17
-    assert on_stage(ZOO["Llama"].build()).limit == 64
-    assert on_stage().limit == LIMIT
+    assert make_session(small(max_length=17)).limit == 17
+    assert make_session(ZOO["Llama"].build()).limit == 64
+    assert make_session().limit == LIMIT
 
 
 def test_what_cannot_be_read_is_refused():
     with pytest.raises(SettingError, match="nothing to read"):
-        on_stage().run("")
+        make_session().run("")
     with pytest.raises(VocabularyError, match="none of the 56"):
-        on_stage().run("a!")
+        make_session().run("a!")
     with pytest.raises(SettingError, match="needs a tokenizer"):
-        Stage(small(), None, "a model of pictures")
+        ModelSession(small(), None, "a model of pictures")
     with pytest.raises(UnsupportedError, match="reads two texts"):
-        on_stage(Seq2Seq(Seq2SeqConfig(vocab_size=50, width=16, depth=1, heads=4, hidden=64)))
+        make_session(Seq2Seq(Seq2SeqConfig(vocab_size=50, width=16, depth=1, heads=4, hidden=64)))
 
 
 @pytest.mark.parametrize("build", [small, lambda: small(torch.bfloat16), ZOO["Llama"].build, ZOO["BERT"].build])
 def test_a_twin_has_fresh_weights_of_the_same_kind_and_the_same_each_time(build: Callable[[], nn.Module]):
     model = build()
     state = torch.random.get_rng_state()
-    twin, again = twin_of(model), twin_of(model)
+    twin, again = make_random_baseline(model), make_random_baseline(model)
     assert torch.equal(state, torch.random.get_rng_state())
-    assert has_twin(model)
+    assert has_random_baseline(model)
     assert not twin.training
     originals = dict(model.named_parameters())
     assert dict(twin.named_parameters()).keys() == originals.keys()
@@ -133,21 +133,21 @@ def test_a_twin_keeps_what_a_model_in_bfloat16_holds_in_float32():
     model.to(torch.bfloat16)
     rotary = model.model.rotary_emb
     rotary.inv_freq = rotary.inv_freq.float()
-    twin: Any = twin_of(model)
+    twin: Any = make_random_baseline(model)
     assert twin.model.rotary_emb.inv_freq.dtype == torch.float32
     assert twin.lm_head.weight.dtype == torch.bfloat16
 
 
 def test_no_twin_is_made_of_a_model_that_does_not_say_how_it_is_made():
     model = nn.Sequential(nn.Embedding(56, 8), nn.TransformerEncoderLayer(8, 2))
-    assert not on_stage(model).twins
+    assert not make_session(model).twins
     with pytest.raises(UnsupportedError, match="only Decoder and Encoder"):
-        twin_of(model)
+        make_random_baseline(model)
 
 
 def test_one_runs_and_the_newest_of_each_kind_waits(pool: ThreadPoolExecutor):
     model = small()
-    stage, gate = on_stage(model), Gate(model)
+    stage, gate = make_session(model), Gate(model)
     first = pool.submit(stage.run, "first")
     assert gate.reached.wait(SOON)
     older = pool.submit(stage.run, "older")
@@ -157,8 +157,8 @@ def test_one_runs_and_the_newest_of_each_kind_waits(pool: ThreadPoolExecutor):
     newer = pool.submit(stage.run, "newer")
     with pytest.raises(Superseded, match="newer text"):
         older.result(SOON)
-    with pytest.raises(Busy, match="2 wait for it already"):
-        next(stage.continued("third", 1, 0.0, 0, 0, 0))
+    with pytest.raises(BusyError, match="2 wait for it already"):
+        next(stage.generate("third", 1, 0.0, 0, 0, 0))
     assert gate.reads == 1
     gate.opened.set()
     assert [future.result(SOON).tokens() for future in (first, twin, newer)] == [[*"first"], [*"twin"], [*"newer"]]
@@ -167,7 +167,7 @@ def test_one_runs_and_the_newest_of_each_kind_waits(pool: ThreadPoolExecutor):
 
 def test_who_waits_may_be_cancelled(pool: ThreadPoolExecutor):
     model = small()
-    stage, gate, gone = on_stage(model), Gate(model), threading.Event()
+    stage, gate, gone = make_session(model), Gate(model), threading.Event()
     first = pool.submit(stage.run, "first")
     assert gate.reached.wait(SOON)
     second = pool.submit(stage.run, "second", cancelled=gone.is_set)
@@ -182,7 +182,7 @@ def test_who_waits_may_be_cancelled(pool: ThreadPoolExecutor):
 
 def test_a_long_text_is_given_up_between_pieces_and_the_next_is_read():
     model = small()
-    stage, gate = on_stage(model), Gate(model)
+    stage, gate = make_session(model), Gate(model)
     gate.opened.set()
     with pytest.raises(Cancelled):
         stage.run("a" * 500, cancelled=lambda: gate.reads >= 2)
@@ -192,7 +192,7 @@ def test_a_long_text_is_given_up_between_pieces_and_the_next_is_read():
 
 def test_an_error_of_the_model_lets_the_next_have_its_turn():
     model = small()
-    stage, failing = on_stage(model), [True]
+    stage, failing = make_session(model), [True]
 
     def fail(*_: object) -> None:
         if failing:
@@ -216,7 +216,7 @@ def rows_of(events: list[dict[str, Any]], length: int) -> Tensor:
 @pytest.mark.parametrize("options", [{}, {"windows": (None, 5, None)}], ids=["causal", "window"])
 def test_the_rows_that_are_told_are_those_of_a_plain_reading(options: dict[str, Any]):
     model = small(**options)
-    prompt, *new, done = written(on_stage(model))
+    prompt, *new, done = written(make_session(model))
     assert prompt == {"prompt": list(TEXT)}
     assert [event["position"] for event in new] == list(range(29, 37))
     assert all(len(event["row"]) == event["position"] + 1 for event in new)
@@ -231,7 +231,7 @@ def test_the_rows_that_are_told_are_those_of_a_plain_reading(options: dict[str, 
 @pytest.mark.parametrize("name", ["Llama", "Gemma 3", "GPT-2"])
 def test_models_of_transformers_write_on_too(name: str):
     model = ZOO[name].build()
-    stage = on_stage(model)
+    stage = make_session(model)
     assert stage.generates
     _, *new, done = written(stage, count=20, layer=0)
     ids = done["trace"].texts[-1].ids
@@ -243,12 +243,12 @@ def test_models_of_transformers_write_on_too(name: str):
 def test_each_token_is_read_once():
     model, read_tokens = small(), []
     model.embedding.register_forward_pre_hook(lambda _, given: read_tokens.append(given[0].shape[1]))
-    written(on_stage(model))
+    written(make_session(model))
     assert read_tokens == [29] + [1] * 8
 
 
 def test_the_seed_decides_what_is_written_and_without_temperature_the_model_alone():
-    stage = on_stage()
+    stage = make_session()
     texts = {seed: written(stage, seed=seed)[-1]["text"] for seed in (1, 2)}
     assert texts[1] != texts[2]
     assert written(stage, seed=1)[-1]["text"] == texts[1]
@@ -256,18 +256,18 @@ def test_the_seed_decides_what_is_written_and_without_temperature_the_model_alon
 
 
 def test_writing_ends_before_the_end_of_a_text():
-    third = written(on_stage(), temperature=0.0)[3]["token"]
+    third = written(make_session(), temperature=0.0)[3]["token"]
     codec = CharacterTokenizer(CHARACTERS.characters)
     codec.eos = frozenset(CHARACTERS.encode(third))
-    events = written(Stage(small(), codec, "a small model"), temperature=0.0)
+    events = written(ModelSession(small(), codec, "a small model"), temperature=0.0)
     assert third not in [event["token"] for event in events[1:-1]]
     assert len(events[1:-1]) <= 2
     assert events[-1]["trace"][0].shape[-1] == 29 + len(events[1:-1])
 
 
 def test_writing_ends_at_the_limit():
-    assert [event.get("position") for event in written(on_stage(limit=31))] == [None, 29, 30, None]
-    events = written(on_stage(limit=29))
+    assert [event.get("position") for event in written(make_session(limit=31))] == [None, 29, 30, None]
+    events = written(make_session(limit=29))
     assert len(events) == 2
     assert events[-1]["text"] == TEXT
 
@@ -281,15 +281,15 @@ def test_a_token_is_told_before_the_next_one_is_read():
         reads.append(1)
 
     model.embedding.register_forward_pre_hook(wait)
-    for event, heard in zip(on_stage(model).continued(TEXT, 8, 0.0, 0, 1, 2), received, strict=False):
+    for event, heard in zip(make_session(model).generate(TEXT, 8, 0.0, 0, 1, 2), received, strict=False):
         assert len(reads) == 1 if "prompt" in event else len(reads) == event["position"] - 27
         heard.set()
     assert len(reads) == 9
 
 
 def test_events_may_be_taken_by_another_thread_each_time():
-    plain = written(on_stage())
-    events = on_stage().continued(TEXT, 8, 1.0, 3, 1, 2)
+    plain = written(make_session())
+    events = make_session().generate(TEXT, 8, 1.0, 3, 1, 2)
     taken: list[Any] = []
     while True:
         with ThreadPoolExecutor(1) as fresh:
@@ -303,8 +303,8 @@ def test_events_may_be_taken_by_another_thread_each_time():
 
 @pytest.mark.parametrize("leave", ["close", "forget"])
 def test_who_goes_away_leaves_no_thread_and_no_turn_behind(leave: str):
-    stage = on_stage()
-    events: Any = stage.continued(TEXT, MAX_NEW, 1.0, 0, 0, 0)
+    stage = make_session()
+    events: Any = stage.generate(TEXT, MAX_NEW_TOKENS, 1.0, 0, 0, 0)
     next(events)
     assert threads()
     if leave == "close":
@@ -317,10 +317,10 @@ def test_who_goes_away_leaves_no_thread_and_no_turn_behind(leave: str):
 
 def test_who_goes_away_while_waiting_leaves_no_thread_behind(pool: ThreadPoolExecutor):
     model = small()
-    stage, gate, gone = on_stage(model), Gate(model), threading.Event()
+    stage, gate, gone = make_session(model), Gate(model), threading.Event()
     first = pool.submit(stage.run, "first")
     assert gate.reached.wait(SOON)
-    events = stage.continued(TEXT, 3, 0.0, 0, 0, 0, cancelled=gone.is_set)
+    events = stage.generate(TEXT, 3, 0.0, 0, 0, 0, cancelled=gone.is_set)
     second: Future = pool.submit(next, events)
     until(lambda: waiting(stage) == 1)
     gone.set()
@@ -334,7 +334,7 @@ def test_who_goes_away_while_waiting_leaves_no_thread_behind(pool: ThreadPoolExe
 def test_nothing_begins_before_the_first_event_is_taken():
     model = small()
     gate = Gate(model)
-    events: Any = on_stage(model).continued(TEXT, 3, 0.0, 0, 0, 0)
+    events: Any = make_session(model).generate(TEXT, 3, 0.0, 0, 0, 0)
     assert not threads()
     events.close()
     assert not gate.reads
@@ -343,14 +343,14 @@ def test_nothing_begins_before_the_first_event_is_taken():
 @pytest.mark.parametrize(("layer", "head"), [(3, 0), (-1, 0), (0, 4), (0, -1)])
 def test_a_head_that_is_not_there_is_refused_before_anything_is_told(layer: int, head: int):
     with pytest.raises(SettingError, match=r"was asked for; .* 0 to"):
-        next(on_stage().continued(TEXT, 3, 0.0, 0, layer, head))
+        next(make_session().generate(TEXT, 3, 0.0, 0, layer, head))
     assert not threads()
 
 
-@pytest.mark.parametrize(("count", "temperature"), [(0, 1.0), (MAX_NEW + 1, 1.0), (3, -1.0), (3, float("nan"))])
+@pytest.mark.parametrize(("count", "temperature"), [(0, 1.0), (MAX_NEW_TOKENS + 1, 1.0), (3, -1.0), (3, float("nan"))])
 def test_settings_are_refused_at_once(count: int, temperature: float):
     with pytest.raises(SettingError, match=r"writes 1 to 64|temperature must be"):
-        on_stage().continued(TEXT, count, temperature, 0, 0, 0)
+        make_session().generate(TEXT, count, temperature, 0, 0, 0)
 
 
 def test_a_trained_model_writes_on_what_a_preset_promises():
@@ -366,7 +366,7 @@ def test_a_trained_model_writes_on_what_a_preset_promises():
 
 
 def test_the_same_model_of_transformers_writes_the_same():
-    theirs = Stage(transformers_model(), tokenizer(), "SmolLM2-135M")
+    theirs = ModelSession(transformers_model(), tokenizer(), "SmolLM2-135M")
     assert theirs.generates
     assert theirs.twins
     asked = {"count": 5, "temperature": 0.0, "layer": 24, "head": 4}
@@ -406,6 +406,6 @@ def test_what_a_preset_promises_was_learned():
 
 
 def test_presets_are_short_texts_with_notes():
-    presets = on_stage().presets
+    presets = make_session().presets
     assert {"text": TEXT, "note": PRESETS[0].note} in presets
     assert all(preset.keys() == {"text", "note"} and len(preset["text"]) < 100 for preset in presets)

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = 64
 # What a server may hold beside what it started with: tiles up to the limit of their cache, and what is computed: one
 # tile at a time, while the building of levels stands still, and both within the budget of a walk.
-MAX_BYTES = MEMORY + Schedule().budget
+MAX_BYTES = MEMORY + Schedule().max_bytes
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 
 
@@ -97,7 +97,7 @@ class Crowd:
 
     def tile(self, draw: random.Random) -> str:
         z = draw.randint(0, self.plan.deepest)
-        down, across = self.plan.tiles(z)
+        down, across = self.plan.count_tiles(z)
         return f"{self.head}/{z}/{draw.randrange(down)}/{draw.randrange(across)}?ch={draw.choice(['mean', 'max'])}"
 
     def _ask_on(self, number: int) -> None:

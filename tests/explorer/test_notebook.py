@@ -29,7 +29,7 @@ from attnscope.recording import Trace
 from tests.explorer.serving import small_trace
 from tests.explorer.synthetic import random_head, trace_of
 
-comm.GRACE = 0.3
+comm.GRACE_SECONDS = 0.3
 trace = small_trace()
 long = trace_of([[random_head({LENGTH}, dim=8, seed=seed) for seed in (1, 2)]])
 
@@ -67,10 +67,10 @@ def opened(browser: Browser, lab: Lab) -> Iterator[Notebook]:
 @pytest.fixture
 def cells(opened: Notebook) -> Iterator[Notebook]:
     """The notebook, with everything in its kernel that the cells need, and no output."""
-    if opened.ask("print('trace' in globals())") != "True":
+    if opened.request("print('trace' in globals())") != "True":
         opened.run(SETUP)
-    opened.ask(
-        "from attnscope.explorer.widget import _SHOWN\nfor one, _ in _SHOWN.values(): one.state = '#1/-/L0H0/map'"
+    opened.request(
+        "from attnscope.explorer.widget import _WIDGETS\nfor one, _ in _WIDGETS.values(): one.state = '#1/-/L0H0/map'"
     )
     yield opened
     for cell in (SHORT, LONG, NEW):
@@ -132,13 +132,13 @@ def test_hands_move_it_and_python_knows_where_it_is(cells: Notebook) -> None:
     cells.page.mouse.up()
     until(cells, lambda: cells.state()["centre"], "the place")
     cells.explorer.get_by_role("button", name="Layer 1, head 2").click()
-    centre, told = cells.state()["centre"], "print(_SHOWN[id(trace)][0].state)"
+    centre, told = cells.state()["centre"], "print(_WIDGETS[id(trace)][0].state)"
     place = f"L1H2/map?c={round(centre['query'], 2):g},{round(centre['key'], 2):g}"
-    until(cells, lambda: place in cells.ask(told), f"{place} in Python")
+    until(cells, lambda: place in cells.request(told), f"{place} in Python")
     cells.explorer.get_by_role("button", name="Text", exact=True).click()
     until(cells, lambda: "But new struck nine." in cells.explorer.inner_text(), "the text")
-    until(cells, lambda: "/text" in cells.ask(told), "the view in Python")
-    cells.ask("_SHOWN[id(trace)][0].state = '#1/-/L0H3/map?z=20'")
+    until(cells, lambda: "/text" in cells.request(told), "the view in Python")
+    cells.request("_WIDGETS[id(trace)][0].state = '#1/-/L0H3/map?z=20'")
     until(cells, lambda: (cells.state()["head"], cells.state()["view"]) == (3, "map"), "what Python has set")
 
 
@@ -176,7 +176,7 @@ def test_it_is_as_dark_as_the_notebook(cells: Notebook) -> None:
 
 @pytest.mark.slow
 def test_a_running_cell_does_not_keep_it_waiting_but_a_kernel_that_stands_still_does(cells: Notebook, lab: Lab) -> None:
-    process = int(cells.ask("print(os.getpid())"))
+    process = int(cells.request("print(os.getpid())"))
     cells.show(SHORT)
     asks = "(root) => { root.attnscope.transport.json('session').then(() => { root.dataset.heard = 'yes'; }); }"
     cells.run(BUSY, wait=False)
@@ -208,24 +208,24 @@ def test_a_closed_cell_leaves_nothing_in_the_browser_and_no_tiles_in_the_kernel(
         cells.page.wait_for_timeout(150)
     cells.explorer.evaluate(REFERENCES)
     assert collected(cells)["backingStorageSize"] - empty["backingStorageSize"] > 2**20
-    assert int(cells.ask("print(kept())")) > 2**20
+    assert int(cells.request("print(kept())")) > 2**20
     cells.clear(LONG)
     until(cells, lambda: alive(cells) == 0, "the browser")
     left = collected(cells)
     assert cells.page.locator("canvas").count() == 0
     assert left["nodes"] <= empty["nodes"] + 100  # JupyterLab keeps some of each output
     assert left["backingStorageSize"] <= empty["backingStorageSize"] + 2**18
-    until(cells, lambda: cells.ask("print(kept())") == "0", "the tiles in the kernel")
+    until(cells, lambda: cells.request("print(kept())") == "0", "the tiles in the kernel")
 
 
 @pytest.mark.slow
 def test_a_trace_that_nobody_holds_goes_with_its_cell(cells: Notebook) -> None:
-    before = int(cells.ask("print(traces())"))
+    before = int(cells.request("print(traces())"))
     for _ in range(3):
         cells.show(NEW)
-        assert int(cells.ask("print(traces())")) > before
+        assert int(cells.request("print(traces())")) > before
     cells.clear(NEW)
-    until(cells, lambda: int(cells.ask("print(traces())")) <= before, "the traces")
+    until(cells, lambda: int(cells.request("print(traces())")) <= before, "the traces")
     until(cells, lambda: cells.page.evaluate(f"{KERNEL}._comms.size") <= 2 * 2 + 1, "the models in the browser")
 
 

@@ -10,15 +10,15 @@ import numpy
 import pytest
 import torch
 
-from attnscope.atlas.codec import CUT, EXACT, PARTIAL, U8LOG, decode, unpack
+from attnscope.atlas.codec import EXACT, PARTIAL, PARTLY_MASKED, U8LOG, decode, unpack
 from attnscope.attention import ALiBi, Bias, Causal, Documents, Full, Padding, Sinks, Softcap, Window
 from attnscope.errors import Cancelled
-from attnscope.explorer.findings.corner import corner
-from attnscope.explorer.findings.layer_scores import layer_scores
+from attnscope.explorer.analysis.layer_scores import layer_scores
+from attnscope.explorer.analysis.slicing import slice_layer
 from attnscope.heads import SCORES, score_heads
-from attnscope.heads.labels import label_named
+from attnscope.heads.labels import get_label
 from attnscope.matrix.pooling import even_edges
-from attnscope.matrix.sampling import spread
+from attnscope.matrix.sampling import spaced_rows
 from attnscope.recording import Trace, read
 from attnscope.recording.call import Call
 from attnscope.recording.layers.dense import DenseLayer
@@ -26,7 +26,7 @@ from attnscope.recording.layers.recorded import Layer
 from attnscope.recording.token_texts import Texts
 from tests.explorer.serving import Handle, serving, small_model, small_trace
 from tests.explorer.synthetic import Synthetic, random_head, trace_of
-from tests.explorer.test_server import FOR_EVER, Shown, close, dense_of
+from tests.explorer.test_server import IMMUTABLE, Shown, close, dense_of
 
 STEP = 2 ** (32 / 254 / 2)  # half a step of a code
 
@@ -69,11 +69,11 @@ def same_codes(codes: numpy.ndarray, wanted: numpy.ndarray) -> None:
 @pytest.mark.parametrize("channel", ["mean", "max"])
 def test_thumbnails_are_all_heads_of_a_layer_pooled(shown: Shown, channel: str) -> None:
     answer = shown.get(f"1/thumbs?ch={channel}")
-    assert answer.headers["cache-control"] == FOR_EVER
+    assert answer.headers["cache-control"] == IMMUTABLE
     header, codes = unpack(answer.body)
     assert (header.dtype, header.channel) == (U8LOG, ["mean", "max"].index(channel))
     assert (header.rows, header.columns, header.z, header.y, header.x) == (4 * 64, 64, 1, 64, 72)
-    assert header.flags == CUT
+    assert header.flags == PARTLY_MASKED
     edges = even_edges(72, 64)
     for head in range(4):
         wanted = pooled(dense_of(shown.trace, 1, head).numpy(), edges, edges)[channel == "max"]
@@ -83,7 +83,7 @@ def test_thumbnails_are_all_heads_of_a_layer_pooled(shown: Shown, channel: str) 
 def test_thumbnails_of_a_short_text_are_its_cells(served: Callable[..., Handle]) -> None:
     trace = small_trace("to be or not")
     header, codes = unpack(Shown(served(trace), trace).get("0/thumbs").body)
-    assert (header.rows, header.columns, header.y, header.x, header.flags) == (48, 12, 12, 12, CUT | EXACT)
+    assert (header.rows, header.columns, header.y, header.x, header.flags) == (48, 12, 12, 12, PARTLY_MASKED | EXACT)
     same_codes(codes[12:24], dense_of(trace, 0, 1).numpy())
 
 
@@ -93,7 +93,7 @@ def test_thumbnails_of_a_long_text_are_of_evenly_spread_queries_and_say_so(serve
     header, codes = unpack(Shown(served(trace), trace).get("0/thumbs?ch=max").body)
     assert (header.rows, header.columns, header.y, header.x) == (128, 64, 64, 1024)
     assert header.flags & PARTIAL
-    picked = [row for start in range(0, 4096, 64) for row in spread(start, start + 64, 16)]
+    picked = [row for start in range(0, 4096, 64) for row in spaced_rows(start, start + 64, 16)]
     for at, head in enumerate(heads):
         some = head.rows(picked[:320])
         wanted = pooled(some, list(range(0, 321, 16)), list(range(0, 4097, 64)))[1]
@@ -103,7 +103,7 @@ def test_thumbnails_of_a_long_text_are_of_evenly_spread_queries_and_say_so(serve
 def test_thumbnails_of_a_longer_text_have_bins_of_two_widths(served: Callable[..., Handle]) -> None:
     head = random_head(901)
     header, codes = unpack(Shown(served(head.trace()), head.trace()).get("0/thumbs").body)
-    assert (header.rows, header.columns, header.y, header.x, header.flags) == (64, 64, 64, 901, CUT)
+    assert (header.rows, header.columns, header.y, header.x, header.flags) == (64, 64, 64, 901, PARTLY_MASKED)
     edges = [15 * at if at < 5 else 75 + 14 * (at - 5) for at in range(65)]
     same_codes(codes, pooled(head.rows(range(901)), edges, edges)[0])
 
@@ -153,7 +153,7 @@ def test_scores_of_a_layer_are_those_of_the_table_of_all_heads(shown: Shown) -> 
         close(list(one["scores"].values()), list(known.values()))
     labels = {label for one in found["heads"] for label in one["labels"]}
     assert {name: words for name, words in found["meanings"].items() if name != "mixed"} == {
-        name: label_named(name).meaning for name in labels - {"mixed"}
+        name: get_label(name).meaning for name in labels - {"mixed"}
     }
     assert ("mixed" in labels) == ("mixed" in found["meanings"])
     assert found["measures"] == {name: SCORES[name] for name in found["measures"]}
@@ -202,22 +202,22 @@ MASKS: dict[str, Any] = {
 @pytest.mark.parametrize("options", MASKS.values(), ids=list(MASKS))
 def test_the_first_queries_have_the_weights_that_they_have_in_the_whole_text(options: dict[str, Any]) -> None:
     trace = long_trace(30, **options)
-    part, whole = corner(trace, 0, queries=12)["a"], trace["a"]
+    part, whole = slice_layer(trace, 0, queries=12)["a"], trace["a"]
     assert part.shape == (1, 2, 12, 12)
     close(part[:], whole[..., :12, :12])
-    close(corner(trace, 0, queries=12, heads=[1])["a"][:], whole[..., :12, :12][:, 1:])
-    assert torch.equal(corner(trace, 0, queries=12).texts[0].ids, trace.texts[0].ids[:, :12])
+    close(slice_layer(trace, 0, queries=12, heads=[1])["a"][:], whole[..., :12, :12][:, 1:])
+    assert torch.equal(slice_layer(trace, 0, queries=12).texts[0].ids, trace.texts[0].ids[:, :12])
 
 
 def test_fewer_queries_than_keys_keep_what_they_see() -> None:
     chance = torch.Generator().manual_seed(0)
     query, key = torch.randn(1, 2, 20, 4, generator=chance), torch.randn(1, 1, 26, 4, generator=chance)
     trace = one_layer(Call(query=query, key=key, value=None, mask=Causal(), scale=None))
-    part = corner(trace, 0, queries=5)["a"]
+    part = slice_layer(trace, 0, queries=5)["a"]
     assert part.shape == (1, 2, 5, 11)
     close(part[:], trace["a"][..., :5, :11])
     held = Trace.from_attentions([trace["a"][:]])
-    layer = corner(held, 0, queries=5).layer(0)
+    layer = slice_layer(held, 0, queries=5).layer(0)
     assert isinstance(layer, DenseLayer)
     assert torch.equal(layer.weights, trace["a"][..., :5, :][..., :11])
 

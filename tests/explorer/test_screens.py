@@ -60,7 +60,7 @@ COLLIDING = """() => {
 }"""
 
 
-def looked_at(page: Page, folder: Path, name: str) -> dict[str, Any]:
+def num_sampled(page: Page, folder: Path, name: str) -> dict[str, Any]:
     """Keep pictures in light and in dark, and say what is wrong; sizes are the same in both."""
     for colours in ("dark", "light"):
         looks(page, colours)
@@ -76,22 +76,22 @@ def looked_at(page: Page, folder: Path, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("screen", [*slow_cases("wide", "small"), "phone"])
-def test_every_view_fits_its_window(browser: Browser, on_stage: Handle, tmp_path: Path, screen: str) -> None:
-    with shown(browser, on_stage.url, **SCREENS[screen]) as page:
-        wrong = {scene: looked_at(page, tmp_path, f"{screen} {scene}") for scene in scenes(page)}
+def test_every_view_fits_its_window(browser: Browser, model_server: Handle, tmp_path: Path, screen: str) -> None:
+    with shown(browser, model_server.url, **SCREENS[screen]) as page:
+        wrong = {scene: num_sampled(page, tmp_path, f"{screen} {scene}") for scene in scenes(page)}
     assert {scene: found for scene, found in wrong.items() if found} == {}
 
 
 @pytest.mark.parametrize("screen", ["wide", *slow_cases("small", "phone")])
 def test_what_is_said_of_trouble_fits_its_window(
-    browser: Browser, on_stage: Handle, tmp_path: Path, screen: str
+    browser: Browser, model_server: Handle, tmp_path: Path, screen: str
 ) -> None:
-    with trace_elsewhere(browser, on_stage, **SCREENS[screen]) as page:
-        assert looked_at(page, tmp_path, f"{screen} elsewhere") == {}
+    with trace_elsewhere(browser, model_server, **SCREENS[screen]) as page:
+        assert num_sampled(page, tmp_path, f"{screen} elsewhere") == {}
         said = page.inner_text("main")
         assert "3 layers, 12 heads" in said
     with server_stopped(browser, **SCREENS[screen]) as page:
-        assert looked_at(page, tmp_path, f"{screen} stopped") == {}
+        assert num_sampled(page, tmp_path, f"{screen} stopped") == {}
         assert "The server has stopped" in page.inner_text(".banner")
 
 
@@ -110,7 +110,7 @@ def test_while_levels_are_built_a_preview_is_shown_and_says_so(browser: Browser,
         page.add_init_script(watch)
         page.goto(handle.url)
         page.wait_for_selector(".map[data-state=preview]", state="attached")
-        assert looked_at(page, tmp_path, "building") == {}
+        assert num_sampled(page, tmp_path, "building") == {}
         until(
             page,
             lambda: page.evaluate("[...window.said].some((text) => /preview|sampled|building/i.test(text))"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from attnscope.explorer.findings.sections import LONGEST, MOST, sections
+from attnscope.explorer.analysis.sections import LONGEST, MOST, sections
 
 PLAY = "# Act I\n\n## Scene 1\n\nROMEO:\nIs the day so young?\nAy me!\n\nBENVOLIO: But new struck nine.\n"
 

@@ -17,8 +17,8 @@ from attnscope.atlas.codec import EXACT, decode, unpack
 from attnscope.attention import Causal
 from attnscope.errors import SettingError
 from attnscope.explorer.library.library import Library
-from attnscope.explorer.service.server import read_assets
-from attnscope.explorer.stage.stage import Stage
+from attnscope.explorer.service.app import read_assets
+from attnscope.explorer.sessions.model_session import ModelSession
 from attnscope.heads import score_heads
 from attnscope.recording import Trace, load, read
 from attnscope.recording.call import Call
@@ -27,7 +27,7 @@ from attnscope.version import __version__
 from tests.explorer.serving import PAGE, TEXT, Handle, serving, small_trace
 
 SMOLLM2 = Path(__file__).resolve().parents[2] / ".cache" / "models" / "smollm2-135m"
-FOR_EVER = "private, max-age=31536000, immutable"
+IMMUTABLE = "private, max-age=31536000, immutable"
 HOSTILE = [
     "</script><script>alert(1)</script>",
     "\u202eevil\u2066",
@@ -189,7 +189,7 @@ def test_a_session_without_a_model(shown: Shown) -> None:
 def test_what_follows_from_the_trace_is_kept_for_ever(shown: Shown) -> None:
     for path in KEPT:
         answer = shown.get(path)
-        assert (answer.status, answer.headers["cache-control"]) == (200, FOR_EVER), path
+        assert (answer.status, answer.headers["cache-control"]) == (200, IMMUTABLE), path
         assert "content-encoding" not in answer.headers
         again = shown.handle.get(f"/api/1/{shown.name}/{path}", if_none_match=answer.headers["etag"])
         assert (again.status, again.body) == (304, b"")
@@ -382,7 +382,7 @@ def test_a_trained_model_is_shown_as_it_attends() -> None:
     model, tokenizer = load(SMOLLM2)
     text = "The cat sat on the mat because it was tired."
     trace = read(model, text, tokenizer, progress=False)
-    with serving(trace, Stage(model, tokenizer, "smollm2")) as handle:
+    with serving(trace, ModelSession(model, tokenizer, "smollm2")) as handle:
         shown = Shown(handle, trace)
         dense = dense_of(trace, 13, 8)
         last = len(dense) - 1
@@ -422,7 +422,7 @@ def test_a_preview_is_not_kept_and_asks_to_be_asked_again() -> None:
             answer = shown.get(path)
             assert answer.status == 200
             partial = bool(answer.body[7] & 2)
-            assert answer.headers["cache-control"] == ("no-store" if partial else FOR_EVER)
+            assert answer.headers["cache-control"] == ("no-store" if partial else IMMUTABLE)
             assert answer.headers.get("retry-after") == ("1" if partial else None)
         assert shown.get("0/0/status").json["coarse"] in ("building", "ready")
         entry = handle.server.library.entry(shown.name)
@@ -430,9 +430,9 @@ def test_a_preview_is_not_kept_and_asks_to_be_asked_again() -> None:
         handle.server.library.head(entry, 0, 0).atlas.build()
         assert shown.get("0/0/status").json == {"coarse": "ready", "progress": 1.0}
         for path in ("0/0/0/0/0?ch=mean", "0/0/marginal/received/0/0"):
-            assert shown.get(path).headers["cache-control"] == FOR_EVER
+            assert shown.get(path).headers["cache-control"] == IMMUTABLE
         ahead = shown.get("0/0/1/0/1?ch=mean")
-        assert (ahead.status, ahead.body, ahead.headers["cache-control"]) == (204, b"", FOR_EVER)
+        assert (ahead.status, ahead.body, ahead.headers["cache-control"]) == (204, b"", IMMUTABLE)
 
 
 def test_tiles_and_borders_are_the_dense_matrix(shown: Shown) -> None:

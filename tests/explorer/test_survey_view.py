@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, Route
 
-from attnscope.explorer.findings.distribution import edges_up_to
+from attnscope.explorer.analysis.histogram_edges import histogram_edges
 from attnscope.heads import score_heads
 from attnscope.survey import Survey, open_survey
 from tests.explorer.browser import needs_chromium, opened
@@ -81,7 +81,7 @@ def test_every_number_that_is_told_is_the_surveys(surveyed: Handle, survey: Surv
     layers = list(dict.fromkeys(means.layers))
     for statistic in ("previous", "reach"):
         found = surveyed.get(f"{API}/histograms?statistic={statistic}").json
-        assert found["edges"] == edges_up_to(float(survey.table("max").columns[statistic].max()))
+        assert found["edges"] == histogram_edges(float(survey.table("max").columns[statistic].max()))
         for layer, head in ((0, 0), (2, 3)):
             truth = survey.histogram(layers[layer], head, statistic).rebin(np.array(found["edges"]))
             assert found["shares"][layer][head] == pytest.approx(truth.tolist(), abs=ROUNDED)
@@ -108,7 +108,7 @@ def test_a_passage_is_told_in_three_parts_with_the_strongest_token_in_the_middle
 
 def test_addresses_of_a_survey_are_guarded_and_refuse_what_is_not_there(surveyed: Handle) -> None:
     for path in ("/survey", "/survey.js", "/survey.css", f"{API}/about", f"{API}/0/0?statistic=sink"):
-        assert surveyed.ask("GET", path, {"cookie": ""}).status == 401, path
+        assert surveyed.request("GET", path, {"cookie": ""}).status == 401, path
         assert surveyed.get(path, origin="http://elsewhere.example").status == 403, path
         assert surveyed.get(path).status == 200, path
     wish = {"passage": 0, "layer": 0, "head": 0}

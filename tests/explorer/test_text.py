@@ -15,9 +15,9 @@ from tests.explorer.browser import needs_chromium, opened, slow_cases
 from tests.explorer.pages import change, fragment, shown, smollm2, spoken, state, until
 from tests.explorer.reading import (
     as_shown,
-    ask,
     box_of,
     flat,
+    get_json,
     identity,
     linked,
     number,
@@ -93,7 +93,7 @@ def test_what_is_painted_is_what_the_server_tells(
     pinned(page, position, layer=layer, head=head)
     assert [flat(text) for text in own(page)] == [as_shown(texts[position])]
     for direction, side in (("out", "query"), ("in", "key")):
-        links = ask(story, f"{layer}/{head}/links/{side}/{position}")["links"]
+        links = get_json(story, f"{layer}/{head}/links/{side}/{position}")["links"]
         whole = [(start, weight) for start, _, weight in links if not texts[start].strip().startswith("\\x")]
         found = painted(page, direction)
         true = sorted((as_shown(texts[start]), step_of(weight)) for start, weight in whole if step_of(weight))
@@ -104,7 +104,7 @@ def test_what_is_painted_is_what_the_server_tells(
 def test_the_lists_hold_the_same_links_with_their_numbers(page: Page, story: Handle) -> None:
     pinned(page, 100, layer=1, head=2)
     for side in ("query", "key"):
-        links = ask(story, f"1/2/links/{side}/100")["links"]
+        links = get_json(story, f"1/2/links/{side}/100")["links"]
         rows = page.locator(f".text-links .side-{side} li")
         assert rows.count() == min(10, len(links))
         for row, (start, _, weight) in zip(rows.all(), links, strict=False):
@@ -119,7 +119,7 @@ def test_the_lists_hold_the_same_links_with_their_numbers(page: Page, story: Han
 def test_words_are_painted_whole_and_with_the_sums_of_their_tokens(page: Page, story: Handle, trace: Trace) -> None:
     texts = tokens(story)
     place = next(at for at, text in enumerate(texts) if "who" in text)
-    starts = [*ask(story, "0/words?side=key"), len(texts)]
+    starts = [*get_json(story, "0/words?side=key"), len(texts)]
     spans = list(pairwise(starts))
     mine = next((start, stop) for start, stop in spans if start <= place < stop)
     assert "".join(texts[slice(*mine)]).strip() == "who'd"
@@ -174,7 +174,7 @@ def test_hovering_tells_the_number_of_a_token_and_its_weights(page: Page, story:
     assert page.inner_text(".text-hint") == str(place)
     asker = texts.index(" cheese")
     pinned(page, asker)
-    weight = next(weight for start, _, weight in ask(story, f"0/0/links/query/{asker}")["links"] if start == place)
+    weight = next(weight for start, _, weight in get_json(story, f"0/0/links/query/{asker}")["links"] if start == place)
     page.mouse.move(*box_of(page, "met"))
     page.mouse.move(*box_of(page, "crow"))
     said = until(page, lambda: re.search(r"gets (\S+)", page.inner_text(".text-hint")), "the weight")

@@ -10,11 +10,11 @@ import pytest
 import torch
 from playwright.sync_api import Browser, Page
 
+from attnscope.explorer.library.example import example
 from attnscope.explorer.library.library import Library
-from attnscope.explorer.library.shipped import example
 from attnscope.heads import score_heads
 from tests.explorer.browser import needs_chromium, opened, slow_cases
-from tests.explorer.on_stage import on_stage
+from tests.explorer.model_sessions import make_session
 from tests.explorer.pages import change, drawn, focus_map, looks, ready, shown, small_served, state, until
 from tests.explorer.serving import Handle, serving
 from tests.explorer.test_access import needs_axe, violations
@@ -222,7 +222,7 @@ def test_each_step_can_be_read_by_everybody(browser: Browser, served: Handle, si
 @pytest.mark.slow
 def test_the_tour_can_be_taken_before_anything_was_typed(browser: Browser) -> None:
     with (
-        serving(Library(), on_stage(), page=True) as handle,
+        serving(Library(), make_session(), page=True) as handle,
         opened(browser, handle.url, ready=False, visited=False) as page,
     ):
         page.click(f"{INVITATION} >> text=Start")

@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Request
 
-from attnscope.explorer import running
+from attnscope.explorer import launch
 from tests.explorer.browser import needs_chromium, opened, wait_until_ready
 from tests.explorer.serving import Handle
 
-STATIC = Path(running.__file__).parent / "static"
+STATIC = Path(launch.__file__).parent / "static"
 
 
 def test_the_page_has_at_most_80_kilobytes() -> None:

@@ -18,7 +18,7 @@ from ipywidgets.widgets import widget as ipywidgets
 
 from attnscope.errors import SettingError, UnsupportedError
 from attnscope.explorer.service import comm
-from attnscope.explorer.widget import Widget, displayed
+from attnscope.explorer.widget import Widget, make_display_bundle
 from attnscope.recording import Trace, record
 from tests.explorer.serving import small_model, small_trace
 
@@ -35,7 +35,7 @@ def until(true: Callable[[], Any], what: str) -> None:
 
 
 def model_of(trace: Trace) -> str:
-    return displayed(trace)[0][VIEW]["model_id"]
+    return make_display_bundle(trace)[0][VIEW]["model_id"]
 
 
 def widget_of(trace: Trace) -> Widget:
@@ -46,12 +46,12 @@ def widget_of(trace: Trace) -> Widget:
 
 def look_and_leave(widget: Widget, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a page does that is opened and closed again."""
-    monkeypatch.setattr(comm, "GRACE", 0.05)
+    monkeypatch.setattr(comm, "GRACE_SECONDS", 0.05)
     for content in ({"view": "opened", "id": 1}, {"id": 2, "path": "session"}):
         widget._hear(widget, content, [])
-    until(lambda: widget._conversation.awake, "an answer")
+    until(lambda: widget._conversation.is_open, "an answer")
     widget._hear(widget, {"view": "closed", "id": 1}, [])
-    until(lambda: not widget._conversation.awake, "rest")
+    until(lambda: not widget._conversation.is_open, "rest")
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def nothing_is_left() -> Iterator[None]:
 
 def test_a_trace_shows_itself_with_the_same_widget_each_time() -> None:
     trace = small_trace()
-    data, _ = displayed(trace)
+    data, _ = make_display_bundle(trace)
     assert data["text/plain"] == repr(trace)
     assert data[VIEW]["model_id"] == model_of(trace)
     assert model_of(small_trace()) != model_of(trace)
@@ -141,7 +141,7 @@ def test_a_trace_that_shows_itself_goes_when_nobody_looks_or_holds_it(monkeypatc
 
 
 def test_a_trace_that_is_looked_at_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comm, "GRACE", 0.05)
+    monkeypatch.setattr(comm, "GRACE_SECONDS", 0.05)
     trace = small_trace()
     widget, held = widget_of(trace), weakref.ref(trace)
     widget._hear(widget, {"view": "opened", "id": 1}, [])

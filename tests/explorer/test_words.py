@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from attnscope.explorer.findings.words import word_starts
+from attnscope.explorer.analysis.words import word_starts
 from attnscope.models import load_tokenizer
 
 MODELS = Path(__file__).resolve().parents[2] / ".cache" / "models"

@@ -14,7 +14,7 @@ from matplotlib.text import Annotation, Text
 
 from attnscope.attention import Causal
 from attnscope.attention.algebra import Mask
-from attnscope.figures.paint import HATCHING
+from attnscope.figures.drawing import HATCHING
 from attnscope.matrix import AttentionMatrix
 
 CAUSAL = Causal()

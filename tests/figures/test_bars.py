@@ -10,7 +10,7 @@ import torch
 
 from attnscope.errors import ShapeError
 from attnscope.figures import query_bars
-from attnscope.figures.bars import STRONGEST, WHOLE_ROW
+from attnscope.figures.bars import MAX_FULL_ROW, MAX_TOP_KEYS
 from attnscope.matrix import AttentionMatrix
 from tests.figures.drawn import AWKWARD, cell_colours, is_hatched, matrix
 
@@ -25,11 +25,11 @@ def labels(figure) -> list[str]:
 
 @pytest.mark.parametrize("position", [0, 7, -1])
 def test_a_short_row_is_drawn_in_full_and_in_order(position: int) -> None:
-    A = matrix(WHOLE_ROW, 8)
+    A = matrix(MAX_FULL_ROW, 8)
     figure = query_bars(A, position)
     np.testing.assert_allclose(widths(figure), A[position].numpy())
-    assert labels(figure) == [str(key) for key in range(WHOLE_ROW)]
-    assert figure.axes[0].get_title() == f"query {position % WHOLE_ROW}"
+    assert labels(figure) == [str(key) for key in range(MAX_FULL_ROW)]
+    assert figure.axes[0].get_title() == f"query {position % MAX_FULL_ROW}"
 
 
 def test_a_masked_key_is_hatched_and_a_zero_is_not() -> None:
@@ -46,7 +46,7 @@ def test_a_masked_key_is_hatched_and_a_zero_is_not() -> None:
 def test_a_long_row_shows_its_strongest_keys_first_and_the_rest() -> None:
     A = matrix(300, 8)
     figure = query_bars(A, 250, [f" w{at}" for at in range(300)])
-    best = A.topk(STRONGEST)
+    best = A.topk(MAX_TOP_KEYS)
     shown = widths(figure)
     np.testing.assert_allclose(shown[:-1], best.weights[250].numpy(), rtol=1e-5)
     np.testing.assert_allclose(shown[-1], 1 - float(best.weights[250].sum()), atol=1e-5)
@@ -78,8 +78,8 @@ def test_a_query_that_sees_nothing_has_no_bars() -> None:
         (lambda: query_bars(matrix(3, 6, 4), 0), ShapeError, r"query_bars: .*\.head\(h\)"),
         (lambda: query_bars(matrix(6, 4), 6), IndexError, "0 ... 5"),
         (lambda: query_bars(matrix(6, 4), 0, ["a"]), ShapeError, "6 keys"),
-        (lambda: query_bars(matrix(6, 4), 0, top=0), ValueError, "between 1 and 6"),
-        (lambda: query_bars(matrix(6, 4), 0, top=7), ValueError, "between 1 and 6"),
+        (lambda: query_bars(matrix(6, 4), 0, top=0), ValueError, "top from 1 to 6"),
+        (lambda: query_bars(matrix(6, 4), 0, top=7), ValueError, "top from 1 to 6"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_with_what_to_do(draw, error: type[Exception], message: str) -> None:

@@ -194,14 +194,14 @@ def test_it_can_be_saved_on_white_in_either_form_with_a_title_of_any_signs(form:
 @pytest.mark.parametrize(
     ("steps", "kinds", "message"),
     [
-        ([], [], "steps are one at least"),
-        ([0, 100, 100, 300], KINDS, "each later than the one before"),
+        ([], [], "at least one step"),
+        ([0, 100, 100, 300], KINDS, "in increasing order"),
         (STEPS, [], "1 to 6 kinds of heads, got 0"),
         (STEPS, [KINDS[0]] * (len(COLOURS) + 1), "1 to 6 kinds of heads, got 7"),
-        (STEPS[:3], KINDS, r"induction takes scores \(3 steps, heads\), got \(4, 2\)"),
-        (STEPS, [Kind("sink", INDUCTION[:, 0])], r"sink takes scores \(4 steps, heads\), got \(4,\)"),
-        (STEPS, [Kind("sink", INDUCTION[:, :0])], r"sink takes scores"),
-        (STEPS, [Kind("sink", INDUCTION, 150)], "sink appears at 150, which is none of the steps"),
+        (STEPS[:3], KINDS, r"scores \(3, heads\) for induction, got \(4, 2\)"),
+        (STEPS, [Kind("sink", INDUCTION[:, 0])], r"scores \(4, heads\) for sink, got \(4,\)"),
+        (STEPS, [Kind("sink", INDUCTION[:, :0])], "for sink"),
+        (STEPS, [Kind("sink", INDUCTION, 150)], "sink .* got 150"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(steps: list[int], kinds: list[Kind], message: str) -> None:

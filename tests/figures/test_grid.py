@@ -32,7 +32,7 @@ def test_heads_of_any_length_share_one_scale() -> None:
     shown = heads_of(figure)
     assert [values_of(axes).shape for axes in shown] == [(5, 5), (64, 64), (33, 33), (64, 64)]
     assert [axes.get_title() for axes in shown] == ["a", "b", "c", "d"]
-    np.testing.assert_allclose(values_of(shown[3]).filled(0.0), heads[3].pooled(64, 64).numpy(), rtol=1e-5)
+    np.testing.assert_allclose(values_of(shown[3]).filled(0.0), heads[3].pool(64, 64).numpy(), rtol=1e-5)
     assert len({id(axes.get_images()[0].norm) for axes in shown}) == 1
     largest = max(float(values_of(axes).max()) for axes in shown)
     assert shown[0].get_images()[0].norm.vmax == pytest.approx(largest)
@@ -63,7 +63,7 @@ def test_columns_are_chosen_and_empty_places_left_out(columns: int | None, lines
         (lambda: head_grid([]), ShapeError, "empty"),
         (lambda: head_grid(matrix(3, 6, 4), labels=["a"]), ShapeError, "3 labels"),
         (lambda: head_grid(matrix(3, 6, 4), labels="abc"), ShapeError, "3 labels"),
-        (lambda: head_grid(matrix(3, 6, 4), columns=0), ValueError, "columns=0"),
+        (lambda: head_grid(matrix(3, 6, 4), columns=0), ValueError, "columns of at least 1, got 0"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_with_what_to_do(draw, error: type[Exception], message: str) -> None:

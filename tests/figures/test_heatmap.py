@@ -39,12 +39,12 @@ def test_every_cell_of_a_small_matrix_is_drawn() -> None:
 @pytest.mark.parametrize("how", ["density", "mass", "max"])
 def test_a_long_matrix_is_drawn_in_bins_along_its_positions(how: str) -> None:
     A = matrix(5000, 4, mask=Causal() & Window(2000))
-    figure = heatmap(A, how=how)
+    figure = heatmap(A, reduction=how)
     axes = figure.axes[0]
     shown = values_of(axes)
     assert shown.shape == (500, 500)
-    np.testing.assert_allclose(shown.filled(0.0), A.pooled(500, 500, how=how).numpy(), rtol=1e-5)
-    np.testing.assert_array_equal(np.ma.getmaskarray(shown), A.visible(500, 500).numpy() == 0)
+    np.testing.assert_allclose(shown.filled(0.0), A.pool(500, 500, reduction=how).numpy(), rtol=1e-5)
+    np.testing.assert_array_equal(np.ma.getmaskarray(shown), A.visible_cells(500, 500).numpy() == 0)
     (image,) = axes.get_images()
     assert image.get_extent() == [-0.5, 4999.5, 4999.5, -0.5]
     assert isinstance(image.norm, LogNorm)
@@ -138,16 +138,20 @@ def test_leading_axes_of_one_are_no_obstacle() -> None:
         (lambda: heatmap(matrix(2, 3, 6, 4)), ShapeError, r"leading axes \(2, 3\).*\.batch\(b\)\.head\(h\)"),
         (lambda: heatmap(matrix(3, 6, 4)), ShapeError, r"leading axes \(3,\).*\.head\(h\)"),
         (lambda: heatmap(torch.eye(3)), ShapeError, "from_dense"),  # pyright: ignore[reportArgumentType]
-        (lambda: heatmap(matrix(6, 4), ["a"]), ShapeError, "6 keys takes 6 tokens for them, got 1"),
+        (lambda: heatmap(matrix(6, 4), ["a"]), ShapeError, "6 tokens for the 6 keys, got 1"),
         (lambda: heatmap(matrix(6, 4), "abcdef"), ShapeError, "got one string"),
         (lambda: heatmap(matrix(6, 4), query_tokens=["a"]), ShapeError, "6 queries"),
-        (lambda: heatmap(matrix(6, 4), bins=0), ValueError, "bins=0"),
-        (lambda: heatmap(matrix(6, 4), how="mean"), ValueError, "how='mean'"),
-        (lambda: heatmap(matrix(6, 4), scale="sqrt"), ValueError, "scale='sqrt'"),
+        (lambda: heatmap(matrix(6, 4), bins=0), ValueError, "bins of at least 1, got 0"),
+        (lambda: heatmap(matrix(6, 4), reduction="mean"), ValueError, "reduction .*'mean'"),
+        (lambda: heatmap(matrix(6, 4), scale="sqrt"), ValueError, "scale=.*'sqrt'"),
         (lambda: heatmap(matrix(6, 4), limits=(1.0, 0.0)), ValueError, "limits"),
-        (lambda: heatmap(matrix(6, 4), scale="log", limits=(0.0, 1.0)), ValueError, "starts above 0"),
+        (lambda: heatmap(matrix(6, 4), scale="log", limits=(0.0, 1.0)), ValueError, "limits above 0"),
         (lambda: heatmap(AttentionMatrix(torch.full((3, 2), torch.nan), torch.ones(3, 2))), ValueError, "NaN"),
-        (lambda: heatmap(AttentionMatrix(torch.ones(0, 2), torch.ones(3, 2))), ShapeError, "nothing to draw"),
+        (
+            lambda: heatmap(AttentionMatrix(torch.ones(0, 2), torch.ones(3, 2))),
+            ShapeError,
+            "at least one query and one key",
+        ),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_with_what_to_do(draw, error: type[Exception], message: str) -> None:

@@ -16,7 +16,7 @@ from attnscope.errors import ShapeError
 from attnscope.figures import lines
 from tests.figures.drawn import assert_texts_stand_apart, notes
 
-AXES: dict[str, Any] = {"x_name": "tokens", "y_name": "seconds"}
+AXES: dict[str, Any] = {"xlabel": "tokens", "ylabel": "seconds"}
 
 
 def curve(figure: Figure, name: str) -> np.ndarray:
@@ -43,7 +43,7 @@ def test_nan_is_a_gap_and_a_curve_that_ends_early_is_named_where_it_ends() -> No
 
 
 def test_a_level_goes_across_is_named_and_is_seen_even_far_from_the_curves() -> None:
-    figure = lines([1, 2], {"a": [0.4, 0.5]}, levels={"printed: 3": 3.0, "below": -1.0}, **AXES)
+    figure = lines([1, 2], {"a": [0.4, 0.5]}, reference_lines={"printed: 3": 3.0, "below": -1.0}, **AXES)
     assert {text: note.xy[1] for text, note in notes(figure.axes[0]).items()} == {
         "a": 0.5,
         "printed: 3": 3,
@@ -83,11 +83,14 @@ def test_heights_start_at_zero_where_that_costs_little() -> None:
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "crowded": {"curves": {f"curve {k}": [1.0, 1.0] for k in range(8)}},
-    "levels among them": {"curves": {"a": [1.0, 2.0], "b": [2.0, 2.01]}, "levels": {"printed": 2.0, "even": 1.99}},
+    "levels among them": {
+        "curves": {"a": [1.0, 2.0], "b": [2.0, 2.01]},
+        "reference_lines": {"printed": 2.0, "even": 1.99},
+    },
     "logarithmic": {"curves": {"a": [1e-7, 1e3], "b": [1e-9, 1e3]}, "log_y": True},
     "long names": {"curves": {"a curve whose name is a sentence, nearly": [1e6, 5e6]}},
     "a long title": {"curves": {"a": [0.0, 1.0]}, "title": "A title that says what was found in many words. " * 4},
-    "signs": {"curves": {"$5 and $x_": [0.0, 1.0]}, "title": "costs $5 and $x_", "y_name": "$y_"},
+    "signs": {"curves": {"$5 and $x_": [0.0, 1.0]}, "title": "costs $5 and $x_", "ylabel": "$y_"},
 }
 
 
@@ -108,16 +111,16 @@ def test_one_point_can_be_drawn_and_saved(form: str) -> None:
 @pytest.mark.parametrize(
     ("x", "curves", "options", "message"),
     [
-        ([], {"a": []}, {}, "x is a row of one number at least"),
-        ([1, math.nan], {"a": [1, 2]}, {}, "x is a row of one number at least, all finite"),
+        ([], {"a": []}, {}, "at least one x"),
+        ([1, math.nan], {"a": [1, 2]}, {}, "all finite"),
         ([1, 2], {}, {}, "1 to 8 curves, got 0"),
         ([1, 2], {str(k): [1, 2] for k in range(9)}, {}, "1 to 8 curves, got 9"),
-        ([1, 2], {"a": [1, 2, 3]}, {}, "'a' takes 2 numbers"),
-        ([1, 2], {"a": [1, 2]}, {"dashed": ["b"]}, "names no curve; there are a"),
-        ([1, 2], {"a": [1, 2]}, {"levels": {"l": math.inf}}, "levels are finite"),
-        ([0, 2], {"a": [1, 2]}, {"log_x": True}, "log_x takes x above 0, got 0"),
-        ([1, 2], {"a": [0, 2]}, {"log_y": True}, "log_y takes numbers above 0, got 0; put NaN"),
-        ([1, 2], {"a": [1, 2]}, {"log_y": True, "levels": {"l": -1.0}}, "log_y takes numbers above 0, got -1"),
+        ([1, 2], {"a": [1, 2, 3]}, {}, "2 numbers for 'a'"),
+        ([1, 2], {"a": [1, 2]}, {"dashed": ["b"]}, r"dashed=\['b'\]; expected some of a"),
+        ([1, 2], {"a": [1, 2]}, {"reference_lines": {"l": math.inf}}, "finite reference_lines"),
+        ([0, 2], {"a": [1, 2]}, {"log_x": True}, "above 0 with log_x, got 0"),
+        ([1, 2], {"a": [0, 2]}, {"log_y": True}, "above 0 with log_y, got 0; use NaN"),
+        ([1, 2], {"a": [1, 2]}, {"log_y": True, "reference_lines": {"l": -1.0}}, "above 0 with log_y, got -1"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(x: list, curves: dict, options: dict, message: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnscope.figures.picture import bin_count, take_picture
+from attnscope.figures.picture import bin_count, make_picture
 from attnscope.matrix import AttentionMatrix
 from tests.figures.drawn import matrix
 
@@ -20,15 +20,15 @@ def test_bins_are_as_many_as_asked_or_fewer_and_of_one_width(length: int) -> Non
 
 def test_a_picture_is_exact_while_each_bin_is_a_cell() -> None:
     A = matrix(30, 4)
-    assert take_picture(A, 30, "max").exact
-    assert not take_picture(A, 29, "max").exact
-    assert take_picture(A, 30, "density").values == pytest.approx(A[:].numpy(), abs=1e-6)
+    assert make_picture(A, 30, "max").exact
+    assert not make_picture(A, 29, "max").exact
+    assert make_picture(A, 30, "density").values == pytest.approx(A[:].numpy(), abs=1e-6)
 
 
 def test_seen_leaves_out_what_is_hidden() -> None:
-    assert len(take_picture(matrix(10, 4), 64, "density").seen) == 55
+    assert len(make_picture(matrix(10, 4), 64, "density").unmasked) == 55
 
 
 def test_double_precision_is_kept() -> None:
     query = torch.randn(5, 4, dtype=torch.float64)
-    assert take_picture(AttentionMatrix(query, query), 64, "density").values.dtype == "float64"
+    assert make_picture(AttentionMatrix(query, query), 64, "density").values.dtype == "float64"

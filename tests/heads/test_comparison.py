@@ -13,7 +13,7 @@ from torch import Tensor
 
 import attnscope.heads.comparison as module
 from attnscope.errors import SettingError
-from attnscope.heads import HeadTable, ablate, compare_with_others, predictions
+from attnscope.heads import HeadTable, ablate, compare_with_random_heads, predict
 from attnscope.models import Decoder, DecoderConfig
 
 CONFIG = DecoderConfig(vocab_size=30, width=48, depth=3, heads=6, hidden=48, max_length=64)
@@ -58,24 +58,24 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, list[int]]]:
 
 def loss_without(model: Decoder, heads: dict[str, list[int]], how: Any = "zero") -> Tensor:
     with ablate(model, heads, how):
-        return predictions(model, IDS[None]).losses[0]
+        return predict(model, IDS[None]).losses[0]
 
 
 @pytest.mark.parametrize("how", ["zero", "mean", 0.5])
 def test_rises_are_those_of_the_ablations_one_by_one(model: Decoder, asked: list[Any], how: Any) -> None:
-    found = compare_with_others(model, IDS, CHOSEN, ALL, how=how, draws=3)
+    found = compare_with_random_heads(model, IDS, CHOSEN, ALL, how=how, num_draws=3)
     plain = loss_without(model, {})
     assert torch.equal(found.loss, plain)
-    assert torch.equal(found.rise, loss_without(model, CHOSEN.chosen, how) - plain)
-    assert found.others.shape == (3, len(IDS) - 1)
-    for rise, heads in zip(found.others, asked[2:], strict=True):
+    assert torch.equal(found.change, loss_without(model, CHOSEN.heads_by_layer, how) - plain)
+    assert found.random_changes.shape == (3, len(IDS) - 1)
+    for rise, heads in zip(found.random_changes, asked[2:], strict=True):
         assert torch.equal(rise, loss_without(model, heads, how) - plain)
         assert rise.abs().max() > 0
 
 
 def test_as_many_others_are_drawn_from_the_same_layers_and_none_of_the_chosen(model: Decoder, asked: list[Any]) -> None:
-    compare_with_others(model, IDS, CHOSEN, ALL, draws=40)
-    assert asked[:2] == [{}, CHOSEN.chosen]
+    compare_with_random_heads(model, IDS, CHOSEN, ALL, num_draws=40)
+    assert asked[:2] == [{}, CHOSEN.heads_by_layer]
     seen: set[tuple[str, int]] = set()
     for heads in asked[2:]:
         assert {layer: len(set(some)) for layer, some in heads.items()} == {NAMES[0]: 1, NAMES[2]: 2}
@@ -86,45 +86,47 @@ def test_as_many_others_are_drawn_from_the_same_layers_and_none_of_the_chosen(mo
 
 
 def test_only_heads_of_the_other_table_are_drawn(model: Decoder, asked: list[Any]) -> None:
-    compare_with_others(model, IDS, table({NAMES[1]: [0]}), table({NAMES[1]: [0, 2, 3]}), draws=20)
+    compare_with_random_heads(model, IDS, table({NAMES[1]: [0]}), table({NAMES[1]: [0, 2, 3]}), num_draws=20)
     assert {heads[NAMES[1]][0] for heads in asked[2:]} == {2, 3}
 
 
 def test_a_seed_repeats_the_draws_and_another_does_not(model: Decoder) -> None:
     first, second, other = (
-        compare_with_others(model, IDS, CHOSEN, ALL, draws=4, seed=seed, progress=False) for seed in (1, 1, 2)
+        compare_with_random_heads(model, IDS, CHOSEN, ALL, num_draws=4, seed=seed, progress=False) for seed in (1, 1, 2)
     )
-    assert torch.equal(first.others, second.others)
-    assert not torch.equal(first.others, other.others)
-    assert torch.equal(first.rise, other.rise)
+    assert torch.equal(first.random_changes, second.random_changes)
+    assert not torch.equal(first.random_changes, other.random_changes)
+    assert torch.equal(first.change, other.change)
 
 
 def test_the_order_in_which_heads_were_found_changes_the_chosen_rise_in_nothing(model: Decoder) -> None:
-    turned = compare_with_others(model, IDS, CHOSEN.at([2, 0, 1]), ALL, draws=1)
-    torch.testing.assert_close(turned.rise, compare_with_others(model, IDS, CHOSEN, ALL, draws=1).rise)
+    turned = compare_with_random_heads(model, IDS, CHOSEN.rows([2, 0, 1]), ALL, num_draws=1)
+    torch.testing.assert_close(turned.change, compare_with_random_heads(model, IDS, CHOSEN, ALL, num_draws=1).change)
 
 
 def test_too_few_others_are_refused_before_anything_runs(model: Decoder, asked: list[Any]) -> None:
     most = table({NAMES[0]: [0], NAMES[1]: [0, 1, 2, 3]})
-    message = r"4 heads of blocks\.1\.attention were chosen, and only 2 others are left .* choose fewer"
+    message = r"4 heads of blocks\.1\.attention .* only 2 others"
     with pytest.raises(SettingError, match=message):
-        compare_with_others(model, IDS, most, ALL)
+        compare_with_random_heads(model, IDS, most, ALL)
     assert asked == []
 
 
 def test_half_of_a_layer_leaves_just_enough(model: Decoder, asked: list[Any]) -> None:
-    compare_with_others(model, IDS, table({NAMES[1]: [0, 1, 2]}), ALL, draws=2)
+    compare_with_random_heads(model, IDS, table({NAMES[1]: [0, 1, 2]}), ALL, num_draws=2)
     assert [sorted(heads[NAMES[1]]) for heads in asked[2:]] == [[3, 4, 5]] * 2
 
 
 def test_progress_is_told_after_each_pass(model: Decoder) -> None:
     told: list[tuple[int, int]] = []
-    compare_with_others(model, IDS, CHOSEN, ALL, draws=3, progress=lambda done, whole: told.append((done, whole)))
+    compare_with_random_heads(
+        model, IDS, CHOSEN, ALL, num_draws=3, progress=lambda done, whole: told.append((done, whole))
+    )
     assert told == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
 
 
 def test_the_random_numbers_of_the_caller_are_left_alone(model: Decoder) -> None:
     states = random.getstate(), torch.get_rng_state()
-    compare_with_others(model, IDS, CHOSEN, ALL, draws=2)
+    compare_with_random_heads(model, IDS, CHOSEN, ALL, num_draws=2)
     assert random.getstate() == states[0]
     assert torch.equal(torch.get_rng_state(), states[1])

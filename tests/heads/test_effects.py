@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.errors import SettingError, UnsupportedError
-from attnscope.heads import Effect, Predictions, ablate, effect, patch, predictions
+from attnscope.heads import Effect, Predictions, ablate, measure_effect, patch, predict
 from attnscope.heads.effects import predicts_next_token
 from attnscope.models import Decoder, DecoderConfig, Encoder, EncoderConfig, Seq2Seq, Seq2SeqConfig
 from attnscope.recording import load, record
@@ -58,7 +58,7 @@ def obvious(logits: Tensor, ids: Tensor) -> Predictions:
 def assert_same(found: Predictions, wanted: Predictions) -> None:
     """Equal up to the rounding of float32, which is what models run in here."""
     torch.testing.assert_close(found.losses, wanted.losses, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(found.following, wanted.following, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found.next_token_probs, wanted.next_token_probs, rtol=1e-4, atol=1e-6)
 
 
 @contextmanager
@@ -78,9 +78,9 @@ def test_losses_of_a_decoder_are_the_cross_entropy_of_a_whole_pass_in_pieces_too
     model = tiny()
     with torch.no_grad():
         wanted = obvious(model(IDS), IDS)
-    found = predictions(model, IDS, chunk_size=chunk_size)
+    found = predict(model, IDS, chunk_size=chunk_size)
     assert found.losses.shape == (2, 11)
-    assert found.following.shape == (2, 30)
+    assert found.next_token_probs.shape == (2, 30)
     assert_same(found, wanted)
 
 
@@ -90,7 +90,7 @@ def test_losses_of_a_model_of_transformers_are_those_of_a_whole_pass(name: str, 
     model = zoo(name)
     with torch.no_grad():
         wanted = obvious(model(input_ids=IDS).logits, IDS)
-    assert_same(predictions(model, IDS, chunk_size=chunk_size), wanted)
+    assert_same(predict(model, IDS, chunk_size=chunk_size), wanted)
 
 
 def test_losses_of_a_trained_model_are_those_that_transformers_computes() -> None:
@@ -98,15 +98,15 @@ def test_losses_of_a_trained_model_are_those_that_transformers_computes() -> Non
     ids = torch.tensor([tokenizer.encode(TEXT)])
     with torch.no_grad():
         theirs = transformers_model(torch.float32)(ids, labels=ids)
-    found = predictions(model, ids)
+    found = predict(model, ids)
     torch.testing.assert_close(found.losses.mean(), theirs.loss, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(found.following, theirs.logits[:, -1].softmax(-1), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(found.next_token_probs, theirs.logits[:, -1].softmax(-1), rtol=1e-3, atol=1e-5)
 
 
 def test_nothing_is_kept_for_gradients() -> None:
-    found = predictions(tiny(), IDS)
+    found = predict(tiny(), IDS)
     assert not found.losses.requires_grad
-    assert not found.following.requires_grad
+    assert not found.next_token_probs.requires_grad
 
 
 @pytest.mark.parametrize("name", ["ours", "BART"])
@@ -122,26 +122,26 @@ def test_an_encoder_decoder_is_asked_about_the_target_that_it_writes(name: str) 
     before = obvious(logits(), TARGET)
     with ablate(model, {layer: [0, 1]}):
         after = obvious(logits(), TARGET)
-    found = effect(model, IDS, ablate(model, {layer: [0, 1]}), target=TARGET)
+    found = measure_effect(model, IDS, ablate(model, {layer: [0, 1]}), target=TARGET)
     assert found.ids is TARGET
     assert_same(found.before, before)
     assert_same(found.after, after)
-    assert found.change.abs().max() > 0
+    assert found.loss_change.abs().max() > 0
 
 
 def test_a_model_that_predicts_no_next_token_is_refused_with_what_to_do() -> None:
     encoder, tokenizer = load(MINILM)
     with pytest.raises(UnsupportedError, match=r"Encoder does not predict the next token of a text.* inside `with abl"):
-        effect(encoder, TEXT, nullcontext(), tokenizer)
+        measure_effect(encoder, TEXT, nullcontext(), tokenizer)
     for model in (Seq2Seq(BOTH), zoo("BART"), zoo("BERT")):
         with pytest.raises(UnsupportedError, match="Give target= for an encoder-decoder"):
-            predictions(model, IDS)
+            predict(model, IDS)
 
 
 def test_a_target_for_a_model_that_writes_none_is_refused() -> None:
     for model in (tiny(), zoo("Llama")):
-        with pytest.raises(SettingError, match="writes no target; leave out target="):
-            predictions(model, IDS, target=TARGET)
+        with pytest.raises(SettingError, match="leave out target="):
+            predict(model, IDS, target=TARGET)
 
 
 def test_decoders_predict_the_next_token_and_others_do_not() -> None:
@@ -153,15 +153,15 @@ def test_decoders_predict_the_next_token_and_others_do_not() -> None:
 
 
 def test_a_text_of_one_token_has_nothing_to_predict() -> None:
-    with pytest.raises(SettingError, match="a text of one token has nothing to predict"):
-        predictions(tiny(), IDS[:, :1])
-    with pytest.raises(SettingError, match="a text of one token has nothing to predict"):
-        predictions(Seq2Seq(BOTH), IDS, target=TARGET[:, :1])
+    with pytest.raises(SettingError, match="at least 2 tokens, got 1"):
+        predict(tiny(), IDS[:, :1])
+    with pytest.raises(SettingError, match="at least 2 tokens, got 1"):
+        predict(Seq2Seq(BOTH), IDS, target=TARGET[:, :1])
 
 
 def test_a_text_without_a_tokenizer_is_refused() -> None:
     with pytest.raises(SettingError, match="a text needs a tokenizer"):
-        effect(tiny(), "to be", nullcontext())
+        measure_effect(tiny(), "to be", nullcontext())
 
 
 CHANGES = {
@@ -186,18 +186,18 @@ def test_an_effect_is_two_passes_without_and_with_the_change(name: str) -> None:
         before = obvious(model(IDS), IDS)
         with CHANGES[name](model):
             after = obvious(model(IDS), IDS)
-    found = effect(model, IDS, CHANGES[name](model))
+    found = measure_effect(model, IDS, CHANGES[name](model))
     assert_same(found.before, before)
     assert_same(found.after, after)
-    assert found.change.abs().max() > 1e-3
-    assert torch.equal(found.change, found.after.losses - found.before.losses)
-    assert_same(predictions(model, IDS), before)
+    assert found.loss_change.abs().max() > 1e-3
+    assert torch.equal(found.loss_change, found.after.losses - found.before.losses)
+    assert_same(predict(model, IDS), before)
 
 
 def test_heads_are_missing_from_every_piece() -> None:
     model = tiny()
-    whole = effect(model, IDS, ablate(model, {0: [1], 1: [2]}))
-    pieces = effect(model, IDS, ablate(model, {0: [1], 1: [2]}), chunk_size=5)
+    whole = measure_effect(model, IDS, ablate(model, {0: [1], 1: [2]}))
+    pieces = measure_effect(model, IDS, ablate(model, {0: [1], 1: [2]}), chunk_size=5)
     assert_same(pieces.after, whole.after)
 
 
@@ -205,22 +205,22 @@ def test_the_mean_and_a_patch_ask_for_one_pass() -> None:
     model = tiny()
     for name in ("mean", "patch"):
         with pytest.raises(SettingError):
-            effect(model, IDS, CHANGES[name](model), chunk_size=5)
+            measure_effect(model, IDS, CHANGES[name](model), chunk_size=5)
 
 
 def test_a_row_of_ids_a_list_and_a_batch_are_all_texts() -> None:
     model = tiny()
-    batch = effect(model, IDS, nullcontext())
+    batch = measure_effect(model, IDS, nullcontext())
     for one in (IDS[0], IDS[0].tolist()):
         assert_same(
-            effect(model, one, nullcontext()).before,
-            Predictions(batch.before.losses[:1], batch.before.following[:1]),
+            measure_effect(model, one, nullcontext()).before,
+            Predictions(batch.before.losses[:1], batch.before.next_token_probs[:1]),
         )
 
 
 def test_tokens_come_sorted_by_how_much_their_probability_has_changed() -> None:
     model = tiny()
-    found = effect(model, IDS, ablate(model, {0: [1, 2]}))
+    found = measure_effect(model, IDS, ablate(model, {0: [1, 2]}))
     for batch in (0, 1):
         tokens = found.next_tokens(30, batch=batch)
         changes = [abs(after - before) for _, before, after in tokens]
@@ -228,8 +228,8 @@ def test_tokens_come_sorted_by_how_much_their_probability_has_changed() -> None:
         assert changes[0] > changes[-1]
         assert sorted(token for token, _, _ in tokens) == list(range(30))
         for token, before, after in tokens:
-            assert before == float(found.before.following[batch, token])
-            assert after == float(found.after.following[batch, token])
+            assert before == float(found.before.next_token_probs[batch, token])
+            assert after == float(found.after.next_token_probs[batch, token])
         assert found.next_tokens(3, batch=batch) == tokens[:3]
     assert len(found.next_tokens()) == 5
     assert len(found.next_tokens(1000)) == 30
@@ -247,12 +247,12 @@ def by_hand(before: list[float], after: list[float], tokenizer: Any = None) -> E
 
 def test_without_a_tokenizer_an_effect_is_told_in_numbers() -> None:
     assert [re.sub(" +", " ", line) for line in str(by_hand([1.0, 2.0, 3.0], [1.5, 5.0, 3.25])).splitlines()] == [
-        "loss 2.000 -> 3.250 nats a token (+1.250)",
+        "loss 2.000 -> 3.250 nats per token (+1.250)",
         "harder to predict:",
         " 2.00 -> 5.00 5 at 2",
         " 1.00 -> 1.50 4 at 1",
         " 3.00 -> 3.25 6 at 3",
-        "probability of the token after the last:",
+        "probability of the next token:",
         " 0.750 -> 0.250 1",
         " 0.250 -> 0.625 2",
         " 0.000 -> 0.125 0",
@@ -268,9 +268,9 @@ def test_with_a_tokenizer_an_effect_is_told_in_words() -> None:
     model, tokenizer = smollm2()
     heads = {17: [3, 4], 18: [6, 7], 20: [6], 23: [2]}  # those that look at what came after the same token before
     text = "The zebra Quixley sang. The zebra Quix"
-    found = effect(model, text, ablate(model, heads), tokenizer)
+    found = measure_effect(model, text, ablate(model, heads), tokenizer)
     lines = str(found).splitlines()
-    assert re.fullmatch(r"loss \d\.\d{3} -> \d\.\d{3} nats a token \(\+\d\.\d{3}\)", lines[0])
+    assert re.fullmatch(r"loss \d\.\d{3} -> \d\.\d{3} nats per token \(\+\d\.\d{3}\)", lines[0])
     assert re.fullmatch(r" +\d\.\d\d -> \d\.\d\d  ' Qu' +at 9", lines[2])
     assert re.fullmatch(r" +\d\.\d{3} -> \d\.\d{3}  'ley'", lines[-5]), "the repetition is what changes most"
     assert found.next_tokens(1)[0].after < found.next_tokens(1)[0].before
@@ -281,7 +281,7 @@ def test_a_model_in_training_is_refused() -> None:
     model, _ = smollm2()
     model.train()
     try:
-        with pytest.raises(SettingError, match="the model is in training, where dropout changes losses"):
-            predictions(model, torch.tensor([[5, 6, 7]]))
+        with pytest.raises(SettingError, match=r"model\.eval\(\)"):
+            predict(model, torch.tensor([[5, 6, 7]]))
     finally:
         model.eval()

@@ -203,7 +203,7 @@ def test_the_mean_of_one_token_of_a_cache_is_refused() -> None:
     cache = model.new_cache()
     with torch.no_grad():
         model(IDS, cache=cache)
-    message = "was given 1 of 13 tokens; run the whole text at once"
+    message = r"blocks\.0\.attention got 1 of 13 tokens.* how='zero'"
     with pytest.raises(SettingError, match=message), torch.no_grad(), ablate(model, {0: [1]}, "mean"):
         model(IDS[:, :1], cache=cache)
 
@@ -261,7 +261,7 @@ def test_ablations_inside_each_other_add_up(subject: Subject) -> None:
 def test_a_number_that_may_be_several_layers_is_refused() -> None:
     subject = Subject("BART")
     with (
-        pytest.raises(SettingError, match=r"layer 0 may be .*encoder.layers.0.self_attn or .*; say which by its name"),
+        pytest.raises(SettingError, match=r"layer 0 .*encoder\.layers\.0\.self_attn or .* name"),
         ablate(subject.model, {0: [1]}),
     ):
         subject()
@@ -278,7 +278,7 @@ def test_a_layer_whose_attention_cannot_be_reached_is_refused_as_soon_as_the_pas
     with (
         pytest.raises(
             UnsupportedError,
-            match=r"heads of layer 'transformer\.h\.0\.self_attention' were not reached",
+            match=r"layer 'transformer\.h\.0\.self_attention'",
         ),
         ablate(model, {0: [1]}),
     ):
@@ -309,7 +309,7 @@ class OwnAttention(nn.Module):
 
 
 def test_each_of_the_layers_that_a_name_stands_for_has_to_be_reached() -> None:
-    with pytest.raises(UnsupportedError, match=r"heads of layer 'layers\.1' were not reached"):
+    with pytest.raises(UnsupportedError, match=r"layer 'layers\.1'"):
         with_ablated(Half(), {"layers.*": [0]})
 
 
@@ -344,7 +344,7 @@ def test_heads_may_be_a_table_or_a_single_number() -> None:
         assert torch.equal(subject(), wanted)
     with ablate(subject.model, {0: 1}):
         assert torch.equal(subject(), wanted)
-    with pytest.raises(SettingError, match=r"wants heads as {3: \[5\]}, by layer, or a table of them"):
+    with pytest.raises(SettingError, match=r"{3: \[5\]}, or a HeadTable"):
         with_ablated(subject.model, wrong([(0, 1)]))
 
 
@@ -356,9 +356,9 @@ def test_a_model_that_did_not_run_inside_is_refused() -> None:
 def test_wrong_settings_are_refused() -> None:
     model = Decoder(OURS)
     for how in ("nothing", None, True):
-        with pytest.raises(SettingError, match="it is 'zero', 'mean' or a number"), ablate(model, {0: [1]}, wrong(how)):
+        with pytest.raises(SettingError, match="how='zero', 'mean' or a number"), ablate(model, {0: [1]}, wrong(how)):
             pass
-    with pytest.raises(SettingError, match=r"wants a torch.nn.Module, got int"), ablate(wrong(3), {0: [1]}):
+    with pytest.raises(SettingError, match=r"torch\.nn\.Module, got int"), ablate(wrong(3), {0: [1]}):
         pass
 
 
@@ -451,7 +451,7 @@ def test_a_layer_that_is_called_several_times_says_each_time_what_it_said_then(n
 def test_positions_outside_of_the_text_are_refused() -> None:
     subject = Subject("Llama")
     donor = donor_of(subject, IDS)
-    with pytest.raises(SettingError, match=r"positions \[12\] were asked for in a text of 12 tokens"):
+    with pytest.raises(SettingError, match=r"positions below 12, .* got \[12\]"):
         with_patched(subject, donor, 12)
     torch.testing.assert_close(with_patched(subject, donor, 11), subject())
 
@@ -471,7 +471,7 @@ def test_heads_of_a_donor_are_found_by_their_numbers() -> None:
     with patch(subject.model, {0: [1]}, some):
         torch.testing.assert_close(subject(), wanted)
     with (
-        pytest.raises(SettingError, match=r"head 2 of .* was not recorded in the donor"),
+        pytest.raises(SettingError, match=r"head 2 of .* donor"),
         patch(subject.model, {0: [2]}, some),
     ):
         subject()
@@ -494,8 +494,8 @@ def test_a_donor_that_does_not_fit_is_refused() -> None:
     longer = donor_of(subject, torch.cat([IDS, IDS], 1))
     for donor, message in (
         (without, "record it with values=True"),
-        (elsewhere, "is not in the donor, which has 1 layers"),
-        (longer, r"said \(2, 1, 24, 8\) .* in the donor and says \(2, 1, 12, 8\) in this pass"),
+        (elsewhere, "not among the 1 layers of the donor"),
+        (longer, r"\(2, 1, 24, 8\) .* in the donor and \(2, 1, 12, 8\) in this pass"),
     ):
         with pytest.raises(SettingError, match=message), patch(subject.model, {0: [1]}, donor):
             subject()

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from attnscope.errors import SettingError
-from attnscope.heads import LABELS, SCORES, HeadTable, Label, labelled
-from attnscope.heads.labels import MIXED, TIMES_ERROR, label_named
+from attnscope.heads import LABELS, SCORES, HeadTable, Label, assign_labels
+from attnscope.heads.labels import MIN_STANDARD_ERRORS, MIXED, get_label
 
 NAMES = [label.name for label in LABELS]
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "heads.md"
@@ -19,7 +19,7 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "heads.md"
 
 def labels_of(**scores: float) -> tuple[str, ...]:
     """The labels of one head that has these scores."""
-    found = labelled(
+    found = assign_labels(
         HeadTable(("a",), (0,), {name: torch.tensor([value], dtype=torch.float64) for name, value in scores.items()})
     )
     assert found.labels is not None
@@ -29,9 +29,9 @@ def labels_of(**scores: float) -> tuple[str, ...]:
 @pytest.mark.parametrize("label", LABELS, ids=NAMES)
 def test_a_threshold_is_exact_at_its_border(label: Label) -> None:
     for score in label.scores:
-        assert labels_of(**{score: label.least}) == (label.name,)
-        assert labels_of(**{score: math.nextafter(label.least, 1.0)}) == (label.name,)
-        assert labels_of(**{score: math.nextafter(label.least, 0.0)}) == (MIXED,)
+        assert labels_of(**{score: label.threshold}) == (label.name,)
+        assert labels_of(**{score: math.nextafter(label.threshold, 1.0)}) == (label.name,)
+        assert labels_of(**{score: math.nextafter(label.threshold, 0.0)}) == (MIXED,)
 
 
 @pytest.mark.parametrize("label", LABELS, ids=NAMES)
@@ -54,11 +54,11 @@ def test_a_head_that_earns_nothing_is_mixed() -> None:
 
 def test_rows_are_labelled_each_by_its_own_scores_and_nothing_else_changes() -> None:
     table = HeadTable(("a", "a", "b"), (0, 1, 0), {"sink": torch.tensor([0.6, 0.1, math.nan])})
-    found = labelled(table)
+    found = assign_labels(table)
     assert found.labels == (("sink",), (MIXED,), (MIXED,))
     assert (found.layers, found.heads, found.columns) == (table.layers, table.heads, table.columns)
     assert table.labels is None
-    assert labelled(labelled(table)).labels == found.labels
+    assert assign_labels(assign_labels(table)).labels == found.labels
 
 
 @pytest.mark.parametrize("name", ["induction", "duplicate"])
@@ -70,7 +70,7 @@ def test_the_score_on_the_probe_decides_before_that_on_the_text(name: str) -> No
 
 
 def test_five_standard_errors_are_asked_for_where_an_error_is_known() -> None:
-    assert TIMES_ERROR == 5.0
+    assert MIN_STANDARD_ERRORS == 5.0
     for score in ("agreement", "coreference", "sink"):
         error = 0.15
         assert labels_of(**{score: 5 * error, f"{score}_error": error}) == (score,)
@@ -84,9 +84,9 @@ def test_the_error_of_one_score_does_not_count_for_another() -> None:
 
 
 def test_a_label_is_found_by_its_name_and_an_unknown_one_is_told_those_there_are() -> None:
-    assert [label_named(name) for name in NAMES] == list(LABELS)
+    assert [get_label(name) for name in NAMES] == list(LABELS)
     with pytest.raises(SettingError, match=r"unknown label 'inductive' \(did you mean 'induction'\?\)"):
-        label_named("inductive")
+        get_label("inductive")
 
 
 def test_every_label_has_a_name_of_its_own_a_meaning_and_scores_that_exist() -> None:
@@ -95,7 +95,7 @@ def test_every_label_has_a_name_of_its_own_a_meaning_and_scores_that_exist() -> 
     assert MIXED not in NAMES
     for label in LABELS:
         assert set(label.scores) <= known
-        assert 0 < label.least < 1
+        assert 0 < label.threshold < 1
         assert label.meaning.count(". ") >= 1 or len(label.meaning) >= 100, label.name
         assert label.meaning.endswith("."), label.name
 
@@ -105,7 +105,7 @@ def test_every_label_has_its_threshold_meaning_and_picture_in_the_documentation(
     _, heading, after = DOCUMENT.read_text().partition(f"\n### {label.name}\n")
     assert heading, "a section of its own"
     section = " ".join(after.partition("\n#")[0].split())
-    assert f"`{label.scores[0]}` at least {label.least:g}" in section
+    assert f"`{label.scores[0]}` at least {label.threshold:g}" in section
     assert label.meaning in section
     pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", after.partition("\n#")[0])
     assert pictures

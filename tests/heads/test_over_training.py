@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from attnscope.errors import CheckpointError, SettingError
-from attnscope.heads import HeadTable, labelled, read_over_training
+from attnscope.heads import HeadTable, assign_labels, read_over_training
 
 NAN = math.nan
 LAYERS, HEADS = ("blocks.0.attention", "blocks.0.attention", "blocks.1.attention"), (0, 1, 0)
@@ -21,7 +21,7 @@ def write(run: Path, scores: dict[int, dict[str, list[float]]]) -> Path:
     (run / "heads").mkdir(parents=True, exist_ok=True)
     for step, columns in scores.items():
         numbers = {name: torch.tensor(values, dtype=torch.float64) for name, values in columns.items()}
-        labelled(HeadTable(LAYERS, HEADS, numbers)).to_csv(run / "heads" / f"step-{step:08d}.csv")
+        assign_labels(HeadTable(LAYERS, HEADS, numbers)).to_csv(run / "heads" / f"step-{step:08d}.csv")
     return run
 
 
@@ -43,10 +43,10 @@ def run(tmp_path: Path) -> Path:
 def test_steps_come_in_the_order_of_their_numbers(run: Path) -> None:
     found = read_over_training(str(run))
     assert found.steps == (20, 300, 1000)
-    assert found.score("previous").tolist() == [[0.1, 0.6, 0.7], [0.5, 0.2, 0.8], [0.1, 0.2, 0.9]]
+    assert found.scores("previous").tolist() == [[0.1, 0.6, 0.7], [0.5, 0.2, 0.8], [0.1, 0.2, 0.9]]
     assert found.tables[1].labels == (("previous",), ("induction",), ("previous",))
     with pytest.raises(SettingError, match=r"unknown score 'sink' \(expected previous or induction_probe\)"):
-        found.score("sink")
+        found.scores("sink")
 
 
 def test_the_number_of_a_step_may_have_any_width(tmp_path: Path) -> None:
@@ -58,12 +58,12 @@ def test_the_number_of_a_step_may_have_any_width(tmp_path: Path) -> None:
 
 def test_the_strongest_is_the_highest_deciding_score_of_each_step(run: Path) -> None:
     found = read_over_training(run)
-    assert found.strongest("previous").tolist() == [0.7, 0.8, 0.9]
-    assert found.strongest("induction").tolist() == [0.2, 0.3, 0.4]
-    with pytest.raises(SettingError, match="broad is decided by evenness, and these tables have previous, induction_p"):
-        found.strongest("broad")
+    assert found.max_scores("previous").tolist() == [0.7, 0.8, 0.9]
+    assert found.max_scores("induction").tolist() == [0.2, 0.3, 0.4]
+    with pytest.raises(SettingError, match=r"broad needs the score evenness, .* previous, induction_probe"):
+        found.max_scores("broad")
     with pytest.raises(SettingError, match=r"unknown label 'bread' \(did you mean 'broad'\?\)"):
-        found.strongest("bread")
+        found.max_scores("bread")
 
 
 def test_a_label_appears_where_the_first_head_begins_to_have_it_to_the_end(run: Path) -> None:
@@ -111,8 +111,8 @@ def test_a_score_within_its_error_earns_nothing(tmp_path: Path) -> None:
 def test_a_step_that_lacks_a_score_has_nan_and_no_other_score_decides_there(tmp_path: Path) -> None:
     steps = {1: {"induction": [0.9, 0.9, 0.9]}, 2: {"induction_probe": [0.1, 0.5, 0.0], "induction": [0.9, 0.9, 0.9]}}
     found = read_over_training(write(tmp_path, steps))
-    assert found.score("induction_probe")[0].isnan().all()
-    assert found.strongest("induction")[0].isnan()
+    assert found.scores("induction_probe")[0].isnan().all()
+    assert found.max_scores("induction")[0].isnan()
     assert found.appearances() == [("induction", 2, LAYERS[1], 1)]
 
 
@@ -172,7 +172,7 @@ def test_the_line_that_a_run_is_still_writing_is_left(run: Path) -> None:
 )
 def test_a_damaged_line_of_metrics_is_named(run: Path, line: str) -> None:
     metrics(run, {"step": 1, "loss": 2.0}, line)
-    with pytest.raises(CheckpointError, match=r"metrics\.jsonl, line 2: not metrics such as") as refused:
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl, line 2: expected metrics") as refused:
         read_over_training(run)
     assert len(str(refused.value)) < 400 + len(str(run))
 
@@ -188,12 +188,12 @@ def test_metrics_that_are_no_text_or_no_file_are_refused(run: Path) -> None:
 
 
 def test_a_folder_without_tables_says_how_to_get_them(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"has no tables of heads .*--heads-every N"):
+    with pytest.raises(SettingError, match=r"--heads-every N"):
         read_over_training(tmp_path)
     (tmp_path / "heads").mkdir()
-    with pytest.raises(SettingError, match=r"has no tables of heads .*--heads-every N"):
+    with pytest.raises(SettingError, match=r"--heads-every N"):
         read_over_training(tmp_path)
-    with pytest.raises(SettingError, match=r"nowhere is no folder; .*--heads-every N"):
+    with pytest.raises(SettingError, match=r"nowhere is not a folder; .*--heads-every N"):
         read_over_training(tmp_path / "nowhere")
 
 
@@ -206,7 +206,7 @@ def test_other_files_beside_the_tables_are_left(run: Path) -> None:
 @pytest.mark.parametrize("name", ["step-.csv", "step-1e3.csv", "step--5.csv", "step-²².csv", f"step-{'9' * 30}.csv"])
 def test_a_table_whose_name_tells_no_step_is_refused(run: Path, name: str) -> None:
     (run / "heads" / name).write_bytes((run / "heads" / "step-00000020.csv").read_bytes())
-    with pytest.raises(CheckpointError, match=r"is named like step-00000100\.csv"):
+    with pytest.raises(CheckpointError, match=r"step-00000100\.csv"):
         read_over_training(run)
 
 
@@ -219,15 +219,15 @@ def test_two_tables_of_one_step_are_refused(run: Path) -> None:
 def test_a_damaged_table_is_named(run: Path) -> None:
     file = run / "heads" / "step-00000300.csv"
     file.write_bytes(file.read_bytes()[:-30])
-    with pytest.raises(CheckpointError, match=r"step-00000300\.csv, line 4: no table of heads"):
+    with pytest.raises(CheckpointError, match=r"step-00000300\.csv, line 4: not a table"):
         read_over_training(run)
 
 
 def test_tables_of_other_heads_are_refused(run: Path) -> None:
     table = HeadTable.from_csv(run / "heads" / "step-00000300.csv")
     for rows in ([0, 1], [1, 0, 2]):
-        table.at(rows).to_csv(run / "heads" / "step-00000300.csv")
-        with pytest.raises(CheckpointError, match=r"step-00000300\.csv has \d heads, and .*step-00000020\.csv has 3"):
+        table.rows(rows).to_csv(run / "heads" / "step-00000300.csv")
+        with pytest.raises(CheckpointError, match=r"step-00000300\.csv: expected the 3 heads of .*step-00000020\.csv"):
             read_over_training(run)
 
 

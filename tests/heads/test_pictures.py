@@ -9,7 +9,7 @@ import pytest
 import torch
 from matplotlib.image import imread
 
-from attnscope.heads import HeadTable, labelled, read_probe, score_heads
+from attnscope.heads import HeadTable, assign_labels, read_repeated_tokens, score_heads
 from attnscope.heads.pictures import label_pictures
 from attnscope.models import Decoder, DecoderConfig
 from attnscope.recording import Trace, load, read
@@ -30,13 +30,13 @@ def model() -> Decoder:
 @pytest.fixture(scope="module")
 def traces(model: Decoder) -> tuple[Trace, Trace]:
     """A text of 9 tokens, and a probe of 14."""
-    return read(model, IDS), read_probe(model, length=7)
+    return read(model, IDS), read_repeated_tokens(model, length=7)
 
 
 def scored(**scores: list[float]) -> HeadTable:
     """Eight heads of two layers that have these scores."""
     columns = {name: torch.tensor(values, dtype=torch.float64) for name, values in scores.items()}
-    return labelled(HeadTable((FIRST,) * 4 + (SECOND,) * 4, (0, 1, 2, 3) * 2, columns))
+    return assign_labels(HeadTable((FIRST,) * 4 + (SECOND,) * 4, (0, 1, 2, 3) * 2, columns))
 
 
 def title_of(figure: Any) -> str:
@@ -101,7 +101,7 @@ def test_some_rows_of_a_table_call_their_layers_as_the_whole_table_does(traces: 
 def test_pictures_of_a_trained_model_are_files_with_something_on_them(tmp_path: Path) -> None:
     model, tokenizer = load(MINILM)
     trace = read(model, "The keys to the cabinet are on the table, and she sees them.", tokenizer)
-    probe = read_probe(model, tokenizer, length=16)
+    probe = read_repeated_tokens(model, tokenizer, length=16)
     table = score_heads(trace, probe=probe)
     assert table.labels is not None
     found = dict(label_pictures(table, trace, probe))

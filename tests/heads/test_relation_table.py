@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attnscope.heads import labelled, relation_table, score_heads, score_relations
-from attnscope.heads.relations import Looks
+from attnscope.heads import assign_labels, relation_table, score_heads, score_relations
+from attnscope.heads.relations import RelationScores
 from attnscope.heads.sentences import agreement, coreference
 from attnscope.recording import load, read
 from tests.models.smollm2 import FOLDER
@@ -14,14 +14,14 @@ from tests.models.smollm2 import FOLDER
 MINILM = FOLDER.parent / "minilm-l6"
 
 
-def looks(preference: list[float], error: list[float]) -> Looks:
-    return Looks(torch.zeros(len(preference)), torch.tensor(preference), torch.tensor(error))
+def scores_of(preference: list[float], error: list[float]) -> RelationScores:
+    return RelationScores(torch.zeros(len(preference)), torch.tensor(preference), torch.tensor(error))
 
 
 def test_columns_and_rows_come_in_the_order_of_relations_layers_and_heads() -> None:
     found = {
-        "agreement": {"b": looks([0.5, 0.25], [0.0625, 0.125]), "a": looks([0.75], [0.25])},
-        "likes": {"b": looks([1.0, 2.0], [3.0, 4.0]), "a": looks([5.0], [6.0])},
+        "agreement": {"b": scores_of([0.5, 0.25], [0.0625, 0.125]), "a": scores_of([0.75], [0.25])},
+        "likes": {"b": scores_of([1.0, 2.0], [3.0, 4.0]), "a": scores_of([5.0], [6.0])},
     }
     table = relation_table(found)
     assert table.layers == ("b", "b", "a")
@@ -42,7 +42,7 @@ def test_the_table_joins_the_scores_of_the_same_model() -> None:
     found = score_relations(model, tokenizer, sentences=few)
     table = relation_table(found)
     scores = score_heads(read(model, "The keys to the cabinet are on the table.", tokenizer))
-    both = labelled(scores.joined(table))
+    both = assign_labels(scores.join(table))
     assert len(both) == 6 * 12
     assert (both.layers, both.heads) == (scores.layers, scores.heads)
     assert list(both.columns) == [*scores.columns, *table.columns]

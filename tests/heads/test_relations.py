@@ -15,7 +15,15 @@ from torch import Tensor, nn
 
 import attnscope.heads.relations as module
 from attnscope.errors import SettingError, UnsupportedError, VocabularyError
-from attnscope.heads.relations import Looks, Places, Relation, looks, masses_of, places_of, score_relations
+from attnscope.heads.relations import (
+    Relation,
+    RelationScores,
+    SentenceTokens,
+    compute_scores,
+    locate_words,
+    score_relations,
+    sum_weights,
+)
 from attnscope.heads.sentences import MEN, WOMEN, Sentence, Word, agreement, coreference
 from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig, Seq2Seq, Seq2SeqConfig, load_tokenizer
 from attnscope.models.text.tokenizer import Span, Tokenizer
@@ -49,26 +57,28 @@ def codec(name: str) -> Any:
     return {"words": WORDS}.get(name) or load_tokenizer({"smollm2": FOLDER, "minilm": MINILM}[name])
 
 
-def scored(sentences: list[Sentence], tokenizer: Any, look: Callable[[Sentence, Places], range]) -> Looks:
+def scored(
+    sentences: list[Sentence], tokenizer: Any, look: Callable[[Sentence, SentenceTokens], range]
+) -> RelationScores:
     """The scores of a single head that looks at some tokens, at all of them alike."""
     masses = []
     for sentence in sentences:
-        places = places_of(tokenizer, sentence)
+        places = locate_words(tokenizer, sentence)
         weights = torch.zeros(1, len(places.ids), len(places.ids))
         at = look(sentence, places)
-        weights[0, places.row, at.start : at.stop] = 1 / max(len(at), 1)
-        masses.append(masses_of(weights[None], [places]))
-    return looks(torch.cat(masses), [sentence.group for sentence in sentences])
+        weights[0, places.query, at.start : at.stop] = 1 / max(len(at), 1)
+        masses.append(sum_weights(weights[None], [places]))
+    return compute_scores(torch.cat(masses), [sentence.group for sentence in sentences])
 
 
 def word_of(sentence: Sentence, word: Word) -> str:
     return sentence.text[word.start : word.end]
 
 
-def chosen(better: Callable[[str, Word], Any]) -> Callable[[Sentence, Places], range]:
+def chosen(better: Callable[[str, Word], Any]) -> Callable[[Sentence, SentenceTokens], range]:
     """A head that looks at one of both nouns: the one of which something is larger, or at none if it is the same."""
 
-    def look(sentence: Sentence, places: Places) -> range:
+    def look(sentence: Sentence, places: SentenceTokens) -> range:
         mine, theirs = (better(word_of(sentence, word), word) for word in (sentence.target, sentence.distractor))
         return places.target if mine > theirs else places.distractor if mine < theirs else range(0)
 
@@ -80,8 +90,8 @@ def strongest(relation: Relation, count: int) -> list[tuple[str, int]]:
     return [(name, head) for _, name, head in sorted(heads, reverse=True)[:count]]
 
 
-def joined(relation: Relation) -> Looks:
-    return Looks(*(torch.cat(scores) for scores in zip(*relation.values(), strict=True)))
+def joined(relation: Relation) -> RelationScores:
+    return RelationScores(*(torch.cat(scores) for scores in zip(*relation.values(), strict=True)))
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -90,11 +100,11 @@ def test_a_head_that_looks_at_a_distance_or_a_place_scores_nothing(name: str, re
     hits = 0.0
     for step in range(1, 14):
         back = scored(
-            RELATIONS[relation], codec(name), lambda _, at, step=step: range(at.row - step, at.row - step + 1)
+            RELATIONS[relation], codec(name), lambda _, at, step=step: range(at.query - step, at.query - step + 1)
         )
         place = scored(RELATIONS[relation], codec(name), lambda _, at, step=step: range(step - 1, step))
-        assert back.preference == place.preference == back.error == place.error == 0
-        hits += float(back.mass + place.mass)
+        assert back.preference == place.preference == back.standard_error == place.standard_error == 0
+        hits += float(back.target_weight + place.target_weight)
     assert hits > 0.5, "some of them do look at targets"
 
 
@@ -112,8 +122,10 @@ LIKINGS: dict[str, Callable[[str, Word], Any]] = {
 @pytest.mark.parametrize("liking", LIKINGS)
 def test_a_head_with_a_favourite_word_or_the_nearest_scores_nothing(liking: str, relation: str):
     score = scored(RELATIONS[relation], WORDS, chosen(LIKINGS[liking]))
-    assert score.preference == score.error == 0
-    assert bool(score.mass > 0) == ((liking, relation) not in {("plural", "coreference"), ("women", "agreement")})
+    assert score.preference == score.standard_error == 0
+    assert bool(score.target_weight > 0) == (
+        (liking, relation) not in {("plural", "coreference"), ("women", "agreement")}
+    )
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -126,8 +138,8 @@ def test_a_head_that_looks_at_the_target_scores_one_and_at_the_distractor_minus_
 
 
 def test_a_head_that_matches_numbers_scores_one_half():
-    def look(sentence: Sentence, places: Places) -> range:
-        many = word_of(sentence, sentence.looking) in {"are", "were", "have", "look", "need"}
+    def look(sentence: Sentence, places: SentenceTokens) -> range:
+        many = word_of(sentence, sentence.query) in {"are", "were", "have", "look", "need"}
         return chosen(lambda text, _: text.endswith("s") == many)(sentence, places)
 
     assert scored(agreement(), WORDS, look).preference == 0.5
@@ -141,48 +153,50 @@ def test_sentences_are_as_they_are_described(relation: str):
     groups = [{word_of(one, word) for one in sentences[at : at + 4] for word in one[2:4]} for at in range(0, 96, 4)]
     assert len(set.union(*groups)) == 48, "no word is a target in two groups"
     for sentence in sentences:
-        assert max(sentence.target.end, sentence.distractor.end) < sentence.looking.start, "decoders look back"
+        assert max(sentence.target.end, sentence.distractor.end) < sentence.query.start, "decoders look back"
         assert min(sentence.target.start, sentence.distractor.start) > 0, "many heads look at the first token"
 
 
 def test_the_mass_on_a_word_is_that_on_its_tokens_and_its_last_token_looks():
     text = "the elephants near Ann arrived"
     sentence = Sentence(text, Word(23, 30), Word(4, 13), Word(19, 22), 0)
-    places = places_of(PIECES, sentence)
+    places = locate_words(PIECES, sentence)
     tokens = [text[span.start : span.end] for span in PIECES.offsets(text)]
     assert [tokens[at] for at in places.target] == [" el", "ep", "ha", "nt", "s"]
     assert [tokens[at] for at in places.distractor] == [" An", "n"]
-    assert (tokens[places.row], places.row) == ("d", len(tokens) - 2)
+    assert (tokens[places.query], places.query) == ("d", len(tokens) - 2)
     weights = torch.zeros(2, len(tokens), len(tokens))
-    weights[1, places.row] = torch.arange(len(tokens))
+    weights[1, places.query] = torch.arange(len(tokens))
     torch.testing.assert_close(
-        masses_of(weights[None], [places])[0], torch.tensor([[0.0, 0.0], [3 + 4 + 5 + 6 + 7.0, 10 + 11.0]])
+        sum_weights(weights[None], [places])[0], torch.tensor([[0.0, 0.0], [3 + 4 + 5 + 6 + 7.0, 10 + 11.0]])
     )
 
 
 @pytest.mark.parametrize("expression", [r"key near|\w+", r"\w+ \w+", r"nothing", r"\w+ is|\w+"])
 def test_a_word_that_has_no_tokens_of_its_own_raises(expression: str):
     with pytest.raises(VocabularyError, match=r"'I think the key near the doors is here again\.'"):
-        places_of(Cut(expression), agreement()[0])
+        locate_words(Cut(expression), agreement()[0])
 
 
 def test_spaces_may_belong_to_a_word():
-    assert places_of(Cut(r"\w+ ?"), agreement()[0])[1:] == places_of(WORDS, agreement()[0])[1:]
+    assert locate_words(Cut(r"\w+ ?"), agreement()[0])[1:] == locate_words(WORDS, agreement()[0])[1:]
 
 
 def test_the_error_is_that_over_groups_and_what_cancels_within_them_adds_nothing():
     groups = [group for group in range(100) for _ in range(2)]
     signal, bias = torch.randn(100).repeat_interleave(2), torch.tensor([0.5, -0.5]).repeat(100)
-    found = looks(torch.stack([signal + 30 * bias, torch.zeros(200)], dim=-1)[:, None], groups)
-    torch.testing.assert_close(found.error, signal[::2].std()[None] / 10)
+    found = compute_scores(torch.stack([signal + 30 * bias, torch.zeros(200)], dim=-1)[:, None], groups)
+    torch.testing.assert_close(found.standard_error, signal[::2].std()[None] / 10)
     shuffled = torch.randperm(200)
-    again = looks(torch.stack([signal, torch.zeros(200)], dim=-1)[shuffled, None], [groups[at] for at in shuffled])
+    again = compute_scores(
+        torch.stack([signal, torch.zeros(200)], dim=-1)[shuffled, None], [groups[at] for at in shuffled]
+    )
     torch.testing.assert_close(again.preference, found.preference)
 
 
 def test_groups_of_other_sizes_are_refused():
     for wrong in ([], agreement()[:4], agreement()[:7]):
-        with pytest.raises(SettingError, match="'mine' should have two or more groups of sentences"):
+        with pytest.raises(SettingError, match="two groups of equal size or more for 'mine'"):
             score_relations(nn.Identity(), unknown_words(), sentences={"mine": wrong})
     assert score_relations(nn.Identity(), unknown_words(), sentences={}, progress=False) == {}
 
@@ -205,8 +219,8 @@ def test_heads_of_a_trained_decoder_look_at_subjects_and_persons():
     assert strongest(found["agreement"], 1) == [("blocks.13.attention", 8)]
     assert strongest(found["coreference"], 2) == [("blocks.9.attention", 4), ("blocks.9.attention", 2)]
     subject, person = found["agreement"]["blocks.13.attention"], found["coreference"]["blocks.9.attention"]
-    assert subject.preference[8] > max(0.5, float(15 * subject.error[8]))
-    assert person.preference[4] > max(0.25, float(10 * person.error[4]))
+    assert subject.preference[8] > max(0.5, float(15 * subject.standard_error[8]))
+    assert person.preference[4] > max(0.25, float(10 * person.standard_error[4]))
     assert person.preference[3] < -0.4, "a neighbour looks at the other person"
 
 
@@ -220,7 +234,7 @@ def test_heads_of_a_trained_encoder_look_at_persons_and_a_little_at_subjects():
         ("agreement", "blocks.3.attention", 1, 0.1),
     ):
         score = found[relation][name]
-        assert score.preference[head] > max(least, float(4 * score.error[head]))
+        assert score.preference[head] > max(least, float(4 * score.standard_error[head]))
 
 
 def shuffled_minilm(seed: int) -> nn.Module:
@@ -275,7 +289,7 @@ def test_batches_change_nothing_and_progress_is_told(monkeypatch: pytest.MonkeyP
     together = score_relations(model, tokenizer, sentences=FEW, progress=lambda *done: told.append(done))
     assert told == sorted(told)
     assert told[-1] == (16, 16)
-    monkeypatch.setattr(module, "BATCH", 1)
+    monkeypatch.setattr(module, "BATCH_SIZE", 1)
     alone = score_relations(model, tokenizer, sentences=FEW, progress=False)
     for relation in FEW:
         for one, other in zip(joined(together[relation]), joined(alone[relation]), strict=True):
@@ -292,7 +306,7 @@ def unknown_words() -> Tokenizer:
 def test_an_encoder_decoder_is_refused_and_its_encoder_is_read():
     for name in ("T5", "BART"):
         model = next(exhibit for exhibit in EXHIBITS if exhibit.name == name).build()
-        with pytest.raises(UnsupportedError, match="give the encoder alone"):
+        with pytest.raises(UnsupportedError, match=r"model\.get_encoder\(\)"):
             score_relations(model, unknown_words())
         assert len(score_relations(model.get_encoder(), unknown_words(), sentences=FEW)["agreement"]) == 2
     ours = Seq2Seq(Seq2SeqConfig(vocab_size=8, width=16, depth=1, heads=2, hidden=16))
@@ -302,9 +316,9 @@ def test_an_encoder_decoder_is_refused_and_its_encoder_is_read():
 
 def test_a_tokenizer_is_needed_that_can_tell_where_tokens_stand():
     model = Decoder(DecoderConfig(vocab_size=8, width=16, depth=1, heads=2, hidden=16, max_length=64))
-    with pytest.raises(SettingError, match="without a tokenizer"):
+    with pytest.raises(SettingError, match="tokenizer of the model, got None"):
         score_relations(model, None)
-    with pytest.raises(UnsupportedError, match="CharacterTokenizer cannot tell where"):
+    with pytest.raises(UnsupportedError, match=r"CharacterTokenizer .* offsets"):
         score_relations(model, CharacterTokenizer.from_text("to be"))
 
 
@@ -323,7 +337,7 @@ class Halved(nn.Module):
 
 
 def test_layers_whose_rows_and_columns_are_no_tokens_are_refused():
-    with pytest.raises(UnsupportedError, match="attention looks from 5 places at 5 in a sentence of 10 tokens"):
+    with pytest.raises(UnsupportedError, match=r"attention .* expected 10 of each, got 5 and 5"):
         score_relations(Halved(queries=2).eval(), unknown_words(), progress=False)
-    with pytest.raises(UnsupportedError, match="cross-attention alone"):
+    with pytest.raises(UnsupportedError, match="has no self-attention"):
         score_relations(Halved(queries=1).eval(), unknown_words(), progress=False)

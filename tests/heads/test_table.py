@@ -20,7 +20,7 @@ from torch import Tensor
 
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.heads import SCORES, HeadTable
-from attnscope.heads.printing import short_names
+from attnscope.heads.printing import shorten_names
 from attnscope.models import Decoder, DecoderConfig
 from attnscope.recording import record
 
@@ -62,7 +62,7 @@ def printed(table: HeadTable, width: int) -> str:
 
 def test_a_score_is_that_of_all_heads_and_an_unknown_one_is_named_with_those_there_are(table: HeadTable) -> None:
     assert table["sink"].tolist() == [0.2, 0.9, 0.5]
-    for use in (lambda: table["sinks"], lambda: table.top("sinks"), lambda: table.leading("sinks")):
+    for use in (lambda: table["sinks"], lambda: table.top("sinks"), lambda: table.with_first_columns("sinks")):
         with pytest.raises(SettingError, match=r"unknown score 'sinks' \(did you mean 'sink'\?\)"):
             use()
 
@@ -84,12 +84,12 @@ def test_a_head_with_no_score_is_left_out_of_the_top(table: HeadTable) -> None:
 
 
 def test_some_rows_come_in_the_order_asked_for_with_all_that_belongs_to_them(table: HeadTable) -> None:
-    some = table.at([2, 0])
+    some = table.rows([2, 0])
     assert rows_of(some) == [(LAYERS[2], 0), (LAYERS[0], 0)]
     assert some.columns["reach"].tolist() == [1234.5, 7.0]
     assert some.labels == (LABELS[2], LABELS[0])
-    assert len(table.at([])) == 0
-    assert HeadTable(("a",), (0,), {}).at([0]).labels is None
+    assert len(table.rows([])) == 0
+    assert HeadTable(("a",), (0,), {}).rows([0]).labels is None
 
 
 def test_heads_with_a_label_are_those_whose_labels_hold_it(table: HeadTable) -> None:
@@ -99,28 +99,28 @@ def test_heads_with_a_label_are_those_whose_labels_hold_it(table: HeadTable) -> 
 
 
 def test_leading_scores_come_first_and_nothing_is_lost(table: HeadTable) -> None:
-    assert list(table.leading("reach").columns) == ["reach", "sink"]
-    assert list(table.leading("reach", "sink").columns) == ["reach", "sink"]
+    assert list(table.with_first_columns("reach").columns) == ["reach", "sink"]
+    assert list(table.with_first_columns("reach", "sink").columns) == ["reach", "sink"]
     assert list(table.columns) == ["sink", "reach"]
-    assert table.leading("reach")["sink"] is table["sink"]
+    assert table.with_first_columns("reach")["sink"] is table["sink"]
 
 
 def test_a_row_is_all_scores_of_one_head(table: HeadTable) -> None:
-    assert table.row(LAYERS[2], 0) == {"sink": 0.5, "reach": 1234.5}
-    assert math.isnan(table.row(LAYERS[0], 1)["reach"])
+    assert table.head_scores(LAYERS[2], 0) == {"sink": 0.5, "reach": 1234.5}
+    assert math.isnan(table.head_scores(LAYERS[0], 1)["reach"])
 
 
 def test_a_row_that_is_not_there_is_refused_by_its_name(table: HeadTable) -> None:
     with pytest.raises(SettingError, match=r"head 7 of model\.layers\.0\.self_attn"):
-        table.row(LAYERS[0], 7)
+        table.head_scores(LAYERS[0], 7)
 
 
 def test_chosen_heads_are_those_of_the_rows_as_record_takes_them(table: HeadTable) -> None:
-    assert table.chosen == {LAYERS[0]: [0, 1], LAYERS[2]: [0]}
-    assert table.top("sink", 2).chosen == {LAYERS[0]: [1], LAYERS[2]: [0]}
+    assert table.heads_by_layer == {LAYERS[0]: [0, 1], LAYERS[2]: [0]}
+    assert table.top("sink", 2).heads_by_layer == {LAYERS[0]: [1], LAYERS[2]: [0]}
     torch.manual_seed(0)
     model = Decoder(DecoderConfig(vocab_size=9, width=8, depth=2, heads=2, hidden=8, max_length=16)).eval()
-    chosen = HeadTable(("blocks.1.attention", "blocks.0.attention"), (1, 0), {}).chosen
+    chosen = HeadTable(("blocks.1.attention", "blocks.0.attention"), (1, 0), {}).heads_by_layer
     with torch.no_grad(), record(model, heads=chosen) as trace:
         model(torch.arange(5)[None])
     assert {name: trace[name].shape[1] for name in trace} == {"blocks.0.attention": 1, "blocks.1.attention": 1}
@@ -128,24 +128,24 @@ def test_chosen_heads_are_those_of_the_rows_as_record_takes_them(table: HeadTabl
 
 def test_a_head_of_a_layer_that_ran_twice_is_chosen_once() -> None:
     twice = HeadTable(("mixing", "mixing", "mixing#2", "mixing#2"), (0, 1, 0, 1), {})
-    assert twice.chosen == {"mixing": [0, 1]}
-    assert twice.at([1, 3]).chosen == {"mixing": [1]}
+    assert twice.heads_by_layer == {"mixing": [0, 1]}
+    assert twice.rows([1, 3]).heads_by_layer == {"mixing": [1]}
 
 
 def test_tables_are_joined_head_by_head_in_whatever_order_the_other_has_them(table: HeadTable) -> None:
     other = HeadTable(LAYERS, (0, 1, 0), {"agreement": column(1.0, 2.0, 3.0)}, (("other",),) * 3)
-    both = table.joined(other.at([2, 0, 1]))
+    both = table.join(other.rows([2, 0, 1]))
     assert list(both.columns) == ["sink", "reach", "agreement"]
     assert both["agreement"].tolist() == [1.0, 2.0, 3.0]
     assert rows_of(both) == rows_of(table)
     assert both.labels == LABELS
-    assert table.at([1]).joined(other)["agreement"].tolist() == [2.0]
+    assert table.rows([1]).join(other)["agreement"].tolist() == [2.0]
 
 
 def test_a_head_that_the_other_table_lacks_is_named(table: HeadTable) -> None:
-    message = r"head 0 of model\.layers\.11\.self_attn is in the one table and not in the other"
+    message = r"head 0 of model\.layers\.11\.self_attn is not in the other table"
     with pytest.raises(SettingError, match=message):
-        table.joined(table.at([0, 1]))
+        table.join(table.rows([0, 1]))
 
 
 def assert_same_bits(found: list[float], wanted: Tensor) -> None:
@@ -196,7 +196,7 @@ def test_a_table_read_back_from_csv_is_the_same_to_the_last_bit(tmp_path: Path) 
     for back in (HeadTable.from_csv(tmp_path / "heads.csv"), HeadTable.from_csv(str(tmp_path / "heads.csv"))):
         assert rows_of(back) == rows_of(table)
         assert back.labels == table.labels
-        assert back.short == table.short
+        assert back.short_names == table.short_names
         assert list(back.columns) == ["one", "two"]
         for score in ("one", "two"):
             assert back[score].dtype == torch.float64
@@ -234,23 +234,23 @@ GOOD = "layer,head,sink,labels\na,0,0.5,sink\n"
 @pytest.mark.parametrize(
     ("text", "line", "reason"),
     [
-        ("", 1, "the names of columns are layer, head"),
-        ("step,loss\n1,2\n", 1, "the names of columns are layer, head"),
-        ("head,layer,sink\n0,a,0.5\n", 1, "the names of columns are layer, head"),
+        ("", 1, "expected the columns layer, head"),
+        ("step,loss\n1,2\n", 1, "expected the columns layer, head"),
+        ("head,layer,sink\n0,a,0.5\n", 1, "expected the columns layer, head"),
         ("layer,head,sink,sink\na,0,1,2\n", 1, "each once"),
-        ("layer,head,si\x1b[31mnk\na,0,1\n", 1, "the names of columns"),
-        (GOOD + "a,1,0.5\n", 3, "3 cells, and there are 4 columns"),
-        (GOOD + "a,1,0.5,sink,more\n", 3, "5 cells, and there are 4 columns"),
-        (GOOD + "\n" + "a,1,0.5,sink\n", 3, "0 cells, and there are 4 columns"),
+        ("layer,head,si\x1b[31mnk\na,0,1\n", 1, "expected the columns"),
+        (GOOD + "a,1,0.5\n", 3, "expected 4 cells, got 3"),
+        (GOOD + "a,1,0.5,sink,more\n", 3, "expected 4 cells, got 5"),
+        (GOOD + "\n" + "a,1,0.5,sink\n", 3, "expected 4 cells, got 0"),
         (GOOD + "a,1,high,sink\n", 3, "'high'"),
         (GOOD + "a,1,,sink\n", 3, "could not convert"),
-        (GOOD + "a,-1,0.5,sink\n", 3, "'-1' is no number of a head"),
-        (GOOD + "a,1.0,0.5,sink\n", 3, "'1.0' is no number of a head"),
-        (GOOD + "a,²,0.5,sink\n", 3, "'²' is no number of a head"),
-        (GOOD + f"a,{'9' * 5000},0.5,sink\n", 3, "is no number of a head"),
-        (GOOD + "a,0,0.25,mixed\n", 3, "head 0 of a for the second time"),
-        (GOOD + "a\x1b[2J,1,0.5,sink\n", 3, "is no name of a layer"),
-        (GOOD + "a,1,0.5,si", 3, "it ends in the middle of this line"),
+        (GOOD + "a,-1,0.5,sink\n", 3, "index of a head, got '-1'"),
+        (GOOD + "a,1.0,0.5,sink\n", 3, "index of a head, got '1.0'"),
+        (GOOD + "a,²,0.5,sink\n", 3, "index of a head, got '²'"),
+        (GOOD + f"a,{'9' * 5000},0.5,sink\n", 3, "index of a head"),
+        (GOOD + "a,0,0.25,mixed\n", 3, "duplicate head 0 of a"),
+        (GOOD + "a\x1b[2J,1,0.5,sink\n", 3, "invalid layer name"),
+        (GOOD + "a,1,0.5,si", 3, "truncated"),
         (GOOD + '"a,1,0.5,sink\n', 3, "unexpected end of data"),
         (GOOD + '"a"b,1,0.5,sink\n', 3, "expected after"),
         (GOOD + "a" * 200_000 + ",1,0.5,sink\n", 3, "field larger than field limit"),
@@ -263,7 +263,7 @@ def test_a_file_that_is_no_table_of_heads_is_refused_with_its_line(
     with pytest.raises(CheckpointError) as refused:
         HeadTable.from_csv(tmp_path / "heads.csv")
     message = str(refused.value).removeprefix(str(tmp_path / "heads.csv"))
-    assert message.startswith(f", line {line}: no table of heads as HeadTable.to_csv writes it: ")
+    assert message.startswith(f", line {line}: not a table written by HeadTable.to_csv: ")
     assert reason in message
     assert len(message) < 300
 
@@ -285,12 +285,12 @@ def test_parquet_and_pandas_have_every_number_to_the_last_bit(tmp_path: Path) ->
         assert_same_bits(opened[score].to_pylist(), table[score])
         assert_same_bits(frame[score].tolist(), table[score])
     for name in ("layer", "head", "labels"):
-        assert opened[name].to_pylist() == frame[name].tolist() == table.cells()[name]
+        assert opened[name].to_pylist() == frame[name].tolist() == table.to_dict()[name]
 
 
 def test_a_table_without_labels_exports_none(table: HeadTable) -> None:
     plain = HeadTable(table.layers, table.heads, table.columns)
-    assert list(plain.cells()) == ["layer", "head", "sink", "reach"]
+    assert list(plain.to_dict()) == ["layer", "head", "sink", "reach"]
     assert "labels" not in str(plain)
 
 
@@ -312,12 +312,12 @@ def test_a_table_without_labels_exports_none(table: HeadTable) -> None:
     ],
 )
 def test_names_of_layers_lose_what_all_of_them_share(names: list[str], short: list[str]) -> None:
-    assert short_names(names) == dict(zip(names, short, strict=True))
+    assert shorten_names(names) == dict(zip(names, short, strict=True))
 
 
 @pytest.mark.parametrize("names", [["mixing", "mixing.inner"], ["a.b", "a.b.c", "a.b.d"], ["outer.mixing", "mixing"]])
 def test_a_layer_inside_another_leaves_neither_without_a_name(names: list[str]) -> None:
-    short = short_names(names).values()
+    short = shorten_names(names).values()
     assert all(short)
     assert len(set(short)) == len(names)
 

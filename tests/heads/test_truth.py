@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnscope.heads import HeadTable, ablate, compare_with_others, read_probe, score_heads
-from attnscope.heads.probe import LENGTH, ids_for
+from attnscope.heads import HeadTable, ablate, compare_with_random_heads, read_repeated_tokens, score_heads
+from attnscope.heads.repeated_tokens import LENGTH, ids_for_model
 from attnscope.models import Decoder, Tokenizer
 from attnscope.recording import load, read
 from tests.models.smollm2 import FOLDER
@@ -29,16 +29,16 @@ def smollm2() -> tuple[Decoder, Tokenizer]:
 @pytest.fixture(scope="module")
 def table(smollm2: tuple[Decoder, Tokenizer]) -> HeadTable:
     """All heads on the standard probe."""
-    return score_heads(read_probe(*smollm2))
+    return score_heads(read_repeated_tokens(*smollm2))
 
 
 @pytest.mark.slow
 def test_without_induction_heads_nothing_that_comes_again_is_expected(smollm2, table: HeadTable) -> None:
     """The heads are found on one draw of random tokens, and are missed on another."""
-    ids = ids_for(*smollm2, seed=1)
+    ids = ids_for_model(*smollm2, seed=1)
     found = table.top("induction", MANY)
     assert all("induction" in labels for labels in found.labels or ())
-    compared = compare_with_others(smollm2[0], ids, found, table, draws=10, progress=False)
+    compared = compare_with_random_heads(smollm2[0], ids, found, table, num_draws=10, progress=False)
     first, second = slice(0, LENGTH - 1), slice(LENGTH, None)
     assert compared.loss[first].mean() > 5 * compared.loss[second].mean()  # the model does repeat
     others = compared.others.mean(0)
@@ -50,8 +50,8 @@ def test_without_induction_heads_nothing_that_comes_again_is_expected(smollm2, t
 
 def test_without_previous_token_heads_there_is_no_induction(smollm2, table: HeadTable) -> None:
     model, tokenizer = smollm2
-    with ablate(model, table.top("previous", 3).chosen):
-        without = score_heads(read_probe(model, tokenizer))
+    with ablate(model, table.top("previous", 3).heads_by_layer):
+        without = score_heads(read_repeated_tokens(model, tokenizer))
     before = table.top("induction", MANY)
     after = before.joined(HeadTable(without.layers, without.heads, {"after": without["induction"]}))["after"]
     assert after.mean() < 0.2 * before["induction"].mean()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.labs import CLAIMS, NAMES
-from attnscope.labs.catalogue import experiment
+from attnscope.labs.catalogue import load_experiment
 from attnscope.labs.claims import SOURCES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,7 +17,7 @@ TEXTS = ROOT.parent / "shared" / "sources"
 
 def test_labs_are_built_from_the_public_names_alone() -> None:
     for name in NAMES:
-        tree = ast.parse(inspect.getsource(experiment(name)))
+        tree = ast.parse(inspect.getsource(load_experiment(name)))
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
                 assert not any(alias.name.startswith("_") for alias in node.names), name

@@ -12,11 +12,11 @@ from attnscope.labs.checking import check_file
 from attnscope.labs.exercise import (
     HEADER,
     Outcome,
-    exercise_of,
-    first_difference,
+    check_answer,
+    exercise_name,
+    first_mismatch,
     hint,
-    judge,
-    module_of,
+    load_exercise,
     starter,
     task,
 )
@@ -53,8 +53,8 @@ def given_away(words: str, exercise: str, own: Path | None = None) -> list[str]:
 
 @pytest.mark.parametrize("path", RIGHT, ids=named)
 def test_a_right_answer_is_accepted(path: Path) -> None:
-    outcome = judge(path, path.parent.name)
-    assert outcome.is_right, f"{outcome.kind}: {outcome.words}"
+    outcome = check_answer(path, path.parent.name)
+    assert outcome.is_correct, f"{outcome.kind}: {outcome.message}"
 
 
 @pytest.mark.parametrize(
@@ -62,15 +62,15 @@ def test_a_right_answer_is_accepted(path: Path) -> None:
     [pytest.param(path, id=named(path), marks=pytest.mark.slow if named(path) in SLOW else ()) for path in WRONG],
 )
 def test_a_wrong_answer_is_told_what_is_wrong_and_not_what_is_right(path: Path) -> None:
-    outcome = judge(path, path.parent.name)
-    assert f"# kind: {outcome.kind}" == path.read_text().partition("\n")[0], outcome.words
-    assert len(outcome.words) > len(outcome.kind)
-    assert given_away(outcome.words, path.parent.name, path) == []
+    outcome = check_answer(path, path.parent.name)
+    assert f"# kind: {outcome.kind}" == path.read_text().partition("\n")[0], outcome.message
+    assert len(outcome.message) > len(outcome.kind)
+    assert given_away(outcome.message, path.parent.name, path) == []
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_exercise_is_complete(name: str) -> None:
-    exercise = module_of(name)
+    exercise = load_exercise(name)
     assert len(list((ANSWERS / name).glob("right_*.py"))) >= MIN_RIGHT
     assert len(list((ANSWERS / name).glob("wrong_*.py"))) >= MIN_WRONG
     assert len(exercise.HINTS) >= MIN_HINTS
@@ -84,9 +84,9 @@ def test_the_starter_is_python_that_says_it_is_not_filled_in_yet(name: str, tmp_
     assert starter(name).startswith(f"{HEADER}{name}\n")
     assert task(name).partition("\n")[0] in starter(name)
     functions = [node for node in ast.parse(starter(name)).body if isinstance(node, ast.FunctionDef)]
-    outcome = judge(path)
+    outcome = check_answer(path)
     assert outcome.kind == "nothing is there yet"
-    assert any(function.name in outcome.words for function in functions)
+    assert any(function.name in outcome.message for function in functions)
 
 
 def test_the_answers_belong_to_exercises() -> None:
@@ -99,26 +99,26 @@ ATTENTION = f"{HEADER}attention\nimport torch\n\ndef attend(q, k, v):\n    "
 def judged(tmp_path: Path, source: str) -> Outcome:
     path = tmp_path / "answer.py"
     path.write_text(source)
-    return judge(path)
+    return check_answer(path)
 
 
 def test_what_an_answer_raises_is_told_with_its_line(tmp_path: Path) -> None:
     outcome = judged(tmp_path, ATTENTION + "return q @ k")
     assert outcome.kind == "it raises"
-    assert "line 5: `return q @ k`" in outcome.words
-    assert "k: float32 (" in outcome.words
+    assert "line 5: `return q @ k`" in outcome.message
+    assert "k: float32 (" in outcome.message
 
 
 def test_what_torch_does_not_implement_is_not_taken_for_an_empty_function(tmp_path: Path) -> None:
     outcome = judged(tmp_path, ATTENTION + "return torch.nn.Module()(q)")
     assert outcome.kind == "it raises"
-    assert "NotImplementedError" in outcome.words
+    assert "NotImplementedError" in outcome.message
 
 
 def test_a_file_that_is_not_python_is_told_so(tmp_path: Path) -> None:
     outcome = judged(tmp_path, ATTENTION + "return q @@ k")
     assert outcome.kind == "not Python"
-    assert "Line 5" in outcome.words
+    assert "Line 5" in outcome.message
 
 
 def test_an_answer_that_leaves_is_told_so(tmp_path: Path) -> None:
@@ -128,13 +128,13 @@ def test_an_answer_that_leaves_is_told_so(tmp_path: Path) -> None:
 def test_a_function_that_cannot_be_called_that_way_is_told_so(tmp_path: Path) -> None:
     outcome = judged(tmp_path, f"{HEADER}attention\ndef attend(q):\n    return q\n")
     assert outcome.kind == "it raises"
-    assert "takes 1 positional argument" in outcome.words
+    assert "takes 1 positional argument" in outcome.message
 
 
 def test_a_missing_function_is_named(tmp_path: Path) -> None:
     outcome = judged(tmp_path, f"{HEADER}attention\nattend = 3\n")
     assert outcome.kind == "a function is missing"
-    assert "`attend`" in outcome.words
+    assert "`attend`" in outcome.message
 
 
 def test_a_forgotten_return_is_told(tmp_path: Path) -> None:
@@ -163,16 +163,16 @@ def test_a_judgement_leaves_the_random_numbers_alone(tmp_path: Path) -> None:
 
 
 def test_an_edit_is_seen_at_once(tmp_path: Path) -> None:
-    assert "`return q @ k`" in judged(tmp_path, ATTENTION + "return q @ k").words
-    assert "`return q / 0`" not in judged(tmp_path, ATTENTION + "return q @ v").words
-    assert "`return q @ v`" in judged(tmp_path, ATTENTION + "return q @ v").words
+    assert "`return q @ k`" in judged(tmp_path, ATTENTION + "return q @ k").message
+    assert "`return q / 0`" not in judged(tmp_path, ATTENTION + "return q @ v").message
+    assert "`return q @ v`" in judged(tmp_path, ATTENTION + "return q @ v").message
 
 
 def test_a_file_of_no_exercise_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "answer.py"
     path.write_text("x = 1\n")
     with pytest.raises(SettingError, match="first line should be # attnscope exercise: NAME"):
-        judge(path)
+        check_answer(path)
     path.write_text(f"{HEADER}nothing\n")
     with pytest.raises(SettingError, match=r"unknown exercise 'nothing' \(expected attention"):
         check_file(path)
@@ -184,17 +184,17 @@ def test_hints_are_given_by_name_and_by_file_and_counted(tmp_path: Path) -> None
     path = tmp_path / "answer.py"
     path.write_text("\ufeff" + starter("attention"), encoding="utf-8")
     assert hint(path, 2) == hint("attention", 2) != hint("attention")
-    assert hint(path).startswith(f"Hint 1 of {len(module_of('attention').HINTS)}: ")
+    assert hint(path).startswith(f"Hint 1 of {len(load_exercise('attention').HINTS)}: ")
     with pytest.raises(SettingError, match="hints 1 to"):
         hint(path, 0)
-    assert exercise_of(path) == "attention"
+    assert exercise_name(path) == "attention"
 
 
 def test_a_difference_is_found_where_it_is_first() -> None:
     one = torch.tensor([[0.0, torch.inf], [1.0, 2.0]])
     other = torch.tensor([[0.0, torch.inf], [1.0, torch.nan]])
-    assert first_difference(one, one, 0.0) is None
-    assert first_difference(other, one, 1.0) == (1, 1)
+    assert first_mismatch(one, one, 0.0) is None
+    assert first_mismatch(other, one, 1.0) == (1, 1)
 
 
 def checked(tmp_path: Path, source: str, seconds: float = 120.0) -> Outcome:
@@ -205,20 +205,20 @@ def checked(tmp_path: Path, source: str, seconds: float = 120.0) -> Outcome:
 
 def test_a_file_is_checked_in_a_process_of_its_own(tmp_path: Path) -> None:
     outcome = checked(tmp_path, ATTENTION + "return q @ k")
-    assert outcome == judge(tmp_path / "answer.py")
+    assert outcome == check_answer(tmp_path / "answer.py")
     assert outcome.kind == "it raises"
 
 
 def test_an_answer_that_never_ends_is_stopped(tmp_path: Path) -> None:
     outcome = checked(tmp_path, f"{HEADER}attention\nwhile True:\n    print('still here')\n", seconds=2)
     assert outcome.kind == "it does not end"
-    assert "2 seconds" in outcome.words
+    assert "2 seconds" in outcome.message
 
 
 def test_an_answer_that_takes_python_down_is_an_outcome(tmp_path: Path) -> None:
     outcome = checked(tmp_path, f"import ctypes\n{ATTENTION}ctypes.string_at(0)")
     assert outcome.kind == "Python ended"
-    assert "SIGSEGV" in outcome.words
+    assert "SIGSEGV" in outcome.message
     assert checked(tmp_path, f"import os\n{ATTENTION}os._exit(0)").kind == "Python ended"
 
 

@@ -11,16 +11,16 @@ import torch
 
 from attnscope.errors import SettingError
 from attnscope.figures import lines
-from attnscope.labs import NAMES, Lab, Number, Verdict, run
-from attnscope.labs.catalogue import experiment
+from attnscope.labs import NAMES, Lab, Measurement, Verdict, run
+from attnscope.labs.catalogue import load_experiment
 from attnscope.models import Decoder, DecoderConfig, save, train_bpe
 from attnscope.models.fingerprint import fingerprint_model
 
-NUMBER = Number(name="share", value=0.5, low=0.4)
+NUMBER = Measurement(name="share", value=0.5, low=0.4)
 
 
 def drawing() -> Any:
-    return lines([1, 2], {"a": [1, 2]}, x_name="x", y_name="y")
+    return lines([1, 2], {"a": [1, 2]}, xlabel="x", ylabel="y")
 
 
 def lab(**options: Any) -> Lab:
@@ -34,7 +34,7 @@ def test_findings_stay_in_their_order_and_can_be_asked_for_by_kind() -> None:
     trial.figure("second", drawing(), "a caption")
     trial.table("third", ("a",), [])
     result = trial.result
-    assert (result.name, result.question, result.size, result.seed) == ("trial", "Does it work?", "small", 3)
+    assert (result.name, result.title, result.size, result.seed) == ("trial", "Does it work?", "small", 3)
     assert [table.title for table in result.tables] == ["first", "third"]
     assert [figure.name for figure in result.figures] == ["second"]
     assert [decision.claim for decision in result.decisions] == ["1a"]
@@ -44,10 +44,10 @@ def test_findings_stay_in_their_order_and_can_be_asked_for_by_kind() -> None:
 def test_news_are_told_once() -> None:
     trial = lab()
     trial.table("first", ("a",), [(1,)])
-    assert [table.title for table in trial.news().tables] == ["first"]
-    assert trial.news().findings == []
+    assert [table.title for table in trial.new_findings().tables] == ["first"]
+    assert trial.new_findings().findings == []
     trial.table("second", ("a",), [(1,)])
-    assert [table.title for table in trial.news().tables] == ["second"]
+    assert [table.title for table in trial.new_findings().tables] == ["second"]
     assert len(trial.result.tables) == 2
 
 
@@ -69,13 +69,13 @@ def test_what_is_wrong_is_refused() -> None:
     trial.decide("1a", Verdict.HOLDS, "it does", NUMBER)
     trial.figure("taken", drawing(), "")
     for wrong, message in (
-        (lambda: trial.table("t", ("a", "b"), [(1, 2), (1,)]), "'t' has 2 columns, and a row has 1"),
-        (lambda: trial.decide("1a", Verdict.HOLDS, "", NUMBER), "claim 1a has already been decided"),
-        (lambda: trial.decide("99", Verdict.HOLDS, "", NUMBER), "there is no claim '99'"),
-        (lambda: trial.figure("taken", drawing(), ""), "'taken' needs a name of its own"),
-        (lambda: trial.figure("../out", drawing(), ""), "'../out' needs a name of its own, of the signs"),
-        (lambda: lab(size="medium"), "size='medium'"),
-        (lambda: run("nothing"), "unknown lab 'nothing' \\(expected scaling, by_hand"),
+        (lambda: trial.table("t", ("a", "b"), [(1, 2), (1,)]), "'t': expected 2 cells in each row, got 1"),
+        (lambda: trial.decide("1a", Verdict.HOLDS, "", NUMBER), "claim 1a"),
+        (lambda: trial.decide("99", Verdict.HOLDS, "", NUMBER), "claim '99'"),
+        (lambda: trial.figure("taken", drawing(), ""), "'taken'"),
+        (lambda: trial.figure("../out", drawing(), ""), "'../out'"),
+        (lambda: lab(size="medium"), "got 'medium'"),
+        (lambda: run("nothing"), "unknown lab 'nothing' \\(expected scaling, worked_examples"),
     ):
         with pytest.raises(SettingError, match=message):
             wrong()
@@ -84,9 +84,9 @@ def test_what_is_wrong_is_refused() -> None:
 
 def test_a_run_says_what_it_is_at_and_hands_on_its_seed() -> None:
     steps: list[str] = []
-    result = run("by_hand", seed=5, step=steps.append)
+    result = run("worked_examples", seed=5, step=steps.append)
     assert result.seed == 5
-    parts = [part.__name__.replace("_", " ") for part in experiment("by_hand").PARTS]
+    parts = [part.__name__.replace("_", " ") for part in load_experiment("worked_examples").PARTS]
     told = [f"part {number} of {len(parts)}, {part}" for number, part in enumerate(parts, 1)]
     assert [step for step in steps if step in told] == told
 
@@ -106,7 +106,7 @@ def test_the_fingerprint_of_the_trained_model_is_in_the_result(tmp_path: Path) -
     model, _ = found.trained_model()
     found.trained_model()
     assert found.result.models == [fingerprint_model(model, "tiny")]
-    assert found.result.part(0).to_json()["models"] == found.result.models
+    assert found.result.findings_from(0).to_json()["models"] == found.result.models
 
 
 def test_names_are_told_apart() -> None:

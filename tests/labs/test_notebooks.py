@@ -14,11 +14,11 @@ from attnscope.labs.notebooks import notebook
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_SECONDS = 600
-IN_JUPYTER = ("by_hand", "masks")  # the quickest labs with tables, figures and verdicts
+IN_JUPYTER = ("worked_examples", "masks")  # the quickest labs with tables, figures and verdicts
 IN_PROCESS = (
     "scaling",
-    "linear",
-    "norms",
+    "linear_attention",
+    "normalization",
     "untrained_heads",
     "hopfield",
 )  # seconds each; the other labs train models or take long texts
@@ -31,10 +31,10 @@ def code_cells(name: str) -> list[str]:
 def check_verdicts(name: str, found: dict[str, Any]) -> None:
     """Every number is inside its margin, and the verdicts and figures are those of the docs."""
     outside = [
-        f"claim {claim['claim']}: {number['name']} is {number['value']}, which has to be {number['margin']}"
+        f"claim {claim['claim']}: {number['name']} is {number['value']}, which has to be {number['interval']}"
         for claim in found["claims"]
-        for number in claim["numbers"]
-        if not number["inside"]
+        for number in claim["measurements"]
+        if not number["is_inside"]
     ]
     assert outside == []
     printed = json.loads((ROOT / f"benchmarks/results/labs/{name}.json").read_text(encoding="utf-8"))
@@ -43,7 +43,7 @@ def check_verdicts(name: str, found: dict[str, Any]) -> None:
 
 
 def verdicts(result: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    return {claim["claim"]: (claim["verdict"], claim["when"]) for claim in result["claims"]}
+    return {claim["claim"]: (claim["verdict"], claim["condition"]) for claim in result["claims"]}
 
 
 @pytest.mark.parametrize(

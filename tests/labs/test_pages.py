@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.labs import NAMES
-from attnscope.labs.catalogue import experiment, heading, introduction, parts, question
+from attnscope.labs.catalogue import heading, introduction, load_experiment, parts, title
 from attnscope.labs.pages import errata, exercises, index
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,8 +22,8 @@ def result(name: str) -> dict:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_has_the_words_of_the_lab(name: str) -> None:
-    module, text = experiment(name), (PAGES / f"{name}.md").read_text(encoding="utf-8")
-    said = [f"# {question(module)}", introduction(module)]
+    module, text = load_experiment(name), (PAGES / f"{name}.md").read_text(encoding="utf-8")
+    said = [f"# {title(module)}", introduction(module)]
     for part in parts(module):
         said += [f"## {heading(part.__name__)}", inspect.getdoc(part) or ""]
     for words in said:
@@ -34,7 +34,7 @@ def test_the_page_has_the_words_of_the_lab(name: str) -> None:
 def test_the_page_has_the_numbers_and_figures_of_its_result(name: str) -> None:
     text, found = (PAGES / f"{name}.md").read_text(encoding="utf-8"), result(name)
     for claim in found["claims"]:
-        assert claim["because"] in text, MADE_BY
+        assert claim["reason"] in text, MADE_BY
     shown = re.findall(r"\]\(\.\./images/labs/\w+/(\w+)\.png\)", text)
     assert shown == [figure["name"] for figure in found["figures"]], MADE_BY
     assert sorted(shown) == sorted(path.stem for path in (IMAGES / name).glob("*")), MADE_BY

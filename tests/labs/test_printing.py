@@ -8,8 +8,8 @@ import math
 import pytest
 from rich.console import Console
 
-from attnscope.figures import named_bars
-from attnscope.labs import CLAIMS, Lab, Number, Result, Verdict
+from attnscope.figures import grouped_bars
+from attnscope.labs import CLAIMS, Lab, Measurement, Result, Verdict
 from attnscope.labs.printing import STYLES, show, show_table
 from attnscope.labs.result import Table
 
@@ -20,10 +20,12 @@ BECAUSE = "In [bold]three[/bold] of four runs, and in 0.5 of the rest, it was as
 def result() -> Result:
     lab = Lab("trial", "Does [red]it[/red] work?", seed=4)
     lab.table("Lengths", ("name", "how many", "is even"), [("a\tb", 4096, True), ("c", 0.123456789, False)], note="n")
-    lab.figure("bars", named_bars({"a": {"x": 1.0}}, y_name="y"), "bars of [b]a[/b]")
-    lab.decide("1a", Verdict.HOLDS, BECAUSE, Number(name="share [x]", value=0.5, low=0.4, high=0.6))
-    lab.decide("2", Verdict.DOES_NOT_HOLD, BECAUSE, Number(name="loss", value=math.nan, high=1.0))
-    lab.decide("5", Verdict.HOLDS_WHEN, BECAUSE, Number(name="n", value=2359296, low=9, high=1e9), when="it rains")
+    lab.figure("bars", grouped_bars({"a": {"x": 1.0}}, ylabel="y"), "bars of [b]a[/b]")
+    lab.decide("1a", Verdict.HOLDS, BECAUSE, Measurement(name="share [x]", value=0.5, low=0.4, high=0.6))
+    lab.decide("2", Verdict.DOES_NOT_HOLD, BECAUSE, Measurement(name="loss", value=math.nan, high=1.0))
+    lab.decide(
+        "5", Verdict.HOLDS_WHEN, BECAUSE, Measurement(name="n", value=2359296, low=9, high=1e9), condition="it rains"
+    )
     return lab.result
 
 
@@ -55,13 +57,13 @@ def test_a_pipe_gets_one_line_for_each_thing_and_nothing_is_rounded_wrapped_or_c
         ["figure", "bars", "bars of [b]a[/b]"],
         [""],
         ["claim", "1a", "holds", said["1a"], because],
-        ["number", "1a", "share [x]", "0.5", "inside", "0.4 to 0.6"],
+        ["measurement", "1a", "share [x]", "0.5", "inside", "0.4 to 0.6"],
         [""],
-        ["claim", "2", "not settled by this run", said["2"], because],
-        ["number", "2", "loss", "nan", "outside", "at most 1"],
+        ["claim", "2", "inconclusive", said["2"], because],
+        ["measurement", "2", "loss", "nan", "outside", "at most 1"],
         [""],
         ["claim", "5", "holds when it rains", said["5"], because],
-        ["number", "5", "n", "2359296", "inside", "9 to 1,000,000,000"],
+        ["measurement", "5", "n", "2359296", "inside", "9 to 1,000,000,000"],
     ]
 
 
@@ -84,14 +86,14 @@ def test_a_number_that_left_its_margin_can_be_told_without_colours(result: Resul
 
 def test_the_verdicts_come_once_more_at_the_end(result: Result) -> None:
     last = on_terminal(result, 120).rstrip("\n").rpartition("\n")[2]
-    assert last == "1a holds, 2 not settled by this run, 5 holds when"
+    assert last == "1a holds, 2 inconclusive, 5 holds when"
 
 
 def test_verdicts_have_their_colours_and_those_of_different_kinds_differ(result: Result) -> None:
     assert len(set(STYLES.values())) == len(STYLES) == len(Verdict)
     text = on_terminal(result, 120, colours=True)
     assert "\x1b[1;32mholds\x1b[0m\n" in text
-    assert "\x1b[1;7;31mnot settled by this run\x1b[0m\n" in text
+    assert "\x1b[1;7;31minconclusive\x1b[0m\n" in text
     assert "\x1b[1;33mholds when\x1b[0m it rains\n" in text
 
 

@@ -10,18 +10,18 @@ from xml.etree import ElementTree
 
 import pytest
 
-from attnscope.figures import named_bars
-from attnscope.labs import Lab, Number, Result, Verdict
-from attnscope.labs.result import Table, shown
+from attnscope.figures import grouped_bars
+from attnscope.labs import Lab, Measurement, Result, Verdict
+from attnscope.labs.result import Table, format_cell
 from attnscope.version import __version__
 
 
 def finished() -> Result:
     lab = Lab("trial", "Is a < b?", seed=2)
     lab.table("Numbers & signs", ("name", "value"), [("<b>", 0.25), ("worst", math.nan), ("most", math.inf)], note="n")
-    lab.figure("bars", named_bars({"a": {"x": 1.0}}, y_name="y"), "a caption")
-    lab.decide("1a", Verdict.HOLDS, "as measured", Number(name="share", value=0.5, low=0.4, high=0.6))
-    lab.decide("2", Verdict.DOES_NOT_HOLD, "as measured", Number(name="loss", value=math.nan, high=1.0))
+    lab.figure("bars", grouped_bars({"a": {"x": 1.0}}, ylabel="y"), "a caption")
+    lab.decide("1a", Verdict.HOLDS, "as measured", Measurement(name="share", value=0.5, low=0.4, high=0.6))
+    lab.decide("2", Verdict.DOES_NOT_HOLD, "as measured", Measurement(name="loss", value=math.nan, high=1.0))
     return lab.result
 
 
@@ -39,7 +39,7 @@ def refuse(constant: str) -> None:
 def test_the_file_is_strict_json_with_all_that_was_found(folder: Path) -> None:
     found = json.loads((folder / "result.json").read_text(encoding="utf-8"), parse_constant=refuse)
     assert found == json.loads(json.dumps(finished().to_json()))
-    assert [found[key] for key in ("attnscope", "lab", "question", "size", "seed")] == [
+    assert [found[key] for key in ("attnscope", "lab", "title", "size", "seed")] == [
         __version__,
         "trial",
         "Is a < b?",
@@ -49,11 +49,13 @@ def test_the_file_is_strict_json_with_all_that_was_found(folder: Path) -> None:
     (table,) = found["tables"]
     assert table["rows"] == [["<b>", 0.25], ["worst", "nan"], ["most", "inf"]]
     assert found["figures"] == [{"name": "bars", "caption": "a caption"}]
-    holds, unsettled = found["claims"]
+    holds, inconclusive = found["claims"]
     assert (holds["claim"], holds["verdict"], holds["expected"]) == ("1a", "holds", "holds")
-    assert holds["numbers"] == [{"name": "share", "value": 0.5, "margin": "0.4 to 0.6", "inside": True}]
-    assert (unsettled["verdict"], unsettled["expected"]) == ("not settled by this run", "does not hold")
-    assert unsettled["numbers"] == [{"name": "loss", "value": "nan", "margin": "at most 1", "inside": False}]
+    assert holds["measurements"] == [{"name": "share", "value": 0.5, "interval": "0.4 to 0.6", "is_inside": True}]
+    assert (inconclusive["verdict"], inconclusive["expected"]) == ("inconclusive", "does not hold")
+    assert inconclusive["measurements"] == [
+        {"name": "loss", "value": "nan", "interval": "at most 1", "is_inside": False}
+    ]
 
 
 def test_figures_are_written_twice_and_come_out_the_same_each_time(folder: Path, tmp_path: Path) -> None:
@@ -70,19 +72,19 @@ def test_html_has_everything_and_its_signs_are_escaped() -> None:
     html = finished()._repr_html_()
     for part in ("Numbers &amp; signs", "&lt;b&gt;", "0.25", "a caption", "data:image/png;base64,", "<b>Holds</b>"):
         assert part in html
-    assert "<b>Not settled by this run</b>" in html
+    assert "<b>Inconclusive</b>" in html
     ElementTree.fromstring(f"<div>{re.sub('<img[^>]*>', '', html)}</div>")  # every element ends
 
 
 def test_numbers_stand_at_the_right_side_and_words_at_the_left() -> None:
     (table,) = finished().tables
-    assert table.are_numbers == (False, True)
+    assert table.is_numeric == (False, True)
     assert '<td style="text-align: left">worst</td><td style="text-align: right">nan</td>' in finished()._repr_html_()
-    assert Table(title="", columns=("yes or no", "mixed"), rows=((True, 1), (False, "2"))).are_numbers == (False, False)
+    assert Table(title="", columns=("yes or no", "mixed"), rows=((True, 1), (False, "2"))).is_numeric == (False, False)
 
 
-def test_what_is_not_settled_is_known() -> None:
-    assert [decision.claim for decision in finished().unsettled] == ["2"]
+def test_inconclusive_verdicts_are_listed() -> None:
+    assert [decision.claim for decision in finished().inconclusive] == ["2"]
 
 
 @pytest.mark.parametrize(
@@ -102,4 +104,4 @@ def test_what_is_not_settled_is_known() -> None:
     ],
 )
 def test_cells_are_shown_so_that_they_can_be_read(cell: object, text: str) -> None:
-    assert shown(cell) == text
+    assert format_cell(cell) == text

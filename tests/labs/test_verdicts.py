@@ -7,10 +7,10 @@ import math
 import pytest
 
 from attnscope.errors import SettingError
-from attnscope.labs import Decision, Number, Verdict
+from attnscope.labs import Decision, Measurement, Verdict
 
-INSIDE = Number(name="share", value=0.5, low=0.4, high=0.6)
-OUTSIDE = Number(name="loss", value=0.7, high=0.6)
+INSIDE = Measurement(name="share", value=0.5, low=0.4, high=0.6)
+OUTSIDE = Measurement(name="loss", value=0.7, high=0.6)
 
 
 @pytest.mark.parametrize(
@@ -31,44 +31,44 @@ OUTSIDE = Number(name="loss", value=0.7, high=0.6)
 def test_the_ends_of_a_margin_belong_to_it_and_nan_to_none(
     value: float, low: float, high: float, is_inside: bool
 ) -> None:
-    assert Number(name="n", value=value, low=low, high=high).is_inside is is_inside
+    assert Measurement(name="n", value=value, low=low, high=high).is_inside is is_inside
 
 
 def test_a_margin_is_told_with_all_its_digits() -> None:
     numbers = {
-        "exactly 2,359,296": Number(name="n", value=0, low=2359296, high=2359296),
-        "0.9999 to 1.0001": Number(name="n", value=0, low=0.9999, high=1.0001),
-        "at most 1e-12": Number(name="n", value=0, high=1e-12),
-        "at least 123,457": Number(name="n", value=0, low=123457),
+        "exactly 2,359,296": Measurement(name="n", value=0, low=2359296, high=2359296),
+        "0.9999 to 1.0001": Measurement(name="n", value=0, low=0.9999, high=1.0001),
+        "at most 1e-12": Measurement(name="n", value=0, high=1e-12),
+        "at least 123,457": Measurement(name="n", value=0, low=123457),
     }
-    assert {number.margin: number for number in numbers.values()} == numbers
+    assert {number.interval: number for number in numbers.values()} == numbers
 
 
 @pytest.mark.parametrize("verdict", [Verdict.HOLDS, Verdict.DOES_NOT_HOLD, Verdict.NOT_SHOWN])
 def test_one_number_outside_of_its_margin_unsettles_any_verdict(verdict: Verdict) -> None:
-    settled = Decision(claim="1a", expected=verdict, because="", numbers=(INSIDE, INSIDE))
-    unsettled = Decision(claim="1a", expected=verdict, because="", numbers=(INSIDE, OUTSIDE))
-    assert (settled.verdict, settled.words) == (verdict, verdict.value)
-    assert (unsettled.verdict, unsettled.words) == (Verdict.UNSETTLED, "not settled by this run")
+    settled = Decision(claim="1a", expected=verdict, reason="", measurements=(INSIDE, INSIDE))
+    inconclusive = Decision(claim="1a", expected=verdict, reason="", measurements=(INSIDE, OUTSIDE))
+    assert (settled.verdict, settled.text) == (verdict, verdict.value)
+    assert (inconclusive.verdict, inconclusive.text) == (Verdict.INCONCLUSIVE, "inconclusive")
 
 
 def test_a_condition_is_told_with_its_verdict_and_not_where_nothing_is_settled() -> None:
-    words = {"claim": "1a", "expected": Verdict.HOLDS_WHEN, "because": "", "when": "it rains"}
-    assert Decision(numbers=(INSIDE,), **words).words == "holds when it rains"
-    assert Decision(numbers=(OUTSIDE,), **words).words == "not settled by this run"
+    words = {"claim": "1a", "expected": Verdict.HOLDS_WHEN, "reason": "", "condition": "it rains"}
+    assert Decision(measurements=(INSIDE,), **words).text == "holds when it rains"
+    assert Decision(measurements=(OUTSIDE,), **words).text == "inconclusive"
 
 
 @pytest.mark.parametrize(
-    ("verdict", "numbers", "when", "message"),
+    ("verdict", "measurements", "condition", "message"),
     [
-        (Verdict.HOLDS, (), "", "a verdict without a number"),
-        (Verdict.HOLDS, (INSIDE, Number(name="n", value=1.0)), "", "a number without a margin"),
-        (Verdict.HOLDS, (INSIDE,), "it rains", "`when` goes with"),
-        (Verdict.HOLDS_WHEN, (INSIDE,), "", "`when` goes with"),
+        (Verdict.HOLDS, (), "", "measurement"),
+        (Verdict.HOLDS, (INSIDE, Measurement(name="n", value=1.0)), "", "low or high"),
+        (Verdict.HOLDS, (INSIDE,), "it rains", "`condition`"),
+        (Verdict.HOLDS_WHEN, (INSIDE,), "", "`condition`"),
     ],
 )
 def test_what_could_decide_nothing_is_refused(
-    verdict: Verdict, numbers: tuple[Number, ...], when: str, message: str
+    verdict: Verdict, measurements: tuple[Measurement, ...], condition: str, message: str
 ) -> None:
     with pytest.raises(SettingError, match=f"claim 1a.*{message}"):
-        Decision(claim="1a", expected=verdict, because="", numbers=numbers, when=when)
+        Decision(claim="1a", expected=verdict, reason="", measurements=measurements, condition=condition)

@@ -13,7 +13,7 @@ from attnscope.attention.algebra import Sizes
 from attnscope.errors import Cancelled
 from attnscope.matrix import AttentionMatrix, bins, reference
 from attnscope.matrix.bins import Bins
-from attnscope.matrix.scored import Scored
+from attnscope.matrix.lazy_weights import LazyWeights
 from tests.largest import LargestTensor
 from tests.matrix.test_matrix import BATCH, CASES, HEADS, SHAPES, Subject
 
@@ -48,8 +48,8 @@ def plain(dense: Tensor, allowed: Tensor, rows: list[int], columns: list[int]) -
 
 
 def assert_same(found: Bins, right: Bins, rtol: float | None = None, atol: float | None = None) -> None:
-    assert torch.equal(found.cells, right.cells)
-    for name in ("total", "largest", "entropy", "received"):
+    assert torch.equal(found.visible_cells, right.visible_cells)
+    for name in ("sums", "max", "entropy", "received"):
         got, wanted = getattr(found, name), getattr(right, name)
         torch.testing.assert_close(got, wanted, rtol=rtol, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
 
@@ -84,7 +84,7 @@ def test_bins_of_halves_are_those_of_the_stored_numbers_in_single_precision(dtyp
     subject = Subject("causal", "plain", SHAPES["square"], dtype)
     rows, columns = ends(EVERYTHING, SHAPES["square"])
     found = subject.matrix.bins(rows, columns)
-    assert found.total.dtype == torch.float32
+    assert found.sums.dtype == torch.float32
     right = plain(subject.dense(torch.float64), subject.allowed, rows, columns)
     assert_same(found, Bins(*(part.float() if part.is_floating_point() else part for part in right)))
 
@@ -101,43 +101,45 @@ def test_bins_have_the_leading_axes_that_are_left() -> None:
     subject = Subject("holes", "bias", SHAPES["square"])
     rows, columns = EDGES["uneven"]
     one = subject.matrix.batch(1).head(3).bins(rows, columns)
-    assert one.total.shape == (4, 5)
+    assert one.sums.shape == (4, 5)
     assert_same(one, Bins(*(part[1, 3] for part in subject.matrix.bins(rows, columns))))
 
 
 def test_rows_sum_to_one_over_the_bins_of_columns() -> None:
     subject = Subject("two-sided", "plain", SHAPES["square"])
     found = subject.matrix.bins(range(74), [0, 1, 30, 73])
-    torch.testing.assert_close(found.total.sum(-1), torch.ones(BATCH, HEADS, 73, dtype=torch.float64))
+    torch.testing.assert_close(found.sums.sum(-1), torch.ones(BATCH, HEADS, 73, dtype=torch.float64))
 
 
-def test_each_looks_at_the_middle_rows_of_bins_alone() -> None:
+def test_rows_per_bin_reads_at_the_middle_rows_of_bins_alone() -> None:
     subject = Subject("causal", "softcap", SHAPES["square"])
     edges, columns = [10, 20, 30, 31, 73], [0, 5, 10, 73]
-    found = subject.matrix.bins(edges, columns, each=1)
+    found = subject.matrix.bins(edges, columns, rows_per_bin=1)
     picked = [15, 25, 30, 52]
     right = plain(subject.dense()[..., picked, :], subject.allowed[..., picked, :], [0, 1, 2, 3, 4], columns)
     assert_same(found, right, rtol=1e-12, atol=1e-14)
 
 
-def test_each_above_the_rows_of_a_bin_looks_at_all_of_them() -> None:
+def test_rows_per_bin_above_the_rows_of_a_bin_reads_at_all_of_them() -> None:
     subject = Subject("documents", "sinks", SHAPES["cross"])
     rows, columns = EDGES["uneven"]
-    assert_same(subject.matrix.bins(rows, columns, each=99), subject.matrix.bins(rows, columns), rtol=1e-12, atol=0.0)
+    assert_same(
+        subject.matrix.bins(rows, columns, rows_per_bin=99), subject.matrix.bins(rows, columns), rtol=1e-12, atol=0.0
+    )
 
 
 def test_some_rows_do_not_compute_the_normalisers_of_all() -> None:
     matrix = AttentionMatrix(torch.randn(400, 8), torch.randn(400, 8), mask=Causal())
     matrix.bins(range(301, 330), range(50))
-    assert isinstance(matrix._source, Scored)
-    assert matrix._source.held_lse is None
+    assert isinstance(matrix._source, LazyWeights)
+    assert matrix._source.cached_lse is None
     matrix.bins([0, 399], [0, 400])
-    assert matrix._source.held_lse is not None
+    assert matrix._source.cached_lse is not None
 
 
 def test_bins_without_an_allowed_cell_have_zeros_and_need_no_normalisers(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = AttentionMatrix(torch.randn(400, 8), torch.randn(400, 8), mask=Causal())
-    monkeypatch.setattr(Scored, "lse_of", None)
+    monkeypatch.setattr(LazyWeights, "lse_of", None)
     found = matrix.bins([0, 20, 40], [40, 50])
     assert not any(part.any() for part in found)
 
@@ -146,9 +148,9 @@ def test_weights_too_small_for_their_precision_are_nothing() -> None:
     query, key = torch.full((40, 1), 1.0), torch.full((40, 1), -300.0)
     key[0] = 0.0
     found = AttentionMatrix(query, key, scale=1.0).bins(range(41), [0, 1, 40])
-    assert torch.equal(found.total[:, 0], torch.ones(40))
-    assert found.total[:, 1].max() < 1e-35
-    assert found.largest[:, 1].max() < 1e-36
+    assert torch.equal(found.sums[:, 0], torch.ones(40))
+    assert found.sums[:, 1].max() < 1e-35
+    assert found.max[:, 1].max() < 1e-36
     assert found.entropy.abs().max() < 1e-30
 
 
@@ -158,8 +160,8 @@ def test_masked_numbers_that_are_not_numbers_stay_out() -> None:
     matrix = AttentionMatrix(torch.randn(30, 4), key, mask=Padding([20]))
     found = matrix.bins([0, 15, 30], [0, 10, 20, 30])
     assert all(part.isfinite().all() for part in found)
-    assert found.cells[:, 2].tolist() == [0, 0]
-    assert (found.total.sum(-1) - 15).abs().max() < 1e-4
+    assert found.visible_cells[:, 2].tolist() == [0, 0]
+    assert (found.sums.sum(-1) - 15).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -171,26 +173,26 @@ def test_edges_that_are_none_are_refused(rows: list[int]) -> None:
         matrix.bins(rows, [0, 20])
     with pytest.raises(ValueError, match="column edges between 0 and 20"):
         matrix.bins([0, 30], rows)
-    with pytest.raises(ValueError, match="each=0"):
-        matrix.bins([0, 30], [0, 20], each=0)
+    with pytest.raises(ValueError, match=r"rows_per_bin.*got 0"):
+        matrix.bins([0, 30], [0, 20], rows_per_bin=0)
 
 
 def test_bins_hear_of_progress_and_stop_when_asked() -> None:
     heard: list[float] = []
     matrix = AttentionMatrix(torch.randn(3, 40, 4), torch.randn(3, 40, 4))
-    matrix.planned(progress=heard.append).bins([0, 20, 40], [0, 40])
+    matrix.with_options(progress=heard.append).bins([0, 20, 40], [0, 40])
     assert heard == sorted(heard)
     assert heard[-1] == pytest.approx(1.0)
     assert len(heard) > 10
     with pytest.raises(Cancelled):
-        matrix.planned(cancelled=lambda: len(heard) > 5).bins([0, 20, 40], [0, 40])
+        matrix.with_options(should_stop=lambda: len(heard) > 5).bins([0, 20, 40], [0, 40])
 
 
 def test_no_tensor_grows_with_the_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bins, "COLUMNS", 2048)
     monkeypatch.setattr(bins, "ROWS", 256)
     query, key = torch.randn(3000, 8), torch.randn(3000, 8)
-    matrix = AttentionMatrix(query, key, score_mod=Softcap(5.0), lse=torch.zeros(3000)).planned(budget=2**20)
+    matrix = AttentionMatrix(query, key, score_mod=Softcap(5.0), lse=torch.zeros(3000)).with_options(max_bytes=2**20)
     with LargestTensor() as largest:
         matrix.bins([0, 3000], [0, 3000])
     assert largest.bytes <= 2**18
@@ -200,6 +202,6 @@ def test_a_bias_that_knows_positions_stays_where_it_is() -> None:
     bias = torch.randn(30, 30, dtype=torch.float64)
     nothing = torch.zeros(30, 1, dtype=torch.float64)
     matrix = AttentionMatrix(nothing, nothing, score_mod=Bias(bias), mask=Causal())
-    dense = bias.masked_fill(~Causal().dense(Sizes(1, 1, 30, 30))[0, 0], -torch.inf).softmax(-1)
+    dense = bias.masked_fill(~Causal().to_dense(Sizes(1, 1, 30, 30))[0, 0], -torch.inf).softmax(-1)
     found = matrix.bins(range(7, 21), range(3, 19))
-    torch.testing.assert_close(found.total, dense[7:20, 3:18])
+    torch.testing.assert_close(found.sums, dense[7:20, 3:18])

@@ -51,9 +51,9 @@ def test_an_index_that_leaves_axes_open_is_an_error(key: object) -> None:
 def test_a_plain_matrix_is_read_by_rows() -> None:
     head = MATRIX.batch(1).head(2)
     torch.testing.assert_close(head[3], head.to_dense()[3])
-    with pytest.raises(ShapeError, match="batch and head take an int or a slice"):
+    with pytest.raises(ShapeError, match="batch and head, got list"):
         MATRIX[[0, 1], 0, 0, 0]  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ShapeError, match="3 indices for the axes"):
+    with pytest.raises(ShapeError, match="got 3"):
         head[0, 1, 2]
 
 
@@ -69,7 +69,7 @@ def test_another_dtype_gives_the_weights_of_that_dtype() -> None:
     right = AttentionMatrix(QUERY.double(), KEY.double(), value=KEY.double())
     torch.testing.assert_close(wide.to_dense(), right.to_dense())
     torch.testing.assert_close(wide.lse, right.lse)
-    torch.testing.assert_close(wide.weighted().to_dense(), right.weighted().to_dense())
+    torch.testing.assert_close(wide.value_weighted().to_dense(), right.value_weighted().to_dense())
     rounded = held.to(dtype=torch.bfloat16)
     assert rounded.nbytes < 0.6 * held.nbytes
     with pytest.raises(TypeError, match="floating"):

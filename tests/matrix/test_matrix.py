@@ -17,7 +17,7 @@ from attnscope.attention import (
     Mask,
     Padding,
     Prefix,
-    Score,
+    ScoreMod,
     Sinks,
     Softcap,
     Window,
@@ -25,7 +25,7 @@ from attnscope.attention import (
 )
 from attnscope.attention import reference as attention_reference
 from attnscope.attention.algebra import Sizes
-from attnscope.matrix import AttentionMatrix, reference, rollout, statistics
+from attnscope.matrix import AttentionMatrix, reference, statistics
 from attnscope.matrix.pooling import even_edges
 
 BATCH, HEADS, KEY_HEADS, DIM = 2, 4, 2, 8
@@ -49,7 +49,7 @@ def masks(queries: int, keys: int) -> dict[str, Mask]:
     }
 
 
-def scores(queries: int, keys: int) -> dict[str, Score | None]:
+def scores(queries: int, keys: int) -> dict[str, ScoreMod | None]:
     heads = torch.linspace(-1.0, 1.0, HEADS)
     bias = torch.randn(HEADS, queries, keys, generator=torch.Generator().manual_seed(7))
     return {
@@ -80,7 +80,7 @@ class Subject:
         if mask == "documents" and queries > keys:
             self.mask = Causal() & Documents(torch.arange(keys) // 17, torch.arange(queries) // 17)
         self.matrix = AttentionMatrix(self.query, self.key, mask=self.mask, score_mod=self.score)
-        seen = self.mask.dense(Sizes(BATCH, HEADS, queries, keys))
+        seen = self.mask.to_dense(Sizes(BATCH, HEADS, queries, keys))
         self.allowed = seen.expand(BATCH, HEADS, -1, -1)
 
     def dense(self, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -100,7 +100,7 @@ def every_operation(matrix: AttentionMatrix, dense: Tensor, allowed: Tensor) -> 
     pairs = torch.randint(queries, (40,), generator=generator), torch.randint(keys, (40,), generator=generator)
     rows, columns = even_edges(queries, 7), even_edges(keys, 13)
     spans = [(0, 3), (3, 4), (4, 20), (20, queries)]
-    mean, spread = reference.distance(dense)
+    mean, std = reference.distance(dense)
     top = dense.topk(5, dim=-1).values
     found = {
         "block": (matrix[..., 3:17, 5:-1:3], dense[..., 3:17, 5:-1:3]),
@@ -119,28 +119,31 @@ def every_operation(matrix: AttentionMatrix, dense: Tensor, allowed: Tensor) -> 
         "A.T block": (matrix.T[..., 2:9, ::4], dense.mT[..., 2:9, ::4]),
         "entropy": (matrix.entropy(), reference.entropy(dense)),
         "exact entropy": (matrix.entropy(exact=True), reference.entropy(dense)),
-        "renyi": (matrix.renyi(3.0), reference.renyi(dense, 3.0)),
+        "renyi": (matrix.renyi_entropy(3.0), reference.renyi_entropy(dense, 3.0)),
         "effective keys": (matrix.effective_keys(), reference.effective_keys(dense)),
         "received": (matrix.received(), reference.received(dense)),
         "mass": (matrix.mass([0, 3, -1]), dense[..., [0, 3, -1]].sum(-1)),
         "mean distance": (matrix.distance().mean, mean),
-        "spread of distance": (matrix.distance().spread, spread),
+        "std of distance": (matrix.distance().std, std),
         "topk": (matrix.topk(5).weights, top),
         "max": (matrix.max(), dense.amax(-1)),
-        "visible": (matrix.visible(7, 13), cells_of_bins(allowed, rows, columns).long()),
-        "sampled": (matrix.sample(7, 13, each=99).density, reference.pooled(dense, allowed, rows, columns, "density")),
+        "visible cells": (matrix.visible_cells(7, 13), cells_of_bins(allowed, rows, columns).long()),
+        "sampled": (
+            matrix.sample(7, 13, rows_per_bin=99).density,
+            reference.pool(dense, allowed, rows, columns, "density"),
+        ),
         "dense": (matrix.to_dense(), dense),
         "one head": (matrix.head(2).received(), dense[:, 2].sum(-2)),
         "one head of a batch row": (matrix.batch(1).head(3)[2:9], dense[1, 3, 2:9]),
         "last batch row": (matrix.batch(-1).entropy(), reference.entropy(dense[-1])),
     }
-    for how in ("density", "mass", "max"):
-        found[how] = (matrix.pooled(7, 13, how), reference.pooled(dense, allowed, rows, columns, how))
+    for reduction in ("density", "mass", "max"):
+        found[reduction] = (matrix.pool(7, 13, reduction), reference.pool(dense, allowed, rows, columns, reduction))
     if queries == keys:
-        words = reference.merged(dense, spans)
-        found["merged"] = (matrix.merged(spans).to_dense(), words)
-        found["merged @"] = (matrix.merged(spans) @ turned[:4], words @ turned[:4])
-        found["merged.T @"] = (matrix.merged(spans).T @ turned[:4], words.mT @ turned[:4])
+        words = reference.merge_tokens(dense, spans)
+        found["merged"] = (matrix.merge_tokens(spans).to_dense(), words)
+        found["merged @"] = (matrix.merge_tokens(spans) @ turned[:4], words @ turned[:4])
+        found["merged.T @"] = (matrix.merge_tokens(spans).T @ turned[:4], words.mT @ turned[:4])
     return found
 
 
@@ -218,8 +221,8 @@ def test_value_weights_are_the_norms_of_what_is_written() -> None:
     each = value.repeat_interleave(2, dim=1)
     dense = subject.dense()
     for weighted, norms in (
-        (matrix.weighted(), each.norm(dim=-1)),
-        (matrix.weighted(output), (each @ output).norm(dim=-1)),
+        (matrix.value_weighted(), each.norm(dim=-1)),
+        (matrix.value_weighted(output), (each @ output).norm(dim=-1)),
     ):
         right = dense * norms[:, :, None, :]
         values = torch.randn(73, 2, dtype=torch.float64)
@@ -227,16 +230,7 @@ def test_value_weights_are_the_norms_of_what_is_written() -> None:
         torch.testing.assert_close(weighted[..., 4:9, 1:3], right[..., 4:9, 1:3])
         torch.testing.assert_close(weighted @ values, right @ values)
         torch.testing.assert_close(weighted.T @ values, right.mT @ values)
-    torch.testing.assert_close(matrix.head(3).weighted(output[3:]).to_dense(), (dense * norms[:, :, None])[:, 3])
-
-
-def test_rollout_is_a_row_or_column_of_the_product() -> None:
-    subjects = [Subject(mask, "plain", SHAPES["square"]) for mask in ("causal", "window", "full")]
-    layers = [subject.matrix for subject in subjects]
-    dense = [subject.dense() for subject in subjects]
-    torch.testing.assert_close(rollout(layers, 40), reference.rollout(dense, 40))
-    forward = torch.stack([reference.rollout(dense, token) for token in range(73)], -2)[..., 40]
-    torch.testing.assert_close(rollout(layers, 40, direction="forward"), forward)
+    torch.testing.assert_close(matrix.head(3).value_weighted(output[3:]).to_dense(), (dense * norms[:, :, None])[:, 3])
 
 
 def test_topk_finds_the_keys() -> None:

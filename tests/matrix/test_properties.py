@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnscope.attention import Causal, Documents, Full, Mask, Padding, Sinks, Softcap, Window
 from attnscope.matrix import AttentionMatrix
-from attnscope.matrix.scored import Scored
+from attnscope.matrix.lazy_weights import LazyWeights
 
 lengths = st.integers(2, 40)
 seeds = st.integers(0, 2**16)
@@ -59,7 +59,7 @@ def test_rows_sum_to_one_where_they_have_a_key(matrix: AttentionMatrix) -> None:
 @settings(deadline=None, max_examples=40)
 def test_sinks_take_some_of_every_row(matrix: AttentionMatrix) -> None:
     source = matrix._source
-    assert isinstance(source, Scored)
+    assert isinstance(source, LazyWeights)
     sunk = AttentionMatrix(source.query, source.key, mask=source.rule.mask, score_mod=Sinks(torch.zeros(4)))
     total = sunk @ torch.ones(matrix.shape[-1], dtype=torch.float64)
     assert (total[has_key(matrix)] < 1).all()
@@ -76,10 +76,10 @@ def test_what_is_received_was_given(matrix: AttentionMatrix) -> None:
 @settings(deadline=None, max_examples=60)
 def test_pooled_mass_is_conserved(matrix: AttentionMatrix, rows: int, columns: int) -> None:
     rows, columns = min(rows, matrix.shape[-2]), min(columns, matrix.shape[-1])
-    some = matrix.pooled(rows, columns, "mass").sum(-1)
-    seeing = matrix.pooled(rows, 1, "mass").squeeze(-1)
+    some = matrix.pool(rows, columns, "mass").sum(-1)
+    seeing = matrix.pool(rows, 1, "mass").squeeze(-1)
     torch.testing.assert_close(some, seeing)
-    total = (matrix.pooled(rows, columns) * matrix.visible(rows, columns)).sum((-1, -2))
+    total = (matrix.pool(rows, columns) * matrix.visible_cells(rows, columns)).sum((-1, -2))
     torch.testing.assert_close(total, has_key(matrix).sum(-1).double())
 
 
@@ -90,8 +90,8 @@ def test_a_parent_has_the_maximum_of_its_children(matrix: AttentionMatrix) -> No
     if not queries or not keys:
         return
     whole = AttentionMatrix.from_dense(matrix[..., :queries, :keys])
-    children = whole.pooled(4, 4, "max").unflatten(-1, (2, 2)).unflatten(-3, (2, 2))
-    torch.testing.assert_close(whole.pooled(2, 2, "max"), children.amax((-1, -3)))
+    children = whole.pool(4, 4, "max").unflatten(-1, (2, 2)).unflatten(-3, (2, 2))
+    torch.testing.assert_close(whole.pool(2, 2, "max"), children.amax((-1, -3)))
 
 
 @given(matrices())
@@ -99,18 +99,18 @@ def test_a_parent_has_the_maximum_of_its_children(matrix: AttentionMatrix) -> No
 def test_the_transpose_of_the_transpose_is_the_matrix(matrix: AttentionMatrix) -> None:
     assert matrix.T.T is matrix
     assert torch.equal(matrix.T.to_dense(), matrix.to_dense().mT)
-    torch.testing.assert_close(matrix.T.pooled(2, 2), matrix.pooled(2, 2).mT)
+    torch.testing.assert_close(matrix.T.pool(2, 2), matrix.pool(2, 2).mT)
 
 
 @given(matrices())
 @settings(deadline=None, max_examples=40)
 def test_entropies_are_ordered(matrix: AttentionMatrix) -> None:
     """0 <= Rényi of order 3 <= of order 2 <= Shannon <= logarithm of the keys seen."""
-    seen = matrix.visible(matrix.shape[-2], 1).squeeze(-1)
+    seen = matrix.visible_cells(matrix.shape[-2], 1).squeeze(-1)
     order = [
         torch.zeros_like(seen),
-        matrix.renyi(3),
-        matrix.renyi(2),
+        matrix.renyi_entropy(3),
+        matrix.renyi_entropy(2),
         matrix.entropy(exact=True),
         seen.clamp(min=1).log(),
     ]
@@ -140,7 +140,7 @@ ROWS = (1, 2, 1000, 65_535, 100_000, LONG - 2, LONG - 1)
 @pytest.mark.parametrize("kind", ["previous", "sink"])
 def test_peaked_heads_at_length_agree_with_fp64_rows(kind: str) -> None:
     query, key = peaked(kind)
-    errors: dict[str, list[float]] = {"mean": [], "spread": [], "entropy": [], "exact": [], "dense formula": []}
+    errors: dict[str, list[float]] = {"mean": [], "std": [], "entropy": [], "exact": [], "dense formula": []}
     scale, eps, size = 1 / math.sqrt(32), torch.finfo(torch.float32).eps, 0.0
     for row in ROWS:
         truth = fp64_row(query, key, row)
@@ -148,7 +148,7 @@ def test_peaked_heads_at_length_agree_with_fp64_rows(kind: str) -> None:
         matrix = AttentionMatrix(query[start : row + 1], key[: row + 1], mask=Causal())
         distance = matrix.distance()
         errors["mean"].append(abs(float(distance.mean[-1]) - truth["mean"]) / max(1.0, truth["mean"]))
-        errors["spread"].append(abs(float(distance.spread[-1]) - truth["spread"]) / max(1.0, truth["spread"]))
+        errors["std"].append(abs(float(distance.std[-1]) - truth["std"]) / max(1.0, truth["std"]))
         errors["entropy"].append(abs(float(matrix.entropy()[-1]) - truth["entropy"]))
         errors["exact"].append(abs(float(matrix.entropy(exact=True)[-1]) - truth["entropy"]))
         scores = scale * (query[row] @ key[: row + 1].T)
@@ -158,9 +158,9 @@ def test_peaked_heads_at_length_agree_with_fp64_rows(kind: str) -> None:
         size = max(size, truth["lse"] + scale * float(query[row].norm() * mean_key.norm()))
     # Weights are exp(score - lse), each off by eps * |lse| of itself.
     assert max(errors["mean"]) <= 4 * eps * size
-    assert max(errors["spread"]) <= 4 * eps * size
+    assert max(errors["std"]) <= 4 * eps * size
     assert max(errors["exact"]) <= 4 * eps * size
-    # The fused road subtracts two numbers of that size. fp32 sums of one large and many tiny weights add to its error,
+    # The fused path subtracts two numbers of that size. fp32 sums of one large and many tiny weights add to its error,
     # in dense code no less.
     assert max(errors["entropy"]) <= 4 * max(eps * size, *errors["dense formula"])
 
@@ -174,6 +174,6 @@ def fp64_row(query: Tensor, key: Tensor, row: int) -> dict[str, float]:
     return {
         "lse": float(scores.logsumexp(-1)),
         "mean": float(mean),
-        "spread": float((weights * (away - mean).square()).sum().sqrt()),
+        "std": float((weights * (away - mean).square()).sum().sqrt()),
         "entropy": float(-torch.special.xlogy(weights, weights).sum()),
     }

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from attnscope.attention import Bias, Causal, Full, Padding, Sinks, Softcap
-from attnscope.attention.kernels import flash
+from attnscope.attention.kernels import flash_attention
 from attnscope.bench.memory import peak_extra_bytes
 from attnscope.errors import Cancelled, ShapeError
 from attnscope.matrix import AttentionMatrix, reference, summary
-from attnscope.matrix.pairings import Prepared
+from attnscope.matrix.lazy_weights import LazyWeights
+from attnscope.matrix.pairings import SharedPairings
 from attnscope.matrix.pooling import even_edges
 from attnscope.matrix.schedule import Schedule
-from attnscope.matrix.scored import Scored
-from attnscope.matrix.summary import NEAR, Summary, summarize
+from attnscope.matrix.summary import LOCAL_DISTANCE, Summary, summarize
 from tests.bench.test_attention import kept
 from tests.largest import LargestTensor
 from tests.matrix.test_matrix import CASES, HEADS, SHAPES, Subject, masks
@@ -39,8 +39,8 @@ def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(summary, "ALIGNED", 1)
 
 
-COUNTS = ("choices", "audience")
-APART = ("matched", "matches", "sums", "cells")  # of pairings, below; and bins, which are seen through their density
+COUNTS = ("visible_keys", "visible_queries")
+APART = ("matched_weight", "num_matches", "bin_sums", "visible_cells")  # tested below; bins by their density
 NAMES = (*(name for name in Summary._fields if name not in APART), "density")
 
 
@@ -53,16 +53,16 @@ def right(dense: Tensor, seen: Tensor, rows: int = ROWS, columns: int = COLUMNS)
         entropy=reference.entropy(dense),
         effective_keys=reference.effective_keys(dense),
         received=reference.received(dense),
-        distance=reference.distance(dense)[0],
+        mean_distance=reference.distance(dense)[0],
         mass=dense.sum(-1),
-        reach=reference.reach(dense),
-        near=reference.near(dense, NEAR),
-        own=own,
-        previous=previous,
-        first=dense[..., 0],
-        choices=seen.sum(-1),
-        audience=seen.sum(-2),
-        density=reference.pooled(dense, seen, *edges, "density"),
+        mean_abs_distance=reference.mean_abs_distance(dense),
+        local_weight=reference.local_weight(dense, LOCAL_DISTANCE),
+        self_weight=own,
+        previous_weight=previous,
+        first_weight=dense[..., 0],
+        visible_keys=seen.sum(-1),
+        visible_queries=seen.sum(-2),
+        density=reference.pool(dense, seen, *edges, "density"),
     )
 
 
@@ -126,11 +126,13 @@ def test_keys_with_the_number_of_the_query_are_summed_and_counted(mask: str, sco
     got = subject.matrix.summary(ROWS, COLUMNS, pairings=pairings)
     for at, (own, theirs) in enumerate(pairings):
         pair = own.expand(batch, -1), theirs.expand(batch, -1)
-        torch.testing.assert_close(got.matched[:, :, at], reference.matched(dense, *pair), rtol=0, atol=1e-12)
-        counts = reference.matched(subject.allowed.expand_as(dense).double(), *pair)
-        assert torch.equal(got.matches[:, :, at].double(), counts)
-    torch.testing.assert_close(got.matched[:, :, 2], dense.sum(-1), rtol=0, atol=1e-12)
-    assert torch.equal(got.matches[:, :, 2], got.choices)
+        torch.testing.assert_close(
+            got.matched_weight[:, :, at], reference.matched_weight(dense, *pair), rtol=0, atol=1e-12
+        )
+        counts = reference.matched_weight(subject.allowed.expand_as(dense).double(), *pair)
+        assert torch.equal(got.num_matches[:, :, at].double(), counts)
+    torch.testing.assert_close(got.matched_weight[:, :, 2], dense.sum(-1), rtol=0, atol=1e-12)
+    assert torch.equal(got.num_matches[:, :, 2], got.visible_keys)
 
 
 def test_pairings_that_matrices_share_are_those_of_each_alone() -> None:
@@ -140,13 +142,13 @@ def test_pairings_that_matrices_share_are_those_of_each_alone() -> None:
     ]
     batch, _, queries, keys = subjects[0].dense().shape
     pairings = [tuple(part.expand(batch, -1) for part in pair) for pair in numbers(batch, queries, keys)]
-    shared = Prepared((own, theirs) for own, theirs in pairings)
+    shared = SharedPairings((own, theirs) for own, theirs in pairings)
     for subject in subjects:
         got = subject.matrix.summary(ROWS, COLUMNS, pairings=shared)
         alone = subject.matrix.summary(ROWS, COLUMNS, pairings=list(shared))
         assert shared.numbers is not None
-        assert torch.equal(got.matched, alone.matched)
-        assert torch.equal(got.matches, alone.matches)
+        assert torch.equal(got.matched_weight, alone.matched_weight)
+        assert torch.equal(got.num_matches, alone.num_matches)
 
 
 def test_counts_are_those_of_one_head_however_many_are_walked_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,8 +159,8 @@ def test_counts_are_those_of_one_head_however_many_are_walked_at_a_time(monkeypa
     monkeypatch.setattr(summary, "BLOCK_CELLS", 1)  # each head apart
     apart = subject.matrix.summary(ROWS, COLUMNS, pairings=pairings)
     assert heads > 1
-    assert together.matches.any()
-    assert torch.equal(apart.matches, together.matches)
+    assert together.num_matches.any()
+    assert torch.equal(apart.num_matches, together.num_matches)
 
 
 def test_numbers_go_with_weights_that_are_already_there() -> None:
@@ -166,14 +168,16 @@ def test_numbers_go_with_weights_that_are_already_there() -> None:
     batch, _, queries, keys = dense.shape
     pairing = numbers(batch, queries, keys)[0]
     got = AttentionMatrix.from_dense(dense).summary(pairings=[pairing])
-    torch.testing.assert_close(got.matched[:, :, 0], reference.matched(dense, *pairing), rtol=0, atol=1e-12)
-    assert torch.equal(got.matches[:, :, 0].double(), reference.matched((dense > 0).double(), *pairing))
+    torch.testing.assert_close(
+        got.matched_weight[:, :, 0], reference.matched_weight(dense, *pairing), rtol=0, atol=1e-12
+    )
+    assert torch.equal(got.num_matches[:, :, 0].double(), reference.matched_weight((dense > 0).double(), *pairing))
 
 
 def test_numbers_that_are_too_few_or_not_whole_are_refused() -> None:
     matrix = AttentionMatrix(torch.randn(20, 8), torch.randn(20, 8))
     for wrong in (torch.arange(19), torch.rand(20), torch.zeros(2, 20, dtype=torch.long)):
-        with pytest.raises(ShapeError, match=r"pairings: wants whole numbers \(20,\) or \(1, 20\)"):
+        with pytest.raises(ShapeError, match=r"pairings.* \(20,\) or \(1, 20\)"):
             matrix.summary(5, 5, pairings=[(torch.arange(20), wrong)])
 
 
@@ -201,9 +205,9 @@ def test_short_distances_of_late_rows_keep_their_digits(score: Softcap | None, m
     precise = AttentionMatrix(query.double(), key.double(), mask=Causal(), score_mod=score)
     exact, lse = precise.summary(), precise.lse  # weights are exp(score - lse), two numbers of that size
     got = AttentionMatrix(query, key, mask=Causal(), score_mod=score).summary()
-    size = exact.distance[1:].median()
+    size = exact.mean_distance[1:].median()
     assert size < 2
-    assert ((got.distance - exact.distance).abs() / exact.distance.clamp(min=1)).max() < 1e-5
+    assert ((got.mean_distance - exact.mean_distance).abs() / exact.mean_distance.clamp(min=1)).max() < 1e-5
     assert (got.entropy - exact.entropy).abs().max() < 8 * torch.finfo(torch.float32).eps * lse.abs().max()
     assert (got.entropy >= 0).all()
 
@@ -237,11 +241,11 @@ def test_it_is_what_the_separate_calls_say(matrix: AttentionMatrix) -> None:
     torch.testing.assert_close(got.effective_keys, matrix.effective_keys())
     torch.testing.assert_close(got.received, matrix.received())
     torch.testing.assert_close(got.received.sum(-1), has_key(matrix).sum(-1).double())
-    torch.testing.assert_close(got.distance, matrix.distance().mean)
-    torch.testing.assert_close(got.own, matrix.band(1)[..., 0])
-    torch.testing.assert_close(got.previous, matrix.band(2)[..., 0])
-    torch.testing.assert_close(got.first, matrix[..., 0])
-    torch.testing.assert_close(got.density, matrix.pooled(min(queries, 5), min(keys, 3)))
+    torch.testing.assert_close(got.mean_distance, matrix.distance().mean)
+    torch.testing.assert_close(got.self_weight, matrix.band(1)[..., 0])
+    torch.testing.assert_close(got.previous_weight, matrix.band(2)[..., 0])
+    torch.testing.assert_close(got.first_weight, matrix[..., 0])
+    torch.testing.assert_close(got.density, matrix.pool(min(queries, 5), min(keys, 3)))
 
 
 @pytest.mark.parametrize("score", ["plain", "softcap"])
@@ -254,9 +258,9 @@ def test_empty_bins_have_nothing_and_take_nothing(mask: str, score: str) -> None
         [dense[..., a:b, c:d].sum((-1, -2)) for a, b in pairwise(rows) for c, d in pairwise(columns)], -1
     ).unflatten(-1, (len(rows) - 1, len(columns) - 1))
     got = summarize(subject.matrix._source, rows, columns, Schedule())
-    torch.testing.assert_close(got.sums, sums, rtol=0, atol=1e-12)
-    assert (got.sums[..., [0, 2, 4, 5, 7], :] == 0).all()
-    assert (got.sums[..., [0, 1, 4, 6]] == 0).all()
+    torch.testing.assert_close(got.bin_sums, sums, rtol=0, atol=1e-12)
+    assert (got.bin_sums[..., [0, 2, 4, 5, 7], :] == 0).all()
+    assert (got.bin_sums[..., [0, 1, 4, 6]] == 0).all()
 
 
 def test_chunks_of_a_prefill_add_up() -> None:
@@ -267,7 +271,7 @@ def test_chunks_of_a_prefill_add_up() -> None:
         chunk = AttentionMatrix(subject.query[:, :, start:stop], subject.key[:, :, :stop], mask=Causal())
         rows, columns = [min(max(edge, start), stop) - start for edge in edges], [min(edge, stop) for edge in edges]
         parts.append(chunk.summary(rows, columns))
-    got, whole = summary.stacked(parts, 73), subject.matrix.summary(8, 8)
+    got, whole = summary.concat_rows(parts, 73), subject.matrix.summary(8, 8)
     for name in Summary._fields:
         torch.testing.assert_close(getattr(got, name), getattr(whole, name))
 
@@ -308,7 +312,7 @@ def test_each_head_and_batch_row_is_its_own_piece_when_blocks_are_small() -> Non
     query, key = torch.randn(3, 32, 41, 8, dtype=torch.float64), torch.randn(3, 8, 41, 8, dtype=torch.float64)
     matrix = AttentionMatrix(query, key, mask=Causal() & Padding([41, 7, 20]), score_mod=Sinks(torch.randn(32)))
     dense = matrix.to_dense()
-    seen = matrix.visible(41, 41) > 0
+    seen = matrix.visible_cells(41, 41) > 0
     assert len(list(summary._pieces(matrix._source))) == 3 * 8
     assert_equal(matrix.summary(4, 4), right(dense, seen, 4, 4), 1e-12)
 
@@ -316,7 +320,7 @@ def test_each_head_and_batch_row_is_its_own_piece_when_blocks_are_small() -> Non
 def test_more_bins_than_rows_are_refused() -> None:
     matrix = AttentionMatrix(torch.randn(20, 8), torch.randn(20, 8))
     for rows, columns in ((21, 5), (5, 21)):
-        with pytest.raises(ValueError, match=r"make between 1 and 20 bins, asked for 21"):
+        with pytest.raises(ValueError, match=r"1 ... 20 bins.*got 21"):
             matrix.summary(rows, columns)
 
 
@@ -326,7 +330,7 @@ def test_no_batch_rows_and_no_keys_are_answered() -> None:
     nothing = AttentionMatrix(torch.zeros(2, 5, 4), torch.zeros(2, 0, 4))._source
     got = summarize(nothing, [0, 5], [0, 0], Schedule())
     assert all((part == 0).all() for part in got)
-    assert got.sums.shape == (1, 2, 1, 1)
+    assert got.bin_sums.shape == (1, 2, 1, 1)
 
 
 @pytest.mark.parametrize("score", [None, Softcap(3.0)], ids=["plain", "softcap"])
@@ -334,7 +338,9 @@ def test_work_stays_within_its_budget_and_tells_of_itself(score, monkeypatch: py
     monkeypatch.undo()
     heard: list[float] = []
     query, key = torch.randn(2, 1, 2, 2500, 16)
-    matrix = AttentionMatrix(query, key, mask=Causal(), score_mod=score).planned(budget=2**20, progress=heard.append)
+    matrix = AttentionMatrix(query, key, mask=Causal(), score_mod=score).with_options(
+        max_bytes=2**20, progress=heard.append
+    )
     _ = matrix.lse
     heard.clear()
     with LargestTensor() as largest:
@@ -343,7 +349,7 @@ def test_work_stays_within_its_budget_and_tells_of_itself(score, monkeypatch: py
     assert len(heard) > 10
     assert heard == sorted(heard)
     assert heard[-1] == pytest.approx(1.0)
-    assert_equal(got, matrix.planned(budget=2**28).summary(100, 90), 1e-2)
+    assert_equal(got, matrix.with_options(max_bytes=2**28).summary(100, 90), 1e-2)
 
 
 def test_it_stops_inside_a_row_of_blocks() -> None:
@@ -357,7 +363,7 @@ def test_it_stops_inside_a_row_of_blocks() -> None:
     matrix = AttentionMatrix(torch.randn(9, 8), torch.randn(4000, 8), mask=Full())
     _ = matrix.lse
     with pytest.raises(Cancelled):
-        matrix.planned(cancelled=cancelled).summary(1, 1)
+        matrix.with_options(should_stop=cancelled).summary(1, 1)
     assert asked == 10
 
 
@@ -374,9 +380,9 @@ def prepared(length: int, dtype: torch.dtype) -> Callable[[], object]:
     layer(100, dtype).summary()
     matrix = layer(length, dtype)
     source = matrix._source
-    assert isinstance(source, Scored)
+    assert isinstance(source, LazyWeights)
     # Rough normalisers: the memory that exact ones are found with would be there for the summary to take.
-    source.held_lse = torch.arange(1.0, length + 1).log().expand(1, 9, -1).contiguous()
+    source.cached_lse = torch.arange(1.0, length + 1).log().expand(1, 9, -1).contiguous()
     return matrix.summary
 
 
@@ -384,10 +390,13 @@ def prepared(length: int, dtype: torch.dtype) -> Callable[[], object]:
 def test_everything_costs_less_than_three_fused_calls() -> None:
     matrix = layer(LENGTH)
     source = matrix._source
-    assert isinstance(source, Scored)
+    assert isinstance(source, LazyWeights)
     source.lse(Schedule())
     query, key = source.query, source.key
-    contestants = {"fused": lambda: flash(query, key, key, causal=True, scale=0.125), "ours": matrix.summary}
+    contestants = {
+        "fused": lambda: flash_attention(query, key, key, is_causal=True, scale=0.125),
+        "ours": matrix.summary,
+    }
     assert kept(contestants, lambda best: best["ours"] <= 2.8 * best["fused"], rounds=5)
 
 

@@ -34,7 +34,7 @@ def dense(layer: MultiHeadAttention, x: Tensor, memory: Tensor, mask: Mask, rota
     if rotary is not None:
         query, key = rotate(query, rotary), rotate(key, rotary)
     outputs = []
-    allowed = mask.dense(Sizes(x.shape[0], layer.heads, x.shape[1], memory.shape[1])).expand(x.shape[0], -1, -1, -1)
+    allowed = mask.to_dense(Sizes(x.shape[0], layer.heads, x.shape[1], memory.shape[1])).expand(x.shape[0], -1, -1, -1)
     for head in range(layer.heads):
         scores = query[:, head] @ key[:, head // group].transpose(-1, -2) / dim**0.5
         scores = scores.masked_fill(~allowed[:, 0], -torch.inf)

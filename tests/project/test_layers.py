@@ -17,7 +17,7 @@ FLOORS = (
     {"errors", "version"},
     {"atomic_files", "extras", "downloads"},
     {"attention"},
-    {"matrix"},
+    {"matrix", "variants"},
     {"figures"},
     {"models"},
     {"recording"},

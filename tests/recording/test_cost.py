@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from attnscope.bench.memory import peak_extra_bytes
-from attnscope.bench.record import BOUND_LENGTH, BOUNDS, MODES, keeps, prepared, run
+from attnscope.bench.record import BOUND_LENGTH, BOUNDS, MODES, is_within_bounds, prepare_run, run
 from tests.models.smollm2 import FOLDER, transformers_model
 from tests.recording.test_statistics import text_of
 
@@ -44,18 +44,18 @@ def test_a_pass_with_everything_recorded_costs_hardly_more_than_a_plain_one():
         run(model, ids, mode)
         return time.process_time() - start
 
-    found = least(seconds, lambda mode, mine, plain: keeps(mine / plain, 0.0, mode))
+    found = least(seconds, lambda mode, mine, plain: is_within_bounds(mine / plain, 0.0, mode))
     ratios = {mode: amount / found["plain"] for mode, amount in found.items()}
-    assert all(keeps(ratios[mode], 0.0, mode) for mode in BOUNDS), ratios
+    assert all(is_within_bounds(ratios[mode], 0.0, mode) for mode in BOUNDS), ratios
 
 
 @pytest.mark.timed
 def test_a_pass_with_everything_recorded_holds_little_more_than_a_plain_one():
     ids = text_of(BOUND_LENGTH)
     found = least(
-        lambda mode: peak_extra_bytes(prepared, str(FOLDER), ids, mode),
-        lambda mode, mine, plain: keeps(0.0, mine - plain, mode),
+        lambda mode: peak_extra_bytes(prepare_run, str(FOLDER), ids, mode),
+        lambda mode, mine, plain: is_within_bounds(0.0, mine - plain, mode),
     )
     assert set(found) == set(MODES)
     rises = {mode: amount - found["plain"] for mode, amount in found.items()}
-    assert all(keeps(0.0, rises[mode], mode) for mode in BOUNDS), rises
+    assert all(is_within_bounds(0.0, rises[mode], mode) for mode in BOUNDS), rises

@@ -371,7 +371,7 @@ def test_half_the_bits_are_half_the_memory_and_values_are_kept_on_demand():
     torch.testing.assert_close(trace[0].to_dense().sum(-1), torch.ones(1, 4, 64), atol=1e-5, rtol=0)
     with torch.no_grad(), record(model, values=True) as trace:
         model(ids)
-    assert trace[0].weighted()[..., 0:2, 0:2].shape == (1, 4, 2, 2)
+    assert trace[0].value_weighted()[..., 0:2, 0:2].shape == (1, 4, 2, 2)
 
 
 def test_a_trace_on_disk_holds_the_same_numbers(tmp_path):

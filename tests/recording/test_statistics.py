@@ -59,11 +59,11 @@ def test_all_heads_of_a_trained_model_agree_with_eager_weights(eager: list[Tenso
         # Numbers of tokens, as shares of the text: two runs of a model differ in the last digits of every activation.
         close(found.effective_keys / LENGTH, reference.effective_keys(weights) / LENGTH, 1e-5)
         close(found.received / LENGTH, reference.received(weights) / LENGTH, 1e-5)
-        close(found.distance / LENGTH, reference.distance(weights)[0] / LENGTH, 1e-5)
-        close(found.own, own, 1e-5)
-        close(found.previous, previous, 1e-5)
-        close(found.first, weights[..., 0], 1e-5)
-        close(found.density, reference.pooled(weights, seen.expand_as(weights), edges, edges, "density"), 1e-5)
+        close(found.mean_distance / LENGTH, reference.distance(weights)[0] / LENGTH, 1e-5)
+        close(found.self_weight, own, 1e-5)
+        close(found.previous_weight, previous, 1e-5)
+        close(found.first_weight, weights[..., 0], 1e-5)
+        close(found.density, reference.pool(weights, seen.expand_as(weights), edges, edges, "density"), 1e-5)
     assert heads == 270
 
 
@@ -81,7 +81,7 @@ def test_from_the_same_queries_and_keys_counts_of_tokens_agree_to_their_fifth_di
         weights, found = scores.masked_fill(~seen, -torch.inf).softmax(-1), summed.summary(name)
         close(found.effective_keys, reference.effective_keys(weights), 1e-5, relative=1e-5)
         close(found.received, reference.received(weights), 1e-5, relative=1e-5)
-        close(found.distance, reference.distance(weights)[0], 1e-5, relative=1e-5)
+        close(found.mean_distance, reference.distance(weights)[0], 1e-5, relative=1e-5)
 
 
 def close(found: Tensor, right: Tensor, tolerance: float, relative: float = 0.0) -> None:

@@ -31,7 +31,7 @@ def stacked(name: str) -> tuple[StackedMask, Tensor]:
     steps, rows, top = [], [], 0
     for mask, count, left, right in STEPS[name]:
         steps.append(Step(mask, top, top + count, left, right))
-        dense = mask.dense(Sizes(2, 3, count, right - left)).expand(2, 3, -1, -1)
+        dense = mask.to_dense(Sizes(2, 3, count, right - left)).expand(2, 3, -1, -1)
         rows.append(torch.nn.functional.pad(dense, (left, 8 - right)))
         top += count
     return StackedMask(tuple(steps)), torch.cat(rows, dim=2)
@@ -42,10 +42,10 @@ def test_every_step_speaks_for_its_own_rows(name: str):
     mask, expected = stacked(name)
     sizes = Sizes(2, 3, 8, 8)
     mask.check(sizes)
-    assert torch.equal(mask.dense(sizes).expand(2, 3, 8, 8), expected)
+    assert torch.equal(mask.to_dense(sizes).expand(2, 3, 8, 8), expected)
     rows, columns = torch.tensor([7, 0, 5])[:, None], torch.tensor([1, 6])[None]
     assert torch.equal(mask.allows(rows, columns, sizes).expand(2, 3, 3, 2), expected[:, :, [7, 0, 5]][..., [1, 6]])
-    lowered = mask.lower(sizes)
+    lowered = mask.to_regions(sizes)
     assert (lowered is None) == (name in ("scattered padding", "booleans"))
 
 
@@ -62,7 +62,7 @@ def test_attention_obeys_it_by_every_engine(name: str):
 def test_batch_rows_and_heads_can_be_taken_alone():
     mask, expected = stacked("one number a batch row")
     alone: Mask = mask.narrow(slice(1, 2), [0, 2])
-    assert torch.equal(alone.dense(Sizes(1, 2, 8, 8)).expand(1, 2, 8, 8), expected[1:, [0, 2]])
+    assert torch.equal(alone.to_dense(Sizes(1, 2, 8, 8)).expand(1, 2, 8, 8), expected[1:, [0, 2]])
 
 
 def test_rows_that_do_not_make_up_the_matrix_are_refused():
@@ -86,7 +86,7 @@ class CountingMask(Mask):
         self.cells.append(torch.broadcast_tensors(query, key)[0].numel())
         return torch.ones_like(query + key, dtype=torch.bool)
 
-    def lower(self, sizes: Sizes) -> None:
+    def to_regions(self, sizes: Sizes) -> None:
         return None
 
 

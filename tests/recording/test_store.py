@@ -163,7 +163,7 @@ def assert_same_call(ours: Call, theirs: Call, sizes: Sizes) -> None:
             assert one.dtype == two.dtype
             assert torch.equal(one, two)
     assert (ours.scale, ours.row, ours.column) == (theirs.scale, theirs.row, theirs.column)
-    assert torch.equal(ours.mask.dense(sizes).expand(sizes), theirs.mask.dense(sizes).expand(sizes))
+    assert torch.equal(ours.mask.to_dense(sizes).expand(sizes), theirs.mask.to_dense(sizes).expand(sizes))
     assert repr(ours.score_mod) == repr(theirs.score_mod)
 
 
@@ -359,7 +359,7 @@ def test_names_of_pairings_that_are_not_there_are_refused(names: object, tmp_pat
     found = manifest(tmp_path / "trace")
     assert found["layers"][0]["pairings"] == ["own", "next", "duplicate", "induction"]
     changing("layers", 0, "pairings", to=names)(tmp_path / "trace")
-    with pytest.raises(TraceError, match="pairings is "):
+    with pytest.raises(TraceError, match="pairings"):
         open_trace(tmp_path / "trace")
 
 
@@ -671,12 +671,12 @@ REASONS = {
     "tensors out of line": "multiple of its width",
     "a tensor of six axes": "which no tensor of a trace has",
     "a dtype that torch has": "which no tensor of a trace is",
-    "a bomb of lists": "values, and at most",
+    "a bomb of lists": r"1,000,000 values",
     "two files swapped": "was written as",
     "a link out of the folder": "leads out of the folder",
     "a layer cut off": "cut off",
     "a changed number": "changed after it was written",
-    "unfinished": "broken off",
+    "unfinished": "save it again",
     "booleans that are neither": "neither true nor false",
 }
 """What some of them are refused for, where another check would find them too, later or with more memory."""
@@ -705,7 +705,7 @@ def test_the_reason_is_named(name: str, folder: Path) -> None:
         open_trace(folder)
 
 
-@pytest.mark.parametrize("name", ["entropy", "received", "sums", "cells", "weights"])
+@pytest.mark.parametrize("name", ["entropy", "received", "bin_sums", "visible_cells", "weights"])
 def test_statistics_and_weights_that_do_not_fit_are_refused(name: str, tmp_path: Path) -> None:
     trace = of_weights() if name == "weights" else of_a_summary()
     trace.save(tmp_path)
@@ -804,7 +804,7 @@ def test_a_trace_is_saved_over_itself(tmp_path: Path) -> None:
 def test_a_folder_of_somebody_else_is_left_alone(name: str, tmp_path: Path) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("{}")
-    with pytest.raises(TraceError, match="no trace of AttnScope"):
+    with pytest.raises(TraceError, match="not an AttnScope trace"):
         small().save(tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / name]
     assert (tmp_path / name).read_text() == "{}"
@@ -891,7 +891,7 @@ def test_a_save_that_was_killed_is_named_and_can_be_repeated(tmp_path: Path, mon
         with pytest.raises(Stop):
             small().save(folder)
     assert any(path.name.startswith(saving.SCRATCH) for path in folder.iterdir())
-    with pytest.raises(TraceError, match="broken off"):
+    with pytest.raises(TraceError, match="save it again"):
         open_trace(folder)
     trace = small()
     trace.save(folder)
@@ -910,7 +910,7 @@ def test_a_replacement_that_was_killed_is_no_mixture(
         patch.setattr(saving, "_remove_trace", lambda folder: None)
         with pytest.raises(Stop):
             small().save(tmp_path)
-    with pytest.raises(TraceError, match="broken off"):
+    with pytest.raises(TraceError, match="save it again"):
         open_trace(tmp_path)
     trace = small()
     trace.save(tmp_path)

@@ -95,7 +95,7 @@ def test_a_predicate_read_as_a_mask_is_the_tensor_of_transformers(given_argument
     sizes = Sizes(BATCH, 1, len(rows), len(columns))
     expected = theirs.sdpa_mask(**given_arguments, allow_is_causal_skip=False)
     assert expected is not None
-    assert torch.equal(mask.dense(sizes).expand(BATCH, 1, -1, -1), expected)
+    assert torch.equal(mask.to_dense(sizes).expand(BATCH, 1, -1, -1), expected)
 
 
 def test_what_has_a_name_is_known_by_it():
@@ -158,4 +158,4 @@ def test_a_variable_that_transformers_renames_is_read_cell_by_cell():
     sizes = {"batch_size": 1, "q_length": 9, "kv_length": 9}
     arguments = as_installed({**sizes, "mask_function": theirs.and_masks(theirs.causal_mask_function, predicate)})
     found = LazyMask(arguments, lambda _: None).slice(range(9), range(9))
-    assert torch.equal(found.dense(Sizes(1, 1, 9, 9)), Window(3).dense(Sizes(1, 1, 9, 9)))
+    assert torch.equal(found.to_dense(Sizes(1, 1, 9, 9)), Window(3).to_dense(Sizes(1, 1, 9, 9)))

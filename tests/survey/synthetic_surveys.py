@@ -29,7 +29,7 @@ def write_survey(
     layers: Sequence[str] = ("blocks.0.attention", "blocks.1.attention"),
     about: Mapping[str, object] = ABOUT,
     digest: str = "made",
-    window: int | None = 512,
+    max_length: int | None = 512,
     documents: int | None = None,
     problems: Sequence[Problem] = (),
     words: Sequence[str] = WORDS,
@@ -53,7 +53,7 @@ def write_survey(
     folder.mkdir(parents=True, exist_ok=True)
     write_tables(folder, merged)
     plan = ShardPlan((Shard(0, (Span("/corpus/made.txt", "text", 0, 100),)),), (), 100, "made")
-    write_manifest(folder, merged, plan, Settings(model="made", sources=("made.txt",), max_length=window), about)
+    write_manifest(folder, merged, plan, Settings(model="made", sources=("made.txt",), max_length=max_length), about)
     return folder
 
 

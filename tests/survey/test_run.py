@@ -114,15 +114,15 @@ def test_what_is_broken_is_listed_and_the_rest_is_read(model: Path, tmp_path: Pa
     corpus = write_broken(tmp_path / "corpus")
     command = (model, corpus, "--max-length", "64", "--shard-bytes", "4000000", "--threads", "1")
     with Command(*command, out=tmp_path / "out") as run:
-        on_report = run.succeeded()
+        printed = run.succeeded()
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     problems = manifest["problems"]["first"]
     assert sorted(Path(problem["file"]).name for problem in problems) == [
         "empty.txt", "latin.txt", "long.jsonl", "long.jsonl", "long.jsonl", "truncated.parquet",
     ]  # fmt: skip
     assert manifest["problems"]["count"] == 6
-    assert next(problem["place"] for problem in problems if problem["file"].endswith("latin.txt")) == "byte 29"
-    assert f"6 problems, in {tmp_path / 'out'}" in on_report
+    assert next(problem["location"] for problem in problems if problem["file"].endswith("latin.txt")) == "byte 29"
+    assert f"6 problems, in {tmp_path / 'out'}" in printed
     # A text; one before and after what is no text; two lines of JSON; rows of Parquet.
     assert manifest["corpus"]["documents"] == 1 + 2 + 2 + 50
 
@@ -138,7 +138,7 @@ def peaks_of(run: Command) -> dict[str, int]:
 
     while not look():
         time.sleep(0.005)  # the system keeps the highest value, so that a look now and then is enough
-    assert run.process.returncode == 0, run.on_report()
+    assert run.process.returncode == 0, run.told()
     return found
 
 
@@ -157,7 +157,7 @@ def test_a_corpus_ten_times_as_large_takes_no_more_memory(workers: int, tmp_path
     peaks = list[dict[str, int]]()
     for times in (1, 10):
         text = write_text(tmp_path / f"{times}.txt", times * 30_000)
-        options = ("--batch", "4096", "--shard-bytes", "6000", "--threads", "1", "--workers", str(workers))
+        options = ("--batch-tokens", "4096", "--shard-bytes", "6000", "--threads", "1", "--workers", str(workers))
         with Command(model, text, *options, out=tmp_path / f"out-{times}") as run:
             peaks.append(peaks_of(run))
     assert all(peaks[1][kind] <= MAX_GROWTH * peaks[0][kind] for kind in peaks[0]), peaks

@@ -21,8 +21,8 @@ from tests.train.ranks import LastingRanks
 from tests.train.torchrun import Forked, Torchrun, curve, small, train_by_command, train_small, write_text
 
 CHAR_GPT = (
-    "char-gpt", "--batch-size", "4", "--sequence-length", "37", "--warmup-steps", "5", "--learning-rate", "1e-3", "--log-every", "1",
-    "--evaluate-every", "0", "--sample-every", "0", "--checkpoint-every", "4",
+    "char-gpt", "--batch-size", "4", "--sequence-length", "37", "--warmup-steps", "5", "--learning-rate", "1e-3",
+    "--log-every", "1", "--evaluate-every", "0", "--sample-every", "0", "--checkpoint-every", "4",
 )  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def test_torchrun_survives_ten_kills(ranks: LastingRanks, text: Path, tmp_path: 
             os.kill(workers[seeded_generator.randrange(2)], signal.SIGKILL)
             run.reached(lambda gone=workers: not set(gone) & set(run.workers()))
         run.succeeded()
-        assert "going on after step" in run.told()
+        assert "resuming after step" in run.told()
     ranks.run(train_by_command, 2, *command, "--out", str(tmp_path / "whole"))
     assert list(curve(tmp_path / "killed")) == list(range(1, steps + 1))
     assert curve(tmp_path / "killed") == curve(tmp_path / "whole")
@@ -59,7 +59,7 @@ def test_ctrl_c_ends_torchrun_with_a_checkpoint_and_a_hint(ranks: LastingRanks, 
         assert run.ended() == 1  # torchrun's own way to say that it was interrupted
         step = run.step()
         assert 5 <= step < steps
-        assert f"stopped after step {step}; the same command goes on from there" in run.told()
+        assert f"stopped after step {step}; the same command resumes it" in run.told()
     assert (tmp_path / "stopped" / "checkpoints" / f"step-{step:08}").exists()
     for name in ("stopped", "whole"):  # the same command on one rank
         ranks.run(train_by_command, 1, *command, "--out", str(tmp_path / name))
@@ -78,10 +78,10 @@ def test_ctrl_c_ends_one_process_with_a_checkpoint_and_a_hint(text: Path, tmp_pa
         assert run.ended() in (0, 130)
         step = run.step()
         assert 10 <= step < steps
-        assert f"stopped after step {step}; the same command goes on from there" in run.told()
+        assert f"stopped after step {step}; the same command resumes it" in run.told()
     with Torchrun(tmp_path, *command) as run:
         run.succeeded()
-        assert f"going on after step {step}\n" in run.told()
+        assert f"resuming after step {step}\n" in run.told()
     assert list(curve(tmp_path)) == list(range(1, steps + 1))
 
 

@@ -20,7 +20,7 @@ def written(folder: Path, until: int, start: int = 1) -> None:
     """Losses of some steps, as a run writes them."""
     metrics = MetricsWriter(folder, start - 1)
     for step in range(start, until + 1):
-        metrics.write(step, loss=1.0 / step, gradient=float(step))
+        metrics.write(step, loss=1.0 / step, grad_norm=float(step))
     metrics.write(until, sample=f"written after {until}")
     metrics.close()
 
@@ -66,8 +66,8 @@ def test_tensorboard_reads_the_curve_of_one_run(tmp_path: Path) -> None:
     written(tmp_path, 8, start=6)
     events = accumulators.EventAccumulator(str(tmp_path / EVENTS))
     events.Reload()
-    assert sorted(events.Tags()["scalars"]) == ["gradient", "loss"]
+    assert sorted(events.Tags()["scalars"]) == ["grad_norm", "loss"]
     assert [event.step for event in events.Scalars("loss")] == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert [event.value for event in events.Scalars("gradient")] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [event.value for event in events.Scalars("grad_norm")] == [1, 2, 3, 4, 5, 6, 7, 8]
     (sample,) = [event for event in events.Tensors("sample/text_summary") if event.step == 8]
     assert sample.tensor_proto.string_val == [b"written after 8"]

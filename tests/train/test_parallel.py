@@ -48,7 +48,7 @@ def difference(folder: Path, other: Path, name: str = "loss") -> float:
 
 def assert_same_run(folder: Path, other: Path) -> None:
     assert list(curve(folder)) == list(range(1, STEPS + 1))
-    for name in ("loss", "gradient", "learning_rate", "validation_loss"):
+    for name in ("loss", "grad_norm", "learning_rate", "validation_loss"):
         assert difference(folder, other, name) < TOLERANCE, name
     weights, expected = (load_file(place / "model" / "model.safetensors") for place in (folder, other))
     assert weights.keys() == expected.keys()
@@ -125,7 +125,7 @@ def test_the_rows_hold_what_makes_ranks_disagree(text: Path, tmp_path: Path) -> 
 
 
 def test_some_gradients_are_shortened_and_some_are_not(alone: dict[str, Path]) -> None:
-    lengths = curve(alone["rotary"], "gradient").values()
+    lengths = curve(alone["rotary"], "grad_norm").values()
     assert max(lengths) > 0.9 > min(lengths)  # both sides of `clip` are in the comparison
 
 
@@ -165,7 +165,7 @@ def test_bfloat16_learns_alike_on_two_ranks(
     train(small("rotary", text, steps=10, bf16=True), tmp_path / "one", progress=False)
     # bfloat16 rounds to 2 ** -9; of a loss, which is a mean over hundreds of tokens, less than that is left.
     assert difference(tmp_path / "two", tmp_path / "one") < 2**-10
-    exact, rounded = curve(alone["rotary"], "gradient"), curve(tmp_path / "one", "gradient")
+    exact, rounded = curve(alone["rotary"], "grad_norm"), curve(tmp_path / "one", "grad_norm")
     assert max(abs(rounded[step] / exact[step] - 1) for step in range(1, 6)) > 10 * TOLERANCE  # it is at work
     assert load_file(tmp_path / "two" / "model" / "model.safetensors")["model.norm.weight"].dtype == torch.float32
 

@@ -46,10 +46,10 @@ def test_the_best_blind_guess_is_what_counting_cases_gives():
     accuracy = loss = 0.0
     for first in (0, 1, 2):
         answers = [row[3] for row in arrangements if row[0] == first]
-        shards = [answers.count(token) / len(answers) for token in set(answers)]
+        shares = [answers.count(token) / len(answers) for token in set(answers)]
         weight = len(answers) / len(arrangements)
-        accuracy += weight * max(shards)
-        loss -= weight * sum(share * math.log(share) for share in shards)
+        accuracy += weight * max(shares)
+        loss -= weight * sum(share * math.log(share) for share in shares)
     assert best_without_positions(torch.tensor(arrangements)) == (pytest.approx(loss), pytest.approx(accuracy))
 
 
@@ -84,8 +84,8 @@ def test_induction_heads_appear_when_the_loss_falls(tmp_path: Path):
     losses = run.validation_loss
     before, after = losses[max(step - 100, 0)], losses[min(step + 100, 500)]
     assert before - after > 0.5 * (losses[0] - losses[500])
-    assert run.strongest("induction")[0] < 0.1
-    assert run.strongest("induction")[-1] > 0.5
+    assert run.max_scores("induction")[0] < 0.1
+    assert run.max_scores("induction")[-1] > 0.5
     # What they are made of: heads of the first layer that look at the previous token, at the same time.
     previous = [float(table["previous"][:4].max()) for table in run.tables]
     assert previous[0] < 0.1
@@ -99,7 +99,7 @@ def test_heads_of_a_short_run_are_measured_at_the_steps_that_were_asked_for(tmp_
     assert run.steps == (0, 2, 4)
     assert run.validation_loss.keys() == {0, 2, 4}
     assert run.validation_loss[4] < run.validation_loss[0]
-    assert 0 < run.strongest("induction")[0] < 0.1
+    assert 0 < run.max_scores("induction")[0] < 0.1
 
 
 def last_accuracy(folder: Path) -> float:

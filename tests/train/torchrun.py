@@ -29,19 +29,20 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 TIMEOUT = 300.0  # seconds for one run: other tests share the machine
 STEPS, LENGTH = 12, 37  # a length that neither two nor four ranks can divide evenly
 PLAIN: dict[str, Any] = {
-    "steps": STEPS, "batch_size": 8, "sequence_length": LENGTH, "learning_rate": 3e-3, "warmup_steps": 5, "max_grad_norm": 0.9, "log_every": 1,
-    "evaluate_every": 0, "evaluate_sequences": 16, "checkpoint_every": 0, "keep_checkpoints": 1000,
+    "steps": STEPS, "batch_size": 8, "sequence_length": LENGTH, "learning_rate": 3e-3, "warmup_steps": 5,
+    "max_grad_norm": 0.9, "log_every": 1, "evaluate_every": 0, "evaluate_sequences": 16, "checkpoint_every": 0,
+    "keep_checkpoints": 1000,
 }  # fmt: skip
 
 
 def write_text(folder: Path) -> Path:
     """A folder of many short documents, so that almost every row of a batch holds several of them."""
-    seeded_generator = random.Random(0)
+    dice = random.Random(0)
     words = ["rose", "is", "a", "garden", "in", "the", "of", "light,", "and", "nobody", "sees", "it."]
     text = folder / "text"
     text.mkdir(parents=True, exist_ok=True)
     for number in range(200):
-        content = " ".join(seeded_generator.choice(words) for _ in range(seeded_generator.randint(1, 14)))
+        content = " ".join(dice.choice(words) for _ in range(dice.randint(1, 14)))
         (text / f"{number:03}.txt").write_text(content + "\n", encoding="utf-8")
     return text
 

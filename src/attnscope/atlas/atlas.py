@@ -1,9 +1,9 @@
-"""`HeadAtlas`: one head as a map of tiles at every zoom level, answered at once and from many threads.
+"""`HeadAtlas`: one head as map tiles at every zoom level, for many threads.
 
-Fine tiles are computed when they are asked for, and kept. Coarse ones come from a pyramid that the first question for
-any tile of a long head starts in the background; until it is there, they are previews from some rows and say so.
-In: a matrix of one head, and a cache that others may share. Out: bodies as `codec` describes them.
-Does not know: the web, traces. Memory: the pyramid, beside the matrix and the cache. Any thread may call every method.
+Fine tiles are computed on request and cached. Coarse tiles come from a pyramid. The first request for a tile of a long
+head starts to build it in the background; until it is finished, coarse tiles are previews from a sample of rows.
+In: a matrix of one head, and a cache that may be shared. Out: tiles encoded by `codec`.
+Does not know: HTTP, traces. Memory: the pyramid, the matrix and the cache. Any thread may call every method.
 """
 
 from __future__ import annotations
@@ -14,34 +14,39 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from attnscope.atlas import codec
-from attnscope.atlas.building import Job, Turns, Worker
+from attnscope.atlas.background import ForegroundLock, Job, Worker
 from attnscope.atlas.cache import ByteCache
-from attnscope.atlas.plan import COARSE, ZoomPlan, axis_edges
-from attnscope.atlas.pyramid import Bodies, Pooled, Pyramid
+from attnscope.atlas.plan import COARSE_STRIDE, ZoomPlan, axis_edges
+from attnscope.atlas.pyramid import EncodedTile, PooledBins, Pyramid
 from attnscope.errors import AttnScopeError, SettingError, ShapeError
 from attnscope.matrix import AttentionMatrix
 
-SOON = 2**27  # cells of a head whose pyramid is worth waiting for
-MOMENT = 0.5  # seconds to wait for it
-BESIDE = 200  # bytes that a kept tile takes beside its bodies, about
+MAX_WAIT_CELLS = 2**27  # of a matrix whose pyramid is worth waiting for
+MAX_WAIT_SECONDS = 0.5
+TILE_OVERHEAD_BYTES = 200  # of a cached tile, approximately
 
-TURNS = Turns()
-WORKER = Worker()  # one for this process, whatever heads are looked at
+FOREGROUND = ForegroundLock()
+WORKER = Worker()  # one per process, for all heads
 
-State = Literal["exact", "pooled", "partial", "empty"]
+TileState = Literal["exact", "pooled", "partial", "empty"]
 
 
 class Tile(NamedTuple):
-    """A tile's body, and what it is: cells, bins, bins from some rows only, or nothing that the mask allows."""
+    """An encoded tile."""
 
     body: bytes
-    state: State
+    """The bytes that `attnscope.atlas.codec` describes; none if the tile is empty."""
+    state: TileState
+    """"exact": single cells; "pooled": bins; "partial": bins from a sample of rows; "empty": all cells are masked."""
 
 
 class HeadAtlas:
-    """The tiles of one head.
+    """The map tiles of one head.
 
-    `name` tells heads apart in a cache that they share: it names these very numbers, for as long as the cache lives.
+    Args:
+        matrix: The attention weights of one head, (queries, keys).
+        cache: Stores computed tiles; several atlases may share it.
+        name: Identifies the head in the cache. Heads with other weights need other names.
 
     >>> import torch
     >>> atlas = HeadAtlas(AttentionMatrix(torch.eye(4), torch.eye(4)), ByteCache(2**20), "a head")
@@ -53,103 +58,124 @@ class HeadAtlas:
     def __init__(self, matrix: AttentionMatrix, cache: ByteCache, name: str) -> None:
         if len(matrix.shape) != 2:
             raise ShapeError(
-                f"HeadAtlas: shows the matrix of one head, (queries, keys), and got {tuple(matrix.shape)}; take one by "
-                ".batch(b) and .head(h)"
+                f"HeadAtlas: expected the matrix of one head, (queries, keys), got {tuple(matrix.shape)}; select one "
+                "with .batch(b) and .head(h)"
             )
         self.matrix, self.name = matrix, name
         self.plan = ZoomPlan(*matrix.shape)
         self._cache = cache
         self._pyramid = Pyramid(self.plan)
-        self._job = Job(lambda *ways: self._pyramid.advance(matrix, *ways), TURNS)
-        self._here = threading.Lock()
+        self._job = Job(lambda *callbacks: self._pyramid.step(matrix, *callbacks), FOREGROUND)
+        self._lock = threading.Lock()
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are held beside the matrix and the cache."""
+        """The size of the pyramid in bytes, without the matrix and the cache."""
         return self._pyramid.nbytes
 
     def tile(self, z: int, y: int, x: int, channel: str) -> Tile:
-        """A tile in the channel "mean" or "max"; IndexError where the plan has none."""
+        """Return a tile.
+
+        Args:
+            z: The zoom level, from 0 to `plan.deepest`.
+            y: The row of tiles.
+            x: The column of tiles.
+            channel: "mean" or "max" of the weights of each bin.
+
+        Raises:
+            IndexError: The plan has no such tile.
+        """
         if channel not in ("mean", "max"):
-            raise SettingError(f'tile: the channel is "mean" or "max", got {channel!r}')
+            raise SettingError(f'tile: expected the channel "mean" or "max", got {channel!r}')
         self.plan.edges(z, y, x)
-        if self.plan.coarse:
-            WORKER.ask(self._job)
-        bodies, state = self._coarse(z, y, x) if self.plan.stride(z) >= COARSE else self._fine(z, y, x)
-        return Tile(b"", "empty") if bodies is None else Tile(getattr(bodies, channel), state)
+        if self.plan.coarse_levels:
+            WORKER.submit(self._job)
+        tile, state = self._coarse(z, y, x) if self.plan.stride(z) >= COARSE_STRIDE else self._fine(z, y, x)
+        return Tile(b"", "empty") if tile is None else Tile(getattr(tile, channel), state)
 
-    def marginal(self, kind: str, z: int, block: int) -> bytes:
-        """What each key has "received", or the "entropy" of each query in nats, along a block of 256 bins of a level.
+    def marginal(self, kind: str, z: int, index: int) -> bytes:
+        """Return a sum per key or query along one tile of a level.
 
-        Two rows of floats: mean and maximum over the positions of a bin. Until they are known, NaN in a partial body.
+        Args:
+            kind: "received", the attention that each key receives, or "entropy", that of each query in nats.
+            z: The zoom level.
+            index: The number of the tile along its axis.
+
+        Returns:
+            Two encoded rows of floats: mean and maximum over the positions of each bin. Until they are known, they are
+            NaN and flagged as partial.
         """
         if kind not in ("received", "entropy"):
-            raise SettingError(f'marginal: the kind is "received" or "entropy", got {kind!r}')
+            raise SettingError(f'marginal: expected the kind "received" or "entropy", got {kind!r}')
         stride = self.plan.stride(z)
-        edges = axis_edges(self.plan.keys if kind == "received" else self.plan.queries, stride, block)
-        self._ask_for_all()
+        edges = axis_edges(self.plan.keys if kind == "received" else self.plan.queries, stride, index)
+        self._request_pyramid()
         known = self._pyramid.received if kind == "received" else self._pyramid.entropy
         if known is None:
-            nothing = np.full((2, len(edges) - 1), np.nan)
-            return codec.pack_floats(nothing, z=z, y=block, x=0, flags=codec.PARTIAL)
+            unknown = np.full((2, len(edges) - 1), np.nan)
+            return codec.pack_floats(unknown, z=z, y=index, x=0, flags=codec.PARTIAL)
         starts, values = np.array(edges[:-1]) - edges[0], known[edges[0] : edges[-1]].astype(np.float64)
         mean = np.add.reduceat(values, starts) / np.diff(edges)
         rows = np.stack([mean, np.maximum.reduceat(values, starts)])
-        return codec.pack_floats(rows, z=z, y=block, x=0, flags=codec.EXACT if stride == 1 else 0)
+        return codec.pack_floats(rows, z=z, y=index, x=0, flags=codec.EXACT if stride == 1 else 0)
 
     def progress(self) -> float | None:
-        """How much of the coarse levels is there, 0 ... 1; None if nobody has asked, or they will not be there."""
+        """Return the finished share of the coarse levels, or None if they are not being built."""
         return self._job.progress
 
     def build(self) -> None:
-        """Wait until the coarse levels are there; `Cancelled` if the atlas is closed meanwhile."""
-        self._ask_for_all()
+        """Build the coarse levels, and wait until they are finished.
+
+        Raises:
+            Cancelled: The atlas was closed meanwhile.
+        """
+        self._request_pyramid()
         self._job.finished.wait()
         if self._job.error is not None:
             raise self._job.error
 
     def close(self) -> None:
-        """Stop what goes on in the background. Tiles can still be asked for, and what was not built stays a preview."""
-        if not self._job.done:
-            WORKER.stop(self._job)
+        """Cancel background work; tiles remain available, and unfinished coarse tiles remain previews."""
+        if not self._job.succeeded:
+            WORKER.cancel(self._job)
 
-    def _ask_for_all(self) -> None:
-        """Have it in the background; a head without coarse levels takes so little that it is done here."""
-        if self.plan.coarse:
-            WORKER.ask(self._job)
-            self._wait_a_moment()
+    def _request_pyramid(self) -> None:
+        """Build the pyramid in the background, or at once for a head without coarse levels."""
+        if self.plan.coarse_levels:
+            WORKER.submit(self._job)
+            self._wait_briefly()
             return
-        with self._here, TURNS.asking():
+        with self._lock, FOREGROUND.hold():
             while not self._job.finished.is_set():
-                self._job.advance(giving_way=False)
+                self._job.step(give_way=False)
 
-    def _wait_a_moment(self) -> None:
-        if self.plan.queries * self.plan.keys <= SOON and not self._job.stopped:
-            self._job.finished.wait(MOMENT)
+    def _wait_briefly(self) -> None:
+        if self.plan.queries * self.plan.keys <= MAX_WAIT_CELLS and not self._job.cancelled:
+            self._job.finished.wait(MAX_WAIT_SECONDS)
 
-    def _coarse(self, z: int, y: int, x: int) -> tuple[Bodies | None, State]:
-        self._wait_a_moment()
+    def _coarse(self, z: int, y: int, x: int) -> tuple[EncodedTile | None, TileState]:
+        self._wait_briefly()
         error = self._job.error
-        if error is not None and not self._job.stopped:
+        if error is not None and not self._job.cancelled:
             raise AttnScopeError(f"the coarse levels of {self.name} could not be built: {error}") from error
-        if self._pyramid.known(z, y):
+        if self._pyramid.has_row(z, y):
             return self._pyramid.tile(z, y, x), "pooled"
-        return self._kept(z, y, x, each=1), "partial"
+        return self._cached_tile(z, y, x, rows_per_bin=1), "partial"
 
-    def _fine(self, z: int, y: int, x: int) -> tuple[Bodies | None, State]:
-        return self._kept(z, y, x, each=None), "exact" if self.plan.stride(z) == 1 else "pooled"
+    def _fine(self, z: int, y: int, x: int) -> tuple[EncodedTile | None, TileState]:
+        return self._cached_tile(z, y, x, rows_per_bin=None), "exact" if self.plan.stride(z) == 1 else "pooled"
 
-    def _kept(self, z: int, y: int, x: int, each: int | None) -> Bodies | None:
-        """A tile from the cache, computed now if it is not there: from all rows, or from some of each bin."""
+    def _cached_tile(self, z: int, y: int, x: int, rows_per_bin: int | None) -> EncodedTile | None:
+        """Return a tile from the cache, or compute it from all rows or from a sample of each bin."""
 
-        def make() -> Bodies | None:
-            with TURNS.asking():
-                found = Pooled.of(self.matrix.bins(*self.plan.edges(z, y, x), each=each))
-            if each is not None:  # rows that were not looked at may see what these do not
-                return found.bodies(self.plan, z, y, x, codec.PARTIAL)
-            return found.bodies(self.plan, z, y, x) if found.cells.any() else None
+        def compute() -> EncodedTile | None:
+            with FOREGROUND.hold():
+                pooled = PooledBins.from_bins(self.matrix.bins(*self.plan.edges(z, y, x), rows_per_bin=rows_per_bin))
+            if rows_per_bin is not None:  # other rows may have cells where these are masked
+                return pooled.encode(self.plan, z, y, x, codec.PARTIAL)
+            return pooled.encode(self.plan, z, y, x) if pooled.cells.any() else None
 
-        def size(bodies: Bodies | None) -> int:
-            return BESIDE + (0 if bodies is None else bodies.nbytes)
+        def size(tile: EncodedTile | None) -> int:
+            return TILE_OVERHEAD_BYTES + (0 if tile is None else tile.nbytes)
 
-        return self._cache.get((self.name, z, y, x, each), make, size)
+        return self._cache.get((self.name, z, y, x, rows_per_bin), compute, size)

@@ -1,7 +1,7 @@
-"""What was computed is kept up to a number of bytes, and is computed once however many ask at once.
+"""A least-recently-used cache limited in bytes, in which concurrent requests compute a value once.
 
-In: a key, and a function that makes its value. Out: the value. What was used longest ago goes first.
-Does not know: what the values are. Memory: the limit, and what is being made. Any thread may call every method.
+In: a key, and a function that computes its value. Out: the value.
+Does not know: what the values are. Memory: the limit, and values being computed. Any thread may call every method.
 """
 
 from __future__ import annotations
@@ -18,67 +18,70 @@ Value = TypeVar("Value")
 
 
 class ByteCache:
-    """Values by key, at most `limit` bytes of them.
+    """A thread-safe least-recently-used cache of at most `max_bytes`.
 
     >>> cache = ByteCache(10)
-    >>> cache.get("a", lambda: b"12345678"), cache.get("a", lambda: b"never asked")
+    >>> cache.get("a", lambda: b"12345678"), cache.get("a", lambda: b"not called")
     (b'12345678', b'12345678')
     >>> cache.get("b", lambda: b"1234"), cache.nbytes
     (b'1234', 4)
     """
 
-    def __init__(self, limit: int) -> None:
-        if limit < 1:
-            raise SettingError(f"ByteCache({limit}): the limit is a number of bytes above 0")
-        self.limit = limit
+    def __init__(self, max_bytes: int) -> None:
+        if max_bytes < 1:
+            raise SettingError(f"ByteCache: expected max_bytes of at least 1, got {max_bytes}")
+        self.max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        self._making: dict[Hashable, Future[Any]] = {}
+        self._entries: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._pending: dict[Hashable, Future[Any]] = {}
         self._nbytes = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept."""
+        """The size of all cached values in bytes."""
         return self._nbytes
 
     def __len__(self) -> int:
-        """How many values are kept."""
-        return len(self._kept)
+        """Return the number of cached values."""
+        return len(self._entries)
 
-    def get(self, key: Hashable, make: Callable[[], Value], size: Callable[[Value], int] = len) -> Value:  # type: ignore[assignment]
-        """The value of a key, made now if it is not there.
+    def get(self, key: Hashable, compute: Callable[[], Value], size: Callable[[Value], int] = len) -> Value:  # type: ignore[assignment]
+        """Return the value of a key, and compute it if it is not cached.
 
-        Threads that ask while another makes it wait for that one. What `make` raises reaches all of them and is not
-        kept; a value larger than the limit is not kept either.
+        Args:
+            key: Identifies the value.
+            compute: Computes the value. If several threads request a key at once, one computes it and the others wait.
+                Its exception reaches all of them, and is not cached.
+            size: The size of a value in bytes. A value larger than `max_bytes` is not cached.
         """
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key][0]
-            mine: Future[Any] = Future()
-            making = self._making.setdefault(key, mine)
-        if making is not mine:
-            return making.result()
+            if key in self._entries:
+                self._entries.move_to_end(key)
+                return self._entries[key][0]
+            own: Future[Any] = Future()
+            pending = self._pending.setdefault(key, own)
+        if pending is not own:
+            return pending.result()
         try:
-            value = make()
-            self._keep(key, value, size(value))
+            value = compute()
+            self._store(key, value, size(value))
         except BaseException as error:
             self._finish(key)
-            mine.set_exception(error)
+            own.set_exception(error)
             raise
         self._finish(key)
-        mine.set_result(value)
+        own.set_result(value)
         return value
 
-    def _keep(self, key: Hashable, value: object, nbytes: int) -> None:
+    def _store(self, key: Hashable, value: object, nbytes: int) -> None:
         with self._lock:
-            if nbytes > self.limit:
+            if nbytes > self.max_bytes:
                 return
-            self._kept[key] = value, nbytes
+            self._entries[key] = value, nbytes
             self._nbytes += nbytes
-            while self._nbytes > self.limit:
-                self._nbytes -= self._kept.popitem(last=False)[1][1]
+            while self._nbytes > self.max_bytes:
+                self._nbytes -= self._entries.popitem(last=False)[1][1]
 
     def _finish(self, key: Hashable) -> None:
         with self._lock:
-            del self._making[key]
+            del self._pending[key]

@@ -3,7 +3,7 @@
 from attnscope.attention.algebra import Mask
 from attnscope.attention.masks import Causal, Documents, Full, Padding, Prefix, Window, from_bool
 from attnscope.attention.operation import attend, explain
-from attnscope.attention.scores import ALiBi, Bias, Score, Sinks, Softcap, Temperature
+from attnscope.attention.scores import ALiBi, Bias, ScoreMod, Sinks, Softcap, Temperature
 
 __all__ = [
     "ALiBi",
@@ -14,7 +14,7 @@ __all__ = [
     "Mask",
     "Padding",
     "Prefix",
-    "Score",
+    "ScoreMod",
     "Sinks",
     "Softcap",
     "Temperature",

@@ -1,7 +1,7 @@
-"""What a mask is, and how masks combine with `&`, `|` and `~`.
+"""The base class of masks, and how masks combine with `&`, `|` and `~`.
 
-A mask answers for any pair of index tensors (`allows`), so that no caller has to build n x n, and lowers itself to
-integer regions (`lower`) where it has that structure. It knows nothing about scores, dtypes or engines.
+A mask is a predicate over query and key positions (`allows`), so no caller has to build n x n booleans. Where it has
+that structure, it is also a list of integer regions (`to_regions`). It does not depend on scores, dtypes or backends.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from attnscope.attention import regions
 from attnscope.attention.regions import Region
 from attnscope.errors import ShapeError
 
-MAX_PAIRS = 100_000  # pairs of regions that one combination may look at before it stops being cheap
+MAX_PAIRS = 100_000  # pairs of regions that one combination may compare before it stops being cheap
 
 
 class Sizes(NamedTuple):
-    """The shape of the (never built) matrix that a mask is asked about."""
+    """The shape (batch, heads, queries, keys) of an attention matrix, which is not built."""
 
     batch: int
     heads: int
@@ -30,67 +30,81 @@ class Sizes(NamedTuple):
     keys: int
 
 
-class Lowered(NamedTuple):
-    """A mask as regions (one set for all batch rows, or one for each) and the keys to keep, (batch or 1, keys)."""
+class RegionMask(NamedTuple):
+    """A mask as regions, one set for all batch rows or one per batch row, and a key mask.
+
+    `key_mask` (batch or 1, keys) is False for keys that no query attends to, whatever the regions say.
+    """
 
     regions: tuple[tuple[Region, ...], ...]
-    keep: Tensor | None = None
+    key_mask: Tensor | None = None
 
 
 class Mask(ABC):
-    """Says which (query, key) pairs take part in attention."""
+    """Which query attends to which key. Masks combine with `&`, `|` and `~`.
+
+    >>> from attnscope import Causal, Prefix
+    >>> Causal() | Prefix(3)
+    (Causal() | Prefix(length=3))
+    """
 
     @property
-    def static(self) -> bool:
-        """Whether it holds no tensors and compares by value, so that plans made for it can be kept."""
+    def is_static(self) -> bool:
+        """Whether it holds no tensors and compares by value, so plans made for it can be cached."""
         return False
 
     @abstractmethod
     def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
-        """True where query index sees key index; the index tensors broadcast to some shape S.
+        """Return which queries attend to which keys.
 
-        Returns S, or (batch or 1, heads or 1, *S) where the answer depends on the batch row or the head.
+        Args:
+            query: Query positions; they broadcast with `key` to some shape S.
+            key: Key positions.
+            sizes: The shape of the attention matrix.
+
+        Returns:
+            Booleans of shape S, or (batch or 1, heads or 1, *S) if they depend on the batch row or the head.
         """
 
     @abstractmethod
-    def lower(self, sizes: Sizes) -> Lowered | None:
-        """The mask as regions, or None when it has no such structure (or too many pieces)."""
+    def to_regions(self, sizes: Sizes) -> RegionMask | None:
+        """Return the mask as regions; None if it does not have that structure or needs too many regions."""
 
     def check(self, sizes: Sizes) -> None:
-        """Raise ShapeError if the mask's own tensors do not fit this matrix."""
+        """Raise ShapeError if the mask does not fit an attention matrix of this shape."""
         return  # most masks have none
 
     def narrow(self, batch: slice, heads: slice | list[int]) -> Mask:
-        """The mask of these batch rows and heads alone."""
+        """Return the mask of these batch rows and heads."""
         return self
 
-    def dense(self, sizes: Sizes, device: torch.device | None = None) -> Tensor:
-        """The whole matrix of booleans, (batch or 1, heads or 1, queries, keys): for small sizes and for tests."""
+    def to_dense(self, sizes: Sizes, device: torch.device | None = None) -> Tensor:
+        """Return the mask as booleans (batch or 1, heads or 1, queries, keys), in O(n^2) memory."""
         self.check(sizes)
         rows = torch.arange(sizes.queries, device=device)[:, None]
         allowed = self.allows(rows, torch.arange(sizes.keys, device=device)[None, :], sizes)
         return allowed[None, None] if allowed.dim() == 2 else allowed
 
     def __and__(self, other: Mask) -> Mask:
-        return _And(self, _mask(other))
+        return And(self, _require_mask(other))
 
     def __or__(self, other: Mask) -> Mask:
-        return _Or(self, _mask(other))
+        return Or(self, _require_mask(other))
 
     def __invert__(self) -> Mask:
-        return _Not(self)
+        return Not(self)
 
 
 @dataclass(frozen=True, repr=False)
 class _Pair(Mask):
-    """Two masks in combination."""
+    """A combination of two masks."""
 
     first: Mask
     second: Mask
 
     @property
-    def static(self) -> bool:
-        return self.first.static and self.second.static
+    def is_static(self) -> bool:
+        return self.first.is_static and self.second.is_static
 
     def check(self, sizes: Sizes) -> None:
         self.first.check(sizes)
@@ -100,60 +114,66 @@ class _Pair(Mask):
         return type(self)(self.first.narrow(batch, heads), self.second.narrow(batch, heads))
 
 
-class _And(_Pair):
+class And(_Pair):
+    """Both masks allow it."""
+
     def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
         return self.first.allows(query, key, sizes) & self.second.allows(query, key, sizes)
 
-    def lower(self, sizes: Sizes) -> Lowered | None:
-        first, second = self.first.lower(sizes), self.second.lower(sizes)
-        both = None if first is None or second is None else _for_each_row(regions.intersection, first, second)
+    def to_regions(self, sizes: Sizes) -> RegionMask | None:
+        first, second = self.first.to_regions(sizes), self.second.to_regions(sizes)
+        both = None if first is None or second is None else _combine_rows(regions.intersection, first, second)
         if first is None or second is None or both is None:
             return None
-        if first.keep is None or second.keep is None:
-            return Lowered(both, second.keep if first.keep is None else first.keep)
-        return Lowered(both, first.keep & second.keep)
+        if first.key_mask is None or second.key_mask is None:
+            return RegionMask(both, second.key_mask if first.key_mask is None else first.key_mask)
+        return RegionMask(both, first.key_mask & second.key_mask)
 
     def __repr__(self) -> str:
         return f"({self.first} & {self.second})"
 
 
-class _Or(_Pair):
+class Or(_Pair):
+    """At least one of the masks allows it."""
+
     def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
         return self.first.allows(query, key, sizes) | self.second.allows(query, key, sizes)
 
-    def lower(self, sizes: Sizes) -> Lowered | None:
-        first, second = self.first.lower(sizes), self.second.lower(sizes)
-        if first is None or second is None or first.keep is not None or second.keep is not None:
+    def to_regions(self, sizes: Sizes) -> RegionMask | None:
+        first, second = self.first.to_regions(sizes), self.second.to_regions(sizes)
+        if first is None or second is None or first.key_mask is not None or second.key_mask is not None:
             return None
-        either = _for_each_row(regions.union, first, second)
-        return None if either is None else Lowered(either)
+        either = _combine_rows(regions.union, first, second)
+        return None if either is None else RegionMask(either)
 
     def __repr__(self) -> str:
         return f"({self.first} | {self.second})"
 
 
 @dataclass(frozen=True, repr=False)
-class _Not(Mask):
+class Not(Mask):
+    """The mask does not allow it."""
+
     inner: Mask
 
     @property
-    def static(self) -> bool:
-        return self.inner.static
+    def is_static(self) -> bool:
+        return self.inner.is_static
 
     def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
         return ~self.inner.allows(query, key, sizes)
 
-    def lower(self, sizes: Sizes) -> Lowered | None:
-        inner = self.inner.lower(sizes)
-        if inner is None or inner.keep is not None or max(map(len, inner.regions), default=0) ** 2 > MAX_PAIRS:
+    def to_regions(self, sizes: Sizes) -> RegionMask | None:
+        inner = self.inner.to_regions(sizes)
+        if inner is None or inner.key_mask is not None or max(map(len, inner.regions), default=0) ** 2 > MAX_PAIRS:
             return None
-        return Lowered(tuple(regions.complement(row, sizes.queries, sizes.keys) for row in inner.regions))
+        return RegionMask(tuple(regions.complement(row, sizes.queries, sizes.keys) for row in inner.regions))
 
     def check(self, sizes: Sizes) -> None:
         self.inner.check(sizes)
 
     def narrow(self, batch: slice, heads: slice | list[int]) -> Mask:
-        return _Not(self.inner.narrow(batch, heads))
+        return Not(self.inner.narrow(batch, heads))
 
     def __repr__(self) -> str:
         return f"~{self.inner}"
@@ -162,20 +182,20 @@ class _Not(Mask):
 def check_broadcast(name: str, shape: torch.Size, sizes: Sizes) -> None:
     """Raise ShapeError unless a tensor of this shape broadcasts to (batch, heads, queries, keys)."""
     if len(shape) > 4 or any(got not in (1, want) for got, want in zip(shape[::-1], sizes[::-1], strict=False)):
-        wanted = f"{tuple(sizes)} (batch, heads, queries, keys)"
-        raise ShapeError(f"{name}: {tuple(shape)} does not broadcast to {wanted}")
-
-
-def _mask(other: object) -> Mask:
-    if not isinstance(other, Mask):
-        raise TypeError(
-            f"masks combine with masks, got {type(other).__name__}; wrap a boolean tensor with from_bool(...)"
+        raise ShapeError(
+            f"{name}: expected a shape that broadcasts to {tuple(sizes)}, (batch, heads, queries, keys), "
+            f"got {tuple(shape)}"
         )
+
+
+def _require_mask(other: object) -> Mask:
+    if not isinstance(other, Mask):
+        raise TypeError(f"expected another mask, got {type(other).__name__}; wrap a boolean tensor with from_bool(...)")
     return other
 
 
-def _for_each_row(combine: Callable, first: Lowered, second: Lowered) -> tuple[tuple[Region, ...], ...] | None:
-    """Combine two sets of regions for each batch row; None when that would be too much work."""
+def _combine_rows(combine: Callable, first: RegionMask, second: RegionMask) -> tuple[tuple[Region, ...], ...] | None:
+    """Combine two sets of regions for each batch row; None if that would be too much work."""
     rows = max(len(first.regions), len(second.regions))
     ones = first.regions * (rows if len(first.regions) == 1 else 1)
     twos = second.regions * (rows if len(second.regions) == 1 else 1)

@@ -1,51 +1,62 @@
-"""The scores of some cells of the matrix, as every blockwise walk needs them.
+"""Scores of some cells of the attention matrix, shared by everything that works block by block.
 
-In: rows of the query and columns of the key, and where they stand. Out: scores after scale and steps, and which of them
-the mask allows. Memory: the cells asked for.
+In: query rows and key columns, and their positions. Out: scores after scale and score modifiers, and which of them the
+mask allows. Memory: the requested cells.
 """
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from attnscope.attention.rule import Rule
 from attnscope.attention.scores import Cells
+from attnscope.attention.spec import AttentionSpec
 
 
-def block_scores(rule: Rule, query: Tensor, key: Tensor, cells: Cells) -> list[Tensor]:
-    """Scores of query rows (batch, heads, r, dim) against key columns (batch, key heads, c, dim), after each step."""
-    products = ungathered(gathered(query * rule.scale, rule) @ key.mT, rule)
-    return _after_each_step(rule, products, cells)
+def block_scores(spec: AttentionSpec, query: Tensor, key: Tensor, cells: Cells) -> list[Tensor]:
+    """Return the scores of a block, before and after each score step.
+
+    Args:
+        spec: The attention that the block belongs to.
+        query: Query rows, (batch, heads, rows, dim).
+        key: Key columns, (batch, key heads, columns, dim).
+        cells: The positions of these rows and columns.
+
+    Returns:
+        Tensors (batch, heads, rows, columns): the scaled products, then one for each of `spec.steps`.
+    """
+    products = unfold_query_groups(fold_query_groups(query * spec.scale, spec) @ key.mT, spec)
+    return _apply_steps(spec, products, cells)
 
 
-def pair_scores(rule: Rule, query: Tensor, key: Tensor, cells: Cells) -> Tensor:
-    """Scores of query rows against key rows one by one, both (batch, heads, pairs, dim)."""
-    return _after_each_step(rule, (query * rule.scale * key).sum(-1), cells)[-1]
+def pair_scores(spec: AttentionSpec, query: Tensor, key: Tensor, cells: Cells) -> Tensor:
+    """Return the scores (batch, heads, pairs) of query i with key i, both (batch, heads, pairs, dim)."""
+    return _apply_steps(spec, (query * spec.scale * key).sum(-1), cells)[-1]
 
 
-def allowed(rule: Rule, cells: Cells) -> Tensor:
-    """Which cells the mask allows, to be broadcast to their scores."""
-    found = rule.mask.allows(cells.query, cells.key, rule.sizes)
-    depends_on_batch = found.dim() > cells.query.dim() and found.shape[0] > 1
-    return found[cells.batch] if depends_on_batch else found
+def allowed_cells(spec: AttentionSpec, cells: Cells) -> Tensor:
+    """Return booleans that broadcast to the scores of these cells: True where the mask allows attention."""
+    allowed = spec.mask.allows(cells.query, cells.key, spec.sizes)
+    depends_on_batch = allowed.dim() > cells.query.dim() and allowed.shape[0] > 1
+    return allowed[cells.batch] if depends_on_batch else allowed
 
 
-def gathered(tensor: Tensor, rule: Rule) -> Tensor:
-    """(batch, heads, rows, x) as (batch, key heads, rows of all heads of the group, x), to meet its key head."""
+def fold_query_groups(tensor: Tensor, spec: AttentionSpec) -> Tensor:
+    """Reshape (batch, heads, rows, x) to (batch, key heads, heads per key head * rows, x) for products with keys."""
     batch, heads, rows, width = tensor.shape
-    group = heads // rule.key_heads
-    return tensor if group == 1 else tensor.reshape(batch, rule.key_heads, group * rows, width)
+    group = heads // spec.num_kv_heads
+    return tensor if group == 1 else tensor.reshape(batch, spec.num_kv_heads, group * rows, width)
 
 
-def ungathered(tensor: Tensor, rule: Rule) -> Tensor:
-    """The inverse of `gathered`."""
-    batch, key_heads, rows, width = tensor.shape
-    heads = rule.sizes.heads
-    return tensor if heads == key_heads else tensor.reshape(batch, heads, rows * key_heads // heads, width)
+def unfold_query_groups(tensor: Tensor, spec: AttentionSpec) -> Tensor:
+    """Reshape (batch, key heads, heads per key head * rows, x) back to (batch, heads, rows, x)."""
+    batch, kv_heads, rows, width = tensor.shape
+    heads = spec.sizes.heads
+    return tensor if heads == kv_heads else tensor.reshape(batch, heads, rows * kv_heads // heads, width)
 
 
-def _after_each_step(rule: Rule, scores: Tensor, cells: Cells) -> list[Tensor]:
+def _apply_steps(spec: AttentionSpec, scores: Tensor, cells: Cells) -> list[Tensor]:
+    """Return the scores before and after each step."""
     stages = [scores]
-    for step in rule.steps:
+    for step in spec.steps:
         stages.append(step.apply(stages[-1], cells))
     return stages

@@ -1,7 +1,7 @@
-"""Gradients once, and a refusal by name for gradients of gradients.
+"""First-order gradients, and an error that names the backend for gradients of gradients.
 
-The fused and streaming engines compute first derivatives by hand. Wrapping that computation in `first_order` makes a
-second differentiation raise an error that says which engine and what to use instead.
+The fused and streaming backends implement first derivatives by hand. `torch.autograd.function.once_differentiable`
+would reject a second differentiation without saying which call it was or what to use instead.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from attnscope.errors import UnsupportedError
 Gradients = tuple[Tensor | None, ...]
 
 
-def first_order(engine: str, compute: Callable[..., Gradients], *tensors: Tensor | None) -> Gradients:
-    """`compute(*tensors)`; differentiating the result raises UnsupportedError."""
-    return _FirstOrder.apply(engine, compute, *tensors)
+def first_order(backend: str, compute: Callable[..., Gradients], *tensors: Tensor | None) -> Gradients:
+    """Return `compute(*tensors)`; differentiating the result raises UnsupportedError."""
+    return _FirstOrder.apply(backend, compute, *tensors)
 
 
 class _FirstOrder(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, engine: str, compute: Callable[..., Gradients], *tensors: Tensor | None) -> Gradients:
-        ctx.engine = engine
+    def forward(ctx, backend: str, compute: Callable[..., Gradients], *tensors: Tensor | None) -> Gradients:
+        ctx.backend = backend
         return compute(*tensors)
 
     @staticmethod
     def backward(ctx, *gradients: Tensor | None):
         raise UnsupportedError(
-            f"attend: second-order gradients were asked of the {ctx.engine} engine, which has first-order ones only; "
-            "use backend='reference', which builds the n x n matrix"
+            f"attend: the {ctx.backend} backend does not support second-order gradients; "
+            "use backend='reference', which builds the n x n weights"
         )

@@ -1,8 +1,8 @@
-"""The masks: which query may see which key.
+"""The masks: which query attends to which key.
 
-`Full`, `Causal`, `Window`, `Prefix`, `Documents`, `Padding` and `from_bool`. Where there are fewer queries than keys,
-the queries are the last ones: row i stands at position i + keys - queries unless an offset is given. Memory: what the
-caller gave, never n x n.
+`Full`, `Causal`, `Window`, `Prefix`, `Documents`, `Padding` and `from_bool`. If there are fewer queries than keys, the
+queries are the last ones: row i is at position i + keys - queries unless an offset is given. Memory: the caller's
+tensors, never n x n.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from attnscope.attention import regions
-from attnscope.attention.algebra import Lowered, Mask, Sizes, check_broadcast
+from attnscope.attention.algebra import Mask, RegionMask, Sizes, check_broadcast
 from attnscope.attention.regions import Region
 from attnscope.errors import ShapeError
 
-MAX_REGIONS = 16_384  # a longer list of regions is no longer short: asking the predicate block by block is cheaper
+MAX_REGIONS = 16_384  # with more regions, evaluating the predicate block by block is cheaper
 
 Integers = int | Sequence[int] | Tensor
 Numbers = TypeVar("Numbers", bound=int | tuple[int, ...] | None)
@@ -31,38 +31,38 @@ Numbers = TypeVar("Numbers", bound=int | tuple[int, ...] | None)
 
 @dataclass(frozen=True)
 class Full(Mask):
-    """Every query sees every key."""
+    """Every query attends to every key."""
 
     @property
-    def static(self) -> bool:
+    def is_static(self) -> bool:
         return True
 
     def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
         return torch.ones(torch.broadcast_shapes(query.shape, key.shape), dtype=torch.bool, device=query.device)
 
-    def lower(self, sizes: Sizes) -> Lowered:
-        return Lowered((regions.band(sizes.queries, sizes.keys, None, None),))
+    def to_regions(self, sizes: Sizes) -> RegionMask:
+        return RegionMask((regions.band(sizes.queries, sizes.keys, None, None),))
 
 
 class _Band(Mask):
-    """Keys between two diagonals around the query's own position; the shared part of Causal and Window."""
+    """Keys between two diagonals around the query's own position; the base of Causal and Window."""
 
     offset: int | tuple[int, ...] | None
 
     @property
-    def static(self) -> bool:
+    def is_static(self) -> bool:
         return True
 
     @abstractmethod
     def _reach(self) -> tuple[int | None, int]:
-        """How many keys before the query (None: all) and after it are seen."""
+        """Return how many keys before the query (None: all) and after it are allowed."""
 
     def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
-        distance = key - (query + _stacked(self._offsets(sizes), query.dim(), key.device))
+        distance = key - (query + _per_batch_row(self._offsets(sizes), query.dim(), key.device))
         before, after = self._reach()
         return distance <= after if before is None else (distance <= after) & (distance >= -before)
 
-    def lower(self, sizes: Sizes) -> Lowered:
+    def to_regions(self, sizes: Sizes) -> RegionMask:
         before, after = self._reach()
 
         def around(offset: int) -> tuple[Region, ...]:
@@ -70,7 +70,7 @@ class _Band(Mask):
             return regions.band(sizes.queries, sizes.keys, lowest, offset + after)
 
         offsets = self._offsets(sizes)
-        return Lowered(tuple(around(offset) for offset in ((offsets,) if isinstance(offsets, int) else offsets)))
+        return RegionMask(tuple(around(offset) for offset in ((offsets,) if isinstance(offsets, int) else offsets)))
 
     def check(self, sizes: Sizes) -> None:
         _check_batch(self, self.offset, sizes)
@@ -81,21 +81,28 @@ class _Band(Mask):
 
 @dataclass(frozen=True, init=False)
 class Causal(_Band):
-    """Query i sees keys j <= i + offset; by default the last query sees all keys (aligned bottom-right).
+    """Query i attends to keys j <= i + offset.
 
-    An int, or one per batch row, places the first query in a static cache.
+    Args:
+        offset: The position of the first query, one int or one per batch row, for example in a static KV cache. By
+            default the queries are the last of the keys, so the last query attends to all of them.
+
+    >>> from attnscope.attention.algebra import Sizes
+    >>> Causal().to_dense(Sizes(batch=1, heads=1, queries=2, keys=3))[0, 0]
+    tensor([[ True,  True, False],
+            [ True,  True,  True]])
     """
 
     offset: int | tuple[int, ...] | None = None
 
     def __init__(self, offset: Integers | None = None) -> None:
-        object.__setattr__(self, "offset", _integers(offset))
+        object.__setattr__(self, "offset", _to_ints(offset))
 
     def _reach(self) -> tuple[None, int]:
         return None, 0
 
     def narrow(self, batch: slice, heads: slice | list[int]) -> Causal:
-        return Causal(_narrowed(self.offset, batch))
+        return Causal(_select_rows(self.offset, batch))
 
     def __repr__(self) -> str:
         return "Causal()" if self.offset is None else f"Causal(offset={self.offset})"
@@ -103,9 +110,15 @@ class Causal(_Band):
 
 @dataclass(frozen=True, init=False)
 class Window(_Band):
-    """`Window(w)`: the w last keys up to and including the token itself, j in (i - w, i].
+    """Sliding-window attention: `Window(w)` allows the last w keys including the token itself, j in (i - w, i].
 
-    `Window(before=b, after=a)` sees j in [i - b, i + a], for encoders.
+    `Window(before=b, after=a)` allows j in [i - b, i + a], for encoders.
+
+    Args:
+        width: The number of keys including the token itself; give it or `before` and `after`.
+        before: The number of keys before the token.
+        after: The number of keys after the token.
+        offset: The position of the first query, as in `Causal`.
     """
 
     before: int
@@ -121,25 +134,25 @@ class Window(_Band):
         offset: Integers | None = None,
     ) -> None:
         if width is None and before is None and after is None:
-            raise ValueError("Window(): give a width, or before= and after=")
+            raise ValueError("Window(): expected a width, or before= and after=, got neither")
         if width is not None and (before is not None or after is not None):
             raise ValueError(
-                f"Window(width={width}, before={before}, after={after}): give the width or before/after, not both"
+                f"Window: expected a width or before= and after=, got width={width}, before={before}, after={after}"
             )
         if width is not None and width < 1:
-            raise ValueError(f"Window({width}): the width counts the token itself, so it is at least 1")
+            raise ValueError(f"Window: expected a width of at least 1 (it includes the token itself), got {width}")
         before, after = index(before or 0), index(after or 0)
         if before < 0 or after < 0:
-            raise ValueError(f"Window(before={before}, after={after}): both count keys and cannot be negative")
+            raise ValueError(f"Window: expected before and after of at least 0, got before={before}, after={after}")
         object.__setattr__(self, "before", before if width is None else index(width) - 1)
         object.__setattr__(self, "after", after)
-        object.__setattr__(self, "offset", _integers(offset))
+        object.__setattr__(self, "offset", _to_ints(offset))
 
     def _reach(self) -> tuple[int, int]:
         return self.before, self.after
 
     def narrow(self, batch: slice, heads: slice | list[int]) -> Window:
-        return Window(before=self.before, after=self.after, offset=_narrowed(self.offset, batch))
+        return Window(before=self.before, after=self.after, offset=_select_rows(self.offset, batch))
 
     def __repr__(self) -> str:
         shape = f"before={self.before}, after={self.after}" if self.after else f"{self.before + 1}"
@@ -148,30 +161,33 @@ class Window(_Band):
 
 @dataclass(frozen=True, init=False)
 class Prefix(Mask):
-    """Keys j < length, whatever the query; one length for all or one a batch row.
+    """Every query attends to the keys j < length.
 
     `Causal() | Prefix(p)` is the mask of a prefix language model.
+
+    Args:
+        length: The number of keys, one int or one per batch row.
     """
 
     length: int | tuple[int, ...]
 
     @property
-    def static(self) -> bool:
+    def is_static(self) -> bool:
         return True
 
     def __init__(self, length: Integers) -> None:
-        object.__setattr__(self, "length", _integers(length))
+        object.__setattr__(self, "length", _to_ints(length))
 
     def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
         shape = torch.broadcast_shapes(query.shape, key.shape)
-        return key.expand(shape) < _stacked(self.length, len(shape), key.device)
+        return key.expand(shape) < _per_batch_row(self.length, len(shape), key.device)
 
-    def lower(self, sizes: Sizes) -> Lowered:
+    def to_regions(self, sizes: Sizes) -> RegionMask:
         lengths = (self.length,) if isinstance(self.length, int) else self.length
-        return Lowered(tuple(_columns(sizes, [(0, min(length, sizes.keys))]) for length in lengths))
+        return RegionMask(tuple(_column_regions(sizes, [(0, min(length, sizes.keys))]) for length in lengths))
 
     def narrow(self, batch: slice, heads: slice | list[int]) -> Prefix:
-        return Prefix(_narrowed(self.length, batch))
+        return Prefix(_select_rows(self.length, batch))
 
     def check(self, sizes: Sizes) -> None:
         _check_batch(self, self.length, sizes)
@@ -179,27 +195,30 @@ class Prefix(Mask):
 
 @dataclass(frozen=True, init=False, eq=False)
 class Documents(Mask):
-    """Query and key belong to the same document: equal ids. `ids` is (keys,) or (batch, keys).
+    """Block-diagonal mask: a query attends to the keys of its own document, those with an equal id.
 
-    The queries are the last ones of the sequence unless they bring their own `query_ids` (cross-attention).
+    Args:
+        ids: The document of each key, (keys,) or (batch, keys). It is copied.
+        query_ids: The document of each query, (queries,) or (batch, queries), for cross-attention. By default the
+            queries are the last of the keys.
     """
 
     ids: Tensor
     query_ids: Tensor | None
 
     def __init__(self, ids: Tensor | Sequence[int], query_ids: Tensor | Sequence[int] | None = None) -> None:
-        # Copies, since what is read off them once is kept.
+        # Copies, because the runs of equal ids are cached.
         object.__setattr__(self, "ids", torch.as_tensor(ids).clone())
         object.__setattr__(self, "query_ids", None if query_ids is None else torch.as_tensor(query_ids).clone())
 
     def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
-        queries, keys = self._both(sizes)
+        queries, keys = self._query_and_key_ids(sizes)
         first, second = queries.to(query.device)[..., query], keys.to(key.device)[..., key]
         if keys.dim() == 1:
             return first == second
         return first[:, None] == second[:, None]
 
-    def lower(self, sizes: Sizes) -> Lowered | None:
+    def to_regions(self, sizes: Sizes) -> RegionMask | None:
         per_row = []
         for rows, columns in zip(*self._runs(sizes), strict=True):
             by_id: dict[int, list[tuple[int, int]]] = {}
@@ -209,20 +228,21 @@ class Documents(Mask):
                 return None
             found = [(a, b, *run) for a, b, identity in rows for run in by_id.get(identity, ())]
             per_row.append(tuple(regions.rectangle(*corners) for corners in found))
-        return Lowered(tuple(per_row))
+        return RegionMask(tuple(per_row))
 
     def check(self, sizes: Sizes) -> None:
         for name, ids, length in (("ids", self.ids, sizes.keys), ("query_ids", self.query_ids, sizes.queries)):
             if ids is not None and tuple(ids.shape) not in ((length,), (sizes.batch, length)):
-                wanted = f"({length},) or ({sizes.batch}, {length})"
-                raise ShapeError(f"Documents: {name} must be {wanted} for this attention, got {tuple(ids.shape)}")
+                expected = f"({length},) or ({sizes.batch}, {length})"
+                raise ShapeError(f"Documents: expected {name} of shape {expected}, got {tuple(ids.shape)}")
         if self.query_ids is None and sizes.queries > sizes.keys:
             raise ShapeError(
-                f"Documents: {sizes.queries} queries cannot be the last of {sizes.keys} keys; give query_ids"
+                f"Documents: expected at most {sizes.keys} queries, one per key, got {sizes.queries}; pass query_ids"
             )
         if self.query_ids is not None and self.query_ids.dim() != self.ids.dim():
             raise ShapeError(
-                f"Documents: ids are {self.ids.dim()}-D, query_ids {self.query_ids.dim()}-D; give both alike"
+                f"Documents: expected ids and query_ids both 1-D or both 2-D, got {self.ids.dim()}-D and "
+                f"{self.query_ids.dim()}-D"
             )
 
     def narrow(self, batch: slice, heads: slice | list[int]) -> Documents:
@@ -230,18 +250,18 @@ class Documents(Mask):
             return self
         return Documents(self.ids[batch], None if self.query_ids is None else self.query_ids[batch])
 
-    def _both(self, sizes: Sizes) -> tuple[Tensor, Tensor]:
+    def _query_and_key_ids(self, sizes: Sizes) -> tuple[Tensor, Tensor]:
         last = self.ids[..., sizes.keys - sizes.queries :]
         return (last if self.query_ids is None else self.query_ids), self.ids
 
     def _runs(self, sizes: Sizes) -> tuple[list[list[tuple[int, int, int]]], ...]:
         if self.query_ids is None and sizes.queries == sizes.keys:
             return self._key_runs, self._key_runs
-        return _equal_runs(self._both(sizes)[0]), self._key_runs
+        return _find_runs(self._query_and_key_ids(sizes)[0]), self._key_runs
 
     @cached_property
     def _key_runs(self) -> list[list[tuple[int, int, int]]]:
-        return _equal_runs(self.ids)
+        return _find_runs(self.ids)
 
     def __repr__(self) -> str:
         return f"Documents(ids {tuple(self.ids.shape)})"
@@ -249,91 +269,103 @@ class Documents(Mask):
 
 @dataclass(frozen=True, init=False, eq=False)
 class Padding(Mask):
-    """Real keys only: the first `lengths[b]` of each batch row, or those where `keep` (batch, keys) is True or 1."""
+    """Padding mask: no query attends to padded keys.
+
+    Args:
+        lengths: The number of keys of each batch row that are not padding, for padding on the right.
+        keep: Booleans or 0 and 1 of shape (batch, keys), as an `attention_mask`: True or 1 for keys that are not
+            padding. Give `lengths` or `keep`. It is copied.
+    """
 
     lengths: tuple[int, ...] | None
     keep: Tensor | None
 
     def __init__(self, lengths: Sequence[int] | Tensor | None = None, *, keep: Tensor | None = None) -> None:
         if (lengths is None) == (keep is None):
-            raise ValueError("Padding: give either lengths (one per batch row) or keep=(batch, keys) of booleans")
+            raise ValueError("Padding: expected either lengths (one per batch row) or keep= (batch, keys) of booleans")
         if keep is not None and (keep.is_floating_point() or keep.is_complex() or keep.dim() != 2):
-            raise ShapeError(f"Padding: keep must be (batch, keys) booleans, got {tuple(keep.shape)} {keep.dtype}")
+            raise ShapeError(f"Padding: expected keep (batch, keys) of booleans, got {tuple(keep.shape)} {keep.dtype}")
         if keep is not None and keep.dtype != torch.bool:
             if not ((keep == 0) | (keep == 1)).all():
-                raise ValueError("Padding: keep must hold 0 and 1 only, as an attention_mask does; got other integers")
+                raise ValueError(
+                    "Padding: expected keep to contain only 0 and 1, as an attention_mask, got other integers"
+                )
             keep = keep.to(torch.bool)
         if isinstance(lengths, Tensor):
             lengths = lengths.reshape(-1).tolist()
         object.__setattr__(self, "lengths", None if lengths is None else tuple(int(length) for length in lengths))
-        object.__setattr__(self, "keep", None if keep is None else keep.clone())  # what is read off it once is kept
+        object.__setattr__(self, "keep", None if keep is None else keep.clone())  # a copy, because its runs are cached
 
     def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
         shape = torch.broadcast_shapes(query.shape, key.shape)
         if self.lengths is not None:
-            return key.expand(shape) < _stacked(self.lengths, len(shape), key.device)
+            return key.expand(shape) < _per_batch_row(self.lengths, len(shape), key.device)
         assert self.keep is not None
         return self.keep.to(key.device)[:, None, key.expand(shape)]
 
-    def lower(self, sizes: Sizes) -> Lowered:
+    def to_regions(self, sizes: Sizes) -> RegionMask:
         if sum(len(runs) for runs in self._runs) > 2 * len(self._runs):
-            return Lowered((regions.band(sizes.queries, sizes.keys, None, None),), self.keep)
-        return Lowered(tuple(_columns(sizes, runs) for runs in self._runs))
+            return RegionMask((regions.band(sizes.queries, sizes.keys, None, None),), self.keep)
+        return RegionMask(tuple(_column_regions(sizes, runs) for runs in self._runs))
 
     def check(self, sizes: Sizes) -> None:
         if self.keep is not None and tuple(self.keep.shape) != (sizes.batch, sizes.keys):
             raise ShapeError(
-                f"Padding: keep must be ({sizes.batch}, {sizes.keys}) for this attention, got {tuple(self.keep.shape)}"
+                f"Padding: expected keep of shape ({sizes.batch}, {sizes.keys}), got {tuple(self.keep.shape)}"
             )
         if self.lengths is not None:
             _check_batch(self, self.lengths, sizes)
             if max(self.lengths) > sizes.keys or min(self.lengths) < 0:
                 raise ShapeError(
-                    f"Padding: lengths {self.lengths} do not lie in 0 ... {sizes.keys}, the number of keys"
+                    f"Padding: expected lengths from 0 to {sizes.keys}, the number of keys, got {self.lengths}"
                 )
 
     def narrow(self, batch: slice, heads: slice | list[int]) -> Padding:
         if self.keep is not None:
             return Padding(keep=self.keep[batch])
         assert self.lengths is not None
-        return Padding(_narrowed(self.lengths, batch))
+        return Padding(_select_rows(self.lengths, batch))
 
     @cached_property
     def _runs(self) -> list[list[tuple[int, int]]]:
-        """The stretches of real keys in each batch row."""
+        """The runs (start, stop) of keys that are not padding, per batch row."""
         if self.lengths is not None:
             return [[(0, length)] for length in self.lengths]
         assert self.keep is not None
-        return [[(start, stop) for start, stop, kept in row if kept] for row in _equal_runs(self.keep)]
+        return [[(start, stop) for start, stop, kept in row if kept] for row in _find_runs(self.keep)]
 
     def __repr__(self) -> str:
         return f"Padding(lengths {self.lengths})" if self.keep is None else f"Padding(keep {tuple(self.keep.shape)})"
 
 
 def from_bool(*, attend: Tensor | None = None, drop: Tensor | None = None) -> Mask:
-    """A mask from a boolean tensor that broadcasts to (batch, heads, queries, keys); say what True means.
+    """Make a mask from a boolean tensor that broadcasts to (batch, heads, queries, keys).
 
-    The tensor may be large, so it is held and not copied: do not change it in place.
+    The tensor may be large, so it is not copied: do not change it in place.
+
+    Args:
+        attend: True where a query attends to a key. Give `attend` or `drop`.
+        drop: True where a query does not attend to a key.
 
     >>> from_bool(drop=torch.tensor([[False, True], [False, False]]))
     from_bool(attend=(2, 2))
     """
     if (attend is None) == (drop is None):
-        raise ValueError("from_bool: say what True means, with either attend=tensor or drop=tensor")
+        raise ValueError("from_bool: expected either attend=tensor or drop=tensor, which says what True means")
     given = attend if attend is not None else drop
     assert given is not None
     if given.dtype != torch.bool:
         raise ShapeError(
-            f"from_bool: wants booleans, got {given.dtype}; numbers that are added to scores are a Bias, not a mask"
+            f"from_bool: expected booleans, got {given.dtype}; to add numbers to the scores, use score_mod=Bias(tensor)"
         )
     if given.dim() < 2:
-        raise ShapeError(f"from_bool: wants (..., queries, keys), got {tuple(given.shape)}")
-    return _Dense(given if attend is not None else ~given)
+        raise ShapeError(f"from_bool: expected (..., queries, keys), got {tuple(given.shape)}")
+    return DenseMask(given if attend is not None else ~given)
 
 
 @dataclass(frozen=True, eq=False)
-class _Dense(Mask):
-    """A boolean tensor that somebody already holds; True attends."""
+class DenseMask(Mask):
+    """A mask that is a boolean tensor: True where a query attends to a key."""
 
     attend: Tensor
 
@@ -345,33 +377,35 @@ class _Dense(Mask):
         found = table[..., row, column]
         return found if table.dim() == 2 else found[(None,) * (4 - table.dim())]
 
-    def lower(self, sizes: Sizes) -> Lowered | None:
+    def to_regions(self, sizes: Sizes) -> RegionMask | None:
         *leading, rows, columns = self.attend.shape
         key_only = rows == 1 and columns == sizes.keys and (not leading or leading[-1] == 1)
         if not key_only:
             return None
-        return Lowered((regions.band(sizes.queries, sizes.keys, None, None),), self.attend.reshape(-1, columns))
+        return RegionMask((regions.band(sizes.queries, sizes.keys, None, None),), self.attend.reshape(-1, columns))
 
     def check(self, sizes: Sizes) -> None:
         check_broadcast("from_bool", self.attend.shape, sizes)
 
-    def narrow(self, batch: slice, heads: slice | list[int]) -> _Dense:
+    def narrow(self, batch: slice, heads: slice | list[int]) -> DenseMask:
         table = self.attend[(None,) * (4 - self.attend.dim())]
-        return _Dense(table[batch if table.shape[0] > 1 else slice(None), heads if table.shape[1] > 1 else slice(None)])
+        return DenseMask(
+            table[batch if table.shape[0] > 1 else slice(None), heads if table.shape[1] > 1 else slice(None)]
+        )
 
     def __repr__(self) -> str:
         return f"from_bool(attend={tuple(self.attend.shape)})"
 
 
-def _columns(sizes: Sizes, runs: list[tuple[int, int]]) -> tuple[Region, ...]:
-    """All rows of the given stretches of columns."""
+def _column_regions(sizes: Sizes, runs: list[tuple[int, int]]) -> tuple[Region, ...]:
+    """Return all rows of the given runs of columns."""
     if not sizes.queries:
         return ()
     return tuple(regions.rectangle(0, sizes.queries, start, stop) for start, stop in runs if stop > start)
 
 
-def _equal_runs(values: Tensor) -> list[list[tuple[int, int, int]]]:
-    """The stretches (start, stop, value) of equal neighbours in each row of a (n,) or (batch, n) tensor."""
+def _find_runs(values: Tensor) -> list[list[tuple[int, int, int]]]:
+    """Return the runs (start, stop, value) of equal neighbours in each row of a (n,) or (batch, n) tensor."""
     table = []
     for row in values.reshape(-1, values.shape[-1]).cpu():
         kept, counts = torch.unique_consecutive(row, return_counts=True)
@@ -380,8 +414,8 @@ def _equal_runs(values: Tensor) -> list[list[tuple[int, int, int]]]:
     return table
 
 
-def _integers(value: Integers | None) -> int | tuple[int, ...] | None:
-    """None and one number as they are, several as a tuple."""
+def _to_ints(value: Integers | None) -> int | tuple[int, ...] | None:
+    """Return None and one number unchanged, several numbers as a tuple."""
     if value is None or isinstance(value, Integral):
         return None if value is None else int(value)
     if isinstance(value, Tensor):
@@ -389,13 +423,13 @@ def _integers(value: Integers | None) -> int | tuple[int, ...] | None:
     return tuple(int(number) for number in value)  # pyright: ignore[reportGeneralTypeIssues]
 
 
-def _narrowed(value: Numbers, batch: slice) -> Numbers:
-    """One number stays; of one per batch row, those of these rows."""
+def _select_rows(value: Numbers, batch: slice) -> Numbers:
+    """Return one number unchanged; of one per batch row, those of these rows."""
     return value[batch] if isinstance(value, tuple) and len(value) > 1 else value  # pyright: ignore[reportReturnType]
 
 
-def _stacked(value: int | tuple[int, ...], dimensions: int, device: torch.device) -> int | Tensor:
-    """One number as it is; one per batch row as (batch, 1, 1 ...), to broadcast against (batch, heads, *S)."""
+def _per_batch_row(value: int | tuple[int, ...], dimensions: int, device: torch.device) -> int | Tensor:
+    """Return one number unchanged, and one per batch row as (batch, 1, 1 ...) to broadcast to (batch, heads, *S)."""
     if isinstance(value, int):
         return value
     return torch.tensor(value, device=device).reshape(-1, 1, *(1,) * dimensions)
@@ -403,4 +437,4 @@ def _stacked(value: int | tuple[int, ...], dimensions: int, device: torch.device
 
 def _check_batch(mask: Mask, value: int | tuple[int, ...] | None, sizes: Sizes) -> None:
     if isinstance(value, tuple) and len(value) not in (1, sizes.batch):
-        raise ShapeError(f"{mask}: has one number for each of {len(value)} batch rows, the query has {sizes.batch}")
+        raise ShapeError(f"{mask}: expected one number per batch row, {sizes.batch}, got {len(value)}")

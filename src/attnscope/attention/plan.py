@@ -1,7 +1,7 @@
-"""Which engine answers an attention, what it will do, what memory it takes, and why.
+"""Choose a backend for an attention call, and say why.
 
-In: a rule. Out: a `Plan` that `attend` executes and `explain` prints. The fused kernel is taken wherever its answer is
-exact, streaming for everything else, and the quadratic reference only when it is asked for by name.
+In: an `AttentionSpec`. Out: a `Plan` that `attend` executes and `explain` prints. The fused kernel is used wherever its
+result is exact, streaming everywhere else, and the quadratic reference only if the caller requests it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from attnscope.attention import fused, kernels, reference, streaming
-from attnscope.attention.algebra import Lowered
-from attnscope.attention.blocks import walk
+from attnscope.attention.algebra import RegionMask
+from attnscope.attention.blocks import iter_blocks
+from attnscope.attention.kernel_blocks import split_regions
 from attnscope.attention.regions import Region, area, band
-from attnscope.attention.rule import Rule
-from attnscope.attention.tiles import cut
+from attnscope.attention.spec import AttentionSpec
 from attnscope.errors import UnsupportedError
 
 BACKENDS = ("auto", "fused", "streaming", "reference")
@@ -27,147 +27,166 @@ MIN_BLOCK_ROWS, MAX_BLOCK_ROWS = 64, 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What will be executed: the fused work, the streaming walk, or neither for the reference. Printable."""
+    """How `attend` computes one call: the chosen backend, its work and memory, and the reason. Print it."""
 
     why: str
-    rule: Rule
-    work: fused.Work | None = None
-    walk: streaming.Walk | None = None
+    """Why this backend was chosen."""
+    spec: AttentionSpec
+    """The call, without the values of its tensors."""
+    fused_plan: fused.FusedPlan | None = None
+    """The kernel calls, if the backend is fused."""
+    streaming_plan: streaming.StreamingPlan | None = None
+    """The blocks, if the backend is streaming."""
 
     def execute(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Output and lse of tensors in four dimensions; autocast does not change how they are computed."""
-        device = self.rule.signature.device.type
+        """Return output and lse of 4-D tensors; autocast does not change how they are computed."""
+        device = self.spec.signature.device.type
         if torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
                 return self.execute(query, key, value)
-        if self.work is not None:
-            output, lse = fused.solve(self.work, query, key, value)
-        elif self.walk is not None:
-            output, lse = streaming.solve(self.rule, self.walk, query, key, value)
+        if self.fused_plan is not None:
+            output, lse = fused.fused_attention(self.fused_plan, query, key, value)
+        elif self.streaming_plan is not None:
+            output, lse = streaming.streaming_attention(self.spec, self.streaming_plan, query, key, value)
         else:
-            return reference.solve(self.rule, query, key, value)[:2]
-        return (output, lse) if self.rule.sinks is None else self.rule.sinks.absorb(output, lse)
+            return reference.reference_attention(self.spec, query, key, value)[:2]
+        return (output, lse) if self.spec.sinks is None else self.spec.sinks.apply(output, lse)
 
     @property
-    def engine(self) -> str:
-        """The name of the engine."""
-        return "fused" if self.work is not None else "streaming" if self.walk is not None else "reference"
+    def backend(self) -> str:
+        """The name of the backend: "fused", "streaming" or "reference"."""
+        if self.fused_plan is not None:
+            return "fused"
+        return "reference" if self.streaming_plan is None else "streaming"
 
     @property
     def cells(self) -> int:
-        """Scores that will be computed, over all batch rows and heads."""
-        batch, heads = self.rule.sizes[:2]
-        if self.work is not None:
+        """The number of scores that are computed, over all batch rows and heads."""
+        batch, heads = self.spec.sizes[:2]
+        if self.fused_plan is not None:
             return heads * sum(
-                len(range(batch)[group.batch]) * tile.cells for group in self.work.groups for tile in group.tiles
+                len(range(batch)[group.batch]) * block.cells
+                for group in self.fused_plan.groups
+                for block in group.blocks
             )
-        if self.walk is not None:
+        if self.streaming_plan is not None:
             return heads * sum(
                 len(range(batch)[group.batch]) * (rows.bottom - rows.top) * (columns.right - columns.left)
-                for group in self.walk.groups
-                for rows in walk(group.regions, self.walk.block_rows, self.walk.block_columns)
+                for group in self.streaming_plan.groups
+                for rows in iter_blocks(
+                    group.regions, self.streaming_plan.block_rows, self.streaming_plan.block_columns
+                )
                 for columns in rows.columns
             )
         return self.dense_cells
 
     @property
     def dense_cells(self) -> int:
-        """Cells of the matrix that the textbooks build."""
-        batch, heads, queries, keys = self.rule.sizes
+        """The number of scores in the dense matrices of all batch rows and heads."""
+        batch, heads, queries, keys = self.spec.sizes
         return batch * heads * queries * keys
 
     @property
     def kernel_calls(self) -> int:
-        """Calls of the fused kernel; a tile that repeats takes one for each batch row."""
-        if self.work is None:
+        """The number of calls of the fused kernel; a block with repeats takes one call per batch row."""
+        if self.fused_plan is None:
             return 0
-        batch = range(self.rule.sizes.batch)
+        batch = range(self.spec.sizes.batch)
         return sum(
-            1 if tile.times == 1 else len(batch[group.batch]) for group in self.work.groups for tile in group.tiles
+            1 if block.repeats == 1 else len(batch[group.batch])
+            for group in self.fused_plan.groups
+            for block in group.blocks
         )
 
     @property
     def extra_bytes(self) -> int:
-        """Memory beside inputs and output that the forward takes at its peak, about."""
-        batch, heads, queries, _ = self.rule.sizes
-        item = self.rule.precise.itemsize
-        if self.work is not None:
-            merged = batch * heads * queries * (self.rule.signature.value[-1] + 1) * item
+        """The estimated peak memory of the forward pass, in addition to inputs and output."""
+        batch, heads, queries, _ = self.spec.sizes
+        item = self.spec.compute_dtype.itemsize
+        if self.fused_plan is not None:
+            merged = batch * heads * queries * (self.spec.signature.value[-1] + 1) * item
             return merged if self.kernel_calls > 1 else batch * heads * queries * item
-        if self.walk is not None:
-            return 3 * batch * heads * self.walk.block_rows * self.walk.block_columns * item
+        if self.streaming_plan is not None:
+            return 3 * batch * heads * self.streaming_plan.block_rows * self.streaming_plan.block_columns * item
         return 3 * self.dense_cells * item
 
     def __str__(self) -> str:
-        sizes, signature = self.rule.sizes, self.rule.signature
+        sizes, signature = self.spec.sizes, self.spec.signature
         share = 100 * self.cells / max(self.dense_cells, 1)
         lines = {
             "attention": f"{sizes.queries:,} queries x {sizes.keys:,} keys, {sizes.heads} heads on "
-            f"{self.rule.key_heads}, batch {sizes.batch}, {str(signature.dtype)[6:]} on {signature.device}",
-            "mask": str(self.rule.mask),
-            "engine": f"{self.engine}, {self._how()}",
+            f"{self.spec.num_kv_heads}, batch {sizes.batch}, {str(signature.dtype)[6:]} on {signature.device}",
+            "mask": str(self.spec.mask),
+            "backend": f"{self.backend}, {self._describe()}",
             "scores": f"{self.cells:,} of {self.dense_cells:,} cells ({share:.3g} %)",
-            "memory": f"{size_text(self.extra_bytes)} beside inputs and output; the dense weights would take "
-            f"{size_text(self.dense_cells * self.rule.precise.itemsize)}",
+            "memory": f"{format_bytes(self.extra_bytes)} in addition to inputs and output; dense weights would take "
+            f"{format_bytes(self.dense_cells * self.spec.compute_dtype.itemsize)}",
             "why": self.why,
         }
         return "\n".join(f"{name:10} {text}" for name, text in lines.items())
 
-    def _how(self) -> str:
-        if self.work is not None:
-            kinds = sorted({tile.kind.value for group in self.work.groups for tile in group.tiles})
+    def _describe(self) -> str:
+        """Say what the backend does."""
+        if self.fused_plan is not None:
+            kinds = sorted({block.kind.value for group in self.fused_plan.groups for block in group.blocks})
             calls = f"{self.kernel_calls} kernel call" + "s" * (self.kernel_calls != 1)
-            return f"{calls} ({', '.join(kinds) or 'nothing to see'})" + " merged by lse" * (self.kernel_calls > 1)
-        if self.walk is not None:
-            return f"online softmax over blocks of {self.walk.block_rows} x {self.walk.block_columns} scores a head"
-        return "the whole matrix is built"
+            return f"{calls} ({', '.join(kinds) or 'empty mask'})" + " merged by lse" * (self.kernel_calls > 1)
+        if self.streaming_plan is not None:
+            block = f"{self.streaming_plan.block_rows} x {self.streaming_plan.block_columns}"
+            return f"online softmax over blocks of {block} scores per head"
+        return "all weights are built"
 
 
-def make_plan(rule: Rule, backend: str = "auto") -> Plan:
-    """The plan for a rule; raises UnsupportedError when the named backend cannot answer it exactly."""
+def make_plan(spec: AttentionSpec, backend: str = "auto") -> Plan:
+    """Return the plan for a call; raise UnsupportedError if the requested backend cannot compute it exactly."""
     if backend not in BACKENDS:
-        raise ValueError(f"attend: backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
+        raise ValueError(f"attend: expected backend to be one of {', '.join(BACKENDS)}; got {backend!r}")
     if backend == "reference":
-        return Plan(why="asked for by name", rule=rule)
-    lowered = rule.mask.lower(rule.sizes)
-    obstacle = find_obstacle(rule, lowered)
+        return Plan(why="requested with backend='reference'", spec=spec)
+    region_mask = spec.mask.to_regions(spec.sizes)
+    obstacle = why_not_fused(spec, region_mask)
     if backend == "fused" and obstacle is not None:
         raise UnsupportedError(
-            f"attend: backend='fused' cannot answer this exactly: {obstacle}; "
+            f"attend: backend='fused' does not support this call: {obstacle}; "
             "use backend='streaming' (O(n) memory) or 'auto'"
         )
-    if backend == "streaming" or obstacle is not None or lowered is None:
-        why = "asked for by name" if backend == "streaming" else f"{obstacle}; streaming is exact in O(n) memory"
-        return Plan(why=why, rule=rule, walk=_walk(rule, lowered))
-    # Repetitions of a tile are written through an unfolded view; traced, that loses what lies between them.
-    joined = not torch.compiler.is_compiling()
-    groups = tuple(fused.Group(batch, cut(regions, joined=joined)) for batch, regions in row_groups(lowered))
-    why = "the scores are plain and the mask is a short list of rectangles, so the fused kernel is exact"
-    bias = None if lowered.keep is None else fused.bias_of(lowered.keep, rule.precise)
-    return Plan(why=why, rule=rule, work=fused.make_work(groups, rule.sizes.queries, rule.sizes.keys, rule.scale, bias))
+    if backend == "streaming" or obstacle is not None or region_mask is None:
+        chosen = f"{obstacle}; streaming is exact in O(n) memory"
+        why = "requested with backend='streaming'" if backend == "streaming" else chosen
+        return Plan(why=why, spec=spec, streaming_plan=_make_streaming_plan(spec, region_mask))
+    # Repeats of a block are written through an unfolded view; traced, that loses what lies between them.
+    merge_repeats = not torch.compiler.is_compiling()
+    groups = tuple(
+        fused.BatchBlocks(batch, split_regions(regions, merge_repeats=merge_repeats))
+        for batch, regions in group_batch_rows(region_mask)
+    )
+    why = "no score modifiers, and the mask is a short list of rectangles: the fused kernel is exact"
+    bias = None if region_mask.key_mask is None else fused.key_bias(region_mask.key_mask, spec.compute_dtype)
+    fused_plan = fused.make_fused_plan(groups, spec.sizes.queries, spec.sizes.keys, spec.scale, bias)
+    return Plan(why=why, spec=spec, fused_plan=fused_plan)
 
 
-def find_obstacle(rule: Rule, lowered: Lowered | None) -> str | None:
-    """What keeps the fused kernel from being exact here, if anything."""
-    if rule.signature.device.type != "cpu":
-        return f"the fused kernel with lse is known on cpu only, these tensors are on {rule.signature.device}"
-    if kernels.DIFFERENCE is not None:
-        return kernels.DIFFERENCE
-    if rule.steps:
-        return f"the fused kernel has no {' + '.join(map(repr, rule.steps))}"
-    if rule.dropout:
-        return "the fused kernel has no dropout on cpu"
-    if lowered is None:
-        return f"the mask {rule.mask} is not a short list of rectangles"
+def why_not_fused(spec: AttentionSpec, region_mask: RegionMask | None) -> str | None:
+    """Return the reason why the fused kernel would not be exact for this call; None if it is."""
+    if spec.signature.device.type != "cpu":
+        return f"the fused kernel with lse is available on cpu only, these tensors are on {spec.signature.device}"
+    if kernels.SCHEMA_MISMATCH is not None:
+        return kernels.SCHEMA_MISMATCH
+    if spec.steps:
+        return f"the fused kernel does not support {' + '.join(map(repr, spec.steps))}"
+    if spec.dropout:
+        return "the fused kernel does not support dropout on cpu"
+    if region_mask is None:
+        return f"the mask {spec.mask} is not a short list of rectangles"
     return None
 
 
-def row_groups(lowered: Lowered) -> list[tuple[slice, tuple[Region, ...]]]:
-    """Neighbouring batch rows with the same regions, together."""
-    if len(set(lowered.regions)) == 1:
-        return [(slice(None), lowered.regions[0])]
+def group_batch_rows(region_mask: RegionMask) -> list[tuple[slice, tuple[Region, ...]]]:
+    """Group neighbouring batch rows that have the same regions."""
+    if len(set(region_mask.regions)) == 1:
+        return [(slice(None), region_mask.regions[0])]
     groups: list[tuple[slice, tuple[Region, ...]]] = []
-    for row, regions in enumerate(lowered.regions):
+    for row, regions in enumerate(region_mask.regions):
         if groups and groups[-1][1] == regions:
             groups[-1] = (slice(groups[-1][0].start, row + 1), regions)
         else:
@@ -175,23 +194,25 @@ def row_groups(lowered: Lowered) -> list[tuple[slice, tuple[Region, ...]]]:
     return groups
 
 
-def _walk(rule: Rule, lowered: Lowered | None) -> streaming.Walk:
-    sizes = rule.sizes
+def _make_streaming_plan(spec: AttentionSpec, region_mask: RegionMask | None) -> streaming.StreamingPlan:
+    sizes = spec.sizes
     columns = min(BLOCK_COLUMNS, max(sizes.keys, 1))
     rows = BLOCK_CELLS // (columns * max(sizes.batch * sizes.heads, 1)) // MIN_BLOCK_ROWS * MIN_BLOCK_ROWS
     rows = min(max(rows, MIN_BLOCK_ROWS), MAX_BLOCK_ROWS, max(sizes.queries, 1))
-    everything = Lowered((band(sizes.queries, sizes.keys, None, None),))
-    groups = tuple(streaming.Group(batch, regions) for batch, regions in row_groups(lowered or everything))
-    keys_a_row = max(area(group.regions) for group in groups) // max(sizes.queries, 1)
-    rows = min(rows, max(MIN_BLOCK_ROWS, keys_a_row))  # high blocks of a narrow band are mostly outside it
-    exact = lowered is not None and lowered.keep is None
-    return streaming.Walk(groups, exact, rows, columns)
+    everything = RegionMask((band(sizes.queries, sizes.keys, None, None),))
+    groups = tuple(
+        streaming.BatchRegions(batch, regions) for batch, regions in group_batch_rows(region_mask or everything)
+    )
+    keys_per_row = max(area(group.regions) for group in groups) // max(sizes.queries, 1)
+    rows = min(rows, max(MIN_BLOCK_ROWS, keys_per_row))  # high blocks of a narrow band are mostly outside it
+    exact = region_mask is not None and region_mask.key_mask is None
+    return streaming.StreamingPlan(groups, exact, rows, columns)
 
 
-def size_text(count: float) -> str:
-    """Bytes in words.
+def format_bytes(count: float) -> str:
+    """Format a number of bytes with its unit.
 
-    >>> size_text(4_194_304)
+    >>> format_bytes(4_194_304)
     '4.19 MB'
     """
     for unit in ("bytes", "kB", "MB", "GB"):

@@ -1,12 +1,12 @@
-"""What happens to scores between scale * q.k and the softmax.
+"""Score modifiers: changes of the attention scores between scale * q.k and the softmax.
 
-`Softcap`, `Temperature`, `ALiBi`, `Bias` and `Sinks` combine with `+`, applied from left to right: `Softcap(50) +
-ALiBi(8)` caps the products and then adds the slopes. The mask comes after all of them, with -inf. `Sinks` are no
-score of a key but an extra term of the softmax's denominator, so they come last wherever they are written, and no
-temperature touches them.
+`Softcap`, `Temperature`, `ALiBi`, `Bias` and `Sinks` combine with `+` and apply from left to right: `Softcap(50) +
+ALiBi(8)` caps the products and then subtracts the slopes. The mask comes after all of them, with -inf. `Sinks` are not
+scores of keys but an extra term in the denominator of the softmax. They apply last wherever they are written, and
+temperatures do not change them.
 
-Each step works on the scores of any cells, given their row and column indices, and knows its own derivative, so
-engines can walk over blocks. Nothing here knows of masks or engines. Memory: what the caller gave.
+Each step computes the scores of any cells, given their row and column indices, and its own derivative, so backends can
+work block by block. Nothing here depends on masks or backends. Memory: the caller's tensors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from attnscope.errors import ShapeError
 
 
 class Cells(NamedTuple):
-    """Where in the matrix some scores belong: index tensors that broadcast to S, for scores (batch, heads, *S)."""
+    """The positions of some scores: index tensors that broadcast to S, for scores (batch, heads, *S)."""
 
     query: Tensor
     key: Tensor
@@ -34,104 +34,126 @@ class Cells(NamedTuple):
     batch: slice = slice(None)
 
     def distance(self, offset: int | None) -> Tensor:
-        """Key position minus query position; without an offset the queries are the last of the keys."""
+        """Return key position minus query position; without an offset the queries are the last of the keys."""
         return self.key - self.query - (self.sizes.keys - self.sizes.queries if offset is None else offset)
 
 
-class Score(ABC):
-    """A change of scores, or several in a row; combined with `+` in the order applied."""
+class ScoreMod(ABC):
+    """A change of the attention scores, or a chain of changes; combine them with `+`, the first one applies first."""
 
     @property
     @abstractmethod
-    def parts(self) -> tuple[Step | Sinks, ...]:
-        """The single changes, in order."""
+    def parts(self) -> tuple[ScoreStep | Sinks, ...]:
+        """The single modifiers, in order."""
 
-    def __add__(self, other: Score) -> Score:
-        if not isinstance(other, Score):
-            raise TypeError(f"scores combine with scores, got {type(other).__name__}; wrap a tensor with Bias(tensor)")
-        return _Chain((*self.parts, *other.parts))
+    def __add__(self, other: ScoreMod) -> ScoreMod:
+        if not isinstance(other, ScoreMod):
+            raise TypeError(f"expected a score modifier, got {type(other).__name__}; wrap a tensor with Bias(tensor)")
+        return ScoreChain((*self.parts, *other.parts))
 
 
 @dataclass(frozen=True)
-class _Chain(Score):
-    parts: tuple[Step | Sinks, ...] = ()  # pyright: ignore[reportIncompatibleMethodOverride]
+class ScoreChain(ScoreMod):
+    """Several score modifiers, applied in order."""
+
+    parts: tuple[ScoreStep | Sinks, ...] = ()  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __repr__(self) -> str:
         return " + ".join(map(repr, self.parts))
 
 
-def chained(parts: Iterable[Score]) -> Score | None:
-    """Scores one after the other; None where there is none."""
+def chain_scores(parts: Iterable[ScoreMod]) -> ScoreMod | None:
+    """Return the score modifiers as one; None if there are none."""
     single = tuple(part for score in parts for part in score.parts)
-    return _Chain(single) if len(single) > 1 else next(iter(single), None)
+    return ScoreChain(single) if len(single) > 1 else next(iter(single), None)
 
 
-class Step(Score):
-    """One change of the scores themselves."""
+class ScoreStep(ScoreMod):
+    """One elementwise change of the scores."""
 
     @property
     def parameter(self) -> Tensor | None:
-        """The tensor that may want a gradient."""
+        """The tensor that may need a gradient."""
         return None
 
     @property
-    def parts(self) -> tuple[Step, ...]:
+    def parts(self) -> tuple[ScoreStep, ...]:
         return (self,)
 
     @abstractmethod
     def apply(self, scores: Tensor, cells: Cells) -> Tensor:
-        """The changed scores of these cells."""
+        """Return the changed scores of these cells."""
 
-    def pull(self, gradient: Tensor, changed: Tensor, cells: Cells, into: Tensor | None) -> Tensor:
-        """The gradient before the change, which a sum passes on; that of the parameter is added to `into`."""
-        return gradient
+    def backward(self, grad_output: Tensor, output: Tensor, cells: Cells, grad_param: Tensor | None) -> Tensor:
+        """Return the gradient of the scores, and add that of the parameter to `grad_param`.
 
-    def narrow(self, batch: slice, heads: slice | list[int]) -> Step:
-        """The step of these batch rows and heads alone."""
+        Args:
+            grad_output: The gradient of the changed scores.
+            output: The changed scores, from `apply`.
+            cells: The cells of these scores.
+            grad_param: The sum of the parameter's gradients, changed in place; None if it needs none.
+        """
+        return grad_output
+
+    def narrow(self, batch: slice, heads: slice | list[int]) -> ScoreStep:
+        """Return the step of these batch rows and heads."""
         return self
 
     def check(self, sizes: Sizes) -> None:
-        """Raise ShapeError if the step's own tensors do not fit this matrix."""
+        """Raise ShapeError if the step does not fit an attention matrix of this shape."""
         return  # some steps have none
 
 
 @dataclass(frozen=True)
-class Softcap(Step):
-    """cap * tanh(score / cap): scores saturate at +-cap (Gemma 2)."""
+class Softcap(ScoreStep):
+    """cap * tanh(score / cap): scores saturate at +-cap (Gemma 2).
+
+    Args:
+        cap: The largest absolute score, a positive number.
+    """
 
     cap: float
 
     def __post_init__(self) -> None:
         if not self.cap > 0:
-            raise ValueError(f"Softcap({self.cap}): the cap is a positive number")
+            raise ValueError(f"Softcap: expected a positive cap, got {self.cap}")
 
     def apply(self, scores: Tensor, cells: Cells) -> Tensor:
         return torch.tanh(scores / self.cap) * self.cap
 
-    def pull(self, gradient: Tensor, changed: Tensor, cells: Cells, into: Tensor | None) -> Tensor:
-        return gradient * (1 - (changed / self.cap).square())
+    def backward(self, grad_output: Tensor, output: Tensor, cells: Cells, grad_param: Tensor | None) -> Tensor:
+        return grad_output * (1 - (output / self.cap).square())
 
 
 @dataclass(frozen=True)
-class Temperature(Step):
-    """Scores divided by a number: above 1 flattens the weights, below 1 sharpens them."""
+class Temperature(ScoreStep):
+    """Scores divided by a temperature: above 1 the weights become flatter, below 1 sharper.
+
+    Args:
+        value: The temperature, a positive number.
+    """
 
     value: float
 
     def __post_init__(self) -> None:
         if not self.value > 0:
-            raise ValueError(f"Temperature({self.value}): the temperature is a positive number")
+            raise ValueError(f"Temperature: expected a positive temperature, got {self.value}")
 
     def apply(self, scores: Tensor, cells: Cells) -> Tensor:
         return scores / self.value
 
-    def pull(self, gradient: Tensor, changed: Tensor, cells: Cells, into: Tensor | None) -> Tensor:
-        return gradient / self.value
+    def backward(self, grad_output: Tensor, output: Tensor, cells: Cells, grad_param: Tensor | None) -> Tensor:
+        return grad_output / self.value
 
 
 @dataclass(frozen=True, init=False, eq=False)
-class ALiBi(Step):
-    """Minus slope * distance between query and key, one slope a head; a number of heads gives the published slopes."""
+class ALiBi(ScoreStep):
+    """Attention with linear biases: subtracts slope * |distance| between query and key (arXiv 2108.12409).
+
+    Args:
+        slopes: One slope per head, (heads,), or a number of heads for the published slopes.
+        offset: The position of the first query; by default the queries are the last of the keys.
+    """
 
     slopes: Tensor
     offset: int | None
@@ -148,17 +170,19 @@ class ALiBi(Step):
         slopes = self.slopes.to(scores)
         return scores - slopes.reshape(-1, *(1,) * (scores.dim() - 2)) * self._distance(scores, cells)
 
-    def pull(self, gradient: Tensor, changed: Tensor, cells: Cells, into: Tensor | None) -> Tensor:
-        if into is not None:
-            into -= (gradient * self._distance(gradient, cells)).transpose(0, 1).flatten(1).sum(1)
-        return gradient
+    def backward(self, grad_output: Tensor, output: Tensor, cells: Cells, grad_param: Tensor | None) -> Tensor:
+        if grad_param is not None:
+            grad_param -= (grad_output * self._distance(grad_output, cells)).transpose(0, 1).flatten(1).sum(1)
+        return grad_output
 
     def narrow(self, batch: slice, heads: slice | list[int]) -> ALiBi:
         return ALiBi(self.slopes[heads], offset=self.offset)
 
     def check(self, sizes: Sizes) -> None:
         if tuple(self.slopes.shape) != (sizes.heads,):
-            raise ShapeError(f"ALiBi: wants one slope for each of {sizes.heads} heads, got {tuple(self.slopes.shape)}")
+            raise ShapeError(
+                f"ALiBi: expected slopes of shape ({sizes.heads},), one per head, got {tuple(self.slopes.shape)}"
+            )
 
     def _distance(self, like: Tensor, cells: Cells) -> Tensor:
         return cells.distance(self.offset).abs().to(like.dtype)
@@ -168,15 +192,15 @@ class ALiBi(Step):
 
 
 def alibi_slopes(heads: int) -> Tensor:
-    """The slopes of the ALiBi paper (arXiv 2108.12409): powers of 2^(-8/n) for n heads.
+    """Return the slopes of the ALiBi paper (arXiv 2108.12409): powers of 2^(-8/n) for n heads.
 
-    Where n is no power of two: those of the next one down, then every second slope of twice as many heads.
+    If n is not a power of two: those of the next lower power, then every second slope of twice as many heads.
 
     >>> alibi_slopes(4).tolist()
     [0.25, 0.0625, 0.015625, 0.00390625]
     """
     if heads < 1:
-        raise ValueError(f"ALiBi({heads}): wants at least one head")
+        raise ValueError(f"ALiBi: expected at least one head, got {heads}")
     whole = 2 ** int(math.log2(heads))
     slopes = [2.0 ** (-8 * (i + 1) / whole) for i in range(whole)]
     slopes += [2.0 ** (-4 * (i + 1) / whole) for i in range(0, 2 * (heads - whole), 2)]
@@ -184,16 +208,21 @@ def alibi_slopes(heads: int) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Bias(Step):
-    """A tensor added to the scores; broadcasts to (batch, heads, queries, keys)."""
+class Bias(ScoreStep):
+    """Additive bias: a tensor that is added to the scores.
+
+    Args:
+        values: Numbers that broadcast to (batch, heads, queries, keys).
+    """
 
     values: Tensor
 
     def __post_init__(self) -> None:
         if not self.values.is_floating_point() or self.values.dim() < 2:
             raise ShapeError(
-                f"Bias: wants numbers that broadcast to (batch, heads, queries, keys), got {tuple(self.values.shape)} "
-                f"{self.values.dtype}; booleans are a mask: from_bool(attend=...) or from_bool(drop=...)"
+                "Bias: expected floating-point numbers that broadcast to (batch, heads, queries, keys), got "
+                f"{tuple(self.values.shape)} {self.values.dtype}; "
+                "make booleans a mask with from_bool(attend=...) or from_bool(drop=...)"
             )
 
     @property
@@ -201,41 +230,48 @@ class Bias(Step):
         return self.values
 
     @staticmethod
-    def t5(table: Tensor, *, bidirectional: bool, max_distance: int = 128, offset: int | None = None) -> Step:
-        """T5's relative bias from its (buckets, heads) table, in O(n) memory."""
-        return _RelativeBias(table, bidirectional, max_distance, offset)
+    def t5(table: Tensor, *, bidirectional: bool, max_distance: int = 128, offset: int | None = None) -> ScoreStep:
+        """Return the relative position bias of T5, in O(n) memory.
+
+        Args:
+            table: The bias of each bucket of distances, (buckets, heads).
+            bidirectional: Whether half of the buckets are for keys after the query, as in encoders.
+            max_distance: The distance from which on all keys share the last bucket.
+            offset: The position of the first query; by default the queries are the last of the keys.
+        """
+        return T5Bias(table, bidirectional, max_distance, offset)
 
     @staticmethod
     def by_distance(values: Tensor, *, first: int, offset: int | None = None) -> DistanceBias:
-        """One number for each head and distance (key minus query position), (heads, distances), from `first` on."""
+        """Return a bias (heads, distances) by distance, key minus query position; column 0 is distance `first`."""
         return DistanceBias(values, first, offset)
 
     def apply(self, scores: Tensor, cells: Cells) -> Tensor:
-        return scores + self._four().to(scores)[self._where(cells)]  # sums of gradients keep their precision
+        return scores + self._to_4d().to(scores)[self._index(cells)]  # sums of gradients keep their precision
 
-    def pull(self, gradient: Tensor, changed: Tensor, cells: Cells, into: Tensor | None) -> Tensor:
-        if into is not None:
-            full = into[(None,) * (4 - into.dim())]
-            batch, heads, row, column = self._where(cells)
+    def backward(self, grad_output: Tensor, output: Tensor, cells: Cells, grad_param: Tensor | None) -> Tensor:
+        if grad_param is not None:
+            full = grad_param[(None,) * (4 - grad_param.dim())]
+            batch, heads, row, column = self._index(cells)
             view = full[batch, heads]
             flat = view.flatten(2)
             target = (row * full.shape[-1] + column).flatten()
-            reduced = gradient.sum_to_size(*view.shape[:2], *gradient.shape[2:]).flatten(2)
+            reduced = grad_output.sum_to_size(*view.shape[:2], *grad_output.shape[2:]).flatten(2)
             flat.index_add_(2, target, reduced)
-        return gradient
+        return grad_output
 
     def narrow(self, batch: slice, heads: slice | list[int]) -> Bias:
-        table = self._four()
+        table = self._to_4d()
         return Bias(table[batch if table.shape[0] > 1 else slice(None), heads if table.shape[1] > 1 else slice(None)])
 
     def check(self, sizes: Sizes) -> None:
         check_broadcast("Bias", self.values.shape, sizes)
 
-    def _four(self) -> Tensor:
+    def _to_4d(self) -> Tensor:
         return self.values[(None,) * (4 - self.values.dim())]
 
-    def _where(self, cells: Cells) -> tuple[slice, slice, Tensor, Tensor]:
-        batch, _, rows, columns = self._four().shape
+    def _index(self, cells: Cells) -> tuple[slice, slice, Tensor, Tensor]:
+        batch, _, rows, columns = self._to_4d().shape
         query, key = torch.broadcast_tensors(cells.query, cells.key)
         return (
             cells.batch if batch > 1 else slice(None),
@@ -249,8 +285,8 @@ class Bias(Step):
 
 
 @dataclass(frozen=True, eq=False)
-class _RelativeBias(Step):
-    """A (buckets, heads) table read by the bucket of the distance between query and key."""
+class T5Bias(ScoreStep):
+    """A (buckets, heads) table, indexed by the bucket of the distance between query and key."""
 
     table: Tensor
     bidirectional: bool
@@ -264,18 +300,18 @@ class _RelativeBias(Step):
     def apply(self, scores: Tensor, cells: Cells) -> Tensor:
         return scores + self.table.to(scores)[self._buckets(cells)].movedim(-1, 0)
 
-    def pull(self, gradient: Tensor, changed: Tensor, cells: Cells, into: Tensor | None) -> Tensor:
-        if into is not None:
-            by_cell = gradient.sum(0).flatten(1)
-            into.index_add_(0, self._buckets(cells).flatten(), by_cell.mT.to(into.dtype))
-        return gradient
+    def backward(self, grad_output: Tensor, output: Tensor, cells: Cells, grad_param: Tensor | None) -> Tensor:
+        if grad_param is not None:
+            by_cell = grad_output.sum(0).flatten(1)
+            grad_param.index_add_(0, self._buckets(cells).flatten(), by_cell.mT.to(grad_param.dtype))
+        return grad_output
 
-    def narrow(self, batch: slice, heads: slice | list[int]) -> _RelativeBias:
-        return _RelativeBias(self.table[:, heads], self.bidirectional, self.max_distance, self.offset)
+    def narrow(self, batch: slice, heads: slice | list[int]) -> T5Bias:
+        return T5Bias(self.table[:, heads], self.bidirectional, self.max_distance, self.offset)
 
     def check(self, sizes: Sizes) -> None:
         if self.table.dim() != 2 or self.table.shape[1] != sizes.heads:
-            raise ShapeError(f"Bias.t5: wants a (buckets, {sizes.heads} heads) table, got {tuple(self.table.shape)}")
+            raise ShapeError(f"Bias.t5: expected a table (buckets, {sizes.heads}), got {tuple(self.table.shape)}")
 
     def _buckets(self, cells: Cells) -> Tensor:
         return relative_buckets(cells.distance(self.offset), self.table.shape[0], self.bidirectional, self.max_distance)
@@ -285,8 +321,8 @@ class _RelativeBias(Step):
 
 
 @dataclass(frozen=True, eq=False)
-class DistanceBias(Step):
-    """A (heads, distances) table read by the distance between query and key; it must hold all that are asked for."""
+class DistanceBias(ScoreStep):
+    """A (heads, distances) table, indexed by the distance between query and key; it must contain all distances."""
 
     values: Tensor
     first: int
@@ -297,12 +333,13 @@ class DistanceBias(Step):
         return self.values
 
     def apply(self, scores: Tensor, cells: Cells) -> Tensor:
-        return scores + self.values.to(scores)[:, self._where(cells)]
+        return scores + self.values.to(scores)[:, self._index(cells)]
 
-    def pull(self, gradient: Tensor, changed: Tensor, cells: Cells, into: Tensor | None) -> Tensor:
-        if into is not None:
-            into.index_add_(1, self._where(cells).flatten(), gradient.sum(0).flatten(1).to(into.dtype))
-        return gradient
+    def backward(self, grad_output: Tensor, output: Tensor, cells: Cells, grad_param: Tensor | None) -> Tensor:
+        if grad_param is not None:
+            by_cell = grad_output.sum(0).flatten(1)
+            grad_param.index_add_(1, self._index(cells).flatten(), by_cell.to(grad_param.dtype))
+        return grad_output
 
     def narrow(self, batch: slice, heads: slice | list[int]) -> DistanceBias:
         return DistanceBias(self.values[heads], self.first, self.offset)
@@ -311,11 +348,11 @@ class DistanceBias(Step):
         offset = sizes.keys - sizes.queries if self.offset is None else self.offset
         lowest, highest = 1 - sizes.queries - offset, sizes.keys - 1 - offset
         if self.values.dim() != 2 or self.values.shape[0] != sizes.heads:
-            raise ShapeError(f"{self}: wants ({sizes.heads} heads, distances), got {tuple(self.values.shape)}")
+            raise ShapeError(f"{self}: expected values ({sizes.heads}, distances), got {tuple(self.values.shape)}")
         if self.first > lowest or self.first + self.values.shape[1] <= highest:
-            raise ShapeError(f"{self}: this attention has distances from {lowest} to {highest}")
+            raise ShapeError(f"{self}: expected all distances from {lowest} to {highest}")
 
-    def _where(self, cells: Cells) -> Tensor:
+    def _index(self, cells: Cells) -> Tensor:
         distance = cells.distance(self.offset)
         return (distance - self.first).expand(torch.broadcast_shapes(cells.query.shape, cells.key.shape))
 
@@ -324,7 +361,7 @@ class DistanceBias(Step):
 
 
 def relative_buckets(distance: Tensor, buckets: int, bidirectional: bool, max_distance: int) -> Tensor:
-    """T5's bucket of each distance (key minus query): exact when near, logarithmic when far (arXiv 1910.10683).
+    """Return T5's bucket of each distance, key minus query: exact if small, logarithmic if large (arXiv 1910.10683).
 
     >>> relative_buckets(torch.tensor([0, -1, -20, -500, 3]), 32, bidirectional=False, max_distance=128).tolist()
     [0, 1, 17, 31, 0]
@@ -339,8 +376,12 @@ def relative_buckets(distance: Tensor, buckets: int, bidirectional: bool, max_di
 
 
 @dataclass(frozen=True, eq=False)
-class Sinks(Score):
-    """One logit a head that takes part in the softmax's denominator and carries no value (gpt-oss)."""
+class Sinks(ScoreMod):
+    """Attention sinks: one logit per head in the denominator of the softmax, without a value (gpt-oss).
+
+    Args:
+        logits: One logit per head, (heads,).
+    """
 
     logits: Tensor
 
@@ -349,16 +390,18 @@ class Sinks(Score):
         return (self,)
 
     def check(self, sizes: Sizes) -> None:
-        """Raise ShapeError unless there is one logit a head."""
+        """Raise ShapeError unless there is one logit per head."""
         if tuple(self.logits.shape) != (sizes.heads,):
-            raise ShapeError(f"Sinks: wants one logit for each of {sizes.heads} heads, got {tuple(self.logits.shape)}")
+            raise ShapeError(
+                f"Sinks: expected logits of shape ({sizes.heads},), one per head, got {tuple(self.logits.shape)}"
+            )
 
     def narrow(self, heads: slice | list[int]) -> Sinks:
-        """The sinks of these heads alone."""
+        """Return the sinks of these heads."""
         return Sinks(self.logits[heads])
 
-    def absorb(self, output: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
-        """Output and lse once the sinks have taken their share; a row without keys stays 0 and -inf."""
+    def apply(self, output: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        """Return output and lse with the sinks in the denominator; a row without keys stays 0 and -inf."""
         empty = lse == -math.inf
         lse = lse.masked_fill(empty, 0.0)  # keeps -inf out of the gradient
         sinks = self.logits.to(lse)[:, None]
@@ -369,21 +412,21 @@ class Sinks(Score):
         return f"Sinks({self.logits.numel()} logits)"
 
 
-class Plain(NamedTuple):
-    """A score taken apart: a factor on the scale, the steps that remain, and the sinks."""
+class ScoreParts(NamedTuple):
+    """A score modifier as a factor of the scale, the remaining steps, and the sinks."""
 
     factor: float
-    steps: tuple[Step, ...]
+    steps: tuple[ScoreStep, ...]
     sinks: Sinks | None
 
 
-def take_apart(score: Score | None) -> Plain:
-    """Fold leading temperatures into the scale, and put the sinks last."""
-    parts = () if score is None else score.parts
+def split_score_mod(score_mod: ScoreMod | None) -> ScoreParts:
+    """Split a score modifier: leading temperatures become part of the scale, and sinks come last."""
+    parts = () if score_mod is None else score_mod.parts
     sinks = [part for part in parts if isinstance(part, Sinks)]
     if len(sinks) > 1:
-        raise ValueError(f"{score}: a row has one denominator, so give one Sinks, not {len(sinks)}")
-    steps = [part for part in parts if isinstance(part, Step)]
+        raise ValueError(f"{score_mod}: expected at most one Sinks, got {len(sinks)}")
+    steps = [part for part in parts if isinstance(part, ScoreStep)]
     leading = list(takewhile(lambda step: isinstance(step, Temperature), steps))
     factor = 1.0 / math.prod([step.value for step in leading if isinstance(step, Temperature)])
-    return Plain(factor, tuple(steps[len(leading) :]), sinks[0] if sinks else None)
+    return ScoreParts(factor, tuple(steps[len(leading) :]), sinks[0] if sinks else None)

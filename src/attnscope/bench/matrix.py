@@ -1,17 +1,17 @@
-"""What AttentionMatrix costs: each number against one bare attention call, memory at length, and a million tokens."""
+"""The cost of AttentionMatrix: operations compared with one attention call, memory, and a million tokens."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from attnscope.attention import Causal
+from attnscope.bench import Size
 from attnscope.bench.memory import peak_extra_bytes, with_peak_bytes
 from attnscope.bench.report import Table, duration
 from attnscope.bench.timing import race, seconds
@@ -21,44 +21,27 @@ from attnscope.matrix import AttentionMatrix
 DIM = 64
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """How far each measurement goes."""
-
-    rounds: int
-    length: int
-    long: int
-    longest: int
-    tiles: int
-
-
-SIZES = {
-    "small": Size(rounds=3, length=4096, long=16_384, longest=100_000, tiles=20),
-    "full": Size(rounds=20, length=16_384, long=131_072, longest=1_000_000, tiles=100),
-}
-
-
-def tables(size: str, step: Callable[[str], None]) -> Iterator[Table]:
-    """All measurements, one table each."""
-    chosen = SIZES[size]
+def tables(size: Size, step: Callable[[str], None]) -> Iterator[Table]:
+    """Run all measurements; yield one table each."""
+    long = size.choose(small=16_384, full=131_072)
     torch.manual_seed(0)
     with torch.no_grad():
-        step("each operation against one attention call")
-        yield against_torch(chosen.length, chosen.rounds)
+        step("each operation compared with one attention call")
+        yield compare_with_torch(size.choose(small=4096, full=16_384), size.choose(small=3, full=20))
         step("memory of reductions at length")
-        yield memory(chosen.long)
+        yield memory(long)
         step("tiles, rows and an overview of the longest matrix")
-        yield reading(chosen.longest, chosen.tiles)
+        yield reading(size.choose(small=100_000, full=1_000_000), size.choose(small=20, full=100))
         step("cancelling")
-        yield cancelling(max(chosen.long, 65_536))
+        yield cancelling(max(long, 65_536))
 
 
 def operations(length: int) -> dict[str, tuple[Callable[[], object], float | None]]:
-    """Each operation on one causal head, with its bound as a multiple of a bare attention call."""
+    """Return each operation on one causal head, and its bound as a multiple of one attention call."""
     query, key = random_head(length)
     values = torch.randn(length, DIM)
-    held = AttentionMatrix(query, key, mask=Causal())
-    _ = held.lse
+    cached = AttentionMatrix(query, key, mask=Causal())
+    _ = cached.lse
 
     def fresh() -> AttentionMatrix:
         return AttentionMatrix(query, key, mask=Causal())
@@ -67,24 +50,24 @@ def operations(length: int) -> dict[str, tuple[Callable[[], object], float | Non
         "lse": (lambda: fresh().lse, 1.1),
         "entropy, with lse": (lambda: fresh().entropy(), 2.3),
         "received, with lse": (lambda: fresh().received(), 2.4),
-        "A @ F, 64 columns": (lambda: held @ values, 1.3),
-        "A.T @ G, 64 columns": (lambda: held.T @ values, 1.5),
-        "pooled(256, 256), with lse": (lambda: fresh().pooled(256, 256), 5.0),
-        "entropy(exact=True)": (lambda: held.entropy(exact=True), None),
-        "effective_keys": (lambda: held.effective_keys(), None),
-        "distance": (lambda: held.distance(), None),
-        "topk(5)": (lambda: held.topk(5), None),
-        'pooled(256, 256, "max")': (lambda: held.pooled(256, 256, "max"), None),
-        "the dense way to entropy": (lambda: dense_entropy(query, key), None),
+        "A @ F, 64 columns": (lambda: cached @ values, 1.3),
+        "A.T @ G, 64 columns": (lambda: cached.T @ values, 1.5),
+        "pool(256, 256), with lse": (lambda: fresh().pool(256, 256), 5.0),
+        "entropy(exact=True)": (lambda: cached.entropy(exact=True), None),
+        "effective_keys": (lambda: cached.effective_keys(), None),
+        "distance": (lambda: cached.distance(), None),
+        "topk(5)": (lambda: cached.topk(5), None),
+        'pool(256, 256, "max")': (lambda: cached.pool(256, 256, "max"), None),
+        "entropy of a dense matrix": (lambda: dense_entropy(query, key), None),
     }
 
 
-def against_torch(length: int, rounds: int) -> Table:
-    """Every operation beside a bare fp32 attention forward on the same query and key."""
+def compare_with_torch(length: int, rounds: int) -> Table:
+    """Compare every operation with a forward pass of torch's attention on the same query and key."""
     table = Table(
-        title="operations against bare F.scaled_dot_product_attention",
-        comparison=f"One head of {DIM}, n = {length:,}, causal, fp32, best of {rounds} in turns. Operations without "
-        "'with lse' start from normalisers that are already held.",
+        title="operations compared with F.scaled_dot_product_attention",
+        comparison=f"One head of {DIM}, n = {length:,}, causal, fp32, best of {rounds} alternating runs. Operations "
+        "without 'with lse' start from a cached log-sum-exp.",
         columns=("operation", "time", "ratio", "bound", "bound kept"),
     )
     query, key = random_head(length)
@@ -105,7 +88,7 @@ def against_torch(length: int, rounds: int) -> Table:
 
 
 def dense_entropy(query: Tensor, key: Tensor) -> Tensor:
-    """The entropy of each row by building the matrix."""
+    """Compute the entropy of each row from the dense matrix."""
     scores = (query[0, 0] @ key[0, 0].T) / DIM**0.5
     scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).triu_(1), -torch.inf)
     weights = scores.softmax(-1)
@@ -113,12 +96,13 @@ def dense_entropy(query: Tensor, key: Tensor) -> Tensor:
 
 
 def memory(length: int) -> Table:
-    """Peak memory of four reductions of one long head."""
+    """Measure the peak memory of four reductions of one long head."""
     bound = 500e6
     table = Table(
         title="memory of reductions",
-        comparison=f"entropy, received, distance and pooled(512, 512) of one head of {DIM}, n = {length:,}, causal, "
-        f"fp32: peak above query and key, in its own process. The dense matrix takes {length**2 * 4 / 2**30:.0f} GiB.",
+        comparison=f"entropy, received, distance and pool(512, 512) of one head of {DIM}, n = {length:,}, causal, "
+        "fp32: peak memory above query and key, in a separate process. The dense matrix takes "
+        f"{length**2 * 4 / 2**30:.0f} GiB.",
         columns=("n", "peak extra", "bound", "bound kept"),
     )
     peak = peak_extra_bytes(reductions, length)
@@ -127,23 +111,23 @@ def memory(length: int) -> Table:
 
 
 def reductions(length: int) -> Callable[[], object]:
-    """Make the four reductions ready; short ones have already run."""
+    """Return four reductions that are ready to run; short ones have warmed up torch."""
 
     def work(size: int) -> Callable[[], object]:
         matrix = AttentionMatrix(*random_head(size), mask=Causal())
         bins = min(512, size)
-        return lambda: (matrix.entropy(), matrix.received(), matrix.distance(), matrix.pooled(bins, bins))
+        return lambda: (matrix.entropy(), matrix.received(), matrix.distance(), matrix.pool(bins, bins))
 
     work(600)()
     return work(length)
 
 
 def reading(length: int, tiles: int) -> Table:
-    """Exact tiles anywhere, one full row, and a sampled overview of a matrix in bf16, without any normaliser held."""
+    """Measure exact tiles, one full row and a sampled overview of a bf16 matrix without a cached log-sum-exp."""
     table = Table(
-        title="reading a matrix that is too long to reduce",
-        comparison=f"One head of {DIM}, n = {length:,} ({length**2:.0e} cells), causal, bf16 query and key, no "
-        f"normalisers held. {tiles} tiles of 256 x 256 at random places below the diagonal. Peak memory is that of the "
+        title="reading a matrix that is too long for reductions",
+        comparison=f"One head of {DIM}, n = {length:,} ({length**2:.0e} cells), causal, bf16 query and key, no cached "
+        f"log-sum-exp. {tiles} tiles of 256 x 256 at random positions below the diagonal. Peak memory is that of the "
         "whole process.",
         columns=("what", "measured", "bound", "bound kept"),
     )
@@ -156,7 +140,7 @@ def reading(length: int, tiles: int) -> Table:
 
 
 def read(length: int, tiles: int) -> dict[str, float]:
-    """Seconds for tiles, a row and an overview."""
+    """Return the seconds for tiles, a row and an overview."""
     generator = torch.Generator().manual_seed(0)
     query, key = (tensor.to(torch.bfloat16) for tensor in random_head(length))
     matrix = AttentionMatrix(query, key, mask=Causal())
@@ -170,17 +154,17 @@ def read(length: int, tiles: int) -> dict[str, float]:
 
 
 def cancelling(length: int) -> Table:
-    """How long a running reduction goes on after it was told to stop."""
+    """Measure how long a reduction continues after it is cancelled."""
     table = Table(
         title="cancelling",
-        comparison=f"One head of {DIM}, n = {length:,}, causal, fp32; told to stop after a second.",
-        columns=("reduction", "went on for", "bound", "bound kept"),
+        comparison=f"One head of {DIM}, n = {length:,}, causal, fp32; cancelled after one second.",
+        columns=("reduction", "stopped after", "bound", "bound kept"),
     )
     calls: dict[str, Callable[[AttentionMatrix], object]] = {
         "entropy": lambda matrix: matrix.entropy(),
         "received": lambda matrix: matrix.received(),
         "distance": lambda matrix: matrix.distance(),
-        "pooled": lambda matrix: matrix.pooled(512, 512),
+        "pool": lambda matrix: matrix.pool(512, 512),
     }
     for name, call in calls.items():
         spent = seconds_to_stop(call, length)
@@ -189,25 +173,25 @@ def cancelling(length: int) -> Table:
 
 
 def seconds_to_stop(call: Callable[[AttentionMatrix], object], length: int) -> float:
-    """Start a reduction, tell it to stop after a second, and see when it has."""
+    """Start a reduction, cancel it after one second, and return how long it continued."""
     stop = threading.Event()
-    matrix = AttentionMatrix(*random_head(length), mask=Causal()).planned(cancelled=stop.is_set)
-    asked: list[float] = []
+    matrix = AttentionMatrix(*random_head(length), mask=Causal()).with_options(should_stop=stop.is_set)
+    cancelled_at: list[float] = []
 
-    def ask() -> None:
-        asked.append(time.perf_counter())
+    def cancel() -> None:
+        cancelled_at.append(time.perf_counter())
         stop.set()
 
-    timer = threading.Timer(1.0, ask)
+    timer = threading.Timer(1.0, cancel)
     timer.start()
     try:
         call(matrix)
     except Cancelled:
-        return time.perf_counter() - asked[0]
+        return time.perf_counter() - cancelled_at[0]
     timer.cancel()
-    return 0.0  # it was done before it could be stopped
+    return 0.0  # it finished before it was cancelled
 
 
 def random_head(length: int) -> tuple[Tensor, Tensor]:
-    """Query and key of one head."""
+    """Return random query and key of one head, (1, 1, length, 64) each."""
     return torch.randn(1, 1, length, DIM), torch.randn(1, 1, length, DIM)

@@ -1,4 +1,4 @@
-"""The peak memory of a piece of work, measured in a process of its own (Linux only: it reads /proc)."""
+"""Peak memory of a function, measured in a separate process. Linux only: it reads /proc."""
 
 from __future__ import annotations
 
@@ -13,39 +13,45 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def peak_extra_bytes(prepare: Callable[..., Callable[[], object]], *arguments: object) -> int:
-    """How far memory rises above what it is before `prepare(*arguments)()` runs the work that it has made ready.
+    """Measure the peak memory of a function above the memory before it runs.
 
-    `prepare` is a module-level function, since a fresh process imports it; it should also run the work once at a small
-    size, so that what libraries load on first use does not count.
+    Args:
+        prepare: Called with `arguments`; returns the function to measure. It must be a module-level function, because a
+            fresh process imports it. It should also run the work once at a small size, so that memory that libraries
+            allocate on first use does not count.
+        *arguments: Arguments of `prepare`.
+
+    Returns:
+        The extra bytes.
     """
-    return in_fresh_process(_rise, prepare, *arguments)
+    return in_fresh_process(_extra_bytes, prepare, *arguments)
 
 
 def with_peak_bytes(work: Callable[..., object], *arguments: object) -> tuple:
-    """What `work(*arguments)` returns in a process of its own, and the peak memory of that whole process."""
-    return in_fresh_process(_whole, work, *arguments)
+    """Run `work(*arguments)` in a separate process; return its result and the peak bytes of the whole process."""
+    return in_fresh_process(_result_and_peak, work, *arguments)
 
 
 def in_fresh_process(function: Callable, *arguments: object):
-    """`function(*arguments)` in a fresh process, with its result or its error."""
+    """Run `function(*arguments)` in a fresh process; return its result or raise its error."""
     if not CLEAR.exists():
         raise UnsupportedError(f"peak memory is measured through {CLEAR}, which this system does not have; use Linux")
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_answer, args=(theirs, function, arguments))
+    receiver, sender = context.Pipe()
+    process = context.Process(target=_send_result, args=(sender, function, arguments))
     process.start()
-    theirs.close()
+    sender.close()
     try:
-        answer = ours.recv()
+        result = receiver.recv()
     except EOFError:
-        answer = RuntimeError("the measured process died without an answer; it may have run out of memory")
+        result = RuntimeError("the measured process died without a result; it may have run out of memory")
     process.join()
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
-def _answer(pipe: Connection, function: Callable, arguments: tuple) -> None:
+def _send_result(pipe: Connection, function: Callable, arguments: tuple) -> None:
     try:
         pipe.send(function(*arguments))
     except BaseException as error:  # the parent raises it
@@ -53,15 +59,15 @@ def _answer(pipe: Connection, function: Callable, arguments: tuple) -> None:
         raise
 
 
-def _rise(prepare: Callable[..., Callable[[], object]], *arguments: object) -> int:
+def _extra_bytes(prepare: Callable[..., Callable[[], object]], *arguments: object) -> int:
     work = prepare(*arguments)
-    CLEAR.write_text("5")  # from now on the peak is counted anew
+    CLEAR.write_text("5")  # resets the peak
     before = _kilobytes("VmRSS")
     work()
     return (_kilobytes("VmHWM") - before) * 1024
 
 
-def _whole(work: Callable[..., object], *arguments: object) -> tuple:
+def _result_and_peak(work: Callable[..., object], *arguments: object) -> tuple:
     return work(*arguments), _kilobytes("VmHWM") * 1024
 
 

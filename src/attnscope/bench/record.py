@@ -1,21 +1,21 @@
-"""What recording and scoring cost: a pass through SmolLM2 with everything recorded, beside the plain pass."""
+"""The cost of recording and scoring: a recorded forward pass of SmolLM2 compared with a plain one."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
-from attnscope.attention.plan import size_text
-from attnscope.bench.generate import transformers_model
+from attnscope.attention.plan import format_bytes
+from attnscope.bench import Size
 from attnscope.bench.memory import peak_extra_bytes
 from attnscope.bench.report import Table, duration
 from attnscope.bench.timing import race
+from attnscope.extras import import_extra
 from attnscope.heads import score_heads
 from attnscope.models import Decoder, save
 from attnscope.models.sizes import DECODERS
@@ -30,7 +30,7 @@ MODES: dict[str, dict[str, Any] | None] = {
     "statistics": {"keep": "statistics"},
     "matrix, heads scored": {},
 }
-"""The options of each way to run the pass; None runs it without a recorder."""
+"""The options of `record` in each mode; None runs without a recorder."""
 
 BOUND_LENGTH = 8192
 BOUNDS = {
@@ -39,46 +39,35 @@ BOUNDS = {
     "statistics": (3.0, 0.5e9),
     "matrix, heads scored": (5.0, 1.2e9),
 }
-"""Times the plain pass, and bytes above it, at that length."""
+"""The largest time as a multiple of the plain pass, and the largest extra bytes, at that length."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """How far each measurement goes."""
-
-    length: int
-    rounds: int
-
-
-SIZES = {"small": Size(length=512, rounds=1), "full": Size(length=BOUND_LENGTH, rounds=1)}
-
-
-def tables(size: str, step: Callable[[str], None]) -> Iterator[Table]:
-    """Time and memory of every mode, in one table."""
-    chosen = SIZES[size]
+def tables(size: Size, step: Callable[[str], None]) -> Iterator[Table]:
+    """Measure time and memory of every mode; yield one table."""
+    length = size.choose(small=512, full=BOUND_LENGTH)
     torch.manual_seed(0)
     with TemporaryDirectory() as folder:
-        step("drawing weights")
+        step("initializing parameters")
         save(Decoder(DECODERS[MODEL]), folder)
-        ids = torch.randint(DECODERS[MODEL].vocab_size, (1, chosen.length))
+        ids = torch.randint(DECODERS[MODEL].vocab_size, (1, length))
         step("time")
         model = transformers_model(Path(folder), torch.float32)
-        seconds = race(contestants(model, ids), chosen.rounds, clock=time.process_time)
+        seconds = race(calls_by_mode(model, ids), rounds=1, clock=time.process_time)
         del model
-        rises = {}
+        peaks = {}
         for mode in MODES:
             step(f"memory, {mode}")
-            rises[mode] = peak_extra_bytes(prepared, folder, ids, mode)
-    yield costs(chosen, seconds, rises)
+            peaks[mode] = peak_extra_bytes(prepare_run, folder, ids, mode)
+    yield costs(length, seconds, peaks)
 
 
-def contestants(model: Any, ids: torch.Tensor) -> dict[str, Callable[[], object]]:
-    """The same pass in every mode."""
+def calls_by_mode(model: Any, ids: torch.Tensor) -> dict[str, Callable[[], object]]:
+    """Return the same forward pass in every mode."""
     return {mode: lambda mode=mode: run(model, ids, mode) for mode in MODES}
 
 
 def run(model: Any, ids: torch.Tensor, mode: str) -> object:
-    """One pass without a cache or logits, and the trace of it, with all scores of all heads where they are wanted."""
+    """Run one forward pass without a KV cache, recorded and scored as the mode says."""
     options = MODES[mode]
     with torch.no_grad():
         if options is None:
@@ -88,34 +77,42 @@ def run(model: Any, ids: torch.Tensor, mode: str) -> object:
         return (trace, score_heads(trace, progress=False)) if mode.endswith("scored") else trace
 
 
-def prepared(folder: str, ids: torch.Tensor, mode: str) -> Callable[[], object]:
-    """A pass that is ready to run, after a small one."""
+def prepare_run(folder: str, ids: torch.Tensor, mode: str) -> Callable[[], object]:
+    """Return a forward pass that is ready to run; a short one has warmed up torch."""
     model = transformers_model(Path(folder), torch.float32)
     run(model, ids[:, :64], mode)
     return lambda: run(model, ids, mode)
 
 
-def costs(size: Size, seconds: dict[str, float], rises: dict[str, int]) -> Table:
-    """Each mode beside the plain pass."""
+def costs(length: int, seconds: dict[str, float], peaks: dict[str, int]) -> Table:
+    """Return the table that compares each mode with the plain pass."""
     table = Table(
-        title=f"{size.length:,} tokens through {MODEL}",
-        comparison=f"random weights, float32, transformers with sdpa, all 30 layers and 270 heads. CPU time, best of "
-        f"{size.rounds} in turns; peak memory in processes of their own, above the plain pass. Bounds at 8,192 tokens: "
-        + ", ".join(f"{mode} {times:g}x and {size_text(rise)}" for mode, (times, rise) in BOUNDS.items())
+        title=f"{length:,} tokens through {MODEL}",
+        comparison="random parameters, float32, transformers with sdpa, all 30 layers and 270 heads. CPU time of one "
+        "run after a warm-up; peak memory in separate processes, above the plain pass. Bounds at 8,192 tokens: "
+        + ", ".join(f"{mode} {times:g}x and {format_bytes(extra)}" for mode, (times, extra) in BOUNDS.items())
         + ".",
         columns=("kept", "CPU time", "ratio", "peak memory", "above plain", "bounds kept"),
     )
     for mode in MODES:
-        ratio, above = seconds[mode] / seconds["plain"], rises[mode] - rises["plain"]
-        cells = (mode, duration(seconds[mode]), f"{ratio:.2f}x", size_text(rises[mode]), size_text(max(above, 0)))
-        if mode in BOUNDS and size.length == BOUND_LENGTH:
-            table.add(*cells, met=keeps(ratio, above, mode))
+        ratio, above = seconds[mode] / seconds["plain"], peaks[mode] - peaks["plain"]
+        cells = (mode, duration(seconds[mode]), f"{ratio:.2f}x", format_bytes(peaks[mode]), format_bytes(max(above, 0)))
+        if mode in BOUNDS and length == BOUND_LENGTH:
+            table.add(*cells, met=is_within_bounds(ratio, above, mode))
         else:
             table.add(*cells, "")
     return table
 
 
-def keeps(ratio: float, above: float, mode: str) -> bool:
-    """Whether a mode costs no more than it may."""
-    times, rise = BOUNDS[mode]
-    return ratio <= times and above <= rise
+def is_within_bounds(ratio: float, above: float, mode: str) -> bool:
+    """Return whether time and memory of a mode are within its bounds."""
+    times, extra = BOUNDS[mode]
+    return ratio <= times and above <= extra
+
+
+def transformers_model(folder: Path, dtype: torch.dtype) -> Any:
+    """Load a checkpoint folder with transformers."""
+    auto = import_extra("transformers").AutoModelForCausalLM
+    model = auto.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa", local_files_only=True).eval()
+    model.generation_config.eos_token_id = None
+    return model

@@ -1,4 +1,4 @@
-"""Tables of measurements: printed to a terminal, or written to a file with all it takes to repeat them."""
+"""Tables of measurements: printed to a terminal, or written to a file with versions, machine and command."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from attnscope.version import __version__
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A title, what was compared with what, and rows of text; a row may have missed its bound."""
+    """A table of measurements: a title, a description of the comparison, columns and rows of text."""
 
     title: str
     comparison: str
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
+    """The rows that exceed their bound."""
     drawing: Callable[[], Any] | None = None
-    """Draws the table as a figure of matplotlib, for a report that is written to a file."""
+    """Draws the table as a matplotlib figure, for a report that is written to a file."""
 
     def add(self, *cells: str, met: bool | None = None) -> None:
-        """Add a row; with `met`, its last cell says whether the bound before it was kept."""
+        """Add a row; `met` adds a last cell that says whether the row is within its bound."""
         verdict = () if met is None else ("yes" if met else "NO",)
         self.rows.append((*cells, *verdict))
         if met is False:
@@ -38,7 +39,7 @@ class Table:
 
 
 def duration(seconds: float) -> str:
-    """A time in the unit that suits it.
+    """Format a time as milliseconds, seconds or minutes.
 
     >>> duration(0.0123), duration(2.5), duration(3456.0)
     ('12.3 ms', '2.5 s', '57.6 min')
@@ -49,7 +50,7 @@ def duration(seconds: float) -> str:
 
 
 def show(table: Table, console: Console) -> None:
-    """Print a table; plain tab-separated lines when the output is not a terminal."""
+    """Print a table; tab-separated lines if the output is not a terminal."""
     if not console.is_terminal:
         console.file.write("\n".join("\t".join(row) for row in (table.columns, *table.rows)) + "\n\n")
         console.file.flush()
@@ -61,9 +62,14 @@ def show(table: Table, console: Console) -> None:
 
 
 def write(path: Path, name: str, command: str, tables: Sequence[Table], model: Mapping[str, Any] | None = None) -> None:
-    """Write versions, machine, command and tables as Markdown, and drawings of tables as SVG files beside it.
+    """Write a report as Markdown, and the drawings of its tables as SVG files in the same folder.
 
-    `model` is the fingerprint of the trained model that was measured.
+    Args:
+        path: The file to write.
+        name: The heading.
+        command: The command that repeats the measurement.
+        tables: The tables.
+        model: The fingerprint of the trained model that was measured.
     """
     lines = [f"# {name}", "", f"- date: {datetime.date.today().isoformat()}", f"- command: `{command}`"]
     lines += [f"- {what}: {value}" for what, value in conditions().items()]
@@ -75,13 +81,13 @@ def write(path: Path, name: str, command: str, tables: Sequence[Table], model: M
         if table.drawing is not None:
             lines += ["", f"![{table.title}]({_picture(path, table).name})"]
     path.write_text("\n".join(lines) + "\n")
-    for table in tables:  # the numbers are safe by now
+    for table in tables:  # after the text, so that an error while drawing loses no numbers
         if table.drawing is not None:
             table.drawing().savefig(_picture(path, table))
 
 
 def conditions() -> dict[str, str]:
-    """Versions and machine, without its name."""
+    """Return the versions and the machine, without its host name."""
     cpus = [line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     memory = [line.split()[1] for line in _lines("/proc/meminfo") if line.startswith("MemTotal")]
     return {

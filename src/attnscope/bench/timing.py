@@ -1,7 +1,7 @@
-"""Times that can be compared: calls take turns in one run, and the best of many counts.
+"""Comparable times: calls alternate in one run, and the best of many counts.
 
-On a shared machine a single time says little; the best of several, taken in turns so that a slow spell meets everyone,
-gives ratios that repeat.
+On a shared machine a single time says little. The best of several alternating runs gives ratios that repeat, because a
+slow period affects all calls alike.
 """
 
 from __future__ import annotations
@@ -11,29 +11,32 @@ from collections.abc import Callable, Mapping
 
 
 def race(
-    contestants: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float] = time.perf_counter
+    calls: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, float]:
-    """The best time of each contestant in seconds, after one call of each that does not count.
+    """Return the best time of each call in seconds, after one warm-up call of each.
 
-    `clock` may be time.process_time, to count what all threads of this process have worked.
+    Args:
+        calls: The calls to compare, by name.
+        rounds: How often each call is timed.
+        clock: `time.process_time` counts the CPU time of all threads of this process instead of wall time.
 
     >>> best = race({"short": lambda: sum(range(10)), "long": lambda: sum(range(100_000))}, rounds=3)
     >>> best["short"] < best["long"]
     True
     """
-    best = dict.fromkeys(contestants, float("inf"))
-    for turn in range(rounds + 1):
-        for name, call in contestants.items():
+    best = dict.fromkeys(calls, float("inf"))
+    for repetition in range(rounds + 1):
+        for name, call in calls.items():
             start = clock()
             call()
             spent = clock() - start
-            if turn:
+            if repetition:
                 best[name] = min(best[name], spent)
     return best
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """How long one call takes."""
+    """Return the wall time of one call."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start

@@ -9,7 +9,7 @@ from attnscope.cli.places import check_file
 
 
 def names() -> tuple[str, ...]:
-    """All benchmarks."""
+    """Return the names of all benchmarks."""
     from attnscope.bench import NAMES
 
     return NAMES
@@ -17,8 +17,10 @@ def names() -> tuple[str, ...]:
 
 @command(
     "bench",
-    about="measure the cost of attention, recording, training and more",
-    description="Run one benchmark on this machine and print its tables. Without a NAME, list all benchmarks.",
+    about="measure the cost of attention and recording here",
+    description="Measure on this machine what attention, an attention matrix or a recording costs, and print tables. "
+    "Without "
+    "a NAME, list all benchmarks.",
     examples=["attnscope bench attention"],
 )
 @argument("name", type=Name("benchmark", names), required=False, about="the benchmark to run")
@@ -30,26 +32,12 @@ def names() -> tuple[str, ...]:
     about="small runs in seconds (default: small)",
 )
 @option("--report", type=click.Path(), metavar="FILE", about="also write versions, machine, command and tables to FILE")
-@option(
-    "--data",
-    type=click.Path(),
-    metavar="FILE",
-    multiple=True,
-    about="train: also train on this text; survey: read all of it; repeat for several files",
-)
-@option(
-    "--model",
-    type=click.Path(),
-    metavar="MODEL",
-    about="survey, peers: use this model instead of a randomly initialized one",
-)
 def bench(options: Options) -> None:
-    """Measure and print."""
+    """Run the benchmark and print its tables."""
     check_file(options.report, asked_by="bench")
     if options.name is None:
         print("\n".join(names()))
         return
     from attnscope.bench import run
 
-    given = {what: getattr(options, what) for what in ("size", "report", "data", "model")}
-    run(options.name, **given)
+    run(options.name, size=options.size, report=options.report)

@@ -86,8 +86,8 @@ def save(options: Options) -> None:
     """Write a page of one head."""
     from rich.console import Console
 
-    from attnscope.explorer.library.surveyed import is_survey
-    from attnscope.explorer.saved.page_file import save_page
+    from attnscope.explorer.library.survey import is_survey
+    from attnscope.explorer.static_export.page_file import save_page
     from attnscope.recording import open_trace
 
     if any(map(is_survey, options.folders)) or options.model is not None:

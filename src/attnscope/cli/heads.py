@@ -99,12 +99,12 @@ def heads(options: Options) -> None:
     """Score, print and write."""
     from rich.console import Console
 
-    from attnscope.heads.labels import RELATIONS, label_named
+    from attnscope.heads.labels import RELATIONS, get_label
 
     if options.over_training is not None:
         show_over_training(options)
         return
-    label = None if options.find is None else label_named(options.find)
+    label = None if options.find is None else get_label(options.find)
     check(options)
     is_trace = (Path(options.model) / "trace.json").is_file()
     subject = saved_subject(options) if is_trace else read_subject(options)
@@ -113,10 +113,10 @@ def heads(options: Options) -> None:
     order = ordered(table, options.by, label)
     write(options, table, subject, with_relations=with_relations)
     if options.json:
-        top = order if options.top is None else order.at(range(min(options.top, len(order))))
+        top = order if options.top is None else order.rows(range(min(options.top, len(order))))
         ablation = None if label is None else ablate_found(subject, table, label)
         reason = {"reason": ablation} if isinstance(ablation, str) else ablation
-        find = None if label is None else {"label": label.name, "least": label.least, "ablation": reason}
+        find = None if label is None else {"label": label.name, "threshold": label.threshold, "ablation": reason}
         print_json(model=options.model, input=subject.described, find=find, heads=heads_of(top))
         return
     console = Console(stderr=options.csv == "-", highlight=False)
@@ -126,8 +126,8 @@ def heads(options: Options) -> None:
         console.print(f"[bold]{label.name}[/bold]: {label.meaning}\n")
     else:
         console.print(f"{len(table)} heads on {subject.described}: {counted(table)}\n")
-    top = order.at(range(min(TOP if options.top is None else options.top, len(order))))
-    console.print(top if console.is_terminal else top.text(console.width), markup=False, soft_wrap=True)
+    top = order.rows(range(min(TOP if options.top is None else options.top, len(order))))
+    console.print(top if console.is_terminal else top.to_text(console.width), markup=False, soft_wrap=True)
     if label is not None:
         show_ablation(ablate_found(subject, table, label), console)
 
@@ -170,7 +170,7 @@ def saved_subject(options: Options) -> Subject:
 
 def read_subject(options: Options) -> Subject:
     """A model that has read the text, if there is one, and the probe."""
-    from attnscope.heads import read_probe
+    from attnscope.heads import read_repeated_tokens
     from attnscope.recording import estimate, read
 
     text = None if options.text is None else text_of(options.text, asked_by="heads")
@@ -180,13 +180,13 @@ def read_subject(options: Options) -> Subject:
         raise SettingError("heads: the text has one token; give at least two")
     if ids is not None and len(ids) >= ESTIMATED:
         print(estimate(model, len(ids)), file=sys.stderr)
-    probe = read_probe(model, tokenizer)
+    probe = read_repeated_tokens(model, tokenizer)
     return Subject(probe if ids is None else read(model, ids, tokenizer), probe, model, tokenizer)
 
 
 def scored(subject: Subject, *, with_relations: bool) -> HeadTable:
     """All heads; those of a model that was given no text have the probe for one."""
-    from attnscope.heads import labelled, relation_table, score_heads, score_relations
+    from attnscope.heads import assign_labels, relation_table, score_heads, score_relations
     from attnscope.heads.labels import RELATIONS
 
     table = score_heads(subject.trace, probe=None if subject.probe is subject.trace else subject.probe)
@@ -196,29 +196,29 @@ def scored(subject: Subject, *, with_relations: bool) -> HeadTable:
         raise SettingError("heads: agreement and coreference are scored on built-in sentences, which need a model")
     found = relation_table(score_relations(subject.model, subject.tokenizer))
     by_probe = [score for score in table.columns if score.endswith("_probe")]
-    return labelled(table.joined(found).leading(*by_probe, *RELATIONS))
+    return assign_labels(table.join(found).with_first_columns(*by_probe, *RELATIONS))
 
 
 def ordered(table: HeadTable, by: str | None, label: Label | None) -> HeadTable:
     """Heads in the order in which they are printed: by a score, or by label and its score."""
     from attnscope.heads.labels import LABELS
 
-    score = by if by is not None else None if label is None else label.score_in(table)
+    score = by if by is not None else None if label is None else label.find_score(table)
     if label is not None and score is None:
         raise SettingError(
             f"heads: {label.name} needs the score {' or '.join(label.scores)}, which is not available: causal models "
             "have no next, and a trace without token ids has no scores about tokens"
         )
     if score is not None:
-        return table.leading(score).top(score)
+        return table.with_first_columns(score).top(score)
     rows: list[int] = []
     places = {head: at for at, head in enumerate(zip(table.layers, table.heads, strict=True))}
     for known in LABELS:
-        decides = known.score_in(table)
+        decides = known.find_score(table)
         if decides is not None:
             best = table.with_label(known.name).top(decides)
             rows += [places[head] for head in zip(best.layers, best.heads, strict=True)]
-    return table.at(list(dict.fromkeys([*rows, *range(len(table))])))
+    return table.rows(list(dict.fromkeys([*rows, *range(len(table))])))
 
 
 def counted(table: HeadTable) -> str:
@@ -262,22 +262,22 @@ def ablate_found(subject: Subject, table: HeadTable, label: Label) -> dict[str, 
 
     Each list holds the mean of the first half of the probe, in nats per token, and of the second.
     """
-    from attnscope.heads.comparison import compare_with_others
+    from attnscope.heads.comparison import compare_with_random_heads
     from attnscope.heads.effects import predicts_next_token
     from attnscope.heads.labels import RELATIONS
 
     found = table.with_label(label.name)
     if not len(found):
-        return f"No head reaches the threshold of this label, {label.least:g}."
+        return f"No head reaches the threshold of this label, {label.threshold:g}."
     if label.name in RELATIONS or subject.probe is None or not predicts_next_token(subject.model):
         return "No heads were ablated: that needs a model that predicts tokens, and a label scored on the probe."
-    most = table.chosen
-    if any(2 * len(heads) > len(most[layer]) for layer, heads in found.chosen.items()):
+    most = table.heads_by_layer
+    if any(2 * len(heads) > len(most[layer]) for layer, heads in found.heads_by_layer.items()):
         return f"No heads were ablated: {len(found)} have the label, and too few others are in their layers to compare."
     ids = subject.probe.texts[-1].ids[0]
-    compared = compare_with_others(subject.model, ids, found, table, draws=DRAWS)
+    compared = compare_with_random_heads(subject.model, ids, found, table, num_draws=DRAWS)
     halves = slice(0, len(ids) // 2 - 1), slice(len(ids) // 2, None)
-    losses = {"loss": compared.loss, "change": compared.rise, "change_of_others": compared.others.mean(0)}
+    losses = {"loss": compared.loss, "change": compared.change, "change_of_others": compared.random_changes.mean(0)}
     means = {name: [float(loss[half].mean()) for half in halves] for name, loss in losses.items()}
     return {"heads": len(found), "draws": DRAWS, **means}
 

@@ -47,8 +47,8 @@ def lines_of(found: HeadsOverTraining) -> list[str]:
     last = found.tables[-1]
     rows = [("label", "step", "layer", "head", "score at the end")]
     for label, step, layer, head in found.appearances():
-        score = last.row(layer, head)[str(found.deciding(label))]
-        rows.append((label, str(step), last.short[layer], str(head), f"{score:.2f}"))
+        score = last.head_scores(layer, head)[str(found.score_name(label))]
+        rows.append((label, str(step), last.short_names[layer], str(head), f"{score:.2f}"))
     wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         f"{row[0]:<{wide[0]}}  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(row[1:], wide[1:], strict=True))

@@ -1,4 +1,4 @@
-"""`attnscope lab`: run experiments on what is taught about attention, and check your own answers to exercises."""
+"""`attnscope lab`: run experiments about attention, and check answers to exercises."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
 
 def lab_names() -> tuple[str, ...]:
-    """All labs."""
+    """Return the names of all labs."""
     from attnscope.labs.catalogue import NAMES
 
     return NAMES
 
 
 def exercise_names() -> tuple[str, ...]:
-    """All exercises."""
+    """Return the names of all exercises."""
     from attnscope.labs.exercises import NAMES
 
     return NAMES
 
 
 class ExerciseFile(click.Path):
-    """A file, or the name of an exercise, which a shell completes too."""
+    """A file, or the name of an exercise, both with shell completion."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Exercises that start like this, or else files."""
+        """Return the exercises that start with the text, else files."""
         found = Name("exercise", exercise_names).shell_complete(ctx, param, incomplete) if incomplete else []
         return found or super().shell_complete(ctx, param, incomplete)
 
@@ -51,7 +51,7 @@ lab = make_group(
     "lab",
     about="run experiments and exercises about attention",
     description="Run experiments that test claims about attention, and exercises that check your code.",
-    examples=["attnscope lab list", "attnscope lab run two_relations", "attnscope lab exercise causal_mask"],
+    examples=["attnscope lab list", "attnscope lab run scaling", "attnscope lab exercise causal_mask"],
 )
 
 
@@ -62,29 +62,29 @@ lab = make_group(
     examples=["attnscope lab list"],
 )
 def show_list(_: Options) -> None:
-    """Print what there is."""
+    """Print all labs and exercises."""
     from rich.console import Console
 
     from attnscope.labs.listing import exercises, experiments
     from attnscope.labs.printing import show_table
     from attnscope.labs.result import Table
 
-    forgive_signs()
+    replace_unprintable()
     console = Console()
-    rows = tuple((lab.name, lab.question, " ".join(lab.claims), lab.seconds) for lab in experiments())
-    columns = ("lab", "question", "claims decided", "seconds")
+    rows = tuple((lab.name, lab.title, " ".join(lab.claims), lab.seconds) for lab in experiments())
+    columns = ("lab", "topic", "claims", "seconds")
     show_table(
-        Table(title="", columns=columns, rows=rows, note="seconds: about, at the small size on one core"), console
+        Table(title="", columns=columns, rows=rows, note="seconds: approximate, at the small size on one core"), console
     )
     console.file.write("\n")
-    show_table(Table(title="", columns=("exercise", "about"), rows=tuple(exercises())), console)
+    show_table(Table(title="", columns=("exercise", "topic"), rows=tuple(exercises())), console)
 
 
 @command(
     "run",
     group=lab,
-    about="run a lab, or all; exit code 1 if a claim is not settled",
-    examples=["attnscope lab run two_relations --out results"],
+    about="run a lab, or all; exit code 1 if a verdict is inconclusive",
+    examples=["attnscope lab run scaling --out results"],
 )
 @argument("name", type=Name("lab", lambda: (*lab_names(), "all")), about="a lab from attnscope lab list, or all")
 @option("--seed", type=int, default=0, metavar="N", about="random seed (default: 0)")
@@ -96,16 +96,21 @@ def show_list(_: Options) -> None:
     about="small takes up to two minutes (default: small)",
 )
 @option("--out", type=click.Path(), metavar="DIR", about="also write DIR/NAME/result.json and its figures")
-@option("--model", type=click.Path(), metavar="MODEL", about="a folder or a name on the hub, instead of SmolLM2-135M")
+@option(
+    "--model",
+    type=click.Path(),
+    metavar="MODEL",
+    about="a folder, GGUF file, hub name or downloaded model, instead of SmolLM2-135M-Instruct",
+)
 def run(options: Options) -> int:
-    """Run one or all, print and write; the exit code is 1 where a claim is not settled."""
+    """Run one lab or all; return 1 if a verdict is inconclusive."""
     from rich.console import Console
 
     from attnscope.labs.printing import show
 
-    forgive_signs()
+    replace_unprintable()
     if options.out is not None and Path(options.out).exists() and not Path(options.out).is_dir():
-        raise SettingError(f"lab: --out {options.out} is a file; give a folder")
+        raise SettingError(f"lab: --out {options.out} is a file; expected a folder")
     if options.name == "all":
         return run_all(options)
     with progress_on_standard_error() as bar:
@@ -113,11 +118,11 @@ def run(options: Options) -> int:
     show(result, Console())
     if options.out is not None:
         print(f"written to {Path(options.out) / result.name}", file=sys.stderr)
-    return 1 if result.unsettled else 0
+    return 1 if result.inconclusive else 0
 
 
 def run_all(options: Options) -> int:
-    """Run every lab, go on where one cannot run, and print all verdicts, and the numbers that settle nothing."""
+    """Run every lab that can run here; print all verdicts, and the measurements of inconclusive ones."""
     from rich.console import Console
 
     from attnscope.labs import CLAIMS, NAMES
@@ -138,20 +143,20 @@ def run_all(options: Options) -> int:
     decided = [found[claim] for claim in CLAIMS if claim in found]
     if options.out is not None:
         write(Path(options.out) / "summary.json", json.dumps(summary(options, decided, missing), indent=1) + "\n")
-    rows = tuple((one.claim, CLAIMS[one.claim].text, one.words, lab) for one, lab in decided)
+    rows = tuple((one.claim, CLAIMS[one.claim].text, one.text, lab) for one, lab in decided)
     console = Console()
-    show_table(Table(title="", columns=("claim", "what is said", "verdict", "lab"), rows=rows), console)
-    unsettled = [result for result in results if result.unsettled]
-    for result in unsettled:
+    show_table(Table(title="", columns=("claim", "text", "verdict", "lab"), rows=rows), console)
+    inconclusive = [result for result in results if result.inconclusive]
+    for result in inconclusive:
         console.file.write("\n")
-        show(replace(result, findings=list(result.unsettled)), console)
+        show(replace(result, findings=list(result.inconclusive)), console)
     for name, reason in missing.items():
         print(f"attnscope: lab {name} did not run: {reason}", file=sys.stderr)
-    return 1 if missing or unsettled else 0
+    return 1 if missing or inconclusive else 0
 
 
 def run_one(name: str, options: Options, bar: Progress) -> Result:
-    """Run a lab while a bar says what it is at, and write what was asked for."""
+    """Run a lab with a progress bar, and write its files."""
     from attnscope.labs import run as run_lab
 
     task = bar.add_task(name, total=None)
@@ -172,13 +177,13 @@ def run_one(name: str, options: Options, bar: Progress) -> Result:
 
 
 def summary(options: Options, decided: list[tuple[Decision, str]], missing: dict[str, str]) -> Any:
-    """All verdicts, for machines."""
+    """Return all verdicts as JSON values."""
     return {
         "attnscope": __version__,
         "size": options.size,
         "seed": options.seed,
         "claims": [
-            {"claim": one.claim, "verdict": one.verdict, "when": one.when, "because": one.because, "lab": lab}
+            {"claim": one.claim, "verdict": one.verdict, "condition": one.condition, "reason": one.reason, "lab": lab}
             for one, lab in decided
         ],
         "not_run": missing,
@@ -189,7 +194,7 @@ def summary(options: Options, decided: list[tuple[Decision, str]], missing: dict
     "notebook",
     group=lab,
     about="write a lab as a Jupyter notebook, to run cell by cell",
-    examples=["attnscope lab notebook two_relations"],
+    examples=["attnscope lab notebook scaling"],
 )
 @argument("name", type=Name("lab", lab_names), about="a lab from attnscope lab list")
 @argument("file", required=False, about="the file to write (default: NAME.ipynb); - prints it")
@@ -199,24 +204,24 @@ def write_notebook(options: Options) -> None:
 
     text = json.dumps(notebook(options.name), indent=1, ensure_ascii=False) + "\n"
     if file := new_file(options.file or f"{options.name}.ipynb", text):
-        print(f"{file} is written. Open it with: jupyter lab {file}")
+        print(f"Wrote {file}. Open it with: jupyter lab {file}")
 
 
 @command(
     "exercise",
     group=lab,
-    about="write the file that an exercise starts with",
+    about="write the starter file of an exercise",
     examples=["attnscope lab exercise causal_mask mask.py"],
 )
 @argument("name", type=Name("exercise", exercise_names), about="an exercise from attnscope lab list")
 @argument("file", required=False, about="the file to write (default: NAME.py); - prints it")
 def write_starter(options: Options) -> None:
-    """Write the file of an exercise, and say how to go on."""
+    """Write the starter file of an exercise, and print the next step."""
     from attnscope.labs.exercise import starter
 
     text = starter(options.name)
     if file := new_file(options.file or f"{options.name}.py", text):
-        print(f"{file} is written. Read it, fill it in, then: attnscope lab check {file}")
+        print(f"Wrote {file}. Fill it in, then run: attnscope lab check {file}")
 
 
 @command(
@@ -225,30 +230,30 @@ def write_starter(options: Options) -> None:
     about="check an answer; exit code 1 if it is wrong",
     examples=["attnscope lab check mask.py"],
 )
-@argument("file", about="the file of an exercise, with your answer")
+@argument("file", about="the file with your answer")
 @option("--seconds", type=float, default=120.0, metavar="N", about="time limit (default: 120)")
 def check(options: Options) -> int:
-    """Say in words what is wrong with an answer, after what it printed itself."""
+    """Print the output of an answer, and the feedback."""
     from rich.console import Console
     from rich.text import Text
 
     from attnscope.labs.checking import check_file
 
-    forgive_signs()
+    replace_unprintable()
     with progress_on_standard_error() as bar:
         bar.add_task("checking your answer", total=None)
         outcome = check_file(options.file, options.seconds)
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     if outcome.printed:
         console.print(Text("your answer printed:", "dim"), Text(outcome.printed.rstrip("\n")), sep="\n", end="\n\n")
-    is_said = outcome.words.lower().startswith(outcome.kind.lower())
-    not_yet = "Not yet." if is_said else f"Not yet: {outcome.kind}."
-    console.print(Text("Right.", "bold green") if outcome.is_right else Text(not_yet, "bold red"))
-    if outcome.words:
-        console.print(Text(outcome.words))
-    if not outcome.is_right:
+    is_repeated = outcome.message.lower().startswith(outcome.kind.lower())
+    mistake = "Not yet." if is_repeated else f"Not yet: {outcome.kind}."
+    console.print(Text("Correct.", "bold green") if outcome.is_correct else Text(mistake, "bold red"))
+    if outcome.message:
+        console.print(Text(outcome.message))
+    if not outcome.is_correct:
         console.print(Text(f"For a hint: attnscope lab hint {options.file}", "dim"))
-    return 0 if outcome.is_right else 1
+    return 0 if outcome.is_correct else 1
 
 
 @command(
@@ -266,31 +271,31 @@ def show_hint(options: Options) -> None:
 
     from attnscope.labs.exercise import hint
 
-    forgive_signs()
+    replace_unprintable()
     Console(soft_wrap=not sys.stdout.isatty()).print(Text(hint(options.file, options.number)))
 
 
-def new_file(place: str, text: str) -> Path | None:
-    """Write a file that was not there before, and return it; or print the text, if the place is -."""
-    if place == "-":
-        forgive_signs()
+def new_file(file: str, text: str) -> Path | None:
+    """Write a new file and return its path; print the text if the file is -."""
+    if file == "-":
+        replace_unprintable()
         print(text, end="")
         return None
-    path = Path(place)
+    path = Path(file)
     if path.exists():
-        raise SettingError(f"lab: {path} already exists, and may hold your work; give another FILE, or remove it")
+        raise SettingError(f"lab: {path} already exists; give another FILE, or delete it")
     write(path, text)
     return path
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file and the folders above it."""
+    """Write a file, and create its parent folders."""
     with writing(path, asked_by="lab"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
 
-def forgive_signs() -> None:
-    """Let a terminal that cannot write a sign show the rest."""
+def replace_unprintable() -> None:
+    """Print a replacement for characters that the terminal cannot encode."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")

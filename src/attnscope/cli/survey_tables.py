@@ -113,7 +113,7 @@ def diff(options: Options) -> None:
         names = ("head", "labels", "statistic", "before", "after", "change", "from", "to", "effect_size")
         lines = [
             (
-                found.before.name_of(row.layer, row.head),
+                found.before.head_name(row.layer, row.head),
                 " → ".join(dict.fromkeys("+".join(labels) for labels in (row.labels_before, row.labels_after))),
                 row.statistic,
                 *(row.before, row.after, row.change, row.low, row.high, row.effect_size),
@@ -192,10 +192,10 @@ def summarize(found: Difference) -> list[str]:
 def parse_head(table: HeadTable, name: str) -> tuple[str, int]:
     """The layer and number of a head, from its name in the table or its full name."""
     layer, _, number = name.rpartition(".")
-    full = {**{short: layer for layer, short in table.short.items()}, **{layer: layer for layer in table.layers}}
+    full = {**{short: layer for layer, short in table.short_names.items()}, **{layer: layer for layer in table.layers}}
     if layer not in full or not (number.isascii() and number.isdigit()):
-        raise SettingError(f"survey show: unknown head {name!r} (expected LAYER.HEAD, such as {table.names[0]})")
-    table.row(full[layer], int(number))  # an unknown head is an error
+        raise SettingError(f"survey show: unknown head {name!r} (expected LAYER.HEAD, such as {table.head_names[0]})")
+    table.head_scores(full[layer], int(number))  # an unknown head is an error
     return full[layer], int(number)
 
 
@@ -205,12 +205,12 @@ def main_statistic(table: HeadTable, row: int) -> str:
 
     beyond = {}
     for label in LABELS:
-        score = label.score_in(table)
+        score = label.find_score(table)
         value = float("nan") if score is None else float(table[score][row])
         if score is not None and value == value:
             if label.name in (table.labels or ())[row]:
                 return score
-            beyond[score] = value / label.least
+            beyond[score] = value / label.threshold
     return max(beyond, key=lambda score: beyond[score], default=next(iter(table.columns)))
 
 
@@ -219,13 +219,13 @@ def show_ranking(survey: Survey, by: str | None, top: int, console: Console) -> 
     from attnscope.cli.heads import ordered
 
     order = ordered(survey.heads, by, None)
-    order = order.at(range(min(top, len(order))))
+    order = order.rows(range(min(top, len(order))))
     places = [
         (layer, head, by or main_statistic(order, row))
         for row, (layer, head) in enumerate(zip(order.layers, order.heads, strict=True))
     ]
     labels = ["+".join(some) for some in order.labels or ()]
-    print_distributions(survey, places, {"head": order.names, "labels": labels}, ("p05", "p50", "p95"), console)
+    print_distributions(survey, places, {"head": order.head_names, "labels": labels}, ("p05", "p50", "p95"), console)
 
 
 def show_json(survey: Survey, head: tuple[str, int] | None, options: Options) -> None:
@@ -243,14 +243,14 @@ def show_json(survey: Survey, head: tuple[str, int] | None, options: Options) ->
         passages = [example._asdict() for example in survey.examples(*head, statistic)] if known else []
         examples = {"statistic": statistic, "examples": passages}
     about = {part: survey.manifest[part] for part in ("model", "corpus", "problems")}
-    print_json(**about, heads=statistics_of(survey, table.at(rows)), **examples)
+    print_json(**about, heads=statistics_of(survey, table.rows(rows)), **examples)
 
 
 def show_head(survey: Survey, head: tuple[str, int], by: str | None, console: Console) -> None:
     """Print all statistics of one head, and its example passages for one of them."""
     table = survey.heads
     row = list(zip(table.layers, table.heads, strict=True)).index(head)
-    say(console, f"head {table.name_of(*head)}: {'+'.join((table.labels or ())[row])}\n")
+    say(console, f"head {table.head_name(*head)}: {'+'.join((table.labels or ())[row])}\n")
     known = [name for name in survey.statistics if not table[name][row].isnan()]
     narrow = console.is_terminal and console.width < WIDE_TERMINAL
     quantiles = ("p05", "p50", "p95") if narrow else ("p05", "p25", "p50", "p75", "p95", "max")

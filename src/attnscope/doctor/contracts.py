@@ -24,7 +24,7 @@ from attnscope.attention import (
     Mask,
     Padding,
     Prefix,
-    Score,
+    ScoreMod,
     Sinks,
     Softcap,
     Window,
@@ -79,7 +79,7 @@ def checks() -> Iterator[Check]:
                 yield _check(device, dtype, contract, mask, score)
 
 
-def _contracts() -> dict[str, tuple[Mask, Score | None]]:
+def _contracts() -> dict[str, tuple[Mask, ScoreMod | None]]:
     keep = torch.rand(BATCH, KEYS, generator=torch.Generator().manual_seed(1)) > 0.5
     keep[:, :80] = False  # the first causal rows see no key at all
     heads = torch.linspace(-1.0, 1.0, HEADS)
@@ -99,12 +99,12 @@ def _contracts() -> dict[str, tuple[Mask, Score | None]]:
     }
 
 
-def _check(device: torch.device, dtype: torch.dtype, contract: str, mask: Mask, score: Score | None) -> Check:
+def _check(device: torch.device, dtype: torch.dtype, contract: str, mask: Mask, score: ScoreMod | None) -> Check:
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(BATCH, HEADS, QUERIES, DIM, generator=generator).to(dtype)
     key, value = (torch.randn(BATCH, KEY_HEADS, KEYS, DIM, generator=generator).to(dtype) for _ in range(2))
     tensors = (query, key, value)
-    engine = explain(*(tensor.to(device) for tensor in tensors), mask=mask, score_mod=score).engine
+    engine = explain(*(tensor.to(device) for tensor in tensors), mask=mask, score_mod=score).backend
     try:
         got = _run(tensors, device, dtype, mask, score, "auto")
         truth = _run(tensors, torch.device("cpu"), torch.float64, mask, score, "reference")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from attnscope.attention.plan import size_text
+from attnscope.attention.plan import format_bytes
 from attnscope.models import Decoder
 from attnscope.models.sizes import DECODERS
 from attnscope.recording.estimates import available_bytes, held_bytes, run_small_pass
@@ -29,11 +29,11 @@ def limits(available: int | None = None) -> dict[str, str]:
     pair = 4 * config.depth * config.heads  # bytes of the weights between two tokens, in all heads
     built = "" if room is None else f"{rounded(math.isqrt(room // pair))} tokens; "
     return {
-        "memory left": "not told by this system" if available is None else size_text(available),
-        f"{TITLE} in fp32": f"{size_text(weights)} of weights; beside them there is room for",
+        "memory left": "not told by this system" if available is None else format_bytes(available),
+        f"{TITLE} in fp32": f"{format_bytes(weights)} of weights; beside them there is room for",
         "by queries and keys": held_text(each["matrix"], room),
         "by statistics alone": held_text(each["statistics"], room),
-        "by built matrices": f"{built}{LONG:,} would take {size_text(pair * LONG**2)}",
+        "by built matrices": f"{built}{LONG:,} would take {format_bytes(pair * LONG**2)}",
     }
 
 
@@ -62,7 +62,7 @@ def token_bytes(layer: Decoder) -> dict[str, float]:
 def held_text(each: float, room: int | None) -> str:
     """How many tokens fit, and what each takes."""
     fit = "" if room is None else f"{rounded(room / each)} tokens, "
-    return f"{fit}{size_text(each)} a token"
+    return f"{fit}{format_bytes(each)} a token"
 
 
 def rounded(count: float) -> str:

@@ -1,6 +1,6 @@
 """The attention explorer: a local server, a notebook widget and static HTML pages."""
 
-from attnscope.explorer.library.shipped import example
-from attnscope.explorer.running import Server, explore, look
+from attnscope.explorer.launch import Server, explore, look
+from attnscope.explorer.library.example import example
 
 __all__ = ["Server", "example", "explore", "look"]

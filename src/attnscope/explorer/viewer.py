@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnscope.explorer.running import explore
-from attnscope.explorer.saved.page_file import save_page
+from attnscope.explorer.launch import explore
+from attnscope.explorer.static_export.page_file import save_page
 from attnscope.recording import Trace
 
 __all__ = ["display", "explore", "make_widget", "save_page"]
@@ -20,6 +20,6 @@ def make_widget(*traces: Trace, **options: Any) -> Any:
 
 def display(trace: Trace) -> Any:
     """The MIME bundle that a notebook shows for the trace."""
-    from attnscope.explorer.widget import displayed
+    from attnscope.explorer.widget import make_display_bundle
 
-    return displayed(trace)
+    return make_display_bundle(trace)

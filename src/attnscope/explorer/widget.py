@@ -12,10 +12,10 @@ import weakref
 from typing import Any
 
 from attnscope.errors import SettingError
+from attnscope.explorer.launch import make_unique
 from attnscope.explorer.library.library import Library
-from attnscope.explorer.running import told_apart
-from attnscope.explorer.service.comm import Conversation, Opened, room
-from attnscope.explorer.service.server import STATIC, read_assets, routed
+from attnscope.explorer.service.app import STATIC, make_router, read_assets
+from attnscope.explorer.service.comm import CommServer, OpenApp, get_notebook_loop
 from attnscope.extras import import_extra
 from attnscope.recording import Trace
 
@@ -51,7 +51,7 @@ class Widget(import_extra("anywidget").AnyWidget):
         self._held: tuple[Trace, ...] = traces
         self._known: tuple[weakref.ref[Trace], ...] = ()  # who is held only while somebody looks
         self._library: Library | None = _library(traces)  # made now: what cannot be shown is refused here
-        self._conversation = Conversation(self._open, self._tell, files=files, left=self._leave)
+        self._conversation = CommServer(self._open, self._tell, files=files, left=self._leave)
         super().__init__(
             _esm=(STATIC / "loader.js").read_text("utf-8"),
             _build=hashlib.blake2b(b"".join(files.values()), digest_size=8).hexdigest(),
@@ -70,11 +70,11 @@ class Widget(import_extra("anywidget").AnyWidget):
         self._conversation.close()
         self._held, self._known, self._library = (), (), None
 
-    def holds_weakly(self) -> None:
+    def hold_weakly(self) -> None:
         """Hold the traces only while somebody looks; with the first of them, the widget goes."""
         self._known = tuple(map(weakref.ref, self._held))
         for trace in self._held:
-            weakref.finalize(trace, lambda: room().loop.call_soon_threadsafe(self.close)).atexit = False
+            weakref.finalize(trace, lambda: get_notebook_loop().loop.call_soon_threadsafe(self.close)).atexit = False
 
     def _hear(self, _widget: object, content: Any, _buffers: object) -> None:
         self._conversation.hear(content)
@@ -82,7 +82,7 @@ class Widget(import_extra("anywidget").AnyWidget):
     def _tell(self, content: dict[str, Any], parts: list[bytes]) -> None:
         self.send(content, parts)
 
-    def _open(self) -> Opened:
+    def _open(self) -> OpenApp:
         """An app over the traces; called when somebody asks and there is none."""
         if not self._held:
             held = [known() for known in self._known]
@@ -90,7 +90,7 @@ class Widget(import_extra("anywidget").AnyWidget):
                 raise SettingError("the trace of this cell is no longer in the kernel; run the cell again")
             self._held = tuple(trace for trace in held if trace is not None)
         library, self._library = self._library or _library(self._held), None
-        return Opened(routed(library, None, room().work), library.close)
+        return OpenApp(make_router(library, None, get_notebook_loop().work), library.close)
 
     def _leave(self) -> None:
         """Nobody looks any more."""
@@ -98,26 +98,26 @@ class Widget(import_extra("anywidget").AnyWidget):
             self._held, self._library = (), None
 
 
-def displayed(trace: Trace) -> tuple[dict[str, Any], dict[str, Any]]:
+def make_display_bundle(trace: Trace) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a notebook shows of a trace, and about it; the same widget each time, unless the trace has grown since."""
     outline = [(name, tuple(layer.shape)) for name, layer in trace.layers.items()]
-    known, before = _SHOWN.get(id(trace), (None, None))
+    known, before = _WIDGETS.get(id(trace), (None, None))
     if known is None or known.comm is None or before != outline:
         if known is not None:
             known.close()
         known = Widget(trace)
-        known.holds_weakly()
-        weakref.finalize(trace, _SHOWN.pop, id(trace), None).atexit = False
-        _SHOWN[id(trace)] = known, outline
+        known.hold_weakly()
+        weakref.finalize(trace, _WIDGETS.pop, id(trace), None).atexit = False
+        _WIDGETS[id(trace)] = known, outline
     data, about = known._repr_mimebundle_()
     return {**data, "text/plain": repr(trace)}, about
 
 
-_SHOWN: dict[int, tuple[Widget, list[Any]]] = {}  # by the identity of the trace, which has no other name that lasts
+_WIDGETS: dict[int, tuple[Widget, list[Any]]] = {}  # by the identity of the trace, which has no other name that lasts
 
 
 def _library(traces: tuple[Trace, ...]) -> Library:
     library = Library(memory=MEMORY)
-    for trace, name in zip(traces, told_apart([trace.model or "trace" for trace in traces]), strict=True):
+    for trace, name in zip(traces, make_unique([trace.model or "trace" for trace in traces]), strict=True):
         library.add(trace, name=name)
     return library

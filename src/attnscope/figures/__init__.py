@@ -1,10 +1,10 @@
-"""Figures for a paper of matrices of any size: one head, one query, many heads; of heads over training; of numbers."""
+"""Figures for papers: attention patterns of any size, scores over training, curves and bars."""
 
 from attnscope.figures.bars import query_bars
 from attnscope.figures.curves import training_curves
 from attnscope.figures.grid import head_grid
+from attnscope.figures.grouped_bars import grouped_bars
 from attnscope.figures.heatmap import heatmap
 from attnscope.figures.lines import lines
-from attnscope.figures.named_bars import named_bars
 
-__all__ = ["head_grid", "heatmap", "lines", "named_bars", "query_bars", "training_curves"]
+__all__ = ["grouped_bars", "head_grid", "heatmap", "lines", "query_bars", "training_curves"]

@@ -1,4 +1,4 @@
-"""`query_bars`: where one query looks, as bars."""
+"""`query_bars`: the attention weights of one query as bars."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attnscope.extras import import_extra
-from attnscope.figures.labels import check_tokens, token_text
-from attnscope.figures.paint import HATCH_WIDTH, HATCHING, LEGEND, masked_sample, new_figure
-from attnscope.figures.picture import array, one_head
+from attnscope.figures.drawing import HATCH_WIDTH, HATCHING, LEGEND, masked_patch, new_figure
+from attnscope.figures.picture import select_head, to_numpy
+from attnscope.figures.token_labels import check_tokens, format_token
 from attnscope.matrix import AttentionMatrix
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WHOLE_ROW = 40  # keys of a row that is drawn in full
-STRONGEST = 20  # keys of a longer one
-MIN_WRITTEN = 0.005  # of the longest bar: in a row drawn in full, what is too short to be seen has no number either
+MAX_FULL_ROW = 40  # keys of a row that is drawn in full
+MAX_TOP_KEYS = 20  # keys that are drawn of a longer row
+MIN_LABELLED_SHARE = 0.005  # of the longest bar; shorter bars of a full row have no number
 COLOUR, REST_COLOUR = "#31688e", "#9a9a9a"
 
 
 class Bars(NamedTuple):
-    """Keys from top to bottom, the weight of each, which of them are masked, and the weight of all other keys."""
+    """Keys from top to bottom, their weights, which are masked, and the weight of all other keys."""
 
     keys: list[int]
     weights: list[float]
-    hidden: list[bool]
+    masked: list[bool]
     rest: float | None
 
 
@@ -41,28 +41,39 @@ def query_bars(
     top: int | None = None,
     title: str | None = None,
 ) -> Figure:
-    """One row of the weights of one head, (queries, keys), as bars: all keys in order, or the `top` strongest first.
+    """Draw the attention weights of one query as bars.
 
-    Rows of up to 40 keys are drawn in full, masked keys hatched. Of longer ones, or with `top`, the strongest keys (20)
-    are drawn with their positions, and the weight of all others together.
+    Rows of up to 40 keys are drawn in full and in order, with masked keys hatched. Of longer rows, or with `top`, the
+    keys with the largest weights are drawn, and the sum of all other weights.
+
+    Args:
+        matrix: The attention weights of one head, (queries, keys).
+        position: The query.
+        tokens: One text per key.
+        query_token: The text of the query, for the title.
+        top: How many keys to draw; 20 by default for a long row.
+        title: The title, instead of the query.
+
+    Returns:
+        A matplotlib figure.
 
     >>> import torch
     >>> figure = query_bars(AttentionMatrix(torch.eye(3), torch.eye(3), scale=9.0), 1, ["The", " cat", " sat"])
     >>> [round(float(bar.get_width()), 3) for bar in figure.axes[0].patches]
     [0.0, 1.0, 0.0]
     """
-    matrix = one_head(matrix, "query_bars")
+    matrix = select_head(matrix, "query_bars")
     queries, keys = matrix.shape
     check_tokens(tokens, keys, "keys", "query_bars")
     if top is not None and not 1 <= top <= keys:
-        raise ValueError(f"query_bars(top={top}): shows between 1 and {keys} keys, as many as there are")
-    row = array(matrix[position])
+        raise ValueError(f"query_bars: expected top from 1 to {keys}, the number of keys, got {top}")
+    row = to_numpy(matrix[position])
     position %= queries
-    if top is None and keys <= WHOLE_ROW:
-        hidden = array(matrix.visible(queries, keys)[position] == 0)
-        bars = Bars(list(range(keys)), row.tolist(), hidden.tolist(), None)
+    if top is None and keys <= MAX_FULL_ROW:
+        masked = to_numpy(matrix.visible_cells(queries, keys)[position] == 0)
+        bars = Bars(list(range(keys)), row.tolist(), masked.tolist(), None)
     else:
-        bars = _strongest(row, min(top or STRONGEST, keys))
+        bars = _strongest(row, min(top or MAX_TOP_KEYS, keys))
     if query_token is None and tokens is not None and queries == keys:
         query_token = tokens[position]
     figure = new_figure(4.2, 0.9 + 0.155 * (len(bars.keys) + (bars.rest is not None)))
@@ -70,13 +81,13 @@ def query_bars(
     _draw(axes, bars)
     _write(axes, bars, tokens)
     axes.set_title(title or _title(position, query_token), fontsize=9)
-    if any(bars.hidden):
-        figure.legend(handles=[masked_sample()], loc="outside lower right", **LEGEND)
+    if any(bars.masked):
+        figure.legend(handles=[masked_patch()], loc="outside lower right", **LEGEND)
     return figure
 
 
 def _strongest(row: np.ndarray, count: int) -> Bars:
-    """The strongest keys that have any weight, and the rest."""
+    """Return the keys with the largest weights above 0, and the sum of the rest."""
     order = np.argsort(-row, kind="stable")[:count]
     order = order[row[order] > 0]
     others = np.delete(row, order)
@@ -87,16 +98,16 @@ def _draw(axes: Axes, bars: Bars) -> None:
     longest = max([*bars.weights, bars.rest or 0.0]) or 1.0
     places = np.arange(len(bars.keys))
     axes.barh(places, bars.weights, height=0.75, color=COLOUR)
-    for place in places[np.array(bars.hidden, dtype=bool)]:
+    for place in places[np.array(bars.masked, dtype=bool)]:
         box = import_extra("matplotlib.patches").Rectangle((0, place - 0.5), longest * 1.16, 1.0, **HATCHING)
         box.set_hatch_linewidth(HATCH_WIDTH)
         axes.add_patch(box)
-    ends = list(zip(range(len(places)), bars.weights, bars.hidden, strict=True))
+    ends = list(zip(range(len(places)), bars.weights, bars.masked, strict=True))
     if bars.rest is not None:
         axes.barh([len(places)], [bars.rest], height=0.75, color=REST_COLOUR)
         ends.append((len(places), bars.rest, False))
-    for place, weight, hidden in ends:
-        if not hidden and (bars.rest is not None or weight >= longest * MIN_WRITTEN):
+    for place, weight, masked in ends:
+        if not masked and (bars.rest is not None or weight >= longest * MIN_LABELLED_SHARE):
             text = f"{weight:.3f}" if weight >= 0.001 else f"{weight:.1e}"
             axes.text(weight + longest * 0.012, place, text, va="center_baseline", fontsize=6.5, color="#333333")
     axes.set_xlim(0, longest * 1.16)
@@ -104,7 +115,7 @@ def _draw(axes: Axes, bars: Bars) -> None:
 
 
 def _write(axes: Axes, bars: Bars, tokens: Sequence[str] | None) -> None:
-    labels = [f"{token_text(tokens[key])}  {key}" if tokens is not None else f"{key}" for key in bars.keys]
+    labels = [f"{format_token(tokens[key])}  {key}" if tokens is not None else f"{key}" for key in bars.keys]
     if bars.rest is not None:
         labels.append("all other keys")
     axes.set_yticks(range(len(labels)), labels, fontsize=7)
@@ -119,4 +130,4 @@ def _write(axes: Axes, bars: Bars, tokens: Sequence[str] | None) -> None:
 
 
 def _title(position: int, token: str | None) -> str:
-    return f"query {position}" + (f": {token_text(token)}" if token is not None else "")
+    return f"query {position}" + (f": {format_token(token)}" if token is not None else "")

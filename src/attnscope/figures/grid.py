@@ -1,4 +1,4 @@
-"""`head_grid`: many heads side by side, in one scale of colours."""
+"""`head_grid`: the attention patterns of many heads, in one colour scale."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from attnscope.errors import ShapeError
-from attnscope.figures.paint import add_scale, colour_scale, new_figure, paint
-from attnscope.figures.picture import one_head, take_picture
+from attnscope.figures.drawing import add_colour_bar, draw_picture, make_norm, new_figure
+from attnscope.figures.picture import make_picture, select_head
 from attnscope.matrix import AttentionMatrix
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-INCHES = 1.45  # of one head
-WIDEST = 6  # heads in a row, unless told
+HEAD_INCHES = 1.45
+MAX_COLUMNS = 6  # by default
 
 
 def head_grid(
@@ -24,14 +24,25 @@ def head_grid(
     columns: int | None = None,
     labels: Sequence[str] | None = None,
     bins: int = 64,
-    how: str = "density",
+    reduction: str = "density",
     scale: str | None = None,
     limits: tuple[float, float] | None = None,
     title: str | None = None,
 ) -> Figure:
-    """Small pictures of many heads in one scale of colours, from one matrix (heads, queries, keys) or a list of heads.
+    """Draw small attention patterns of many heads in one colour scale.
 
-    Each has at most `bins` by `bins` cells, masked ones hatched; `how`, `scale` and `limits` are those of `heatmap`.
+    Args:
+        matrices: One matrix (heads, queries, keys), or a list of matrices of one head each.
+        columns: How many heads to draw per row.
+        labels: One title per head.
+        bins: The maximum number of rows and columns per head.
+        reduction: What a bin shows, as in `heatmap`.
+        scale: "linear" or "log" colours; by default by the number of keys.
+        limits: The lowest and highest value of the colour scale.
+        title: The title of the figure.
+
+    Returns:
+        A matplotlib figure. Masked cells are hatched.
 
     >>> import torch
     >>> head_grid(AttentionMatrix(torch.randn(4, 9, 8), torch.randn(2, 9, 8)), columns=2)
@@ -40,19 +51,19 @@ def head_grid(
     heads = _heads(matrices)
     names = [f"head {at}" for at in range(len(heads))] if labels is None else labels
     if isinstance(names, str) or len(names) != len(heads):
-        raise ShapeError(f"head_grid: {len(heads)} heads take a list of {len(heads)} labels, got {names!r}")
+        raise ShapeError(f"head_grid: expected a list of {len(heads)} labels, one per head, got {names!r}")
     if columns is not None and columns < 1:
-        raise ValueError(f"head_grid(columns={columns}): wants at least 1 head in a row; leave it away for a square")
-    wide = min(columns or min(math.ceil(math.sqrt(len(heads))), WIDEST), len(heads))
+        raise ValueError(f"head_grid: expected columns of at least 1, got {columns}")
+    wide = min(columns or min(math.ceil(math.sqrt(len(heads))), MAX_COLUMNS), len(heads))
     high = math.ceil(len(heads) / wide)
-    pictures = [take_picture(head, bins, how) for head in heads]
-    norm = colour_scale(pictures, scale, limits)
-    figure = new_figure(wide * INCHES + 0.9, high * (INCHES + 0.15) + 0.35 + 0.25 * bool(title))
+    pictures = [make_picture(head, bins, reduction) for head in heads]
+    norm = make_norm(pictures, scale, limits)
+    figure = new_figure(wide * HEAD_INCHES + 0.9, high * (HEAD_INCHES + 0.15) + 0.35 + 0.25 * bool(title))
     grid = figure.subplots(high, wide, squeeze=False)
     for place in grid.flat[len(heads) :]:
         place.remove()
     shown = list(grid.flat[: len(heads)])
-    images = [paint(axes, picture, norm) for axes, picture in zip(shown, pictures, strict=True)]
+    images = [draw_picture(axes, picture, norm) for axes, picture in zip(shown, pictures, strict=True)]
     for axes, name in zip(shown, names, strict=True):
         axes.set_title(name, fontsize=8, pad=3)
         axes.set(xticks=[], yticks=[])
@@ -60,24 +71,24 @@ def head_grid(
     figure.supylabel(_axis_text("query (row)", {picture.queries for picture in pictures}), fontsize=8)
     if title:
         figure.suptitle(title, fontsize=9)
-    add_scale(figure, images[0], shown, pictures, how)
+    add_colour_bar(figure, images[0], shown, pictures, reduction)
     return figure
 
 
 def _heads(matrices: AttentionMatrix | Sequence[AttentionMatrix]) -> list[AttentionMatrix]:
-    """The heads one by one."""
+    """Return the matrices of all heads."""
     if not isinstance(matrices, AttentionMatrix):
-        heads = [one_head(matrix, "head_grid") for matrix in matrices]
+        heads = [select_head(matrix, "head_grid") for matrix in matrices]
         if not heads:
-            raise ShapeError("head_grid: draws at least one head, got an empty list")
+            raise ShapeError("head_grid: expected at least one head, got an empty list")
         return heads
     leading = tuple(matrices.shape[:-2])
     if len(leading) == 2 and leading[0] != 1:
-        raise ShapeError(f"head_grid: draws the heads of one batch row, got {leading[0]}; choose one with .batch(b)")
+        raise ShapeError(f"head_grid: expected one batch row, got {leading[0]}; select one with .batch(b)")
     matrices = matrices.batch(0) if len(leading) == 2 else matrices
     return [matrices.head(at) for at in range(leading[-1])] if leading else [matrices]
 
 
 def _axis_text(name: str, lengths: set[int]) -> str:
-    """What an axis is, and its positions where all heads have the same."""
+    """Return the name of an axis, with its positions if all heads have the same."""
     return f"{name}, 0 … {max(lengths) - 1}" if len(lengths) == 1 else name

@@ -1,4 +1,4 @@
-"""`heatmap`: the weights of one head, cell by cell while that can be seen, and in bins beyond."""
+"""`heatmap`: the attention pattern of one head, as cells or as bins."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from attnscope.extras import import_extra
-from attnscope.figures.labels import POINTS, check_tokens, stride, token_text
-from attnscope.figures.paint import add_scale, colour_scale, new_figure, paint
-from attnscope.figures.picture import Picture, one_head, take_picture
+from attnscope.figures.drawing import add_colour_bar, draw_picture, make_norm, new_figure
+from attnscope.figures.picture import Picture, make_picture, select_head
+from attnscope.figures.token_labels import POINTS, check_tokens, format_token, label_step
 from attnscope.matrix import AttentionMatrix
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-LABELLED = 256  # more tokens than these are not written along an axis
-SIDES = (2.6, 4.6, 7.0)  # inches of the longer side: at least, without tokens, at most
-SHORTEST = 1.4  # inches of the shorter side, so that the scale of colours can be read
-INCHES_A_TOKEN = POINTS * 1.1 / 72
-INCHES_A_LETTER = 0.055
+MAX_LABELS = 256  # tokens along an axis
+SIDE_INCHES = (2.6, 4.6, 7.0)  # of the longer side: minimum, without tokens, maximum
+MIN_SIDE_INCHES = 1.4  # of the shorter side, so that the colour bar can be read
+TOKEN_INCHES = POINTS * 1.1 / 72
+LETTER_INCHES = 0.055
 
 
 def heatmap(
@@ -28,16 +28,25 @@ def heatmap(
     *,
     query_tokens: Sequence[str] | None = None,
     bins: int = 512,
-    how: str = "density",
+    reduction: str = "density",
     scale: str | None = None,
     limits: tuple[float, float] | None = None,
     title: str | None = None,
 ) -> Figure:
-    """The weights of one head, (queries, keys), as a figure: queries down, keys to the right, masked cells hatched.
+    """Draw the attention pattern of one head: queries down, keys to the right, masked cells hatched.
 
-    `tokens` are the keys', and also the queries' where there are as many of both; up to 256 are written along an axis.
-    Up to `bins` rows and columns each cell is drawn, and beyond, bins that mean what `how` says, as in `A.pooled`.
-    Colours are spread over `limits` by `scale`, "linear" or "log"; by itself it is log above 256 keys.
+    Args:
+        matrix: The attention weights of one head, (queries, keys).
+        tokens: One text per key, also used for the queries if there are as many. Up to 256 are drawn along an axis.
+        query_tokens: One text per query.
+        bins: Larger matrices are pooled to at most this number of rows and columns.
+        reduction: What a bin shows: "density" (mean weight), "mass" (sum) or "max", as in `AttentionMatrix.pool`.
+        scale: "linear" or "log" colours; by default log above 256 keys.
+        limits: The lowest and highest value of the colour scale.
+        title: The title of the figure.
+
+    Returns:
+        A matplotlib figure.
 
     >>> import torch
     >>> from attnscope.attention import Causal
@@ -45,47 +54,47 @@ def heatmap(
     >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
     ['The', '·cat', '·sat']
     """
-    matrix = one_head(matrix, "heatmap")
+    matrix = select_head(matrix, "heatmap")
     queries, keys = matrix.shape
     check_tokens(tokens, keys, "keys", "heatmap")
     check_tokens(query_tokens, queries, "queries", "heatmap")
     if query_tokens is None and queries == keys:
         query_tokens = tokens
-    picture = take_picture(matrix, bins, how)
+    picture = make_picture(matrix, bins, reduction)
     down, across = (_labels(found, size) for found, size in ((query_tokens, queries), (tokens, keys)))
     width, height = _inches(picture, down is not None or across is not None)
-    room = [INCHES_A_LETTER * max(map(len, labels or ["0000"])) for labels in (down, across)]
+    room = [LETTER_INCHES * max(map(len, labels or ["0000"])) for labels in (down, across)]
     figure = new_figure(width + room[0] + 1.3, height + room[1] + (0.9 if title else 0.6))
     axes = figure.add_subplot()
-    image = paint(axes, picture, colour_scale([picture], scale, limits))
+    image = draw_picture(axes, picture, make_norm([picture], scale, limits))
     _write(axes.xaxis, across, width, rotation=90)
     _write(axes.yaxis, down, height, rotation=0)
     axes.set_xlabel("key (column)", fontsize=8)
     axes.set_ylabel("query (row)", fontsize=8)
     if title:
         axes.set_title(title, fontsize=9)
-    add_scale(figure, image, axes, [picture], how)
+    add_colour_bar(figure, image, axes, [picture], reduction)
     return figure
 
 
 def _labels(tokens: Sequence[str] | None, length: int) -> list[str] | None:
-    return None if tokens is None or length > LABELLED else [token_text(token) for token in tokens]
+    return None if tokens is None or length > MAX_LABELS else [format_token(token) for token in tokens]
 
 
 def _inches(picture: Picture, labelled: bool) -> tuple[float, float]:
-    """Width and height of the image."""
-    least, plain, most = SIDES
+    """Return width and height of the image."""
+    least, plain, most = SIDE_INCHES
     longer = max(picture.keys, picture.queries)
-    side = min(max(longer * INCHES_A_TOKEN, least), most) if labelled else plain
-    return max(side * picture.keys / longer, SHORTEST), max(side * picture.queries / longer, SHORTEST)
+    side = min(max(longer * TOKEN_INCHES, least), most) if labelled else plain
+    return max(side * picture.keys / longer, MIN_SIDE_INCHES), max(side * picture.queries / longer, MIN_SIDE_INCHES)
 
 
 def _write(axis: Axis, labels: list[str] | None, inches: float, rotation: int) -> None:
-    """Write tokens along an axis; where not all have room, each few-th with its position."""
+    """Draw tokens along an axis; if not all fit, every few tokens with their positions."""
     if labels is None:
         axis.set_major_locator(import_extra("matplotlib.ticker").MaxNLocator(9, integer=True, min_n_ticks=1))
         return
-    step = stride(len(labels), inches)
+    step = label_step(len(labels), inches)
     chosen = range(0, len(labels), step)
     texts = [labels[at] if step == 1 else f"{labels[at]}  {at}" for at in chosen]
     axis.set_ticks(list(chosen), texts, fontsize=POINTS, rotation=rotation)

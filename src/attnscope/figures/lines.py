@@ -1,4 +1,4 @@
-"""`lines`: a few curves over one axis, each with its name at its end.
+"""`lines`: a few curves, each labelled at its end.
 
 In: numbers. Out: a figure. Does not know: what was measured. Memory: that of the curves.
 """
@@ -14,18 +14,18 @@ import numpy as np
 
 from attnscope.errors import ShapeError
 from attnscope.extras import import_extra
-from attnscope.figures.paint import new_figure
+from attnscope.figures.drawing import new_figure
 from attnscope.figures.panel import (
     COLOURS,
     POINTS,
-    draw_levels,
+    draw_end_labels,
+    draw_reference_lines,
+    end_label,
     finite,
-    fit,
-    logarithmic_ticks,
-    name_at_end,
+    fit_figure,
+    format_tick,
     plain_frame,
-    tick_text,
-    write_names,
+    set_log_ticks,
 )
 
 if TYPE_CHECKING:
@@ -34,50 +34,61 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 4.6, 2.7  # inches of the panel
 ALL_COLOURS = (*COLOURS, "#56b4e9", "#8c6d31")
-FEW = 40  # points that are marked one by one
-TICKS = 9  # powers of two that have room along the axis
+MAX_MARKED = 40  # points with a marker each
+MAX_TICKS = 9
 
 
 def lines(
     x: Sequence[float],
     curves: Mapping[str, Sequence[float]],
     *,
-    x_name: str,
-    y_name: str,
+    xlabel: str,
+    ylabel: str,
     title: str | None = None,
     log_x: bool = False,
     log_y: bool = False,
-    levels: Mapping[str, float] = MappingProxyType({}),
+    reference_lines: Mapping[str, float] = MappingProxyType({}),
     dashed: Collection[str] = (),
 ) -> Figure:
-    """Up to eight curves over `x`, and named `levels` as lines across; NaN is a gap.
+    """Draw up to eight curves over `x`.
 
-    With `log_x`, powers of two have their ticks. Curves in `dashed` are drawn so, as what is computed beside what is
-    measured.
+    Args:
+        x: The x values.
+        curves: The y values of each curve by name; NaN is a gap.
+        xlabel: The label of the x axis.
+        ylabel: The label of the y axis.
+        title: The title of the figure.
+        log_x: Use a logarithmic x axis, with ticks at powers of two if all x are.
+        log_y: Use a logarithmic y axis.
+        reference_lines: Heights of horizontal lines by name.
+        dashed: The names of curves to draw dashed.
 
-    >>> figure = lines([64, 128, 256], {"measured": [1.0, 2.1, 3.9]}, x_name="tokens", y_name="seconds", log_x=True)
+    Returns:
+        A matplotlib figure.
+
+    >>> figure = lines([64, 128, 256], {"measured": [1.0, 2.1, 3.9]}, xlabel="tokens", ylabel="seconds", log_x=True)
     >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
     ['64', '128', '256']
     """
     places = np.asarray(x, dtype=float)
     drawn = {name: np.asarray(values, dtype=float) for name, values in curves.items()}
-    _check(places, drawn, log_x=log_x, log_y=log_y, levels=levels, dashed=dashed)
+    _check(places, drawn, log_x=log_x, log_y=log_y, reference_lines=reference_lines, dashed=dashed)
     figure = new_figure(WIDTH, HEIGHT)
     axes = figure.add_subplot()
     names = []
-    mark = {"marker": "o", "markersize": 2.6} if len(places) <= FEW else {}
+    mark = {"marker": "o", "markersize": 2.6} if len(places) <= MAX_MARKED else {}
     for (name, values), colour in zip(drawn.items(), ALL_COLOURS, strict=False):
         style = (0, (4, 2)) if name in dashed else "-"
         axes.plot(places, values, color=colour, linewidth=1.6, linestyle=style, label=name, **mark)
-        names += name_at_end(name, colour, places.tolist(), values)
+        names += end_label(name, colour, places.tolist(), values)
     _scale_x(axes, places, log_x)
-    _scale_y(axes, finite([*np.concatenate(list(drawn.values())), *levels.values()]), log_y)
-    names += draw_levels(axes, levels)
-    axes.set_xlabel(x_name, fontsize=POINTS, parse_math=False)
-    axes.set_ylabel(y_name, fontsize=POINTS, parse_math=False)
+    _scale_y(axes, finite([*np.concatenate(list(drawn.values())), *reference_lines.values()]), log_y)
+    names += draw_reference_lines(axes, reference_lines)
+    axes.set_xlabel(xlabel, fontsize=POINTS, parse_math=False)
+    axes.set_ylabel(ylabel, fontsize=POINTS, parse_math=False)
     plain_frame(axes)
-    write_names(axes, names, HEIGHT)
-    fit(figure, axes, WIDTH, HEIGHT, title)
+    draw_end_labels(axes, names, HEIGHT)
+    fit_figure(figure, axes, WIDTH, HEIGHT, title)
     return figure
 
 
@@ -87,26 +98,26 @@ def _check(
     *,
     log_x: bool,
     log_y: bool,
-    levels: Mapping[str, float],
+    reference_lines: Mapping[str, float],
     dashed: Collection[str],
 ) -> None:
     if places.ndim != 1 or not len(places) or not np.isfinite(places).all():
-        raise ShapeError(f"lines: x is a row of one number at least, all finite, got {places.tolist()}")
+        raise ShapeError(f"lines: expected at least one x, all finite, got {places.tolist()}")
     if not 1 <= len(curves) <= len(ALL_COLOURS):
-        raise ShapeError(f"lines: draws 1 to {len(ALL_COLOURS)} curves, got {len(curves)}; choose some")
+        raise ShapeError(f"lines: expected 1 to {len(ALL_COLOURS)} curves, got {len(curves)}")
     for name, values in curves.items():
         if values.shape != places.shape:
-            raise ShapeError(f"lines: {name!r} takes {len(places)} numbers, as many as x has, got {values.shape}")
+            raise ShapeError(f"lines: expected {len(places)} numbers for {name!r}, as many as x, got {values.shape}")
     if unknown := set(dashed) - set(curves):
-        raise ShapeError(f"lines: dashed={sorted(unknown)} names no curve; there are {', '.join(curves)}")
-    if not all(map(math.isfinite, levels.values())):
-        raise ShapeError(f"lines: levels are finite numbers, got {dict(levels)}")
+        raise ShapeError(f"lines: unknown curves dashed={sorted(unknown)}; expected some of {', '.join(curves)}")
+    if not all(map(math.isfinite, reference_lines.values())):
+        raise ShapeError(f"lines: expected finite reference_lines, got {dict(reference_lines)}")
     if log_x and places.min() <= 0:
-        raise ShapeError(f"lines: log_x takes x above 0, got {places.min():g}; leave it out, or start later")
-    lowest = finite([*np.concatenate(list(curves.values())), *levels.values()]).min(initial=1.0)
+        raise ShapeError(f"lines: expected x above 0 with log_x, got {places.min():g}")
+    lowest = finite([*np.concatenate(list(curves.values())), *reference_lines.values()]).min(initial=1.0)
     if log_y and lowest <= 0:
         raise ShapeError(
-            f"lines: log_y takes numbers above 0, got {lowest:g}; put NaN there for a gap, or leave it out"
+            f"lines: expected numbers above 0 with log_y, got {lowest:g}; use NaN for a gap, or leave log_y out"
         )
 
 
@@ -118,7 +129,7 @@ def _scale_x(axes: Axes, places: np.ndarray, logarithmic: bool) -> None:
         axes.set_xlim(low - room, high + room)
         whole = bool((places == np.round(places)).all())
         axes.xaxis.set_major_locator(ticker.MaxNLocator(7, integer=whole, steps=[1, 2, 2.5, 5, 10]))
-        axes.xaxis.set_major_formatter(ticker.FuncFormatter(tick_text))
+        axes.xaxis.set_major_formatter(ticker.FuncFormatter(format_tick))
         return
     axes.set_xscale("log", base=2)
     room = (high / low) ** 0.02 if high > low else 1.5
@@ -126,23 +137,23 @@ def _scale_x(axes: Axes, places: np.ndarray, logarithmic: bool) -> None:
     powers = np.log2(places)
     if (powers == np.round(powers)).all():
         ticks = np.unique(places)
-        ticks = ticks[:: -(-len(ticks) // TICKS)]
-        axes.set_xticks(ticks, [tick_text(tick) for tick in ticks])
+        ticks = ticks[:: -(-len(ticks) // MAX_TICKS)]
+        axes.set_xticks(ticks, [format_tick(tick) for tick in ticks])
         axes.xaxis.set_minor_locator(ticker.NullLocator())
     else:
         axes.set_xscale("log")
-        logarithmic_ticks(axes.xaxis, low, high)
+        set_log_ticks(axes.xaxis, low, high)
 
 
 def _scale_y(axes: Axes, seen: np.ndarray, logarithmic: bool) -> None:
-    """Limits around everything; from 0 where that costs little, so that heights can be compared."""
+    """Set limits around everything, starting at 0 where that costs little space."""
     low, high = (float(seen.min()), float(seen.max())) if len(seen) else (0.0, 1.0)
     if logarithmic:
         axes.set_yscale("log")
         room = (high / low) ** 0.05 if high > low else 1.5
         axes.set_ylim(low / room, high * room)
-        logarithmic_ticks(axes.yaxis, low / room, high * room)
+        set_log_ticks(axes.yaxis, low / room, high * room)
         return
     room = (high - low) * 0.05 or abs(high) * 0.05 or 1.0
     axes.set_ylim(0.0 if 0 <= low <= high / 3 else low - room, high + room)
-    axes.yaxis.set_major_formatter(import_extra("matplotlib.ticker").FuncFormatter(tick_text))
+    axes.yaxis.set_major_formatter(import_extra("matplotlib.ticker").FuncFormatter(format_tick))

@@ -1,6 +1,6 @@
-"""The numbers of a picture: the cells of one head, or bins of them, and which of them the mask hides.
+"""The values of a picture: the cells of one head or bins of them, and which are masked.
 
-In: an `AttentionMatrix`. Out: arrays on the CPU. No drawing here. Memory: that of the picture, whatever the matrix has.
+In: an `AttentionMatrix`. Out: arrays on the CPU. Does not know: how they are drawn. Memory: that of the picture.
 """
 
 from __future__ import annotations
@@ -12,54 +12,54 @@ from torch import Tensor
 
 from attnscope.errors import ShapeError
 from attnscope.matrix import AttentionMatrix
-from attnscope.matrix.pooling import HOW
+from attnscope.matrix.pooling import REDUCTIONS
 
 
 class Picture(NamedTuple):
-    """Values (rows, columns) of cells or bins, `hidden` where the mask allows none, of a matrix queries x keys."""
+    """Values of cells or bins (rows, columns) of a matrix (queries, keys), and which of them are fully masked."""
 
     values: np.ndarray
-    hidden: np.ndarray
+    masked: np.ndarray
     queries: int
     keys: int
 
     @property
     def exact(self) -> bool:
-        """Whether each value is one weight."""
+        """Whether each value is a single weight."""
         return self.values.shape == (self.queries, self.keys)
 
     @property
-    def seen(self) -> np.ndarray:
-        """The values that are not hidden, in one row."""
-        return self.values[~self.hidden]
+    def unmasked(self) -> np.ndarray:
+        """The values that are not masked, in one dimension."""
+        return self.values[~self.masked]
 
 
-def take_picture(matrix: AttentionMatrix, bins: int, how: str) -> Picture:
-    """The picture of a one-head matrix: its cells, or at most `bins` by `bins` bins of one width.
+def make_picture(matrix: AttentionMatrix, bins: int, reduction: str) -> Picture:
+    """Return the cells of a one-head matrix, or at most `bins` by `bins` bins of equal width.
 
     >>> import torch
     >>> matrix = AttentionMatrix(torch.zeros(600, 2), torch.zeros(300, 2))
-    >>> picture = take_picture(matrix, 512, "density")
+    >>> picture = make_picture(matrix, 512, "density")
     >>> picture.values.shape, picture.exact
     ((300, 300), False)
     """
     if bins < 1:
-        raise ValueError(f"bins={bins}: a picture has at least 1 bin each way; leave bins away for the default")
-    if how not in HOW:
-        raise ValueError(f"how={how!r}: a bin is drawn as one of {', '.join(HOW)}")
+        raise ValueError(f"expected bins of at least 1, got {bins}")
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"expected reduction to be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
     queries, keys = matrix.shape
     if not queries or not keys:
-        raise ShapeError(f"there is nothing to draw in a matrix of {queries} x {keys} cells")
+        raise ShapeError(f"expected at least one query and one key to draw, got {queries} x {keys}")
     size = bin_count(queries, bins), bin_count(keys, bins)
-    values = array(matrix[:] if size == (queries, keys) else matrix.pooled(*size, how=how))
-    hidden = array(matrix.visible(*size)) == 0
-    if np.isnan(values[~hidden]).any():
-        raise ValueError("this matrix has weights that are NaN: look for NaN and infinity in its query and key")
-    return Picture(values, hidden, queries, keys)
+    values = to_numpy(matrix[:] if size == (queries, keys) else matrix.pool(*size, reduction=reduction))
+    masked = to_numpy(matrix.visible_cells(*size)) == 0
+    if np.isnan(values[~masked]).any():
+        raise ValueError("this matrix has NaN weights; check its queries and keys for NaN and infinity")
+    return Picture(values, masked, queries, keys)
 
 
 def bin_count(length: int, most: int) -> int:
-    """How many bins of one width cover a length, at most so many.
+    """Return how many bins of equal width cover a length, at most `most`.
 
     >>> bin_count(100, 512), bin_count(5000, 512)
     (100, 500)
@@ -68,21 +68,21 @@ def bin_count(length: int, most: int) -> int:
     return -(-length // width)
 
 
-def one_head(matrix: AttentionMatrix, name: str) -> AttentionMatrix:
-    """The matrix (queries, keys) of the only head, or a refusal that says how to choose one; `name` is who asks."""
+def select_head(matrix: AttentionMatrix, name: str) -> AttentionMatrix:
+    """Return the matrix (queries, keys) of the only head; `name` is the caller, for errors."""
     if not isinstance(matrix, AttentionMatrix):
         raise ShapeError(
-            f"{name}: draws an AttentionMatrix, got {type(matrix).__name__}; "
-            "what has dense weights can be drawn as AttentionMatrix.from_dense(weights)"
+            f"{name}: expected an AttentionMatrix, got {type(matrix).__name__}; convert dense weights with "
+            "AttentionMatrix.from_dense(weights)"
         )
     leading = tuple(matrix.shape[:-2])
     if any(size != 1 for size in leading):
         how = {1: ".head(h)", 2: ".batch(b).head(h)"}[len(leading)]
-        raise ShapeError(f"{name}: draws one head, got leading axes {leading}; choose one with {how}")
+        raise ShapeError(f"{name}: expected one head, got leading axes {leading}; select one with {how}")
     matrix = matrix.batch(0) if len(leading) == 2 else matrix
     return matrix.head(0) if leading else matrix
 
 
-def array(tensor: Tensor) -> np.ndarray:
-    """A tensor as numpy has it."""
+def to_numpy(tensor: Tensor) -> np.ndarray:
+    """Return a tensor as a numpy array."""
     return tensor.detach().cpu().numpy()

@@ -1,13 +1,14 @@
-"""The science of heads: what each does, and what happens without it."""
+"""Scores, labels, ablation, activation patching and direct logit attribution of attention heads."""
 
-from attnscope.heads.comparison import Comparison, compare_with_others
-from attnscope.heads.contribution import Contributions, contributions
-from attnscope.heads.effects import Effect, Predictions, effect, predictions
+from attnscope.heads.comparison import AblationComparison, compare_with_random_heads
+from attnscope.heads.effects import Effect, Predictions, measure_effect, predict
 from attnscope.heads.interventions import ablate, patch
-from attnscope.heads.labels import LABELS, Label, labelled
+from attnscope.heads.labels import LABELS, Label, assign_labels
+from attnscope.heads.logit_attribution import LogitAttribution, direct_logit_attribution
 from attnscope.heads.over_training import HeadsOverTraining, read_over_training
-from attnscope.heads.probe import probe_ids, read_probe
 from attnscope.heads.relations import relation_table, score_relations
+from attnscope.heads.repeated_tokens import read_repeated_tokens, repeated_token_ids
+from attnscope.heads.rollout import rollout
 from attnscope.heads.rows import RowScores, row_scores
 from attnscope.heads.scores import SCORES, score_heads
 from attnscope.heads.sentences import Sentence, Word
@@ -16,27 +17,28 @@ from attnscope.heads.table import HeadTable
 __all__ = [
     "LABELS",
     "SCORES",
-    "Comparison",
-    "Contributions",
+    "AblationComparison",
     "Effect",
     "HeadTable",
     "HeadsOverTraining",
     "Label",
+    "LogitAttribution",
     "Predictions",
     "RowScores",
     "Sentence",
     "Word",
     "ablate",
-    "compare_with_others",
-    "contributions",
-    "effect",
-    "labelled",
+    "assign_labels",
+    "compare_with_random_heads",
+    "direct_logit_attribution",
+    "measure_effect",
     "patch",
-    "predictions",
-    "probe_ids",
+    "predict",
     "read_over_training",
-    "read_probe",
+    "read_repeated_tokens",
     "relation_table",
+    "repeated_token_ids",
+    "rollout",
     "row_scores",
     "score_heads",
     "score_relations",

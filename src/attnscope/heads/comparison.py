@@ -1,8 +1,8 @@
-"""Heads that were found by their scores, put to the test: whether they are missed more than others of their layers.
+"""`compare_with_random_heads`: ablate selected heads, and as a baseline random other heads of the same layers.
 
-In: a decoder, a text and some of its heads. Out: how much the loss of each token rises without them, and how much on
-the average of random draws of as many other heads of the same layers.
-Does not know: how heads were found. Memory: that of a pass.
+In: a decoder, a text and a selection of heads. Out: the change in loss at each token without them, and without random
+draws of as many other heads of the same layers.
+Does not know: how heads were selected. Memory: that of a forward pass.
 """
 
 from __future__ import annotations
@@ -14,71 +14,84 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.errors import SettingError
-from attnscope.heads.effects import predictions
+from attnscope.heads.effects import predict
 from attnscope.heads.interventions import How, ablate
 from attnscope.heads.table import HeadTable
 from attnscope.recording.progress import Progress, report_progress
 
 
-class Comparison(NamedTuple):
-    """Losses and their rises of each token after the first, (tokens - 1,) each, in nats."""
+class AblationComparison(NamedTuple):
+    """Losses and their changes at each token after the first, in nats."""
 
     loss: Tensor
-    """With all heads."""
-    rise: Tensor
-    """Without the chosen heads."""
-    others: Tensor
-    """(draws, tokens - 1): without as many others."""
+    """Of the intact model, (tokens - 1,)."""
+    change: Tensor
+    """Without the selected heads, (tokens - 1,)."""
+    random_changes: Tensor
+    """Without random other heads, (draws, tokens - 1)."""
 
 
-def compare_with_others(
+def compare_with_random_heads(
     model: nn.Module,
-    ids: Tensor,
-    chosen: HeadTable,
-    among: HeadTable,
+    input_ids: Tensor,
+    heads: HeadTable,
+    candidates: HeadTable,
     *,
     how: How = "zero",
-    draws: int = 10,
+    num_draws: int = 10,
     seed: int = 0,
     progress: Progress | bool = True,
-) -> Comparison:
-    """Ablate the heads of `chosen`, and as often as `draws` says as many others of `among` from the same layers.
+) -> AblationComparison:
+    """Ablate selected heads, and compare with random draws of as many other heads from the same layers.
 
-    `ids` (tokens,) is the text to predict.
+    Args:
+        model: A decoder in eval mode.
+        input_ids: The text to predict, (tokens,).
+        heads: The heads to test.
+        candidates: All heads that may be drawn; normally the table of all heads of the model.
+        how: The ablation, as in `ablate`.
+        num_draws: How many random selections to ablate.
+        seed: Seeds the draws.
+        progress: False for none, or a function called with the number of finished and of all ablations.
+
+    Raises:
+        SettingError: `heads` is empty, or a layer has too few other heads.
     """
-    if not len(chosen):
-        raise SettingError("compare_with_others: no heads were chosen, so that there is nothing to compare")
-    if ids.dim() != 1 or draws < 1:
+    if not len(heads):
+        raise SettingError("compare_with_random_heads: no heads were selected, so there is nothing to compare")
+    if input_ids.dim() != 1 or num_draws < 1:
         raise SettingError(
-            f"compare_with_others: wants ids (tokens,) and a draw at least, got {tuple(ids.shape)} and draws={draws}"
+            "compare_with_random_heads: expected input_ids (tokens,) and num_draws of at least 1, got "
+            f"{tuple(input_ids.shape)} and num_draws={num_draws}"
         )
-    pools, chance = _others(chosen, among), random.Random(seed)
-    drawn = [
-        {layer: chance.sample(pools[layer], len(heads)) for layer, heads in chosen.chosen.items()} for _ in range(draws)
+    selected, others, generator = heads.heads_by_layer, _other_heads(heads, candidates), random.Random(seed)
+    draws = [
+        {layer: generator.sample(others[layer], len(some)) for layer, some in selected.items()}
+        for _ in range(num_draws)
     ]
-    rounds, losses = [{}, chosen.chosen, *drawn], []
-    with report_progress(progress, "switching heads off") as tell:
-        for heads in rounds:
-            with ablate(model, heads, how):
-                losses.append(predictions(model, ids[None]).losses[0])
-            tell(len(losses), len(rounds))
-    loss, without, *others = losses
-    return Comparison(loss, without - loss, torch.stack(others) - loss)
+    selections, losses = [{}, selected, *draws], []
+    with report_progress(progress, "ablating heads") as report:
+        for selection in selections:
+            with ablate(model, selection, how):
+                losses.append(predict(model, input_ids[None]).losses[0])
+            report(len(losses), len(selections))
+    loss, ablated, *baselines = losses
+    return AblationComparison(loss, ablated - loss, torch.stack(baselines) - loss)
 
 
-def _others(chosen: HeadTable, among: HeadTable) -> dict[str, list[int]]:
-    """For each layer of the chosen heads, the heads that were not chosen."""
-    everyone, taken = among.chosen, chosen.chosen
-    missing = [layer for layer in taken if layer not in everyone]
+def _other_heads(heads: HeadTable, candidates: HeadTable) -> dict[str, list[int]]:
+    """For each layer with selected heads, the heads that were not selected."""
+    available, selected = candidates.heads_by_layer, heads.heads_by_layer
+    missing = [layer for layer in selected if layer not in available]
     if missing:
         raise SettingError(
-            f"compare_with_others: {missing[0]} is not in `among`, which should hold all heads of the model"
+            f"compare_with_random_heads: {missing[0]} is not in `candidates`; pass the table of all heads of the model"
         )
-    pools = {layer: [head for head in everyone[layer] if head not in taken[layer]] for layer in taken}
-    few = [layer for layer, heads in taken.items() if len(pools[layer]) < len(heads)]
-    if few:
+    others = {layer: [head for head in available[layer] if head not in selected[layer]] for layer in selected}
+    short = [layer for layer, some in selected.items() if len(others[layer]) < len(some)]
+    if short:
         raise SettingError(
-            f"compare_with_others: {len(taken[few[0]])} heads of {few[0]} were chosen, and only {len(pools[few[0]])} "
-            "others are left to compare them with; choose fewer"
+            f"compare_with_random_heads: {len(selected[short[0]])} heads of {short[0]} are selected, but only "
+            f"{len(others[short[0]])} others are left to compare with; select fewer"
         )
-    return pools
+    return others

@@ -1,9 +1,9 @@
-"""`ablate` and `patch`: a model with some of its heads silenced, or saying what they said in another run.
+"""`ablate` and `patch`: run a model with some head outputs replaced.
 
-Heads are changed right after the attention function and before the output projection mixes them, which is the only
-place where a head is still alone. In: a model and its heads. Out: the same model, changed inside the with block, in
-this thread, and as it was afterwards, also after an error.
-Does not know: losses, scores. Memory: a copy of what the heads of a changed layer say.
+Head outputs are replaced between the attention function and the output projection. This is the last place where the
+output of one head is separate. In: a model and a selection of heads. Out: the same model, changed inside the with block
+and in this thread, and restored afterwards, also after an error.
+Does not know: losses, scores. Memory: a copy of the head outputs of each changed layer.
 """
 
 from __future__ import annotations
@@ -28,38 +28,44 @@ from attnscope.recording.layers.recorded import Layer
 from attnscope.recording.recorder import is_cross
 from attnscope.recording.selection import Selection, Wanted, heads_by_layer, matches
 
-Some = int | Sequence[int]
-Heads = Mapping[int, Some] | Mapping[str, Some] | Mapping[Wanted, Some] | HeadTable
-"""Heads of layers, which are numbers or names: {3: [5]}, {"decoder.layers.0.encoder_attn": [1, 2]}; or a table."""
+HeadIndices = int | Sequence[int]
+HeadSelection = Mapping[int, HeadIndices] | Mapping[str, HeadIndices] | Mapping[Wanted, HeadIndices] | HeadTable
+"""Heads by layer, which is a number or a name: {3: [5]}, {"decoder.layers.0.encoder_attn": [1, 2]}; or a table."""
 
 How = Literal["zero", "mean"] | float
 
 
-class Said(NamedTuple):
-    """What some heads of a layer say in a pass, (batch, heads, query, dim), to so many keys.
-
-    `call` counts how often the layer has been called in this pass, from 1 on.
-    """
+class HeadOutput(NamedTuple):
+    """The output of some heads of a layer in one forward pass, before the output projection."""
 
     layer: str
     heads: list[int]
-    rows: Tensor
-    keys: int
+    values: Tensor
+    """Shape (batch, heads, queries, head_dim)."""
+    num_keys: int
     call: int
+    """How often the layer has been called in this pass, starting at 1."""
 
 
-Replacement = Callable[[Said], Tensor]
-"""What heads say instead, of the same shape."""
+Replacement = Callable[[HeadOutput], Tensor]
+"""Returns the values to use instead, of the same shape."""
 
 
 @contextmanager
-def ablate(model: nn.Module, heads: Heads, how: How = "zero") -> Iterator[None]:
-    """Run a model without some of its heads, inside the with block and in this thread.
+def ablate(model: nn.Module, heads: HeadSelection, how: How = "zero") -> Iterator[None]:
+    """Ablate heads of a model inside the with block, in this thread.
 
-    "zero" silences them, "mean" has each say at every token what it says on the average of the pass, and a number
-    scales what they say: 0.5 halves it, 1.0 changes nothing. Layers are numbers or names, as in `record`. The mean is
-    taken over all tokens of a batch, padding included. A model that is trained with checkpointing needs its backward
-    pass inside the block, too.
+    A model that is trained with gradient checkpointing needs its backward pass inside the block, too.
+
+    Args:
+        model: Any model that `record` supports.
+        heads: Heads by layer number or layer name, as in `record`, or a `HeadTable`.
+        how: "zero" replaces head outputs by zero. "mean" replaces them by their mean over all tokens of the batch,
+            padding included. A number scales them: 0.5 halves them, 1.0 changes nothing.
+
+    Raises:
+        SettingError: `heads` or `how` is invalid.
+        UnsupportedError: The attention of a selected layer was not called, or cannot be intercepted.
 
     >>> attention = nn.MultiheadAttention(8, 2, batch_first=True)
     >>> text = torch.randn(1, 5, 8)
@@ -69,129 +75,135 @@ def ablate(model: nn.Module, heads: Heads, how: How = "zero") -> Iterator[None]:
     True
     """
     if isinstance(how, int | float) and not isinstance(how, bool):
-        replacement: Replacement = lambda said: said.rows * how  # noqa: E731
+        replacement: Replacement = lambda output: output.values * how  # noqa: E731
     elif how in ("zero", "mean"):
-        replacement = _nothing if how == "zero" else _mean
+        replacement = _zero if how == "zero" else _mean
     else:
-        raise SettingError(f"ablate: how={how!r}; it is 'zero', 'mean' or a number that scales what the heads say")
+        raise SettingError(f"ablate: expected how='zero', 'mean' or a number that scales the outputs, got {how!r}")
     with _intervention("ablate", model, heads, replacement):
         yield
 
 
 @contextmanager
 def patch(
-    model: nn.Module, heads: Heads, donor: Trace, *, positions: int | Sequence[int] | slice = slice(None)
+    model: nn.Module, heads: HeadSelection, donor: Trace, *, positions: int | Sequence[int] | slice = slice(None)
 ) -> Iterator[None]:
-    """Run a model with heads that say what they said in another run, at all tokens or at some positions.
+    """Patch head outputs with those of another run (activation patching), inside the with block and in this thread.
 
-    `donor` is a trace of that run, recorded with `values=True`; both texts have the same number of tokens, and the
-    changed pass reads them at once.
+    Both texts need the same number of tokens, and the patched model has to read its text in one forward pass.
+
+    Args:
+        model: Any model that `record` supports.
+        heads: Heads by layer number or layer name, or a `HeadTable`.
+        donor: A trace of the other run, recorded with `values=True`.
+        positions: The token positions to patch; all of them by default.
+
+    Raises:
+        SettingError: The donor lacks a layer, a head or the values, or its shape differs.
+        UnsupportedError: The attention of a selected layer was not called, or cannot be intercepted.
     """
     where = (
         positions if isinstance(positions, slice) else [positions] if isinstance(positions, int) else list(positions)
     )
 
-    def replacement(said: Said) -> Tensor:
-        again = f"{said.layer}#2" in donor  # a layer that is called several times a pass
-        theirs = said_in(donor, f"{said.layer}#{said.call}" if again and said.call > 1 else said.layer, said.heads)
-        if theirs.shape != said.rows.shape:
+    def replacement(output: HeadOutput) -> Tensor:
+        is_repeated = f"{output.layer}#2" in donor  # the layer is called several times per pass
+        name = f"{output.layer}#{output.call}" if is_repeated and output.call > 1 else output.layer
+        donated = recorded_head_outputs(donor, name, output.heads)
+        if donated.shape != output.values.shape:
             raise SettingError(
-                f"patch: {said.layer} said {tuple(theirs.shape)} (batch, heads, tokens, dim) in the donor and says "
-                f"{tuple(said.rows.shape)} in this pass; give both the same number of tokens, read in one pass"
+                f"patch: {output.layer} has head outputs of shape {tuple(donated.shape)} (batch, heads, queries, "
+                f"head_dim) in the donor and {tuple(output.values.shape)} in this pass; use texts with the same number "
+                "of tokens, and read each in one pass"
             )
-        tokens = said.rows.shape[2]
+        tokens = output.values.shape[2]
         if not isinstance(where, slice) and any(not -tokens <= position < tokens for position in where):
-            raise SettingError(f"patch: positions {where} were asked for in a text of {tokens} tokens")
-        mixed = said.rows.clone()
-        mixed[:, :, where] = theirs[:, :, where].to(mixed)
-        return mixed
+            raise SettingError(f"patch: expected positions below {tokens}, the number of tokens, got {where}")
+        patched = output.values.clone()
+        patched[:, :, where] = donated[:, :, where].to(patched)
+        return patched
 
     with _intervention("patch", model, heads, replacement):
         yield
 
 
-def said_in(trace: Trace, name: str, heads: Sequence[int]) -> Tensor:
-    """What heads of a layer said in a recorded run, (batch, heads, query, dim): their weights times the values."""
+def recorded_head_outputs(trace: Trace, name: str, heads: Sequence[int]) -> Tensor:
+    """Compute head outputs (batch, heads, queries, head_dim) of a recorded layer: attention weights times values."""
     if name not in trace:
-        raise SettingError(f"patch: {name} is not in the donor, which has {len(trace)} layers; record it there, too")
+        raise SettingError(f"patch: {name} is not among the {len(trace)} layers of the donor; record it there, too")
     layer = trace.layer(name)
     if not isinstance(layer, Layer) or (call := layer.joined()).value is None:
-        raise SettingError(
-            f"patch: the donor does not hold what the heads of {name} said; record it with values=True and "
-            "keep='matrix'"
-        )
+        raise SettingError(f"patch: the donor has no values for {name}; record it with values=True and keep='matrix'")
     missing = [head for head in heads if head not in layer.heads]
     if missing:
+        raise SettingError(f"patch: head {missing[0]} of {name} is not in the donor, which has {list(layer.heads)}")
+    output = attend(call.query, call.key, call.value, mask=call.mask, scale=call.scale, score_mod=call.score_mod)
+    return output[:, [layer.heads.index(head) for head in heads]]
+
+
+def _zero(output: HeadOutput) -> Tensor:
+    return torch.zeros_like(output.values)
+
+
+def _mean(output: HeadOutput) -> Tensor:
+    queries = output.values.shape[2]
+    if queries == 1 or (output.num_keys > queries and not is_cross(output.layer)):
         raise SettingError(
-            f"patch: head {missing[0]} of {name} was not recorded in the donor, which has {list(layer.heads)} of it"
+            f"ablate: how='mean' needs the whole text in one pass, but {output.layer} got {queries} of "
+            f"{output.num_keys} tokens; run without a KV cache, or use how='zero'"
         )
-    said = attend(call.query, call.key, call.value, mask=call.mask, scale=call.scale, score_mod=call.score_mod)
-    return said[:, [layer.heads.index(head) for head in heads]]
-
-
-def _nothing(said: Said) -> Tensor:
-    return torch.zeros_like(said.rows)
-
-
-def _mean(said: Said) -> Tensor:
-    queries = said.rows.shape[2]
-    if queries == 1 or (said.keys > queries and not is_cross(said.layer)):
-        raise SettingError(
-            f"ablate: the mean of what a head says is that over all tokens of one pass, and {said.layer} was given "
-            f"{queries} of {said.keys} tokens; run the whole text at once, without a cache, or ablate with how='zero'"
-        )
-    return said.rows.mean(dim=(0, 2), keepdim=True).expand_as(said.rows)
+    return output.values.mean(dim=(0, 2), keepdim=True).expand_as(output.values)
 
 
 @contextmanager
-def _intervention(what: str, model: nn.Module, heads: Heads, replacement: Replacement) -> Iterator[None]:
-    """Replace what heads say for a while; without any heads, nothing is touched."""
+def _intervention(caller: str, model: nn.Module, heads: HeadSelection, replacement: Replacement) -> Iterator[None]:
+    """Replace head outputs inside the with block; an empty selection touches nothing."""
     if not isinstance(model, nn.Module):
-        raise SettingError(f"{what}: wants a torch.nn.Module, got {type(model).__name__}")
-    chosen = _chosen(what, heads)
-    if not chosen:
+        raise SettingError(f"{caller}: expected a torch.nn.Module, got {type(model).__name__}")
+    selected = _select(caller, heads)
+    if not selected:
         yield
         return
-    eager, model = eagerly(model, what), uncompiled(model)
-    intervention = _Intervention(what, model, chosen, replacement)
+    eager, model = eagerly(model, caller), uncompiled(model)
+    intervention = _Intervention(caller, model, selected, replacement)
     with ExitStack() as stack:
         stack.enter_context(eager)
         stack.enter_context(model.register_forward_pre_hook(intervention.begin_pass))
         stack.enter_context(model.register_forward_hook(intervention.end_pass))
-        stack.enter_context(intervention.coverage.track(intervention.is_here))
+        stack.enter_context(intervention.coverage.track(intervention.is_active))
         stack.enter_context(intercept_heads(model, intervention))
         yield
     intervention.finish()
 
 
-def _chosen(what: str, heads: Heads) -> dict[Wanted, list[int]]:
-    """The heads of each layer as lists, layers without any left out."""
-    given = heads.chosen if isinstance(heads, HeadTable) else heads
+def _select(caller: str, heads: HeadSelection) -> dict[Wanted, list[int]]:
+    """Return the heads of each layer as lists, without layers that have none."""
+    given = heads.heads_by_layer if isinstance(heads, HeadTable) else heads
     if not isinstance(given, Mapping):
-        raise SettingError(f"{what}: wants heads as {{3: [5]}}, by layer, or a table of them; got {given!r}")
+        raise SettingError(f"{caller}: expected heads by layer, such as {{3: [5]}}, or a HeadTable, got {given!r}")
     lists = {layer: [some] if isinstance(some, int) else list(some) for layer, some in given.items()}
     return {layer: some for layer, some in lists.items() if some}
 
 
 class _Intervention:
-    """Which heads of which modules are replaced, and whether all of them have been."""
+    """Replaces the outputs of selected heads, and checks that every selected layer was reached."""
 
-    def __init__(self, what: str, model: nn.Module, heads: dict[Wanted, list[int]], replacement: Replacement) -> None:
-        self._what, self._replacement = what, replacement
+    def __init__(self, caller: str, model: nn.Module, heads: dict[Wanted, list[int]], replacement: Replacement) -> None:
+        self._caller, self._replacement = caller, replacement
         self._names = {id(module): name for name, module in model.named_modules()}
         self._heads = heads = heads_by_layer(heads, self._names.values())
-        self._selection = Selection(list(heads), heads, asked_by=what)
+        self._selection = Selection(list(heads), heads, asked_by=caller)
         self._selection.check(self._names.values())
         self.coverage = Coverage(model, [name for name in self._names.values() if self._selection.has(name)])
-        self._calls: Counter[str] = Counter()  # of layers, since the pass began
+        self._calls: Counter[str] = Counter()  # per layer, in this pass
         self._reached: dict[Wanted, str] = {}
 
-    def is_here(self) -> bool:
-        """Whether this thread is the one, and no inner computation."""
+    def is_active(self) -> bool:
+        """Whether this intervention applies to the current thread and call."""
         return not is_suppressed() and self in current_interventions()
 
     def owns(self, module: nn.Module) -> bool:
-        """Whether something is a module of the model."""
+        """Whether a module belongs to the model."""
         return id(module) in self._names
 
     def targets(self, module: nn.Module) -> bool:
@@ -199,43 +211,44 @@ class _Intervention:
         return self._selection.has(self._names[id(module)])
 
     def apply(self, module: nn.Module, heads: Tensor, keys: int) -> Tensor:
-        """What heads (batch, head, query, dim) of a module say now."""
+        """Replace the selected heads in the outputs (batch, heads, queries, head_dim) of a module."""
         name = self._names[id(module)]
-        chosen = self._selection.heads_of(name, heads.shape[1])
-        assert chosen is not None
-        self._note(name)
+        selected = self._selection.heads_of(name, heads.shape[1])
+        assert selected is not None
+        self._count_call(name)
         result = heads.clone()
-        result[:, chosen] = self._replacement(Said(name, chosen, heads[:, chosen], keys, self._calls[name]))
+        output = HeadOutput(name, selected, heads[:, selected], keys, self._calls[name])
+        result[:, selected] = self._replacement(output)
         return result
 
-    def _note(self, name: str) -> None:
+    def _count_call(self, name: str) -> None:
         self._calls[name] += 1
         for layer in self._heads:
             if matches(name, layer):
-                before = self._reached.setdefault(layer, name)
-                if isinstance(layer, int) and before != name:
-                    raise SettingError(f"{self._what}: layer {layer} may be {before} or {name}; say which by its name")
+                first = self._reached.setdefault(layer, name)
+                if isinstance(layer, int) and first != name:
+                    raise SettingError(f"{self._caller}: layer {layer} is ambiguous: {first} or {name}; use a name")
 
     def begin_pass(self, *_: object) -> None:
-        """Count calls of layers anew."""
-        if self.is_here():
+        """Reset the call counts."""
+        if self.is_active():
             self._calls.clear()
             self.coverage.begin_again()
 
     def end_pass(self, *_: object) -> None:
-        """Refuse the result of a pass in which a chosen layer ran and was not reached."""
-        if self.is_here() and (unseen := self.coverage.unseen(self._calls)):
+        """Raise if a selected layer ran in this pass without being intercepted."""
+        if self.is_active() and (unseen := self.coverage.unseen(self._calls)):
             raise self._unreached(next(iter(unseen)))
 
     def finish(self) -> None:
-        """Refuse a block in which a chosen layer was never reached."""
+        """Raise if a selected layer was never reached inside the block."""
         for layer in [*self.coverage.unseen(self._calls), *self._heads]:
             if layer not in self._calls and layer not in self._reached:
                 raise self._unreached(layer)
 
     def _unreached(self, layer: Wanted) -> UnsupportedError:
         return UnsupportedError(
-            f"{self._what}: the heads of layer {layer!r} were not reached, so that nothing has changed there. Run the "
-            "model inside the with block, in the same thread; a layer that computes attention by code of its own can "
-            "be reached after loading the model with attn_implementation='sdpa' or 'eager', if it has them"
+            f"{self._caller}: the attention of layer {layer!r} was not intercepted, so its heads are unchanged. "
+            "Run the model inside the with block and in the same thread. If the layer has its own attention code, load "
+            "the model with attn_implementation='sdpa' or 'eager'"
         )

@@ -1,8 +1,8 @@
 """Labels for heads, from thresholds on their scores.
 
-A label says what a head mostly does on the texts that it was scored on. A head may have several, and most heads of a
-trained model have none: they are "mixed". In: a table of scores. Out: the same table with labels.
-Does not know: where scores come from. Memory: nothing beside the table.
+A label describes what a head mostly does on the texts it was scored on. A head may have several labels. Most heads of a
+trained model have none and are "mixed". In: a table of scores. Out: the same table with labels.
+Does not know: where scores come from. Memory: that of the table.
 """
 
 from __future__ import annotations
@@ -15,26 +15,33 @@ from attnscope.errors import SettingError, unknown
 from attnscope.heads.table import HeadTable
 
 MIXED = "mixed"
-TIMES_ERROR = 5.0
+MIN_STANDARD_ERRORS = 5.0
 RELATIONS = ("agreement", "coreference")
-"""Labels that are decided by sentences of their own."""
+"""Labels that are decided by template sentences."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """A name, the scores that decide it (the first that is there counts), the least value, and what it means."""
+    """A name for heads with a high score.
+
+    Attributes:
+        name: The label.
+        scores: The scores that can decide it; the first one that a table has is used.
+        threshold: The lowest score that earns the label.
+        meaning: What such a head does.
+    """
 
     name: str
     scores: tuple[str, ...]
-    least: float
+    threshold: float
     meaning: str
 
-    def is_earned(self, value: float, error: float) -> bool:
-        """Whether a score is enough: the least value, and five standard errors where an error is known."""
-        return value >= self.least and value >= TIMES_ERROR * error
+    def applies(self, score: float, standard_error: float = 0.0) -> bool:
+        """Whether a score reaches the threshold, and five standard errors."""
+        return score >= self.threshold and score >= MIN_STANDARD_ERRORS * standard_error
 
-    def score_in(self, table: HeadTable) -> str | None:
-        """The score of a table that decides."""
+    def find_score(self, table: HeadTable) -> str | None:
+        """Return the name of the score in a table that decides this label, or None."""
         return next((score for score in self.scores if score in table.columns), None)
 
 
@@ -114,25 +121,36 @@ LABELS = (
         "output is close to a mean over the text so far.",
     ),
 )
-"""From the most telling to the least: the first label of a head is the one to call it by."""
+"""All labels, from the most specific to the least: the first label of a head describes it best."""
 
 
-def label_named(name: str) -> Label:
-    """The label of this name."""
+def get_label(name: str) -> Label:
+    """Return a label by its name.
+
+    Raises:
+        SettingError: There is no such label.
+    """
     for label in LABELS:
         if label.name == name:
             return label
     raise SettingError(unknown("label", name, [label.name for label in LABELS]))
 
 
-def labelled(table: HeadTable) -> HeadTable:
-    """The table with the labels that its scores earn; a score that is NaN earns none."""
-    earned: list[list[str]] = [[] for _ in range(len(table))]
+def assign_labels(table: HeadTable) -> HeadTable:
+    """Return a table with the labels that its scores earn.
+
+    Args:
+        table: Scores of heads. A column `NAME_error` is the standard error of the score `NAME`. NaN earns no label.
+
+    >>> assign_labels(HeadTable(("a", "a"), (0, 1), {"sink": torch.tensor([0.9, 0.1])})).labels
+    (('sink',), ('mixed',))
+    """
+    labels: list[list[str]] = [[] for _ in range(len(table))]
     for label in LABELS:
-        score = label.score_in(table)
+        score = label.find_score(table)
         if score is not None:
             errors = table.columns.get(f"{score}_error", torch.zeros(len(table)))
-            for row, value, error in zip(earned, table[score].tolist(), errors.tolist(), strict=True):
-                if label.is_earned(value, error):
+            for row, value, error in zip(labels, table[score].tolist(), errors.tolist(), strict=True):
+                if label.applies(value, error):
                     row.append(label.name)
-    return replace(table, labels=tuple(tuple(row) or (MIXED,) for row in earned))
+    return replace(table, labels=tuple(tuple(row) or (MIXED,) for row in labels))

@@ -1,6 +1,6 @@
-"""A table of heads as text: as many columns as there is room for.
+"""Prints a head table with as many columns as fit.
 
-In: columns of names and numbers. Out: what rich prints. Does not know: scores, labels. Memory: the text.
+In: columns of names and numbers. Out: rich renderables. Does not know: scores, labels. Memory: the text.
 """
 
 from __future__ import annotations
@@ -12,66 +12,66 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-WORDS = ("layer", "labels")
-ALWAYS = ("layer", "head", "labels")
+TEXT_COLUMNS = ("layer", "labels")
+REQUIRED_COLUMNS = ("layer", "head", "labels")
 
 
-def printed(cells: Mapping[str, Sequence[Any]], room: int) -> Iterator[Table | Text]:
-    """The columns that fit into so many characters, and a line that names the others.
+def render_table(columns: Mapping[str, Sequence[Any]], width: int) -> Iterator[Table | Text]:
+    """Yield a table of the columns that fit into a width in characters, and a line that names the others.
 
-    What stands in cells is shown as it is, brackets and all: names of layers are somebody else's.
+    Cells are printed without markup, because layer names are untrusted.
     """
-    shown = {name: _shown(column) for name, column in cells.items()}
-    fitting = _fitting(shown, room)
+    formatted = {name: _format_column(column) for name, column in columns.items()}
+    fitting = _fit_columns(formatted, width)
     table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
     for name in fitting:
-        table.add_column(Text(_headed(name)), justify="left" if name in WORDS else "right", no_wrap=True)
-    for row in zip(*(shown[name] for name in fitting), strict=True):
+        table.add_column(Text(_wrap_header(name)), justify="left" if name in TEXT_COLUMNS else "right", no_wrap=True)
+    for row in zip(*(formatted[name] for name in fitting), strict=True):
         table.add_row(*map(Text, row))
     yield table
-    if hidden := [name for name in shown if name not in fitting]:
+    if hidden := [name for name in formatted if name not in fitting]:
         yield Text(f"no room for {', '.join(hidden)}", style="dim")
 
 
-def short_names(layers: Sequence[str]) -> dict[str, str]:
-    """Names of layers without the words that all of them begin and end with, by their whole names.
+def shorten_names(layers: Sequence[str]) -> dict[str, str]:
+    """Map layer names to short names, without the words that all of them begin and end with.
 
-    >>> short_names(["model.layers.0.self_attn", "model.layers.11.self_attn"])
+    >>> shorten_names(["model.layers.0.self_attn", "model.layers.11.self_attn"])
     {'model.layers.0.self_attn': '0', 'model.layers.11.self_attn': '11'}
     """
     names = list(dict.fromkeys(layers))
     words = [name.split(".") for name in names]
     shortest = min(map(len, words), default=0)
-    start = min(_in_common(words), shortest - 1)  # something is left of every name
-    stop = min(_in_common([some[start:][::-1] for some in words]), shortest - start - 1)
-    kept = (".".join(some[start : len(some) - stop]) for some in words)
-    return dict(zip(names, names if len(names) == 1 else kept, strict=True))
+    start = min(_common_prefix(words), shortest - 1)  # at least one word of each name is left
+    stop = min(_common_prefix([some[start:][::-1] for some in words]), shortest - start - 1)
+    short = (".".join(some[start : len(some) - stop]) for some in words)
+    return dict(zip(names, names if len(names) == 1 else short, strict=True))
 
 
-def _in_common(rows: Sequence[Sequence[str]]) -> int:
-    """How many words all rows begin with."""
+def _common_prefix(rows: Sequence[Sequence[str]]) -> int:
+    """Return how many words all rows begin with."""
     return sum(1 for _ in takewhile(lambda words: len(set(words)) == 1, zip(*rows, strict=False)))
 
 
-def _fitting(cells: Mapping[str, Sequence[str]], room: int) -> list[str]:
-    """The columns that fit into a width: names and labels, and then scores in their order."""
-    wide = {name: max(map(len, [*_headed(name).split("\n"), *cells[name]])) + 1 for name in cells}
-    fitting = {name for name in cells if name in ALWAYS}
-    left = room - sum(wide[name] for name in fitting)
-    for name in cells:
-        if name not in fitting and wide[name] <= left:
-            left -= wide[name]
+def _fit_columns(columns: Mapping[str, Sequence[str]], width: int) -> list[str]:
+    """Select the columns that fit into a width: first names and labels, then scores in order."""
+    widths = {name: max(map(len, [*_wrap_header(name).split("\n"), *columns[name]])) + 1 for name in columns}
+    fitting = {name for name in columns if name in REQUIRED_COLUMNS}
+    left = width - sum(widths[name] for name in fitting)
+    for name in columns:
+        if name not in fitting and widths[name] <= left:
+            left -= widths[name]
             fitting.add(name)
-    return [name for name in cells if name in fitting]
+    return [name for name in columns if name in fitting]
 
 
-def _headed(name: str) -> str:
-    """Words below each other, so that the column may be narrow."""
+def _wrap_header(name: str) -> str:
+    """Put each word of a name on its own line, which keeps the column narrow."""
     return name.replace("_", "\n")
 
 
-def _shown(column: Sequence[Any]) -> list[str]:
-    """The cells of a column, with as many decimals as its largest number leaves room for; NaN is nothing."""
+def _format_column(column: Sequence[Any]) -> list[str]:
+    """Format the cells of a column with decimals by its largest number; NaN is empty."""
     largest = max((abs(cell) for cell in column if isinstance(cell, float) and cell == cell), default=0.0)
     decimals = 2 if largest < 10 else 1 if largest < 100 else 0
     return [

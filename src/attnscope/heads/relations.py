@@ -1,13 +1,13 @@
-"""`score_relations`: which heads look from a verb to its subject, and from a pronoun to the person it stands for.
+"""`score_relations`: heads that attend from a verb to its subject, or from a pronoun to the person it refers to.
 
-In: a model that reads text, and its tokenizer. Out: for each relation, layer and head, the weight on the right word,
-how much more that is than the weight on a wrong word of the same kind, and the standard error of the difference.
-Does not know: what a head does with what it looks at. Memory: the weights of a few short sentences.
+In: a model that reads text, and its tokenizer. Out: for each relation, layer and head, the attention weight on the
+correct word, how much larger it is than the weight on a wrong word of the same kind, and its standard error.
+Does not know: what a head does with the attended word. Memory: the attention weights of a few short sentences.
 
-What the numbers show: where a head looks in these sentences, position and favourite words balanced away. What they do
-not show: that the model uses it (`ablate` is the experiment), or that the head does the same in other texts: a few
-templates are not a language. A head that matches she with names of women looks like one that knows who is meant, and
-in a decoder the verb looks when it has been read, which is after it was predicted.
+The scores show where a head attends in these sentences, with position and single words balanced out. They do not show
+that the model uses it (`ablate` tests that), or that the head does the same in other texts: a few templates are a small
+part of a language. A head that matches "she" with female names scores like one that resolves the reference. In a
+decoder, the verb attends after it has been predicted.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.errors import SettingError, UnsupportedError, VocabularyError
-from attnscope.heads.labels import labelled
+from attnscope.heads.effects import is_encoder_decoder
+from attnscope.heads.labels import assign_labels
 from attnscope.heads.sentences import Sentence, Word, agreement, coreference
 from attnscope.heads.table import HeadTable
-from attnscope.models import Seq2Seq
 from attnscope.models.text.tokenizer import Span
 from attnscope.recording import Trace, read
 from attnscope.recording.progress import Progress, report_progress
 from attnscope.recording.token_texts import as_tokenizer
 
-BATCH = 32
+BATCH_SIZE = 32
 
 
-class Looks(NamedTuple):
-    """The heads of a layer, (head,) each."""
+class RelationScores(NamedTuple):
+    """Scores of the heads of a layer, (heads,) each."""
 
-    mass: Tensor
-    """The weight on the target, mean over all sentences."""
+    target_weight: Tensor
+    """The attention weight on the target, mean over all sentences."""
     preference: Tensor
-    """The weight on the target less that on the distractor, mean over all sentences: -1 to 1."""
-    error: Tensor
-    """The standard error of the preference, from how much the balanced groups differ."""
+    """The weight on the target minus the weight on the distractor, mean over all sentences: -1 to 1."""
+    standard_error: Tensor
+    """The standard error of the preference, from the differences between balanced groups."""
 
 
-Relation = dict[str, Looks]
-"""Layers of self-attention by name, in the order in which they ran."""
+Relation = dict[str, RelationScores]
+"""Scores by name of the self-attention layer, in the order of execution."""
 
 
-class Places(NamedTuple):
-    """The ids of a sentence, the row that looks, and the columns of the target and of the distractor."""
+class SentenceTokens(NamedTuple):
+    """The token ids of a sentence, the position of the query, and the positions of the target and the distractor."""
 
     ids: list[int]
-    row: int
+    query: int
     target: range
     distractor: range
 
@@ -64,158 +64,171 @@ def score_relations(
     sentences: Mapping[str, Sequence[Sentence]] | None = None,
     progress: Progress | bool = True,
 ) -> dict[str, Relation]:
-    """How much each head prefers the right word, by relation ("agreement", "coreference") and layer.
+    """Score how much each head attends to the correct word rather than to a wrong one of the same kind.
 
-    `sentences` are relations of your own instead of ours. A progress bar shows on a terminal unless `progress` is False
-    or a function of your own, which is told how many sentences have been read, and how many there are.
+    Args:
+        model: A model that reads one text.
+        tokenizer: The tokenizer of the model; it must report where its tokens are in a text.
+        sentences: Balanced sentences by relation, instead of the built-in "agreement" and "coreference".
+        progress: False for no progress bar, or a function called with the number of read and of all sentences.
+
+    Returns:
+        Scores by relation and layer.
+
+    Raises:
+        VocabularyError: The tokenizer splits a sentence inside a marked word.
+        UnsupportedError: The model or the tokenizer is unsupported.
     """
-    codec = _codec_for(model, tokenizer)
-    asked = {"agreement": agreement(), "coreference": coreference()} if sentences is None else sentences
-    for relation, some in asked.items():
-        _refuse_unbalanced(relation, some)
-    # All words are located before anything runs, so that one that cannot be found shows at once.
-    places = [places_of(codec, sentence) for some in asked.values() for sentence in some]
-    with report_progress(progress, "reading sentences") as tell:
-        masses = _masses(model, places, tell)
+    codec = _check_tokenizer(model, tokenizer)
+    relations = {"agreement": agreement(), "coreference": coreference()} if sentences is None else sentences
+    for relation, some in relations.items():
+        _check_balance(relation, some)
+    # All words are located before the model runs, so that a missing one raises at once.
+    located = [locate_words(codec, sentence) for some in relations.values() for sentence in some]
+    with report_progress(progress, "reading sentences") as report:
+        weights = _read_weights(model, located, report)
     found, start = {}, 0
-    for relation, some in asked.items():
-        groups, these = [sentence.group for sentence in some], slice(start, start + len(some))
-        found[relation] = {name: looks(mass[these], groups) for name, mass in masses.items()}
+    for relation, some in relations.items():
+        groups, part = [sentence.group for sentence in some], slice(start, start + len(some))
+        found[relation] = {name: compute_scores(layer[part], groups) for name, layer in weights.items()}
         start += len(some)
     return found
 
 
-def relation_table(found: Mapping[str, Relation]) -> HeadTable:
-    """The preferences of all heads and their errors as a table, to be joined to other scores."""
-    if not found:
-        raise SettingError("relation_table: no relation was given; give what score_relations returns")
-    layers = next(iter(found.values()))
-    columns = {}
-    for relation, by_layer in found.items():
-        columns[relation] = torch.cat([some.preference for some in by_layer.values()]).double()
-        columns[f"{relation}_error"] = torch.cat([some.error for some in by_layer.values()]).double()
-    rows = [(name, head) for name, some in layers.items() for head in range(len(some.mass))]
-    return labelled(HeadTable(tuple(name for name, _ in rows), tuple(head for _, head in rows), columns))
+def relation_table(relations: Mapping[str, Relation]) -> HeadTable:
+    """Convert the result of `score_relations` to a labelled table, which other tables can join.
 
+    Args:
+        relations: Scores by relation and layer.
 
-def looks(masses: Tensor, groups: Sequence[int]) -> Looks:
-    """Scores from the masses (sentence, head, target and distractor) and the group that each sentence belongs to.
-
-    The error is that of the mean over groups. Within a group, what position and favourite words do adds up to 0, so it
-    says nothing of chance; and sentences of a group share their words, so they are no independent trials. Groups have
-    one size, and there are two at least.
-
-    >>> masses = torch.tensor([[[0.9, 0.0]], [[0.5, 0.2]], [[0.7, 0.0]], [[0.1, 0.0]]])
-    >>> looks(masses, [0, 0, 1, 1])
-    Looks(mass=tensor([0.5500]), preference=tensor([0.5000]), error=tensor([0.1000]))
+    Returns:
+        A table with two columns per relation: the preference `NAME`, and its standard error `NAME_error`.
     """
-    named = torch.tensor(groups)
-    exact = masses.double()  # so that what cancels does so to the last digit that is given back
+    if not relations:
+        raise SettingError("relation_table: expected the result of score_relations, got no relation")
+    layers = next(iter(relations.values()))
+    columns = {}
+    for relation, by_layer in relations.items():
+        columns[relation] = torch.cat([some.preference for some in by_layer.values()]).double()
+        columns[f"{relation}_error"] = torch.cat([some.standard_error for some in by_layer.values()]).double()
+    rows = [(name, head) for name, some in layers.items() for head in range(len(some.target_weight))]
+    return assign_labels(HeadTable(tuple(name for name, _ in rows), tuple(head for _, head in rows), columns))
+
+
+def compute_scores(weights: Tensor, groups: Sequence[int]) -> RelationScores:
+    """Compute scores from weights (sentences, heads, 2) on target and distractor, and the group of each sentence.
+
+    The standard error is taken over groups. Within a group, the effects of position and of single words cancel, and the
+    sentences share words, so they are not independent. There are at least two groups, all of the same size.
+
+    >>> weights = torch.tensor([[[0.9, 0.0]], [[0.5, 0.2]], [[0.7, 0.0]], [[0.1, 0.0]]])
+    >>> compute_scores(weights, [0, 0, 1, 1])
+    RelationScores(target_weight=tensor([0.5500]), preference=tensor([0.5000]), standard_error=tensor([0.1000]))
+    """
+    group_ids = torch.tensor(groups)
+    exact = weights.double()  # so that what cancels does so exactly
     preference = exact[..., 0] - exact[..., 1]
-    each = torch.stack([preference[named == group].mean(0) for group in named.unique()])
-    error = each.std(0) / len(each) ** 0.5
-    return Looks(*(score.to(masses.dtype) for score in (exact[..., 0].mean(0), each.mean(0), error)))
+    by_group = torch.stack([preference[group_ids == group].mean(0) for group in group_ids.unique()])
+    error = by_group.std(0) / len(by_group) ** 0.5
+    return RelationScores(*(score.to(weights.dtype) for score in (exact[..., 0].mean(0), by_group.mean(0), error)))
 
 
-def masses_of(weights: Tensor, places: Sequence[Places]) -> Tensor:
-    """The masses (sentence, head, target and distractor) of weights (sentence, head, query, key): sums over tokens."""
-    inside = weights.new_zeros(len(places), weights.shape[-1], 2)
-    for at, place in enumerate(places):
-        inside[at, list(place.target), 0] = inside[at, list(place.distractor), 1] = 1.0
-    rows = torch.tensor([place.row for place in places], device=weights.device)
-    return weights[torch.arange(len(places), device=weights.device), :, rows] @ inside
+def sum_weights(weights: Tensor, sentences: Sequence[SentenceTokens]) -> Tensor:
+    """Sum attention weights (sentences, heads, queries, keys) over target and distractor: (sentences, heads, 2)."""
+    inside = weights.new_zeros(len(sentences), weights.shape[-1], 2)
+    for at, sentence in enumerate(sentences):
+        inside[at, list(sentence.target), 0] = inside[at, list(sentence.distractor), 1] = 1.0
+    queries = torch.tensor([sentence.query for sentence in sentences], device=weights.device)
+    return weights[torch.arange(len(sentences), device=weights.device), :, queries] @ inside
 
 
-def places_of(codec: Any, sentence: Sentence) -> Places:
-    """Where the tokens of the marked words stand; a word looks from its last token, which has seen the others."""
+def locate_words(codec: Any, sentence: Sentence) -> SentenceTokens:
+    """Find the tokens of the marked words; the query is the last token of its word."""
     spans = codec.offsets(sentence.text)
-    looking, target, distractor = (
-        _tokens_of(sentence.text, spans, word) for word in (sentence.looking, sentence.target, sentence.distractor)
+    query, target, distractor = (
+        _find_tokens(sentence.text, spans, word) for word in (sentence.query, sentence.target, sentence.distractor)
     )
-    return Places([span.token for span in spans], looking[-1], target, distractor)
+    return SentenceTokens([span.token for span in spans], query[-1], target, distractor)
 
 
-def _tokens_of(text: str, spans: Sequence[Span], word: Word) -> range:
-    """The tokens that share characters with a word; raises unless they are that word and nothing but spaces."""
+def _find_tokens(text: str, spans: Sequence[Span], word: Word) -> range:
+    """Return the tokens that overlap a word, which must cover that word and spaces only."""
     inside = [at for at, span in enumerate(spans) if span.start < word.end and span.end > word.start]
     covered = text[spans[inside[0]].start : spans[inside[-1]].end] if inside else ""
     if not inside or covered.strip() != text[word.start : word.end]:
         raise VocabularyError(
-            f"score_relations: the word {text[word.start : word.end]!r} was looked for in {text!r}, where the "
-            f"tokenizer has {covered!r}; the weight on it cannot be told from that on its neighbours, so use a "
-            "tokenizer that cuts between words, or sentences of your own"
+            f"score_relations: expected tokens for the word {text[word.start : word.end]!r} in {text!r}, got "
+            f"{covered!r}; its weight cannot be separated from its neighbours, so use a tokenizer that splits between "
+            "words, or other sentences"
         )
     return range(inside[0], inside[-1] + 1)
 
 
-def _masses(model: nn.Module, places: Sequence[Places], tell: Progress) -> dict[str, Tensor]:
-    """The masses (sentence, head, 2) of each layer."""
+def _read_weights(model: nn.Module, sentences: Sequence[SentenceTokens], report: Progress) -> dict[str, Tensor]:
+    """Run the model on all sentences, and return weights (sentences, heads, 2) by layer."""
     found: dict[str, list[Tensor]] = {}
     order: list[int] = []
-    for batch in _batches(places):
-        some = [places[at] for at in batch]
-        trace = read(model, torch.tensor([place.ids for place in some]), progress=False)
+    for batch in _batches(sentences):
+        some = [sentences[at] for at in batch]
+        trace = read(model, torch.tensor([sentence.ids for sentence in some]), progress=False)
         for name, weights in _self_attention(trace, len(some[0].ids)):
-            found.setdefault(name, []).append(masses_of(weights, some).cpu())
+            found.setdefault(name, []).append(sum_weights(weights, some).cpu())
         order += batch
-        tell(len(order), len(places))
-    if places and not found:
+        report(len(order), len(sentences))
+    if sentences and not found:
         raise UnsupportedError(
-            f"score_relations: {type(model).__name__} has cross-attention alone, where no word looks at its own text; "
-            "give a model with self-attention"
+            f"score_relations: {type(model).__name__} has no self-attention; use a model with self-attention"
         )
-    back = torch.tensor(order).argsort()
-    return {name: torch.cat(masses)[back] for name, masses in found.items()}
+    original_order = torch.tensor(order).argsort()
+    return {name: torch.cat(parts)[original_order] for name, parts in found.items()}
 
 
-def _batches(places: Sequence[Places]) -> Iterator[list[int]]:
-    """Sentences of the same number of tokens, so that nothing has to be padded."""
+def _batches(sentences: Sequence[SentenceTokens]) -> Iterator[list[int]]:
+    """Yield batches of sentences with the same number of tokens, which need no padding."""
 
     def length(at: int) -> int:
-        return len(places[at].ids)
+        return len(sentences[at].ids)
 
-    for _, same in groupby(sorted(range(len(places)), key=length), key=length):
-        listed = list(same)
-        yield from (listed[start : start + BATCH] for start in range(0, len(listed), BATCH))
+    for _, group in groupby(sorted(range(len(sentences)), key=length), key=length):
+        indices = list(group)
+        yield from (indices[start : start + BATCH_SIZE] for start in range(0, len(indices), BATCH_SIZE))
 
 
 def _self_attention(trace: Trace, length: int) -> Iterator[tuple[str, Tensor]]:
-    """The weights (batch, head, query, key) of each layer, which are few: sentences are short."""
+    """Yield the dense attention weights (batch, heads, queries, keys) of each self-attention layer."""
     for name in trace:
         if trace.layer(name).cross:
             continue
         if trace[name].shape[-2:] != (length, length):
             raise UnsupportedError(
-                f"score_relations: {name} looks from {trace[name].shape[-2]} places at {trace[name].shape[-1]} in a "
-                f"sentence of {length} tokens, so its rows and columns are no tokens, and there are no "
-                "words to find in them"
+                f"score_relations: the queries and keys of {name} are not tokens: expected {length} of each, got "
+                f"{trace[name].shape[-2]} and {trace[name].shape[-1]}"
             )
         yield name, trace[name].to_dense()
 
 
-def _refuse_unbalanced(relation: str, sentences: Sequence[Sentence]) -> None:
+def _check_balance(relation: str, sentences: Sequence[Sentence]) -> None:
     sizes = Counter(sentence.group for sentence in sentences)
     if len(sizes) < 2 or len(set(sizes.values())) != 1:
         raise SettingError(
-            f"score_relations: {relation!r} should have two or more groups of sentences, all of one size, but they "
-            f"have {list(sizes.values())}; standard errors are those over groups, so number them in Sentence.group"
+            f"score_relations: expected two groups of equal size or more for {relation!r}, got {list(sizes.values())}; "
+            "standard errors are taken over groups, so number them in Sentence.group"
         )
 
 
-def _codec_for(model: nn.Module, tokenizer: Any) -> Any:
-    """A tokenizer that can tell where tokens stand, for a model that reads one text."""
+def _check_tokenizer(model: nn.Module, tokenizer: Any) -> Any:
+    """Return a tokenizer with offsets, for a model that reads one text."""
     if tokenizer is None:
-        raise SettingError("score_relations: a model was given without a tokenizer; give the one it was trained with")
-    both = isinstance(model, Seq2Seq) or getattr(getattr(model, "config", None), "is_encoder_decoder", False)
-    if both and any(name.rpartition(".")[2] == "decoder" for name, _ in model.named_modules()):
+        raise SettingError("score_relations: expected the tokenizer of the model, got None")
+    if is_encoder_decoder(model) and any(name.rpartition(".")[2] == "decoder" for name, _ in model.named_modules()):
         raise UnsupportedError(
-            f"score_relations: {type(model).__name__} has an encoder and a decoder, which read two texts, and the "
-            "sentences are one; give the encoder alone, such as model.get_encoder()"
+            f"score_relations: {type(model).__name__} has an encoder and a decoder, which read two texts; pass the "
+            "encoder alone, such as model.get_encoder()"
         )
     codec = as_tokenizer(tokenizer)
     if not hasattr(codec, "offsets"):
         raise UnsupportedError(
-            f"score_relations: {type(tokenizer).__name__} cannot tell where in a text its tokens stand; give a fast "
-            "tokenizer of transformers, or that of attnscope.load"
+            f"score_relations: {type(tokenizer).__name__} does not report token offsets; use a fast tokenizer of "
+            "transformers, or the one that attnscope.load returns"
         )
     return codec

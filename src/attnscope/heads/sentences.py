@@ -1,10 +1,10 @@
-"""Sentences in which one word should look at another: a verb at its subject, a pronoun at the person it stands for.
+"""Template sentences with two related words: a verb and its subject, a pronoun and the person it refers to.
 
-In: nothing. Out: short English sentences, each with three marked words: the one that looks, its target, and a
-distractor of the same kind. They come in groups in which target and distractor trade places and words, at the same
-distances. So a head that looks at a distance, at an end of the sentence, at the nearest noun, at some favourite word,
-at plurals or at women scores +x in one half of a group and -x in the other. Distances in tokens are the same where a
-vocabulary has "near" and "because" as one token each, as the common ones do.
+In: nothing. Out: short English sentences, each with three marked words: the query, its target, and a distractor of the
+same kind. In each group, target and distractor swap places and words at the same distances. A head that attends to a
+fixed distance, to an end of the sentence, to the nearest noun, to a certain word, to plurals or to women therefore
+scores +x in one half of a group and -x in the other. Distances in tokens are equal if "near" and "because" are one
+token each, as in common vocabularies.
 Does not know: models, tokens. Memory: a few kilobytes.
 """
 
@@ -16,26 +16,34 @@ from typing import NamedTuple
 
 
 class Word(NamedTuple):
-    """Where a word stands: `text[start:end]`."""
+    """The place of a word in a text: `text[start:end]`."""
 
     start: int
     end: int
 
 
 class Sentence(NamedTuple):
-    """A text, the word that looks, the word it should look at, another of that kind, and the group it balances."""
+    """A sentence for `score_relations`.
+
+    Attributes:
+        text: The sentence.
+        query: The word that attends, such as a verb.
+        target: The word it should attend to, such as its subject.
+        distractor: Another word of the same kind.
+        group: The number of the balanced group it belongs to.
+    """
 
     text: str
-    looking: Word
+    query: Word
     target: Word
     distractor: Word
     group: int
 
 
-# "I think the key near the doors ..." and "I like the doors because the key ...": how each begins and what stands
-# between its nouns, with equal numbers of words, and the nouns. No group shares its frames or nouns with another: what
-# a model makes of one comma or preposition would be alike in all groups, and look like a finding with a small error.
-GROUPS_OF_NOUNS = (
+# "I think the key near the doors ..." and "I like the doors because the key ...": the start of each, what is between
+# the nouns, with equal numbers of words, and the nouns. Groups share no frames and no nouns: the effect of one comma or
+# preposition would be the same in all groups, and look like a result with a small standard error.
+NOUN_GROUPS = (
     ("I think", "near", "I like", "because", "key", "door"),
     ("Right now", "behind", "We left", "when", "lamp", "book"),
     ("They say", "under", "You see", "since", "car", "tree"),
@@ -61,7 +69,7 @@ GROUPS_OF_NOUNS = (
     ("By now", "who paid", "They want", "and now", "artist", "lawyer"),
     ("It seems", "that wanted", "She visited", "just when", "actor", "nurse"),
 )
-# Singular, plural, and what may follow; the groups take turns.
+# Singular, plural, and the end of the sentence; groups use them in turn.
 VERBS = (
     ("is", "are", "here again"),
     ("was", "were", "very old"),
@@ -71,8 +79,8 @@ VERBS = (
 )
 NUMBERS = ((0, 1), (0, 0), (1, 0), (1, 1))
 
-# Nothing but the pronoun says who is meant. No name stands first, where many heads look whatever is there.
-MEETINGS = (
+# Only the pronoun decides who is meant. No name comes first, because many heads attend to the first token.
+PRONOUN_FRAMES = (
     ("Yesterday {first} met {second} in the garden because {pronoun} wanted to talk.", ("she", "he")),
     ("Last week {first} wrote to {second} because {pronoun} needed help.", ("she", "he")),
     ("In the evening {first} called {second} before {pronoun} went home.", ("she", "he")),
@@ -82,7 +90,7 @@ MEETINGS = (
     ("On Monday {first} drove {second} to the sea in {pronoun} new car.", ("her", "his")),
     ("After lunch {first} told {second} a story about {pronoun} old school.", ("her", "his")),
 )
-# Each name is in one group only, as the nouns are.
+# Each name is in one group only, like the nouns.
 WOMEN = (
     *("Anna", "Mary", "Sarah", "Emma", "Alice", "Laura", "Jane", "Lucy", "Kate", "Helen", "Julia", "Maria"),
     *("Lisa", "Rachel", "Susan", "Rose", "Emily", "Linda", "Karen", "Nancy", "Diana", "Clara", "Ruth", "Martha"),
@@ -95,16 +103,16 @@ MEN = (
 
 
 def agreement() -> list[Sentence]:
-    """96 sentences, in 24 groups of four: which noun is the subject, and whether it stands before or behind the other.
+    """Return 96 sentences in 24 groups of four: either noun is the subject, before or after the other noun.
 
-    In half of the groups both nouns have the same number: a head that looks for the number of the verb alone finds the
-    target in the other half only, and scores 0.5 at most.
+    In half of the groups both nouns have the same number. A head that only matches the number of the verb finds the
+    target in the other half, and scores at most 0.5.
 
     >>> [sentence.text for sentence in agreement()[:2]]
     ['I think the key near the doors is here again.', 'I like the doors because the key is here again.']
     """
     sentences = []
-    for group, (before, link, behind, conjunction, *both) in enumerate(GROUPS_OF_NOUNS):
+    for group, (before, link, behind, conjunction, *both) in enumerate(NOUN_GROUPS):
         singular, plural, end = VERBS[group % len(VERBS)]
         nouns = [noun + "s" * many for noun, many in zip(both, NUMBERS[group % len(NUMBERS)], strict=True)]
         frames = (
@@ -118,7 +126,7 @@ def agreement() -> list[Sentence]:
 
 
 def coreference() -> list[Sentence]:
-    """96 sentences, in 24 groups of four: who is named first, and whom the pronoun stands for.
+    """Return 96 sentences in 24 groups of four: either person is named first, and either is the referent.
 
     >>> [sentence.text for sentence in coreference()[:2]]
     ['Yesterday Anna met Peter in the garden because she wanted to talk.',
@@ -126,7 +134,7 @@ def coreference() -> list[Sentence]:
     """
     sentences = []
     for group, (woman, man) in enumerate(zip(WOMEN, MEN, strict=True)):
-        frame, pronouns = MEETINGS[group % len(MEETINGS)]
+        frame, pronouns = PRONOUN_FRAMES[group % len(PRONOUN_FRAMES)]
         for woman_first, is_man in product((True, False), (0, 1)):
             first, second = (woman, man) if woman_first else (man, woman)
             words = {"first": first, "second": second, "pronoun": pronouns[is_man]}
@@ -136,12 +144,12 @@ def coreference() -> list[Sentence]:
 
 
 def _sentence(frame: str, words: dict[str, str], roles: tuple[str, str, str], group: int) -> Sentence:
-    """A frame with its words put in; `roles` are the fields of the word that looks, its target and its distractor."""
-    text, places = "", {}
+    """Fill the words into a frame; `roles` are the fields of the query, the target and the distractor."""
+    text, spans = "", {}
     for literal, field, _, _ in Formatter().parse(frame):
         text += literal
         if field:
-            places[field] = Word(len(text), len(text) + len(words[field]))
+            spans[field] = Word(len(text), len(text) + len(words[field]))
             text += words[field]
-    looking, target, distractor = (places[role] for role in roles)
-    return Sentence(text, looking, target, distractor, group)
+    query, target, distractor = (spans[role] for role in roles)
+    return Sentence(text, query, target, distractor, group)

@@ -1,6 +1,6 @@
-"""Labs: claims about attention, tested by experiments; and exercises that check themselves.
+"""Labs: experiments that test claims about attention, and exercises with automatic feedback.
 
-Names are imported when they are used, so that labs are listed and completed without torch.
+Names are imported on first use, so labs can be listed and completed without importing torch.
 """
 
 from importlib import import_module
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from attnscope.labs.claims import CLAIMS, Claim
     from attnscope.labs.corpus import reference_text
     from attnscope.labs.lab import Lab
-    from attnscope.labs.measuring import best_times, counted_operations
+    from attnscope.labs.profiling import best_times, count_flops
     from attnscope.labs.result import Result
-    from attnscope.labs.verdicts import Decision, Number, Verdict
+    from attnscope.labs.verdicts import Decision, Measurement, Verdict
 
-_HOMES = {
+_MODULES = {
     "catalogue": "NAMES run",
     "claims": "CLAIMS Claim",
     "corpus": "reference_text",
     "lab": "Lab",
-    "measuring": "best_times counted_operations",
+    "profiling": "best_times count_flops",
     "result": "Result",
-    "verdicts": "Decision Number Verdict",
+    "verdicts": "Decision Measurement Verdict",
 }
 
 __all__ = [
@@ -31,11 +31,11 @@ __all__ = [
     "Claim",
     "Decision",
     "Lab",
-    "Number",
+    "Measurement",
     "Result",
     "Verdict",
     "best_times",
-    "counted_operations",
+    "count_flops",
     "reference_text",
     "run",
 ]
@@ -43,7 +43,7 @@ __all__ = [
 if not TYPE_CHECKING:  # type checkers read the imports above
 
     def __getattr__(name: str) -> object:
-        for home, names in _HOMES.items():
+        for module, names in _MODULES.items():
             if name in names.split():
-                return globals().setdefault(name, getattr(import_module(f"{__name__}.{home}"), name))
+                return globals().setdefault(name, getattr(import_module(f"{__name__}.{module}"), name))
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

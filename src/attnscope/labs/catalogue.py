@@ -1,7 +1,7 @@
-"""Which experiments there are, in the order in which they teach, and how one is run.
+"""The list of labs in teaching order, and `run`.
 
-An experiment is a module of `attnscope.labs.experiments`. Its docstring begins with its question; `PARTS` are its
-functions, in order, each of which takes the `Lab`, and says in its docstring what it is about.
+An experiment is a module of `attnscope.labs.experiments`. The first line of its docstring is its title. `PARTS` lists
+its functions in order. Each takes the `Lab`; its name is the heading and its docstring the text of a section.
 """
 
 from __future__ import annotations
@@ -20,57 +20,57 @@ if TYPE_CHECKING:
 
 SECONDS = {
     "scaling": 4,
-    "by_hand": 1,
+    "worked_examples": 1,
     "masks": 1,
-    "many_heads": 15,
-    "two_relations": 20,
-    "order": 10,
-    "reversal": 15,
-    "past_the_length": 130,
-    "cost": 40,
-    "windows": 15,
-    "linear": 5,
+    "multi_head_attention": 15,
+    "single_vs_two_heads": 20,
+    "positional_encoding": 10,
+    "sequence_reversal": 15,
+    "length_extrapolation": 130,
+    "attention_cost": 40,
+    "sliding_window": 15,
+    "linear_attention": 5,
     "hopfield": 5,
-    "norms": 2,
-    "block": 20,
+    "normalization": 2,
+    "transformer_block": 20,
     "untrained_heads": 3,
     "trained_heads": 60,
     "mini_gpt": 55,
     "exposure_bias": 60,
 }
-"""About how long an experiment takes at its small size on one core."""
+"""Approximate duration of each lab in seconds, at the small size on one core."""
 NAMES = tuple(SECONDS)
-"""All experiments, in the order of the docs."""
+"""The names of all labs, in the order of the docs."""
 
 
-def experiment(name: str) -> ModuleType:
-    """The module of an experiment."""
+def load_experiment(name: str) -> ModuleType:
+    """Import the module of a lab."""
     if name not in NAMES:
         raise SettingError(f"lab: {unknown('lab', name, NAMES)}")
     return import_module(f"attnscope.labs.experiments.{name}")
 
 
-def question(module: ModuleType) -> str:
-    """What an experiment asks: the first line of its docstring."""
+def title(module: ModuleType) -> str:
+    """Return the title of a lab: the first line of its docstring."""
     return (module.__doc__ or "").partition("\n")[0]
 
 
 def introduction(module: ModuleType) -> str:
-    """What an experiment says beside its question: the rest of its docstring."""
+    """Return the introduction of a lab: its docstring without the title."""
     return inspect.cleandoc(module.__doc__ or "").partition("\n")[2].strip()
 
 
 def heading(part: str) -> str:
-    """The name of a part as a heading.
+    """Turn the name of a part into a heading.
 
-    >>> heading("how_far_scores_spread")
-    'How far scores spread'
+    >>> heading("variance_of_the_scores")
+    'Variance of the scores'
     """
     return part.replace("_", " ").capitalize()
 
 
 def parts(module: ModuleType) -> Sequence[Callable[[Lab], None]]:
-    """The functions of an experiment, in order."""
+    """Return the functions of a lab, in order."""
     return module.PARTS
 
 
@@ -82,22 +82,41 @@ def run(
     model: str | None = None,
     step: Callable[[str], None] = lambda _: None,
 ) -> Result:
-    """Run one experiment. `step` is told what is being done; `model` is a folder or name instead of SmolLM2."""
+    """Run a lab.
+
+    Args:
+        name: One of `NAMES`.
+        size: "small" takes up to two minutes, "full" trains longer and draws more samples.
+        seed: The random seed.
+        model: A folder, GGUF file or hub name that replaces SmolLM2-135M-Instruct.
+        step: Called with a description of each step.
+
+    Returns:
+        The tables, figures and verdicts of the run.
+
+    Raises:
+        SettingError: If there is no lab of that name.
+
+    Example:
+        >>> from attnscope.labs import run
+        >>> [decision.claim for decision in run("worked_examples").decisions][:2]
+        ['3a', '31']
+    """
     from attnscope.labs.lab import Lab
 
-    lab = Lab(name, question(experiment(name)), size=size, seed=seed, model=model, step=step)
+    lab = Lab(name, title(load_experiment(name)), size=size, seed=seed, model=model, step=step)
     for _ in run_parts(lab):
         pass
     return lab.result
 
 
 def run_parts(lab: Lab) -> Iterator[Result]:
-    """Run the parts of the experiment that a lab is for, one after the other: what came of each."""
-    from attnscope.labs.measuring import one_thread
+    """Run the parts of a lab one after the other; yield the findings of each."""
+    from attnscope.labs.profiling import one_thread
 
-    chosen = parts(experiment(lab.result.name))
+    functions = parts(load_experiment(lab.result.name))
     with one_thread():
-        for number, part in enumerate(chosen, 1):
-            lab.step(f"part {number} of {len(chosen)}, {heading(part.__name__).lower()}")
+        for number, part in enumerate(functions, 1):
+            lab.step(f"part {number} of {len(functions)}, {heading(part.__name__).lower()}")
             part(lab)
-            yield lab.news()
+            yield lab.new_findings()

@@ -1,8 +1,4 @@
-"""An answer looked at from a safe distance: in a child process, for so many seconds at most.
-
-In: a file. Out: an `Outcome`, also where the answer runs for ever, takes Python down or leaves through `sys.exit`.
-Does not know: what the exercises ask. Memory: that of the child is the child's.
-"""
+"""Checks an answer in a separate process with a timeout, so endless loops and crashes become feedback."""
 
 from __future__ import annotations
 
@@ -16,40 +12,48 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from attnscope.errors import SettingError
-from attnscope.labs.exercise import Outcome, exercise_of, judge
+from attnscope.labs.exercise import Outcome, check_answer, exercise_name
 
-SECONDS = 120.0
+TIMEOUT_SECONDS = 120.0
 
 
-def check_file(path: str | Path, seconds: float = SECONDS) -> Outcome:
-    """Run the answer in a file in a process of its own, and say what is wrong with it."""
+def check_file(path: str | Path, seconds: float = TIMEOUT_SECONDS) -> Outcome:
+    """Run the answer in a file in a separate process, and return the feedback.
+
+    Args:
+        path: The file.
+        seconds: The timeout.
+
+    Raises:
+        SettingError: If the timeout is not positive, or the file names no exercise.
+    """
     if not seconds > 0:
-        raise SettingError(f"check: seconds={seconds}; an answer takes some time, give it a number above 0")
+        raise SettingError(f"check: expected seconds above 0, got {seconds}")
     path = Path(path).resolve()
-    name = exercise_of(path)
+    name = exercise_name(path)
     with TemporaryDirectory() as folder:
-        told = Path(folder) / "outcome.json"
+        result = Path(folder) / "outcome.json"
         with (Path(folder) / "errors.txt").open("w+", encoding="utf-8", errors="replace") as errors:
-            # -P: files beside the answer, maybe called torch.py, are nobody's modules
-            command = [sys.executable, "-P", "-m", "attnscope.labs.checking", str(path), str(told)]
+            # -P: a file next to the answer, such as torch.py, must not be imported
+            command = [sys.executable, "-P", "-m", "attnscope.labs.checking", str(path), str(result)]
             code = _run(command, errors.fileno(), seconds)
             errors.seek(0)
             last = errors.read().strip().rpartition("\n")[2]
         if code is None:
-            words = (
-                f"After {seconds:g} seconds it was still running, and was stopped. Is there a loop that never comes to "
-                "its end, or one over single numbers where a tensor operation would do all of them at once?"
+            message = (
+                f"The answer was stopped after {seconds:g} seconds. Is there a loop that never ends, or a loop over "
+                "single numbers that one tensor operation could replace?"
             )
-            return Outcome(exercise=name, kind="it does not end", words=words)
-        if told.is_file() and code == 0:
-            return Outcome(**json.loads(told.read_text(encoding="utf-8")))
+            return Outcome(exercise=name, kind="it does not end", message=message)
+        if result.is_file() and code == 0:
+            return Outcome(**json.loads(result.read_text(encoding="utf-8")))
     how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    words = f"Python itself ended ({how}) before the answer was looked at to the end. Last it said: {last or 'nothing'}"
-    return Outcome(exercise=name, kind="Python ended", words=words)
+    message = f"Python itself ended ({how}) before the check was complete. Its last output was: {last or 'nothing'}"
+    return Outcome(exercise=name, kind="Python ended", message=message)
 
 
 def _run(command: list[str], errors: int, seconds: float) -> int | None:
-    """The exit code, or None if the time was up; then whatever the answer started is stopped with it."""
+    """Return the exit code, or None after a timeout; child processes of the answer are stopped too."""
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
     )
@@ -70,9 +74,9 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def _judge_and_tell(path: str, told: str) -> None:
-    Path(told).write_text(json.dumps(asdict(judge(path))), encoding="utf-8")
+def _check_and_write(path: str, result: str) -> None:
+    Path(result).write_text(json.dumps(asdict(check_answer(path))), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    _judge_and_tell(*sys.argv[1:])
+    _check_and_write(*sys.argv[1:])

@@ -1,7 +1,7 @@
-"""The claims: what five texts on attention teach, one sentence each, in our words.
+"""The claims that labs test: statements of five texts about attention, one sentence each, in our words.
 
-Claims have the numbers under which the labs decide them; where a text says several things at once, letters tell them
-apart. Figures are given as they are printed, right or wrong.
+Each claim has a number. Letters distinguish several claims of the same statement. Figures are quoted as the text prints
+them, whether they are right or wrong.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ SOURCES = {
     FOURTH: "a textbook section with attention by hand and exercises",
     FIFTH: "a course chapter on self-attention with experiments and history",
 }
-"""The texts by the names of their files, and what each is."""
+"""The five texts: file name and description."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What is said, and in which texts."""
+    """A claim, and the texts that make it."""
 
     text: str
     sources: tuple[str, ...]
@@ -33,13 +33,13 @@ class Claim:
 
 CLAIMS = {
     "1a": Claim(
-        "The standard deviation of q.k grows like the root of d_k; divided by it, it stays near 1.", (FIRST, FOURTH)
+        "The standard deviation of q.k grows like sqrt(d_k); divided by sqrt(d_k), it stays near 1.", (FIRST, FOURTH)
     ),
     "1b": Claim(
-        "Without the division softmax saturates: at d_k = 512 one key gets practically everything.", (FIRST, FOURTH)
+        "Without the scaling, softmax saturates: at d_k = 512 one key gets practically everything.", (FIRST, FOURTH)
     ),
-    "1c": Claim("With the division the largest of ten weights stays under 0.30 for every d_k.", (FOURTH,)),
-    "2": Claim("Dividing scores by the root of d_k is a softmax at that temperature.", (FIRST, FOURTH)),
+    "1c": Claim("With the scaling, the largest of ten weights stays under 0.30 for every d_k.", (FOURTH,)),
+    "2": Claim("Dividing scores by sqrt(d_k) is a softmax at that temperature.", (FIRST, FOURTH)),
     "3a": Claim("Three tokens by hand: the third row of weights is (0.276, 0.276, 0.448).", (FOURTH,)),
     "3b": Claim("Three tokens by hand: the second row of the output is (1.98, 6.02).", (FOURTH,)),
     "4a": Claim("The same three tokens: the first row of weights is (0.39, 0.22, 0.39), as the prose says.", (FIFTH,)),
@@ -49,7 +49,7 @@ CLAIMS = {
     "5": Claim("In self-attention a token always pays the most attention to itself.", (FOURTH,)),
     "6": Claim("With Q = K = the identity of size 4 the diagonal is 0.355 and the rest 0.215.", (FIFTH,)),
     "7": Claim(
-        "Under a causal mask the upper triangle is exactly 0, rows sum to 1 and position 0 sees only itself.",
+        "Under a causal mask the upper triangle is exactly 0, rows sum to 1 and position 0 attends only to itself.",
         (FIRST, SECOND, FOURTH),
     ),
     "8a": Claim("Filling masked scores with -1e9 is a safe way to mask.", (FIFTH,)),
@@ -58,11 +58,11 @@ CLAIMS = {
         "No gradient flows through masked entries: softmax has derivative 0 where its score is -inf.", (SECOND,)
     ),
     "10": Claim("Attention of width 128 with 4 heads has 66,048 parameters.", (FIRST,)),
-    "11a": Claim("One attention layer of GPT-2 small has 4 d^2 = 2,359,296 weights, without biases.", (SECOND,)),
+    "11a": Claim("One attention layer of GPT-2 small has 4 d^2 = 2,359,296 parameters, without biases.", (SECOND,)),
     "11b": Claim("GPT-2 small has 124 million parameters.", (SECOND,)),
     "11c": Claim("Scaled to 96 blocks of width 12,288 it is GPT-3, with 175 billion parameters.", (SECOND,)),
     "12": Claim(
-        "Concatenating heads and projecting is the sum over heads of each head through its slab of W_O.", (FOURTH,)
+        "Concatenating heads and projecting is the sum over heads of each head through its block of W_O.", (FOURTH,)
     ),
     "13a": Claim("Heads that share their projections compute the same thing: together they are one head.", (FOURTH,)),
     "13b": Claim("Such a model trains to the same loss as a single head that is as wide as all of them.", (FOURTH,)),
@@ -80,7 +80,7 @@ CLAIMS = {
         (SECOND, THIRD),
     ),
     "19a": Claim("Doubling the length takes about 4 times as long.", (FIRST,)),
-    "19b": Claim("The matrix of 128,000 tokens takes 62 GB a head in fp32.", (FIRST,)),
+    "19b": Claim("The matrix of 128,000 tokens takes 62 GB per head in fp32.", (FIRST,)),
     "20": Claim(
         "Stored weights in fp16 for 16 heads and 32 layers: 0.2 GiB at 512 tokens to 16,384 GiB at 131,072.", (FIFTH,)
     ),
@@ -118,4 +118,4 @@ CLAIMS = {
     "37": Claim("Self-attention is permutation-invariant.", (SECOND,)),
     "38": Claim("q.k of d_k standard normal components has mean 0 and variance d_k.", (SECOND,)),
 }
-"""All claims by their numbers."""
+"""All claims by number."""

@@ -1,9 +1,4 @@
-"""A text that is there wherever Python is: the reference of the language, as `help()` prints it.
-
-In: nothing. Out: some 450 KB of English prose. Experiments that need a text to read or to learn from take this one,
-so that they run without a network and without a file of anybody's.
-Does not know: tokens. Memory: the text.
-"""
+"""An English text that is part of every Python installation, so labs need no download: the language reference."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ from pydoc_data.topics import topics
 
 
 def reference_text() -> str:
-    """The topics of Python's help in alphabetical order, each as plain paragraphs.
+    """Return the Python language reference, as `help()` prints it: about 450 KB of English prose.
 
     >>> len(reference_text()) > 400_000
     True

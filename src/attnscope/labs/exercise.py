@@ -1,8 +1,6 @@
-"""Exercises: the file a learner begins with, the answer that comes back, hints, and a judgement in words.
+"""Exercises: starter files, hints, and feedback on answers.
 
-In: the name of an exercise, or a file with an answer. Out: text, or an `Outcome`. An answer is code: it is run here, in
-this process; `attnscope.labs.checking` does the same at arm's length.
-Does not know: what the exercises ask. Memory: the answer's own.
+`check_answer` runs the code of an answer in this process; `attnscope.labs.checking` runs it in a separate process.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from torch import Tensor
 
 from attnscope.errors import SettingError, unknown
 from attnscope.labs.exercises import NAMES
-from attnscope.labs.measuring import one_thread
+from attnscope.labs.profiling import one_thread
 
 HEADER = "# attnscope exercise: "
 FOOTER = """
@@ -38,63 +36,63 @@ FOOTER = """
 # Check it: attnscope lab check THIS_FILE
 # A hint:   attnscope lab hint THIS_FILE
 """
-KEPT_CHARACTERS = 4_000
-"""So much of what an answer prints is kept."""
+MAX_PRINTED_CHARACTERS = 4_000
+"""Output of an answer beyond this is discarded."""
 
 
-class Wrong(Exception):  # noqa: N818 - an answer is wrong, the program is not
-    """What is wrong with an answer: a short kind for machines, and words for the learner."""
+class WrongAnswer(Exception):  # noqa: N818 - the answer is wrong, not the program
+    """Raised by a check: a short name of the mistake, and a message for the learner."""
 
-    def __init__(self, kind: str, words: str):
-        super().__init__(f"{kind}: {words}")
-        self.kind, self.words = kind, words
+    def __init__(self, kind: str, message: str):
+        super().__init__(f"{kind}: {message}")
+        self.kind, self.message = kind, message
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of looking at an answer."""
+    """The feedback on an answer."""
 
     exercise: str
     kind: str = ""
-    """What is wrong, in a short phrase; nothing where the answer is right."""
-    words: str = ""
-    """What was seen and where to look; or, where the answer is right, what it has shown."""
+    """A short name of the mistake; empty if the answer is correct."""
+    message: str = ""
+    """What is wrong and where to look; a remark if the answer is correct."""
     printed: str = ""
-    """What the answer itself printed."""
+    """The output of the answer itself."""
 
     @property
-    def is_right(self) -> bool:
-        """Whether nothing wrong was found."""
+    def is_correct(self) -> bool:
+        """Whether no mistake was found."""
         return not self.kind
 
 
 class Answer:
-    """A learner's file, loaded. Whatever it does that it should not comes out as `Wrong`."""
+    """The loaded file of a learner. Errors in it are raised as `WrongAnswer`."""
 
     def __init__(self, path: Path, source: str):
         self.path = path
         self._module = ModuleType("answer")
         self._module.__file__ = str(path)
         linecache.checkcache(str(path))
-        sys.modules["answer"] = self._module  # dataclasses look their module up
+        sys.modules["answer"] = self._module  # dataclasses look up their module
         with self.running("the file"):
-            exec(compile(source, str(path), "exec"), self._module.__dict__)  # noqa: S102 - what an answer is for
+            exec(compile(source, str(path), "exec"), self._module.__dict__)  # noqa: S102 - an answer is code to run
 
     def function(self, name: str) -> Callable[..., Any]:
-        """A function of the answer. What it raises becomes `Wrong`, and so does an input that it changes."""
+        """Return a function of the answer that raises `WrongAnswer` on an exception, or if it changes its inputs."""
         function = getattr(self._module, name, None)
         if not callable(function):
-            raise Wrong("a function is missing", f"There is no function `{name}` in the file; the starter has one.")
+            raise WrongAnswer("a function is missing", f"The file has no function `{name}`. The starter file has one.")
 
         def guarded(*arguments: Any, **named: Any) -> Any:
             before = [_copy(value) for value in (*arguments, *named.values())]
-            with self.running(f"`{name}({_described(function, arguments, named)})`"):
+            with self.running(f"`{name}({_format_arguments(function, arguments, named)})`"):
                 returned = function(*arguments, **named)
-            if not all(map(_same, before, (*arguments, *named.values()))):
-                raise Wrong(
+            if not all(map(_is_unchanged, before, (*arguments, *named.values()))):
+                raise WrongAnswer(
                     "the input is changed",
-                    f"After `{name}` ran, a tensor that it was given holds other numbers. Whoever called it still "
-                    "needs them: is there an operation that works in place, such as one whose name ends in `_`?",
+                    f"`{name}` changes one of its input tensors. The caller still needs it: is there an in-place "
+                    "operation, such as one whose name ends in `_`?",
                 )
             return returned
 
@@ -102,191 +100,200 @@ class Answer:
 
     @contextmanager
     def running(self, what: str) -> Iterator[None]:
-        """Code of the learner runs inside: what it raises becomes `Wrong`, with its line. `what` is named in words."""
+        """Run code of the learner inside; raise its exceptions as `WrongAnswer`. `what` describes the code."""
         try:
             yield
-        except Wrong:
+        except WrongAnswer:
             raise
         except SyntaxError as error:
             line = (error.text or "").strip()
-            raise Wrong("not Python", f"Line {error.lineno} is not Python: {error.msg}: `{line}`") from error
+            raise WrongAnswer("not Python", f"Line {error.lineno} is not Python: {error.msg}: `{line}`") from error
         except (Exception, SystemExit) as error:
             frames = traceback.extract_tb(error.__traceback__)
             own = [frame for frame in frames if frame.filename == str(self.path)]
             if isinstance(error, NotImplementedError) and own and own[-1] is frames[-1]:
                 name = what.partition("(")[0].strip("`")
-                raise Wrong("nothing is there yet", f"Nothing is there yet: fill in {name}.") from error
-            said = f"{type(error).__name__}: {error}".rstrip(": .")
-            place = f" It happened in line {own[-1].lineno}: `{own[-1].line}`" if own else ""
-            raise Wrong("it raises", f"Running {what} raised {said}.{place}") from error
+                raise WrongAnswer("nothing is there yet", f"Nothing is there yet: fill in {name}.") from error
+            description = f"{type(error).__name__}: {error}".rstrip(": .")
+            place = f" The error is in line {own[-1].lineno}: `{own[-1].line}`" if own else ""
+            raise WrongAnswer("it raises", f"Running {what} raised {description}.{place}") from error
 
 
-def tensor(value: Any, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
-    """What an answer returned, if it is a tensor of this shape (and dtype); otherwise `Wrong`."""
+def expect_tensor(value: Any, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
+    """Return the value if it is a tensor of this shape and dtype; else raise `WrongAnswer`."""
     if value is None:
-        raise Wrong("it returns nothing", f"{name} is None: is there a `return` on every way through the function?")
+        raise WrongAnswer(
+            "it returns nothing", f"{name} is None: does every path through the function end in `return`?"
+        )
     if not isinstance(value, Tensor):
-        raise Wrong("not a tensor", f"{name} should be a tensor; it is a {type(value).__name__}.")
+        raise WrongAnswer("not a tensor", f"{name}: expected a tensor, got {type(value).__name__}.")
     if tuple(value.shape) != shape:
-        raise Wrong("wrong shape", f"{name} has shape {tuple(value.shape)}; the task asks for {shape}.")
+        raise WrongAnswer("wrong shape", f"{name}: expected shape {shape}, got {tuple(value.shape)}.")
     if dtype is not None and value.dtype != dtype:
-        raise Wrong("wrong dtype", f"{name}: {_dtype(value)} came back, where {_name(dtype)} went in.")
+        raise WrongAnswer("wrong dtype", f"{name}: expected {_name(dtype)}, as in the input, got {_dtype(value)}.")
     return value
 
 
-def several(value: Any, name: str, count: int) -> tuple[Any, ...]:
-    """What an answer returned, if it is a tuple or list of so many things; otherwise `Wrong`."""
+def expect_tuple(value: Any, name: str, count: int) -> tuple[Any, ...]:
+    """Return the value as a tuple if it has `count` elements; else raise `WrongAnswer`."""
     if value is None:
-        raise Wrong("it returns nothing", f"{name} is None: is there a `return` on every way through the function?")
+        raise WrongAnswer(
+            "it returns nothing", f"{name} is None: does every path through the function end in `return`?"
+        )
     if not isinstance(value, tuple | list) or len(value) != count:
-        got = f"{len(value)} of them" if isinstance(value, tuple | list) else f"one {type(value).__name__}"
-        raise Wrong("not what was asked for", f"{name} should be {count} things, in a tuple; it is {got}.")
+        got = f"{len(value)} values" if isinstance(value, tuple | list) else type(value).__name__
+        raise WrongAnswer("not what was asked for", f"{name}: expected a tuple of {count} values, got {got}.")
     return tuple(value)
 
 
-def number(value: Any, name: str) -> float:
-    """What an answer returned, if it is one number (or a tensor of one); otherwise `Wrong`."""
+def expect_number(value: Any, name: str) -> float:
+    """Return the value if it is a finite number or a tensor of one; else raise `WrongAnswer`."""
     if value is None:
-        raise Wrong("it returns nothing", f"{name} is None: is there a `return` on every way through the function?")
+        raise WrongAnswer(
+            "it returns nothing", f"{name} is None: does every path through the function end in `return`?"
+        )
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
     if isinstance(value, Real) and not isinstance(value, bool | int):
-        value = int(value) if isinstance(value, Integral) else float(value)  # fractions, and those of numpy
+        value = int(value) if isinstance(value, Integral) else float(value)  # fractions, and numbers of numpy
     if isinstance(value, bool) or not isinstance(value, int | float):
         got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise Wrong("not a number", f"{name} should be one number; it is {got}.")
+        raise WrongAnswer("not a number", f"{name}: expected one number, got {got}.")
     if not math.isfinite(value):
-        raise Wrong("not a finite number", f"{name} is {value}. Print what goes into it, step by step.")
+        raise WrongAnswer("not a finite number", f"{name} is {value}. Print what goes into it, step by step.")
     return value
 
 
-def truth(value: Any, name: str) -> bool:
-    """What an answer returned, if it is one yes or no (also one of torch or numpy); otherwise `Wrong`."""
+def expect_bool(value: Any, name: str) -> bool:
+    """Return the value if it is a boolean of Python, torch or numpy; else raise `WrongAnswer`."""
     if isinstance(value, bool | np.bool_) or (
         isinstance(value, Tensor) and value.dtype == torch.bool and value.numel() == 1
     ):
         return bool(value)
     if value is None:
-        raise Wrong("it returns nothing", f"`{name}` returns None: is there a `return` on every way through it?")
+        raise WrongAnswer("it returns nothing", f"`{name}` returns None: does every path through it end in `return`?")
     got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-    raise Wrong("not a yes or no", f"`{name}` should return one True or False; it returns {got}.")
+    raise WrongAnswer("not a yes or no", f"`{name}`: expected one True or False, got {got}.")
 
 
-def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Standard normal numbers that are the same every time; drawn in fp64, so alike in every dtype.
+def standard_normal(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return standard normal numbers that depend only on the seed; they are drawn in fp64 and then converted.
 
-    >>> normal(2, seed=0)
+    >>> standard_normal(2, seed=0)
     tensor([ 1.5410, -0.2934])
     """
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def first_difference(actual: Tensor, expected: Tensor, tolerance: float) -> tuple[int, ...] | None:
-    """The index of the first entry that is off by more than the tolerance (NaN is), or None.
+def first_mismatch(actual: Tensor, expected: Tensor, tolerance: float) -> tuple[int, ...] | None:
+    """Return the index of the first entry that differs by more than the tolerance or is NaN, or None.
 
-    >>> first_difference(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 2.5]]), 1e-6)
+    >>> first_mismatch(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 2.5]]), 1e-6)
     (0, 1)
     """
     off = ~((actual.double() - expected.double()).abs() <= tolerance) & (actual.double() != expected.double())
     return tuple(off.nonzero()[0].tolist()) if off.any() else None
 
 
-def at(place: Sequence[int]) -> str:
-    """An index in words for learners.
+def format_index(index: Sequence[int]) -> str:
+    """Format an index for a message.
 
-    >>> at((3,)), at((0, 3))
+    >>> format_index((3,)), format_index((0, 3))
     ('3', '(0, 3)')
     """
-    return str(place[0]) if len(place) == 1 else f"({', '.join(map(str, place))})"
+    return str(index[0]) if len(index) == 1 else f"({', '.join(map(str, index))})"
 
 
-def module_of(name: str) -> ModuleType:
-    """The module of an exercise."""
+def load_exercise(name: str) -> ModuleType:
+    """Import the module of an exercise."""
     if name not in NAMES:
         raise SettingError(f"exercise: {unknown('exercise', name, NAMES)}")
     return import_module(f"attnscope.labs.exercises.{name}")
 
 
 def task(name: str) -> str:
-    """What an exercise asks, as Markdown; the first line is its title."""
-    return inspect.cleandoc(module_of(name).__doc__ or "")
+    """Return the task of an exercise as Markdown; the first line is its title."""
+    return inspect.cleandoc(load_exercise(name).__doc__ or "")
 
 
 def starter(name: str) -> str:
-    """The file to begin with: the task in comments, and functions to fill in."""
-    told = "\n".join(f"# {line}".rstrip() for line in task(name).splitlines())
-    return f"{HEADER}{name}\n#\n{told}\n\n{module_of(name).STARTER.strip()}\n{FOOTER}"
+    """Return the starter file: the task in comments, and functions to fill in."""
+    comments = "\n".join(f"# {line}".rstrip() for line in task(name).splitlines())
+    return f"{HEADER}{name}\n#\n{comments}\n\n{load_exercise(name).STARTER.strip()}\n{FOOTER}"
 
 
-def hint(place: str | Path, number: int = 1) -> str:
-    """A hint for an exercise, or for the exercise whose answer is in a file; the first gives away the least."""
-    name = str(place) if str(place) in NAMES else exercise_of(Path(place))
-    hints = module_of(name).HINTS
+def hint(source: str | Path, number: int = 1) -> str:
+    """Return a hint for an exercise, given by name or by the file of an answer; later hints say more."""
+    name = str(source) if str(source) in NAMES else exercise_name(Path(source))
+    hints = load_exercise(name).HINTS
     if not 1 <= number <= len(hints):
-        raise SettingError(f"hint: {number} was asked for, and {name} has hints 1 to {len(hints)}")
+        raise SettingError(f"hint: expected a number from 1 to {len(hints)} for {name}, got {number}")
     return f"Hint {number} of {len(hints)}: {hints[number - 1]}"
 
 
-def exercise_of(path: Path) -> str:
-    """The name of the exercise that a file says it answers."""
+def exercise_name(path: Path) -> str:
+    """Return the name of the exercise in the first line of a file."""
     found = re.search(rf"^{HEADER.strip()}[ \t]*(\w+)", _read(path), re.MULTILINE)
     if found is None:
-        raise SettingError(f"exercise: {path} does not say which exercise it is; its first line should be {HEADER}NAME")
-    module_of(found[1])
+        raise SettingError(f"exercise: {path} names no exercise; expected the first line {HEADER}NAME")
+    load_exercise(found[1])
     return found[1]
 
 
-def judge(path: str | Path, name: str | None = None) -> Outcome:
-    """Run the answer in a file, in this process, and say what is wrong with it. The file says which exercise it is for,
-    unless that is given by name. An answer that never ends is waited for.
+def check_answer(path: str | Path, name: str | None = None) -> Outcome:
+    """Run the answer in a file in this process, without a timeout, and return the feedback.
+
+    Args:
+        path: The file.
+        name: The exercise; by default, the file names it.
     """
     path = Path(path).resolve()
-    name = name or exercise_of(path)
-    exercise, source, printed = module_of(name), _read(path), _Printed()
+    name = name or exercise_name(path)
+    exercise, source, printed = load_exercise(name), _read(path), _Printed()
     try:
         with redirect_stdout(printed), torch.random.fork_rng(devices=[]), warnings.catch_warnings(), one_thread():
-            warnings.simplefilter("ignore")  # alike in every process, whatever its own rules are
+            warnings.simplefilter("ignore")  # the same in every process
             torch.manual_seed(0)
             exercise.check(Answer(path, source))
-    except Wrong as wrong:
-        return Outcome(exercise=name, kind=wrong.kind, words=wrong.words, printed=printed.text)
+    except WrongAnswer as wrong:
+        return Outcome(exercise=name, kind=wrong.kind, message=wrong.message, printed=printed.text)
     finally:
         sys.modules.pop("answer", None)
-    return Outcome(exercise=name, words=getattr(exercise, "AFTERWARDS", ""), printed=printed.text)
+    return Outcome(exercise=name, message=getattr(exercise, "AFTERWARDS", ""), printed=printed.text)
 
 
 class _Printed(io.TextIOBase):
-    """The beginning of what an answer prints, so that one which prints for ever fills no memory."""
+    """Collects the beginning of the output of an answer, up to a limit."""
 
     def __init__(self) -> None:
         self.text = ""
 
     def write(self, text: str, /) -> int:
-        self.text += text[: KEPT_CHARACTERS - len(self.text)]
+        self.text += text[: MAX_PRINTED_CHARACTERS - len(self.text)]
         return len(text)
 
 
 def _read(path: Path) -> str:
     if not path.is_file():
-        raise SettingError(f"exercise: there is no file {path}; `attnscope lab exercise NAME FILE` writes one")
+        raise SettingError(f"exercise: {path} not found; `attnscope lab exercise NAME FILE` writes a starter file")
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SettingError(f"exercise: {path} is not text in UTF-8 ({error}); save it as such") from error
+        raise SettingError(f"exercise: {path} is not UTF-8 text ({error}); save it as UTF-8") from error
 
 
 def _copy(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, Tensor) else value
 
 
-def _same(before: Any, after: Any) -> bool:
+def _is_unchanged(before: Any, after: Any) -> bool:
     if not isinstance(before, Tensor) or before.numel() == 0:
         return True
     return before.shape == after.shape and torch.equal(before.nan_to_num(), after.detach().nan_to_num())
 
 
-def _described(function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> str:
-    """The arguments of a call in words, with the learner's names for them where they fit."""
+def _format_arguments(function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> str:
+    """Format the arguments of a call, with the parameter names of the learner if they match."""
     try:
         bound = inspect.signature(function).bind(*arguments, **named).arguments.items()
     except (TypeError, ValueError):
@@ -297,8 +304,8 @@ def _described(function: Callable[..., Any], arguments: tuple[Any, ...], named: 
 def _short(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"{_dtype(value)} {tuple(value.shape)}"
-    words = repr(value)
-    return words if len(words) <= 40 else f"{words[:40]}..."
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 def _dtype(value: Tensor) -> str:

@@ -1,8 +1,7 @@
-"""`Lab`: what an experiment writes on while it runs.
+"""`Lab` collects the tables, figures and verdicts of an experiment while it runs.
 
-In: tables, figures and decisions, in the order in which the experiment comes to them. Out: a `Result`. The same
-experiment runs from the command line, from Python and cell by cell in a notebook; all it is handed is one of these.
-Does not know: which experiments there are. Memory: what was written on it.
+The same experiment runs from the command line, from Python and cell by cell in a notebook, with a `Lab` as its only
+argument.
 """
 
 from __future__ import annotations
@@ -16,23 +15,42 @@ from attnscope.downloads import MODELS, downloaded
 from attnscope.errors import SettingError
 from attnscope.labs.claims import CLAIMS
 from attnscope.labs.result import Figure, Result, Table
-from attnscope.labs.verdicts import Decision, Number, Verdict
+from attnscope.labs.verdicts import Decision, Measurement, Verdict
 
 if TYPE_CHECKING:
     from torch import nn
 
 Chosen = TypeVar("Chosen")
 SMOLLM2 = "smollm2-135m"
-"""The trained model of the experiments: from `.cache/models` in a checkout, from `attnscope download`, or the hub."""
+"""The trained model of the labs: from `.cache/models` in a checkout, from `attnscope download`, or from the hub."""
 
 
 class Lab:
-    """One run of one experiment: its size and seed, and what has been found so far."""
+    """One run of a lab: its settings, and its findings so far.
+
+    Args:
+        name: The name of the lab.
+        title: Its title.
+        size: "small" or "full".
+        seed: The random seed.
+        model: A folder, GGUF file or hub name that replaces SmolLM2-135M-Instruct.
+        step: Called with a description of each step.
+
+    Raises:
+        SettingError: If `size` is neither "small" nor "full".
+
+    Example:
+        >>> from attnscope.labs import Lab, Measurement, Verdict
+        >>> lab = Lab("trial", "A trial")
+        >>> lab.decide("1a", Verdict.HOLDS, "As measured.", Measurement(name="ratio", value=1.01, low=0.9, high=1.1))
+        >>> lab.result.decisions[0].text
+        'holds'
+    """
 
     def __init__(
         self,
         name: str,
-        question: str,
+        title: str,
         *,
         size: Literal["small", "full"] = "small",
         seed: int = 0,
@@ -40,65 +58,99 @@ class Lab:
         step: Callable[[str], None] = lambda _: None,
     ):
         if size not in ("small", "full"):
-            raise SettingError(f"lab: size={size!r}; it is 'small' or 'full'")
+            raise SettingError(f"lab: expected size 'small' or 'full', got {size!r}")
         self.size, self.seed, self.step = size, seed, step
-        self.result = Result(name=name, question=question, size=size, seed=seed)
-        self._model, self._shown = model, 0
+        self.result = Result(name=name, title=title, size=size, seed=seed)
+        self._model, self._num_returned = model, 0
 
     def choose(self, *, small: Chosen, full: Chosen) -> Chosen:
-        """What suits the size of this run."""
+        """Return the value for the size of this run."""
         return small if self.size == "small" else full
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, note: str = "") -> None:
-        """Write down a table; numbers are shown with four digits, and those above a thousand in full."""
+        """Add a table.
+
+        Args:
+            title: The title.
+            columns: The names of the columns.
+            rows: One cell per column, text or numbers. Numbers are shown with four significant digits.
+            note: A remark below the table.
+
+        Raises:
+            SettingError: If a row has another number of cells.
+        """
         if wrong := [row for row in rows if len(row) != len(columns)]:
-            raise SettingError(f"lab: the table {title!r} has {len(columns)} columns, and a row has {len(wrong[0])}")
+            raise SettingError(f"lab: table {title!r}: expected {len(columns)} cells in each row, got {len(wrong[0])}")
         self.result.findings.append(
-            Table(title=title, columns=tuple(columns), rows=tuple(tuple(map(_bare, row)) for row in rows), note=note)
+            Table(
+                title=title, columns=tuple(columns), rows=tuple(tuple(map(_to_python, row)) for row in rows), note=note
+            )
         )
 
     def figure(self, name: str, drawing: Any, caption: str) -> None:
-        """Keep a figure, as `attnscope.figures` draws them; the name becomes that of its file."""
+        """Add a figure.
+
+        Args:
+            name: The name of its file, unique in the lab, of the characters a-z, 0-9 and _.
+            drawing: A matplotlib figure, as the functions of `attnscope.figures` return it.
+            caption: The caption.
+
+        Raises:
+            SettingError: If the name is invalid or used already.
+        """
         if not re.fullmatch(r"[a-z0-9_]+", name) or any(figure.name == name for figure in self.result.figures):
-            raise SettingError(f"lab: the figure {name!r} needs a name of its own, of the signs a-z, 0-9 and _")
+            raise SettingError(f"lab: figure name {name!r}: expected a unique name of the characters a-z, 0-9 and _")
         self.result.findings.append(Figure(name=name, drawing=drawing, caption=caption))
 
-    def decide(self, claim: str, verdict: Verdict, because: str, *numbers: Number, when: str = "") -> None:
-        """Decide a claim by numbers, each of which has to keep its margin."""
+    def decide(
+        self, claim: str, verdict: Verdict, reason: str, *measurements: Measurement, condition: str = ""
+    ) -> None:
+        """Add the verdict on a claim.
+
+        Args:
+            claim: A number of `CLAIMS`.
+            verdict: The expected verdict. The run is inconclusive if a measurement is outside its interval.
+            reason: What was found, with the measured values.
+            *measurements: The values that support the verdict, with their intervals.
+            condition: When the claim holds; for the verdict `HOLDS_WHEN` only.
+
+        Raises:
+            SettingError: If the claim is unknown or decided already.
+        """
         if claim not in CLAIMS:
-            raise SettingError(f"lab: there is no claim {claim!r}; attnscope.labs.claims lists them")
+            raise SettingError(f"lab: unknown claim {claim!r}; attnscope.labs.CLAIMS lists all claims")
         if any(decision.claim == claim for decision in self.result.decisions):
-            raise SettingError(f"lab: claim {claim} has already been decided in this run")
+            raise SettingError(f"lab: claim {claim} is decided twice in this run")
         self.result.findings.append(
-            Decision(claim=claim, expected=verdict, because=because, numbers=numbers, when=when)
+            Decision(claim=claim, expected=verdict, reason=reason, measurements=measurements, condition=condition)
         )
 
     def trained_model(self) -> tuple[nn.Module, Any]:
-        """SmolLM2-135M-Instruct, or the model that was chosen for this run, and its tokenizer, in float32."""
+        """Load SmolLM2-135M-Instruct, or the model of this run, in float32; return the model and its tokenizer."""
         import torch
 
         from attnscope.models.fingerprint import fingerprint_model
         from attnscope.recording import load
 
-        place = self._model or _place_of_smollm2()
-        self.step(f"loading {place}")
-        model, tokenizer = load(place, dtype=torch.float32)
-        found = fingerprint_model(model, Path(place).stem if self._model else SMOLLM2)
-        if found not in self.result.models:
-            self.result.models.append(found)
+        source = self._model or _find_smollm2()
+        self.step(f"loading {source}")
+        model, tokenizer = load(source, dtype=torch.float32)
+        fingerprint = fingerprint_model(model, Path(source).stem if self._model else SMOLLM2)
+        if fingerprint not in self.result.models:
+            self.result.models.append(fingerprint)
         return model, tokenizer
 
-    def news(self) -> Result:
-        """What was found since this was last asked for, as a notebook shows it."""
-        shown, self._shown = self._shown, len(self.result.findings)
-        return self.result.part(shown)
+    def new_findings(self) -> Result:
+        """Return the findings since the last call, for a notebook cell."""
+        first, self._num_returned = self._num_returned, len(self.result.findings)
+        return self.result.findings_from(first)
 
 
-def _place_of_smollm2() -> str | Path:
+def _find_smollm2() -> str | Path:
     checkout = Path(".cache", "models", SMOLLM2)
     return checkout if checkout.is_dir() else downloaded(SMOLLM2) or MODELS[SMOLLM2].hub_name
 
 
-def _bare(cell: Any) -> Any:
-    """A cell as Python's own number, where it is one of numpy's or torch's."""
+def _to_python(cell: Any) -> Any:
+    """Convert a number of numpy or torch to Python."""
     return cell.item() if hasattr(cell, "item") else cell

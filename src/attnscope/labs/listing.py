@@ -1,7 +1,4 @@
-"""All experiments and exercises, read from their files without importing them, and so without torch.
-
-In: nothing. Out: a line for each. Does not know: results. Memory: one file at a time.
-"""
+"""Lists labs and exercises from their source files, without importing them and torch."""
 
 from __future__ import annotations
 
@@ -18,41 +15,41 @@ FOLDER = Path(__file__).parent
 DECIDE = re.compile(r"\.decide\(\s*(?:(['\"])(?P<claim>\w+)\1)?")
 
 
-class Listed(NamedTuple):
-    """An experiment: its name, what it asks, which claims it decides, and about how long it takes."""
+class LabInfo(NamedTuple):
+    """A lab: its name, title, claims and approximate duration."""
 
     name: str
-    question: str
+    title: str
     claims: tuple[str, ...]
     seconds: int
 
 
-def experiments() -> Iterator[Listed]:
-    """All experiments in the order in which they teach."""
+def experiments() -> Iterator[LabInfo]:
+    """Yield all labs in teaching order."""
     for name, seconds in SECONDS.items():
         source = (FOLDER / "experiments" / f"{name}.py").read_text(encoding="utf-8")
-        yield Listed(name, title_of(source), claims_in(source), seconds)
+        yield LabInfo(name, title_of(source), claims_in(source), seconds)
 
 
 def exercises() -> Iterator[tuple[str, str]]:
-    """The names of all exercises and what they ask."""
+    """Yield the names and titles of all exercises."""
     for name in EXERCISES:
         source = (FOLDER / "exercises" / f"{name}.py").read_text(encoding="utf-8")
         yield name, title_of(source).rstrip(".")
 
 
 def claims_in(source: str) -> tuple[str, ...]:
-    """The claims that an experiment decides: each is the literal first argument of a call of `decide`.
+    """Return the claims that a source file decides; each is the literal first argument of a call of `decide`.
 
     >>> claims_in("lab.decide('1a', verdict, because)")
     ('1a',)
     """
     found = {call["claim"] for call in DECIDE.finditer(source)}
     if not found <= CLAIMS.keys():
-        raise ValueError("the first argument of decide has to be the number of a claim, as a literal string")
+        raise ValueError("expected the number of a claim as a literal string in the first argument of decide")
     return tuple(claim for claim in CLAIMS if claim in found)
 
 
 def title_of(source: str) -> str:
-    """The first line of the docstring of a module."""
+    """Return the first line of the docstring of a module."""
     return source.partition("\n")[0].strip('"')

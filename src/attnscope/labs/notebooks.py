@@ -1,8 +1,7 @@
-"""`notebook`: an experiment as a Jupyter notebook, made from its file, so that nobody ever edits one.
+"""Converts labs to Jupyter notebooks.
 
-In: the name of an experiment. Out: the notebook as JSON. A part of the experiment becomes a cell of text, its
-docstring, and a cell of code: what stands before the part in the file, the part itself, a call, and what came of it.
-Does not know: what experiments do. Memory: the file twice.
+Each part of a lab becomes a text cell with its docstring, and a code cell with the functions that it needs, the part
+itself, and a call that shows its findings.
 """
 
 from __future__ import annotations
@@ -14,34 +13,34 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from attnscope.errors import SettingError
-from attnscope.labs.catalogue import experiment, heading, introduction, question
+from attnscope.labs.catalogue import heading, introduction, load_experiment, title
 
 
 class Section(NamedTuple):
-    """A stretch of an experiment: the part that it ends with, what it says, and its code."""
+    """A section of a lab: the name of its part, its text and its code."""
 
     part: str
-    """Empty for what stands before the first part."""
-    prose: str
+    """Empty for the code before the first function."""
+    text: str
     code: str
 
 
 def notebook(name: str) -> dict[str, Any]:
-    """An experiment as a notebook in version 4 of Jupyter's format.
+    """Convert a lab to a notebook in version 4 of the Jupyter format.
 
     >>> cells = notebook("scaling")["cells"]
     >>> cells[0]["source"].splitlines()[0]
-    '# Why are scores divided by the root of their dimension?'
+    '# Attention scaling'
     """
-    module = experiment(name)
+    module = load_experiment(name)
     first, *parts = sections(inspect.getsource(module))
     cells = [
-        _cell("markdown", f"# {question(module)}\n\n{introduction(module)}"),
-        _cell("code", f'{first.code}\n\nlab = Lab("{name}", {json.dumps(question(module))})'),
+        _cell("markdown", f"# {title(module)}\n\n{introduction(module)}"),
+        _cell("code", f'{first.code}\n\nlab = Lab("{name}", {json.dumps(title(module))})'),
     ]
     for part in parts:
-        cells.append(_cell("markdown", f"## {heading(part.part)}\n\n{part.prose}"))
-        cells.append(_cell("code", f"{part.code}\n\n\n{part.part}(lab)\nlab.news()"))
+        cells.append(_cell("markdown", f"## {heading(part.part)}\n\n{part.text}"))
+        cells.append(_cell("code", f"{part.code}\n\n\n{part.part}(lab)\nlab.new_findings()"))
     for number, cell in enumerate(cells):
         cell["id"] = f"{name}-{number}"
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -49,7 +48,7 @@ def notebook(name: str) -> dict[str, Any]:
 
 
 def sections(source: str) -> Iterator[Section]:
-    """What stands before the first function, then the parts, each with all that the file has since the one before."""
+    """Yield the code before the first function, then each part with the code since the part before it."""
     tree, lines = ast.parse(source), source.splitlines()
     names = _names_of_parts(tree)
     begin = _last_line(tree.body[0])
@@ -59,14 +58,14 @@ def sections(source: str) -> Iterator[Section]:
     begin = end
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name in names:
-            words = node.body[0]  # its docstring, which stands above the code
-            code = lines[begin : words.lineno - 1] + lines[_last_line(words) : _last_line(node)]
+            docstring = node.body[0]  # shown in the text cell
+            code = lines[begin : docstring.lineno - 1] + lines[_last_line(docstring) : _last_line(node)]
             yield Section(node.name, ast.get_docstring(node) or "", _code(code))
             begin = _last_line(node)
 
 
 def _names_of_parts(tree: ast.Module) -> list[str]:
-    """What `PARTS` lists."""
+    """Return the names in `PARTS`."""
     for node in tree.body:
         if (
             isinstance(node, ast.Assign)
@@ -74,7 +73,7 @@ def _names_of_parts(tree: ast.Module) -> list[str]:
             and isinstance(node.value, ast.Tuple)
         ):
             return [ast.unparse(name) for name in node.value.elts]
-    raise SettingError("notebook: the experiment has no PARTS = (...), so that it cannot be divided")
+    raise SettingError("notebook: the experiment has no PARTS = (...)")
 
 
 def _last_line(node: ast.stmt) -> int:

@@ -1,9 +1,7 @@
-"""Verdicts on claims, and the numbers that decide them.
+"""Verdicts on claims, and the measurements that support them.
 
-In: numbers, each with the margin it has to keep for a verdict to stand. Out: decisions. A verdict is written down by
-whoever wrote the experiment; a run can only confirm it, or say that it is not settled: numbers outside of their margins
-never pass for the other answer.
-Does not know: experiments. Memory: a few numbers.
+The author of a lab states the expected verdict and an interval for each measurement. A run confirms the verdict if all
+measurements are inside their intervals. Otherwise it is inconclusive; it never turns into another verdict.
 """
 
 from __future__ import annotations
@@ -16,23 +14,23 @@ from attnscope.errors import SettingError
 
 
 class Verdict(StrEnum):
-    """What a run has to say about a claim."""
+    """The verdict of a run on a claim."""
 
     HOLDS = "holds"
     HOLDS_WHEN = "holds when"
     DOES_NOT_HOLD = "does not hold"
     NOT_SHOWN = "not shown by this evidence"
-    UNSETTLED = "not settled by this run"
-    """A number left its margin."""
+    INCONCLUSIVE = "inconclusive"
+    """A measurement is outside its interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Number:
-    """A measured number and the margin in which it decides.
+class Measurement:
+    """A measured value, and the interval in which it supports the verdict.
 
-    >>> Number(name="share", value=0.47, low=0.4, high=0.55).is_inside
+    >>> Measurement(name="share", value=0.47, low=0.4, high=0.55).is_inside
     True
-    >>> Number(name="loss", value=float("nan"), high=1.0).is_inside
+    >>> Measurement(name="loss", value=float("nan"), high=1.0).is_inside
     False
     """
 
@@ -43,16 +41,18 @@ class Number:
 
     @property
     def is_inside(self) -> bool:
-        """Whether it keeps its margin; NaN keeps none."""
+        """Whether the value is inside its interval; NaN never is."""
         return self.low <= self.value <= self.high
 
     @property
-    def margin(self) -> str:
-        """The margin in words.
+    def interval(self) -> str:
+        """The interval as text.
 
-        >>> Number(name="loss", value=0.2, high=1.0).margin, Number(name="share", value=0.5, low=0.4, high=0.6).margin
-        ('at most 1', '0.4 to 0.6')
-        >>> Number(name="weights", value=2359296, low=2359296, high=2359296).margin
+        >>> Measurement(name="loss", value=0.2, high=1.0).interval
+        'at most 1'
+        >>> Measurement(name="share", value=0.5, low=0.4, high=0.6).interval
+        '0.4 to 0.6'
+        >>> Measurement(name="weights", value=2359296, low=2359296, high=2359296).interval
         'exactly 2,359,296'
         """
         low, high = (f"{end:,.10g}" for end in (self.low, self.high))
@@ -65,28 +65,32 @@ class Number:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """One claim, decided: the verdict, under which condition, why, and the numbers."""
+    """The verdict on a claim, with its condition, reason and measurements."""
 
     claim: str
     expected: Verdict
-    because: str
-    numbers: tuple[Number, ...]
-    when: str = ""
+    reason: str
+    measurements: tuple[Measurement, ...]
+    condition: str = ""
 
     def __post_init__(self) -> None:
-        if not self.numbers:
-            raise SettingError(f"decide: claim {self.claim} has a verdict without a number; give one with its margin")
-        if any(math.isinf(number.low) and math.isinf(number.high) for number in self.numbers):
-            raise SettingError(f"decide: claim {self.claim} has a number without a margin, which could decide nothing")
-        if (self.expected is Verdict.HOLDS_WHEN) != bool(self.when):
-            raise SettingError(f"decide: claim {self.claim}: `when` goes with the verdict 'holds when', and only there")
+        if not self.measurements:
+            raise SettingError(f"decide: claim {self.claim} needs at least one measurement")
+        if any(math.isinf(measurement.low) and math.isinf(measurement.high) for measurement in self.measurements):
+            raise SettingError(f"decide: claim {self.claim} has a measurement without an interval; give low or high")
+        if (self.expected is Verdict.HOLDS_WHEN) != bool(self.condition):
+            raise SettingError(
+                f"decide: claim {self.claim}: give `condition` with the verdict 'holds when', and only with it"
+            )
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict, as long as every number keeps its margin."""
-        return self.expected if all(number.is_inside for number in self.numbers) else Verdict.UNSETTLED
+        """The expected verdict, or inconclusive if a measurement is outside its interval."""
+        return (
+            self.expected if all(measurement.is_inside for measurement in self.measurements) else Verdict.INCONCLUSIVE
+        )
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The verdict with its condition."""
-        return f"{self.verdict} {self.when}" if self.verdict is Verdict.HOLDS_WHEN else str(self.verdict)
+        return f"{self.verdict} {self.condition}" if self.verdict is Verdict.HOLDS_WHEN else str(self.verdict)

@@ -1,6 +1,5 @@
-"""A matrix of attention weights that can be used and is never built."""
+"""`AttentionMatrix`: attention weights of any sequence length, computed on request."""
 
 from attnscope.matrix.matrix import AttentionMatrix
-from attnscope.matrix.rollout import rollout
 
-__all__ = ["AttentionMatrix", "rollout"]
+__all__ = ["AttentionMatrix"]

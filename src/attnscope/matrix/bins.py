@@ -16,26 +16,26 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnscope.attention.cells import allowed
+from attnscope.attention.cells import allowed_cells
 from attnscope.attention.regions import Region, area, band, intersection, rectangle
 from attnscope.attention.scores import Cells
-from attnscope.matrix.held import Held
-from attnscope.matrix.sampling import spread
+from attnscope.matrix.dense_weights import DenseWeights
+from attnscope.matrix.lazy_weights import LazyWeights
+from attnscope.matrix.sampling import spaced_rows
 from attnscope.matrix.schedule import Schedule, ranges
-from attnscope.matrix.scored import Scored
-from attnscope.matrix.statistics import Source
+from attnscope.matrix.statistics import Weights
 
 ROWS, COLUMNS = 512, 2048  # of a block: larger ones leave the processor's cache, smaller ones are more calls
 
 
 class Bins(NamedTuple):
-    """What `AttentionMatrix.bins` finds between the outer edges."""
+    """Result of `AttentionMatrix.bins`."""
 
-    total: Tensor  #: (..., row bins, column bins): the sum of the weights
-    cells: Tensor  #: (..., row bins, column bins): how many cells the mask allows
-    largest: Tensor  #: (..., row bins, column bins): the largest weight, 0 where there is no cell
-    entropy: Tensor  #: (..., rows looked at): the sum of -w log w; a row's entropy where the columns are all columns
-    received: Tensor  #: (..., columns): what each column has from the rows looked at
+    sums: Tensor  #: sum of the weights of each bin, (..., row bins, column bins)
+    visible_cells: Tensor  #: number of cells that the mask allows, (..., row bins, column bins)
+    max: Tensor  #: largest weight, 0 without a cell, (..., row bins, column bins)
+    entropy: Tensor  #: sum of -w log w over the columns of each row that was read, (..., rows)
+    received: Tensor  #: sum of each column over the rows that were read, (..., columns)
 
 
 class Stretch(NamedTuple):
@@ -53,7 +53,7 @@ class Stretch(NamedTuple):
 
 
 def find_bins(
-    source: Source, row_edges: Sequence[int], column_edges: Sequence[int], each: int | None, schedule: Schedule
+    source: Weights, row_edges: Sequence[int], column_edges: Sequence[int], each: int | None, schedule: Schedule
 ) -> Bins:
     """(batch, heads, ...); of each bin of rows, all are looked at, or `each` evenly spread ones."""
     batch, heads, queries, keys = source.sizes
@@ -69,9 +69,9 @@ def find_bins(
     )
     alone = batch * heads == 1
     pieces = [(row, head) for row in range(batch) for head in range(heads)]
-    first, second = schedule.parts(2)
+    first, second = schedule.split(2)
     lse = _lse(source, picked, columns, first)
-    for (row, head), part in zip(pieces, second.parts(max(len(pieces), 1)), strict=False):
+    for (row, head), part in zip(pieces, second.split(max(len(pieces), 1)), strict=False):
         one = source if alone else source.narrow(slice(row, row + 1), slice(head, head + 1))
         own = None if lse is None else lse[row, head]
         _Walk(one, own, Bins(*(total[row, head] for total in found))).run(picked, lines, columns, part)
@@ -104,7 +104,7 @@ def _checked(edges: Sequence[int], length: int, name: str) -> list[int]:
     rising = all(low < high for low, high in pairwise(found))
     if len(found) < 2 or not rising or found[0] < 0 or found[-1] > length:
         shown = f"{len(found)} of them, {found[0]} ... {found[-1]}" if found else "none"
-        raise ValueError(f"bins: wants at least two rising {name} edges between 0 and {length}, got {shown}")
+        raise ValueError(f"bins: expected at least two increasing {name} edges between 0 and {length}, got {shown}")
     return found
 
 
@@ -113,27 +113,27 @@ def _picked(edges: list[int], each: int | None, device: torch.device) -> tuple[T
     if each is None:
         return torch.arange(edges[0], edges[-1], device=device), [edge - edges[0] for edge in edges]
     if each < 1:
-        raise ValueError(f"bins(each={each}): looks at one row of each bin at least")
+        raise ValueError(f"bins: expected rows_per_bin of at least 1, got {each}")
     rows, lines = [], [0]
     for start, stop in pairwise(edges):
-        rows += spread(start, stop, each)
+        rows += spaced_rows(start, stop, each)
         lines.append(len(rows))
     return torch.tensor(rows, device=device), lines
 
 
-def _lse(source: Source, rows: Tensor, columns: Sequence[int], schedule: Schedule) -> Tensor | None:
+def _lse(source: Weights, rows: Tensor, columns: Sequence[int], schedule: Schedule) -> Tensor | None:
     """The normalisers of these rows, (batch, heads, rows); None where they are not needed."""
-    if isinstance(source, Held) or not _meet(source, rows, columns):
+    if isinstance(source, DenseWeights) or not _meet(source, rows, columns):
         return None
-    if source.held_lse is None and 4 * len(rows) > source.sizes.queries:
+    if source.cached_lse is None and 4 * len(rows) > source.sizes.queries:
         source.lse(schedule)  # where many rows are asked for, all normalisers are worth keeping
-    if source.held_lse is not None:
-        return source.held_lse[:, :, rows]
-    steps = schedule.steps(len(rows), source.cells_a_row, 2 * source.pair_bytes)
-    return torch.cat([source.lse_of(rows[step.start : step.stop]) for step in schedule.follow(steps)], 2)
+    if source.cached_lse is not None:
+        return source.cached_lse[:, :, rows]
+    steps = schedule.steps(len(rows), source.cells_per_row, 2 * source.bytes_per_pair)
+    return torch.cat([source.lse_of(rows[step.start : step.stop]) for step in schedule.track(steps)], 2)
 
 
-def _meet(source: Scored, rows: Tensor, columns: Sequence[int]) -> bool:
+def _meet(source: LazyWeights, rows: Tensor, columns: Sequence[int]) -> bool:
     """Whether the mask may allow one of these rows one of these columns."""
     if source.lowered is None:
         return True
@@ -144,25 +144,25 @@ def _meet(source: Scored, rows: Tensor, columns: Sequence[int]) -> bool:
 class _Walk:
     """The walk over some rows and columns of one head."""
 
-    def __init__(self, source: Source, lse: Tensor | None, found: Bins) -> None:
+    def __init__(self, source: Weights, lse: Tensor | None, found: Bins) -> None:
         self.source, self.found = source, found
         self.lse = None if lse is None else lse.masked_fill(lse == -math.inf, 0.0)[:, None]
         queries, keys = source.sizes[2:]
         self.regions: Sequence[Region] = band(queries, keys, None, None)
         self.exact = False  # whether the regions are all of the mask
-        if isinstance(source, Scored) and source.lowered is not None:
-            self.regions, self.exact = source.lowered.regions[0], source.lowered.keep is None
+        if isinstance(source, LazyWeights) and source.lowered is not None:
+            self.regions, self.exact = source.lowered.regions[0], source.lowered.key_mask is None
         self.least = math.log(torch.finfo(source.dtype).tiny) + 1  # exp is still fast there
 
     def run(self, rows: Tensor, lines: Sequence[int], columns: Sequence[int], schedule: Schedule) -> None:
         """Add everything up."""
         across = stretches(columns, COLUMNS)
-        most = min(ROWS, schedule.budget // (12 * COLUMNS * self.source.dtype.itemsize))
+        most = min(ROWS, schedule.max_bytes // (12 * COLUMNS * self.source.dtype.itemsize))
         down = stretches(lines, max(most, 1))
         size = max(part.stop - part.start for part in down) * max(part.stop - part.start for part in across)
         buffers = torch.empty(3, size, dtype=self.source.dtype, device=self.source.device)
         steps = {range(part.start, part.stop): part for part in down}
-        for step in schedule.follow(list(steps)):
+        for step in schedule.track(list(steps)):
             here = rows[step.start : step.stop]
             self._add_rows(steps[step], here, columns[0], across, buffers, schedule)
 
@@ -182,15 +182,15 @@ class _Walk:
             lines = _folded(weights, down.many, torch.sum)
             bins = down.bins, some.bins
             self.found.received[some.start - origin : some.stop - origin] += lines.sum(0)
-            self.found.total[bins] += _folded(lines.mT, some.many, torch.sum).mT
-            self.found.cells[bins] += _count(seen, down, some, spare)
-            best = self.found.largest[bins]
+            self.found.sums[bins] += _folded(lines.mT, some.many, torch.sum).mT
+            self.found.visible_cells[bins] += _count(seen, down, some, spare)
+            best = self.found.max[bins]
             lines = _folded(weights, down.many, torch.amax)
             torch.maximum(best, _folded(lines.mT, some.many, torch.amax).mT, out=best)
             self.found.entropy[down.start : down.stop] -= logs.mul_(weights).sum(-1)
 
     def _reader(self, rows: Tensor, down: Stretch) -> _ScoredRows | _HeldRows:
-        if isinstance(self.source, Held):
+        if isinstance(self.source, DenseWeights):
             return _HeldRows(self.source, rows, self.least)
         assert self.lse is not None
         return _ScoredRows(self.source, rows, self.lse[down.start : down.stop], self.least)
@@ -214,7 +214,7 @@ class _Walk:
 class _ScoredRows:
     """Some rows of scores, ready to meet their keys."""
 
-    def __init__(self, source: Scored, rows: Tensor, lse: Tensor, least: float) -> None:
+    def __init__(self, source: LazyWeights, rows: Tensor, lse: Tensor, least: float) -> None:
         self.source, self.rows, self.lse, self.least = source, rows[:, None], lse, least
         self.query = source.query[0, 0, rows].to(source.dtype) * source.rule.scale
 
@@ -224,7 +224,7 @@ class _ScoredRows:
 
     def seen(self, some: Stretch) -> Tensor:
         """Which cells the mask allows, (rows, columns)."""
-        found = allowed(self.source.rule, self._cells(some))
+        found = allowed_cells(self.source.rule, self._cells(some))
         return found.reshape(found.shape[-2:]).expand(len(self.rows), some.stop - some.start)
 
     def read(self, some: Stretch, logs: Tensor, weights: Tensor, seen: Tensor | None) -> Tensor:
@@ -252,7 +252,7 @@ class _ScoredRows:
 class _HeldRows:
     """Some rows of weights that are already there; zeros count as forbidden."""
 
-    def __init__(self, source: Held, rows: Tensor, least: float) -> None:
+    def __init__(self, source: DenseWeights, rows: Tensor, least: float) -> None:
         self.weights, self.rows, self.least = source.weights[0, 0], rows, least
 
     def seen(self, some: Stretch) -> Tensor:

@@ -1,7 +1,7 @@
-"""What stands between the brackets of `A[...]`, as positions along each axis.
+"""Resolves the index of `A[...]` into positions along each axis.
 
 Queries and keys take ints, slices with any step, lists, and tensors of integers or booleans; batch and head take ints
-and slices. No tensors of weights here.
+and slices.
 """
 
 from __future__ import annotations
@@ -20,35 +20,34 @@ Index = int | slice | Sequence[int] | Tensor
 Key = Index | EllipsisType | tuple[Index | EllipsisType, ...]
 
 
-class Chosen(NamedTuple):
-    """Positions along one axis; `single` when an int asked for one and its axis goes away."""
+class AxisIndex(NamedTuple):
+    """Positions along one axis; `single` if the index was an int, which drops the axis."""
 
     positions: Tensor
     single: bool
 
 
-def choose(index: Index, length: int, device: torch.device, axis: str) -> Chosen:
-    """The positions that an index means along an axis of this length."""
+def resolve_index(index: Index, length: int, device: torch.device, axis: str) -> AxisIndex:
+    """The positions that an index selects along an axis of this length."""
     if isinstance(index, slice):
-        return Chosen(torch.arange(length, device=device)[_forwards(index, length)], single=False)
+        return AxisIndex(torch.arange(length, device=device)[_ascending(index, length)], single=False)
     if isinstance(index, Integral) or (isinstance(index, Tensor) and index.dim() == 0):
-        return Chosen(_checked(torch.tensor([int(index)], device=device), length, axis), single=True)
+        return AxisIndex(_check_range(torch.tensor([int(index)], device=device), length, axis), single=True)
     found = torch.as_tensor(index, device=device)
     found = found if found.numel() else found.long()
     if found.dtype == torch.bool:
         if tuple(found.shape) != (length,):
-            raise ShapeError(f"A[...]: booleans for {axis} must have {length} entries, got {tuple(found.shape)}")
-        return Chosen(found.nonzero().flatten(), single=False)
+            raise ShapeError(f"A[...]: expected {length} booleans for {axis}, got {tuple(found.shape)}")
+        return AxisIndex(found.nonzero().flatten(), single=False)
     if found.dim() != 1 or found.is_floating_point():
-        raise ShapeError(f"A[...]: {axis} are given by an int, a slice or a list of ints, got {tuple(found.shape)}")
-    return Chosen(_checked(found, length, axis), single=False)
+        raise ShapeError(f"A[...]: expected an int, a slice or a list of ints for {axis}, got {tuple(found.shape)}")
+    return AxisIndex(_check_range(found, length, axis), single=False)
 
 
-def split(key: Key, shape: Sequence[int]) -> list[Index]:
-    """One index for each axis of a matrix of this shape, as a tensor of that shape would read them.
+def split_index(key: Key, shape: Sequence[int]) -> list[Index]:
+    """One index per axis of a matrix of this shape.
 
-    The rows have to be written, or `...`: `A[0]` is a row of a plain matrix, and would be a whole batch row, dense, of
-    one with leading axes. `A[:]` is everything.
+    With leading axes, `A[0]` is an error: as for a tensor it would be a whole batch row, dense. `A[:]` is everything.
     """
     parts = list(key) if isinstance(key, tuple) else [key]
     places = [at for at, one in enumerate(parts) if one is Ellipsis]
@@ -58,23 +57,25 @@ def split(key: Key, shape: Sequence[int]) -> list[Index]:
         names = ("batch", "head", "query", "key")[4 - len(shape) :]
         example = f"A[{'0, ' * (len(shape) - 2)}rows, columns], A[..., rows, columns]"
         raise ShapeError(
-            f"A[...]: got {len(parts)} indices for the axes ({', '.join(names)})"
+            f"A[...]: expected an index for each of the axes ({', '.join(names)}), got {len(parts)}"
             + ("" if len(shape) == 2 else f"; write {example}, or .batch(b).head(h) first")
         )
     at = places[0] if places else len(parts)
     parts[at : at + len(places)] = [slice(None)] * missing
     leading = [one for one in parts[:-2] if not isinstance(one, int | slice)]
     if leading:
-        raise ShapeError(f"A[...]: batch and head take an int or a slice, got {type(leading[0]).__name__}")
+        raise ShapeError(f"A[...]: expected an int or a slice for batch and head, got {type(leading[0]).__name__}")
     return parts  # pyright: ignore[reportReturnType] - no Ellipsis is left
 
 
-def _forwards(index: slice, length: int) -> Tensor | slice:
+def _ascending(index: slice, length: int) -> Tensor | slice:
     start, stop, step = index.indices(length)
     return index if step > 0 else torch.tensor(range(start, stop, step), dtype=torch.long)
 
 
-def _checked(found: Tensor, length: int, axis: str) -> Tensor:
+def _check_range(found: Tensor, length: int, axis: str) -> Tensor:
     if found.numel() and (int(found.min()) < -length or int(found.max()) >= length):
-        raise IndexError(f"A[...]: {axis} lie in 0 ... {length - 1}, got {int(found.min())} ... {int(found.max())}")
+        raise IndexError(
+            f"A[...]: expected {axis} in 0 ... {length - 1}, got {int(found.min())} ... {int(found.max())}"
+        )
     return torch.where(found < 0, found + length, found).to(torch.long)

@@ -1,8 +1,8 @@
-"""`AttentionMatrix`: the n x n matrix of attention weights, to be read and reduced, and never built.
+"""`AttentionMatrix`: the n x n matrix of attention weights, computed when you index or reduce it.
 
-It holds query, key and, once asked, the row normalisers. `A[b, h, queries, keys]` and `A[..., queries, keys]` read
-weights as they would from a tensor of the same shape; `.batch(b)` and `.head(h)` take a leading axis away and stay
-lazy. Leading axes stand first in every result. Results are fp32 (fp64 for fp64).
+It stores query, key and, once they are needed, the log-sum-exp (lse) of each row. `A[b, h, queries, keys]` and
+`A[..., queries, keys]` read weights as from a tensor of that shape; `.batch(b)` and `.head(h)` select along a leading
+axis without computing weights. Results have the leading axes of the matrix, and are fp32 (fp64 for fp64 inputs).
 """
 
 from __future__ import annotations
@@ -18,41 +18,52 @@ from torch import Tensor
 
 from attnscope.attention.algebra import Mask
 from attnscope.attention.masks import Full
-from attnscope.attention.plan import size_text
-from attnscope.attention.rule import in_four, make_rule, sign
-from attnscope.attention.scores import Score
+from attnscope.attention.plan import format_bytes
+from attnscope.attention.scores import ScoreMod
+from attnscope.attention.spec import make_spec, signature_of, to_4d
 from attnscope.errors import ShapeError, UnsupportedError
 from attnscope.matrix import pooling, statistics
 from attnscope.matrix.bins import Bins, find_bins
-from attnscope.matrix.held import Held
-from attnscope.matrix.indexing import Index, choose
+from attnscope.matrix.dense_weights import DenseWeights
+from attnscope.matrix.indexing import Index, resolve_index
+from attnscope.matrix.lazy_weights import LazyWeights
 from attnscope.matrix.sampling import Sample, sample
 from attnscope.matrix.schedule import Schedule, ranges
-from attnscope.matrix.scored import Scored
 from attnscope.matrix.summary import Summary, summarize
-from attnscope.matrix.views import Merged, Readable, Weighted, undisturbed, writing_norms
+from attnscope.matrix.views import MatrixView, MergedTokens, ValueWeighted, no_grad_no_autocast, value_norms
 
 
 class Distance(NamedTuple):
-    """How far back each row looks: the mean, and the standard deviation around it, in tokens."""
+    """Query position minus key position under the weights of each row, in tokens."""
 
-    mean: Tensor
-    spread: Tensor
+    mean: Tensor  #: mean distance of each row, (..., queries)
+    std: Tensor  #: standard deviation of the distance, (..., queries)
 
 
 class TopKeys(NamedTuple):
-    """The largest weights of each row and their keys; 0 and -1 where a row sees fewer."""
+    """The largest weights of each row and their keys, largest first."""
 
-    weights: Tensor
-    keys: Tensor
+    weights: Tensor  #: (..., queries, count), 0 where a row has fewer visible keys
+    keys: Tensor  #: (..., queries, count), -1 where a row has fewer visible keys
 
 
-class AttentionMatrix(Readable):
-    """softmax(scale * query @ key^T over the keys that the mask allows), in O(n) memory.
+class AttentionMatrix(MatrixView):
+    """Attention weights softmax(scale * query @ key^T) under a mask, in O(n) memory.
 
-    query (..., heads, queries, dim) and key (..., key heads, keys, dim); `value` (..., key heads, keys, value dim) is
-    only kept for `weighted`. `lse` (..., heads, queries) are the row normalisers where they are known already, as from
-    `attend(..., return_lse=True)`; they are not verified. The tensors are not copied: do not change them in place.
+    The tensors are not copied: do not change them in place.
+
+    Args:
+        query: (..., heads, queries, dim), with at most one batch axis in front.
+        key: (..., key heads, keys, dim).
+        mask: which keys each query may attend to; all of them by default.
+        scale: factor of the scores; 1 / sqrt(dim) by default.
+        score_mod: changes the scores before the softmax, for example `Softcap` or `ALiBi`.
+        value: (..., key heads, keys, value dim), used by `value_weighted` only.
+        lse: log-sum-exp of each row, (..., heads, queries), if it is known, as from `attend(..., return_lse=True)`. It
+            is not verified.
+
+    Raises:
+        ShapeError: the shapes do not fit together.
 
     >>> matrix = AttentionMatrix(torch.eye(4), torch.eye(4), scale=1.0)
     >>> matrix
@@ -68,33 +79,46 @@ class AttentionMatrix(Readable):
         *,
         mask: Mask | None = None,
         scale: float | None = None,
-        score_mod: Score | None = None,
+        score_mod: ScoreMod | None = None,
         value: Tensor | None = None,
         lse: Tensor | None = None,
     ) -> None:
         mask = Full() if mask is None else mask
-        rule = make_rule(sign(query, key, key), mask=mask, scale=scale, score_mod=score_mod, dropout=0.0)
+        rule = make_spec(signature_of(query, key, key), mask=mask, scale=scale, score_mod=score_mod, dropout=0.0)
         if value is not None and value.shape[:-1] != key.shape[:-1]:
-            raise ShapeError(f"AttentionMatrix: value {tuple(value.shape)} does not go with key {tuple(key.shape)}")
+            raise ShapeError(f"AttentionMatrix: expected value {(*key.shape[:-1], 'dim')}, got {tuple(value.shape)}")
         if lse is not None and lse.shape != query.shape[:-1]:
-            raise ShapeError(f"AttentionMatrix: lse {tuple(lse.shape)} does not go with query {tuple(query.shape)}")
-        held_lse = None if lse is None else in_four(lse.detach()[..., None])[..., 0].to(rule.precise)
-        self._source: Scored | Held = Scored(rule, in_four(query.detach()), in_four(key.detach()), held_lse)
-        self._value = None if value is None else in_four(value.detach())
+            raise ShapeError(f"AttentionMatrix: expected lse {tuple(query.shape[:-1])}, got {tuple(lse.shape)}")
+        cached_lse = None if lse is None else to_4d(lse.detach()[..., None])[..., 0].to(rule.compute_dtype)
+        self._source: LazyWeights | DenseWeights = LazyWeights(
+            rule, to_4d(query.detach()), to_4d(key.detach()), cached_lse
+        )
+        self._value = None if value is None else to_4d(value.detach())
         self._axes, self._leading = _axes_of(query), tuple(query.shape[:-2])
         self._schedule = Schedule()
 
     @classmethod
     def from_dense(cls, weights: Tensor) -> AttentionMatrix:
-        """A matrix from weights (..., queries, keys) that are already there; no softmax is taken."""
+        """Wrap existing attention weights.
+
+        Args:
+            weights: (..., queries, keys), not negative. Zeros count as masked.
+
+        Raises:
+            ShapeError: not a floating tensor of at least two dimensions.
+            ValueError: a weight is negative.
+
+        >>> AttentionMatrix.from_dense(torch.eye(3)).entropy()
+        tensor([0., 0., 0.])
+        """
         if weights.dim() < 2 or not weights.is_floating_point():
             raise ShapeError(
-                f"from_dense: wants weights (..., queries, keys), got {tuple(weights.shape)} {weights.dtype}"
+                f"from_dense: expected float weights (..., queries, keys), got {tuple(weights.shape)} {weights.dtype}"
             )
         if weights.numel() and weights.min() < 0:
-            raise ValueError(f"from_dense: weights cannot be negative, the smallest is {weights.min():.3g}")
+            raise ValueError(f"from_dense: expected weights of at least 0, got {weights.min():.3g}")
         matrix = cls.__new__(cls)
-        matrix._source = Held(in_four(weights.detach()))
+        matrix._source = DenseWeights(to_4d(weights.detach()))
         matrix._axes, matrix._leading = _axes_of(weights), tuple(weights.shape[:-2])
         matrix._value, matrix._schedule = None, Schedule()
         return matrix
@@ -106,7 +130,7 @@ class AttentionMatrix(Readable):
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The names of the leading axes that are left: of "batch" and "head"."""
+        """The names of the leading axes: "batch" and "head", or those that were not selected yet."""
         return self._axes
 
     @property
@@ -116,25 +140,24 @@ class AttentionMatrix(Readable):
 
     @property
     def device(self) -> torch.device:
-        """Where query and key are, and results will be."""
+        """The device of the stored tensors and of all results."""
         return self._source.device
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are held: query, key, value, row normalisers once computed, masks and biases."""
+        """Bytes of the stored tensors: query, key, value, lse once computed, masks and biases."""
         return self._source.nbytes + (0 if self._value is None else self._value.nbytes)
 
     @property
     def dense_nbytes(self) -> int:
-        """Bytes that the dense matrix would take."""
+        """Bytes of the dense matrix."""
         return math.prod(self.shape) * self._source.dtype.itemsize
 
     def __repr__(self) -> str:
         lines = " x ".join(f"{size:,}" for size in self.shape[-2:])
         leading = f", leading {self._leading}" if self._leading else ""
-        return (
-            f"AttentionMatrix({lines}{leading}, holds {size_text(self.nbytes)}, dense {size_text(self.dense_nbytes)})"
-        )
+        held, dense = format_bytes(self.nbytes), format_bytes(self.dense_nbytes)
+        return f"AttentionMatrix({lines}{leading}, holds {held}, dense {dense})"
 
     def to(
         self,
@@ -142,9 +165,12 @@ class AttentionMatrix(Readable):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> AttentionMatrix:
-        """The matrix with its tensors on a device, in a floating dtype, or both; arguments as for `Tensor.to`.
+        """Move the stored tensors to a device, a floating dtype, or both; arguments as for `Tensor.to`.
 
-        In another dtype, query and key are rounded and the row normalisers are computed again.
+        In another dtype, query and key are rounded and lse is computed again.
+
+        Raises:
+            TypeError: the dtype is not a floating dtype.
 
         >>> AttentionMatrix(torch.eye(4), torch.eye(4)).to("cpu", torch.float64).dtype
         torch.float64
@@ -154,94 +180,117 @@ class AttentionMatrix(Readable):
         place = self.device if device is None else torch.device(device)
         kind = self._source.stored_dtype if dtype is None else dtype
         if not kind.is_floating_point:
-            raise TypeError(f"to({kind}): attention weights need a floating dtype")
+            raise TypeError(f"to({kind}): expected a floating dtype")
         moved = copy(self)
         moved._source = self._source.to(place, kind)
         moved._value = None if self._value is None else self._value.to(place, kind)
         return moved
 
     def cpu(self) -> AttentionMatrix:
-        """The matrix with its tensors in main memory."""
+        """Move the stored tensors to main memory."""
         return self.to("cpu")
 
     def batch(self, index: int) -> AttentionMatrix:
-        """One batch row; its axis goes away."""
-        return self._narrowed("batch", index)
+        """Select one batch row; the result has no batch axis."""
+        return self._narrow("batch", index)
 
     def head(self, index: int) -> AttentionMatrix:
-        """One head; its axis goes away."""
-        return self._narrowed("head", index)
+        """Select one head; the result has no head axis."""
+        return self._narrow("head", index)
 
-    def _at_axis(self, at: int, index: int) -> AttentionMatrix:
-        return self._narrowed(self._axes[at], index)
+    def _select(self, at: int, index: int) -> AttentionMatrix:
+        return self._narrow(self._axes[at], index)
 
-    def _narrowed(self, axis: str, index: int) -> AttentionMatrix:
+    def _narrow(self, axis: str, index: int) -> AttentionMatrix:
         if axis not in self._axes:
-            raise ShapeError(f"{axis}({index}): this matrix has the leading axes {self._axes}, none of them a {axis}")
+            raise ShapeError(f"{axis}({index}): this matrix has no {axis} axis; its leading axes are {self._axes}")
         at = self._axes.index(axis)
         count = self._leading[at]
         if not -count <= index < count:
-            raise IndexError(f"{axis}({index}): there are {count} of them")
+            raise IndexError(f"{axis}({index}): expected an index below {count}")
         one = slice(index % count, index % count + 1)
         batch, heads = slice(0, self._source.sizes.batch), slice(0, self._source.sizes.heads)
         batch, heads = (one, heads) if axis == "batch" else (batch, one)
         narrowed = copy(self)
         narrowed._source = self._source.narrow(batch, heads)
-        narrowed._value = None if self._value is None else self._narrowed_value(batch, heads)
+        narrowed._value = None if self._value is None else self._narrow_value(batch, heads)
         narrowed._axes = self._axes[:at] + self._axes[at + 1 :]
         narrowed._leading = self._leading[:at] + self._leading[at + 1 :]
         return narrowed
 
-    def _narrowed_value(self, batch: slice, heads: slice) -> Tensor:
+    def _narrow_value(self, batch: slice, heads: slice) -> Tensor:
         assert self._value is not None
         group = self._source.sizes.heads // self._value.shape[1]
         return self._value[batch, heads.start // group : (heads.stop - 1) // group + 1]
 
-    def planned(
+    def with_options(
         self,
         *,
-        budget: int | None = None,
+        max_bytes: int | None = None,
         progress: Callable[[float], object] | None = None,
-        cancelled: Callable[[], bool] | None = None,
+        should_stop: Callable[[], bool] | None = None,
     ) -> AttentionMatrix:
-        """The same matrix with work cut to a memory budget in bytes, with progress (0 ... 1) and a way to stop.
+        """The same matrix with a memory limit, progress reports and cancellation.
 
-        `cancelled` is asked between steps, several times a second; when it says True, `Cancelled` is raised.
+        Args:
+            max_bytes: memory that one step of a computation may use; at least 2**20.
+            progress: called with the completed fraction, 0 ... 1.
+            should_stop: called between steps, several times per second; True stops the computation with `Cancelled`.
+
+        Raises:
+            ValueError: `max_bytes` is too small.
+
+        >>> fractions = []
+        >>> matrix = AttentionMatrix(torch.eye(4), torch.eye(4)).with_options(progress=fractions.append)
+        >>> _ = matrix.entropy()
+        >>> fractions[-1]
+        1.0
         """
-        planned = copy(self)
-        planned._schedule = replace(
+        changed = copy(self)
+        changed._schedule = replace(
             self._schedule,
-            budget=self._schedule.budget if budget is None else budget,
+            max_bytes=self._schedule.max_bytes if max_bytes is None else max_bytes,
             progress=progress or self._schedule.progress,
-            cancelled=cancelled or self._schedule.cancelled,
+            should_stop=should_stop or self._schedule.should_stop,
         )
-        return planned
+        return changed
 
-    @undisturbed
+    @no_grad_no_autocast
     def at(self, rows: Index, columns: Index) -> Tensor:
-        """The weights of scattered cells (rows[p], columns[p]), (..., pairs)."""
+        """The weights of single cells (rows[p], columns[p]).
+
+        Returns:
+            (..., pairs).
+
+        Raises:
+            ShapeError: not as many rows as columns.
+        """
         device, (queries, keys) = self._source.device, self.shape[-2:]
-        first = choose(rows, queries, device, "rows").positions
-        second = choose(columns, keys, device, "columns").positions
+        first = resolve_index(rows, queries, device, "rows").positions
+        second = resolve_index(columns, keys, device, "columns").positions
         if len(first) != len(second):
-            raise ShapeError(f"at: wants as many rows as columns, got {len(first)} and {len(second)}")
-        self._hold_lse_for(len(first))
+            raise ShapeError(f"at: expected as many rows as columns, got {len(first)} and {len(second)}")
+        self._ensure_lse_for(len(first))
         batch, heads = self._source.sizes[:2]
-        at_once = max(1, self._schedule.budget // max(4 * self._source.pair_bytes * batch * heads, 1))
+        at_once = max(1, self._schedule.max_bytes // max(4 * self._source.bytes_per_pair * batch * heads, 1))
         found = [
             self._source.pairs(first[some.start : some.stop], second[some.start : some.stop])
             for some in ranges(len(first), at_once)
         ]
-        return self._shaped(torch.cat(found, -1))
+        return self._reshape(torch.cat(found, -1))
 
     def diagonal(self, offset: int = 0) -> Tensor:
-        """The weights A[i, i + offset], as torch.diagonal has them; -1 is the previous token."""
+        """The weights A[i, i + offset], as `torch.diagonal`; an offset of -1 is the previous token."""
         queries, keys = self.shape[-2:]
         rows = torch.arange(max(0, -offset), max(min(queries, keys - offset), max(0, -offset)))
         return self.at(rows, rows + offset)
 
     def band(self, width: int) -> Tensor:
-        """The weights on the `width` keys up to the query's position, (..., queries, width); 0 where there is none."""
+        """The weights on the last `width` keys up to the position of each query.
+
+        Returns:
+            (..., queries, width), with 0 where there is no key.
+        """
         queries, keys = self.shape[-2:]
         if not keys:
             return torch.zeros(*self._leading, queries, width, dtype=self.dtype, device=self.device)
@@ -252,90 +301,138 @@ class AttentionMatrix(Readable):
         return found.reshape(*self._leading, queries, width).masked_fill(outside.to(found.device), 0.0)
 
     @property
-    @undisturbed
+    @no_grad_no_autocast
     def lse(self) -> Tensor:
-        """A copy of the row normalisers, (..., queries): natural logarithms, -inf for rows without keys."""
-        if isinstance(self._source, Held):
-            raise UnsupportedError("lse: a matrix made from_dense has weights and no scores, so it has no normalisers")
-        return self._shaped(self._source.lse(self._schedule)).clone()
+        """A copy of the log-sum-exp of each row, (..., queries): natural logarithm, -inf for rows without keys.
 
-    @undisturbed
-    def entropy(self, *, exact: bool = False) -> Tensor:
-        """The Shannon entropy of each row in nats, (..., queries).
-
-        On the fused road it is the difference of two numbers of the size of lse and off by about eps times that;
-        `exact` sums it up block by block.
+        Raises:
+            UnsupportedError: the matrix was made by `from_dense`, which has no scores.
         """
-        return self._shaped(statistics.entropy(self._source, self._schedule, exact=exact))
+        if isinstance(self._source, DenseWeights):
+            raise UnsupportedError("lse: a matrix made by from_dense has no scores, so it has no log-sum-exp")
+        return self._reshape(self._source.lse(self._schedule)).clone()
 
-    @undisturbed
-    def renyi(self, order: float = 2.0) -> Tensor:
-        """The Rényi entropy of each row, log(sum of weights^order) / (1 - order); 0 for rows without keys."""
+    @no_grad_no_autocast
+    def entropy(self, *, exact: bool = False) -> Tensor:
+        """The Shannon entropy of each row in nats.
+
+        Args:
+            exact: sum block by block. By default the fused path subtracts two numbers as large as lse, with a rounding
+                error of about eps times that.
+
+        Returns:
+            (..., queries), 0 for rows without keys.
+
+        >>> AttentionMatrix(torch.zeros(2, 1), torch.zeros(8, 1)).entropy()
+        tensor([2.0794, 2.0794])
+        """
+        return self._reshape(statistics.entropy(self._source, self._schedule, exact=exact))
+
+    @no_grad_no_autocast
+    def renyi_entropy(self, order: float = 2.0) -> Tensor:
+        """The Rényi entropy of each row, log(sum of weights^order) / (1 - order).
+
+        Args:
+            order: positive and not 1, where the limit is `entropy`.
+
+        Returns:
+            (..., queries), 0 for rows without keys.
+        """
         if order <= 0 or order == 1:
-            raise ValueError(f"renyi({order}): the order is positive and not 1, where it becomes entropy()")
-        found = self._shaped(statistics.collision(self._source, self._schedule, order)) / (1 - order)
+            raise ValueError(
+                f"renyi_entropy: expected a positive order other than 1, got {order}; order 1 is entropy()"
+            )
+        found = self._reshape(statistics.log_power_sum(self._source, self._schedule, order)) / (1 - order)
         return found.masked_fill(found.isinf(), 0.0)
 
-    @undisturbed
+    @no_grad_no_autocast
     def effective_keys(self) -> Tensor:
-        """How many keys each row spreads over, 1 / sum of weights^2; 0 for rows without keys."""
-        found = self._shaped(statistics.collision(self._source, self._schedule, 2.0))
+        """The effective number of keys of each row, 1 / sum of weights^2, (..., queries); 0 for rows without keys."""
+        found = self._reshape(statistics.log_power_sum(self._source, self._schedule, 2.0))
         return torch.exp(-found).masked_fill(found == -math.inf, 0.0)
 
-    @undisturbed
+    @no_grad_no_autocast
     def received(self) -> Tensor:
-        """What each key receives from all queries together, (..., keys)."""
-        return self._shaped(statistics.received(self._source, self._schedule))
+        """The attention that each key receives: the column sums, (..., keys)."""
+        return self._reshape(statistics.received(self._source, self._schedule))
 
-    @undisturbed
+    @no_grad_no_autocast
     def mass(self, where: Index) -> Tensor:
-        """The weight of each row on a set of keys, given by their positions or a boolean for each, (..., queries)."""
+        """The total weight of each row on a set of keys.
+
+        Args:
+            where: positions of keys, or one boolean per key.
+
+        Returns:
+            (..., queries).
+        """
         keys = self.shape[-1]
         inside = torch.zeros(keys, dtype=self._source.dtype, device=self._source.device)
-        inside[choose(where, keys, self._source.device, "columns").positions] = 1.0
+        inside[resolve_index(where, keys, self._source.device, "columns").positions] = 1.0
         return self @ inside
 
-    @undisturbed
+    @no_grad_no_autocast
     def distance(self) -> Distance:
-        """How far back each row looks; a query stands at the end of the keys where there are fewer queries."""
-        mean, spread = statistics.distance(self._source, self._schedule, self.shape[-1] - self.shape[-2])
-        return Distance(self._shaped(mean), self._shaped(spread))
+        """The mean and standard deviation of query position - key position under each row's weights.
 
-    @undisturbed
+        With fewer queries than keys, the last query has the position of the last key.
+        """
+        mean, std = statistics.distance(self._source, self._schedule, self.shape[-1] - self.shape[-2])
+        return Distance(self._reshape(mean), self._reshape(std))
+
+    @no_grad_no_autocast
     def topk(self, count: int) -> TopKeys:
-        """The strongest keys of each row, (..., queries, count), largest first."""
-        weights, keys = statistics.topk(self._source, count, self._schedule)
-        return TopKeys(self._shaped(weights), self._shaped(keys))
+        """The keys with the largest weights of each row.
 
-    @undisturbed
+        Raises:
+            ValueError: `count` is below 1 or above the number of keys.
+        """
+        weights, keys = statistics.topk(self._source, count, self._schedule)
+        return TopKeys(self._reshape(weights), self._reshape(keys))
+
+    @no_grad_no_autocast
     def max(self) -> Tensor:
         """The largest weight of each row, (..., queries)."""
         if not self.shape[-1]:
             return torch.zeros(self.shape[:-1], dtype=self.dtype, device=self.device)
         return self.topk(1).weights.squeeze(-1)
 
-    @undisturbed
-    def visible(self, rows: int, columns: int) -> Tensor:
-        """How many cells of each bin of `pooled` the mask allows, (..., rows, columns)."""
-        return self._shaped(pooling.visible(self._source, *self._edges(rows, columns), self._schedule))
+    @no_grad_no_autocast
+    def visible_cells(self, rows: int, columns: int) -> Tensor:
+        """The number of cells that the mask allows in each bin of `pool(rows, columns)`, (..., rows, columns)."""
+        return self._reshape(pooling.visible(self._source, *self._edges(rows, columns), self._schedule))
 
-    @undisturbed
-    def bins(self, row_edges: Sequence[int], column_edges: Sequence[int], *, each: int | None = None) -> Bins:
-        """Sum, count and maximum of the cells between any edges of rows and columns, at any scale, in one walk.
+    @no_grad_no_autocast
+    def bins(self, row_edges: Sequence[int], column_edges: Sequence[int], *, rows_per_bin: int | None = None) -> Bins:
+        """Sum, count and maximum of the cells between any edges, in one pass.
 
-        Edges rise and need not begin at 0 nor end with the matrix: `bins(range(512, 769), range(257))` are 256 x 256
-        cells as they are. With `each`, only so many evenly spread rows of each bin are looked at.
+        Args:
+            row_edges: increasing positions of queries; they need not start at 0 nor end with the matrix.
+            column_edges: increasing positions of keys, likewise.
+            rows_per_bin: read at most this number of evenly spaced rows of each bin; all by default.
+
+        Raises:
+            ValueError: fewer than two edges, edges that do not increase or are out of range, or `rows_per_bin` < 1.
+
+        >>> matrix = AttentionMatrix(torch.zeros(4, 1), torch.zeros(4, 1))
+        >>> matrix.bins([0, 2, 4], [0, 1, 4]).sums
+        tensor([[0.5000, 1.5000],
+                [0.5000, 1.5000]])
         """
-        found = find_bins(self._source, row_edges, column_edges, each, self._schedule)
-        return Bins(*(self._shaped(part) for part in found))
+        found = find_bins(self._source, row_edges, column_edges, rows_per_bin, self._schedule)
+        return Bins(*(self._reshape(part) for part in found))
 
-    @undisturbed
-    def sample(self, rows: int, columns: int, *, each: int = 4) -> Sample:
-        """An estimate of `pooled(rows, columns)` from `each` rows of every bin of rows, with its standard error."""
-        found = sample(self._source, *self._edges(rows, columns), each, self._schedule)
-        return Sample(*(self._shaped(part) for part in found))
+    @no_grad_no_autocast
+    def sample(self, rows: int, columns: int, *, rows_per_bin: int = 4) -> Sample:
+        """Estimate `pool(rows, columns)` from some rows of each bin, with its standard error.
 
-    @undisturbed
+        Raises:
+            ValueError: `rows_per_bin` is below 1, or there are more bins than rows or columns.
+        """
+        found = sample(self._source, *self._edges(rows, columns), rows_per_bin, self._schedule)
+        return Sample(*(self._reshape(part) for part in found))
+
+    @no_grad_no_autocast
     def summary(
         self,
         rows: int | Sequence[int] = 64,
@@ -343,31 +440,55 @@ class AttentionMatrix(Readable):
         *,
         pairings: Sequence[tuple[Tensor, Tensor]] = (),
     ) -> Summary:
-        """Every statistic of every row and column and `pooled(rows, columns)`, in one walk: much cheaper than apart.
+        """All statistics of all rows and columns and `pool(rows, columns)`, in one pass.
 
-        Bins are as many as `rows` and `columns` say, or lie between the edges that they list. A pairing gives a whole
-        number to each query and to each key, (queries,) and (keys,) or with the batch before: `matched` is the weight
-        of each row on the keys that have its own number. With ids of tokens, that is the weight on the same token.
+        Args:
+            rows: the number of bins, or their edges.
+            columns: the number of bins, or their edges.
+            pairings: pairs of integer ids for queries and keys, (queries,) and (keys,) or with the batch in front.
+                `Summary.matched_weight` is the weight of each row on keys with the id of its query. With token ids,
+                that is the weight on the same token.
+
+        >>> matrix = AttentionMatrix(torch.zeros(4, 1), torch.zeros(4, 1))
+        >>> ids = torch.tensor([5, 6, 5, 5])
+        >>> found = matrix.summary(2, 2, pairings=[(ids, ids)])
+        >>> found.matched_weight
+        tensor([[0.7500, 0.2500, 0.7500, 0.7500]])
         """
         queries, keys = self.shape[-2:]
         row_edges = pooling.even_edges(queries, rows) if isinstance(rows, int) else rows
         column_edges = pooling.even_edges(keys, columns) if isinstance(columns, int) else columns
         found = summarize(self._source, row_edges, column_edges, self._schedule, pairings)
-        return Summary(*(self._shaped(part) for part in found))
+        return Summary(*(self._reshape(part) for part in found))
 
-    @undisturbed
-    def weighted(self, output: Tensor | None = None) -> Weighted:
-        """Weights times the length of what each key would write: the norm of its value, through `output` if given.
+    @no_grad_no_autocast
+    def value_weighted(self, output_projection: Tensor | None = None) -> ValueWeighted:
+        """Weights times the norm of each key's value vector (Kobayashi et al., 2020), as a view.
 
-        `output` is the output projection of each head, (heads, value dim, model dim).
+        Args:
+            output_projection: the output projection of each head, (heads, value dim, model dim). With it, the norms are
+                those of the projected values.
+
+        Raises:
+            ShapeError: the matrix has no values, or the projection does not fit.
         """
         if self._value is None:
-            raise ShapeError("weighted: this matrix was made without value=, so what keys write is not known")
-        return Weighted(self, writing_norms(self._value, output, self._source.sizes.heads))
+            raise ShapeError("value_weighted: expected a matrix with values; pass value= to AttentionMatrix")
+        return ValueWeighted(self, value_norms(self._value, output_projection, self._source.sizes.heads))
 
-    def merged(self, spans: Sequence[tuple[int, int]], key_spans: Sequence[tuple[int, int]] | None = None) -> Merged:
-        """Tokens merged into words, given as (start, stop) spans: mean over a word's queries, sum over its keys."""
-        return Merged(self, spans, spans if key_spans is None else key_spans)
+    def merge_tokens(
+        self, spans: Sequence[tuple[int, int]], key_spans: Sequence[tuple[int, int]] | None = None
+    ) -> MergedTokens:
+        """Merge tokens into words, as a view: the mean over the queries of a word, the sum over its keys.
+
+        Args:
+            spans: (start, stop) of each word, from the first token to the last without gaps.
+            key_spans: the words of the keys, if they are another sequence.
+
+        Raises:
+            ShapeError: the spans leave tokens out or overlap.
+        """
+        return MergedTokens(self, spans, spans if key_spans is None else key_spans)
 
     @property
     def _batch_and_heads(self) -> tuple[int, int]:
@@ -377,36 +498,34 @@ class AttentionMatrix(Readable):
         queries, keys = self.shape[-2:]
         return pooling.even_edges(queries, rows), pooling.even_edges(keys, columns)
 
-    def _pooled(self, rows: int, columns: int, how: str) -> Tensor:
-        return pooling.pool(self._source, *self._edges(rows, columns), how, self._schedule)
+    def _pool(self, rows: int, columns: int, reduction: str) -> Tensor:
+        return pooling.pool(self._source, *self._edges(rows, columns), reduction, self._schedule)
 
     def _block(self, rows: Tensor, columns: Tensor) -> Tensor:
-        if len(columns) < self.shape[-1]:  # whole rows bring their own normalisers
-            self._hold_lse_for(len(rows))
+        if len(columns) < self.shape[-1]:  # whole rows compute their own lse
+            self._ensure_lse_for(len(rows))
         return self._source.block(rows, columns)
 
-    def _hold_lse_for(self, rows: int) -> None:
-        """Where many rows are asked for, all normalisers are worth keeping."""
+    def _ensure_lse_for(self, rows: int) -> None:
+        """Compute and cache lse for all rows if at least a quarter of them is requested."""
         if 4 * rows > self.shape[-2]:
-            statistics.need_lse(self._source, self._schedule)
+            statistics.ensure_lse(self._source, self._schedule)
 
-    def _times(self, values: Tensor) -> Tensor:
-        return statistics.times(self._source, self._shared(values), self._schedule)
+    def _matmul(self, values: Tensor) -> Tensor:
+        return statistics.matmul(self._source, self._shared(values), self._schedule)
 
-    def _transposed_times(self, values: Tensor) -> Tensor:
-        return statistics.transposed_times(self._source, values, self._schedule)
+    def _transposed_matmul(self, values: Tensor) -> Tensor:
+        return statistics.transposed_matmul(self._source, values, self._schedule)
 
     def _shared(self, values: Tensor) -> Tensor:
-        """Values that are the same for all heads, as few times as the keys need them."""
-        if isinstance(self._source, Held) or values.stride(1) or values.shape[1] == 1:
+        """Values without the copies per head, if all heads have the same."""
+        if isinstance(self._source, DenseWeights) or values.stride(1) or values.shape[1] == 1:
             return values
-        return values[:, : self._source.rule.key_heads]
+        return values[:, : self._source.rule.num_kv_heads]
 
 
 def _axes_of(tensor: Tensor) -> tuple[str, ...]:
     """The names of the axes before the last two."""
     if tensor.dim() > 4:
-        raise ShapeError(
-            f"AttentionMatrix: takes (batch, head, ...) and no more leading axes, got {tuple(tensor.shape)}"
-        )
+        raise ShapeError(f"AttentionMatrix: expected at most the leading axes (batch, head), got {tuple(tensor.shape)}")
     return ("batch", "head")[4 - tensor.dim() :]

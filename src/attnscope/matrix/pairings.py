@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from attnscope.attention.algebra import Mask
-from attnscope.attention.cells import allowed
+from attnscope.attention.cells import allowed_cells
 from attnscope.attention.scores import Cells
 from attnscope.errors import ShapeError
-from attnscope.matrix.scored import Scored
-from attnscope.matrix.statistics import Source
+from attnscope.matrix.lazy_weights import LazyWeights
+from attnscope.matrix.statistics import Weights
 
 Pairing = tuple[Tensor, Tensor]
 """A number for each query and for each key, (queries,) and (keys,) or (batch, queries) and (batch, keys)."""
@@ -31,7 +31,7 @@ FEW = 16  # a match for so many cells is listed; more of them are found by compa
 KEPT = 2**16  # so many matches of a text may stay listed for the next matrix
 
 
-class Prepared(tuple[Pairing, ...]):
+class SharedPairings(tuple[Pairing, ...]):
     """Pairings that matrices of equal sizes share, as the layers of a model do: what is listed for one stays listed."""
 
     numbers: list[list[_Numbers]] | None = None
@@ -43,10 +43,10 @@ class _Listed(NamedTuple):
     rows: Tensor
     columns: Tensor
 
-    def seen(self, source: Scored, batch: int, top: int) -> _Listed:
+    def seen(self, source: LazyWeights, batch: int, top: int) -> _Listed:
         """Those that a mask allows, which is the same for all heads; `top` is the first row."""
         cells = Cells((self.rows + top)[:, None], self.columns[:, None], source.sizes)
-        found = _of_batch(allowed(source.rule, cells), batch).reshape(-1)
+        found = _of_batch(allowed_cells(source.rule, cells), batch).reshape(-1)
         return _Listed(self.rows[found], self.columns[found])
 
 
@@ -80,12 +80,12 @@ class _Numbers:
             self._kept[top, bottom] = self._list(top, bottom)
         return self._kept[top, bottom]
 
-    def seen(self, top: int, bottom: int, source: Scored, batch: int) -> _Seen:
+    def seen(self, top: int, bottom: int, source: LazyWeights, batch: int) -> _Seen:
         """The matches of rows [top, bottom) that can be listed and seen; what is known of the same mask is kept."""
         mask, listed = source.rule.mask, self.listed(top, bottom)
         assert listed is not None
         before, known = self._seen.get((top, bottom), (None, None))
-        if known is not None and (before is mask or (mask.static and before == mask)):
+        if known is not None and (before is mask or (mask.is_static and before == mask)):
             return known
         listed = listed.seen(source, batch, top)
         found = _Seen(listed, torch.bincount(listed.rows, minlength=bottom - top))
@@ -115,11 +115,11 @@ class Matching:
     alike: bool  # the mask is the same for all heads, and counts are made once
 
     @staticmethod
-    def over(source: Source, pairings: Sequence[Pairing]) -> Matching:
+    def over(source: Weights, pairings: Sequence[Pairing]) -> Matching:
         """Nothing summed up yet."""
         batch, heads, queries, _ = source.sizes
         weights = torch.zeros(batch, heads, len(pairings), queries, dtype=source.dtype, device=source.device)
-        alike = isinstance(source, Scored) and source.lowered is not None
+        alike = isinstance(source, LazyWeights) and source.lowered is not None
         counts = torch.zeros_like(weights[:, :1] if alike else weights, dtype=torch.long)
         return Matching(_numbers(source, pairings), weights, counts.expand(-1, heads, -1, -1), alike)
 
@@ -130,14 +130,14 @@ class Matching:
             counts = counts[:, : 1 if heads.start == 0 else 0]
         return Matching(self.numbers[batch], self.weights[batch, heads], counts, self.alike)
 
-    def at_rows(self, top: int, bottom: int, source: Source) -> list[Here]:
+    def at_rows(self, top: int, bottom: int, source: Weights) -> list[Here]:
         """What is to be summed up of rows [top, bottom); where there are lists, only what can be seen is in them."""
         found = []
         for row, pairings in enumerate(self.numbers):
             for at, numbers in enumerate(pairings):
                 weights, counts = (total[row, :, at, top:bottom] for total in (self.weights, self.counts))
                 listed = numbers.listed(top, bottom)
-                if listed is not None and isinstance(source, Scored) and self.alike:
+                if listed is not None and isinstance(source, LazyWeights) and self.alike:
                     listed, seen = numbers.seen(top, bottom, source, row)
                     counts += seen
                     counts = counts[:0]
@@ -192,10 +192,10 @@ class Here(NamedTuple):
             self.counts.add_((same if visible is None else same & visible).sum(-1))
 
 
-def _numbers(source: Source, pairings: Sequence[Pairing]) -> list[list[_Numbers]]:
+def _numbers(source: Weights, pairings: Sequence[Pairing]) -> list[list[_Numbers]]:
     """The numbers of each batch row and pairing; those of prepared pairings are made once."""
     batch, _, queries, keys = source.sizes
-    known = pairings.numbers if isinstance(pairings, Prepared) else None
+    known = pairings.numbers if isinstance(pairings, SharedPairings) else None
     if known and len(known) == batch and all(each.fits(queries, keys, source.device) for each in known[0]):
         return known
     both = [
@@ -203,7 +203,7 @@ def _numbers(source: Source, pairings: Sequence[Pairing]) -> list[list[_Numbers]
         for own, theirs in pairings
     ]
     found = [[_Numbers(own[row], theirs[row]) for own, theirs in both] for row in range(batch)]
-    if isinstance(pairings, Prepared):
+    if isinstance(pairings, SharedPairings):
         pairings.numbers = found
     return found
 
@@ -217,6 +217,6 @@ def _checked(given: Tensor, batch: int, count: int, device: torch.device) -> Ten
     """Numbers as (batch, count)."""
     if given.is_floating_point() or given.shape not in ((count,), (batch, count)):
         raise ShapeError(
-            f"pairings: wants whole numbers ({count},) or ({batch}, {count}), got {tuple(given.shape)} {given.dtype}"
+            f"pairings: expected integer ids ({count},) or ({batch}, {count}), got {tuple(given.shape)} {given.dtype}"
         )
     return given.to(device=device, dtype=torch.long).expand(batch, count)

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from attnscope.attention.regions import Region
-from attnscope.matrix.held import Held
+from attnscope.matrix.dense_weights import DenseWeights
+from attnscope.matrix.lazy_weights import LazyWeights
 from attnscope.matrix.schedule import Schedule, ranges
-from attnscope.matrix.scored import Scored
-from attnscope.matrix.statistics import Source, need_lse, row_blocks
+from attnscope.matrix.statistics import Weights, ensure_lse, row_blocks
 
 CELLS_AT_ONCE = 2**21  # of a mask without structure, which is asked cell by cell
-HOW = ("density", "mass", "max")
+REDUCTIONS = ("density", "mass", "max")
 
 
 def even_edges(length: int, bins: int) -> list[int]:
@@ -32,35 +32,35 @@ def even_edges(length: int, bins: int) -> list[int]:
     [0, 2, 5, 7, 10]
     """
     if not 1 <= bins <= length:
-        raise ValueError(f"pooled: {length} rows or columns make between 1 and {length} bins, asked for {bins}")
+        raise ValueError(f"pool: expected 1 ... {length} bins for {length} positions, got {bins}")
     return [length * at // bins for at in range(bins + 1)]
 
 
-def pool(source: Source, rows: Sequence[int], columns: Sequence[int], how: str, schedule: Schedule) -> Tensor:
+def pool(source: Weights, rows: Sequence[int], columns: Sequence[int], how: str, schedule: Schedule) -> Tensor:
     """(batch, heads, row bins, column bins), with bins given by their edges."""
-    if how not in HOW:
-        raise ValueError(f"pooled: how must be one of {', '.join(HOW)}; got {how!r}")
-    first, second, third = schedule.parts(3)
+    if how not in REDUCTIONS:
+        raise ValueError(f"pool: expected reduction to be one of {', '.join(REDUCTIONS)}, got {how!r}")
+    first, second, third = schedule.split(3)
     if how == "max":
-        need_lse(source, first)
+        ensure_lse(source, first)
         return largest(source, rows, columns, replace(second, stop=third.stop))
     if how == "mass":
         cells = visible(source, rows, [0, source.sizes.keys], first, count="rows")
     else:
         cells = visible(source, rows, columns, first)
-    need_lse(source, second)
+    ensure_lse(source, second)
     return sum_of_bins(source, rows, columns, third) / cells.clamp(min=1)
 
 
-def sum_of_bins(source: Source, rows: Sequence[int], columns: Sequence[int], schedule: Schedule) -> Tensor:
+def sum_of_bins(source: Weights, rows: Sequence[int], columns: Sequence[int], schedule: Schedule) -> Tensor:
     """The sum of the weights in each bin; every cell is scored once."""
     batch, heads, queries, _ = source.sizes
     total = torch.zeros(batch, heads, len(rows) - 1, len(columns) - 1, dtype=source.dtype, device=source.device)
     row_bin = bin_of(rows, queries, source.device)
-    if isinstance(source, Scored) and source.fused:
+    if isinstance(source, LazyWeights) and source.fused:
         width = source.query.shape[-1]
         starts = range(0, len(columns) - 1, width)
-        for start, part in zip(starts, schedule.parts(len(starts)), strict=True):
+        for start, part in zip(starts, schedule.split(len(starts)), strict=True):
             some = columns[start : start + width + 1]
             _add_fused(source, total[..., start : start + len(some) - 1], row_bin, some, part)
         return total
@@ -73,7 +73,7 @@ def sum_of_bins(source: Source, rows: Sequence[int], columns: Sequence[int], sch
     return total
 
 
-def _add_fused(source: Scored, total: Tensor, row_bin: Tensor, edges: Sequence[int], schedule: Schedule) -> None:
+def _add_fused(source: LazyWeights, total: Tensor, row_bin: Tensor, edges: Sequence[int], schedule: Schedule) -> None:
     """Add the sums of some column bins: attention over their columns alone, with the bins' indicators as values.
 
     Its softmax is over those columns only; exp(their lse - the row's lse) is their share of the row.
@@ -82,16 +82,16 @@ def _add_fused(source: Scored, total: Tensor, row_bin: Tensor, edges: Sequence[i
     at = torch.arange(left, right, device=source.device)
     limits = torch.tensor(edges, device=source.device)
     inside = (at[:, None] >= limits[:-1]) & (at[:, None] < limits[1:])
-    values = inside.to(source.dtype).expand(source.sizes.batch, source.rule.key_heads, -1, -1)
+    values = inside.to(source.dtype).expand(source.sizes.batch, source.rule.num_kv_heads, -1, -1)
     lse = source.lse(schedule)
-    for step in schedule.follow(source.row_steps(schedule)):
-        part, part_lse = source.products_of(step, values, columns=(left, right))
+    for step in schedule.track(source.row_steps(schedule)):
+        part, part_lse = source.row_products(step, values, columns=(left, right))
         row_lse = lse[:, :, step.start : step.stop]
         share = (part_lse - row_lse.masked_fill(row_lse == -math.inf, 0.0)).exp()
         total.index_add_(2, row_bin[step.start : step.stop], part * share[..., None])
 
 
-def largest(source: Source, rows: Sequence[int], columns: Sequence[int], schedule: Schedule) -> Tensor:
+def largest(source: Weights, rows: Sequence[int], columns: Sequence[int], schedule: Schedule) -> Tensor:
     """The largest weight in each bin."""
     batch, heads, _, _ = source.sizes
     best = torch.full(
@@ -120,18 +120,23 @@ def _bins_inside(edges: Sequence[int], start: int, stop: int, device: torch.devi
 
 
 def visible(
-    source: Source, rows: Sequence[int], columns: Sequence[int], schedule: Schedule, *, count: str = "cells"
+    source: Weights, rows: Sequence[int], columns: Sequence[int], schedule: Schedule, *, count: str = "cells"
 ) -> Tensor:
     """How many cells of each bin the mask allows; with count="rows", how many rows of it have any."""
     batch, heads, queries, _ = source.sizes
-    if count == "cells" and isinstance(source, Scored) and source.lowered is not None and source.lowered.keep is None:
+    if (
+        count == "cells"
+        and isinstance(source, LazyWeights)
+        and source.lowered is not None
+        and source.lowered.key_mask is None
+    ):
         found = torch.stack([_areas(regions, rows, columns, source.device) for regions in source.lowered.regions])
         return found[:, None].expand(batch, heads, -1, -1)
     total = torch.zeros(batch, heads, len(rows) - 1, len(columns) - 1, dtype=torch.long, device=source.device)
     row_bin = bin_of(rows, queries, source.device)
     edges = torch.tensor(columns, device=source.device)
-    high = max(1, min(2**19, schedule.budget // 64) // max(len(columns) * batch, 1))
-    for step in schedule.follow(ranges(queries, high)):
+    high = max(1, min(2**19, schedule.max_bytes // 64) // max(len(columns) * batch, 1))
+    for step in schedule.track(ranges(queries, high)):
         here = torch.arange(step.start, step.stop, device=source.device)
         found = allowed_between(source, here, edges)
         if count == "rows":
@@ -140,14 +145,14 @@ def visible(
     return total
 
 
-def audience(source: Source, schedule: Schedule) -> Tensor:
+def audience(source: Weights, schedule: Schedule) -> Tensor:
     """How many queries may see each key, (batch, heads, keys)."""
     batch, heads, queries, keys = source.sizes
     edges = range(keys + 1)
-    if not isinstance(source, Scored) or source.lowered is None:
+    if not isinstance(source, LazyWeights) or source.lowered is None:
         return visible(source, [0, queries], edges, schedule).squeeze(-2)
     found = torch.cat([_areas(regions, [0, queries], edges, source.device) for regions in source.lowered.regions])
-    keep = source.lowered.keep
+    keep = source.lowered.key_mask
     return (found if keep is None else found * keep)[:, None].expand(batch, heads, -1)
 
 
@@ -173,9 +178,9 @@ def _clipped_sum(top: Tensor, bottom: Tensor, left: Tensor, right: Tensor, shift
     return left * (rising - top) + slope + right * (bottom - level)
 
 
-def allowed_between(source: Source, rows: Tensor, edges: Tensor) -> Tensor:
+def allowed_between(source: Weights, rows: Tensor, edges: Tensor) -> Tensor:
     """Allowed cells of each row, in rising order, between column edges, (batch or 1, heads or 1, rows, bins)."""
-    if isinstance(source, Held) or source.lowered is None:
+    if isinstance(source, DenseWeights) or source.lowered is None:
         high = max(1, CELLS_AT_ONCE // max(source.sizes.batch * source.sizes.heads * source.sizes.keys, 1))
         return torch.cat([_counted(_seen(source, some), edges) for some in rows.split(high)], 2)
     kept, found, listed = _kept_before(source), source.lowered.regions, rows.tolist()
@@ -191,19 +196,19 @@ def allowed_between(source: Source, rows: Tensor, edges: Tensor) -> Tensor:
     return torch.stack(counts)[:, None]
 
 
-def _seen(source: Source, rows: Tensor) -> Tensor:
+def _seen(source: Weights, rows: Tensor) -> Tensor:
     """The cells of whole rows that may be seen, (batch or 1, heads or 1, rows, keys), asked one by one."""
-    if isinstance(source, Held):
+    if isinstance(source, DenseWeights):
         return source.weights[:, :, rows] > 0
     every = torch.arange(source.sizes.keys, device=source.device)[None, :]
     seen = source.rule.mask.allows(rows[:, None], every, source.sizes)
     return seen if seen.dim() == 4 else seen[None, None]
 
 
-def _kept_before(source: Scored) -> Tensor:
+def _kept_before(source: LazyWeights) -> Tensor:
     """(batch or 1, keys + 1): how many real keys stand before each position."""
     assert source.lowered is not None
-    keep = source.lowered.keep
+    keep = source.lowered.key_mask
     if keep is None:
         return torch.arange(source.sizes.keys + 1, device=source.device)[None]
     return torch.nn.functional.pad(keep.cumsum(-1), (1, 0))

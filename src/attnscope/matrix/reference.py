@@ -1,7 +1,6 @@
-"""Every operation of AttentionMatrix as the obvious line over dense weights.
+"""Dense reference of every operation of AttentionMatrix, for the tests.
 
-In: weights (..., queries, keys) and the booleans that the mask allows. This is the definition that tests hold the
-others to; it imports nothing of the package. Memory: O(n^2), many times over.
+In: weights (..., queries, keys) and the boolean mask. It imports nothing from the package. Memory: O(n^2).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ def entropy(weights: Tensor) -> Tensor:
     return -torch.special.xlogy(weights, weights).sum(-1)
 
 
-def renyi(weights: Tensor, order: float) -> Tensor:
+def renyi_entropy(weights: Tensor, order: float) -> Tensor:
     """log(sum p^order) / (1 - order) of each row, 0 for empty rows."""
     total = weights.pow(order).sum(-1)
     return torch.where(total > 0, total.log() / (1 - order), 0.0)
@@ -42,19 +41,19 @@ def distance(weights: Tensor) -> tuple[Tensor, Tensor]:
     return mean, (share * (away - mean[..., None]).square()).sum(-1).sqrt()
 
 
-def reach(weights: Tensor) -> Tensor:
-    """The mean of how far away keys are on either side, 0 for empty rows."""
+def mean_abs_distance(weights: Tensor) -> Tensor:
+    """The mean absolute distance to the keys, 0 for empty rows."""
     away = _distances(weights).abs()
     return (weights * away).sum(-1) / weights.sum(-1).clamp(min=torch.finfo(weights.dtype).tiny)
 
 
-def near(weights: Tensor, width: int) -> Tensor:
-    """The weight on positions at most `width` away."""
+def local_weight(weights: Tensor, width: int) -> Tensor:
+    """The weight on positions at most `width` away, on either side."""
     return (weights * (_distances(weights).abs() <= width)).sum(-1)
 
 
-def matched(weights: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
-    """The weight of each row on keys that have its number; numbers are (batch, queries) and (batch, keys)."""
+def matched_weight(weights: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+    """The weight of each row on keys with the id of its query; ids are (batch, queries) and (batch, keys)."""
     return (weights * (queries[:, None, :, None] == keys[:, None, None, :])).sum(-1)
 
 
@@ -64,7 +63,7 @@ def _distances(weights: Tensor) -> Tensor:
 
 
 def band(weights: Tensor, width: int) -> Tensor:
-    """The weights on the keys that end at the query's own position."""
+    """The weights on the last `width` keys up to the position of the query."""
     queries, keys = weights.shape[-2:]
     columns = torch.arange(queries)[:, None] + keys - queries - width + 1 + torch.arange(width)
     inside = (columns >= 0) & (columns < keys)
@@ -72,15 +71,15 @@ def band(weights: Tensor, width: int) -> Tensor:
     return weights[..., rows, columns.clamp(0, keys - 1)] * inside
 
 
-def pooled(weights: Tensor, allowed: Tensor, rows: list[int], columns: list[int], how: str) -> Tensor:
+def pool(weights: Tensor, allowed: Tensor, rows: list[int], columns: list[int], reduction: str) -> Tensor:
     """Bins with these edges: mean over allowed cells, mass, or maximum."""
     picture = []
     for top, bottom in pairwise(rows):
         for left, right in pairwise(columns):
             block, seen = weights[..., top:bottom, left:right], allowed[..., top:bottom, left:right]
-            if how == "max":
+            if reduction == "max":
                 picture.append(block.amax((-1, -2)))
-            elif how == "density":
+            elif reduction == "density":
                 picture.append(block.sum((-1, -2)) / seen.sum((-1, -2)).clamp(min=1))
             else:
                 seeing = allowed[..., top:bottom, :].any(-1).sum(-1).clamp(min=1)
@@ -88,16 +87,7 @@ def pooled(weights: Tensor, allowed: Tensor, rows: list[int], columns: list[int]
     return torch.stack(picture, -1).unflatten(-1, (len(rows) - 1, len(columns) - 1))
 
 
-def merged(weights: Tensor, spans: list[tuple[int, int]]) -> Tensor:
+def merge_tokens(weights: Tensor, spans: list[tuple[int, int]]) -> Tensor:
     """Mean over the queries of a word, sum over its keys."""
     rows = torch.stack([weights[..., start:stop, :].mean(-2) for start, stop in spans], -2)
     return torch.stack([rows[..., start:stop].sum(-1) for start, stop in spans], -1)
-
-
-def rollout(layers: list[Tensor], token: int, residual: float = 0.5) -> Tensor:
-    """The row of a token in the product of (residual * I + (1 - residual) * mean over heads), last layer first."""
-    keys = layers[0].shape[-1]
-    product = torch.eye(keys, dtype=layers[0].dtype)
-    for weights in layers:
-        product = (residual * torch.eye(keys, dtype=weights.dtype) + (1 - residual) * weights.mean(-3)) @ product
-    return product[..., token, :]

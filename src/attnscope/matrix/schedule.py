@@ -1,7 +1,4 @@
-"""How long work on a matrix is cut into steps: within a memory budget, with progress, and stoppable between steps.
-
-Integers and callbacks only; it knows no tensors.
-"""
+"""Splits computations on a matrix into steps, with a memory limit, progress and cancellation. Uses no tensors."""
 
 from __future__ import annotations
 
@@ -10,30 +7,33 @@ from dataclasses import dataclass, replace
 
 from attnscope.errors import Cancelled
 
-STEP_CELLS = 2**27  # scores of one step, all heads together: about a quarter of a second on two cores
+STEP_CELLS = 2**27  # scores per step, all heads together: about a quarter of a second on two cores
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """A memory budget in bytes, a callback that hears the share done, and a question whether to stop."""
+    """A memory limit per step, a progress callback and a stop condition.
 
-    budget: int = 2**28
+    `start` and `stop` are the fractions of the whole computation between which this part reports its progress.
+    """
+
+    max_bytes: int = 2**28
     progress: Callable[[float], object] | None = None
-    cancelled: Callable[[], bool] | None = None
+    should_stop: Callable[[], bool] | None = None
     start: float = 0.0
     stop: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.budget < 2**20:
-            raise ValueError(f"budget={self.budget}: work on a matrix needs at least a megabyte (2**20 bytes)")
+        if self.max_bytes < 2**20:
+            raise ValueError(f"max_bytes: expected at least 2**20 (1 MiB), got {self.max_bytes}")
 
-    def parts(self, count: int) -> list[Schedule]:
-        """Schedules for so many stretches of work of about equal length."""
+    def split(self, count: int) -> list[Schedule]:
+        """Schedules for `count` parts of about equal length."""
         width = (self.stop - self.start) / count
         return [replace(self, start=self.start + at * width, stop=self.start + (at + 1) * width) for at in range(count)]
 
-    def follow(self, steps: Sequence[range]) -> Iterator[range]:
-        """The steps one by one; asks before each whether to stop, and reports after each how far the work is."""
+    def track(self, steps: Sequence[range]) -> Iterator[range]:
+        """Yield the steps; check for cancellation before each and report progress after each."""
         total, done = max(sum(map(len, steps)), 1), 0
         for step in steps:
             self.check()
@@ -43,18 +43,18 @@ class Schedule:
                 self.progress(self.start + (self.stop - self.start) * done / total)
 
     def check(self) -> None:
-        """Raise Cancelled if the caller has asked to stop."""
-        if self.cancelled is not None and self.cancelled():
-            raise Cancelled("the work was cancelled by the caller; the matrix can be used as before")
+        """Raise Cancelled if `should_stop` returns True."""
+        if self.should_stop is not None and self.should_stop():
+            raise Cancelled("the computation was cancelled: should_stop returned True")
 
     def steps(self, count: int, cells_each: float, bytes_each: int) -> list[range]:
-        """`count` rows (or columns) as ranges of at most STEP_CELLS scores and at most the budget in memory."""
-        most = min(STEP_CELLS / max(cells_each, 1), self.budget / max(bytes_each, 1))
+        """Split `count` rows or columns into ranges of at most STEP_CELLS scores and `max_bytes` bytes."""
+        most = min(STEP_CELLS / max(cells_each, 1), self.max_bytes / max(bytes_each, 1))
         return ranges(count, max(1, min(count, int(most))))
 
 
 def ranges(count: int, size: int) -> list[range]:
-    """0 ... count in ranges of at most this size; one empty range where there is nothing.
+    """Split range(count) into ranges of at most `size`; a count of 0 gives one empty range.
 
     >>> ranges(5, 2)
     [range(0, 2), range(2, 4), range(4, 5)]

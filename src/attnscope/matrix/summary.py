@@ -17,55 +17,55 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attnscope.attention.blocks import Columns, walk
-from attnscope.attention.cells import allowed, gathered
-from attnscope.attention.regions import Region, band, rows_between
+from attnscope.attention.blocks import ColumnBlock, iter_blocks
+from attnscope.attention.cells import allowed_cells, fold_query_groups
+from attnscope.attention.regions import Region, band, crop_rows
 from attnscope.attention.scores import Cells
-from attnscope.matrix.held import Held
+from attnscope.matrix.dense_weights import DenseWeights
+from attnscope.matrix.lazy_weights import LazyWeights
 from attnscope.matrix.pairings import Matching, Pairing
 from attnscope.matrix.pooling import audience, bin_of, visible
 from attnscope.matrix.schedule import Schedule, ranges
-from attnscope.matrix.scored import Scored
-from attnscope.matrix.statistics import Source, need_lse
+from attnscope.matrix.statistics import Weights, ensure_lse
 
 BLOCK_CELLS = 2**19  # of all heads that are walked together: two such blocks fit the caches of two cores
 HEAD_CELLS = 2**15  # with fewer cells a head, a block's products are too small to be fast
-NEAR = 8  # tokens on either side that are the neighbourhood of a token
-NEARLY = 1.001  # exp of the least logarithm, with its rounding
+LOCAL_DISTANCE = 8  # tokens on either side that are the neighbourhood of a token
+EXP_SLACK = 1.001  # exp of the least logarithm, with its rounding
 ALIGNED = 16  # numbers that the widest registers hold
 
 
 class Summary(NamedTuple):
-    """What `AttentionMatrix.summary` finds, each for all heads."""
+    """Result of `AttentionMatrix.summary`. Rows without keys have 0 everywhere."""
 
-    entropy: Tensor  #: of each row, in nats
-    effective_keys: Tensor  #: of each row: 1 / sum of weights^2, 0 without keys
-    received: Tensor  #: of each key, from all queries together
-    distance: Tensor  #: of each row: the mean of query position - key position
-    mass: Tensor  #: of each row: the sum of its weights, 1 unless it has no keys or a sink takes a share
-    reach: Tensor  #: of each row: the mean of how far away keys are, on either side
-    near: Tensor  #: of each row: the weight on positions at most NEAR away, its own included
-    own: Tensor  #: of each row: the weight on the query's own position, 0 where there is none
-    previous: Tensor  #: of each row: the weight on the position before it
-    first: Tensor  #: of each row: the weight on key 0
-    choices: Tensor  #: of each row: how many keys the mask lets it see
-    audience: Tensor  #: of each key: how many queries may see it
-    matched: Tensor  #: (..., pairings, rows): the weight on keys that have the query's number
-    matches: Tensor  #: (..., pairings, rows): how many such keys the mask lets it see
-    sums: Tensor  #: (..., rows, columns): the sum of the weights of each bin
-    cells: Tensor  #: (..., rows, columns): how many cells of each bin the mask allows
+    entropy: Tensor  #: Shannon entropy of each row in nats, (..., queries)
+    effective_keys: Tensor  #: 1 / sum of weights^2 of each row, (..., queries)
+    received: Tensor  #: column sums: the attention that each key receives, (..., keys)
+    mean_distance: Tensor  #: mean of query position - key position of each row, (..., queries)
+    mass: Tensor  #: row sums: 1 unless a sink takes a part, (..., queries)
+    mean_abs_distance: Tensor  #: mean of |query position - key position| of each row, (..., queries)
+    local_weight: Tensor  #: weight on positions at most LOCAL_DISTANCE away, (..., queries)
+    self_weight: Tensor  #: weight on the position of the query, 0 without such a key, (..., queries)
+    previous_weight: Tensor  #: weight on the position before the query, (..., queries)
+    first_weight: Tensor  #: weight on key 0, (..., queries)
+    visible_keys: Tensor  #: number of keys that the mask allows each query, (..., queries)
+    visible_queries: Tensor  #: number of queries that the mask allows each key, (..., keys)
+    matched_weight: Tensor  #: weight on keys with the id of the query, (..., pairings, queries)
+    num_matches: Tensor  #: number of such keys that the mask allows, (..., pairings, queries)
+    bin_sums: Tensor  #: sum of the weights of each bin, (..., rows, columns)
+    visible_cells: Tensor  #: number of cells that the mask allows in each bin, (..., rows, columns)
 
     @property
     def density(self) -> Tensor:
-        """(..., rows, columns): the mean weight of the allowed cells of each bin, as `pooled` has it."""
-        return self.sums / self.cells.clamp(min=1)
+        """The mean weight of the allowed cells of each bin, as by `pool`, (..., rows, columns)."""
+        return self.bin_sums / self.visible_cells.clamp(min=1)
 
 
-ADDED = ("received", "audience", "sums", "cells")
+ADDED = ("received", "visible_queries", "bin_sums", "visible_cells")
 """What has a number for each key or bin, to which all rows add; everything else has one for each row."""
 
 
-def stacked(parts: Sequence[Summary], keys: int) -> Summary:
+def concat_rows(parts: Sequence[Summary], keys: int) -> Summary:
     """The summaries of rows that stand below each other, over the same bins, as one.
 
     The first parts may have been made when there were fewer keys.
@@ -76,7 +76,7 @@ def stacked(parts: Sequence[Summary], keys: int) -> Summary:
         heads = each[0].shape[1]
         if all(one.stride(1) == 0 for one in each):  # what is the same for all heads stays so, and is held once
             each = [one[:, :1] for one in each]
-        if name in ("received", "audience"):
+        if name in ("received", "visible_queries"):
             each = [functional.pad(one, (0, keys - one.shape[-1])) for one in each]  # there were fewer keys then
         together = torch.stack(each).sum(0) if name in ADDED else torch.cat(each, -1)
         found[name] = together.expand(-1, heads, *together.shape[2:])
@@ -84,25 +84,25 @@ def stacked(parts: Sequence[Summary], keys: int) -> Summary:
 
 
 def summarize(
-    source: Source,
+    source: Weights,
     row_edges: Sequence[int],
     column_edges: Sequence[int],
     schedule: Schedule,
     pairings: Sequence[Pairing] = (),
 ) -> Summary:
     """All statistics, with bins given by their edges; equal edges make an empty bin, which has 0."""
-    first, second, third = schedule.parts(3)
+    first, second, third = schedule.split(3)
     seen = _Seen(source, row_edges, column_edges, first)
-    need_lse(source, second)
+    ensure_lse(source, second)
     queries, keys = source.sizes[2:]
     bins = _Bins(bin_of(row_edges, queries, source.device), bin_of(column_edges, keys, source.device))
     running = _nothing_yet(source, len(row_edges) - 1, len(column_edges) - 1)
     matching = Matching.over(source, pairings)
     pieces = list(_pieces(source))
-    for piece, part in zip(pieces, third.parts(max(len(pieces), 1)), strict=False):
+    for piece, part in zip(pieces, third.split(max(len(pieces), 1)), strict=False):
         where = piece.batch, piece.heads
         _Walk(piece, bins, running.of(*where), matching.of(*where), part).run()
-    if isinstance(source, Scored):
+    if isinstance(source, LazyWeights):
         running.rows.entropy.clamp_(min=0.0)  # a weight of 1 may come out a rounding above it
     return running.finished(seen, matching)
 
@@ -111,13 +111,13 @@ class _Seen:
     """What the mask allows: cells of bins, of rows and of columns."""
 
     def __init__(
-        self, source: Source, row_edges: Sequence[int], column_edges: Sequence[int], schedule: Schedule
+        self, source: Weights, row_edges: Sequence[int], column_edges: Sequence[int], schedule: Schedule
     ) -> None:
         queries, keys = source.sizes[2:]
-        first, second, third = schedule.parts(3)
+        first, second, third = schedule.split(3)
         self.cells = visible(source, row_edges, column_edges, first)
-        self.choices = visible(source, range(queries + 1), [0, keys], second).squeeze(-1)
-        self.audience = audience(source, third)
+        self.visible_keys = visible(source, range(queries + 1), [0, keys], second).squeeze(-1)
+        self.visible_queries = audience(source, third)
 
 
 class _Bins(NamedTuple):
@@ -161,23 +161,23 @@ class _Running(NamedTuple):
             entropy=rows.entropy,
             effective_keys=rows.squares.reciprocal().masked_fill_(rows.squares == 0, 0.0),
             received=self.received,
-            distance=rows.away / some,
+            mean_distance=rows.away / some,
             mass=rows.mass,
-            reach=rows.apart / some,
-            near=rows.near,
-            own=rows.own,
-            previous=rows.previous,
-            first=rows.first,
-            choices=seen.choices,
-            audience=seen.audience,
-            matched=matching.weights,
-            matches=matching.counts,
-            sums=self.sums,
-            cells=seen.cells,
+            mean_abs_distance=rows.apart / some,
+            local_weight=rows.near,
+            self_weight=rows.own,
+            previous_weight=rows.previous,
+            first_weight=rows.first,
+            visible_keys=seen.visible_keys,
+            visible_queries=seen.visible_queries,
+            matched_weight=matching.weights,
+            num_matches=matching.counts,
+            bin_sums=self.sums,
+            visible_cells=seen.cells,
         )
 
 
-def _nothing_yet(source: Source, rows: int, columns: int) -> _Running:
+def _nothing_yet(source: Weights, rows: int, columns: int) -> _Running:
     batch, heads, queries, keys = source.sizes
 
     def zeros(*shape: int) -> Tensor:
@@ -189,25 +189,27 @@ def _nothing_yet(source: Source, rows: int, columns: int) -> _Running:
 class _Piece(NamedTuple):
     """Some batch rows and heads, few enough for one block of all of them, and the regions that they share."""
 
-    source: Source
+    source: Weights
     batch: slice
     heads: slice
     regions: Sequence[Region]
     exact: bool  # the regions are all of the mask
 
 
-def _pieces(source: Source) -> Iterator[_Piece]:
+def _pieces(source: Weights) -> Iterator[_Piece]:
     batch, heads, queries, keys = source.sizes
     if not math.prod(source.sizes):
         return
-    regions, exact = (band(queries, keys, None, None),), isinstance(source, Held)
-    if isinstance(source, Scored) and source.lowered is not None:
-        regions, exact = source.lowered.regions, source.lowered.keep is None
+    regions, exact = (band(queries, keys, None, None),), isinstance(source, DenseWeights)
+    if isinstance(source, LazyWeights) and source.lowered is not None:
+        regions, exact = source.lowered.regions, source.lowered.key_mask is None
     most = max(1, BLOCK_CELLS // min(queries * keys, HEAD_CELLS))
     if batch * heads <= most and len(set(regions)) == 1:
         yield _Piece(source, slice(0, batch), slice(0, heads), regions[0], exact)
         return
-    group = heads // source.rule.key_heads if isinstance(source, Scored) else 1  # these share a key and stay together
+    group = (
+        heads // source.rule.num_kv_heads if isinstance(source, LazyWeights) else 1
+    )  # these share a key and stay together
     at_once = -(-heads // -(-heads // most))  # in parts as equal as can be
     for row in range(batch):
         for some in ranges(heads, -(-at_once // group) * group):
@@ -215,7 +217,7 @@ def _pieces(source: Source) -> Iterator[_Piece]:
             yield _Piece(source.narrow(*where), *where, regions[row if len(regions) > 1 else 0], exact)
 
 
-def _block_shape(source: Source, row_bins: int, budget: int) -> tuple[int, int]:
+def _block_shape(source: Weights, row_bins: int, budget: int) -> tuple[int, int]:
     """Rows and columns of a block: four times as wide as high, and within the budget with all that goes with it."""
     batch, heads, queries, keys = source.sizes
     each, itemsize = batch * heads, source.dtype.itemsize
@@ -237,7 +239,7 @@ class _Walk:
         self.piece, self.bins, self.running, self.matching, self.schedule = piece, bins, running, matching, schedule
         source = piece.source
         batch, heads, queries, keys = source.sizes
-        self.high, self.wide = _block_shape(source, running.sums.shape[-2], schedule.budget)
+        self.high, self.wide = _block_shape(source, running.sums.shape[-2], schedule.max_bytes)
         self.offset = keys - queries
         cells = batch * heads * self.high * self.wide
         self.buffers = torch.zeros(2, cells, dtype=source.dtype, device=source.device)  # made once, used by all blocks
@@ -245,13 +247,13 @@ class _Walk:
 
     def run(self) -> None:
         """Add everything up."""
-        for step in self.schedule.follow(ranges(self.piece.source.sizes.queries, self.high)):
-            for rows in walk(rows_between(self.piece.regions, step.start, step.stop), len(step), self.wide):
+        for step in self.schedule.track(ranges(self.piece.source.sizes.queries, self.high)):
+            for rows in iter_blocks(crop_rows(self.piece.regions, step.start, step.stop), len(step), self.wide):
                 self._add_rows(step.start + rows.top, step.start + rows.bottom, rows.columns)
 
-    def _add_rows(self, top: int, bottom: int, columns: Sequence[Columns]) -> None:
+    def _add_rows(self, top: int, bottom: int, columns: Sequence[ColumnBlock]) -> None:
         source, (batch, heads) = self.piece.source, self.piece.source.sizes[:2]
-        reader = _ScoredRows(source, top, bottom) if isinstance(source, Scored) else _HeldRows(source, top, bottom)
+        reader = _ScoredRows(source, top, bottom) if isinstance(source, LazyWeights) else _HeldRows(source, top, bottom)
         here = _Here.of(self.running.rows, top, bottom, self.offset)
         matching = self.matching.at_rows(top, bottom, source)
         counting = any(len(pairing.counts) for pairing in matching)
@@ -265,7 +267,7 @@ class _Walk:
             self.schedule.check()
             shape = batch, heads, bottom - top, some.right - some.left
             into = self.buffers[:, : math.prod(shape)].view(2, *shape)
-            whole = some.whole and self.piece.exact
+            whole = some.is_full and self.piece.exact
             log_weights, weights = reader.read(some.left, some.right, into, whole=whole)
             lines[:, :, some.left - left : some.right - left] = inside @ weights.flatten(0, 1)
             here.add(some.left, log_weights, weights, self.ramp)
@@ -326,21 +328,21 @@ class _Here(NamedTuple):
             distance = self.positions[:, None] - left - ramp[:wide]
             away.add_(torch.mul(weights, distance, out=spare).sum(-1))
             apart.add_(torch.mul(weights, distance.abs(), out=spare).sum(-1))
-        if last >= self.first - NEAR and left <= self.first + high - 1 + NEAR:
+        if last >= self.first - LOCAL_DISTANCE and left <= self.first + high - 1 + LOCAL_DISTANCE:
             distance = self.positions[:, None] - left - ramp[:wide]
-            self.totals.near.add_(torch.mul(weights, distance.abs() <= NEAR, out=spare).sum(-1))
+            self.totals.near.add_(torch.mul(weights, distance.abs() <= LOCAL_DISTANCE, out=spare).sum(-1))
 
 
 class _ScoredRows:
     """Some rows of scores, ready to meet their keys block by block."""
 
-    def __init__(self, source: Scored, top: int, bottom: int) -> None:
+    def __init__(self, source: LazyWeights, top: int, bottom: int) -> None:
         self.source = source
         self.rows = torch.arange(top, bottom, device=source.device)[:, None]
         query = source.query[:, :, top:bottom].to(source.dtype) * source.rule.scale
-        self.query = gathered(query, source.rule).flatten(0, 1)
-        assert source.held_lse is not None
-        lse = source.held_lse[:, :, top:bottom, None]
+        self.query = fold_query_groups(query, source.rule).flatten(0, 1)
+        assert source.cached_lse is not None
+        lse = source.cached_lse[:, :, top:bottom, None]
         self.lse = lse.masked_fill(lse == -math.inf, 0.0)
         self.least = _least(source.dtype)
 
@@ -349,7 +351,7 @@ class _ScoredRows:
         if whole:
             return None
         at = torch.arange(left, right, device=self.source.device)[None, :]
-        return allowed(self.source.rule, Cells(self.rows, at, self.source.sizes))
+        return allowed_cells(self.source.rule, Cells(self.rows, at, self.source.sizes))
 
     def read(self, left: int, right: int, into: Tensor, *, whole: bool) -> tuple[Tensor, Tensor]:
         """Logarithms of weights and weights of columns [left, right), written to the two blocks of `into`.
@@ -366,15 +368,15 @@ class _ScoredRows:
             scores = step.apply(scores, cells)
         scores.sub_(self.lse)
         if not whole:
-            scores.masked_fill_(~allowed(rule, cells), -math.inf)
+            scores.masked_fill_(~allowed_cells(rule, cells), -math.inf)
         scores.clamp_(min=self.least)
-        return scores, torch.threshold_(torch.exp(scores, out=weights), NEARLY * math.exp(self.least), 0.0)
+        return scores, torch.threshold_(torch.exp(scores, out=weights), EXP_SLACK * math.exp(self.least), 0.0)
 
 
 class _HeldRows:
     """Some rows of weights that are already there."""
 
-    def __init__(self, source: Held, top: int, bottom: int) -> None:
+    def __init__(self, source: DenseWeights, top: int, bottom: int) -> None:
         self.weights, self.least = source.weights[:, :, top:bottom], _least(source.dtype)
 
     def seen(self, left: int, right: int, *, whole: bool) -> Tensor:

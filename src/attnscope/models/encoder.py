@@ -128,7 +128,7 @@ def mean_features(features: Tensor, padding: Padding | None = None) -> Tensor:
     if padding is None:
         return F.normalize(features.mean(dim=1), dim=-1)
     sizes = Sizes(batch=features.shape[0], heads=1, queries=1, keys=features.shape[1])
-    real = padding.dense(sizes, features.device)[:, 0, 0, :, None]
+    real = padding.to_dense(sizes, features.device)[:, 0, 0, :, None]
     # A padded position may hold anything, also infinities: it is left out of the sum, not multiplied by zero.
     total = features.masked_fill(~real, 0.0).sum(dim=1)
     return F.normalize(total / real.sum(dim=1).clamp(min=1), dim=-1)

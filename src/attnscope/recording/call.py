@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from attnscope.attention.algebra import Mask
-from attnscope.attention.scores import Score, Sinks, chained
-from attnscope.attention.tensors import map_tensors, tensors_in
+from attnscope.attention.scores import ScoreMod, Sinks, chain_scores
+from attnscope.attention.tensors import iter_tensors, map_tensors
 from attnscope.matrix import AttentionMatrix
 
 APART = 2**18  # bytes of a copy that is worth a mapping of its own
@@ -51,7 +51,7 @@ class Call:
     value: Tensor | None
     mask: Mask
     scale: float | None
-    score_mod: Score | None = None
+    score_mod: ScoreMod | None = None
     row: int = 0
     column: int = 0
     cross: bool | None = None
@@ -72,7 +72,7 @@ class Call:
     def tensors(self) -> Iterator[Tensor]:
         """Every tensor that the call holds, those of its mask and scores included."""
         yield from (one for one in (self.query, self.key, self.value, self.lse) if one is not None)
-        yield from tensors_in((self.mask, self.score_mod))
+        yield from iter_tensors((self.mask, self.score_mod))
 
     def to(self, device: torch.device) -> Call:
         """The call with all its tensors on a device; it no longer knows the mask of other rows."""
@@ -109,9 +109,9 @@ def with_heads(call: Call, heads: Sequence[int]) -> Call:
     )
 
 
-def _score_of(score: Score, heads: list[int]) -> Score | None:
+def _score_of(score: ScoreMod, heads: list[int]) -> ScoreMod | None:
     parts = (part.narrow(heads) if isinstance(part, Sinks) else part.narrow(slice(None), heads) for part in score.parts)
-    return chained(parts)
+    return chain_scores(parts)
 
 
 def copy_call(call: Call, dtype: torch.dtype | None, *, values: bool) -> Call:
@@ -137,8 +137,8 @@ class MaskCopies:
 
     def of(self, call: Call) -> Call:
         """The call with a mask and scores that nobody else writes to; a mask that knows the whole text has its own."""
-        mask = call.mask if call.mask.static or call.whole is not None else self._of(call.mask)
-        score = None if call.score_mod is None else chained(self._of(part) for part in call.score_mod.parts)
+        mask = call.mask if call.mask.is_static or call.whole is not None else self._of(call.mask)
+        score = None if call.score_mod is None else chain_scores(self._of(part) for part in call.score_mod.parts)
         return replace(call, mask=mask, score_mod=score)
 
     def _of(self, original: T) -> T:

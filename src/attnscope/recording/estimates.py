@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.attention import Causal, attend
-from attnscope.attention.plan import size_text
+from attnscope.attention.plan import format_bytes
 from attnscope.errors import SettingError
 from attnscope.matrix import AttentionMatrix
 from attnscope.recording.chunks import run_in_chunks
@@ -39,7 +39,9 @@ class Estimate:
     seconds: float
 
     def __str__(self) -> str:
-        return f"recording {self.tokens:,} tokens holds {size_text(self.held)} and takes about {_spoken(self.seconds)}"
+        return (
+            f"recording {self.tokens:,} tokens holds {format_bytes(self.held)} and takes about {_spoken(self.seconds)}"
+        )
 
 
 def estimate(model: nn.Module, tokens: int, *, batch: int = 1, **options: Any) -> Estimate:
@@ -83,9 +85,9 @@ def check_memory(model: nn.Module, ids: Tensor, options: dict[str, Any]) -> None
     held = held_bytes(run_small_pass(model, ids.shape[0], chosen), ids.shape[1], statistics=statistics)
     if held > available:
         raise SettingError(
-            f"read: a trace of {ids.shape[1]:,} tokens would hold {size_text(held)}, and {size_text(available)} of "
-            "memory are left; choose layers= or heads=, halve it with dtype=torch.bfloat16, keep='statistics' only, or "
-            "hold it on disk with spill=FOLDER"
+            f"read: a trace of {ids.shape[1]:,} tokens would hold {format_bytes(held)}, and {format_bytes(available)} "
+            "of memory are left; choose layers= or heads=, halve it with dtype=torch.bfloat16, keep='statistics' only, "
+            "or hold it on disk with spill=FOLDER"
         )
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from attnscope.attention import Documents
-from attnscope.attention.algebra import Mask, _And
-from attnscope.matrix.pairings import Pairing, Prepared
+from attnscope.attention.algebra import And, Mask
+from attnscope.matrix.pairings import Pairing, SharedPairings
 
 NAMES = ("own", "next", "duplicate", "induction", "continuation", "start")
 """Position of the query; the one after it; the same token; what came after the same token, in the text and in the
@@ -52,7 +52,7 @@ class PairCache:
         asked = _Asked(columns, queries, ids, documents)
         if self._asked is None or not asked.same(self._asked):
             found = find_pairs(columns, queries, ids, None if documents is None else beginnings(documents))
-            self._asked, self._pairs = asked, found._replace(pairings=Prepared(found.pairings))
+            self._asked, self._pairs = asked, found._replace(pairings=SharedPairings(found.pairings))
         return self._pairs
 
 
@@ -117,6 +117,6 @@ def documents_in(mask: Mask) -> Tensor | None:
 
 
 def _joined(mask: Mask) -> list[Documents]:
-    if isinstance(mask, _And):
+    if isinstance(mask, And):
         return [*_joined(mask.first), *_joined(mask.second)]
     return [mask] if isinstance(mask, Documents) else []

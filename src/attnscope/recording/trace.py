@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnscope.attention.plan import size_text
+from attnscope.attention.plan import format_bytes
 from attnscope.attention.tensors import count_bytes
 from attnscope.errors import AttnScopeError, SettingError
 from attnscope.matrix import AttentionMatrix
@@ -227,7 +227,7 @@ class Trace(Mapping[str, AttentionMatrix]):
     def __repr__(self) -> str:
         heads = sum(layer.shape[1] for layer in self.layers.values())
         longest = max((layer.shape[3] for layer in self.layers.values()), default=0)
-        sizes = f"holds {size_text(self.nbytes)}, dense {size_text(self.dense_nbytes)}"
+        sizes = f"holds {format_bytes(self.nbytes)}, dense {format_bytes(self.dense_nbytes)}"
         return f"Trace({self.model}: {len(self)} layers, {heads} heads, up to {longest:,} keys, {sizes})"
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C as a request: the step at hand is finished and saved before the program ends.
+"""Ctrl-C and SIGTERM stop a run after the current step.
 
 In: signals. Out: an event. Does not know: the loop. Memory: O(1).
 """
@@ -14,10 +14,10 @@ from typing import Any
 
 @contextmanager
 def stop_on_signal() -> Iterator[threading.Event]:
-    """An event that is set by Ctrl-C or SIGTERM; a second one ends the program as ever."""
+    """Yield an event that is set by Ctrl-C or SIGTERM; a second signal has its usual effect."""
     stopping = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield stopping  # Python hands signals to the main thread only
+        yield stopping  # Python delivers signals to the main thread only
         return
     before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 

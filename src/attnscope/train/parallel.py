@@ -187,8 +187,8 @@ def init_ranks(settings: Settings) -> Iterator[Ranks]:
     if count % (settings.tensor_parallel_size * settings.context_parallel_size):
         raise SettingError(
             f"the number of ranks must be a multiple of tensor_parallel_size x context_parallel_size = "
-            f"{settings.tensor_parallel_size} x {settings.context_parallel_size}, got {count}; start them with torchrun "
-            f"--nproc-per-node {settings.tensor_parallel_size * settings.context_parallel_size}"
+            f"{settings.tensor_parallel_size} x {settings.context_parallel_size}, got {count}; start them with "
+            f"torchrun --nproc-per-node {settings.tensor_parallel_size * settings.context_parallel_size}"
         )
     rows, data = (
         settings.batch_size // settings.gradient_accumulation_steps,
@@ -196,8 +196,8 @@ def init_ranks(settings: Settings) -> Iterator[Ranks]:
     )
     if rows % data:
         raise SettingError(
-            f"{rows} rows at a time do not divide over the {data} ranks that read different rows; make batch a "
-            "multiple of them, or accumulate less"
+            f"batch_size / gradient_accumulation_steps must be a multiple of the data-parallel ranks, got {rows} "
+            f"sequences over {data} ranks; change batch_size or gradient_accumulation_steps"
         )
     if dist.is_initialized():
         raise SettingError("train: this process belongs to a process group already, and a run starts its own")

@@ -192,7 +192,9 @@ def override_settings(settings: Settings, changes: dict[str, Any]) -> Settings:
     """Settings with some of them changed; a name that is none is refused, and a shorter run warms up for a tenth."""
     unknown = changes.keys() - Settings.__dataclass_fields__
     if unknown:
-        raise SettingError(f"{min(unknown)!r} is no setting; there are {', '.join(Settings.__dataclass_fields__)}")
+        raise SettingError(
+            f"{min(unknown)!r} is not a setting; expected one of {', '.join(Settings.__dataclass_fields__)}"
+        )
     if "steps" in changes and "warmup_steps" not in changes:
         changes = {**changes, "warmup_steps": min(settings.warmup_steps, changes["steps"] // 10)}
     return replace(settings, **changes)

@@ -7,7 +7,7 @@ Does not know: models, batches, losses. The sum of a loss or of a parameter's gr
 Memory of a rank: O(length / ranks). Saved for the backward: its own query, key, value, output and lse.
 
 The tests run this on CPUs with gloo. Other devices take the same ring and the same merge; the parts between two merges
-come from the streaming engine there instead of the fused one, and that engine is tested part by part on the CPU. NCCL
+come from the streaming backend there instead of the fused one, and that backend is tested part by part on the CPU. NCCL
 itself has not been exercised.
 """
 
@@ -25,11 +25,11 @@ from torch.overrides import TorchFunctionMode
 
 from attnscope.attention import Full, Mask, attend
 from attnscope.attention.first_order import Gradients, first_order
-from attnscope.attention.fused import merge_many, no_keys_yet
-from attnscope.attention.partial import Stretches, backward, forward, length_of, plan_part, with_length
+from attnscope.attention.fused import empty_lse, merge_partials
 from attnscope.attention.plan import Plan
-from attnscope.attention.rule import Rule, Signature, in_autocast_dtype, in_four, make_rule, sign
+from attnscope.attention.spec import AttentionSpec, Signature, make_spec, signature_of, to_4d, to_autocast_dtype
 from attnscope.errors import SettingError, ShapeError, UnsupportedError
+from attnscope.train.partial_attention import Ranges, backward, forward, plan_partial, total_length, with_length
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ContextShards:
         if self.sequence_length < 1 or self.ranks < 1:
             raise SettingError(f"{self}: it takes one position and one rank at least")
 
-    def spans(self, rank: int) -> Stretches:
+    def spans(self, rank: int) -> Ranges:
         """The stretches [start, stop) that this rank holds, one behind the other; none in a text that is too short."""
         if not 0 <= rank < self.ranks:
             raise SettingError(f"{self}: asked for rank {rank}; there are ranks 0 to {self.ranks - 1}")
@@ -84,8 +84,8 @@ def context_parallel(shards: ContextShards, group: dist.ProcessGroup | None = No
     inside the block or after it. Torch's own attention functions are refused inside.
 
     Activation checkpoints attend again in the backward, where no block reaches. Let them enter one of their own:
-    `checkpoint(..., use_reentrant=False, context_fn=lambda: (nullcontext(), context_parallel(shards, group)))`. Without it
-    they notice and raise; reentrant ones do not notice, and must not be used.
+    `checkpoint(..., use_reentrant=False, context_fn=lambda: (nullcontext(), context_parallel(shards, group)))`. Without
+    it they notice and raise; reentrant ones do not notice, and must not be used.
     """
     return _ContextParallel(shards, group)
 
@@ -132,11 +132,11 @@ def ring_attention(
     make the same calls with the same batch and heads, and must go through the backward if one of them does.
     """
     ring = _Ring(shards, group)
-    query, key, value = in_autocast_dtype(query, key, value)
-    signature = sign(query, key, value)
+    query, key, value = to_autocast_dtype(query, key, value)
+    signature = signature_of(query, key, value)
     ring.check(signature)
     job = _RingPlan(ring, ring.plans(signature, Full() if mask is None else mask, scale))
-    leading, (query, key, value) = query.shape[:-2], (in_four(tensor) for tensor in (query, key, value))
+    leading, (query, key, value) = query.shape[:-2], (to_4d(tensor) for tensor in (query, key, value))
     if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
         output, lse = _RingAttention.apply(job, query, key, value)
     else:
@@ -185,7 +185,7 @@ class _Ring:
 
     def check(self, signature: Signature) -> None:
         """Raise unless the tensors are this rank's share."""
-        share = length_of(self.shards.spans(self.rank))
+        share = total_length(self.shards.spans(self.rank))
         lengths = {shape[-2] for shape in signature[:3] if len(shape) > 1}
         if lengths != {share}:
             found = f"query {tuple(signature.query)}, key {tuple(signature.key)}, value {tuple(signature.value)}"
@@ -196,20 +196,20 @@ class _Ring:
 
     def plans(self, signature: Signature, mask: Mask, scale: float | None) -> tuple[Plan | None, ...]:
         """What this rank has to do with the keys of each rank; None where the mask leaves nothing."""
-        rule = self._whole(signature, mask, scale)
-        lowered = mask.lower(rule.sizes)
-        if lowered is None:
+        spec = self._whole(signature, mask, scale)
+        region_mask = mask.to_regions(spec.sizes)
+        if region_mask is None:
             raise UnsupportedError(
                 f"ring_attention: the mask {mask} is not a short list of rectangles; say it with Causal, Window, "
                 "Documents, Padding and Prefix, or attend to the whole text on one rank"
             )
         spans = [self.shards.spans(rank) for rank in range(self.shards.ranks)]
-        return tuple(plan_part(rule, lowered, spans[self.rank], columns) for columns in spans)
+        return tuple(plan_partial(spec, region_mask, spans[self.rank], columns) for columns in spans)
 
-    def _whole(self, signature: Signature, mask: Mask, scale: float | None) -> Rule:
+    def _whole(self, signature: Signature, mask: Mask, scale: float | None) -> AttentionSpec:
         query, key, value = (with_length(shape, self.shards.sequence_length) for shape in signature[:3])
         whole = signature._replace(query=query, key=key, value=value)
-        return make_rule(whole, mask=mask, scale=scale, score_mod=None, dropout=0.0)
+        return make_spec(whole, mask=mask, scale=scale, score_mod=None, dropout=0.0)
 
     def owner_at(self, step: int) -> int:
         """Whose keys are here after so many steps."""
@@ -219,7 +219,7 @@ class _Ring:
         """Hand what is here at this step to the next rank, and take what the one before has."""
         if self.shards.ranks == 1:
             return _Transfer(buffer_pair, buffer_pair, [])
-        arriving = buffer_pair.blank(length_of(self.shards.spans(self.owner_at(step + 1))))
+        arriving = buffer_pair.blank(total_length(self.shards.spans(self.owner_at(step + 1))))
         after, before = self.owner_at(-1), self.owner_at(1)
         works = dist.batch_isend_irecv(
             [
@@ -306,14 +306,14 @@ def _forward(job: _RingPlan, query: Tensor, key: Tensor, value: Tensor) -> tuple
     ring, last = job.ring, job.ring.shards.ranks - 1
     precise = torch.promote_types(query.dtype, torch.float32)
     output = query.new_zeros(*query.shape[:-1], value.shape[-1], dtype=precise)
-    lse = no_keys_yet(query)
+    lse = empty_lse(query)
     held = _KVBuffer.of(key, value)
     with torch.autocast(query.device.type, enabled=False):
         for step in range(last + 1):
             passage = ring.send_to_next(held, step) if step < last else None
             plan = job.plans[ring.owner_at(step)]
             if plan is not None:
-                merge_many(output, lse, *forward(plan, query, held.key, held.value), fresh=step == 0)
+                merge_partials(output, lse, *forward(plan, query, held.key, held.value), first=step == 0)
             held = held if passage is None else passage.wait()
     return output.to(query.dtype), lse.to(precise)
 

@@ -81,7 +81,7 @@ class Settings:
         ):
             self._check(name, getattr(self, name) >= 0, "at least 0")
         self._check("learning_rate", 0 < self.learning_rate < math.inf, "above 0")
-        self._check("min_lr_ratio", 0 <= self.min_lr_ratio <= 1, "a share from 0 to 1")
+        self._check("min_lr_ratio", 0 <= self.min_lr_ratio <= 1, "between 0 and 1")
         self._check(
             "sequence_length",
             self.sequence_length >= 2 * self.context_parallel_size or self.context_parallel_size == 1,
@@ -95,7 +95,7 @@ class Settings:
 
     def _check(self, name: str, is_right: bool, wanted: str) -> None:
         if not is_right:
-            raise SettingError(f"Settings.{name} must be {wanted}, but is {getattr(self, name)}")
+            raise SettingError(f"Settings.{name} must be {wanted}, got {getattr(self, name)}")
 
 
 def learning_rate(settings: Settings, step: int) -> float:

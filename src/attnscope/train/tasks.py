@@ -1,7 +1,7 @@
 """Tasks that make their own data: reversing a row, and going on with a row that repeats.
 
-In: numbers of samples. Out: batches; the same sample is always the same row. And `ReversalModel`, the smallest model that
-can (or, without positions, cannot) reverse.
+In: numbers of samples. Out: batches; the same sample is always the same row. And `ReversalModel`, the smallest model
+that can (or, without positions, cannot) reverse.
 Does not know: the loop. Memory: one batch.
 """
 

@@ -1,7 +1,7 @@
-"""How fast a run is: tokens a second, and which share of the machine's arithmetic that is.
+"""Throughput of a run: tokens per second, and model FLOPs utilization (MFU).
 
-In: a model's shape, times. Out: numbers. The share (MFU, model FLOPs utilization) is what the model needs on paper,
-divided by what a large matrix product reaches on this very device, which is measured when a run begins.
+In: the shape of a model, times. Out: numbers. MFU (Chowdhery et al., 2022, https://arxiv.org/abs/2204.02311) is the
+FLOPs that the model needs, divided by those of a large matrix product on this device, measured when a run starts.
 Does not know: the loop. Memory: one matrix product.
 """
 
@@ -13,14 +13,14 @@ import torch
 
 from attnscope.models import Decoder
 
-TRIES = 5
+REPETITIONS = 5
 
 
 def flops_per_token(model: torch.nn.Module, length: int) -> float | None:
-    """Floating-point operations for a token, forward and backward; None for models that are no decoder.
+    """FLOPs per token of a forward and backward pass; None if the model is not a decoder.
 
-    Two for each weight of a matrix and token forward, four backward, and the same for the products of attention, which
-    on average sees half of the row.
+    Each matrix parameter takes two operations per token forward and four backward, and so do the products of attention,
+    where a query attends to half of the sequence on average.
 
     >>> from attnscope.models import DecoderConfig
     >>> model = Decoder(DecoderConfig(vocab_size=10, width=8, depth=1, heads=2, hidden=32, max_length=16))
@@ -39,11 +39,11 @@ def flops_per_token(model: torch.nn.Module, length: int) -> float | None:
 
 
 def peak_flops(device: torch.device, *, bf16: bool) -> float:
-    """What a large matrix product reaches here, in operations a second."""
+    """FLOPs per second of a large matrix product on this device."""
     size = 1024 if device.type == "cpu" else 8192
     matrix = torch.ones(size, size, device=device, dtype=torch.bfloat16 if bf16 else torch.float32)
     best = float("inf")
-    for _ in range(TRIES):
+    for _ in range(REPETITIONS):
         started = time.perf_counter()
         total = (matrix @ matrix)[0, 0].item()  # reading a number waits for the device
         assert total
@@ -52,28 +52,28 @@ def peak_flops(device: torch.device, *, bf16: bool) -> float:
 
 
 class ThroughputMeter:
-    """Tokens a second since it was last asked; what is no training can be left out."""
+    """Measures tokens per second of training, without validation and samples."""
 
     def __init__(self) -> None:
         self._last = time.perf_counter()
         self._seconds, self._tokens = 0.0, 0
 
-    def count(self, tokens: int) -> None:
-        """So many tokens more have been learned from."""
-        self._seconds += self._passed()
+    def add(self, tokens: int) -> None:
+        """Add tokens, and the time since the last call."""
+        self._seconds += self._elapsed()
         self._tokens += tokens
 
-    def leave_out(self) -> None:
-        """Whatever was done since the last tokens was no training."""
-        self._passed()
+    def skip(self) -> None:
+        """Leave out the time since the last call."""
+        self._elapsed()
 
-    def speed(self) -> float:
-        """Tokens a second; counting starts anew."""
+    def tokens_per_second(self) -> float:
+        """Tokens per second since the last call of this method."""
         speed = self._tokens / max(self._seconds, 1e-9)
         self._seconds, self._tokens = 0.0, 0
         return speed
 
-    def _passed(self) -> float:
+    def _elapsed(self) -> float:
         now = time.perf_counter()
         passed, self._last = now - self._last, now
         return passed

@@ -137,10 +137,10 @@ def test_the_divisors_of_llama_3_are_its_scaling(factor: float, tmp_path: Path) 
 
 
 REFUSED: list[tuple[str, dict[str, object], str]] = [
-    ("llama", {"general.architecture": "mamba"}, "general.architecture is 'mamba'"),
-    ("llama", {"general.type": "adapter"}, "general.type is 'adapter'"),
-    ("llama", {"split.count": 2}, "split.count is 2"),
-    ("llama", {"llama.rope.scaling.type": "longrope"}, "llama.rope.scaling.type is 'longrope'"),
+    ("llama", {"general.architecture": "mamba"}, "general.architecture: .*'mamba'"),
+    ("llama", {"general.type": "adapter"}, "general.type: .*'adapter'"),
+    ("llama", {"split.count": 2}, "split.count: .*2"),
+    ("llama", {"llama.rope.scaling.type": "longrope"}, "llama.rope.scaling.type: .*'longrope'"),
     ("llama", {"llama.rope.scaling.factor": 2.0}, "llama.rope.scaling.factor = 2.0"),
     (
         "llama",
@@ -153,22 +153,22 @@ REFUSED: list[tuple[str, dict[str, object], str]] = [
         "yarn_attn_factor = 0.5",
     ),
     ("llama", {"llama.rope.scale_linear": 2.0}, "llama.rope.scale_linear = 2.0"),
-    ("llama", {"llama.rope.dimension_count": 8}, "llama.rope.dimension_count is 8"),
-    ("llama", {"llama.attention.value_length": 8}, "llama.attention.value_length is 8"),
+    ("llama", {"llama.rope.dimension_count": 8}, "llama.rope.dimension_count: .*8"),
+    ("llama", {"llama.attention.value_length": 8}, "llama.attention.value_length: .*8"),
     ("llama", {"llama.expert_count": 8}, "llama.expert_count = 8"),
     ("llama", {"llama.logit_scale": 0.5}, "llama.logit_scale = 0.5"),
     ("llama", {"llama.attention.sliding_window": 5}, "llama.attention.sliding_window = 5"),
-    ("llama", {"llama.attention.head_count": [4, 4, 4]}, r"llama.attention.head_count is \[4, 4, 4\]"),
+    ("llama", {"llama.attention.head_count": [4, 4, 4]}, r"llama.attention.head_count: .*\[4, 4, 4\]"),
     ("llama", {"llama.block_count": None}, "no field 'llama.block_count'"),
     ("llama", {"llama.block_count": 2}, r"blk\.2\."),
     ("llama", {"llama.block_count": 4}, r"has no tensor blk\.3\."),
-    ("llama", {"llama.block_count": 2**31}, "llama.block_count is 2147483648"),
+    ("llama", {"llama.block_count": 2**31}, "llama.block_count: .*2147483648"),
     ("llama", {"llama.vocab_size": 62}, r"token_embd\.weight has shape \(61, 64\)"),
     ("llama", {"gemma.something": 1}, "gemma.something = 1"),
     ("qwen2", {"qwen2.attention.sliding_window": 5}, "qwen2.attention.sliding_window"),
     ("qwen3", {"qwen3.attention.scale": 0.5}, "qwen3.attention.scale"),
     ("gpt2", {"gpt2.attention.head_count_kv": 2}, "gpt2.attention.head_count_kv"),
-    ("bert", {"bert.attention.causal": True}, "bert.attention.causal is True"),
+    ("bert", {"bert.attention.causal": True}, "bert.attention.causal: .*True"),
     ("bert", {"bert.rope.freq_base": 2.0}, "bert.rope.freq_base"),
 ]
 
@@ -210,7 +210,7 @@ def test_heads_of_tasks_are_left_out_of_bert_and_refused_elsewhere(name: str, tm
     if name == "bert":
         same(loaded(path), loaded(write(tmp_path / "plain.gguf", make(CONFIGS[name]))))
     else:
-        with pytest.raises(CheckpointError, match=r"not understood: 'cls\.weight'"):
+        with pytest.raises(CheckpointError, match=r"'cls\.weight'"):
             loaded(path)
 
 

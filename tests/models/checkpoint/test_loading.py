@@ -144,9 +144,9 @@ def test_a_weight_says_its_shape_and_which_rows_each_part_fills() -> None:
         ({"model.norm.weight": torch.ones(24, dtype=torch.int8)}, r"model\.norm\.weight is I8; weights have to be"),
         ({"model.norm.weight": torch.ones(24).to(torch.float8_e4m3fn)}, r"model\.norm\.weight is F8_E4M3"),
         ({"model.norm.weight": torch.ones(24, dtype=torch.bool)}, "is BOOL"),
-        ({"model.norm.bias": torch.ones(24)}, r"not understood: 'model\.norm\.bias' \(24,\)"),
+        ({"model.norm.bias": torch.ones(24)}, r"'model\.norm\.bias' \(24,\)"),
         ({"score.weight": torch.ones(2, 24)}, r"pass ignore=\('score\.weight',\)"),
-        ({"model.layers.3.mlp.up_proj.weight": torch.ones(1)}, "not understood"),
+        ({"model.layers.3.mlp.up_proj.weight": torch.ones(1)}, r"layers\.3\.mlp"),
     ],
 )
 def test_tensors_that_do_not_fit_are_refused_by_name(changed, message: str, tmp_path: Path) -> None:
@@ -166,9 +166,9 @@ def test_an_ignored_tensor_is_as_if_it_was_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers: .*1000000000"),
         ({"num_hidden_layers": 100_000}, "has no tensor layers.3"),
-        ({"num_hidden_layers": 2}, "layers.2.*not understood|not understood.*layers.2"),
+        ({"num_hidden_layers": 2}, "layers.2"),
         ({"hidden_size": 10**12}, "embed_tokens.weight has shape"),
         ({"vocab_size": 10**15}, "embed_tokens.weight has shape"),
         ({"num_attention_heads": 10**12}, "q_proj.weight has shape"),
@@ -208,7 +208,7 @@ def test_code_that_came_with_a_model_is_never_imported(tmp_path: Path) -> None:
 
 
 def test_an_unknown_family_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"model_type is 'mamba', but has to be one of gpt2, llama, mistral"):
+    with pytest.raises(CheckpointError, match=r"model_type: expected one of gpt2, llama, mistral.* got 'mamba'"):
         load(with_config(tiny(tmp_path), model_type="mamba"))
 
 

@@ -52,7 +52,7 @@ def problems(settings: Settings) -> list[Problem]:
 
 
 def write_parquet(path: Path, values: list, *, rows: int = 2, dtype=None, **options) -> Path:
-    table = arrow.table({"id": list(range(len(values))), "text": arrow.array(values, format or arrow.string())})
+    table = arrow.table({"id": list(range(len(values))), "text": arrow.array(values, dtype or arrow.string())})
     parquet.write_table(table, path, row_group_size=rows, **options)
     return path
 
@@ -130,8 +130,8 @@ def test_documents_come_from_disk_and_memory_in_the_order_of_the_sources(tmp_pat
 
 
 def test_what_cannot_be_held_is_passed_over_in_every_form(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "MOST", 20)
-    monkeypatch.setattr(documents, "MOST", 20)
+    monkeypatch.setattr(lines, "MAX_TEXT_BYTES", 20)
+    monkeypatch.setattr(documents, "MAX_TEXT_BYTES", 20)
     path = tmp_path / "a.txt"
     path.write_bytes(b"before\n" + b"x" * 50 + b"\nafter\n")
     for most in (1, 5, 30, 1000):
@@ -161,7 +161,7 @@ def test_what_cannot_be_held_is_passed_over_in_every_form(tmp_path, monkeypatch)
 
 
 def test_a_text_that_cannot_be_held_at_once_comes_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(documents, "MOST", 20)
+    monkeypatch.setattr(documents, "MAX_TEXT_BYTES", 20)
     path = tmp_path / "a.txt"
     path.write_bytes(b"seven b\n" * 6)
     assert texts(settings_of(path)) == ["seven b\nseven b\n"] * 3
@@ -239,14 +239,14 @@ def test_a_file_in_another_encoding_has_a_few_problems_and_then_their_number(tmp
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b'{"text": ', "is no JSON"),
-        (b"[" * 100_000, "is no JSON"),
-        (b'{"text": ' + b"9" * 5000 + b"}", "is no JSON"),
-        (b'["text"]', "no object with a field 'text'"),
+        (b'{"text": ', "is not valid JSON"),
+        (b"[" * 100_000, "is not valid JSON"),
+        (b'{"text": ' + b"9" * 5000 + b"}", "is not valid JSON"),
+        (b'["text"]', "not an object with a field 'text'"),
         (b'{"body": "a"}', "has no field 'text'"),
-        (b'{"text": null}', "has a field 'text' that is no text"),
-        (b'{"text": ["a"]}', "has a field 'text' that is no text"),
-        (b'{"text": "\\ud83d"}', "has half a character"),
+        (b'{"text": null}', "has a field 'text' that is not a string"),
+        (b'{"text": ["a"]}', "has a field 'text' that is not a string"),
+        (b'{"text": "\\ud83d"}', "surrogate"),
     ],
 )
 def test_a_broken_line_of_json_is_a_problem_with_its_byte(tmp_path, line, reason):
@@ -289,7 +289,7 @@ def test_rows_that_are_not_utf8_are_problems(tmp_path):
 
 
 def test_large_strings_are_text(tmp_path):
-    write_parquet(tmp_path / "a.parquet", ["a", None, "é"], format=arrow.large_string())
+    write_parquet(tmp_path / "a.parquet", ["a", None, "é"], dtype=arrow.large_string())
     assert texts(settings_of(tmp_path)) == ["a", "é"]
 
 

@@ -93,14 +93,14 @@ def test_a_file_in_an_archive_has_an_address(tmp_path):
     assert contents == [b"first", b"second"]
 
 
-def test_a_stamp_is_another_when_the_file_is_and_the_same_when_not(memory, tmp_path):
+def test_a_version_is_another_when_the_file_is_and_the_same_when_not(memory, tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("one")
     [before] = list_files([str(path)])
     assert list_files([str(tmp_path)]) == [before]
     os.utime(path, (1, 1))
     [touched] = list_files([str(path)])
-    assert touched.stamp != before.stamp
+    assert touched.version != before.version
     memory.pipe("/a.txt", b"one")
     [alone], [within] = list_files(["memory://a.txt"]), list_files(["memory://"])
     assert alone == within
@@ -109,11 +109,11 @@ def test_a_stamp_is_another_when_the_file_is_and_the_same_when_not(memory, tmp_p
 @pytest.mark.parametrize(
     ("source", "fault"),
     [
-        ("missing.txt", "is not there"),
-        ("missing*.txt", "is not there"),
-        ("empty", "has no file in it"),
+        ("missing.txt", "not found"),
+        ("missing*.txt", "not found"),
+        ("empty", "no .txt"),
         ("a.png", "unsupported file type: "),
-        ("no-such-protocol://a.txt", "cannot be read"),
+        ("no-such-protocol://a.txt", "cannot read"),
     ],
 )
 def test_a_source_with_nothing_to_read_is_refused_by_name(tmp_path, monkeypatch, source, fault):

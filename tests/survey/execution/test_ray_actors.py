@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.bench.survey_workers import plain_speed, ray_speed
 from attnscope.errors import AttnScopeError
 from attnscope.models import load_tokenizer
 from attnscope.survey import Settings, Workers, open_survey, run_survey
@@ -18,6 +17,7 @@ from attnscope.survey.execution.ray_actors import MAX_ATTEMPTS, run_on_ray
 from attnscope.survey.execution.ray_cluster import connect_to_ray
 from attnscope.survey.execution.workers import WorkReport
 from attnscope.survey.folder import PARTIALS, SurveyFolder
+from benchmarks.survey_workers import plain_speed, ray_speed
 from tests.survey.survey_process import (
     MINILM,
     OPTIONS,
@@ -108,19 +108,20 @@ def test_a_shard_that_kills_its_workers_is_not_begun_for_ever(tmp_path: Path) ->
     command = f"""
 from pathlib import Path
 from attnscope.survey import Settings, Workers
-from attnscope.survey.execution.ray_actors import Actor
-actor = Actor({settings!r}, {str(folder.path)!r}, Workers(threads=1), "now")
-tries, part = Path({str(folder.attempts_path(shard.number, "now"))!r}), Path({str(folder.partial_path(shard.number))!r})
+from attnscope.survey.execution.ray_actors import SurveyActor
+actor = SurveyActor({settings!r}, {str(folder.path)!r}, Workers(threads=1), "now")
+attempts = Path({str(folder.attempts_path(shard.number, "now"))!r})
+part = Path({str(folder.partial_path(shard.number))!r})
 for before in ({MAX_ATTEMPTS - 1}, {MAX_ATTEMPTS}):
-    tries.write_bytes(b"." * before)  # as workers leave it that die
-    print(actor({{"shard": {json.dumps(shard)!r}}})["refusal"])
+    attempts.write_bytes(b"." * before)  # as workers leave it that die
+    print(actor({{"shard": {json.dumps(shard)!r}}})["error"])
     print([path.name for path in part.parent.iterdir()])
     part.unlink(missing_ok=True)
 """
     ran = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=300)
     accepted, written, refused, left = ran.stdout.splitlines()
     assert (accepted, written) == ("", "['00000000.partial']")
-    assert f"{MAX_ATTEMPTS} workers have died while they read shard 0, which begins in {text}; if memory" in refused
+    assert f"{MAX_ATTEMPTS} workers died while reading shard 0, which starts in {text}; if memory" in refused
     assert "'00000000.partial'" not in left
 
 

@@ -34,7 +34,7 @@ def prepared(model: Path, text: Path, **changes: object) -> tuple[ShardReader, t
 
 
 def means_of(partial: PartialResult) -> np.ndarray:
-    return partial.moments.totals / np.where(partial.moments.counts, partial.moments.counts, np.nan)
+    return partial.moments.sums / np.where(partial.moments.counts, partial.moments.counts, np.nan)
 
 
 def test_a_shard_of_one_passage_has_the_scores_of_its_trace(model: Path, tmp_path: Path) -> None:
@@ -55,11 +55,11 @@ def test_passages_that_share_a_row_score_as_each_alone(model: Path, tmp_path: Pa
     text.write_text(text.read_text().replace("\n", "\n==\n"))
     reader, (shard,) = prepared(model, text, separator="==", shard_bytes=None)
     together = read_shard(shard, reader)
-    reader.packed = False
+    reader.pack = False
     alone = read_shard(shard, reader)
     assert together.passages == alone.passages > 20
     np.testing.assert_array_equal(together.moments.counts, alone.moments.counts)
-    np.testing.assert_allclose(together.moments.totals, alone.moments.totals, rtol=CLOSE, atol=1e-4)
+    np.testing.assert_allclose(together.moments.sums, alone.moments.sums, rtol=CLOSE, atol=1e-4)
     known = together.moments.counts.min(0) > 0
     assert [name for name, is_known in zip(STATISTICS, known, strict=True) if not is_known] == ["next"]
 
@@ -89,7 +89,7 @@ def test_windows_longer_than_the_model_can_read_are_refused(tmp_path: Path) -> N
     reader, (shard,) = prepared(MINILM, text, max_length=None, shard_bytes=None)
     partial = read_shard(shard, reader)
     assert partial.passages == 0
-    assert "and the model reads 512 at most" in partial.problems.first[0].what
+    assert "at most 512" in partial.problems.first[0].reason
 
 
 def test_an_encoder_reads_windows_with_its_own_tokens_around(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_scores_that_are_no_numbers_are_not_counted_and_become_a_problem_of_thei
     assert partial.moments.counts[:2, sink].tolist() == [7, 7]
     assert partial.moments.sums[0, sink] == pytest.approx(float(clean[0, 0, [0, 1, 2, 3, 4, 6, 7]].double().sum()))
     assert [(problem.location, problem.reason[:8]) for problem in partial.problems.first] == [
-        ("document at 0, token 4", "2 scores")
+        ("document at 0, token 4", "has 2 sc")
     ]
 
 
@@ -137,7 +137,7 @@ def test_a_shard_without_passages_knows_no_heads() -> None:
     partial = shard_of(4, 0, batches=0)
     assert (partial.layers, partial.tokens, partial.examples.passages) == ((), 0, {})
     assert partial.digests == {4: "digest 4"}
-    assert partial.problems.number == 3
+    assert partial.problems.count == 3
 
 
 def test_the_same_shard_gives_the_same_bits_on_any_number_of_threads() -> None:
@@ -165,7 +165,7 @@ def test_batches_of_other_layers_heads_or_shapes_are_refused() -> None:
     with pytest.raises(ShapeError, match=r"layers.1.attention"):
         accumulator.finish_batch()
     with pytest.raises(ShapeError, match=r"4 tokens.* got 3"):
-        ShardAccumulator(seed=0).begin(batch, [0, 1], [["a"] * 3, ["b"] * 4])
+        ShardAccumulator(seed=0).begin_batch(batch, [0, 1], [["a"] * 3, ["b"] * 4])
 
 
 @pytest.mark.timed

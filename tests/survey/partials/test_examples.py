@@ -42,7 +42,7 @@ def examples_of(numbers: np.ndarray, means: np.ndarray, seed: int = 0) -> Exampl
         PassageSample(sampling_priorities(seed, numbers.tolist()), numbers, means)
     )
     texts = {number: StoredPassage("file", number, 0, (1,), f"text {number}", (6,)) for number in numbers.tolist()}
-    return Examples.of(top, sample, texts)
+    return Examples.select(top, sample, texts)
 
 
 @settings(max_examples=40, deadline=None)

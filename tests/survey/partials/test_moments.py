@@ -17,12 +17,12 @@ def moments_of(passages: list[np.ndarray]) -> Moments:
     everything = np.concatenate(passages)
     for name, value in {
         "counts": counts.sum(),
-        "totals": sums.sum(),
+        "sums": sums.sum(),
         "squares": (everything**2).sum(),
         "passages": (counts > 0).sum(),
-        "squared_totals": (sums**2).sum(),
+        "squared_sums": (sums**2).sum(),
         "squared_counts": (counts**2).sum(),
-        "products": (sums * counts).sum(),
+        "sum_count_products": (sums * counts).sum(),
     }.items():
         found[name] = found[name].copy()
         found[name][0, 0] = value

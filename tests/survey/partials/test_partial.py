@@ -85,6 +85,6 @@ def test_problems_are_listed_in_the_order_of_files_and_places_and_all_are_counte
     more = [Problem("b.txt", f"byte {place:,}", "broken") for place in range(1, 3 * MAX_PROBLEMS, 2)]
     whole = Problem("a.txt", "", "empty")
     for both in (Problems.of(many).merge(Problems.of([*more, whole])), Problems.of([whole, *more, *many])):
-        assert both.number == 3 * MAX_PROBLEMS + 1
+        assert both.count == 3 * MAX_PROBLEMS + 1
         assert both.first[0] == whole
         assert [problem.location for problem in both.first[1:]] == [f"byte {n:,}" for n in range(MAX_PROBLEMS - 1)]

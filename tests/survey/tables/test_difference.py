@@ -134,7 +134,7 @@ def difference(folder: Path, after: np.ndarray, **options: Any) -> Difference:
 
 def test_from_folders_the_head_that_changed_is_named_and_no_other(tmp_path: Path) -> None:
     found = difference(tmp_path, np.array([0.1, 0.7, 0.6, 0.9]), digest="another corpus")
-    assert found.changed_heads.chosen == {LAYERS[0]: [1]}
+    assert found.changed_heads.heads_by_layer == {LAYERS[0]: [1]}
     assert found.num_comparisons == 12
     assert found.label_changes() == {("local", "sink"): 1}
     assert found.warning is None
@@ -146,7 +146,7 @@ def test_from_folders_the_head_that_changed_is_named_and_no_other(tmp_path: Path
     sink = next(row for row in rows if row.statistic == "sink")
     assert sink.low < 0.4 < sink.high
     assert sink.change == pytest.approx(sink.after - sink.before, abs=ROUNDING)
-    assert sink.size == pytest.approx(sink.change, abs=ROUNDING)
+    assert sink.effect_size == pytest.approx(sink.change, abs=ROUNDING)
     assert [row.statistic for row in found.rows("local")] == ["local"]
 
 
@@ -163,7 +163,7 @@ def test_csv_has_every_comparison_the_largest_first(tmp_path: Path) -> None:
     found.to_csv(file)
     rows = list(csv.DictReader(io.StringIO(file.getvalue())))
     assert len(rows) == 12
-    effect_sizes = [abs(float(row["size"])) for row in rows]
+    effect_sizes = [abs(float(row["effect_size"])) for row in rows]
     assert effect_sizes == sorted(effect_sizes, reverse=True)
     assert [row["changed"] for row in rows] == ["True"] * 3 + ["False"] * 9
     assert rows[0]["labels_after"] == "sink"
@@ -176,16 +176,16 @@ def test_other_heads_are_refused_and_other_causes_named(tmp_path: Path) -> None:
         compare(survey, other)
     model = ABOUT | {"hash": "sha256:another"}
     both = open_survey(survey_of(tmp_path / "both", MEANS, 1, about=model, digest="another", max_length=None))
-    caution = str(compare(survey, both).warning)
-    assert "both the model and the corpus differ" in caution
-    assert "cut at 512 tokens and nowhere" in caution
+    warning = str(compare(survey, both).warning)
+    assert "both the model and the corpus differ" in warning
+    assert "512 tokens and whole documents" in warning
     checkpoint = open_survey(survey_of(tmp_path / "checkpoint", MEANS, 1, about=model))
     assert compare(survey, checkpoint).warning is None
 
 
-def test_passages_of_few_documents_are_told_to_be_no_independent_witnesses(tmp_path: Path) -> None:
+def test_few_documents_are_a_warning(tmp_path: Path) -> None:
     found = difference(tmp_path, MEANS, documents=1)
-    assert str(found.warning).startswith("one of them has 1 document only")
+    assert str(found.warning).startswith("one survey has only 1 document")
 
 
 def test_a_statistic_that_only_one_has_is_refused(tmp_path: Path) -> None:

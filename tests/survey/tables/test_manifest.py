@@ -44,7 +44,7 @@ def test_a_manifest_says_what_the_survey_is(tmp_path: Path) -> None:
     assert list(found["statistics"]) == list(STATISTICS)
     assert found["statistics"]["sink"] == {"floor": 1e-4, "ceiling": 1.0, "bins": 232}
     assert found["problems"]["count"] == 2 + 9
-    assert {"file": "c.txt", "place": "byte 1", "what": "broken"} in found["problems"]["first"]
+    assert {"file": "c.txt", "location": "byte 1", "reason": "broken"} in found["problems"]["first"]
 
 
 def test_only_the_first_problems_are_listed(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_survey_whose_tables_are_not_all_written_has_no_manifest(
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(parquet, "write_whole", full)
+    monkeypatch.setattr(parquet, "write_atomically", full)
     with pytest.raises(OSError, match="No space left"):
         write_tables(tmp_path, PartialResult.empty())
     assert not (tmp_path / MANIFEST).exists()

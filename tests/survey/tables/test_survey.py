@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from attnscope.errors import CheckpointError, SettingError
-from attnscope.heads import labelled
+from attnscope.heads import assign_labels
 from attnscope.survey import open_survey
 from attnscope.survey.folder import EXAMPLES, HEADS, HISTOGRAMS, MANIFEST, PASSAGES
 from attnscope.survey.partials.bins import RELATIVE_ACCURACY, STATISTICS
@@ -62,8 +62,8 @@ def test_heads_are_the_means_over_queries_with_the_labels_that_they_earn(folder:
         np.testing.assert_allclose(table[name].numpy(), all_queries(name).mean(1), rtol=FLOAT32)
     assert table.labels is not None
     assert table.labels[:2] == (("previous",), ("previous", "sink"))
-    assert table.labels == labelled(table).labels
-    assert table.top("previous", 1).chosen == {LAYERS[0]: [0]}
+    assert table.labels == assign_labels(table).labels
+    assert table.top("previous", 1).heads_by_layer == {LAYERS[0]: [0]}
 
 
 def test_what_no_query_tells_is_unknown(folder: Path) -> None:

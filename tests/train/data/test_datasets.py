@@ -11,7 +11,14 @@ from attnscope.attention.rotary import Rotary
 from attnscope.errors import SettingError
 from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig, train_bpe
 from attnscope.train.batch import IGNORE_INDEX, Batch, Dataset
-from attnscope.train.data import TextDataset, Tokens, ValidationDataset, read_documents, split, write_tokens
+from attnscope.train.data import (
+    TextDataset,
+    Tokens,
+    ValidationDataset,
+    read_documents,
+    train_validation_split,
+    write_tokens,
+)
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 MANY = CharacterTokenizer(chr(number) for number in range(0x100, 0x100 + 500))
@@ -112,7 +119,7 @@ def test_evaluation_covers_the_tokens_evenly_and_is_the_same_each_time(tmp_path)
 
 
 def test_evaluation_of_a_validation_part_stays_in_it(tmp_path):
-    training, validation = split(numbered(tmp_path, 100, 100, 25), 0.1)
+    training, validation = train_validation_split(numbered(tmp_path, 100, 100, 25), 0.1)
     source = ValidationDataset(validation, 8, 5)
     assert len(source) == 3
     assert source.get_batch(range(3)).input_ids.flatten().tolist() == list(range(200, 224))
@@ -124,7 +131,7 @@ def test_too_few_tokens_are_refused(tmp_path):
     tokens = numbered(tmp_path, 4, 4)
     assert TextDataset(tokens, 7).get_batch([0, 1]).input_ids.tolist() == [list(range(7))] * 2
     for source in (lambda length: TextDataset(tokens, length), lambda length: ValidationDataset(tokens, length, 1)):
-        with pytest.raises(SettingError, match="a row takes 9 tokens, 8 and the one after them, and there are 8; give"):
+        with pytest.raises(SettingError, match="take 9 tokens, got 8; use more text"):
             source(8)
         with pytest.raises(SettingError, match="rows of 0 tokens were asked for"):
             source(0)
@@ -186,7 +193,7 @@ def test_no_gradient_flows_from_a_document_to_the_tokens_of_another(decoder, pac
 def test_the_way_from_files_to_batches(tmp_path):
     tokenizer = train_bpe(read_documents([DOCS]), 600)
     tokens = write_tokens(read_documents([DOCS]), tokenizer, tmp_path / "tokens", shard_tokens=5000)
-    training, validation = split(tokens, 0.1)
+    training, validation = train_validation_split(tokens, 0.1)
     assert 0.05 < len(validation) / len(tokens) < 0.15
     batch = TextDataset(training, 64).get_batch(range(8))
     whole = "".join(f"{text}<|endoftext|>" for text in read_documents([DOCS])).encode()

@@ -16,17 +16,17 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from attnscope.atlas import ByteCache, HeadAtlas
-from attnscope.atlas.atlas import TURNS
+from attnscope.atlas.atlas import FOREGROUND
 from attnscope.attention.algebra import Sizes
 from attnscope.errors import Cancelled, SettingError, UnsupportedError
-from attnscope.explorer.findings.inspection import head_scores
-from attnscope.explorer.findings.layer_scores import layer_scores
-from attnscope.explorer.findings.sections import Section, sections
-from attnscope.explorer.findings.words import word_starts
-from attnscope.explorer.library.identity import derived, fingerprint
-from attnscope.explorer.library.shipped import NAME, example
-from attnscope.explorer.library.surveyed import Surveyed
-from attnscope.explorer.library.what_if import NOTE, what_if
+from attnscope.explorer.analysis.inspection import head_scores
+from attnscope.explorer.analysis.layer_scores import layer_scores
+from attnscope.explorer.analysis.sections import Section, sections
+from attnscope.explorer.analysis.words import word_starts
+from attnscope.explorer.library.example import NAME, example
+from attnscope.explorer.library.survey import SurveyView
+from attnscope.explorer.library.trace_id import compute_trace_id, derive_id
+from attnscope.explorer.library.unmasked import NOTE, remove_causal_mask
 from attnscope.matrix import AttentionMatrix
 from attnscope.recording import Trace
 from attnscope.recording.files.saving import AnyLayer
@@ -165,7 +165,7 @@ class Library:
     def __init__(self, *, memory: int = MEMORY) -> None:
         self.cache = ByteCache(memory)
         self.closing = threading.Event()
-        self.survey: Surveyed | None = None
+        self.survey: SurveyView | None = None
         self._entries: dict[str, Entry] = {}
         self._live: OrderedDict[str, None] = OrderedDict()
         self._example: str | None = None
@@ -177,12 +177,12 @@ class Library:
 
         A trace that is there already stays as it is. One that is not `listed` is found by its name alone.
         """
-        _refuse_what_cannot_be_shown(trace)
-        identity = fingerprint(trace)
+        _check_showable(trace)
+        identity = compute_trace_id(trace)
         entry = Entry(trace, identity, name)
-        other = what_if(trace)
+        other = remove_causal_mask(trace)
         if other is not None:
-            entry.what_if = Entry(other, derived(identity, "without its mask"), name, note=NOTE, origin=identity)
+            entry.what_if = Entry(other, derive_id(identity, "without its mask"), name, note=NOTE, origin=identity)
         with self._lock:
             known = self._entries.setdefault(identity, entry)
             known.listed = known.listed or listed
@@ -221,7 +221,7 @@ class Library:
             if key in self._heads:
                 self._heads.move_to_end(key)
                 return self._heads[key]
-        matrix = entry.matrix(layer).head(head).planned(cancelled=self.closing.is_set)
+        matrix = entry.matrix(layer).head(head).with_options(should_stop=self.closing.is_set)
         with self._lock:
             found = self._heads.get(key)
             if found is None:
@@ -254,7 +254,7 @@ class Library:
         return layer_scores(entry.trace, layer, causal=entry.is_causal(layer), cancelled=self._closes)
 
     def _closes(self) -> bool:
-        TURNS.give_way()
+        FOREGROUND.give_way()
         return self.closing.is_set()
 
     def close(self) -> None:
@@ -274,7 +274,7 @@ class Library:
             self._heads.pop(key).atlas.close()
 
 
-def _refuse_what_cannot_be_shown(trace: Trace) -> None:
+def _check_showable(trace: Trace) -> None:
     if not len(trace):
         raise SettingError("explore: this trace is empty; run the model inside the with block of record first")
     for layer in trace.layers.values():
@@ -299,8 +299,8 @@ def _is_causal(layer: AnyLayer) -> bool:
         return not bool(layer.weights[:1].triu(offset + 1).any())
     assert isinstance(layer, Layer)
     mask = layer.joined().mask.narrow(slice(0, 1), slice(0, layer.shape[1]))
-    lowered = mask.lower(Sizes(1, *layer.shape[1:]))
+    lowered = mask.to_regions(Sizes(1, *layer.shape[1:]))
     if lowered is None:
         return False
-    tight = [region.tightened() for found in lowered.regions for region in found]
+    tight = [region.tighten() for found in lowered.regions for region in found]
     return all(region is None or region.highest <= offset for region in tight)

@@ -17,12 +17,12 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from attnscope.errors import AttnScopeError
-from attnscope.explorer.service.exchange import WENT_WRONG, as_json
 from attnscope.explorer.service.guard import App
-from attnscope.explorer.service.inside import ask
-from attnscope.explorer.service.work import Work
+from attnscope.explorer.service.http import INTERNAL_ERROR, to_json
+from attnscope.explorer.service.in_process import send_request
+from attnscope.explorer.service.workers import WorkerPools
 
-GRACE = 5.0  # seconds after the last view has closed: a cell that is moved closes its view and opens another
+GRACE_SECONDS = 5.0  # seconds after the last view has closed: a cell that is moved closes its view and opens another
 IDLE = 600.0  # seconds without a question: a browser that was closed does not say so, and may be opened again
 LINES = "application/x-ndjson"
 
@@ -32,28 +32,28 @@ Send = Callable[[dict[str, Any], list[bytes]], object]
 """Takes a message and its buffers to all pages; called in the thread of the room."""
 
 
-class Opened(NamedTuple):
+class OpenApp(NamedTuple):
     """An app that answers, and how to end whatever it does."""
 
     app: App
     close: Callable[[], object]
 
 
-class Room:
+class NotebookLoop:
     """The thread in which all conversations of this process are held, and the lanes for what they compute."""
 
     def __init__(self) -> None:
-        self.loop, self.work = asyncio.new_event_loop(), Work()
+        self.loop, self.work = asyncio.new_event_loop(), WorkerPools()
         threading.Thread(target=self.loop.run_forever, name="attnscope-notebook", daemon=True).start()
 
 
 @cache
-def room() -> Room:
+def get_notebook_loop() -> NotebookLoop:
     """The one of this process, from the first conversation on."""
-    return Room()
+    return NotebookLoop()
 
 
-class Conversation:
+class CommServer:
     """The questions of all pages that show one widget.
 
     `opening` makes the app when something is asked and there is none, `left` hears that the last view has closed, and
@@ -68,10 +68,10 @@ class Conversation:
     """
 
     def __init__(
-        self, opening: Callable[[], Opened], send: Send, *, files: Mapping[str, bytes], left: Callable[[], object]
+        self, opening: Callable[[], OpenApp], send: Send, *, files: Mapping[str, bytes], left: Callable[[], object]
     ) -> None:
         self._opening, self._send, self._files, self._left = opening, send, files, left
-        self._opened: Future[Opened] | None = None
+        self._opened: Future[OpenApp] | None = None
         self._views: set[int] = set()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -81,21 +81,23 @@ class Conversation:
 
         What is said in answer is said in the caller's context, by which a kernel knows what it is an answer to.
         """
-        room().loop.call_soon_threadsafe(self._hear, content, context=contextvars.copy_context())
+        get_notebook_loop().loop.call_soon_threadsafe(self._hear, content, context=contextvars.copy_context())
 
     def close(self) -> Future[None]:
         """Give up what is being answered, and let go of the app."""
-        return asyncio.run_coroutine_threadsafe(self._end(), room().loop)
+        return asyncio.run_coroutine_threadsafe(self._end(), get_notebook_loop().loop)
 
     @property
-    def awake(self) -> bool:
+    def is_open(self) -> bool:
         """Whether there is an app."""
         return self._opened is not None
 
     def _hear(self, content: Any) -> None:
         match content:
             case {"id": int(number), "path": str(path)}:
-                self._tasks[number] = room().loop.create_task(self._answer(number, path, content.get("body")))
+                self._tasks[number] = get_notebook_loop().loop.create_task(
+                    self._answer(number, path, content.get("body"))
+                )
                 self._wait(IDLE)
             case {"cancel": int(number)} if number in self._tasks:
                 self._tasks[number].cancel()
@@ -105,7 +107,7 @@ class Conversation:
             case {"view": "closed" | "hidden" as how, "id": int(number)}:
                 self._views.discard(number)
                 if not self._views:
-                    self._wait(GRACE if how == "closed" else IDLE)
+                    self._wait(GRACE_SECONDS if how == "closed" else IDLE)
             case _:
                 pass  # of another version, or somebody else's
 
@@ -117,9 +119,9 @@ class Conversation:
             if path in self._files:
                 return say(200, self._files[path])
             if self._opened is None:
-                self._opened = room().work.quick.submit(self._opening)
+                self._opened = get_notebook_loop().work.quick.submit(self._opening)
             opened = await asyncio.shield(asyncio.wrap_future(self._opened))
-            async with ask(opened.app, path, body) as answer:
+            async with send_request(opened.app, path, body) as answer:
                 if answer.media != LINES:
                     return say(answer.status, await answer.whole())
                 async for part in answer.parts:
@@ -127,10 +129,10 @@ class Conversation:
                 return say(answer.status, b"")
         except AttnScopeError as error:  # while it was opened; the app answers its own
             self._opened = None
-            return say(400, as_json({"error": " ".join(str(error).split())}))
+            return say(400, to_json({"error": " ".join(str(error).split())}))
         except Exception:
             LOGGER.exception("%s was asked for", path[:80])
-            return say(500, as_json({"error": WENT_WRONG}))
+            return say(500, to_json({"error": INTERNAL_ERROR}))
         finally:
             self._tasks.pop(number, None)
 
@@ -138,11 +140,11 @@ class Conversation:
         """Let go of the app in a while, unless something is heard before."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = room().loop.call_later(seconds, self._rest)
+        self._timer = get_notebook_loop().loop.call_later(seconds, self._rest)
 
     def _rest(self) -> None:
         if self._tasks:
-            return self._wait(GRACE)
+            return self._wait(GRACE_SECONDS)
         self._let_go()
         if not self._views:
             self._left()
@@ -162,7 +164,7 @@ class Conversation:
         self._let_go()
 
 
-def _close(opened: Future[Opened]) -> None:
+def _close(opened: Future[OpenApp]) -> None:
     """End an app once it is open, in a lane: that waits for what is being computed."""
     if not opened.cancelled() and opened.exception() is None:
-        room().work.quick.submit(opened.result().close)
+        get_notebook_loop().work.quick.submit(opened.result().close)

@@ -14,9 +14,9 @@ from typing import Any
 from attnscope.extras import import_extra, require_names, unknown_version
 
 MAX_CONNECTIONS = 64
-ASK_SECONDS = 10.0  # from connecting, or from the last answer, until all of a request is there
-SURPLUS_SECONDS = 1.0  # for one connection too many to hear that it is
-HEAR_SECONDS = 30.0  # in which some of an answer has to be read
+REQUEST_TIMEOUT_SECONDS = 10.0  # from connecting, or from the last answer, until all of a request is there
+SURPLUS_TIMEOUT_SECONDS = 1.0  # for one connection too many to hear that it is
+WRITE_TIMEOUT_SECONDS = 30.0  # in which some of an answer has to be read
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\nretry-after: 1\r\n"
     b'content-length: 40\r\n\r\n{"error":"Too many connections at once"}'
@@ -36,7 +36,9 @@ LOGGER = logging.getLogger("attnscope.explorer.http")
 LOGGER.setLevel(logging.ERROR)  # requests that make no sense are answered, and not talked about
 
 
-def make_protocol(ask_seconds: float = ASK_SECONDS, hear_seconds: float = HEAR_SECONDS) -> type:
+def make_protocol(
+    request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS, write_timeout_seconds: float = WRITE_TIMEOUT_SECONDS
+) -> type:
     """The class of the protocol with these limits."""
     uvicorn: Any = import_extra("uvicorn.protocols.http.h11_impl")
     _check(uvicorn)
@@ -54,7 +56,7 @@ def make_protocol(ask_seconds: float = ASK_SECONDS, hear_seconds: float = HEAR_S
         def connection_made(self, transport: BaseTransport) -> None:
             super().connection_made(transport)
             self._surplus = len(self.connections) > MAX_CONNECTIONS
-            self._await_request(SURPLUS_SECONDS if self._surplus else ask_seconds)
+            self._await_request(SURPLUS_TIMEOUT_SECONDS if self._surplus else request_timeout_seconds)
             if len(self.connections) > 2 * MAX_CONNECTIONS:
                 self.transport.abort()
 
@@ -72,14 +74,14 @@ def make_protocol(ask_seconds: float = ASK_SECONDS, hear_seconds: float = HEAR_S
             self._rest_if_complete()
 
         def on_response_complete(self) -> None:
-            self._await_request(ask_seconds)
+            self._await_request(request_timeout_seconds)
             super().on_response_complete()  # which may find the next request, already there
             self._rest_if_complete()
 
         def pause_writing(self) -> None:
             super().pause_writing()
             _cancel(self._hearing)
-            self._hearing = self.loop.call_later(hear_seconds, self.transport.abort)
+            self._hearing = self.loop.call_later(write_timeout_seconds, self.transport.abort)
 
         def resume_writing(self) -> None:
             super().resume_writing()

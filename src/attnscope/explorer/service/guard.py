@@ -22,9 +22,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
-LONGEST_LINE = 2**13  # bytes of the address of a request
-LARGEST_BODY = 2**16
-READ_OUT = 2**21  # bytes of a body that is too large which are read, so that its sender gets to read the answer
+MAX_TARGET_BYTES = 2**13  # bytes of the address of a request
+MAX_BODY_BYTES = 2**16
+MAX_DRAIN_BYTES = 2**21  # bytes of a body that is too large which are read, so that its sender gets to read the answer
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -43,7 +43,7 @@ NAME = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 PLAIN_PATH = re.compile(rb"/[A-Za-z0-9/._-]*")  # no address of ours needs a percent sign
 
 
-class Refused(Exception):  # noqa: N818 - it is an answer
+class RequestError(Exception):
     """A request that is answered with a status and a sentence."""
 
     def __init__(self, status: int, sentence: str, *, close: bool = False) -> None:
@@ -58,7 +58,7 @@ class Settings:
     """
 
     def __init__(self, host: str, port: int, names: Sequence[str] = ()) -> None:
-        hosts = ["127.0.0.1", "localhost", "[::1]", *([] if is_any(host) else [bracketed(host)])]
+        hosts = ["127.0.0.1", "localhost", "[::1]", *([] if is_wildcard(host) else [bracket_ipv6(host)])]
         own = {f"{at}:{port}" for at in hosts}
         short = {name.removesuffix(":80") for name in own if port == 80}  # as browsers write it
         for name in names:
@@ -128,7 +128,7 @@ class Guard:
             if scope["method"] == "POST":
                 receive = _replayed(await _read(headers, receive), receive)
             await self._app(scope, receive, send_with_headers)
-        except Refused as refused:
+        except RequestError as refused:
             if refused.close and not heard:
                 await _read_out(receive)
             body = json.dumps({"error": refused.sentence}).encode()
@@ -140,11 +140,13 @@ class Guard:
         """Refuse requests that another site has caused: a name of its own for our address, or its Origin."""
         if len(headers.hosts) != 1 or headers.hosts[0].lower() not in self._settings.names:
             known = ", ".join(sorted(self._settings.names))
-            raise Refused(403, f"This server answers to {known}. For another name, start it with --name HOST:PORT.")
+            raise RequestError(
+                403, f"This server answers to {known}. For another name, start it with --name HOST:PORT."
+            )
         if headers.origin is not None and headers.origin.lower() not in self._settings.origins:
-            raise Refused(403, "This request comes from another site, and is refused.")
+            raise RequestError(403, "This request comes from another site, and is refused.")
         if headers.fetch_site not in (None, "same-origin", "none"):
-            raise Refused(
+            raise RequestError(
                 403, "This request comes from another site, and is refused. Paste the address into a new tab instead."
             )
 
@@ -154,12 +156,14 @@ class Guard:
             return False
         tokens = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
         if tokens and not (len(tokens) == 1 and self._settings.admits(tokens[0])):
-            raise Refused(403, "The token in this address is not the one of this run; take the address printed last.")
+            raise RequestError(
+                403, "The token in this address is not the one of this run; take the address printed last."
+            )
         return bool(tokens)
 
     def _check_cookie(self, headers: Headers) -> None:
         if not self._settings.knows(headers.cookies):
-            raise Refused(401, "Open the address that was printed when the explorer started: it carries a token.")
+            raise RequestError(401, "Open the address that was printed when the explorer started: it carries a token.")
 
     def _set_cookie(self) -> bytes:
         return f"{self._settings.cookie}; Path=/; HttpOnly; SameSite=Strict".encode()
@@ -195,16 +199,16 @@ class Headers(NamedTuple):
         )
 
 
-def bracketed(host: str) -> str:
+def bracket_ipv6(host: str) -> str:
     """A host as it stands in an address.
 
-    >>> bracketed("::1"), bracketed("127.0.0.1")
+    >>> bracket_ipv6("::1"), bracket_ipv6("127.0.0.1")
     ('[::1]', '127.0.0.1')
     """
     return f"[{host}]" if ":" in host else host
 
 
-def is_any(host: str) -> bool:
+def is_wildcard(host: str) -> bool:
     """Whether a host stands for all addresses of a machine."""
     return host in ("", "0.0.0.0", "::")  # noqa: S104 - it is recognised, not used
 
@@ -217,41 +221,41 @@ def _check_form(scope: MutableMapping[str, Any], headers: Headers) -> None:
     """Refuse what no page of ours would send."""
     method, path = scope["method"], scope["raw_path"]
     if method not in METHODS:
-        raise Refused(405, f"{method[:20]} is not understood here; there are GET and POST.", close=True)
-    if len(path) + len(scope["query_string"]) > LONGEST_LINE:
-        raise Refused(414, f"The address is longer than {LONGEST_LINE:,} bytes.", close=True)
+        raise RequestError(405, f"{method[:20]} is not understood here; there are GET and POST.", close=True)
+    if len(path) + len(scope["query_string"]) > MAX_TARGET_BYTES:
+        raise RequestError(414, f"The address is longer than {MAX_TARGET_BYTES:,} bytes.", close=True)
     if not PLAIN_PATH.fullmatch(path):
-        raise Refused(404, "There is nothing at this address.")
+        raise RequestError(404, "There is nothing at this address.")
     if method == "GET" and headers.has_body:
-        raise Refused(400, "A GET has no body.", close=True)
+        raise RequestError(400, "A GET has no body.", close=True)
     if method == "POST":
         kind = (headers.content_type or "").partition(";")[0].strip().lower()
         if kind != "application/json":
-            raise Refused(415, "A POST carries application/json.", close=True)
+            raise RequestError(415, "A POST carries application/json.", close=True)
         if not headers.marked:
-            raise Refused(403, "A POST carries the header x-attnscope: 1.", close=True)
+            raise RequestError(403, "A POST carries the header x-attnscope: 1.", close=True)
 
 
 async def _read(headers: Headers, receive: Receive) -> bytes:
     """The body, counted while it comes, however long it says it is."""
     body, size, more = bytearray(), 0, True
-    while more and size <= READ_OUT:
+    while more and size <= MAX_DRAIN_BYTES:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise asyncio.CancelledError
         part = message.get("body", b"")
         size, more = size + len(part), message.get("more_body", False)
-        if size <= LARGEST_BODY:
+        if size <= MAX_BODY_BYTES:
             body += part
-    if size > LARGEST_BODY or (headers.length or 0) > LARGEST_BODY:
-        raise Refused(413, f"A body has at most {LARGEST_BODY:,} bytes.", close=True)
+    if size > MAX_BODY_BYTES or (headers.length or 0) > MAX_BODY_BYTES:
+        raise RequestError(413, f"A body has at most {MAX_BODY_BYTES:,} bytes.", close=True)
     return bytes(body)
 
 
 async def _read_out(receive: Receive) -> None:
     """Hear some of a body that nobody wants: who is hung up on while speaking does not hear the answer."""
     size, more = 0, True
-    while more and size <= READ_OUT:
+    while more and size <= MAX_DRAIN_BYTES:
         message = await receive()
         size, more = size + len(message.get("body", b"")), message.get("more_body", False)
 

@@ -1,7 +1,7 @@
-"""The exercises, one a module, and the order in which they teach.
+"""The exercises, one per module, in teaching order.
 
-The docstring of a module is the task, `STARTER` the code to begin with, `HINTS` what helps, one after the other, and
-`check` what an answer has to stand. `AFTERWARDS` is there where something is worth saying once an answer is right.
+The docstring of a module is the task. `STARTER` is the starter code, `HINTS` are the hints in order, and `check` tests
+an answer. `AFTERWARDS`, if present, is a remark for a correct answer.
 """
 
 NAMES = (
@@ -10,10 +10,10 @@ NAMES = (
     "query_key_variance",
     "causal_mask",
     "gradients_through_mask",
-    "many_heads",
+    "multi_head_attention",
     "shared_projections",
-    "equivariance",
-    "reversal",
+    "permutation_equivariance",
+    "sequence_reversal",
     "flop_counting",
     "parameter_counting",
     "linear_attention",

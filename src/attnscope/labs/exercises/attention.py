@@ -22,7 +22,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnscope.labs.exercise import Answer, Wrong, at, first_difference, normal, several, tensor
+from attnscope.labs.exercise import (
+    Answer,
+    WrongAnswer,
+    expect_tensor,
+    expect_tuple,
+    first_mismatch,
+    format_index,
+    standard_normal,
+)
 
 STARTER = '''
 import torch
@@ -63,7 +71,7 @@ def check(answer: Answer) -> None:
 
 def _inputs(leading: tuple[int, ...], queries: int, keys: int, width: int, value: int, seed: int) -> tuple[Tensor, ...]:
     shapes = ((queries, width), (keys, width), (keys, value))
-    return tuple(normal(*leading, *shape, seed=100 * seed + place) for place, shape in enumerate(shapes))
+    return tuple(standard_normal(*leading, *shape, seed=100 * seed + place) for place, shape in enumerate(shapes))
 
 
 def _expected(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,52 +81,55 @@ def _expected(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _returned(attend: Callable[..., Any], q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    output, weights = several(attend(q, k, v), "What `attend` returns", 2)
+    output, weights = expect_tuple(attend(q, k, v), "What `attend` returns", 2)
     wanted_output, wanted_weights = (*q.shape[:-1], v.shape[-1]), (*q.shape[:-1], k.shape[-2])
     is_swapped = isinstance(output, Tensor) and isinstance(weights, Tensor) and wanted_output != wanted_weights
     if is_swapped and (tuple(output.shape), tuple(weights.shape)) == (wanted_weights, wanted_output):
-        raise Wrong(
+        raise WrongAnswer(
             "output and weights swapped",
             f"The first thing has shape {tuple(output.shape)} and the second {tuple(weights.shape)}: each is what the "
             "other should be. In which order does the task name them?",
         )
-    return tensor(output, "The output", wanted_output), tensor(weights, "The weights", wanted_weights)
+    return expect_tensor(output, "The output", wanted_output), expect_tensor(weights, "The weights", wanted_weights)
 
 
 def _check_weights(attend: Callable[..., Any], q: Tensor, k: Tensor, v: Tensor) -> None:
     output, weights = _returned(attend, q, k, v)
     case = f"With q of shape {tuple(q.shape)} and k of shape {tuple(k.shape)}"
     if not weights.isfinite().all() or not output.isfinite().all():
-        raise Wrong("NaN in a row", f"{case}, standard normal numbers, there is a NaN or an infinity in the result.")
+        raise WrongAnswer(
+            "NaN in a row", f"{case}, standard normal numbers, there is a NaN or an infinity in the result."
+        )
     _check_sums(weights, case)
     expected = _expected(q, k, v)[1]
-    if (place := first_difference(weights, expected, 1e-5)) is not None:
+    if (place := first_mismatch(weights, expected, 1e-5)) is not None:
         _explain_weights(attend, (q, k, v), place, case)
-    if (place := first_difference(output, weights.double() @ v.double(), 1e-5)) is not None:
-        raise Wrong(
+    if (place := first_mismatch(output, weights.double() @ v.double(), 1e-5)) is not None:
+        raise WrongAnswer(
             "wrong mean of values",
-            f"{case}, the weights are right, and the output is not their mean of the values: entry {at(place)} is "
-            f"{float(output[place]):.4f}, and the values there go from {float(v[..., place[-1]].min()):.4f} to "
-            f"{float(v[..., place[-1]].max()):.4f}. Work out one entry by hand: one row of weights, one column of `v`.",
+            f"{case}, the weights are right, and the output is not their mean of the values: entry "
+            f"{format_index(place)} is {float(output[place]):.4f}, and the values there go from "
+            f"{float(v[..., place[-1]].min()):.4f} to {float(v[..., place[-1]].max()):.4f}. Work out one entry by "
+            "hand: one row of weights, one column of `v`.",
         )
 
 
 def _check_sums(weights: Tensor, case: str) -> None:
     sums = weights.double().sum(-1)
-    if (place := first_difference(sums, torch.ones_like(sums), 1e-4)) is None:
+    if (place := first_mismatch(sums, torch.ones_like(sums), 1e-4)) is None:
         return
     for axis in range(weights.dim() - 1):
         others = weights.double().sum(axis)
-        if first_difference(others, torch.ones_like(others), 1e-4) is None:
-            raise Wrong(
+        if first_mismatch(others, torch.ones_like(others), 1e-4) is None:
+            raise WrongAnswer(
                 "softmax over the wrong axis",
-                f"{case}, the weights of query {at(place)} sum to {float(sums[place]):.4f}. They do sum to 1 along "
-                f"axis {axis} of {weights.dim()}: is that the axis on which the keys of one query lie?",
+                f"{case}, the weights of query {format_index(place)} sum to {float(sums[place]):.4f}. They do sum to "
+                f"1 along axis {axis} of {weights.dim()}: is that the axis on which the keys of one query lie?",
             )
-    raise Wrong(
+    raise WrongAnswer(
         "rows do not sum to 1",
-        f"{case}, the weights of query {at(place)} sum to {float(sums[place]):.4f}. What each query has to give away "
-        "is one whole, whatever its scores are: what makes that so?",
+        f"{case}, the weights of query {format_index(place)} sum to {float(sums[place]):.4f}. What each query has to "
+        "give away is one whole, whatever its scores are: what makes that so?",
     )
 
 
@@ -128,7 +139,7 @@ def _factor(q: Tensor, k: Tensor, weights: Tensor) -> float | None:
     logs = weights.double().flatten(0, -2).log()
     scores, logs = scores - scores.mean(-1, keepdim=True), logs - logs.mean(-1, keepdim=True)
     factor = float((scores * logs).sum() / (scores * scores).sum())
-    return factor if first_difference(logs, factor * scores, 1e-3) is None else None
+    return factor if first_mismatch(logs, factor * scores, 1e-3) is None else None
 
 
 def _explain_weights(attend: Callable[..., Any], given: Sequence[Tensor], place: tuple[int, ...], case: str) -> None:
@@ -137,17 +148,17 @@ def _explain_weights(attend: Callable[..., Any], given: Sequence[Tensor], place:
     if (factor := _factor(q, k, weights)) is not None:
         wide = _inputs((), q.shape[-2], k.shape[-2], 4 * q.shape[-1], 3, 50)
         there = _factor(wide[0], wide[1], _returned(attend, *wide)[1])
-        raise Wrong(
+        raise WrongAnswer(
             "wrong scale",
             f"{case}, your weights are exactly the softmax of the dot products times {factor:.4f}; with queries and "
             f"keys four times as wide, times {there or math.nan:.4f}. Dot products of standard normal vectors that are "
             "four times as wide spread twice as far. Do scores spread alike after your factor? Which length is it "
             "made of?",
         )
-    raise Wrong(
+    raise WrongAnswer(
         "wrong weights",
-        f"{case}, rows sum to 1, and yet weight {at(place)} is {float(weights[place]):.4f}, which is no softmax of "
-        "scaled dot products. Look at the scores before the softmax: work out one of them by hand.",
+        f"{case}, rows sum to 1, and yet weight {format_index(place)} is {float(weights[place]):.4f}, which is no "
+        "softmax of scaled dot products. Look at the scores before the softmax: work out one of them by hand.",
     )
 
 
@@ -159,32 +170,32 @@ def _check_large_scores(attend: Callable[..., Any]) -> None:
     if not weights.isfinite().all() or not output.isfinite().all():
         row = int((~weights.isfinite()).any(-1).nonzero()[0]) if not weights.isfinite().all() else 0
         largest = float((q[row] @ k.mT).max() / math.sqrt(8))
-        raise Wrong(
+        raise WrongAnswer(
             "NaN in a row",
             f"With large queries (query {row} has a score of {largest:.0f}) the weights of that query are "
             f"{[float(weight) for weight in weights[row]]}. What is the exponential of {largest:.0f} in fp32? Weights "
             "depend on the differences of scores alone: which number may you take off all scores of a row first?",
         )
-    if (place := first_difference(weights, _expected(q, k, v)[1], 1e-4)) is not None:
-        raise Wrong(
+    if (place := first_mismatch(weights, _expected(q, k, v)[1], 1e-4)) is not None:
+        raise WrongAnswer(
             "wrong weights",
-            f"With large queries weight {at(place)} is {float(weights[place]):.4f}: right for small scores, and wrong "
-            "for large ones. Is something added, clamped or rounded on the way?",
+            f"With large queries weight {format_index(place)} is {float(weights[place]):.4f}: right for small scores, "
+            "and wrong for large ones. Is something added, clamped or rounded on the way?",
         )
 
 
 def _check_dtype(attend: Callable[..., Any], dtype: torch.dtype, tolerance: float) -> None:
     q, k, v = (given.to(dtype) for given in _inputs((2,), 5, 7, 4, 3, 30))
     output, weights = _returned(attend, q, k, v)
-    tensor(output, "The output", tuple(output.shape), dtype)
-    tensor(weights, "The weights", tuple(weights.shape), dtype)
+    expect_tensor(output, "The output", tuple(output.shape), dtype)
+    expect_tensor(weights, "The weights", tuple(weights.shape), dtype)
     expected = _expected(q, k, v)
     for name, actual, wanted in (("weight", weights, expected[1]), ("output entry", output, expected[0])):
-        if (place := first_difference(actual, wanted, tolerance)) is not None:
-            raise Wrong(
+        if (place := first_mismatch(actual, wanted, tolerance)) is not None:
+            raise WrongAnswer(
                 "digits are lost",
-                f"In {str(dtype).removeprefix('torch.')} {name} {at(place)} is {float(actual[place])!r}: right in its "
-                "first digits only. Is anything on the way turned into a dtype with fewer of them?",
+                f"In {str(dtype).removeprefix('torch.')} {name} {format_index(place)} is {float(actual[place])!r}: "
+                "right in its first digits only. Is anything on the way turned into a dtype with fewer of them?",
             )
 
 
@@ -197,7 +208,7 @@ def _check_gradients(attend: Callable[..., Any]) -> None:
         else (None,) * len(given)
     )
     if missing := [name for name, gradient in zip("qkv", gradients, strict=True) if gradient is None]:
-        raise Wrong(
+        raise WrongAnswer(
             "no gradient",
             f"The numbers are right, and no gradient comes back to {', '.join(missing)}: nothing could learn through "
             "this. Where do tensors become plain numbers, or new tensors that do not know where they come from?",

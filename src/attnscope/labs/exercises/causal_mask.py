@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnscope.labs.exercise import Answer, Wrong, at, first_difference, normal, tensor
+from attnscope.labs.exercise import Answer, WrongAnswer, expect_tensor, first_mismatch, format_index, standard_normal
 
 STARTER = '''
 import torch
@@ -58,9 +58,9 @@ def check(answer: Answer) -> None:
     _check_mask(answer.function("causal_mask"))
     weigh = answer.function("causal_weights")
     for seed, shape in enumerate(((6, 6), (1, 1), (2, 3, 5, 5), (5, 5, 5))):
-        _check_weights(weigh, normal(*shape, seed=seed), None, f"random scores of shape {shape}")
+        _check_weights(weigh, standard_normal(*shape, seed=seed), None, f"random scores of shape {shape}")
     for dtype in (torch.float64, torch.float16, torch.bfloat16):
-        _check_weights(weigh, normal(4, 4, seed=9, dtype=dtype), None, f"random scores in {_name(dtype)}")
+        _check_weights(weigh, standard_normal(4, 4, seed=9, dtype=dtype), None, f"random scores in {_name(dtype)}")
     _check_hostile(weigh)
     _check_padding(weigh)
     _check_gradient(weigh)
@@ -72,12 +72,14 @@ def _name(dtype: torch.dtype) -> str:
 
 def _check_mask(causal_mask: Callable[..., Any]) -> None:
     for length in (6, 1, 9):
-        mask = tensor(causal_mask(length), f"`causal_mask({length})`", (length, length))
+        mask = expect_tensor(causal_mask(length), f"`causal_mask({length})`", (length, length))
         if mask.dtype == torch.bool:
-            raise Wrong("not to be added", "The mask is True and False. The task asks for one that is added to scores.")
+            raise WrongAnswer(
+                "not to be added", "The mask is True and False. The task asks for one that is added to scores."
+            )
         if mask.isnan().any():
             row, column = mask.isnan().nonzero()[0].tolist()
-            raise Wrong(
+            raise WrongAnswer(
                 "NaN in the mask",
                 f"Row {row}, column {column} of the mask is NaN. What is 0 times infinity? Fill in the infinity where "
                 "it belongs, rather than multiply by it.",
@@ -85,26 +87,26 @@ def _check_mask(causal_mask: Callable[..., Any]) -> None:
         future = torch.ones(length, length, dtype=torch.bool).triu(1)
         forbidden = mask < 0
         if length > 1 and torch.equal(forbidden, future.mT):
-            raise Wrong(
+            raise WrongAnswer(
                 "upside down", "Query 0 may look at all keys, and the last query only at itself. Who knows more?"
             )
         if (mask.diagonal() != 0).any():
-            raise Wrong(
+            raise WrongAnswer(
                 "the diagonal is masked",
                 "Query 0 may not look at key 0, so at nothing at all. May a token look at itself? Where does your "
                 "triangle begin?",
             )
         if (future & ~forbidden).any():
             row, column = (future & ~forbidden).nonzero()[0].tolist()
-            raise Wrong("the future leaks", f"Query {row} may look at key {column}, which comes later.")
+            raise WrongAnswer("the future leaks", f"Query {row} may look at key {column}, which comes later.")
         if (forbidden & ~future).any() or (mask[~future] != 0).any():
             row, column = ((mask != 0) & ~future).nonzero()[0].tolist()
-            raise Wrong(
+            raise WrongAnswer(
                 "the past is masked", f"Query {row} meets {float(mask[row, column])} at key {column}, its past."
             )
         if (mask[future] != -math.inf).any():
             value = float(mask[future][0])
-            raise Wrong(
+            raise WrongAnswer(
                 "not minus infinity",
                 f"What is forbidden gets {value:g}. Some dtypes have no such number, and scores that are that low "
                 "themselves would be as good as forbidden. Which number is lower than every score, in every dtype?",
@@ -124,7 +126,7 @@ def _allowed(scores: Tensor, is_real: Tensor | None) -> Tensor:
 
 def _returned(weigh: Callable[..., Any], scores: Tensor, is_real: Tensor | None) -> Tensor:
     returned = weigh(scores) if is_real is None else weigh(scores, is_real)
-    return tensor(returned, "What `causal_weights` returns", tuple(scores.shape), scores.dtype)
+    return expect_tensor(returned, "What `causal_weights` returns", tuple(scores.shape), scores.dtype)
 
 
 def _check_weights(weigh: Callable[..., Any], scores: Tensor, is_real: Tensor | None, case: str) -> None:
@@ -138,42 +140,45 @@ def _check_weights(weigh: Callable[..., Any], scores: Tensor, is_real: Tensor | 
             else "A NaN comes of 0 divided by 0, of 0 times infinity, and of infinity less infinity. Print each step "
             "for this row: which of the three is it, and where does the 0 or the infinity come from?"
         )
-        raise Wrong("NaN in a row", f"With {case}, query {at(place[:-1])} has NaN among its weights. {asks}")
+        raise WrongAnswer(
+            "NaN in a row", f"With {case}, query {format_index(place[:-1])} has NaN among its weights. {asks}"
+        )
     if (weights[sees_nothing] != 0).any():
         place = ((weights != 0) & sees_nothing[..., None]).nonzero()[0].tolist()
-        raise Wrong(
+        raise WrongAnswer(
             "something from nothing",
-            f"With {case}, query {at(place[:-1])} may look at nothing, and gives {float(weights[tuple(place)]):.4f} "
-            f"to key {place[-1]} all the same. If all scores of a row are equally low, what does the softmax see?",
+            f"With {case}, query {format_index(place[:-1])} may look at nothing, and gives "
+            f"{float(weights[tuple(place)]):.4f} to key {place[-1]} all the same. If all scores of a row are equally "
+            "low, what does the softmax see?",
         )
     _check_leaks(weights, allowed, scores, case)
     sums = weights.double().sum(-1)
     tolerance = 1e-5 if scores.dtype in (torch.float32, torch.float64) else 2e-2
     columns = weights.double().sum(-2)
-    if weights.shape[-1] > 1 and first_difference(columns, torch.ones_like(columns), tolerance) is None:
-        raise Wrong(
+    if weights.shape[-1] > 1 and first_mismatch(columns, torch.ones_like(columns), tolerance) is None:
+        raise WrongAnswer(
             "softmax over the wrong axis",
             f"With {case}, the weights of query 0 sum to {float(sums.flatten()[0]):.4f}, and the columns sum to 1. "
             "Does a query share out one whole, or is each key given away just once?",
         )
-    if (place := first_difference(sums, (~sees_nothing).double(), tolerance)) is not None:
+    if (place := first_mismatch(sums, (~sees_nothing).double(), tolerance)) is not None:
         if sums[place] == 0 and is_real is not None and not is_real[place]:
-            raise Wrong(
+            raise WrongAnswer(
                 "padding looks at nothing",
-                f"With {case}, query {at(place)} gives nothing to anybody. It is padding itself, and there are tokens "
-                "before it. The task says who may not be looked at: does it say who may not look?",
+                f"With {case}, query {format_index(place)} gives nothing to anybody. It is padding itself, and there "
+                "are tokens before it. The task says who may not be looked at: does it say who may not look?",
             )
-        raise Wrong(
+        raise WrongAnswer(
             "rows do not sum to 1",
-            f"With {case}, the weights of query {at(place)} sum to {float(sums[place]):.4f}. Something was taken from "
-            "it after its whole had been shared out: is it masked before the softmax, or after?",
+            f"With {case}, the weights of query {format_index(place)} sum to {float(sums[place]):.4f}. Something was "
+            "taken from it after its whole had been shared out: is it masked before the softmax, or after?",
         )
-    if (place := first_difference(weights, _expected(scores, is_real), tolerance)) is not None:
-        raise Wrong(
+    if (place := first_mismatch(weights, _expected(scores, is_real), tolerance)) is not None:
+        raise WrongAnswer(
             "wrong weights",
-            f"With {case}, weight {at(place)} is {float(weights[place]):.4f}. Nothing leaks, rows sum to 1, and yet "
-            "it is not the softmax over the allowed keys. Is it over the keys, and are the allowed scores left as they "
-            "are?",
+            f"With {case}, weight {format_index(place)} is {float(weights[place]):.4f}. Nothing leaks, rows sum to 1, "
+            "and yet it is not the softmax over the allowed keys. Is it over the keys, and are the allowed scores "
+            "left as they are?",
         )
 
 
@@ -181,18 +186,18 @@ def _check_leaks(weights: Tensor, allowed: Tensor, scores: Tensor, case: str) ->
     future = torch.ones(scores.shape, dtype=torch.bool).triu(1)
     if ((weights != 0) & future).any():
         place = tuple(((weights != 0) & future).nonzero()[0].tolist())
-        raise Wrong(
+        raise WrongAnswer(
             "the future leaks",
-            f"With {case}, query {at(place[:-1])} gives {float(weights[place]):.3g} to key {place[-1]}, which comes "
-            f"later. Its own scores up to there: {_few(scores[place[:-1]], place[-2])}. Exactly 0 is asked for: is "
-            "what you put in place of the forbidden score lower than these in every dtype?",
+            f"With {case}, query {format_index(place[:-1])} gives {float(weights[place]):.3g} to key {place[-1]}, "
+            f"which comes later. Its own scores up to there: {_few(scores[place[:-1]], place[-2])}. Exactly 0 is "
+            "asked for: is what you put in place of the forbidden score lower than these in every dtype?",
         )
     if ((weights != 0) & ~allowed).any():
         place = tuple(((weights != 0) & ~allowed).nonzero()[0].tolist())
-        raise Wrong(
+        raise WrongAnswer(
             "padding is looked at",
-            f"With {case}, query {at(place[:-1])} gives {float(weights[place]):.3g} to key {place[-1]}, which is "
-            "padding. On which axis does `is_real` have to lie to speak about keys?",
+            f"With {case}, query {format_index(place[:-1])} gives {float(weights[place]):.3g} to key {place[-1]}, "
+            "which is padding. On which axis does `is_real` have to lie to speak about keys?",
         )
 
 
@@ -202,7 +207,7 @@ def _few(row: Tensor, last: int) -> str:
 
 def _check_hostile(weigh: Callable[..., Any]) -> None:
     """Scores that are low where it is allowed, or high where it is not."""
-    high_future = torch.where(torch.ones(4, 4, dtype=torch.bool).triu(1), 300.0, normal(4, 4, seed=20))
+    high_future = torch.where(torch.ones(4, 4, dtype=torch.bool).triu(1), 300.0, standard_normal(4, 4, seed=20))
     _check_weights(weigh, high_future, None, "scores of 300 in the future and small ones before it")
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         low = torch.full((4, 4), -20_000.0, dtype=dtype)
@@ -212,7 +217,7 @@ def _check_hostile(weigh: Callable[..., Any]) -> None:
 
 def _check_padding(weigh: Callable[..., Any]) -> None:
     for dtype in (torch.float32, torch.float16):
-        scores = normal(3, 5, 5, seed=30, dtype=dtype)
+        scores = standard_normal(3, 5, 5, seed=30, dtype=dtype)
         is_real = torch.tensor([[True] * 5, [True, True, True, False, False], [True, False, True, True, True]])
         _check_weights(weigh, scores, is_real, f"padding at the end and in the middle, in {_name(dtype)}")
         is_real = torch.tensor([[False, False, True, True, True], [False] * 5, [True] * 5])
@@ -220,17 +225,17 @@ def _check_padding(weigh: Callable[..., Any]) -> None:
 
 
 def _check_gradient(weigh: Callable[..., Any]) -> None:
-    scores, is_real = normal(5, 5, seed=40).requires_grad_(), torch.tensor([False, False, True, True, True])
-    upstream = normal(5, 5, seed=41)
+    scores, is_real = standard_normal(5, 5, seed=40).requires_grad_(), torch.tensor([False, False, True, True, True])
+    upstream = standard_normal(5, 5, seed=41)
     weights = _returned(weigh, scores, is_real)
     if not weights.requires_grad:
-        raise Wrong(
+        raise WrongAnswer(
             "no gradient", "The weights are right, and no gradient comes back to the scores: is something detached?"
         )
     (gradient,) = torch.autograd.grad((weights * upstream).sum(), scores)
     if not gradient.isfinite().all():
         row = (~gradient.isfinite()).any(-1).nonzero()[0].item()
-        raise Wrong(
+        raise WrongAnswer(
             "NaN in the gradient",
             f"With padding in front the weights are right, and the gradient of the scores of query {row} is NaN: one "
             "step of training, and every parameter is. A NaN that is replaced after the softmax has still been there "
@@ -238,9 +243,9 @@ def _check_gradient(weigh: Callable[..., Any]) -> None:
         )
     twin = scores.detach().requires_grad_()
     (expected,) = torch.autograd.grad((_expected(twin, is_real) * upstream).sum(), twin)
-    if (place := first_difference(gradient, expected, 1e-5)) is not None:
-        raise Wrong(
+    if (place := first_mismatch(gradient, expected, 1e-5)) is not None:
+        raise WrongAnswer(
             "wrong gradient",
-            f"The weights are right, and the gradient of score {at(place)} is {float(gradient[place]):.4f}. Is "
-            "something detached on the way?",
+            f"The weights are right, and the gradient of score {format_index(place)} is {float(gradient[place]):.4f}. "
+            "Is something detached on the way?",
         )

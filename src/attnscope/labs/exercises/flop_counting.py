@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnscope.labs.exercise import Answer, Wrong, number
+from attnscope.labs.exercise import Answer, WrongAnswer, expect_number
 
 STARTER = '''
 def score_multiplications(length: int, head_width: int) -> int:
@@ -155,9 +155,11 @@ def counted_rnn(length: int, width: int) -> int:
 
 def _whole(value: Any, name: str) -> int:
     """What was returned, if it is a whole number."""
-    value = number(value, name)
+    value = expect_number(value, name)
     if value % 1 != 0:
-        raise Wrong("not a whole number", f"{name} is {value}; operations are counted, so the number should be whole.")
+        raise WrongAnswer(
+            "not a whole number", f"{name} is {value}; operations are counted, so the number should be whole."
+        )
     return round(value)
 
 
@@ -166,13 +168,13 @@ def _check_scores(scores: Callable[[int, int], Any]) -> None:
         name = f"score_multiplications({length}, {width})"
         given, right = _whole(scores(length, width), name), counted_attention(length, width, 1) // 4
         if given == 2 * right:
-            raise Wrong(
+            raise WrongAnswer(
                 "additions counted as well",
                 f"{name} is {given:,}. This function asks for multiplications alone; did you count FLOPs, or a second "
                 "product?",
             )
         if given != right:
-            raise Wrong(
+            raise WrongAnswer(
                 "wrong count of multiplications",
                 f"{name} is {given:,}. Try 2 tokens of width 3 on paper: write down the 2 by 2 scores, each with its "
                 f"terms, and count the dots; yours says {scores(2, 3)} there.",
@@ -187,28 +189,30 @@ def _check_attention(attention: Count) -> None:
         if given == right:
             continue
         if 2 * given == right:
-            raise Wrong(
+            raise WrongAnswer(
                 "half missing",
                 f"{name} is {given:,}, and a count of the operations as they run comes to more. Two things come in "
                 "twos here: the operations of a term, and the products of a head. Are both in?",
             )
         if given == right - length * length * heads - length * width:
-            raise Wrong(
+            raise WrongAnswer(
                 "first terms without an addition",
                 f"{name} is {given:,}. You count that a sum of m terms takes m - 1 additions, which is true. The task "
                 "counts one for every term, as is the custom.",
             )
         if given == (length + 1) * (right // (2 * length)):
             words = f"{name} is {given:,}. That counts only keys that are not later than the query. There is no mask."
-            raise Wrong("only half of the pairs", words)
+            raise WrongAnswer("only half of the pairs", words)
         one_head = attention(length, width, 1)
         if heads > 1 and one_head == counted_attention(length, width, 1):
-            raise Wrong(
+            raise WrongAnswer(
                 "heads counted wrongly",
                 f"{name} is {given:,}, and with one head {one_head:,}, which is right. How wide is each of the {heads} "
                 "heads? Their number and their width change together.",
             )
-        raise Wrong("attention counted wrongly", f"{name} is {given:,}. {_growth(attention, counted_attention, size)}")
+        raise WrongAnswer(
+            "attention counted wrongly", f"{name} is {given:,}. {_growth(attention, counted_attention, size)}"
+        )
 
 
 def _check_layer(layer: Count, attention: Count) -> None:
@@ -221,20 +225,20 @@ def _check_layer(layer: Count, attention: Count) -> None:
             continue
         if given == inner:
             words = f"{name} is the same as without the four matrices. What do they cost?"
-            raise Wrong("the four matrices are missing", words)
+            raise WrongAnswer("the four matrices are missing", words)
         share = (given - inner) / (right - inner)
         if share == 0.5:
-            raise Wrong(
+            raise WrongAnswer(
                 "multiplications taken for FLOPs",
                 f"{name} is {given:,}. Attention itself is counted in FLOPs there, and the four matrices seem to be "
                 "counted in multiplications. Both should be the same kind of operation.",
             )
         if share in (0.25, 0.75):
-            raise Wrong(
+            raise WrongAnswer(
                 "a matrix is missing",
                 f"{name} is {given:,}. Not all four products with a square matrix are in it: go through them by name.",
             )
-        raise Wrong("layer counted wrongly", f"{name} is {given:,}. {_growth(layer, counted_layer, size)}")
+        raise WrongAnswer("layer counted wrongly", f"{name} is {given:,}. {_growth(layer, counted_layer, size)}")
 
 
 def _check_rnn(rnn: Callable[[int, int], Any]) -> None:
@@ -242,14 +246,14 @@ def _check_rnn(rnn: Callable[[int, int], Any]) -> None:
         name = f"rnn_flops({length}, {width})"
         given, right = _whole(rnn(length, width), name), counted_rnn(length, width)
         if 2 * given == right:
-            raise Wrong(
+            raise WrongAnswer(
                 "half missing",
                 f"{name} is {given:,}, and a count of the operations as they run comes to more. Two things come in "
                 "twos here: the operations of a term, and the matrices of a step. Are both in?",
             )
         if given != right:
             growth = _growth(lambda length, width, _: rnn(length, width), _rnn_as_any, (length, width, 1))
-            raise Wrong("recurrent layer counted wrongly", f"{name} is {given:,}. {growth}")
+            raise WrongAnswer("recurrent layer counted wrongly", f"{name} is {given:,}. {growth}")
 
 
 def _rnn_as_any(length: int, width: int, _: int) -> int:
@@ -274,11 +278,11 @@ def _growth(given: Count, right: Count, size: tuple[int, int, int]) -> str:
 
 def _check_equal_length(given: int, width: int) -> None:
     if given < 1:
-        raise Wrong("not a length", f"equal_length({width}) is {given}; a text has one token at least.")
+        raise WrongAnswer("not a length", f"equal_length({width}) is {given}; a text has one token at least.")
     attention, recurrent = counted_attention(given, width, 1), counted_rnn(given, width)
     if attention != recurrent:
         dearer = "attention" if attention > recurrent else "the recurrent layer"
-        raise Wrong(
+        raise WrongAnswer(
             "not equal there",
             f"equal_length({width}) is {given}, and at this length {dearer} takes more. Put your two formulas side by "
             "side and strike out what they share: what is left of each?",
@@ -287,17 +291,17 @@ def _check_equal_length(given: int, width: int) -> None:
 
 def _check_doubling(doubling: Callable[[int, int], Any], length: int, width: int) -> None:
     name = f"doubling({length}, {width})"
-    given = number(doubling(length, width), name)
+    given = expect_number(doubling(length, width), name)
     right = counted_layer(2 * length, width, 1) / counted_layer(length, width, 1)
     if abs(given - right) <= 1e-6:
         return
     if given == 4:
-        raise Wrong(
+        raise WrongAnswer(
             "everything taken as quadratic",
             f"{name} is 4. That would be so if every part of the layer grew with the square of the length. Divide two "
             "values of your own `layer_flops`: does it come to 4 there?",
         )
-    raise Wrong(
+    raise WrongAnswer(
         "another ratio",
         f"{name} is {given:.4g}. Count the layer at both lengths with your own `layer_flops`, and divide the longer by "
         "the shorter.",

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnscope.labs.exercise import Answer, Wrong, at, first_difference, normal, tensor
+from attnscope.labs.exercise import Answer, WrongAnswer, expect_tensor, first_mismatch, format_index, standard_normal
 
 STARTER = '''
 import torch
@@ -64,9 +64,9 @@ def check(answer: Answer) -> None:
     """The gradient against autograd, with and without masks; then the two predictions."""
     gradient = answer.function("score_gradient")
     for seed, (shape, dtype) in enumerate((((4, 6), torch.float32), ((2, 3, 5, 5), torch.float64))):
-        _check_gradient(gradient, normal(*shape, seed=seed, dtype=dtype), None)
+        _check_gradient(gradient, standard_normal(*shape, seed=seed, dtype=dtype), None)
     for seed, allowed in enumerate(_masks()):
-        _check_gradient(gradient, normal(*allowed.shape, seed=10 + seed, dtype=torch.float64), allowed)
+        _check_gradient(gradient, standard_normal(*allowed.shape, seed=10 + seed, dtype=torch.float64), allowed)
     for allowed in _masks():
         _check_scores(answer.function("scores_can_learn"), allowed)
     for allowed in _masks():
@@ -75,7 +75,7 @@ def check(answer: Answer) -> None:
 
 def _masks() -> tuple[Tensor, ...]:
     causal = torch.ones(5, 5, dtype=torch.bool).tril()
-    scattered = normal(6, 4, seed=3) > 0.3
+    scattered = standard_normal(6, 4, seed=3) > 0.3
     scattered[2] = torch.tensor([False, False, True, False])
     scattered[4] = False
     window = causal & torch.ones(5, 5, dtype=torch.bool).triu(-1)
@@ -91,35 +91,35 @@ def _weights(scores: Tensor, allowed: Tensor | None) -> Tensor:
 
 def _check_gradient(gradient: Callable[..., Any], scores: Tensor, allowed: Tensor | None) -> None:
     scores = scores.requires_grad_()
-    upstream = normal(*scores.shape, seed=77, dtype=scores.dtype)
+    upstream = standard_normal(*scores.shape, seed=77, dtype=scores.dtype)
     weights = _weights(scores, allowed)
     (expected,) = torch.autograd.grad((weights * upstream).sum(), scores)
     weights = weights.detach()
-    got = tensor(gradient(weights, upstream), "The gradient", tuple(scores.shape), scores.dtype).detach()
+    got = expect_tensor(gradient(weights, upstream), "The gradient", tuple(scores.shape), scores.dtype).detach()
     case = f"With weights of shape {tuple(scores.shape)}" + ("" if allowed is None else " of which some are masked")
     if not got.isfinite().all():
         place = tuple((~got.isfinite()).nonzero()[0].tolist())
-        raise Wrong(
+        raise WrongAnswer(
             "NaN in the gradient",
-            f"{case}, the gradient of score {at(place)} is {float(got[place])}; the weight there is "
+            f"{case}, the gradient of score {format_index(place)} is {float(got[place])}; the weight there is "
             f"{float(weights[place]):.4g}. Do you divide by weights, or take their logarithm? The gradient needs "
             "neither.",
         )
     if allowed is not None and (got[~allowed] != 0).any():
         place = tuple(((got != 0) & ~allowed).nonzero()[0].tolist())
-        raise Wrong(
+        raise WrongAnswer(
             "masked scores get a gradient",
-            f"{case}, score {at(place)} is minus infinity, its weight is 0, and you send it {float(got[place]):.3g}. "
-            "If it is raised by a thousandth, does any weight change?",
+            f"{case}, score {format_index(place)} is minus infinity, its weight is 0, and you send it "
+            f"{float(got[place]):.3g}. If it is raised by a thousandth, does any weight change?",
         )
-    if first_difference(got, expected, 1e-5) is None:
+    if first_mismatch(got, expected, 1e-5) is None:
         return
     _explain(got, weights, upstream, case)
 
 
 def _explain(got: Tensor, weights: Tensor, upstream: Tensor, case: str) -> None:
-    if first_difference(got, weights * (1 - weights) * upstream, 1e-5) is None:
-        raise Wrong(
+    if first_mismatch(got, weights * (1 - weights) * upstream, 1e-5) is None:
+        raise WrongAnswer(
             "only its own weight",
             f"{case}: each score hears from its own weight alone. But raising a score takes something from all other "
             "weights of its row, and their upstream gradients have a say in that.",
@@ -127,15 +127,17 @@ def _explain(got: Tensor, weights: Tensor, upstream: Tensor, case: str) -> None:
     sums = got.sum(-1)
     worst = int(sums.abs().argmax())
     if sums.abs().max() > 1e-4:
-        raise Wrong(
+        raise WrongAnswer(
             "rows of the gradient do not sum to 0",
             f"{case}, the gradients of query {worst} sum to {float(sums.flatten()[worst]):.4f}. If all scores of a row "
             "are raised by the same amount, its weights stay as they are: what does that say about the sum? Along "
             "which axis do you add up?",
         )
-    if first_difference(got, -(weights * (upstream - (weights * upstream).sum(-1, keepdim=True))), 1e-5) is None:
-        raise Wrong("wrong sign", f"{case}, every number is right but for its sign. Raise a score: its weight grows.")
-    raise Wrong(
+    if first_mismatch(got, -(weights * (upstream - (weights * upstream).sum(-1, keepdim=True))), 1e-5) is None:
+        raise WrongAnswer(
+            "wrong sign", f"{case}, every number is right but for its sign. Raise a score: its weight grows."
+        )
+    raise WrongAnswer(
         "wrong gradient",
         f"{case}, rows sum to 0, as they must, and the numbers are others. Take a row of two keys with weights of one "
         "half each, and upstream gradients of 1 and 0: work out by hand what a small step of the first score changes.",
@@ -143,45 +145,49 @@ def _explain(got: Tensor, weights: Tensor, upstream: Tensor, case: str) -> None:
 
 
 def _boolean(value: Any, name: str, allowed: Tensor) -> Tensor:
-    return tensor(value, f"What `{name}` returns", tuple(allowed.shape), torch.bool)
+    return expect_tensor(value, f"What `{name}` returns", tuple(allowed.shape), torch.bool)
 
 
 def _check_scores(can_learn: Callable[..., Any], allowed: Tensor) -> None:
     if not isinstance(returned := can_learn(allowed), Tensor) or returned.dtype != torch.bool:
-        raise Wrong("not a boolean tensor", "`scores_can_learn` should return a tensor of True and False.")
+        raise WrongAnswer("not a boolean tensor", "`scores_can_learn` should return a tensor of True and False.")
     got = _boolean(returned, "scores_can_learn", allowed)
     case = f"With this `allowed`: {allowed.int().tolist()}"
     if (got & ~allowed).any():
         row, column = (got & ~allowed).nonzero()[0].tolist()
-        raise Wrong("masked scores get a gradient", f"{case}, you let score {row}, {column} learn, which is masked.")
+        raise WrongAnswer(
+            "masked scores get a gradient", f"{case}, you let score {row}, {column} learn, which is masked."
+        )
     single = allowed.sum(-1) == 1
     if got[single].any():
         row = int((got.any(-1) & single).nonzero()[0])
-        raise Wrong(
+        raise WrongAnswer(
             "nothing to choose",
             f"{case}, you let the score in row {row} learn. Try it: change that score, from 0 to 100. What are the "
             "weights of this row before, and after?",
         )
     if (missing := allowed & ~single[:, None] & ~got).any():
         row, column = missing.nonzero()[0].tolist()
-        raise Wrong("a score is left out", f"{case}, you let nothing come to score {row}, {column}. What forbids it?")
+        raise WrongAnswer(
+            "a score is left out", f"{case}, you let nothing come to score {row}, {column}. What forbids it?"
+        )
 
 
 def _check_values(can_learn: Callable[..., Any], allowed: Tensor) -> None:
     if not isinstance(returned := can_learn(allowed), Tensor) or returned.dtype != torch.bool:
-        raise Wrong("not a boolean tensor", "`values_can_learn` should return a tensor of True and False.")
+        raise WrongAnswer("not a boolean tensor", "`values_can_learn` should return a tensor of True and False.")
     got = _boolean(returned, "values_can_learn", allowed)
     case = f"With this `allowed`: {allowed.int().tolist()}"
     if (got & ~allowed).any():
         row, column = (got & ~allowed).nonzero()[0].tolist()
-        raise Wrong(
+        raise WrongAnswer(
             "masked values get a gradient",
             f"{case}, you let value {column} learn from query {row}, which does not see it. With which weight is the "
             "value multiplied there?",
         )
     if (missing := allowed & ~got).any():
         row, column = missing.nonzero()[0].tolist()
-        raise Wrong(
+        raise WrongAnswer(
             "a value is left out",
             f"{case}, you let nothing come to value {column} from query {row}. Which weight does it have there, and "
             "does a value need a weight that can change, or one that is not 0?",

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnscope.labs.exercise import Answer, Wrong, first_difference, normal, tensor
+from attnscope.labs.exercise import Answer, WrongAnswer, expect_tensor, first_mismatch, standard_normal
 
 STARTER = '''
 import torch
@@ -100,14 +100,19 @@ def check(answer: Answer) -> None:
     for seed, (queries, keys, width, value_width, leading) in enumerate(
         ((5, 5, 4, 4, ()), (3, 7, 4, 6, (2, 3)), (9, 2, 8, 1, (1,)), (1, 1, 3, 5, ()))
     ):
-        q = normal(*leading, queries, width, seed=3 * seed)
-        k, v = normal(*leading, keys, width, seed=3 * seed + 1), normal(*leading, keys, value_width, seed=3 * seed + 2)
+        q = standard_normal(*leading, queries, width, seed=3 * seed)
+        k, v = (
+            standard_normal(*leading, keys, width, seed=3 * seed + 1),
+            standard_normal(*leading, keys, value_width, seed=3 * seed + 2),
+        )
         _check_output("linear_attention", attend, mapped, (q, k, v), is_causal=False)
     _check_output("linear_attention", attend, mapped, _drawn(torch.float64), is_causal=False)
     _check_cost("linear_attention", attend)
     for seed, (length, width, value_width, leading) in enumerate(((5, 4, 4, ()), (6, 3, 7, (2, 3)), (1, 2, 2, (1,)))):
         shapes = (width, width, value_width)
-        q, k, v = (normal(*leading, length, columns, seed=9 + 3 * seed + n) for n, columns in enumerate(shapes))
+        q, k, v = (
+            standard_normal(*leading, length, columns, seed=9 + 3 * seed + n) for n, columns in enumerate(shapes)
+        )
         _check_future(attend_causally, (q, k, v))
         _check_output("causal_linear_attention", attend_causally, mapped, (q, k, v), is_causal=True)
     _check_output("causal_linear_attention", attend_causally, mapped, _drawn(torch.float64), is_causal=True)
@@ -115,33 +120,33 @@ def check(answer: Answer) -> None:
 
 
 def _drawn(dtype: torch.dtype = torch.float32, length: int = 17) -> tuple[Tensor, Tensor, Tensor]:
-    q, k = normal(length, 4, seed=41, dtype=dtype), normal(length, 4, seed=42, dtype=dtype)
-    return q, k, normal(length, 3, seed=43, dtype=dtype)
+    q, k = standard_normal(length, 4, seed=41, dtype=dtype), standard_normal(length, 4, seed=42, dtype=dtype)
+    return q, k, standard_normal(length, 3, seed=43, dtype=dtype)
 
 
 def _features(mapped: Callable[[Tensor], Any], x: Tensor, rows: str) -> Tensor:
     """What the feature map makes of some rows, if it is rows again."""
     made = mapped(x)
     if isinstance(made, Tensor) and made.shape[:-1] != x.shape[:-1]:
-        raise Wrong(
+        raise WrongAnswer(
             "wrong shape",
             f"The feature map makes shape {tuple(made.shape)} of {rows} of shape {tuple(x.shape)}. Only the last "
             "dimension may change.",
         )
     columns = made.shape[-1] if isinstance(made, Tensor) and made.ndim else 0
-    return tensor(made, f"What the feature map makes of {rows}", (*x.shape[:-1], columns), x.dtype)
+    return expect_tensor(made, f"What the feature map makes of {rows}", (*x.shape[:-1], columns), x.dtype)
 
 
 def _check_feature_map(mapped: Callable[[Tensor], Any]) -> None:
-    x = normal(2, 9, 4, seed=1)
-    if first_difference(_features(mapped, x, "random rows"), _features(mapped, x, "random rows"), 0.0):
-        raise Wrong(
+    x = standard_normal(2, 9, 4, seed=1)
+    if first_mismatch(_features(mapped, x, "random rows"), _features(mapped, x, "random rows"), 0.0):
+        raise WrongAnswer(
             "another map each time",
             "The same rows, mapped twice, have different features. Queries and keys go through the map one after the "
             "other and must meet the same one: are there random numbers in it?",
         )
-    if first_difference(_features(mapped, x, "random rows")[:, :3], _features(mapped, x[:, :3], "some rows"), 1e-5):
-        raise Wrong(
+    if first_mismatch(_features(mapped, x, "random rows")[:, :3], _features(mapped, x[:, :3], "some rows"), 1e-5):
+        raise WrongAnswer(
             "the feature map mixes tokens",
             "The features of the first three rows change when there are more rows after them. Along which dimension "
             "does your map work? In a causal layer it would let the future in.",
@@ -157,9 +162,11 @@ def _check_feature_map(mapped: Callable[[Tensor], Any]) -> None:
         for other, keys in features.items():
             weights = queries @ keys.mT
             if not weights.isfinite().all():
-                raise Wrong("infinite weights", f"Queries that are {name} and keys that are {other}: NaN or infinity.")
+                raise WrongAnswer(
+                    "infinite weights", f"Queries that are {name} and keys that are {other}: NaN or infinity."
+                )
             if (weights < 0).any():
-                raise Wrong(
+                raise WrongAnswer(
                     "negative weights",
                     f"With queries that are {name} and keys that are {other}, a weight is {weights.min().item():.3g}. "
                     "A sum of such weights may come near to 0, and dividing by it blows up. Which functions are never "
@@ -167,14 +174,16 @@ def _check_feature_map(mapped: Callable[[Tensor], Any]) -> None:
                 )
             if (weights.sum(-1) == 0).any():
                 row = int((weights.sum(-1) == 0).nonzero()[0])
-                raise Wrong(
+                raise WrongAnswer(
                     "no weight left",
                     f"The query {_list(rows[name][row])} has the features {_list(queries[row])}. It gives each of the "
                     f"{len(keys)} keys, {other}, the weight 0; the sum of its weights is 0, and 0 / 0 is NaN.",
                 )
     weights = features["random rows"] @ features["random rows"].mT
     if (weights.std(-1) <= 1e-4 * weights.mean(-1)).all():
-        raise Wrong("every key alike", "All keys get the same weight from each query: that is a plain mean of values.")
+        raise WrongAnswer(
+            "every key alike", "All keys get the same weight from each query: that is a plain mean of values."
+        )
 
 
 def _list(values: Tensor) -> str:
@@ -197,31 +206,31 @@ def _check_output(
 ) -> None:
     q, k, v = given
     where = f"`{name}` for {q.shape[-2]} queries, {k.shape[-2]} keys and values of width {v.shape[-1]}"
-    output = tensor(attend(q, k, v), f"The output of {where}", (*q.shape[:-1], v.shape[-1]), v.dtype)
+    output = expect_tensor(attend(q, k, v), f"The output of {where}", (*q.shape[:-1], v.shape[-1]), v.dtype)
     if not output.isfinite().all():
         row = tuple((~output.isfinite()).nonzero()[0].tolist())
-        raise Wrong(
+        raise WrongAnswer(
             "NaN in a row",
             f"In {where}, entry {row} is {output[row].item()}. Which keys does this query have, and what is the sum of "
             "its weights?",
         )
     weights = _weights(mapped, q, k, is_causal=is_causal)
     sums, total = weights @ v.double(), weights.sum(-1, keepdim=True)
-    if (found := first_difference(output, sums / total, TOLERANCE)) is None:
+    if (found := first_mismatch(output, sums / total, TOLERANCE)) is None:
         return
-    if first_difference(output / sums.abs().max(), sums / sums.abs().max(), TOLERANCE) is None:
+    if first_mismatch(output / sums.abs().max(), sums / sums.abs().max(), TOLERANCE) is None:
         words = f"In {where}, the weighted sums are right. A mean takes one step more, for each query its own."
-        raise Wrong("sums instead of means", words)
-    ones = tensor(attend(q, k, torch.ones_like(v)), "The output for values of 1", output.shape)
+        raise WrongAnswer("sums instead of means", words)
+    ones = expect_tensor(attend(q, k, torch.ones_like(v)), "The output for values of 1", output.shape)
     far = (ones - 1).abs()
     if not far.max() <= TOLERANCE:
         off = tuple((far == far.max()).nonzero()[0].tolist())
-        raise Wrong(
+        raise WrongAnswer(
             "weights do not sum to 1",
             f"In {where}, with values that are all 1, entry {off} is {ones[off].item():.4g}. A mean of ones is 1. By "
             "what is it divided, and is it the sum of exactly those weights that are used above the line?",
         )
-    raise Wrong(
+    raise WrongAnswer(
         "other weights",
         f"In {where}, entry {found} is {output[found].item():.4g}, which is not the mean under phi(q) . phi(k) "
         "with your own `feature_map`. The weights do sum to 1. Do both queries and keys go through the map, once, and "
@@ -234,14 +243,14 @@ def _check_future(attend: Callable[..., Any], given: tuple[Tensor, Tensor, Tenso
     kept = q.shape[-2] // 2
     later = [torch.cat([x[..., :kept, :], x[..., kept:, :].flip(-1) + 1], -2) for x in given]
     shape = (*q.shape[:-1], v.shape[-1])
-    before = tensor(attend(q, k, v), "The output of `causal_linear_attention`", shape, v.dtype)
-    after = tensor(attend(*later), "The output of `causal_linear_attention`", shape, v.dtype)
+    before = expect_tensor(attend(q, k, v), "The output of `causal_linear_attention`", shape, v.dtype)
+    after = expect_tensor(attend(*later), "The output of `causal_linear_attention`", shape, v.dtype)
     both_finite = before.isfinite() & after.isfinite()
-    found = first_difference(
+    found = first_mismatch(
         after.where(both_finite, 0)[..., :kept, :], before.where(both_finite, 0)[..., :kept, :], TOLERANCE
     )
     if found is not None:
-        raise Wrong(
+        raise WrongAnswer(
             "the future leaks",
             f"When only tokens from {kept} on are changed, the output at {found[-2]} changes from "
             f"{before[found].item():.4g} to {after[found].item():.4g}. Which sum still contains all keys: that of the "
@@ -256,14 +265,14 @@ def _check_cost(name: str, attend: Callable[..., Any]) -> None:
         with torch.no_grad(), FlopCounterMode(display=False) as flops, _Work() as counted:
             attend(q, k, v)
         if counted.largest >= length * length:
-            raise Wrong(
+            raise WrongAnswer(
                 "a square is built",
                 f"For {length} tokens `{name}` makes a tensor of {counted.largest:,} numbers: that is one for every "
                 "pair of tokens. Which two things do you multiply first?",
             )
         work.append(counted.touched + flops.get_total_flops())
     if work[1] > 3 * work[0]:
-        raise Wrong(
+        raise WrongAnswer(
             "quadratic after all",
             f"No square is built, yet `{name}` touches {work[0]:,} numbers for {LENGTH} tokens and {work[1]:,} for "
             "twice as many. What is computed, or copied, anew for each token although the token before had most of it?",

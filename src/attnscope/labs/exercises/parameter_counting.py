@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 
 from torch import nn
 
-from attnscope.labs.exercise import Answer, Wrong, number
+from attnscope.labs.exercise import Answer, WrongAnswer, expect_number
 
 STARTER = '''
 def attention_weights(width: int, heads: int, head_width: int) -> int:
@@ -264,9 +264,11 @@ def _compare(
     function, gaps = answer.function(name), {}
     for sizes in all_sizes:
         call = f"{name}({', '.join(f'{size:_}' for size in sizes)})"
-        given = number(function(*sizes), call)
+        given = expect_number(function(*sizes), call)
         if given % 1 != 0:
-            raise Wrong("not a whole number", f"{call} is {given}; parameters are counted, so it should be whole.")
+            raise WrongAnswer(
+                "not a whole number", f"{call} is {given}; parameters are counted, so it should be whole."
+            )
         gaps[sizes] = given - right(*sizes)
     if not any(gaps.values()):
         return
@@ -274,9 +276,9 @@ def _compare(
     said = f"{name}({', '.join(f'{size:_}' for size in first)}) is {round(function(*first)):,}, which is not the count."
     for kind, (slip, words) in slips.items():
         if all(gap == slip(*sizes) for sizes, gap in gaps.items()):
-            raise Wrong(kind, f"{said} {words}")
+            raise WrongAnswer(kind, f"{said} {words}")
     side = "more" if gaps[first] > 0 else "fewer"
-    raise Wrong(
+    raise WrongAnswer(
         f"{what} counted wrongly",
         f"{said} There are {side} in it than there are. Make a list of all parts with their shapes, and try the "
         f"smallest sizes by hand: for {', '.join(map(str, min(all_sizes)))} yours says {function(*min(all_sizes))}.",
@@ -288,7 +290,7 @@ def _check_share(answer: Answer) -> None:
     for sizes in MODELS:
         vocabulary, context, width, blocks = sizes
         call = f"feed_forward_share({', '.join(f'{size:_}' for size in sizes)})"
-        given = number(function(*sizes), call)
+        given = expect_number(function(*sizes), call)
         part, whole = blocks * counted_feed_forward(width), counted_model(*sizes)
         if abs(given - part / whole) <= 1e-9:
             continue
@@ -310,10 +312,10 @@ def _check_share(answer: Answer) -> None:
             ),
         ):
             if abs(given - value) <= 1e-9:
-                raise Wrong(kind, f"{call} is {given:.4f}. {words}")
+                raise WrongAnswer(kind, f"{call} is {given:.4f}. {words}")
         if given > 1:
-            raise Wrong("not a share", f"{call} is {given:.4g}; a part of a whole lies between 0 and 1.")
-        raise Wrong(
+            raise WrongAnswer("not a share", f"{call} is {given:.4g}; a part of a whole lies between 0 and 1.")
+        raise WrongAnswer(
             "another share",
             f"{call} is {given:.4f}. Which parameters stand above the line, and for how many blocks? Which below?",
         )

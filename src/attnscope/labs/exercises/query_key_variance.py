@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 
-from attnscope.labs.exercise import Answer, Wrong, number, several
+from attnscope.labs.exercise import Answer, WrongAnswer, expect_number, expect_tuple
 
 STARTER = '''
 import math
@@ -67,23 +67,23 @@ def check(answer: Answer) -> None:
 
 
 def _pair(answer: Answer, name: str, width: int, q_deviation: float, k_deviation: float) -> tuple[float, float]:
-    returned = several(answer.function(name)(width, q_deviation, k_deviation), f"What `{name}` returns", 2)
-    mean, variance = number(returned[0], "The mean"), number(returned[1], "The variance")
+    returned = expect_tuple(answer.function(name)(width, q_deviation, k_deviation), f"What `{name}` returns", 2)
+    mean, variance = expect_number(returned[0], "The mean"), expect_number(returned[1], "The variance")
     call = f"`{name}({width}, {q_deviation:g}, {k_deviation:g})`"
     if 0 < abs(mean) < 0.1 * math.sqrt(max(variance, 0)):
-        raise Wrong(
+        raise WrongAnswer(
             "drawn, not worked out",
             f"{call} says that the mean is {mean:g}: near to something simple, and not quite there, as it comes out of "
             "random numbers. No draws are needed. Is a product of two numbers around 0 more often above 0 or below?",
         )
     if mean != 0:
-        raise Wrong(
+        raise WrongAnswer(
             "wrong mean",
             f"{call} says that the mean is {mean:g}. Each product is as often above 0 as below, by as much: where "
             "would a mean come from?",
         )
     if not variance > 0:
-        raise Wrong("wrong variance", f"{call} says that the variance is {variance:g}. Something does vary.")
+        raise WrongAnswer("wrong variance", f"{call} says that the variance is {variance:g}. Something does vary.")
     return mean, variance
 
 
@@ -94,18 +94,18 @@ def _check_moments(answer: Answer, width: int, q_deviation: float, k_deviation: 
         return
     call = f"`moments({width}, {q_deviation:g}, {k_deviation:g})` says {variance:g}"
     if math.isclose(variance**2, expected, rel_tol=1e-4):
-        raise Wrong(
+        raise WrongAnswer(
             "deviation instead of variance",
             f"{call}. Halve the width, and look how your number changes: is that how the variance of a sum changes if "
             "it has half as many independent terms?",
         )
     if q_deviation == k_deviation == 1:
-        raise Wrong(
+        raise WrongAnswer(
             "wrong variance",
             f"{call}. How many terms does the sum have, and what is the variance of one of them? Independent terms add "
             "their variances.",
         )
-    raise Wrong(
+    raise WrongAnswer(
         "deviations not squared",
         f"{call}. With deviations of 1 it was right. If q is doubled, every dot product doubles: what does that do to "
         "the mean of their squares?",
@@ -119,17 +119,17 @@ def _check_scaled(answer: Answer, width: int, q_deviation: float, k_deviation: f
     plain = _pair(answer, "moments", width, q_deviation, k_deviation)[1]
     call = f"`scaled_moments({width}, {q_deviation:g}, {k_deviation:g})` says {variance:g}"
     if math.isclose(variance, plain / math.sqrt(width), rel_tol=1e-9):
-        raise Wrong(
+        raise WrongAnswer(
             "the variance is divided like the number",
             f"{call}: {plain:g}, divided by the root of {width}. The numbers are divided by that root. Is their "
             "variance, the mean of their squares?",
         )
     if math.isclose(variance, 1) and (q_deviation, k_deviation) != (1, 1):
-        raise Wrong(
+        raise WrongAnswer(
             "always one",
             f"{call}. Does the division by the root of the width know how large q and k were drawn?",
         )
-    raise Wrong(
+    raise WrongAnswer(
         "wrong scaled variance",
         f"{call}, and `moments` says {plain:g}. What does dividing every number by one constant do to the mean of "
         "their squares?",
@@ -138,9 +138,9 @@ def _check_scaled(answer: Answer, width: int, q_deviation: float, k_deviation: f
 
 def _check_weight(answer: Answer, score: float, times: float, keys: int) -> None:
     call = f"weight_of_the_large_one({score:g}, {times:g}, {keys})"
-    weight = number(answer.function("weight_of_the_large_one")(score, times, keys), f"What `{call}` returns")
+    weight = expect_number(answer.function("weight_of_the_large_one")(score, times, keys), f"What `{call}` returns")
     if not math.isfinite(weight):
-        raise Wrong(
+        raise WrongAnswer(
             "not a finite number",
             f"`{call}` is {weight}: some exponential is too large for a number. Weights depend on differences of "
             "scores alone. Can you write the fraction with differences only, so that no exponent is above 0?",
@@ -150,14 +150,14 @@ def _check_weight(answer: Answer, score: float, times: float, keys: int) -> None
     if math.isclose(weight, expected, rel_tol=1e-5, abs_tol=1e-12):
         return
     if math.isclose(weight, 1 / (1 + keys * math.exp(-gap)), rel_tol=1e-5):
-        raise Wrong("keys miscounted", f"`{call}` is {weight:g}. How many keys are there beside the large one?")
+        raise WrongAnswer("keys miscounted", f"`{call}` is {weight:g}. How many keys are there beside the large one?")
     if math.isclose(weight, times / (times + keys - 1), rel_tol=1e-5):
-        raise Wrong(
+        raise WrongAnswer(
             "no softmax",
             f"`{call}` is {weight:g}, whatever the score is. That shares out in proportion to the scores. Softmax "
             "first does something else to each of them.",
         )
-    raise Wrong(
+    raise WrongAnswer(
         "wrong weight",
         f"`{call}` is {weight:g}. Write the scores of all {keys} keys down, and their exponentials: which of them "
         "stand above the line of the fraction, and which below?",

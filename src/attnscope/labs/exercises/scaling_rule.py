@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from attnscope.labs.exercise import Answer, Wrong, number, several, truth
+from attnscope.labs.exercise import Answer, WrongAnswer, expect_bool, expect_number, expect_tuple
 
 STARTER = '''
 import torch
@@ -81,11 +81,13 @@ def check(answer: Answer) -> None:
 
 
 def _measured(measure: Callable[..., Any], width: int, draws: int, seed: int) -> tuple[float, ...]:
-    returned = several(measure(width, draws, seed), "What `measure` returns", len(NAMES))
-    numbers = tuple(number(value, f"At width {width} the {name}") for name, value in zip(NAMES, returned, strict=True))
+    returned = expect_tuple(measure(width, draws, seed), "What `measure` returns", len(NAMES))
+    numbers = tuple(
+        expect_number(value, f"At width {width} the {name}") for name, value in zip(NAMES, returned, strict=True)
+    )
     for name, value in zip(NAMES[2:], numbers[2:], strict=True):
         if not 0 <= value <= 1:
-            raise Wrong(
+            raise WrongAnswer(
                 "not a share",
                 f"At width {width} the {name} is {value:g}, and a share is between 0 and 1. Is it a count, or per "
                 "cent?",
@@ -96,9 +98,11 @@ def _measured(measure: Callable[..., Any], width: int, draws: int, seed: int) ->
 def _check_deviations(width: int, numbers: tuple[float, ...]) -> None:
     plain, scaled = numbers[:2]
     if plain == 0 or scaled == 0:
-        raise Wrong("wrong deviation", f"At width {width} a deviation is 0, as if all dot products were one number.")
+        raise WrongAnswer(
+            "wrong deviation", f"At width {width} a deviation is 0, as if all dot products were one number."
+        )
     if math.isclose(plain, 1, rel_tol=0.05) and math.isclose(scaled, math.sqrt(width), rel_tol=0.05):
-        raise Wrong(
+        raise WrongAnswer(
             "scaled and not scaled swapped",
             f"At width {width} you return {plain:.3f} as the deviation and {scaled:.3f} as the scaled one. "
             "Which of the two does the task ask for first?",
@@ -118,15 +122,15 @@ def _check_growth(measured: dict[int, tuple[float, ...]]) -> None:
             "from a standard normal, is the query another one in each draw, and is the deviation taken of the dot "
             "products, all of them?"
         )
-        raise Wrong("wrong deviation", f"The deviation of the dot products comes out as {_row(plain)}. {look}")
+        raise WrongAnswer("wrong deviation", f"The deviation of the dot products comes out as {_row(plain)}. {look}")
     if any(not math.isclose(value, 1, rel_tol=0.05) for value in scaled.values()):
-        raise Wrong(
+        raise WrongAnswer(
             "wrong scale",
             f"The deviation is right, and after scaling it comes out as {_row(scaled)}. It should not depend on the "
             "width any more. What exactly do you divide by?",
         )
     if all(math.isclose(value, 1, rel_tol=1e-5) for value in scaled.values()):
-        raise Wrong(
+        raise WrongAnswer(
             "scaled by what was measured",
             f"After scaling the deviation comes out as {_row(scaled)}, to five digits and more, though numbers are "
             "drawn at random. Whatever is divided by its own deviation has one of 1. Attention does not know that "
@@ -146,20 +150,20 @@ def _check_shares(width: int, numbers: tuple[float, ...]) -> None:
     if right and right_scaled:
         return
     if abs(scaled - expected) <= MARGIN and abs(plain - expected_scaled) <= MARGIN:
-        raise Wrong("scaled and not scaled swapped", f"{seen} Which of them does the scaling make sharper?")
+        raise WrongAnswer("scaled and not scaled swapped", f"{seen} Which of them does the scaling make sharper?")
     if right and scaled == 0:
-        raise Wrong(
+        raise WrongAnswer(
             "as printed, not as measured",
             f"{seen} Not one draw of {DRAWS}? That is what the book expects. Print the largest weight of the first "
             "twenty draws, and count.",
         )
     if plain < 0.2 and scaled < 0.2:
-        raise Wrong(
+        raise WrongAnswer(
             "softmax over the wrong axis" if scaled < 0.01 else "every weight counted",
             f"{seen} Both are very small. Ten weights that sum to 1: can all of them be under 0.30? Of how many "
             "numbers do you take the softmax, and how many times does each draw get to say yes or no?",
         )
-    raise Wrong(
+    raise WrongAnswer(
         "wrong share",
         f"{seen} At least one of them is off by more than chance. A share is how many draws say yes, of all draws; "
         "a draw says yes if the largest of its ten weights is above 0.30. Is it a count that you return, or a mean of "
@@ -169,14 +173,14 @@ def _check_shares(width: int, numbers: tuple[float, ...]) -> None:
 
 def _check_seeds(measure: Callable[..., Any], first: tuple[float, ...]) -> None:
     if _measured(measure, 64, DRAWS, 1) != first:
-        raise Wrong(
+        raise WrongAnswer(
             "never the same twice", "Two calls with the same seed return different numbers. Who is told the seed?"
         )
     if _measured(measure, 64, DRAWS, 2) == first:
-        raise Wrong("the seed is ignored", "Seeds 1 and 2 return the very same numbers. Where does the seed go?")
+        raise WrongAnswer("the seed is ignored", "Seeds 1 and 2 return the very same numbers. Where does the seed go?")
     few = [_measured(measure, 16, 10, seed) for seed in range(8)]
     if any(abs(value * 10 - round(value * 10)) > 1e-4 for numbers in few for value in numbers[2:]):
-        raise Wrong(
+        raise WrongAnswer(
             "wrong number of draws",
             f"Of 10 draws a share is a number of tenths; yours is {few[0][3]:g}. How many draws do you make?",
         )
@@ -184,16 +188,17 @@ def _check_seeds(measure: Callable[..., Any], first: tuple[float, ...]) -> None:
 
 def _check_beliefs(answer: Answer) -> None:
     near_one, under = (
-        truth(answer.function(name)(), name) for name in ("deviation_stays_near_one", "largest_weight_stays_under_0_30")
+        expect_bool(answer.function(name)(), name)
+        for name in ("deviation_stays_near_one", "largest_weight_stays_under_0_30")
     )
     if not near_one:
-        raise Wrong(
+        raise WrongAnswer(
             "not as measured",
             "Your scaled deviations are right, and `deviation_stays_near_one` says otherwise. Compare it at 8 and at "
             "512.",
         )
     if under:
-        raise Wrong(
+        raise WrongAnswer(
             "as printed, not as measured",
             "`largest_weight_stays_under_0_30` says what the book says. Your own `measure` counted the draws in which "
             "it is not so: how many would there have to be if the book were right?",

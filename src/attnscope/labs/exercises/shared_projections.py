@@ -22,7 +22,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnscope.labs.exercise import Answer, Wrong, at, first_difference, normal, number, several, tensor
+from attnscope.labs.exercise import (
+    Answer,
+    WrongAnswer,
+    expect_number,
+    expect_tensor,
+    expect_tuple,
+    first_mismatch,
+    format_index,
+    standard_normal,
+)
 
 STARTER = '''
 import torch
@@ -82,45 +91,47 @@ def _head(x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor) -> Tensor:
 
 def _matrices(width: int, head_width: int, heads: int, seed: int) -> tuple[Tensor, ...]:
     shapes = ((width, head_width),) * 3 + ((heads * head_width, width),)
-    return tuple(normal(*shape, seed=seed + place, dtype=torch.float64) / 2 for place, shape in enumerate(shapes))
+    return tuple(
+        standard_normal(*shape, seed=seed + place, dtype=torch.float64) / 2 for place, shape in enumerate(shapes)
+    )
 
 
 def _check_one_head(answer: Answer, width: int, head_width: int, heads: int, seed: int) -> None:
     given = _matrices(width, head_width, heads, seed)
-    returned = several(answer.function("as_one_head")(*given, heads), "What `as_one_head` returns", 4)
+    returned = expect_tuple(answer.function("as_one_head")(*given, heads), "What `as_one_head` returns", 4)
     w_q, w_k, w_v, w_o = _fitting(returned, width)
     case = f"d = {width}, w = {head_width} and {heads} heads"
-    x = normal(9, width, seed=seed + 7, dtype=torch.float64)
+    x = standard_normal(9, width, seed=seed + 7, dtype=torch.float64)
     expected = torch.cat([_head(x, *given[:3])] * heads, dim=-1) @ given[3]
     got = _head(x, w_q, w_k, w_v) @ w_o
-    if (place := first_difference(got, expected, 1e-6)) is None:
+    if (place := first_mismatch(got, expected, 1e-6)) is None:
         return
-    numbers = f"output {at(place)} is {float(got[place]):.4f}, and the shared heads make another number of it"
-    right_pattern = first_difference(_head(x, w_q, w_k, torch.eye(width).double()), _pattern(x, given), 1e-6) is None
+    numbers = f"output {format_index(place)} is {float(got[place]):.4f}, and the shared heads make another number of it"
+    right_pattern = first_mismatch(_head(x, w_q, w_k, torch.eye(width).double()), _pattern(x, given), 1e-6) is None
     if w_q.shape[-1] > head_width and not right_pattern:
-        raise Wrong(
+        raise WrongAnswer(
             "a wider head is another one",
             f"With {case} your single head has queries of width {w_q.shape[-1]}, and {numbers}: its weights are others "
             "already. What do more features, or copies of them, do to a score, and to the root that it is divided by?",
         )
     if not right_pattern:
-        raise Wrong(
+        raise WrongAnswer(
             "other weights",
             f"With {case} {numbers}. Its weights are others already. All heads make the same weights: which "
             "projections make these?",
         )
     slabs = given[3].reshape(heads, head_width, width)
-    if w_o.shape == slabs[0].shape and any(first_difference(w_o, slab, 1e-6) is None for slab in slabs):
-        raise Wrong(
+    if w_o.shape == slabs[0].shape and any(first_mismatch(w_o, slab, 1e-6) is None for slab in slabs):
+        raise WrongAnswer(
             "one part of w_o only",
             f"With {case} {numbers}. You keep one part of `w_o`, and drop what the others made of the same head "
             "output.",
         )
-    if w_o.shape == slabs[0].shape and first_difference(w_o, slabs.mean(0), 1e-6) is None:
-        raise Wrong(
+    if w_o.shape == slabs[0].shape and first_mismatch(w_o, slabs.mean(0), 1e-6) is None:
+        raise WrongAnswer(
             "a mean of the parts", f"With {case} {numbers}. Do the heads share the output, or does each add to it?"
         )
-    raise Wrong(
+    raise WrongAnswer(
         "not the same output",
         f"With {case} {numbers}. The weights are right, so look at `w_o`: which of its rows meet which copy of the "
         "head?",
@@ -136,39 +147,39 @@ def _fitting(returned: tuple[Any, ...], width: int) -> tuple[Tensor, Tensor, Ten
     names = ("w_q", "w_k", "w_v", "w_o")
     for name, value in zip(names, returned, strict=True):
         if not isinstance(value, Tensor) or value.dim() != 2:
-            raise Wrong("not a tensor", f"`{name}` should be a matrix; it is {type(value).__name__}.")
+            raise WrongAnswer("not a tensor", f"`{name}` should be a matrix; it is {type(value).__name__}.")
     w_q, w_k, w_v, w_o = (value.detach().double() for value in returned)
     shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in zip(names, returned, strict=True))
     inner = w_q.shape == w_k.shape and w_v.shape[1] == w_o.shape[0]
     if not inner or not w_q.shape[0] == w_v.shape[0] == w_o.shape[1] == width:
-        raise Wrong("wrong shape", f"These four make no head for a model of width {width}: {shapes}.")
+        raise WrongAnswer("wrong shape", f"These four make no head for a model of width {width}: {shapes}.")
     return w_q, w_k, w_v, w_o
 
 
 def _check_rank(answer: Answer, width: int, head_width: int, heads: int) -> None:
     for shared in (True, False):
         call = f"largest_rank({width}, {head_width}, {heads}, {shared})"
-        got = number(answer.function("largest_rank")(width, head_width, heads, shared), f"`{call}`")
+        got = expect_number(answer.function("largest_rank")(width, head_width, heads, shared), f"`{call}`")
         if got % 1 != 0:
-            raise Wrong("not a whole number", f"`{call}` is {got}; a rank is a whole number.")
+            raise WrongAnswer("not a whole number", f"`{call}` is {got}; a rank is a whole number.")
         if got == min(width, head_width if shared else heads * head_width):
             continue
         if got > width:
-            raise Wrong(
+            raise WrongAnswer(
                 "more than there is room for",
                 f"`{call}` is {got}. The output has {width} columns: can more than these be independent?",
             )
         if shared and got > head_width:
-            raise Wrong(
+            raise WrongAnswer(
                 "copies add no rank",
                 f"`{call}` is {got}. How many columns of the heads, side by side, are not copies of others?",
             )
         if not shared and got == min(width, head_width):
-            raise Wrong(
+            raise WrongAnswer(
                 "separate heads do add rank",
                 f"`{call}` is {got}, as if the heads were copies here too. Their outputs are other columns now.",
             )
-        raise Wrong(
+        raise WrongAnswer(
             "wrong rank",
             f"`{call}` is {got}. Count the columns of the heads, side by side, that can be independent, and those that "
             "the output has.",
@@ -176,30 +187,30 @@ def _check_rank(answer: Answer, width: int, head_width: int, heads: int) -> None
 
 
 def _check_gradient(answer: Answer, width: int, head_width: int, heads: int, seed: int) -> None:
-    head = normal(9, head_width, seed=seed, dtype=torch.float64)
-    upstream = normal(9, width, seed=seed + 1, dtype=torch.float64)
+    head = standard_normal(9, head_width, seed=seed, dtype=torch.float64)
+    upstream = standard_normal(9, width, seed=seed + 1, dtype=torch.float64)
     shape = (heads * head_width, width)
     got = answer.function("gradient_of_w_o")(head, upstream, heads)
-    got = tensor(got, "What `gradient_of_w_o` returns", shape, head.dtype).detach()
+    got = expect_tensor(got, "What `gradient_of_w_o` returns", shape, head.dtype).detach()
     w_o = torch.zeros(shape, dtype=head.dtype, requires_grad=True)
     (expected,) = torch.autograd.grad(((torch.cat([head] * heads, dim=-1) @ w_o) * upstream).sum(), w_o)
-    if (place := first_difference(got, expected, 1e-8)) is None:
+    if (place := first_mismatch(got, expected, 1e-8)) is None:
         return
     case = f"With d = {width}, w = {head_width} and {heads} heads"
     parts = got.reshape(heads, head_width, width)
-    if first_difference(parts, parts[:1].expand_as(parts), 1e-8) is not None:
-        raise Wrong(
+    if first_mismatch(parts, parts[:1].expand_as(parts), 1e-8) is not None:
+        raise WrongAnswer(
             "heads that differ",
             f"{case} the parts of your gradient differ from head to head. All heads have the same output, and the same "
             "comes from above: what could tell them apart? In which order do copies stand side by side?",
         )
-    if heads > 1 and first_difference(got * heads, expected, 1e-8) is None:
-        raise Wrong(
+    if heads > 1 and first_mismatch(got * heads, expected, 1e-8) is None:
+        raise WrongAnswer(
             "the gradient is shared out",
             f"{case} each part gets a share of a gradient. In a sum, does a term feel less because there are others?",
         )
-    raise Wrong(
+    raise WrongAnswer(
         "wrong gradient",
-        f"{case} entry {at(place)} is {float(got[place]):.4f}. Change that entry of `w_o` a little: which tokens' "
-        "outputs change, by how much, and what comes from above for each of them?",
+        f"{case} entry {format_index(place)} is {float(got[place]):.4f}. Change that entry of `w_o` a little: which "
+        "tokens' outputs change, by how much, and what comes from above for each of them?",
     )

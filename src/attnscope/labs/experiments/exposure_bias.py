@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from attnscope.figures import lines
-from attnscope.labs import Lab, Number, Verdict, reference_text
+from attnscope.labs import Lab, Measurement, Verdict, reference_text
 from attnscope.models import Decoder, Sampling, generate_tokens
 
 PROMPT = 64  # tokens of text that everything begins with
@@ -40,8 +40,8 @@ def buckets(length: int) -> list[range]:
 
 def passages(tokenizer: Any, rows: int, length: int, seed: int) -> Tensor:
     """Beginnings of paragraphs of the reference, (rows, length) tokens."""
-    text, dice = reference_text(), torch.Generator().manual_seed(seed)
-    starts = torch.randint(len(text) - 12 * length, (rows,), generator=dice).tolist()
+    text, generator = reference_text(), torch.Generator().manual_seed(seed)
+    starts = torch.randint(len(text) - 12 * length, (rows,), generator=generator).tolist()
     starts = [text.index("\n\n", start) + 2 for start in starts]
     return torch.tensor([tokenizer.encode(text[start : start + 10 * length])[:length] for start in starts])
 
@@ -116,8 +116,8 @@ def how_certain_it_is_behind_its_own_words(lab: Lab) -> None:
     drawing = lines(
         [float(bucket.stop) for bucket in buckets(length)],
         curves,
-        x_name="tokens behind the prompt, up to",
-        y_name="doubt about the next token (nats)",
+        xlabel="tokens behind the prompt, up to",
+        ylabel="doubt about the next token (nats)",
         title="Behind its own words the model drifts away from where text keeps it",
         log_x=True,
     )
@@ -150,9 +150,9 @@ def how_it_ends(lab: Lab) -> None:
         f"{far:+.2f} in the farthest ones. Drawing carefully, SmolLM2 repeats itself instead: there, "
         f"{curves['carefully'][-1]:.0%} of its pieces of four tokens stood there before, and "
         f"{curves['text'][-1]:.0%} of the text's.",
-        Number(name="doubt, freely over text, far from the prompt", value=far, low=0.3),
-        Number(name="the same, more than in the first 8 tokens", value=far - near, low=0.2),
-        Number(name="repeats, carefully over text, far from the prompt", value=looping, low=0.2),
+        Measurement(name="doubt, freely over text, far from the prompt", value=far, low=0.3),
+        Measurement(name="the same, more than in the first 8 tokens", value=far - near, low=0.2),
+        Measurement(name="repeats, carefully over text, far from the prompt", value=looping, low=0.2),
     )
 
 

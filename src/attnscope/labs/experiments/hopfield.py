@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from attnscope import AttentionMatrix, attend
-from attnscope.attention.hopfield import energy, retrieve
 from attnscope.figures import lines
-from attnscope.labs import Lab, Number, Verdict
+from attnscope.labs import Lab, Measurement, Verdict
+from attnscope.variants.hopfield import energy, retrieve
 
 DAMAGED = 8
 """One sign of so many is turned before the network is asked to complete a pattern."""
@@ -35,13 +35,13 @@ def one_step_is_one_row(lab: Lab) -> None:
     map can wait until after the update. With values of their own, the weights are still those of the network, but what
     comes out is no linear function of the network's next state: the best one leaves a part unexplained.
     """
-    dice = torch.Generator().manual_seed(lab.seed)
+    generator = torch.Generator().manual_seed(lab.seed)
     states, stored, dimension = 256, 64, 16
     beta = 1 / math.sqrt(dimension)
-    state = torch.randn(states, dimension, generator=dice, dtype=torch.float64)
-    keys = torch.randn(stored, dimension, generator=dice, dtype=torch.float64)
-    values = torch.randn(stored, dimension, generator=dice, dtype=torch.float64)
-    linear_map = torch.randn(dimension, dimension, generator=dice, dtype=torch.float64)
+    state = torch.randn(states, dimension, generator=generator, dtype=torch.float64)
+    keys = torch.randn(stored, dimension, generator=generator, dtype=torch.float64)
+    values = torch.randn(stored, dimension, generator=generator, dtype=torch.float64)
+    linear_map = torch.randn(dimension, dimension, generator=generator, dtype=torch.float64)
 
     update = retrieve(state, keys, beta=beta)
     weights = AttentionMatrix(state[None], keys[None]).to_dense()[0]
@@ -75,23 +75,23 @@ def one_step_is_one_row(lab: Lab) -> None:
         Verdict.HOLDS_WHEN,
         f"Update and row differ by {from_row:.0e}, and ten steps never raised the energy. With values of their own the "
         f"weights are the same, but {unexplained:.0%} of the output is no linear function of the network's next state.",
-        Number(name="update against row", value=from_row, high=1e-12),
-        Number(name="update against descent", value=from_descent, high=1e-12),
-        Number(name="with values = keys times a matrix", value=from_map, high=1e-11),
-        Number(name="largest rise of the energy", value=rise, high=1e-12),
-        Number(name="unexplained with values of their own", value=unexplained, low=0.03),
-        when="the values are the keys, or a linear map of them",
+        Measurement(name="update against row", value=from_row, high=1e-12),
+        Measurement(name="update against descent", value=from_descent, high=1e-12),
+        Measurement(name="with values = keys times a matrix", value=from_map, high=1e-11),
+        Measurement(name="largest rise of the energy", value=rise, high=1e-12),
+        Measurement(name="unexplained with values of their own", value=unexplained, low=0.03),
+        condition="the values are the keys, or a linear map of them",
     )
 
 
-def random_signs(count: int, dimension: int, dice: torch.Generator) -> Tensor:
+def random_signs(count: int, dimension: int, generator: torch.Generator) -> Tensor:
     """Patterns of +1 and -1."""
-    return torch.randint(2, (count, dimension), generator=dice).float() * 2 - 1
+    return torch.randint(2, (count, dimension), generator=generator).float() * 2 - 1
 
 
-def damage(patterns: Tensor, dice: torch.Generator) -> Tensor:
+def damage(patterns: Tensor, generator: torch.Generator) -> Tensor:
     """The same with one sign in eight turned, at random places of each."""
-    turned = torch.rand(patterns.shape, generator=dice).argsort(-1) < patterns.shape[-1] // DAMAGED
+    turned = torch.rand(patterns.shape, generator=generator).argsort(-1) < patterns.shape[-1] // DAMAGED
     return torch.where(turned, -patterns, patterns)
 
 
@@ -110,26 +110,26 @@ def capacity(share: Callable[[int], float], *, first: int, growth: float) -> flo
         before, count = count, max(count + 1, round(count * growth))
 
 
-def network_of_1982(count: int, dimension: int, dice: torch.Generator) -> float:
+def network_of_1982(count: int, dimension: int, generator: torch.Generator) -> float:
     """The share that Hopfield's network recovers; its weights are outer products, and its neurons turn one by one."""
-    patterns = random_signs(count, dimension, dice)
+    patterns = random_signs(count, dimension, generator)
     weights = (patterns.T @ patterns / dimension).fill_diagonal_(0)
     asked = patterns[:64]
-    state = damage(asked, dice)
+    state = damage(asked, generator)
     for _ in range(20):
         before = state.clone()
-        for neuron in torch.randperm(dimension, generator=dice).tolist():
+        for neuron in torch.randperm(dimension, generator=generator).tolist():
             state[:, neuron] = torch.where(state @ weights[neuron] >= 0, 1.0, -1.0)
         if torch.equal(before, state):
             break
     return share_recovered(state, asked)
 
 
-def modern_network(count: int, dimension: int, beta: float, dice: torch.Generator) -> float:
+def modern_network(count: int, dimension: int, beta: float, generator: torch.Generator) -> float:
     """The share that a modern network recovers in three steps, of up to 256 patterns that are asked for."""
-    patterns = random_signs(count, dimension, dice)
+    patterns = random_signs(count, dimension, generator)
     asked = patterns[:256]
-    return share_recovered(retrieve(damage(asked, dice), patterns, beta=beta, steps=3), asked)
+    return share_recovered(retrieve(damage(asked, generator), patterns, beta=beta, steps=3), asked)
 
 
 def decide_capacity(lab: Lab, held: dict[str, dict[int, float]]) -> None:
@@ -147,13 +147,13 @@ def decide_capacity(lab: Lab, held: dict[str, dict[int, float]]) -> None:
         f"With beta = 1 a further dimension multiplies the capacity by {2**early:.2f} from 16 on and by {2**late:.2f} "
         f"from 24 on. With the beta of attention that is {2**soft_early:.3f} from 32 on and only {2**soft_late:.3f} "
         f"from 128 on, which is less than exponential. The network of 1982 holds {old[256] / 256:.2f} d.",
-        Number(name="bits a dimension, beta = 1, 16 to 24", value=early, low=0.3, high=0.7),
-        Number(name="bits a dimension, beta = 1, 24 to 32", value=late, low=0.3, high=0.7),
-        Number(name="bits a dimension, beta = 1/sqrt(d), 32 to 64", value=soft_early, low=0.06, high=0.13),
-        Number(name="bits a dimension, beta = 1/sqrt(d), 128 to 256", value=soft_late, low=0.02, high=0.055),
-        Number(name="patterns / d of 1982 at 256", value=old[256] / 256, low=0.13, high=0.2),
-        Number(name="patterns of 1982, 256 against 128", value=old[256] / old[128], low=1.5, high=2.6),
-        when="beta stays the same as d grows; with attention's 1/sqrt(d) it grows like the exponential of a root",
+        Measurement(name="bits a dimension, beta = 1, 16 to 24", value=early, low=0.3, high=0.7),
+        Measurement(name="bits a dimension, beta = 1, 24 to 32", value=late, low=0.3, high=0.7),
+        Measurement(name="bits a dimension, beta = 1/sqrt(d), 32 to 64", value=soft_early, low=0.06, high=0.13),
+        Measurement(name="bits a dimension, beta = 1/sqrt(d), 128 to 256", value=soft_late, low=0.02, high=0.055),
+        Measurement(name="patterns / d of 1982 at 256", value=old[256] / 256, low=0.13, high=0.2),
+        Measurement(name="patterns of 1982, 256 against 128", value=old[256] / old[128], low=1.5, high=2.6),
+        condition="beta stays the same as d grows; with attention's 1/sqrt(d) it grows like the exponential of a root",
     )
 
 
@@ -170,14 +170,14 @@ def how_much_it_holds(lab: Lab) -> None:
     dimensions on it, too, holds far more than the network of 1982, but each further dimension multiplies by less than
     the one before. (It is measured from 32 on: below, two or three patterns are too many already.)
     """
-    dice = torch.Generator().manual_seed(lab.seed)
+    generator = torch.Generator().manual_seed(lab.seed)
     sharp, soft = lab.choose(small=(16, 24, 32), full=(16, 24, 32, 40)), (32, 64, 128, 256)
     old = lab.choose(small=(64, 128, 256), full=(64, 128, 256, 512))
     held: dict[str, dict[int, float]] = {"network of 1982": {}, "beta = 1 / root of d": {}, "beta = 1": {}}
     for dimension in old:
         lab.step(f"the network of 1982 with {dimension} neurons")
         held["network of 1982"][dimension] = capacity(
-            lambda count, dimension=dimension: sum(network_of_1982(count, dimension, dice) for _ in range(3)) / 3,
+            lambda count, dimension=dimension: sum(network_of_1982(count, dimension, generator) for _ in range(3)) / 3,
             first=dimension // 16,
             growth=1.12,
         )
@@ -186,7 +186,7 @@ def how_much_it_holds(lab: Lab) -> None:
             lab.step(f"the modern network of {dimension} dimensions, {name}")
             held[name][dimension] = capacity(
                 lambda count, dimension=dimension, power=power: modern_network(
-                    count, dimension, dimension**power, dice
+                    count, dimension, dimension**power, generator
                 ),
                 first=2,
                 growth=2**0.25,
@@ -207,8 +207,8 @@ def how_much_it_holds(lab: Lab) -> None:
         lines(
             every,
             curves,
-            x_name="dimension d",
-            y_name="patterns",
+            xlabel="dimension d",
+            ylabel="patterns",
             log_x=True,
             log_y=True,
             title="With a fixed beta capacity explodes; attention's own beta tames it",

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attnscope import AttentionMatrix, Causal, Padding, attend
 from attnscope.figures import head_grid
-from attnscope.labs import Lab, Number, Verdict
+from attnscope.labs import Lab, Measurement, Verdict
 
 TYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ENGINES = ("reference", "fused", "streaming")
@@ -44,8 +44,8 @@ def fill_infinity(scores: Tensor, hidden: Tensor) -> Tensor:
 
 def random_tokens(seed: int, length: int = LENGTH) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values (batch, head, position, dim) in fp32."""
-    dice = torch.Generator().manual_seed(seed)
-    query, key, value = (torch.randn(1, 1, length, WIDTH, generator=dice) for _ in range(3))
+    generator = torch.Generator().manual_seed(seed)
+    query, key, value = (torch.randn(1, 1, length, WIDTH, generator=generator) for _ in range(3))
     return query, key, value
 
 
@@ -78,9 +78,9 @@ def what_a_causal_mask_leaves(lab: Lab) -> None:
         Verdict.HOLDS,
         f"In all four types and by every engine the largest weight in the future is {leaked:g} and the first one is 1; "
         f"sums of rows are off by {off:.1f} epsilons at the most.",
-        Number(name="largest weight in the future", value=leaked, low=0.0, high=0.0),
-        Number(name="smallest first weight", value=min(row[3] for row in rows), low=1.0, high=1.0),
-        Number(name="sum of a row off by, in epsilons", value=off, high=lab.choose(small=8.0, full=32.0)),
+        Measurement(name="largest weight in the future", value=leaked, low=0.0, high=0.0),
+        Measurement(name="smallest first weight", value=min(row[3] for row in rows), low=1.0, high=1.0),
+        Measurement(name="sum of a row off by, in epsilons", value=off, high=lab.choose(small=8.0, full=32.0)),
     )
 
 
@@ -187,9 +187,9 @@ def a_large_negative_number_instead(lab: Lab) -> None:
         Verdict.DOES_NOT_HOLD,
         f"In fp16 -1e9 becomes {half[1]}, and the largest hidden weight is {half[3]:g}: scores that are {half[4]:.1f} "
         "below the largest would do. What does fail is filling, which torch refuses.",
-        Number(name="largest hidden weight in fp16, -1e9 added", value=half[3], low=0.0, high=0.0),
-        Number(name="gap from which on a weight is 0 in fp16", value=half[4], low=16.0, high=18.0),
-        Number(name="gap from which on a weight is 0 in fp32", value=rows[1][4], low=80.0, high=110.0),
+        Measurement(name="largest hidden weight in fp16, -1e9 added", value=half[3], low=0.0, high=0.0),
+        Measurement(name="gap from which on a weight is 0 in fp16", value=half[4], low=16.0, high=18.0),
+        Measurement(name="gap from which on a weight is 0 in fp32", value=rows[1][4], low=80.0, high=110.0),
     )
 
 
@@ -262,11 +262,11 @@ def a_row_that_sees_nothing(lab: Lab) -> None:
         Verdict.HOLDS_WHEN,
         f"In rows that see a key the weight on forbidden ones is {kept:g}. In a row that sees none it is {spread:g}, "
         "spread over padding and future; and fp16 scores cannot be filled with -1e9 at all.",
-        Number(name="forbidden weight in rows that see a key", value=kept, low=0.0, high=0.0),
-        Number(name="forbidden weight in a row that sees none, fp32", value=float(spread), low=0.999, high=1.001),
-        Number(name="the same by `attend`", value=float(ours), low=0.0, high=0.0),
-        Number(name="types that refuse to be filled, of four", value=refusals, low=1.0, high=1.0),
-        when="every row sees at least one key, and scores are not fp16",
+        Measurement(name="forbidden weight in rows that see a key", value=kept, low=0.0, high=0.0),
+        Measurement(name="forbidden weight in a row that sees none, fp32", value=float(spread), low=0.999, high=1.001),
+        Measurement(name="the same by `attend`", value=float(ours), low=0.0, high=0.0),
+        Measurement(name="types that refuse to be filled, of four", value=refusals, low=1.0, high=1.0),
+        condition="every row sees at least one key, and scores are not fp16",
     )
 
 
@@ -315,11 +315,11 @@ def whether_gradients_pass_a_mask(lab: Lab) -> None:
     back. Such rows are usually left out of the loss; that does not help, since 0 times NaN is NaN as well. The second
     table counts what of the gradients is lost even then.
     """
-    dice = torch.Generator().manual_seed(lab.seed)
+    generator = torch.Generator().manual_seed(lab.seed)
     hidden, rows = future(LENGTH), []
     for name, dtype in TYPES.items():
-        scores = torch.randn(LENGTH, LENGTH, generator=dice).to(dtype).requires_grad_()
-        arriving = torch.randn(LENGTH, LENGTH, generator=dice).to(dtype)
+        scores = torch.randn(LENGTH, LENGTH, generator=generator).to(dtype).requires_grad_()
+        arriving = torch.randn(LENGTH, LENGTH, generator=generator).to(dtype)
         (slopes,) = torch.autograd.grad(fill_infinity(scores, hidden), scores, arriving)
         empty = torch.full((1, LENGTH), -math.inf, dtype=dtype, requires_grad=True)
         (nothing,) = torch.autograd.grad(empty.softmax(dim=-1), empty, arriving[:1])
@@ -345,12 +345,12 @@ def whether_gradients_pass_a_mask(lab: Lab) -> None:
         f"In all four types the largest gradient at a hidden score is {passed:g}. In a row without any key it is NaN. "
         f"Left out of the loss, such rows still turn {spoiled:.0%} of the gradients of values into NaN; by `attend` "
         f"{ours:.0%}.",
-        Number(name="largest gradient at a hidden score", value=passed, low=0.0, high=0.0),
-        Number(name="smallest share of seen scores with a gradient", value=min(row[2] for row in rows), low=0.9),
-        Number(name="share of NaN in a row without keys", value=min(row[3] for row in rows), low=1.0, high=1.0),
-        Number(name="share of NaN in the gradients of values", value=spoiled, low=1.0, high=1.0),
-        Number(name="share of NaN in the gradients of `attend`", value=ours, low=0.0, high=0.0),
-        when="the row sees at least one key",
+        Measurement(name="largest gradient at a hidden score", value=passed, low=0.0, high=0.0),
+        Measurement(name="smallest share of seen scores with a gradient", value=min(row[2] for row in rows), low=0.9),
+        Measurement(name="share of NaN in a row without keys", value=min(row[3] for row in rows), low=1.0, high=1.0),
+        Measurement(name="share of NaN in the gradients of values", value=spoiled, low=1.0, high=1.0),
+        Measurement(name="share of NaN in the gradients of `attend`", value=ours, low=0.0, high=0.0),
+        condition="the row sees at least one key",
     )
 
 

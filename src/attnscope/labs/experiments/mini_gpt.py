@@ -132,10 +132,10 @@ def learning_to_write(lab: Lab) -> None:
     drawing = lines(
         list(losses),
         {"mini-GPT": list(losses.values())},
-        x_name="training step",
-        y_name="nats a character",
+        xlabel="training step",
+        ylabel="nats a character",
         title="A mini-GPT soon knows more than a table of pairs",
-        levels={f"counting, {before} before": counting_loss(before) for before in (0, 1, best)},
+        reference_lines={f"counting, {before} before": counting_loss(before) for before in (0, 1, best)},
     )
     lab.figure("loss", drawing, "Loss on text that was not learned from, beside what tables of counts reach on it.")
 

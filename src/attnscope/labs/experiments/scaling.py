@@ -19,7 +19,7 @@ from torch import Tensor
 from attnscope import attend
 from attnscope.attention import Temperature
 from attnscope.figures import lines
-from attnscope.labs import Lab, Number, Verdict
+from attnscope.labs import Lab, Measurement, Verdict
 
 DIMENSIONS = (8, 64, 512, 4096)
 KEYS = 10
@@ -30,11 +30,11 @@ PRINTED = 0.30
 @functools.cache
 def random_scores(dimension: int, draws: int, seed: int) -> Tensor:
     """(draws, keys): in each draw a new query meets new keys, all of them standard normal."""
-    dice = torch.Generator().manual_seed(10_000 * seed + dimension)
+    generator = torch.Generator().manual_seed(10_000 * seed + dimension)
     blocks = []
     for _ in range(draws // 100):  # all at once, 4,096 dimensions would take 650 MB
-        query = torch.randn(100, 1, dimension, generator=dice)
-        keys = torch.randn(100, KEYS, dimension, generator=dice)
+        query = torch.randn(100, 1, dimension, generator=generator)
+        keys = torch.randn(100, KEYS, dimension, generator=generator)
         blocks.append((query @ keys.mT).squeeze(1))
     return torch.cat(blocks).double()
 
@@ -67,18 +67,18 @@ def how_far_scores_spread(lab: Lab) -> None:
         Verdict.HOLDS,
         f"From 8 to 4,096 dimensions the variance is {min(ratios):.3f} to {max(ratios):.3f} times d_k, and no mean is "
         f"farther from 0 than {max(map(abs, means)):.3f} standard deviations.",
-        Number(name="smallest variance / d_k", value=min(ratios), low=0.92, high=1.08),
-        Number(name="largest variance / d_k", value=max(ratios), low=0.92, high=1.08),
-        Number(name="largest mean, in standard deviations", value=max(map(abs, means)), high=0.05),
+        Measurement(name="smallest variance / d_k", value=min(ratios), low=0.92, high=1.08),
+        Measurement(name="largest variance / d_k", value=max(ratios), low=0.92, high=1.08),
+        Measurement(name="largest mean, in standard deviations", value=max(map(abs, means)), high=0.05),
     )
     lab.decide(
         "1a",
         Verdict.HOLDS,
         f"The standard deviation grows from {rows[0][3]:.2f} to {rows[-1][3]:.1f}; divided by the root of d_k it stays "
         f"between {min(scaled):.3f} and {max(scaled):.3f}.",
-        Number(name="standard deviation at 4,096 / at 8", value=rows[-1][3] / rows[0][3], low=21.5, high=23.8),
-        Number(name="smallest deviation after the division", value=min(scaled), low=0.96, high=1.04),
-        Number(name="largest deviation after the division", value=max(scaled), low=0.96, high=1.04),
+        Measurement(name="standard deviation at 4,096 / at 8", value=rows[-1][3] / rows[0][3], low=21.5, high=23.8),
+        Measurement(name="smallest deviation after the division", value=min(scaled), low=0.96, high=1.04),
+        Measurement(name="largest deviation after the division", value=max(scaled), low=0.96, high=1.04),
     )
 
 
@@ -103,11 +103,11 @@ def what_softmax_makes_of_it(lab: Lab) -> None:
     drawing = lines(
         DIMENSIONS,
         means,
-        x_name="d_k",
-        y_name="largest of ten weights, mean",
+        xlabel="d_k",
+        ylabel="largest of ten weights, mean",
         title="Without the division one key takes almost everything",
         log_x=True,
-        levels={"all ten alike: 0.1": 1 / KEYS},
+        reference_lines={"all ten alike: 0.1": 1 / KEYS},
     )
     lab.figure("largest_weight", drawing, "The mean of the largest weight: flat with the division, near 1 without it.")
 
@@ -118,16 +118,16 @@ def what_softmax_makes_of_it(lab: Lab) -> None:
         Verdict.HOLDS_WHEN,
         f"At d_k = 512 the median of the largest weight is {median:.4f}, and the slopes are {slope / kept:.1e} of what "
         f"they are with the division; but in {under:.0%} of the draws the strongest key gets less than 0.9.",
-        Number(name="median of the largest weight at 512", value=median, low=0.999),
-        Number(name="slopes at 512, without / with the division", value=slope / kept, high=0.01),
-        Number(name="share of draws under 0.9 at 512", value=under, low=0.10, high=0.20),
-        when="a typical draw is meant: about one in seven leaves more than a tenth to the other keys",
+        Measurement(name="median of the largest weight at 512", value=median, low=0.999),
+        Measurement(name="slopes at 512, without / with the division", value=slope / kept, high=0.01),
+        Measurement(name="share of draws under 0.9 at 512", value=under, low=0.10, high=0.20),
+        condition="a typical draw is meant: about one in seven leaves more than a tenth to the other keys",
     )
 
 
-def printed_program(dimension: int, dice: torch.Generator) -> tuple[float, float]:
+def printed_program(dimension: int, generator: torch.Generator) -> tuple[float, float]:
     """The largest weight of one draw, as a text prints it: without and with the division."""
-    query, keys = (torch.randn(count, dimension, generator=dice) for count in (1, KEYS))
+    query, keys = (torch.randn(count, dimension, generator=generator) for count in (1, KEYS))
     scores = query @ keys.T
     return scores.softmax(dim=-1).max().item(), (scores / dimension**0.5).softmax(dim=-1).max().item()
 
@@ -151,9 +151,9 @@ def whether_the_largest_weight_stays_under_a_limit(lab: Lab) -> None:
     columns = ("d_k", "share above 0.30", "5% are under", "50% are under", "95% are under")
     lab.table("The largest of ten weights, with the division", columns, rows)
 
-    dice = torch.Generator().manual_seed(42)
+    generator = torch.Generator().manual_seed(42)
     printed = {8: (0.5765, 0.2213), 64: (0.9998, 0.2697), 512: (1.0000, 0.2381)}
-    drawn = [(dimension, *printed[dimension], *printed_program(dimension, dice)) for dimension in printed]
+    drawn = [(dimension, *printed[dimension], *printed_program(dimension, generator)) for dimension in printed]
     columns = ("d_k", "printed: not divided", "printed: divided", "run: not divided", "run: divided")
     note = "One draw each with seed 42. What is printed is not what this program gives here."
     lab.table("The largest weight in the printed program", columns, drawn, note=note)
@@ -162,10 +162,10 @@ def whether_the_largest_weight_stays_under_a_limit(lab: Lab) -> None:
     drawing = lines(
         [100 * share for share in shares],
         curves,
-        x_name="draws, from the smallest to the largest (%)",
-        y_name="largest of ten weights",
+        xlabel="draws, from the smallest to the largest (%)",
+        ylabel="largest of ten weights",
         title="With the division, the largest weight passes 0.30 in almost half of the draws",
-        levels={"printed limit: 0.30": PRINTED},
+        reference_lines={"printed limit: 0.30": PRINTED},
     )
     lab.figure("over_the_limit", drawing, "Every draw at its rank. The four dimensions give almost the same curve.")
     lab.decide(
@@ -174,7 +174,7 @@ def whether_the_largest_weight_stays_under_a_limit(lab: Lab) -> None:
         f"The largest weight is above 0.30 in {', '.join(names[:-1])} and {names[-1]} of the draws at d_k = 8, 64, 512 "
         "and 4,096: 0.30 is close to the median, and no limit.",
         *(
-            Number(name=f"share of draws above 0.30 at {dimension:,}", value=share, low=0.38, high=0.53)
+            Measurement(name=f"share of draws above 0.30 at {dimension:,}", value=share, low=0.38, high=0.53)
             for dimension, share in over.items()
         ),
     )
@@ -189,9 +189,9 @@ def that_the_division_is_a_temperature(lab: Lab) -> None:
     A higher temperature spreads the weights more evenly. Entropy says how evenly: 0 if one key has all the weight, and
     the logarithm of the number of keys if all have the same.
     """
-    dice = torch.Generator().manual_seed(lab.seed)
+    generator = torch.Generator().manual_seed(lab.seed)
     dimension, root = 128, 128**0.5
-    query, key, value = (torch.randn(1, 100, dimension, generator=dice, dtype=torch.float64) for _ in range(3))
+    query, key, value = (torch.randn(1, 100, dimension, generator=generator, dtype=torch.float64) for _ in range(3))
     usual = attend(query, key, value)
     apart = {
         temperature: (attend(query, key, value, scale=1.0, score_mod=Temperature(temperature)) - usual)
@@ -214,9 +214,9 @@ def that_the_division_is_a_temperature(lab: Lab) -> None:
         Verdict.HOLDS,
         f"The outputs differ by {apart[root]:.1g}; at temperature d_k they would differ by "
         f"{apart[float(dimension)]:.1f}. And a higher temperature is softer at every step.",
-        Number(name="largest difference at the root of d_k", value=apart[root], high=1e-12),
-        Number(name="largest difference at d_k", value=apart[float(dimension)], low=0.1),
-        Number(name="smallest rise of the entropy from one temperature to the next", value=rises, low=0.01),
+        Measurement(name="largest difference at the root of d_k", value=apart[root], high=1e-12),
+        Measurement(name="largest difference at d_k", value=apart[float(dimension)], low=0.1),
+        Measurement(name="smallest rise of the entropy from one temperature to the next", value=rises, low=0.01),
     )
 
 
@@ -226,11 +226,11 @@ def what_the_division_takes_for_granted(lab: Lab) -> None:
     to itself gets the score root of d_k even after the division. The division sets where training starts; it does not
     keep a trained model from sharp weights.
     """
-    dice = torch.Generator().manual_seed(lab.seed)
+    generator = torch.Generator().manual_seed(lab.seed)
     rows = []
     for dimension in DIMENSIONS:
-        query = torch.randn(200, dimension, generator=dice)
-        keys = torch.cat([query[:, None], torch.randn(200, KEYS - 1, dimension, generator=dice)], dim=1)
+        query = torch.randn(200, dimension, generator=generator)
+        keys = torch.cat([query[:, None], torch.randn(200, KEYS - 1, dimension, generator=generator)], dim=1)
         scores = (keys @ query[:, :, None]).squeeze(-1) / dimension**0.5
         own = scores.softmax(dim=-1)[:, 0]
         rows.append((dimension, scores[:, 0].mean().item(), scores[:, 1:].std().item(), own.mean().item()))

@@ -16,20 +16,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnscope.figures import head_grid, lines, named_bars
+from attnscope.figures import grouped_bars, head_grid, lines
 from attnscope.heads import (
     HeadTable,
     Sentence,
     Word,
-    compare_with_others,
-    labelled,
-    probe_ids,
-    read_probe,
+    assign_labels,
+    compare_with_random_heads,
+    read_repeated_tokens,
     relation_table,
+    repeated_token_ids,
     score_heads,
     score_relations,
 )
-from attnscope.labs import Lab, Number, Verdict, reference_text
+from attnscope.labs import Lab, Measurement, Verdict, reference_text
 from attnscope.models import Decoder
 from attnscope.recording import Trace, read
 
@@ -69,16 +69,16 @@ def scores(lab: Lab, trained: bool) -> tuple[HeadTable, Trace]:
     model, tokenizer = model_of(lab)
     model = model if trained else untrained(model, lab.seed)
     text = read(model, text_ids(lab, lab.choose(small=256, full=1_024)), tokenizer, progress=False)
-    probe = read_probe(model, tokenizer, length=HALF, seed=lab.seed, progress=False)
+    probe = read_repeated_tokens(model, tokenizer, length=HALF, seed=lab.seed, progress=False)
     on_random = score_heads(probe, progress=False)
     table = score_heads(text, probe=probe, progress=False)
     more = HeadTable(on_random.layers, on_random.heads, {"previous_random": on_random["previous"]})
-    return table.joined(more), probe
+    return table.join(more), probe
 
 
 def named(table: HeadTable) -> str:
     """Heads as "18.6", layer and head, with commas between them."""
-    return ", ".join(table.names)
+    return ", ".join(table.head_names)
 
 
 def kinds_of_heads(lab: Lab) -> None:
@@ -110,11 +110,13 @@ def kinds_of_heads(lab: Lab) -> None:
 def loss_without(lab: Lab, chosen: HeadTable) -> tuple[float, float, float, float]:
     """The loss of the second half of the probe, its rise without the chosen heads, and without others: mean, most."""
     model, tokenizer = model_of(lab)
-    ids = probe_ids(model.config.vocab_size, HALF, seed=lab.seed, tokenizer=tokenizer)
+    ids = repeated_token_ids(model.config.vocab_size, HALF, seed=lab.seed, tokenizer=tokenizer)
     table, draws = scores(lab, True)[0], lab.choose(small=8, full=20)
-    found = compare_with_others(model, ids, chosen, table, draws=draws, seed=lab.seed, progress=False)
-    others = found.others[:, HALF:].mean(1)  # from the first token that can be known: the second of the second half
-    return float(found.loss[HALF:].mean()), float(found.rise[HALF:].mean()), float(others.mean()), float(others.max())
+    found = compare_with_random_heads(model, ids, chosen, table, num_draws=draws, seed=lab.seed, progress=False)
+    others = found.random_changes[:, HALF:].mean(
+        1
+    )  # from the first token that can be known: the second of the second half
+    return float(found.loss[HALF:].mean()), float(found.change[HALF:].mean()), float(others.mean()), float(others.max())
 
 
 def whether_they_matter(lab: Lab) -> None:
@@ -125,7 +127,7 @@ def whether_they_matter(lab: Lab) -> None:
     drawn several times. Heads that look behind copies are expected to matter. That those which look at the token before
     do is less plain: it is how a key gets to know what stood before it, which is what the others look for.
     """
-    table, rows, rises = labelled(scores(lab, True)[0]), [], {}
+    table, rows, rises = assign_labels(scores(lab, True)[0]), [], {}
     for label in ("previous", "induction"):
         lab.step(f"switching off heads: {label}")
         chosen = table.with_label(label)
@@ -137,7 +139,7 @@ def whether_they_matter(lab: Lab) -> None:
         ("heads", "layer.head", "loss with all", "rise without them", "without others, mean", "without others, most"),
         rows,
     )
-    drawing = named_bars(rises, y_name="rise of the loss (nats)", title="A few heads carry the copying")
+    drawing = grouped_bars(rises, ylabel="rise of the loss (nats)", title="A few heads carry the copying")
     lab.figure("without", drawing, "What the loss of repeated tokens rises by when heads are switched off.")
     (*_, position, position_others, position_most), (*_, copy, _, copy_others) = rows
     (table, _), (before, _) = scores(lab, True), scores(lab, False)
@@ -150,10 +152,10 @@ def whether_they_matter(lab: Lab) -> None:
         f"among random tokens ({on_random:.2f}), so it goes by position. Without such heads repeated tokens cost "
         f"{position:.1f} nats more, without as many others {position_others:.1f} on the average and "
         f"{position_most:.1f} at most.",
-        Number(name="weight on the token before", value=float(previous["previous"][0]), low=0.6),
-        Number(name="the same among random tokens", value=on_random, low=0.6),
-        Number(name="strongest without training", value=anyway, high=0.2),
-        Number(name="rise without them less that without others", value=position - position_others, low=1.0),
+        Measurement(name="weight on the token before", value=float(previous["previous"][0]), low=0.6),
+        Measurement(name="the same among random tokens", value=on_random, low=0.6),
+        Measurement(name="strongest without training", value=anyway, high=0.2),
+        Measurement(name="rise without them less that without others", value=position - position_others, low=1.0),
     )
     copying, duplicate = table.top("induction_probe", 1), table.top("duplicate_probe", 1)
     lab.decide(
@@ -163,9 +165,9 @@ def whether_they_matter(lab: Lab) -> None:
         f"itself; head {named(copying)} gives {float(copying['induction_probe'][0]):.2f} to the token behind it, which "
         f"is what copies: without such heads repeated tokens cost {copy:.1f} nats more, without others at most "
         f"{copy_others:.1f}.",
-        Number(name="weight on the copy", value=float(duplicate["duplicate_probe"][0]), low=0.4),
-        Number(name="weight behind the copy", value=float(copying["induction_probe"][0]), low=0.7),
-        Number(name="rise without them less that without others", value=copy - copy_others, low=3.0),
+        Measurement(name="weight on the copy", value=float(duplicate["duplicate_probe"][0]), low=0.4),
+        Measurement(name="weight behind the copy", value=float(copying["induction_probe"][0]), low=0.7),
+        Measurement(name="rise without them less that without others", value=copy - copy_others, low=3.0),
     )
 
 
@@ -227,7 +229,7 @@ def from_verb_to_subject(lab: Lab) -> None:
         model, tokenizer, sentences={f"{count}": sentences_over(count) for count in counts}, progress=False
     )
     curves = {
-        named(best.at([at])): [float(found[f"{count}"][layer].preference[head]) for count in counts]
+        named(best.rows([at])): [float(found[f"{count}"][layer].preference[head]) for count in counts]
         for at, (layer, head) in enumerate(zip(best.layers, best.heads, strict=True))
     }
     lab.table(
@@ -239,8 +241,8 @@ def from_verb_to_subject(lab: Lab) -> None:
     drawing = lines(
         counts,
         curves,
-        x_name="fillers between subject and verb, four words each",
-        y_name="weight on subject less on other noun",
+        xlabel="fillers between subject and verb, four words each",
+        ylabel="weight on subject less on other noun",
         title="The look from verb to subject fades with distance",
         log_x=True,
     )
@@ -250,14 +252,14 @@ def from_verb_to_subject(lab: Lab) -> None:
     lab.decide(
         "27b",
         Verdict.HOLDS_WHEN,
-        f"In short sentences head {named(best.at([0]))} gives the subject {strongest:.2f} more weight than another "
+        f"In short sentences head {named(best.rows([0]))} gives the subject {strongest:.2f} more weight than another "
         f"noun ({strongest / error:.0f} standard errors). The best of three such heads has {near:.2f} over one filler, "
         f"and {far:.2f} over {counts[-1]}.",
-        Number(name="preference for the subject", value=strongest, low=0.4),
-        Number(name="in standard errors", value=strongest / error, low=5),
-        Number(name="strongest without training", value=float(before["agreement"].max()), high=0.05),
-        Number(name="over the longest distance, of that over the shortest", value=far / near, high=0.5),
-        when="subject and verb are dozens of words apart at most, not hundreds",
+        Measurement(name="preference for the subject", value=strongest, low=0.4),
+        Measurement(name="in standard errors", value=strongest / error, low=5),
+        Measurement(name="strongest without training", value=float(before["agreement"].max()), high=0.05),
+        Measurement(name="over the longest distance, of that over the shortest", value=far / near, high=0.5),
+        condition="subject and verb are dozens of words apart at most, not hundreds",
     )
 
 
@@ -313,14 +315,14 @@ def from_pronoun_to_person(lab: Lab) -> None:
     lab.decide(
         "27c",
         Verdict.HOLDS_WHEN,
-        f"From she and he, head {named(best.at([0]))} gives {strongest:.2f} more weight to the person who is meant "
+        f"From she and he, head {named(best.rows([0]))} gives {strongest:.2f} more weight to the person who is meant "
         f"than to the other ({strongest / error:.0f} standard errors). Where only a later word tells what is meant, "
         "the weights of the pronoun cannot tell, since they are the same either way.",
-        Number(name="preference for the person who is meant", value=strongest, low=0.15),
-        Number(name="in standard errors", value=strongest / error, low=5),
-        Number(name="strongest without training", value=float(before["coreference"].max()), high=0.05),
-        Number(name="twins: difference of the weights of the pronoun", value=differ, high=1e-4),
-        when="the pronoun and what stands before it tell who is meant",
+        Measurement(name="preference for the person who is meant", value=strongest, low=0.15),
+        Measurement(name="in standard errors", value=strongest / error, low=5),
+        Measurement(name="strongest without training", value=float(before["coreference"].max()), high=0.05),
+        Measurement(name="twins: difference of the weights of the pronoun", value=differ, high=1e-4),
+        condition="the pronoun and what stands before it tell who is meant",
     )
 
 

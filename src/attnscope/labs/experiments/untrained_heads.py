@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from attnscope import Causal, attend
-from attnscope.figures import named_bars
-from attnscope.labs import Lab, Number, Verdict
+from attnscope.figures import grouped_bars
+from attnscope.labs import Lab, Measurement, Verdict
 from attnscope.models import MultiHeadAttention
 
 WORDS = ("the", "cat", "sat", "on", "mat")
@@ -76,9 +76,9 @@ def whether_heads_keep_to_a_role(lab: Lab) -> None:
     word. Then a head does keep to one role, untrained as it is; but which one is drawn by lot with the weights.
     """
     starts = lab.choose(small=200, full=2_000)
-    dice = torch.Generator().manual_seed(lab.seed)
-    words = torch.randn(SENTENCES, len(WORDS), WIDTH, generator=dice)
-    marked = words + 3 * torch.randn(len(WORDS), WIDTH, generator=dice)
+    generator = torch.Generator().manual_seed(lab.seed)
+    words = torch.randn(SENTENCES, len(WORDS), WIDTH, generator=generator)
+    marked = words + 3 * torch.randn(len(WORDS), WIDTH, generator=generator)
     chosen, with_marks, strongest, shuffled = [], [], [], []
     with torch.no_grad():
         for layer in untrained(lab.seed, starts):
@@ -107,10 +107,12 @@ def whether_heads_keep_to_a_role(lab: Lab) -> None:
         f"A head prefers the same role in two sentences in {100 * other_words:.0f}% of all cases, and chance is 20%. "
         f"Its largest weight is {sharpness[0]:.3f}, and {sharpness[1]:.3f} with its numbers shuffled: there was "
         f"nothing to lose.",
-        Number(name="same role preferred with other words", value=other_words, low=0.17, high=0.23),
-        Number(name="the same, had words a mark of their role", value=control, low=0.4),
-        Number(name="same role preferred with other weights", value=other_weights, low=0.17, high=0.23),
-        Number(name="largest weight / with shuffled numbers", value=sharpness[0] / sharpness[1], low=0.97, high=1.03),
+        Measurement(name="same role preferred with other words", value=other_words, low=0.17, high=0.23),
+        Measurement(name="the same, had words a mark of their role", value=control, low=0.4),
+        Measurement(name="same role preferred with other weights", value=other_weights, low=0.17, high=0.23),
+        Measurement(
+            name="largest weight / with shuffled numbers", value=sharpness[0] / sharpness[1], low=0.97, high=1.03
+        ),
     )
 
 
@@ -151,7 +153,7 @@ def what_the_cosine_measures(lab: Lab) -> None:
     lab.table("Cosine of input and output", ("layer", "mean of its size"), list(means.items()))
     shown = {name: {"cosine": value} for name, value in means.items()}
     title = "As low without attention: the cosine measures two matrices"
-    bars = named_bars(shown, y_name="|cosine| of input and output", title=title)
+    bars = grouped_bars(shown, ylabel="|cosine| of input and output", title=title)
     lab.figure("cosine", bars, "Size of the cosine, averaged over words, sentences and untrained layers.")
     own, without = means["attention as it is"], means["no attention"]
     lab.decide(
@@ -160,11 +162,11 @@ def what_the_cosine_measures(lab: Lab) -> None:
         f"The cosine is {own:.2f} in size with attention and {without:.2f} where each word reads itself alone. With "
         f"attention and without the two random matrices it is {means['attention, no matrices']:.2f}: it tells "
         f"nothing of attention.",
-        Number(name="size with attention", value=own, low=0.07, high=0.13),
-        Number(name="no attention / attention", value=without / own, low=0.85, high=1.15),
-        Number(name="even weights / attention", value=means["even weights"] / own, low=0.85, high=1.15),
-        Number(name="random weights / attention", value=means["random weights"] / own, low=0.85, high=1.15),
-        Number(name="attention without the matrices", value=means["attention, no matrices"], low=0.4),
+        Measurement(name="size with attention", value=own, low=0.07, high=0.13),
+        Measurement(name="no attention / attention", value=without / own, low=0.85, high=1.15),
+        Measurement(name="even weights / attention", value=means["even weights"] / own, low=0.85, high=1.15),
+        Measurement(name="random weights / attention", value=means["random weights"] / own, low=0.85, high=1.15),
+        Measurement(name="attention without the matrices", value=means["attention, no matrices"], low=0.4),
     )
 
 

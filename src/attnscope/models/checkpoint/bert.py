@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 from attnscope.models.checkpoint.activations import ACTIVATION_NAMES, ACTIVATIONS
 from attnscope.models.checkpoint.family import Family, Weight, linear, norm, table
-from attnscope.models.checkpoint.fields import CHANGES_NOTHING, MAX_LAYERS, ONE_VALUE, Fields
+from attnscope.models.checkpoint.fields import CHANGES_NOTHING, MAX_LAYERS, ONE_VALUE
 from attnscope.models.encoder import EncoderConfig
+from attnscope.models.json_fields import Fields
 
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
@@ -37,7 +38,7 @@ def config_from(fields: Fields) -> EncoderConfig:
     config = EncoderConfig(
         vocab_size=fields.size("vocab_size"),
         width=fields.size("hidden_size"),
-        depth=fields.size("num_hidden_layers", most=MAX_LAYERS),
+        depth=fields.size("num_hidden_layers", maximum=MAX_LAYERS),
         heads=fields.size("num_attention_heads"),
         hidden=fields.size("intermediate_size"),
         max_length=fields.size("max_position_embeddings"),

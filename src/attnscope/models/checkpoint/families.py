@@ -9,11 +9,11 @@ from attnscope.attention.rotary import Rotary
 from attnscope.errors import CheckpointError
 from attnscope.models.checkpoint.bert import BERT
 from attnscope.models.checkpoint.family import Family
-from attnscope.models.checkpoint.fields import Fields
 from attnscope.models.checkpoint.gpt2 import GPT2
 from attnscope.models.checkpoint.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from attnscope.models.decoder import DecoderConfig
 from attnscope.models.encoder import EncoderConfig
+from attnscope.models.json_fields import Fields
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, BERT)}
 """Every family by its `model_type`."""

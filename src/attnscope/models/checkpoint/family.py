@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from attnscope.errors import CheckpointError
-from attnscope.models.checkpoint.fields import Fields
 from attnscope.models.decoder import DecoderConfig
+from attnscope.models.json_fields import Fields
 
 
 class Part(NamedTuple):

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from attnscope.errors import CheckpointError
 from attnscope.extras import import_extra
-from attnscope.models.checkpoint.fields import shown
 from attnscope.models.checkpoint.stored import Stored
+from attnscope.models.json_fields import short_repr
 
 VERSIONS = (2, 3)
 MAX_METADATA, MAX_ELEMENTS, MAX_TENSORS, MAX_AXES = 2**16, 2**24, 2**20, 4
@@ -150,18 +150,18 @@ def _header(path: Path, content: mmap.mmap) -> Header:
     for _ in range(cursor.count("metadata", MAX_METADATA)):
         name = cursor.text()
         if name in metadata:
-            raise CheckpointError(f"{path} has the metadata {shown(name)} twice")
+            raise CheckpointError(f"{path} has the metadata {short_repr(name)} twice")
         metadata[name] = cursor.value(cursor.whole("I"))
     tensors = {}
     for _ in range(num_tensors):
         name, num_axes = cursor.text(), cursor.whole("I")
         if name in tensors or num_axes > MAX_AXES:
-            raise CheckpointError(f"{path} has the tensor {shown(name)} twice, or with {num_axes} axes")
+            raise CheckpointError(f"{path} has the tensor {short_repr(name)} twice, or with {num_axes} axes")
         shape = tuple(cursor.whole("Q") for _ in range(num_axes))[::-1]  # the file counts axes from the last one
         tensors[name] = (shape, cursor.whole("I"), cursor.whole("Q"))
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or not 0 < alignment <= 2**20 or alignment & (alignment - 1):
-        raise CheckpointError(f"{path} has general.alignment {shown(alignment)}, which is no power of two")
+        raise CheckpointError(f"{path} has general.alignment {short_repr(alignment)}, which is no power of two")
     return Header(metadata, tensors, -(-cursor.place // alignment) * alignment)
 
 
@@ -171,12 +171,12 @@ def _stored(path: Path, content: mmap.mmap, name: str, shape: tuple[int, ...], n
         kind = gguf.GGMLQuantizationType(number)
         block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     except (ValueError, KeyError) as error:
-        raise CheckpointError(f"{path}: {shown(name)} has the type {number}, which is not understood") from error
+        raise CheckpointError(f"{path}: {short_repr(name)} has the type {number}, which is not understood") from error
     if not shape or min(shape) < 1 or shape[-1] % block:
-        raise CheckpointError(f"{path}: {shown(name)} has shape {shape}, which is not made of blocks of {block}")
+        raise CheckpointError(f"{path}: {short_repr(name)} has shape {shape}, which is not made of blocks of {block}")
     num_bytes = prod(shape) // block * block_bytes
     if place + num_bytes > len(content):
-        raise CheckpointError(f"{path}: {shown(name)} lies outside the file, which is damaged or cut short")
+        raise CheckpointError(f"{path}: {short_repr(name)} lies outside the file, which is damaged or cut short")
     rows = partial(_rows, content, kind, place, shape[-1] // block * block_bytes, len(shape) == 1)
     return Stored(name, shape, kind.name, torch.float32 if _is_understood(kind) else None, num_bytes, rows)
 
@@ -211,5 +211,5 @@ def _refuse_overlaps(path: Path, places: list[tuple[int, int, str]]) -> None:
     end = 0
     for offset, num_bytes, name in sorted(places):
         if offset < end:
-            raise CheckpointError(f"{path}: {shown(name)} overlaps another tensor; the file is damaged")
+            raise CheckpointError(f"{path}: {short_repr(name)} overlaps another tensor; the file is damaged")
         end = offset + num_bytes

@@ -20,11 +20,12 @@ from attnscope.errors import CheckpointError
 from attnscope.extras import import_extra
 from attnscope.models.checkpoint.families import FAMILIES
 from attnscope.models.checkpoint.family import Family, Part, Weight
-from attnscope.models.checkpoint.fields import MAX_LAYERS, Fields
+from attnscope.models.checkpoint.fields import MAX_LAYERS
 from attnscope.models.checkpoint.llama import head_dim_of
 from attnscope.models.checkpoint.stored import Stored
 from attnscope.models.decoder import DecoderConfig
 from attnscope.models.encoder import EncoderConfig
+from attnscope.models.json_fields import Fields
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gpt2", "bert")
 """Mistral has no name of its own here: its files say llama."""
@@ -90,7 +91,7 @@ def _sizes(arch: str, metadata: Fields, stored: dict[str, Stored]) -> dict[str, 
     return {
         "vocab_size": metadata.size(f"{arch}.vocab_size", rows),
         "width": metadata.size(f"{arch}.embedding_length"),
-        "depth": metadata.size(f"{arch}.block_count", most=MAX_LAYERS),
+        "depth": metadata.size(f"{arch}.block_count", maximum=MAX_LAYERS),
         "heads": metadata.size(f"{arch}.attention.head_count"),
         "hidden": metadata.size(f"{arch}.feed_forward_length"),
         "max_length": metadata.size(f"{arch}.context_length"),

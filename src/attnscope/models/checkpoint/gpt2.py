@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 from attnscope.models.checkpoint.activations import ACTIVATION_NAMES, ACTIVATIONS
 from attnscope.models.checkpoint.family import Family, Weight, linear, norm, require, table
-from attnscope.models.checkpoint.fields import CHANGES_NOTHING, MAX_LAYERS, ONE_VALUE, Fields
+from attnscope.models.checkpoint.fields import CHANGES_NOTHING, MAX_LAYERS, ONE_VALUE
 from attnscope.models.decoder import DecoderConfig
+from attnscope.models.json_fields import Fields
 
 DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 
@@ -32,7 +33,7 @@ def config_from(fields: Fields) -> DecoderConfig:
     config = DecoderConfig(
         vocab_size=fields.size("vocab_size"),
         width=width,
-        depth=fields.size("n_layer", most=MAX_LAYERS),
+        depth=fields.size("n_layer", maximum=MAX_LAYERS),
         heads=fields.size("n_head"),
         hidden=fields.optional_size("n_inner") or 4 * width,
         max_length=fields.size("n_positions"),

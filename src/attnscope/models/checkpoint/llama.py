@@ -14,9 +14,10 @@ from attnscope.attention.rotary import Rotary
 from attnscope.errors import CheckpointError
 from attnscope.models.checkpoint.activations import ACTIVATION_NAMES, ACTIVATIONS
 from attnscope.models.checkpoint.family import Family, Part, Weight, linear, norm, refuse_dropout, require, table
-from attnscope.models.checkpoint.fields import CHANGES_NOTHING, MAX_LAYERS, ONE_VALUE, Fields
+from attnscope.models.checkpoint.fields import CHANGES_NOTHING, MAX_LAYERS, ONE_VALUE
 from attnscope.models.checkpoint.rope import rope_fields, rotary_from
 from attnscope.models.decoder import DecoderConfig
+from attnscope.models.json_fields import Fields
 
 Windows = tuple[int | None, ...] | None
 
@@ -24,7 +25,7 @@ Windows = tuple[int | None, ...] | None
 def config_from(kind: str, fields: Fields) -> DecoderConfig:
     """Our config from the fields of one of the four kinds."""
     width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
-    depth = fields.size("num_hidden_layers", most=MAX_LAYERS)
+    depth = fields.size("num_hidden_layers", maximum=MAX_LAYERS)
     head_dim = fields.optional_size("head_dim") or (128 if kind == "qwen3" else max(width // heads, 1))
     max_length = fields.size("max_position_embeddings")
     key_heads = _key_heads(kind, fields, heads)
@@ -149,15 +150,15 @@ def _windows_from(kind: str, fields: Fields, depth: int) -> Windows:
         if not used or window is None:
             return None
         if not isinstance(first, int) or isinstance(first, bool) or first < 0:
-            raise fields.wrong("max_window_layers", first, "the number of the first layer with a window")
+            raise fields.invalid("max_window_layers", first, "the number of the first layer with a window")
         return tuple(window if layer >= first else None for layer in range(depth))
     kinds = ("full_attention", "sliding_attention")
     if not isinstance(types, list) or len(types) != depth or any(entry not in kinds for entry in types):
-        raise fields.wrong("layer_types", types, f"a list of {depth} names, each one of {', '.join(kinds)}")
+        raise fields.invalid("layer_types", types, f"a list of {depth} names, each one of {', '.join(kinds)}")
     if kinds[1] not in types:
         return None
     if not used or window is None:
-        raise fields.wrong("layer_types", types, "without sliding_attention, unless use_sliding_window is true")
+        raise fields.invalid("layer_types", types, "without sliding_attention, unless use_sliding_window is true")
     return tuple(window if entry == kinds[1] else None for entry in types)
 
 

@@ -21,13 +21,13 @@ from attnscope.attention.rotary import convert_layout
 from attnscope.errors import CheckpointError, ShapeError
 from attnscope.models.checkpoint.families import family_named
 from attnscope.models.checkpoint.family import Part, Weight
-from attnscope.models.checkpoint.fields import Fields, shown
 from attnscope.models.checkpoint.gguf_file import open_gguf
 from attnscope.models.checkpoint.gguf_model import UNREAD, UNREAD_OF_BERT, config_of, table_of
 from attnscope.models.checkpoint.source import locate
 from attnscope.models.checkpoint.stored import Stored, open_weights
 from attnscope.models.decoder import Decoder, DecoderConfig
 from attnscope.models.encoder import Encoder, EncoderConfig
+from attnscope.models.json_fields import Fields, short_repr
 from attnscope.models.json_files import read_object
 
 Progress = Callable[[int, int], None]
@@ -104,7 +104,7 @@ def open_folder(folder: Path, files: ExitStack, ignore: Collection[str]) -> Open
         if name in ignore:
             continue
         if stored.setdefault(family.table_name(name), tensor) is not tensor:
-            raise CheckpointError(f"{folder} holds {shown(name)} twice, under an old and a new name")
+            raise CheckpointError(f"{folder} holds {short_repr(name)} twice, under an old and a new name")
     found = {flag: name in stored for flag, name in family.present.items()}
     config = replace(family.config_from(fields), **found)
     return Opened(config, family.weights(config), stored, family.unread, family.copies, str(folder))
@@ -137,8 +137,8 @@ def check(opened: Opened) -> list[Weight]:
         original = opened.stored.get(opened.copies.get(name, ""))
         if original is None:
             raise CheckpointError(
-                f"{opened.source} holds a tensor that is not understood: {shown(stored.name)} {stored.shape}. It may "
-                f"change what the model computes. If you know that it does not, pass ignore=({shown(stored.name)},)"
+                f"{opened.source} has an unknown tensor {short_repr(stored.name)} {stored.shape}. It may change what "
+                f"the model computes. If you know that it does not, pass ignore=({short_repr(stored.name)},)"
             )
         if not _are_equal(stored, original):
             raise CheckpointError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from attnscope.attention.rotary import Rotary
 from attnscope.attention.rotary_scaling import LinearScaling, Llama3Scaling, Scaling, YarnScaling
 from attnscope.errors import CheckpointError
-from attnscope.models.checkpoint.fields import Fields
+from attnscope.models.json_fields import Fields
 
 SCALINGS = {name: name for name in ("default", "linear", "llama3", "yarn")}
 """The values of `rope_type` that are understood."""
@@ -19,7 +19,7 @@ def rotary_from(fields: Fields, *, head_dim: int, max_length: int) -> Rotary:
     """How the heads turn, from the fields of either version."""
     base = fields.number("rope_theta", 10000.0)
     fields.only(partial_rotary_factor=1.0)
-    scaling, parameters = fields.inner("rope_scaling"), fields.inner("rope_parameters")
+    scaling, parameters = fields.optional_inner("rope_scaling"), fields.optional_inner("rope_parameters")
     if scaling is not None and parameters is not None:
         raise CheckpointError(
             f"{fields.source} has both rope_scaling and rope_parameters, which may disagree; choose one of them by "

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attnscope.errors import CheckpointError
 from attnscope.extras import import_extra
-from attnscope.models.checkpoint.fields import shown
+from attnscope.models.json_fields import short_repr
 from attnscope.models.json_files import read_object
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -98,22 +98,22 @@ def _open_shards(folder: Path, files: ExitStack) -> dict[str, Stored]:
     for shard in shards:
         if Path(shard).name != shard or "\\" in shard or not shard.endswith(".safetensors"):
             raise CheckpointError(
-                f"{index} names the file {shown(shard)}, but shards are safetensors files in the same folder"
+                f"{index} names the file {short_repr(shard)}, but shards are safetensors files in the same folder"
             )
         if not (folder / shard).is_file():
-            raise CheckpointError(f"{index} names the file {shown(shard)}, which is missing; fetch it")
+            raise CheckpointError(f"{index} names the file {short_repr(shard)}, which is missing; fetch it")
     found: dict[str, Stored] = {}
     for shard in shards:
         for name, stored in open_file(folder / shard, files).items():
             if places.get(name) != shard:
                 raise CheckpointError(
-                    f"{shard} holds {shown(name)}, which {INDEX} places in {shown(places.get(name))}; the files do "
-                    "not belong together"
+                    f"{shard} holds {short_repr(name)}, which {INDEX} places in {short_repr(places.get(name))}; the "
+                    "files do not belong together"
                 )
             found[name] = stored
     missing = next((name for name in places if name not in found), None)
     if missing is not None:
-        raise CheckpointError(f"{index} places {shown(missing)} in {places[missing]}, which does not hold it")
+        raise CheckpointError(f"{index} places {short_repr(missing)} in {places[missing]}, which does not hold it")
     return found
 
 

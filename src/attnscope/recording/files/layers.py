@@ -1,8 +1,8 @@
-"""A layer of a trace as an entry for JSON and tensors for a file, and back.
+"""A layer of a trace as an object for trace.json and tensors for a file, and back.
 
-In: a layer of any kind. Out: what has to be written of it; and from that, or from what somebody made up, a layer again
-whose tensors fit each other, its shape, its mask and its scores, or a `TraceError`.
-Does not know: files. Memory: that of the layer; tensors are held and not copied.
+In: a layer of any kind. Out: what to write of it; and from that, which may be damaged or hostile, a layer whose tensors
+fit each other, its shape, its mask and its scores, or a `TraceError`.
+Does not know: files. Memory: that of the layer; tensors are not copied.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from torch import Tensor
 
 from attnscope.attention import Full
 from attnscope.attention.algebra import Sizes
-from attnscope.attention.rule import make_rule, sign
+from attnscope.attention.spec import make_spec, signature_of
 from attnscope.errors import TraceError
 from attnscope.matrix.summary import Summary
+from attnscope.models.json_fields import Fields
 from attnscope.recording.call import Call
-from attnscope.recording.files.expressed import Rules
-from attnscope.recording.files.expressions import Expressions, finite
-from attnscope.recording.files.manifest import Entry
+from attnscope.recording.files.expressions import ExpressionReader, ExpressionWriter, finite
 from attnscope.recording.files.tensors import MAX_SIZE
 from attnscope.recording.layers.dense import DenseLayer
 from attnscope.recording.layers.recorded import Layer
@@ -30,35 +29,35 @@ from attnscope.recording.token_pairs import NAMES
 
 AnyLayer = Layer | StatisticsLayer | DenseLayer
 
-ALWAYS = {"matrix": ("query", "key"), "dense": ("weights",), "statistics": Summary._fields}
-SOMETIMES = {"matrix": ("value", "lse"), "dense": (), "statistics": ("begins",)}
-"""The tensors of each kind of layer."""
+REQUIRED = {"matrix": ("query", "key"), "dense": ("weights",), "statistics": Summary._fields}
+OPTIONAL = {"matrix": ("value", "lse"), "dense": (), "statistics": ("begins",)}
+"""The required and the optional tensors of each kind of layer."""
 
-COUNTS = ("cells", "choices", "audience", "matches", "begins")
-"""Those of them that hold whole numbers."""
+COUNTS = ("visible_cells", "visible_keys", "visible_queries", "num_matches", "begins")
+"""The integer tensors among them."""
 
 
-class Kept(NamedTuple):
+class EncodedLayer(NamedTuple):
     """What is written of a layer."""
 
     entry: dict[str, Any]
     tensors: dict[str, Tensor]
 
 
-def keep(name: str, layer: AnyLayer, expressions: Expressions) -> Kept:
+def encode_layer(name: str, layer: AnyLayer, expressions: ExpressionWriter) -> EncodedLayer:
     """What to write of a layer."""
     if isinstance(layer, Layer):
-        kind, (more, tensors) = "matrix", _of_call(layer.joined(), expressions)
+        kind, (more, tensors) = "matrix", _encode_call(layer.joined(), expressions)
     elif isinstance(layer, DenseLayer):
         kind, more, tensors = "dense", {}, {"weights": layer.weights}
     else:
-        kind, (more, tensors) = "statistics", _of_summary(layer)
+        kind, (more, tensors) = "statistics", _encode_statistics(layer)
     about = {"name": name, "kind": kind, "cross": bool(layer.cross), "shape": [int(size) for size in layer.shape]}
     about["heads"] = [int(head) for head in layer.heads]
-    return Kept({**about, "tensors": list(tensors), **more}, tensors)
+    return EncodedLayer({**about, "tensors": list(tensors), **more}, tensors)
 
 
-def _of_call(call: Call, expressions: Expressions) -> Kept:
+def _encode_call(call: Call, expressions: ExpressionWriter) -> EncodedLayer:
     tensors = {"query": call.query, "key": call.key, "value": call.value, "lse": call.lse}
     entry = {
         "scale": None if call.scale is None else finite(call.scale, "a layer"),
@@ -67,16 +66,16 @@ def _of_call(call: Call, expressions: Expressions) -> Kept:
         "mask": expressions.mask(call.mask),
         "score": None if call.score_mod is None or not call.score_mod.parts else expressions.score(call.score_mod),
     }
-    return Kept(entry, {name: tensor for name, tensor in tensors.items() if tensor is not None})
+    return EncodedLayer(entry, {name: tensor for name, tensor in tensors.items() if tensor is not None})
 
 
-def _of_summary(layer: StatisticsLayer) -> Kept:
+def _encode_statistics(layer: StatisticsLayer) -> EncodedLayer:
     tensors = layer.summary()._asdict() | ({} if layer.begins is None else {"begins": layer.begins})
-    return Kept({"pairings": list(layer.pairings)}, tensors)
+    return EncodedLayer({"pairings": list(layer.pairings)}, tensors)
 
 
 class Header(NamedTuple):
-    """What every kind of layer says of itself."""
+    """The fields that every kind of layer has."""
 
     name: str
     kind: str
@@ -84,47 +83,55 @@ class Header(NamedTuple):
     shape: tuple[int, int, int, int]
     heads: tuple[int, ...]
     tensors: list[str]
-    where: str
+    source: str
 
     @classmethod
-    def read(cls, entry: Entry, where: str) -> Header:
-        """Take the fields from an entry."""
-        name, kind, cross = entry.text("name"), entry.text("kind"), entry.flag("cross")
-        if kind not in ALWAYS:
-            raise entry.wrong("kind", kind, f"one of {', '.join(ALWAYS)}")
-        shape, tensors = entry.wholes("shape", 0, MAX_SIZE), entry.texts("tensors")
+    def read(cls, fields: Fields, source: str) -> Header:
+        """Read the fields from an object in trace.json."""
+        name, kind, cross = fields.string("name"), fields.string("kind"), fields.flag("cross")
+        if kind not in REQUIRED:
+            raise fields.invalid("kind", kind, f"one of {', '.join(REQUIRED)}")
+        shape, tensors = fields.integers("shape", maximum=MAX_SIZE), fields.strings("tensors")
         if len(shape) != 4:
-            raise entry.wrong("shape", shape, "four numbers: batch, heads, queries, keys")
-        allowed = {*ALWAYS[kind], *SOMETIMES[kind]}
-        if len(set(tensors)) < len(tensors) or not set(ALWAYS[kind]) <= set(tensors) <= allowed:
-            raise entry.wrong("tensors", tensors, f"{', '.join(ALWAYS[kind])} and what else goes with them")
+            raise fields.invalid("shape", shape, "four numbers: batch, heads, queries, keys")
+        allowed = {*REQUIRED[kind], *OPTIONAL[kind]}
+        if len(set(tensors)) < len(tensors) or not set(REQUIRED[kind]) <= set(tensors) <= allowed:
+            raise fields.invalid(
+                "tensors",
+                tensors,
+                f"{', '.join(REQUIRED[kind])}, optionally {', '.join(OPTIONAL[kind]) or 'nothing else'}",
+            )
         batch, heads, queries, keys = shape
-        numbers = tuple(entry.wholes("heads", 0, MAX_SIZE))
+        numbers = tuple(fields.integers("heads", maximum=MAX_SIZE))
         if len(numbers) != heads or (kind == "dense" and numbers != tuple(range(heads))):
-            raise entry.wrong("heads", list(numbers), f"the numbers of {heads} heads")
-        return cls(name, kind, cross, (batch, heads, queries, keys), numbers, tensors, where)
+            raise fields.invalid("heads", list(numbers), f"the numbers of {heads} heads")
+        return cls(name, kind, cross, (batch, heads, queries, keys), numbers, tensors, source)
 
 
-def restore(header: Header, entry: Entry, tensors: Mapping[str, Tensor], rules: Rules) -> AnyLayer:
-    """The layer again; takes what is left of its entry."""
+def decode_layer(
+    header: Header, fields: Fields, tensors: Mapping[str, Tensor], expressions: ExpressionReader
+) -> AnyLayer:
+    """Build a layer from its tensors and the remaining fields."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() == (name in COUNTS):
-            wanted = "counts" if name in COUNTS else "floating point numbers"
-            raise TraceError(f"{header.where}: {name} is {tensor.dtype}, but has to hold {wanted}")
+            wanted = "integers" if name in COUNTS else "floating point numbers"
+            raise TraceError(f"{header.source}: {name}: expected {wanted}, got {tensor.dtype}")
     if header.kind == "matrix":
-        layer = _restored_matrix(header, entry, tensors, rules)
+        layer = _decode_matrix(header, fields, tensors, expressions)
     elif header.kind == "dense":
         _expect(header, "weights", tensors["weights"], header.shape)
         if header.cross:
-            raise entry.wrong("cross", True, "false where weights were already there")
+            raise fields.invalid("cross", True, "false for a layer of dense weights")
         layer = DenseLayer(header.name, tensors["weights"])
     else:
-        layer = _restored_summary(header, entry, tensors)
-    entry.finish()
+        layer = _decode_statistics(header, fields, tensors)
+    fields.finish()
     return layer
 
 
-def _restored_matrix(header: Header, entry: Entry, tensors: Mapping[str, Tensor], rules: Rules) -> Layer:
+def _decode_matrix(
+    header: Header, fields: Fields, tensors: Mapping[str, Tensor], expressions: ExpressionReader
+) -> Layer:
     batch, heads, queries, keys = header.shape
     query, key, value, lse = (tensors.get(name) for name in ("query", "key", "value", "lse"))
     assert query is not None
@@ -135,49 +142,55 @@ def _restored_matrix(header: Header, entry: Entry, tensors: Mapping[str, Tensor]
         _expect(header, "value", value, (*key.shape[:3], None))
     if lse is not None:
         _expect(header, "lse", lse, (batch, heads, queries))
-    place, score = entry.whole("mask"), entry.optional_whole("score", 0)
+    mask, score = fields.integer("mask"), None if fields.is_null("score") else fields.integer("score")
     call = Call(
         query=query,
         key=key,
         value=value,
         lse=lse,
-        mask=rules.mask(place),
-        score_mod=None if score is None else rules.score(score),
-        scale=entry.optional_number("scale"),
-        row=entry.whole("row"),
-        column=entry.whole("column"),
+        mask=expressions.mask(mask),
+        score_mod=None if score is None else expressions.score(score),
+        scale=None if fields.is_null("scale") else fields.number("scale", minimum=-math.inf),
+        row=fields.integer("row"),
+        column=fields.integer("column"),
         heads=header.heads,
     )
-    rules.check(place, Sizes(*header.shape), header.where)
+    expressions.check(mask, Sizes(*header.shape), header.source)
     _check_rule(header, call)
     return Layer(header.name, call, cross=header.cross)
 
 
 def _check_rule(header: Header, call: Call) -> None:
-    """Whether everything but the mask makes an attention."""
+    """Raise TraceError unless tensors, scale and scores fit each other."""
     try:
-        rule = make_rule(
-            sign(call.query, call.key, call.key), mask=Full(), scale=call.scale, score_mod=call.score_mod, dropout=0.0
+        rule = make_spec(
+            signature_of(call.query, call.key, call.key),
+            mask=Full(),
+            scale=call.scale,
+            score_mod=call.score_mod,
+            dropout=0.0,
         )
     except (ValueError, TypeError, ArithmeticError) as error:
-        raise TraceError(f"{header.where}: its tensors and scores make no attention: {str(error)[:300]}") from error
+        raise TraceError(f"{header.source}: inconsistent tensors or scores: {str(error)[:300]}") from error
     if not math.isfinite(rule.scale):
-        raise TraceError(f"{header.where}: its scale and temperatures together are {rule.scale}")
+        raise TraceError(f"{header.source}: expected a finite scale after temperatures, got {rule.scale}")
 
 
-def _restored_summary(header: Header, entry: Entry, tensors: Mapping[str, Tensor]) -> StatisticsLayer:
+def _decode_statistics(header: Header, fields: Fields, tensors: Mapping[str, Tensor]) -> StatisticsLayer:
     batch, heads, queries, keys = header.shape
     summed = {name: tensor for name, tensor in tensors.items() if name != "begins"}
-    bins, pairings = tuple(summed["sums"].shape[2:]), summed["matched"].shape[2]
-    lines = dict.fromkeys(("received", "audience"), (keys,))
-    lines |= {"sums": (None, None), "cells": bins} | dict.fromkeys(("matched", "matches"), (pairings, queries))
+    bins, pairings = tuple(summed["bin_sums"].shape[2:]), summed["matched_weight"].shape[2]
+    lines = dict.fromkeys(("received", "visible_queries"), (keys,))
+    lines |= {"bin_sums": (None, None), "visible_cells": bins} | dict.fromkeys(
+        ("matched_weight", "num_matches"), (pairings, queries)
+    )
     for name, tensor in summed.items():
         line = lines.get(name, (queries,))
         _expect(header, name, tensor, (batch, heads, *line))
-    names = _pairings(entry, pairings)
+    names = _pairings(fields, pairings)
     begins = tensors.get("begins")
     if (begins is None) == ("start" in names):
-        raise entry.wrong("pairings", names, "with a start where the beginnings of documents are kept, and only there")
+        raise fields.invalid("pairings", names, "'start' exactly if there is a tensor 'begins'")
     if begins is not None:
         _expect(header, "begins", begins, (batch, keys))
     return StatisticsLayer.restored(
@@ -185,13 +198,13 @@ def _restored_summary(header: Header, entry: Entry, tensors: Mapping[str, Tensor
     )
 
 
-def _pairings(entry: Entry, count: int) -> tuple[str, ...]:
-    """The names of so many pairings; folders of before pairings were kept have neither."""
-    if "pairings" not in entry.names():
+def _pairings(fields: Fields, count: int) -> tuple[str, ...]:
+    """The names of `count` pairings; older traces have none."""
+    if "pairings" not in fields:
         return ()
-    names = tuple(entry.texts("pairings"))
+    names = tuple(fields.strings("pairings"))
     if len(names) != count or len(set(names)) < count or not set(names) <= set(NAMES):
-        raise entry.wrong("pairings", list(names), f"the names of {count} pairings, of {', '.join(NAMES)}")
+        raise fields.invalid("pairings", list(names), f"the names of {count} pairings, of {', '.join(NAMES)}")
     return names
 
 
@@ -199,4 +212,4 @@ def _expect(header: Header, name: str, tensor: Tensor, shape: tuple[int | None, 
     found = tuple(tensor.shape)
     if len(found) != len(shape) or any(want not in (None, got) for got, want in zip(found, shape, strict=True)):
         wanted = ", ".join("any" if size is None else str(size) for size in shape)
-        raise TraceError(f"{header.where}: {name} is {found}, but has to be ({wanted}) in a layer {header.shape}")
+        raise TraceError(f"{header.source}: {name}: expected ({wanted}) in a layer {header.shape}, got {found}")

@@ -1,8 +1,8 @@
-"""`open_trace`: a folder that a trace was saved to becomes a trace again, by memory map.
+"""`open_trace`: open a saved trace by memory map.
 
-In: a folder, which may be broken, half copied or made by somebody with bad intentions. Out: a `Trace` whose tensors are
-views of the files, or a `TraceError` that says what is wrong; nothing in a trace is code. A file that is cut off while
-it is mapped takes the process with it: copy a folder before you change it.
+In: a folder, which may be damaged, half copied or hostile. Out: a `Trace` whose tensors are views of the files, or a
+`TraceError` that names the problem; nothing in a trace is code. Truncating a file while it is mapped crashes the
+process: copy a folder before you change it.
 Does not know: models. Memory: the manifest, the headers, the masks of O(n) and the tokens.
 """
 
@@ -13,10 +13,10 @@ from pathlib import Path
 from torch import Tensor
 
 from attnscope.errors import TraceError
-from attnscope.models.checkpoint.fields import shown
-from attnscope.recording.files.expressed import MAX_NODES, Rules, tensor_names
-from attnscope.recording.files.layers import AnyLayer, Header, restore
-from attnscope.recording.files.manifest import MAX_NUMBER, Entry, content_hash, read_manifest
+from attnscope.models.json_fields import Fields, short_repr
+from attnscope.recording.files.expressions import MAX_NODES, ExpressionReader, tensor_names
+from attnscope.recording.files.layers import AnyLayer, Header, decode_layer
+from attnscope.recording.files.manifest import content_hash, read_manifest, trace_fields
 from attnscope.recording.files.saving import FORMAT, MANIFEST, MAX_LAYERS, RULES, TEXTS, VERSION, Contents, layer_file
 from attnscope.recording.files.tensors import MAX_SIZE, Written, open_file, refuse_way_out
 from attnscope.recording.files.texts import FIELDS, Shown, Strings
@@ -27,10 +27,17 @@ MAX_TEXTS = 1_000
 
 
 def open_trace(folder: str | Path, *, verify: bool = False) -> Trace:
-    """Open a trace that `Trace.save` wrote; its files are mapped, so that a large one opens at once.
+    """Open a trace that `Trace.save` wrote; files are memory-mapped, so a large trace opens at once.
 
-    Sizes, shapes and every number in trace.json are always checked; `verify` also reads all files and compares their
-    SHA-256. Whatever is wrong is a `TraceError`.
+    Args:
+        folder: The folder of the trace.
+        verify: Also read all files and compare their SHA-256. Sizes, shapes and trace.json are always checked.
+
+    Returns:
+        The trace, with tensors that are views of the files.
+
+    Raises:
+        TraceError: The folder is not a trace, or is damaged, hostile or of a newer version.
 
     >>> from tempfile import TemporaryDirectory
     >>> import torch
@@ -51,46 +58,46 @@ class _Reader:
         self._folder, self._verify = folder, verify
 
     def read(self) -> Contents:
-        """Everything in it."""
+        """Read everything in the folder."""
         manifest = _manifest(self._folder)
-        entry = Entry(manifest, str(self._folder / MANIFEST))
-        entry.take("format")
-        entry.take("version")
-        entry.take("content")
-        entry.text("attnscope")
-        model, without_softmax, errors = entry.text("model"), entry.texts("without_softmax"), _errors(entry)
-        texts, given = self._texts(entry.entry("texts"))
-        rules = self._rules(entry.entry("rules"))
+        fields = trace_fields(manifest, str(self._folder / MANIFEST))
+        fields.changes_nothing("format", "version", "content")
+        fields.string("attnscope")
+        model, without_softmax, errors = fields.string("model"), fields.strings("without_softmax"), _errors(fields)
+        texts, given = self._texts(fields.inner("texts"))
+        expressions = self._expressions(fields.inner("rules"))
         layers: dict[str, AnyLayer] = {}
-        for place, found in enumerate(entry.values("layers", MAX_LAYERS)):
-            layer = self._layer(place, found, rules)
+        for place, found in enumerate(fields.array("layers", maximum=MAX_LAYERS)):
+            layer = self._layer(place, found, expressions)
             if layer.name in layers:
-                raise TraceError(f"{self._folder / MANIFEST} has two layers {shown(layer.name)}")
+                raise TraceError(f"{self._folder / MANIFEST} has two layers {short_repr(layer.name)}")
             layers[layer.name] = layer
-        entry.finish()
+        fields.finish()
         return Contents(model, without_softmax, errors, given, texts, layers)
 
-    def _layer(self, place: int, found: object, rules: Rules) -> AnyLayer:
-        where = f"{self._folder / MANIFEST}: layer {place}"
-        entry = Entry(found, where)
-        header = Header.read(entry, where)
-        tensors = self._tensors(entry.entry("file"), layer_file(place), header.tensors)
-        return restore(header, entry, tensors, rules)
+    def _layer(self, place: int, found: object, expressions: ExpressionReader) -> AnyLayer:
+        source = f"{self._folder / MANIFEST}: layer {place}"
+        fields = trace_fields(found, source)
+        header = Header.read(fields, source)
+        tensors = self._tensors(fields.inner("file"), layer_file(place), header.tensors)
+        return decode_layer(header, fields, tensors, expressions)
 
-    def _rules(self, entry: Entry) -> Rules:
-        nodes = entry.values("expressions", MAX_NODES)
-        tensors = self._optional_tensors(entry, RULES, sorted(tensor_names(nodes)))
-        entry.finish()
-        return Rules(nodes, tensors, str(self._folder / MANIFEST))
+    def _expressions(self, fields: Fields) -> ExpressionReader:
+        nodes = fields.array("expressions", maximum=MAX_NODES)
+        tensors = self._optional_tensors(fields, RULES, sorted(tensor_names(nodes)))
+        fields.finish()
+        return ExpressionReader(nodes, tensors, str(self._folder / MANIFEST))
 
-    def _texts(self, entry: Entry) -> tuple[list[Texts], list[str] | None]:
+    def _texts(self, fields: Fields) -> tuple[list[Texts], list[str] | None]:
         where = str(self._folder / TEXTS)
-        parts = [_Part(found, f"{where}: text {at}") for at, found in enumerate(entry.values("parts", MAX_TEXTS))]
-        given = None if entry.is_null("given") else entry.whole("given")
+        parts = [
+            _Part(found, f"{where}: text {at}") for at, found in enumerate(fields.array("parts", maximum=MAX_TEXTS))
+        ]
+        given = None if fields.is_null("given") else fields.integer("given")
         names = [f"{at}.{name}" for at, part in enumerate(parts) for name in part.tensors]
         names += [] if given is None else [f"given.{name}" for name in Strings._fields]
-        tensors = self._optional_tensors(entry, TEXTS, names)
-        entry.finish()
+        tensors = self._optional_tensors(fields, TEXTS, names)
+        fields.finish()
         texts = [part.text({name: tensors[f"{at}.{name}"] for name in part.tensors}) for at, part in enumerate(parts)]
         if given is None:
             return texts, None
@@ -98,38 +105,36 @@ class _Reader:
         strings.check(given, where)
         return texts, strings.between(0, given)
 
-    def _optional_tensors(self, entry: Entry, name: str, names: list[str]) -> dict[str, Tensor]:
-        """The tensors of a file that is there if any are wanted."""
-        file = entry.optional_entry("file")
+    def _optional_tensors(self, fields: Fields, name: str, names: list[str]) -> dict[str, Tensor]:
+        """The tensors of a file that exists only if there are any."""
+        file = None if fields.is_null("file") else fields.inner("file")
         if (file is None) == bool(names):
             raise TraceError(
-                f"{self._folder / MANIFEST} names {len(names)} tensors of {name}, and {'no' if file is None else 'a'} "
-                "file for them; save the trace again"
+                f"{self._folder / MANIFEST} refers to {len(names)} tensors of {name}, but to "
+                f"{'no' if file is None else 'a'} file; save the trace again"
             )
         return {} if file is None else self._tensors(file, name, names)
 
-    def _tensors(self, entry: Entry, name: str, names: list[str]) -> dict[str, Tensor]:
-        """The tensors of a file. Its name is known beforehand, so no name in a manifest leads anywhere else."""
-        named = entry.text("name")
-        if named != name:
-            raise entry.wrong("name", named, f"{name}, where this part of a trace is kept")
-        written = Written(name, entry.whole("num_bytes", 8, MAX_NUMBER), entry.text("sha256"))
-        entry.finish()
+    def _tensors(self, fields: Fields, name: str, names: list[str]) -> dict[str, Tensor]:
+        """The tensors of a file; its name is fixed, so a manifest cannot point elsewhere."""
+        fields.choice("name", {name: name})
+        written = Written(name, fields.integer("num_bytes", minimum=8), fields.string("sha256"))
+        fields.finish()
         return open_file(self._folder, written, names, verify=self._verify)
 
 
 class _Part:
-    """What the manifest says about the ids of one part of a model."""
+    """The fields of the input ids of one part of a model."""
 
     def __init__(self, found: object, where: str) -> None:
-        entry = Entry(found, where)
-        self._part, self._shown, self._where = entry.text("part"), entry.flag("shown"), where
-        self._since = entry.whole("since")
-        shape = entry.wholes("shape", 0, MAX_SIZE)
+        fields = trace_fields(found, where)
+        self._part, self._shown, self._where = fields.string("part"), fields.flag("shown"), where
+        self._since = fields.integer("since")
+        shape = fields.integers("shape", maximum=MAX_SIZE)
         if len(shape) != 2:
-            raise entry.wrong("shape", shape, "two numbers: batch, positions")
+            raise fields.invalid("shape", shape, "two numbers: batch, positions")
         self._shape = (shape[0], shape[1])
-        entry.finish()
+        fields.finish()
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -137,21 +142,19 @@ class _Part:
         return ("ids", *FIELDS) if self._shown else ("ids",)
 
     def text(self, tensors: dict[str, Tensor]) -> Texts:
-        """The ids, and what is known about them."""
+        """The ids, and their text where it is stored."""
         ids = tensors["ids"]
         if ids.dtype not in INTEGERS or tuple(ids.shape) != self._shape:
-            raise TraceError(
-                f"{self._where}: ids {tuple(ids.shape)} {ids.dtype} are not the {self._shape} they should be"
-            )
+            raise TraceError(f"{self._where}: ids: expected integers {self._shape}, got {ids.dtype} {tuple(ids.shape)}")
         shown = Shown.restored(tensors, self._shape, self._where) if self._shown else None
         return Texts(self._part, ids, shown, self._since)
 
 
 def _manifest(folder: Path) -> dict[str, object]:
-    """The manifest of a folder, if it is one that this version reads."""
+    """The manifest of a folder; raises TraceError unless this version can read it."""
     path = folder / MANIFEST
     if not folder.is_dir():
-        raise TraceError(f"{folder} is not a folder; a trace is one, made by trace.save(folder)")
+        raise TraceError(f"{folder} is not a folder; expected one that trace.save(folder) wrote")
     if not path.exists() and not path.is_symlink():
         raise TraceError(f"{folder} is not a saved trace (no {MANIFEST})")
     try:
@@ -160,26 +163,25 @@ def _manifest(folder: Path) -> dict[str, object]:
         raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
     manifest = read_manifest(path)
     if manifest.get("format") != FORMAT:
-        raise TraceError(f"{path} has the format {shown(manifest.get('format'))}, not {FORMAT!r}: this is no trace")
+        raise TraceError(f"{path}: format: expected {FORMAT!r}, got {short_repr(manifest.get('format'))}")
     version = manifest.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise TraceError(f"{path} has the version {shown(version)}, which is none; save the trace again")
-    if version > VERSION:
         raise TraceError(
-            f"{path} has version {shown(version)} of the format, and this AttnScope reads up to {VERSION}: update it"
+            f"{path}: version: expected an integer of at least 1, got {short_repr(version)}; save the trace again"
         )
+    if version > VERSION:
+        raise TraceError(f"{path}: version: expected at most {VERSION}, got {short_repr(version)}; update AttnScope")
     if "unfinished" in manifest:
-        raise TraceError(f"{folder}: saving this trace was broken off, so that it is not complete; save it again")
+        raise TraceError(f"{folder}: the trace is incomplete, as saving it was interrupted; save it again")
     if manifest.get("content") != content_hash(manifest):
-        raise TraceError(f"{path} was changed after it was written: its hash is another; copy the folder again")
+        raise TraceError(f"{path} was changed after it was written (its content hash differs); copy the folder again")
     return manifest
 
 
-def _errors(entry: Entry) -> dict[str, float]:
-    """Numbers by name, written as text because they may be infinite."""
-    inner = entry.entry("errors")
-    names = inner.names()
+def _errors(fields: Fields) -> dict[str, float]:
+    """Numbers by name, stored as strings because they may be infinite."""
+    inner = fields.inner("errors")
     try:
-        return {name: float(inner.text(name)) for name in names}
+        return {name: float(inner.string(name)) for name in inner.found}
     except ValueError as error:
-        raise TraceError(f"{MANIFEST}: errors has to hold numbers as text, but {error}") from error
+        raise TraceError(f"{MANIFEST}: errors: expected numbers as strings, got {error}") from error

@@ -1,8 +1,8 @@
-"""A trace becomes a folder: safetensors files, and last of all trace.json, without which there is no trace.
+"""Save a trace as a folder of safetensors files and a manifest, trace.json, which is written last.
 
-In: what a trace holds. Out: the folder, complete or not there. A trace that was there before is replaced by files that
-are already complete; files of somebody else are never touched.
-Does not know: models, how the folder is read. Memory: a piece of a tensor, and the manifest.
+In: the contents of a trace. Out: the folder, either complete or absent. An existing trace is replaced by complete
+files; other files are never touched.
+Does not know: models, how the folder is read. Memory: one chunk of a tensor, and the manifest.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from attnscope.errors import TraceError, UnsupportedError
+from attnscope.models.json_fields import MAX_CHARACTERS
 from attnscope.models.json_files import write_object
-from attnscope.recording.files.expressed import MAX_NODES, Rules
-from attnscope.recording.files.expressions import Expressions
-from attnscope.recording.files.layers import AnyLayer, Header, Kept, keep, restore
-from attnscope.recording.files.manifest import MAX_TEXT, Entry, content_hash, read_manifest
+from attnscope.recording.files.expressions import MAX_NODES, ExpressionReader, ExpressionWriter
+from attnscope.recording.files.layers import AnyLayer, EncodedLayer, Header, decode_layer, encode_layer
+from attnscope.recording.files.manifest import content_hash, read_manifest, trace_fields
 from attnscope.recording.files.tensors import write_file
 from attnscope.recording.files.texts import Strings
 from attnscope.recording.token_texts import Texts
@@ -33,13 +33,13 @@ FORMAT, VERSION = "attnscope trace", 1
 MANIFEST, RULES, TEXTS, LAYERS = "trace.json", "rules.safetensors", "texts.safetensors", "layers"
 SCRATCH = ".unfinished-trace-"
 UNFINISHED = {"format": FORMAT, "version": VERSION, "unfinished": True}
-"""A manifest that says that a save was broken off, so that the folder is known as ours and not opened."""
+"""The manifest while a save is in progress: marks the folder as ours, and as not complete."""
 
 MAX_LAYERS = 20_000  # a process can map some 65,000 files
 
 
 class Contents(NamedTuple):
-    """What a trace holds."""
+    """The contents of a trace."""
 
     model: str
     without_softmax: Sequence[str]
@@ -50,12 +50,12 @@ class Contents(NamedTuple):
 
 
 def layer_file(place: int) -> str:
-    """The name of the file of a layer."""
+    """The file name of a layer."""
     return f"{LAYERS}/{place:05}.safetensors"
 
 
 def text_tensors(contents: Contents) -> dict[str, Tensor]:
-    """The tensors of all texts, by the place of each text and what they are of it."""
+    """The tensors of all texts, named by the index of the text and the field."""
     tensors: dict[str, Tensor] = {}
     for place, text in enumerate(contents.texts):
         of_text = {"ids": text.ids} | ({} if text.shown is None else text.shown.tensors())
@@ -66,23 +66,25 @@ def text_tensors(contents: Contents) -> dict[str, Tensor]:
 
 
 def save_contents(folder: Path, contents: Contents) -> None:
-    """Write a folder, after everything that could be refused has been looked at."""
-    expressions = Expressions()
-    _refuse_texts(contents)
-    layers = [keep(name, layer, expressions) for name, layer in contents.layers.items()]
-    _refuse_unreadable(layers, expressions)
+    """Write a folder, after checking that everything can be written and opened again."""
+    expressions = ExpressionWriter()
+    _check_names(contents)
+    layers = [encode_layer(name, layer, expressions) for name, layer in contents.layers.items()]
+    _check_readable(layers, expressions)
     try:
         with _scratch(folder) as scratch:
             manifest = _write(scratch, contents, layers, expressions)
             write_object(scratch / MANIFEST, manifest)
-            _refuse_too_much(scratch / MANIFEST)
+            _check_manifest_size(scratch / MANIFEST)
             _put_in_place(scratch, folder)
     except OSError as error:
         raise TraceError(f"save: {folder} cannot be written: {error.strerror or error}") from error
 
 
-def _write(scratch: Path, contents: Contents, layers: Sequence[Kept], expressions: Expressions) -> dict[str, Any]:
-    """Write all tensors; the manifest that names them."""
+def _write(
+    scratch: Path, contents: Contents, layers: Sequence[EncodedLayer], expressions: ExpressionWriter
+) -> dict[str, Any]:
+    """Write all tensors and return the manifest."""
     entries = [
         {**layer.entry, "file": write_file(scratch, layer_file(place), layer.tensors)._asdict()}
         for place, layer in enumerate(layers)
@@ -117,34 +119,32 @@ def _write(scratch: Path, contents: Contents, layers: Sequence[Kept], expression
     return {**manifest, "content": content_hash(manifest)}
 
 
-def _refuse_texts(contents: Contents) -> None:
+def _check_names(contents: Contents) -> None:
     names = [contents.model, *contents.without_softmax, *contents.errors, *(text.part for text in contents.texts)]
-    wrong = [name for name in names if not isinstance(name, str) or len(name) > MAX_TEXT]
+    wrong = [name for name in names if not isinstance(name, str) or len(name) > MAX_CHARACTERS]
     if wrong or len(contents.layers) > MAX_LAYERS:
         what = f"the name {wrong[0]!r:.80}" if wrong else f"a trace of {len(contents.layers):,} layers"
         raise UnsupportedError(
-            f"save: {what} cannot be saved; there may be {MAX_LAYERS:,} layers, with texts of {MAX_TEXT:,} characters"
+            f"save: expected at most {MAX_LAYERS:,} layers and names of {MAX_CHARACTERS:,} characters, got {what}"
         )
 
 
-def _refuse_unreadable(layers: Sequence[Kept], expressions: Expressions) -> None:
-    """What could not be opened again is not saved: the reader looks at it first."""
+def _check_readable(layers: Sequence[EncodedLayer], expressions: ExpressionWriter) -> None:
+    """Raise UnsupportedError if the trace could not be opened again."""
     try:
         if len(expressions.nodes) > MAX_NODES:
-            raise TraceError(
-                f"there are {len(expressions.nodes):,} masks and scores, and at most {MAX_NODES:,} are read"
-            )
-        rules = Rules(expressions.nodes, expressions.tensors, "its masks and scores")
+            raise TraceError(f"expected at most {MAX_NODES:,} masks and scores, got {len(expressions.nodes):,}")
+        reader = ExpressionReader(expressions.nodes, expressions.tensors, "masks and scores")
         for layer in layers:
-            entry = Entry(layer.entry, "a layer")
-            header = Header.read(entry, f"layer {layer.entry['name']!r:.80}")
-            restore(header, entry, layer.tensors, rules)
+            source = f"layer {layer.entry['name']!r:.80}"
+            fields = trace_fields(layer.entry, source)
+            decode_layer(Header.read(fields, source), fields, layer.tensors, reader)
     except TraceError as error:
         raise UnsupportedError(f"save: this trace cannot be saved: {error}") from error
 
 
-def _refuse_too_much(path: Path) -> None:
-    """A manifest that is too long to be read is not written."""
+def _check_manifest_size(path: Path) -> None:
+    """Raise UnsupportedError if the manifest is too large to be read."""
     try:
         read_manifest(path)
     except TraceError as error:
@@ -153,12 +153,12 @@ def _refuse_too_much(path: Path) -> None:
 
 @contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
-    """A folder inside the folder, to write to; what was made is gone after an error."""
+    """A temporary folder inside the folder; removed at the end, also after an error."""
     created = not folder.exists()
     fresh = _is_free(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob(f"{SCRATCH}*"):
-        shutil.rmtree(left, ignore_errors=True)  # of a save that was killed
+        shutil.rmtree(left, ignore_errors=True)  # left by a save that was killed
     scratch = Path(tempfile.mkdtemp(dir=folder, prefix=SCRATCH))
     try:
         if fresh:
@@ -175,7 +175,7 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 
 def _is_free(folder: Path) -> bool:
-    """Whether nothing is there yet; raises where there is something that is no trace of ours."""
+    """Whether the folder is absent or empty; raises TraceError if it contains anything but a trace."""
     if not folder.exists():
         return True
     if not folder.is_dir():
@@ -188,7 +188,7 @@ def _is_free(folder: Path) -> bool:
         ours = False
     if not ours or (folder / LAYERS).is_symlink():
         raise TraceError(
-            f"save: {folder} holds files that are no trace of AttnScope; choose another or an empty folder"
+            f"save: {folder} contains files that are not an AttnScope trace; choose an empty or another folder"
         )
     return False
 
@@ -199,7 +199,7 @@ def _mark_unfinished(scratch: Path, folder: Path) -> None:
 
 
 def _put_in_place(scratch: Path, folder: Path) -> None:
-    """Rename what is complete. While files change places the folder says that it is unfinished."""
+    """Move complete files into the folder; meanwhile its manifest marks it as unfinished."""
     done = scratch / f"{MANIFEST}.done"
     os.replace(scratch / MANIFEST, done)
     _mark_unfinished(scratch, folder)
@@ -211,12 +211,12 @@ def _put_in_place(scratch: Path, folder: Path) -> None:
             os.replace(path, place)
         os.replace(done, folder / MANIFEST)
     except BaseException:
-        _remove_trace(folder)  # the old one is gone, and the new one is not there
+        _remove_trace(folder)  # the old trace is gone, and the new one is incomplete
         raise
 
 
 def _trace_files(folder: Path) -> list[Path]:
-    """The files of a trace beside its manifest, by their names."""
+    """The files of a trace except its manifest."""
     layers = [path for path in (folder / LAYERS).glob("*") if re.fullmatch(r"\d{5,}\.safetensors", path.name)]
     return [*layers, *(folder / name for name in (RULES, TEXTS) if (folder / name).exists())]
 

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from attnscope.errors import MissingExtraError, TraceError, UnsupportedError
 from attnscope.extras import import_extra
-from attnscope.models.checkpoint.fields import shown
 from attnscope.models.checkpoint.stored import MAX_HEADER_BYTES
+from attnscope.models.json_fields import short_repr
 
 DTYPES = {
     "F64": torch.float64,
@@ -175,27 +175,31 @@ def _check_hash(path: Path, wanted: str) -> None:
 def _check_header(path: Path, file: Any, name: str, names: Collection[str]) -> None:
     place = (file.metadata() or {}).get("file")
     if place != name:
-        raise TraceError(f"{path} was written as {shown(place)}, so it is not the file that belongs here")
+        raise TraceError(f"{path} was written as {short_repr(place)}, so it is not the file that belongs here")
     there = set(file.keys())
     if there != set(names):
         differing = sorted(there ^ set(names))[:3]
-        raise TraceError(f"{path} does not hold the tensors that trace.json says; they differ in {shown(differing)}")
+        raise TraceError(
+            f"{path} does not hold the tensors that trace.json says; they differ in {short_repr(differing)}"
+        )
     for label in names:
         header = file.get_slice(label)
         shape, dtype = header.get_shape(), header.get_dtype()
         if dtype not in DTYPES:
-            raise TraceError(f"{path}: {shown(label)} is {shown(dtype)}, which no tensor of a trace is")
+            raise TraceError(f"{path}: {short_repr(label)} is {short_repr(dtype)}, which no tensor of a trace is")
         if len(shape) > MAX_AXES or any(size > MAX_SIZE for size in shape):
-            raise TraceError(f"{path}: {shown(label)} has the shape {shown(shape)}, which no tensor of a trace has")
+            raise TraceError(
+                f"{path}: {short_repr(label)} has the shape {short_repr(shape)}, which no tensor of a trace has"
+            )
 
 
 def _check_content(path: Path, name: str, tensor: Tensor) -> None:
     if tensor.numel() and tensor.data_ptr() % tensor.dtype.itemsize:
-        raise TraceError(f"{path}: {shown(name)} does not begin at a multiple of its width; save the trace again")
+        raise TraceError(f"{path}: {short_repr(name)} does not begin at a multiple of its width; save the trace again")
     if tensor.dtype == torch.bool:
         flat = tensor.view(torch.uint8).reshape(-1)
         if any(bool((piece > 1).any()) for piece in flat.split(PIECE_BYTES)):  # anything else is undefined in torch
-            raise TraceError(f"{path}: {shown(name)} holds bytes that are neither true nor false; copy it again")
+            raise TraceError(f"{path}: {short_repr(name)} holds bytes that are neither true nor false; copy it again")
 
 
 def _short(error: Exception) -> str:

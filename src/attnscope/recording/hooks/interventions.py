@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from attnscope.attention import attend
-from attnscope.attention.rule import in_four
+from attnscope.attention.spec import to_4d
 from attnscope.recording.hooks.observers import (
     Intervention,
     calling_module,
@@ -72,7 +72,7 @@ class _TorchFunctionIntervention(TorchFunctionMode):
             return self._projected(module, arguments), result[1]
         result = function(*args, **kwargs)
         output, *rest = result if isinstance(result, tuple) else (result,)
-        heads = in_four(output) if function is attend else to_batch_and_head(output)
+        heads = to_4d(output) if function is attend else to_batch_and_head(output)
         with suppress_recording():
             output = self._intervention.apply(module, heads, arguments["key"].shape[-2]).reshape(output.shape)
         return (output, *rest) if rest else output

@@ -16,7 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from attnscope.attention.algebra import Mask
 from attnscope.attention.masks import Causal, Full, Padding, Window, from_bool
-from attnscope.attention.scores import Bias, Step
+from attnscope.attention.scores import Bias, ScoreStep
 
 ROWS_AT_ONCE = 1024
 FORBIDS = -1e4  # added to a score, it leaves no weight: exp(-1e4) is 0 in every dtype
@@ -29,7 +29,7 @@ class Read(NamedTuple):
     """A mask, and the numbers to add where it allows."""
 
     mask: Mask
-    bias: Step | None
+    bias: ScoreStep | None
 
 
 _known: WeakIdKeyDictionary = WeakIdKeyDictionary()
@@ -48,7 +48,7 @@ def read_tensor(given: Tensor | None, query: Tensor, key: Tensor) -> Read:
     return _remembered(given, (heads, queries, keys), lambda: _read(plain, heads, queries, keys))
 
 
-def read_bias(numbers: Tensor, heads: int, queries: int, keys: int) -> Step | None:
+def read_bias(numbers: Tensor, heads: int, queries: int, keys: int) -> ScoreStep | None:
     """Numbers that are added to the scores and forbid nothing; those that depend on the distance alone are kept so."""
     if numbers.requires_grad and torch.is_grad_enabled():
         return Bias(numbers)
@@ -75,7 +75,7 @@ def _read(given: Tensor, heads: int, queries: int, keys: int) -> Read:
     return Read(read_allowed(~forbidden, queries, keys), _read_bias(rest, heads, queries, keys))
 
 
-def _read_bias(numbers: Tensor, heads: int, queries: int, keys: int) -> Step | None:
+def _read_bias(numbers: Tensor, heads: int, queries: int, keys: int) -> ScoreStep | None:
     """(1, heads, queries, keys) with equal numbers on each diagonal becomes one number a diagonal."""
     if not bool(numbers.any()):
         return None

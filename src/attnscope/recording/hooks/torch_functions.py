@@ -18,8 +18,8 @@ from torch import Tensor
 
 from attnscope.attention import Causal, Full, attend
 from attnscope.attention.algebra import Mask
-from attnscope.attention.rule import in_autocast_dtype, in_four
-from attnscope.attention.scores import Score
+from attnscope.attention.scores import ScoreMod
+from attnscope.attention.spec import to_4d, to_autocast_dtype
 from attnscope.errors import UnsupportedError
 from attnscope.recording.call import Call
 from attnscope.recording.hooks.mask_tensors import both, read_tensor
@@ -50,7 +50,7 @@ def _read_scaled_dot_product(
     """Torch aligns a causal mask top-left, and takes it together with a mask tensor only in some of its kernels."""
     if attn_mask is not None and query.dim() == attn_mask.dim() == 3:
         attn_mask = attn_mask[:, None]
-    query, key, value = in_autocast_dtype(query, key, value)
+    query, key, value = to_autocast_dtype(query, key, value)
     query, key, value = _spread(*(to_batch_and_head(tensor) for tensor in (query, key, value)))
     queries, keys = query.shape[2], key.shape[2]
     mask, score = read_tensor(attn_mask, query, key)
@@ -111,7 +111,7 @@ def _projected(text: Tensor, at: int, of: Mapping[str, Any]) -> Tensor:
     return F.linear(text, weight, bias)
 
 
-def _multi_head_mask(of: Mapping[str, Any], query: Tensor, key: Tensor) -> tuple[Mask, Score | None]:
+def _multi_head_mask(of: Mapping[str, Any], query: Tensor, key: Tensor) -> tuple[Mask, ScoreMod | None]:
     given: Tensor | None = of["attn_mask"]
     if given is None:
         return Full(), None
@@ -121,8 +121,8 @@ def _multi_head_mask(of: Mapping[str, Any], query: Tensor, key: Tensor) -> tuple
 
 
 def _read_attend(**of: Any) -> Call:
-    tensors = in_autocast_dtype(*(of[name] for name in ("query", "key", "value")))
-    query, key, value = map(in_four, tensors)
+    tensors = to_autocast_dtype(*(of[name] for name in ("query", "key", "value")))
+    query, key, value = map(to_4d, tensors)
     mask = Full() if of["mask"] is None else of["mask"]
     return _placed(Call(query=query, key=key, value=value, mask=mask, scale=of["scale"], score_mod=of["score_mod"]))
 

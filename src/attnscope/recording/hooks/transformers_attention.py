@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from attnscope.attention import Causal, Full, Sinks, Softcap, attend
 from attnscope.attention.algebra import Mask
-from attnscope.attention.rule import in_autocast_dtype
-from attnscope.attention.scores import Score, chained
+from attnscope.attention.scores import ScoreMod, chain_scores
+from attnscope.attention.spec import to_autocast_dtype
 from attnscope.errors import UnsupportedError
 from attnscope.extras import import_extra, require_names
 from attnscope.recording.call import Call
@@ -222,7 +222,7 @@ def read(
 ) -> Call:
     """The arguments of an attention function as a call; what is not understood is refused."""
     _refuse_unknown(module, kwargs)
-    query, key, value = in_autocast_dtype(query, key, value)
+    query, key, value = to_autocast_dtype(query, key, value)
     row, column, whole = max(key.shape[2] - query.shape[2], 0), 0, None
     if isinstance(attention_mask, LazyMask):
         row, column, whole = attention_mask.row, attention_mask.column, attention_mask
@@ -254,9 +254,9 @@ def read(
     )
 
 
-def _score(kwargs: Mapping[str, Any], added: Score | None, query: Tensor, keys: int) -> Score | None:
+def _score(kwargs: Mapping[str, Any], added: ScoreMod | None, query: Tensor, keys: int) -> ScoreMod | None:
     """Softcap before what is added, sinks last: the order of the models that have them."""
-    parts: list[Score] = [] if added is None else [added]
+    parts: list[ScoreMod] = [] if added is None else [added]
     if kwargs.get("softcap") is not None:
         parts.insert(0, Softcap(kwargs["softcap"]))
     position_bias = kwargs.get("position_bias")
@@ -265,7 +265,7 @@ def _score(kwargs: Mapping[str, Any], added: Score | None, query: Tensor, keys: 
         parts += [bias] if (bias := read_bias(cut, query.shape[1], query.shape[2], keys)) is not None else []
     if kwargs.get("s_aux") is not None:
         parts.append(Sinks(kwargs["s_aux"].reshape(-1)))
-    return chained(parts)
+    return chain_scores(parts)
 
 
 def _is_causal(module: nn.Module, query: Tensor, kwargs: Mapping[str, Any]) -> bool:

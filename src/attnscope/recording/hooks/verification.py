@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnscope.attention import attend
-from attnscope.attention.rule import in_four
+from attnscope.attention.spec import to_4d
 from attnscope.extras import import_extra
 from attnscope.recording.call import Call
 from attnscope.recording.hooks.torch_functions import to_batch_and_head
@@ -84,7 +84,7 @@ def from_kernel(function: Callable, arguments: Mapping[str, Any]) -> list[Refere
     plain = {"dropout": 0.0, "return_lse": False} if function is attend else {"dropout_p": 0.0}
     output = function(**{**arguments, "value": ones.expand(*key.shape[:-2], -1, -1).contiguous(), **plain})
     columns = range(min(key.shape[-2:]))
-    weights = in_four(output) if function is attend else to_batch_and_head(output)
+    weights = to_4d(output) if function is attend else to_batch_and_head(output)
     return [ReferenceBlock(range(query.shape[-2]), columns, weights[..., : len(columns)])]
 
 
@@ -95,7 +95,7 @@ def _from_multi_head(arguments: Mapping[str, Any]) -> list[ReferenceBlock]:
     options = {"need_weights": True, "average_attn_weights": False, "training": False}
     weights = F.multi_head_attention_forward(**{**arguments, **options})[1]
     assert weights is not None
-    weights = in_four(weights)
+    weights = to_4d(weights)
     return [ReferenceBlock(range(weights.shape[2]), range(weights.shape[3]), weights)]
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attnscope.attention import Causal, Full
 from attnscope.attention.algebra import Mask
-from attnscope.attention.scores import DistanceBias, Score, Sinks, chained
+from attnscope.attention.scores import DistanceBias, ScoreMod, Sinks, chain_scores
 from attnscope.attention.tensors import count_bytes
 from attnscope.errors import UnsupportedError
 from attnscope.matrix import AttentionMatrix
@@ -117,7 +117,7 @@ class Layer:
         ):
             return last.slice(self.rows, self.columns)
         steps = list(self._steps())
-        masks = {step.mask for step in steps} if all(step.mask.static for step in steps) else set()
+        masks = {step.mask for step in steps} if all(step.mask.is_static for step in steps) else set()
         one = masks.pop() if len(masks) == 1 else None
         if one is not None and (isinstance(one, Full) if self.cross else _is_aligned(one)):
             return one
@@ -149,16 +149,16 @@ def _is_aligned(mask: Mask) -> bool:
     return not isinstance(mask, Full) and getattr(mask, "offset", None) is None
 
 
-def _score_of_both(first: Score | None, second: Score | None) -> Score | None:
+def _score_of_both(first: ScoreMod | None, second: ScoreMod | None) -> ScoreMod | None:
     """The score of two steps, which must be the same; a table of distances may have grown."""
     ones, twos = (() if score is None else score.parts for score in (first, second))
     if list(map(type, ones)) != list(map(type, twos)):
         raise _changed(first, second)
     joined = [_part_of_both(one, two) for one, two in zip(ones, twos, strict=True)]
-    return chained(joined)
+    return chain_scores(joined)
 
 
-def _part_of_both(one: Score, two: Score) -> Score:
+def _part_of_both(one: ScoreMod, two: ScoreMod) -> ScoreMod:
     if isinstance(one, DistanceBias) and isinstance(two, DistanceBias):
         return _table_of_both(one, two)
     if isinstance(one, Sinks) and isinstance(two, Sinks):
@@ -170,7 +170,7 @@ def _part_of_both(one: Score, two: Score) -> Score:
     return two
 
 
-def _changed(one: Score | None, two: Score | None) -> UnsupportedError:
+def _changed(one: ScoreMod | None, two: ScoreMod | None) -> UnsupportedError:
     return UnsupportedError(
         f"record: the scores of a layer changed from {one} to {two} between two steps of generation, so that its rows "
         "do not make one matrix; record a plain pass over the finished text"
@@ -190,12 +190,12 @@ def _table_of_both(one: DistanceBias, two: DistanceBias) -> DistanceBias:
     return DistanceBias(values, first, one.offset)
 
 
-def _widened(score: Score | None, queries: int, keys: int) -> Score | None:
+def _widened(score: ScoreMod | None, queries: int, keys: int) -> ScoreMod | None:
     """Tables of distances with zeros for those that no step has asked for: they lie ahead, and no query sees them."""
     if score is None:
         return None
     parts = [_wide(part, queries, keys) if isinstance(part, DistanceBias) else part for part in score.parts]
-    return chained(parts)
+    return chain_scores(parts)
 
 
 def _wide(table: DistanceBias, queries: int, keys: int) -> DistanceBias:

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attnscope.attention.tensors import map_tensors, tensors_in
+from attnscope.attention.tensors import iter_tensors, map_tensors
 from attnscope.errors import UnsupportedError
 from attnscope.matrix import AttentionMatrix
 from attnscope.matrix.pooling import even_edges
-from attnscope.matrix.summary import Summary, stacked
+from attnscope.matrix.summary import Summary, concat_rows
 from attnscope.recording.call import Call
 from attnscope.recording.token_pairs import PairCache, Pairs, beginnings, documents_in
 
@@ -92,7 +92,7 @@ class StatisticsLayer:
 
     def tensors(self) -> Iterator[Tensor]:
         """Every tensor that is held."""
-        return tensors_in((self._parts, self._summary))
+        return iter_tensors((self._parts, self._summary))
 
     def to(self, device: torch.device) -> StatisticsLayer:
         """The layer with its statistics on a device."""
@@ -123,7 +123,7 @@ class StatisticsLayer:
                     "there when the pass is through"
                 )
             parts = [_with_pairings(*both, self.pairings) for both in zip(self._parts, self._named, strict=True)]
-            self._summary, self._parts = stacked(parts, self.shape[3]), []
+            self._summary, self._parts = concat_rows(parts, self.shape[3]), []
         return self._summary
 
     def matrix(self) -> AttentionMatrix:
@@ -163,9 +163,9 @@ class StatisticsLayer:
         if self._length is None or self.cross:
             return found
         beside = call.column, self._length - call.columns.stop  # a window's cache has let go of the first keys
-        of_keys = {name: functional.pad(getattr(found, name), beside) for name in ("received", "audience")}
-        first = found.first if call.column == 0 else torch.zeros_like(found.first)
-        return found._replace(first=first, **of_keys)
+        of_keys = {name: functional.pad(getattr(found, name), beside) for name in ("received", "visible_queries")}
+        first = found.first_weight if call.column == 0 else torch.zeros_like(found.first_weight)
+        return found._replace(first_weight=first, **of_keys)
 
 
 def _with_pairings(part: Summary, names: tuple[str, ...], wanted: tuple[str, ...]) -> Summary:
@@ -173,7 +173,7 @@ def _with_pairings(part: Summary, names: tuple[str, ...], wanted: tuple[str, ...
     if names == wanted:
         return part
     places = [names.index(name) for name in wanted]
-    return part._replace(matched=part.matched[:, :, places], matches=part.matches[:, :, places])
+    return part._replace(matched_weight=part.matched_weight[:, :, places], num_matches=part.num_matches[:, :, places])
 
 
 def _clipped(edges: Sequence[int], positions: range) -> list[int]:

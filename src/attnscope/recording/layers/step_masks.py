@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attnscope.attention import regions
-from attnscope.attention.algebra import Lowered, Mask, Sizes
+from attnscope.attention.algebra import Mask, RegionMask, Sizes
 from attnscope.attention.regions import Region
 from attnscope.errors import ShapeError
 
@@ -41,8 +41,8 @@ class StackedMask(Mask):
     steps: tuple[Step, ...]
 
     @property
-    def static(self) -> bool:
-        return all(step.mask.static for step in self.steps)
+    def is_static(self) -> bool:
+        return all(step.mask.is_static for step in self.steps)
 
     def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
         tops = torch.tensor([step.top for step in self.steps], device=query.device)
@@ -66,18 +66,18 @@ class StackedMask(Mask):
         inside = (key >= step.left) & (key < step.right)
         return step.mask.allows(query - step.top, columns, step.inner(sizes)) & inside
 
-    def lower(self, sizes: Sizes) -> Lowered | None:
-        found = [step.mask.lower(step.inner(sizes)) for step in self.steps]
-        if any(one is None or one.keep is not None for one in found):
+    def to_regions(self, sizes: Sizes) -> RegionMask | None:
+        found = [step.mask.to_regions(step.inner(sizes)) for step in self.steps]
+        if any(one is None or one.key_mask is not None for one in found):
             return None
         parts = [one.regions for one in found if one is not None]
         rows = max(map(len, parts), default=1)
-        return Lowered(tuple(tuple(self._moved(parts, row)) for row in range(rows)))
+        return RegionMask(tuple(tuple(self._moved(parts, row)) for row in range(rows)))
 
     def _moved(self, parts: list[tuple[tuple[Region, ...], ...]], row: int) -> Iterator[Region]:
         """The regions of a batch row, each where its step stands."""
         for step, part in zip(self.steps, parts, strict=True):
-            yield from regions.moved(part[row if len(part) > 1 else 0], step.top, step.left)
+            yield from regions.shift(part[row if len(part) > 1 else 0], step.top, step.left)
 
     def check(self, sizes: Sizes) -> None:
         ends = [(step.top, step.bottom) for step in self.steps]

@@ -93,7 +93,7 @@ class Difference:
     @property
     def changed_heads(self) -> HeadTable:
         """The heads with any changed statistic, with the values before."""
-        return self.before.at(np.flatnonzero(self.changes.changed.any(1)).tolist())
+        return self.before.rows(np.flatnonzero(self.changes.changed.any(1)).tolist())
 
     def label_changes(self) -> Counter[tuple[str, str]]:
         """The number of changed heads per pair of first labels (before, after) that differ."""

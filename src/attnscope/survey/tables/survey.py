@@ -19,7 +19,7 @@ import torch
 
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.extras import import_extra
-from attnscope.heads.labels import labelled
+from attnscope.heads.labels import assign_labels
 from attnscope.heads.table import HeadTable
 from attnscope.models.json_files import read_object
 from attnscope.survey.folder import EXAMPLES, HEADS, HISTOGRAMS, MANIFEST, PASSAGES, SURVEY, TABLES
@@ -140,7 +140,7 @@ class Survey:
     @cached_property
     def heads(self) -> HeadTable:
         """The mean of every statistic over all queries of the corpus, with labels."""
-        return labelled(self.table("mean"))
+        return assign_labels(self.table("mean"))
 
     def table(self, column: str) -> HeadTable:
         """One column of heads.parquet as a table of heads and statistics.
@@ -269,7 +269,7 @@ class Survey:
     def _check(self, layer: str, head: int, statistic: str) -> None:
         """Raise an error if the survey does not have this head or statistic."""
         self.heads[statistic]
-        self.heads.row(layer, head)
+        self.heads.head_scores(layer, head)
 
     def _rows(self, name: str, columns: Any, only: list[tuple[str, str, Any]] | None = None) -> Any:
         """Read some columns of a table, of the rows that match all filters."""

@@ -22,8 +22,8 @@ class TextDataset:
     """Windows of `sequence_length` tokens without end, in another order in each epoch: implements `Dataset`.
 
     The windows of an epoch do not overlap. They begin at another offset in each epoch, so that what was cut apart in
-    one is whole in the next; fewer than 2 * `sequence_length` tokens, at the ends of the corpus, are left out. Which tokens a
-    sample has depends on its number, the seed and the corpus, and on nothing else.
+    one is whole in the next; fewer than 2 * `sequence_length` tokens, at the ends of the corpus, are left out. Which
+    tokens a sample has depends on its number, the seed and the corpus, and on nothing else.
     """
 
     def __init__(self, tokens: Tokens, sequence_length: int, *, seed: int = 0):
@@ -68,8 +68,8 @@ def _check(tokens: Tokens, sequence_length: int) -> None:
         raise SettingError(f"rows of {sequence_length} tokens were asked for; it takes one at least")
     if len(tokens) < sequence_length + 1:
         raise SettingError(
-            f"a row takes {sequence_length + 1:,} tokens, {sequence_length:,} and the one after them, and there are {len(tokens):,}; "
-            "give more text, or ask for shorter rows"
+            f"a sequence of {sequence_length:,} tokens and its targets take {sequence_length + 1:,} tokens, got "
+            f"{len(tokens):,}; use more text, or a smaller sequence_length"
         )
 
 

@@ -1,0 +1,356 @@
+"""Attention weights that are computed on request from query, key and rule.
+
+Products use the fused kernel if the scores are plain and the mask is a short list of rectangles, and the streaming
+implementation otherwise. Everything is computed in at least fp32 from query and key as stored. Memory: O(n) and the
+requested cells.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from attnscope.attention import fused, regions, streaming
+from attnscope.attention.algebra import RegionMask, Sizes
+from attnscope.attention.cells import allowed_cells, block_scores, pair_scores
+from attnscope.attention.kernel_blocks import split_regions
+from attnscope.attention.plan import group_batch_rows, make_plan, why_not_fused
+from attnscope.attention.scores import Cells, Temperature
+from attnscope.attention.spec import AttentionSpec
+from attnscope.attention.tensors import count_bytes, iter_tensors, map_tensors
+from attnscope.matrix.schedule import Schedule
+
+KEYS_PER_CALL = 2**14  # of the fused kernel
+
+
+class LazyWeights:
+    """Weights exp(score - lse) from query (batch, heads, queries, dim) and key (batch, key heads, keys, dim)."""
+
+    def __init__(self, rule: AttentionSpec, query: Tensor, key: Tensor, lse: Tensor | None = None) -> None:
+        self.rule, self.query, self.key = rule, query, key
+        self.cached_lse = lse
+
+    @property
+    def sizes(self) -> Sizes:
+        """(batch, heads, queries, keys)."""
+        return self.rule.sizes
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of all results."""
+        return self.rule.compute_dtype
+
+    @property
+    def stored_dtype(self) -> torch.dtype:
+        """The dtype of query and key."""
+        return self.query.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of all results."""
+        return self.query.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stored tensors: query, key, lse, and the tensors of mask and scores."""
+        return count_bytes(self.tensors())
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every stored tensor."""
+        return iter_tensors((self.query, self.key, self.cached_lse, *self._rule_parts))
+
+    @property
+    def _rule_parts(self) -> tuple[object, ...]:
+        return self.rule.mask, self.rule.steps, self.rule.sinks
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> LazyWeights:
+        """Query and key on a device and in a dtype; lse is computed again in another dtype."""
+        query, key = self.query.to(device, dtype), self.key.to(device, dtype)
+        mask, steps, sinks = map_tensors(self._rule_parts, lambda tensor: tensor.to(device))
+        signature = self.rule.signature._replace(dtype=dtype, device=query.device)
+        rule = replace(self.rule, signature=signature, mask=mask, steps=steps, sinks=sinks)
+        known = self.cached_lse is not None and dtype == self.query.dtype
+        return LazyWeights(
+            rule, query, key, self.cached_lse.to(device) if known and self.cached_lse is not None else None
+        )
+
+    @cached_property
+    def lowered(self) -> RegionMask | None:
+        """The mask as regions, if it has that structure."""
+        return self.rule.mask.to_regions(self.rule.sizes)
+
+    @cached_property
+    def fused(self) -> bool:
+        """Whether products can use the fused kernel."""
+        return why_not_fused(self.rule, self.lowered) is None
+
+    @cached_property
+    def groups(self) -> list[tuple[slice, tuple[regions.Region, ...]]]:
+        """Batch rows that share their regions, for the fused kernel."""
+        assert self.lowered is not None
+        return group_batch_rows(self.lowered)
+
+    @cached_property
+    def streaming_plan(self) -> streaming.StreamingPlan:
+        """The plan over all rows, for the streaming implementation."""
+        walk = make_plan(self.rule, "streaming").streaming_plan
+        assert walk is not None
+        return walk
+
+    @cached_property
+    def cells_per_row(self) -> float:
+        """Allowed cells per row on average, all heads and batch rows together."""
+        batch, heads, queries, keys = self.sizes
+        if self.lowered is None:
+            return batch * heads * keys
+        rows = self.lowered.regions * (batch // len(self.lowered.regions))
+        return heads * sum(map(regions.area, rows)) / max(queries, 1)
+
+    def narrow(self, batch: slice, heads: slice) -> LazyWeights:
+        """The weights of some batch rows and heads."""
+        group = self.sizes.heads // self.rule.num_kv_heads
+        first, last = heads.start // group, (heads.stop - 1) // group
+        query, key = self.query[batch, heads], self.key[batch, first : last + 1]
+        signature = self.rule.signature._replace(query=query.shape, key=key.shape, value=key.shape)
+        rule = replace(
+            self.rule,
+            signature=signature,
+            sizes=Sizes(query.shape[0], query.shape[1], query.shape[2], key.shape[2]),
+            mask=self.rule.mask.narrow(batch, heads),
+            steps=tuple(step.narrow(batch, heads) for step in self.rule.steps),
+            sinks=None if self.rule.sinks is None else self.rule.sinks.narrow(heads),
+        )
+        return LazyWeights(rule, query, key, None if self.cached_lse is None else self.cached_lse[batch, heads])
+
+    def scale_scores(self, factor: float) -> LazyWeights:
+        """The weights with scores times `factor`, without sinks."""
+        if self.rule.steps:
+            rule = replace(self.rule, steps=(*self.rule.steps, Temperature(1 / factor)), sinks=None)
+        else:
+            rule = replace(self.rule, scale=self.rule.scale * factor, sinks=None)
+        return LazyWeights(rule, self.query, self.key)
+
+    def lse(self, schedule: Schedule) -> Tensor:
+        """The log-sum-exp of each row including sinks, (batch, heads, queries), cached."""
+        if self.cached_lse is None:
+            steps = schedule.track(self.row_steps(schedule))
+            self.cached_lse = torch.cat([self.row_products(step, None)[1] for step in steps], 2)
+        return self.cached_lse
+
+    def lse_of(self, rows: Tensor) -> Tensor:
+        """The log-sum-exp of some rows, without computing that of all rows."""
+        if self.cached_lse is not None:
+            return self.cached_lse[:, :, rows]
+        if self.fused and _is_contiguous(rows):
+            return self.row_products(range(int(rows[0]), int(rows[-1]) + 1), None)[1]
+        total = torch.full((*self.sizes[:2], len(rows)), -math.inf, dtype=self.dtype, device=self.device)
+        first, last = self.column_range(rows)
+        wide = max(1, 2**22 // max(len(rows) * self.sizes.batch * self.sizes.heads, 1))
+        for left in range(first, last, wide):
+            columns = torch.arange(left, min(left + wide, last), device=self.device)
+            total = torch.logaddexp(total, _logsumexp(self.scores(rows, columns)))
+        return self.with_sinks(total)
+
+    def column_range(self, rows: Tensor) -> tuple[int, int]:
+        """The columns [first, last) outside of which these rows have no allowed cell."""
+        if self.lowered is None or not len(rows):
+            return 0, self.sizes.keys
+        top, bottom = int(rows.min()), int(rows.max()) + 1
+        beside = [
+            (max(region.left, top + region.lowest), min(region.right, bottom + region.highest))
+            for found in self.lowered.regions
+            for region in found
+            if region.top < bottom and region.bottom > top
+        ]
+        return (min(left for left, _ in beside), max(right for _, right in beside)) if beside else (0, 0)
+
+    def scores(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """The masked scores of a block, (batch, heads, rows, columns)."""
+        cells = Cells(rows[:, None], columns[None, :], self.sizes)
+        query, key = _take(self.query, rows).to(self.dtype), _take(self.key, columns).to(self.dtype)
+        scores = block_scores(self.rule, query, key, cells)[-1]
+        return (
+            scores
+            if self._all_allowed(rows, columns)
+            else scores.masked_fill(~allowed_cells(self.rule, cells), -math.inf)
+        )
+
+    def _all_allowed(self, rows: Tensor, columns: Tensor) -> bool:
+        """Whether the mask allows every cell between the first and last of these rows and columns."""
+        if self.lowered is None or self.lowered.key_mask is not None or not len(rows) or not len(columns):
+            return False
+        block = regions.rectangle(int(rows.min()), int(rows.max()) + 1, int(columns.min()), int(columns.max()) + 1)
+        return all(regions.area(regions.intersection(found, [block])) == block.area for found in self.lowered.regions)
+
+    @property
+    def bytes_per_pair(self) -> int:
+        """Temporary bytes per cell of `pairs`: its query and its key."""
+        return 2 * self.query.shape[-1] * self.dtype.itemsize
+
+    def block(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """A block of weights."""
+        return self.log_weights(rows, columns).exp_()
+
+    def log_weights(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """The logarithms of a block of weights; -inf for masked cells and rows without keys."""
+        scores = self.scores(rows, columns)
+        if self.cached_lse is None and len(columns) == self.sizes.keys and _is_contiguous(columns):
+            lse = self.with_sinks(scores.logsumexp(-1))[..., None]  # whole rows compute their own lse
+        else:
+            lse = self.lse_of(rows)[..., None]
+        return scores.sub_(lse.masked_fill(lse == -math.inf, 0.0))
+
+    def pairs(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """The weights of cells (rows[p], columns[p]), (batch, heads, pairs)."""
+        cells = Cells(rows, columns, self.sizes)
+        group = self.sizes.heads // self.rule.num_kv_heads
+        query = self.query[:, :, rows].to(self.dtype)
+        key = self.key[:, :, columns].to(self.dtype).repeat_interleave(group, dim=1)
+        lse = self._lse_for_pairs(rows)
+        scores = pair_scores(self.rule, query, key, cells).masked_fill(~allowed_cells(self.rule, cells), -math.inf)
+        return (scores - lse.masked_fill(lse == -math.inf, 0.0)).exp()
+
+    def _lse_for_pairs(self, rows: Tensor) -> Tensor:
+        if self.cached_lse is not None:
+            return self.cached_lse[:, :, rows]
+        distinct, where = rows.unique(return_inverse=True)
+        return self.lse_of(distinct)[:, :, where]
+
+    def products(self, values: Tensor, schedule: Schedule) -> Tensor:
+        """Weights @ values, with values (batch, heads or key heads, keys, width)."""
+        steps = schedule.track(self.row_steps(schedule, values))
+        return torch.cat([self.row_products(step, values)[0] for step in steps], 2)
+
+    def row_steps(self, schedule: Schedule, values: Tensor | None = None) -> list[range]:
+        """Split the rows into steps for `row_products`."""
+        width = (self.key if values is None else values).shape[-1] + self.query.shape[-1]
+        bytes_each = 4 * self.sizes.batch * self.sizes.heads * width * self.dtype.itemsize
+        cells = self.cells_per_row * (1 if self.fused else 4)  # a score takes longer in the streaming implementation
+        return schedule.steps(self.sizes.queries, cells, bytes_each)
+
+    def row_products(
+        self, rows: range, values: Tensor | None, *, columns: tuple[int, int] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Weights @ values and lse of some rows, over all columns or over columns [left, right).
+
+        Values default to the keys. Over a part of the columns, the softmax is over these columns, without sinks.
+        """
+        query = self.query[:, :, rows.start : rows.stop].to(self.dtype)
+        if self.fused:
+            output, lse = self._fused(query, values, rows, (0, self.sizes.keys) if columns is None else columns)
+        else:
+            assert columns is None, "the streaming implementation needs all columns"
+            output, lse = self._streaming(query, values, rows)
+        if self.rule.sinks is None or columns is not None:
+            return output, lse
+        return self.rule.sinks.apply(output, lse)
+
+    def _fused(
+        self, query: Tensor, values: Tensor | None, rows: range, columns: tuple[int, int]
+    ) -> tuple[Tensor, Tensor]:
+        """Call the fused kernel on KEYS_PER_CALL keys at a time and merge by lse.
+
+        That bounds the memory for keys in working precision, and short fp32 sums lose fewer digits than long ones.
+        """
+        first, last = self.column_range(torch.tensor([rows.start, max(rows.stop - 1, rows.start)]))
+        first, last = max(first, columns[0]), min(last, columns[1])
+        width = self.key.shape[-1] if values is None else values.shape[-1]
+        output = torch.zeros(*query.shape[:-1], width, dtype=self.dtype, device=self.device)
+        lse = fused.empty_lse(query)
+        for left in range(first, last, KEYS_PER_CALL):
+            right = min(left + KEYS_PER_CALL, last)
+            key = self._key(left, right, heads=None if values is None else values.shape[1])
+            some = key if values is None else values[:, :, left - columns[0] : right - columns[0]]
+            part = fused.fused_attention(self._work(rows, left, right), query, key, some)
+            fused.merge_partials(output, lse, *part, first=left == first)
+        return output, lse.to(self.dtype)
+
+    def _work(self, rows: range, left: int, right: int) -> fused.FusedPlan:
+        groups = tuple(
+            fused.BatchBlocks(
+                batch, split_regions(regions.crop_columns(regions.crop_rows(found, rows.start, rows.stop), left, right))
+            )
+            for batch, found in self.groups
+        )
+        keep = None if self.lowered is None else self.lowered.key_mask
+        bias = None if keep is None else fused.key_bias(keep[:, left:right], self.dtype)
+        return fused.make_fused_plan(groups, len(rows), right - left, self.rule.scale, bias)
+
+    def _streaming(self, query: Tensor, values: Tensor | None, rows: range) -> tuple[Tensor, Tensor]:
+        key = self._key(0, self.sizes.keys, heads=None if values is None else values.shape[1])
+        values = key if values is None else values
+        groups = tuple(
+            streaming.BatchRegions(batch, regions.crop_rows(found, rows.start, rows.stop))
+            for batch, found in self.streaming_plan.groups
+        )
+        rule = replace(self.rule, signature=self.rule.signature._replace(key=key.shape, value=values.shape))
+        return streaming.streaming_attention(
+            rule, self.streaming_plan._replace(groups=groups, first_row=rows.start), query, key, values
+        )
+
+    def _key(self, left: int, right: int, heads: int | None) -> Tensor:
+        """The keys of some columns in working precision, repeated per query head if values differ by head."""
+        key = self.key[:, :, left:right].to(self.dtype)
+        return key if heads in (None, self.rule.num_kv_heads) else self._for_each_head(key)
+
+    def _for_each_head(self, key: Tensor) -> Tensor:
+        return key.repeat_interleave(self.sizes.heads // self.rule.num_kv_heads, dim=1)
+
+    def transposed_products(self, values: Tensor | None, schedule: Schedule) -> tuple[Tensor, Tensor]:
+        """Weights^T @ values and the logarithm of the column sums, by the fused kernel.
+
+        Queries and keys are swapped, -lse is a bias on the new keys, and the output is multiplied by the column sums.
+        Both sequences are reversed, so that a causal mask stays causal.
+        """
+        assert self.fused
+        assert self.lowered is not None
+        first, second = schedule.split(2)
+        minus_lse = -self.lse(first).flip(-1)
+        bias = minus_lse.masked_fill(minus_lse == math.inf, -math.inf)  # a row without keys adds nothing
+        swapped_key = self.query.to(self.dtype).flip(2)
+        values = swapped_key if values is None else values.flip(2)
+        queries, keys = self.sizes.queries, self.sizes.keys
+        turned = [(batch, regions.mirror(found, queries, keys)) for batch, found in self.groups]
+        bytes_each = 4 * self.sizes.batch * self.sizes.heads * 2 * self.query.shape[-1] * self.dtype.itemsize
+        pieces = []
+        for step in second.track(second.steps(keys, self.cells_per_row * queries / max(keys, 1), bytes_each)):
+            some = self.key[:, :, keys - step.stop : keys - step.start].to(self.dtype).flip(2)
+            groups = tuple(
+                fused.BatchBlocks(batch, split_regions(regions.crop_rows(found, step.start, step.stop)))
+                for batch, found in turned
+            )
+            work = fused.make_fused_plan(groups, len(step), queries, self.rule.scale, bias)
+            pieces.append(fused.fused_attention(work, self._for_each_head(some), swapped_key, values))
+        output = torch.cat([part for part, _ in pieces], 2).flip(2)
+        received = torch.cat([part for _, part in pieces], 2).flip(2)
+        if self.lowered.key_mask is not None:
+            received = received.masked_fill(~self.lowered.key_mask[:, None], -math.inf)
+        return output * received.exp()[..., None], received
+
+    def with_sinks(self, lse: Tensor) -> Tensor:
+        """The log-sum-exp including sinks."""
+        if self.rule.sinks is None:
+            return lse
+        return self.rule.sinks.apply(lse.new_zeros(*lse.shape, 1), lse)[1]
+
+
+def _is_contiguous(index: Tensor) -> bool:
+    """Whether positions are consecutive, so that a slice selects them."""
+    return len(index) > 0 and int(index[-1]) - int(index[0]) + 1 == len(index) and bool((index.diff() == 1).all())
+
+
+def _take(tensor: Tensor, index: Tensor) -> Tensor:
+    """Select positions of (batch, heads, positions, dim); a view if they are consecutive."""
+    return tensor[:, :, int(index[0]) : int(index[-1]) + 1] if _is_contiguous(index) else tensor[:, :, index]
+
+
+def _logsumexp(scores: Tensor) -> Tensor:
+    """`torch.logsumexp` over the last axis in place, with a third of its memory traffic."""
+    peak = scores.amax(-1, keepdim=True)
+    finite = peak.masked_fill_(peak == -math.inf, 0.0)
+    return scores.sub_(finite).exp_().sum(-1).log_().add_(finite.squeeze(-1))
