@@ -162,7 +162,7 @@ def test_problems_are_passed_on_and_a_document_that_is_refused_is_one():
 def test_the_tokenizer_is_not_changed_and_serves_many_shards(smollm):
     before = smollm.encode("<|endoftext|>")
     cutting = PassageSplitter(smollm, settings_of(4))
-    found = [list(cutting.of([Document(f"number {shard} of many shards", "a.txt", 0)])) for shard in range(3)]
+    found = [list(cutting.split([Document(f"number {shard} of many shards", "a.txt", 0)])) for shard in range(3)]
     assert found == [passages_of_text(f"number {shard} of many shards", smollm) for shard in range(3)]
     assert smollm.encode("<|endoftext|>") == before
     assert len(before) == 1

@@ -91,7 +91,7 @@ def test_broken_files_are_problems_and_the_others_are_planned(tmp_path):
     assert problems == {
         "empty.txt": "is empty",
         "other.parquet": "has no column 'text'; its columns are id, content",
-        "numbers.parquet": "has int64 in its column 'text', and not text",
+        "numbers.parquet": "has int64 in its column 'text', not strings",
         "rowless.parquet": "has no rows",
     }
 
@@ -113,7 +113,7 @@ def test_the_fingerprint_follows_what_decides_the_result(tmp_path, monkeypatch):
         planned("b.txt", "a.txt"),
         planned("a.txt"),
         planned(tmp_path, max_length=None),
-        planned(tmp_path, batch=1),
+        planned(tmp_path, batch_tokens=1),
         planned(tmp_path, field="content"),
         planned(tmp_path, separator="--"),
         planned(tmp_path, shard_bytes=50),

@@ -75,7 +75,7 @@ def test_a_file_with_one_other_bit_anywhere_is_refused(path: Path) -> None:
 
 def test_a_part_with_other_bins_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_partial(shard_of(3, 0), path)
-    monkeypatch.setattr(partial_files, "ACCURACY", 0.01)
+    monkeypatch.setattr(partial_files, "RELATIVE_ACCURACY", 0.01)
     with pytest.raises(CheckpointError, match="other statistics or bins"):
         load_partial(path)
 
