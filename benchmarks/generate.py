@@ -15,7 +15,7 @@ from attnscope.bench.report import Table, duration
 from attnscope.bench.timing import race
 from attnscope.extras import import_extra
 from attnscope.models import Decoder, generate_tokens, load, save
-from attnscope.models.sizes import DECODERS
+from attnscope.models.published_configs import DECODERS
 
 MODEL = "smollm2-135m"
 READ_BYTES = 2**29  # larger than any CPU cache

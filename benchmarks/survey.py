@@ -24,7 +24,7 @@ from attnscope.bench.report import Table, duration
 from attnscope.bench.timing import race, seconds
 from attnscope.errors import SettingError
 from attnscope.models import Decoder, DecoderConfig, save, train_bpe
-from attnscope.models.sizes import DECODERS
+from attnscope.models.published_configs import DECODERS
 from attnscope.survey import Settings, Workers, run_survey
 from attnscope.survey.corpus.batches import Batch, PlacedPassage
 from attnscope.survey.corpus.passages import Passage
@@ -57,7 +57,14 @@ class TokenSeconds(NamedTuple):
     accumulation: float
 
 
-SMALL_MODEL = DecoderConfig(vocab_size=VOCABULARY, width=64, depth=2, heads=4, hidden=128, max_length=1024)
+SMALL_MODEL = DecoderConfig(
+    vocab_size=VOCABULARY,
+    hidden_size=64,
+    num_layers=2,
+    num_heads=4,
+    intermediate_size=128,
+    max_position_embeddings=1024,
+)
 
 
 def tables(
@@ -100,9 +107,9 @@ def time_per_token(reader: ShardReader, windows: Sequence[int], rounds: int, ste
     rates = rates_between(*((times[window], costs[window]) for window in KNOWN))
     table = Table(
         title="milliseconds per token",
-        comparison=f"CPU time of one thread, {config.depth} layers of {config.heads} heads, batches of {BATCH:,}, best "
-        f"of {rounds}. Predicted from the passages of {KNOWN[0]:,} and {KNOWN[1]:,}: {rates.flops / 1e9:.3g} "
-        f"GFLOP/s in the model, {rates.attention_weights / 1e6:.3g} million cells/s and "
+        comparison=f"CPU time of one thread, {config.num_layers} layers of {config.num_heads} heads, "
+        f"batches of {BATCH:,}, best of {rounds}. Predicted from the passages of {KNOWN[0]:,} and {KNOWN[1]:,}: "
+        f"{rates.flops / 1e9:.3g} GFLOP/s in the model, {rates.attention_weights / 1e6:.3g} million cells/s and "
         f"{rates.binned_values / 1e6:.3g} million numbers/s.",
         columns=("passages", "model", "statistics", "gathering", "total", "predicted", "measured / predicted"),
     )
@@ -234,10 +241,17 @@ def estimate_large_models() -> Table:
         config = DECODERS[name]
         cost = cost_per_token(config, ESTIMATED_WINDOW, len(STATISTICS))
         spent = ACCELERATOR.seconds(cost)
-        kept = 2 * config.depth * (config.heads + (config.key_heads or config.heads)) * (config.head_dim or 0)
+        kept = (
+            2
+            * config.num_layers
+            * (config.num_heads + (config.num_kv_heads or config.num_heads))
+            * (config.head_dim or 0)
+        )
         hours = [rounded(tokens * spent / 3600) for tokens in ESTIMATED_TOKENS]
         counts = f"{cost.flops / 1e9:.3g}", f"{cost.attention_weights:,.0f}", f"{1 / spent:,.0f}"
-        table.add(name, f"{config.depth * config.heads:,}", *counts, *hours, f"{rounded(kept * 10**9 / 1e12)} TB")
+        table.add(
+            name, f"{config.num_layers * config.num_heads:,}", *counts, *hours, f"{rounded(kept * 10**9 / 1e12)} TB"
+        )
     return table
 
 

@@ -28,7 +28,7 @@ import attnscope as ats
 from attnscope.bench.report import Table, write
 from attnscope.figures import grouped_bars, lines
 from attnscope.heads import read_repeated_tokens
-from attnscope.models import Cache
+from attnscope.models import KVCache
 from attnscope.models.fingerprint import fingerprint_model
 from attnscope.recording import load, read
 
@@ -127,7 +127,7 @@ def scenes(ids: Tensor, cuts: Iterable[int] = CUTS, *, passage: int = PASSAGE) -
 
 
 @torch.no_grad()
-def told(model: Any, ids: Tensor) -> Cache:
+def told(model: Any, ids: Tensor) -> KVCache:
     """What a model keeps of some tokens that it has read."""
     cache = model.new_cache()
     for piece in ids.split(PIECE):
@@ -136,7 +136,7 @@ def told(model: Any, ids: Tensor) -> Cache:
 
 
 @torch.no_grad()
-def losses(model: Any, cache: Cache, passage: Tensor, heads: Heads = ()) -> Tensor:
+def losses(model: Any, cache: KVCache, passage: Tensor, heads: Heads = ()) -> Tensor:
     """Nats of surprise at each token of a passage once it can be recognized, while some heads are silent."""
     start = cache.length
     with ats.ablate(model, {LAYER: list(heads)} if heads else {}):
@@ -146,7 +146,7 @@ def losses(model: Any, cache: Cache, passage: Tensor, heads: Heads = ()) -> Tens
 
 
 @torch.no_grad()
-def glance(model: Any, cache: Cache, scene: Scene) -> dict[int, tuple[float, float]]:
+def glance(model: Any, cache: KVCache, scene: Scene) -> dict[int, tuple[float, float]]:
     """Of each of the heads in question, the mean weight on the first mention and on the first token of the text."""
     assert scene.first is not None, "a passage that was mentioned before"
     start = cache.length

@@ -23,7 +23,7 @@ from attnscope.downloads import MODELS
 from attnscope.errors import SettingError
 from attnscope.models import Decoder, load_tokenizer, save, train_bpe
 from attnscope.models.checkpoint.source import locate
-from attnscope.models.sizes import DECODERS
+from attnscope.models.published_configs import DECODERS
 from benchmarks.peers import costs, pages
 from benchmarks.peers.environments import NotInstalledError, cache_folder, python_with, versions_in
 from benchmarks.peers.peers import PAGES, PEERS, WAYS, Page, Peer, Way

@@ -11,7 +11,7 @@ import torch
 from attnscope.bench import Size
 from attnscope.bench.record import transformers_model
 from attnscope.models import Decoder, load, save
-from attnscope.models.sizes import DECODERS
+from attnscope.models.published_configs import DECODERS
 from benchmarks.generate import calls_by_library, read_bandwidth, tables
 from tests.bench.processor import needs_bfloat16
 from tests.bench.test_attention import kept

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.models.sizes import DECODERS
+from attnscope.models.published_configs import DECODERS
 from attnscope.survey.cost import cost_per_token
 from benchmarks.__main__ import run
 from benchmarks.survey import ACCELERATOR, estimate_large_models

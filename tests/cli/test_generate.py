@@ -31,7 +31,7 @@ def loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that is loaded at once and takes seconds for thousands of tokens."""
-    return write_model(tmp_path_factory.mktemp("tiny"), max_length=8192)
+    return write_model(tmp_path_factory.mktemp("tiny"), max_position_embeddings=8192)
 
 
 @pytest.mark.parametrize("model", [SMOLLM2, GGUF], ids=["folder", "gguf"])
@@ -64,10 +64,10 @@ def test_a_seed_repeats_a_sampled_text(loaded_once: None) -> None:
         ((MINILM, "x"), "is an encoder, which cannot generate text"),
         ((MODELS / "nowhere", "x"), "is neither a folder, nor a .gguf file, nor a name on the hub"),
         ((SMOLLM2, "x", "--top-p", "3"), "Sampling.top_p must be above 0 and at most 1, but is 3.0"),
-        ((SMOLLM2, "x", "--stop", ""), "a stop string needs at least one character"),
+        ((SMOLLM2, "x", "--stop", ""), "stop strings must not be empty"),
         ((SMOLLM2, "x", "--system", "y"), "--system needs --chat"),
         (("a long prompt in the place of the model " * 20, SMOLLM2), "cannot be the place of a model"),
-        ((SMOLLM2, "x", "--max-new-tokens", "-4"), "max_new_tokens must be at least 0, but is -4"),
+        ((SMOLLM2, "x", "--max-new-tokens", "-4"), "max_new_tokens must be at least 0, got -4"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_two(

@@ -58,7 +58,11 @@ def everything(folder: Path) -> Result:
 def tiny_trace(folder: Path) -> Path:
     """A trace of a tiny model that has read some tokens."""
     torch.manual_seed(0)
-    model = Decoder(DecoderConfig(vocab_size=30, width=32, depth=3, heads=4, hidden=48, max_length=64)).eval()
+    model = Decoder(
+        DecoderConfig(
+            vocab_size=30, hidden_size=32, num_layers=3, num_heads=4, intermediate_size=48, max_position_embeddings=64
+        )
+    ).eval()
     read(model, torch.arange(20) % 12).save(folder / "trace")
     return folder / "trace"
 

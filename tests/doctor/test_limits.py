@@ -8,7 +8,7 @@ import torch
 
 from attnscope.doctor import limits as doctor
 from attnscope.models import Decoder
-from attnscope.models.sizes import DECODERS
+from attnscope.models.published_configs import DECODERS
 from attnscope.recording import estimate, read
 
 TOKENS = 300

@@ -19,7 +19,8 @@ ZOO = {exhibit.name: exhibit for exhibit in EXHIBITS}
 
 def small(dtype: torch.dtype = torch.float64, **options: Any) -> Decoder:
     torch.manual_seed(0)
-    sizes = {"vocab_size": 56, "width": 32, "depth": 3, "heads": 4, "key_heads": 2, "hidden": 48, "max_length": 600}
+    sizes = {"vocab_size": 56, "hidden_size": 32, "num_layers": 3, "num_heads": 4, "num_kv_heads": 2}
+    sizes |= {"intermediate_size": 48, "max_position_embeddings": 600}
     model = Decoder(DecoderConfig(**{**sizes, **options})).to(dtype).eval()
     with torch.no_grad():
         for parameter in model.parameters():

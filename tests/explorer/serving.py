@@ -17,7 +17,7 @@ from attnscope.explorer.library.library import Library
 from attnscope.explorer.sessions.lazy_session import LazySession
 from attnscope.explorer.sessions.model_session import ModelSession
 from attnscope.models import Decoder, DecoderConfig
-from attnscope.models.text.characters import CharacterTokenizer
+from attnscope.models.text.character_tokenizer import CharacterTokenizer
 from attnscope.recording import Trace, read
 
 TEXT = "= Verona =\n\nROMEO:\nIs the day so young?\n\nBENVOLIO:\nBut new struck nine.\n"
@@ -95,7 +95,12 @@ def small_model(text: str = TEXT, *, depth: int = 2) -> tuple[Decoder, Character
     tokenizer = CharacterTokenizer.from_text(text)
     torch.manual_seed(0)
     config = DecoderConfig(
-        vocab_size=tokenizer.vocab_size, width=32, depth=depth, heads=4, hidden=48, max_length=len(text) + 64
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=32,
+        num_layers=depth,
+        num_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=len(text) + 64,
     )
     model = Decoder(config).eval()
     with torch.no_grad():

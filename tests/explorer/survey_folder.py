@@ -34,7 +34,12 @@ def save_model(folder: Path, documents: Sequence[str] = DOCUMENTS, *, seed: int 
     tokenizer = CharacterTokenizer.from_text("".join(documents))
     torch.manual_seed(seed)
     config = DecoderConfig(
-        vocab_size=tokenizer.vocab_size, width=32, depth=LAYERS, heads=HEADS, hidden=48, max_length=600
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=32,
+        num_layers=LAYERS,
+        num_heads=HEADS,
+        intermediate_size=48,
+        max_position_embeddings=600,
     )
     model = Decoder(config).eval()
     with torch.no_grad():

@@ -137,7 +137,7 @@ def test_traces_of_another_model_are_refused() -> None:
     ablation = Ablation(make_session(model))
     others = [
         read(make_random_baseline(model), TEXT, CHARACTERS, progress=False),
-        read(small(heads=8), TEXT, CHARACTERS, progress=False),
+        read(small(num_heads=8), TEXT, CHARACTERS, progress=False),
         small_trace(TEXT),
         read(small(vocab_size=400), torch.arange(300, 310), progress=False),
     ]
@@ -158,7 +158,7 @@ def test_texts_that_cannot_be_read_again_are_refused_with_the_line_to_run() -> N
     weights = Trace.from_attentions([torch.eye(3)[None, None]])
     with pytest.raises(UnsupportedError, match=r"does not hold the ids.*effect\(model, text, ablate\(model"):
         ablation.effect(weights, "weights", [(0, 0)], "zero")
-    model = small(max_length=2050)
+    model = small(max_position_embeddings=2050)
     long = read(model, torch.zeros(2049, dtype=torch.long), CHARACTERS, layers=[0], progress=False)
     with pytest.raises(UnsupportedError, match=r"2,049 tokens; here it is done for up to 2,048.*effect\("):
         Ablation(make_session(model)).effect(long, "long", [(0, 0)], "zero")

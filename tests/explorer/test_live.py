@@ -94,7 +94,7 @@ def test_a_text_beyond_the_limit_is_refused_with_both_numbers():
 
 
 def test_the_limit_is_not_beyond_what_the_model_has_room_for():
-    assert make_session(small(max_length=17)).limit == 17
+    assert make_session(small(max_position_embeddings=17)).limit == 17
     assert make_session(ZOO["Llama"].build()).limit == 64
     assert make_session().limit == LIMIT
 
@@ -107,7 +107,9 @@ def test_what_cannot_be_read_is_refused():
     with pytest.raises(SettingError, match="needs a tokenizer"):
         ModelSession(small(), None, "a model of pictures")
     with pytest.raises(UnsupportedError, match="reads two texts"):
-        make_session(Seq2Seq(Seq2SeqConfig(vocab_size=50, width=16, depth=1, heads=4, hidden=64)))
+        make_session(
+            Seq2Seq(Seq2SeqConfig(vocab_size=50, hidden_size=16, num_layers=1, num_heads=4, intermediate_size=64))
+        )
 
 
 @pytest.mark.parametrize("build", [small, lambda: small(torch.bfloat16), ZOO["Llama"].build, ZOO["BERT"].build])

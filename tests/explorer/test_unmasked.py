@@ -19,7 +19,7 @@ from tests.models.smollm2 import FOLDER
 
 
 def test_without_a_mask_queries_see_what_is_ahead_and_no_more_of_the_past():
-    trace = make_session(small(windows=(None, 5, None))).run(TEXT)
+    trace = make_session(small(sliding_windows=(None, 5, None))).run(TEXT)
     ahead = remove_causal_mask(trace)
     assert ahead is not None
     assert list(ahead) == list(trace)
@@ -39,7 +39,7 @@ def test_without_a_mask_queries_see_what_is_ahead_and_no_more_of_the_past():
 
 
 def test_a_text_that_was_written_on_has_the_same_what_if_as_one_that_was_read():
-    model = small(windows=(None, 5, None))
+    model = small(sliding_windows=(None, 5, None))
     done = written(make_session(model))[-1]
     one, other = (
         remove_causal_mask(done["trace"]),

@@ -16,7 +16,9 @@ from attnscope.errors import SettingError
 from attnscope.heads import HeadTable, ablate, compare_with_random_heads, predict
 from attnscope.models import Decoder, DecoderConfig
 
-CONFIG = DecoderConfig(vocab_size=30, width=48, depth=3, heads=6, hidden=48, max_length=64)
+CONFIG = DecoderConfig(
+    vocab_size=30, hidden_size=48, num_layers=3, num_heads=6, intermediate_size=48, max_position_embeddings=64
+)
 IDS = torch.randint(3, 30, (12,), generator=torch.Generator().manual_seed(0))
 NAMES = [f"blocks.{at}.attention" for at in range(3)]
 

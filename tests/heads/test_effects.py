@@ -21,8 +21,16 @@ from tests.models.smollm2 import FOLDER, transformers_model
 from tests.recording.zoo import EXHIBITS
 
 MINILM = FOLDER.parent / "minilm-l6"
-TINY = DecoderConfig(vocab_size=30, width=32, depth=2, heads=4, key_heads=2, hidden=48, max_length=64)
-BOTH = Seq2SeqConfig(vocab_size=30, width=32, depth=2, heads=4, hidden=48)
+TINY = DecoderConfig(
+    vocab_size=30,
+    hidden_size=32,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    intermediate_size=48,
+    max_position_embeddings=64,
+)
+BOTH = Seq2SeqConfig(vocab_size=30, hidden_size=32, num_layers=2, num_heads=4, intermediate_size=48)
 IDS = torch.randint(3, 30, (2, 12), generator=torch.Generator().manual_seed(0))
 TARGET = torch.randint(3, 30, (2, 7), generator=torch.Generator().manual_seed(1))
 TEXT = "When Mary and John went to the store, John gave a drink to"
@@ -145,7 +153,11 @@ def test_a_target_for_a_model_that_writes_none_is_refused() -> None:
 
 
 def test_decoders_predict_the_next_token_and_others_do_not() -> None:
-    encoder = Encoder(EncoderConfig(vocab_size=30, width=32, depth=1, heads=4, hidden=48, max_length=64))
+    encoder = Encoder(
+        EncoderConfig(
+            vocab_size=30, hidden_size=32, num_layers=1, num_heads=4, intermediate_size=48, max_position_embeddings=64
+        )
+    )
     assert predicts_next_token(tiny())
     assert all(predicts_next_token(zoo(name)) for name in ("Llama", "GPT-2"))
     others = (None, encoder, Seq2Seq(BOTH), nn.Linear(2, 2), zoo("BERT"), zoo("BART"))

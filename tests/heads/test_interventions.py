@@ -56,9 +56,9 @@ class Subject:
 
 def _inputs(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
     if isinstance(model, Seq2Seq):
-        return {"source": ids, "target": ids[:, :7]}
+        return {"input_ids": ids, "decoder_input_ids": ids[:, :7]}
     if isinstance(model, Decoder | Encoder):
-        return {"tokens": ids}
+        return {"input_ids": ids}
     if isinstance(model, Torch):
         return {"ids": ids}
     config: Any = model.config
@@ -94,8 +94,16 @@ def zoo(name: str) -> Callable[[], Any]:
     return next(exhibit.build for exhibit in EXHIBITS if exhibit.name == name)
 
 
-OURS = DecoderConfig(vocab_size=99, width=32, depth=2, heads=4, key_heads=2, hidden=48, max_length=64)
-BOTH = Seq2SeqConfig(vocab_size=99, width=32, depth=2, heads=4, hidden=48)
+OURS = DecoderConfig(
+    vocab_size=99,
+    hidden_size=32,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    intermediate_size=48,
+    max_position_embeddings=64,
+)
+BOTH = Seq2SeqConfig(vocab_size=99, hidden_size=32, num_layers=2, num_heads=4, intermediate_size=48)
 
 SUBJECTS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "ours": (lambda: Decoder(OURS), "blocks.1.attention", "blocks.1.attention.output"),

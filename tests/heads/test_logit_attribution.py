@@ -59,7 +59,8 @@ def prompt(number: int) -> Tensor:
 
 
 def config(**options: Any) -> DecoderConfig:
-    sizes: dict[str, Any] = {"vocab_size": 50, "width": 16, "depth": 3, "heads": 4, "hidden": 32, "max_length": 32}
+    sizes: dict[str, Any] = {"vocab_size": 50, "hidden_size": 16, "num_layers": 3, "num_heads": 4}
+    sizes |= {"intermediate_size": 32, "max_position_embeddings": 32}
     return DecoderConfig(**(sizes | options))
 
 
@@ -196,7 +197,7 @@ def test_the_parts_are_those_of_the_models_own_likeliest_token():
 @pytest.mark.parametrize("tied", [True, False])
 @torch.no_grad()
 def test_what_is_left_is_what_embeddings_and_feed_forward_layers_and_the_norms_bias_add(norm: Any, tied: bool):
-    model = decoder(norm=norm, tied=tied, key_heads=2)
+    model = decoder(norm=norm, tie_word_embeddings=tied, num_kv_heads=2)
     others: list[Tensor] = []
     streams: list[Tensor] = []
     with ExitStack() as stack:
@@ -443,7 +444,7 @@ def test_the_model_is_as_it_was_afterwards_and_says_the_same():
 
 def test_models_that_read_two_texts_are_refused():
     theirs = make("t5", "AutoModelForSeq2SeqLM", T5)
-    ours = Seq2Seq(Seq2SeqConfig(vocab_size=50, width=16, depth=1, heads=4, hidden=32)).eval()
+    ours = Seq2Seq(Seq2SeqConfig(vocab_size=50, hidden_size=16, num_layers=1, num_heads=4, intermediate_size=32)).eval()
     for model in (theirs, ours):
         with pytest.raises(UnsupportedError, match="reads two texts"):
             direct_logit_attribution(model, TEXT_OF_OURS)

@@ -16,7 +16,9 @@ from attnscope.recording import Trace, load, read
 from tests.models.smollm2 import FOLDER
 
 MINILM = FOLDER.parent / "minilm-l6"
-CONFIG = DecoderConfig(vocab_size=60, width=32, depth=2, heads=4, hidden=48, max_length=64)
+CONFIG = DecoderConfig(
+    vocab_size=60, hidden_size=32, num_layers=2, num_heads=4, intermediate_size=48, max_position_embeddings=64
+)
 IDS = torch.randint(3, 60, (9,), generator=torch.Generator().manual_seed(0))
 FIRST, SECOND = "blocks.0.attention", "blocks.1.attention"
 

@@ -249,7 +249,16 @@ def shuffled_minilm(seed: int) -> nn.Module:
 def sharp_decoder(seed: int) -> nn.Module:
     """Random weights, with queries and keys so large that heads look at single tokens."""
     torch.manual_seed(seed)
-    model = Decoder(DecoderConfig(vocab_size=49152, width=96, depth=6, heads=12, hidden=128, max_length=64)).eval()
+    model = Decoder(
+        DecoderConfig(
+            vocab_size=49152,
+            hidden_size=96,
+            num_layers=6,
+            num_heads=12,
+            intermediate_size=128,
+            max_position_embeddings=64,
+        )
+    ).eval()
     with torch.no_grad():
         for name, table in model.named_parameters():
             table.mul_(8 if "query" in name else 1)
@@ -309,13 +318,17 @@ def test_an_encoder_decoder_is_refused_and_its_encoder_is_read():
         with pytest.raises(UnsupportedError, match=r"model\.get_encoder\(\)"):
             score_relations(model, unknown_words())
         assert len(score_relations(model.get_encoder(), unknown_words(), sentences=FEW)["agreement"]) == 2
-    ours = Seq2Seq(Seq2SeqConfig(vocab_size=8, width=16, depth=1, heads=2, hidden=16))
+    ours = Seq2Seq(Seq2SeqConfig(vocab_size=8, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16))
     with pytest.raises(UnsupportedError, match="Seq2Seq has an encoder and a decoder"):
         score_relations(ours, unknown_words())
 
 
 def test_a_tokenizer_is_needed_that_can_tell_where_tokens_stand():
-    model = Decoder(DecoderConfig(vocab_size=8, width=16, depth=1, heads=2, hidden=16, max_length=64))
+    model = Decoder(
+        DecoderConfig(
+            vocab_size=8, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16, max_position_embeddings=64
+        )
+    )
     with pytest.raises(SettingError, match="tokenizer of the model, got None"):
         score_relations(model, None)
     with pytest.raises(UnsupportedError, match=r"CharacterTokenizer .* offsets"):

@@ -26,7 +26,14 @@ VOCABULARIES = {"smollm2": (FOLDER, 49152), "minilm": (MINILM, 30522)}
 
 def tiny(max_length: int, vocab_size: int = 99) -> Decoder:
     torch.manual_seed(0)
-    config = DecoderConfig(vocab_size=vocab_size, width=16, depth=2, heads=2, hidden=16, max_length=max_length)
+    config = DecoderConfig(
+        vocab_size=vocab_size,
+        hidden_size=16,
+        num_layers=2,
+        num_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=max_length,
+    )
     return Decoder(config).eval()
 
 
@@ -116,7 +123,7 @@ def test_a_probe_may_be_shorter_and_of_another_seed() -> None:
 def test_an_encoder_reads_as_much_as_it_has_positions_for() -> None:
     model, tokenizer = load(MINILM)
     config: Any = model.config
-    assert config.max_length == 512
+    assert config.max_position_embeddings == 512
     assert_repeats(ids_for_model(model, tokenizer, length=1000), 256)
     trace = read_repeated_tokens(model, tokenizer, length=1000)
     assert trace[next(iter(trace))].shape == (1, 12, 512, 512)

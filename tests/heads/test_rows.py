@@ -21,7 +21,15 @@ from tests.models.smollm2 import FOLDER
 from tests.recording.test_statistics import text_of
 
 CLOSE = 1e-5
-TINY = DecoderConfig(vocab_size=30, width=32, depth=2, heads=4, key_heads=2, hidden=48, max_length=128)
+TINY = DecoderConfig(
+    vocab_size=30,
+    hidden_size=32,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    intermediate_size=48,
+    max_position_embeddings=128,
+)
 OF_QUERIES = SCORES.keys() - {"concentration", "leakage"}
 
 
@@ -50,7 +58,7 @@ def places_in(documents: Tensor) -> Tensor:
 def packed(model: Decoder, ids: Tensor, documents: Tensor, keep: str, more: Mask | None = None) -> Trace:
     mask = Documents(documents) if more is None else Documents(documents) & more
     with torch.no_grad(), record(model, keep=keep) as trace:  # type: ignore[arg-type]
-        model.features(ids, mask=mask, positions=places_in(documents))
+        model.features(ids, mask=mask, position_ids=places_in(documents))
     return trace
 
 
@@ -109,7 +117,18 @@ def test_packed_documents_of_a_trained_model_score_as_each_alone() -> None:
 
 
 def test_documents_of_an_encoder_have_no_token_before_their_first() -> None:
-    model = sharp(Encoder(EncoderConfig(vocab_size=30, width=32, depth=1, heads=2, hidden=48, max_length=64)))
+    model = sharp(
+        Encoder(
+            EncoderConfig(
+                vocab_size=30,
+                hidden_size=32,
+                num_layers=1,
+                num_heads=2,
+                intermediate_size=48,
+                max_position_embeddings=64,
+            )
+        )
+    )
     documents = numbered([[5, 20, 15]])
     for keep in ("matrix", "statistics"):
         with torch.no_grad(), record(model, keep=keep) as trace:
@@ -154,7 +173,7 @@ def test_documents_in_pieces_begin_where_they_began_in_an_earlier_piece() -> Non
         cache, positions = model.new_cache(), places_in(documents)
         for start, stop in ((0, 10), (10, 30), (30, 40)):
             mask = Documents(documents[:, :stop])
-            model.features(ids[:, start:stop], mask=mask, positions=positions[:, start:stop], cache=cache)
+            model.features(ids[:, start:stop], mask=mask, position_ids=positions[:, start:stop], cache=cache)
     for name in whole:
         found, wanted = (row_scores(one, name, documents=documents) for one in (trace, whole))
         assert found.keys() == wanted.keys()

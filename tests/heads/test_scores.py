@@ -21,7 +21,15 @@ from tests.models.smollm2 import FOLDER, transformers_model
 from tests.recording.test_statistics import text_of
 from tests.recording.zoo import EXHIBITS, eager_functions_noted
 
-TINY = DecoderConfig(vocab_size=30, width=32, depth=2, heads=4, key_heads=2, hidden=48, max_length=64)
+TINY = DecoderConfig(
+    vocab_size=30,
+    hidden_size=32,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    intermediate_size=48,
+    max_position_embeddings=64,
+)
 
 
 def exhibit(name: str) -> Any:
@@ -152,7 +160,16 @@ def test_a_generation_scores_as_a_pass_over_the_finished_text() -> None:
 
 def test_scores_survive_saving_and_opening(tmp_path) -> None:
     model, ids = (
-        Encoder(EncoderConfig(vocab_size=30, width=32, depth=2, heads=4, hidden=48, max_length=64)),
+        Encoder(
+            EncoderConfig(
+                vocab_size=30,
+                hidden_size=32,
+                num_layers=2,
+                num_heads=4,
+                intermediate_size=48,
+                max_position_embeddings=64,
+            )
+        ),
         repeating(1, 20),
     )
     with torch.no_grad(), record(model.eval()) as trace:

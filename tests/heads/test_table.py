@@ -119,7 +119,11 @@ def test_chosen_heads_are_those_of_the_rows_as_record_takes_them(table: HeadTabl
     assert table.heads_by_layer == {LAYERS[0]: [0, 1], LAYERS[2]: [0]}
     assert table.top("sink", 2).heads_by_layer == {LAYERS[0]: [1], LAYERS[2]: [0]}
     torch.manual_seed(0)
-    model = Decoder(DecoderConfig(vocab_size=9, width=8, depth=2, heads=2, hidden=8, max_length=16)).eval()
+    model = Decoder(
+        DecoderConfig(
+            vocab_size=9, hidden_size=8, num_layers=2, num_heads=2, intermediate_size=8, max_position_embeddings=16
+        )
+    ).eval()
     chosen = HeadTable(("blocks.1.attention", "blocks.0.attention"), (1, 0), {}).heads_by_layer
     with torch.no_grad(), record(model, heads=chosen) as trace:
         model(torch.arange(5)[None])

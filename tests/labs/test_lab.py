@@ -99,7 +99,9 @@ def test_a_model_that_is_named_is_the_one_that_is_loaded() -> None:
 
 
 def test_the_fingerprint_of_the_trained_model_is_in_the_result(tmp_path: Path) -> None:
-    config = DecoderConfig(vocab_size=300, width=16, depth=2, heads=4, hidden=64, max_length=32)
+    config = DecoderConfig(
+        vocab_size=300, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=32
+    )
     save(Decoder(config), tmp_path / "tiny")
     train_bpe(["some text"], 260).save(tmp_path / "tiny")
     found = lab(model=str(tmp_path / "tiny"))

@@ -15,27 +15,29 @@ from attnscope.errors import ShapeError
 from attnscope.models.decoder import Decoder, DecoderConfig
 from tests.models.copied import randomize
 
-GPT2 = DecoderConfig(vocab_size=40, width=24, depth=3, heads=4, hidden=32, max_length=64)
+GPT2 = DecoderConfig(
+    vocab_size=40, hidden_size=24, num_layers=3, num_heads=4, intermediate_size=32, max_position_embeddings=64
+)
 LLAMA = replace(
     GPT2,
-    key_heads=2,
+    num_kv_heads=2,
     head_dim=8,
-    positions=Rotary(dim=8, layout="half"),
+    position_encoding=Rotary(dim=8, layout="half"),
     norm="rms",
     activation="silu",
     gated=True,
-    query_key_value_bias=False,
+    qkv_bias=False,
     output_bias=False,
     feed_forward_bias=False,
-    windows=(None, 5, None),
-    tied=False,
+    sliding_windows=(None, 5, None),
+    tie_word_embeddings=False,
 )
 CONFIGS = {
     "gpt2": GPT2,
     "llama": LLAMA,
-    "qwen3": replace(LLAMA, head_norm=True, windows=None),
-    "sinusoidal": replace(GPT2, positions="sinusoidal"),
-    "none": replace(GPT2, positions="none"),
+    "qwen3": replace(LLAMA, qk_norm=True, sliding_windows=None),
+    "sinusoidal": replace(GPT2, position_encoding="sinusoidal"),
+    "none": replace(GPT2, position_encoding="none"),
 }
 TOKENS = torch.randint(40, (2, 19), generator=torch.Generator().manual_seed(1))
 
@@ -73,7 +75,7 @@ def test_padding_after_a_text_changes_nothing_in_it(model: Decoder) -> None:
 def test_packed_documents_are_those_documents_alone(model: Decoder) -> None:
     ids = torch.tensor([0] * 8 + [1] * 11)
     positions = torch.cat([torch.arange(8), torch.arange(11)])
-    packed = model(TOKENS[:1], mask=Documents(ids), positions=positions)
+    packed = model(TOKENS[:1], mask=Documents(ids), position_ids=positions)
     alone = torch.cat([model(TOKENS[:1, :8]), model(TOKENS[:1, 8:])], dim=1)
     torch.testing.assert_close(packed, alone, rtol=1e-9, atol=1e-9)
 
@@ -89,7 +91,7 @@ def test_no_token_sees_a_later_one(model: Decoder) -> None:
 
 @torch.no_grad()
 def test_a_window_ends_where_it_says() -> None:
-    model = Decoder(replace(LLAMA, depth=1, windows=(5,))).double().eval()
+    model = Decoder(replace(LLAMA, num_layers=1, sliding_windows=(5,))).double().eval()
     randomize(model)
     changed = TOKENS.clone()
     changed[:, 10] = (changed[:, 10] + 1) % 40
@@ -125,7 +127,7 @@ def test_gradients_reach_every_parameter(model: Decoder) -> None:
 
 
 def test_weights_are_drawn_smaller_where_they_are_added_up() -> None:
-    model = Decoder(replace(GPT2, width=256, depth=8, heads=4, hidden=512))
+    model = Decoder(replace(GPT2, hidden_size=256, num_layers=8, num_heads=4, intermediate_size=512))
     weights = dict(model.named_parameters())
     assert weights["blocks.0.feed_forward.up.weight"].std().item() == pytest.approx(0.02, rel=0.02)
     assert weights["blocks.0.feed_forward.down.weight"].std().item() == pytest.approx(0.02 / 4, rel=0.02)
@@ -134,14 +136,14 @@ def test_weights_are_drawn_smaller_where_they_are_added_up() -> None:
 
 @torch.no_grad()
 def test_a_text_longer_than_learned_positions_is_refused() -> None:
-    model = Decoder(replace(GPT2, max_length=8))
+    model = Decoder(replace(GPT2, max_position_embeddings=8))
     with pytest.raises(ShapeError, match="positions 0 to 18 were asked of a LearnedPositions table that holds 0 to 7"):
         model(TOKENS)
 
 
 def test_sinusoidal_positions_are_added_to_the_embeddings() -> None:
-    model = Decoder(replace(GPT2, positions="sinusoidal", depth=1)).double().eval()
-    plain = Decoder(replace(GPT2, positions="none", depth=1)).double().eval()
+    model = Decoder(replace(GPT2, position_encoding="sinusoidal", num_layers=1)).double().eval()
+    plain = Decoder(replace(GPT2, position_encoding="none", num_layers=1)).double().eval()
     plain.load_state_dict(model.state_dict())
     waves = sinusoidal(19, 24, dtype=torch.float64)
     plain.embedding.register_forward_hook(lambda _, __, x: torch.add(x, waves))  # pyright: ignore[reportArgumentType]
@@ -154,24 +156,30 @@ def test_a_pass_that_broke_off_is_noticed_also_with_positions() -> None:
     cache = model.new_cache()
     model(TOKENS, cache=cache)
     cache[0].extend(*torch.zeros(2, 2, 4, 1, 6))
-    with pytest.raises(ShapeError, match="broke off half-way"):
-        model(TOKENS[:, :1], positions=torch.tensor([20]), cache=cache)
+    with pytest.raises(ShapeError, match=r"crop\("):
+        model(TOKENS[:, :1], position_ids=torch.tensor([20]), cache=cache)
 
 
 @pytest.mark.parametrize("shape", [(1,), (2, 1), (1, 19), (3, 19)])
 def test_positions_that_do_not_belong_to_the_tokens_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ShapeError, match=r"positions are \(position,\) or \(batch, position\)"):
-        Decoder(GPT2)(TOKENS, positions=torch.zeros(shape, dtype=torch.long))
+    with pytest.raises(ShapeError, match="position_ids"):
+        Decoder(GPT2)(TOKENS, position_ids=torch.zeros(shape, dtype=torch.long))
 
 
 def test_tokens_without_a_batch_are_refused() -> None:
-    with pytest.raises(ShapeError, match=r"tokens are \(batch, position\), got \(19,\)"):
+    with pytest.raises(ShapeError, match=r"input_ids.* \(19,\)"):
         Decoder(GPT2)(TOKENS[0])
 
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("positions", "rotary"), ("norm", "layernorm"), ("activation", "swish"), ("dropout", 2.0), ("head_dim", 0)],
+    [
+        ("position_encoding", "rotary"),
+        ("norm", "layernorm"),
+        ("activation", "swish"),
+        ("dropout", 2.0),
+        ("head_dim", 0),
+    ],
 )
 def test_a_setting_that_means_nothing_is_refused_by_name(setting: str, value: object) -> None:
     with pytest.raises(ValueError, match=rf"DecoderConfig\.{setting} .*{value}"):
@@ -179,7 +187,7 @@ def test_a_setting_that_means_nothing_is_refused_by_name(setting: str, value: ob
 
 
 def test_impossible_sizes_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"DecoderConfig\.depth must be at least 1, but is 0"):
-        replace(GPT2, depth=0)
-    with pytest.raises(ValueError, match="windows has 2 entries for 3 blocks"):
-        replace(GPT2, windows=(3, None))
+    with pytest.raises(ValueError, match=r"DecoderConfig\.num_layers must be at least 1, got 0"):
+        replace(GPT2, num_layers=0)
+    with pytest.raises(ValueError, match=r"sliding_windows: .* 3 blocks, got 2"):
+        replace(GPT2, sliding_windows=(3, None))

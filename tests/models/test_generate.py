@@ -17,7 +17,9 @@ ALPHABET = CharacterTokenizer("abcdefgh")
 
 
 def small() -> Decoder:
-    config = DecoderConfig(vocab_size=8, width=16, depth=2, heads=4, hidden=24, max_length=200)
+    config = DecoderConfig(
+        vocab_size=8, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=24, max_position_embeddings=200
+    )
     model = Decoder(config).double().eval()
     randomize(model)
     return model
@@ -67,7 +69,7 @@ def test_rows_stop_each_on_its_own() -> None:
 
 
 def test_one_text_instead_of_a_list_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"prompts are a list of texts.*\['abc'\]"):
+    with pytest.raises(TypeError, match=r"prompts: .*\['abc'\]"):
         generate(small(), ALPHABET, "abc", max_new_tokens=3)
 
 
@@ -116,7 +118,7 @@ def test_an_empty_prompt_begins_with_the_first_token() -> None:
     assert text == tokenizer.decode(tokens)
 
 
-@pytest.mark.parametrize("options", [{"max_new_tokens": -1}, {"max_new_tokens": 3, "chunk": 0}])
+@pytest.mark.parametrize("options", [{"max_new_tokens": -1}, {"max_new_tokens": 3, "chunk_size": 0}])
 def test_counts_below_their_least_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="at least"):
         next(generate_tokens(small(), [[1, 2]], **options))  # pyright: ignore[reportArgumentType]

@@ -18,7 +18,14 @@ PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [2, 7], [1], [8, 2, 8, 1, 8]]
 @pytest.fixture(params=["learned", Rotary(dim=4, layout="half")], ids=["learned", "rotary"])
 def model(request: pytest.FixtureRequest) -> Decoder:
     config = DecoderConfig(
-        vocab_size=11, width=16, depth=2, heads=4, hidden=24, max_length=64, positions=request.param, key_heads=2
+        vocab_size=11,
+        hidden_size=16,
+        num_layers=2,
+        num_heads=4,
+        intermediate_size=24,
+        max_position_embeddings=64,
+        position_encoding=request.param,
+        num_kv_heads=2,
     )
     decoder = Decoder(config).double().eval()
     randomize(decoder)
@@ -42,7 +49,7 @@ def test_a_batch_of_different_lengths_writes_what_each_row_would_alone(
     model: Decoder, sampling: Sampling, chunk: int, static: bool
 ) -> None:
     cache = None if static else model.new_cache()
-    steps = list(generate_tokens(model, PROMPTS, max_new_tokens=20, sampling=sampling, chunk=chunk, cache=cache))
+    steps = list(generate_tokens(model, PROMPTS, max_new_tokens=20, sampling=sampling, chunk_size=chunk, cache=cache))
     for row, prompt in enumerate(PROMPTS):
         assert [tokens[row] for tokens in steps] == by_whole_passes(model, prompt, 20, sampling, row)
 
@@ -50,7 +57,7 @@ def test_a_batch_of_different_lengths_writes_what_each_row_would_alone(
 def test_a_row_ends_with_an_end_token_and_the_others_go_on(model: Decoder) -> None:
     sampling = Sampling(temperature=3.0)
     endless = list(generate_tokens(model, PROMPTS, max_new_tokens=30, sampling=sampling))
-    steps = list(generate_tokens(model, PROMPTS, max_new_tokens=30, sampling=sampling, ends={4, 7}))
+    steps = list(generate_tokens(model, PROMPTS, max_new_tokens=30, sampling=sampling, eos_token_ids={4, 7}))
     for row in range(len(PROMPTS)):
         wanted = [tokens[row] for tokens in endless]
         stop = next((index for index, token in enumerate(wanted) if token in {4, 7}), 30)
@@ -73,7 +80,7 @@ def test_a_text_is_written_on_with_its_cache(model: Decoder) -> None:
 def test_different_lengths_cannot_be_added_to_a_text(model: Decoder) -> None:
     cache = model.new_cache()
     list(generate_tokens(model, [[1], [2]], max_new_tokens=2, cache=cache))
-    with pytest.raises(ShapeError, match="begin them with an empty cache"):
+    with pytest.raises(ShapeError, match="empty cache"):
         list(generate_tokens(model, [[1], [2, 3]], max_new_tokens=2, cache=cache))
 
 
@@ -85,7 +92,7 @@ def test_an_empty_prompt_is_refused(model: Decoder, prompts: list[list[int]]) ->
 
 def test_progress_tells_how_much_of_the_prompt_is_read(model: Decoder) -> None:
     told = []
-    next(generate_tokens(model, PROMPTS, max_new_tokens=1, chunk=12, progress=lambda *counts: told.append(counts)))
+    next(generate_tokens(model, PROMPTS, max_new_tokens=1, chunk_size=12, progress=lambda *counts: told.append(counts)))
     assert told == [(3, 8), (6, 8), (8, 8)]
 
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attnscope.models.linear import FEW, FEW_IN_PIECES, PIECE, Linear, linear
+from attnscope.models.linear import MAX_ROWS, SPLIT_ROWS, SPLIT_SIZE, Linear, linear
 
-COUNTS = sorted({1, 2, FEW_IN_PIECES.start, FEW_IN_PIECES.stop, FEW, FEW + 1})
+COUNTS = sorted({1, 2, SPLIT_ROWS.start, SPLIT_ROWS.stop, MAX_ROWS, MAX_ROWS + 1})
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("outputs", [7, PIECE, 2 * PIECE + 5])
+@pytest.mark.parametrize("outputs", [7, SPLIT_SIZE, 2 * SPLIT_SIZE + 5])
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @torch.no_grad()
@@ -36,7 +36,7 @@ def test_leading_axes_stay(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("count", COUNTS)
 @torch.no_grad()
 def test_autocast_decides_the_dtype(count: int) -> None:
-    x, weight = torch.randn(count, 40), torch.randn(2 * PIECE, 40)
+    x, weight = torch.randn(count, 40), torch.randn(2 * SPLIT_SIZE, 40)
     with torch.autocast("cpu", torch.bfloat16):
         for given in (x, x.bfloat16()):
             assert torch.equal(linear(given, weight), F.linear(given, weight))
@@ -44,12 +44,12 @@ def test_autocast_decides_the_dtype(count: int) -> None:
 
 @torch.no_grad()
 def test_it_can_be_mapped_over_a_batch() -> None:
-    x, weight = torch.randn(3, FEW_IN_PIECES.start, 40), torch.randn(2 * PIECE, 40)
+    x, weight = torch.randn(3, SPLIT_ROWS.start, 40), torch.randn(2 * SPLIT_SIZE, 40)
     torch.testing.assert_close(torch.vmap(lambda row: linear(row, weight))(x), F.linear(x, weight))
 
 
 def test_gradients_are_those_of_torch() -> None:
-    ours, x = Linear(6, 2 * PIECE), torch.randn(FEW_IN_PIECES.start, 6)
+    ours, x = Linear(6, 2 * SPLIT_SIZE), torch.randn(SPLIT_ROWS.start, 6)
     ours(x).square().sum().backward()
     weight = ours.weight.detach().clone().requires_grad_()
     F.linear(x, weight, ours.bias).square().sum().backward()

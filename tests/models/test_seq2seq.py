@@ -14,7 +14,7 @@ from attnscope.models.generate import generate_tokens
 from attnscope.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from tests.models.copied import randomize, seq2seq_of
 
-CONFIG = Seq2SeqConfig(vocab_size=30, width=12, depth=2, heads=3, hidden=20, final_norm=True)
+CONFIG = Seq2SeqConfig(vocab_size=30, hidden_size=12, num_layers=2, num_heads=3, intermediate_size=20, final_norm=True)
 SOURCE, TARGET = torch.arange(2 * 9).view(2, 9), torch.arange(10, 10 + 2 * 5).view(2, 5)
 LENGTHS = [9, 6]
 
@@ -24,13 +24,13 @@ def embedded(model: Seq2Seq, tokens: Tensor) -> Tensor:
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")  # torch says why it takes its plain path
-@pytest.mark.parametrize("order", ["post", "pre"])
+@pytest.mark.parametrize("norm_first", [False, True])
 @torch.no_grad()
-def test_it_is_the_transformer_of_torch(order) -> None:
-    theirs = nn.Transformer(12, 3, 2, 2, 20, 0.0, batch_first=True, norm_first=order == "pre", dtype=torch.float64)
+def test_it_is_the_transformer_of_torch(norm_first) -> None:
+    theirs = nn.Transformer(12, 3, 2, 2, 20, 0.0, batch_first=True, norm_first=norm_first, dtype=torch.float64)
     theirs.eval()
     randomize(theirs)
-    ours = seq2seq_of(theirs, Seq2SeqConfig(**{**vars(CONFIG), "order": order}))
+    ours = seq2seq_of(theirs, Seq2SeqConfig(**{**vars(CONFIG), "norm_first": norm_first}))
     dropped = torch.arange(9) >= torch.tensor(LENGTHS)[:, None]
     features = theirs(
         embedded(ours, SOURCE),
@@ -39,26 +39,27 @@ def test_it_is_the_transformer_of_torch(order) -> None:
         src_key_padding_mask=dropped,
         memory_key_padding_mask=dropped,
     )
-    found = ours(SOURCE, TARGET, source_mask=Padding(LENGTHS))
+    found = ours(SOURCE, TARGET, mask=Padding(LENGTHS))
     torch.testing.assert_close(found, features @ ours.embedding.weight.T)
 
 
 @torch.no_grad()
 def test_decoding_with_a_cache_is_the_whole_pass() -> None:
     model = Seq2Seq(CONFIG).double().eval()
-    wanted = model(SOURCE, TARGET, source_mask=Padding(LENGTHS))
-    memory, cache = model.remember(model.encode(SOURCE, mask=Padding(LENGTHS))), model.given(SOURCE).new_cache()
+    wanted = model(SOURCE, TARGET, mask=Padding(LENGTHS))
+    memory = model.project_memory(model.encode(SOURCE, mask=Padding(LENGTHS)))
+    cache = model.condition_on(SOURCE).new_cache()
     steps = [
-        model.decode(TARGET[:, step : step + 1], memory, source_mask=Padding(LENGTHS), cache=cache) for step in range(5)
+        model.decode(TARGET[:, step : step + 1], memory, memory_mask=Padding(LENGTHS), cache=cache) for step in range(5)
     ]
     torch.testing.assert_close(model.logits(torch.cat(steps, dim=1)), wanted)
 
 
 @torch.no_grad()
-def test_it_writes_like_a_decoder_once_it_was_given_a_source() -> None:
+def test_it_writes_like_a_decoder_once_it_is_conditioned_on_a_source() -> None:
     model = Seq2Seq(CONFIG).double().eval()
     randomize(model)
-    found = list(generate_tokens(model.given(SOURCE, source_mask=Padding(LENGTHS)), [[1], [1]], max_new_tokens=6))
+    found = list(generate_tokens(model.condition_on(SOURCE, mask=Padding(LENGTHS)), [[1], [1]], max_new_tokens=6))
     for row in range(2):
         target = [1]
         for _ in range(6):
@@ -69,12 +70,12 @@ def test_it_writes_like_a_decoder_once_it_was_given_a_source() -> None:
 
 @torch.no_grad()
 def test_without_positions_the_order_of_the_source_changes_nothing() -> None:
-    model = Seq2Seq(Seq2SeqConfig(**{**vars(CONFIG), "positions": "none"})).double().eval()
+    model = Seq2Seq(Seq2SeqConfig(**{**vars(CONFIG), "position_encoding": "none"})).double().eval()
     torch.testing.assert_close(model(SOURCE.flip(1), TARGET), model(SOURCE, TARGET))
     placed = Seq2Seq(CONFIG).double().eval()
     assert (placed(SOURCE.flip(1), TARGET) - placed(SOURCE, TARGET)).abs().max() > 1e-3
 
 
 def test_a_size_below_one_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"Seq2SeqConfig.heads must be at least 1, but is 0"):
-        Seq2SeqConfig(**{**vars(CONFIG), "heads": 0})
+    with pytest.raises(ValueError, match=r"Seq2SeqConfig.num_heads must be at least 1, got 0"):
+        Seq2SeqConfig(**{**vars(CONFIG), "num_heads": 0})

@@ -89,7 +89,7 @@ def test_padded_batches_are_as_exact_as_transformers(left: bool) -> None:
     theirs = smollm2.transformers_model()(tokens, **options).logits
     exact = [smollm2.exact_model()(torch.tensor([row])).logits[0] for row in rows]
     for mask in masks:
-        found = ours()(tokens, mask=mask, positions=positions)
+        found = ours()(tokens, mask=mask, position_ids=positions)
         for index, wanted in enumerate(exact):
             bound = FACTOR * worst(theirs[index, keep[index]], wanted)
             assert worst(found[index, keep[index]], wanted) <= bound

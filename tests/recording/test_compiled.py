@@ -17,7 +17,11 @@ IDS = torch.tensor([[3, 1, 4, 1, 5, 9]])
 
 def small() -> Decoder:
     torch.manual_seed(0)
-    return Decoder(DecoderConfig(vocab_size=50, width=16, depth=2, heads=4, hidden=64, max_length=32)).eval()
+    return Decoder(
+        DecoderConfig(
+            vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=32
+        )
+    ).eval()
 
 
 class Counting:

@@ -15,7 +15,11 @@ IDS = torch.arange(7)[None]
 
 
 def small_decoder() -> Decoder:
-    return Decoder(DecoderConfig(vocab_size=16, width=16, depth=3, heads=4, hidden=32, max_length=32)).eval()
+    return Decoder(
+        DecoderConfig(
+            vocab_size=16, hidden_size=16, num_layers=3, num_heads=4, intermediate_size=32, max_position_embeddings=32
+        )
+    ).eval()
 
 
 def recorded(model: nn.Module, **options: object) -> Trace:

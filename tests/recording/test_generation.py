@@ -72,7 +72,15 @@ def test_rows_of_steps_are_those_of_a_pass_over_the_finished_text(name: str, cac
 
 def test_a_model_of_ours_appends_rows_of_a_ragged_batch():
     torch.manual_seed(0)
-    config = DecoderConfig(vocab_size=50, width=32, depth=2, heads=4, key_heads=2, hidden=48, max_length=64)
+    config = DecoderConfig(
+        vocab_size=50,
+        hidden_size=32,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=64,
+    )
     model = Decoder(config).eval()
     prompts = [[3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5]]
     with torch.no_grad(), record(model) as trace:

@@ -10,7 +10,7 @@ import torch
 
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig, Encoder, save
-from attnscope.recording import estimate, estimates, load, read
+from attnscope.recording import estimate, estimates, load, read, record
 from tests.models.smollm2 import FOLDER
 from tests.recording.zoo import EXHIBITS, HYBRID
 
@@ -20,14 +20,15 @@ MODELS = FOLDER.parent
 
 def small(**options: Any) -> Decoder:
     torch.manual_seed(0)
-    sizes = {"vocab_size": 64, "width": 32, "depth": 2, "heads": 4, "key_heads": 2, "hidden": 48, "max_length": 8192}
+    sizes = {"vocab_size": 64, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2}
+    sizes |= {"intermediate_size": 48, "max_position_embeddings": 8192}
     return Decoder(DecoderConfig(**{**sizes, **options})).eval()
 
 
 @pytest.mark.parametrize("chunk_size", [1, 7, 40, 1000])
 @pytest.mark.parametrize("kind", ["attnscope", "transformers"])
 def test_pieces_do_not_change_what_is_seen(kind: str, chunk_size: int):
-    model = small(windows=(9, None)) if kind == "attnscope" else BY_NAME["Gemma 3"].build()
+    model = small(sliding_windows=(9, None)) if kind == "attnscope" else BY_NAME["Gemma 3"].build()
     ids = torch.randint(3, 64, (1, 40), generator=torch.Generator().manual_seed(0))
     told: list[tuple[int, int]] = []
     trace = read(model, ids, chunk_size=chunk_size, progress=lambda done, whole: told.append((done, whole)))
@@ -35,6 +36,16 @@ def test_pieces_do_not_change_what_is_seen(kind: str, chunk_size: int):
     assert told == [(min(start + chunk_size, 40), 40) for start in range(0, 40, chunk_size)]
     for name in whole:
         torch.testing.assert_close(trace[name].to_dense(), whole[name].to_dense(), atol=5e-6, rtol=0)
+    assert torch.equal(trace.texts[0].ids, ids)
+
+
+@pytest.mark.parametrize(("rows", "chunk_size"), [(12, 100), (2, 5), (2, 10)])
+def test_ids_are_kept_where_the_batch_is_as_large_as_a_chunk(rows: int, chunk_size: int):
+    ids = torch.randint(3, 64, (rows, 12), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(read(small(), ids, chunk_size=chunk_size).texts[0].ids, ids)
+    model = small()
+    with torch.no_grad(), record(model) as trace:
+        model(input_ids=ids)
     assert torch.equal(trace.texts[0].ids, ids)
 
 
@@ -122,7 +133,7 @@ def test_places_without_a_model_are_said_to_be_so(tmp_path: Path):
 
 def test_a_model_of_ours_that_was_saved_comes_back_with_its_characters(tmp_path: Path):
     tokenizer = CharacterTokenizer.from_text("to be or not")
-    model = small(vocab_size=tokenizer.vocab_size, key_heads=4)
+    model = small(vocab_size=tokenizer.vocab_size, num_kv_heads=4)
     save(model, tmp_path)
     tokenizer.save(tmp_path)
     found, characters = load(tmp_path)

@@ -281,7 +281,7 @@ def test_the_fast_path_of_pytorch_is_not_taken_and_nothing_is_lost():
 
 def test_a_sequence_to_sequence_model_of_ours_is_seen_with_both_texts():
     torch.manual_seed(0)
-    config = Seq2SeqConfig(vocab_size=40, width=16, depth=1, heads=2, hidden=32)
+    config = Seq2SeqConfig(vocab_size=40, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32)
     model = Seq2Seq(config).eval()
     source, target = torch.randint(0, 40, (1, 6)), torch.randint(0, 40, (1, 4))
     with torch.no_grad(), record(model) as trace:
@@ -384,7 +384,7 @@ def test_a_trace_on_disk_holds_the_same_numbers(tmp_path):
             model(ids[:, :40], use_cache=True)
     assert not list(tmp_path.iterdir())
     torch.testing.assert_close(trace[1].to_dense(), expected[1].to_dense()[:, :, :40, :40], atol=1e-6, rtol=0)
-    with pytest.raises(SettingError, match="no folder"), record(model, spill=tmp_path / "missing"):
+    with pytest.raises(SettingError, match="not a folder"), record(model, spill=tmp_path / "missing"):
         pass
 
 
@@ -428,7 +428,9 @@ def test_the_package_can_be_called_by_its_name():
 
 
 def test_our_decoder_under_inference_mode_is_recorded():
-    config = DecoderConfig(vocab_size=50, width=16, depth=2, heads=4, hidden=64, max_length=32)
+    config = DecoderConfig(
+        vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=32
+    )
     model = Decoder(config).eval()
     with torch.inference_mode(), record(model) as trace:
         model(torch.tensor([[3, 1, 4, 1, 5]]))

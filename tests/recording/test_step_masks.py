@@ -69,7 +69,7 @@ def test_rows_that_do_not_make_up_the_matrix_are_refused():
     mask, _ = stacked("causal pieces")
     with pytest.raises(ShapeError, match="9 queries"):
         mask.check(Sizes(1, 1, 9, 9))
-    with pytest.raises(ShapeError, match="columns up to 8"):
+    with pytest.raises(ShapeError, match="7 columns, got 8"):
         mask.check(Sizes(1, 1, 8, 7))
     gap = StackedMask((Step(Full(), 0, 2, 0, 4), Step(Full(), 3, 4, 0, 4)))
     with pytest.raises(ShapeError, match="are not the 4 queries"):

@@ -115,7 +115,7 @@ def test_models_that_an_older_transformers_computes_in_their_own_code_raise(exhi
 
 @by_name(*SPARSE)
 def test_keys_that_are_left_out_by_an_index_are_refused(exhibit: Exhibit):
-    with pytest.raises(UnsupportedError, match=r"indices|not understood"):
+    with pytest.raises(UnsupportedError, match="indices"):
         support.recorded(exhibit)
 
 

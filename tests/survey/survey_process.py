@@ -16,7 +16,7 @@ import torch
 
 from attnscope.attention.rotary import Rotary
 from attnscope.models import Decoder, DecoderConfig, save
-from attnscope.models.text.characters import CharacterTokenizer
+from attnscope.models.text.character_tokenizer import CharacterTokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOLLM2, MINILM = (ROOT / ".cache" / "models" / name for name in ("smollm2-135m", "minilm-l6"))
@@ -31,13 +31,14 @@ ACTOR = b"ray::MapWorker(Map(SurveyActor))"
 def write_model(folder: Path, **changes: Any) -> Path:
     """A decoder of two layers with random weights, each character a token."""
     tokenizer = CharacterTokenizer.from_text("".join(WORDS) + " \n=")
-    biases = dict.fromkeys(("query_key_value_bias", "output_bias", "feed_forward_bias"), False)
-    shape: dict[str, Any] = {"width": 32, "depth": 2, "heads": 4, "hidden": 48, "max_length": 64, **changes}
-    positions = Rotary(dim=shape["width"] // shape["heads"], layout="half")
+    biases = dict.fromkeys(("qkv_bias", "output_bias", "feed_forward_bias"), False)
+    shape: dict[str, Any] = {"hidden_size": 32, "num_layers": 2, "num_heads": 4}
+    shape |= {"intermediate_size": 48, "max_position_embeddings": 64, **changes}
+    positions = Rotary(dim=shape["hidden_size"] // shape["num_heads"], layout="half")
     torch.manual_seed(7)
     model = Decoder(
         DecoderConfig(
-            vocab_size=tokenizer.vocab_size, positions=positions, norm="rms", activation="silu", gated=True,
+            vocab_size=tokenizer.vocab_size, position_encoding=positions, norm="rms", activation="silu", gated=True,
             **shape, **biases,
         )
     )  # fmt: skip

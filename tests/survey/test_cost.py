@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnscope.models import Decoder
-from attnscope.models.sizes import DECODERS
+from attnscope.models.published_configs import DECODERS
 from attnscope.survey.cost import Cost, Rates, cost_per_token
 
 
@@ -14,8 +14,8 @@ def test_operations_are_two_for_each_weight_of_a_block(name: str) -> None:
         blocks = Decoder(DECODERS[name]).blocks
     weights = sum(weight.numel() for weight in blocks.parameters() if weight.dim() == 2)
     config = DECODERS[name]
-    head_dim = config.head_dim or config.width // config.heads
-    alone = 4 * config.heads * config.depth * head_dim  # the products of a token that sees itself
+    head_dim = config.head_dim or config.hidden_size // config.num_heads
+    alone = 4 * config.num_heads * config.num_layers * head_dim  # the products of a token that sees itself
     assert cost_per_token(config, 1, statistics=11).flops == 2 * weights + alone
 
 

@@ -153,7 +153,7 @@ def peak_of(pid: int) -> int:
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_corpus_ten_times_as_large_takes_no_more_memory(workers: int, tmp_path: Path) -> None:
-    model = write_model(tmp_path / "model", depth=1, heads=2)
+    model = write_model(tmp_path / "model", num_layers=1, num_heads=2)
     peaks = list[dict[str, int]]()
     for times in (1, 10):
         text = write_text(tmp_path / f"{times}.txt", times * 30_000)

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.models import CharacterTokenizer, Decoder, load, load_tokenizer
-from attnscope.models.sizes import DECODERS
+from attnscope.models.published_configs import DECODERS
 from attnscope.train import RECIPES, Data, Settings, char_gpt, gpt2_small, reversal, smollm2_finetune, train
 from attnscope.train.monitoring import longest_document
 from attnscope.train.throughput import flops_per_token
@@ -205,7 +205,7 @@ def test_a_model_without_a_common_layout_is_trained_all_the_same(tmp_path: Path,
     def sinusoidal(data: Data, settings: Settings) -> Decoder:
         made = recipe.model(data, settings)
         assert isinstance(made, Decoder)
-        return Decoder(replace(made.config, positions="sinusoidal"))
+        return Decoder(replace(made.config, position_encoding="sinusoidal"))
 
     assert train(replace(recipe, model=sinusoidal), tmp_path / "run").step == 1
     assert "Hugging Face has no layout for this model: " in capsys.readouterr().err

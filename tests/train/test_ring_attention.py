@@ -100,14 +100,15 @@ TEXT, LENGTHS = 43, (43, 26)
 def make_decoder() -> Decoder:
     torch.manual_seed(2)
     config = DecoderConfig(
-        vocab_size=50, width=32, depth=3, heads=4, key_heads=2, hidden=48, max_length=TEXT, norm="rms", gated=True,
-        positions=Rotary(dim=8, layout="half"), windows=(None, 9, None),
+        vocab_size=50, hidden_size=32, num_layers=3, num_heads=4, num_kv_heads=2, intermediate_size=48,
+        max_position_embeddings=TEXT, norm="rms", gated=True,
+        position_encoding=Rotary(dim=8, layout="half"), sliding_windows=(None, 9, None),
     )  # fmt: skip
     return Decoder(config).double()
 
 
 def loss_of(decoder: Decoder, tokens: Tensor, targets: Tensor, positions: Tensor | None = None) -> Tensor:
-    logits = decoder(tokens, mask=Padding(LENGTHS), positions=positions)
+    logits = decoder(tokens, mask=Padding(LENGTHS), position_ids=positions)
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum", ignore_index=-100)
 
 

@@ -52,11 +52,15 @@ def small(kind: str, text: Path, **changes: Any) -> Recipe:
 
     def model(data: Data, settings: Settings) -> Decoder:
         assert data.tokenizer is not None
-        shape: dict[str, Any] = {"vocab_size": data.tokenizer.vocab_size, "width": 32, "depth": 2, "heads": 4}
+        vocab_size = data.tokenizer.vocab_size
+        shape: dict[str, Any] = {"vocab_size": vocab_size, "hidden_size": 32, "num_layers": 2, "num_heads": 4}
         if kind == "learned":
-            return Decoder(DecoderConfig(**shape, hidden=64, max_length=64, tied=False))
-        biases = dict.fromkeys(("query_key_value_bias", "output_bias", "feed_forward_bias"), False)
-        shape |= {"key_heads": 2, "hidden": 48, "max_length": 64, "positions": Rotary(dim=8, layout="half")}
+            return Decoder(
+                DecoderConfig(**shape, intermediate_size=64, max_position_embeddings=64, tie_word_embeddings=False)
+            )
+        biases = dict.fromkeys(("qkv_bias", "output_bias", "feed_forward_bias"), False)
+        shape |= {"num_kv_heads": 2, "intermediate_size": 48, "max_position_embeddings": 64}
+        shape |= {"position_encoding": Rotary(dim=8, layout="half")}
         return Decoder(DecoderConfig(**shape, norm="rms", activation="silu", gated=True, **biases))
 
     settings = Settings(**PLAIN | changes)

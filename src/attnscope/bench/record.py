@@ -18,7 +18,7 @@ from attnscope.bench.timing import race
 from attnscope.extras import import_extra
 from attnscope.heads import score_heads
 from attnscope.models import Decoder, save
-from attnscope.models.sizes import DECODERS
+from attnscope.models.published_configs import DECODERS
 from attnscope.recording import record
 
 MODEL = "smollm2-135m"

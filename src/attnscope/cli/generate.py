@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from attnscope.models import Decoder, Sampling
-    from attnscope.models.text.codec import Codec
+    from attnscope.models.text.any_tokenizer import AnyTokenizer
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -113,7 +113,7 @@ def sampling_of(options: Options) -> Sampling:
     )
 
 
-def open_model(options: Options, bar: Progress) -> tuple[Decoder, Codec]:
+def open_model(options: Options, bar: Progress) -> tuple[Decoder, AnyTokenizer]:
     """The decoder and tokenizer of what was given as MODEL."""
     import torch
 
@@ -129,7 +129,7 @@ def open_model(options: Options, bar: Progress) -> tuple[Decoder, Codec]:
     return model, load_tokenizer(place)
 
 
-def chat_text(tokenizer: Codec, prompt: str, system: str | None) -> str:
+def chat_text(tokenizer: AnyTokenizer, prompt: str, system: str | None) -> str:
     """The prompt as the message of a user, in the form that the model was trained on."""
     from attnscope.models import Tokenizer, render_chat
 

@@ -31,7 +31,7 @@ def to_input_ids(model: nn.Module, tokenizer: Any, text: str, options: Options, 
     from attnscope.models import Encoder
 
     ids = tokenizer.encode(text)[: options.tokens]
-    longest = model.config.max_length if isinstance(model, Encoder) else None
+    longest = model.config.max_position_embeddings if isinstance(model, Encoder) else None
     if longest is not None and len(ids) > longest:
         raise SettingError(
             f"{asked_by}: {options.model} reads {longest:,} tokens at most, and the text has {len(ids):,}; give "

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from attnscope.attention.plan import format_bytes
 from attnscope.models import Decoder
-from attnscope.models.sizes import DECODERS
+from attnscope.models.published_configs import DECODERS
 from attnscope.recording.estimates import available_bytes, held_bytes, run_small_pass
 
 MODEL, TITLE = "smollm2-135m", "SmolLM2-135M"
@@ -26,7 +26,7 @@ def limits(available: int | None = None) -> dict[str, str]:
     weights = weight_bytes(layer)
     room = None if available is None else max(available - weights, 0)
     each = token_bytes(layer)
-    pair = 4 * config.depth * config.heads  # bytes of the weights between two tokens, in all heads
+    pair = 4 * config.num_layers * config.num_heads  # bytes of the weights between two tokens, in all heads
     built = "" if room is None else f"{rounded(math.isqrt(room // pair))} tokens; "
     return {
         "memory left": "not told by this system" if available is None else format_bytes(available),
@@ -47,12 +47,12 @@ def weight_bytes(layer: Decoder) -> int:
     config = DECODERS[MODEL]
     each = sum(parameter.numel() for parameter in layer.blocks[0].parameters())
     found = sum(parameter.numel() for parameter in layer.parameters())
-    return 4 * (found + (config.depth - 1) * each + (config.vocab_size - 2) * config.width)
+    return 4 * (found + (config.num_layers - 1) * each + (config.vocab_size - 2) * config.hidden_size)
 
 
 def token_bytes(layer: Decoder) -> dict[str, float]:
     """What a trace of the whole model holds for each token, by what it keeps."""
-    trace, depth = run_small_pass(layer, 1, {}), DECODERS[MODEL].depth
+    trace, depth = run_small_pass(layer, 1, {}), DECODERS[MODEL].num_layers
     return {
         keep: depth * held_bytes(trace, COUNTED, statistics=keep == "statistics") / COUNTED
         for keep in ("matrix", "statistics")

@@ -108,7 +108,10 @@ def measure_effect(
 
     >>> from attnscope.heads import ablate
     >>> from attnscope.models import DecoderConfig
-    >>> model = Decoder(DecoderConfig(vocab_size=50, width=16, depth=2, heads=4, hidden=64, max_length=32)).eval()
+    >>> config = DecoderConfig(
+    ...     vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=32
+    ... )
+    >>> model = Decoder(config).eval()
     >>> measure_effect(model, [3, 1, 4, 1, 5], ablate(model, {0: [2]})).loss_change.shape
     torch.Size([1, 4])
     """

@@ -70,7 +70,9 @@ def direct_logit_attribution(
         UnsupportedError: The logit is not such a sum in this model.
 
     >>> from attnscope.models import DecoderConfig
-    >>> config = DecoderConfig(vocab_size=50, width=16, depth=2, heads=4, hidden=64, max_length=32)
+    >>> config = DecoderConfig(
+    ...     vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=32
+    ... )
     >>> parts = direct_logit_attribution(Decoder(config).eval(), torch.tensor([3, 1, 4, 1, 5]), token=9, against=2)
     >>> [(name, len(heads)) for name, heads in parts.heads.items()]
     [('blocks.0.attention', 4), ('blocks.1.attention', 4)]

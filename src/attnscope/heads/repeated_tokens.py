@@ -75,8 +75,8 @@ def ids_for_model(model: nn.Module, tokenizer: Any = None, *, length: int = LENG
             f"read_repeated_tokens: {type(model).__name__} has no config.vocab_size; record it on "
             "repeated_token_ids(...) yourself"
         )
-    limits = [getattr(config, name, None) for name in ("max_length", "max_position_embeddings")]
-    max_length = min((size // 2 for size in limits if isinstance(size, int)), default=length)
+    limit = getattr(config, "max_position_embeddings", None)
+    max_length = limit // 2 if isinstance(limit, int) else length
     return repeated_token_ids(vocab_size, min(length, max_length), seed=seed, tokenizer=tokenizer)
 
 

@@ -1,10 +1,10 @@
 """Transformers that can be read and that run trained weights: layers, three models, checkpoints, text, generation."""
 
-from attnscope.models.cache import Cache
 from attnscope.models.checkpoint import load, save
 from attnscope.models.decoder import Decoder, DecoderConfig
-from attnscope.models.encoder import Encoder, EncoderConfig, mean_features
+from attnscope.models.encoder import Encoder, EncoderConfig, mean_pooling
 from attnscope.models.generate import generate, generate_tokens, stream
+from attnscope.models.kv_cache import KVCache
 from attnscope.models.layers import Block, FeedForward, MultiHeadAttention
 from attnscope.models.sampling import GREEDY, Sampling
 from attnscope.models.seq2seq import Seq2Seq, Seq2SeqConfig
@@ -13,13 +13,13 @@ from attnscope.models.text import CharacterTokenizer, Tokenizer, load_tokenizer,
 __all__ = [
     "GREEDY",
     "Block",
-    "Cache",
     "CharacterTokenizer",
     "Decoder",
     "DecoderConfig",
     "Encoder",
     "EncoderConfig",
     "FeedForward",
+    "KVCache",
     "MultiHeadAttention",
     "Sampling",
     "Seq2Seq",
@@ -29,7 +29,7 @@ __all__ = [
     "generate_tokens",
     "load",
     "load_tokenizer",
-    "mean_features",
+    "mean_pooling",
     "render_chat",
     "save",
     "stream",

@@ -1,8 +1,8 @@
-"""The decoder: a text in, the scores of every next token out. One class expresses GPT-2 and the Llama family.
+"""The decoder: token ids in, next-token logits out. One class covers GPT-2 and the Llama family.
 
-In: token ids (batch, position). Out: logits (batch, position, vocabulary).
-Does not know: text, sampling, checkpoints. What differs between families stands in `DecoderConfig`.
-Memory: O(n * width) a layer, and a logit for each position and token of the vocabulary; `features` leaves those out.
+In: input ids (batch, sequence). Out: logits (batch, sequence, vocab_size).
+Does not know: text, sampling, checkpoints. The differences between families are fields of `DecoderConfig`.
+Memory: O(n * hidden_size) per layer, and vocab_size logits per position; `features` leaves the logits out.
 """
 
 from __future__ import annotations
@@ -16,74 +16,72 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.attention import Causal, Full, Mask, Window
-from attnscope.attention.positions import LearnedPositions, position_ids, sinusoidal
+from attnscope.attention.positions import LearnedPositions, sinusoidal
+from attnscope.attention.positions import position_ids as count_positions
 from attnscope.attention.rotary import Rotary, rotation
 from attnscope.errors import SettingError
-from attnscope.models.cache import Cache
+from attnscope.models.config import (
+    TransformerConfig,
+    check_choice,
+    check_input_ids,
+    check_sizes,
+    initialize_parameters,
+)
+from attnscope.models.kv_cache import KVCache
 from attnscope.models.layers import Activation, Block, FeedForward, MultiHeadAttention
 from attnscope.models.linear import Linear, linear
-from attnscope.models.settings import check_choice, check_network, check_sizes, check_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoderConfig:
-    """The shape of a decoder. The defaults are GPT-2's; see `attnscope.models.sizes` for published ones."""
+class DecoderConfig(TransformerConfig):
+    """The shape of a decoder. The defaults are GPT-2's; `attnscope.models.published_configs` has published ones."""
 
-    vocab_size: int
-    """How many tokens there are."""
-    width: int
-    """Numbers that describe a token between the layers."""
-    depth: int
-    """How many blocks follow each other."""
-    heads: int
-    """How many attention heads a block has."""
-    hidden: int
-    """The width inside the feed-forward network."""
-    max_length: int
-    """The longest text of the training: a limit for learned positions, no limit for rotary ones."""
-    key_heads: int | None = None
-    """Fewer heads for keys and values, each read by heads / key_heads queries; None for as many as heads."""
+    max_position_embeddings: int
+    """Context length of the training; longer sequences fail with learned positions, but not with rotary ones."""
+    num_kv_heads: int | None = None
+    """Number of key-value heads, each shared by num_heads / num_kv_heads query heads; None for num_heads."""
     head_dim: int | None = None
-    """The width of a head; None for width / heads."""
-    positions: Rotary | Literal["learned", "sinusoidal", "none"] = "learned"
-    """How a token knows where it stands."""
+    """Size of a head; None for hidden_size / num_heads."""
+    position_encoding: Rotary | Literal["learned", "sinusoidal", "none"] = "learned"
+    """How the model encodes token positions."""
     norm: Literal["layer", "rms"] = "layer"
     """LayerNorm or RMSNorm."""
-    norm_eps: float = 1e-5
-    """Added to the variance before its root is taken."""
-    head_norm: bool = False
-    """Whether queries and keys pass an RMSNorm of their own, head by head."""
+    qk_norm: bool = False
+    """Whether queries and keys of each head pass an RMSNorm of their own."""
     activation: Activation = "gelu_tanh"
-    """What bends the feed-forward network."""
+    """Activation of the feed-forward network."""
     gated: bool = False
-    """Whether half of the feed-forward network gates the other half."""
-    query_key_value_bias: bool = True
-    """Whether the projection to queries, keys and values adds a bias."""
+    """Whether the feed-forward network is gated, as in SwiGLU."""
+    qkv_bias: bool = True
+    """Whether the query-key-value projection has a bias."""
     output_bias: bool = True
-    """Whether the projection after attention adds a bias."""
+    """Whether the output projection of attention has a bias."""
     feed_forward_bias: bool = True
-    """Whether the feed-forward network adds biases."""
-    windows: tuple[int | None, ...] | None = None
-    """For each block, how many tokens back its queries see (themselves included), or None for all of them."""
-    tied: bool = True
-    """Whether the scores of the next token are products with the token embeddings themselves."""
-    dropout: float = 0.0
-    """The share of activations and attention weights dropped in training."""
+    """Whether the feed-forward network has biases."""
+    sliding_windows: tuple[int | None, ...] | None = None
+    """Sliding window of each block in tokens, the query's own included; None for full causal attention."""
+    tie_word_embeddings: bool = True
+    """Whether the token embeddings are also the output projection to logits."""
 
     def __post_init__(self):
-        check_sizes(self, "vocab_size", "width", "depth", "heads", "hidden", "max_length", "key_heads", "head_dim")
-        if self.windows is not None and len(self.windows) != self.depth:
-            raise SettingError(f"DecoderConfig.windows has {len(self.windows)} entries for {self.depth} blocks")
-        if not isinstance(self.positions, Rotary):
-            check_choice("DecoderConfig.positions", self.positions, ("learned", "sinusoidal", "none"))
-        check_choice("DecoderConfig.norm", self.norm, ("layer", "rms"))
-        check_network("DecoderConfig", self.activation, self.dropout)
+        super().__post_init__()
+        check_sizes(self, "max_position_embeddings", "num_kv_heads", "head_dim")
+        if self.sliding_windows is not None and len(self.sliding_windows) != self.num_layers:
+            raise SettingError(
+                f"DecoderConfig.sliding_windows: expected an entry for each of {self.num_layers} blocks, "
+                f"got {len(self.sliding_windows)}"
+            )
+        if not isinstance(self.position_encoding, Rotary):
+            check_choice(self, "position_encoding", ("learned", "sinusoidal", "none"))
+        check_choice(self, "norm", ("layer", "rms"))
 
 
 class Decoder(nn.Module):
-    """Embeddings, a stack of blocks that look back only, a norm, and the scores of the next token.
+    """A causal language model: embeddings, pre-norm blocks with causal attention, a norm, and next-token logits.
 
-    >>> config = DecoderConfig(vocab_size=50, width=16, depth=2, heads=4, hidden=64, max_length=32)
+    >>> config = DecoderConfig(
+    ...     vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=32
+    ... )
     >>> Decoder(config)(torch.tensor([[3, 1, 4, 1, 5]])).shape
     torch.Size([1, 5, 50])
     """
@@ -91,90 +89,116 @@ class Decoder(nn.Module):
     def __init__(self, config: DecoderConfig):
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.width)
-        learned = config.positions == "learned"
-        self.position_embedding = LearnedPositions(config.max_length, config.width) if learned else None
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        learned = config.position_encoding == "learned"
+        self.position_embedding = (
+            LearnedPositions(config.max_position_embeddings, config.hidden_size) if learned else None
+        )
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(make_block(config) for _ in range(config.depth))
+        self.blocks = nn.ModuleList(make_block(config) for _ in range(config.num_layers))
         self.norm = make_norm(config)
-        self.head = None if config.tied else Linear(config.width, config.vocab_size, bias=False)
+        self.head = None if config.tie_word_embeddings else Linear(config.hidden_size, config.vocab_size, bias=False)
         self.initialize()
 
     def forward(
-        self, tokens: Tensor, *, mask: Mask = Full(), positions: Tensor | None = None, cache: Cache | None = None
+        self,
+        input_ids: Tensor,
+        *,
+        mask: Mask = Full(),
+        position_ids: Tensor | None = None,
+        cache: KVCache | None = None,
     ) -> Tensor:
-        """Logits (batch, position, vocabulary) of the token after each one; see `features`."""
-        return self.logits(self.features(tokens, mask=mask, positions=positions, cache=cache))
+        """Compute next-token logits (batch, sequence, vocab_size); see `features` for the arguments."""
+        return self.logits(self.features(input_ids, mask=mask, position_ids=position_ids, cache=cache))
 
     def features(
-        self, tokens: Tensor, *, mask: Mask = Full(), positions: Tensor | None = None, cache: Cache | None = None
+        self,
+        input_ids: Tensor,
+        *,
+        mask: Mask = Full(),
+        position_ids: Tensor | None = None,
+        cache: KVCache | None = None,
     ) -> Tensor:
-        """What the last norm hands to the scores, (batch, position, width), for tokens (batch, position).
+        """Compute the hidden states after the last norm, from which `logits` follow.
 
-        The mask narrows what a token sees beside looking back only: `Padding`, `Documents`, ... It speaks of all keys,
-        those in the cache included. Positions (position,) or (batch, position) count from the cache's length if not
-        given. The cache, if there is one, is extended by these tokens.
+        Args:
+            input_ids: Token ids (batch, sequence).
+            mask: Restricts attention further than the causal mask: `Padding`, `Documents`, ... It covers all keys,
+                those in the cache included.
+            position_ids: Positions (sequence,) or (batch, sequence); None to count on from the length of the cache.
+            cache: KV cache, which is extended by these tokens.
+
+        Returns:
+            Hidden states (batch, sequence, hidden_size).
+
+        Raises:
+            ShapeError: If `input_ids` or `position_ids` have another shape.
         """
         past = 0 if cache is None else cache.length
-        if positions is None:
-            positions = position_ids(tokens.shape[-1], offset=past, device=tokens.device)
-        check_tokens(tokens, positions)
-        x = self.embedding(tokens)
+        if position_ids is None:
+            position_ids = count_positions(input_ids.shape[-1], offset=past, device=input_ids.device)
+        check_input_ids(input_ids, position_ids)
+        encoding = self.config.position_encoding
+        x = self.embedding(input_ids)
         turn = None
         if self.position_embedding is not None:
-            x = x + self.position_embedding(positions)
-        elif self.config.positions == "sinusoidal":
-            x = x + sinusoidal(positions, self.config.width, dtype=x.dtype, device=x.device)
-        elif isinstance(self.config.positions, Rotary):
-            turn = rotation(self.config.positions, positions, dtype=torch.promote_types(x.dtype, torch.float32))
+            x = x + self.position_embedding(position_ids)
+        elif encoding == "sinusoidal":
+            x = x + sinusoidal(position_ids, self.config.hidden_size, dtype=x.dtype, device=x.device)
+        elif isinstance(encoding, Rotary):
+            turn = rotation(encoding, position_ids, dtype=torch.promote_types(x.dtype, torch.float32))
         x = self.dropout(x)
-        windows = self.config.windows or (None,) * self.config.depth
-        masks = {window: looking_back(window, mask) for window in set(windows)}
+        windows = self.config.sliding_windows or (None,) * self.config.num_layers
+        masks = {window: causal_mask(window, mask) for window in set(windows)}
         for index, block in enumerate(self.blocks):
             layer_cache = None if cache is None else cache[index]
             x = block(x, mask=masks[windows[index]], rotation=turn, cache=layer_cache)
         return self.norm(x)
 
     def logits(self, features: Tensor) -> Tensor:
-        """The scores of every token of the vocabulary, (..., vocabulary), from features (..., width)."""
+        """Project hidden states (..., hidden_size) to logits (..., vocab_size)."""
         return linear(features, self.embedding.weight) if self.head is None else self.head(features)
 
-    def new_cache(self, capacity: int | None = None) -> Cache:
-        """An empty cache: of fixed size if a capacity is given, growing if not."""
-        return Cache(layers=self.config.depth, capacity=capacity)
+    def new_cache(self, capacity: int | None = None) -> KVCache:
+        """Make an empty KV cache: preallocated for `capacity` tokens, or growing if that is None."""
+        return KVCache(num_layers=self.config.num_layers, capacity=capacity)
 
-    @torch.no_grad()
+    @property
+    def device(self) -> torch.device:
+        """The device of the parameters."""
+        return self.embedding.weight.device
+
     def initialize(self) -> None:
-        """Draw projections and embeddings as GPT-2 does: small, and smaller where the depth adds them up."""
-        for name, parameter in self.named_parameters():
-            if name.endswith("bias"):
-                parameter.zero_()
-            elif parameter.dim() == 2:
-                added = name.endswith(("attention.output.weight", "feed_forward.down.weight"))
-                parameter.normal_(std=0.02 / math.sqrt(2 * self.config.depth) if added else 0.02)
+        """Draw the parameters as GPT-2 does: std 0.02, scaled down by depth for projections to the residual stream."""
+
+        def draw(name: str, parameter: nn.Parameter) -> None:
+            is_residual = name.endswith(("attention.output.weight", "feed_forward.down.weight"))
+            parameter.normal_(std=0.02 / math.sqrt(2 * self.config.num_layers) if is_residual else 0.02)
+
+        initialize_parameters(self, draw)
 
 
-def looking_back(window: int | None, mask: Mask) -> Mask:
-    """What a block sees: tokens up to its own, within its window and the mask."""
-    back = Causal() if window is None else Window(window)
-    return back if isinstance(mask, Full) else back & mask
+def causal_mask(window: int | None, mask: Mask) -> Mask:
+    """The causal mask of a block, with its sliding window, combined with another mask."""
+    causal = Causal() if window is None else Window(window)
+    return causal if isinstance(mask, Full) else causal & mask
 
 
 def make_block(config: DecoderConfig) -> Block:
     """One pre-norm block of the decoder."""
     attention = MultiHeadAttention(
-        width=config.width,
-        heads=config.heads,
-        key_heads=config.key_heads,
+        hidden_size=config.hidden_size,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
-        bias=config.query_key_value_bias,
+        bias=config.qkv_bias,
         output_bias=config.output_bias,
-        head_norm=partial(nn.RMSNorm, eps=config.norm_eps) if config.head_norm else None,
+        qk_norm=partial(nn.RMSNorm, eps=config.norm_eps) if config.qk_norm else None,
         dropout=config.dropout,
     )
     feed_forward = FeedForward(
-        width=config.width,
-        hidden=config.hidden,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
         activation=config.activation,
         gated=config.gated,
         bias=config.feed_forward_bias,
@@ -185,4 +209,4 @@ def make_block(config: DecoderConfig) -> Block:
 
 def make_norm(config: DecoderConfig) -> nn.Module:
     """The norm of this decoder."""
-    return (nn.LayerNorm if config.norm == "layer" else nn.RMSNorm)(config.width, eps=config.norm_eps)
+    return (nn.LayerNorm if config.norm == "layer" else nn.RMSNorm)(config.hidden_size, eps=config.norm_eps)

@@ -35,12 +35,12 @@ def read_text(path: Path, most_bytes: int = MAX_BYTES) -> str:
         raise CheckpointError(f"{path} is not UTF-8 text: {error}") from error
 
 
-def read_object(path: Path, most_bytes: int = MAX_BYTES) -> dict[str, Any]:
+def read_json(path: Path, most_bytes: int = MAX_BYTES) -> dict[str, Any]:
     """The JSON object in a file of at most so many bytes; a key that stands twice in one object is refused."""
-    return parse_object(read_text(path, most_bytes), path)
+    return parse_json(read_text(path, most_bytes), path)
 
 
-def parse_object(text: str, path: Path) -> dict[str, Any]:
+def parse_json(text: str, path: Path) -> dict[str, Any]:
     """The JSON object that the text of a file is."""
     try:
         found = json.loads(text, object_pairs_hook=_without_twins)
@@ -51,12 +51,12 @@ def parse_object(text: str, path: Path) -> dict[str, Any]:
     return found
 
 
-def read_object_if_there(path: Path, most_bytes: int = MAX_BYTES) -> dict[str, Any]:
+def read_optional_json(path: Path, most_bytes: int = MAX_BYTES) -> dict[str, Any]:
     """The JSON object in a file, or an empty one where there is no such file."""
-    return read_object(path, most_bytes) if path.exists() else {}
+    return read_json(path, most_bytes) if path.exists() else {}
 
 
-def write_object(path: Path, found: dict[str, Any]) -> None:
+def write_json(path: Path, found: dict[str, Any]) -> None:
     """Write an object as JSON that a person can read."""
     path.write_bytes(as_json(found))
 

@@ -1,7 +1,7 @@
-"""The first Transformer (arXiv:1706.03762): an encoder reads the source, a decoder writes the target and looks at it.
+"""The encoder-decoder of Vaswani et al. 2017 (arXiv:1706.03762), with cross-attention.
 
-In: token ids of source and target, (batch, position) each. Out: logits (batch, target position, vocabulary).
-Does not know: text, sampling, checkpoints. Memory: O((source + target) * width) a layer.
+In: token ids of source and target, each (batch, sequence). Out: logits (batch, target sequence, vocab_size).
+Does not know: text, sampling, checkpoints. Memory: O((source + target) * hidden_size) per layer.
 """
 
 from __future__ import annotations
@@ -14,52 +14,38 @@ from typing import Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from attnscope.attention import Causal, Full, Mask
-from attnscope.attention.positions import position_ids, sinusoidal
-from attnscope.models.cache import Cache
-from attnscope.models.layers import Activation, Block, FeedForward, Memory, MultiHeadAttention, Order
+from attnscope.attention import Full, Mask
+from attnscope.attention.positions import position_ids as count_positions
+from attnscope.attention.positions import sinusoidal
+from attnscope.models.config import TransformerConfig, check_choice, check_input_ids, initialize_parameters
+from attnscope.models.decoder import causal_mask
+from attnscope.models.kv_cache import KVCache
+from attnscope.models.layers import Activation, Block, CrossAttentionCache, FeedForward, MultiHeadAttention
 from attnscope.models.linear import linear
-from attnscope.models.settings import check_choice, check_network, check_sizes, check_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seq2SeqConfig:
-    """The shape of an encoder-decoder. The defaults are those of 2017."""
+class Seq2SeqConfig(TransformerConfig):
+    """The shape of an encoder-decoder. The defaults are those of 2017; source and target share one vocabulary."""
 
-    vocab_size: int
-    """How many tokens there are; source and target share them."""
-    width: int
-    """Numbers that describe a token between the layers."""
-    depth: int
-    """How many blocks the encoder has, and how many the decoder."""
-    heads: int
-    """How many attention heads a block has."""
-    hidden: int
-    """The width inside the feed-forward networks."""
-    positions: Literal["sinusoidal", "none"] = "sinusoidal"
-    """How a token knows where it stands."""
-    order: Order = "post"
-    """Whether norms stand after each sum, as in 2017, or before each part."""
+    position_encoding: Literal["sinusoidal", "none"] = "sinusoidal"
+    """How the model encodes token positions."""
+    norm_first: bool = False
+    """Whether norms come before each sublayer (pre-norm) or after each residual sum (post-norm, as in 2017)."""
     final_norm: bool = False
-    """Whether a norm follows the last block of each stack; pre-norm stacks want one."""
-    norm_eps: float = 1e-5
-    """Added to the variance before its root is taken."""
+    """Whether a norm follows the last block of each stack, as pre-norm stacks need."""
     activation: Activation = "relu"
-    """What bends the feed-forward networks."""
-    dropout: float = 0.0
-    """The share of activations and attention weights dropped in training."""
+    """Activation of the feed-forward networks."""
 
     def __post_init__(self):
-        check_sizes(self, "vocab_size", "width", "depth", "heads", "hidden")
-        check_choice("Seq2SeqConfig.positions", self.positions, ("sinusoidal", "none"))
-        check_choice("Seq2SeqConfig.order", self.order, ("pre", "post"))
-        check_network("Seq2SeqConfig", self.activation, self.dropout)
+        super().__post_init__()
+        check_choice(self, "position_encoding", ("sinusoidal", "none"))
 
 
 class Seq2Seq(nn.Module):
-    """Encoder and decoder with one table of embeddings, which also scores the next token.
+    """An encoder and a decoder with shared token embeddings, which are also the output projection to logits.
 
-    >>> config = Seq2SeqConfig(vocab_size=50, width=16, depth=2, heads=4, hidden=64)
+    >>> config = Seq2SeqConfig(vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64)
     >>> source, target = torch.tensor([[3, 1, 4, 1, 5]]), torch.tensor([[9, 2]])
     >>> Seq2Seq(config)(source, target).shape
     torch.Size([1, 2, 50])
@@ -68,119 +54,156 @@ class Seq2Seq(nn.Module):
     def __init__(self, config: Seq2SeqConfig):
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.dropout = nn.Dropout(config.dropout)
-        self.encoder = nn.ModuleList(make_block(config, cross=False) for _ in range(config.depth))
-        self.decoder = nn.ModuleList(make_block(config, cross=True) for _ in range(config.depth))
+        self.encoder = nn.ModuleList(make_block(config, cross=False) for _ in range(config.num_layers))
+        self.decoder = nn.ModuleList(make_block(config, cross=True) for _ in range(config.num_layers))
         self.encoder_norm = make_norm(config) if config.final_norm else None
         self.decoder_norm = make_norm(config) if config.final_norm else None
         self.initialize()
 
     def forward(
-        self, source: Tensor, target: Tensor, *, source_mask: Mask = Full(), target_mask: Mask = Full()
+        self, input_ids: Tensor, decoder_input_ids: Tensor, *, mask: Mask = Full(), decoder_mask: Mask = Full()
     ) -> Tensor:
-        """Logits (batch, target position, vocabulary) of the token after each one of the target."""
-        memory = self.encode(source, mask=source_mask)
-        return self.logits(self.decode(target, memory, mask=target_mask, source_mask=source_mask))
+        """Compute next-token logits of the target.
 
-    def encode(self, source: Tensor, *, mask: Mask = Full()) -> Tensor:
-        """Features of the source, (batch, source position, width)."""
-        x = self._embed(source, position_ids(source.shape[1]))
+        Args:
+            input_ids: Token ids of the source (batch, source sequence).
+            decoder_input_ids: Token ids of the target (batch, target sequence).
+            mask: Which source tokens are attended to, in the encoder and in cross-attention.
+            decoder_mask: Restricts the target's attention to itself further than the causal mask.
+
+        Returns:
+            Logits (batch, target sequence, vocab_size).
+        """
+        memory = self.encode(input_ids, mask=mask)
+        return self.logits(self.decode(decoder_input_ids, memory, mask=decoder_mask, memory_mask=mask))
+
+    def encode(self, input_ids: Tensor, *, mask: Mask = Full()) -> Tensor:
+        """Compute the features of the source (batch, source sequence, hidden_size), the memory of `decode`."""
+        x = self._embed(input_ids, count_positions(input_ids.shape[1]))
         for block in self.encoder:
             x = block(x, mask=mask)
         return x if self.encoder_norm is None else self.encoder_norm(x)
 
-    def remember(self, memory: Tensor) -> list[Memory]:
-        """The keys and values of the source for each block of the decoder, to be made once for many calls of decode."""
-        return [cast(MultiHeadAttention, block.cross_attention).remember(memory) for block in self.decoder]
+    def project_memory(self, memory: Tensor) -> list[CrossAttentionCache]:
+        """Project the source to keys and values of every decoder block once, for many calls of `decode`."""
+        return [cast(MultiHeadAttention, block.cross_attention).project_memory(memory) for block in self.decoder]
 
     def decode(
         self,
-        target: Tensor,
-        memory: Tensor | list[Memory],
+        decoder_input_ids: Tensor,
+        memory: Tensor | list[CrossAttentionCache],
         *,
         mask: Mask = Full(),
-        source_mask: Mask = Full(),
-        positions: Tensor | None = None,
-        cache: Cache | None = None,
+        memory_mask: Mask = Full(),
+        position_ids: Tensor | None = None,
+        cache: KVCache | None = None,
     ) -> Tensor:
-        """Features of the target, (batch, target position, width), each token looking back and at the whole source."""
+        """Compute the features of the target.
+
+        Args:
+            decoder_input_ids: Token ids of the target (batch, target sequence).
+            memory: What `encode` or `project_memory` returned.
+            mask: Restricts the target's attention to itself further than the causal mask.
+            memory_mask: Which source tokens are attended to.
+            position_ids: Positions of the target tokens; None to count on from the length of the cache.
+            cache: KV cache of the target, which is extended by these tokens.
+
+        Returns:
+            Features (batch, target sequence, hidden_size).
+        """
         past = 0 if cache is None else cache.length
-        positions = position_ids(target.shape[-1], offset=past) if positions is None else positions
-        check_tokens(target, positions)
-        x = self._embed(target, positions)
+        if position_ids is None:
+            position_ids = count_positions(decoder_input_ids.shape[-1], offset=past)
+        check_input_ids(decoder_input_ids, position_ids)
+        x = self._embed(decoder_input_ids, position_ids)
         for index, block in enumerate(self.decoder):
             layer_memory = memory if isinstance(memory, Tensor) else memory[index]
             layer_cache = None if cache is None else cache[index]
-            x = block(x, layer_memory, mask=Causal() & mask, memory_mask=source_mask, cache=layer_cache)
+            x = block(x, layer_memory, mask=causal_mask(None, mask), memory_mask=memory_mask, cache=layer_cache)
         return x if self.decoder_norm is None else self.decoder_norm(x)
 
     def logits(self, features: Tensor) -> Tensor:
-        """The scores of every token, (..., vocabulary), from features (..., width)."""
+        """Project features (..., hidden_size) to logits (..., vocab_size)."""
         return linear(features, self.embedding.weight)
 
-    def given(self, source: Tensor, *, source_mask: Mask = Full()) -> Given:
-        """The decoder with this source before it, which `generate` takes like any other decoder."""
-        return Given(self, self.remember(self.encode(source, mask=source_mask)), source_mask)
+    def condition_on(self, input_ids: Tensor, *, mask: Mask = Full()) -> ConditionedDecoder:
+        """Encode a source (batch, source sequence) and return its decoder, which `generate` accepts as a model."""
+        return ConditionedDecoder(self, self.project_memory(self.encode(input_ids, mask=mask)), mask)
 
-    def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        x = self.embedding(tokens) * math.sqrt(self.config.width)
-        if self.config.positions == "sinusoidal":
-            x = x + sinusoidal(positions, self.config.width, dtype=x.dtype, device=x.device)
+    def _embed(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
+        x = self.embedding(input_ids) * math.sqrt(self.config.hidden_size)
+        if self.config.position_encoding == "sinusoidal":
+            x = x + sinusoidal(position_ids, self.config.hidden_size, dtype=x.dtype, device=x.device)
         return self.dropout(x)
 
-    @torch.no_grad()
     def initialize(self) -> None:
-        """Draw projections by Xavier's rule and embeddings of about length 1."""
-        for name, parameter in self.named_parameters():
+        """Draw projections by Xavier's rule, and embeddings with a norm of about 1."""
+
+        def draw(name: str, parameter: nn.Parameter) -> None:
             if name == "embedding.weight":
-                parameter.normal_(std=self.config.width**-0.5)
-            elif name.endswith("bias"):
-                parameter.zero_()
-            elif parameter.dim() == 2:
+                parameter.normal_(std=self.config.hidden_size**-0.5)
+            else:
                 nn.init.xavier_uniform_(parameter)
 
+        initialize_parameters(self, draw)
 
-class Given(NamedTuple):
-    """A Seq2Seq that has read its source: writes targets like a decoder."""
+
+class ConditionedDecoder(NamedTuple):
+    """A Seq2Seq with an encoded source: a causal language model of the target."""
 
     model: Seq2Seq
-    memory: list[Memory]
-    source_mask: Mask
+    memory: list[CrossAttentionCache]
+    memory_mask: Mask
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the parameters."""
+        return self.model.embedding.weight.device
 
     def features(
-        self, tokens: Tensor, *, mask: Mask = Full(), positions: Tensor | None = None, cache: Cache | None = None
+        self,
+        input_ids: Tensor,
+        *,
+        mask: Mask = Full(),
+        position_ids: Tensor | None = None,
+        cache: KVCache | None = None,
     ) -> Tensor:
-        """See `Seq2Seq.decode`."""
+        """Compute the features of the target; see `Seq2Seq.decode`."""
         return self.model.decode(
-            tokens, self.memory, mask=mask, source_mask=self.source_mask, positions=positions, cache=cache
+            input_ids, self.memory, mask=mask, memory_mask=self.memory_mask, position_ids=position_ids, cache=cache
         )
 
     def logits(self, features: Tensor) -> Tensor:
-        """See `Seq2Seq.logits`."""
+        """Project features to logits; see `Seq2Seq.logits`."""
         return self.model.logits(features)
 
-    def new_cache(self, capacity: int | None = None) -> Cache:
-        """An empty cache for the target."""
-        return Cache(layers=self.model.config.depth, capacity=capacity)
+    def new_cache(self, capacity: int | None = None) -> KVCache:
+        """Make an empty KV cache for the target."""
+        return KVCache(num_layers=self.model.config.num_layers, capacity=capacity)
 
 
 def make_block(config: Seq2SeqConfig, *, cross: bool) -> Block:
     """One block of the encoder, or with `cross` of the decoder."""
 
     def attention() -> MultiHeadAttention:
-        return MultiHeadAttention(width=config.width, heads=config.heads, dropout=config.dropout)
+        return MultiHeadAttention(hidden_size=config.hidden_size, num_heads=config.num_heads, dropout=config.dropout)
 
     return Block(
         attention=attention(),
         cross_attention=attention() if cross else None,
-        feed_forward=FeedForward(width=config.width, hidden=config.hidden, activation=config.activation),
+        feed_forward=FeedForward(
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            activation=config.activation,
+        ),
         norm=partial(make_norm, config),
-        order=config.order,
+        norm_first=config.norm_first,
         dropout=config.dropout,
     )
 
 
 def make_norm(config: Seq2SeqConfig) -> nn.Module:
     """The norm of this model."""
-    return nn.LayerNorm(config.width, eps=config.norm_eps)
+    return nn.LayerNorm(config.hidden_size, eps=config.norm_eps)

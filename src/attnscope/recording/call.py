@@ -1,7 +1,7 @@
 """One attention call of a model, as every hook hands it to the recorder.
 
 In: tensors (batch, head, position, dim) and what stands between them. Out: the same for some heads alone, and as copies
-that nobody else writes to. Does not know: models, names, where the call was seen. Memory: O(n).
+that no other code writes to. Does not know: models, names, where the call was seen. Memory: O(n).
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class MaskCopies:
         self._made: dict[int, tuple[object, Any]] = {}  # the original stays alive, so that its id stays its own
 
     def of(self, call: Call) -> Call:
-        """The call with a mask and scores that nobody else writes to; a mask that knows the whole text has its own."""
+        """The call with its own copies of mask and scores; a mask of the whole text is already a copy."""
         mask = call.mask if call.mask.is_static or call.whole is not None else self._of(call.mask)
         score = None if call.score_mod is None else chain_scores(self._of(part) for part in call.score_mod.parts)
         return replace(call, mask=mask, score_mod=score)

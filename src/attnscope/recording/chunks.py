@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from attnscope.models import Cache, Decoder, Encoder
+from attnscope.models import Decoder, Encoder, KVCache
 from attnscope.recording.hooks.coverage import is_without_softmax
 
 
@@ -38,7 +38,7 @@ def run_in_chunks(model: nn.Module, ids: Tensor, chunk_size: int, *, logits: boo
 def _step_of(model: nn.Module, *, logits: bool) -> Callable[[Tensor], object] | None:
     """What reads the next tokens of a text; None for models that must have all of it at once."""
     if isinstance(model, Decoder):
-        cache: Cache = model.new_cache()
+        cache: KVCache = model.new_cache()
         return lambda ids: (model if logits else model.features)(ids, cache=cache)
     config = getattr(model, "config", None)
     if isinstance(model, Encoder) or getattr(config, "is_encoder_decoder", True) or not _can_generate(model):

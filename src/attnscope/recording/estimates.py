@@ -113,7 +113,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def available_bytes() -> int | None:
-    """Memory that a process could still get, where the system tells."""
+    """Memory that a process could still get, where the system reports it."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

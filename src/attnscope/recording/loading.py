@@ -18,7 +18,7 @@ from attnscope import models
 from attnscope.errors import CheckpointError, MissingExtraError, SettingError
 from attnscope.extras import import_extra
 from attnscope.models.checkpoint import locate
-from attnscope.models.json_files import read_object
+from attnscope.models.json_files import read_json
 from attnscope.recording.token_texts import as_tokenizer
 
 VOCABULARIES = ("vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm")
@@ -57,7 +57,7 @@ def _from_transformers(path: Path, dtype: torch.dtype | None) -> tuple[nn.Module
     if path.is_file():
         raise CheckpointError(f"load: {path} is a GGUF file, which is read by AttnScope's own models only")
     transformers = import_extra("transformers")
-    named = read_object(path / "config.json").get("architectures") or [None]
+    named = read_json(path / "config.json").get("architectures") or [None]
     kind = getattr(transformers, str(named[0]), None)
     auto = kind if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel) else transformers.AutoModel
     try:

@@ -1,6 +1,6 @@
 """`Trace`: what a model attended to in one pass, as matrices that are not built, with the tokens they stand between.
 
-In: layers as they were recorded, weights that somebody else has built, or a folder. Out: an AttentionMatrix by name.
+In: layers as they were recorded, weights that already exist, or a folder. Out: an AttentionMatrix by name.
 Does not know: models, how their attention is intercepted. Memory: O(n) a head, or what is in the folder, mapped.
 """
 
@@ -116,7 +116,7 @@ class Trace(Mapping[str, AttentionMatrix]):
         return rows, columns
 
     def ids(self, name: str | int) -> tuple[Tensor | None, Tensor | None]:
-        """The ids of the queries and of the keys of a layer, (batch, position) each; None where they are no tokens."""
+        """The ids of the queries and of the keys of a layer, (batch, position) each; None where they are not tokens."""
         rows, columns = self._texts_of(self.layer(name))
         return None if rows is None else rows.ids, None if columns is None else columns.ids
 
@@ -141,7 +141,7 @@ class Trace(Mapping[str, AttentionMatrix]):
         )
 
     def spans(self, batch: int = 0) -> tuple[str, list[tuple[int, int]]] | None:
-        """The text of a batch row and where in it each token stands; None where the tokenizer cannot tell."""
+        """The text of a batch row and the span of each token in it; None if the tokenizer does not give spans."""
         text, codec = self.texts[-1] if self.texts else None, self._codec_of()
         if text is None or (text.shown is None and codec is None):
             return None

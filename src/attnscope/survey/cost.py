@@ -51,14 +51,16 @@ def cost_per_token(config: DecoderConfig, length: int, statistics: int) -> Cost:
     Returns:
         The counts per token.
 
-    >>> config = DecoderConfig(vocab_size=10, width=8, depth=1, heads=2, hidden=32, max_length=16)
+    >>> config = DecoderConfig(
+    ...     vocab_size=10, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=32, max_position_embeddings=16
+    ... )
     >>> cost_per_token(config, 15, statistics=3)
     Cost(flops=1792.0, attention_weights=16.0, binned_values=6)
     """
-    head_dim = config.head_dim or config.width // config.heads
-    heads = config.heads * config.depth
-    projections = 2 * config.width * head_dim * (config.heads + (config.key_heads or config.heads))
-    network = config.width * config.hidden * (3 if config.gated else 2)
+    head_dim = config.head_dim or config.hidden_size // config.num_heads
+    heads = config.num_heads * config.num_layers
+    projections = 2 * config.hidden_size * head_dim * (config.num_heads + (config.num_kv_heads or config.num_heads))
+    network = config.hidden_size * config.intermediate_size * (3 if config.gated else 2)
     visible = (length + 1) / 2
-    flops = 2.0 * config.depth * (projections + network) + 4.0 * heads * head_dim * visible
+    flops = 2.0 * config.num_layers * (projections + network) + 4.0 * heads * head_dim * visible
     return Cost(flops, heads * visible, heads * statistics)

@@ -22,7 +22,7 @@ import torch
 
 from attnscope.atomic_files import TEMPORARY, write_atomically
 from attnscope.errors import CheckpointError, SettingError
-from attnscope.models.json_files import as_json, read_object
+from attnscope.models.json_files import as_json, read_json
 from attnscope.survey.corpus.plan import Shard, ShardPlan
 from attnscope.survey.settings import Settings
 from attnscope.version import __version__
@@ -88,7 +88,7 @@ class SurveyFolder:
             raise SettingError(f"survey: cannot write to {self.path}: {error.strerror or error}") from error
 
     def _check_identity(self, identity: dict[str, Any]) -> None:
-        before = read_object(self.path / SURVEY)
+        before = read_json(self.path / SURVEY)
         for name, value in json.loads(json.dumps(identity)).items():
             if before.get(name) != value:
                 difference = CHANGED_INPUTS.get(name, f"{name} = {before.get(name)!r}, got {value!r}")
@@ -111,7 +111,7 @@ class SurveyFolder:
     def append_log(self, run: dict[str, Any]) -> None:
         """Add an entry about a run to the log."""
         path = self.path / LOG
-        runs = read_object(path)["runs"] if path.exists() else []
+        runs = read_json(path)["runs"] if path.exists() else []
         self._write(LOG, {"runs": [*runs, run]})
 
     def _write(self, name: str, content: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
 
 from attnscope.errors import CheckpointError
-from attnscope.models.json_files import read_object, write_object
+from attnscope.models.json_files import read_json, write_json
 from attnscope.train.parallel import Ranks, fused_row_order
 
 NAME = re.compile(r"step-(\d{8})")
@@ -56,7 +56,7 @@ class CheckpointManager:
         if self.ranks.is_first:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
-            write_object(temporary / METADATA, {"step": step, "tensor": self.ranks.tensor_parallel_size})
+            write_json(temporary / METADATA, {"step": step, "tensor": self.ranks.tensor_parallel_size})
         self.ranks.broadcast(None)  # nobody writes into a folder that is not there yet
         parameters, optimizer_state = get_state_dict(model, optimizer)
         writing = async_save(
@@ -147,7 +147,7 @@ class CheckpointManager:
 
 def described(place: Path) -> tuple[int, int]:
     """The step of a checkpoint, and for how many ranks that share layers its rows are laid out."""
-    about = read_object(place / METADATA)
+    about = read_json(place / METADATA)
     step, tensor = about.get("step"), about.get("tensor")
     if not isinstance(step, int) or not isinstance(tensor, int) or place.name != f"step-{step:08}":
         raise CheckpointError(f"{METADATA} is that of another checkpoint")

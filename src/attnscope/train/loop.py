@@ -287,7 +287,7 @@ def model_inputs(batch: Batch) -> dict[str, Any]:
     if batch.document_ids is not None:
         inputs["mask"] = Documents(batch.document_ids)
     if batch.position_ids is not None:
-        inputs["positions"] = batch.position_ids
+        inputs["position_ids"] = batch.position_ids
     return inputs
 
 

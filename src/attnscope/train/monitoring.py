@@ -50,8 +50,8 @@ def generate_sample(model: nn.Module, data: Data, prompt: str | None, *, seed: i
             tokenizer.decode(data.validation.get_batch([0]).input_ids[0, :PROMPT_TOKENS]) if prompt is None else prompt
         )
         sampling, count = Sampling(temperature=0.8, seed=seed), SAMPLE_TOKENS
-        if model.config.positions == "learned":
-            count = max(1, min(count, model.config.max_length - len(tokenizer.encode(prompt))))
+        if model.config.position_encoding == "learned":
+            count = max(1, min(count, model.config.max_position_embeddings - len(tokenizer.encode(prompt))))
         return prompt + generate(model, tokenizer, [prompt], max_new_tokens=count, sampling=sampling, device=device)[0]
 
 

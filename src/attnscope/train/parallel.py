@@ -261,10 +261,15 @@ def with_device_meshes(ranks: Ranks, settings: Settings) -> Ranks:
 def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh) -> None:
     """Give each rank of a mesh some heads, and some of the feed-forward network, of every block."""
     config, ranks = model.config, mesh.size()
-    key_heads = config.key_heads or config.heads
-    if config.head_norm:
-        raise UnsupportedError("tensor parallel: this model has norms that all heads share (head_norm); use context")
-    for name, size in (("heads", config.heads), ("key_heads", key_heads), ("hidden", config.hidden)):
+    num_kv_heads = config.num_kv_heads or config.num_heads
+    if config.qk_norm:
+        raise UnsupportedError("tensor parallel: this model has norms that all heads share (qk_norm); use context")
+    sizes = {
+        "num_heads": config.num_heads,
+        "num_kv_heads": num_kv_heads,
+        "intermediate_size": config.intermediate_size,
+    }
+    for name, size in sizes.items():
         if size % ranks:
             raise SettingError(f"tensor parallel: {name} is {size}, which does not divide over {ranks} ranks")
     plan = {
@@ -280,8 +285,8 @@ def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh) -> None:
     for block in model.blocks:
         assert isinstance(block, Block)
         parallelize_module(block, mesh, plan)
-        block.attention.heads //= ranks
-        block.attention.key_heads //= ranks
+        block.attention.num_heads //= ranks
+        block.attention.num_kv_heads //= ranks
 
 
 def interleave_shards(parts: Sequence[int], ranks: int) -> Tensor:
@@ -302,13 +307,13 @@ def fused_row_order(model: nn.Module, name: str, ranks: int) -> Tensor | None:
     if ranks == 1 or not isinstance(model, Decoder):
         return None
     config = model.config
-    width = config.head_dim or config.width // config.heads
-    key_heads = config.key_heads or config.heads
+    head_dim = config.head_dim or config.hidden_size // config.num_heads
+    num_kv_heads = config.num_kv_heads or config.num_heads
     layer = name.rpartition(".")[0]
     if layer.endswith("attention.query_key_value"):
-        return interleave_shards([count * width for count in (config.heads, key_heads, key_heads)], ranks)
+        return interleave_shards([count * head_dim for count in (config.num_heads, num_kv_heads, num_kv_heads)], ranks)
     if layer.endswith("feed_forward.up") and config.gated:
-        return interleave_shards((config.hidden, config.hidden), ranks)
+        return interleave_shards((config.intermediate_size, config.intermediate_size), ranks)
     return None
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from attnscope.models.text.codec import Codec
+from attnscope.models.text.any_tokenizer import AnyTokenizer
 from attnscope.train.batch import Dataset
 from attnscope.train.settings import Settings
 
@@ -24,7 +24,7 @@ class Data(NamedTuple):
 
     training: Dataset
     validation: Dataset
-    tokenizer: Codec | None = None
+    tokenizer: AnyTokenizer | None = None
     """Of models that write text."""
 
 

@@ -18,8 +18,8 @@ from torch import nn
 from attnscope.attention.rotary import Rotary
 from attnscope.errors import SettingError
 from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig, load, load_tokenizer, train_bpe
-from attnscope.models.sizes import DECODERS
-from attnscope.models.text.codec import Codec
+from attnscope.models.published_configs import DECODERS
+from attnscope.models.text.any_tokenizer import AnyTokenizer
 from attnscope.train.batch import Dataset
 from attnscope.train.data.corpus import TextSources, make_text_data
 from attnscope.train.recipe import Data, Recipe
@@ -45,7 +45,9 @@ def char_gpt(sources: Sources, *, separator: str | None = None, **changes: Any) 
     def model(data: Data, settings: Settings) -> Decoder:
         assert data.tokenizer is not None
         return Decoder(
-            small_llama(vocab_size=data.tokenizer.vocab_size, width=128, depth=4, heads=4, settings=settings)
+            small_llama(
+                vocab_size=data.tokenizer.vocab_size, hidden_size=128, num_layers=4, num_heads=4, settings=settings
+            )
         )
 
     return text_recipe(
@@ -76,15 +78,15 @@ def gpt2_small(
     )
     config = replace(DECODERS["gpt2-small"], dropout=0.0)
 
-    def make_tokenizer(texts: TextSources) -> Codec:
+    def make_tokenizer(texts: TextSources) -> AnyTokenizer:
         return train_bpe(texts.documents(), config.vocab_size) if tokenizer is None else load_tokenizer(tokenizer)
 
     def model(data: Data, settings: Settings) -> Decoder:
         assert data.tokenizer is not None
-        if data.tokenizer.vocab_size > config.vocab_size or settings.sequence_length > config.max_length:
+        if data.tokenizer.vocab_size > config.vocab_size or settings.sequence_length > config.max_position_embeddings:
             raise SettingError(
-                f"gpt2-small has {config.vocab_size:,} tokens and reads {config.max_length:,}; the tokenizer has "
-                f"{data.tokenizer.vocab_size:,}, and rows of {settings.sequence_length:,} were asked for"
+                f"gpt2-small has {config.vocab_size:,} token ids and {config.max_position_embeddings:,} positions, "
+                f"got {data.tokenizer.vocab_size:,} ids and sequence_length {settings.sequence_length:,}"
             )
         return Decoder(config)
 
@@ -121,7 +123,7 @@ def smollm2_finetune(
             raise SettingError(f"smollm2-finetune: {base_model} is an encoder, and only decoders learn to write")
         return loaded.train()
 
-    def tokenizer(_texts: TextSources) -> Codec:
+    def tokenizer(_texts: TextSources) -> AnyTokenizer:
         return load_tokenizer(base_model)
 
     tuned = override_settings(settings, changes)
@@ -171,7 +173,9 @@ def induction(**changes: Any) -> Recipe:
     )
 
     def model(_data: Data, settings: Settings) -> Decoder:
-        return Decoder(small_llama(vocab_size=Repetition.vocab_size, width=64, depth=2, heads=4, settings=settings))
+        return Decoder(
+            small_llama(vocab_size=Repetition.vocab_size, hidden_size=64, num_layers=2, num_heads=4, settings=settings)
+        )
 
     return Recipe(
         name="induction", settings=override_settings(settings, changes), data=task_data(Repetition), model=model
@@ -212,7 +216,9 @@ def task_data(task: Callable[..., Dataset]) -> Callable[[Path, Settings], Data]:
     return data
 
 
-def small_llama(*, vocab_size: int, width: int, depth: int, heads: int, settings: Settings) -> DecoderConfig:
+def small_llama(
+    *, vocab_size: int, hidden_size: int, num_layers: int, num_heads: int, settings: Settings
+) -> DecoderConfig:
     """Today's usual decoder, small: rotary positions, RMSNorm, SwiGLU, no biases.
 
     It looks back by one row at most, which in training is all there is: so it writes on past the length of a row, where
@@ -220,17 +226,17 @@ def small_llama(*, vocab_size: int, width: int, depth: int, heads: int, settings
     """
     return DecoderConfig(
         vocab_size=vocab_size,
-        width=width,
-        depth=depth,
-        heads=heads,
-        hidden=8 * width // 3 // 8 * 8,
-        max_length=settings.sequence_length,
-        windows=(settings.sequence_length,) * depth,
-        positions=Rotary(dim=width // heads, layout="half"),
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        intermediate_size=8 * hidden_size // 3 // 8 * 8,
+        max_position_embeddings=settings.sequence_length,
+        sliding_windows=(settings.sequence_length,) * num_layers,
+        position_encoding=Rotary(dim=hidden_size // num_heads, layout="half"),
         norm="rms",
         activation="silu",
         gated=True,
-        query_key_value_bias=False,
+        qkv_bias=False,
         output_bias=False,
         feed_forward_bias=False,
     )
@@ -244,7 +250,7 @@ def train_character_tokenizer(texts: TextSources) -> CharacterTokenizer:
 def text_recipe(
     name: str,
     texts: TextSources,
-    make_tokenizer: Callable[[TextSources], Codec],
+    make_tokenizer: Callable[[TextSources], AnyTokenizer],
     model: Callable[[Data, Settings], nn.Module],
     settings: Settings,
 ) -> Recipe:

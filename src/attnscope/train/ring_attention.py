@@ -80,8 +80,8 @@ class ContextShards:
 def context_parallel(shards: ContextShards, group: dist.ProcessGroup | None = None) -> AbstractContextManager[object]:
     """Inside this block, `attend` takes this rank's share of a text and attends over all of it; see `ring_attention`.
 
-    A decoder needs no more than its share of the tokens and `positions=shards.positions(rank)`. The backward may follow
-    inside the block or after it. Torch's own attention functions are refused inside.
+    A decoder needs no more than its share of the tokens and `position_ids=shards.positions(rank)`. The backward may
+    follow inside the block or after it. Torch's own attention functions are refused inside.
 
     Activation checkpoints attend again in the backward, where no block reaches. Let them enter one of their own:
     `checkpoint(..., use_reentrant=False, context_fn=lambda: (nullcontext(), context_parallel(shards, group)))`. Without

@@ -22,8 +22,8 @@ from torch import nn
 
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.models import Decoder, save
-from attnscope.models.json_files import read_object, write_object
-from attnscope.models.text.codec import Codec
+from attnscope.models.json_files import read_json, write_json
+from attnscope.models.text.any_tokenizer import AnyTokenizer
 from attnscope.train.data.corpus import TOKENIZER, TOKENS
 from attnscope.train.parallel import Ranks
 from attnscope.train.recipe import Data, Recipe
@@ -58,7 +58,7 @@ def check_same_run(recipe: Recipe, folder: Path) -> None:
     if not (folder / RUN).exists():
         begin(folder)
         return
-    before = read_object(folder / RUN)
+    before = read_json(folder / RUN)
     for name, value in described(recipe).items():
         if name not in RESUMABLE_SETTINGS and before.get(name) != value:
             shown = " other files" if name == "data" else f" {name} = {before.get(name)}, and {value} was asked for"
@@ -84,7 +84,7 @@ def begin(folder: Path) -> None:
 def claim(recipe: Recipe, folder: Path) -> None:
     """Write what the run is, once it has all it needs to begin."""
     if not (folder / RUN).exists():
-        write_object(folder / UNFINISHED_RUN, described(recipe))
+        write_json(folder / UNFINISHED_RUN, described(recipe))
         (folder / UNFINISHED_RUN).replace(folder / RUN)
 
 
@@ -93,7 +93,7 @@ def described(recipe: Recipe) -> dict[str, Any]:
     return {"recipe": recipe.name, **recipe.identity, **asdict(recipe.settings), "betas": list(recipe.settings.betas)}
 
 
-def write_model(model: nn.Module, tokenizer: Codec | None, folder: Path) -> str:
+def write_model(model: nn.Module, tokenizer: AnyTokenizer | None, folder: Path) -> str:
     """Write a whole model with its tokenizer, where the layout of Hugging Face can express it; says what was done."""
     if not isinstance(model, Decoder):
         return f"the weights are in {folder / 'checkpoints'}; there is no common layout for a {type(model).__name__}"

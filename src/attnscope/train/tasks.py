@@ -98,13 +98,19 @@ class ReversalModel(nn.Module):
     """
 
     def __init__(
-        self, *, vocab_size: int, sequence_length: int, width: int = 64, heads: int = 4, with_positions: bool = True
+        self,
+        *,
+        vocab_size: int,
+        sequence_length: int,
+        hidden_size: int = 64,
+        num_heads: int = 4,
+        with_positions: bool = True,
     ):
         super().__init__()
-        self.embedding = nn.Embedding(vocab_size, width)
-        self.position_embedding = LearnedPositions(sequence_length, width) if with_positions else None
-        self.attention = MultiHeadAttention(width=width, heads=heads)
-        self.head = Linear(width, vocab_size)
+        self.embedding = nn.Embedding(vocab_size, hidden_size)
+        self.position_embedding = LearnedPositions(sequence_length, hidden_size) if with_positions else None
+        self.attention = MultiHeadAttention(hidden_size=hidden_size, num_heads=num_heads)
+        self.head = Linear(hidden_size, vocab_size)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)

@@ -23,8 +23,10 @@ def flops_per_token(model: torch.nn.Module, length: int) -> float | None:
     where a query attends to half of the sequence on average.
 
     >>> from attnscope.models import DecoderConfig
-    >>> model = Decoder(DecoderConfig(vocab_size=10, width=8, depth=1, heads=2, hidden=32, max_length=16))
-    >>> flops_per_token(model, 16)
+    >>> config = DecoderConfig(
+    ...     vocab_size=10, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=32, max_position_embeddings=16
+    ... )
+    >>> flops_per_token(Decoder(config), 16)
     5856.0
     """
     if not isinstance(model, Decoder):
@@ -33,9 +35,9 @@ def flops_per_token(model: torch.nn.Module, length: int) -> float | None:
     weights = sum(
         weight.numel() for name, weight in model.named_parameters() if weight.dim() == 2 and "embedding" not in name
     )
-    weights += config.vocab_size * config.width if config.tied else 0
-    wide = config.heads * (config.head_dim or config.width // config.heads)
-    return 6.0 * weights + 6.0 * config.depth * wide * length
+    weights += config.vocab_size * config.hidden_size if config.tie_word_embeddings else 0
+    wide = config.num_heads * (config.head_dim or config.hidden_size // config.num_heads)
+    return 6.0 * weights + 6.0 * config.num_layers * wide * length
 
 
 def peak_flops(device: torch.device, *, bf16: bool) -> float:

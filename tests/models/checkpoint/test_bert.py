@@ -35,8 +35,8 @@ def of_theirs(model, body: BertModel | None = None) -> tuple[Tensor, Tensor]:
 
 def of_ours(model: Encoder) -> tuple[Tensor, Tensor]:
     with torch.no_grad():
-        features = model(TEXT, mask=Padding(LENGTHS), segments=SEGMENTS)
-        return features[REAL], model.pooled(features)
+        features = model(TEXT, mask=Padding(LENGTHS), token_type_ids=SEGMENTS)
+        return features[REAL], model.pool(features)
 
 
 def test_features_of_padded_texts_are_those_of_transformers_both_ways(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_file_without_a_pooler_makes_an_encoder_without_one(tmp_path: Path) ->
         features = theirs.bert(TEXT).last_hidden_state
         torch.testing.assert_close(ours(TEXT), features, **EXACT)
     with pytest.raises(ShapeError, match="no pooler"):
-        ours.pooled(features)
+        ours.pool(features)
     save(ours, tmp_path / "ours")
     assert loaded(tmp_path / "ours").config == ours.config
 
@@ -102,7 +102,7 @@ def test_minilm_computes_what_it_computes_in_transformers() -> None:
     with torch.no_grad():
         expected, rounded = exact(tokens, attention_mask=mask), single(tokens, attention_mask=mask)
         features = ours(tokens, mask=Padding([30, 12]))
-        pooled = ours.pooled(features)
+        pooled = ours.pool(features)
     real = mask.bool()
     for found, exactly, their_own in (
         (features[real], expected.last_hidden_state[real], rounded.last_hidden_state[real]),

@@ -116,14 +116,16 @@ def test_the_fields_of_transformers_4_mean_the_same(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-GPT2 = DecoderConfig(vocab_size=61, width=24, depth=2, heads=6, hidden=40, max_length=64)
+GPT2 = DecoderConfig(
+    vocab_size=61, hidden_size=24, num_layers=2, num_heads=6, intermediate_size=40, max_position_embeddings=64
+)
 LLAMA = replace(
     GPT2,
-    positions=Rotary(dim=4, layout="half"),
+    position_encoding=Rotary(dim=4, layout="half"),
     norm="rms",
     gated=True,
     activation="silu",
-    query_key_value_bias=False,
+    qkv_bias=False,
     output_bias=False,
     feed_forward_bias=False,
 )
@@ -132,31 +134,35 @@ LLAMA = replace(
 @pytest.mark.parametrize(
     ("config", "changes", "message"),
     [
-        (GPT2, {"positions": "sinusoidal"}, "gpt2 checkpoint has positions = 'learned'"),
-        (GPT2, {"positions": "none"}, "positions"),
+        (GPT2, {"position_encoding": "sinusoidal"}, "gpt2 checkpoint has position_encoding = 'learned'"),
+        (GPT2, {"position_encoding": "none"}, "position_encoding"),
         (GPT2, {"norm": "rms"}, "norm = 'layer', but this model has 'rms'"),
         (GPT2, {"gated": True}, "gated"),
-        (GPT2, {"head_norm": True}, "head_norm"),
-        (GPT2, {"windows": (3, 3)}, "windows"),
-        (GPT2, {"key_heads": 2}, "key_heads = 6, but this model has 2"),
+        (GPT2, {"qk_norm": True}, "qk_norm"),
+        (GPT2, {"sliding_windows": (3, 3)}, "sliding_windows"),
+        (GPT2, {"num_kv_heads": 2}, "num_kv_heads = 6, but this model has 2"),
         (GPT2, {"head_dim": 8}, "head_dim = 4, but this model has 8"),
-        (GPT2, {"query_key_value_bias": False}, "query_key_value_bias"),
+        (GPT2, {"qkv_bias": False}, "qkv_bias"),
         (GPT2, {"output_bias": False}, "output_bias"),
         (GPT2, {"feed_forward_bias": False}, "feed_forward_bias"),
         (LLAMA, {"norm": "layer"}, "llama checkpoint has norm = 'rms'"),
         (LLAMA, {"gated": False}, "gated"),
         (LLAMA, {"output_bias": True}, "output_bias = False"),
         (LLAMA, {"dropout": 0.1}, "dropout"),
-        (LLAMA, {"heads": 5, "head_dim": 4}, "divides into its heads"),
-        (LLAMA, {"positions": Rotary(dim=4, layout="interleaved")}, "interleaved"),
-        (LLAMA, {"positions": Rotary(dim=2, layout="half")}, "whole heads of 4"),
-        (LLAMA, {"positions": Rotary(dim=4, layout="half", scaling=NTKScaling(factor=2.0))}, "no NTKScaling"),
-        (LLAMA, {"windows": (3, None)}, "in every layer or in none"),
-        (LLAMA, {"windows": (3, 4)}, r"windows of one size, but this config has \[3, 4\]"),
-        (LLAMA, {"windows": (3, 3), "feed_forward_bias": True}, "mistral checkpoint has feed_forward_bias = False"),
-        (LLAMA, {"windows": (3, 3), "query_key_value_bias": True, "output_bias": True}, "query_key_value_bias"),
-        (LLAMA, {"query_key_value_bias": True, "feed_forward_bias": True}, "qwen2 checkpoint has feed_forward_bias"),
-        (LLAMA, {"head_norm": True, "query_key_value_bias": True}, "qwen3 checkpoint has output_bias = True"),
+        (LLAMA, {"num_heads": 5, "head_dim": 4}, "hidden_size .*num_heads"),
+        (LLAMA, {"position_encoding": Rotary(dim=4, layout="interleaved")}, "interleaved"),
+        (LLAMA, {"position_encoding": Rotary(dim=2, layout="half")}, "whole heads of 4"),
+        (LLAMA, {"position_encoding": Rotary(dim=4, layout="half", scaling=NTKScaling(factor=2.0))}, "no NTKScaling"),
+        (LLAMA, {"sliding_windows": (3, None)}, "in every layer or in none"),
+        (LLAMA, {"sliding_windows": (3, 4)}, r"windows of one size, but this config has \[3, 4\]"),
+        (
+            LLAMA,
+            {"sliding_windows": (3, 3), "feed_forward_bias": True},
+            "mistral checkpoint has feed_forward_bias = False",
+        ),
+        (LLAMA, {"sliding_windows": (3, 3), "qkv_bias": True, "output_bias": True}, "qkv_bias"),
+        (LLAMA, {"qkv_bias": True, "feed_forward_bias": True}, "qwen2 checkpoint has feed_forward_bias"),
+        (LLAMA, {"qk_norm": True, "qkv_bias": True}, "qwen3 checkpoint has output_bias = True"),
     ],
 )
 def test_what_no_family_expresses_is_refused_by_name(config, changes, message: str, tmp_path: Path) -> None:
@@ -176,5 +182,5 @@ def test_what_no_family_expresses_is_refused_by_name(config, changes, message: s
 )
 def test_every_number_of_a_scaling_is_kept(scaling, tmp_path: Path) -> None:
     rotary = Rotary(dim=4, layout="half", base=777.0, scaling=scaling)
-    save(Decoder(replace(LLAMA, positions=rotary)), tmp_path)
-    assert loaded(tmp_path).config.positions == rotary
+    save(Decoder(replace(LLAMA, position_encoding=rotary)), tmp_path)
+    assert loaded(tmp_path).config.position_encoding == rotary

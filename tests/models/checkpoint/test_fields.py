@@ -16,7 +16,7 @@ from attnscope.errors import CheckpointError
 from attnscope.models.checkpoint import load
 from attnscope.models.checkpoint.fields import CHANGES_NOTHING, ONE_VALUE
 from attnscope.models.json_fields import Fields
-from attnscope.models.json_files import read_object
+from attnscope.models.json_files import read_json
 from tests.models.checkpoint.theirs import BERT, DECODERS, TEXT, float64_everywhere, loaded, make, opened
 
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "bert")
@@ -267,7 +267,7 @@ def test_a_field_that_has_no_default_is_asked_for(name: str, folders, tmp_path: 
 
 
 def test_a_file_from_before_rotary_fields_has_their_first_values(folders) -> None:
-    assert loaded(folders["llama"], ignore=["rope_parameters"]).config.positions == Rotary(dim=4, layout="half")
+    assert loaded(folders["llama"], ignore=["rope_parameters"]).config.position_encoding == Rotary(dim=4, layout="half")
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_windows_stand_where_transformers_has_them(family: str, fields, windows,
     theirs = AutoConfig.from_pretrained(folder)
     types = getattr(theirs, "layer_types", ["sliding_attention"] * 3)
     expected = [theirs.sliding_window if entry == "sliding_attention" else None for entry in types]
-    assert loaded(folder).config.windows == windows
+    assert loaded(folder).config.sliding_windows == windows
     assert list(windows or (None,) * 3) == expected
 
 
@@ -318,14 +318,14 @@ def test_dropouts_that_agree_are_one(folders, tmp_path: Path) -> None:
 def test_configs_that_are_no_objects_are_refused(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(CheckpointError, match=message):
-        read_object(tmp_path / "config.json")
+        read_json(tmp_path / "config.json")
 
 
 def test_a_huge_config_is_refused_before_it_is_read_in_full(tmp_path: Path) -> None:
     with (tmp_path / "config.json").open("wb") as file:
         file.truncate(100 * 2**20)  # sparse: no disk is filled
     with pytest.raises(CheckpointError, match="too much for such a file"):
-        read_object(tmp_path / "config.json")
+        read_json(tmp_path / "config.json")
 
 
 def test_a_million_keys_of_which_two_are_the_same_are_refused_in_time(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_a_million_keys_of_which_two_are_the_same_are_refused_in_time(tmp_path: 
     (tmp_path / "config.json").write_text(f'{{{keys},"999999":1}}')
     start = time.process_time()
     with pytest.raises(CheckpointError, match="'999999' stands twice"):
-        read_object(tmp_path / "config.json")
+        read_json(tmp_path / "config.json")
     assert time.process_time() - start < 10  # looking up each key among all others would take an hour
 
 

@@ -108,7 +108,7 @@ def test_blocks_are_dequantized_by_rows_as_in_one_piece(kind: str, tmp_path: Pat
 def test_scalings_are_read_from_the_metadata(name: str, metadata, scaling, tmp_path: Path) -> None:
     named = {f"{name}.rope.scaling.{key}": value for key, value in metadata.items()}
     model = loaded(write(tmp_path / "model.gguf", make(CONFIGS[name]), metadata=named))
-    assert model.config.positions == Rotary(dim=16, layout="half", base=10000.0, scaling=scaling)
+    assert model.config.position_encoding == Rotary(dim=16, layout="half", base=10000.0, scaling=scaling)
 
 
 @pytest.mark.parametrize("factor", [8.0, 32.0])
@@ -120,7 +120,7 @@ def test_the_divisors_of_llama_3_are_its_scaling(factor: float, tmp_path: Path) 
     divisors = float_rope_divisors(128, 500000.0, factor)
     path = write(tmp_path / "model.gguf", make(config), tensors={"rope_freqs.weight": divisors})
     scaling = Llama3Scaling(factor=factor, original_length=8192)
-    assert loaded(path).config.positions == Rotary(dim=128, layout="half", base=500000.0, scaling=scaling)
+    assert loaded(path).config.position_encoding == Rotary(dim=128, layout="half", base=500000.0, scaling=scaling)
     for wrong in (
         divisors[:-1],
         divisors * np.linspace(1, 1.01, 64, dtype=np.float32),
@@ -133,7 +133,7 @@ def test_the_divisors_of_llama_3_are_its_scaling(factor: float, tmp_path: Path) 
         path = write(tmp_path / "other.gguf", make(config), tensors={"rope_freqs.weight": wrong})
         with pytest.raises(CheckpointError, match=r"rope_freqs\.weight|factor must be positive"):
             loaded(path)
-        assert loaded(path, ignore=["rope_freqs.weight"]).config.positions.scaling is None
+        assert loaded(path, ignore=["rope_freqs.weight"]).config.position_encoding.scaling is None
 
 
 REFUSED: list[tuple[str, dict[str, object], str]] = [

@@ -17,7 +17,9 @@ from attnscope.models.encoder import Encoder, EncoderConfig
 from attnscope.models.linear import Linear
 from tests.models.checkpoint.theirs import logits, opened, randomized
 
-CONFIG = DecoderConfig(vocab_size=61, width=24, depth=2, heads=6, hidden=40, max_length=64)
+CONFIG = DecoderConfig(
+    vocab_size=61, hidden_size=24, num_layers=2, num_heads=6, intermediate_size=40, max_position_embeddings=64
+)
 
 
 @pytest.fixture
@@ -77,7 +79,11 @@ def test_a_model_is_overwritten_only_when_told(model: Decoder, tmp_path: Path) -
     save(model, tmp_path, max_shard_bytes=15_000)
     with pytest.raises(CheckpointError, match=r"already holds a model \(config\.json\).*overwrite=True"):
         save(model, tmp_path)
-    other = Encoder(EncoderConfig(vocab_size=61, width=24, depth=1, heads=6, hidden=40, max_length=64))
+    other = Encoder(
+        EncoderConfig(
+            vocab_size=61, hidden_size=24, num_layers=1, num_heads=6, intermediate_size=40, max_position_embeddings=64
+        )
+    )
     save(other, tmp_path, overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
     assert isinstance(load(tmp_path), Encoder)
@@ -110,7 +116,7 @@ def test_an_interrupted_save_leaves_the_old_model_or_none(
 
         return call
 
-    monkeypatch.setattr(saving, "write_object", failing(saving.write_object))
+    monkeypatch.setattr(saving, "write_json", failing(saving.write_json))
     monkeypatch.setattr(saving.os, "replace", failing(saving.os.replace))
     monkeypatch.setattr(saving.Path, "unlink", failing(saving.Path.unlink))
     with pytest.raises(PowerCutError):

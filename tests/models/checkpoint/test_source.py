@@ -25,7 +25,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_name_is_found_in_the_cache_of_the_hub_without_a_network(cache: Path) -> None:
     snapshot = cache / "models--some--model" / "snapshots" / COMMIT
-    config = DecoderConfig(vocab_size=61, width=24, depth=2, heads=6, hidden=40, max_length=64)
+    config = DecoderConfig(
+        vocab_size=61, hidden_size=24, num_layers=2, num_heads=6, intermediate_size=40, max_position_embeddings=64
+    )
     save(Decoder(config), snapshot)
     (cache / "models--some--model" / "refs").mkdir()
     (cache / "models--some--model" / "refs" / "main").write_text(COMMIT)

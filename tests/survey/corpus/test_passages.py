@@ -8,9 +8,9 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 
 from attnscope.errors import SettingError, UnsupportedError
-from attnscope.models.text.characters import CharacterTokenizer
-from attnscope.models.text.codec import Codec, load_tokenizer
-from attnscope.models.text.plain import PIECE
+from attnscope.models.text.any_tokenizer import AnyTokenizer, load_tokenizer
+from attnscope.models.text.character_tokenizer import CharacterTokenizer
+from attnscope.models.text.document_encoder import CHUNK_SIZE
 from attnscope.models.text.tokenizer import Tokenizer
 from attnscope.survey.corpus.documents import Document
 from attnscope.survey.corpus.passages import Passage, PassageSplitter, find_special_tokens
@@ -22,12 +22,12 @@ CHARACTERS = CharacterTokenizer.from_text("abcdefgh ")
 
 
 @pytest.fixture(scope="module")
-def minilm() -> Codec:
+def minilm() -> AnyTokenizer:
     return load_tokenizer(MODELS / "minilm-l6")
 
 
 @pytest.fixture(scope="module")
-def smollm() -> Codec:
+def smollm() -> AnyTokenizer:
     return load_tokenizer(MODELS / "smollm2-135m")
 
 
@@ -35,7 +35,7 @@ def settings_of(window: int | None) -> Settings:
     return Settings(model="model", sources=("a.txt",), max_length=window)
 
 
-def passages(text: str, tokenizer: Codec, window: int | None) -> list[Passage]:
+def passages(text: str, tokenizer: AnyTokenizer, window: int | None) -> list[Passage]:
     found = list(PassageSplitter(tokenizer, settings_of(window)).split([Document(text, "a.txt", 5)]))
     kept = [each for each in found if isinstance(each, Passage)]
     assert kept == found
@@ -64,7 +64,7 @@ def test_windows_are_the_text_in_order_and_say_where_they_begin(text, window):
 
 def test_a_document_is_whole_without_windows(smollm):
     text = "A rose is a rose. " * 5000
-    assert len(text) > PIECE
+    assert len(text) > CHUNK_SIZE
     [passage] = passages(text, smollm, None)
     assert passage.ids == smollm.encode(text)
 
@@ -168,5 +168,5 @@ def test_the_tokenizer_is_not_changed_and_serves_many_shards(smollm):
     assert len(before) == 1
 
 
-def passages_of_text(text: str, tokenizer: Codec) -> list[Passage | Problem]:
+def passages_of_text(text: str, tokenizer: AnyTokenizer) -> list[Passage | Problem]:
     return list(PassageSplitter(tokenizer, settings_of(4)).split([Document(text, "a.txt", 0)]))

@@ -131,5 +131,7 @@ def test_a_device_that_is_not_there_is_refused(model: Path) -> None:
 
 
 def test_encoders_of_our_own_say_how_much_they_read() -> None:
-    config = EncoderConfig(vocab_size=10, width=8, depth=1, heads=2, hidden=8, max_length=20)
+    config = EncoderConfig(
+        vocab_size=10, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=8, max_position_embeddings=20
+    )
     assert max_sequence_length(Encoder(config)) == 20

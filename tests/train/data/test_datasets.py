@@ -151,7 +151,14 @@ def packed(tmp_path) -> Batch:
 def decoder(request) -> Decoder:
     positions = Rotary(dim=8, layout="half") if request.param == "rotary" else "learned"
     config = DecoderConfig(
-        vocab_size=500, width=16, depth=2, heads=2, hidden=32, max_length=20, positions=positions, windows=(None, 3)
+        vocab_size=500,
+        hidden_size=16,
+        num_layers=2,
+        num_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=20,
+        position_encoding=positions,
+        sliding_windows=(None, 3),
     )
     return Decoder(config).double()
 
@@ -168,10 +175,10 @@ def runs_of(batch: Batch) -> list[tuple[int, slice]]:
 
 def test_a_packed_document_is_read_as_if_it_were_alone(decoder, packed):
     assert packed.document_ids is not None
-    together = decoder(packed.input_ids, mask=Documents(packed.document_ids), positions=packed.position_ids)
+    together = decoder(packed.input_ids, mask=Documents(packed.document_ids), position_ids=packed.position_ids)
     runs = runs_of(packed)
     assert len(runs) == 8
-    assert not torch.allclose(decoder(packed.input_ids, positions=packed.position_ids), together)
+    assert not torch.allclose(decoder(packed.input_ids, position_ids=packed.position_ids), together)
     for row, run in runs:
         alone = decoder(packed.input_ids[row : row + 1, run])[0]
         torch.testing.assert_close(together[row, run], alone, rtol=1e-12, atol=1e-13)
@@ -183,7 +190,7 @@ def test_no_gradient_flows_from_a_document_to_the_tokens_of_another(decoder, pac
         decoder.zero_grad()
         # The embedding is tied to the scores; the features show whose embeddings were read.
         features = decoder.features(
-            packed.input_ids, mask=Documents(packed.document_ids), positions=packed.position_ids
+            packed.input_ids, mask=Documents(packed.document_ids), position_ids=packed.position_ids
         )
         features[row, run].sin().sum().backward()
         touched = decoder.embedding.weight.grad.abs().sum(dim=1).nonzero().flatten().tolist()

@@ -307,9 +307,8 @@ def _stream_from_thread(
 
 
 def _room(model: nn.Module) -> int | None:
-    """The longest text that a model says it can read; `max_length` of transformers is something else."""
-    ours = isinstance(model, Decoder | Encoder)
-    return getattr(getattr(model, "config", None), "max_length" if ours else "max_position_embeddings", None)
+    """The context length of a model, if its config has one."""
+    return getattr(getattr(model, "config", None), "max_position_embeddings", None)
 
 
 def _can_generate(model: nn.Module) -> bool:

@@ -33,7 +33,9 @@ def make_random_baseline(model: nn.Module) -> nn.Module:
     """The same architecture with fresh weights.
 
     >>> from attnscope.models import DecoderConfig
-    >>> config = DecoderConfig(vocab_size=50, width=16, depth=2, heads=4, hidden=64, max_length=32)
+    >>> config = DecoderConfig(
+    ...     vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=32
+    ... )
     >>> twin = make_random_baseline(Decoder(config))
     >>> torch.equal(twin.embedding.weight, make_random_baseline(twin).embedding.weight)
     True

@@ -50,7 +50,14 @@ def trained_on_short_rows(seed: int, steps: int) -> Decoder:
     torch.manual_seed(seed)
     rotary = Rotary(dim=16, layout="half")
     config = DecoderConfig(
-        vocab_size=128, width=64, depth=2, heads=4, hidden=256, max_length=TRAINED, positions=rotary, norm="rms"
+        vocab_size=128,
+        hidden_size=64,
+        num_layers=2,
+        num_heads=4,
+        intermediate_size=256,
+        max_position_embeddings=TRAINED,
+        position_encoding=rotary,
+        norm="rms",
     )
     model, text = Decoder(config), characters()[:-HELD_BACK]
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, betas=(0.9, 0.95))
@@ -67,8 +74,8 @@ def trained_on_short_rows(seed: int, steps: int) -> Decoder:
 
 def slowed(model: Decoder, scaling: Scaling | None) -> Decoder:
     """The model, with its rotary positions turning more slowly from now on; None for as they were trained."""
-    assert isinstance(model.config.positions, Rotary)
-    model.config = replace(model.config, positions=replace(model.config.positions, scaling=scaling))
+    assert isinstance(model.config.position_encoding, Rotary)
+    model.config = replace(model.config, position_encoding=replace(model.config.position_encoding, scaling=scaling))
     return model
 
 
@@ -126,9 +133,9 @@ def token_losses(model: Decoder, tokens: Tensor, mask: Mask = EVERYTHING) -> Ten
 def readings(lab: Lab) -> tuple[int, dict[str, Tensor]]:
     """The length SmolLM2 was trained on, and the losses of one text that is half as long again, by how it was read."""
     model, tokenizer = lab.trained_model()
-    if not isinstance(model, Decoder) or not isinstance(model.config.positions, Rotary):
+    if not isinstance(model, Decoder) or not isinstance(model.config.position_encoding, Rotary):
         raise SettingError("past_the_length: the model has no rotary positions; give one of the Llama family")
-    trained = model.config.max_length
+    trained = model.config.max_position_embeddings
     start, whole, again = 20_000 + 15_000 * (lab.seed % 5), trained * 3 // 2, trained - BUCKET
     tokens = torch.tensor(tokenizer.encode(reference_text()))[start : start + whole + 1]
     if len(tokens) <= whole or whole % BUCKET:

@@ -16,7 +16,7 @@ from attnscope import attend
 from attnscope.figures import grouped_bars
 from attnscope.labs import Lab, Measurement, Verdict
 from attnscope.models import Decoder, MultiHeadAttention
-from attnscope.models.sizes import DECODERS
+from attnscope.models.published_configs import DECODERS
 
 HEADS, HEAD_DIM = 4, 4
 WIDTH, LENGTH = HEADS * HEAD_DIM, 8
@@ -35,9 +35,9 @@ def how_many_weights(lab: Lab) -> None:
     fit.
     """
     with torch.device("meta"):
-        layers = {heads: weights_of(MultiHeadAttention(width=128, heads=heads)) for heads in (1, 4, 32)}
-        plain = weights_of(MultiHeadAttention(width=768, heads=12, bias=False))
-        biased = weights_of(MultiHeadAttention(width=768, heads=12))
+        layers = {heads: weights_of(MultiHeadAttention(hidden_size=128, num_heads=heads)) for heads in (1, 4, 32)}
+        plain = weights_of(MultiHeadAttention(hidden_size=768, num_heads=12, bias=False))
+        biased = weights_of(MultiHeadAttention(hidden_size=768, num_heads=12))
         gpt2, gpt3 = Decoder(DECODERS["gpt2-small"]), Decoder(DECODERS["gpt3-175b"])
     small, large, blocks = weights_of(gpt2), weights_of(gpt3), weights_of(gpt3.blocks)
     rows = [
@@ -79,7 +79,7 @@ def how_many_weights(lab: Lab) -> None:
 
 def merged_by_slabs(layer: MultiHeadAttention, x: Tensor, order: list[int]) -> Tensor:
     """The output of a layer as a sum over heads, head h through the slab of W_O that `order` names."""
-    query, key, value = layer.query_key_value(x).unflatten(-1, (3, layer.heads, -1)).permute(2, 0, 3, 1, 4)
+    query, key, value = layer.query_key_value(x).unflatten(-1, (3, layer.num_heads, -1)).permute(2, 0, 3, 1, 4)
     found = attend(query, key, value)
     slabs = layer.output.weight.split(layer.head_dim, dim=1)
     return sum(found[:, head] @ slabs[slab].T for head, slab in enumerate(order)) + layer.output.bias
@@ -93,7 +93,7 @@ def laying_side_by_side_is_adding(lab: Lab) -> None:
     As a check that could fail, the heads are also sent through each other's slabs.
     """
     torch.manual_seed(lab.seed)
-    layer, x = MultiHeadAttention(width=128, heads=8), torch.randn(4, 50, 128)
+    layer, x = MultiHeadAttention(hidden_size=128, num_heads=8), torch.randn(4, 50, 128)
     straight, turned = list(range(8)), [*range(1, 8), 0]
     with torch.no_grad():
         single = float((layer(x) - merged_by_slabs(layer, x, straight)).abs().max())
@@ -114,8 +114,8 @@ def laying_side_by_side_is_adding(lab: Lab) -> None:
 @torch.no_grad()
 def share(layer: MultiHeadAttention) -> MultiHeadAttention:
     """Give all heads the projections of the first one, and hand back one narrow head that should do the same."""
-    heads, dim, width = layer.heads, layer.head_dim, layer.output.out_features
-    single = MultiHeadAttention(width=width, heads=1, head_dim=dim).to(layer.output.weight.dtype)
+    heads, dim, width = layer.num_heads, layer.head_dim, layer.output.out_features
+    single = MultiHeadAttention(hidden_size=width, num_heads=1, head_dim=dim).to(layer.output.weight.dtype)
     for learned, copy in zip(layer.query_key_value.parameters(), single.query_key_value.parameters(), strict=True):
         by_head = learned.view(3, heads, dim, -1)
         by_head.copy_(by_head[:, :1].clone().expand_as(by_head))
@@ -137,7 +137,7 @@ def heads_that_share(lab: Lab) -> None:
     What such a layer can write is seen in the rank of its outputs: how many directions the rows span.
     """
     torch.manual_seed(lab.seed)
-    layer, x = MultiHeadAttention(width=32, heads=8).double(), torch.randn(1, 400, 32).double()
+    layer, x = MultiHeadAttention(hidden_size=32, num_heads=8).double(), torch.randn(1, 400, 32).double()
     with torch.no_grad():
         separate = output_rank(layer, x)
         single = share(layer)

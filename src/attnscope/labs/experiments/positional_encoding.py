@@ -50,7 +50,7 @@ def shuffling_the_tokens(lab: Lab) -> None:
     the tokens that a query sees are those before it, and that depends on the order.
     """
     torch.manual_seed(lab.seed)
-    attention = MultiHeadAttention(width=32, heads=4).double()
+    attention = MultiHeadAttention(hidden_size=32, num_heads=4).double()
     x, shuffle = torch.randn(1, 10, 32, dtype=torch.float64), torch.randperm(10)
     while bool((shuffle == torch.arange(10)).any()):  # every token moves
         shuffle = torch.randperm(10)
@@ -102,7 +102,7 @@ def anagrams(lab: Lab) -> None:
     difference.
     """
     torch.manual_seed(lab.seed)
-    attention = MultiHeadAttention(width=16, heads=2).double()
+    attention = MultiHeadAttention(hidden_size=16, num_heads=2).double()
     words = sorted(set(" ".join(SENTENCES).split()))
     embedding, waves = torch.randn(len(words), 16, dtype=torch.float64), sinusoidal(6, 16, dtype=torch.float64)
     tokens = [embedding[[words.index(word) for word in sentence.split()]] for sentence in SENTENCES]
@@ -133,8 +133,8 @@ class Reader(nn.Module):
         self.embedding = nn.Embedding(words, width)
         self.blocks = nn.ModuleList(
             Block(
-                attention=MultiHeadAttention(width=width, heads=2),
-                feed_forward=FeedForward(width=width, hidden=2 * width),
+                attention=MultiHeadAttention(hidden_size=width, num_heads=2),
+                feed_forward=FeedForward(hidden_size=width, intermediate_size=2 * width),
                 norm=lambda: nn.LayerNorm(width),
             )
             for _ in range(3)

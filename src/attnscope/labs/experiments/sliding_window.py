@@ -107,7 +107,13 @@ def learn_to_copy(windows: tuple[int | None, ...], *, back: int, length: int, st
     """The accuracy of a small model that was trained to name the token so many positions back, out of eight tokens."""
     torch.manual_seed(seed)
     config = DecoderConfig(
-        vocab_size=8, width=32, depth=len(windows), heads=2, hidden=64, max_length=length, windows=windows
+        vocab_size=8,
+        hidden_size=32,
+        num_layers=len(windows),
+        num_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=length,
+        sliding_windows=windows,
     )
     model = Decoder(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, betas=(0.9, 0.95), weight_decay=0.0)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from attnscope.figures import grouped_bars, lines
 from attnscope.labs import Lab, Measurement, Verdict, reference_text
 from attnscope.models import Block, Decoder, FeedForward, MultiHeadAttention
-from attnscope.models.sizes import DECODERS
+from attnscope.models.published_configs import DECODERS
 
 MODELS = {
     "GPT-2 small": DECODERS["gpt2-small"],
@@ -177,10 +177,10 @@ DEPTH, WIDTH, HEADS, TOKENS = 24, 64, 4, 32
 
 def new_block(order: str) -> Block:
     """A block with its first, random weights."""
-    attention = MultiHeadAttention(width=WIDTH, heads=HEADS)
-    feed_forward = FeedForward(width=WIDTH, hidden=4 * WIDTH)
+    attention = MultiHeadAttention(hidden_size=WIDTH, num_heads=HEADS)
+    feed_forward = FeedForward(hidden_size=WIDTH, intermediate_size=4 * WIDTH)
     norm = partial(nn.LayerNorm, WIDTH)
-    return Block(attention=attention, feed_forward=feed_forward, norm=norm, order="post" if order == "post" else "pre")
+    return Block(attention=attention, feed_forward=feed_forward, norm=norm, norm_first=order != "post")
 
 
 def without_residuals(block: Block, x: Tensor) -> Tensor:

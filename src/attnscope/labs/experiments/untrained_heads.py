@@ -27,7 +27,7 @@ def untrained(seed: int, starts: int) -> Iterator[MultiHeadAttention]:
     """Layers of width 64 with four heads, as they are before training."""
     torch.manual_seed(seed)
     for _ in range(starts):
-        yield MultiHeadAttention(width=WIDTH, heads=HEADS)
+        yield MultiHeadAttention(hidden_size=WIDTH, num_heads=HEADS)
 
 
 def one_sentence_and_some_starts(lab: Lab) -> None:

@@ -37,12 +37,12 @@ def config_from(fields: Fields) -> EncoderConfig:
     """Our config from the fields of BERT."""
     config = EncoderConfig(
         vocab_size=fields.size("vocab_size"),
-        width=fields.size("hidden_size"),
-        depth=fields.size("num_hidden_layers", maximum=MAX_LAYERS),
-        heads=fields.size("num_attention_heads"),
-        hidden=fields.size("intermediate_size"),
-        max_length=fields.size("max_position_embeddings"),
-        segments=fields.size("type_vocab_size", 2),
+        hidden_size=fields.size("hidden_size"),
+        num_layers=fields.size("num_hidden_layers", maximum=MAX_LAYERS),
+        num_heads=fields.size("num_attention_heads"),
+        intermediate_size=fields.size("intermediate_size"),
+        max_position_embeddings=fields.size("max_position_embeddings"),
+        type_vocab_size=fields.size("type_vocab_size", 2),
         norm_eps=fields.number("layer_norm_eps", 1e-12),
         activation=fields.choice("hidden_act", ACTIVATIONS, "gelu"),
         dropout=fields.shared_number(*DROPOUTS),
@@ -57,12 +57,12 @@ def fields_from(config: EncoderConfig) -> dict[str, object]:
     """The fields of BERT from our config, which has nothing that BERT could not express."""
     return {
         "vocab_size": config.vocab_size,
-        "hidden_size": config.width,
-        "num_hidden_layers": config.depth,
-        "num_attention_heads": config.heads,
-        "intermediate_size": config.hidden,
-        "max_position_embeddings": config.max_length,
-        "type_vocab_size": config.segments,
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "intermediate_size": config.intermediate_size,
+        "max_position_embeddings": config.max_position_embeddings,
+        "type_vocab_size": config.type_vocab_size,
         "layer_norm_eps": config.norm_eps,
         "hidden_act": ACTIVATION_NAMES[config.activation],
         **dict.fromkeys(DROPOUTS, config.dropout),
@@ -71,22 +71,22 @@ def fields_from(config: EncoderConfig) -> dict[str, object]:
 
 def weights(config: EncoderConfig) -> Iterator[Weight]:
     """The table of BERT."""
-    width, hidden = config.width, config.hidden
-    yield table("embedding", "embeddings.word_embeddings", config.vocab_size, width)
-    yield table("position_embedding", "embeddings.position_embeddings", config.max_length, width)
-    yield table("segment_embedding", "embeddings.token_type_embeddings", config.segments, width)
-    yield from norm("norm", "embeddings.LayerNorm", width)
-    for layer in range(config.depth):
+    hidden_size, intermediate_size = config.hidden_size, config.intermediate_size
+    yield table("embedding", "embeddings.word_embeddings", config.vocab_size, hidden_size)
+    yield table("position_embedding", "embeddings.position_embeddings", config.max_position_embeddings, hidden_size)
+    yield table("segment_embedding", "embeddings.token_type_embeddings", config.type_vocab_size, hidden_size)
+    yield from norm("norm", "embeddings.LayerNorm", hidden_size)
+    for layer in range(config.num_layers):
         ours, theirs = f"blocks.{layer}", f"encoder.layer.{layer}"
         heads = tuple(f"{theirs}.attention.self.{name}" for name in ("query", "key", "value"))
-        yield from linear(f"{ours}.attention.query_key_value", heads, width, width)
-        yield from linear(f"{ours}.attention.output", (f"{theirs}.attention.output.dense",), width, width)
-        yield from norm(f"{ours}.attention_norm", f"{theirs}.attention.output.LayerNorm", width)
-        yield from linear(f"{ours}.feed_forward.up", (f"{theirs}.intermediate.dense",), hidden, width)
-        yield from linear(f"{ours}.feed_forward.down", (f"{theirs}.output.dense",), width, hidden)
-        yield from norm(f"{ours}.feed_forward_norm", f"{theirs}.output.LayerNorm", width)
+        yield from linear(f"{ours}.attention.query_key_value", heads, hidden_size, hidden_size)
+        yield from linear(f"{ours}.attention.output", (f"{theirs}.attention.output.dense",), hidden_size, hidden_size)
+        yield from norm(f"{ours}.attention_norm", f"{theirs}.attention.output.LayerNorm", hidden_size)
+        yield from linear(f"{ours}.feed_forward.up", (f"{theirs}.intermediate.dense",), intermediate_size, hidden_size)
+        yield from linear(f"{ours}.feed_forward.down", (f"{theirs}.output.dense",), hidden_size, intermediate_size)
+        yield from norm(f"{ours}.feed_forward_norm", f"{theirs}.output.LayerNorm", hidden_size)
     if config.pooler:
-        yield from linear("pooler", ("pooler.dense",), width, width)
+        yield from linear("pooler", ("pooler.dense",), hidden_size, hidden_size)
 
 
 def renamed(name: str) -> str:

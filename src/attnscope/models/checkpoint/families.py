@@ -33,10 +33,10 @@ def family_of(config: DecoderConfig | EncoderConfig) -> Family:
     """The family that may express a config; its `fields_from` says by name if it cannot."""
     if isinstance(config, EncoderConfig):
         return BERT
-    if not isinstance(config.positions, Rotary):
+    if not isinstance(config.position_encoding, Rotary):
         return GPT2
-    if config.head_norm:
+    if config.qk_norm:
         return QWEN3
-    if config.query_key_value_bias and not config.output_bias:
+    if config.qkv_bias and not config.output_bias:
         return QWEN2
-    return LLAMA if config.windows is None else MISTRAL
+    return LLAMA if config.sliding_windows is None else MISTRAL

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from attnscope.errors import CheckpointError
 from attnscope.extras import import_extra
-from attnscope.models.checkpoint.stored import Stored
+from attnscope.models.checkpoint.safetensors_files import Stored
 from attnscope.models.json_fields import short_repr
 
 VERSIONS = (2, 3)

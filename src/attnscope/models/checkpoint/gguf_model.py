@@ -22,7 +22,7 @@ from attnscope.models.checkpoint.families import FAMILIES
 from attnscope.models.checkpoint.family import Family, Part, Weight
 from attnscope.models.checkpoint.fields import MAX_LAYERS
 from attnscope.models.checkpoint.llama import head_dim_of
-from attnscope.models.checkpoint.stored import Stored
+from attnscope.models.checkpoint.safetensors_files import Stored
 from attnscope.models.decoder import DecoderConfig
 from attnscope.models.encoder import EncoderConfig
 from attnscope.models.json_fields import Fields
@@ -38,7 +38,7 @@ UNREAD_OF_BERT, UNREAD = re.compile(r"cls\..*"), re.compile(r"rope_freqs\.weight
 NOTES = re.compile(r"(general|tokenizer|quantize)\..*|split\.(no|tensors\.count)")
 """Metadata about the file, its text and how it was quantized."""
 
-BIASES = {"query_key_value_bias": "attn_q", "output_bias": "attn_output", "feed_forward_bias": "ffn_up"}
+BIASES = {"qkv_bias": "attn_q", "output_bias": "attn_output", "feed_forward_bias": "ffn_up"}
 """Where the biases that llama and qwen3 may have show themselves, since no metadata tell."""
 
 
@@ -85,16 +85,16 @@ def _renamed(names: Any, family: Family, interleaved: int | None, part: Part, tr
 
 
 def _sizes(arch: str, metadata: Fields, stored: dict[str, Stored]) -> dict[str, int]:
-    """The sizes that every architecture has. The vocabulary may only show in the shape of its embeddings."""
+    """The sizes of every architecture, as fields of Hugging Face; vocab_size may follow from the embeddings."""
     embeddings = stored.get("token_embd.weight")
     rows = embeddings.shape[0] if embeddings else 1
     return {
         "vocab_size": metadata.size(f"{arch}.vocab_size", rows),
-        "width": metadata.size(f"{arch}.embedding_length"),
-        "depth": metadata.size(f"{arch}.block_count", maximum=MAX_LAYERS),
-        "heads": metadata.size(f"{arch}.attention.head_count"),
-        "hidden": metadata.size(f"{arch}.feed_forward_length"),
-        "max_length": metadata.size(f"{arch}.context_length"),
+        "hidden_size": metadata.size(f"{arch}.embedding_length"),
+        "num_hidden_layers": metadata.size(f"{arch}.block_count", maximum=MAX_LAYERS),
+        "num_attention_heads": metadata.size(f"{arch}.attention.head_count"),
+        "intermediate_size": metadata.size(f"{arch}.feed_forward_length"),
+        "max_position_embeddings": metadata.size(f"{arch}.context_length"),
     }
 
 
@@ -102,11 +102,11 @@ def _gpt2(arch: str, metadata: Fields, stored: dict[str, Stored]) -> dict[str, o
     sizes = _sizes(arch, metadata, stored)
     return {
         "vocab_size": sizes["vocab_size"],
-        "n_embd": sizes["width"],
-        "n_layer": sizes["depth"],
-        "n_head": sizes["heads"],
-        "n_inner": sizes["hidden"],
-        "n_positions": sizes["max_length"],
+        "n_embd": sizes["hidden_size"],
+        "n_layer": sizes["num_hidden_layers"],
+        "n_head": sizes["num_attention_heads"],
+        "n_inner": sizes["intermediate_size"],
+        "n_positions": sizes["max_position_embeddings"],
         "layer_norm_epsilon": metadata.number(f"{arch}.attention.layer_norm_epsilon"),
         "tie_word_embeddings": "output.weight" not in stored,
     }
@@ -118,7 +118,7 @@ def _bert(arch: str, metadata: Fields, stored: dict[str, Stored]) -> dict[str, o
     metadata.changes_nothing(f"{arch}.pooling_type", f"{arch}.classifier.output_labels")
     segments = stored.get("token_types.weight")
     return {
-        **_hugging_face(sizes),
+        **sizes,
         "type_vocab_size": segments.shape[0] if segments else 2,
         "layer_norm_eps": metadata.number(f"{arch}.attention.layer_norm_epsilon"),
     }
@@ -126,27 +126,17 @@ def _bert(arch: str, metadata: Fields, stored: dict[str, Stored]) -> dict[str, o
 
 def _llama(arch: str, metadata: Fields, stored: dict[str, Stored]) -> dict[str, object]:
     sizes = _sizes(arch, metadata, stored)
-    key_heads = metadata.size(f"{arch}.attention.head_count_kv", sizes["heads"])
-    head_dim = metadata.size(f"{arch}.attention.key_length", max(sizes["width"] // sizes["heads"], 1))
+    hidden_size, num_heads = sizes["hidden_size"], sizes["num_attention_heads"]
+    num_kv_heads = metadata.size(f"{arch}.attention.head_count_kv", num_heads)
+    head_dim = metadata.size(f"{arch}.attention.key_length", max(hidden_size // num_heads, 1))
     metadata.only(**{f"{arch}.attention.value_length": head_dim, f"{arch}.rope.dimension_count": head_dim})
     return {
-        **_hugging_face(sizes),
-        "num_key_value_heads": key_heads,
+        **sizes,
+        "num_key_value_heads": num_kv_heads,
         "head_dim": head_dim,
         "rms_norm_eps": metadata.number(f"{arch}.attention.layer_norm_rms_epsilon"),
         "rope_parameters": _rope(f"{arch}.rope", metadata),
         "tie_word_embeddings": "output.weight" not in stored,
-    }
-
-
-def _hugging_face(sizes: dict[str, int]) -> dict[str, object]:
-    return {
-        "vocab_size": sizes["vocab_size"],
-        "hidden_size": sizes["width"],
-        "num_hidden_layers": sizes["depth"],
-        "num_attention_heads": sizes["heads"],
-        "intermediate_size": sizes["hidden"],
-        "max_position_embeddings": sizes["max_length"],
     }
 
 
@@ -171,7 +161,7 @@ def _with_frequencies(config: DecoderConfig, stored: Stored | None, source: str)
     """
     if stored is None:
         return config
-    rotary = config.positions
+    rotary = config.position_encoding
     pairs = head_dim_of(config) // 2
     if not isinstance(rotary, Rotary) or rotary.scaling is not None or stored.shape != (pairs,) or not stored.dtype:
         raise CheckpointError(f"{source}: {ROPE_FREQUENCIES} {stored.shape} does not fit the rest of the file")
@@ -184,4 +174,4 @@ def _with_frequencies(config: DecoderConfig, stored: Stored | None, source: str)
             f"{source}: {ROPE_FREQUENCIES} is not the scaling of Llama 3 with its published numbers; convert the model "
             "from its Hugging Face folder instead, whose config.json states them"
         )
-    return replace(config, positions=replace(rotary, scaling=scaling))
+    return replace(config, position_encoding=replace(rotary, scaling=scaling))

@@ -29,17 +29,17 @@ SUMMARIES = (
 
 def config_from(fields: Fields) -> DecoderConfig:
     """Our config from the fields of GPT-2."""
-    width = fields.size("n_embd")
+    hidden_size = fields.size("n_embd")
     config = DecoderConfig(
         vocab_size=fields.size("vocab_size"),
-        width=width,
-        depth=fields.size("n_layer", maximum=MAX_LAYERS),
-        heads=fields.size("n_head"),
-        hidden=fields.optional_size("n_inner") or 4 * width,
-        max_length=fields.size("n_positions"),
+        hidden_size=hidden_size,
+        num_layers=fields.size("n_layer", maximum=MAX_LAYERS),
+        num_heads=fields.size("n_head"),
+        intermediate_size=fields.optional_size("n_inner") or 4 * hidden_size,
+        max_position_embeddings=fields.size("n_positions"),
         activation=fields.choice("activation_function", ACTIVATIONS, "gelu_new"),
         norm_eps=fields.number("layer_norm_epsilon", 1e-5),
-        tied=fields.flag("tie_word_embeddings", True),
+        tie_word_embeddings=fields.flag("tie_word_embeddings", True),
         dropout=fields.shared_number(*DROPOUTS),
     )
     fields.only(
@@ -55,52 +55,52 @@ def fields_from(config: DecoderConfig) -> dict[str, object]:
     require(
         "gpt2",
         config,
-        positions="learned",
+        position_encoding="learned",
         norm="layer",
-        head_norm=False,
+        qk_norm=False,
         gated=False,
-        query_key_value_bias=True,
+        qkv_bias=True,
         output_bias=True,
         feed_forward_bias=True,
-        windows=None,
+        sliding_windows=None,
     )
-    if config.key_heads is not None:
-        require("gpt2", config, key_heads=config.heads)
+    if config.num_kv_heads is not None:
+        require("gpt2", config, num_kv_heads=config.num_heads)
     if config.head_dim is not None:
-        require("gpt2", config, head_dim=config.width // config.heads)
+        require("gpt2", config, head_dim=config.hidden_size // config.num_heads)
     return {
         "vocab_size": config.vocab_size,
-        "n_embd": config.width,
-        "n_layer": config.depth,
-        "n_head": config.heads,
-        "n_inner": config.hidden,
-        "n_positions": config.max_length,
+        "n_embd": config.hidden_size,
+        "n_layer": config.num_layers,
+        "n_head": config.num_heads,
+        "n_inner": config.intermediate_size,
+        "n_positions": config.max_position_embeddings,
         "activation_function": ACTIVATION_NAMES[config.activation],
         "layer_norm_epsilon": config.norm_eps,
-        "tie_word_embeddings": config.tied,
+        "tie_word_embeddings": config.tie_word_embeddings,
         **dict.fromkeys(DROPOUTS, config.dropout),
     }
 
 
 def weights(config: DecoderConfig) -> Iterator[Weight]:
     """The table of GPT-2."""
-    width, hidden = config.width, config.hidden
-    yield table("embedding", "wte", config.vocab_size, width)
-    yield table("position_embedding", "wpe", config.max_length, width)
-    for layer in range(config.depth):
+    hidden_size, intermediate_size = config.hidden_size, config.intermediate_size
+    yield table("embedding", "wte", config.vocab_size, hidden_size)
+    yield table("position_embedding", "wpe", config.max_position_embeddings, hidden_size)
+    for layer in range(config.num_layers):
         ours, theirs = f"blocks.{layer}", f"h.{layer}"
-        yield from norm(f"{ours}.attention_norm", f"{theirs}.ln_1", width)
+        yield from norm(f"{ours}.attention_norm", f"{theirs}.ln_1", hidden_size)
         for name, their_name, rows, columns in (
-            ("attention.query_key_value", "attn.c_attn", 3 * width, width),
-            ("attention.output", "attn.c_proj", width, width),
-            ("feed_forward.up", "mlp.c_fc", hidden, width),
-            ("feed_forward.down", "mlp.c_proj", width, hidden),
+            ("attention.query_key_value", "attn.c_attn", 3 * hidden_size, hidden_size),
+            ("attention.output", "attn.c_proj", hidden_size, hidden_size),
+            ("feed_forward.up", "mlp.c_fc", intermediate_size, hidden_size),
+            ("feed_forward.down", "mlp.c_proj", hidden_size, intermediate_size),
         ):
             yield from linear(f"{ours}.{name}", (f"{theirs}.{their_name}",), rows, columns, transposed=True)
-        yield from norm(f"{ours}.feed_forward_norm", f"{theirs}.ln_2", width)
-    yield from norm("norm", "ln_f", width)
-    if not config.tied:
-        yield table("head", "lm_head", config.vocab_size, width)
+        yield from norm(f"{ours}.feed_forward_norm", f"{theirs}.ln_2", hidden_size)
+    yield from norm("norm", "ln_f", hidden_size)
+    if not config.tie_word_embeddings:
+        yield table("head", "lm_head", config.vocab_size, hidden_size)
 
 
 GPT2 = Family(

@@ -24,33 +24,33 @@ Windows = tuple[int | None, ...] | None
 
 def config_from(kind: str, fields: Fields) -> DecoderConfig:
     """Our config from the fields of one of the four kinds."""
-    width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
-    depth = fields.size("num_hidden_layers", maximum=MAX_LAYERS)
-    head_dim = fields.optional_size("head_dim") or (128 if kind == "qwen3" else max(width // heads, 1))
-    max_length = fields.size("max_position_embeddings")
-    key_heads = _key_heads(kind, fields, heads)
+    hidden_size, num_heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    num_layers = fields.size("num_hidden_layers", maximum=MAX_LAYERS)
+    head_dim = fields.optional_size("head_dim") or (128 if kind == "qwen3" else max(hidden_size // num_heads, 1))
+    max_position_embeddings = fields.size("max_position_embeddings")
+    num_kv_heads = _num_kv_heads(kind, fields, num_heads)
     qwen2 = kind == "qwen2"
     bias = fields.flag("attention_bias", False) if kind in ("llama", "qwen3") else qwen2
     config = DecoderConfig(
         vocab_size=fields.size("vocab_size"),
-        width=width,
-        depth=depth,
-        heads=heads,
-        key_heads=key_heads,
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        hidden=fields.size("intermediate_size"),
-        max_length=max_length,
-        positions=rotary_from(fields, head_dim=head_dim, max_length=max_length),
+        intermediate_size=fields.size("intermediate_size"),
+        max_position_embeddings=max_position_embeddings,
+        position_encoding=rotary_from(fields, head_dim=head_dim, max_position_embeddings=max_position_embeddings),
         norm="rms",
         norm_eps=fields.number("rms_norm_eps", 1e-6),
-        head_norm=kind == "qwen3",
+        qk_norm=kind == "qwen3",
         activation=fields.choice("hidden_act", ACTIVATIONS, "silu"),
         gated=True,
-        query_key_value_bias=bias,
+        qkv_bias=bias,
         output_bias=bias and not qwen2,
         feed_forward_bias=fields.flag("mlp_bias", False) if kind == "llama" else False,
-        windows=_windows_from(kind, fields, depth),
-        tied=fields.flag("tie_word_embeddings", False),
+        sliding_windows=_windows_from(kind, fields, num_layers),
+        tie_word_embeddings=fields.flag("tie_word_embeddings", False),
     )
     fields.only(attention_dropout=0.0, rope_interleaved=False, use_mrope=False, **ONE_VALUE)
     fields.changes_nothing(*CHANGES_NOTHING, "pretraining_tp", "is_llama_config")
@@ -61,88 +61,92 @@ def config_from(kind: str, fields: Fields) -> DecoderConfig:
 def fields_from(kind: str, config: DecoderConfig) -> dict[str, object]:
     """The fields of one of the four kinds from our config."""
     refuse_dropout(kind, config)
-    require(kind, config, norm="rms", gated=True, head_norm=kind == "qwen3")
+    require(kind, config, norm="rms", gated=True, qk_norm=kind == "qwen3")
     if kind in ("llama", "qwen3"):
-        require(kind, config, output_bias=config.query_key_value_bias)
+        require(kind, config, output_bias=config.qkv_bias)
     else:
-        require(kind, config, query_key_value_bias=kind == "qwen2", output_bias=False)
+        require(kind, config, qkv_bias=kind == "qwen2", output_bias=False)
     if kind != "llama":
         require(kind, config, feed_forward_bias=False)
-    if not isinstance(config.positions, Rotary):
-        raise CheckpointError(f"a {kind} checkpoint has rotary positions, but this config has {config.positions!r}")
-    if kind == "llama" and config.width % config.heads:
+    if not isinstance(config.position_encoding, Rotary):
         raise CheckpointError(
-            f"a llama checkpoint has a width that divides into its heads, but this config has {config.width} and "
-            f"{config.heads}"
+            f"a {kind} checkpoint has rotary positions, but this config has {config.position_encoding!r}"
+        )
+    if kind == "llama" and config.hidden_size % config.num_heads:
+        raise CheckpointError(
+            "a llama checkpoint has a hidden_size that is a multiple of num_heads, but this config has "
+            f"{config.hidden_size} and {config.num_heads}"
         )
     head_dim = head_dim_of(config)
     found: dict[str, object] = {
         "vocab_size": config.vocab_size,
-        "hidden_size": config.width,
-        "intermediate_size": config.hidden,
-        "num_hidden_layers": config.depth,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.key_heads or config.heads,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads or config.num_heads,
         "head_dim": head_dim,
-        "max_position_embeddings": config.max_length,
+        "max_position_embeddings": config.max_position_embeddings,
         "hidden_act": ACTIVATION_NAMES[config.activation],
         "rms_norm_eps": config.norm_eps,
-        "rope_parameters": rope_fields(config.positions, head_dim=head_dim),
-        "tie_word_embeddings": config.tied,
+        "rope_parameters": rope_fields(config.position_encoding, head_dim=head_dim),
+        "tie_word_embeddings": config.tie_word_embeddings,
     }
     if kind in ("llama", "qwen3"):
-        found["attention_bias"] = config.query_key_value_bias
+        found["attention_bias"] = config.qkv_bias
     if kind == "llama":
         found["mlp_bias"] = config.feed_forward_bias
-    return found | _window_fields(kind, config.windows)
+    return found | _window_fields(kind, config.sliding_windows)
 
 
 def weights(config: DecoderConfig) -> Iterator[Weight]:
     """The table of all four kinds: what the config has no bias or norm for is left out."""
-    width, hidden, head_dim = config.width, config.hidden, head_dim_of(config)
-    heads = {"q": config.heads, "k": config.key_heads or config.heads, "v": config.key_heads or config.heads}
-    rows = {name: number * head_dim for name, number in heads.items()}
-    yield table("embedding", "embed_tokens", config.vocab_size, width)
-    for layer in range(config.depth):
+    hidden_size, intermediate_size, head_dim = config.hidden_size, config.intermediate_size, head_dim_of(config)
+    kv_rows = (config.num_kv_heads or config.num_heads) * head_dim
+    rows = {"q": config.num_heads * head_dim, "k": kv_rows, "v": kv_rows}
+    yield table("embedding", "embed_tokens", config.vocab_size, hidden_size)
+    for layer in range(config.num_layers):
         ours, theirs = f"blocks.{layer}", f"layers.{layer}"
         attention, network = f"{theirs}.self_attn", f"{theirs}.mlp"
-        yield from norm(f"{ours}.attention_norm", f"{theirs}.input_layernorm", width, bias=False)
-        for kind, columns in (("weight", (width,)), ("bias", ())):
-            if kind == "weight" or config.query_key_value_bias:
+        yield from norm(f"{ours}.attention_norm", f"{theirs}.input_layernorm", hidden_size, bias=False)
+        for kind, columns in (("weight", (hidden_size,)), ("bias", ())):
+            if kind == "weight" or config.qkv_bias:
                 parts = (Part(f"{attention}.{name}_proj.{kind}", (size, *columns)) for name, size in rows.items())
                 yield Weight(f"{ours}.attention.query_key_value.{kind}", tuple(parts))
-        if config.head_norm:
+        if config.qk_norm:
             yield from norm(f"{ours}.attention.query_norm", f"{attention}.q_norm", head_dim, bias=False)
             yield from norm(f"{ours}.attention.key_norm", f"{attention}.k_norm", head_dim, bias=False)
         output = (f"{attention}.o_proj",)
-        yield from linear(f"{ours}.attention.output", output, width, rows["q"], bias=config.output_bias)
-        yield from norm(f"{ours}.feed_forward_norm", f"{theirs}.post_attention_layernorm", width, bias=False)
+        yield from linear(f"{ours}.attention.output", output, hidden_size, rows["q"], bias=config.output_bias)
+        yield from norm(f"{ours}.feed_forward_norm", f"{theirs}.post_attention_layernorm", hidden_size, bias=False)
         up, down = (f"{network}.gate_proj", f"{network}.up_proj"), (f"{network}.down_proj",)
-        yield from linear(f"{ours}.feed_forward.up", up, hidden, width, bias=config.feed_forward_bias)
-        yield from linear(f"{ours}.feed_forward.down", down, width, hidden, bias=config.feed_forward_bias)
-    yield from norm("norm", "norm", width, bias=False)
-    if not config.tied:
-        yield table("head", "lm_head", config.vocab_size, width)
+        yield from linear(f"{ours}.feed_forward.up", up, intermediate_size, hidden_size, bias=config.feed_forward_bias)
+        yield from linear(
+            f"{ours}.feed_forward.down", down, hidden_size, intermediate_size, bias=config.feed_forward_bias
+        )
+    yield from norm("norm", "norm", hidden_size, bias=False)
+    if not config.tie_word_embeddings:
+        yield table("head", "lm_head", config.vocab_size, hidden_size)
 
 
 def head_dim_of(config: DecoderConfig) -> int:
-    """The width of a head."""
-    return config.head_dim or config.width // config.heads
+    """The size of a head."""
+    return config.head_dim or config.hidden_size // config.num_heads
 
 
-def _key_heads(kind: str, fields: Fields, heads: int) -> int:
+def _num_kv_heads(kind: str, fields: Fields, num_heads: int) -> int:
     """Llama files from before grouped heads have no such field; the other kinds always had it."""
     if kind != "llama" and "num_key_value_heads" not in fields:
         fields.size("num_key_value_heads")
-    return fields.optional_size("num_key_value_heads") or heads
+    return fields.optional_size("num_key_value_heads") or num_heads
 
 
-def _windows_from(kind: str, fields: Fields, depth: int) -> Windows:
+def _windows_from(kind: str, fields: Fields, num_layers: int) -> Windows:
     if kind == "llama":
         return None
     window = fields.optional_size("sliding_window") if "sliding_window" in fields else 4096
     if kind == "mistral":
-        return None if window is None else (window,) * depth
+        return None if window is None else (window,) * num_layers
     used = fields.flag("use_sliding_window", False)
     first = fields.take("max_window_layers", 28)
     types = fields.take("layer_types", None)
@@ -151,10 +155,10 @@ def _windows_from(kind: str, fields: Fields, depth: int) -> Windows:
             return None
         if not isinstance(first, int) or isinstance(first, bool) or first < 0:
             raise fields.invalid("max_window_layers", first, "the number of the first layer with a window")
-        return tuple(window if layer >= first else None for layer in range(depth))
+        return tuple(window if layer >= first else None for layer in range(num_layers))
     kinds = ("full_attention", "sliding_attention")
-    if not isinstance(types, list) or len(types) != depth or any(entry not in kinds for entry in types):
-        raise fields.invalid("layer_types", types, f"a list of {depth} names, each one of {', '.join(kinds)}")
+    if not isinstance(types, list) or len(types) != num_layers or any(entry not in kinds for entry in types):
+        raise fields.invalid("layer_types", types, f"a list of {num_layers} names, each one of {', '.join(kinds)}")
     if kinds[1] not in types:
         return None
     if not used or window is None:

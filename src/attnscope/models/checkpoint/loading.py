@@ -23,12 +23,12 @@ from attnscope.models.checkpoint.families import family_named
 from attnscope.models.checkpoint.family import Part, Weight
 from attnscope.models.checkpoint.gguf_file import open_gguf
 from attnscope.models.checkpoint.gguf_model import UNREAD, UNREAD_OF_BERT, config_of, table_of
+from attnscope.models.checkpoint.safetensors_files import Stored, open_weights
 from attnscope.models.checkpoint.source import locate
-from attnscope.models.checkpoint.stored import Stored, open_weights
 from attnscope.models.decoder import Decoder, DecoderConfig
 from attnscope.models.encoder import Encoder, EncoderConfig
 from attnscope.models.json_fields import Fields, short_repr
-from attnscope.models.json_files import read_object
+from attnscope.models.json_files import read_json
 
 Progress = Callable[[int, int], None]
 """Called with the bytes that have been read so far, and with all there are."""
@@ -70,7 +70,9 @@ def load(
 
     >>> from tempfile import TemporaryDirectory
     >>> from attnscope.models.checkpoint.saving import save
-    >>> config = DecoderConfig(vocab_size=50, width=16, depth=2, heads=4, hidden=64, max_length=32)
+    >>> config = DecoderConfig(
+    ...     vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=32
+    ... )
     >>> with TemporaryDirectory() as folder:
     ...     save(Decoder(config), folder)
     ...     load(folder).config == config
@@ -97,7 +99,7 @@ def load(
 
 def open_folder(folder: Path, files: ExitStack, ignore: Collection[str]) -> Opened:
     """Read the config and the headers of a folder."""
-    fields = Fields(read_object(folder / "config.json"), source=str(folder / "config.json"), ignore=ignore)
+    fields = Fields(read_json(folder / "config.json"), source=str(folder / "config.json"), ignore=ignore)
     family = family_named(fields)
     stored: dict[str, Stored] = {}
     for name, tensor in open_weights(folder, files).items():

@@ -15,7 +15,7 @@ SCALINGS = {name: name for name in ("default", "linear", "llama3", "yarn")}
 """The values of `rope_type` that are understood."""
 
 
-def rotary_from(fields: Fields, *, head_dim: int, max_length: int) -> Rotary:
+def rotary_from(fields: Fields, *, head_dim: int, max_position_embeddings: int) -> Rotary:
     """How the heads turn, from the fields of either version."""
     base = fields.number("rope_theta", 10000.0)
     fields.only(partial_rotary_factor=1.0)
@@ -31,7 +31,7 @@ def rotary_from(fields: Fields, *, head_dim: int, max_length: int) -> Rotary:
     inner.only(partial_rotary_factor=1.0)
     base = inner.number("rope_theta", base)
     kind = "rope_type" if "rope_type" in inner else "type"
-    slowed = _scaling(inner.choice(kind, SCALINGS, "default"), inner, max_length)
+    slowed = _scaling(inner.choice(kind, SCALINGS, "default"), inner, max_position_embeddings)
     inner.changes_nothing("type")
     inner.finish()
     return Rotary(dim=head_dim, layout="half", base=base, scaling=slowed)
@@ -76,12 +76,12 @@ def rope_fields(rotary: Rotary, *, head_dim: int) -> dict[str, object]:
     raise CheckpointError(f"these checkpoints know no {type(rotary.scaling).__name__}")
 
 
-def _scaling(kind: str, inner: Fields, max_length: int) -> Scaling | None:
+def _scaling(kind: str, inner: Fields, max_position_embeddings: int) -> Scaling | None:
     if kind == "default":
         return None
     if kind == "linear":
         return LinearScaling(factor=inner.number("factor"))
-    original_length = inner.size("original_max_position_embeddings", max_length)
+    original_length = inner.size("original_max_position_embeddings", max_position_embeddings)
     if kind == "llama3":
         return Llama3Scaling(
             factor=inner.number("factor"),
@@ -91,7 +91,7 @@ def _scaling(kind: str, inner: Fields, max_length: int) -> Scaling | None:
         )
     factor = inner.optional_number("factor")
     return YarnScaling(
-        factor=max_length / original_length if factor is None else factor,
+        factor=max_position_embeddings / original_length if factor is None else factor,
         original_length=original_length,
         # null and 0 both stand for the defaults of the paper
         beta_fast=inner.optional_number("beta_fast") or 32.0,

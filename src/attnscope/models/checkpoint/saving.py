@@ -20,10 +20,10 @@ from attnscope.errors import CheckpointError
 from attnscope.extras import import_extra
 from attnscope.models.checkpoint.families import family_of
 from attnscope.models.checkpoint.family import Part, Weight
-from attnscope.models.checkpoint.stored import INDEX, NAMES, WEIGHTS
+from attnscope.models.checkpoint.safetensors_files import INDEX, NAMES, WEIGHTS
 from attnscope.models.decoder import Decoder
 from attnscope.models.encoder import Encoder
-from attnscope.models.json_files import write_object
+from attnscope.models.json_files import write_json
 
 Shard = list[tuple[str, Weight, Part, slice]]
 """Tensors of one file: their names in it, and where their numbers are."""
@@ -47,7 +47,9 @@ def save(
 
     >>> from tempfile import TemporaryDirectory
     >>> from attnscope.models.encoder import EncoderConfig
-    >>> config = EncoderConfig(vocab_size=50, width=16, depth=2, heads=4, hidden=64, max_length=32)
+    >>> config = EncoderConfig(
+    ...     vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=32
+    ... )
     >>> with TemporaryDirectory() as folder:
     ...     save(Encoder(config), folder)
     ...     sorted(path.name for path in Path(folder).iterdir())
@@ -78,7 +80,7 @@ def save(
             "model_type": family.name,
             "dtype": str(dtype)[len("torch.") :],
         }
-        write_object(scratch / "config.json", {**about, **NO_TOKENS, **fields})
+        write_json(scratch / "config.json", {**about, **NO_TOKENS, **fields})
         _put_in_place(scratch, folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -109,7 +111,7 @@ def _write_weights(scratch: Path, shards: list[Shard], parameters: dict[str, Ten
         places |= dict.fromkeys(tensors, name)
         total += sum(tensor.nbytes for tensor in tensors.values())
     if len(shards) > 1:
-        write_object(scratch / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
+        write_json(scratch / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
 
 
 def _theirs(parameters: dict[str, Tensor], weight: Weight, part: Part, rows: slice, dtype: torch.dtype) -> Tensor:

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, SupportsIndex
 
 from attnscope.errors import CheckpointError, VocabularyError
 from attnscope.extras import import_extra
-from attnscope.models.json_files import read_object_if_there, read_text, write_object
-from attnscope.models.text.gguf_vocabulary import backend_from_gguf, special_tokens_from_gguf
+from attnscope.models.json_files import read_optional_json, read_text, write_json
+from attnscope.models.text.gguf_tokenizer import backend_from_gguf, special_tokens_from_gguf
 
 FILE = "tokenizer.json"
 CONFIG, SPECIAL_TOKENS, GENERATION = "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"
@@ -95,8 +95,8 @@ class Tokenizer:
         """Read tokenizer.json, and if they are there its configuration, the chat template and the ends of a text."""
         folder = Path(folder)
         text = read_text(folder / FILE, MAX_BYTES)
-        config = read_object_if_there(folder / SPECIAL_TOKENS) | read_object_if_there(folder / CONFIG)
-        generation = read_object_if_there(folder / GENERATION)
+        config = read_optional_json(folder / SPECIAL_TOKENS) | read_optional_json(folder / CONFIG)
+        generation = read_optional_json(folder / GENERATION)
         with _faults_of(folder / FILE):
             backend = import_extra("tokenizers").Tokenizer.from_str(text)
         template = folder / TEMPLATE
@@ -125,14 +125,14 @@ class Tokenizer:
         # Names that are not in use are written as null, lest a special_tokens_map.json in the folder supplies them.
         config = {"tokenizer_class": "PreTrainedTokenizerFast"} | dict.fromkeys(NAMES) | self.config
         config.pop("auto_map", None)  # it names code of the original repository, which is not saved along
-        write_object(folder / CONFIG, config)
+        write_json(folder / CONFIG, config)
         if self.chat_template is not None:
             (folder / TEMPLATE).write_text(self.chat_template, encoding="utf-8", newline="")
         else:
             (folder / TEMPLATE).unlink(missing_ok=True)
-        generation = read_object_if_there(folder / GENERATION)
+        generation = read_optional_json(folder / GENERATION)
         if generation or self.eos - {self._id_of("eos_token")}:
-            write_object(folder / GENERATION, generation | {"eos_token_id": sorted(self.eos)})
+            write_json(folder / GENERATION, generation | {"eos_token_id": sorted(self.eos)})
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """The ids of a text, with those that the tokenizer puts around it unless `special` is False.

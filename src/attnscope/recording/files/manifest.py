@@ -14,7 +14,7 @@ from typing import Any
 
 from attnscope.errors import CheckpointError, TraceError
 from attnscope.models.json_fields import MAX_ITEMS, Fields
-from attnscope.models.json_files import parse_object, read_text
+from attnscope.models.json_files import parse_json, read_text
 
 MAX_BYTES = 16 * 2**20
 
@@ -28,7 +28,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         items = sum(map(text.count, "{[,"))  # a file of empty lists takes twenty times its size in memory
         if items > MAX_ITEMS:
             raise TraceError(f"{path}: expected at most {MAX_ITEMS:,} values, got {items:,}")
-        return parse_object(text, path)
+        return parse_json(text, path)
     except CheckpointError as error:
         raise TraceError(str(error)) from error
 

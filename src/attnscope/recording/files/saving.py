@@ -20,7 +20,7 @@ from torch import Tensor
 
 from attnscope.errors import TraceError, UnsupportedError
 from attnscope.models.json_fields import MAX_CHARACTERS
-from attnscope.models.json_files import write_object
+from attnscope.models.json_files import write_json
 from attnscope.recording.files.expressions import MAX_NODES, ExpressionReader, ExpressionWriter
 from attnscope.recording.files.layers import AnyLayer, EncodedLayer, Header, decode_layer, encode_layer
 from attnscope.recording.files.manifest import content_hash, read_manifest, trace_fields
@@ -74,7 +74,7 @@ def save_contents(folder: Path, contents: Contents) -> None:
     try:
         with _scratch(folder) as scratch:
             manifest = _write(scratch, contents, layers, expressions)
-            write_object(scratch / MANIFEST, manifest)
+            write_json(scratch / MANIFEST, manifest)
             _check_manifest_size(scratch / MANIFEST)
             _put_in_place(scratch, folder)
     except OSError as error:
@@ -194,7 +194,7 @@ def _is_free(folder: Path) -> bool:
 
 
 def _mark_unfinished(scratch: Path, folder: Path) -> None:
-    write_object(scratch / MANIFEST, UNFINISHED)
+    write_json(scratch / MANIFEST, UNFINISHED)
     os.replace(scratch / MANIFEST, folder / MANIFEST)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attnscope.errors import MissingExtraError, TraceError, UnsupportedError
 from attnscope.extras import import_extra
-from attnscope.models.checkpoint.stored import MAX_HEADER_BYTES
+from attnscope.models.checkpoint.safetensors_files import MAX_HEADER_BYTES
 from attnscope.models.json_fields import short_repr
 
 DTYPES = {

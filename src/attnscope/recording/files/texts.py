@@ -1,6 +1,6 @@
 """Tokens as text that no longer need their tokenizer: packed into tensors, which a file can hold and map.
 
-In: strings, or tensors that somebody wrote. Out: the text of each token, and where in the whole text it stands.
+In: strings, or untrusted tensors. Out: the text of each token, and its span in the whole text.
 Does not know: files, tokenizers. Memory: bytes of the text and three numbers a token; strings are made when they are
 asked for.
 """
@@ -71,7 +71,7 @@ class Shown(NamedTuple):
     spans: Tensor
     """(batch, position, 2)."""
     has_spans: Tensor
-    """(batch,): whether the tokenizer could tell."""
+    """Whether spans are known, per batch row, (batch,)."""
 
     def words_of(self, batch: int) -> list[str]:
         """The text of each token of a batch row."""
@@ -80,7 +80,7 @@ class Shown(NamedTuple):
         return self.words.between(batch * count, (batch + 1) * count)
 
     def spans_of(self, batch: int) -> tuple[str, list[tuple[int, int]]] | None:
-        """The text of a batch row and where in it each token stands, if that is known."""
+        """The text of a batch row and the span of each token in it, if known."""
         batch = range(len(self.spans))[batch]
         if not self.has_spans[batch]:
             return None

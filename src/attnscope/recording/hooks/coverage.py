@@ -1,6 +1,6 @@
 """Which attention layers a model has, which of them ran, and whether each was seen.
 
-In: a model, and the names of layers that were seen. Out: a refusal that names those that ran unseen, and the names of
+In: a model, and the names of layers that were seen. Out: an error that names those that ran unseen, and the names of
 layers that mix tokens without a softmax. Does not know: how layers are seen. Memory: O(modules).
 
 PyTorch has no mark for attention, so names of classes decide: a class whose name says attention, and that has no such
@@ -29,7 +29,7 @@ BESIDE = re.compile(
 
 
 class Coverage:
-    """What ran in a model while somebody listened."""
+    """The attention layers of a model that ran while it was recorded."""
 
     def __init__(self, model: nn.Module, chosen: Iterable[str]) -> None:
         self._kind = type(model).__name__
@@ -53,7 +53,7 @@ class Coverage:
 
     @contextmanager
     def track(self, is_wanted: Callable[[], bool]) -> Iterator[None]:
-        """Note which layers run while somebody wants to know."""
+        """Note which layers run while `is_wanted` returns True."""
 
         def note(module: nn.Module, name: str) -> None:
             if is_wanted():
@@ -111,13 +111,13 @@ class Coverage:
 
 
 def is_attention(module: nn.Module) -> bool:
-    """Whether the name of its class says so."""
+    """Whether the class name of a module contains the word attention."""
     kind = type(module).__name__
     return bool(ATTENTION.search(kind)) and not BESIDE.search(kind)
 
 
 def is_without_softmax(module: nn.Module) -> bool:
-    """Whether the name of its class says that it mixes tokens in another way."""
+    """Whether the class name of a module is that of a token mixer without softmax."""
     return bool(WITHOUT_SOFTMAX.search(type(module).__name__))
 
 

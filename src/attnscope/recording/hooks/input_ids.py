@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.errors import UnsupportedError
+from attnscope.models import Decoder, Encoder, Seq2Seq
 from attnscope.recording.call import Call
 from attnscope.recording.hooks.coverage import is_attention
 from attnscope.recording.hooks.observers import Observer, current_observers
@@ -29,14 +30,14 @@ class ObservedIds(NamedTuple):
     ids: Tensor
     by: int
     rank: tuple[bool, int]
-    embedded: bool
+    batch_first: bool
 
 
 @contextmanager
 def observe_input_ids(model: nn.Module, observer: Observer, note: Callable[[ObservedIds], None]) -> Iterator[None]:
     """Note the ids that reach each part of a model while it runs for this observer."""
 
-    def hook(part: str, module: nn.Module) -> Callable:
+    def hook(part: str, module: nn.Module, batch_first: bool) -> Callable:
         signature = inspect.signature(module.forward)
         name = "input" if isinstance(module, nn.Embedding) else "input_ids"
 
@@ -47,13 +48,13 @@ def observe_input_ids(model: nn.Module, observer: Observer, note: Callable[[Obse
             if observer in current_observers():
                 rows = ids.detach().reshape(-1, ids.shape[-1]).clone()
                 size = module.num_embeddings if isinstance(module, nn.Embedding) else 0
-                note(ObservedIds(part, rows, id(module), (not _counts_up(rows), size), bool(size)))
+                note(ObservedIds(part, rows, id(module), (not _counts_up(rows), size), batch_first))
 
         return before
 
     handles = [
-        module.register_forward_pre_hook(hook(part, module), with_kwargs=True)
-        for part, module in _parts_with_ids(model)
+        module.register_forward_pre_hook(hook(part, module, batch_first), with_kwargs=True)
+        for part, module, batch_first in _parts_with_ids(model)
     ]
     try:
         yield
@@ -62,15 +63,27 @@ def observe_input_ids(model: nn.Module, observer: Observer, note: Callable[[Obse
             handle.remove()
 
 
-def _parts_with_ids(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Modules that take ids: those that say `input_ids` and attend, or else embeddings, for the module they are in."""
+def _parts_with_ids(model: nn.Module) -> list[tuple[str, nn.Module, bool]]:
+    """The name of each part that reads ids, the module to hook for it, and whether its ids are batch-first.
+
+    These are modules with attention whose forward takes `input_ids`, or else all embeddings. Models of AttnScope are
+    hooked at their token embedding, because `features`, `encode` and `decode` do not pass through forward.
+    """
     modules = list(model.named_modules())
+    own = {name: module for name, module in modules if isinstance(module, Decoder | Encoder | Seq2Seq)}
+    parts: list[tuple[str, nn.Module, bool]] = [(name, module.embedding, True) for name, module in own.items()]
     named = [
-        (name, module)
+        (name, module, True)
         for name, module in modules
-        if "input_ids" in inspect.signature(module.forward).parameters and any(map(is_attention, module.modules()))
+        if name not in own
+        and "input_ids" in inspect.signature(module.forward).parameters
+        and any(map(is_attention, module.modules()))
     ]
-    return named or [(name.rpartition(".")[0], module) for name, module in modules if isinstance(module, nn.Embedding)]
+    if named:
+        return parts + named
+    inside_own = {id(inner) for module in own.values() for inner in module.modules()}
+    others = [each for each in modules if isinstance(each[1], nn.Embedding) and id(each[1]) not in inside_own]
+    return parts + [(name.rpartition(".")[0], module, False) for name, module in others]
 
 
 def _counts_up(ids: Tensor) -> bool:
@@ -79,7 +92,7 @@ def _counts_up(ids: Tensor) -> bool:
 
 
 class PendingIds:
-    """Ids that have been noted, until a layer runs and tells what becomes of them."""
+    """Input ids that were seen, until a layer runs and they are assigned to it."""
 
     def __init__(self) -> None:
         self._noted: dict[str, ObservedIds] = {}
@@ -95,7 +108,7 @@ class PendingIds:
                 del self._noted[part]
         old = self._noted.get(new.part)
         if old is not None and old.by == new.by and not torch.equal(old.ids, new.ids):
-            self._unclear.add(new.part)  # two texts before any layer: nobody knows which layer reads which
+            self._unclear.add(new.part)  # two texts before any layer: ambiguous which layer reads which
         if old is None or new.rank > old.rank or old.by == new.by:
             self._noted[new.part] = new
 
@@ -123,9 +136,9 @@ class PendingIds:
 
 
 def _in_order(noted: ObservedIds, call: Call) -> Tensor | None:
-    """Ids as (batch, position); those of embeddings may come the other way round, and a square does not tell."""
+    """Ids as (batch, sequence); those of embeddings may be transposed, and a square is ambiguous."""
     batch, _, queries, _ = call.query.shape
-    if not noted.embedded or tuple(noted.ids.shape) != (queries, batch) or batch == 1:
+    if noted.batch_first or tuple(noted.ids.shape) != (queries, batch) or batch == 1:
         return noted.ids
     return None if batch == queries else noted.ids.T.contiguous()
 

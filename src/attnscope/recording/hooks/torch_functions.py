@@ -1,7 +1,7 @@
 """The attention functions that any PyTorch code calls, as `Call` objects.
 
 In: the arguments of F.scaled_dot_product_attention, of F.multi_head_attention_forward (which nn.MultiheadAttention and
-nn.Transformer end in), or of AttnScope's own attend. Out: a `Call`, or a refusal.
+nn.Transformer end in), or of AttnScope's own attend. Out: a `Call`, or UnsupportedError.
 Does not know: who called, what happens to the call. Memory: O(n), and a mask tensor where the code made one.
 """
 
@@ -26,7 +26,7 @@ from attnscope.recording.hooks.mask_tensors import both, read_tensor
 
 
 def find_reader(function: Callable) -> Callable[..., Call] | None:
-    """What turns the named arguments of this function into a call; None for functions that are no attention."""
+    """The function that turns named arguments into a call; None unless `function` computes attention."""
     return _READERS.get(function)
 
 
@@ -128,7 +128,7 @@ def _read_attend(**of: Any) -> Call:
 
 
 def _placed(call: Call) -> Call:
-    """Queries stand at the end of the keys, as with a cache; where there are more of them, they begin with the keys."""
+    """Align queries with the end of the keys, as with a KV cache; if there are more queries, with their start."""
     return replace(call, row=max(call.key.shape[2] - call.query.shape[2], 0))
 
 
@@ -153,7 +153,7 @@ _READERS: dict[Callable, Callable[..., Call]] = {
 }
 
 _SIGNATURES = {
-    F.scaled_dot_product_attention: inspect.signature(_read_scaled_dot_product),  # it does not tell its own
+    F.scaled_dot_product_attention: inspect.signature(_read_scaled_dot_product),  # a builtin without a signature
     F.multi_head_attention_forward: inspect.signature(F.multi_head_attention_forward),
     attend: inspect.signature(attend),
 }

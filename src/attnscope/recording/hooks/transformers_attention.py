@@ -34,8 +34,8 @@ from attnscope.recording.hooks.verification import ReferenceBlock, from_eager
 
 NAME = "attnscope"
 
-UNDERSTOOD = {"softcap", "s_aux", "position_bias", "is_causal", "sliding_window", "output_attentions"}
-"""Arguments beside the usual ones that change weights and are obeyed, or do not change them."""
+SUPPORTED = {"softcap", "s_aux", "position_bias", "is_causal", "sliding_window", "output_attentions"}
+"""Further arguments that are applied here, or that do not change the weights."""
 
 
 @dataclass
@@ -145,6 +145,20 @@ def _mask(**arguments: Any) -> Any:
     return LazyMask(arguments, make_original_mask) if current_observers() else make_original_mask(arguments)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Arguments:
+    """What a model passes to its attention function."""
+
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    attention_mask: Any
+    scaling: float | None
+    dropout: float
+    kwargs: Mapping[str, Any]
+
+
 def _attention(
     module: nn.Module,
     query: Tensor,
@@ -156,96 +170,86 @@ def _attention(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The attention function that models call, with interventions applied: (batch, queries, heads, dim)."""
-    given = module, query, key, value, attention_mask, scaling, dropout, kwargs
+    given = Arguments(
+        module=module,
+        query=query,
+        key=key,
+        value=value,
+        attention_mask=attention_mask,
+        scaling=scaling,
+        dropout=dropout,
+        kwargs=kwargs,
+    )
     changing = [
         intervention
         for intervention in current_interventions()
         if intervention.owns(module) and intervention.targets(module)
     ]
     if not changing:
-        return _unchanged(*given)
+        return _observed(given)
     with suppress_recording():  # of these heads, not of what computes them or what takes their place
-        output, weights = _unchanged(*given)
+        output, weights = _observed(given)
         for intervention in changing:
             output = intervention.apply(module, output.transpose(1, 2), key.shape[2]).transpose(1, 2)
     return output, weights
 
 
-def _unchanged(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Any,
-    scaling: float | None,
-    dropout: float,
-    kwargs: Mapping[str, Any],
-) -> tuple[Tensor, Tensor | None]:
+def _observed(given: Arguments) -> tuple[Tensor, Tensor | None]:
     """Compute and report to observers; without an observer, call the model's own function."""
-    owners = [observer for observer in current_observers() if observer.owns(module)]
-    lazy = attention_mask if isinstance(attention_mask, LazyMask) else None
+    owners = [observer for observer in current_observers() if observer.owns(given.module)]
+    lazy = given.attention_mask if isinstance(given.attention_mask, LazyMask) else None
     if not owners and lazy is None:
-        return _original(module, query, key, value, attention_mask, scaling, dropout, kwargs)
-    call = read(module, query, key, value, attention_mask, scaling, kwargs)
-    given = (attention_mask, scaling, kwargs)
+        return _original(given)
+    call = read(given)
     with suppress_recording():
-        if query.device.type == "cpu":
+        if given.query.device.type == "cpu":
             output, lse = attend(
-                query,
+                given.query,
                 call.key,
-                call.value if call.value is not None else value,
+                call.value if call.value is not None else given.value,
                 mask=call.mask,
                 scale=call.scale,
                 score_mod=call.score_mod,
-                dropout=dropout,
+                dropout=given.dropout,
                 return_lse=True,
             )
             output = output.transpose(1, 2).contiguous()
+            call = replace(call, lse=lse)
         else:  # the kernel of the model itself; ours is made for the CPU
-            mask = attention_mask if lazy is None else lazy.tensor()
-            (output, _), lse = _original(module, query, key, value, mask, scaling, dropout, kwargs), None
+            output, _ = _original(given if lazy is None else replace(given, attention_mask=lazy.tensor()))
         for observer in owners:
-            observer.on_attention(
-                module, call if lse is None else replace(call, lse=lse), partial(_reference_blocks, module, call, given)
-            )
+            observer.on_attention(given.module, call, partial(_reference_blocks, given, call))
     return output, None
 
 
-def read(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Any,
-    scaling: float | None,
-    kwargs: Mapping[str, Any],
-) -> Call:
-    """The arguments of an attention function as a call; what is not understood is refused."""
-    _refuse_unknown(module, kwargs)
-    query, key, value = to_autocast_dtype(query, key, value)
+def read(given: Arguments) -> Call:
+    """The arguments of an attention function as a call; raises UnsupportedError for unknown arguments."""
+    _check_arguments(given)
+    module, mask_argument, kwargs = given.module, given.attention_mask, given.kwargs
+    query, key, value = to_autocast_dtype(given.query, given.key, given.value)
     row, column, whole = max(key.shape[2] - query.shape[2], 0), 0, None
-    if isinstance(attention_mask, LazyMask):
-        row, column, whole = attention_mask.row, attention_mask.column, attention_mask
-        if not attention_mask.has_future_keys:  # a static cache has room behind the text, which no query sees
+    if isinstance(mask_argument, LazyMask):
+        row, column, whole = mask_argument.row, mask_argument.column, mask_argument
+        if not mask_argument.has_future_keys:  # a static cache has room behind the text, which no query sees
             seen = row + query.shape[2] - column
             key, value = key[:, :, :seen], value[:, :, :seen]
         rows, columns = range(row, row + query.shape[2]), range(column, column + key.shape[2])
-        mask, added = attention_mask.slice(rows, columns), None
-    elif attention_mask is None:
+        mask, added = mask_argument.slice(rows, columns), None
+    elif mask_argument is None:
         mask, added = (_causal(query, key) if _is_causal(module, query, kwargs) else Full()), None
-    elif attention_mask.dtype == torch.bool and _original_name(module) == "eager":
+    elif mask_argument.dtype == torch.bool and _original_name(module) == "eager":
         raise UnsupportedError(
             f"record: {type(module).__name__} was given a mask of booleans, which its eager attention adds to the "
             "scores as 0 and 1; pass 0 and minus infinity instead, or load the model with attn_implementation='sdpa'"
         )
     else:
-        mask, added = read_tensor(attention_mask, query, key)
+        mask, added = read_tensor(mask_argument, query, key)
     return Call(
         query=query,
         key=key,
         value=value,
         mask=mask,
-        scale=scaling,
+        scale=given.scaling,
         score_mod=_score(kwargs, added, query, key.shape[2]),
         row=row,
         column=column,
@@ -282,7 +286,7 @@ def _is_causal(module: nn.Module, query: Tensor, kwargs: Mapping[str, Any]) -> b
 
 
 def _original_name(module: nn.Module) -> str:
-    """The implementation that decides for a module when nobody records it."""
+    """The implementation that a module uses without recording."""
     found = _deciding.get(id(module)) or _switched.get(id(getattr(module, "config", None)))
     return "eager" if found is None else found.original
 
@@ -291,24 +295,24 @@ def _causal(query: Tensor, key: Tensor) -> Mask:
     return Causal() if query.shape[2] == key.shape[2] else Causal(0)  # torch aligns it top-left
 
 
-def _refuse_unknown(module: nn.Module, kwargs: Mapping[str, Any]) -> None:
-    """What the model's own attention function reads by name must be understood here."""
-    for name in _not_understood(type(module)) & kwargs.keys():
-        if kwargs[name] is not None:
+def _check_arguments(given: Arguments) -> None:
+    """Raise UnsupportedError for an argument that the model's own function reads and this one does not."""
+    for name in _unsupported_arguments(type(given.module)) & given.kwargs.keys():
+        if given.kwargs[name] is not None:
             raise UnsupportedError(
-                f"record: {type(module).__name__} passes {name!r} to its attention, which changes the weights in a way "
-                "that is not understood; run the model with attn_implementation='eager' and output_attentions=True, "
-                "and make a trace with Trace.from_attentions(outputs.attentions)"
+                f"record: {type(given.module).__name__} passes {name!r} to its attention, which changes the weights "
+                "and is not supported; run the model with attn_implementation='eager' and output_attentions=True, and "
+                "make a trace with Trace.from_attentions(outputs.attentions)"
             )
 
 
 @cache
-def _not_understood(kind: type[nn.Module]) -> frozenset[str]:
+def _unsupported_arguments(kind: type[nn.Module]) -> frozenset[str]:
     """Names that would change the weights of this kind of layer."""
     usual = {"module", "query", "key", "value", "attention_mask", "scaling", "dropout", "kwargs"}
     eager = eager_function(kind)
     named = set() if eager is None else set(inspect.signature(eager).parameters)
-    return frozenset((named | {"indices", "block_indices"}) - usual - UNDERSTOOD)
+    return frozenset((named | {"indices", "block_indices"}) - usual - SUPPORTED)
 
 
 @cache
@@ -324,31 +328,30 @@ def eager_function(kind: type[nn.Module]) -> Callable[..., tuple[Tensor, Tensor]
     return next((function for function in found if function is not None), None)
 
 
-def _reference_blocks(
-    module: nn.Module, call: Call, given: tuple[Any, float | None, Mapping[str, Any]]
-) -> list[ReferenceBlock]:
-    eager = eager_function(type(module))
+def _reference_blocks(given: Arguments, call: Call) -> list[ReferenceBlock]:
+    eager = eager_function(type(given.module))
     if eager is None:
         return []
     assert call.value is not None
-    return from_eager(eager, module, (call.query, call.key, call.value), *given)
+    tensors = call.query, call.key, call.value
+    return from_eager(eager, given.module, tensors, given.attention_mask, given.scaling, given.kwargs)
 
 
-def _original(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Any,
-    scaling: float | None,
-    dropout: float,
-    kwargs: Mapping[str, Any],
-) -> tuple[Tensor, Tensor | None]:
+def _original(given: Arguments) -> tuple[Tensor, Tensor | None]:
     """Call the attention function that the model would use without recording."""
-    name = _original_name(module)
-    function = eager_function(type(module)) if name == "eager" else _registries()[0]()[name]
+    name = _original_name(given.module)
+    function = eager_function(type(given.module)) if name == "eager" else _registries()[0]()[name]
     if function is None:
         raise UnsupportedError(
-            f"record: no eager attention was found for {type(module).__name__}; record another layer"
+            f"record: no eager attention was found for {type(given.module).__name__}; record another layer"
         )
-    return function(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
+    return function(
+        given.module,
+        given.query,
+        given.key,
+        given.value,
+        given.attention_mask,
+        scaling=given.scaling,
+        dropout=given.dropout,
+        **given.kwargs,
+    )

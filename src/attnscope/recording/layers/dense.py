@@ -1,4 +1,4 @@
-"""Weights that somebody has already built, as a layer of a trace.
+"""Dense weights that already exist, as a layer of a trace.
 
 In: weights (batch, heads, queries, keys). Out: an AttentionMatrix that holds them. Memory: that of the weights.
 """
@@ -14,7 +14,7 @@ from attnscope.matrix import AttentionMatrix
 
 
 class DenseLayer:
-    """A name and the weights that stand under it."""
+    """A name and its dense weights."""
 
     cross = False
 

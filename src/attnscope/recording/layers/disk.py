@@ -26,7 +26,9 @@ def spill_to(folder: str | Path) -> Spill:
     """What moves the tensors of calls to a folder, which has to be there."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise SettingError(f"record: spill={str(folder)!r} is no folder; make it first, on a disk with room")
+        raise SettingError(
+            f"record: spill={str(folder)!r} is not a folder; create it first, on a disk with enough space"
+        )
 
     def moved(call: Call) -> Call:
         names = ("query", "key", "value", "lse")

@@ -178,7 +178,7 @@ def _changed(one: ScoreMod | None, two: ScoreMod | None) -> UnsupportedError:
 
 
 def _table_of_both(one: DistanceBias, two: DistanceBias) -> DistanceBias:
-    """Two tables that agree where both speak, as one."""
+    """Join two tables that agree where they overlap."""
     first = min(one.first, two.first)
     last = max(table.first + table.values.shape[1] for table in (one, two))
     values = one.values.new_zeros(one.values.shape[0], last - first)

@@ -75,7 +75,7 @@ class StackedMask(Mask):
         return RegionMask(tuple(tuple(self._moved(parts, row)) for row in range(rows)))
 
     def _moved(self, parts: list[tuple[tuple[Region, ...], ...]], row: int) -> Iterator[Region]:
-        """The regions of a batch row, each where its step stands."""
+        """The regions of a batch row, moved to the rows and columns of their steps."""
         for step, part in zip(self.steps, parts, strict=True):
             yield from regions.shift(part[row if len(part) > 1 else 0], step.top, step.left)
 
@@ -86,7 +86,7 @@ class StackedMask(Mask):
             raise ShapeError(f"{self}: its rows {ends} are not the {sizes.queries} queries of this attention")
         for step in self.steps:
             if step.right > sizes.keys or step.left < 0:
-                raise ShapeError(f"{self}: speaks of columns up to {step.right}, but there are {sizes.keys} keys")
+                raise ShapeError(f"{self}: expected at most {sizes.keys} columns, got {step.right}")
             step.mask.check(step.inner(sizes))
 
     def narrow(self, batch: slice, heads: slice | list[int]) -> StackedMask:

@@ -2,7 +2,7 @@
 
 In: documents, the tokenizer of the model, the settings. Out: passages that do not overlap, each with the special tokens
 that the tokenizer adds to a text; or whole documents. Text that looks like a special token is tokenized as plain text.
-Does not know: files, models. Memory: the document, some of its tokens (see `models.text.plain`) and one passage.
+Does not know: files, models. Memory: the document, some of its tokens (see `DocumentEncoder`) and one passage.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from attnscope.errors import CheckpointError, SettingError, UnsupportedError, VocabularyError
-from attnscope.models.text.codec import Codec
-from attnscope.models.text.plain import PlainText
+from attnscope.models.text.any_tokenizer import AnyTokenizer
+from attnscope.models.text.document_encoder import DocumentEncoder
 from attnscope.survey.corpus.documents import Document
 from attnscope.survey.corpus.files import file_format
 from attnscope.survey.corpus.plan import Problem
@@ -50,15 +50,15 @@ class PassageSplitter:
     Raises:
         SettingError: `max_length` has no room for a token besides the special tokens.
 
-    >>> from attnscope.models.text.characters import CharacterTokenizer
+    >>> from attnscope.models.text.character_tokenizer import CharacterTokenizer
     >>> settings = Settings(model="", sources=("poems.txt",), max_length=3)
     >>> splitter = PassageSplitter(CharacterTokenizer.from_text("to be"), settings)
     >>> [passage.ids for passage in splitter.split([Document("to be", "poems.txt", 0)])]
     [[4, 3, 0], [1, 2]]
     """
 
-    def __init__(self, tokenizer: Codec, settings: Settings):
-        self._plain, self._special = PlainText(tokenizer), find_special_tokens(tokenizer)
+    def __init__(self, tokenizer: AnyTokenizer, settings: Settings):
+        self._plain, self._special = DocumentEncoder(tokenizer), find_special_tokens(tokenizer)
         added = len(self._special.before) + len(self._special.after)
         self._max_text_tokens = None if settings.max_length is None else settings.max_length - added
         if self._max_text_tokens is not None and self._max_text_tokens < 1:
@@ -75,7 +75,7 @@ class PassageSplitter:
                 continue
             offset = 0
             try:
-                for ids in _split_ids(self._plain.pieces(document.text), self._max_text_tokens):
+                for ids in _split_ids(self._plain.encode_chunks(document.text), self._max_text_tokens):
                     passage = [*self._special.before, *ids, *self._special.after]
                     if len(passage) >= MIN_TOKENS:
                         yield Passage(passage, document.file, document.start, offset)
@@ -85,7 +85,7 @@ class PassageSplitter:
                 yield Problem(document.file, location, f"is skipped from its token {offset:,} on: {error}")
 
 
-def find_special_tokens(tokenizer: Codec) -> SpecialTokens:
+def find_special_tokens(tokenizer: AnyTokenizer) -> SpecialTokens:
     """Find the special tokens that a tokenizer adds, by encoding short texts."""
     alone = tokenizer.encode("")
     if not alone:

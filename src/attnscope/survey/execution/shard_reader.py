@@ -89,7 +89,7 @@ class ShardReader:
         if isinstance(self.model, Decoder) and batch.documents is not None:
             documents = Documents(batch.documents.to(self.device))
             positions = packed_position_ids(ids.shape, batch.passages).to(self.device)
-            self.model.features(ids, mask=documents, positions=positions)
+            self.model.features(ids, mask=documents, position_ids=positions)
         elif isinstance(self.model, Decoder) and ids.shape[1] <= CHUNK_SIZE:
             self.model.features(ids)
         else:
@@ -158,10 +158,9 @@ def max_sequence_length(model: nn.Module) -> int | None:
     """The maximum sequence length of a model; None if only its training limits it."""
     config = getattr(model, "config", None)
     if isinstance(model, Decoder):
-        return model.config.max_length if model.config.positions == "learned" else None
-    sizes = [getattr(config, name, None) for name in ("max_length", "max_position_embeddings")]
-    longest = min((size for size in sizes if isinstance(size, int)), default=None)
-    if longest is None:
+        return model.config.max_position_embeddings if model.config.position_encoding == "learned" else None
+    longest = getattr(config, "max_position_embeddings", None)
+    if not isinstance(longest, int):
         return None
     for module in model.modules():  # the RoBERTa family counts positions from after the padding index
         if isinstance(module, nn.Embedding) and module.num_embeddings == longest and module.padding_idx is not None:

@@ -21,7 +21,7 @@ from attnscope.errors import CheckpointError, SettingError
 from attnscope.extras import import_extra
 from attnscope.heads.labels import assign_labels
 from attnscope.heads.table import HeadTable
-from attnscope.models.json_files import read_object
+from attnscope.models.json_files import read_json
 from attnscope.survey.folder import EXAMPLES, HEADS, HISTOGRAMS, MANIFEST, PASSAGES, SURVEY, TABLES
 from attnscope.survey.partials.bins import STATISTICS
 from attnscope.survey.tables.manifest import FORMAT
@@ -309,7 +309,7 @@ def open_survey(folder: str | Path) -> Survey:
         if (folder / SURVEY).exists():
             raise SettingError(f"the survey in {folder} is not finished; run the same command again, which resumes it")
         raise SettingError(f"{folder} is not a survey (no {MANIFEST}); attnscope survey run makes one")
-    manifest = read_object(folder / MANIFEST)
+    manifest = read_json(folder / MANIFEST)
     if "format" not in manifest or "corpus" not in manifest:
         raise SettingError(f"{folder / MANIFEST} is not the manifest of a survey; give the folder of a survey")
     if manifest["format"] != FORMAT:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from attnscope.errors import SettingError
 from attnscope.models import load_tokenizer
-from attnscope.models.text.codec import Codec
+from attnscope.models.text.any_tokenizer import AnyTokenizer
 from attnscope.recording.progress import report_progress
 from attnscope.train.data.datasets import TextDataset, ValidationDataset
 from attnscope.train.data.documents import list_files, read_documents
@@ -51,7 +51,7 @@ class TextSources:
 
 
 def make_text_data(
-    texts: TextSources, make_tokenizer: Callable[[TextSources], Codec], folder: Path, settings: Settings
+    texts: TextSources, make_tokenizer: Callable[[TextSources], AnyTokenizer], folder: Path, settings: Settings
 ) -> Data:
     """The data of a run that learns from text."""
     if (folder / TOKENS / MANIFEST).exists():

@@ -3,7 +3,7 @@
 In: documents and a tokenizer, or a folder that was written before. Out: `Tokens`, of which any stretch can be read.
 The folder holds tokens-00000.bin and so on, one token after the other, documents.bin, where each document begins, and
 tokens.json, which describes them. It is there when it is complete, and not before.
-Does not know: models, batches. Memory: O(longest document) to write (see `PlainText`), what is asked for to read.
+Does not know: models, batches. Memory: O(longest document) to write (see `DocumentEncoder`), what is asked for to read.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from attnscope.errors import CheckpointError, SettingError, VocabularyError
-from attnscope.models.json_files import read_object, write_object
-from attnscope.models.text.codec import Codec
-from attnscope.models.text.plain import PlainText
+from attnscope.models.json_files import read_json, write_json
+from attnscope.models.text.any_tokenizer import AnyTokenizer
+from attnscope.models.text.document_encoder import DocumentEncoder
 
 FORMAT, VERSION = "attnscope tokens", 1
 MANIFEST, STARTS = "tokens.json", "documents.bin"
@@ -128,7 +128,7 @@ def train_validation_split(tokens: Tokens, validation_fraction: float) -> tuple[
     return tokens.part(0, cut), tokens.part(cut, len(tokens))
 
 
-def fingerprint(tokenizer: Codec) -> str:
+def fingerprint(tokenizer: AnyTokenizer) -> str:
     """A hash of all that a tokenizer writes about itself."""
     found = hashlib.sha256()
     with tempfile.TemporaryDirectory() as folder:
@@ -141,7 +141,7 @@ def fingerprint(tokenizer: Codec) -> str:
 
 def write_tokens(
     documents: Iterable[str],
-    tokenizer: Codec,
+    tokenizer: AnyTokenizer,
     folder: str | Path,
     *,
     shard_tokens: int = 2**27,
@@ -160,7 +160,7 @@ def write_tokens(
     with _scratch(folder) as scratch:
         end = np.array(sorted(tokenizer.eos)[:1], np.int64)
         dtype = "uint16" if tokenizer.vocab_size <= 2**16 else "uint32"
-        shards, plain, count = _Shards(scratch, dtype, shard_tokens), PlainText(tokenizer), 0
+        shards, plain, count = _Shards(scratch, dtype, shard_tokens), DocumentEncoder(tokenizer), 0
         with (scratch / STARTS).open("wb") as starts, shards:
             for number, document in enumerate(documents):
                 begin = shards.written
@@ -175,11 +175,11 @@ def write_tokens(
         if not count:
             raise SettingError("write_tokens: there is no document with a token in it; an iterator can be read once")
         found = Manifest(dtype, shards.counts, count, tokenizer.vocab_size, fingerprint(tokenizer))
-        write_object(scratch / MANIFEST, {"format": FORMAT, "version": VERSION, **found._asdict()})
+        write_json(scratch / MANIFEST, {"format": FORMAT, "version": VERSION, **found._asdict()})
     return open_tokens(folder)
 
 
-def open_tokens(folder: str | Path, tokenizer: Codec | None = None) -> Tokens:
+def open_tokens(folder: str | Path, tokenizer: AnyTokenizer | None = None) -> Tokens:
     """Tokens that were written before; those that another tokenizer made are refused, if one is given."""
     folder = Path(folder)
     if not (folder / MANIFEST).is_file():
@@ -236,10 +236,10 @@ def _shard_name(number: int) -> str:
     return f"tokens-{number:05}.bin"
 
 
-def _encoded(document: str, number: int, plain: PlainText, vocab_size: int) -> Iterator[np.ndarray]:
+def _encoded(document: str, number: int, plain: DocumentEncoder, vocab_size: int) -> Iterator[np.ndarray]:
     """The ids of a document in pieces, each of which the vocabulary has."""
     try:
-        for piece in plain.pieces(document):
+        for piece in plain.encode_chunks(document):
             ids = np.array(piece, np.int64)
             if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
                 raise VocabularyError(f"the tokenizer gives ids up to {ids.max()}, and says that it has {vocab_size:,}")
@@ -267,7 +267,7 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 
 def _read_manifest(path: Path) -> Manifest:
-    found = read_object(path)
+    found = read_json(path)
     if found.pop("format", None) != FORMAT:
         raise CheckpointError(f"{path} does not describe tokens; {ADVICE}")
     version = found.pop("version", None)

@@ -24,7 +24,7 @@ from typing import Any
 
 from attnscope.errors import CheckpointError
 from attnscope.extras import import_extra
-from attnscope.models.text import template_process
+from attnscope.models.text import template_sandbox
 
 MAX_BYTES = 512 * 2**20
 MAX_COMPUTING = 2  # seconds of a processor
@@ -93,7 +93,7 @@ def _program() -> list[str]:
     files = (jinja2.__file__, jinja2.utils.markupsafe.__file__)
     folders = {str(Path(file).resolve().parents[1]) for file in files if file}
     limits = map(str, (MAX_BYTES, MAX_COMPUTING, MAX_CHARACTERS))
-    return [sys.executable, "-I", "-S", template_process.__file__, *limits, *sorted(folders)]
+    return [sys.executable, "-I", "-S", template_sandbox.__file__, *limits, *sorted(folders)]
 
 
 def _answer_of(program: list[str], request: bytes) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnscope.errors import CheckpointError, VocabularyError
-from attnscope.models.text.characters import CharacterTokenizer
+from attnscope.models.text.character_tokenizer import CharacterTokenizer
 
 
 @given(st.text())

@@ -1,6 +1,6 @@
 """What models ask of a tokenizer, and how to open one without knowing its kind.
 
-In: a folder or a GGUF file. Out: a `Codec`, which is all that generating and training need to know.
+In: a folder or a GGUF file. Out: a `AnyTokenizer`, which is all that generating and training need to know.
 Does not know: how text is cut.
 """
 
@@ -13,8 +13,8 @@ from typing import Protocol, SupportsIndex
 from attnscope.errors import CheckpointError
 from attnscope.models.checkpoint.gguf_file import read_metadata
 from attnscope.models.checkpoint.source import locate
-from attnscope.models.text.characters import FILE as CHARACTERS
-from attnscope.models.text.characters import CharacterTokenizer
+from attnscope.models.text.character_tokenizer import FILE as CHARACTERS
+from attnscope.models.text.character_tokenizer import CharacterTokenizer
 from attnscope.models.text.tokenizer import FILE as TOKENIZER
 from attnscope.models.text.tokenizer import Tokenizer
 
@@ -27,7 +27,7 @@ class TextStream(Protocol):
     def finish(self) -> str: ...
 
 
-class Codec(Protocol):
+class AnyTokenizer(Protocol):
     """Text to ids and back: `Tokenizer` and `CharacterTokenizer` both have this."""
 
     @property
@@ -71,7 +71,7 @@ class Codec(Protocol):
         ...
 
 
-def load_tokenizer(place: str | Path) -> Codec:
+def load_tokenizer(place: str | Path) -> AnyTokenizer:
     """The tokenizer that lies beside a model: in its folder, here or on the hub, or inside its GGUF file.
 
     >>> import tempfile

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from attnscope.errors import CheckpointError
-from attnscope.models.text.gguf_vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
+from attnscope.models.text.gguf_tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 from attnscope.models.text.tokenizer import _BYTES, Tokenizer
 
 MODELS = Path(__file__).resolve().parents[3] / ".cache" / "models"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import SupportsIndex
 
 from attnscope.errors import CheckpointError, VocabularyError
-from attnscope.models.json_files import read_object, write_object
+from attnscope.models.json_files import read_json, write_json
 
 FILE = "characters.json"
 
@@ -51,7 +51,7 @@ class CharacterTokenizer:
     def load(cls, folder: str | Path) -> CharacterTokenizer:
         """Read back what `save` wrote."""
         path = Path(folder) / FILE
-        characters = read_object(path).get("characters")
+        characters = read_json(path).get("characters")
         if not isinstance(characters, str) or len(set(characters)) != len(characters):
             raise CheckpointError(f"{path} should hold a string of different characters under 'characters'")
         return cls(characters)
@@ -59,7 +59,7 @@ class CharacterTokenizer:
     def save(self, folder: str | Path) -> None:
         """Write the characters to a folder, which is made if need be."""
         Path(folder).mkdir(parents=True, exist_ok=True)
-        write_object(Path(folder) / FILE, {"characters": "".join(self.characters)})
+        write_json(Path(folder) / FILE, {"characters": "".join(self.characters)})
 
     @property
     def vocab_size(self) -> int:

@@ -5,8 +5,8 @@ import torch
 
 from attnscope.models.decoder import Decoder
 from attnscope.models.encoder import Encoder
+from attnscope.models.published_configs import DECODERS, ENCODERS, SEQ2SEQS
 from attnscope.models.seq2seq import Seq2Seq
-from attnscope.models.sizes import DECODERS, ENCODERS, SEQ2SEQS
 
 PUBLISHED = {
     "gpt2-small": 124_439_808,

@@ -4,15 +4,15 @@ from pathlib import Path
 import pytest
 
 from attnscope.errors import CheckpointError
-from attnscope.models.text.characters import CharacterTokenizer
-from attnscope.models.text.codec import Codec, load_tokenizer
+from attnscope.models.text.any_tokenizer import AnyTokenizer, load_tokenizer
+from attnscope.models.text.character_tokenizer import CharacterTokenizer
 from attnscope.models.text.tokenizer import Tokenizer
 
 MINILM = Path(__file__).resolve().parents[3] / ".cache" / "models" / "minilm-l6"
 
 
 @pytest.fixture(params=["characters", "library"])
-def codec(request) -> Codec:
+def codec(request) -> AnyTokenizer:
     return Tokenizer.load(MINILM) if request.param == "library" else CharacterTokenizer.from_text("to be or not")
 
 

@@ -17,11 +17,13 @@ from safetensors.torch import load_file, save_file
 from attnscope.bench.memory import peak_extra_bytes
 from attnscope.errors import CheckpointError
 from attnscope.models.checkpoint import load, save
-from attnscope.models.checkpoint.stored import open_file, open_weights
+from attnscope.models.checkpoint.safetensors_files import open_file, open_weights
 from attnscope.models.decoder import Decoder, DecoderConfig
 from tests.models.checkpoint.theirs import loaded
 
-CONFIG = DecoderConfig(vocab_size=61, width=24, depth=2, heads=6, hidden=40, max_length=64)
+CONFIG = DecoderConfig(
+    vocab_size=61, hidden_size=24, num_layers=2, num_heads=6, intermediate_size=40, max_position_embeddings=64
+)
 
 
 @pytest.fixture

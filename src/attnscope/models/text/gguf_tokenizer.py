@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from attnscope.errors import CheckpointError
 from attnscope.extras import import_extra
-from attnscope.models.text.scored_pieces import merges_from_scores
+from attnscope.models.text.sentencepiece_merges import merges_from_scores
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 """What `token_type` says of a token."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from attnscope.errors import CheckpointError
 from attnscope.extras import import_extra
 from attnscope.models.json_fields import short_repr
-from attnscope.models.json_files import read_object
+from attnscope.models.json_files import read_json
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -91,7 +91,7 @@ def _rows(file: Any, name: str, start: int, stop: int) -> Tensor:
 
 def _open_shards(folder: Path, files: ExitStack) -> dict[str, Stored]:
     index = folder / INDEX
-    places = read_object(index).get("weight_map")
+    places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
         raise CheckpointError(f"{index} should hold a weight_map that names the file of each tensor")
     shards = sorted(set(places.values()))

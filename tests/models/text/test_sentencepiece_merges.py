@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 from attnscope.errors import CheckpointError
-from attnscope.models.text.scored_pieces import merges_from_scores
+from attnscope.models.text.sentencepiece_merges import merges_from_scores
 
 
 def trained(text: str, num_merges: int) -> dict[str, float]:

@@ -10,12 +10,14 @@ from transformers import AutoTokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from attnscope.errors import CheckpointError
-from attnscope.models.text import chat
-from attnscope.models.text.chat import render_chat
+from attnscope.models.text import chat_template
+from attnscope.models.text.chat_template import render_chat
 from attnscope.models.text.tokenizer import Tokenizer
 
 SMOLLM2 = Path(__file__).resolve().parents[3] / ".cache" / "models" / "smollm2-135m"
-LONGEST = chat.MAX_WAITING + 5.0  # seconds: on a busy machine, two of computing are as many as it is patient for
+LONGEST = (
+    chat_template.MAX_WAITING + 5.0
+)  # seconds: on a busy machine, two of computing are as many as it is patient for
 
 USER = {"role": "user", "content": "What is 2 < 3 & é🦜?\n"}
 CHATS = [
@@ -172,7 +174,7 @@ def test_a_hostile_template_ends_within_its_limits_and_leaves_nothing(name, tmp_
 
 
 def test_waiting_is_limited_too(monkeypatch):
-    monkeypatch.setattr(chat, "MAX_WAITING", 0.5)
+    monkeypatch.setattr(chat_template, "MAX_WAITING", 0.5)
     with pytest.raises(CheckpointError, match=r"it took more than 0\.5 seconds"):
         render_chat(LOOP * 3 + "{% endfor %}" * 3, [])
 
@@ -182,7 +184,7 @@ def test_waiting_is_limited_too(monkeypatch):
     "harm", ["open('made', 'w')", "__import__('os').system('touch made') and 1/0", "__import__('socket').socket()"]
 )
 def test_even_code_outside_the_sandbox_opens_nothing(harm, tmp_path):
-    program = "import socket, attnscope.models.text.template_process as process\nprocess.confine(2**30, 2)\n" + harm
+    program = "import socket, attnscope.models.text.template_sandbox as process\nprocess.confine(2**30, 2)\n" + harm
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=False, timeout=60)
     assert done.returncode != 0
     assert list(tmp_path.iterdir()) == []
@@ -198,10 +200,10 @@ def test_the_process_sees_nothing_of_the_environment(monkeypatch, tmp_path):
 
 
 def test_a_process_without_an_answer_is_reported(monkeypatch):
-    monkeypatch.setattr(chat, "_program", lambda: [sys.executable, "-c", "raise SystemExit(3)"])
+    monkeypatch.setattr(chat_template, "_program", lambda: [sys.executable, "-c", "raise SystemExit(3)"])
     with pytest.raises(CheckpointError, match="with status 3 and without an answer"):
         render_chat("x", [])
-    monkeypatch.setattr(chat, "_program", lambda: ["/nonexistent/python"])
+    monkeypatch.setattr(chat_template, "_program", lambda: ["/nonexistent/python"])
     with pytest.raises(CheckpointError, match="no process could be started"):
         render_chat("x", [])
 
