@@ -21,7 +21,7 @@ class SettingError(AttnScopeError, ValueError):
 
 
 class UnsupportedError(AttnScopeError, NotImplementedError):
-    """A request that the chosen engine cannot answer exactly, and therefore refuses."""
+    """A request that the chosen backend does not support."""
 
 
 class VersionError(UnsupportedError):

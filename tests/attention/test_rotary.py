@@ -173,22 +173,22 @@ def test_rotation_has_the_right_gradient(layout):
 
 
 def test_rotary_refuses_what_it_cannot_pair():
-    with pytest.raises(ShapeError, match="dim must be even and at least 2, but is 7"):
+    with pytest.raises(ShapeError, match=r"Rotary: .*even dim.*got 7"):
         Rotary(dim=7, layout="half")
-    with pytest.raises(ValueError, match='layout must be "half" or "interleaved", but is \'neox\''):
+    with pytest.raises(ValueError, match=r'layout.*"half" or "interleaved", got .neox.'):
         Rotary(dim=8, layout="neox")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match=r"Rotary\.base must be larger than 1, but is 0"):
+    with pytest.raises(ValueError, match=r"Rotary: .*base > 1, got 0"):
         Rotary(dim=8, layout="half", base=0)
 
 
 def test_rotate_refuses_a_head_narrower_than_the_rotation():
-    with pytest.raises(ShapeError, match=r"first 8 coordinates .* but the tensor is \(3, 4\); set Rotary.dim"):
+    with pytest.raises(ShapeError, match=r"at least 8, got \(3, 4\); set Rotary.dim"):
         rotate(draw(3, 4), Rotary(dim=8, layout="half"))
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (3, 5), (1, 1, 5)])
 def test_rotate_refuses_positions_that_do_not_fit(shape):
-    expected = rf"positions of shape \({', '.join(map(str, shape))},?\) do not fit \(2, 4, 5, 8\)"
+    expected = rf"positions.* got \({', '.join(map(str, shape))},?\) .*\(2, 4, 5, 8\)"
     with pytest.raises(ShapeError, match=expected):
         rotate(draw(2, 4, 5, 8), Rotary(dim=8, layout="half"), positions=torch.zeros(shape))
 
@@ -199,9 +199,9 @@ def test_rotate_refuses_two_ways_of_saying_where():
 
 
 def test_convert_layout_refuses_axes_that_do_not_hold_heads():
-    with pytest.raises(ShapeError, match=r"axis 0 of \(10, 2\) does not hold whole heads of 4 coordinates"):
+    with pytest.raises(ShapeError, match=r"axis 0.*head_dim 4, got shape \(10, 2\)"):
         convert_layout(draw(10, 2), source="half", target="interleaved", head_dim=4, axis=0)
-    with pytest.raises(ShapeError, match="even and within head_dim 4, but is 6"):
+    with pytest.raises(ShapeError, match=r"even rotary_dim.*head_dim 4, got 6"):
         convert_layout(draw(8), source="half", target="interleaved", head_dim=4, rotary_dim=6)
-    with pytest.raises(ValueError, match='target must be "half" or "interleaved"'):
+    with pytest.raises(ValueError, match=r'target.*"half" or "interleaved"'):
         convert_layout(draw(8), source="half", target="neox", head_dim=4)  # pyright: ignore[reportArgumentType]

@@ -125,15 +125,13 @@ def test_scalings_are_frozen_and_take_only_keywords():
 
 
 def test_scalings_name_the_field_they_refuse():
-    with pytest.raises(ValueError, match=r"LinearScaling\.factor must be positive, but is 0"):
+    with pytest.raises(ValueError, match=r"LinearScaling.*positive factor, got 0"):
         LinearScaling(factor=0)
-    with pytest.raises(ValueError, match=r"Llama3Scaling\.original_length must be positive, but is -1"):
+    with pytest.raises(ValueError, match=r"Llama3Scaling.*positive original_length, got -1"):
         Llama3Scaling(factor=8.0, original_length=-1)
-    with pytest.raises(
-        ValueError, match=r"low_frequency_factor must be below high_frequency_factor, but they are 4.0 and 4"
-    ):
+    with pytest.raises(ValueError, match=r"low_frequency_factor < high_frequency_factor, got 4.0 and 4"):
         Llama3Scaling(factor=8.0, original_length=8192, low_frequency_factor=4.0, high_frequency_factor=4)
-    with pytest.raises(ValueError, match=r"YarnScaling\.beta_slow must be below beta_fast, but they are 64 and 32.0"):
+    with pytest.raises(ValueError, match=r"YarnScaling.*beta_slow < beta_fast, got 64 and 32.0"):
         YarnScaling(factor=8.0, original_length=8192, beta_slow=64)
-    with pytest.raises(ValueError, match="dim 2 has only one; use LinearScaling"):
+    with pytest.raises(ValueError, match=r"NTKScaling.*dim.*got 2; use LinearScaling"):
         NTKScaling(factor=2.0).frequencies(2, 10000.0)

@@ -137,7 +137,7 @@ def test_weights_are_drawn_smaller_where_they_are_added_up() -> None:
 @torch.no_grad()
 def test_a_text_longer_than_learned_positions_is_refused() -> None:
     model = Decoder(replace(GPT2, max_position_embeddings=8))
-    with pytest.raises(ShapeError, match="positions 0 to 18 were asked of a LearnedPositions table that holds 0 to 7"):
+    with pytest.raises(ShapeError, match=r"LearnedPositions.*0 to 7, got 0 to 18"):
         model(TOKENS)
 
 

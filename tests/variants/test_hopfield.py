@@ -130,15 +130,15 @@ def test_bfloat16_states_have_float32_energies():
 
 
 def test_what_cannot_be_retrieved_is_refused():
-    with pytest.raises(ShapeError, match=r"same width are needed, but got states \(4, 8\) and patterns \(9, 7\)"):
+    with pytest.raises(ShapeError, match=r"equal dim.*states \(4, 8\) and patterns \(9, 7\)"):
         retrieve(draw(4, 8), draw(9, 7), beta=1.0)
-    with pytest.raises(ShapeError, match=r"patterns \(9, 8\); expand patterns that are shared"):
+    with pytest.raises(ShapeError, match=r"patterns \(9, 8\); expand shared patterns"):
         retrieve(draw(2, 4, 8), draw(9, 8), beta=1.0)
-    with pytest.raises(ShapeError, match=r"but got states \(4, 8\) and patterns \(8,\)"):
+    with pytest.raises(ShapeError, match=r"got states \(4, 8\) and patterns \(8,\)"):
         retrieve(draw(4, 8), draw(8), beta=1.0)
     with pytest.raises(ShapeError, match=r"at least one pattern .* patterns \(0, 8\)"):
         energy(draw(4, 8), draw(0, 8), beta=1.0)
-    with pytest.raises(ValueError, match="beta is an inverse temperature and must be positive, but is 0"):
+    with pytest.raises(ValueError, match="positive beta, got 0"):
         retrieve(draw(4, 8), draw(9, 8), beta=0)
-    with pytest.raises(ValueError, match="at least one step, but steps is 0"):
+    with pytest.raises(ValueError, match=r"steps.*got 0"):
         retrieve(draw(4, 8), draw(9, 8), beta=1.0, steps=0)

@@ -1,4 +1,4 @@
-"""The operation: `attend`, its masks and scores, its three engines (reference, fused, streaming), and its relatives."""
+"""`attend`, its masks and score modifiers, and its three backends: reference, fused and streaming."""
 
 from attnscope.attention.algebra import Mask
 from attnscope.attention.masks import Causal, Documents, Full, Padding, Prefix, Window, from_bool

@@ -1,7 +1,7 @@
-"""How fast each pair of a rotary head turns, and how the turning is slowed for texts longer than the training's.
+"""The frequencies of rotary position embeddings, and how they are scaled for contexts longer than in training.
 
-In: the rotated width and the base. Out: one angle a position for each pair of coordinates, in float64, and an
-`amplitude` that multiplies cosine and sine (1 except for YaRN).
+In: the number of rotated coordinates and the base. Out: radians per position of each pair of coordinates, in float64,
+and an `amplitude` that multiplies cosine and sine (1 except for YaRN).
 Does not know: positions, queries, keys. Memory: O(dim), whatever the length.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Scaling(Protocol):
-    """What a scaling answers: the slowed frequencies, and the amplitude of the rotation."""
+    """The interface of a scaling: scaled frequencies, and the amplitude of the rotation."""
 
     @property
     def amplitude(self) -> float: ...
@@ -23,7 +23,7 @@ class Scaling(Protocol):
 
 
 def plain_frequencies(dim: int, base: float) -> Tensor:
-    """Radians a position for each pair i of `dim` coordinates: base^(-2i / dim), shape (dim / 2,), float64.
+    """Return the radians per position of each pair i of `dim` coordinates: base^(-2i / dim), (dim / 2,), float64.
 
     >>> plain_frequencies(4, 10000.0)
     tensor([1.0000, 0.0100], dtype=torch.float64)
@@ -34,19 +34,19 @@ def plain_frequencies(dim: int, base: float) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class LinearScaling:
-    """Every pair turns `factor` times slower, as if positions were squeezed together (arXiv:2306.15595).
+    """Position interpolation: every pair rotates `factor` times slower (arXiv:2306.15595).
 
     >>> LinearScaling(factor=4.0).frequencies(4, 10000.0)
     tensor([0.2500, 0.0025], dtype=torch.float64)
     """
 
     factor: float
-    """How many times longer the text may be than in training."""
+    """The ratio of the new context length to that of training."""
 
     amplitude = 1.0
 
     def __post_init__(self):
-        _require_positive(self, "factor")
+        _check_positive(self, "factor")
 
     def frequencies(self, dim: int, base: float) -> Tensor:
         return plain_frequencies(dim, base) / self.factor
@@ -54,61 +54,62 @@ class LinearScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class NTKScaling:
-    """A larger base: the slowest pair turns `factor` times slower, the fastest keeps its pace (arXiv:2309.00071, 3.1).
+    """NTK-aware scaling by a larger base: the slowest pair rotates `factor` times slower, the fastest is not changed
+    (arXiv:2309.00071, section 3.1).
 
     >>> NTKScaling(factor=4.0).frequencies(4, 10000.0)
     tensor([1.0000, 0.0025], dtype=torch.float64)
     """
 
     factor: float
-    """How many times longer the text may be than in training; fixed, whatever the length at hand."""
+    """The ratio of the new context length to that of training; it does not depend on the current length."""
 
     amplitude = 1.0
 
     def __post_init__(self):
-        _require_positive(self, "factor")
+        _check_positive(self, "factor")
 
     def frequencies(self, dim: int, base: float) -> Tensor:
         if dim <= 2:
             raise ValueError(
-                f"NTKScaling changes the pairs after the first, but dim {dim} has only one; use LinearScaling"
+                f"NTKScaling: expected dim >= 4, because the first pair is not changed, got {dim}; use LinearScaling"
             )
         return plain_frequencies(dim, base * self.factor ** (dim / (dim - 2)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Llama3Scaling:
-    """Slow pairs turn `factor` times slower, fast ones keep their pace, with a ramp between (Llama 3.1).
+    """Slow pairs rotate `factor` times slower, fast ones are not changed, with a ramp between (Llama 3.1).
 
     >>> Llama3Scaling(factor=4.0, original_length=512).frequencies(4, 10000.0)
     tensor([1.0000, 0.0025], dtype=torch.float64)
     """
 
     factor: float
-    """How many times slower the slow pairs turn."""
+    """How many times slower the slow pairs rotate."""
     original_length: int
-    """The length of the training texts."""
+    """The context length of training."""
     low_frequency_factor: float = 1.0
-    """A pair with fewer turns than this over the original length is slow."""
+    """A pair with fewer rotations than this over the original length is slow."""
     high_frequency_factor: float = 4.0
-    """A pair with more turns than this over the original length is fast."""
+    """A pair with more rotations than this over the original length is fast."""
 
     amplitude = 1.0
 
     def __post_init__(self):
-        _require_positive(self, "factor", "original_length", "low_frequency_factor", "high_frequency_factor")
-        _require_order(self, "low_frequency_factor", "high_frequency_factor")
+        _check_positive(self, "factor", "original_length", "low_frequency_factor", "high_frequency_factor")
+        _check_order(self, "low_frequency_factor", "high_frequency_factor")
 
     def frequencies(self, dim: int, base: float) -> Tensor:
         plain = plain_frequencies(dim, base)
-        turns = self.original_length * plain / (2 * math.pi)
-        fast = (turns - self.low_frequency_factor) / (self.high_frequency_factor - self.low_frequency_factor)
+        rotations = self.original_length * plain / (2 * math.pi)
+        fast = (rotations - self.low_frequency_factor) / (self.high_frequency_factor - self.low_frequency_factor)
         return _blend(plain, plain / self.factor, keep=fast.clamp(0, 1))
 
 
 @dataclass(frozen=True, kw_only=True)
 class YarnScaling:
-    """Slow pairs turn `factor` times slower, fast ones keep their pace, and scores grow a little (arXiv:2309.00071).
+    """YaRN: slow pairs rotate `factor` times slower, fast ones are not changed, and scores grow (arXiv:2309.00071).
 
     >>> yarn = YarnScaling(factor=4.0, original_length=4096)
     >>> yarn.frequencies(4, 10000.0)
@@ -118,15 +119,15 @@ class YarnScaling:
     """
 
     factor: float
-    """How many times longer the text may be than in training."""
+    """The ratio of the new context length to that of training."""
     original_length: int
-    """The length of the training texts."""
+    """The context length of training."""
     beta_fast: float = 32.0
-    """A pair with more turns than this over the original length keeps its pace."""
+    """A pair with more rotations than this over the original length is not changed."""
     beta_slow: float = 1.0
-    """A pair with fewer turns than this over the original length is slowed in full."""
+    """A pair with fewer rotations than this over the original length is scaled by the full factor."""
     attention_factor: float | None = None
-    """The amplitude, if the checkpoint states it."""
+    """The amplitude, if the checkpoint has one."""
     mscale: float | None = None
     """With `mscale_all_dim`, DeepSeek's rule for the amplitude; either one alone, or a zero, changes nothing."""
     mscale_all_dim: float | None = None
@@ -135,8 +136,8 @@ class YarnScaling:
     """Whether the ends of the ramp are widened to whole pairs, as most checkpoints were trained."""
 
     def __post_init__(self):
-        _require_positive(self, "factor", "original_length", "beta_fast", "beta_slow")
-        _require_order(self, "beta_slow", "beta_fast")
+        _check_positive(self, "factor", "original_length", "beta_fast", "beta_slow")
+        _check_order(self, "beta_slow", "beta_fast")
 
     @property
     def amplitude(self) -> float:
@@ -148,8 +149,8 @@ class YarnScaling:
 
     def frequencies(self, dim: int, base: float) -> Tensor:
         plain = plain_frequencies(dim, base)
-        first = self._pair_with_turns(self.beta_fast, dim, base)
-        last = self._pair_with_turns(self.beta_slow, dim, base)
+        first = self._pair_with_rotations(self.beta_fast, dim, base)
+        last = self._pair_with_rotations(self.beta_slow, dim, base)
         if self.truncate:
             first, last = math.floor(first), math.ceil(last)
         # The bound dim - 1 counts coordinates where pairs are meant; checkpoints were trained with it, so it stays.
@@ -158,9 +159,9 @@ class YarnScaling:
         slow = ((torch.arange(dim // 2, dtype=torch.float64, device="cpu") - first) / width).clamp(0, 1)
         return _blend(plain, plain / self.factor, keep=1 - slow)
 
-    def _pair_with_turns(self, turns: float, dim: int, base: float) -> float:
-        """The (fractional) pair that makes so many full turns over the original length."""
-        return dim * math.log(self.original_length / (turns * 2 * math.pi)) / (2 * math.log(base))
+    def _pair_with_rotations(self, rotations: float, dim: int, base: float) -> float:
+        """Return the (fractional) pair with this many full rotations over the original length."""
+        return dim * math.log(self.original_length / (rotations * 2 * math.pi)) / (2 * math.log(base))
 
 
 def _blend(plain: Tensor, slowed: Tensor, *, keep: Tensor) -> Tensor:
@@ -171,15 +172,15 @@ def _yarn_growth(factor: float, mscale: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
-def _require_positive(scaling: object, *names: str) -> None:
+def _check_positive(scaling: object, *names: str) -> None:
     for name in names:
         if getattr(scaling, name) <= 0:
-            raise ValueError(f"{type(scaling).__name__}.{name} must be positive, but is {getattr(scaling, name)}")
+            raise ValueError(f"{type(scaling).__name__}: expected a positive {name}, got {getattr(scaling, name)}")
 
 
-def _require_order(scaling: object, lower: str, upper: str) -> None:
+def _check_order(scaling: object, lower: str, upper: str) -> None:
     if getattr(scaling, lower) >= getattr(scaling, upper):
         raise ValueError(
-            f"{type(scaling).__name__}.{lower} must be below {upper}, "
-            f"but they are {getattr(scaling, lower)} and {getattr(scaling, upper)}"
+            f"{type(scaling).__name__}: expected {lower} < {upper}, "
+            f"got {getattr(scaling, lower)} and {getattr(scaling, upper)}"
         )

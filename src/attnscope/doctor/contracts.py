@@ -1,6 +1,6 @@
 """The contracts of attention, run on the user's own devices: `attnscope doctor --verify`.
 
-Each check compares `attend`, with the engine that it chooses itself, with dense code in fp64 on the CPU, in output, lse
+Each check compares `attend`, with the backend that it chooses, with dense code in fp64 on the CPU, in output, lse
 and gradients, and looks at rows without keys. It is the short form of the test suite, for devices the suite never saw.
 """
 
@@ -42,19 +42,19 @@ class Check(NamedTuple):
 
     device: torch.device
     dtype: torch.dtype
-    engine: str
+    backend: str
     contract: str
     fault: str
 
 
 def verify(console: Console) -> bool:
-    """Run all contracts on all devices, print a line for each device, dtype and engine, and say whether all hold."""
+    """Run all contracts on all devices, print a line for each device, dtype and backend, and say whether all hold."""
     found = list(checks())
-    table = Table("device", "dtype", "engine", "contracts kept")
-    for device, dtype, engine in dict.fromkeys(check[:3] for check in found):
-        here = [check for check in found if check[:3] == (device, dtype, engine)]
+    table = Table("device", "dtype", "backend", "contracts kept")
+    for device, dtype, backend in dict.fromkeys(check[:3] for check in found):
+        here = [check for check in found if check[:3] == (device, dtype, backend)]
         kept = f"{sum(not check.fault for check in here)} of {len(here)}"
-        row = (str(device), str(dtype)[6:], engine, kept)
+        row = (str(device), str(dtype)[6:], backend, kept)
         table.add_row(*row)
         if not console.is_terminal:
             console.file.write("\t".join(row) + "\n")
@@ -104,7 +104,7 @@ def _check(device: torch.device, dtype: torch.dtype, contract: str, mask: Mask, 
     query = torch.randn(BATCH, HEADS, QUERIES, DIM, generator=generator).to(dtype)
     key, value = (torch.randn(BATCH, KEY_HEADS, KEYS, DIM, generator=generator).to(dtype) for _ in range(2))
     tensors = (query, key, value)
-    engine = explain(*(tensor.to(device) for tensor in tensors), mask=mask, score_mod=score).backend
+    backend = explain(*(tensor.to(device) for tensor in tensors), mask=mask, score_mod=score).backend
     try:
         got = _run(tensors, device, dtype, mask, score, "auto")
         truth = _run(tensors, torch.device("cpu"), torch.float64, mask, score, "reference")
@@ -112,7 +112,7 @@ def _check(device: torch.device, dtype: torch.dtype, contract: str, mask: Mask, 
         fault = _fault(got, truth, plain, dtype)
     except Exception as error:
         fault = f"{type(error).__name__}: {error}"
-    return Check(device, dtype, engine, contract, fault)
+    return Check(device, dtype, backend, contract, fault)
 
 
 def _run(tensors: tuple[Tensor, ...], device, dtype, mask, score, backend) -> dict[str, Tensor]:

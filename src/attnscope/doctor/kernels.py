@@ -63,7 +63,7 @@ class Seen(TorchDispatchMode):
 
 
 def kernels() -> dict[str, str]:
-    """For each kind of attention and each device that is here: the kernel of torch's own call, and our engine."""
+    """For each kind of attention and each device that is here: the kernel of torch's own call, and our backend."""
     accelerator = torch.accelerator.current_accelerator()
     difference = operators.SCHEMA_MISMATCH
     found = {"fused kernel": "available" if difference is None else f"not available: {difference}; streaming is used"}
@@ -84,8 +84,8 @@ def answers(kind: Kind, device: torch.device, dtype: torch.dtype) -> str:
     value = torch.randn(BATCH, kind.key_heads, TOKENS, kind.value_dim, device=device, dtype=dtype)
     theirs = kernel_of(lambda: F.scaled_dot_product_attention(query, key, value, **kind.told(device)))
     ours = kernel_of(lambda: attend(query, key, value, mask=kind.mask))
-    engine = explain(query, key, value, mask=kind.mask).backend
-    return f"torch {theirs}, attnscope {engine}" + (f" by {ours}" if ours != BUILT else "")
+    backend = explain(query, key, value, mask=kind.mask).backend
+    return f"torch {theirs}, attnscope {backend}" + (f" by {ours}" if ours != BUILT else "")
 
 
 def kernel_of(call: Callable[[], Tensor]) -> str:

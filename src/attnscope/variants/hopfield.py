@@ -1,9 +1,9 @@
-"""Modern Hopfield networks: attention whose keys and values are stored patterns, and the energy that it descends.
+"""Modern Hopfield networks: attention with stored patterns as keys and values, and the energy that it minimises.
 
-In: states (..., state, dim) and patterns (..., pattern, dim), any real numbers. Out: states one or more steps closer to
-what is stored, or the energy of each state.
-Does not know: how to learn patterns; there are no weights here. Ramsauer et al. 2020, arXiv:2008.02217.
-Memory: that of `attend`, O(states + patterns): only its dense reference builds the matrix states x patterns.
+In: states (..., states, dim) and patterns (..., patterns, dim). Out: states one or more steps closer to a stored
+pattern, or the energy of each state.
+Does not know: how to learn patterns; there are no parameters here. Ramsauer et al. 2020, arXiv:2008.02217.
+Memory: that of `attend`, O(states + patterns); only its dense reference builds the states x patterns weights.
 """
 
 import math
@@ -25,8 +25,18 @@ def retrieve(
 ) -> Tensor:
     """Replace each state by the softmax(beta * state . pattern) average of the patterns, up to `steps` times.
 
-    One step is one attention call with keys = values = patterns and scale = beta. With a `tolerance`, stop as soon as
-    no coordinate of any state moves by more. State and result (..., state, dim), patterns (..., pattern, dim).
+    One step is one attention call with keys = values = patterns and scale = beta.
+
+    Args:
+        state: The states to start from, (..., states, dim).
+        patterns: The stored patterns, (..., patterns, dim).
+        beta: The inverse temperature, a positive number.
+        steps: The largest number of steps.
+        tolerance: Stop as soon as no coordinate of any state moves by more; None for all steps.
+        backend: The backend of `attend`.
+
+    Returns:
+        The states after the last step, (..., states, dim).
 
     >>> import torch
     >>> stored = torch.tensor([[1.0, 1.0, -1.0, -1.0], [1.0, -1.0, 1.0, -1.0]])
@@ -34,9 +44,9 @@ def retrieve(
     >>> retrieve(damaged, stored, beta=8.0).round(decimals=3)
     tensor([[ 1.,  1., -1., -1.]])
     """
-    _require_fit(state, patterns, beta)
+    _check(state, patterns, beta)
     if steps < 1:
-        raise ValueError(f"retrieve makes at least one step, but steps is {steps}")
+        raise ValueError(f"retrieve: expected steps of at least 1, got {steps}")
     for _ in range(steps):
         previous, state = state, attend(state, patterns, patterns, scale=beta, backend=backend)
         if tolerance is not None and (state - previous).abs().amax() <= tolerance:
@@ -45,9 +55,9 @@ def retrieve(
 
 
 def energy(state: Tensor, patterns: Tensor, *, beta: float, backend: Backend = "auto") -> Tensor:
-    """The energy of each state, (..., state): at least 0, low near a pattern, and never raised by a step of `retrieve`.
+    """Return the energy of each state, (..., states): at least 0, low near a pattern, never raised by `retrieve`.
 
-    Its gradient is state - retrieve(state), so a step of retrieval is a step of gradient descent of length 1.
+    Its gradient is state - retrieve(state), so one step of retrieval is gradient descent with step size 1.
 
     >>> import torch
     >>> stored = torch.eye(4)
@@ -56,7 +66,7 @@ def energy(state: Tensor, patterns: Tensor, *, beta: float, backend: Backend = "
     >>> bool(energy(recalled, stored, beta=8.0) < energy(damaged, stored, beta=8.0))
     True
     """
-    _require_fit(state, patterns, beta)
+    _check(state, patterns, beta)
     _, lse = attend(state, patterns, patterns, scale=beta, backend=backend, return_lse=True)
     # Equation 2 of the paper. lse sums exp(beta * state . pattern); the constants make a lone pattern's minimum 0.
     largest = patterns.to(lse.dtype).square().sum(-1).amax(-1, keepdim=True)
@@ -64,12 +74,12 @@ def energy(state: Tensor, patterns: Tensor, *, beta: float, backend: Backend = "
     return (math.log(patterns.shape[-2]) - lse) / beta + (squared + largest) / 2
 
 
-def _require_fit(state: Tensor, patterns: Tensor, beta: float) -> None:
+def _check(state: Tensor, patterns: Tensor, beta: float) -> None:
     fits = state.ndim == patterns.ndim >= 2 and state.shape[-1] == patterns.shape[-1]
     if not fits or state.shape[:-2] != patterns.shape[:-2] or not patterns.shape[-2]:
         raise ShapeError(
-            "states (..., state, dim) and at least one pattern (..., pattern, dim) of the same width are needed, "
-            f"but got states {tuple(state.shape)} and patterns {tuple(patterns.shape)}; expand patterns that are shared"
+            "hopfield: expected states (..., states, dim) and at least one pattern (..., patterns, dim) of equal dim, "
+            f"got states {tuple(state.shape)} and patterns {tuple(patterns.shape)}; expand shared patterns"
         )
     if not beta > 0:
-        raise ValueError(f"beta is an inverse temperature and must be positive, but is {beta}")
+        raise ValueError(f"hopfield: expected a positive beta, got {beta}")

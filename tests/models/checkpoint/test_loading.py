@@ -175,7 +175,7 @@ def test_an_ignored_tensor_is_as_if_it_was_not_there(tmp_path: Path) -> None:
         ({"head_dim": 10**12}, "q_proj.weight has shape"),
         ({"intermediate_size": 10**15}, "gate_proj.weight has shape"),
         ({"num_key_value_heads": 10**15}, "k_proj.weight has shape"),
-        ({"head_dim": 5}, "dim must be even"),
+        ({"head_dim": 5}, "even dim"),
         ({"num_attention_heads": 3, "num_key_value_heads": 4, "head_dim": 2}, "has shape"),
     ],
 )

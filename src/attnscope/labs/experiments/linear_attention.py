@@ -35,7 +35,7 @@ def counting_operations(lab: Lab) -> None:
             x = torch.randn(1, length, width, generator=generator)
             costs[length, width] = (
                 count_flops(lambda x=x: attend(x, x, x, backend="streaming")),
-                count_flops(lambda x=x: linear.whole(x, x, x)),
+                count_flops(lambda x=x: linear.bidirectional(x, x, x)),
             )
             softmax, without = costs[length, width]
             rows.append((length, width, softmax, without, softmax / without))
@@ -153,9 +153,11 @@ def what_it_forgets(lab: Lab) -> None:
             long = key * math.sqrt(width)  # as long as a vector of standard normal numbers
             outputs = {
                 "softmax": attend(long, long, value),
-                "outer products": linear.whole(key, key, value, feature_map=linear.identity, normalize=False),
-                "elu + 1": linear.whole(long, long, value),
-                "exp of each number": linear.whole(long, long, value, feature_map=lambda x: (x / width**0.25).exp()),
+                "outer products": linear.bidirectional(key, key, value, feature_map=linear.identity, normalize=False),
+                "elu + 1": linear.bidirectional(long, long, value),
+                "exp of each number": linear.bidirectional(
+                    long, long, value, feature_map=lambda x: (x / width**0.25).exp()
+                ),
             }
             for name, output in outputs.items():
                 shares[name] += recall(output, value) / times
