@@ -341,7 +341,7 @@ def test_without_other_processes_the_ring_says_what_is_missing() -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
-@pytest.mark.parametrize("sequence_length", [1, 2, 5, 16, 97])
+@pytest.mark.parametrize("length", [1, 2, 5, 16, 97])
 def test_every_position_has_one_rank(length: int, ranks: int) -> None:
     shards = ContextShards(length, ranks)
     positions = [shards.positions(rank) for rank in range(ranks)]

@@ -114,7 +114,7 @@ class TrainingRun:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.checkpoints.settle()
+        self.checkpoints.wait_briefly()
         if self.metrics is not None:
             self.metrics.close()
 

@@ -287,7 +287,7 @@ class _RingAttention(torch.autograd.Function):
     def forward(ctx, job: _RingPlan, query: Tensor, key: Tensor, value: Tensor):
         output, lse = _forward(job, query, key, value)
         # The lse is kept in another shape than attend keeps it: a checkpoint that computes this again outside of
-        # across_ranks would attend to this rank's keys alone, and only by the shapes can it notice.
+        # context_parallel would attend to this rank's keys alone, and only by the shapes can it notice.
         ctx.save_for_backward(query, key, value, output, lse[..., None])
         ctx.job = job
         ctx.set_materialize_grads(False)

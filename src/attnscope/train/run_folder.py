@@ -30,16 +30,16 @@ from attnscope.train.recipe import Data, Recipe
 
 RUN = "run.json"
 UNFINISHED_RUN = "run.json.unfinished"
-"""Instead of it, until the data and the model are there."""
+"""Replaces run.json until data and model are ready."""
 RESUMABLE_SETTINGS = {
     "gradient_accumulation_steps", "compile", "log_every", "evaluate_every", "evaluate_sequences", "sample_every",
     "checkpoint_every", "keep_checkpoints", "heads_every", "tensor_parallel_size", "context_parallel_size",
 }  # fmt: skip
-"""Settings that may change when a run goes on: they decide nothing but rounding, and what dropout drops."""
+"""Settings that may change when a run resumes: they affect only rounding and dropout."""
 
 
 def prepare_data(recipe: Recipe, folder: Path, ranks: Ranks) -> Data:
-    """The data of a run: the first rank makes what is not there, then the others open it."""
+    """The data of a run: the first rank creates it, then the others open it."""
 
     def make() -> Data:
         try:
@@ -54,7 +54,7 @@ def prepare_data(recipe: Recipe, folder: Path, ranks: Ranks) -> Data:
 
 
 def check_same_run(recipe: Recipe, folder: Path) -> None:
-    """Compare with what was claimed: two runs in one folder would be neither."""
+    """Raise an error if the folder belongs to another run."""
     if not (folder / RUN).exists():
         begin(folder)
         return
@@ -82,14 +82,14 @@ def begin(folder: Path) -> None:
 
 
 def claim(recipe: Recipe, folder: Path) -> None:
-    """Write what the run is, once it has all it needs to begin."""
+    """Write run.json, once data and model are ready."""
     if not (folder / RUN).exists():
         write_json(folder / UNFINISHED_RUN, described(recipe))
         (folder / UNFINISHED_RUN).replace(folder / RUN)
 
 
 def described(recipe: Recipe) -> dict[str, Any]:
-    """All that decides what comes of a run, as JSON gives it back."""
+    """Everything that determines the result of a run, in JSON types."""
     return {"recipe": recipe.name, **recipe.identity, **asdict(recipe.settings), "betas": list(recipe.settings.betas)}
 
 

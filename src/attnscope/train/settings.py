@@ -1,4 +1,4 @@
-"""What a run is told: how many steps, how fast to learn, what to do how often, and over how many ranks.
+"""The settings of a run, and its learning-rate schedule.
 
 In: numbers. Out: `Settings`, checked, and `learning_rate`, the one formula among them.
 Does not know: models, data, files. Memory: O(1).
@@ -14,48 +14,56 @@ from attnscope.errors import SettingError
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings of a run. Every N is in steps; 0 means never."""
+    """The settings of a run. Intervals are in steps; 0 means never.
+
+    Raises:
+        SettingError: A value is out of range.
+    """
 
     steps: int
-    """How many times the weights are changed."""
+    """The number of optimizer steps."""
     batch_size: int
-    """Rows of a step, over all ranks and accumulated parts together."""
+    """Sequences per step, over all ranks and micro-batches."""
     sequence_length: int
-    """Tokens of a row."""
+    """Tokens per sequence."""
     learning_rate: float
-    """The highest one, after the warm-up."""
+    """The peak learning rate, after the warm-up."""
     warmup_steps: int = 100
-    """Steps in which the learning rate rises from 0."""
+    """Steps of linear warm-up."""
     min_lr_ratio: float = 0.1
-    """The share of the learning rate that is left at the end of the cosine."""
+    """The final learning rate of the cosine schedule, as a fraction of the peak."""
     weight_decay: float = 0.1
-    """Pulls matrices towards zero; vectors (norms, biases) are left alone."""
+    """Weight decay of matrices; norms and biases have none."""
     betas: tuple[float, float] = (0.9, 0.95)
-    """How long AdamW remembers gradients, and their squares."""
+    """The betas of AdamW."""
     max_grad_norm: float = 1.0
-    """Gradients longer than this are shortened to it; 0 leaves them."""
+    """The maximum gradient norm; 0 disables clipping."""
     gradient_accumulation_steps: int = 1
-    """In how many parts a step's batch goes through the model, one after the other."""
+    """Micro-batches per step."""
     bf16: bool = False
-    """Whether matrix products run in bfloat16 (autocast); weights and their updates stay in float32."""
+    """Whether matrix products run in bfloat16 (autocast); parameters and optimizer state stay in float32."""
     compile: bool = False
     """Whether torch.compile is used."""
     seed: int = 0
-    """Of the first weights, the order of samples, and dropout."""
+    """Random seed of the initial parameters, the order of samples, and dropout."""
     log_every: int = 10
+    """How often the loss is logged."""
     evaluate_every: int = 250
+    """How often the validation loss is computed."""
     evaluate_sequences: int = 256
-    """Rows of the validation data that each evaluation reads, always the same ones."""
+    """Sequences per validation, always the same ones."""
     sample_every: int = 0
+    """How often a sample of text is generated."""
     checkpoint_every: int = 250
+    """How often a checkpoint is saved."""
     keep_checkpoints: int = 2
-    """How many checkpoints are kept; older ones are removed."""
+    """The number of checkpoints to keep; older ones are removed."""
     heads_every: int = 0
     """How often every head is scored, for `attnscope heads --over-training`."""
     tensor_parallel_size: int = 1
-    """Ranks that share the heads and the feed-forward network of each layer."""
+    """Tensor-parallel ranks, which share the heads and the feed-forward network of each layer."""
     context_parallel_size: int = 1
-    """Ranks that share the positions of each row."""
+    """Context-parallel ranks, which share the positions of each sequence."""
 
     def __post_init__(self):
         for name in (
@@ -99,7 +107,7 @@ class Settings:
 
 
 def learning_rate(settings: Settings, step: int) -> float:
-    """The rate of a step, counted from 0: a straight line up, then half a cosine down.
+    """The learning rate of a step, counted from 0: linear warm-up, then cosine decay.
 
     >>> settings = Settings(steps=100, batch_size=1, sequence_length=1, learning_rate=1.0, warmup_steps=4)
     >>> [round(learning_rate(settings, step), 2) for step in (0, 3, 52, 100)]
@@ -108,13 +116,12 @@ def learning_rate(settings: Settings, step: int) -> float:
     if step < settings.warmup_steps:
         return settings.learning_rate * (step + 1) / settings.warmup_steps
     done = min((step - settings.warmup_steps) / max(settings.steps - settings.warmup_steps, 1), 1.0)
-    share = settings.min_lr_ratio + (1 - settings.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * done))
-    return settings.learning_rate * share
+    ratio = settings.min_lr_ratio + (1 - settings.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * done))
+    return settings.learning_rate * ratio
 
 
 def is_due(every: int, step: int, steps: int) -> bool:
-    """Whether something that happens every so often happens after so many steps; before the first and after the last
-    it always does.
+    """Whether something with an interval is due after a step; it also is before the first and after the last step.
 
     >>> [step for step in range(9) if is_due(3, step, 8)]
     [0, 3, 6, 8]

@@ -21,7 +21,7 @@ from attnscope.train.data.sampler import seeded_generator
 
 
 class Reversal:
-    """Rows of random digits; what should come out at each place is the digit at the mirrored one."""
+    """Sequences of random digits; the target at each position is the digit at the mirrored position."""
 
     vocab_size = 10
 
@@ -29,7 +29,7 @@ class Reversal:
         self.sequence_length, self.seed = sequence_length, seed
 
     def get_batch(self, samples: Sequence[int]) -> Batch:
-        """The samples with these numbers."""
+        """The samples with these numbers, as a batch."""
         drawn = (
             torch.randint(
                 self.vocab_size, (self.sequence_length,), generator=seeded_generator("reversal", sample, self.seed)
@@ -41,7 +41,7 @@ class Reversal:
 
 
 def best_without_positions(rows: Tensor) -> tuple[float, float]:
-    """The best loss and accuracy at reversing rows of even length when it is known which tokens a row has, not where.
+    """The best loss and accuracy at reversing sequences of even length for a model that ignores token order.
 
     The token at the mirrored place is then any of the other tokens of the row, each as likely as the next.
 
@@ -50,9 +50,7 @@ def best_without_positions(rows: Tensor) -> tuple[float, float]:
     """
     length = rows.shape[1]
     if length % 2:
-        raise SettingError(
-            f"blind_guess: rows of {length} tokens have a middle, which is its own mirror; give even ones"
-        )
+        raise SettingError(f"best_without_positions: expected an even sequence length, got {length}")
     same = (rows[:, :, None] == rows[:, None, :]).double()
     # For each place i and each place j of its row: how often the token of j stands at other places than i.
     fractions = (same.sum(2)[:, None, :] - same) / (length - 1)
@@ -72,12 +70,10 @@ class Repetition:
     def __init__(self, *, sequence_length: int = 64, seed: int = 0):
         self.sequence_length, self.seed = sequence_length, seed
         if sequence_length < 8:
-            raise SettingError(
-                f"Repetition: rows of {sequence_length} tokens are too short to repeat something; take 8 at least"
-            )
+            raise SettingError(f"Repetition: sequence_length must be at least 8, got {sequence_length}")
 
     def get_batch(self, samples: Sequence[int]) -> Batch:
-        """The samples with these numbers."""
+        """The samples with these numbers, as a batch."""
         parts = [self._row(seeded_generator("repetition", sample, self.seed)) for sample in samples]
         return Batch(torch.stack([tokens for tokens, _ in parts]), torch.stack([targets for _, targets in parts]))
 

@@ -198,7 +198,7 @@ def test_a_folder_can_be_moved(tmp_path):
     assert listed(open_tokens(tmp_path / "b")) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(("start", "sequence_length"), [(-1, 2), (0, 0), (0, 5), (4, 1), (3, -1)])
+@pytest.mark.parametrize(("start", "length"), [(-1, 2), (0, 0), (0, 5), (4, 1), (3, -1)])
 def test_what_is_not_there_is_refused(tmp_path, start, length):
     tokens = write_tokens(["abcdef"], LETTERS, tmp_path / "a").part(1, 5)
     for ask in (tokens.window, tokens.document_ids, lambda start, length: tokens.part(start, start + length)):

@@ -48,7 +48,7 @@ class ValidationDataset:
     def __init__(self, tokens: Tokens, sequence_length: int, count: int):
         _check(tokens, sequence_length)
         if count < 1:
-            raise SettingError(f"EvaluationBatches: {count} windows were asked for; it takes one at least")
+            raise SettingError(f"ValidationDataset: {count} windows were asked for; it takes one at least")
         self.tokens, self.sequence_length = tokens, sequence_length
         windows = (len(tokens) - 1) // sequence_length
         self._count = min(count, windows)
