@@ -33,7 +33,7 @@ from attnscope.models.fingerprint import fingerprint_model
 from attnscope.recording import load, read
 
 ROOT = Path(__file__).resolve().parents[1]
-MODEL = ROOT / ".cache" / "models" / "smollm2-135m"
+MODEL, NAME = ROOT / ".cache" / "models" / "smollm2-135m", "SmolLM2-135M-Instruct"
 RESULTS, IMAGES = ROOT / "benchmarks" / "results", ROOT / "docs" / "images" / "stories" / "far_sight"
 
 TOPICS = ("with", "try", "for", "while", "if", "compound")  # the last has the others again, in another order
@@ -253,7 +253,7 @@ def photograph(trace: ats.Trace, ids: Tensor) -> None:
     query, key = len(scene.before) + 302, scene.first + 303
     colours = "r=-15,0&cm=magma"
     views = {"map": f"agg=max&{colours}", "place": f"c={query},{key}&z=16&pin=q{query},k{key}&{colours}"}
-    server = trace.explore(open_browser=False, block=False)
+    server = trace.explore(name=NAME, open_browser=False, block=False)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, view in views.items():

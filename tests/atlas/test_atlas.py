@@ -57,7 +57,7 @@ def opened(matrix: AttentionMatrix, limit: int = 2**26) -> HeadAtlas:
 
 def every_place(zooms: ZoomPlan) -> Iterator[tuple[int, int, int]]:
     for z in range(zooms.deepest + 1):
-        down, across = zooms.tiles(z)
+        down, across = zooms.count_tiles(z)
         yield from ((z, y, x) for y in range(down) for x in range(across))
 
 
@@ -395,7 +395,7 @@ def test_a_build_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(Pyramid, "advance", fail)
+    monkeypatch.setattr(Pyramid, "step", fail)
     shown = opened(head((120, 120)))
     with pytest.raises(MemoryError):
         shown.build()

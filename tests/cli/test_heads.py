@@ -325,12 +325,12 @@ def test_what_makes_no_sense_for_a_training_run_is_refused(mistake: str, trainin
 
 def test_a_folder_that_is_no_watched_run_says_how_to_train_one(tmp_path: Path) -> None:
     assert_mistake(run_heads("--over-training", tmp_path), "train with --heads-every N")
-    assert_mistake(run_heads("--over-training", __file__), "test_heads.py is no folder")
+    assert_mistake(run_heads("--over-training", __file__), "test_heads.py is not a folder")
 
 
 def test_a_damaged_table_of_a_run_is_one_line(training_run: Path) -> None:
     (training_run / "heads" / "step-00000300.csv").write_text("layer,head\n")
-    assert_mistake(run_heads("--over-training", training_run), "step-00000300.csv has 0 heads")
+    assert_mistake(run_heads("--over-training", training_run), "got 0 heads")
     (training_run / "metrics.jsonl").write_text("{\n{\n")
     (training_run / "heads" / "step-00000300.csv").unlink()
     assert_mistake(run_heads("--over-training", training_run), "metrics.jsonl, line 1")

@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from attnscope.attention import kernels as operators
 from attnscope.attention.operation import _cached_plan
 from attnscope.doctor import kernels as doctor
-from attnscope.doctor.kernels import BUILT, KINDS, Kind, kernel_of, kernels
+from attnscope.doctor.kernels import KINDS, UNFUSED, Kind, find_kernel, kernels
 
 CPU = torch.device("cpu")
 
@@ -23,17 +23,17 @@ def tensors(kind: Kind, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor,
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_what_is_seen_is_what_torch_chooses(kind: Kind, dtype: torch.dtype) -> None:
     query, key, value = tensors(kind, dtype)
-    told = kind.told(CPU)
-    seen = kernel_of(lambda: F.scaled_dot_product_attention(query, key, value, **told))
+    told = kind.sdpa_arguments(CPU)
+    seen = find_kernel(lambda: F.scaled_dot_product_attention(query, key, value, **told))
     chosen = torch.ops.aten._fused_sdp_choice(query, key, value, **told)
-    assert seen == {SDPBackend.MATH.value: BUILT, SDPBackend.FLASH_ATTENTION.value: "flash"}[chosen]
+    assert seen == {SDPBackend.MATH.value: UNFUSED, SDPBackend.FLASH_ATTENTION.value: "flash"}[chosen]
 
 
 def test_a_call_that_builds_the_matrix_is_told_so() -> None:
     query, key, value = tensors(KINDS[0], torch.float32)
     with sdpa_kernel(SDPBackend.MATH):
-        assert kernel_of(lambda: F.scaled_dot_product_attention(query, key, value)) == BUILT
-    assert kernel_of(lambda: F.scaled_dot_product_attention(query, key, value)) == "flash"
+        assert find_kernel(lambda: F.scaled_dot_product_attention(query, key, value)) == UNFUSED
+    assert find_kernel(lambda: F.scaled_dot_product_attention(query, key, value)) == "flash"
 
 
 def test_attend_takes_the_fused_kernel_for_every_kind_on_this_cpu() -> None:
@@ -45,7 +45,7 @@ def test_attend_takes_the_fused_kernel_for_every_kind_on_this_cpu() -> None:
 
 
 def test_dtypes_that_go_different_ways_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "answers", lambda kind, device, dtype: f"in {dtype.itemsize} bytes")
+    monkeypatch.setattr(doctor, "describe_call", lambda kind, device, dtype: f"in {dtype.itemsize} bytes")
     assert kernels()["causal, cpu"] == "in 4 bytes (float32); in 2 bytes (bfloat16)"
 
 

@@ -17,7 +17,7 @@ TOKENS = 300
 @pytest.fixture
 def two_layers(monkeypatch: pytest.MonkeyPatch) -> Decoder:
     """The model that the doctor speaks of, with fewer layers and words."""
-    config = replace(DECODERS[doctor.MODEL], depth=2, vocab_size=50)
+    config = replace(DECODERS[doctor.MODEL], num_layers=2, vocab_size=50)
     monkeypatch.setitem(DECODERS, doctor.MODEL, config)
     return Decoder(config).eval()
 
@@ -38,23 +38,27 @@ def test_what_fits_fills_the_memory_beside_the_weights() -> None:
     weights = 4 * 134_515_008  # as the model's authors count them
     room = 10e9 - weights
     told = doctor.limits(available=10_000_000_000)
-    assert told["memory left"] == "10 GB"
-    assert "538 MB of weights" in told["SmolLM2-135M in fp32"]
-    fit = {name: int(re.findall(r"[\d,]+", text)[0].replace(",", "")) for name, text in told.items() if "by " in name}
+    assert told["available memory"] == "10 GB"
+    assert "538 MB of parameters" in told["SmolLM2-135M in fp32"]
+    fit = {
+        name: int(re.findall(r"[\d,]+", text)[0].replace(",", ""))
+        for name, text in told.items()
+        if name.startswith("as ")
+    }
     each = doctor.token_bytes(doctor.one_layer())
-    assert fit["by queries and keys"] * each["matrix"] == pytest.approx(room, rel=0.01)
-    assert fit["by statistics alone"] * each["statistics"] == pytest.approx(room, rel=0.01)
-    assert fit["by built matrices"] ** 2 * 4 * 30 * 9 == pytest.approx(room, rel=0.01)
-    assert told["by built matrices"].endswith("8,192 would take 72.5 GB")
+    assert fit["as queries and keys"] * each["matrix"] == pytest.approx(room, rel=0.01)
+    assert fit["as statistics"] * each["statistics"] == pytest.approx(room, rel=0.01)
+    assert fit["as dense matrices"] ** 2 * 4 * 30 * 9 == pytest.approx(room, rel=0.01)
+    assert told["as dense matrices"].endswith("8,192 would take 72.5 GB")
 
 
 def test_a_system_that_does_not_tell_its_memory_is_told_what_a_token_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "available_bytes", lambda: None)
     told = doctor.limits()
-    assert told["memory left"] == "not told by this system"
-    assert re.fullmatch(r"[\d.]+ kB a token", told["by queries and keys"])
-    assert told["by built matrices"] == "8,192 would take 72.5 GB"
+    assert told["available memory"] == "unknown"
+    assert re.fullmatch(r"[\d.]+ kB per token", told["as queries and keys"])
+    assert told["as dense matrices"] == "8,192 would take 72.5 GB"
 
 
 def test_too_little_memory_is_room_for_nothing() -> None:
-    assert doctor.limits(available=1000)["by statistics alone"].startswith("0 tokens, ")
+    assert doctor.limits(available=1000)["as statistics"].startswith("0 tokens, ")

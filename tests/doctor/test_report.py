@@ -28,7 +28,7 @@ def test_a_pipe_gets_one_plain_line_a_fact_and_no_name_twice() -> None:
     assert lines["attnscope"] == __version__
     assert lines["torch"] == torch.__version__
     assert "transformers" in lines["[record]"]
-    assert lines["by queries and keys"].endswith(" kB a token")
+    assert lines["as queries and keys"].endswith(" kB per token")
 
 
 def test_a_terminal_gets_titles_and_keeps_to_its_width() -> None:

@@ -163,7 +163,7 @@ def test_texts_that_cannot_be_read_again_are_refused_with_the_line_to_run() -> N
     with pytest.raises(UnsupportedError, match=r"2,049 tokens; here it is done for up to 2,048.*effect\("):
         Ablation(make_session(model)).effect(long, "long", [(0, 0)], "zero")
     one = read(model, "a", CHARACTERS, progress=False)
-    with pytest.raises(SettingError, match="one token has nothing to predict"):
+    with pytest.raises(SettingError, match="at least 2 tokens, got 1"):
         Ablation(make_session(model)).effect(one, "one", [(0, 0)], "zero")
 
 

@@ -32,11 +32,11 @@ ZOO = {
 }
 IDS = words(13)[:1]
 
-GATE = "not what a linear layer is given next"
-BEHIND = "a cap or a factor comes behind its unembedding"
+GATE = "no linear output projection"
+BEHIND = "a cap or a factor follows its unembedding"
 BETWEEN = "another operation lies between"
 NEVER = "0.00 times"
-UNSEEN = "code of its own"
+UNSEEN = "its own attention code"
 
 REFUSED = {
     **dict.fromkeys(("AFMoE", "BitNet", "DiffLlama", "HRM", "JetMoE", "Qwen3-Next", "Qwen3.5", "HY-V4"), GATE),

@@ -53,7 +53,7 @@ def test_without_previous_token_heads_there_is_no_induction(smollm2, table: Head
     with ablate(model, table.top("previous", 3).heads_by_layer):
         without = score_heads(read_repeated_tokens(model, tokenizer))
     before = table.top("induction", MANY)
-    after = before.joined(HeadTable(without.layers, without.heads, {"after": without["induction"]}))["after"]
+    after = before.join(HeadTable(without.layers, without.heads, {"after": without["induction"]}))["after"]
     assert after.mean() < 0.2 * before["induction"].mean()
     assert (after < before["induction"]).all()
 

@@ -197,7 +197,7 @@ def test_the_doctor_tells_what_is_missing_and_how_to_get_it(installed: Path, tmp
     for extra in EXTRAS:
         assert lines[f"[{extra}]"].endswith(f'missing; pip install "attnscope[{extra}]"')
     assert "attnscope fused by flash" in lines["causal, cpu"]
-    assert "a token" in lines["by queries and keys"]
+    assert "per token" in lines["as queries and keys"]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What this installation consists of, what carries out attention on it, how much fits, and whether contracts hold."""
+"""Reports the installation, its attention kernels and memory limits, and verifies `attend` on its devices."""
 
 from attnscope.doctor.contracts import verify
 from attnscope.doctor.report import collect, show

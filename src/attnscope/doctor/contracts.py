@@ -1,6 +1,6 @@
-"""The contracts of attention, run on the user's own devices: `attnscope doctor --verify`.
+"""Verifies the contracts of `attend` on the user's devices: `attnscope doctor --verify`.
 
-Each check compares `attend`, with the backend that it chooses, with dense code in fp64 on the CPU, in output, lse
+Each check compares `attend`, with its default backend, with dense code in fp64 on the CPU, in output, lse
 and gradients, and looks at rows without keys. It is the short form of the test suite, for devices the suite never saw.
 """
 
@@ -38,7 +38,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 class Check(NamedTuple):
-    """One contract on one device and dtype; `fault` is empty when it holds."""
+    """The result of one contract on one device and dtype; `fault` is empty if it holds."""
 
     device: torch.device
     dtype: torch.dtype
@@ -48,13 +48,17 @@ class Check(NamedTuple):
 
 
 def verify(console: Console) -> bool:
-    """Run all contracts on all devices, print a line for each device, dtype and backend, and say whether all hold."""
+    """Verify all contracts on all devices, and print one line per device, dtype and backend.
+
+    Returns:
+        Whether all contracts hold.
+    """
     found = list(checks())
-    table = Table("device", "dtype", "backend", "contracts kept")
+    table = Table("device", "dtype", "backend", "contracts that hold")
     for device, dtype, backend in dict.fromkeys(check[:3] for check in found):
-        here = [check for check in found if check[:3] == (device, dtype, backend)]
-        kept = f"{sum(not check.fault for check in here)} of {len(here)}"
-        row = (str(device), str(dtype)[6:], backend, kept)
+        some = [check for check in found if check[:3] == (device, dtype, backend)]
+        passed = f"{sum(not check.fault for check in some)} of {len(some)}"
+        row = (str(device), str(dtype)[6:], backend, passed)
         table.add_row(*row)
         if not console.is_terminal:
             console.file.write("\t".join(row) + "\n")
@@ -69,7 +73,7 @@ def verify(console: Console) -> bool:
 
 
 def checks() -> Iterator[Check]:
-    """Every contract on every device that is here, in every dtype that the device has."""
+    """Check every contract on every available device, in every dtype that the device supports."""
     accelerator = torch.accelerator.current_accelerator()
     for device in [torch.device("cpu")] + ([] if accelerator is None else [accelerator]):
         for dtype in DTYPES:
@@ -125,14 +129,14 @@ def _run(tensors: tuple[Tensor, ...], device, dtype, mask, score, backend) -> di
 
 
 def _fault(got: dict[str, Tensor], truth: dict[str, Tensor], plain: dict[str, Tensor], dtype: torch.dtype) -> str:
-    """What is wrong: another pattern of -inf, or more than 4x the error of dense code plus four roundings."""
+    """Describe what is wrong: misplaced -inf or NaN, or more than 4x the error of dense code plus four roundings."""
     for name, right in truth.items():
         finite = right > -math.inf
         if not torch.equal(got[name] > -math.inf, finite) or got[name].isnan().any():
-            return f"{name} has infinite or NaN entries elsewhere than it should"
+            return f"{name} has infinite or NaN entries in wrong places"
         error = (got[name] - right)[finite].abs().max()
         rounding = max(4 * torch.finfo(dtype).eps, 1e-12)  # fp64 has no better arithmetic to be compared with
         bound = 4 * (plain[name] - right)[finite].abs().max() + rounding * right[finite].abs().max()
         if not error <= bound:
-            return f"{name} is off by {error:.2g}, more than {bound:.2g}"
+            return f"{name} has an error of {error:.2g}, expected at most {bound:.2g}"
     return ""

@@ -1,7 +1,7 @@
-"""Which kernels attention really takes on this machine: seen in small calls, as they are carried out.
+"""Which attention kernels torch uses on this machine, observed in small calls.
 
-What a build of torch offers is one thing, what a call takes is another: a mask, grouped heads or a dtype may send it to
-code that builds the matrix. In: nothing. Out: a line for each kind of call. Memory: some kB.
+A build of torch may offer a fused kernel that a given call does not use: a mask, grouped heads or a dtype may select
+code that stores the full matrix. In: nothing. Out: one line per kind of call. Memory: a few kB.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from attnscope.attention import kernels as operators
 BATCH, TOKENS, DIM, HEADS = 2, 48, 16, 4
 DTYPES = (torch.float32, torch.bfloat16)
 LENGTHS = [TOKENS, TOKENS // 2]
-BUILT = "unfused"
+UNFUSED = "unfused"
 
 
 class Kind(NamedTuple):
-    """A kind of attention: our mask for it, what torch's own call is told, and sizes that differ from the usual."""
+    """A kind of attention: AttnScope's mask, the arguments of torch's function, and sizes that differ."""
 
     name: str
     mask: Mask
-    told: Callable[[torch.device], dict[str, Any]]
+    sdpa_arguments: Callable[[torch.device], dict[str, Any]]
     key_heads: int = HEADS
     value_dim: int = DIM
 
@@ -37,17 +37,19 @@ KINDS = (
     Kind("causal", Causal(), lambda _: {"is_causal": True}),
     Kind("grouped-query", Causal(), lambda _: {"is_causal": True, "enable_gqa": True}, key_heads=2),
     Kind("value dim != key dim", Causal(), lambda _: {"is_causal": True}, value_dim=DIM // 2),
-    Kind("padding", Padding(LENGTHS), lambda device: {"attn_mask": kept(device)}),
+    Kind("padding", Padding(LENGTHS), lambda device: {"attn_mask": padding_mask(device)}),
     Kind(
         "causal and padding",
         Causal() & Padding(LENGTHS),
-        lambda device: {"attn_mask": kept(device) & torch.ones(TOKENS, TOKENS, dtype=torch.bool, device=device).tril()},
+        lambda device: {
+            "attn_mask": padding_mask(device) & torch.ones(TOKENS, TOKENS, dtype=torch.bool, device=device).tril()
+        },
     ),
 )
 
 
-class Seen(TorchDispatchMode):
-    """The names of torch's operators, as they are carried out; what is made of others is seen as those."""
+class OperatorLog(TorchDispatchMode):
+    """Records the names of torch operators as they run; composite operators appear as their parts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,42 +65,42 @@ class Seen(TorchDispatchMode):
 
 
 def kernels() -> dict[str, str]:
-    """For each kind of attention and each device that is here: the kernel of torch's own call, and our backend."""
+    """Return the kernel of torch and the backend of `attend`, by kind of attention and device."""
     accelerator = torch.accelerator.current_accelerator()
     difference = operators.SCHEMA_MISMATCH
     found = {"fused kernel": "available" if difference is None else f"not available: {difference}; streaming is used"}
     for device in [torch.device("cpu"), *([] if accelerator is None else [accelerator])]:
         for kind in KINDS:
-            by_dtype = {str(dtype)[6:]: answers(kind, device, dtype) for dtype in DTYPES}
-            told = {answer: [name for name, one in by_dtype.items() if one == answer] for answer in by_dtype.values()}
+            by_dtype = {str(dtype)[6:]: describe_call(kind, device, dtype) for dtype in DTYPES}
+            dtypes = {text: [name for name, one in by_dtype.items() if one == text] for text in by_dtype.values()}
             found[f"{kind.name}, {device.type}"] = "; ".join(
-                f"{answer} ({', '.join(names)})" for answer, names in told.items()
+                f"{text} ({', '.join(names)})" for text, names in dtypes.items()
             )
     return found
 
 
-def answers(kind: Kind, device: torch.device, dtype: torch.dtype) -> str:
-    """What a call of torch and one of `attend` are carried out by."""
+def describe_call(kind: Kind, device: torch.device, dtype: torch.dtype) -> str:
+    """Name the kernel that torch uses for a call, and the backend and kernel of `attend`."""
     query = torch.randn(BATCH, HEADS, TOKENS, DIM, device=device, dtype=dtype)
     key = torch.randn(BATCH, kind.key_heads, TOKENS, DIM, device=device, dtype=dtype)
     value = torch.randn(BATCH, kind.key_heads, TOKENS, kind.value_dim, device=device, dtype=dtype)
-    theirs = kernel_of(lambda: F.scaled_dot_product_attention(query, key, value, **kind.told(device)))
-    ours = kernel_of(lambda: attend(query, key, value, mask=kind.mask))
+    theirs = find_kernel(lambda: F.scaled_dot_product_attention(query, key, value, **kind.sdpa_arguments(device)))
+    ours = find_kernel(lambda: attend(query, key, value, mask=kind.mask))
     backend = explain(query, key, value, mask=kind.mask).backend
-    return f"torch {theirs}, attnscope {backend}" + (f" by {ours}" if ours != BUILT else "")
+    return f"torch {theirs}, attnscope {backend}" + (f" by {ours}" if ours != UNFUSED else "")
 
 
-def kernel_of(call: Callable[[], Tensor]) -> str:
-    """The fused kernel that a call was carried out by, in a word."""
-    with torch.no_grad(), Seen() as seen:
+def find_kernel(call: Callable[[], Tensor]) -> str:
+    """Return the short name of the fused kernel that a call uses."""
+    with torch.no_grad(), OperatorLog() as log:
         call()
-    fused = [name for name in seen.names if name.startswith("_scaled_dot_product")]
+    fused = [name for name in log.names if name.startswith("_scaled_dot_product")]
     if not fused:
-        return BUILT
+        return UNFUSED
     return fused[0].removeprefix("_scaled_dot_product_").partition("_attention")[0].replace("_", " ")
 
 
-def kept(device: torch.device) -> Tensor:
-    """The padding as torch's own call wants it: (batch, 1, 1, keys)."""
+def padding_mask(device: torch.device) -> Tensor:
+    """Return the padding mask for torch's function, (batch, 1, 1, keys)."""
     positions = torch.arange(TOKENS, device=device)
     return (positions < torch.tensor(LENGTHS, device=device)[:, None])[:, None, None]

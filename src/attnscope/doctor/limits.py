@@ -1,7 +1,7 @@
-"""How many tokens of a known model can be recorded in the memory that is left.
+"""How many tokens of a known model can be recorded in the available memory.
 
-In: nothing. Out: lines from the counts that `record.estimate` makes: one layer with the heads of the model records some
-tokens, which tells what a token holds. Memory: that layer.
+In: nothing. Out: lines from the counts of `attnscope.recording.estimate`: one layer of the model records a few tokens,
+which gives the bytes per token. Memory: that layer.
 """
 
 from __future__ import annotations
@@ -15,35 +15,38 @@ from attnscope.models.published_configs import DECODERS
 from attnscope.recording.estimates import available_bytes, held_bytes, run_small_pass
 
 MODEL, TITLE = "smollm2-135m", "SmolLM2-135M"
-COUNTED = 1000  # tokens by which one is counted
-LONG = 8192  # tokens that this model was made for
+SAMPLE_LENGTH = 1000  # tokens
+CONTEXT_LENGTH = 8192  # tokens, of this model
 
 
 def limits(available: int | None = None) -> dict[str, str]:
-    """What a token holds in each form, and how many fit into this much memory (default: what the system has left)."""
+    """Return the bytes per token of each kind of trace, and how many tokens fit into this many bytes.
+
+    By default, `available` is the free memory of the system.
+    """
     available = available_bytes() if available is None else available
     config, layer = DECODERS[MODEL], one_layer()
-    weights = weight_bytes(layer)
-    room = None if available is None else max(available - weights, 0)
-    each = token_bytes(layer)
-    pair = 4 * config.num_layers * config.num_heads  # bytes of the weights between two tokens, in all heads
-    built = "" if room is None else f"{rounded(math.isqrt(room // pair))} tokens; "
+    parameters = parameter_bytes(layer)
+    room = None if available is None else max(available - parameters, 0)
+    per_token = token_bytes(layer)
+    pair = 4 * config.num_layers * config.num_heads  # bytes of the attention weights of two tokens, in all heads
+    dense = "" if room is None else f"{format_rounded(math.isqrt(room // pair))} tokens; "
     return {
-        "memory left": "not told by this system" if available is None else format_bytes(available),
-        f"{TITLE} in fp32": f"{format_bytes(weights)} of weights; beside them there is room for",
-        "by queries and keys": held_text(each["matrix"], room),
-        "by statistics alone": held_text(each["statistics"], room),
-        "by built matrices": f"{built}{LONG:,} would take {format_bytes(pair * LONG**2)}",
+        "available memory": "unknown" if available is None else format_bytes(available),
+        f"{TITLE} in fp32": f"{format_bytes(parameters)} of parameters; the rest has room for",
+        "as queries and keys": format_limit(per_token["matrix"], room),
+        "as statistics": format_limit(per_token["statistics"], room),
+        "as dense matrices": f"{dense}{CONTEXT_LENGTH:,} would take {format_bytes(pair * CONTEXT_LENGTH**2)}",
     }
 
 
 def one_layer() -> Decoder:
-    """The model with one layer and two words: all its layers are alike, and its words take no part in attention."""
-    return Decoder(replace(DECODERS[MODEL], depth=1, vocab_size=2)).eval()
+    """Return the model with one layer and two tokens: all layers are alike, and embeddings are not recorded."""
+    return Decoder(replace(DECODERS[MODEL], num_layers=1, vocab_size=2)).eval()
 
 
-def weight_bytes(layer: Decoder) -> int:
-    """What the weights of the whole model take in fp32, by what its one layer and two words have."""
+def parameter_bytes(layer: Decoder) -> int:
+    """Return the size of the whole model in fp32, computed from its one layer and two tokens."""
     config = DECODERS[MODEL]
     each = sum(parameter.numel() for parameter in layer.blocks[0].parameters())
     found = sum(parameter.numel() for parameter in layer.parameters())
@@ -51,24 +54,24 @@ def weight_bytes(layer: Decoder) -> int:
 
 
 def token_bytes(layer: Decoder) -> dict[str, float]:
-    """What a trace of the whole model holds for each token, by what it keeps."""
-    trace, depth = run_small_pass(layer, 1, {}), DECODERS[MODEL].num_layers
+    """Return the bytes per token of a trace of the whole model, by the value of `keep`."""
+    trace, num_layers = run_small_pass(layer, 1, {}), DECODERS[MODEL].num_layers
     return {
-        keep: depth * held_bytes(trace, COUNTED, statistics=keep == "statistics") / COUNTED
+        keep: num_layers * held_bytes(trace, SAMPLE_LENGTH, statistics=keep == "statistics") / SAMPLE_LENGTH
         for keep in ("matrix", "statistics")
     }
 
 
-def held_text(each: float, room: int | None) -> str:
-    """How many tokens fit, and what each takes."""
-    fit = "" if room is None else f"{rounded(room / each)} tokens, "
-    return f"{fit}{format_bytes(each)} a token"
+def format_limit(per_token: float, room: int | None) -> str:
+    """Format how many tokens fit, and the bytes per token."""
+    fit = "" if room is None else f"{format_rounded(room / per_token)} tokens, "
+    return f"{fit}{format_bytes(per_token)} per token"
 
 
-def rounded(count: float) -> str:
-    """A number of tokens, with no more digits than an estimate has.
+def format_rounded(count: float) -> str:
+    """Format a number of tokens with three significant digits.
 
-    >>> rounded(217_345)
+    >>> format_rounded(217_345)
     '217,000'
     """
     digits = max(len(str(int(count))) - 3, 0)

@@ -1,4 +1,4 @@
-"""The report of `attnscope doctor`: titles and columns on a terminal, lines of name, tab and value elsewhere."""
+"""The report of `attnscope doctor`: sections on a terminal, lines of name, tab and value elsewhere."""
 
 from rich.console import Console
 from rich.table import Table
@@ -13,20 +13,20 @@ SECTIONS = {
     "installed": installation,
     "extras": extras,
     "threads and devices": machine,
-    "what carries out attention here, seen in small calls": kernels,
-    "how much can be recorded, by count": limits,
+    "attention kernels, observed in small calls": kernels,
+    "recording limits, estimated": limits,
 }
 
 
 def collect() -> dict[str, dict[str, str]]:
-    """The same facts for other programs: of each section, the values by name."""
-    return {look.__name__: look() for look in SECTIONS.values()}
+    """Return the report as values by section and name."""
+    return {section.__name__: section() for section in SECTIONS.values()}
 
 
 def show(console: Console) -> None:
-    """Print all sections, each as soon as it is known."""
-    for number, (title, look) in enumerate(SECTIONS.items()):
-        facts = look()
+    """Print all sections, each as soon as it is ready."""
+    for number, (title, section) in enumerate(SECTIONS.items()):
+        facts = section()
         if not console.is_terminal:
             console.file.writelines(f"{name}\t{value}\n" for name, value in facts.items())
             continue
