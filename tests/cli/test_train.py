@@ -37,9 +37,9 @@ def test_runs_go_to_a_folder_of_their_recipe(tmp_path: Path, monkeypatch: pytest
     [
         (["char-gpt"], "train: char-gpt learns from text; give --data FILE"),
         (["reversal", "--data", "a.txt"], "train: reversal makes its own data; leave out --data"),
-        (["reversal", "--start", "gpt2"], "train: reversal has no --start"),
+        (["reversal", "--base-model", "gpt2"], "train: reversal has no --base-model"),
         (["char-gpt", "--data", "a.txt", "--without-positions"], "train: char-gpt has no --without-positions"),
-        (["reversal", "--steps", "0"], "Settings.steps must be at least 1, but is 0"),
+        (["reversal", "--steps", "0"], "Settings.steps must be at least 1, got 0"),
         (
             ["reversal", "--tensor-parallel-size", "2"],
             "context_parallel_size = 2 x 1, got 1; start them with torchrun",

@@ -169,14 +169,14 @@ def test_a_text_that_cannot_be_held_at_once_comes_in_parts(tmp_path, monkeypatch
 
 MEASURE = """
 import sys, resource
-from attnscope.survey.corpus.documents import Document, documents_of
+from attnscope.survey.corpus.documents import Document, ShardDocuments
 from attnscope.survey.corpus.plan import make_plan
 from attnscope.survey.settings import Settings
 settings = Settings(model="model", sources=(sys.argv[1],), shard_bytes=int(sys.argv[2]), separator=sys.argv[3] or None)
 plan = make_plan(settings)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for shard in plan.shards:
-    for found in documents_of(shard, settings):
+    for found in ShardDocuments(shard, settings):
         print(found.text if isinstance(found, Document) else found.location)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
@@ -308,7 +308,7 @@ def test_files_that_change_after_the_plan_are_problems(tmp_path):
     assert [name for name, _, _ in reason] == ["a.txt", "a.txt", "b.txt", "b.txt", "c.parquet"]
     assert "can no longer be opened" in reason[0][2]
     assert reason[2][1:] == ("byte 0", "has become shorter: it ends before byte 25")
-    assert "no longer the Parquet it was" in reason[4][2]
+    assert "no longer the same Parquet file" in reason[4][2]
 
 
 def test_a_failing_disk_is_an_error_and_no_problem(tmp_path, monkeypatch):

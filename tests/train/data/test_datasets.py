@@ -40,9 +40,7 @@ def same(first: Batch, second: Batch) -> bool:
     )
 
 
-@pytest.mark.parametrize(
-    ("size", "length"), [(400, 8), (64, 16), (65, 16), (17, 16), (30, 16), (32, 16), (9, 1)]
-)
+@pytest.mark.parametrize(("size", "length"), [(400, 8), (64, 16), (65, 16), (17, 16), (30, 16), (32, 16), (9, 1)])
 def test_each_token_of_an_epoch_comes_once(tmp_path, size, length):
     batches = TextDataset(numbered(tmp_path, size), length)
     windows = batches.windows
