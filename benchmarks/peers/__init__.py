@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from pydoc_data.topics import topics
 from tempfile import TemporaryDirectory
 
 import torch
@@ -21,12 +20,13 @@ from attnscope.bench import Size
 from attnscope.bench.report import Table
 from attnscope.downloads import MODELS
 from attnscope.errors import SettingError
+from attnscope.labs import reference_text
 from attnscope.models import Decoder, load_tokenizer, save, train_bpe
 from attnscope.models.checkpoint.source import locate
 from attnscope.models.published_configs import DECODERS
 from benchmarks.peers import costs, pages
 from benchmarks.peers.environments import NotInstalledError, cache_folder, python_with, versions_in
-from benchmarks.peers.peers import PAGES, PEERS, WAYS, Page, Peer, Way
+from benchmarks.peers.libraries import LIBRARIES, METHODS, PAGES, Library, Method, Page
 
 SMOLLM2 = (".cache/models/smollm2-135m", MODELS["smollm2-135m"].hub_name)
 """Where the model of the full size is looked for: in a checkout, then on the hub."""
@@ -46,28 +46,28 @@ def tables(
     if limit <= 0:
         raise SettingError(f"peers: expected a memory limit above 0 GiB, got --memory {memory}")
     folder = cache_folder()
-    pythons, failures = install(PEERS, folder, step)
+    pythons, failures = install(LIBRARIES, folder, step)
     with TemporaryDirectory() as place:
         source = find_model((model,) if model else size.choose(small=(), full=SMOLLM2), Path(place), step)
         text = Path(place) / "text.json"
         write_text(source, max(*lengths, *page_lengths), text)
         bench = costs.Bench(model=source, text=text, memory=limit, pythons=pythons)
-        yield from compare(WAYS, PAGES, lengths, page_lengths, bench, step, folder, failures)
+        yield from compare(METHODS, PAGES, lengths, page_lengths, bench, step, folder, failures)
 
 
 def compare(
-    ways: Sequence[Way],
+    methods: Sequence[Method],
     shown_pages: Sequence[Page],
     lengths: Sequence[int],
     page_lengths: Sequence[int],
     bench: costs.Bench,
     step: Callable[[str], None],
     folder: Path,
-    failures: Mapping[Peer, str],
+    failures: Mapping[Library, str],
 ) -> Iterator[Table]:
     """Measure these methods and pages; yield all tables."""
     about = f"{bench.model.name}, float32, English text."
-    outcomes = costs.measure(ways, lengths, bench, step)
+    outcomes = costs.measure(methods, lengths, bench, step)
     yield versions(bench.pythons, failures)
     yield costs.times(outcomes, lengths, about)
     yield costs.memories(outcomes, lengths, about, bench.memory)
@@ -76,31 +76,31 @@ def compare(
 
 
 def install(
-    peers: Sequence[Peer], folder: Path, step: Callable[[str], None]
-) -> tuple[dict[Peer, Path], dict[Peer, str]]:
+    libraries: Sequence[Library], folder: Path, step: Callable[[str], None]
+) -> tuple[dict[Library, Path], dict[Library, str]]:
     """Install the libraries; return the Python of each, and the reasons where it failed."""
     pythons, failures = {}, {}
-    for peer in peers:
-        step(f"installing {peer.name} into {folder}")
+    for library in libraries:
+        step(f"installing {library.name} into {folder}")
         try:
-            pythons[peer] = python_with(peer.requirements, folder / peer.name.lower())
+            pythons[library] = python_with(library.requirements, folder / library.name.lower())
         except NotInstalledError as error:
-            failures[peer] = str(error)
+            failures[library] = str(error)
     return pythons, failures
 
 
-def versions(pythons: Mapping[Peer, Path], failures: Mapping[Peer, str]) -> Table:
+def versions(pythons: Mapping[Library, Path], failures: Mapping[Library, str]) -> Table:
     """Return the table of installed versions."""
     table = Table(
         title="versions",
         comparison="Each library as pip installs it today, in its own virtual environment, with the same torch.",
         columns=("library", "version", "transformers", "torch"),
     )
-    for peer, python in pythons.items():
+    for library, python in pythons.items():
         found = versions_in(python)
-        table.add(peer.name, *(found.get(name, "-") for name in (peer.package, "transformers", "torch")))
-    for peer, why in failures.items():
-        table.add(peer.name, why, "-", "-")
+        table.add(library.name, *(found.get(name, "-") for name in (library.package, "transformers", "torch")))
+    for library, why in failures.items():
+        table.add(library.name, why, "-", "-")
     return table
 
 
@@ -112,7 +112,8 @@ def find_model(places: Sequence[str], folder: Path, step: Callable[[str], None])
     step("initializing parameters")
     shape = replace(
         DECODERS["smollm2-135m"],
-        vocab_size=VOCABULARY, width=64, depth=2, heads=4, key_heads=2, hidden=128, max_length=1024,
+        vocab_size=VOCABULARY, hidden_size=64, num_layers=2, num_heads=4, num_kv_heads=2, intermediate_size=128,
+        max_position_embeddings=1024,
     )  # fmt: skip
     path = folder / "two layers with random parameters"
     model = Decoder(shape)
@@ -121,22 +122,17 @@ def find_model(places: Sequence[str], folder: Path, step: Callable[[str], None])
             if name.endswith("query_key_value.weight"):
                 parameter.mul_(SHARPER)
     save(model, path)
-    train_bpe([english()[:100_000]], VOCABULARY).save(path)
+    train_bpe([reference_text()[:100_000]], VOCABULARY).save(path)
     return path
 
 
 def write_text(model: Path, length: int, file: Path) -> None:
     """Write the ids and texts of the first tokens of an English text."""
     tokenizer = load_tokenizer(model)
-    ids = tokenizer.encode(english()[: 64 * length], special=False)[:length]
+    ids = tokenizer.encode(reference_text()[: 64 * length], special=False)[:length]
     if len(ids) < length:
         raise SettingError(f"peers: expected a text of {length:,} tokens, got {len(ids):,} with this tokenizer")
     file.write_text(json.dumps({"ids": ids, "texts": tokenizer.texts(ids)}), encoding="utf-8")
-
-
-def english() -> str:
-    """Return the topics of Python's own help, which is English prose that needs no download."""
-    return "\n\n".join(topics[name].strip() for name in sorted(topics))
 
 
 def machine_memory() -> int:

@@ -1,7 +1,6 @@
-"""How long a page takes to its first picture, in a headless Chromium: run as a program of its own, to be watched.
+"""Measures the time to the first picture of a page in a headless Chromium; run as a script.
 
-In: a page, how to tell that it shows something, seconds to wait at most, and scripts that are answered from this
-machine. Out: one line of JSON. Does not know: who made the page. Playwright is for development and imported here alone.
+It prints one line of JSON. Playwright is a development dependency and imported only here.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from attnscope.errors import SettingError
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
 TWO_FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
-"""The second begins when the first has been painted."""
+"""The second frame starts when the first is painted."""
 NODES = "() => document.getElementsByTagName('*').length"
-PAUSE = 50  # milliseconds between two looks
+POLL_MILLISECONDS = 50
 COUNT_PAINTINGS = """
 window.paintings = 0;
 for (const name of ["putImageData", "drawImage", "fill", "fillRect", "stroke"]) {
@@ -32,31 +31,27 @@ for (const name of ["putImageData", "drawImage", "fill", "fillRect", "stroke"]) 
   };
 }
 """
-"""Runs before the page's own scripts: a canvas does not say whether anything has been painted on it."""
+"""Runs before the scripts of the page, because a canvas does not report whether it was painted."""
 
 
 def chromium() -> str:
-    """The path of a Chromium, or an error that says how to get one."""
+    """Return the path of Chromium; raise if it is not installed."""
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if found is None:
-        raise SettingError(
-            "peers: pages are timed in Chromium, which is not on the path; install it, or leave them out"
-        )
+        raise SettingError("peers: Chromium not found on the PATH; install it to open pages")
     return found
 
 
 def playwright() -> Any:
-    """The module that drives it, or an error that says how to get it."""
+    """Return the module playwright.sync_api; raise if it is not installed."""
     try:
         return import_module("playwright.sync_api")
     except ModuleNotFoundError as error:
-        raise SettingError(
-            "peers: pages are timed through playwright; install it with: pip install playwright"
-        ) from error
+        raise SettingError("peers: playwright not found; install it with: pip install playwright") from error
 
 
 def first_picture(page: Path, shown: str, seconds: float, scripts: Mapping[str, str]) -> dict[str, Any]:
-    """Seconds until the expression `shown` is true and painted, or None; and how many elements there are then."""
+    """Return the seconds until the expression `shown` is true and painted, or None; and the number of elements."""
     driver = playwright()
     with driver.sync_playwright() as running:
         browser = running.chromium.launch(executable_path=chromium(), args=list(FLAGS))
@@ -69,7 +64,7 @@ def first_picture(page: Path, shown: str, seconds: float, scripts: Mapping[str, 
         while not opened.evaluate(f"() => {shown}"):
             if time.perf_counter() - start > seconds:
                 return {"seconds": None}
-            opened.wait_for_timeout(PAUSE)
+            opened.wait_for_timeout(POLL_MILLISECONDS)
         opened.evaluate(TWO_FRAMES)
         spent = time.perf_counter() - start
         return {"seconds": spent if spent <= seconds else None, "nodes": opened.evaluate(NODES)}

@@ -1,10 +1,8 @@
-"""A virtual environment for each peer, made once and kept in the user's cache.
+"""Creates a virtual environment for each library, once, in the user's cache.
 
-In: what pip is asked for. Out: the Python that has it. Does not know: what is measured.
-
-An environment lies above ours: what is installed here can be imported there, torch above all, so that everyone is
-measured on the same torch and nothing large is installed twice. What a peer wants otherwise is installed into its own
-environment and goes first there. pip never removes or replaces what lies outside of the environment it works on.
+An environment extends the current one: installed packages can be imported there, so that all libraries use the same
+torch. Other requirements are installed into the new environment, where they take precedence. pip does not change the
+current environment.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from pathlib import Path
 
 from attnscope.errors import AttnScopeError
 
-STAMP = "installed.json"
-BENEATH = "beneath.pth"
+STAMP_FILE = "installed.json"
+PTH_FILE = "parent_paths.pth"
 LIST = """
 import json, importlib.metadata as metadata
 found = {}
@@ -32,29 +30,33 @@ print(json.dumps(found))
 
 
 class NotInstalledError(AttnScopeError):
-    """A peer that could not be installed."""
+    """A library that could not be installed."""
 
 
 def cache_folder() -> Path:
-    """Where environments and what else is fetched for the peers are kept: XDG_CACHE_HOME, or ~/.cache."""
+    """Return the cache folder: in XDG_CACHE_HOME, or in ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attnscope" / "peers"
 
 
 def python_with(requirements: Sequence[str], folder: Path) -> Path:
-    """The Python of an environment with these packages, installed if they are not; ours, if none are asked for."""
+    """Return the Python of an environment with these packages; install them if needed."""
     if not requirements:
         return Path(sys.executable)
     python = folder / "bin" / "python"
-    beneath = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    wanted = json.dumps({"requirements": list(requirements), "above": beneath, "python": sys.version})
-    if python.exists() and (folder / STAMP).exists() and (folder / STAMP).read_text(encoding="utf-8") == wanted:
+    parent_paths = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    wanted = json.dumps({"requirements": list(requirements), "above": parent_paths, "python": sys.version})
+    if (
+        python.exists()
+        and (folder / STAMP_FILE).exists()
+        and (folder / STAMP_FILE).read_text(encoding="utf-8") == wanted
+    ):
         return python
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, symlinks=True)
     inside = next((folder / "lib").glob("python*/site-packages"))
-    (inside / BENEATH).write_text("\n".join(beneath) + "\n", encoding="utf-8")
+    (inside / PTH_FILE).write_text("\n".join(parent_paths) + "\n", encoding="utf-8")
     _install(python, requirements)
-    (folder / STAMP).write_text(wanted, encoding="utf-8")
+    (folder / STAMP_FILE).write_text(wanted, encoding="utf-8")
     return python
 
 
@@ -62,13 +64,15 @@ def _install(python: Path, requirements: Sequence[str]) -> None:
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", *requirements]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode:
-        said = [line for line in ran.stderr.splitlines() if line.startswith("ERROR")] or ran.stderr.splitlines()[-1:]
+        messages = [line for line in ran.stderr.splitlines() if line.startswith("ERROR")] or ran.stderr.splitlines()[
+            -1:
+        ]
         raise NotInstalledError(
-            f"peers: {' '.join(requirements)} could not be installed by pip: {' '.join(said) or 'it said nothing'}"
+            f"peers: {' '.join(requirements)} could not be installed by pip: {' '.join(messages) or 'no message'}"
         )
 
 
 def versions_in(python: Path) -> dict[str, str]:
-    """Every distribution that a Python can import, in lower case with dashes, and its version."""
+    """Return the versions of all distributions of a Python, by normalised name."""
     ran = subprocess.run([str(python), "-c", LIST], capture_output=True, text=True, check=True)
     return {name.lower().replace("_", "-"): version for name, version in json.loads(ran.stdout).items()}

@@ -1,7 +1,6 @@
-"""Pages: how large they are, how long it takes to make them, and when there is something to see.
+"""Measures the HTML pages of the libraries: size, time to write, and time to the first picture.
 
-In: who makes pages, how long texts are, and a bench. Out: a table. A page that has not come, or has shown nothing in
-time, is the last of its kind.
+A library stops at the first sequence length at which its page fails or shows nothing in time.
 """
 
 from __future__ import annotations
@@ -17,25 +16,26 @@ from typing import NamedTuple
 
 from attnscope.attention.plan import format_bytes
 from attnscope.bench.report import Table, duration
-from benchmarks.peers import browser, inside
+from benchmarks.peers import browser
+from benchmarks.peers import scripts as page_scripts
+from benchmarks.peers.capped_process import TOO_LONG, Outcome, run_capped
 from benchmarks.peers.costs import LIMIT, Bench
-from benchmarks.peers.peers import BERTVIZ, Page
-from benchmarks.peers.points import TOO_LONG, Outcome, run_capped
+from benchmarks.peers.libraries import BERTVIZ, Page
 
-SCRIPT = Path(str(inside.__file__)).parent / "page.py"
-PATIENCE = 180.0  # seconds for a page to show something
-START_UP = 60.0  # seconds that the browser itself may take beside that
+SCRIPT = Path(str(page_scripts.__file__)).parent / "page.py"
+TIMEOUT_SECONDS = 180.0  # for a page to show something
+STARTUP_SECONDS = 60.0  # for the browser itself
 
 PACKAGES = {
     "**/require.min.js": ("requirejs@2.3.6", "require.js"),
     "**/d3.min.js": ("d3@5.7.0", "dist/d3.min.js"),
     "**/jquery.min.js": ("jquery@2.1.0", "dist/jquery.min.js"),  # npm has no 2.0.0, which the pages name
 }
-"""What the pages of BertViz ask of a content delivery network, as npm packages."""
+"""Scripts that pages of BertViz load from a content delivery network, as npm packages."""
 
 
 class Shown(NamedTuple):
-    """A page as it was made, and as it was seen."""
+    """The outcomes of writing a page and of opening it."""
 
     made: Outcome
     seen: Outcome | None
@@ -44,11 +44,11 @@ class Shown(NamedTuple):
 def measure(
     pages: Sequence[Page], lengths: Sequence[int], bench: Bench, folder: Path, step: Callable[[str], None]
 ) -> dict[tuple[Page, int], Shown]:
-    """Every page at every length, from short to long, until one does not come or shows nothing."""
+    """Measure every page at every length, from short to long, until it fails or shows nothing."""
     found = {}
-    scripts = local_scripts(folder / "scripts") if any(page.peer == BERTVIZ for page in pages) else {}
+    scripts = local_scripts(folder / "scripts") if any(page.library == BERTVIZ for page in pages) else {}
     for page in pages:
-        if page.peer not in bench.pythons:
+        if page.library not in bench.pythons:
             continue
         for length in lengths:
             step(f"{page.title}, {length:,} tokens")
@@ -59,19 +59,19 @@ def measure(
 
 
 def one(page: Page, length: int, bench: Bench, scripts: dict[str, str]) -> Shown:
-    """Make a page and open it."""
+    """Write a page and open it."""
     file = bench.text.with_suffix(".html")
-    command = [bench.pythons[page.peer], SCRIPT, page.script, bench.model, bench.text, length, file]
+    command = [bench.pythons[page.library], SCRIPT, page.script, bench.model, bench.text, length, file]
     made = run_capped([*map(str, command)], memory=bench.memory, seconds=LIMIT, environment=bench.environment())
     if made.stopped:
         return Shown(made, None)
     try:
-        arguments = [file, page.shown, PATIENCE, json.dumps(scripts)]
+        arguments = [file, page.shown, TIMEOUT_SECONDS, json.dumps(scripts)]
         seen = run_capped(
             [sys.executable, browser.__file__, *map(str, arguments)],
             memory=bench.memory,
-            seconds=PATIENCE + START_UP,
-            environment=os.environ | {"TMPDIR": str(file.parent)},  # a browser that is ended leaves its profile behind
+            seconds=TIMEOUT_SECONDS + STARTUP_SECONDS,
+            environment=os.environ | {"TMPDIR": str(file.parent)},  # a stopped browser leaves its profile there
         )
     finally:
         file.unlink(missing_ok=True)
@@ -83,7 +83,7 @@ def one(page: Page, length: int, bench: Bench, scripts: dict[str, str]) -> Shown
 
 
 def local_scripts(folder: Path) -> dict[str, str]:
-    """Addresses, and files that answer them, fetched once by npm; none without it: the browser asks the network."""
+    """Download these scripts once with npm; return URL patterns and files, or nothing without npm."""
     names = {
         address: folder / "node_modules" / package.split("@")[0] / path for address, (package, path) in PACKAGES.items()
     }
@@ -100,14 +100,14 @@ def local_scripts(folder: Path) -> dict[str, str]:
 
 
 def table(shown: dict[tuple[Page, int], Shown], about: str, memory: float) -> Table:
-    """A row for each page that was tried."""
+    """Return the table with a row for each page."""
     found = Table(
         title="pages",
         comparison=f"{about} Made: from the loaded model to the file, the pass included. First picture: from the "
-        f"address to the first painted frame with weights in it, in a headless Chromium, {PATIENCE:g} seconds at most; "
-        "scripts that pages load from elsewhere are answered from the disk. Peak: the browser and what drives it. A "
-        f"process that held more than {format_bytes(memory)} was ended.",
-        columns=("page", "n", "HTML", "made in", "first picture", "elements", "peak of the browser"),
+        f"address to the first painted frame with weights in it, in a headless Chromium, {TIMEOUT_SECONDS:g} seconds "
+        "at most; scripts that pages load from elsewhere are answered from the disk. Peak: the browser and what "
+        f"drives it. A process that used more than {format_bytes(memory)} was stopped.",
+        columns=("page", "n", "HTML", "made in", "first picture", "elements", "peak memory of the browser"),
     )
     for (page, length), (made, seen) in shown.items():
         if made.answer is None:
@@ -115,7 +115,9 @@ def table(shown: dict[tuple[Page, int], Shown], about: str, memory: float) -> Ta
             continue
         size, spent = format_bytes(made.answer["bytes"]), duration(made.answer["seconds"])
         if seen is None or seen.answer is None:
-            why = "-" if seen is None else f"none in {PATIENCE:g} s" if seen.stopped == TOO_LONG else seen.stopped
+            why = (
+                "-" if seen is None else f"none in {TIMEOUT_SECONDS:g} s" if seen.stopped == TOO_LONG else seen.stopped
+            )
             found.add(
                 page.title, f"{length:,}", size, spent, why, "-", "-" if seen is None else format_bytes(seen.peak)
             )

@@ -13,9 +13,9 @@ from attnscope.errors import AttnScopeError
 from benchmarks import peers
 from benchmarks.peers import browser, costs, pages
 from benchmarks.peers.__main__ import main
+from benchmarks.peers.capped_process import Outcome, run_capped
 from benchmarks.peers.environments import cache_folder, python_with, versions_in
-from benchmarks.peers.peers import ATTNSCOPE, PAGES, RECORD, TRANSFORMERS, WAYS, Peer, Way
-from benchmarks.peers.points import Outcome, run_capped
+from benchmarks.peers.libraries import ATTNSCOPE, METHODS, PAGES, RECORD, TRANSFORMERS, Library, Method
 from tests.explorer.browser import needs_chromium
 
 ROOM = 8e9
@@ -122,7 +122,7 @@ def test_who_needs_nothing_runs_in_our_environment(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_peer_that_cannot_be_installed_is_named_and_left_out(tmp_path: Path) -> None:
-    gone = Peer("gone", (str(tmp_path / "gone-1.0-py3-none-any.whl"),))
+    gone = Library("gone", (str(tmp_path / "gone-1.0-py3-none-any.whl"),))
     (tmp_path / "gone").mkdir()
     (tmp_path / "gone" / "half of an environment").touch()
     pythons, failures = peers.install([TRANSFORMERS, gone], tmp_path, lambda _: None)
@@ -137,12 +137,16 @@ def test_a_peer_that_cannot_be_installed_is_named_and_left_out(tmp_path: Path) -
 @pytest.mark.slow
 @needs_chromium
 def test_transformers_and_attnscope_are_measured_and_drawn(bench: costs.Bench, tmp_path: Path) -> None:
-    chosen = [way for way in WAYS if way.script in ("output_attentions", "attnscope_matrix", "attnscope_statistics")]
-    ours = [page for page in PAGES if page.peer == ATTNSCOPE]
+    chosen = [
+        method
+        for method in METHODS
+        if method.script in ("output_attentions", "attnscope_matrix", "attnscope_statistics")
+    ]
+    ours = [page for page in PAGES if page.library == ATTNSCOPE]
     found = list(peers.compare(chosen, ours, (64,), (64,), bench, lambda _: None, tmp_path, {}))
     who, time, memory, page = found
     assert [row[0] for row in who.rows] == ["transformers", "attnscope"]
-    assert [row[0] for row in time.rows] == [way.title for way in chosen]
+    assert [row[0] for row in time.rows] == [method.title for method in chosen]
     assert all(float(row[1].split("x")[0]) > HUNDREDTH for row in time.rows)
     assert [row[-1] for row in memory.rows] == ["yes", "", "yes"]  # the same weights
     assert page.rows[0][:2] == ("attnscope, saved page", "64")
@@ -155,20 +159,20 @@ def test_transformers_and_attnscope_are_measured_and_drawn(bench: costs.Bench, t
 @pytest.mark.slow
 def test_who_has_stopped_is_not_asked_again(bench: costs.Bench) -> None:
     little = costs.Bench(model=bench.model, text=bench.text, memory=3e7, pythons=bench.pythons)
-    outcomes = costs.measure(WAYS[:1], (32, 64), little, lambda _: None)
+    outcomes = costs.measure(METHODS[:1], (32, 64), little, lambda _: None)
     assert costs.times(outcomes, (32, 64), "").rows == [("plain pass, sdpa", "out of memory", "not tried")]
     assert "30 MB was ended" in costs.memories(outcomes, (32, 64), "", little.memory).comparison
 
 
 def test_other_weights_than_ours_are_noticed() -> None:
-    first, second = WAYS[2], RECORD
+    first, second = METHODS[2], RECORD
 
     def kept(entropy: float) -> Outcome:
         return Outcome({"entropy": entropy}, "", 0)
 
-    assert costs.agreement(first, {(first, 64): kept(1.0), (second, 64): kept(1.0001)}) == "yes"
-    assert costs.agreement(first, {(first, 64): kept(1.0), (second, 64): kept(1.1)}) == "no: 0.1 nats apart"
-    assert costs.agreement(first, {(first, 64): kept(1.0), (second, 128): kept(1.0)}) == ""
+    assert costs.compare_weights(first, {(first, 64): kept(1.0), (second, 64): kept(1.0001)}) == "yes"
+    assert costs.compare_weights(first, {(first, 64): kept(1.0), (second, 64): kept(1.1)}) == "no: 0.1 nats apart"
+    assert costs.compare_weights(first, {(first, 64): kept(1.0), (second, 128): kept(1.0)}) == ""
 
 
 @pytest.mark.slow
@@ -190,25 +194,25 @@ def test_a_page_that_shows_nothing_has_no_first_picture(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def recorded(bench: costs.Bench) -> dict[tuple[Way, int], Outcome]:
+def recorded(bench: costs.Bench) -> dict[tuple[Method, int], Outcome]:
     return costs.measure([RECORD], (64,), bench, lambda _: None)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["lens_patterns", "nnsight_saved"])
 def test_a_peer_that_is_installed_keeps_the_same_weights(
-    bench: costs.Bench, recorded: dict[tuple[Way, int], Outcome], script: str
+    bench: costs.Bench, recorded: dict[tuple[Method, int], Outcome], script: str
 ) -> None:
-    way = next(way for way in WAYS if way.script == script)
-    theirs = cache_folder() / way.peer.name.lower() / "bin" / "python"
+    method = next(method for method in METHODS if method.script == script)
+    theirs = cache_folder() / method.library.name.lower() / "bin" / "python"
     if not theirs.exists():
         pytest.skip(
-            f"{way.peer.name} is not installed; `python -m benchmarks.peers` installs it into its own environment"
+            f"{method.library.name} is not installed; `python -m benchmarks.peers` installs it into its own environment"
         )
-    both = costs.Bench(model=bench.model, text=bench.text, memory=ROOM, pythons={way.peer: theirs})
-    outcomes = costs.measure([way], (64,), both, lambda _: None)
-    assert outcomes[way, 64].stopped == ""
-    assert costs.agreement(way, outcomes | recorded) == "yes"
+    both = costs.Bench(model=bench.model, text=bench.text, memory=ROOM, pythons={method.library: theirs})
+    outcomes = costs.measure([method], (64,), both, lambda _: None)
+    assert outcomes[method, 64].stopped == ""
+    assert costs.compare_weights(method, outcomes | recorded) == "yes"
 
 
 def test_a_memory_limit_of_zero_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -236,7 +236,7 @@ def test_a_saved_trace_is_scored_without_its_model(tiny_trace: Path) -> None:
 
 def test_a_saved_trace_has_its_own_text_and_no_sentences(tiny_trace: Path) -> None:
     for arguments, message in (
-        ((TEXT,), "is a saved trace, which holds its own text; leave out TEXT"),
+        ((TEXT,), "is a saved trace with its own text; leave out TEXT"),
         (("--relations",), "built-in sentences, which need a model"),
         (("--find", "agreement"), "built-in sentences, which need a model"),
     ):
@@ -258,9 +258,9 @@ def training_run(tmp_path: Path) -> Path:
 
 
 TABLE_OVER_TRAINING = """\
-label      step  layer  head  score at the end
-induction  1200      1     3              0.62
-previous    300      0     1              0.88
+label      step  layer  head  final score
+induction  1200      1     3         0.62
+previous    300      0     1         0.88
 """
 
 
@@ -308,7 +308,7 @@ OVER_TRAINING_MISTAKES = {
     "json": (("--json",), "--json cannot be combined with --over-training"),
     "csv": (("--csv", "-"), "--csv cannot be combined with --over-training"),
     "parquet": (("--parquet", "heads.parquet"), "--parquet cannot be combined with --over-training"),
-    "a folder that is a file": (("--pictures", __file__), "test_heads.py is a file; give a folder"),
+    "a folder that is a file": (("--pictures", __file__), "test_heads.py is a file; expected a folder"),
     "a folder inside a file": (("--pictures", f"{__file__}/in"), "heads-over-training.png cannot be written"),
 }
 
@@ -341,8 +341,8 @@ MISTAKES = {
     "neither model nor run": ((), "give a MODEL to score, or a training run with --over-training RUN"),
     "a label": ((MINILM, TEXT, "--find", "inductive"), "unknown label 'inductive' (did you mean 'induction'?)"),
     "a score": ((MINILM, TEXT, "--by", "sinks"), "--by: unknown score 'sinks' (did you mean 'sink'?)"),
-    "a file": ((MINILM, "missing.txt"), "'missing.txt' looks like a file, and there is none"),
-    "a path": ((MINILM, "some/where"), "'some/where' looks like a file, and there is none"),
+    "a file": ((MINILM, "missing.txt"), "'missing.txt' looks like a file name"),
+    "a path": ((MINILM, "some/where"), "'some/where' looks like a file name"),
     "no heads": ((MINILM, TEXT, "--top", "0"), "--top must be at least 1, got 0"),
     "no tokens": ((MINILM, TEXT, "--tokens", "-3"), "--tokens must be at least 1, got -3"),
     "an empty text": ((MINILM, ""), "empty"),

@@ -137,7 +137,7 @@ def test_an_exercise_is_written_once_and_never_over_an_answer(tmp_path: Path, mo
     assert output.endswith("attnscope lab check attention.py\n")
     assert (tmp_path / "attention.py").read_text(encoding="utf-8") == starter("attention")
     (tmp_path / "attention.py").write_text("my work")
-    assert_mistake(run_lab("exercise", "attention"), "attention.py already exists, and may hold your work")
+    assert_mistake(run_lab("exercise", "attention"), "attention.py already exists")
     assert (tmp_path / "attention.py").read_text() == "my work"
     assert run_lab("exercise", "attention", "new/mine.py")[0] == 0
     assert (tmp_path / "new" / "mine.py").is_file()

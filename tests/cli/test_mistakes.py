@@ -85,9 +85,9 @@ MISTAKES = {
         "heads: --top: 'many' is not a valid integer; see attnscope heads --help",
     ),
     "a shell that is not known": (["completion", "tcsh"], "unknown shell 'tcsh' (expected bash, zsh or fish)"),
-    "a folder for a text": (["look", "trace2", "folder"], "folder is a folder; give a text or a file of it"),
-    "a picture for a text": (["look", "m", "picture.png"], "is no text in UTF-8: invalid start byte at byte 0"),
-    "a picture for a prompt": (["generate", "m", "-"], "what came from standard input is no text in UTF-8"),
+    "a folder for a text": (["look", "trace2", "folder"], "folder is a folder; expected a text"),
+    "a picture for a text": (["look", "m", "picture.png"], "is not UTF-8 text: invalid start byte at byte 0"),
+    "a picture for a prompt": (["generate", "m", "-"], "standard input is not UTF-8 text"),
     "a text for a model": (["generate", "words.txt", "x"], "give the folder that holds config.json and"),
     "a model that is none": (["generate", "model.gguf", "x"], "model.gguf is not a GGUF file"),
     "a name on the hub without a network": (["heads", "nobody/nothing"], "or give a folder or a .gguf file"),
@@ -102,11 +102,14 @@ MISTAKES = {
         ["explore", "trace", "--save", "no/page.html"],
         "give a file in a folder that is",
     ),
-    "a table on a folder": (["heads", "trace", "--csv", "folder"], "folder is a folder; give a file in it, as folder/"),
-    "a table in a place that is none": (["heads", "trace", "--parquet", "no/table"], "as there is no folder"),
+    "a table on a folder": (
+        ["heads", "trace", "--csv", "folder"],
+        "folder is a folder; expected a file, such as folder/",
+    ),
+    "a table in a place that is none": (["heads", "trace", "--parquet", "no/table"], "does not exist"),
     "a table that the system refuses": (["heads", "trace", "--csv", "/proc/table.csv"], "cannot be written"),
     "pictures that the system refuses": (["heads", "trace", "--pictures", "/proc/pictures"], "cannot be written"),
-    "a report in a place that is none": (["bench", "attention", "--report", "no/report.md"], "as there is no folder"),
+    "a report in a place that is none": (["bench", "attention", "--report", "no/report.md"], "does not exist"),
     "a run over a file": (["train", "reversal", "--steps", "1", "--out", "words.txt"], "words.txt"),
     "a picture to learn from": (["train", "char-gpt", "--data", "picture.png"], "picture.png is not UTF-8"),
     "a survey that is none": (["survey", "show", "folder"], "folder"),
@@ -156,7 +159,7 @@ def test_options_may_stand_anywhere(name: str, at: int) -> None:
 def test_options_before_a_text_are_read_with_it(desk: Path) -> None:
     code, _, errors = run_command("heads", "trace", "--top", "3", "words.txt", folder=desk)
     assert code == 2
-    assert "trace is a saved trace, which holds its own text" in errors
+    assert "trace is a saved trace with its own text" in errors
 
 
 def test_a_port_that_is_taken_is_named(desk: Path) -> None:
@@ -171,21 +174,19 @@ def test_a_disk_without_room_is_one_line(desk: Path) -> None:
     with Path("/dev/full").open("w") as full:
         program = [sys.executable, "-m", "attnscope.cli.main", "completion", "bash"]
         done = subprocess.run(program, cwd=desk, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (
-        done.stderr == "attnscope: standard output: No space left on device; give another place, or make room there\n"
-    )
+    assert done.stderr == "attnscope: standard output: No space left on device; give another path, or free some space\n"
     assert done.returncode == 2
 
 
 def test_a_place_without_permission_is_refused_before_work_begins(desk: Path) -> None:
     program = (
-        "import os, sys; from attnscope.cli.places import check_file\n"
+        "import os, sys; from attnscope.cli.output_paths import check_output_file\n"
         "if os.geteuid() == 0: os.setuid(65534)  # root may write everywhere, nobody may not\n"
-        "try: check_file('/table.csv', asked_by='heads')\n"
+        "try: check_output_file('/table.csv', command_name='heads')\n"
         "except ValueError as error: print(error)"
     )
     told = subprocess.run([sys.executable, "-c", program], cwd=desk, capture_output=True, text=True, check=True)
-    assert told.stdout == "heads: /table.csv cannot be written here without permission; give another place\n"
+    assert told.stdout == "heads: /table.csv cannot be written: permission denied; give another path\n"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnscope.labs.experiments.single_vs_two_heads import POSITIONS, joint_loss, planted, twins
+from attnscope.labs.experiments.single_vs_two_heads import POSITIONS, joint_loss, planted_sequences, symbol_pairs
 
 
 @pytest.fixture
@@ -14,14 +14,14 @@ def dice() -> torch.Generator:
 
 
 def test_every_symbol_stands_twice_and_every_wanted_row_has_one_key(dice: torch.Generator):
-    _, symbols, wanted = twins(50, dice)
+    _, symbols, wanted = symbol_pairs(50, dice)
     assert (symbols.sort(dim=-1).values == torch.arange(8) // 2).all()
     assert (wanted.sum(dim=-1) == 1).all()
     assert set(wanted.unique().tolist()) == {0.0, 1.0}
 
 
 def test_the_wanted_keys_are_the_token_before_and_the_other_token_of_the_symbol(dice: torch.Generator):
-    _, symbols, wanted = twins(50, dice)
+    _, symbols, wanted = symbol_pairs(50, dice)
     before, twin = wanted.argmax(dim=-1).unbind(dim=1)
     here = torch.arange(8)
     assert (before == (here - 1) % 8).all()
@@ -30,7 +30,7 @@ def test_the_wanted_keys_are_the_token_before_and_the_other_token_of_the_symbol(
 
 
 def test_no_single_map_beats_the_bound_and_the_halfway_map_reaches_it(dice: torch.Generator):
-    _, _, wanted = twins(20_000, dice)
+    _, _, wanted = symbol_pairs(20_000, dice)
     halfway = wanted.mean(dim=1, keepdim=True)
     least = float(joint_loss(halfway, wanted))
     assert least == pytest.approx(6 / 56, rel=0.01)
@@ -39,7 +39,7 @@ def test_no_single_map_beats_the_bound_and_the_halfway_map_reaches_it(dice: torc
 
 
 def test_the_printed_positions_do_not_tell_the_third_token_from_the_fourth(dice: torch.Generator):
-    cut, _ = planted(1, frozenset(), dice)
-    full, _ = planted(1, frozenset({POSITIONS}), dice)
+    cut, _ = planted_sequences(1, frozenset(), dice)
+    full, _ = planted_sequences(1, frozenset({POSITIONS}), dice)
     assert (cut[0, 2, 2:] == cut[0, 3, 2:]).all()
     assert (full[0, 2, 2:] != full[0, 3, 2:]).any()

@@ -11,7 +11,7 @@ from torch import Tensor
 from attnscope.attention import Bias, Causal, Padding, Softcap
 from attnscope.attention.algebra import Sizes
 from attnscope.errors import Cancelled
-from attnscope.matrix import AttentionMatrix, bins, reference
+from attnscope.matrix import AttentionMatrix, blocks, reference
 from attnscope.matrix.bins import Bins
 from attnscope.matrix.lazy_weights import LazyWeights
 from tests.largest import LargestTensor
@@ -29,9 +29,10 @@ EDGES = {  # of the first rows and columns
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of 9 x 20, so that these sizes cross their edges."""
-    monkeypatch.setattr(bins, "ROWS", 9)
-    monkeypatch.setattr(bins, "COLUMNS", 20)
+    """Blocks of 7 x 25 or so, so that these sizes cross their edges."""
+    monkeypatch.setattr(blocks, "BLOCK_CELLS", 9 * 20 * HEADS)
+    monkeypatch.setattr(blocks, "HEAD_CELLS", 9 * 20)
+    monkeypatch.setattr(blocks, "ALIGNMENT", 1)
 
 
 def plain(dense: Tensor, allowed: Tensor, rows: list[int], columns: list[int]) -> Bins:
@@ -177,7 +178,8 @@ def test_edges_that_are_none_are_refused(rows: list[int]) -> None:
         matrix.bins([0, 30], [0, 20], rows_per_bin=0)
 
 
-def test_bins_hear_of_progress_and_stop_when_asked() -> None:
+def test_bins_report_progress_and_stop_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "BLOCK_CELLS", 9 * 20)  # one head at a time
     heard: list[float] = []
     matrix = AttentionMatrix(torch.randn(3, 40, 4), torch.randn(3, 40, 4))
     matrix.with_options(progress=heard.append).bins([0, 20, 40], [0, 40])
@@ -189,8 +191,7 @@ def test_bins_hear_of_progress_and_stop_when_asked() -> None:
 
 
 def test_no_tensor_grows_with_the_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bins, "COLUMNS", 2048)
-    monkeypatch.setattr(bins, "ROWS", 256)
+    monkeypatch.undo()
     query, key = torch.randn(3000, 8), torch.randn(3000, 8)
     matrix = AttentionMatrix(query, key, score_mod=Softcap(5.0), lse=torch.zeros(3000)).with_options(max_bytes=2**20)
     with LargestTensor() as largest:

@@ -25,7 +25,7 @@ from attnscope.attention import (
 )
 from attnscope.attention import reference as attention_reference
 from attnscope.attention.algebra import Sizes
-from attnscope.matrix import AttentionMatrix, reference, statistics
+from attnscope.matrix import AttentionMatrix, blocks, reference
 from attnscope.matrix.pooling import even_edges
 
 BATCH, HEADS, KEY_HEADS, DIM = 2, 4, 2, 8
@@ -157,8 +157,9 @@ def cells_of_bins(allowed: Tensor, rows: list[int], columns: list[int]) -> Tenso
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Walks in small blocks, so that these sizes cross their edges."""
-    monkeypatch.setattr(statistics, "BLOCK_COLUMNS", 16)
-    monkeypatch.setattr(statistics, "BLOCK_CELLS", 16 * 9 * BATCH * HEADS)
+    monkeypatch.setattr(blocks, "BLOCK_CELLS", 9 * 36 * HEADS)
+    monkeypatch.setattr(blocks, "HEAD_CELLS", 9 * 36)
+    monkeypatch.setattr(blocks, "ALIGNMENT", 1)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())

@@ -16,9 +16,8 @@ from attnscope.attention import Bias, Causal, Full, Padding, Sinks, Softcap
 from attnscope.attention.kernels import flash_attention
 from attnscope.bench.memory import peak_extra_bytes
 from attnscope.errors import Cancelled, ShapeError
-from attnscope.matrix import AttentionMatrix, reference, summary
+from attnscope.matrix import AttentionMatrix, blocks, reference, summary
 from attnscope.matrix.lazy_weights import LazyWeights
-from attnscope.matrix.pairings import SharedPairings
 from attnscope.matrix.pooling import even_edges
 from attnscope.matrix.schedule import Schedule
 from attnscope.matrix.summary import LOCAL_DISTANCE, Summary, summarize
@@ -34,9 +33,9 @@ ROWS, COLUMNS = 7, 13
 def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 9 x 36 or so of a few heads, so that these sizes cross their edges; timed tests walk as users do."""
     if not request.node.get_closest_marker("timed"):
-        monkeypatch.setattr(summary, "BLOCK_CELLS", 9 * 36 * HEADS)
-        monkeypatch.setattr(summary, "HEAD_CELLS", 9 * 36)
-        monkeypatch.setattr(summary, "ALIGNED", 1)
+        monkeypatch.setattr(blocks, "BLOCK_CELLS", 9 * 36 * HEADS)
+        monkeypatch.setattr(blocks, "HEAD_CELLS", 9 * 36)
+        monkeypatch.setattr(blocks, "ALIGNMENT", 1)
 
 
 COUNTS = ("visible_keys", "visible_queries")
@@ -135,28 +134,12 @@ def test_keys_with_the_number_of_the_query_are_summed_and_counted(mask: str, sco
     assert torch.equal(got.num_matches[:, :, 2], got.visible_keys)
 
 
-def test_pairings_that_matrices_share_are_those_of_each_alone() -> None:
-    """Masks change between them and back, and so do the numbers of rows in a batch."""
-    subjects = [
-        Subject(mask, "plain", SHAPES["square"]) for mask in ("causal", "window", "causal", "documents", "causal")
-    ]
-    batch, _, queries, keys = subjects[0].dense().shape
-    pairings = [tuple(part.expand(batch, -1) for part in pair) for pair in numbers(batch, queries, keys)]
-    shared = SharedPairings((own, theirs) for own, theirs in pairings)
-    for subject in subjects:
-        got = subject.matrix.summary(ROWS, COLUMNS, pairings=shared)
-        alone = subject.matrix.summary(ROWS, COLUMNS, pairings=list(shared))
-        assert shared.numbers is not None
-        assert torch.equal(got.matched_weight, alone.matched_weight)
-        assert torch.equal(got.num_matches, alone.num_matches)
-
-
 def test_counts_are_those_of_one_head_however_many_are_walked_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = Subject("causal", "plain", SHAPES["square"])
     batch, heads, queries, keys = subject.dense().shape
     pairings = numbers(batch, queries, keys)
     together = subject.matrix.summary(ROWS, COLUMNS, pairings=pairings)
-    monkeypatch.setattr(summary, "BLOCK_CELLS", 1)  # each head apart
+    monkeypatch.setattr(blocks, "BLOCK_CELLS", 1)  # each head apart
     apart = subject.matrix.summary(ROWS, COLUMNS, pairings=pairings)
     assert heads > 1
     assert together.num_matches.any()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from attnscope.cli.commands import Name, Options, argument, command, option
-from attnscope.cli.places import check_file
+from attnscope.cli.output_paths import check_output_file
 
 
 def names() -> tuple[str, ...]:
@@ -34,7 +34,7 @@ def names() -> tuple[str, ...]:
 @option("--report", type=click.Path(), metavar="FILE", about="also write versions, machine, command and tables to FILE")
 def bench(options: Options) -> None:
     """Run the benchmark and print its tables."""
-    check_file(options.report, asked_by="bench")
+    check_output_file(options.report, command_name="bench")
     if options.name is None:
         print("\n".join(names()))
         return

@@ -1,7 +1,4 @@
-"""Commands on click: help with examples at its end, options in sections, and suggestions for mistyped names.
-
-In: a handler and what its command takes. Out: a click command. Does not know: what commands do.
-"""
+"""Click commands with examples in the help, options in sections, and suggestions for mistyped names."""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 class Options(SimpleNamespace):
-    """What was given on the command line, by name."""
+    """The parsed arguments and options, by name."""
 
 
 class Name(click.ParamType):
-    """One of some names, which may take a while to find; a shell completes them, and a typo gets a suggestion."""
+    """A parameter type for one of several names, with shell completion and suggestions for typos."""
 
     def __init__(self, kind: str, names: Sequence[str] | Callable[[], Sequence[str]]) -> None:
         self.name = kind
@@ -33,17 +30,17 @@ class Name(click.ParamType):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names."""
+        """The allowed names."""
         return tuple(self._names() if callable(self._names) else self._names)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name as it was given."""
+        """Return the name; raise a usage error if it is unknown."""
         if value not in self.names:
             raise click.UsageError(unknown(self.name, str(value), self.names), ctx)
         return value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The names that start like this."""
+        """Return the names that start with the text."""
         return [CompletionItem(name) for name in self.names if name.startswith(incomplete)]
 
 
@@ -56,7 +53,7 @@ class Argument(click.Argument):
 
 
 class Option(click.Option):
-    """An option that belongs to a section of the help."""
+    """An option in a section of the help."""
 
     def __init__(self, *args: Any, section: str = OPTIONS, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -64,23 +61,23 @@ class Option(click.Option):
 
 
 class Help(click.Command):
-    """The parts of a help page that all commands share."""
+    """The layout of help pages."""
 
-    below: str = ""
+    notes: str = ""
     examples: Sequence[str] = ()
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """[OPTIONS], the options that are required, and the arguments."""
+        """Return [OPTIONS], the required options, and the arguments."""
         first, *rest = super().collect_usage_pieces(ctx)
         needed = [param for param in self.get_params(ctx) if isinstance(param, click.Option) and param.required]
         return [first, *(f"{option.opts[0]} {option.metavar}" for option in needed), *rest]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Arguments, then each section of options."""
+        """Write the arguments, then each section of options."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], OPTIONS: []}
         for param in self.get_params(ctx):
             if isinstance(param, Argument):
-                sections["Arguments"].append((plain_name(param), param.about))
+                sections["Arguments"].append((display_name(param), param.about))
             elif (record := param.get_help_record(ctx)) is not None:
                 sections.setdefault(getattr(param, "section", OPTIONS), []).append(record)
         for title, rows in sections.items():
@@ -89,24 +86,24 @@ class Help(click.Command):
                     formatter.write_dl(rows)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """What comes before the examples, and the examples, line by line."""
+        """Write the notes, then the examples."""
         title = "Example:" if len(self.examples) == 1 else "Examples:"
-        blocks = [self.below, "\n".join([title, *(f"  {line}" for line in self.examples)])]
+        blocks = [self.notes, "\n".join([title, *(f"  {line}" for line in self.examples)])]
         for block in filter(None, blocks):
             formatter.write(f"\n{block}\n")
 
 
 class Command(Help):
-    """A command that does something."""
+    """A command without subcommands."""
 
 
 class Group(Help, click.Group):
-    """A command with commands of its own; without any of them it prints its help."""
+    """A command with subcommands; alone, it prints its help."""
 
     command_class = Command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Print the help where nothing was given, as an answer and not as an error."""
+        """Print the help and exit with 0 if there are no arguments."""
         if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help())
             ctx.exit(0)
@@ -115,18 +112,18 @@ class Group(Help, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of this name, or a suggestion."""
+        """Return the command of this name; suggest another if it is unknown."""
         names = self.list_commands(ctx)
         if args[0] not in names and not ctx.resilient_parsing:
             raise click.UsageError(unknown("command", args[0], names), ctx)
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order in which they were added."""
+        """Return the names in the order in which they were added."""
         return list(self.commands)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Commands come before options."""
+        """Write the commands before the options."""
         self.format_commands(ctx, formatter)
         super().format_options(ctx, formatter)
 
@@ -136,19 +133,19 @@ def command(
     *,
     about: str,
     description: str | None = None,
-    below: str = "",
+    notes: str = "",
     examples: Sequence[str],
     group: click.Group | None = None,
 ) -> Callable[[Callable[[Options], int | None]], Command]:
-    """Make a command of a handler that takes its options and may return an exit code.
+    """Turn a handler into a command; the handler takes the options and may return an exit code.
 
     Args:
-        name: the word to type.
+        name: the name of the command.
         about: its line in the list of commands.
-        description: the first paragraph of its help; `about` where there is no more to say.
-        below: lines that come before the examples.
-        examples: command lines that can be typed as they are.
-        group: the command that it belongs to.
+        description: the first paragraph of its help (default: `about`).
+        notes: lines before the examples.
+        examples: complete command lines.
+        group: the parent command.
     """
 
     def decorate(handler: Callable[[Options], int | None]) -> Command:
@@ -163,7 +160,7 @@ def command(
             short_help=about,
             context_settings=SETTINGS,
         )
-        made.below, made.examples = below, examples
+        made.notes, made.examples = notes, examples
         if group is not None:
             group.add_command(made)
         return made
@@ -172,14 +169,14 @@ def command(
 
 
 def make_group(name: str, *, about: str, description: str, examples: Sequence[str]) -> Group:
-    """Make a command that has commands of its own."""
+    """Create a command with subcommands."""
     made = Group(name, help=description, short_help=about, context_settings=SETTINGS)
     made.examples = examples
     return made
 
 
 def argument(name: str, *, about: str, **settings: Any) -> Callable[[Handler], Handler]:
-    """Add an argument to a handler; a file or folder unless another type is given."""
+    """Add an argument to a handler; by default it is a path."""
     required, several = settings.get("required", True), settings.get("nargs") == -1
     shown = settings.pop("metavar", name.upper()) + ("..." if several else "")
     settings = {"type": click.Path(), "metavar": shown if required else f"[{shown}]"} | settings
@@ -191,17 +188,17 @@ def option(*names: str, about: str, **settings: Any) -> Callable[[Handler], Hand
     return click.option(*names, cls=Option, help=about, **settings)
 
 
-def plain_name(param: click.Parameter) -> str:
-    """A parameter as an error or a help page names it.
+def display_name(param: click.Parameter) -> str:
+    """Return the name of a parameter in errors and help pages.
 
-    >>> plain_name(click.Option(["--top"])), plain_name(Argument(["text"], metavar="[TEXT]"))
+    >>> display_name(click.Option(["--top"])), display_name(Argument(["text"], metavar="[TEXT]"))
     ('--top', 'TEXT')
     """
     return param.opts[0] if isinstance(param, click.Option) else (param.metavar or "").strip("[].")
 
 
-def message_of(error: click.ClickException) -> str:
-    """One line about a command line that cannot be used: which command, what is wrong, and where to read on."""
+def format_error(error: click.ClickException) -> str:
+    """Format a usage error as one line: the command, the problem, and where to find help."""
     context = getattr(error, "ctx", None)
     path = "attnscope" if context is None else context.command_path
     where = "".join(f"{word}: " for word in [" ".join(path.split()[1:])] if word)
@@ -211,10 +208,10 @@ def message_of(error: click.ClickException) -> str:
         if error.possibilities:
             wrong += f" (did you mean {error.possibilities[0]}?)"
     elif isinstance(error, click.MissingParameter) and param is not None:
-        wrong = f"missing {plain_name(param)}"
+        wrong = f"missing {display_name(param)}"
         wrong += f" {param.metavar}" if isinstance(param, click.Option) else ""
     elif isinstance(error, click.BadParameter) and param is not None:
-        wrong = f"{plain_name(param)}: {error.message.rstrip('.')}"
+        wrong = f"{display_name(param)}: {error.message.rstrip('.')}"
     else:
         message = error.format_message().rstrip(".")
         wrong = message[0].lower() + message[1:]

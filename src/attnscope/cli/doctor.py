@@ -1,4 +1,4 @@
-"""`attnscope doctor`, and with --verify the contracts on this machine."""
+"""`attnscope doctor`: report the installation; --verify tests attention on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attnscope.errors import AttnScopeError
 @option("--verify", is_flag=True, about="also check attention against a dense reference on your devices")
 @option("--json", is_flag=True, about="print JSON")
 def doctor(options: Options) -> None:
-    """Print what is found."""
+    """Print the report."""
     from rich.console import Console
 
     with Console(stderr=True).status("loading torch"):
@@ -35,5 +35,5 @@ def doctor(options: Options) -> None:
             is_verified = doctor.verify(Console())
     if is_verified is False:
         raise AttnScopeError(
-            "doctor: attention breaks its contracts on this machine, as listed above; please report it"
+            "doctor: attention differs from the dense reference on this machine, as listed above; please report it"
         )

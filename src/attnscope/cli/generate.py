@@ -1,4 +1,4 @@
-"""`attnscope generate MODEL PROMPT`: text as it is written, and nothing else, on standard output."""
+"""`attnscope generate MODEL PROMPT`: generate text and stream it to standard output."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 from typing import TYPE_CHECKING
 
 from attnscope.cli.commands import Name, Options, argument, command, option
-from attnscope.cli.progress import progress_on_standard_error
-from attnscope.cli.texts import given_text
+from attnscope.cli.progress import stderr_progress
+from attnscope.cli.texts import read_standard_input
 from attnscope.errors import SettingError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from attnscope.models.text.any_tokenizer import AnyTokenizer
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-
-
 SAMPLING = "Sampling options (without any of them, generation is greedy)"
 
 
@@ -30,7 +28,7 @@ SAMPLING = "Sampling options (without any of them, generation is greedy)"
     description="Generate text from a prompt and print it token by token. Standard output holds nothing else.",
     examples=['attnscope generate HuggingFaceTB/SmolLM2-135M-Instruct "Name a river." --chat'],
 )
-@argument("model", about="a folder, a name on the hub, or a GGUF file")
+@argument("model", about="a folder, a GGUF file, a name on the hub, or a downloaded model such as smollm2-135m")
 @argument("prompt", type=str, about="the text to continue; - reads it from standard input")
 @option("--max-new-tokens", type=int, default=128, metavar="N", about="generate at most N tokens (default: 128)")
 @option("--chat", is_flag=True, about="send the prompt as a user message, with the model's chat template")
@@ -61,7 +59,7 @@ SAMPLING = "Sampling options (without any of them, generation is greedy)"
 )
 @option("--seed", type=int, default=0, metavar="N", section=SAMPLING, about="random seed (default: 0)")
 def generate(options: Options) -> None:
-    """Load, read the prompt, and print pieces of text as they come."""
+    """Load the model, generate, and print text as it is generated."""
     from attnscope.models import stream
 
     if options.system is not None and not options.chat:
@@ -69,8 +67,8 @@ def generate(options: Options) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot write a character still shows the rest
     sampling = sampling_of(options)
-    prompt = given_text("generate") if options.prompt == "-" else options.prompt
-    with progress_on_standard_error() as bar:
+    prompt = read_standard_input("generate") if options.prompt == "-" else options.prompt
+    with stderr_progress() as bar:
         model, tokenizer = open_model(options, bar)
         text = chat_text(tokenizer, prompt, options.system) if options.chat else prompt
         reading = bar.add_task("reading the prompt", total=None)

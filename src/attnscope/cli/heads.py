@@ -1,6 +1,6 @@
-"""`attnscope heads MODEL TEXT`: a table of what every head does, and `--find LABEL`: the heads that do one thing.
+"""`attnscope heads MODEL TEXT`: score and label all heads; `--find LABEL` ranks and ablates the heads of a label.
 
-`--over-training RUN` asks of a training run instead of a model, and is answered in `heads_over_training.py`.
+`heads_over_training.py` implements `--over-training RUN`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import click
 
 from attnscope.cli.commands import Name, Options, argument, command, option
 from attnscope.cli.heads_over_training import show_over_training
-from attnscope.cli.json_output import heads_of, print_json
-from attnscope.cli.places import check_file, writing
-from attnscope.cli.texts import model_at, text_of, to_input_ids
+from attnscope.cli.json_output import heads_to_json, print_json
+from attnscope.cli.output_paths import check_output_file, report_write_errors
+from attnscope.cli.texts import load_model, read_text_argument, to_input_ids
 from attnscope.errors import SettingError, unknown
 from attnscope.extras import require
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from attnscope.heads import HeadTable, Label
     from attnscope.recording import Trace
 
-TOP = 20  # heads that are printed, unless told
-ESTIMATED = 2048  # tokens from which on it is worth saying how long it will take
+TOP = 20  # heads to print by default
+MIN_ESTIMATED = 2048  # tokens from which on an estimate is printed
 DOTS_PER_INCH = 90
-WIDE = 200  # characters of a line that goes to a file or to another program
-DRAWS = 5  # of other heads that are ablated for comparison
+LINE_WIDTH = 200  # characters, if standard output is not a terminal
+DRAWS = 5  # random draws of other heads to ablate for comparison
 LABELS = (
     "induction", "duplicate", "agreement", "coreference", "previous", "next", "self", "local", "sink", "broad",
 )  # fmt: skip
-"""As in `attnscope.heads.LABELS`, which takes longer to import than help and completion should take."""
+"""As in `attnscope.heads.LABELS`, which is slow to import for help and completion."""
 
 
 @dataclass
-class Subject:
-    """What is scored: a model that has read something, or a trace from a folder."""
+class Recording:
+    """The recorded attention to score: of a model, or of a saved trace."""
 
     trace: Trace
     probe: Trace | None = None
@@ -50,8 +50,8 @@ class Subject:
     tokenizer: Any = None
 
     @property
-    def described(self) -> str:
-        """What the heads have read."""
+    def description(self) -> str:
+        """The recorded input as text."""
         if self.trace is self.probe:
             return "the repeated-token probe"
         return f"{max((layer.shape[3] for layer in self.trace.layers.values()), default=0):,} tokens"
@@ -67,7 +67,11 @@ class Subject:
         "attnscope heads --over-training runs/induction",
     ],
 )
-@argument("model", required=False, about="a folder, a name on the hub, a GGUF file, or a saved trace")
+@argument(
+    "model",
+    required=False,
+    about="a folder, a GGUF file, a name on the hub, a downloaded model such as smollm2-135m, or a saved trace",
+)
 @argument("text", required=False, about="a text, a text file, or - for standard input")
 @option("--tokens", type=int, metavar="N", about="read only the first N tokens of the text")
 @option("--top", type=int, metavar="N", about=f"number of heads to print (default: {TOP})")
@@ -96,7 +100,7 @@ class Subject:
     "--pictures",
 )
 def heads(options: Options) -> None:
-    """Score, print and write."""
+    """Score all heads, print and write them."""
     from rich.console import Console
 
     from attnscope.heads.labels import RELATIONS, get_label
@@ -107,33 +111,33 @@ def heads(options: Options) -> None:
     label = None if options.find is None else get_label(options.find)
     check(options)
     is_trace = (Path(options.model) / "trace.json").is_file()
-    subject = saved_subject(options) if is_trace else read_subject(options)
+    recording = open_recording(options) if is_trace else record_model(options)
     with_relations = options.relations or (label is not None and label.name in RELATIONS)
-    table = scored(subject, with_relations=with_relations)
-    order = ordered(table, options.by, label)
-    write(options, table, subject, with_relations=with_relations)
+    table = score_table(recording, with_relations=with_relations)
+    order = sort_heads(table, options.by, label)
+    write(options, table, recording, with_relations=with_relations)
     if options.json:
         top = order if options.top is None else order.rows(range(min(options.top, len(order))))
-        ablation = None if label is None else ablate_found(subject, table, label)
+        ablation = None if label is None else measure_ablation(recording, table, label)
         reason = {"reason": ablation} if isinstance(ablation, str) else ablation
         find = None if label is None else {"label": label.name, "threshold": label.threshold, "ablation": reason}
-        print_json(model=options.model, input=subject.described, find=find, heads=heads_of(top))
+        print_json(model=options.model, input=recording.description, find=find, heads=heads_to_json(top))
         return
     console = Console(stderr=options.csv == "-", highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = WIDE
+        console.width = LINE_WIDTH
     if label is not None:
         console.print(f"[bold]{label.name}[/bold]: {label.meaning}\n")
     else:
-        console.print(f"{len(table)} heads on {subject.described}: {counted(table)}\n")
+        console.print(f"{len(table)} heads on {recording.description}: {count_labels(table)}\n")
     top = order.rows(range(min(TOP if options.top is None else options.top, len(order))))
     console.print(top if console.is_terminal else top.to_text(console.width), markup=False, soft_wrap=True)
     if label is not None:
-        show_ablation(ablate_found(subject, table, label), console)
+        show_ablation(measure_ablation(recording, table, label), console)
 
 
 def check(options: Options) -> None:
-    """Refuse before anything takes time."""
+    """Raise an error for invalid options, before anything takes time."""
     from attnscope.heads import SCORES
     from attnscope.heads.labels import LABELS
 
@@ -150,57 +154,57 @@ def check(options: Options) -> None:
     if options.json and options.csv == "-":
         raise SettingError("heads: --json and --csv - both write to standard output; leave out one")
     for file in (options.csv, options.parquet):
-        check_file(file, asked_by="heads")
+        check_output_file(file, command_name="heads")
     if options.pictures is not None and Path(options.pictures).is_file():
-        raise SettingError(f"heads: --pictures {options.pictures} is a file; give a folder")
+        raise SettingError(f"heads: --pictures {options.pictures} is a file; expected a folder")
     if options.parquet is not None:
         require("tables", "pyarrow")
     if options.pictures is not None:
         require("figures")
 
 
-def saved_subject(options: Options) -> Subject:
-    """A trace from a folder."""
+def open_recording(options: Options) -> Recording:
+    """Open a saved trace."""
     from attnscope.recording import open_trace
 
     if options.text is not None:
-        raise SettingError(f"heads: {options.model} is a saved trace, which holds its own text; leave out TEXT")
-    return Subject(open_trace(options.model))
+        raise SettingError(f"heads: {options.model} is a saved trace with its own text; leave out TEXT")
+    return Recording(open_trace(options.model))
 
 
-def read_subject(options: Options) -> Subject:
-    """A model that has read the text, if there is one, and the probe."""
+def record_model(options: Options) -> Recording:
+    """Record a model on the text, if given, and on the repeated-token probe."""
     from attnscope.heads import read_repeated_tokens
     from attnscope.recording import estimate, read
 
-    text = None if options.text is None else text_of(options.text, asked_by="heads")
-    model, tokenizer = model_at(options.model, asked_by="heads")
-    ids = None if text is None else to_input_ids(model, tokenizer, text, options, asked_by="heads")
+    text = None if options.text is None else read_text_argument(options.text, command_name="heads")
+    model, tokenizer = load_model(options.model, command_name="heads")
+    ids = None if text is None else to_input_ids(model, tokenizer, text, options, command_name="heads")
     if ids is not None and len(ids) < 2:
-        raise SettingError("heads: the text has one token; give at least two")
-    if ids is not None and len(ids) >= ESTIMATED:
+        raise SettingError("heads: expected a text of at least two tokens, got one")
+    if ids is not None and len(ids) >= MIN_ESTIMATED:
         print(estimate(model, len(ids)), file=sys.stderr)
     probe = read_repeated_tokens(model, tokenizer)
-    return Subject(probe if ids is None else read(model, ids, tokenizer), probe, model, tokenizer)
+    return Recording(probe if ids is None else read(model, ids, tokenizer), probe, model, tokenizer)
 
 
-def scored(subject: Subject, *, with_relations: bool) -> HeadTable:
-    """All heads; those of a model that was given no text have the probe for one."""
+def score_table(recording: Recording, *, with_relations: bool) -> HeadTable:
+    """Score all heads; without a text, on the probe."""
     from attnscope.heads import assign_labels, relation_table, score_heads, score_relations
     from attnscope.heads.labels import RELATIONS
 
-    table = score_heads(subject.trace, probe=None if subject.probe is subject.trace else subject.probe)
+    table = score_heads(recording.trace, probe=None if recording.probe is recording.trace else recording.probe)
     if not with_relations:
         return table
-    if subject.model is None:
+    if recording.model is None:
         raise SettingError("heads: agreement and coreference are scored on built-in sentences, which need a model")
-    found = relation_table(score_relations(subject.model, subject.tokenizer))
+    found = relation_table(score_relations(recording.model, recording.tokenizer))
     by_probe = [score for score in table.columns if score.endswith("_probe")]
     return assign_labels(table.join(found).with_first_columns(*by_probe, *RELATIONS))
 
 
-def ordered(table: HeadTable, by: str | None, label: Label | None) -> HeadTable:
-    """Heads in the order in which they are printed: by a score, or by label and its score."""
+def sort_heads(table: HeadTable, by: str | None, label: Label | None) -> HeadTable:
+    """Return the heads in printing order: by a score, or by label and its score."""
     from attnscope.heads.labels import LABELS
 
     score = by if by is not None else None if label is None else label.find_score(table)
@@ -221,46 +225,46 @@ def ordered(table: HeadTable, by: str | None, label: Label | None) -> HeadTable:
     return table.rows(list(dict.fromkeys([*rows, *range(len(table))])))
 
 
-def counted(table: HeadTable) -> str:
-    """How many heads have each label, in words."""
+def count_labels(table: HeadTable) -> str:
+    """Return the number of heads with each label, as text."""
     counts = Counter(label for labels in table.labels or () for label in labels)
     return ", ".join(f"{count} {label}" for label, count in counts.most_common())
 
 
-def write(options: Options, table: HeadTable, subject: Subject, *, with_relations: bool) -> None:
-    """The files that were asked for."""
+def write(options: Options, table: HeadTable, recording: Recording, *, with_relations: bool) -> None:
+    """Write the requested files."""
     if options.csv is not None:
-        with writing(options.csv, asked_by="heads"):
+        with report_write_errors(options.csv, command_name="heads"):
             table.to_csv(sys.stdout if options.csv == "-" else options.csv)
     if options.parquet is not None:
-        with writing(options.parquet, asked_by="heads"):
+        with report_write_errors(options.parquet, command_name="heads"):
             table.to_parquet(options.parquet)
     if options.pictures is not None:
-        with writing(options.pictures, asked_by="heads"):
-            draw(table, subject, Path(options.pictures), with_relations=with_relations)
+        with report_write_errors(options.pictures, command_name="heads"):
+            draw(table, recording, Path(options.pictures), with_relations=with_relations)
 
 
-def draw(table: HeadTable, subject: Subject, folder: Path, *, with_relations: bool) -> None:
-    """One picture for each label."""
+def draw(table: HeadTable, recording: Recording, folder: Path, *, with_relations: bool) -> None:
+    """Write one picture per label."""
     from attnscope.heads.pictures import label_pictures
     from attnscope.heads.sentences import agreement, coreference
     from attnscope.recording import read
 
     sentences = {"agreement": agreement()[0], "coreference": coreference()[0]} if with_relations else {}
     examples = {
-        name: read(subject.model, sentence.text, subject.tokenizer)
+        name: read(recording.model, sentence.text, recording.tokenizer)
         for name, sentence in sentences.items()
-        if subject.model is not None
+        if recording.model is not None
     }
     folder.mkdir(parents=True, exist_ok=True)
-    for name, figure in label_pictures(table, subject.trace, subject.probe, examples):
+    for name, figure in label_pictures(table, recording.trace, recording.probe, examples):
         figure.savefig(folder / f"{name}.png", dpi=DOTS_PER_INCH)
 
 
-def ablate_found(subject: Subject, table: HeadTable, label: Label) -> dict[str, Any] | str:
-    """The loss on the probe when the heads of a label are ablated, and as many others of their layers; or why not.
+def measure_ablation(recording: Recording, table: HeadTable, label: Label) -> dict[str, Any] | str:
+    """Measure the loss on the probe with the heads of a label ablated, and with as many others; or return why not.
 
-    Each list holds the mean of the first half of the probe, in nats per token, and of the second.
+    Each list contains the mean over the first and over the second half of the probe, in nats per token.
     """
     from attnscope.heads.comparison import compare_with_random_heads
     from attnscope.heads.effects import predicts_next_token
@@ -269,13 +273,13 @@ def ablate_found(subject: Subject, table: HeadTable, label: Label) -> dict[str, 
     found = table.with_label(label.name)
     if not len(found):
         return f"No head reaches the threshold of this label, {label.threshold:g}."
-    if label.name in RELATIONS or subject.probe is None or not predicts_next_token(subject.model):
+    if label.name in RELATIONS or recording.probe is None or not predicts_next_token(recording.model):
         return "No heads were ablated: that needs a model that predicts tokens, and a label scored on the probe."
     most = table.heads_by_layer
     if any(2 * len(heads) > len(most[layer]) for layer, heads in found.heads_by_layer.items()):
         return f"No heads were ablated: {len(found)} have the label, and too few others are in their layers to compare."
-    ids = subject.probe.texts[-1].ids[0]
-    compared = compare_with_random_heads(subject.model, ids, found, table, num_draws=DRAWS)
+    ids = recording.probe.texts[-1].ids[0]
+    compared = compare_with_random_heads(recording.model, ids, found, table, num_draws=DRAWS)
     halves = slice(0, len(ids) // 2 - 1), slice(len(ids) // 2, None)
     losses = {"loss": compared.loss, "change": compared.change, "change_of_others": compared.random_changes.mean(0)}
     means = {name: [float(loss[half].mean()) for half in halves] for name, loss in losses.items()}
@@ -283,7 +287,7 @@ def ablate_found(subject: Subject, table: HeadTable, label: Label) -> dict[str, 
 
 
 def show_ablation(ablation: dict[str, Any] | str, console: Console) -> None:
-    """Print what changed in the loss, or why nothing was ablated."""
+    """Print the change of the loss, or why no heads were ablated."""
     from rich.table import Table
 
     console.print()

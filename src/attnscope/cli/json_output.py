@@ -1,4 +1,4 @@
-"""Results as JSON on standard output, for `--json`; numbers that JSON does not have (NaN, infinity) become null."""
+"""Results as JSON on standard output, for `--json`; NaN and infinity become null."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def print_json(**fields: Any) -> None:
-    """Print one object, which begins with the version of AttnScope."""
+    """Print one JSON object, which starts with the version of AttnScope."""
     print(json.dumps(to_json({"attnscope": __version__, **fields}), indent=1, ensure_ascii=False, allow_nan=False))
 
 
 def to_json(value: Any) -> Any:
-    """A value that JSON can hold.
+    """Convert a value to JSON.
 
     >>> to_json({"scores": (1.5, float("nan"))})
     {'scores': [1.5, None]}
@@ -32,8 +32,8 @@ def to_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def heads_of(table: HeadTable) -> list[dict[str, Any]]:
-    """Each head of a table: its layer, its number, its labels and its scores."""
+def heads_to_json(table: HeadTable) -> list[dict[str, Any]]:
+    """Return for each head of a table its layer, index, labels and scores."""
     columns = {name: column.tolist() for name, column in table.columns.items()}
     labels = table.labels or ((),) * len(table)
     return [
@@ -47,8 +47,8 @@ def heads_of(table: HeadTable) -> list[dict[str, Any]]:
     ]
 
 
-def statistics_of(survey: Survey, heads: HeadTable) -> list[dict[str, Any]]:
-    """Each of some heads of a survey: its labels, and all numbers of each of its statistics."""
+def statistics_to_json(survey: Survey, heads: HeadTable) -> list[dict[str, Any]]:
+    """Return for some heads of a survey their labels and statistics."""
     from attnscope.survey.tables.survey import QUANTILES, SUMMARY_COLUMNS
 
     tables = {number: survey.table(number) for number in (*SUMMARY_COLUMNS, *QUANTILES)} | {"split": survey.split()}

@@ -13,8 +13,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from attnscope.cli.commands import Name, Options, argument, command, make_group, option
-from attnscope.cli.places import writing
-from attnscope.cli.progress import progress_on_standard_error
+from attnscope.cli.output_paths import report_write_errors
+from attnscope.cli.progress import stderr_progress
 from attnscope.errors import AttnScopeError, SettingError
 from attnscope.version import __version__
 
@@ -113,7 +113,7 @@ def run(options: Options) -> int:
         raise SettingError(f"lab: --out {options.out} is a file; expected a folder")
     if options.name == "all":
         return run_all(options)
-    with progress_on_standard_error() as bar:
+    with stderr_progress() as bar:
         result = run_one(options.name, options, bar)
     show(result, Console())
     if options.out is not None:
@@ -131,7 +131,7 @@ def run_all(options: Options) -> int:
 
     results: list[Result] = []
     missing: dict[str, str] = {}
-    with progress_on_standard_error() as bar:
+    with stderr_progress() as bar:
         whole = bar.add_task("", total=len(NAMES))
         for number, name in enumerate(NAMES, 1):
             bar.update(whole, description=f"lab {number} of {len(NAMES)}", completed=number - 1)
@@ -171,7 +171,7 @@ def run_one(name: str, options: Options, bar: Progress) -> Result:
     finally:
         bar.remove_task(task)
     if options.out is not None:
-        with writing(options.out, asked_by="lab"):
+        with report_write_errors(options.out, command_name="lab"):
             result.write(Path(options.out) / name)
     return result
 
@@ -240,7 +240,7 @@ def check(options: Options) -> int:
     from attnscope.labs.checking import check_file
 
     replace_unprintable()
-    with progress_on_standard_error() as bar:
+    with stderr_progress() as bar:
         bar.add_task("checking your answer", total=None)
         outcome = check_file(options.file, options.seconds)
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
@@ -290,7 +290,7 @@ def new_file(file: str, text: str) -> Path | None:
 
 def write(path: Path, text: str) -> None:
     """Write a file, and create its parent folders."""
-    with writing(path, asked_by="lab"):
+    with report_write_errors(path, command_name="lab"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 

@@ -1,8 +1,8 @@
-"""The `attnscope` command: one file in this folder for each of its commands.
+"""The `attnscope` command, with one module per subcommand.
 
-A command is added by a file `NAME.py` that makes a click command `NAME`, and by its name in `SECTIONS`. Each handler
-imports what it needs when it is called, so that help is quick, and may return an exit code. Errors that AttnScope
-raises on purpose are printed as one line; anything else is a bug and keeps its traceback.
+To add a command, write a module `NAME.py` with a click command `NAME`, and add its name to `SECTIONS`. A handler
+imports heavy modules when it is called, so that help is fast, and may return an exit code. An `AttnScopeError` is
+printed as one line; any other exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from importlib import import_module
 import click
 from click.shell_completion import shell_complete
 
-from attnscope.cli.commands import OPTIONS, SETTINGS, Group, Option, message_of
+from attnscope.cli.commands import OPTIONS, SETTINGS, Group, Option, format_error
 from attnscope.cli.completion import VARIABLE
 from attnscope.errors import AttnScopeError
 from attnscope.version import __version__
 
 NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
-"""What a system reports where a place has no room or may not be written, which is not a bug."""
+"""Error numbers for missing permission or space, which are not bugs."""
 SECTIONS = {
     "Inspect attention": ("look", "explore"),
     "Analyze heads": ("heads", "survey"),
@@ -40,29 +40,29 @@ EXAMPLES = (
 
 
 class Root(Group):
-    """The command itself, which imports the file of a command when it is needed."""
+    """The root command, which imports the module of a subcommand on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order of the help."""
+        """Return all names, in the order of the help."""
         return [name for names in SECTIONS.values() for name in names]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name."""
+        """Import and return the command of this name."""
         if cmd_name not in self.list_commands(ctx):
             return None
         return getattr(import_module(f"attnscope.cli.{cmd_name}"), cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Each section, with a line for each of its commands."""
+        """Write each section, with one line per command."""
         for title, names in SECTIONS.items():
             found = [(name, self.get_command(ctx, name)) for name in names]
             with formatter.section(title):
                 formatter.write_dl([(f"{name:10}", command.short_help or "") for name, command in found if command])
 
 
-def show_version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
-    """Print the version and end."""
-    if is_wanted and not ctx.resilient_parsing:
+def show_version(ctx: click.Context, _: click.Parameter, is_requested: bool) -> None:
+    """Print the version and exit."""
+    if is_requested and not ctx.resilient_parsing:
         click.echo(f"attnscope {__version__}")
         ctx.exit()
 
@@ -93,32 +93,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return shell_complete(cli, {}, "attnscope", VARIABLE, instruction)
     try:
         code = run(words)
-        sys.stdout.flush()  # while a closed pipe can still be told from a bug
+        sys.stdout.flush()  # so that a closed pipe is noticed here
     except click.ClickException as error:
-        print(message_of(error), file=sys.stderr)
+        print(format_error(error), file=sys.stderr)
         return error.exit_code
     except AttnScopeError as error:
         print(f"attnscope: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(file=sys.stderr)
-        return 130  # as a shell counts it
+        return 130  # 128 + SIGINT, the convention of shells
     except BrokenPipeError:
-        leave_output()  # as in `attnscope ... | head`
+        discard_output()  # as in `attnscope ... | head`
         return 141
     except OSError as error:
         if error.errno not in NOT_WRITABLE:
             raise
-        if error.filename is None:  # it was standard output that could not be written
-            leave_output()
-        place = "standard output" if error.filename is None else error.filename
-        print(f"attnscope: {place}: {error.strerror}; give another place, or make room there", file=sys.stderr)
+        if error.filename is None:  # standard output could not be written
+            discard_output()
+        path = "standard output" if error.filename is None else error.filename
+        print(f"attnscope: {path}: {error.strerror}; give another path, or free some space", file=sys.stderr)
         return 2
     return code
 
 
 def run(words: list[str]) -> int:
-    """Parse and run; `--help` and `--version` end early."""
+    """Parse and run a command line; return the exit code."""
     try:
         with cli.make_context("attnscope", words) as context:
             return cli.invoke(context) or 0
@@ -126,8 +126,8 @@ def run(words: list[str]) -> int:
         return end.exit_code
 
 
-def leave_output() -> None:
-    """Point standard output to nowhere, as Python would complain again when it closes it."""
+def discard_output() -> None:
+    """Redirect standard output to /dev/null, because Python raises again when it closes it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""Progress on standard error, so that what a command prints can be piped."""
+"""Progress bars on standard error, so that standard output can be piped."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def progress_on_standard_error() -> Iterator[Progress]:
-    """Bars for what takes long, gone when it is done; nothing where standard error is not a terminal."""
+def stderr_progress() -> Iterator[Progress]:
+    """Show transient progress bars; nothing if standard error is not a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from attnscope.cli.commands import Options, argument, command, option
-from attnscope.cli.json_output import print_json, statistics_of
-from attnscope.cli.places import check_file, writing
+from attnscope.cli.json_output import print_json, statistics_to_json
+from attnscope.cli.output_paths import check_output_file, report_write_errors
 from attnscope.errors import SettingError
 from attnscope.extras import require
 
@@ -129,7 +129,7 @@ def check(options: Options, name: str) -> None:
     """Check options before anything is read."""
     if options.top is not None and options.top < 1:
         raise SettingError(f"survey {name}: --top must be at least 1, got {options.top}")
-    check_file(options.csv, asked_by=f"survey {name}")
+    check_output_file(options.csv, command_name=f"survey {name}")
 
 
 def console_for(options: Options) -> Console:
@@ -243,7 +243,7 @@ def show_json(survey: Survey, head: tuple[str, int] | None, options: Options) ->
         passages = [example._asdict() for example in survey.examples(*head, statistic)] if known else []
         examples = {"statistic": statistic, "examples": passages}
     about = {part: survey.manifest[part] for part in ("model", "corpus", "problems")}
-    print_json(**about, heads=statistics_of(survey, table.rows(rows)), **examples)
+    print_json(**about, heads=statistics_to_json(survey, table.rows(rows)), **examples)
 
 
 def show_head(survey: Survey, head: tuple[str, int], by: str | None, console: Console) -> None:
@@ -424,5 +424,5 @@ def write(place: str, writer: Any) -> None:
     if place == "-":
         writer(sys.stdout)
         return
-    with writing(place, asked_by="survey"), Path(place).open("w", newline="", encoding="utf-8") as file:
+    with report_write_errors(place, command_name="survey"), Path(place).open("w", newline="", encoding="utf-8") as file:
         writer(file)

@@ -1,4 +1,4 @@
-"""What several commands ask for: a model by its name, and a text or a file of it."""
+"""Loads the MODEL argument and reads the TEXT argument of several commands."""
 
 from __future__ import annotations
 
@@ -7,72 +7,74 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.commands import Options
-from attnscope.cli.progress import progress_on_standard_error
+from attnscope.cli.progress import stderr_progress
 from attnscope.errors import SettingError, UnsupportedError
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-def model_at(place: str, *, asked_by: str) -> tuple[nn.Module, Any]:
-    """A model and its tokenizer, which it has to have; `asked_by` is the command that errors speak of."""
+def load_model(place: str, *, command_name: str) -> tuple[nn.Module, Any]:
+    """Load a model and its tokenizer; `command_name` starts error messages."""
     from attnscope.recording import load
 
-    with progress_on_standard_error() as bar:
+    with stderr_progress() as bar:
         task = bar.add_task("loading the model", total=None)
         model, tokenizer = load(place, progress=lambda done, whole: bar.update(task, completed=done, total=whole))
     if tokenizer is None:
-        raise UnsupportedError(f"{asked_by}: {place} has no tokenizer, so that it can read no text")
+        raise UnsupportedError(f"{command_name}: {place} has no tokenizer, which TEXT needs")
     return model, tokenizer
 
 
-def to_input_ids(model: nn.Module, tokenizer: Any, text: str, options: Options, *, asked_by: str) -> list[int]:
-    """The first `options.tokens` tokens of a text; more than the model can read are refused."""
+def to_input_ids(model: nn.Module, tokenizer: Any, text: str, options: Options, *, command_name: str) -> list[int]:
+    """Return the first `options.tokens` tokens of a text; raise if they exceed the context length of an encoder."""
     from attnscope.models import Encoder
 
     ids = tokenizer.encode(text)[: options.tokens]
     longest = model.config.max_position_embeddings if isinstance(model, Encoder) else None
     if longest is not None and len(ids) > longest:
         raise SettingError(
-            f"{asked_by}: {options.model} reads {longest:,} tokens at most, and the text has {len(ids):,}; give "
+            f"{command_name}: expected at most {longest:,} tokens for {options.model}, got {len(ids):,}; use "
             f"--tokens {longest}"
         )
     return ids
 
 
-def text_of(given: str, *, asked_by: str) -> str:
-    """The text itself, or that of a file; what looks like a file and is none is refused."""
+def read_text_argument(given: str, *, command_name: str) -> str:
+    """Return the text, or the content of a text file; raise if it looks like a file name and no such file exists."""
     if not given.strip():
-        raise SettingError(f"{asked_by}: the text is empty")
+        raise SettingError(f"{command_name}: the text is empty")
     path = Path(given)
     try:
         is_file, is_folder = path.is_file(), path.is_dir()
     except OSError:  # too long for a name
         is_file, is_folder = False, False
-    text = given_text(asked_by) if given == "-" else given
+    text = read_standard_input(command_name) if given == "-" else given
     try:
         text = path.read_text(encoding="utf-8") if is_file else text
     except UnicodeDecodeError as error:
         raise SettingError(
-            f"{asked_by}: {given} is no text in UTF-8: {error.reason} at byte {error.start:,}; give a text file"
+            f"{command_name}: {given} is not UTF-8 text: {error.reason} at byte {error.start:,}; give a text file"
         ) from error
     except OSError as error:
-        raise SettingError(f"{asked_by}: {given} cannot be read: {error.strerror or error}") from error
+        raise SettingError(f"{command_name}: {given} cannot be read: {error.strerror or error}") from error
     if is_folder:
-        raise SettingError(f"{asked_by}: {given} is a folder; give a text or a file of it")
+        raise SettingError(f"{command_name}: {given} is a folder; expected a text or a text file")
     looks_like_a_file = path.suffix or "/" in given
     if not is_file and looks_like_a_file and not any(character.isspace() for character in given):
-        raise SettingError(f"{asked_by}: {given!r} looks like a file, and there is none; a text has more than one word")
+        raise SettingError(
+            f"{command_name}: {given!r} looks like a file name, but no such file exists; a text has more than one word"
+        )
     if not text.strip():
-        raise SettingError(f"{asked_by}: the text of {given!r} is empty")
+        raise SettingError(f"{command_name}: the text of {given!r} is empty")
     return text
 
 
-def given_text(asked_by: str) -> str:
-    """What comes from standard input, as text."""
+def read_standard_input(command_name: str) -> str:
+    """Read standard input as text."""
     try:
         text = sys.stdin.read()
-        text.encode()  # where the system has no UTF-8, Python lets any bytes in and marks them
+        text.encode()  # with another locale, Python accepts any bytes as surrogates
     except UnicodeError as error:
-        raise SettingError(f"{asked_by}: what came from standard input is no text in UTF-8; send a text") from error
+        raise SettingError(f"{command_name}: standard input is not UTF-8 text") from error
     return text

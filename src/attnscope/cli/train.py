@@ -59,7 +59,7 @@ def training_options(handler: Handler) -> Handler:
     about="train a model, on one machine or on many",
     description="Train a model, or resume an interrupted run with the same command.\n\n"
     "On many ranks: torchrun --nproc-per-node N -m attnscope.train RECIPE ...",
-    below="Recipes:\n" + "\n".join(f"  {name:18}{about}" for name, about in RECIPES.items()),
+    notes="Recipes:\n" + "\n".join(f"  {name:18}{about}" for name, about in RECIPES.items()),
     examples=["attnscope train char-gpt --data shakespeare.txt --out runs/shakespeare"],
 )
 @argument("recipe", type=Name("recipe", tuple(RECIPES)), about="what to train; see below")

@@ -1,4 +1,4 @@
-"""Attention weights that are computed on request from query, key and rule.
+"""Attention weights that are computed on request from query, key and spec.
 
 Products use the fused kernel if the scores are plain and the mask is a short list of rectangles, and the streaming
 implementation otherwise. Everything is computed in at least fp32 from query and key as stored. Memory: O(n) and the
@@ -31,19 +31,19 @@ KEYS_PER_CALL = 2**14  # of the fused kernel
 class LazyWeights:
     """Weights exp(score - lse) from query (batch, heads, queries, dim) and key (batch, key heads, keys, dim)."""
 
-    def __init__(self, rule: AttentionSpec, query: Tensor, key: Tensor, lse: Tensor | None = None) -> None:
-        self.rule, self.query, self.key = rule, query, key
+    def __init__(self, spec: AttentionSpec, query: Tensor, key: Tensor, lse: Tensor | None = None) -> None:
+        self.spec, self.query, self.key = spec, query, key
         self.cached_lse = lse
 
     @property
     def sizes(self) -> Sizes:
         """(batch, heads, queries, keys)."""
-        return self.rule.sizes
+        return self.spec.sizes
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of all results."""
-        return self.rule.compute_dtype
+        return self.spec.compute_dtype
 
     @property
     def stored_dtype(self) -> torch.dtype:
@@ -62,43 +62,43 @@ class LazyWeights:
 
     def tensors(self) -> Iterator[Tensor]:
         """Every stored tensor."""
-        return iter_tensors((self.query, self.key, self.cached_lse, *self._rule_parts))
+        return iter_tensors((self.query, self.key, self.cached_lse, *self._spec_parts))
 
     @property
-    def _rule_parts(self) -> tuple[object, ...]:
-        return self.rule.mask, self.rule.steps, self.rule.sinks
+    def _spec_parts(self) -> tuple[object, ...]:
+        return self.spec.mask, self.spec.steps, self.spec.sinks
 
     def to(self, device: torch.device, dtype: torch.dtype) -> LazyWeights:
         """Query and key on a device and in a dtype; lse is computed again in another dtype."""
         query, key = self.query.to(device, dtype), self.key.to(device, dtype)
-        mask, steps, sinks = map_tensors(self._rule_parts, lambda tensor: tensor.to(device))
-        signature = self.rule.signature._replace(dtype=dtype, device=query.device)
-        rule = replace(self.rule, signature=signature, mask=mask, steps=steps, sinks=sinks)
+        mask, steps, sinks = map_tensors(self._spec_parts, lambda tensor: tensor.to(device))
+        signature = self.spec.signature._replace(dtype=dtype, device=query.device)
+        spec = replace(self.spec, signature=signature, mask=mask, steps=steps, sinks=sinks)
         known = self.cached_lse is not None and dtype == self.query.dtype
         return LazyWeights(
-            rule, query, key, self.cached_lse.to(device) if known and self.cached_lse is not None else None
+            spec, query, key, self.cached_lse.to(device) if known and self.cached_lse is not None else None
         )
 
     @cached_property
-    def lowered(self) -> RegionMask | None:
+    def region_mask(self) -> RegionMask | None:
         """The mask as regions, if it has that structure."""
-        return self.rule.mask.to_regions(self.rule.sizes)
+        return self.spec.mask.to_regions(self.spec.sizes)
 
     @cached_property
     def fused(self) -> bool:
         """Whether products can use the fused kernel."""
-        return why_not_fused(self.rule, self.lowered) is None
+        return why_not_fused(self.spec, self.region_mask) is None
 
     @cached_property
     def groups(self) -> list[tuple[slice, tuple[regions.Region, ...]]]:
         """Batch rows that share their regions, for the fused kernel."""
-        assert self.lowered is not None
-        return group_batch_rows(self.lowered)
+        assert self.region_mask is not None
+        return group_batch_rows(self.region_mask)
 
     @cached_property
     def streaming_plan(self) -> streaming.StreamingPlan:
         """The plan over all rows, for the streaming implementation."""
-        walk = make_plan(self.rule, "streaming").streaming_plan
+        walk = make_plan(self.spec, "streaming").streaming_plan
         assert walk is not None
         return walk
 
@@ -106,34 +106,34 @@ class LazyWeights:
     def cells_per_row(self) -> float:
         """Allowed cells per row on average, all heads and batch rows together."""
         batch, heads, queries, keys = self.sizes
-        if self.lowered is None:
+        if self.region_mask is None:
             return batch * heads * keys
-        rows = self.lowered.regions * (batch // len(self.lowered.regions))
+        rows = self.region_mask.regions * (batch // len(self.region_mask.regions))
         return heads * sum(map(regions.area, rows)) / max(queries, 1)
 
     def narrow(self, batch: slice, heads: slice) -> LazyWeights:
         """The weights of some batch rows and heads."""
-        group = self.sizes.heads // self.rule.num_kv_heads
+        group = self.sizes.heads // self.spec.num_kv_heads
         first, last = heads.start // group, (heads.stop - 1) // group
         query, key = self.query[batch, heads], self.key[batch, first : last + 1]
-        signature = self.rule.signature._replace(query=query.shape, key=key.shape, value=key.shape)
-        rule = replace(
-            self.rule,
+        signature = self.spec.signature._replace(query=query.shape, key=key.shape, value=key.shape)
+        spec = replace(
+            self.spec,
             signature=signature,
             sizes=Sizes(query.shape[0], query.shape[1], query.shape[2], key.shape[2]),
-            mask=self.rule.mask.narrow(batch, heads),
-            steps=tuple(step.narrow(batch, heads) for step in self.rule.steps),
-            sinks=None if self.rule.sinks is None else self.rule.sinks.narrow(heads),
+            mask=self.spec.mask.narrow(batch, heads),
+            steps=tuple(step.narrow(batch, heads) for step in self.spec.steps),
+            sinks=None if self.spec.sinks is None else self.spec.sinks.narrow(heads),
         )
-        return LazyWeights(rule, query, key, None if self.cached_lse is None else self.cached_lse[batch, heads])
+        return LazyWeights(spec, query, key, None if self.cached_lse is None else self.cached_lse[batch, heads])
 
     def scale_scores(self, factor: float) -> LazyWeights:
         """The weights with scores times `factor`, without sinks."""
-        if self.rule.steps:
-            rule = replace(self.rule, steps=(*self.rule.steps, Temperature(1 / factor)), sinks=None)
+        if self.spec.steps:
+            spec = replace(self.spec, steps=(*self.spec.steps, Temperature(1 / factor)), sinks=None)
         else:
-            rule = replace(self.rule, scale=self.rule.scale * factor, sinks=None)
-        return LazyWeights(rule, self.query, self.key)
+            spec = replace(self.spec, scale=self.spec.scale * factor, sinks=None)
+        return LazyWeights(spec, self.query, self.key)
 
     def lse(self, schedule: Schedule) -> Tensor:
         """The log-sum-exp of each row including sinks, (batch, heads, queries), cached."""
@@ -158,12 +158,12 @@ class LazyWeights:
 
     def column_range(self, rows: Tensor) -> tuple[int, int]:
         """The columns [first, last) outside of which these rows have no allowed cell."""
-        if self.lowered is None or not len(rows):
+        if self.region_mask is None or not len(rows):
             return 0, self.sizes.keys
         top, bottom = int(rows.min()), int(rows.max()) + 1
         beside = [
             (max(region.left, top + region.lowest), min(region.right, bottom + region.highest))
-            for found in self.lowered.regions
+            for found in self.region_mask.regions
             for region in found
             if region.top < bottom and region.bottom > top
         ]
@@ -172,20 +172,22 @@ class LazyWeights:
     def scores(self, rows: Tensor, columns: Tensor) -> Tensor:
         """The masked scores of a block, (batch, heads, rows, columns)."""
         cells = Cells(rows[:, None], columns[None, :], self.sizes)
-        query, key = _take(self.query, rows).to(self.dtype), _take(self.key, columns).to(self.dtype)
-        scores = block_scores(self.rule, query, key, cells)[-1]
+        query, key = self.query[:, :, to_slice(rows)].to(self.dtype), self.key[:, :, to_slice(columns)].to(self.dtype)
+        scores = block_scores(self.spec, query, key, cells)[-1]
         return (
             scores
             if self._all_allowed(rows, columns)
-            else scores.masked_fill(~allowed_cells(self.rule, cells), -math.inf)
+            else scores.masked_fill(~allowed_cells(self.spec, cells), -math.inf)
         )
 
     def _all_allowed(self, rows: Tensor, columns: Tensor) -> bool:
         """Whether the mask allows every cell between the first and last of these rows and columns."""
-        if self.lowered is None or self.lowered.key_mask is not None or not len(rows) or not len(columns):
+        if self.region_mask is None or self.region_mask.key_mask is not None or not len(rows) or not len(columns):
             return False
         block = regions.rectangle(int(rows.min()), int(rows.max()) + 1, int(columns.min()), int(columns.max()) + 1)
-        return all(regions.area(regions.intersection(found, [block])) == block.area for found in self.lowered.regions)
+        return all(
+            regions.area(regions.intersection(found, [block])) == block.area for found in self.region_mask.regions
+        )
 
     @property
     def bytes_per_pair(self) -> int:
@@ -208,11 +210,11 @@ class LazyWeights:
     def pairs(self, rows: Tensor, columns: Tensor) -> Tensor:
         """The weights of cells (rows[p], columns[p]), (batch, heads, pairs)."""
         cells = Cells(rows, columns, self.sizes)
-        group = self.sizes.heads // self.rule.num_kv_heads
+        group = self.sizes.heads // self.spec.num_kv_heads
         query = self.query[:, :, rows].to(self.dtype)
         key = self.key[:, :, columns].to(self.dtype).repeat_interleave(group, dim=1)
         lse = self._lse_for_pairs(rows)
-        scores = pair_scores(self.rule, query, key, cells).masked_fill(~allowed_cells(self.rule, cells), -math.inf)
+        scores = pair_scores(self.spec, query, key, cells).masked_fill(~allowed_cells(self.spec, cells), -math.inf)
         return (scores - lse.masked_fill(lse == -math.inf, 0.0)).exp()
 
     def _lse_for_pairs(self, rows: Tensor) -> Tensor:
@@ -246,9 +248,9 @@ class LazyWeights:
         else:
             assert columns is None, "the streaming implementation needs all columns"
             output, lse = self._streaming(query, values, rows)
-        if self.rule.sinks is None or columns is not None:
+        if self.spec.sinks is None or columns is not None:
             return output, lse
-        return self.rule.sinks.apply(output, lse)
+        return self.spec.sinks.apply(output, lse)
 
     def _fused(
         self, query: Tensor, values: Tensor | None, rows: range, columns: tuple[int, int]
@@ -277,9 +279,9 @@ class LazyWeights:
             )
             for batch, found in self.groups
         )
-        keep = None if self.lowered is None else self.lowered.key_mask
+        keep = None if self.region_mask is None else self.region_mask.key_mask
         bias = None if keep is None else fused.key_bias(keep[:, left:right], self.dtype)
-        return fused.make_fused_plan(groups, len(rows), right - left, self.rule.scale, bias)
+        return fused.make_fused_plan(groups, len(rows), right - left, self.spec.scale, bias)
 
     def _streaming(self, query: Tensor, values: Tensor | None, rows: range) -> tuple[Tensor, Tensor]:
         key = self._key(0, self.sizes.keys, heads=None if values is None else values.shape[1])
@@ -288,18 +290,18 @@ class LazyWeights:
             streaming.BatchRegions(batch, regions.crop_rows(found, rows.start, rows.stop))
             for batch, found in self.streaming_plan.groups
         )
-        rule = replace(self.rule, signature=self.rule.signature._replace(key=key.shape, value=values.shape))
+        spec = replace(self.spec, signature=self.spec.signature._replace(key=key.shape, value=values.shape))
         return streaming.streaming_attention(
-            rule, self.streaming_plan._replace(groups=groups, first_row=rows.start), query, key, values
+            spec, self.streaming_plan._replace(groups=groups, first_row=rows.start), query, key, values
         )
 
     def _key(self, left: int, right: int, heads: int | None) -> Tensor:
         """The keys of some columns in working precision, repeated per query head if values differ by head."""
         key = self.key[:, :, left:right].to(self.dtype)
-        return key if heads in (None, self.rule.num_kv_heads) else self._for_each_head(key)
+        return key if heads in (None, self.spec.num_kv_heads) else self._for_each_head(key)
 
     def _for_each_head(self, key: Tensor) -> Tensor:
-        return key.repeat_interleave(self.sizes.heads // self.rule.num_kv_heads, dim=1)
+        return key.repeat_interleave(self.sizes.heads // self.spec.num_kv_heads, dim=1)
 
     def transposed_products(self, values: Tensor | None, schedule: Schedule) -> tuple[Tensor, Tensor]:
         """Weights^T @ values and the logarithm of the column sums, by the fused kernel.
@@ -308,7 +310,7 @@ class LazyWeights:
         Both sequences are reversed, so that a causal mask stays causal.
         """
         assert self.fused
-        assert self.lowered is not None
+        assert self.region_mask is not None
         first, second = schedule.split(2)
         minus_lse = -self.lse(first).flip(-1)
         bias = minus_lse.masked_fill(minus_lse == math.inf, -math.inf)  # a row without keys adds nothing
@@ -324,29 +326,29 @@ class LazyWeights:
                 fused.BatchBlocks(batch, split_regions(regions.crop_rows(found, step.start, step.stop)))
                 for batch, found in turned
             )
-            work = fused.make_fused_plan(groups, len(step), queries, self.rule.scale, bias)
+            work = fused.make_fused_plan(groups, len(step), queries, self.spec.scale, bias)
             pieces.append(fused.fused_attention(work, self._for_each_head(some), swapped_key, values))
         output = torch.cat([part for part, _ in pieces], 2).flip(2)
         received = torch.cat([part for _, part in pieces], 2).flip(2)
-        if self.lowered.key_mask is not None:
-            received = received.masked_fill(~self.lowered.key_mask[:, None], -math.inf)
+        if self.region_mask.key_mask is not None:
+            received = received.masked_fill(~self.region_mask.key_mask[:, None], -math.inf)
         return output * received.exp()[..., None], received
 
     def with_sinks(self, lse: Tensor) -> Tensor:
         """The log-sum-exp including sinks."""
-        if self.rule.sinks is None:
+        if self.spec.sinks is None:
             return lse
-        return self.rule.sinks.apply(lse.new_zeros(*lse.shape, 1), lse)[1]
+        return self.spec.sinks.apply(lse.new_zeros(*lse.shape, 1), lse)[1]
+
+
+def to_slice(index: Tensor) -> Tensor | slice:
+    """Consecutive positions as a slice, others as they are."""
+    return slice(int(index[0]), int(index[-1]) + 1) if _is_contiguous(index) else index
 
 
 def _is_contiguous(index: Tensor) -> bool:
     """Whether positions are consecutive, so that a slice selects them."""
     return len(index) > 0 and int(index[-1]) - int(index[0]) + 1 == len(index) and bool((index.diff() == 1).all())
-
-
-def _take(tensor: Tensor, index: Tensor) -> Tensor:
-    """Select positions of (batch, heads, positions, dim); a view if they are consecutive."""
-    return tensor[:, :, int(index[0]) : int(index[-1]) + 1] if _is_contiguous(index) else tensor[:, :, index]
 
 
 def _logsumexp(scores: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,22 +28,10 @@ from attnscope.matrix.indexing import Index, resolve_index
 from attnscope.matrix.lazy_weights import LazyWeights
 from attnscope.matrix.sampling import Sample, sample
 from attnscope.matrix.schedule import Schedule, ranges
+from attnscope.matrix.statistics import Distance, TopKeys
 from attnscope.matrix.summary import Summary, summarize
 from attnscope.matrix.views import MatrixView, MergedTokens, ValueWeighted, no_grad_no_autocast, value_norms
-
-
-class Distance(NamedTuple):
-    """Query position minus key position under the weights of each row, in tokens."""
-
-    mean: Tensor  #: mean distance of each row, (..., queries)
-    std: Tensor  #: standard deviation of the distance, (..., queries)
-
-
-class TopKeys(NamedTuple):
-    """The largest weights of each row and their keys, largest first."""
-
-    weights: Tensor  #: (..., queries, count), 0 where a row has fewer visible keys
-    keys: Tensor  #: (..., queries, count), -1 where a row has fewer visible keys
+from attnscope.matrix.visible_cells import count_visible
 
 
 class AttentionMatrix(MatrixView):
@@ -84,14 +71,14 @@ class AttentionMatrix(MatrixView):
         lse: Tensor | None = None,
     ) -> None:
         mask = Full() if mask is None else mask
-        rule = make_spec(signature_of(query, key, key), mask=mask, scale=scale, score_mod=score_mod, dropout=0.0)
+        spec = make_spec(signature_of(query, key, key), mask=mask, scale=scale, score_mod=score_mod, dropout=0.0)
         if value is not None and value.shape[:-1] != key.shape[:-1]:
             raise ShapeError(f"AttentionMatrix: expected value {(*key.shape[:-1], 'dim')}, got {tuple(value.shape)}")
         if lse is not None and lse.shape != query.shape[:-1]:
             raise ShapeError(f"AttentionMatrix: expected lse {tuple(query.shape[:-1])}, got {tuple(lse.shape)}")
-        cached_lse = None if lse is None else to_4d(lse.detach()[..., None])[..., 0].to(rule.compute_dtype)
+        cached_lse = None if lse is None else to_4d(lse.detach()[..., None])[..., 0].to(spec.compute_dtype)
         self._source: LazyWeights | DenseWeights = LazyWeights(
-            rule, to_4d(query.detach()), to_4d(key.detach()), cached_lse
+            spec, to_4d(query.detach()), to_4d(key.detach()), cached_lse
         )
         self._value = None if value is None else to_4d(value.detach())
         self._axes, self._leading = _axes_of(query), tuple(query.shape[:-2])
@@ -169,9 +156,6 @@ class AttentionMatrix(MatrixView):
 
         In another dtype, query and key are rounded and lse is computed again.
 
-        Raises:
-            TypeError: the dtype is not a floating dtype.
-
         >>> AttentionMatrix(torch.eye(4), torch.eye(4)).to("cpu", torch.float64).dtype
         torch.float64
         """
@@ -237,9 +221,6 @@ class AttentionMatrix(MatrixView):
             progress: called with the completed fraction, 0 ... 1.
             should_stop: called between steps, several times per second; True stops the computation with `Cancelled`.
 
-        Raises:
-            ValueError: `max_bytes` is too small.
-
         >>> fractions = []
         >>> matrix = AttentionMatrix(torch.eye(4), torch.eye(4)).with_options(progress=fractions.append)
         >>> _ = matrix.entropy()
@@ -261,9 +242,6 @@ class AttentionMatrix(MatrixView):
 
         Returns:
             (..., pairs).
-
-        Raises:
-            ShapeError: not as many rows as columns.
         """
         device, (queries, keys) = self._source.device, self.shape[-2:]
         first = resolve_index(rows, queries, device, "rows").positions
@@ -303,11 +281,7 @@ class AttentionMatrix(MatrixView):
     @property
     @no_grad_no_autocast
     def lse(self) -> Tensor:
-        """A copy of the log-sum-exp of each row, (..., queries): natural logarithm, -inf for rows without keys.
-
-        Raises:
-            UnsupportedError: the matrix was made by `from_dense`, which has no scores.
-        """
+        """A copy of the log-sum-exp of each row, (..., queries): natural logarithm, -inf for rows without keys."""
         if isinstance(self._source, DenseWeights):
             raise UnsupportedError("lse: a matrix made by from_dense has no scores, so it has no log-sum-exp")
         return self._reshape(self._source.lse(self._schedule)).clone()
@@ -382,11 +356,7 @@ class AttentionMatrix(MatrixView):
 
     @no_grad_no_autocast
     def topk(self, count: int) -> TopKeys:
-        """The keys with the largest weights of each row.
-
-        Raises:
-            ValueError: `count` is below 1 or above the number of keys.
-        """
+        """The keys with the largest weights of each row."""
         weights, keys = statistics.topk(self._source, count, self._schedule)
         return TopKeys(self._reshape(weights), self._reshape(keys))
 
@@ -400,7 +370,7 @@ class AttentionMatrix(MatrixView):
     @no_grad_no_autocast
     def visible_cells(self, rows: int, columns: int) -> Tensor:
         """The number of cells that the mask allows in each bin of `pool(rows, columns)`, (..., rows, columns)."""
-        return self._reshape(pooling.visible(self._source, *self._edges(rows, columns), self._schedule))
+        return self._reshape(count_visible(self._source, *self._edges(rows, columns), self._schedule))
 
     @no_grad_no_autocast
     def bins(self, row_edges: Sequence[int], column_edges: Sequence[int], *, rows_per_bin: int | None = None) -> Bins:
@@ -424,11 +394,7 @@ class AttentionMatrix(MatrixView):
 
     @no_grad_no_autocast
     def sample(self, rows: int, columns: int, *, rows_per_bin: int = 4) -> Sample:
-        """Estimate `pool(rows, columns)` from some rows of each bin, with its standard error.
-
-        Raises:
-            ValueError: `rows_per_bin` is below 1, or there are more bins than rows or columns.
-        """
+        """Estimate `pool(rows, columns)` from some rows of each bin, with its standard error."""
         found = sample(self._source, *self._edges(rows, columns), rows_per_bin, self._schedule)
         return Sample(*(self._reshape(part) for part in found))
 
@@ -521,7 +487,7 @@ class AttentionMatrix(MatrixView):
         """Values without the copies per head, if all heads have the same."""
         if isinstance(self._source, DenseWeights) or values.stride(1) or values.shape[1] == 1:
             return values
-        return values[:, : self._source.rule.num_kv_heads]
+        return values[:, : self._source.spec.num_kv_heads]
 
 
 def _axes_of(tensor: Tensor) -> tuple[str, ...]:

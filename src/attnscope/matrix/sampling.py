@@ -1,12 +1,10 @@
-"""A picture of a matrix from some of its rows, with its error: the preview while the whole is too long to wait for.
+"""Estimates the pooled matrix from some rows of each bin, with its standard error: a preview of a large matrix.
 
-In: bins and how many rows of each to look at. Out: an estimate of the density of each bin and its standard error. Cost:
-the cells of the rows looked at, each scored once. Memory: the picture and one block.
+Cost: the cells of the selected rows. Memory: the result and two blocks.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -14,13 +12,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnscope.matrix.dense_weights import DenseWeights
-from attnscope.matrix.pooling import allowed_between, bin_of
+from attnscope.matrix.blocks import Weights, reduce_blocks
+from attnscope.matrix.reducers import BinAxis, BinSums
 from attnscope.matrix.schedule import Schedule, ranges
-from attnscope.matrix.statistics import Weights
+from attnscope.matrix.visible_cells import count_between
 
-ROWS = 256  # rows that share one reading of the keys
-BLOCK_CELLS = 2**22
+ROWS = 256  # rows that are read at a time
 
 
 class Sample(NamedTuple):
@@ -31,33 +28,34 @@ class Sample(NamedTuple):
 
 
 def sample(
-    source: Weights, rows: Sequence[int], columns: Sequence[int], each: int, schedule: Schedule
+    source: Weights, rows: Sequence[int], columns: Sequence[int], rows_per_bin: int, schedule: Schedule
 ) -> tuple[Tensor, Tensor]:
-    """Density and standard error from `each` evenly spread rows of every bin of rows (all, if it has no more)."""
-    if each < 1:
-        raise ValueError(f"sample: expected rows_per_bin of at least 1, got {each}")
-    picked = torch.tensor(
-        [row for start, stop in pairwise(rows) for row in spaced_rows(start, stop, each)],
-        device=source.device,
-    )
-    row_bin = bin_of(rows, source.sizes.queries, source.device)[picked]
-    edges = torch.tensor(columns, device=source.device)
+    """Density and standard error from evenly spaced rows of each bin (all rows of a bin that has no more)."""
+    if rows_per_bin < 1:
+        raise ValueError(f"sample: expected rows_per_bin of at least 1, got {rows_per_bin}")
+    each = [spaced_rows(start, stop, rows_per_bin) for start, stop in pairwise(rows)]
+    picked = torch.tensor([row for some in each for row in some], device=source.device)
+    seen = torch.tensor([len(some) for some in each], device=source.device)
+    row_bin = torch.repeat_interleave(seen)
+    across, edges = BinAxis(columns), torch.tensor(columns, device=source.device)
     shape = (*source.sizes[:2], len(rows) - 1, len(columns) - 1)
     sums = _Sums(*(torch.zeros(shape, dtype=torch.float64, device=source.device) for _ in range(5)))
-    for step in schedule.track(ranges(len(picked), ROWS)):
+    steps = ranges(len(picked), ROWS)
+    for step, part in zip(steps, schedule.split(len(steps)), strict=True):
         here = picked[step.start : step.stop]
-        weight = _bin_sums(source, here, columns, schedule).double()
-        cells = allowed_between(source, here, edges).double().expand_as(weight)
-        for total, part in zip(sums, (weight, cells, weight * weight, weight * cells, cells * cells), strict=True):
-            total.index_add_(2, row_bin[step.start : step.stop], part)
-    seen = row_bin.bincount(minlength=len(rows) - 1)
+        weight_of_rows = BinSums(source, BinAxis(range(len(here) + 1)), across)
+        reduce_blocks(source, [weight_of_rows], part, rows=here, align=(1, across.align))
+        weight = weight_of_rows.result.double()
+        cells = count_between(source, here, edges).double().expand_as(weight)
+        for total, each_row in zip(sums, (weight, cells, weight * weight, weight * cells, cells * cells), strict=True):
+            total.index_add_(2, row_bin[step.start : step.stop], each_row)
     there = torch.tensor(rows, device=source.device).diff()
     density, error = sums.estimate(seen[:, None], there[:, None])
     return density.to(source.dtype), error.to(source.dtype)
 
 
 class _Sums(NamedTuple):
-    """Over the rows of a bin: weight, allowed cells, and their squares and products."""
+    """Sums over the rows of a bin of weight, allowed cells, and their squares and products."""
 
     weight: Tensor
     cells: Tensor
@@ -66,44 +64,17 @@ class _Sums(NamedTuple):
     cells_squared: Tensor
 
     def estimate(self, seen: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
-        """The ratio of weight to cells, and its standard error for `seen` of `there` rows."""
+        """The ratio of weight to cells, and its standard error if `seen` of `there` rows were read."""
         density = self.weight / self.cells.clamp(min=1)
         scatter = self.weight_squared - 2 * density * self.product + density.square() * self.cells_squared
         unseen = (there - seen) / there
-        variance = scatter.clamp(min=0.0) / (seen - 1) * seen * unseen  # 0 / 0 where one row of many was seen: unknown
+        variance = scatter.clamp(min=0.0) / (seen - 1) * seen * unseen  # 0 / 0 if one row of several was read: unknown
         error = variance.sqrt() / self.cells.clamp(min=1)
         return density, torch.where(unseen == 0, 0.0, error)
 
 
-def _bin_sums(source: Weights, rows: Tensor, columns: Sequence[int], schedule: Schedule) -> Tensor:
-    """The weight of each row in each bin of columns, (batch, heads, rows, bins), from one walk over the keys.
-
-    The normaliser is found on the way: bins are kept as logarithms of sums of exp(score), and add up to it.
-    """
-    batch, heads, _, keys = source.sizes
-    column_bin = bin_of(columns, keys, source.device)
-    logs = torch.full((batch, heads, len(rows), len(columns) - 1), -math.inf, dtype=source.dtype, device=source.device)
-    wide = max(1, BLOCK_CELLS // max(len(rows) * batch * heads, 1))
-    first, last = source.column_range(rows)
-    for left in range(first, last, wide):
-        schedule.check()
-        here = torch.arange(left, min(left + wide, last), device=source.device)
-        scores = source.log_weights(rows, here) if isinstance(source, DenseWeights) else source.scores(rows, here)
-        peak = scores.amax(-1, keepdim=True)
-        peak = peak.masked_fill(peak == -math.inf, 0.0)
-        low, high = int(column_bin[here[0]]), int(column_bin[here[-1]])
-        bins = torch.arange(low, high + 1, device=source.device)
-        inside = (column_bin[here][:, None] == bins).to(source.dtype)
-        found = (scores.sub_(peak).exp_() @ inside).log() + peak
-        logs[..., low : high + 1] = torch.logaddexp(logs[..., low : high + 1], found)
-    if isinstance(source, DenseWeights):
-        return logs.exp()
-    lse = source.with_sinks(logs.logsumexp(-1))[..., None]
-    return (logs - lse.masked_fill(lse == -math.inf, 0.0)).exp()
-
-
 def spaced_rows(start: int, stop: int, count: int) -> list[int]:
-    """At most so many rows of [start, stop), evenly spread.
+    """At most `count` evenly spaced rows of [start, stop).
 
     >>> spaced_rows(0, 9, 3), spaced_rows(4, 6, 3)
     ([1, 4, 7], [4, 5])

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from attnscope.attention import Documents
 from attnscope.attention.algebra import And, Mask
-from attnscope.matrix.pairings import Pairing, SharedPairings
+from attnscope.matrix.pairings import Pairing
 
 NAMES = ("own", "next", "duplicate", "induction", "continuation", "start")
 """Position of the query; the one after it; the same token; what came after the same token, in the text and in the
@@ -52,7 +52,7 @@ class PairCache:
         asked = _Asked(columns, queries, ids, documents)
         if self._asked is None or not asked.same(self._asked):
             found = find_pairs(columns, queries, ids, None if documents is None else beginnings(documents))
-            self._asked, self._pairs = asked, found._replace(pairings=SharedPairings(found.pairings))
+            self._asked, self._pairs = asked, found
         return self._pairs
 
 

@@ -170,10 +170,10 @@ def test_a_text_that_cannot_be_held_at_once_comes_in_parts(tmp_path, monkeypatch
 MEASURE = """
 import sys, resource
 from attnscope.survey.corpus.documents import Document, ShardDocuments
-from attnscope.survey.corpus.plan import make_plan
+from attnscope.survey.corpus.plan import plan_shards
 from attnscope.survey.settings import Settings
 settings = Settings(model="model", sources=(sys.argv[1],), shard_bytes=int(sys.argv[2]), separator=sys.argv[3] or None)
-plan = make_plan(settings)
+plan = plan_shards(settings)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for shard in plan.shards:
     for found in ShardDocuments(shard, settings):

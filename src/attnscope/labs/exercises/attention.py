@@ -1,16 +1,16 @@
-"""Attention from nothing but matrix products.
+"""Implement scaled dot-product attention
 
-Write `attend(q, k, v)`, which returns two things: the output and the weights.
+Write `attend(q, k, v)`. It returns a tuple: the output and the attention weights.
 
-- `q` holds n queries and `k` holds m keys, each of width d; `v` holds one value for each key, of width e.
-  So the last two axes are (n, d), (m, d) and (m, e). Before them there may be any number of others (texts, heads),
-  the same for all three.
-- The score of a query and a key is their dot product, divided by the square root of their width.
-- The weights of a query are the softmax of its scores over all keys: shape (..., n, m).
-- The output of a query is the mean of the values under its weights: shape (..., n, e).
+- `q` contains n queries and `k` contains m keys of dimension d; `v` contains one value of dimension e per key. So the
+  last two dimensions are (n, d), (m, d) and (m, e). There may be any number of leading dimensions (batch, heads), the
+  same for all three.
+- The score of a query and a key is their dot product, divided by the square root of d.
+- The weights of a query are the softmax of its scores over all keys, of shape (..., n, m).
+- The output of a query is the weighted sum of the values, of shape (..., n, e).
 
-What comes in as fp64 or bf16 goes out as that. Use torch, though not
-`torch.nn.functional.scaled_dot_product_attention`: it would not tell you the weights.
+The results have the dtype of the inputs, also fp64 and bf16. Use torch, but not
+`torch.nn.functional.scaled_dot_product_attention`, which does not return the weights.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from torch import Tensor
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """The output (..., n, e) and the weights (..., n, m)."""
+    """Return the output (..., n, e) and the weights (..., n, m)."""
     raise NotImplementedError
 '''
 
 HINTS = (
-    "Write down the shapes first. Which product of q (n, d) and k (m, d) has the shape (n, m), and along which of its "
-    "axes do the numbers of one query lie?",
-    "Count axes from the end: the last is -1, the one before it -2. Whatever you do with them then works for two axes "
-    "and for five.",
-    "Three steps, one line each: scores, weights, output. Print the row sums of the weights. Then hand it one query "
-    "and two keys of which one is the query itself, a hundred times as long: what should the weights be, and are they?",
+    "Write down the shapes first. Which product of q (n, d) and k (m, d) has the shape (n, m)? Along which dimension "
+    "are the scores of one query?",
+    "Count dimensions from the end: the last is -1, the one before it -2. The code then works for two dimensions and "
+    "for five.",
+    "Three steps, one line each: scores, weights, output. Print the row sums of the weights. Then try one query and "
+    "two keys, one of them the query times a hundred: what should the weights be, and what are they?",
 )
 
 CASES = ((5, 7, 4, 3), (6, 6, 16, 6), (1, 9, 64, 2))
@@ -128,8 +128,8 @@ def _check_sums(weights: Tensor, case: str) -> None:
             )
     raise WrongAnswer(
         "rows do not sum to 1",
-        f"{case}, the weights of query {format_index(place)} sum to {float(sums[place]):.4f}. What each query has to "
-        "give away is one whole, whatever its scores are: what makes that so?",
+        f"{case}, the weights of query {format_index(place)} sum to {float(sums[place]):.4f}. The weights "
+        "of a query must sum to 1, whatever its scores are: which operation guarantees that?",
     )
 
 
@@ -152,8 +152,8 @@ def _explain_weights(attend: Callable[..., Any], given: Sequence[Tensor], place:
             "wrong scale",
             f"{case}, your weights are exactly the softmax of the dot products times {factor:.4f}; with queries and "
             f"keys four times as wide, times {there or math.nan:.4f}. Dot products of standard normal vectors that are "
-            "four times as wide spread twice as far. Do scores spread alike after your factor? Which length is it "
-            "made of?",
+            "four times as wide spread twice as far. Is the spread the same after your factor? Which size does it "
+            "depend on?",
         )
     raise WrongAnswer(
         "wrong weights",

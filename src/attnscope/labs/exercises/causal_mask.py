@@ -1,16 +1,16 @@
-"""No look into the future, and none at padding.
+"""Implement causal and padding masks
 
-A model that predicts the next token must not see it. Query i may look at keys 0 to i, at itself too.
+A model that predicts the next token must not attend to it. Query i may attend to keys 0 to i, including itself.
 
-- `causal_mask(length)`: a (length, length) tensor to be added to scores: 0 where query i may look at key j, minus
-  infinity where it may not. Rows are queries.
-- `causal_weights(scores, is_real)`: `scores` has the shape (..., n, n). Return the weights: of each query, the softmax
-  over the keys that it may look at, and exactly 0 everywhere else. `is_real` is None, or a boolean tensor (..., n) that
-  is True where a key is a token and False where it is padding, which nobody may look at.
+- `causal_mask(length)`: a (length, length) tensor to be added to scores: 0 if query i may attend to key j, else minus
+  infinity. Rows are queries.
+- `causal_weights(scores, is_real)`: `scores` has the shape (..., n, n). Return the weights: for each query, the softmax
+  over its allowed keys, and exactly 0 for all others. `is_real` is None, or a boolean tensor (..., n) that is True for
+  tokens and False for padding, which no query may attend to.
 
-A query that may look at nothing (padding can stand in front) gives nothing: its row is all zeros, and gradients
-through it are zeros too. Weights have the dtype of the scores. fp16 counts: it ends at 65,504, and scores
-of -20,000 do occur in it. Whoever hands you scores will need them again.
+A query without any allowed key (with padding on the left) has a row of zeros, and gradients through it are zeros too.
+The weights have the dtype of the scores, also fp16: its largest number is 65,504, and scores of -20,000 do occur. Do
+not change the scores in place.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ from torch import Tensor
 
 
 def causal_mask(length: int) -> Tensor:
-    """(length, length): 0 where query i may look at key j, minus infinity where it may not."""
+    """Return (length, length): 0 if query i may attend to key j, else minus infinity."""
     raise NotImplementedError
 
 
 def causal_weights(scores: Tensor, is_real: Tensor | None = None) -> Tensor:
-    """(..., n, n): the weights of each query over the keys that it may look at."""
+    """Return (..., n, n): the weights of each query over its allowed keys."""
     raise NotImplementedError
 '''
 
 HINTS = (
-    "Draw a 4 by 4 square on paper, a row for each query, and cross out what is the future for it. Is the diagonal "
-    "crossed out? `torch.triu` and `torch.tril` keep one side, and their `diagonal` says where it begins.",
-    "Forbid before the softmax, not after it: then the rest shares out one whole by itself. Which score has the "
-    "exponential 0 in every dtype, whatever the other scores are?",
-    "A row in which all is forbidden has no softmax: 0 divided by 0. Replacing the NaN afterwards mends the row, but "
-    "not its gradient. Give such a row harmless scores before the softmax, and zeros after it.",
+    "Draw a 4 by 4 square on paper, one row per query, and cross out the future. Is the diagonal crossed out? "
+    "`torch.triu` and `torch.tril` keep one side, and their argument `diagonal` says where it starts.",
+    "Mask before the softmax, not after it: then the remaining weights sum to 1. Which score has the exponential 0 "
+    "in every dtype, whatever the other scores are?",
+    "A fully masked row has no softmax: 0 divided by 0. Replacing the NaN afterwards repairs the row, but not its "
+    "gradient. Give such a row harmless scores before the softmax, and zeros after it.",
 )
 
 AFTERWARDS = (
-    "It also stands what often fails later: padding in front, fp16, and gradients through rows that see nothing."
+    "Your answer also handles what often fails later: padding on the left, fp16, and gradients through fully masked "
+    "rows."
 )
 
 
@@ -88,17 +89,18 @@ def _check_mask(causal_mask: Callable[..., Any]) -> None:
         forbidden = mask < 0
         if length > 1 and torch.equal(forbidden, future.mT):
             raise WrongAnswer(
-                "upside down", "Query 0 may look at all keys, and the last query only at itself. Who knows more?"
+                "upside down",
+                "Query 0 may attend to all keys, and the last query only to itself. Which of them comes later?",
             )
         if (mask.diagonal() != 0).any():
             raise WrongAnswer(
                 "the diagonal is masked",
-                "Query 0 may not look at key 0, so at nothing at all. May a token look at itself? Where does your "
+                "Query 0 may not attend to key 0, so to no key at all. May a token attend to itself? Where does your "
                 "triangle begin?",
             )
         if (future & ~forbidden).any():
             row, column = (future & ~forbidden).nonzero()[0].tolist()
-            raise WrongAnswer("the future leaks", f"Query {row} may look at key {column}, which comes later.")
+            raise WrongAnswer("the future leaks", f"Query {row} may attend to key {column}, which comes later.")
         if (forbidden & ~future).any() or (mask[~future] != 0).any():
             row, column = ((mask != 0) & ~future).nonzero()[0].tolist()
             raise WrongAnswer(
@@ -135,7 +137,7 @@ def _check_weights(weigh: Callable[..., Any], scores: Tensor, is_real: Tensor | 
     if weights.isnan().any():
         place = weights.isnan().nonzero()[0].tolist()
         asks = (
-            "It may look at nothing: what is the softmax of nothing? The task says what its row should be."
+            "It is fully masked, so its softmax is undefined. The task says what its row should be."
             if sees_nothing[tuple(place[:-1])]
             else "A NaN comes of 0 divided by 0, of 0 times infinity, and of infinity less infinity. Print each step "
             "for this row: which of the three is it, and where does the 0 or the infinity come from?"
@@ -147,7 +149,7 @@ def _check_weights(weigh: Callable[..., Any], scores: Tensor, is_real: Tensor | 
         place = ((weights != 0) & sees_nothing[..., None]).nonzero()[0].tolist()
         raise WrongAnswer(
             "something from nothing",
-            f"With {case}, query {format_index(place[:-1])} may look at nothing, and gives "
+            f"With {case}, query {format_index(place[:-1])} is fully masked, and its row is "
             f"{float(weights[tuple(place)]):.4f} to key {place[-1]} all the same. If all scores of a row are equally "
             "low, what does the softmax see?",
         )
@@ -159,19 +161,20 @@ def _check_weights(weigh: Callable[..., Any], scores: Tensor, is_real: Tensor | 
         raise WrongAnswer(
             "softmax over the wrong axis",
             f"With {case}, the weights of query 0 sum to {float(sums.flatten()[0]):.4f}, and the columns sum to 1. "
-            "Does a query share out one whole, or is each key given away just once?",
+            "Should the weights sum to 1 over the keys of a query, or over the queries of a key?",
         )
     if (place := first_mismatch(sums, (~sees_nothing).double(), tolerance)) is not None:
         if sums[place] == 0 and is_real is not None and not is_real[place]:
             raise WrongAnswer(
-                "padding looks at nothing",
+                "padding queries are masked",
                 f"With {case}, query {format_index(place)} gives nothing to anybody. It is padding itself, and there "
-                "are tokens before it. The task says who may not be looked at: does it say who may not look?",
+                "are tokens before it. The task says that no query may attend to padding: does it say that padding "
+                "queries attend to nothing?",
             )
         raise WrongAnswer(
             "rows do not sum to 1",
             f"With {case}, the weights of query {format_index(place)} sum to {float(sums[place]):.4f}. Something was "
-            "taken from it after its whole had been shared out: is it masked before the softmax, or after?",
+            "removed after the softmax: is it masked before the softmax, or after?",
         )
     if (place := first_mismatch(weights, _expected(scores, is_real), tolerance)) is not None:
         raise WrongAnswer(
@@ -195,7 +198,7 @@ def _check_leaks(weights: Tensor, allowed: Tensor, scores: Tensor, case: str) ->
     if ((weights != 0) & ~allowed).any():
         place = tuple(((weights != 0) & ~allowed).nonzero()[0].tolist())
         raise WrongAnswer(
-            "padding is looked at",
+            "padding is attended to",
             f"With {case}, query {format_index(place[:-1])} gives {float(weights[place]):.3g} to key {place[-1]}, "
             "which is padding. On which axis does `is_real` have to lie to speak about keys?",
         )

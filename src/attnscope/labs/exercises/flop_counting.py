@@ -1,22 +1,21 @@
-"""Count what attention costs, and what a recurrent network of the same width costs.
+"""Count the FLOPs of attention and of a recurrent layer
 
-The product of a matrix of `n` rows and `m` columns with one of `m` rows and `p` columns has `n * p` entries, each a sum
-of `m` terms. A term takes one multiplication and one addition: two floating-point operations, FLOPs. Count matrix
-products only; a softmax or a tanh is small beside them. All functions return whole numbers, except for the last.
+The product of a matrix of `n` rows and `m` columns with one of `m` rows and `p` columns has `n * p` entries, each a
+sum of `m` terms. A term takes one multiplication and one addition: two floating-point operations (FLOPs). Count matrix
+products only; softmax and tanh are small in comparison. All functions return integers, except the last.
 
-- `score_multiplications(length, head_width)`: the multiplications (not the FLOPs) that the scores of one head take: one
-  score for every pair of a query and a key.
-- `attention_flops(length, width, heads)`: the FLOPs of scaled dot-product attention for queries, keys and values that
-  are there already: the scores, and the weighted sums of the values, for all heads together. A head has
-  `width // heads` columns. No mask.
-- `layer_flops(length, width, heads)`: the FLOPs of a whole layer of self-attention on `x` of shape `(length, width)`:
-  with the products that make queries, keys and values, and the one at the output. These four matrices are square.
-- `rnn_flops(length, width)`: the FLOPs of a recurrent layer, which computes `h = tanh(W_h h + W_x x)` once a token;
+- `score_multiplications(length, head_width)`: the multiplications (not the FLOPs) for the scores of one head: one score
+  for every pair of a query and a key.
+- `attention_flops(length, width, heads)`: the FLOPs of scaled dot-product attention for given queries, keys and values:
+  the scores, and the weighted sums of the values, for all heads. A head has `width // heads` columns. No mask.
+- `layer_flops(length, width, heads)`: the FLOPs of a whole self-attention layer on `x` of shape `(length, width)`:
+  including the query, key, value and output projections. These four matrices are square.
+- `rnn_flops(length, width)`: the FLOPs of a recurrent layer, which computes `h = tanh(W_h h + W_x x)` once per token;
   both matrices are square.
-- `equal_length(width)`: the length at which attention without its four matrices (`attention_flops`) takes as many FLOPs
-  as the recurrent layer.
-- `doubling(length, width)`: how many times the FLOPs of a whole layer a text of twice the length takes, as a decimal
-  number. "Four times" is often said; see for yourself when it is so.
+- `equal_length(width)`: the sequence length at which attention without projections (`attention_flops`) takes as many
+  FLOPs as the recurrent layer.
+- `doubling(length, width)`: the factor by which the FLOPs of a whole layer grow if the length doubles, as a float.
+  "Four times" is a common answer; find out when it is right.
 """
 
 from __future__ import annotations
@@ -62,19 +61,19 @@ def doubling(length: int, width: int) -> float:
 '''
 
 HINTS = (
-    "Write the shape under each matrix before you multiply. The scores of a head: what are the shapes of its queries "
-    "and of its transposed keys? How many entries come out, and how many terms has each?",
-    "Attention has two products a head: one makes a square of scores out of long thin matrices, the other turns the "
-    "square back into a long thin one. Compare how many multiplications each takes. Then ask what splitting the "
-    "columns among heads does to the sum over all heads.",
-    "A whole layer has one part that grows with the length and one that grows with its square. Twice the length does "
-    "something else to each. Which of them is the larger one when the text is short and the layer wide?",
+    "Write the shape under each matrix before you multiply. What are the shapes of the queries and of the transposed "
+    "keys of a head? How many entries does the product have, and how many terms has each?",
+    "Attention has two products per head: one computes a square matrix of scores, the other multiplies it by the "
+    "values. Compare the number of multiplications. What does splitting the columns among heads do to the sum over "
+    "all heads?",
+    "A whole layer has one part that grows linearly with the length and one that grows quadratically. Which of them "
+    "is larger if the sequence is short and the layer is wide?",
 )
 
 AFTERWARDS = (
-    "At 1,000 tokens and a width of 64 attention costs some 16 times the recurrent layer; but the recurrent layer "
-    "takes 1,000 steps one after the other, where attention takes all tokens at once. And the famous factor of four is "
-    "what a doubling comes close to only when the text is much longer than the layer is wide."
+    "At 1,000 tokens and a width of 64, attention costs about 16 times as much as the recurrent layer; but the "
+    "recurrent layer takes 1,000 sequential steps, and attention processes all tokens at once. The factor of four is "
+    "approached only if the sequence is much longer than the layer is wide."
 )
 
 SIZES = ((1000, 64, 1), (1000, 64, 4), (4096, 64, 8), (7, 12, 3), (50, 30, 2), (3, 128, 16))

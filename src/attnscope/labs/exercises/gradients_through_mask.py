@@ -1,16 +1,16 @@
-"""Where gradients flow when some keys are masked.
+"""Derive the gradients through masked attention
 
-Scores that are masked become minus infinity, and the softmax makes weights of 0 out of them. What comes back to them
-when a model learns? Work it out yourself: no autograd here.
+Masked scores become minus infinity, and their softmax weights 0. Which gradients reach them in training? Derive them
+without autograd.
 
-- `score_gradient(weights, upstream)`: `weights` (..., n, m) are what a softmax made of some scores, and `upstream` is
-  the gradient of a loss with respect to these weights. Return the gradient with respect to the scores.
-- `scores_can_learn(allowed)`: `allowed` (n, m) is True where query i may look at key j. Return a boolean tensor (n, m):
-  True where the gradient of the score can be other than 0, for some scores and some upstream gradient.
-- `values_can_learn(allowed)`: True where the value of key j can get a gradient from the output of query i,
-  which is the sum of weights times values.
+- `score_gradient(weights, upstream)`: `weights` (..., n, m) are the softmax of some scores, and `upstream` is the
+  gradient of a loss with respect to these weights. Return the gradient with respect to the scores.
+- `scores_can_learn(allowed)`: `allowed` (n, m) is True if query i may attend to key j. Return a boolean tensor (n, m):
+  True if the gradient of the score can differ from 0, for some scores and some upstream gradient.
+- `values_can_learn(allowed)`: True if the value of key j can get a gradient from the output of query i, which is the
+  weighted sum of the values.
 
-A query that may look at nothing has weights of 0 only.
+A query without any allowed key has only weights of 0.
 """
 
 from __future__ import annotations
@@ -30,33 +30,32 @@ from torch import Tensor
 
 
 def score_gradient(weights: Tensor, upstream: Tensor) -> Tensor:
-    """(..., n, m): the gradient with respect to the scores, of which `weights` are the softmax."""
+    """Return (..., n, m): the gradient with respect to the scores, of which `weights` are the softmax."""
     raise NotImplementedError
 
 
 def scores_can_learn(allowed: Tensor) -> Tensor:
-    """(n, m) bool: where the gradient of a score can be other than 0."""
+    """Return (n, m) bool: where the gradient of a score can differ from 0."""
     raise NotImplementedError
 
 
 def values_can_learn(allowed: Tensor) -> Tensor:
-    """(n, m) bool: where the output of query i can send a gradient to the value of key j."""
+    """Return (n, m) bool: where the value of key j can get a gradient from the output of query i."""
     raise NotImplementedError
 '''
 
 HINTS = (
-    "Raise one score a little: its own weight grows. What happens to the other weights of the same row, if they all "
-    "have to sum to 1? The gradient of a score hears from every one of them.",
-    "Write the derivative of weight j by score k for j = k, and for another k. Multiply by the upstream gradient and "
-    "add up over j: what is left is a weight, times how far one upstream number is from a mean.",
-    "For the last two: take a row with one allowed key. How much can its weight change? And how much of its value gets "
-    "through to the output?",
+    "Raise one score a little: its own weight grows. What happens to the other weights of the same row, which must "
+    "sum to 1? The gradient of a score depends on all of them.",
+    "Write the derivative of weight j with respect to score k, for j = k and for j != k. Multiply by the upstream "
+    "gradient and sum over j: the result is a weight times the difference of one upstream number and a mean.",
+    "For the last two: take a row with one allowed key. How much can its weight change? How much of its value "
+    "reaches the output?",
 )
 
 AFTERWARDS = (
-    "So masked scores get no gradient, and it takes no special case: their weight is a factor of it. The first token "
-    "of a text learns nothing by its score either: with one key to look at there is nothing to choose. Its value does "
-    "learn."
+    "So masked scores get no gradient, without any special case: their weight is a factor of it. The score of the "
+    "first token gets no gradient either: with one allowed key, its weight is always 1. Its value does get one."
 )
 
 
@@ -121,7 +120,7 @@ def _explain(got: Tensor, weights: Tensor, upstream: Tensor, case: str) -> None:
     if first_mismatch(got, weights * (1 - weights) * upstream, 1e-5) is None:
         raise WrongAnswer(
             "only its own weight",
-            f"{case}: each score hears from its own weight alone. But raising a score takes something from all other "
+            f"{case}: each score depends on its own weight only. But raising a score reduces all other "
             "weights of its row, and their upstream gradients have a say in that.",
         )
     sums = got.sum(-1)

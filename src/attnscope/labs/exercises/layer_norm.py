@@ -1,19 +1,18 @@
-"""Write layer norm and batch norm, and see what becomes of a batch of one.
+"""Implement layer norm and batch norm
 
-Both norms subtract a mean and divide by the root of a variance, to which `epsilon` is added under the root. Then each
-column is multiplied by its `gain`, and its `shift` is added. What they differ in is where mean and variance come from.
-A variance here is the mean of the squared distances from the mean: divide by how many numbers there are.
+Both norms subtract a mean and divide by the square root of a variance plus `epsilon`. Then each column is multiplied
+by its `gain`, and its `shift` is added. They differ in where mean and variance come from. The variance is the mean
+squared distance from the mean, without Bessel's correction.
 
-- `layer_norm(x, gain, shift, epsilon)`: `x` has shape `(..., width)`. Each row has a mean and a variance of its own,
-  over its columns.
-- `batch_norm(x, gain, shift, running_mean, running_variance, training, momentum, epsilon)`: `x` has shape
-  `(batch, width)`. In training, each column has a mean and a variance of its own, over the rows of the batch; and the
-  running mean and variance go a part of the way, `momentum`, from where they are to those of the batch. Outside of
-  training, the running ones are used instead and stay as they are. Return three tensors: the output and the two running
-  ones as they are afterwards. Leave the tensors you were given as they are.
+- `layer_norm(x, gain, shift, epsilon)`: `x` has shape `(..., width)`. Each row has its own mean and variance, over its
+  columns.
+- `batch_norm(x, gain, shift, running_mean, running_variance, training, momentum, epsilon)`: `x` has shape `(batch,
+  width)`. In training, each column has its own mean and variance over the rows of the batch, and the running mean and
+  variance move a fraction `momentum` towards those of the batch. In evaluation, the running values are used and do not
+  change. Return three tensors: the output, and the new running mean and variance. Do not change the input tensors.
 
-Everything has to stay finite: for a row of equal numbers, and in training with a batch of one. (torch's own batch norm
-refuses that. See what comes out of yours, and you will know why.)
+All results must be finite: for a row of equal numbers, and in training with a batch of one. (The batch norm of torch
+raises an error for the latter. The output of yours will show you why.)
 """
 
 from __future__ import annotations
@@ -59,18 +58,18 @@ def batch_norm(
 '''
 
 HINTS = (
-    "Draw the table of numbers, a row for each example. Layer norm looks along a row, batch norm along a column. Which "
-    "dimension of the tensor goes away when you take the mean, and how does the mean line up with the table again?",
-    "torch's functions for the variance and the standard deviation have an option that says by how many they divide; "
-    "look up what it is if you say nothing. And mind the order: first the variance, then epsilon, then the root.",
-    "In training, batch norm uses the statistics of the batch and remembers them a little. Outside of training, it "
-    "must not look at the batch at all: what an example gives then does not depend on its neighbours. With a batch "
-    "of one, what is the distance of the only row from the mean?",
+    "Draw the input as a table with one row per example. Layer norm works along a row, batch norm along a column. "
+    "Which dimension is reduced by the mean, and how does the mean broadcast to the table again?",
+    "The functions of torch for variance and standard deviation have an option for the divisor; check its default. "
+    "And note the order: first the variance, then epsilon, then the square root.",
+    "In training, batch norm uses the statistics of the batch and updates the running ones. In evaluation it must "
+    "not use the batch at all: the output for an example does not depend on the others. In a batch of one, what is "
+    "the distance of the only row from the mean?",
 )
 
 AFTERWARDS = (
-    "In training, a batch of one comes out as the shift alone, whatever went in: that is how batch norm fails there. "
-    "Outside of training a batch of one is fine, by the running values. Layer norm never looks at its neighbours."
+    "In training, the output for a batch of one is the shift, whatever the input: this is how batch norm fails "
+    "there. In evaluation a batch of one works, with the running values. Layer norm never depends on other rows."
 )
 
 TOLERANCE = 1e-4

@@ -1,20 +1,18 @@
-"""Write attention whose cost grows with the length, not with its square.
+"""Implement linear attention
 
-Softmax attention weighs a value by the exponential of a score. Let the weight be `phi(q) . phi(k)` instead, where
-`phi`, the feature map, makes another row out of each row. A query's output is then the mean of the values under these
-weights: their weighted sum, divided by the sum of the weights. Since a weight is now a mere product, there is a way
-without a matrix of one row and one column a token.
+Softmax attention weights a value by the exponential of a score. Let the weight be `phi(q) · phi(k)` instead, where
+`phi` is a feature map that is applied to each row. The output of a query is then the weighted sum of the values,
+divided by the sum of the weights. Because a weight is now a plain product, no n x n matrix is needed.
 
-- `feature_map(x)`: rows of shape `(..., length, width)` to rows `(..., length, features)`; how many features is up to
-  you. Every row is mapped for itself. Weights made of it should be positive, whatever the rows are, zeros included, and
-  should not all be the same. Nothing else is asked: it need not come near to a softmax.
-- `linear_attention(q, k, v)`: the outputs, `(..., queries, value_width)`, under the weights of your feature map.
-  There may be another number of keys than of queries; values may have another width. No scale, no mask.
-- `causal_linear_attention(q, k, v)`: the same where query `i` uses keys 0 to `i` only. There are as many keys as
-  queries.
+- `feature_map(x)`: rows of shape `(..., length, width)` to rows `(..., length, features)`; you choose the number of
+  features. Each row is mapped independently. The resulting weights must be positive for all rows, including zeros, and
+  must not all be equal. It need not approximate a softmax.
+- `linear_attention(q, k, v)`: the outputs, `(..., queries, value_width)`, with the weights of your feature map. The
+  numbers of keys and queries may differ, and so may the width of values. No scale, no mask.
+- `causal_linear_attention(q, k, v)`: the same if query `i` uses only keys 0 to `i`. There are as many keys as queries.
 
-Twice the tokens should take about twice the work, in both, and no tensor may have an entry for every pair of tokens.
-Loops over tokens are fine.
+Twice the tokens should take about twice the work in both, and no tensor may have an entry per pair of tokens. Loops
+over tokens are allowed.
 """
 
 from __future__ import annotations
@@ -50,22 +48,22 @@ def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 '''
 
 HINTS = (
-    "A product of three matrices can be bracketed in two ways. Write down the shapes of both: which way has an "
-    "intermediate result that does not grow with the number of tokens?",
-    "The sum of the weights is a weighted sum, too: one of values that are all 1. So whatever gives you the upper part "
-    "of the fraction gives you the lower part as well, if you keep what belongs to it.",
-    "For the causal one, walk along the tokens and carry with you all that the keys and values up to here have to say: "
-    "it has the same size at every step. When must a token's own key be put in: before or after its query reads? Sums "
-    "that run along a dimension do the same without a loop.",
+    "A product of three matrices can be bracketed in two ways. Write down the shapes of both: in which is the "
+    "intermediate result independent of the number of tokens?",
+    "The sum of the weights is a weighted sum too, of values that are all 1. So the same computation gives numerator "
+    "and denominator.",
+    "For the causal version, iterate over the tokens and keep a state that summarises all keys and values so far; "
+    "its size is constant. Must the key of a token be added before or after its query is applied? Cumulative sums do "
+    "the same without a loop.",
 )
 
 AFTERWARDS = (
-    "What you carried along is a matrix that is written to by outer products and read by queries: a memory of fixed "
-    "size. It is why such a layer can generate for ever at the same cost a token, and why it forgets."
+    "Your state is a matrix that is written by outer products and read by queries: a memory of fixed size. This is "
+    "why such a layer can generate at a constant cost per token, and why it forgets."
 )
 
 LENGTH = 384
-"""So many tokens when work is counted; widths are small beside it."""
+"""Sequence length when work is counted; dimensions are small in comparison."""
 TOLERANCE = 1e-4
 
 

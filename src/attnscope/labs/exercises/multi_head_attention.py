@@ -1,17 +1,17 @@
-"""Many heads: split, attend, merge, and what each of them adds.
+"""Implement multi-head attention
 
-A layer with many heads projects its tokens once, and then cuts queries, keys and values into equal runs of features:
-the first run is head 0's, the next one head 1's. Each head attends for itself. In the end the outputs of all heads
-stand side by side again, and one more matrix, `w_o`, mixes them.
+A multi-head layer projects its tokens once, and then splits queries, keys and values into equal groups of features:
+the first group belongs to head 0, the next to head 1. Each head computes attention. Finally the outputs of all heads
+are concatenated and multiplied by a matrix `w_o`.
 
 - `split_heads(x, heads)`: from (batch, n, heads * w) to (batch, heads, n, w).
-- `merge_heads(x)`: the way back, from (batch, heads, n, w) to (batch, n, heads * w).
+- `merge_heads(x)`: the inverse, from (batch, heads, n, w) to (batch, n, heads * w).
 - `many_heads(x, w_q, w_k, w_v, w_o, heads)`: `x` is (batch, n, d); `w_q`, `w_k`, `w_v` are (d, heads * w), applied as
-  `x @ w_q`; `w_o` is (heads * w, d). Scaled dot-product attention in each head, no mask. Returns (batch, n, d).
-- `contributions(x, w_q, w_k, w_v, w_o, heads)`: what each head adds to that, (batch, heads, n, d). Summed over the
-  heads it is the output of `many_heads`.
+  `x @ w_q`; `w_o` is (heads * w, d). Scaled dot-product attention in each head, without a mask. Returns (batch, n, d).
+- `contributions(x, w_q, w_k, w_v, w_o, heads)`: the term that each head adds to the output, (batch, heads, n, d).
+  Summed over heads it is the output of `many_heads`.
 
-The width of all heads together need not be d.
+`heads * w` may differ from d.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ from torch import Tensor
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """(batch, n, heads * w) to (batch, heads, n, w)."""
+    """Split (batch, n, heads * w) into (batch, heads, n, w)."""
     raise NotImplementedError
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """(batch, heads, n, w) to (batch, n, heads * w)."""
+    """Merge (batch, heads, n, w) into (batch, n, heads * w)."""
     raise NotImplementedError
 
 
 def many_heads(x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, heads: int) -> Tensor:
-    """(batch, n, d): attention in each head, merged and mixed by `w_o`."""
+    """Return (batch, n, d): attention in each head, merged and multiplied by `w_o`."""
     raise NotImplementedError
 
 
 def contributions(x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, heads: int) -> Tensor:
-    """(batch, heads, n, d): what each head adds to the output."""
+    """Return (batch, heads, n, d): the contribution of each head to the output."""
     raise NotImplementedError
 '''
 
 HINTS = (
-    "Measurement the entries of a small tensor with `torch.arange`, two tokens of four features, and write down where "
+    "Number the entries of a small tensor with `torch.arange`, two tokens of four features, and write down where "
     "each has to go for two heads. A reshape alone never changes the order of the numbers: is the order the same?",
-    "Splitting takes two steps: the last axis becomes two, and then axes change places. Merging takes the same two "
-    "backwards. `reshape` works after a transpose, `view` often does not.",
-    "For the contributions: rows of `w_o` meet the features of the merged heads. Which rows meet those of head 1? A "
-    "matrix product with side by side blocks is a sum of smaller ones.",
+    "Splitting takes two steps: the last dimension becomes two, and then dimensions are transposed. Merging takes "
+    "the same two steps in reverse. `reshape` works after a transpose, `view` often does not.",
+    "For the contributions: rows of `w_o` are multiplied by the features of the merged heads. Which rows belong to "
+    "head 1? A matrix product with concatenated blocks is a sum of smaller ones.",
 )
 
 AFTERWARDS = (
-    "Side by side and one matrix, or each head through its own rows of that matrix and then added: the same. So it "
-    "makes sense to ask what a single head adds."
+    "Concatenating heads and multiplying by one matrix, or multiplying each head by its own rows of that matrix and "
+    "adding: both are the same. So the contribution of a single head is well defined."
 )
 
 Function = Callable[..., Any]
@@ -80,7 +80,7 @@ def check(answer: Answer) -> None:
 
 
 def _numbered(batch: int, length: int, heads: int, width: int) -> tuple[Tensor, Tensor]:
-    """A tensor whose entries say where they stand, and the same split."""
+    """Return a tensor whose entries are their positions, and the same tensor split."""
     x = torch.arange(batch * length * heads * width, dtype=torch.float32).reshape(batch, length, heads * width)
     return x, torch.stack(x.split(width, dim=-1), dim=1)
 

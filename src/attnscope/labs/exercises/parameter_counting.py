@@ -1,19 +1,18 @@
-"""Count the parameters of GPT-2, from one layer of attention to the whole model.
+"""Count the parameters of GPT-2
 
-A parameter is one learned number. Count them by formula, without building a model.
+Count the parameters by formula, without building a model, from one attention layer to the whole model.
 
-- `attention_weights(width, heads, head_width)`: the numbers in the matrices of one layer of attention. Each head has
-  three matrices, for queries, keys and values, from `width` to `head_width` columns. One more matrix takes all heads,
-  side by side, back to `width`. `heads * head_width` need not be `width`.
-- `attention_parameters(width, heads, head_width)`: the same with biases: whatever comes out of a matrix has a number
-  added, one for each column.
+- `attention_weights(width, heads, head_width)`: the parameters in the matrices of one attention layer. Each head has
+  three matrices, for queries, keys and values, from `width` to `head_width` columns. One more matrix maps the
+  concatenated heads back to `width`. `heads * head_width` may differ from `width`.
+- `attention_parameters(width, heads, head_width)`: the same with biases, one per output column of each matrix.
 - `block_parameters(width)`: a block of GPT-2. Its heads together are as wide as the model, all with biases. After
-  attention come two matrices, from `width` to `4 * width` and back, with biases. Before each of these two parts stands
-  a layer norm, with a gain and a shift for every column.
-- `model_parameters(vocabulary, context, width, blocks)`: the model. A table has a row for each token of the vocabulary,
-  another one for each of the `context` positions; then come the blocks and one last layer norm. The output is compared
-  with the rows of the token table: it has no matrix of its own.
-- `feed_forward_share(vocabulary, context, width, blocks)`: which part of all parameters, between 0 and 1, is in the two
+  attention come two matrices, from `width` to `4 * width` and back, with biases. Before each of these two parts is a
+  layer norm, with a gain and a shift per column.
+- `model_parameters(vocabulary, context, width, blocks)`: the model. It has an embedding for each token of the
+  vocabulary and for each of the `context` positions, the blocks, and a final layer norm. The output layer shares the
+  token embeddings.
+- `feed_forward_share(vocabulary, context, width, blocks)`: the share of all parameters, between 0 and 1, in the two
   wide matrices of the blocks and their biases.
 
 GPT-2 small has 50,257 tokens, 1,024 positions, a width of 768 in 12 heads, and 12 blocks.
@@ -54,17 +53,19 @@ def feed_forward_share(vocabulary: int, context: int, width: int, blocks: int) -
 '''
 
 HINTS = (
-    "Draw each matrix as a rectangle and write its two sides on it. A matrix has as many numbers as the rectangle has "
-    "squares, and its bias as many as the side at which it comes out.",
-    "Try the smallest case by hand: width 2, one head of width 1. There are three matrices with two numbers each, and "
-    "one that leads back. What does your function say? Then two heads: what is there twice, and what only grows?",
-    "For the model, go from the bottom to the top and write a list: table, table, blocks, norm. Nothing else is there. "
-    "The known count of GPT-2 small is 124 million and some; if you are 38 million above that, a table is in twice.",
+    "Draw each matrix as a rectangle and label its two sides. The number of parameters is the product of the sides; "
+    "the bias has one per output column.",
+    "Try the smallest case by hand: width 2, one head of width 1. There are three matrices with two numbers each, "
+    "and one that maps back. What does your function return? Then two heads: what is there twice, and what only "
+    "grows?",
+    "For the model, go from the input to the output and write a list: token embeddings, position embeddings, blocks, "
+    "norm. There is nothing else. GPT-2 small has about 124 million parameters; if you get 38 million more, one "
+    "table is counted twice.",
 )
 
 AFTERWARDS = (
-    "GPT-2 small has 124,439,808 parameters. Within a block about two of three are in the wide matrices; of the whole "
-    "model, with its large table of tokens, less than half."
+    "GPT-2 small has 124,439,808 parameters. In a block, about two thirds are in the wide matrices; in the whole "
+    "model, with its large embedding table, less than half."
 )
 
 Slips = Mapping[str, tuple[Callable[..., int], str]]
@@ -133,7 +134,7 @@ WEIGHTS: Slips = {
         lambda width, heads, head_width: (
             3 * heads * width * width + width * width - counted_attention(width, heads, head_width, bias=False)
         ),
-        "It seems that each head is given square matrices. How many columns come out of one for a single head?",
+        "It seems that each head has square matrices. How many output columns does the matrix of a single head have?",
     ),
     "one head only": (
         lambda width, heads, head_width: (
@@ -160,7 +161,7 @@ WEIGHTS: Slips = {
 BIASES: Slips = {
     "biases missing": (
         lambda width, heads, head_width: -3 * heads * head_width - width,
-        "It is the same as without biases. How many columns come out of each matrix?",
+        "It is the same as without biases. How many output columns does each matrix have?",
     ),
     "a bias is missing": (
         lambda width, _heads, _head_width: -width,
@@ -173,14 +174,14 @@ BIASES: Slips = {
     ),
     "biases on the wrong side": (
         lambda width, heads, head_width: 3 * width + heads * head_width - 3 * heads * head_width - width,
-        "The biases have the lengths of what goes into a matrix. They are added to what comes out.",
+        "The biases have the input sizes of the matrices. They are added to the outputs.",
     ),
 }
 
 BLOCK: Slips = {
     "layer norms missing": (
         lambda width: -4 * width,
-        "What is missing grows with the width, not with its square. What stands before each of the two parts?",
+        "What is missing grows with the width, not with its square. What comes before each of the two parts?",
     ),
     "half of the layer norms": (
         lambda width: -2 * width,
@@ -225,7 +226,7 @@ MODEL: Slips = {
     ),
     "the last norm is missing": (
         lambda _vocabulary, _context, width, _blocks: -2 * width,
-        "What is missing does not grow with the number of blocks, and little with the width. What stands after the "
+        "What is missing does not grow with the number of blocks, and little with the width. What comes after the "
         "last block?",
     ),
     "one block only": (
@@ -295,7 +296,8 @@ def _check_share(answer: Answer) -> None:
         if abs(given - part / whole) <= 1e-9:
             continue
         outside = (
-            "Below the line something large that is in no block is left out. A share of the whole model is asked for."
+            "The denominator leaves out something large that is in no block. The task asks for a share of the whole "
+            "model."
         )
         for kind, value, words in (
             ("the tables left out", part / (whole - (vocabulary + context) * width), outside),
@@ -308,14 +310,15 @@ def _check_share(answer: Answer) -> None:
             (
                 "biases left out",
                 part * 8 * width / (8 * width + 5) / whole,
-                "Above the line, the two matrices are in. What is added to what comes out of them?",
+                "The numerator contains the two matrices. What is added to their outputs?",
             ),
         ):
             if abs(given - value) <= 1e-9:
                 raise WrongAnswer(kind, f"{call} is {given:.4f}. {words}")
         if given > 1:
-            raise WrongAnswer("not a share", f"{call} is {given:.4g}; a part of a whole lies between 0 and 1.")
+            raise WrongAnswer("not a share", f"{call} is {given:.4g}; a share is between 0 and 1.")
         raise WrongAnswer(
             "another share",
-            f"{call} is {given:.4f}. Which parameters stand above the line, and for how many blocks? Which below?",
+            f"{call} is {given:.4f}. Which parameters are in the numerator, and for how many blocks? Which are in the "
+            "denominator?",
         )

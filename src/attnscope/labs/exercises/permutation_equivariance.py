@@ -1,20 +1,21 @@
-"""Find out which layers see the order of their tokens.
+"""Test layers for permutation equivariance
 
-A layer takes `x`, one row a token, of shape `(length, width)`. Put the rows into another order, `x[order]`, and watch
-what comes out. A layer is **equivariant** if its output is put into that same order and is otherwise what it was. It
-is **invariant** if its output does not change at all. A layer that is equivariant cannot tell an anagram from the text
-it was made of: each token gets the row it got before, wherever it now stands.
+A layer takes `x` of shape `(length, width)`, one row per token. Permute the rows, `x[order]`, and compare the
+outputs. A layer is **equivariant** if its output is permuted in the same way and otherwise unchanged. It is
+**invariant** if its output does not change at all. An equivariant layer cannot distinguish anagrams: each token gets
+the same output row, wherever it is.
 
-Fill in three functions. A `layer` is any function from `(length, width)` to a tensor; `order` holds every number from
-0 to `length - 1` once, and is in general not its own inverse. Numbers are rounded on the way, and sums of the same
-numbers in another order are rounded otherwise: what differs by rounding alone counts as the same.
+Write three functions. A `layer` is any function from `(length, width)` to a tensor; `order` contains every number from
+0 to `length - 1` once, and is in general not its own inverse. Results are rounded, and sums in another order are
+rounded differently: differences by rounding do not count.
 
-- `is_equivariant(layer, x, order)`: whether the layer is equivariant for this input and this order. It is only asked
-  of layers that give as many rows as they take.
-- `is_invariant(layer, x, order)`: whether it is invariant for this input and this order. The output may have any shape.
+- `is_equivariant(layer, x, order)`: whether the layer is equivariant for this input and order. It is only called for
+  layers that return as many rows as they get.
+- `is_invariant(layer, x, order)`: whether the layer is invariant for this input and order. The output may have any
+  shape.
 - `counterexample(layer, length, width)`: an `x` of shape `(length, width)` and an `order` for which the layer is not
-  equivariant, or `None` if you can find none. One of the layers adds a code for its position to each row; find out for
-  which orders that shows.
+  equivariant, or `None` if you find none. One of the layers adds a position embedding to each row; find out for which
+  orders this shows.
 """
 
 from __future__ import annotations
@@ -52,19 +53,18 @@ def counterexample(layer: Layer, length: int, width: int) -> tuple[Tensor, Tenso
 '''
 
 HINTS = (
-    "There are two ways to go: first into the new order and then through the layer, or first through the layer and "
-    "then into the new order. Which two tensors should then be the same, if the layer is equivariant? And which, if it "
-    "is invariant?",
-    "An order of three, such as 1, 2, 0, takes the third row back to the front only after three turns. Write down by "
-    "hand where each row of `x[order]` came from, and do the very same to the output. No order has to be undone.",
-    "For the counterexample: a single order can be blind. Reversing moves no row in the middle, and a code that is the "
-    "same from both ends does not notice it. Rows that are all alike are blind, too. Try many random orders on random "
-    "rows before you say that there is none.",
+    "There are two paths: permute and then apply the layer, or apply the layer and then permute. Which two tensors "
+    "should be equal if the layer is equivariant? And which if it is invariant?",
+    "An order such as 1, 2, 0 returns to the start only after three applications. Write down where each row of "
+    "`x[order]` comes from, and do exactly the same to the output. No order has to be inverted.",
+    "For the counterexample: a single order may not be enough. Reversing leaves the middle row in place, and a "
+    "symmetric position embedding does not notice it. Equal rows show nothing either. Try many random orders on "
+    "random rows before you return None.",
 )
 
 AFTERWARDS = (
-    "So attention alone sees a bag of tokens; a causal mask or a code for positions ends that. Note that one layer was "
-    "both equivariant and invariant: if all rows are the same, no order changes them."
+    "So attention alone reads a bag of tokens; a causal mask or position embeddings change that. One layer was both "
+    "equivariant and invariant: if all rows are equal, no permutation changes them."
 )
 
 Layer = Callable[[Tensor], Tensor]
@@ -173,24 +173,25 @@ def _explain_doubled(
     says: Callable[[Layer, Tensor, Tensor], bool], watched: _Watched, x: Tensor, order: Tensor
 ) -> None:
     """A layer that doubles each row was said not to be equivariant: find out what was compared."""
-    told = f"`is_equivariant` says no of a layer that doubles each number of x, with order {order.tolist()}."
+    case = f"`is_equivariant` returns False for a layer that doubles each number of x, with order {order.tolist()}."
     if any(seen.shape == x[:, order].shape and torch.equal(seen, x[:, order]) for seen in watched.seen):
-        words = f"{told} The layer was given x with its columns in another order; tokens are rows."
+        words = f"{case} The layer was given x with its columns in another order; tokens are rows."
         raise WrongAnswer("columns moved instead of rows", words)
     if says(_sorted, x, order):
         raise WrongAnswer(
             "invariance taken for equivariance",
-            f"{told} Yet it says yes of a layer that sorts its rows, whose output never changes. To be the same for "
-            "every order is another property, for which there is another function. What should happen to the output?",
+            f"{case} But it returns True for a layer that sorts its rows, whose output never changes. To be the same "
+            "for every order is another property, for which there is another function. What should happen to the "
+            "output?",
         )
     swap = torch.tensor([1, 0, 2, 3, 4])
     if says(_doubled, x, swap):
         raise WrongAnswer(
             "the order is applied the wrong way",
-            f"{told} With the order {swap.tolist()}, which is its own inverse, it says yes. So an order is applied "
+            f"{case} With the order {swap.tolist()}, which is its own inverse, it returns True. So an order is applied "
             "twice, or undone, where it should not be. Follow one row by hand: where does it go on each side?",
         )
-    raise WrongAnswer("every layer is refused", f"{told} Where does each row go? Is that where the other side has it?")
+    raise WrongAnswer("every layer is refused", f"{case} Where does each row go? Is that where the other side has it?")
 
 
 def _check_layers_that_see_order(says: Callable[[Layer, Tensor, Tensor], bool]) -> None:

@@ -1,15 +1,15 @@
-"""How far do scores spread, and what does the softmax make of it.
+"""Derive the variance of attention scores
 
-Worked out by thinking, not by drawing random numbers: your functions return exact values.
+Derive the results instead of sampling: your functions return exact values.
 
-- `moments(width, q_deviation, k_deviation)`: the mean and the variance of the dot product q.k, where the `width`
-  numbers of q and of k are drawn independently with mean 0 and the given standard deviations.
+- `moments(width, q_deviation, k_deviation)`: the mean and the variance of the dot product q·k. The `width` components
+  of q and of k are independent, with mean 0 and the given standard deviations.
 - `scaled_moments(width, q_deviation, k_deviation)`: the same for the dot product divided by the square root of the
   width.
-- `weight_of_the_large_one(score, times, keys)`: of `keys` keys, one has the score `times * score`, and all others have
-  `score`. Which weight does the softmax give to that one?
+- `weight_of_the_large_one(score, times, keys)`: one of `keys` keys has the score `times * score`, all others have
+  `score`. Return its softmax weight.
 
-Then ask your last function: is "ten times as large as the others" much, or little?
+Then use your last function: is "ten times as large as the others" a lot or a little?
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ def weight_of_the_large_one(score: float, times: float, keys: int) -> float:
 '''
 
 HINTS = (
-    "Begin with width 1: one number times another, independent of it. What is the mean of a product of two independent "
-    "numbers? What is the mean of its square?",
-    "Means of a sum add up, and for independent terms so do variances. If a number is multiplied by c, its deviation "
-    "is multiplied by c as well: what happens to its variance?",
-    "For the softmax write down the fraction for three keys, with their three exponentials. Then divide above and "
-    "below by the largest of them: what is left depends on how far apart scores are, and no exponential overflows.",
+    "Start with width 1: the product of two independent numbers. What is its mean? What is the mean of its square?",
+    "Means of a sum add up, and for independent terms so do variances. If a number is multiplied by c, so is its "
+    "standard deviation: what happens to its variance?",
+    "For the softmax, write down the fraction for three keys with their three exponentials. Then divide numerator "
+    "and denominator by the largest of them: the result depends on differences of scores, and no exponential "
+    "overflows.",
 )
 
 AFTERWARDS = (
-    "Ten times as large is nothing in itself: 0.1 against 1 is nearly even, 10 against 100 is everything. Softmax sees "
-    "differences. Without the division these grow with the root of the width, before anything has been learned."
+    "Ten times as large means nothing by itself: 0.1 compared with 1 gives nearly equal weights, 10 compared with "
+    "100 gives all the weight to one key. Softmax depends on differences. Without the scaling, these grow with the "
+    "square root of the width, before anything has been learned."
 )
 
 CASES = ((1, 1.0, 1.0), (64, 1.0, 1.0), (128, 1.0, 1.0), (64, 2.0, 1.0), (64, 1.0, 0.5), (10, 3.0, 0.25))
@@ -73,7 +74,7 @@ def _pair(answer: Answer, name: str, width: int, q_deviation: float, k_deviation
     if 0 < abs(mean) < 0.1 * math.sqrt(max(variance, 0)):
         raise WrongAnswer(
             "drawn, not worked out",
-            f"{call} says that the mean is {mean:g}: near to something simple, and not quite there, as it comes out of "
+            f"{call} returns the mean {mean:g}: close to a simple number, but not equal, as from "
             "random numbers. No draws are needed. Is a product of two numbers around 0 more often above 0 or below?",
         )
     if mean != 0:
@@ -150,7 +151,9 @@ def _check_weight(answer: Answer, score: float, times: float, keys: int) -> None
     if math.isclose(weight, expected, rel_tol=1e-5, abs_tol=1e-12):
         return
     if math.isclose(weight, 1 / (1 + keys * math.exp(-gap)), rel_tol=1e-5):
-        raise WrongAnswer("keys miscounted", f"`{call}` is {weight:g}. How many keys are there beside the large one?")
+        raise WrongAnswer(
+            "keys miscounted", f"`{call}` is {weight:g}. How many keys are there in addition to the large one?"
+        )
     if math.isclose(weight, times / (times + keys - 1), rel_tol=1e-5):
         raise WrongAnswer(
             "no softmax",
@@ -160,5 +163,5 @@ def _check_weight(answer: Answer, score: float, times: float, keys: int) -> None
     raise WrongAnswer(
         "wrong weight",
         f"`{call}` is {weight:g}. Write the scores of all {keys} keys down, and their exponentials: which of them "
-        "stand above the line of the fraction, and which below?",
+        "are in the numerator, and which in the denominator?",
     )

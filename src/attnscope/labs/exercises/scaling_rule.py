@@ -1,20 +1,19 @@
-"""What the division by the root of the width does, measured.
+"""Measure the effect of the scaling
 
-Queries and keys are drawn at random, every number standard normal. One draw is one query and ten keys of its own.
+Queries and keys are random, with standard normal components. One draw is one query and its own ten keys.
 
-Write `measure(width, draws, seed)`, which makes that many draws and returns four numbers:
+Write `measure(width, draws, seed)`. It makes that many draws with head dimension `width` and returns four numbers:
 
 1. the standard deviation of the dot products of all draws,
-2. that of the scaled dot products, divided by the square root of the width,
+2. the same for dot products divided by the square root of the width,
 3. the share of draws whose largest weight, of the softmax over the ten keys, is above 0.30, without the scaling,
 4. the same with the scaling.
 
 A share is between 0 and 1. The same seed gives the same four numbers.
 
-A textbook expects two things of this, for every width: that the scaled standard deviation stays near 1, and that the
-largest scaled weight stays under 0.30. Measure it for widths of 8, 64, 512 and 4,096, then write
-`deviation_stays_near_one()` and `largest_weight_stays_under_0_30()`, which return True or False: what you have
-measured, not what the book expects.
+A textbook expects two things for every width: that the scaled standard deviation stays near 1, and that the largest
+scaled weight stays under 0.30. Measure widths of 8, 64, 512 and 4,096. Then write `deviation_stays_near_one()` and
+`largest_weight_stays_under_0_30()`, which return True or False: what you have measured, not what the book expects.
 """
 
 from __future__ import annotations
@@ -45,18 +44,18 @@ def largest_weight_stays_under_0_30() -> bool:
 '''
 
 HINTS = (
-    "Draw all queries as one tensor and all keys as another. Which shapes do they need so that every query has ten "
-    "keys of its own, and along which axis is multiplied and added up?",
-    "For the share: each draw says yes or no once. Which axis has to go before you compare with 0.30, and what is the "
-    "mean of many yes and no?",
-    "For the last two functions print the four numbers at each width, and believe them. If the largest weight stayed "
+    "Draw all queries as one tensor and all keys as another. Which shapes do they need so that every query has its "
+    "own ten keys, and over which dimension is the sum?",
+    "For the share, each draw counts once. Which dimension has to be reduced before you compare with 0.30, and what "
+    "is the mean of a boolean tensor?",
+    "For the last two functions, print the four numbers at each width and trust them. If the largest weight stayed "
     "under 0.30, what would the fourth number have to be?",
 )
 
 AFTERWARDS = (
-    "You have measured what the book did not: the division keeps scores at one spread for every width, and still the "
-    "largest of ten weights is above 0.30 in nearly half of all draws. What it does save you from: without it the "
-    "largest weight is 0.62 on average at width 8, 0.95 at 512, and on its way to everything."
+    "You have measured what the book has not: the scaling keeps the standard deviation of scores at 1 for every "
+    "width, and still the largest of ten weights is above 0.30 in nearly half of all draws. Without the scaling, the "
+    "largest weight is 0.62 on average at width 8 and 0.95 at 512."
 )
 
 DRAWS = 2000
@@ -122,17 +121,17 @@ def _check_growth(measured: dict[int, tuple[float, ...]]) -> None:
             "from a standard normal, is the query another one in each draw, and is the deviation taken of the dot "
             "products, all of them?"
         )
-        raise WrongAnswer("wrong deviation", f"The deviation of the dot products comes out as {_row(plain)}. {look}")
+        raise WrongAnswer("wrong deviation", f"The deviation of the dot products is {_row(plain)}. {look}")
     if any(not math.isclose(value, 1, rel_tol=0.05) for value in scaled.values()):
         raise WrongAnswer(
             "wrong scale",
-            f"The deviation is right, and after scaling it comes out as {_row(scaled)}. It should not depend on the "
+            f"The deviation is right, and after scaling it is {_row(scaled)}. It should not depend on the "
             "width any more. What exactly do you divide by?",
         )
     if all(math.isclose(value, 1, rel_tol=1e-5) for value in scaled.values()):
         raise WrongAnswer(
             "scaled by what was measured",
-            f"After scaling the deviation comes out as {_row(scaled)}, to five digits and more, though numbers are "
+            f"After scaling the deviation is {_row(scaled)}, to five digits and more, though numbers are "
             "drawn at random. Whatever is divided by its own deviation has one of 1. Attention does not know that "
             "deviation when it divides: which number does the task name?",
         )
@@ -174,7 +173,7 @@ def _check_shares(width: int, numbers: tuple[float, ...]) -> None:
 def _check_seeds(measure: Callable[..., Any], first: tuple[float, ...]) -> None:
     if _measured(measure, 64, DRAWS, 1) != first:
         raise WrongAnswer(
-            "never the same twice", "Two calls with the same seed return different numbers. Who is told the seed?"
+            "never the same twice", "Two calls with the same seed return different numbers. Where is the seed used?"
         )
     if _measured(measure, 64, DRAWS, 2) == first:
         raise WrongAnswer("the seed is ignored", "Seeds 1 and 2 return the very same numbers. Where does the seed go?")

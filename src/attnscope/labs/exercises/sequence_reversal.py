@@ -1,18 +1,19 @@
-"""Teach one layer of attention to reverse a sequence.
+"""Train one attention layer to reverse a sequence
 
-The model reads `length` tokens at once and names for each place the token that stands opposite: for the first place the
-last token, for the second the last but one. Without a code for positions no training helps; with one it takes seconds.
+The model reads `length` tokens at once and predicts for each position the token at the mirrored position: for the
+first position the last token, for the second the last but one. Without position information no training helps; with it,
+training takes seconds.
 
-- `best_without_positions(length)`: the largest share of places, on average, that a model without positions can get
-  right, however long it is trained. Take texts of `length` different tokens, each order as likely as any other. Such a
-  model gives a token the same answer wherever it stands (the exercise `equivariance` shows why), so all it can do is
-  to name, for each token, the one that stands opposite most often.
+- `best_without_positions(length)`: the largest accuracy, on average, that a model without positions can reach, however
+  long it is trained. Sequences consist of `length` different tokens, with all orders equally likely. Such a model gives
+  a token the same answer at every position (the exercise `permutation_equivariance` shows why), so it can only predict,
+  for each token, the one that is most often opposite.
 - `build(vocabulary, length)`: a new, untrained model, a `torch.nn.Module`. It takes ids of shape `(batch, length)` and
-  gives scores (logits, no probabilities) of shape `(batch, length, vocabulary)`. Inside there is a table of tokens,
-  something for positions, one layer of self-attention, and a layer that gives the scores. A width of 32 is plenty.
+  returns logits of shape `(batch, length, vocabulary)`. It contains a token embedding, something for positions, one
+  layer of self-attention, and an output layer. A hidden size of 32 is enough.
 
-The check trains your model itself: Adam at a rate of 0.01, cross-entropy, batches of 64 random sequences of 8 out of
-10 tokens, 1,000 steps at most. At least 99 of 100 places of sequences it has not seen should then be right.
+The check trains your model: Adam with learning rate 0.01, cross-entropy, batches of 64 random sequences of 8 out of 10
+tokens, at most 1,000 steps. Its accuracy on new sequences should then be at least 99%.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ def build(vocabulary: int, length: int) -> nn.Module:
 '''
 
 HINTS = (
-    "For the bound, write down all orders of 3 tokens, and then of 4. Take one token and count who stands opposite to "
-    "it. Is there someone it can never be, and does that depend on whether the length is even?",
-    "A place has to look at the place opposite. So its query must know where it is itself, and the keys must say where "
-    "they are: positions have to be in the rows before queries and keys are made of them.",
-    "Give each position a row of its own in a table, as each token has one, and let the table be learned. If you use "
-    "torch's own layer of attention, read what it says about the order of the dimensions of its input. A single number "
-    "that grows with the position is not enough: scores would only rise or fall along the text.",
+    "For the bound, write down all orders of 3 tokens, and then of 4. Take one token and count which tokens are "
+    "opposite. Is there one that never is, and does that depend on whether the length is even?",
+    "A position has to attend to the mirrored position. So its query must contain its position, and the keys must "
+    "contain theirs: add positions before queries and keys are computed.",
+    "Give each position its own row in a learned table, like each token. If you use the attention layer of torch, "
+    "check the order of the dimensions of its input. A single number that grows with the position is not enough: "
+    "scores would only rise or fall along the sequence.",
 )
 
-AFTERWARDS = "Nothing changed but that each row says where it stands: that is what a code for positions is for."
+AFTERWARDS = "Nothing changed except that each row contains its position: that is the purpose of position embeddings."
 
 VOCABULARY, LENGTH, BATCH = 10, 8, 64
 STEPS, STEPS_BETWEEN, RATE = 1_000, 50, 0.01
@@ -104,12 +105,13 @@ def _check_bound(given: float, length: int) -> None:
         raise WrongAnswer(
             "guessing among too many",
             f"{said} That is a guess among all tokens of the text. The length is even and all tokens are different: "
-            "can every one of them stand opposite?",
+            "can every one of them be opposite?",
         )
     if length % 2 == 1 and abs(given * (length - 1) - 1) <= 1e-6:
         raise WrongAnswer(
             "the middle is forgotten",
-            f"{said} In a text of odd length one place stands opposite to itself. What does that do to the others?",
+            f"{said} In a sequence of odd length, the middle position is opposite to itself. What does that do to the "
+            "others?",
         )
     if given == 0:
         raise WrongAnswer(
@@ -117,8 +119,8 @@ def _check_bound(given: float, length: int) -> None:
         )
     raise WrongAnswer(
         "another bound",
-        f"{said} Go through all orders of {length} tokens, by hand or in a loop. For each token, who stands opposite "
-        "how often? The best is to name the most frequent one.",
+        f"{said} Go through all orders of {length} tokens, by hand or in a loop. For each token, which token is "
+        "opposite how often? The best is to name the most frequent one.",
     )
 
 

@@ -1,17 +1,17 @@
-"""What becomes of heads that share their projections.
+"""Analyse heads with shared projections
 
-Somebody simplifies attention: all heads use the same `w_q`, `w_k` and `w_v`, each of shape (d, w). Their outputs stand
-side by side as always, (n, heads * w), and `w_o`, of shape (heads * w, d), mixes them. What is that worth?
+Suppose that all heads use the same `w_q`, `w_k` and `w_v`, each of shape (d, w). Their outputs are concatenated as
+usual, (n, heads * w), and multiplied by `w_o` of shape (heads * w, d). What can such a layer compute?
 
-- `as_one_head(w_q, w_k, w_v, w_o, heads)`: four matrices of a single head that computes exactly the same:
-  `softmax(x @ w_q @ (x @ w_k).T / sqrt(u)) @ (x @ w_v) @ w_o`, where u is the width of the queries you return.
-- `largest_rank(d, w, heads, shared)`: the largest rank that the output (n, d) of the whole layer can have for a long
-  text: with shared projections, and with projections of its own for each head.
-- `gradient_of_w_o(head, upstream, heads)`: `head` (n, w) is the output of one of the heads, all of which are alike, and
-  `upstream` (n, d) is the gradient of a loss with respect to the output of the layer. Return the gradient of `w_o`,
-  (heads * w, d), by hand. What does it say about how the heads learn?
+- `as_one_head(w_q, w_k, w_v, w_o, heads)`: four matrices of a single head that computes exactly the same: `softmax(x @
+  w_q @ (x @ w_k).T / sqrt(u)) @ (x @ w_v) @ w_o`, where u is the dimension of the queries that you return.
+- `largest_rank(d, w, heads, shared)`: the largest rank that the output (n, d) of the layer can have for a long
+  sequence: with shared projections, and with separate projections for each head.
+- `gradient_of_w_o(head, upstream, heads)`: `head` (n, w) is the output of each head, and `upstream` (n, d) is the
+  gradient of a loss with respect to the output of the layer. Return the gradient of `w_o`, (heads * w, d), without
+  autograd. What does it say about how the heads learn?
 
-A textbook answers that it is worth a single head which is `heads` times as wide. See for yourself.
+A textbook says that the layer is equivalent to a single head that is `heads` times as wide. Check this.
 """
 
 from __future__ import annotations
@@ -41,33 +41,33 @@ from torch import Tensor
 def as_one_head(
     w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, heads: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The matrices w_q, w_k, w_v and w_o of a single head that computes the same."""
+    """Return the matrices w_q, w_k, w_v and w_o of a single head that computes the same."""
     raise NotImplementedError
 
 
 def largest_rank(d: int, w: int, heads: int, shared: bool) -> int:
-    """The largest rank of the output of the layer, for a long text."""
+    """Return the largest rank of the output of the layer, for a long sequence."""
     raise NotImplementedError
 
 
 def gradient_of_w_o(head: Tensor, upstream: Tensor, heads: int) -> Tensor:
-    """(heads * w, d): the gradient of w_o, where all heads have the output `head`."""
+    """Return (heads * w, d): the gradient of w_o if all heads have the output `head`."""
     raise NotImplementedError
 '''
 
 HINTS = (
-    "Write the output of two such heads down: the same matrix H twice, side by side, times `w_o`. Cut `w_o` into the "
-    "rows that meet the first H and those that meet the second. What can be factored out?",
-    "The output is H times something. How many independent columns can H have, and can copies of them add any? With "
-    "heads of their own there are more columns; and the output has only so many itself.",
-    "For a product A @ B the gradient of B is the transpose of A times what comes from above. Here A is H, side by "
-    "side with itself: what are its transposed rows?",
+    "Write down the output of two such heads: the same matrix H twice, concatenated, times `w_o`. Split `w_o` into "
+    "the rows for the first H and those for the second. What can be factored out?",
+    "The output is H times something. How many independent columns can H have, and do copies add any? Separate heads "
+    "have more columns; and the output has only d itself.",
+    "For a product A @ B, the gradient of B is the transpose of A times the upstream gradient. Here A is H, "
+    "concatenated with itself: what are its transposed rows?",
 )
 
 AFTERWARDS = (
-    "So the copies are one head of their own width: its scores have rank w, and so has what it puts out. A head that "
-    "is wider can do more than they can, whatever the textbook says. And training cannot tell the copies apart: all "
-    "parts of `w_o` get the same gradient."
+    "So the copies are one head of their own dimension: its scores have rank w, and so has its output. A wider head "
+    "can do more, whatever the textbook says. Training cannot separate the copies: all blocks of `w_o` get the same "
+    "gradient."
 )
 
 CASES = ((10, 3, 4), (8, 2, 2), (6, 6, 3), (12, 3, 4), (10, 4, 1))

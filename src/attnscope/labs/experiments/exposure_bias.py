@@ -1,10 +1,14 @@
-"""Do small errors compound when a model writes?
+"""Exposure bias
 
-In training a model always stands behind a text that people wrote. When it writes, it stands behind its own words. If
-these are a little off, it goes on from where no text has been, and may get further off: that is exposure bias.
+This lab shows you how to measure whether errors compound when a language model generates text (exposure bias,
+[Ranzato et al., 2016](https://arxiv.org/abs/1511.06732)).
 
-A model that were right about language would write what could have been a text. Behind its own words it would then be
-as certain of the next one as it is behind a text, at every distance from the prompt. That needs no judge.
+In training, the context of every token is text written by people. During generation, it is the output of the model. If
+that output is slightly unusual, the model continues from a context unlike its training data, and may drift further.
+
+A model that matched the distribution of its training text would generate such text. Its uncertainty about the next
+token would then be the same in generated and in written text, at every distance from the prompt. This test needs no
+human judgement.
 """
 
 from __future__ import annotations
@@ -20,16 +24,16 @@ from attnscope.figures import lines
 from attnscope.labs import Lab, Measurement, Verdict, reference_text
 from attnscope.models import Decoder, Sampling, generate_tokens
 
-PROMPT = 64  # tokens of text that everything begins with
-PIECE = 4  # tokens in a row that count as repeated where they stood before
-WRITERS = {"text": None, "freely": 1.0, "carefully": 0.5}
-"""Who goes on behind the prompt: the text itself, or the model at this temperature."""
+PROMPT = 64  # tokens
+NGRAM = 4  # tokens
+METHODS = {"text": None, "temperature 1": 1.0, "temperature 0.5": 0.5}
+"""Continuations of the prompt: the original text, or generated at a temperature."""
 
 
-def buckets(length: int) -> list[range]:
-    """Distances from the prompt: 0 to 7, 8 to 15, 16 to 31 and so on, each as far as all before it.
+def distance_bins(length: int) -> list[range]:
+    """Return ranges of distances from the prompt: 0 to 7, 8 to 15, 16 to 31 and so on.
 
-    >>> buckets(32)
+    >>> distance_bins(32)
     [range(0, 8), range(8, 16), range(16, 32)]
     """
     edges = [0, 8]
@@ -39,7 +43,7 @@ def buckets(length: int) -> list[range]:
 
 
 def passages(tokenizer: Any, rows: int, length: int, seed: int) -> Tensor:
-    """Beginnings of paragraphs of the reference, (rows, length) tokens."""
+    """Return the beginnings of random paragraphs of the reference text, (rows, length) tokens."""
     text, generator = reference_text(), torch.Generator().manual_seed(seed)
     starts = torch.randint(len(text) - 12 * length, (rows,), generator=generator).tolist()
     starts = [text.index("\n\n", start) + 2 for start in starts]
@@ -47,8 +51,8 @@ def passages(tokenizer: Any, rows: int, length: int, seed: int) -> Tensor:
 
 
 @torch.no_grad()
-def doubt(model: Decoder, ids: Tensor) -> Tensor:
-    """The entropy of the next token at each place behind the prompt, in nats: the surprise that the model expects."""
+def next_token_entropy(model: Decoder, ids: Tensor) -> Tensor:
+    """Return the entropy of the next-token distribution at each position after the prompt, in nats."""
     found = []
     for row in ids:
         chances = model.logits(model.features(row[None])[0, PROMPT - 1 : -1]).log_softmax(-1)
@@ -56,104 +60,104 @@ def doubt(model: Decoder, ids: Tensor) -> Tensor:
     return torch.stack(found)
 
 
-def repeats(ids: Tensor) -> Tensor:
-    """1 for each token behind the prompt that ends a piece which stood earlier in the same row, else 0."""
+def repeated_ngrams(ids: Tensor) -> Tensor:
+    """Return 1 for each token after the prompt that completes an n-gram that occurs earlier in its row, else 0."""
     found = []
     for row in ids.tolist():
         seen, repeated = set(), []
-        for end in range(PIECE, len(row) + 1):
-            piece = tuple(row[end - PIECE : end])
-            repeated.append(float(piece in seen))
-            seen.add(piece)
-        found.append(repeated[PROMPT - PIECE + 1 :])
+        for end in range(NGRAM, len(row) + 1):
+            ngram = tuple(row[end - NGRAM : end])
+            repeated.append(float(ngram in seen))
+            seen.add(ngram)
+        found.append(repeated[PROMPT - NGRAM + 1 :])
     return torch.tensor(found)
 
 
-def by_distance(values: Tensor) -> list[float]:
-    """The mean in each bucket, of (rows, distances)."""
-    return [float(values[:, list(bucket)].mean()) for bucket in buckets(values.shape[1])]
+def mean_by_distance(values: Tensor) -> list[float]:
+    """Return the mean of (rows, distances) in each bin."""
+    return [float(values[:, list(bucket)].mean()) for bucket in distance_bins(values.shape[1])]
 
 
 @lru_cache(maxsize=1)
-def all_written(lab: Lab) -> dict[str, tuple[Tensor, Tensor, str]]:
-    """For each writer: doubt, repeats, both (rows, distances), and how the first passage goes on."""
+def continuations(lab: Lab) -> dict[str, tuple[Tensor, Tensor, str]]:
+    """Return for each method: entropy and repetition, (rows, distances) each, and the first continuation."""
     rows, length = lab.choose(small=(8, 128), full=(48, 512))
     model, tokenizer = lab.trained_model()
     assert isinstance(model, Decoder)
     text, found = passages(tokenizer, rows, PROMPT + length, lab.seed), {}
-    for name, temperature in WRITERS.items():
+    for name, temperature in METHODS.items():
         lab.step(f"{name}: {rows} passages of {length} tokens")
         ids = text
         if temperature is not None:
             sampling = Sampling(temperature=temperature, seed=lab.seed)
             steps = generate_tokens(model, text[:, :PROMPT].tolist(), max_new_tokens=length, sampling=sampling)
             ids = torch.cat((text[:, :PROMPT], torch.tensor(list(steps)).T), dim=1)
-        found[name] = doubt(model, ids), repeats(ids), tokenizer.decode(ids[0, PROMPT:].tolist())
+        found[name] = next_token_entropy(model, ids), repeated_ngrams(ids), tokenizer.decode(ids[0, PROMPT:].tolist())
     return found
 
 
-def how_certain_it_is_behind_its_own_words(lab: Lab) -> None:
-    """SmolLM2 goes on with passages of the Python reference. It writes freely, drawing each token with the chance that
-    it gives it (temperature 1), or carefully, preferring what is likely (temperature 0.5).
+def entropy_of_the_next_token(lab: Lab) -> None:
+    """SmolLM2 continues passages of the Python language reference. It samples at temperature 1, from its own
+    distribution, and at temperature 0.5, which prefers likely tokens.
 
-    Then it is asked at each place how much in doubt it is about the next token: along the passage as it was written by
-    people, and along its own versions of it. All three begin with the same prompt, so at distance 0 they are the same.
-    A model without exposure bias, writing freely, would stay beside the text.
+    The lab then measures the entropy of the next-token distribution at each position, in the original passage and in
+    both continuations. All three share the prompt, so they are equal at distance 0. Without exposure bias, the curve at
+    temperature 1 would stay close to that of the text.
     """
-    found = all_written(lab)
+    found = continuations(lab)
     length = found["text"][0].shape[1]
     lab.table(
-        "How the first passage goes on",
-        ("who", "behind the prompt"),
-        [(name, " ".join(words.split())[:300]) for name, (_, _, words) in found.items()],
+        "The first continuation",
+        ("method", "continuation"),
+        [(name, " ".join(text.split())[:300]) for name, (_, _, text) in found.items()],
     )
-    curves = {name: by_distance(doubts) for name, (doubts, _, _) in found.items()}
+    curves = {name: mean_by_distance(entropies) for name, (entropies, _, _) in found.items()}
     rows = [
         (f"{bucket.start} to {bucket.stop - 1}", *(curve[at] for curve in curves.values()))
-        for at, bucket in enumerate(buckets(length))
+        for at, bucket in enumerate(distance_bins(length))
     ]
-    lab.table("Doubt about the next token, in nats", ("tokens behind the prompt", *curves), rows)
+    lab.table("Entropy of the next token, in nats", ("tokens after the prompt", *curves), rows)
     drawing = lines(
-        [float(bucket.stop) for bucket in buckets(length)],
+        [float(bucket.stop) for bucket in distance_bins(length)],
         curves,
-        xlabel="tokens behind the prompt, up to",
-        ylabel="doubt about the next token (nats)",
-        title="Behind its own words the model drifts away from where text keeps it",
+        xlabel="tokens after the prompt, up to",
+        ylabel="entropy of the next token (nats)",
+        title="In its own output, the entropy drifts away from that in text",
         log_x=True,
     )
-    lab.figure("doubt", drawing, "Entropy of the next token along text, and along what the model has written itself.")
+    lab.figure("entropy", drawing, "Entropy of the next token in the original text and in generated text.")
 
 
-def how_it_ends(lab: Lab) -> None:
-    """Whoever writes carefully seems to be safe from that: doubt goes down. But see what is written: likely words make
-    the same words likelier, and the model falls into loops. Counted are pieces of four tokens that stood in the same
-    passage before.
+def repetition(lab: Lab) -> None:
+    """At a low temperature, entropy falls, and there seems to be no problem. But the output repeats itself: likely
+    words make the same words more likely, and the model ends in loops. The table counts 4-grams that occur earlier in
+    the same passage.
 
-    So errors do feed on themselves, in both directions: drawing freely, odd words bring forth odder ones; drawing
-    carefully, repetition brings forth repetition. That it is worse with distance is what "compound" says. How fast it
-    is worse is a matter of the model and of how it is drawn from; this is a small model.
+    So errors do compound, in two ways. At temperature 1, unusual words lead to more unusual words; at a low
+    temperature, repetition leads to repetition. Both grow with the distance from the prompt. How fast they grow depends
+    on the model and the sampling; this is a small model.
     """
-    found = all_written(lab)
-    curves = {name: by_distance(repeated) for name, (_, repeated, _) in found.items()}
+    found = continuations(lab)
+    curves = {name: mean_by_distance(repeated) for name, (_, repeated, _) in found.items()}
     rows = [
         (f"{bucket.start} to {bucket.stop - 1}", *(curve[at] for curve in curves.values()))
-        for at, bucket in enumerate(buckets(found["text"][0].shape[1]))
+        for at, bucket in enumerate(distance_bins(found["text"][0].shape[1]))
     ]
-    lab.table("Share of pieces that stood there before", ("tokens behind the prompt", *curves), rows)
-    doubts = {name: by_distance(doubts) for name, (doubts, _, _) in found.items()}
-    near, far = (doubts["freely"][at] - doubts["text"][at] for at in (0, -1))
-    looping = curves["carefully"][-1] - curves["text"][-1]
+    lab.table("Share of repeated 4-grams", ("tokens after the prompt", *curves), rows)
+    entropies = {name: mean_by_distance(entropies) for name, (entropies, _, _) in found.items()}
+    near, far = (entropies["temperature 1"][at] - entropies["text"][at] for at in (0, -1))
+    looping = curves["temperature 0.5"][-1] - curves["text"][-1]
     lab.decide(
         "28",
         Verdict.HOLDS,
-        f"Doubt behind freely drawn words, less that behind text, goes from {near:+.2f} nats in the first 8 tokens to "
-        f"{far:+.2f} in the farthest ones. Drawing carefully, SmolLM2 repeats itself instead: there, "
-        f"{curves['carefully'][-1]:.0%} of its pieces of four tokens stood there before, and "
-        f"{curves['text'][-1]:.0%} of the text's.",
-        Measurement(name="doubt, freely over text, far from the prompt", value=far, low=0.3),
-        Measurement(name="the same, more than in the first 8 tokens", value=far - near, low=0.2),
-        Measurement(name="repeats, carefully over text, far from the prompt", value=looping, low=0.2),
+        f"The entropy at temperature 1, minus that in text, goes from {near:+.2f} nats in the first 8 tokens to "
+        f"{far:+.2f} in the last ones. At temperature 0.5, SmolLM2 repeats itself instead: there, "
+        f"{curves['temperature 0.5'][-1]:.0%} of its 4-grams are repeated, compared with "
+        f"{curves['text'][-1]:.0%} in the text.",
+        Measurement(name="entropy at temperature 1 minus text, far from the prompt", value=far, low=0.3),
+        Measurement(name="increase of this since the first 8 tokens", value=far - near, low=0.2),
+        Measurement(name="repetition at temperature 0.5 minus text, far from the prompt", value=looping, low=0.2),
     )
 
 
-PARTS = (how_certain_it_is_behind_its_own_words, how_it_ends)
+PARTS = (entropy_of_the_next_token, repetition)

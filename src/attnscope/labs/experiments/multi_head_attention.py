@@ -1,8 +1,11 @@
-"""What are many heads, and what is lost if they share their projections?
+"""Multi-head attention
 
-A layer of attention has several heads. Each makes queries, keys and values of its own, a slice of the width wide; what
-they find is laid side by side and goes through one last matrix, W_O. This lab counts the weights of that, takes W_O
-apart, and trains heads that were made to share everything.
+This lab shows you how to count the parameters of multi-head attention, how W_O adds up the heads, and what is lost
+if heads share their projections.
+
+An attention layer has several heads. Each has its own query, key and value projections to a part of the hidden size.
+The outputs of all heads are concatenated and multiplied by one last matrix, W_O ([Vaswani et al.,
+2017](https://arxiv.org/abs/1706.03762)).
 """
 
 from __future__ import annotations
@@ -22,98 +25,98 @@ HEADS, HEAD_DIM = 4, 4
 WIDTH, LENGTH = HEADS * HEAD_DIM, 8
 
 
-def weights_of(model: nn.Module) -> int:
-    """How many numbers are learned."""
+def count_parameters(model: nn.Module) -> int:
+    """Return the number of parameters."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def how_many_weights(lab: Lab) -> None:
-    """Queries, keys, values and the way back are four matrices of width by width, d² each, whatever the number of
-    heads: heads cut the width into slices, they do not add to it. Biases are 4 d more.
+def parameter_counts(lab: Lab) -> None:
+    """Query, key, value and output projections are four matrices of d² parameters each, whatever the number of heads:
+    heads split the hidden size, they do not add to it. Biases are 4 d more.
 
-    Models are built here on the device `meta`, where a tensor has a shape and no numbers, so that 175 billion weights
+    The models are created on the device `meta`, where a tensor has a shape and no data, so that 175 billion parameters
     fit.
     """
     with torch.device("meta"):
-        layers = {heads: weights_of(MultiHeadAttention(hidden_size=128, num_heads=heads)) for heads in (1, 4, 32)}
-        plain = weights_of(MultiHeadAttention(hidden_size=768, num_heads=12, bias=False))
-        biased = weights_of(MultiHeadAttention(hidden_size=768, num_heads=12))
+        layers = {heads: count_parameters(MultiHeadAttention(hidden_size=128, num_heads=heads)) for heads in (1, 4, 32)}
+        plain = count_parameters(MultiHeadAttention(hidden_size=768, num_heads=12, bias=False))
+        biased = count_parameters(MultiHeadAttention(hidden_size=768, num_heads=12))
         gpt2, gpt3 = Decoder(DECODERS["gpt2-small"]), Decoder(DECODERS["gpt3-175b"])
-    small, large, blocks = weights_of(gpt2), weights_of(gpt3), weights_of(gpt3.blocks)
+    small, large, blocks = count_parameters(gpt2), count_parameters(gpt3), count_parameters(gpt3.blocks)
     rows = [
-        *((f"attention, width 128, heads: {heads}", count) for heads, count in layers.items()),
+        *((f"attention, hidden size 128, heads: {heads}", count) for heads, count in layers.items()),
         ("attention of GPT-2 small without biases", plain),
-        ("attention of GPT-2 small as it is", biased),
+        ("attention of GPT-2 small with biases", biased),
         ("GPT-2 small", small),
-        ("96 blocks of width 12,288", blocks),
-        ("these with GPT-3's embeddings", large),
+        ("96 blocks of hidden size 12,288", blocks),
+        ("96 blocks and the embeddings of GPT-3", large),
     ]
-    lab.table("Weights, counted", ("what", "weights"), rows)
+    lab.table("Parameter counts", ("module", "parameters"), rows)
     lab.decide(
         "10",
         Verdict.HOLDS,
-        f"Width 128 with 4 heads has {layers[4]:,} weights, biases included, and as many with 1 head or 32.",
+        f"Hidden size 128 with 4 heads has {layers[4]:,} parameters with biases, and as many with 1 head or 32.",
         *(Measurement(name=f"heads: {heads}", value=count, low=66_048, high=66_048) for heads, count in layers.items()),
     )
     lab.decide(
         "11a",
         Verdict.HOLDS,
-        f"Four matrices of 768 by 768 are {plain:,} weights; with its biases GPT-2's layer has {biased:,}.",
+        f"Four matrices of 768 by 768 have {plain:,} parameters; with biases, the layer of GPT-2 has {biased:,}.",
         Measurement(name="without biases", value=plain, low=4 * 768**2, high=4 * 768**2),
         Measurement(name="with biases", value=biased, low=4 * 768**2 + 4 * 768, high=4 * 768**2 + 4 * 768),
     )
     lab.decide(
         "11b",
         Verdict.HOLDS,
-        f"GPT-2 small has {small:,} weights, its embeddings counted once for both ends.",
+        f"GPT-2 small has {small:,} parameters; input and output share their embeddings.",
         Measurement(name="millions", value=small / 1e6, low=123.5, high=124.5),
     )
     lab.decide(
         "11c",
         Verdict.HOLDS,
-        f"The 96 blocks have {blocks / 1e9:.1f} billion weights, and {large / 1e9:.1f} billion with embeddings for "
+        f"The 96 blocks have {blocks / 1e9:.1f} billion parameters, and {large / 1e9:.1f} billion with embeddings for "
         f"50,257 tokens and 2,048 positions.",
         Measurement(name="billions", value=large / 1e9, low=174.5, high=175.5),
     )
 
 
-def merged_by_slabs(layer: MultiHeadAttention, x: Tensor, order: list[int]) -> Tensor:
-    """The output of a layer as a sum over heads, head h through the slab of W_O that `order` names."""
+def sum_over_heads(layer: MultiHeadAttention, x: Tensor, order: list[int]) -> Tensor:
+    """Return the output of a layer as a sum over heads; head h uses the block of W_O that `order` names."""
     query, key, value = layer.query_key_value(x).unflatten(-1, (3, layer.num_heads, -1)).permute(2, 0, 3, 1, 4)
     found = attend(query, key, value)
-    slabs = layer.output.weight.split(layer.head_dim, dim=1)
-    return sum(found[:, head] @ slabs[slab].T for head, slab in enumerate(order)) + layer.output.bias
+    w_o_blocks = layer.output.weight.split(layer.head_dim, dim=1)
+    return sum(found[:, head] @ w_o_blocks[block].T for head, block in enumerate(order)) + layer.output.bias
 
 
-def laying_side_by_side_is_adding(lab: Lab) -> None:
-    """A row of numbers times a matrix can be cut anywhere: the first numbers times the first rows, plus the rest times
-    the rest. So laying heads side by side and going through W_O is the same as sending each head through its own slab
-    of W_O and adding. A head can be read as one that writes on its own; that is why one can be taken out of a layer.
+def concatenation_is_a_sum_over_heads(lab: Lab) -> None:
+    """A product of a row and a matrix can be split: the first columns times the first rows, plus the rest times the
+    rest. So concatenating heads and multiplying by W_O is the same as multiplying each head by its own block of W_O and
+    adding. Each head adds its own term to the residual stream, which is why a single head can be ablated.
 
-    As a check that could fail, the heads are also sent through each other's slabs.
+    As a negative control, the heads are also multiplied by each other's blocks.
     """
     torch.manual_seed(lab.seed)
     layer, x = MultiHeadAttention(hidden_size=128, num_heads=8), torch.randn(4, 50, 128)
     straight, turned = list(range(8)), [*range(1, 8), 0]
     with torch.no_grad():
-        single = float((layer(x) - merged_by_slabs(layer, x, straight)).abs().max())
+        single = float((layer(x) - sum_over_heads(layer, x, straight)).abs().max())
         layer, x = layer.double(), x.double()
-        double = float((layer(x) - merged_by_slabs(layer, x, straight)).abs().max())
-        wrong = float((layer(x) - merged_by_slabs(layer, x, turned)).abs().max())
-    rows = [("own slabs, fp32", single), ("own slabs, fp64", double), ("each other's slabs, fp64", wrong)]
-    lab.table("Sum over heads against the layer", ("how", "largest difference"), rows)
+        double = float((layer(x) - sum_over_heads(layer, x, straight)).abs().max())
+        wrong = float((layer(x) - sum_over_heads(layer, x, turned)).abs().max())
+    rows = [("own blocks, fp32", single), ("own blocks, fp64", double), ("each other's blocks, fp64", wrong)]
+    lab.table("Sum over heads compared with the layer", ("blocks of W_O", "largest difference"), rows)
     lab.decide(
         "12",
         Verdict.HOLDS,
-        f"Both ways differ by {double:.0e} in fp64, which is rounding; with slabs exchanged, by {wrong:.2f}.",
+        f"Both differ by {double:.0e} in fp64, which is rounding; with exchanged blocks, by {wrong:.2f}.",
         Measurement(name="largest difference in fp64", value=double, high=1e-13),
-        Measurement(name="with slabs exchanged", value=wrong, low=0.05),
+        Measurement(name="with exchanged blocks", value=wrong, low=0.05),
     )
 
 
 @torch.no_grad()
-def share(layer: MultiHeadAttention) -> MultiHeadAttention:
-    """Give all heads the projections of the first one, and hand back one narrow head that should do the same."""
+def share_projections(layer: MultiHeadAttention) -> MultiHeadAttention:
+    """Give all heads the projections of the first one; return one narrow head that should compute the same."""
     heads, dim, width = layer.num_heads, layer.head_dim, layer.output.out_features
     single = MultiHeadAttention(hidden_size=width, num_heads=1, head_dim=dim).to(layer.output.weight.dtype)
     for learned, copy in zip(layer.query_key_value.parameters(), single.query_key_value.parameters(), strict=True):
@@ -126,46 +129,47 @@ def share(layer: MultiHeadAttention) -> MultiHeadAttention:
 
 
 def output_rank(layer: MultiHeadAttention, x: Tensor) -> int:
-    """How many directions the rows of an output span, its bias apart."""
+    """Return the rank of the output without its bias."""
     return int(torch.linalg.matrix_rank(layer(x)[0] - layer.output.bias))
 
 
-def heads_that_share(lab: Lab) -> None:
-    """If all heads have the same projections, they find the same thing, H. Then the sum over slabs is H times the sum
-    of the slabs: one head, one narrow matrix. Many heads as wide as the layer have become one head as wide as a slice.
+def heads_with_shared_projections(lab: Lab) -> None:
+    """If all heads have the same projections, they compute the same output H. The sum over blocks is then H times the
+    sum of the blocks: one head with one narrow matrix. Many heads that cover the hidden size have become one head of a
+    single head dimension.
 
-    What such a layer can write is seen in the rank of its outputs: how many directions the rows span.
+    The rank of the outputs shows what such a layer can write: the number of directions that the rows span.
     """
     torch.manual_seed(lab.seed)
     layer, x = MultiHeadAttention(hidden_size=32, num_heads=8).double(), torch.randn(1, 400, 32).double()
     with torch.no_grad():
         separate = output_rank(layer, x)
-        single = share(layer)
+        single = share_projections(layer)
         shared, difference = output_rank(layer, x), float((layer(x) - single(x)).abs().max())
         rows = [
-            ("8 heads of 4, separate", weights_of(layer), separate),
-            ("8 heads of 4, shared", weights_of(layer), shared),
-            ("1 head of 4, slabs added", weights_of(single), output_rank(single, x)),
+            ("8 heads of 4, separate", count_parameters(layer), separate),
+            ("8 heads of 4, shared", count_parameters(layer), shared),
+            ("1 head of 4, blocks added", count_parameters(single), output_rank(single, x)),
         ]
     lab.table(
-        "What a layer of width 32 can write",
-        ("layer", "weights stored", "rank of its output"),
+        "Output rank of a layer of hidden size 32",
+        ("layer", "stored parameters", "rank of the output"),
         rows,
         note=f"The last two differ by {difference:.0e} at most.",
     )
     lab.decide(
         "13a",
         Verdict.HOLDS,
-        f"Eight heads that share projections and one narrow head with their slabs added up differ by {difference:.0e}, "
-        f"and write in {shared} directions, against {separate} of separate heads.",
+        f"Eight heads with shared projections and one narrow head with the sum of their blocks differ by "
+        f"{difference:.0e}. The rank of their output is {shared}, compared with {separate} of separate heads.",
         Measurement(name="largest difference in fp64", value=difference, high=1e-13),
         Measurement(name="rank of shared heads", value=shared, low=4, high=4),
         Measurement(name="rank of separate heads", value=separate, low=32, high=32),
     )
 
 
-class PlacedHeads(nn.Module):
-    """Heads whose queries and keys come from positions and whose values come from contents."""
+class PositionalHeads(nn.Module):
+    """Heads whose queries and keys depend on positions, and whose values depend on contents."""
 
     def __init__(self, heads: int, head_dim: int, *, shared: bool):
         super().__init__()
@@ -183,8 +187,8 @@ class PlacedHeads(nn.Module):
         return self.output(attend(query, key, value).transpose(1, 2).flatten(2))
 
 
-def contents_and_wanted(count: int, task: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Random contents, and what is wanted at each place: the content before, or a quarter each of the four before."""
+def make_batch(count: int, task: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return random contents and targets: the previous content, or a quarter of each of the previous four."""
     contents = torch.randn(count, LENGTH, WIDTH, generator=generator)
     if task == "copy":
         return contents, contents.roll(1, dims=1)
@@ -194,41 +198,41 @@ def contents_and_wanted(count: int, task: str, generator: torch.Generator) -> tu
 
 @cache
 def loss_after_training(task: str, heads: int, head_dim: int, shared: bool, steps: int, seed: int) -> float:
-    """Mean squared error on fresh contents; 1 is that of writing nothing."""
+    """Return the mean squared error on new contents after training; an output of 0 has an error of 1."""
     torch.manual_seed(seed)
     generator, unseen = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(1_000)
-    model = PlacedHeads(heads, head_dim, shared=shared)
+    model = PositionalHeads(heads, head_dim, shared=shared)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
     for _ in range(steps):
-        contents, wanted = contents_and_wanted(64, task, generator)
-        loss = (model(contents) - wanted).square().mean()
+        contents, target = make_batch(64, task, generator)
+        loss = (model(contents) - target).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     with torch.no_grad():
-        contents, wanted = contents_and_wanted(4_000, task, unseen)
-        return float((model(contents) - wanted).square().mean())
+        contents, target = make_batch(4_000, task, unseen)
+        return float((model(contents) - target).square().mean())
 
 
 MODELS = {
     "4 heads": (HEADS, HEAD_DIM, False),
-    "4 that share": (HEADS, HEAD_DIM, True),
+    "4 shared heads": (HEADS, HEAD_DIM, True),
     "1 narrow head": (1, HEAD_DIM, False),
     "1 wide head": (1, WIDTH, False),
 }
 
 
-def shared_heads_in_training(lab: Lab) -> None:
-    """Is that one head a *wide* one? Two tasks tell. Contents are 16 random numbers a token. To **copy**, write the
-    content of the token before. To **gather**, write a quarter each of the contents of the four tokens before. Queries
-    and keys are made from positions alone, so that the least possible error can be computed.
+def training_with_shared_projections(lab: Lab) -> None:
+    """Is that one head a *wide* one? Two tasks decide. Contents are 16 random numbers per token. To **copy**, output
+    the content of the previous token. To **gather**, output a quarter of the content of each of the previous four
+    tokens. Queries and keys depend on positions only, so the smallest possible error can be computed.
 
-    A narrow head (4 of 16) carries 4 directions of a content: of a copy, 12/16 = 0.75 are lost. A wide head loses
-    nothing. To gather, a head must look at four tokens, and what it gets is their weighted sum: if the weights are w,
-    a share of w_k² / Σ w² of the quarter of token k can be read from the sum at best, and these shares sum to 1 of 4.
-    So any one head, wide or narrow, loses 0.75 or more. Four separate heads of 4 lose nothing in either task.
+    A narrow head (dimension 4 of 16) carries 4 directions of a content; a copy loses 12/16 = 0.75. A wide head loses
+    nothing. To gather, a head must attend to four tokens, and gets their weighted sum. With weights w, at most a share
+    of w_k² / Σ w² of the quarter of token k can be recovered, and these shares sum to 1 of 4. So any single head loses
+    at least 0.75. Four separate heads of dimension 4 lose nothing in either task.
 
-    Each model is trained from three starts and its best is kept: now and then two heads fall for the same token.
+    Each model is trained with three seeds and the best is kept, because sometimes two heads attend to the same token.
     """
     steps = lab.choose(small=300, full=1_500)
     losses: dict[str, dict[str, float]] = {}
@@ -242,25 +246,34 @@ def shared_heads_in_training(lab: Lab) -> None:
     title = "Shared heads are one narrow head, not a wide one"
     shown = {name: {task: round(found[name], 3) for task, found in losses.items()} for name in MODELS}
     bars = grouped_bars(
-        shown, ylabel="mean squared error", title=title, reference_lines={"least of one narrow head": 0.75}
+        shown, ylabel="mean squared error", title=title, reference_lines={"bound of one narrow head": 0.75}
     )
-    lab.figure("shared_heads", bars, "Error after training of four heads, of four that share, and of one head.")
+    lab.figure(
+        "shared_heads", bars, "Error after training of four heads, of four with shared projections, and of one head."
+    )
     copy, gather = losses["copy"], losses["gather"]
     lab.decide(
         "13b",
         Verdict.DOES_NOT_HOLD,
-        f"Four shared heads copy with an error of {copy['4 that share']:.2f}, as one head of a quarter of the width "
-        f"does; a head as wide as all of them ends at {copy['1 wide head']:.4f}. Where four tokens have to be told "
-        f"apart, width does not help, and there the losses are the same.",
-        Measurement(name="copy: shared heads", value=copy["4 that share"], low=0.72, high=0.78),
+        f"Four shared heads copy with an error of {copy['4 shared heads']:.2f}, like one narrow head; one wide head "
+        f"reaches {copy['1 wide head']:.4f}. In the gather task, a wider head does not help, and the losses are equal.",
+        Measurement(name="copy: shared heads", value=copy["4 shared heads"], low=0.72, high=0.78),
         Measurement(
-            name="copy: shared / one narrow", value=copy["4 that share"] / copy["1 narrow head"], low=0.97, high=1.03
+            name="copy: shared / one narrow", value=copy["4 shared heads"] / copy["1 narrow head"], low=0.97, high=1.03
         ),
         Measurement(name="copy: one wide", value=copy["1 wide head"], high=0.02),
         Measurement(
-            name="gather: shared / one wide", value=gather["4 that share"] / gather["1 wide head"], low=0.97, high=1.03
+            name="gather: shared / one wide",
+            value=gather["4 shared heads"] / gather["1 wide head"],
+            low=0.97,
+            high=1.03,
         ),
     )
 
 
-PARTS = (how_many_weights, laying_side_by_side_is_adding, heads_that_share, shared_heads_in_training)
+PARTS = (
+    parameter_counts,
+    concatenation_is_a_sum_over_heads,
+    heads_with_shared_projections,
+    training_with_shared_projections,
+)

@@ -1,10 +1,12 @@
-"""Which norms work on a batch of one?
+"""Layer norm and batch norm
 
-A norm moves and scales numbers so that they have mean 0 and variance 1. Layer norm takes mean and variance over the
-features of one token. Batch norm takes them over the batch, feature by feature: what becomes of one sample then depends
-on which others it happens to stand with.
+This lab shows you why transformers use layer norm ([Ba et al., 2016](https://arxiv.org/abs/1607.06450)), and when
+batch norm ([Ioffe and Szegedy, 2015](https://arxiv.org/abs/1502.03167)) fails on a batch of one.
 
-A model that writes text reads one text, and often one token, at a time. So it matters whether a norm needs company.
+A norm shifts and scales numbers to mean 0 and variance 1. Layer norm computes mean and variance over the features of
+one token. Batch norm computes them over the batch, per feature, so the output for one sample depends on the others.
+
+A language model generates one sequence, one token at a time. So it matters whether a norm needs other samples.
 """
 
 from __future__ import annotations
@@ -15,38 +17,40 @@ from torch import Tensor, nn
 from attnscope.labs import Lab, Measurement, Verdict
 
 WIDTH = 32
-TESTS = 512  # samples that are not learned from
-EPSILON = 1e-5  # added to the variance: the default of both norms in torch
+NUM_TEST = 512  # held-out samples
+EPSILON = 1e-5  # added to the variance, the default of torch
 
 
-def normalized(x: Tensor, dim: int) -> Tensor:
-    """Mean 0 and variance 1 along a dimension: along the last it is layer norm, along the first batch norm."""
+def normalize(x: Tensor, dim: int) -> Tensor:
+    """Normalise to mean 0 and variance 1 along a dimension: layer norm along the last, batch norm along the first."""
     return (x - x.mean(dim, keepdim=True)) / (x.var(dim, keepdim=True, correction=0) + EPSILON).sqrt()
 
 
-def one_formula_two_directions(lab: Lab) -> None:
-    """Both norms are one formula; what differs is the direction in which mean and variance are taken.
+def one_formula_two_dimensions(lab: Lab) -> None:
+    """Both norms use the same formula; they differ in the dimension over which mean and variance are computed.
 
-    With eight samples both do what torch does. With a single one, layer norm has 32 numbers to look at as before. Batch
-    norm has one number a feature: it is its own mean, so the difference is 0 whatever the number was.
+    With eight samples, both agree with torch. With a single sample, layer norm still has 32 numbers. Batch norm has one
+    number per feature, which equals its own mean, so the output is 0 whatever the input is.
     """
     generator = torch.Generator().manual_seed(lab.seed)
     eight, one = (5 + 3 * torch.randn(rows, WIDTH, generator=generator) for rows in (8, 1))
     layer, batch = nn.LayerNorm(WIDTH), nn.BatchNorm1d(WIDTH)
     rows = []
     for name, dim, module in (("layer norm", -1, layer), ("batch norm", 0, batch)):
-        error = float((normalized(eight, dim) - module(eight)).detach().abs().max())
-        rows.append((name, error, float(normalized(eight, dim).std()), float(normalized(one, dim).abs().max())))
+        mean_squared_error = float((normalize(eight, dim) - module(eight)).detach().abs().max())
+        rows.append(
+            (name, mean_squared_error, float(normalize(eight, dim).std()), float(normalize(one, dim).abs().max()))
+        )
     lab.table(
-        "The formula, by hand",
-        ("norm", "difference from torch, 8 samples", "spread of the output, 8 samples", "largest output, 1 sample"),
+        "The formula compared with torch",
+        ("norm", "difference from torch, 8 samples", "standard deviation, 8 samples", "largest output, 1 sample"),
         rows,
-        note="An output of 0 for every input has lost the input.",
+        note="An output of 0 for every input contains no information.",
     )
 
 
-def refuses(module: nn.Module, x: Tensor) -> bool:
-    """Whether a module raises an error about this batch."""
+def raises_error(module: nn.Module, x: Tensor) -> bool:
+    """Return whether a module raises an error on this batch."""
     try:
         module(x)
     except ValueError:
@@ -54,20 +58,20 @@ def refuses(module: nn.Module, x: Tensor) -> bool:
     return False
 
 
-def in_other_company(lab: Lab) -> None:
-    """The same sample is put through each norm alone and together with others.
+def dependence_on_the_batch(lab: Lab) -> None:
+    """The same sample passes through each norm alone and together with others.
 
-    In training, batch norm takes the statistics of the batch at hand, and torch refuses a batch that has one number a
-    feature. For inference, torch keeps running averages of what training has seen and uses these instead: then a
-    sample may come alone, and gets the same output in every company. So batch norm does not fail at inference, which is
-    where it is often said to fail. What it does need is a training with larger batches, from which the averages come.
+    In training, batch norm uses the statistics of the current batch, and torch raises an error if there is only one
+    number per feature. At inference, torch uses running averages from training. A sample may then be alone, and its
+    output does not depend on other samples. So batch norm does not fail at inference, as is often said. It needs
+    training with larger batches, to compute the averages.
 
-    Of a text, the positions can stand in for the batch. Then one text is enough, but each position sees all others
-    through the mean, also the later ones: a model that is to predict them would be told.
+    In a sequence, the positions can replace the batch. Then one sequence is enough, but each position depends on all
+    others through the mean, including later ones: a model that predicts the next token would see it.
     """
     generator = torch.Generator().manual_seed(lab.seed)
     sample, others = torch.randn(1, WIDTH, generator=generator), 2 + 4 * torch.randn(31, WIDTH, generator=generator)
-    text = torch.randn(1, WIDTH, 16, generator=generator)  # one text of 16 positions, as batch norm takes it
+    text = torch.randn(1, WIDTH, 16, generator=generator)  # one sequence of 16 positions, in the layout of batch norm
     other_end = torch.cat((text[..., :-1], 5 + text[..., -1:]), dim=-1)
     layer, batch = nn.LayerNorm(WIDTH), nn.BatchNorm1d(WIDTH)
     for _ in range(100):  # fills the running averages
@@ -76,46 +80,44 @@ def in_other_company(lab: Lab) -> None:
     for name, module in (("layer norm", layer), ("batch norm", batch)):
         for mode in ("training", "inference"):
             module.train(mode == "training")
-            alone = None if refuses(module, sample) else module(sample)
+            alone = None if raises_error(module, sample) else module(sample)
             together, with_one = module(torch.cat((sample, others)))[:1], module(torch.cat((sample, others[:1])))[:1]
             change = float((together - with_one).detach().abs().max())
             first, changed = (
                 (module(x.mT).mT if isinstance(module, nn.LayerNorm) else module(x))[..., 0] for x in (text, other_end)
             )
             leak = float((first - changed).detach().abs().max())
-            shown = "refused" if alone is None else float((alone - together).detach().abs().max())
+            shown = "error" if alone is None else float((alone - together).detach().abs().max())
             rows[name, mode] = shown, change, leak
     lab.table(
-        "One sample in different company",
-        ("norm", "mode", "alone against with 31", "with 1 against with 31", "position 0 when position 15 changes"),
+        "Change of one sample with other samples in the batch",
+        ("norm", "mode", "alone / with 31 others", "with 1 other / with 31", "position 0 when position 15 changes"),
         [(*key, *found) for key, found in rows.items()],
-        note="Largest difference of any output. The last column: one text, its positions as the batch.",
+        note="Largest difference of any output. The last column: one sequence, with its positions as the batch.",
     )
     lab.decide(
         "29b",
         Verdict.HOLDS_WHEN,
-        f"In training, a batch of one number a feature is refused, and by the formula all outputs would be 0; the same "
-        f"sample with one neighbour or with 31 differs by {rows['batch norm', 'training'][1]:.1f}. At inference, "
-        "running averages take the place of the batch, and a sample alone gives what it gives in company.",
+        "In training, one number per feature raises an error, and by the formula all outputs would be 0. The output "
+        f"for a sample with 1 other sample or with 31 differs by {rows['batch norm', 'training'][1]:.1f}. At "
+        "inference, running averages replace the batch statistics, and other samples have no effect.",
+        Measurement(name="error in training", value=float(rows["batch norm", "training"][0] == "error"), low=1, high=1),
+        Measurement(name="training: change with other samples", value=rows["batch norm", "training"][1], low=0.3),
         Measurement(
-            name="refused in training", value=float(rows["batch norm", "training"][0] == "refused"), low=1, high=1
+            name="inference: change with other samples", value=float(rows["batch norm", "inference"][0]), high=1e-5
         ),
-        Measurement(name="training: what company changes", value=rows["batch norm", "training"][1], low=0.3),
-        Measurement(
-            name="inference: alone against in company", value=float(rows["batch norm", "inference"][0]), high=1e-5
-        ),
-        condition="statistics come from that batch, as in training; not at inference, where they are running averages",
+        condition="the statistics are those of the batch, as in training; not at inference, with running averages",
     )
 
 
 @torch.no_grad()
-def error(network: nn.Module, x: Tensor, y: Tensor) -> float:
-    """The mean squared error of a network in use."""
+def mean_squared_error(network: nn.Module, x: Tensor, y: Tensor) -> float:
+    """Return the mean squared error of a network in evaluation mode."""
     return float((network.eval()(x) - y).pow(2).mean())
 
 
-def learned(norm: str, batch: int, seed: int, samples: int) -> tuple[float, float]:
-    """The error of a small network before and after it has learned from so many samples, a batch at a time."""
+def train_network(norm: str, batch: int, seed: int, samples: int) -> tuple[float, float]:
+    """Return the error of a small network before and after training on these samples, one batch at a time."""
     torch.manual_seed(seed)
     network = nn.Sequential(
         nn.Linear(8, WIDTH),
@@ -125,49 +127,50 @@ def learned(norm: str, batch: int, seed: int, samples: int) -> tuple[float, floa
     )
     x = torch.randn(samples, 8)
     y = (x[:, :1] * x[:, 1:2]).sin() + x[:, 2:3]
-    before = error(network, x[:TESTS], y[:TESTS])
+    before = mean_squared_error(network, x[:NUM_TEST], y[:NUM_TEST])
     optimizer = torch.optim.Adam(network.parameters(), lr=2e-3)
     network.train()
-    for some_x, some_y in zip(x[TESTS:].split(batch), y[TESTS:].split(batch), strict=True):
+    for some_x, some_y in zip(x[NUM_TEST:].split(batch), y[NUM_TEST:].split(batch), strict=True):
         optimizer.zero_grad()
         (network(some_x) - some_y).pow(2).mean().backward()
         optimizer.step()
-    return before, error(network, x[:TESTS], y[:TESTS])
+    return before, mean_squared_error(network, x[:NUM_TEST], y[:NUM_TEST])
 
 
-def learning_one_sample_at_a_time(lab: Lab) -> None:
-    """A small network learns a function of eight numbers, with batches of 1, 2, 4 and 16, from equally many samples.
+def training_with_small_batches(lab: Lab) -> None:
+    """A small network learns a function of eight numbers with batches of 1, 2, 4 and 16, from the same number of
+    samples.
 
-    With layer norm it makes no difference to the network whether it is being trained or used, nor how many samples
-    stand beside one. With batch norm a batch of one cannot be learned from at all. Batches of two can, but what the
-    network learns to work with, mean and variance of two samples, is not what it gets when it is used.
+    With layer norm, training and evaluation are the same, for any batch size. With batch norm, training on a batch of
+    one is impossible. Batches of two work, but the network learns with the mean and variance of two samples, which
+    differ from those in evaluation.
     """
-    samples = TESTS + lab.choose(small=1_024, full=16_384)
+    samples = NUM_TEST + lab.choose(small=1_024, full=16_384)
     rows = []
     for batch in (1, 2, 4, 16):
-        lab.step(f"learning with batches of {batch}")
-        before, after = learned("layer norm", batch, lab.seed, samples)
+        lab.step(f"training with batches of {batch}")
+        before, after = train_network("layer norm", batch, lab.seed, samples)
         rows.append(
-            (batch, before, after, "refused" if batch == 1 else learned("batch norm", batch, lab.seed, samples)[1])
+            (batch, before, after, "error" if batch == 1 else train_network("batch norm", batch, lab.seed, samples)[1])
         )
     lab.table(
-        "Mean squared error on samples that were not learned from",
+        "Mean squared error on held-out samples",
         ("batch", "before", "layer norm", "batch norm"),
         rows,
     )
     generator = torch.Generator().manual_seed(lab.seed)
     layer, x = nn.LayerNorm(WIDTH), 5 + 3 * torch.randn(64, WIDTH, generator=generator)
     together, alone = layer.train()(x), torch.cat([layer.eval()(row) for row in x.split(1)])
-    apart = float((together - alone).detach().abs().max())
+    difference = float((together - alone).detach().abs().max())
     left = rows[0][2] / rows[0][1]
     lab.decide(
         "29a",
         Verdict.HOLDS,
-        f"64 tokens in one batch in training and one by one at inference differ by {apart:.1g} at most, and a "
-        f"network that learns one sample at a time gets its error down to {left:.0%} of what it began with.",
-        Measurement(name="in a batch, training, against alone, inference", value=apart, high=1e-5),
-        Measurement(name="error left after learning one by one", value=left, high=0.4),
+        f"64 tokens in one batch in training and one by one at inference differ by at most {difference:.1g}, and "
+        f"training with a batch size of 1 reduces the error to {left:.0%}.",
+        Measurement(name="batch in training compared with single at inference", value=difference, high=1e-5),
+        Measurement(name="remaining error with a batch size of 1", value=left, high=0.4),
     )
 
 
-PARTS = (one_formula_two_directions, in_other_company, learning_one_sample_at_a_time)
+PARTS = (one_formula_two_dimensions, dependence_on_the_batch, training_with_small_batches)

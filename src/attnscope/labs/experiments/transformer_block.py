@@ -1,8 +1,11 @@
-"""What is in a block, and what holds many of them together?
+"""The transformer block
 
-A transformer is one block many times over. A block has two parts: attention, by which tokens hear of each other, and a
-feed-forward network, which works on each token alone. Each part adds what it finds to what was there: that sum is the
-residual stream. Beside it stand norms, which keep numbers in range.
+This lab shows you where the parameters of a transformer are, how to test by ablation which part a task needs, and
+what residual connections and norms do in a deep stack.
+
+A transformer is a stack of equal blocks. A block has two parts: attention, which moves information between tokens, and
+a feed-forward network, which works on each token separately. Each part adds its output to the residual stream. Norms
+keep the activations in range.
 """
 
 from __future__ import annotations
@@ -29,12 +32,12 @@ MODELS = {
 }
 
 
-def where_the_weights_are(lab: Lab) -> None:
-    """Four published models are built without their numbers, which takes no memory, and their weights are counted.
+def distribution_of_the_parameters(lab: Lab) -> None:
+    """Four published models are created without data, which takes no memory, and their parameters are counted.
 
-    Inside a block of the first design the feed-forward network has 8 d^2 weights and attention 4 d^2: two thirds are a
-    matter of counting. What remains are the embeddings, a row for each token of the vocabulary. They are the same
-    number for a shallow model as for a deep one, so how much they weigh depends on the size.
+    In a block of the original design, the feed-forward network has 8 d² parameters and attention has 4 d²: two thirds
+    follow from counting. The rest are embeddings, one row per token of the vocabulary. They do not depend on the depth,
+    so their share depends on the size of the model.
     """
     rows, shares = [], {}
     for name, config in MODELS.items():
@@ -47,29 +50,31 @@ def where_the_weights_are(lab: Lab) -> None:
             count[kind] += weight.numel()
         total = sum(count.values())
         inside = count["feed-forward"] / (total - count["embeddings"])
-        shares[name] = {"of all weights": count["feed-forward"] / total, "without embeddings": inside}
+        shares[name] = {"of all parameters": count["feed-forward"] / total, "without embeddings": inside}
         rows.append(
             (name, total, *(count[kind] / total for kind in ("embeddings", "attention", "feed-forward")), inside)
         )
     lab.table(
-        "Shares of all weights",
-        ("model", "weights", "embeddings", "attention", "feed-forward", "feed-forward, embeddings left out"),
+        "Shares of all parameters",
+        ("model", "parameters", "embeddings", "attention", "feed-forward", "feed-forward, without embeddings"),
         rows,
     )
-    title = "The feed-forward share: more than half, but not in GPT-2 small with its embeddings"
+    title = "The feed-forward share is above half, except in GPT-2 small with embeddings"
     drawing = grouped_bars(shares, ylabel="share in feed-forward layers", title=title, reference_lines={"half": 0.5})
-    lab.figure("shares", drawing, "How many of the weights of a model are in its feed-forward layers.")
+    lab.figure("shares", drawing, "The share of the parameters that is in feed-forward layers.")
     small, least = shares["GPT-2 small"], min(share["without embeddings"] for share in shares.values())
     lab.decide(
         "30a",
         Verdict.HOLDS_WHEN,
-        f"Embeddings left out, {least:.1%} or more of the weights are in the feed-forward layers of all four models. "
-        f"With them it is {small['of all weights']:.0%} in GPT-2 small, which is less than half, and "
-        f"{shares['GPT-3']['of all weights']:.0%} in GPT-3.",
-        Measurement(name="least share without embeddings", value=least, low=0.65, high=0.7),
-        Measurement(name="share of all weights, GPT-2 small", value=small["of all weights"], low=0.45, high=0.46),
-        Measurement(name="share of all weights, GPT-3", value=shares["GPT-3"]["of all weights"], low=0.65, high=0.67),
-        condition="embeddings are left out, or weigh little beside many blocks: not in GPT-2 small as a whole",
+        f"Without embeddings, at least {least:.1%} of the parameters are in the feed-forward layers of all four "
+        f"models. With embeddings it is {small['of all parameters']:.0%} in GPT-2 small, which is less than half, and "
+        f"{shares['GPT-3']['of all parameters']:.0%} in GPT-3.",
+        Measurement(name="smallest share without embeddings", value=least, low=0.65, high=0.7),
+        Measurement(name="share of all parameters, GPT-2 small", value=small["of all parameters"], low=0.45, high=0.46),
+        Measurement(
+            name="share of all parameters, GPT-3", value=shares["GPT-3"]["of all parameters"], low=0.65, high=0.67
+        ),
+        condition="embeddings are not counted, or are few compared with the blocks: not in GPT-2 small as a whole",
     )
 
 
@@ -89,12 +94,12 @@ FACTS = (
     ("The first president of the United States was George", " Washington"),
     ("Water is made of hydrogen and", " oxygen"),
 )
-EVERY = 3  # layers from one that is switched off to the next
+EVERY = 3  # ablate every third layer at the small size
 
 
 @contextmanager
-def without(part: nn.Module) -> Iterator[None]:
-    """A part of a block that adds nothing."""
+def ablate_part(part: nn.Module) -> Iterator[None]:
+    """Replace the output of a part of a block by zeros."""
     hook = part.register_forward_hook(lambda *call: torch.zeros_like(call[-1]))  # (module, inputs, output)
     try:
         yield
@@ -103,10 +108,10 @@ def without(part: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def loss_after(model: Decoder, prompts: list[list[int]], answers: list[int]) -> float:
-    """How surprised a model is by the token after each prompt, in nats."""
+def loss_of_answers(model: Decoder, prompts: list[list[int]], answers: list[int]) -> float:
+    """Return the mean loss of the token after each prompt, in nats."""
     longest = max(map(len, prompts))
-    # What stands to the right changes nothing: every token looks back only.
+    # Padding on the right has no effect: the model is causal.
     padded = torch.tensor([prompt + [0] * (longest - len(prompt)) for prompt in prompts])
     last = torch.tensor([len(prompt) - 1 for prompt in prompts])
     features = model.features(padded)[torch.arange(len(prompts)), last]
@@ -115,21 +120,22 @@ def loss_after(model: Decoder, prompts: list[list[int]], answers: list[int]) -> 
 
 @torch.no_grad()
 def loss_of_text(model: Decoder, ids: list[int]) -> float:
-    """How surprised a model is by a token of a text, in nats."""
+    """Return the mean loss of the tokens of a text, in nats."""
     tokens = torch.tensor([ids])
     return float(F.cross_entropy(model(tokens)[0, :-1], tokens[0, 1:]))
 
 
-def whether_knowledge_lives_there(lab: Lab) -> None:
-    """That most weights are in the feed-forward layers says nothing about what is stored in them. An experiment could.
+def ablation_of_facts(lab: Lab) -> None:
+    """That most parameters are in the feed-forward layers says nothing about what they store. An experiment could.
 
-    SmolLM2 is asked for 14 facts. Of one layer after the other, the attention or the feed-forward network is switched
-    off, and the answers are scored again; beside them an ordinary text, to see how much is lost anyway. If facts lived
-    in the feed-forward layers, these should be missed far more than attention. (Layer 0 is left out of the sums:
-    without either of its parts the model is broken for everything.)
+    SmolLM2 completes 14 facts. The lab ablates the attention or the feed-forward network of one layer at a time and
+    measures the loss of the answers. An ordinary text shows how much is lost anyway. If facts were stored in the
+    feed-forward layers, ablating these should hurt far more than ablating attention. (The sums leave out layer 0:
+    without either part, the model fails at everything.)
 
-    This is a blunt tool: that a part is needed does not mean that the fact is kept in it, as a wire is needed for a
-    lamp. Finer methods exist, which trace and edit single facts; they are not run here.
+    Ablation is a coarse method: that a part is needed does not show that the fact is stored in it. Finer methods trace
+    and edit single facts ([Geva et al., 2021](https://arxiv.org/abs/2012.14913); [Meng et al.,
+    2022](https://arxiv.org/abs/2202.05262)); they are not run here.
     """
     model, tokenizer = lab.trained_model()
     assert isinstance(model, Decoder)
@@ -138,37 +144,45 @@ def whether_knowledge_lives_there(lab: Lab) -> None:
     text = reference_text()
     start = int(torch.randint(len(text) // 2, (), generator=torch.Generator().manual_seed(lab.seed)))
     ids = tokenizer.encode(text[start : start + 2_000])[:128]
-    before = loss_after(model, prompts, answers), loss_of_text(model, ids)
+    before = loss_of_answers(model, prompts, answers), loss_of_text(model, ids)
     rises: dict[str, list[float]] = {"attention": [], "feed_forward": []}
     rows = []
     for layer in range(0, len(model.blocks), lab.choose(small=EVERY, full=1)):
-        lab.step(f"without parts of layer {layer}")
+        lab.step(f"ablating layer {layer}")
         row = []
         for part, found in rises.items():
-            with without(getattr(model.blocks[layer], part)):
-                fact, ordinary = loss_after(model, prompts, answers) - before[0], loss_of_text(model, ids) - before[1]
+            with ablate_part(getattr(model.blocks[layer], part)):
+                fact, ordinary = (
+                    loss_of_answers(model, prompts, answers) - before[0],
+                    loss_of_text(model, ids) - before[1],
+                )
             row += [fact, ordinary]
             found.append(fact)
         rows.append((layer, *row))
     lab.table(
-        "How much the loss rises, in nats",
-        ("layer", "facts, no attention", "text, no attention", "facts, no feed-forward", "text, no feed-forward"),
+        "Change of the loss, in nats",
+        (
+            "layer",
+            "facts, attention ablated",
+            "text, attention ablated",
+            "facts, feed-forward ablated",
+            "text, feed-forward ablated",
+        ),
         rows,
-        note=f"With everything in place: {before[0]:.2f} for a fact, {before[1]:.2f} for a token of the text.",
+        note=f"Loss without ablation: {before[0]:.2f} for a fact, {before[1]:.2f} for a token of the text.",
     )
     attention, feed_forward = (sum(rises[part][1:]) for part in ("attention", "feed_forward"))
     few, many = (sum(p.numel() for p in getattr(model.blocks[0], part).parameters()) for part in rises)
-    a_weight = (attention / few) / (feed_forward / many)
+    per_parameter = (attention / few) / (feed_forward / many)
     lab.decide(
         "30b",
         Verdict.NOT_SHOWN,
-        "The text gives no evidence, and a share of weights would be none. Switched off layer by layer, attention is "
-        f"missed for facts {attention / feed_forward:.2f} times as much as the feed-forward networks, and "
-        f"{a_weight:.1f} times as much a weight: facts need both, and this cannot tell where they are kept.",
-        Measurement(
-            name="facts: missing attention to missing feed-forward", value=attention / feed_forward, low=0.3, high=2
-        ),
-        Measurement(name="the same, a weight", value=a_weight, low=1),
+        "The text gives no evidence, and a share of parameters is none. Ablated layer by layer, attention raises the "
+        f"loss of facts {attention / feed_forward:.2f} times as much as the feed-forward networks, and "
+        f"{per_parameter:.1f} times as much per parameter. Facts need both, and ablation does not show where they are "
+        "stored.",
+        Measurement(name="facts: effect of attention / feed-forward", value=attention / feed_forward, low=0.3, high=2),
+        Measurement(name="the same, per parameter", value=per_parameter, low=1),
     )
 
 
@@ -176,7 +190,7 @@ DEPTH, WIDTH, HEADS, TOKENS = 24, 64, 4, 32
 
 
 def new_block(order: str) -> Block:
-    """A block with its first, random weights."""
+    """Return a randomly initialised block."""
     attention = MultiHeadAttention(hidden_size=WIDTH, num_heads=HEADS)
     feed_forward = FeedForward(hidden_size=WIDTH, intermediate_size=4 * WIDTH)
     norm = partial(nn.LayerNorm, WIDTH)
@@ -184,49 +198,55 @@ def new_block(order: str) -> Block:
 
 
 def without_residuals(block: Block, x: Tensor) -> Tensor:
-    """The same block when neither part is added to what was there, but takes its place."""
+    """Apply a block without its residual connections."""
     return block.feed_forward(block.feed_forward_norm(block.attention(block.attention_norm(x))))
 
 
-def likeness(x: Tensor) -> float:
-    """The mean cosine of two different tokens: 1 where all have become the same."""
+def token_similarity(x: Tensor) -> float:
+    """Return the mean cosine of two different tokens; it is 1 if all tokens are equal."""
     turned = F.normalize(x.detach()[0], dim=-1)
     return float(((turned @ turned.T).sum() - TOKENS) / (TOKENS * (TOKENS - 1)))
 
 
-def what_holds_a_stack_together(lab: Lab) -> None:
-    """24 blocks with random weights, in three ways: with the norm before each part (GPT, Llama), with the norm after
-    each sum (the first Transformer), and without the sum.
+def residual_connections_and_norms(lab: Lab) -> None:
+    """24 randomly initialised blocks in three designs: with the norm before each part (pre-norm, as in GPT-2 and
+    Llama), with the norm after each addition (post-norm, as in the original transformer), and without residual
+    connections.
 
-    Attention takes means, so without the sum all tokens become alike within two blocks, and the text is lost. The sum
-    keeps each token beside the mean.
+    Attention averages tokens. Without residual connections, all tokens become equal within two blocks, and the text is
+    lost. The residual connection keeps each token.
 
-    On the way back, gradients pass through the same sums, and the two orders of norms differ: with the norm before each
-    part the first block is given a somewhat larger gradient than the last one, with the norm after each sum a smaller
-    one. Both orders can be trained; which of them needs what care takes longer runs than this one.
+    In the backward pass, gradients pass through the same additions, and the two designs differ. With pre-norm, the
+    gradient of the first block is somewhat larger than that of the last; with post-norm it is smaller ([Xiong et al.,
+    2020](https://arxiv.org/abs/2002.04745)). Both can be trained; comparing how well takes longer runs than this one.
     """
     blocks = range(1, DEPTH + 1)
-    alike: dict[str, list[float]] = {}
-    given: dict[str, list[float]] = {}
-    for name, order in (("norm before", "pre"), ("norm after", "post"), ("no sum", "none")):
+    similarity: dict[str, list[float]] = {}
+    gradient_norms: dict[str, list[float]] = {}
+    for name, order in (("pre-norm", "pre"), ("post-norm", "post"), ("no residual", "none")):
         torch.manual_seed(lab.seed)
         x, stack = torch.randn(1, TOKENS, WIDTH), [new_block(order) for _ in blocks]
-        alike[name] = []
+        similarity[name] = []
         for block in stack:
             x = without_residuals(block, x) if order == "none" else block(x)
-            alike[name].append(likeness(x))
+            similarity[name].append(token_similarity(x))
         (F.layer_norm(x, (WIDTH,)) * torch.randn_like(x)).sum().backward()
         gradients = (block.feed_forward.up.weight.grad for block in stack)
-        given[name] = [float(gradient.norm()) for gradient in gradients if gradient is not None]
+        gradient_norms[name] = [float(gradient.norm()) for gradient in gradients if gradient is not None]
     lab.table(
         f"A stack of {DEPTH} random blocks",
-        ("blocks", "tokens alike after 2", f"after {DEPTH}", "gradient of the first, of that of the last"),
-        [(name, alike[name][1], alike[name][-1], given[name][0] / given[name][-1]) for name in alike],
-        note="Gradients of the first weights of the feed-forward networks, by their lengths.",
+        ("design", "similarity after 2 blocks", f"after {DEPTH}", "gradient of the first / last block"),
+        [
+            (name, similarity[name][1], similarity[name][-1], gradient_norms[name][0] / gradient_norms[name][-1])
+            for name in similarity
+        ],
+        note="Norms of the gradients of the first feed-forward matrix.",
     )
-    title = "Without the sum all tokens become alike"
-    drawing = lines(list(blocks), alike, xlabel="block", ylabel="mean cosine of two tokens", title=title)
-    lab.figure("alike", drawing, "How alike tokens are after each of 24 random blocks: 1 is all the same.")
+    title = "Without residual connections, all tokens become equal"
+    drawing = lines(list(blocks), similarity, xlabel="block", ylabel="mean cosine of two tokens", title=title)
+    lab.figure(
+        "similarity", drawing, "Similarity of tokens after each of 24 randomly initialised blocks; 1 means equal."
+    )
 
 
-PARTS = (where_the_weights_are, whether_knowledge_lives_there, what_holds_a_stack_together)
+PARTS = (distribution_of_the_parameters, ablation_of_facts, residual_connections_and_norms)

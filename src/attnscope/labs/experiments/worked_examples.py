@@ -1,11 +1,13 @@
-"""Do the examples that are worked out by hand come out as printed?
+"""Attention by hand
 
-Three tokens of two numbers each are few enough for attention on paper. Each token is a query, and is also a key: the
-dot product of a query and a key, divided by the root of 2, is a score. Softmax takes the exponential of each score and
-divides by the sum of its row; these are the weights. An output is the sum of the value vectors, each times its weight.
+This lab shows you how to compute attention for three tokens by hand, and checks the printed examples of two texts.
 
-Printed numbers are rounded, so they are compared in units of their last printed digit. Up to half a unit is rounding;
-a whole unit and more is a mistake.
+With three tokens of two numbers each, attention fits on paper. Queries and keys are the tokens themselves. A score is
+the dot product of a query and a key, divided by sqrt(2). Softmax takes the exponential of each score and divides by the
+sum of its row: these are the weights. An output is the weighted sum of the values.
+
+Printed numbers are rounded, so the lab measures differences in units of the last printed digit. Up to half a unit is
+rounding; a whole unit or more is a mistake.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ from attnscope.labs import Lab, Measurement, Verdict
 TOKENS = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
 VALUES = torch.tensor([[10.0, 0.0], [0.0, 10.0], [5.0, 5.0]], dtype=torch.float64)
 ROUNDING = 0.501
-"""Of the last printed digit; a little more than a half, for a number that lies in the middle of two."""
+"""In units of the last printed digit; slightly more than half, for numbers halfway between two."""
 
 
 def softmax_by_hand(scores: Sequence[float]) -> list[float]:
-    """Exponentials, each divided by their sum.
+    """Return the exponentials, divided by their sum.
 
     >>> softmax_by_hand([0.0, 0.0])
     [0.5, 0.5]
@@ -38,8 +40,8 @@ def softmax_by_hand(scores: Sequence[float]) -> list[float]:
     return [exponential / sum(exponentials) for exponential in exponentials]
 
 
-def units_off(printed: Sequence[float], found: Sequence[float], digits: int) -> float:
-    """How far printed numbers are from the found ones at the most, in units of the last printed digit.
+def difference_in_units(printed: Sequence[float], found: Sequence[float], digits: int) -> float:
+    """Return the largest difference of two rows, in units of the last printed digit.
 
     >>> round(units_off((0.39, 0.22), (0.401, 0.198), digits=2), 3)
     2.2
@@ -47,8 +49,8 @@ def units_off(printed: Sequence[float], found: Sequence[float], digits: int) -> 
     return max(abs(one - other) for one, other in zip(printed, found, strict=True)) * 10**digits
 
 
-def in_words(numbers: Sequence[float], digits: int) -> str:
-    """A row as texts print it.
+def format_row(numbers: Sequence[float], digits: int) -> str:
+    """Format a row as texts print it.
 
     >>> in_words([0.5, 0.25], 2)
     '(0.50, 0.25)'
@@ -56,136 +58,137 @@ def in_words(numbers: Sequence[float], digits: int) -> str:
     return f"({', '.join(f'{number:.{digits}f}' for number in numbers)})"
 
 
-def three_rows(scale: float) -> list[list[float]]:
-    """The weights of the three tokens, by hand."""
+def weights_by_hand(scale: float) -> list[list[float]]:
+    """Compute the weights of the three tokens by hand."""
     pairs = TOKENS.tolist()
     return [softmax_by_hand([scale * (x * key[0] + y * key[1]) for key in pairs]) for x, y in pairs]
 
 
-def the_weights_of_three_tokens(lab: Lab) -> None:
-    """The tokens are (1, 0), (0, 1) and (1, 1), and both queries and keys are the tokens themselves. The first query
-    has the dot products 1, 0 and 1 with the three keys, the third one has 1, 1 and 2.
+def weights_of_three_tokens(lab: Lab) -> None:
+    """The tokens are (1, 0), (0, 1) and (1, 1). The first query has the dot products 1, 0 and 1 with the three keys,
+    the third has 1, 1 and 2.
 
-    One text works out all rows on paper, and says what the third row would be without the division by the root of 2.
-    Here they are computed with nothing but exponentials, and checked against `attend`: its output is the weights
-    themselves if the value vectors are the rows of the identity.
+    One text computes all rows on paper, and the third row without the scaling by sqrt(2). The lab computes them with
+    exponentials only, and checks them with `attend`: if the values are the identity matrix, the output equals the
+    weights.
     """
-    by_hand, unscaled = three_rows(1 / math.sqrt(2)), three_rows(1.0)
+    by_hand, unscaled = weights_by_hand(1 / math.sqrt(2)), weights_by_hand(1.0)
     weights = attend(TOKENS[None], TOKENS[None], torch.eye(3, dtype=torch.float64)[None])[0].tolist()
     checked = Measurement(
-        name="by hand and by `attend`, largest difference",
-        value=max(units_off(one, other, 0) for one, other in zip(by_hand, weights, strict=True)),
+        name="by hand and with `attend`, largest difference",
+        value=max(difference_in_units(one, other, 0) for one, other in zip(by_hand, weights, strict=True)),
         high=1e-12,
     )
     rows = [
-        (name, in_words(row, digits), in_words(found, digits), units_off(row, found, digits))
+        (name, format_row(row, digits), format_row(found, digits), difference_in_units(row, found, digits))
         for name, row, found, digits in (
             ("first", (0.401, 0.198, 0.401), by_hand[0], 3),
             ("second", (0.198, 0.401, 0.401), by_hand[1], 3),
             ("third", (0.276, 0.276, 0.448), by_hand[2], 3),
-            ("third, not divided", (0.21, 0.21, 0.58), unscaled[2], 2),
+            ("third, not scaled", (0.21, 0.21, 0.58), unscaled[2], 2),
         )
     ]
     off, off_unscaled = rows[2][-1], rows[3][-1]
-    columns = ("row", "printed", "computed", "units of the last digit apart")
-    lab.table("Weights of three tokens, on paper", columns, rows, note="Up to half a unit is rounding.")
+    columns = ("row", "printed", "computed", "difference in units of the last digit")
+    lab.table("Weights of three tokens, computed on paper", columns, rows, note="Up to half a unit is rounding.")
     lab.decide(
         "3a",
         Verdict.DOES_NOT_HOLD,
-        f"It is {in_words(by_hand[2], 3)}; the printed one is {off:.0f} units of its last digit away.",
-        Measurement(name="units of the last printed digit apart", value=off, low=50),
+        f"It is {format_row(by_hand[2], 3)}; the printed row differs by {off:.0f} units of its last digit.",
+        Measurement(name="difference in units of the last printed digit", value=off, low=50),
         checked,
     )
     lab.decide(
         "31",
         Verdict.HOLDS,
-        f"It is {in_words(unscaled[2], 3)}, which rounds to what is printed.",
-        Measurement(name="units of the last printed digit apart", value=off_unscaled, high=ROUNDING),
+        f"It is {format_row(unscaled[2], 3)}, which rounds to the printed row.",
+        Measurement(name="difference in units of the last printed digit", value=off_unscaled, high=ROUNDING),
         checked,
     )
 
 
 def the_same_tokens_in_another_text(lab: Lab) -> None:
-    """Another text has the same three tokens twice: a program prints their weights, and the prose below reads them row
-    by row. The two do not agree with each other.
+    """Another text has the same three tokens twice: a program prints their weights, and the prose below describes them
+    row by row. The two disagree.
     """
-    first, _, third = three_rows(1 / math.sqrt(2))
+    first, _, third = weights_by_hand(1 / math.sqrt(2))
     prose_first, program_first, prose_third = (0.39, 0.22, 0.39), (0.401, 0.198, 0.401), (0.27, 0.27, 0.46)
-    off_prose, off_program = units_off(prose_first, first, 2), units_off(program_first, first, 3)
-    off_third = units_off(prose_third, third, 2)
+    off_prose, off_program = difference_in_units(prose_first, first, 2), difference_in_units(program_first, first, 3)
+    off_third = difference_in_units(prose_third, third, 2)
     rows = [
-        ("first, in the prose", in_words(prose_first, 2), in_words(first, 2), off_prose),
-        ("first, by the program", in_words(program_first, 3), in_words(first, 3), off_program),
-        ("third, in the prose", in_words(prose_third, 2), in_words(third, 2), off_third),
+        ("first, prose", format_row(prose_first, 2), format_row(first, 2), off_prose),
+        ("first, program", format_row(program_first, 3), format_row(first, 3), off_program),
+        ("third, prose", format_row(prose_third, 2), format_row(third, 2), off_third),
     ]
-    columns = ("row", "printed", "computed", "units of the last digit apart")
-    lab.table("Weights of three tokens, in prose and by program", columns, rows, note="Up to half a unit is rounding.")
-    printed = {"on paper": (0.276, 0.276, 0.448), "in the other text's prose": prose_third, "computed": third}
+    columns = ("row", "printed", "computed", "difference in units of the last digit")
+    lab.table("Weights of three tokens, in prose and program", columns, rows, note="Up to half a unit is rounding.")
+    printed = {"first text": (0.276, 0.276, 0.448), "second text": prose_third, "computed": third}
     groups = {f"key {key + 1}": {name: row[key] for name, row in printed.items()} for key in range(3)}
     drawing = grouped_bars(groups, ylabel="weight", title="Both printed rows of the third query are too flat")
     lab.figure("third_row", drawing, "The weights of the third query. The third key gets half of the weight.")
     lab.decide(
         "4a",
         Verdict.DOES_NOT_HOLD,
-        f"It is {in_words(first, 2)}; the prose is {off_prose:.1f} units of its last digit away.",
-        Measurement(name="units of the last printed digit apart", value=off_prose, low=2),
+        f"It is {format_row(first, 2)}; the prose differs by {off_prose:.1f} units of its last digit.",
+        Measurement(name="difference in units of the last printed digit", value=off_prose, low=2),
     )
     lab.decide(
         "4b",
         Verdict.HOLDS,
-        f"It is {in_words(first, 4)}, which rounds to what is printed.",
-        Measurement(name="units of the last printed digit apart", value=off_program, high=ROUNDING),
+        f"It is {format_row(first, 4)}, which rounds to the printed row.",
+        Measurement(name="difference in units of the last printed digit", value=off_program, high=ROUNDING),
     )
     lab.decide(
         "35",
         Verdict.DOES_NOT_HOLD,
-        f"It is {in_words(third, 2)}; the prose is {off_third:.1f} units of its last digit away.",
-        Measurement(name="units of the last printed digit apart", value=off_third, low=4),
+        f"It is {format_row(third, 2)}; the prose differs by {off_third:.1f} units of its last digit.",
+        Measurement(name="difference in units of the last printed digit", value=off_third, low=4),
     )
 
 
-def the_outputs_of_three_tokens(lab: Lab) -> None:
-    """The value vectors are (10, 0), (0, 10) and (5, 5). Each of them sums to 10, and weights sum to 1: so every output
-    has to sum to 10 as well, whatever the weights are. A check like this finds a slip of the pen without computing
-    anything: the printed second row sums to 8.
+def outputs_of_three_tokens(lab: Lab) -> None:
+    """The values are (10, 0), (0, 10) and (5, 5). Each sums to 10, and weights sum to 1, so every output must sum to 10
+    as well. Such a check finds a mistake without computing anything: the printed second row sums to 8.
     """
     output = attend(TOKENS[None], TOKENS[None], VALUES[None])[0].tolist()
     printed = ((6.02, 3.99), (1.98, 6.02), (5.00, 5.00))
     rows = [
-        (at + 1, in_words(said, 2), in_words(row, 2), sum(said), sum(row))
-        for at, (said, row) in enumerate(zip(printed, output, strict=True))
+        (index + 1, format_row(printed_row, 2), format_row(row, 2), sum(printed_row), sum(row))
+        for index, (printed_row, row) in enumerate(zip(printed, output, strict=True))
     ]
     lab.table("Outputs of three tokens", ("row", "printed", "computed", "printed sum", "computed sum"), rows)
     lab.decide(
         "3b",
         Verdict.DOES_NOT_HOLD,
-        f"It is {in_words(output[1], 2)}. The printed row sums to {sum(printed[1]):.2f}, and every output sums to "
-        f"{sum(output[1]):.2f} here.",
+        f"It is {format_row(output[1], 2)}. The printed row sums to {sum(printed[1]):.2f}, but every output must "
+        f"sum to {sum(output[1]):.2f}.",
         Measurement(
-            name="units of the last printed digit apart", value=units_off(printed[1], output[1], 2), low=199, high=201
+            name="difference in units of the last printed digit",
+            value=difference_in_units(printed[1], output[1], 2),
+            low=199,
+            high=201,
         ),
         Measurement(name="sum of the computed row", value=sum(output[1]), low=9.999, high=10.001),
         Measurement(name="sum of the printed row", value=sum(printed[1]), low=7.99, high=8.01),
     )
 
 
-def share_strongest_on_itself(queries: Tensor, keys: Tensor) -> float:
-    """The share of tokens whose own key gets more weight than any other key; a tie is not more."""
+def share_attending_most_to_itself(queries: Tensor, keys: Tensor) -> float:
+    """Return the share of tokens whose own key gets more weight than any other key; a tie does not count."""
     weights = (queries @ keys.mT / queries.shape[-1] ** 0.5).softmax(dim=-1)
     own = weights.diagonal(dim1=-2, dim2=-1)
     others = weights - torch.diag_embed(own)
     return (own > others.amax(dim=-1) + 1e-12).double().mean().item()
 
 
-def whether_a_token_attends_most_to_itself(lab: Lab) -> None:
-    """From the three tokens one text concludes that a token always attends most to itself. In the example itself two of
-    three do not: the first query gives as much to the third key as to its own. A shorter counter-example: of the tokens
+def self_attention_and_the_diagonal(lab: Lab) -> None:
+    """From the three tokens, one text concludes that a token always attends most to itself. In its own example, two of
+    three do not: the first query gives the third key as much weight as its own. A shorter counterexample: of the tokens
     (1, 0) and (2, 0), the first prefers the second, because a longer key has a larger dot product.
 
-    In a model, queries and keys are made from the tokens by two different matrices, and before training these have
-    nothing to do with each other: then a token's own key is one among all others. Where queries are the keys, and all
-    of them have the same length, no other key can be better: two vectors of a length have their largest dot product
-    when they are equal.
+    In a model, two different matrices compute queries and keys. At initialisation they are independent, so a token's
+    own key is one among many. If queries equal keys and all have the same length, the own key always has the largest
+    weight, because the dot product of two vectors of equal length is largest if they are equal.
     """
     generator = torch.Generator().manual_seed(lab.seed)
     draws, tokens, width = lab.choose(small=1_000, full=10_000), 10, 16
@@ -194,46 +197,46 @@ def whether_a_token_attends_most_to_itself(lab: Lab) -> None:
         torch.randn(draws, width, width, generator=generator, dtype=torch.float64) / width**0.5 for _ in range(2)
     )
     short_and_long = torch.tensor([[1.0, 0.0], [2.0, 0.0]], dtype=torch.float64)
-    separate = share_strongest_on_itself(inputs @ one, inputs @ other)
-    shared = share_strongest_on_itself(inputs @ one, inputs @ one)
-    even = share_strongest_on_itself(normalize(inputs @ one, dim=-1), normalize(inputs @ one, dim=-1))
+    separate = share_attending_most_to_itself(inputs @ one, inputs @ other)
+    shared = share_attending_most_to_itself(inputs @ one, inputs @ one)
+    even = share_attending_most_to_itself(normalize(inputs @ one, dim=-1), normalize(inputs @ one, dim=-1))
     rows = [
-        ("the three tokens", share_strongest_on_itself(TOKENS, TOKENS)),
-        ("the tokens (1, 0) and (2, 0)", share_strongest_on_itself(short_and_long, short_and_long)),
-        ("10 random tokens, queries and keys from two random matrices", separate),
-        ("10 random tokens, queries are the keys", shared),
-        ("10 random tokens, queries are the keys, all of one length", even),
+        ("the three tokens", share_attending_most_to_itself(TOKENS, TOKENS)),
+        ("the tokens (1, 0) and (2, 0)", share_attending_most_to_itself(short_and_long, short_and_long)),
+        ("10 random tokens, two random projections", separate),
+        ("10 random tokens, queries equal keys", shared),
+        ("10 random tokens, queries equal keys, equal lengths", even),
     ]
-    lab.table("Who attends most to itself", ("tokens", "share of tokens"), rows, note="A tie is not the most.")
+    lab.table("Tokens that attend most to themselves", ("tokens", "share"), rows, note="A tie does not count.")
     lab.decide(
         "5",
         Verdict.DOES_NOT_HOLD,
-        f"Before training, with separate matrices for queries and keys, {separate:.1%} of ten tokens attend most to "
-        f"themselves, which is chance; in the example it is {rows[0][1]:.0%} of three. All do where queries are the "
-        "keys and have one length.",
+        f"With separate random projections for queries and keys, {separate:.1%} of ten tokens attend most to "
+        f"themselves, which is chance; in the example it is {rows[0][1]:.0%} of three. All tokens do if queries equal "
+        "keys and have the same length.",
         Measurement(name="share in the example", value=rows[0][1], low=0.33, high=0.34),
-        Measurement(name="share with separate matrices", value=separate, low=0.07, high=0.13),
-        Measurement(name="share where queries are keys", value=shared, low=0.85, high=0.99),
-        Measurement(name="share where queries are keys of one length", value=even, low=1.0, high=1.0),
+        Measurement(name="share with separate projections", value=separate, low=0.07, high=0.13),
+        Measurement(name="share if queries equal keys", value=shared, low=0.85, high=0.99),
+        Measurement(name="share if queries equal keys of the same length", value=even, low=1.0, high=1.0),
     )
 
 
-def what_the_identity_finds_again(lab: Lab) -> None:
-    """Four queries equal four keys, each a row of the identity: a token matches its own key with 1 and all others with
-    0. Divided by the root of 4, that is a score of a half against 0, and half a point is not much of a difference.
+def identity_queries_and_keys(lab: Lab) -> None:
+    """Queries and keys are the rows of the identity matrix of size 4. A token has the dot product 1 with its own key
+    and 0 with all others. Scaled by sqrt(4), the scores are 0.5 and 0, which is a small difference.
 
-    A text prints the outputs for the values 0 to 15 under the words "each row recovers the matching value row". Every
-    output is the mean of all value rows, moved some way towards its own row. How far is the difference of the two
-    weights, and that is small until the scale is large. The last column says which part of the way is gone.
+    A text prints the outputs for the values 0 to 15 with the words "each row recovers the matching value row". Each
+    output is the mean of all value rows, moved towards its own row. How far it moves is the difference of the two
+    weights, which is small unless the scale is large. The last column shows this fraction.
     """
     identity, values = torch.eye(4, dtype=torch.float64), torch.arange(16, dtype=torch.float64).reshape(4, 4)
     rows = []
     for scale in (0.5, 1.0, 2.0, 4.0, 8.0):
         output, weights = (found[0] for found in attention(identity[None], identity[None], values[None], scale=scale))
         way = (weights[0, 0] - weights[0, 1]).item()
-        rows.append((scale, weights[0, 0].item(), weights[0, 1].item(), in_words(output[0].tolist(), 2), way))
-    columns = ("scale", "own weight", "other weights", "first output", "part of the way")
-    note = "0.5 is the usual scale. The first value row is (0, 1, 2, 3), the mean of all is (6, 7, 8, 9)."
+        rows.append((scale, weights[0, 0].item(), weights[0, 1].item(), format_row(output[0].tolist(), 2), way))
+    columns = ("scale", "own weight", "other weights", "first output", "fraction of the way")
+    note = "0.5 is the default scale. The first value row is (0, 1, 2, 3), the mean of all is (6, 7, 8, 9)."
     lab.table("Queries and keys are the identity of size 4", columns, rows, note=note)
 
     _, own, other, output, way = rows[0]
@@ -242,29 +245,29 @@ def what_the_identity_finds_again(lab: Lab) -> None:
         Verdict.HOLDS,
         f"The diagonal is {own:.4f} and the rest is {other:.4f}.",
         Measurement(
-            name="units of the last printed digit apart",
-            value=units_off((0.355, 0.215), (own, other), 3),
+            name="difference in units of the last printed digit",
+            value=difference_in_units((0.355, 0.215), (own, other), 3),
             high=ROUNDING,
         ),
     )
     lab.decide(
         "34",
         Verdict.DOES_NOT_HOLD,
-        f"The first output is {output}, and its value row is (0, 1, 2, 3): that is {way:.0%} of the way from the mean "
+        f"The first output is {output}, and its value row is (0, 1, 2, 3): {way:.0%} of the way from the mean "
         "of all rows to its own.",
-        Measurement(name="part of the way at the usual scale", value=way, low=0.139, high=0.140),
-        Measurement(name="part of the way at 16 times the scale", value=rows[-1][-1], low=0.99),
+        Measurement(name="fraction of the way at the default scale", value=way, low=0.139, high=0.140),
+        Measurement(name="fraction of the way at 16 times the scale", value=rows[-1][-1], low=0.99),
     )
 
 
-def whether_more_dimensions_are_sharper(lab: Lab) -> None:
-    """The same text expects a sharper diagonal in a higher dimension. With the identity of size d there are d keys, the
-    matching score is 1 / root of d, and both make the diagonal weaker. It gets weaker also if there are still four
-    tokens, and compared with an even share; and without the division, because there are more keys.
+def diagonal_and_dimension(lab: Lab) -> None:
+    """The same text expects a sharper diagonal in a higher dimension. With the identity matrix of size d, there are d
+    keys, and the matching score is 1/sqrt(d). Both make the diagonal weaker. It is also weaker with only four tokens,
+    relative to uniform weights, and without the scaling, because there are more keys.
 
-    What does get sharper is a match of random vectors: a vector of d standard normal numbers has the dot product d with
-    itself, so that the score is the root of d. That is probably what the text has in mind; but rows of the identity all
-    have length 1.
+    What does become sharper is the match of random vectors: a vector of d standard normal numbers has a dot product of
+    about d with itself, so its score is about sqrt(d). The text probably means this case; but rows of the identity have
+    length 1.
     """
     generator = torch.Generator().manual_seed(lab.seed)
     sizes, curves = (4, 16, 64, 256), {"all rows of the identity": [], "four of its rows": [], "four random rows": []}
@@ -277,27 +280,27 @@ def whether_more_dimensions_are_sharper(lab: Lab) -> None:
     whole = curves["all rows of the identity"]
     even = [size * weight for size, weight in zip(sizes, whole, strict=True)]
     rows = list(zip(sizes, whole, even, *list(curves.values())[1:], strict=True))
-    columns = ("d", "all rows of the identity", "times an even share", "four rows of the identity", "four random rows")
-    lab.table("The weight of the own key", columns, rows)
-    title = "The own key's weight falls with the dimension, unless vectors get longer"
+    columns = ("d", "all rows of the identity", "relative to uniform", "four rows of the identity", "four random rows")
+    lab.table("Weight of the own key", columns, rows)
+    title = "The weight of the own key falls with the dimension, unless vectors get longer"
     drawing = lines(sizes, curves, xlabel="d", ylabel="weight of the own key", title=title, log_x=True)
-    lab.figure("diagonal", drawing, "The diagonal where queries are keys, scaled as usual.")
+    lab.figure("diagonal", drawing, "The diagonal weight if queries equal keys, with the default scale.")
     lab.decide(
         "33",
         Verdict.DOES_NOT_HOLD,
-        f"The diagonal is {whole[0]:.3f}, {whole[1]:.3f} and {whole[2]:.3f} at d = 4, 16 and 64; as a multiple of an "
-        f"even share it falls, too, from {even[0]:.2f} to {even[2]:.2f}.",
+        f"The diagonal is {whole[0]:.3f}, {whole[1]:.3f} and {whole[2]:.3f} at d = 4, 16 and 64. Relative to uniform "
+        f"weights it falls too, from {even[0]:.2f} to {even[2]:.2f}.",
         Measurement(name="diagonal at 16 / at 4", value=whole[1] / whole[0], low=0.222, high=0.223),
         Measurement(name="diagonal at 64 / at 16", value=whole[2] / whole[1], low=0.223, high=0.225),
-        Measurement(name="multiple of an even share, at 64 / at 4", value=even[2] / even[0], low=0.79, high=0.80),
+        Measurement(name="relative to uniform, at 64 / at 4", value=even[2] / even[0], low=0.79, high=0.80),
     )
 
 
 PARTS = (
-    the_weights_of_three_tokens,
+    weights_of_three_tokens,
     the_same_tokens_in_another_text,
-    the_outputs_of_three_tokens,
-    whether_a_token_attends_most_to_itself,
-    what_the_identity_finds_again,
-    whether_more_dimensions_are_sharper,
+    outputs_of_three_tokens,
+    self_attention_and_the_diagonal,
+    identity_queries_and_keys,
+    diagonal_and_dimension,
 )

@@ -1,4 +1,4 @@
-# kind: padding is looked at
+# kind: padding is attended to
 import torch
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-# kind: padding looks at nothing
+# kind: padding queries are masked
 import torch
 
 

@@ -1,8 +1,7 @@
-"""Time and memory of one way to the attention weights of a whole pass, beside the plain pass in the same process.
+"""Measures time and memory of one method to get the attention weights of a forward pass.
 
-In: the name of a way, a folder with a model, a file of token ids, how many of them, and how many rounds. Out: one line
-of JSON. Does not know: AttnScope, unless it is the way. Memory: every process holds the model twice, for the plain pass
-and for the way, whoever is measured; what is counted is above both. Linux only: it reads /proc.
+The script runs in the environment of the library and prints one line of JSON. Each process loads the model twice, for
+the plain pass and for the method; memory is counted above both. Linux only: it reads /proc.
 """
 
 from __future__ import annotations
@@ -18,30 +17,30 @@ from typing import Any
 import torch
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-WARM_UP = 32  # tokens of the first pass, in which libraries load what they load once
-OPTIONS = {"use_cache": False, "logits_to_keep": 1}  # nothing is held but what was asked for
+WARM_UP = 32  # tokens of a first pass, which loads what libraries load once
+OPTIONS = {"use_cache": False, "logits_to_keep": 1}  # store nothing else
 
 Run = Callable[[torch.Tensor], Any]
-"""Token ids (1, position) to what was kept."""
+"""Takes token ids (1, positions), returns the stored weights."""
 
 
-def loaded(folder: str, implementation: str) -> Any:
-    """The model as transformers runs it, with one of its attention functions."""
+def load_model(folder: str, implementation: str) -> Any:
+    """Load the model with an attention implementation of transformers."""
     auto = import_module("transformers").AutoModelForCausalLM
     return auto.from_pretrained(folder, dtype=torch.float32, attn_implementation=implementation).eval()
 
 
 def plain(folder: str) -> Run:
-    """The fused kernel, and nothing kept."""
-    return _nothing_kept(loaded(folder, "sdpa"))
+    """The fused kernel, without storing weights."""
+    return _discard(load_model(folder, "sdpa"))
 
 
 def eager(folder: str) -> Run:
-    """Every matrix is built, and thrown away again."""
-    return _nothing_kept(loaded(folder, "eager"))
+    """Compute every matrix, and discard it."""
+    return _discard(load_model(folder, "eager"))
 
 
-def _nothing_kept(model: Any) -> Run:
+def _discard(model: Any) -> Run:
     def run(ids: torch.Tensor) -> None:
         model(ids, **OPTIONS)
 
@@ -49,8 +48,8 @@ def _nothing_kept(model: Any) -> Run:
 
 
 def output_attentions(folder: str) -> Run:
-    """Every matrix is built, and kept."""
-    model = loaded(folder, "eager")
+    """Compute every matrix, and keep it."""
+    model = load_model(folder, "eager")
     return lambda ids: list(model(ids, output_attentions=True, **OPTIONS).attentions)
 
 
@@ -94,18 +93,18 @@ def nnsight_saved(folder: str) -> Run:
 
 
 def attnscope_matrix(folder: str) -> Run:
-    """Our recorder as it is."""
+    """Record attention matrices with AttnScope."""
     return _recorded(folder, "matrix")
 
 
 def attnscope_statistics(folder: str) -> Run:
-    """Our recorder, which keeps a summary of every layer and nothing else."""
+    """Record statistics with AttnScope."""
     return _recorded(folder, "statistics")
 
 
 def _recorded(folder: str, keep: str) -> Run:
     record = import_module("attnscope.recording").record
-    model = loaded(folder, "sdpa")
+    model = load_model(folder, "sdpa")
 
     def run(ids: torch.Tensor) -> Any:
         with record(model, keep=keep) as trace:
@@ -115,15 +114,15 @@ def _recorded(folder: str, keep: str) -> Run:
     return run
 
 
-WAYS = {
-    way.__name__: way
-    for way in (plain, eager, output_attentions, lens_patterns, lens_everything, nnsight_saved, attnscope_matrix,
+METHODS = {
+    method.__name__: method
+    for method in (plain, eager, output_attentions, lens_patterns, lens_everything, nnsight_saved, attnscope_matrix,
                 attnscope_statistics)
 }  # fmt: skip
 
 
 def entropy_of_last(kept: Any) -> float | None:
-    """The entropy, in nats, of what the last query of the last layer sees in its first head: the same for every way."""
+    """Return the entropy in nats of the last row of the first head of the last layer; all methods should agree."""
     if kept is None:
         return None
     if hasattr(kept, "summary"):
@@ -134,20 +133,20 @@ def entropy_of_last(kept: Any) -> float | None:
     return -torch.special.xlogy(row, row).sum().item()
 
 
-def measured(way: Run, beside: Run, ids: torch.Tensor, rounds: int) -> dict[str, Any]:
-    """Peak memory of the first pass, and the best times of several, with the plain pass in turns."""
-    for run in (way, beside):
+def measure(method: Run, plain_run: Run, ids: torch.Tensor, rounds: int) -> dict[str, Any]:
+    """Measure the peak memory of the first pass, and the best times of several, alternating with the plain pass."""
+    for run in (method, plain_run):
         run(ids[:, :WARM_UP])
-    best = {name: {"cpu": float("inf"), "wall": float("inf")} for name in ("way", "plain")}
+    best = {name: {"cpu": float("inf"), "wall": float("inf")} for name in ("method", "plain")}
     rise, entropy = 0, None
-    for turn in range(rounds):
-        CLEAR.write_text("5")  # from now on the peak is counted anew
+    for number in range(rounds):
+        CLEAR.write_text("5")  # resets the peak
         before = _kilobytes("VmRSS")
-        kept = _timed(way, ids, best["way"])
-        if not turn:
+        kept = _timed(method, ids, best["method"])
+        if number == 0:
             rise, entropy = (_kilobytes("VmHWM") - before) * 1024, entropy_of_last(kept)
         del kept
-        _timed(beside, ids, best["plain"])
+        _timed(plain_run, ids, best["plain"])
     return {"rise": max(rise, 0), "entropy": entropy, **best}
 
 
@@ -165,11 +164,11 @@ def _kilobytes(field: str) -> int:
 
 
 def main(name: str, folder: str, text: str, length: str, rounds: str) -> None:
-    """Measure one way at one length."""
+    """Measure one method at one length."""
     ids = torch.tensor([json.loads(Path(text).read_text(encoding="utf-8"))["ids"][: int(length)]])
     with torch.no_grad():
-        beside, way = plain(folder), WAYS[name](folder)
-        answer = measured(way, beside, ids, int(rounds))
+        plain_run, method = plain(folder), METHODS[name](folder)
+        answer = measure(method, plain_run, ids, int(rounds))
     sys.stdout.write("\n" + json.dumps(answer) + "\n")
 
 

@@ -1,8 +1,4 @@
-"""A page of the attention of a text, as one library makes it: from the loaded model to a file.
-
-In: the name of a page, a folder with a model, a file of token ids and texts, how many of them, and where to write.
-Out: the page, and one line of JSON. Does not know: browsers, nor AttnScope, unless it makes the page.
-"""
+"""Writes the HTML page of one library for a text, and prints the time and size as one line of JSON."""
 
 from __future__ import annotations
 
@@ -17,18 +13,18 @@ from typing import Any
 import torch
 
 DOCUMENT = '<!DOCTYPE html><html><head><meta charset="utf-8"></head><body>{}</body></html>'
-"""What stands around a piece that is made for a cell of a notebook."""
+"""Wraps HTML that is made for a notebook cell."""
 
 
 def attentions(model: Any, ids: Sequence[int]) -> list[torch.Tensor]:
-    """The weights of every layer (1, heads, position, position), which all pages but ours are made from."""
+    """Return the weights of every layer, (1, heads, queries, keys) each."""
     with torch.no_grad():
         found = model(torch.tensor([ids]), output_attentions=True, use_cache=False, logits_to_keep=1)
     return list(found.attentions)
 
 
 def bertviz_head_view(model: Any, ids: Sequence[int], texts: Sequence[str]) -> str:
-    """All layers, of which one shows."""
+    """All layers, one visible at a time."""
     view = import_module("bertviz").head_view
     return DOCUMENT.format(view(attentions(model, ids), list(texts), html_action="return").data)
 
@@ -40,14 +36,14 @@ def bertviz_model_view(model: Any, ids: Sequence[int], texts: Sequence[str]) -> 
 
 
 def circuitsvis_patterns(model: Any, ids: Sequence[int], texts: Sequence[str]) -> str:
-    """All heads of all layers, with their script inside of the page."""
+    """All heads of all layers, with the script in the page."""
     draw = import_module("circuitsvis").attention.attention_patterns
     weights = torch.cat([layer[0] for layer in attentions(model, ids)])
     return DOCUMENT.format(draw(tokens=list(texts), attention=weights).local_src)
 
 
 def circuitsvis_heads(model: Any, ids: Sequence[int], texts: Sequence[str]) -> str:
-    """The same by the function that its authors now recommend."""
+    """The same with the function that its authors recommend now."""
     draw = import_module("circuitsvis").attention.attention_heads
     weights = torch.cat([layer[0] for layer in attentions(model, ids)])
     return DOCUMENT.format(draw(attention=weights, tokens=list(texts)).local_src)
@@ -56,11 +52,11 @@ def circuitsvis_heads(model: Any, ids: Sequence[int], texts: Sequence[str]) -> s
 PAGES: dict[str, Callable[[Any, Sequence[int], Sequence[str]], str]] = {
     page.__name__: page for page in (bertviz_head_view, bertviz_model_view, circuitsvis_patterns, circuitsvis_heads)
 }
-OURS = "attnscope_page"
+ATTNSCOPE = "attnscope_page"
 
 
-def save_ours(model: Any, folder: str, ids: Sequence[int], out: Path) -> None:
-    """A recorded pass, as the explorer saves it."""
+def save_attnscope(model: Any, folder: str, ids: Sequence[int], out: Path) -> None:
+    """Save the static page of a recording."""
     read, tokenizer = (
         import_module("attnscope.recording").read,
         import_module("attnscope.models").load_tokenizer(folder),
@@ -69,17 +65,17 @@ def save_ours(model: Any, folder: str, ids: Sequence[int], out: Path) -> None:
 
 
 def main(name: str, folder: str, text: str, length: str, out: str) -> None:
-    """Make one page; the clock starts when the model is loaded and has run once."""
+    """Write one page; the clock starts when the model is loaded and has run once."""
     given = json.loads(Path(text).read_text(encoding="utf-8"))
     ids, texts = given["ids"][: int(length)], given["texts"][: int(length)]
     auto = import_module("transformers").AutoModelForCausalLM
-    implementation = "sdpa" if name == OURS else "eager"
+    implementation = "sdpa" if name == ATTNSCOPE else "eager"
     model = auto.from_pretrained(folder, dtype=torch.float32, attn_implementation=implementation).eval()
     with torch.no_grad():
         model(torch.tensor([ids[:32]]))
     start = time.perf_counter()
-    if name == OURS:
-        save_ours(model, folder, ids, Path(out))
+    if name == ATTNSCOPE:
+        save_attnscope(model, folder, ids, Path(out))
     else:
         Path(out).write_text(PAGES[name](model, ids, texts), encoding="utf-8")
     answer = {"seconds": time.perf_counter() - start, "bytes": Path(out).stat().st_size}
