@@ -1,10 +1,13 @@
-"""Print the tests that `scripts/check` runs: those of the packages that changed, and a core that always runs.
+"""Print what `scripts/check` checks after a change: tests, or with `--types` the files whose types are checked.
 
-What changed: files that differ from the last commit, or, where nothing does, those of the last commit.
+Tests are those of the packages that changed, and a core that always runs. Types are checked in the files that changed
+and in those that import them. What changed: files that differ from the last commit, or, where nothing does, those of
+the last commit.
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -27,7 +30,8 @@ PROJECT = "tests/project"
 
 def main() -> None:
     """Print one path per line."""
-    print("\n".join(select(changed_files(), ROOT)))
+    chosen = select_typed if sys.argv[1:] == ["--types"] else select
+    print("\n".join(chosen(changed_files(), ROOT)))
 
 
 def changed_files() -> list[str]:
@@ -72,6 +76,20 @@ def tests_of(changed: PurePosixPath, root: Path) -> list[str]:
     return [
         path for path in candidates if (root / path).exists() and (path.startswith("tests") or path.endswith(".py"))
     ]
+
+
+def select_typed(changed: Iterable[str], root: Path) -> list[str]:
+    """The Python files that changed, and the files of src that import one of them by its module."""
+    files = {name for name in changed if name.endswith(".py") and (root / name).exists()}
+    modules = {
+        name.removeprefix("src/").removesuffix(".py").replace("/", ".") for name in files if name.startswith("src/")
+    }
+    if not modules:
+        return sorted(files)
+    imports = re.compile(rf"^\s*(?:from|import) (?:{'|'.join(map(re.escape, sorted(modules)))})\b", re.MULTILINE)
+    sources = (root / "src").rglob("*.py")
+    importers = {str(path.relative_to(root)) for path in sources if imports.search(path.read_text(encoding="utf-8"))}
+    return sorted(files | importers)
 
 
 if __name__ == "__main__":

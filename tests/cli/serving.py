@@ -20,7 +20,7 @@ def started(*arguments: str | Path) -> tuple[subprocess.Popen[str], str]:
     )
     assert process.stdout is not None
     address, last = process.stdout.readline(), process.stdout.readline()
-    assert last == "Ctrl-C ends it.\n"
+    assert last == "Press Ctrl-C to stop.\n"
     return process, address
 
 

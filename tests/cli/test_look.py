@@ -21,7 +21,7 @@ TEXT = "The cat sat on the mat because it was tired."
 
 def assert_five_tokens_are_shown(session: dict[str, Any]) -> None:
     """Check what a browser is told of SmolLM2 that has read the first five tokens of a text."""
-    assert (session["model"], session["live"], session["generates"], session["untrained"]) == (
+    assert (session["model"], session["has_model"], session["can_generate"], session["has_baseline"]) == (
         "smollm2-135m", True, True, True)  # fmt: skip
     assert [(trace["tokens"], trace["layers"], trace["heads"]) for trace in session["traces"]] == [(5, 30, 270)]
 
@@ -44,7 +44,7 @@ def test_a_model_is_shown_until_ctrl_c(tmp_path: Path) -> None:
 def test_without_a_text_there_are_sentences_to_type(visitor: Visitor) -> None:
     assert main(["look", str(SMOLLM2), "--no-browser"]) == 0
     session = json.loads(visitor.answers[0][1])
-    assert (session["traces"], session["live"]) == ([], True)
+    assert (session["traces"], session["has_model"]) == ([], True)
 
 
 def test_a_saved_trace_is_pointed_to_the_other_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -166,7 +166,7 @@ def test_a_port_that_is_taken_is_named(desk: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         found = run_command("explore", "--no-browser", "--port", str(port), folder=desk)
-    assert_mistake(found, f"port {port} cannot be used: Address already in use")
+    assert_mistake(found, f"port {port}: Address already in use")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")

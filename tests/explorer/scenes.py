@@ -52,10 +52,10 @@ def scenes(page: Page) -> Iterator[str]:
     yield "table"
     page.keyboard.press("r")
     page.keyboard.press("u")
-    until(page, lambda: state(page)["whatIf"], "the question")
+    until(page, lambda: state(page)["unmasked"], "the question")
     drawn(page)
     settled(page)
-    yield "what if"
+    yield "unmasked"
     page.keyboard.press("u")
     page.keyboard.press("?")
     until(page, lambda: page.is_visible("dialog.help"), "the help")
@@ -68,9 +68,9 @@ def scenes(page: Page) -> Iterator[str]:
     drawn(page)
     yield "sentence"
     page.check(".sentence input[type=checkbox]")
-    until(page, lambda: page.locator(".stage .map").count() == 2, "the twin")
+    until(page, lambda: page.locator(".stage .map").count() == 2, "the baseline")
     page.wait_for_selector(".stage figure:nth-of-type(2) .map[data-state=ready]", state="attached")
-    yield "twin"
+    yield "baseline"
     page.click("summary:has-text('Generate')")
     page.fill(".generation-fields input >> nth=0", "6")
     page.click(".generation-fields button.primary")

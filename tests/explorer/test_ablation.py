@@ -1,4 +1,4 @@
-"""Heads that are silenced on stage change predictions as `effect` says, and nothing else."""
+"""Ablated heads change predictions as `effect` reports, and nothing else."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_heads_are_those_of_the_model_where_some_were_recorded() -> None:
     found = Ablation(make_session(model)).effect(trace, "a", [(0, 0), (1, 1)], "zero")
     same(found, numbers_of(measure_effect(model, TEXT, ablate(model, {0: [3], 2: [3]}), CHARACTERS), CHARACTERS.texts))
     for wrong in ((2, 0), (0, 1), (-1, 0), (0, -1)):
-        with pytest.raises(SettingError, match="which this trace does not have"):
+        with pytest.raises(SettingError, match="is not in this trace"):
             heads_by_module(trace, [wrong])
 
 
@@ -156,11 +156,11 @@ def test_a_trace_in_another_dtype_is_of_the_same_model() -> None:
 def test_texts_that_cannot_be_read_again_are_refused_with_the_line_to_run() -> None:
     ablation = Ablation(make_session())
     weights = Trace.from_attentions([torch.eye(3)[None, None]])
-    with pytest.raises(UnsupportedError, match=r"does not hold the ids.*effect\(model, text, ablate\(model"):
+    with pytest.raises(UnsupportedError, match=r"with token ids.*effect\(model, text, ablate\(model"):
         ablation.effect(weights, "weights", [(0, 0)], "zero")
     model = small(max_position_embeddings=2050)
     long = read(model, torch.zeros(2049, dtype=torch.long), CHARACTERS, layers=[0], progress=False)
-    with pytest.raises(UnsupportedError, match=r"2,049 tokens; here it is done for up to 2,048.*effect\("):
+    with pytest.raises(UnsupportedError, match=r"at most 2,048 tokens, got 2,049.*effect\("):
         Ablation(make_session(model)).effect(long, "long", [(0, 0)], "zero")
     one = read(model, "a", CHARACTERS, progress=False)
     with pytest.raises(SettingError, match="at least 2 tokens, got 1"):
@@ -209,7 +209,7 @@ def test_predictions_that_are_no_numbers_are_refused() -> None:
     trace = read(model, TEXT, CHARACTERS, progress=False)
     for parameter in model.norm.parameters():
         torch.nn.init.constant_(parameter, torch.nan)
-    with pytest.raises(UnsupportedError, match="no number"):
+    with pytest.raises(UnsupportedError, match="NaN"):
         Ablation(make_session(model)).effect(trace, "a", HEADS, "zero")
 
 
@@ -244,13 +244,13 @@ def staged() -> Iterator[tuple[Handle, str]]:
         yield handle, name
 
 
-def test_a_session_says_whether_heads_can_be_silenced(staged: tuple[Handle, str]) -> None:
-    assert staged[0].get("/api/1/session").json["ablates"] is True
+def test_a_session_says_whether_heads_can_be_ablated(staged: tuple[Handle, str]) -> None:
+    assert staged[0].get("/api/1/session").json["can_ablate"] is True
 
 
 def test_without_its_mask_a_text_has_the_predictions_that_it_has(staged: tuple[Handle, str]) -> None:
     handle, name = staged
-    other = handle.get(f"/api/1/{name}/meta").json["what_if"]
+    other = handle.get(f"/api/1/{name}/meta").json["unmasked"]
     answers = [handle.post("/api/1/ablate", {"trace": one, "heads": [[1, 2]]}) for one in (name, other)]
     assert answers[0].json == answers[1].json
     assert answers[0].status == 200
@@ -288,6 +288,6 @@ def test_traces_and_models_that_are_not_there_are_said_not_to_be(staged: tuple[H
     answer = handle.post("/api/1/ablate", {"trace": example, "heads": [[0, 0]]})
     assert (answer.status, "of another model" in answer.json["error"]) == (400, True)
     with serving(small_trace()) as alone:
-        assert alone.get("/api/1/session").json["ablates"] is False
+        assert alone.get("/api/1/session").json["can_ablate"] is False
         answer = alone.post("/api/1/ablate", {"trace": name, "heads": []})
         assert (answer.status, "attnscope look" in answer.json["error"]) == (409, True)

@@ -1,4 +1,4 @@
-"""Heads silenced from the page: its numbers are those of `measure_effect`, and maps show the whole model."""
+"""Heads ablated from the page: its numbers are those of `measure_effect`, and maps show the whole model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def book() -> Iterator[Handle]:
 
 @cache
 def effect_of(heads: tuple[tuple[int, int], ...], how: Literal["zero", "mean"] = "zero") -> Effect:
-    """What silencing some heads does, found without the page."""
+    """What ablating some heads does, found without the page."""
     model, _ = smollm2()
     by_layer: dict[int, list[int]] = {}
     for layer, head in heads:
@@ -86,41 +86,41 @@ def assert_is(page: Page, true: Effect) -> None:
         assert bars == pytest.approx([one / top for one in value], abs=0.02)
 
 
-def test_silencing_the_head_on_the_map_shows_what_effect_says(browser: Browser, book: Handle) -> None:
+def test_ablating_the_head_on_the_map_shows_what_effect_says(browser: Browser, book: Handle) -> None:
     with shown(browser, f"{book.url}#1/{trace_in(book)}/L0H3/map") as page:
         whole = page.evaluate("() => document.querySelector('canvas.map-heat').toDataURL()")
-        page.get_by_label("Silence this head, L0H3").check()
+        page.get_by_label("Ablate this head, L0H3").check()
         assert_is(page, effect_of(((0, 3),)))
         assert state(page)["ablated"] == [[0, 3]]
-        assert "maps still show the whole model" in page.inner_text(".ablation")
+        assert "maps still show the full model" in page.inner_text(".ablation")
         assert page.evaluate("() => document.querySelector('canvas.map-heat').toDataURL()") == whole
-        page.click("text=says its mean")
-        until(page, lambda: "Reading again" in page.inner_text(".ablation"), "another question")
+        page.get_by_role("group", name="Ablation method").get_by_text("mean", exact=True).click()
+        until(page, lambda: "Running without" in page.inner_text(".ablation"), "another question")
         assert_is(page, effect_of(((0, 3),), "mean"))
         until(page, lambda: "abl=L0H3" in fragment(page) and "how=mean" in fragment(page), "the address")
-        page.click("text=All on again")
-        until(page, lambda: not pairs(page), "nothing silenced")
-        assert not page.get_by_label("Silence this head, L0H3").is_checked()
+        page.click("text=Restore all")
+        until(page, lambda: not pairs(page), "nothing ablated")
+        assert not page.get_by_label("Ablate this head, L0H3").is_checked()
         assert state(page)["ablated"] == []
 
 
 @pytest.mark.slow
-def test_heads_silenced_in_the_table_add_up_and_one_can_be_let_go(browser: Browser, book: Handle) -> None:
+def test_heads_ablated_in_the_table_add_up_and_one_can_be_restored(browser: Browser, book: Handle) -> None:
     with heads_shown(browser, book, "as=table") as page:
-        page.get_by_label("Silence L0H3", exact=True).check()
-        page.get_by_label("Silence L1H5", exact=True).focus()
+        page.get_by_label("Ablate L0H3", exact=True).check()
+        page.get_by_label("Ablate L1H5", exact=True).focus()
         page.keyboard.press("Space")
         assert state(page)["view"] == "heads", "a switch does not open the map"
         assert state(page)["ablated"] == [[0, 3], [1, 5]]
         assert_is(page, effect_of(((0, 3), (1, 5))))
-        page.click("[aria-label='Let L0H3 speak again']")
-        until(page, lambda: "Reading again" in page.inner_text(".ablation"), "another question")
+        page.click("[aria-label='Restore L0H3']")
+        until(page, lambda: "Running without" in page.inner_text(".ablation"), "another question")
         assert_is(page, effect_of(((1, 5),)))
-        assert not page.get_by_label("Silence L0H3", exact=True).is_checked()
+        assert not page.get_by_label("Ablate L0H3", exact=True).is_checked()
 
 
 @pytest.mark.slow
-def test_a_link_to_silenced_heads_gives_the_same_numbers(browser: Browser, book: Handle) -> None:
+def test_a_link_to_ablated_heads_gives_the_same_numbers(browser: Browser, book: Handle) -> None:
     with shown(browser, f"{book.url}#1/{trace_in(book)}/L5H0/text?abl=L0H3,L1H5&how=mean") as page:
         assert_is(page, effect_of(((0, 3), (1, 5)), "mean"))
 
@@ -139,12 +139,12 @@ def test_a_harder_token_leads_to_the_query_that_predicts_it(browser: Browser, bo
 def test_without_a_model_the_switches_are_off_and_say_why(browser: Browser, small: Handle) -> None:
     with heads_shown(browser, small, "as=table") as page:
         assert page.locator(".ablation input").is_disabled()
-        assert "no model of this text here" in page.inner_text(".ablation")
-        assert page.get_by_label("Silence L0H3", exact=True).is_disabled()
+        assert "the model of this text is not loaded" in page.inner_text(".ablation")
+        assert page.get_by_label("Ablate L0H3", exact=True).is_disabled()
 
 
 def test_a_refusal_is_told_in_the_servers_words(browser: Browser, book: Handle) -> None:
-    said = "heads were to be silenced, and this trace is of another model"
+    said = "expected a trace of a small model"
 
     def refuse(route: Route) -> None:
         route.fulfill(status=400, content_type="application/json", body=json.dumps({"error": said}))
@@ -156,15 +156,15 @@ def test_a_refusal_is_told_in_the_servers_words(browser: Browser, book: Handle) 
         until(page, lambda: said in page.inner_text(".ablation"), "the words")
 
 
-def test_at_most_64_heads_are_silenced(browser: Browser, book: Handle) -> None:
+def test_at_most_64_heads_are_ablated(browser: Browser, book: Handle) -> None:
     many = [[layer, head] for layer in range(8) for head in range(8)]
     with heads_shown(browser, book, "as=table") as page:
         page.route("**/ablate", lambda _: None)  # left without an answer
         change(page, ablated=many)
-        page.get_by_label("Silence L9H0", exact=True).click()
+        page.get_by_label("Ablate L9H0", exact=True).click()
         until(page, lambda: "At most 64" in page.inner_text(".notice"), "the notice")
         assert len(state(page)["ablated"]) == 64
-        assert not page.get_by_label("Silence L9H0", exact=True).is_checked()
+        assert not page.get_by_label("Ablate L9H0", exact=True).is_checked()
 
 
 def test_hostile_tokens_in_an_effect_are_shown_as_text(browser: Browser, book: Handle) -> None:
@@ -186,7 +186,7 @@ def test_hostile_tokens_in_an_effect_are_shown_as_text(browser: Browser, book: H
 
 
 @pytest.mark.slow
-def test_the_map_is_the_same_while_heads_are_silenced(browser: Browser, book: Handle) -> None:
+def test_the_map_is_the_same_while_heads_are_ablated(browser: Browser, book: Handle) -> None:
     length = read_trace()[0].shape[-1]
     with shown(browser, f"{book.url}#1/{trace_in(book)}/L0H3/map") as page:
         before = taken(page, length, length).pixels
@@ -195,13 +195,13 @@ def test_the_map_is_the_same_while_heads_are_silenced(browser: Browser, book: Ha
         assert (taken(page, length, length).pixels == before).all()
 
 
-def test_heads_of_the_example_cannot_be_silenced_for_it_is_of_another_model(browser: Browser, book: Handle) -> None:
+def test_heads_of_the_example_cannot_be_ablated_for_it_is_of_another_model(browser: Browser, book: Handle) -> None:
     example = book.get("/api/1/session").json["example"]
     if example is None:
         pytest.skip("this build has no example")
     with shown(browser, f"{book.url}#1/{example}/L0H0/map?abl=L0H0") as page:
         assert page.locator(".ablation input").is_disabled()
-        assert "no model of this text here" in page.inner_text(".ablation")
+        assert "the model of this text is not loaded" in page.inner_text(".ablation")
         change(page, view="heads", headsAs="table")
         until(page, lambda: page.locator(".heads-table tbody input").count(), "the table")
         assert page.locator(".heads-table tbody input >> nth=0").is_disabled()

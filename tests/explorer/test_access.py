@@ -102,7 +102,7 @@ def test_a_pin_is_told_in_a_sentence_with_the_true_numbers(browser: Browser, sma
         for rank in (0, 1, 2, 20):
             key = order[rank]
             change(page, pinQuery=50, pinKey=key)
-            pattern = rf"query 50 '(.+)', key {key} '(.+)', weight (\S+), (\d+)(?:st|nd|rd|th) of 51 \(of those seen\)"
+            pattern = rf"query 50 '(.+)', key {key} '(.+)', weight (\S+), (\d+)(?:st|nd|rd|th) of 51 visible keys"
             said = until(page, lambda pattern=pattern: re.fullmatch(pattern, spoken(page)), pattern)
             texts = [TEXT[place].replace(" ", "·").replace("\n", "⏎") for place in (50, key)]
             assert [said[1], said[2]] == texts
@@ -113,7 +113,7 @@ def test_a_pin_is_told_in_a_sentence_with_the_true_numbers(browser: Browser, sma
 def test_a_masked_cell_is_said_to_be_masked(browser: Browser, small: Handle) -> None:
     with shown(browser, small.url) as page:
         change(page, pinQuery=10, pinKey=40)
-        until(page, lambda: "masked: this query may not look there" in spoken(page), "the sentence")
+        until(page, lambda: "masked: this query cannot attend to this key" in spoken(page), "the sentence")
         assert page.inner_text(".weight-large") == "masked"
 
 
@@ -122,7 +122,7 @@ def test_a_pinned_query_is_told_with_the_key_it_looks_at_most(browser: Browser, 
     row = trace[0].batch(0).head(1)[33]
     with shown(browser, small.url) as page:
         change(page, head=1, pinQuery=33)
-        said = until(page, lambda: re.search(r"looks most at key (\d+).*weight (\S+)$", spoken(page)), "the sentence")
+        said = until(page, lambda: re.search(r"attends most to key (\d+).*weight (\S+)$", spoken(page)), "the sentence")
         assert int(said[1]) == int(row.argmax())
         assert float(said[2]) == pytest.approx(float(row.max()), rel=0.005)
 

@@ -33,14 +33,14 @@ class Page:
         self.libraries: list[Library] = []
         self.heard: list[tuple[dict[str, Any], list[bytes], str]] = []
         self.left = 0
-        self.conversation = CommServer(self.open, self.take, files=PAGE, left=self.leave)
+        self.conversation = CommServer(self.open, self.take, files=PAGE, on_idle=self.leave)
         self._changed = threading.Condition()
 
     def open(self) -> OpenApp:
         library = Library()
         library.add(small_trace(), name="shown")
         self.libraries.append(library)
-        return OpenApp(make_router(library, self.stage, get_notebook_loop().work, assets=PAGE), library.close)
+        return OpenApp(make_router(library, self.stage, get_notebook_loop().workers, assets=PAGE), library.close)
 
     def leave(self) -> None:
         self.left += 1
@@ -52,7 +52,7 @@ class Page:
 
     def request(self, path: str, **body: Any) -> int:
         number = next(NUMBERS)
-        self.conversation.hear({"id": number, "path": path, **body})
+        self.conversation.receive({"id": number, "path": path, **body})
         return number
 
     def answers(self, number: int) -> list[tuple[dict[str, Any], list[bytes]]]:
@@ -111,17 +111,17 @@ def test_a_stream_comes_in_parts_and_its_end_is_told() -> None:
 
 def test_what_is_cancelled_is_not_answered_and_others_are(page: Page) -> None:
     begun, go_on = threading.Event(), threading.Event()
-    opening = page.conversation._opening
+    opening = page.conversation._open_app
 
     def slowly() -> OpenApp:
         begun.set()
         go_on.wait()
         return opening()
 
-    page.conversation._opening = slowly
+    page.conversation._open_app = slowly
     given_up, other = page.request("session"), page.request("session")
     begun.wait()
-    page.conversation.hear({"cancel": given_up})
+    page.conversation.receive({"cancel": given_up})
     go_on.set()
     page.answers(other)
     page.told("session")
@@ -130,7 +130,7 @@ def test_what_is_cancelled_is_not_answered_and_others_are(page: Page) -> None:
 
 def test_messages_of_others_are_passed_over(page: Page) -> None:
     for content in (None, [], "a word", {}, {"id": "1", "path": "session"}, {"id": 1}, {"cancel": 5}, {"view": "up"}):
-        page.conversation.hear(content)
+        page.conversation.receive(content)
     assert page.told("session")[0] == 200
     assert len(page.heard) == 1
 
@@ -156,12 +156,12 @@ def test_who_closes_the_last_view_closes_the_library_and_who_comes_back_gets_ano
 ) -> None:
     monkeypatch.setattr(comm, "GRACE_SECONDS", 0.05)
     for view in (1, 2):
-        page.conversation.hear({"view": "opened", "id": view})
+        page.conversation.receive({"view": "opened", "id": view})
     first = page.told("session")
-    page.conversation.hear({"view": "closed", "id": 1})
+    page.conversation.receive({"view": "closed", "id": 1})
     time.sleep(0.2)
     assert page.conversation.is_open, "another view is open"
-    page.conversation.hear({"view": "closed", "id": 2})
+    page.conversation.receive({"view": "closed", "id": 2})
     until(lambda: page.left, "the last view")
     assert not page.conversation.is_open
     until(page.libraries[0].closing.is_set, "the library")
@@ -171,10 +171,10 @@ def test_who_closes_the_last_view_closes_the_library_and_who_comes_back_gets_ano
 
 def test_a_view_that_is_opened_again_in_time_keeps_the_library(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comm, "GRACE_SECONDS", 0.3)
-    page.conversation.hear({"view": "opened", "id": 1})
+    page.conversation.receive({"view": "opened", "id": 1})
     page.told("session")
-    page.conversation.hear({"view": "closed", "id": 1})
-    page.conversation.hear({"view": "opened", "id": 2})
+    page.conversation.receive({"view": "closed", "id": 1})
+    page.conversation.receive({"view": "opened", "id": 2})
     time.sleep(0.6)
     page.told("session")
     assert (len(page.libraries), page.left) == (1, 0)
@@ -184,20 +184,20 @@ def test_a_page_that_is_loaded_anew_keeps_the_library_and_one_that_never_comes_b
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comm, "GRACE_SECONDS", 0.05)
-    page.conversation.hear({"view": "opened", "id": 1})
+    page.conversation.receive({"view": "opened", "id": 1})
     page.told("session")
-    page.conversation.hear({"view": "hidden", "id": 1})
+    page.conversation.receive({"view": "hidden", "id": 1})
     time.sleep(0.2)
     assert (page.conversation.is_open, page.left) == (True, 0)
-    monkeypatch.setattr(comm, "IDLE", 0.05)
-    page.conversation.hear({"view": "hidden", "id": 1})
+    monkeypatch.setattr(comm, "IDLE_SECONDS", 0.05)
+    page.conversation.receive({"view": "hidden", "id": 1})
     until(lambda: page.left, "the page that was left")
     assert not page.conversation.is_open
 
 
 def test_a_view_that_asks_for_nothing_for_long_keeps_no_library(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comm, "IDLE", 0.05)
-    page.conversation.hear({"view": "opened", "id": 1})
+    monkeypatch.setattr(comm, "IDLE_SECONDS", 0.05)
+    page.conversation.receive({"view": "opened", "id": 1})
     page.told("session")
     until(lambda: not page.conversation.is_open, "rest")
     assert page.left == 0  # the view may ask again
@@ -205,13 +205,13 @@ def test_a_view_that_asks_for_nothing_for_long_keeps_no_library(page: Page, monk
 
 
 def test_what_cannot_be_opened_is_said_in_words_and_tried_again(page: Page) -> None:
-    opening = page.conversation._opening
+    opening = page.conversation._open_app
 
     def refuse() -> OpenApp:
-        page.conversation._opening = opening
+        page.conversation._open_app = opening
         raise SettingError("the trace is gone;\n run the cell again")
 
-    page.conversation._opening = refuse
+    page.conversation._open_app = refuse
     status, body = page.told("session")
     assert (status, json.loads(body)) == (400, {"error": "the trace is gone; run the cell again"})
     assert page.told("session")[0] == 200

@@ -49,7 +49,7 @@ def test_it_is_found_by_its_name_alone_until_somebody_opens_it() -> None:
     assert library.summaries() == []
     entry = library.entry(name)
     assert entry is not None
-    assert entry.what_if is not None
+    assert entry.unmasked is not None
     assert library.add(example(), name="opened") == name
     assert [summary["trace"] for summary in library.summaries()] == [name]
 

@@ -174,7 +174,7 @@ def test_a_token_has_128_bits_and_is_another_in_each_run() -> None:
 
 
 def test_what_the_browser_is_started_with_is_good_for_once(handle: Handle) -> None:
-    path = f"/?token={handle.server.settings.invitation()}"
+    path = f"/?token={handle.server.settings.make_one_time_token()}"
     assert handle.get(path, cookie="").status == 303
     is_refused(handle.get(path, cookie=""), 403)
     assert handle.get(handle.url.removeprefix(handle.base), cookie="").status == 303

@@ -224,7 +224,7 @@ def test_the_table_holds_every_score_of_every_head(
             "() => Object.fromEntries([...document.querySelectorAll('[data-score]')]"
             ".map((one) => [one.dataset.score, one.querySelector('button').title]))"
         )
-    assert names[0:3] == ["head", "silence", "labels"]
+    assert names[0:3] == ["head", "ablate", "labels"]
     assert [row[0] for row in rows] == list(scored)
     for row, own in zip(rows, labels, strict=True):
         assert re.sub(r"[^\w ]", "", row[2]).split() == list(own)
@@ -352,7 +352,14 @@ def hostile_scores(route: Route) -> None:
         for place, text in enumerate(HOSTILE[6:10])
     ]
     meanings = {text: f"{IMAGE}\u202e{text}" for text in HOSTILE}
-    told = {"queries": 9, "of": 9, "heads": heads, "meanings": meanings, "measures": meanings, "pending": False}
+    told = {
+        "scored_queries": 9,
+        "num_queries": 9,
+        "heads": heads,
+        "meanings": meanings,
+        "measures": meanings,
+        "pending": False,
+    }
     route.fulfill(content_type="application/json", body=json.dumps(told))
 
 
@@ -384,7 +391,7 @@ def scenes(page: Page) -> Iterator[str]:
     change(page, headsAs="table", order="-entropy", ablated=[[0, 1], [2, 3]])
     settled(page)
     until(page, lambda: page.locator(".pairs").count() == 3, "the effect")
-    yield "table, two heads silenced"
+    yield "table, two heads ablated"
     change(page, headsAs="scatter")
     settled(page)
     yield "dots"

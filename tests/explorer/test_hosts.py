@@ -201,7 +201,7 @@ def saved_page(browser: Browser, handle: Handle) -> Iterator[Page]:
 
     def as_saved(route: Route) -> None:
         session = route.fetch().json()
-        route.fulfill(json={**session, "live": False, "file": {"heads": HELD}})
+        route.fulfill(json={**session, "has_model": False, "file": {"heads": HELD}})
 
     with shown(browser, handle.url) as page:
         page.route("**/api/1/session", as_saved)

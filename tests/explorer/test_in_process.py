@@ -23,7 +23,7 @@ def inside(library: Library, work: WorkerPools, stage: Any = None) -> Any:
 
 async def heard(app: Any, path: str, body: object = None) -> tuple[int, str, bytes]:
     async with send_request(app, path, body) as answer:
-        return answer.status, answer.media, await answer.whole()
+        return answer.status, answer.media, await answer.read()
 
 
 def test_the_bytes_are_those_that_a_browser_gets(served: Callable[..., Handle]) -> None:
@@ -96,6 +96,6 @@ def test_what_goes_wrong_in_the_app_is_told_as_a_sentence(caplog: pytest.LogCapt
     library, work = Broken(), WorkerPools()
     app = inside(library, work)
     status, _, body = run_coroutine(heard(app, "session"))
-    assert (status, json.loads(body)) == (500, {"error": "Something went wrong here; the terminal says what."})
-    assert "session was asked for" in caplog.text
+    assert (status, json.loads(body)) == (500, {"error": "Internal error; see the terminal for details."})
+    assert "request for /api/1/session failed" in caplog.text
     work.close()

@@ -56,11 +56,11 @@ def test_reports_on_queries_are_those_of_dense_rows(case) -> None:
     offset = dense.shape[1] - dense.shape[0]
     for query in (0, 5, len(dense) - 1):
         found, row = inspection.query_report(matrix, query), dense[query]
-        assert (found["position"], found["seen"]) == (query, int(seen[query].sum()))
+        assert (found["position"], found["visible_keys"]) == (query, int(seen[query].sum()))
         positive = row[row > 0]
         close(found["entropy"], -(positive * positive.log()).sum())
-        close(found["effective"], 1 / (row * row).sum())
-        close(found["distance"], sum(weight * (query + offset - key) for key, weight in enumerate(row.tolist())))
+        close(found["effective_keys"], 1 / (row * row).sum())
+        close(found["mean_distance"], sum(weight * (query + offset - key) for key, weight in enumerate(row.tolist())))
         close(found["first_token"], row[0])
         order = sorted(((weight, key) for key, weight in enumerate(row.tolist()) if weight > 0), reverse=True)[:20]
         assert [key for key, _ in found["strongest"]] == [key for _, key in order]
@@ -71,7 +71,7 @@ def test_reports_on_keys_are_those_of_dense_columns(case) -> None:
     matrix, dense, seen = case
     for key in (0, 5, 36):
         found, column = inspection.key_report(matrix, key), dense[:, key]
-        assert (found["position"], found["audience"]) == (key, int(seen[:, key].sum()))
+        assert (found["position"], found["visible_queries"]) == (key, int(seen[:, key].sum()))
         close(found["received"], column.sum())
         order = sorted(((weight, query) for query, weight in enumerate(column.tolist()) if weight > 0), reverse=True)
         assert [query for query, _ in found["strongest"]] == [query for _, query in order[:20]]
@@ -81,7 +81,7 @@ def test_the_profile_is_the_mean_share_at_each_distance(case) -> None:
     matrix, dense, _ = case
     found, offset = inspection.distance_profile(matrix), dense.shape[1] - dense.shape[0]
     assert found["edges"] == [0, 1, 2, 4, 8, 16, 32, 64]
-    assert (found["rows_seen"], found["rows"]) == (len(dense), len(dense))
+    assert (found["sampled_rows"], found["rows"]) == (len(dense), len(dense))
     mass, ahead = numpy.zeros(7), numpy.zeros(7)
     for query in range(dense.shape[0]):
         for key in range(dense.shape[1]):
@@ -109,7 +109,7 @@ def test_a_long_row_and_column_are_pooled_over_what_can_be_seen() -> None:
 def test_a_profile_of_many_rows_says_how_many_it_looked_at() -> None:
     matrix = AttentionMatrix(torch.zeros(1000, 4), torch.zeros(1000, 4), mask=Causal())
     found = inspection.distance_profile(matrix)
-    assert (found["rows_seen"], found["rows"]) == (256, 1000)
+    assert (found["sampled_rows"], found["rows"]) == (256, 1000)
     close(sum(found["mass"]), 1.0)
     assert sum(found["ahead"]) == 0
 
@@ -119,7 +119,7 @@ def test_queries_that_see_nothing_are_no_part_of_a_profile() -> None:
     weights[2:, 0] = 1.0
     found = inspection.distance_profile(AttentionMatrix.from_dense(weights))
     assert found["mass"] == [0.0, 0.0, 1.0]
-    assert inspection.query_report(AttentionMatrix.from_dense(weights), 0)["effective"] == 0.0
+    assert inspection.query_report(AttentionMatrix.from_dense(weights), 0)["effective_keys"] == 0.0
 
 
 def test_scores_of_one_head_are_its_row_in_the_table_of_all() -> None:
@@ -156,5 +156,5 @@ def test_scoring_stops_when_it_is_told_to() -> None:
 
 def test_statistics_alone_cannot_be_looked_into() -> None:
     model, tokenizer = small_model()
-    with pytest.raises(UnsupportedError, match="statistics alone"):
+    with pytest.raises(UnsupportedError, match="statistics only"):
         inspection.head_scores(read(model, TEXT, tokenizer, keep="statistics", progress=False), 0, 0)

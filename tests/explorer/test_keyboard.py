@@ -321,10 +321,12 @@ def test_x_l_k_and_u_change_what_is_shown_and_the_address_keeps_it(page: Page) -
     assert [press(page, "x")["channel"] for _ in range(3)] == ["max", "mean", "both"]
     assert [press(page, "l")["linear"] for _ in range(2)] == [True, False]
     assert [press(page, "k")["hideSink"] for _ in range(2)] == [True, False]
-    assert [press(page, "u")["whatIf"] for _ in range(2)] == [True, False]
+    assert [press(page, "u")["unmasked"] for _ in range(2)] == [True, False]
     press(page, "x", "l", "k", "u")
     until(
-        page, lambda: {"agg=max", "lin=1", "sink=hide", "if=1"} <= set(re.split("[?&]", fragment(page))), "the address"
+        page,
+        lambda: {"agg=max", "lin=1", "sink=hide", "unmasked=1"} <= set(re.split("[?&]", fragment(page))),
+        "the address",
     )
 
 
@@ -369,7 +371,7 @@ def test_while_the_list_is_open_keys_do_nothing_behind_it(page: Page) -> None:
 
 @pytest.mark.parametrize("field", [".find-text", *slow_cases(".go-to", ".bits >> nth=0", "select >> nth=0")])
 def test_keys_do_nothing_while_something_is_typed(page: Page, field: str) -> None:
-    kept = ("pinQuery", "pinKey", "layer", "head", "channel", "linear", "hideSink", "whatIf", "view", "zoom")
+    kept = ("pinQuery", "pinKey", "layer", "head", "channel", "linear", "hideSink", "unmasked", "view", "zoom")
     before = state(page)
     page.focus(field)
     after = press(page, *(key for key in ".,fb[]{}lkuxr?+0" if field != ".bits >> nth=0" or key not in ".,+0"))

@@ -12,7 +12,7 @@ import torch
 from attnscope.attention import Causal, Full, Mask, Prefix, Window
 from attnscope.attention.algebra import Sizes
 from attnscope.errors import Cancelled, SettingError, UnsupportedError
-from attnscope.explorer.library.library import MAX_HEADS, MAX_LIVE, Axis, Entry, Library
+from attnscope.explorer.library.library import MAX_HEADS, MAX_LIVE, Entry, Library, TokenAxis
 from attnscope.explorer.library.trace_id import compute_trace_id, derive_id
 from attnscope.explorer.library.unmasked import NOTE
 from attnscope.matrix import AttentionMatrix
@@ -120,19 +120,19 @@ def test_a_summary_and_a_description_say_what_the_trace_has() -> None:
         name, "a text", "Decoder", None, None)  # fmt: skip
     assert meta["layers"][1] == {
         "name": "blocks.1.attention", "heads": 4, "numbers": [0, 1, 2, 3], "queries": 72, "keys": 72, "causal": True,
-        "offset": 0, "cross": False, "zeros_hidden": False, "texts": True,
+        "offset": 0, "cross": False, "zeros_masked": False, "has_texts": True,
     }  # fmt: skip
 
 
-def test_what_if_it_could_look_ahead_is_a_trace_of_its_own_that_says_so() -> None:
+def test_a_trace_without_its_causal_mask_is_a_trace_of_its_own_with_a_note() -> None:
     library, trace = Library(), small_trace()
     name = library.add(trace, name="a")
     entry = library.entry(name)
     assert entry is not None
-    other = library.entry(entry.meta()["what_if"])
+    other = library.entry(entry.meta()["unmasked"])
     assert other is not None
     meta = other.meta()
-    assert (meta["note"], meta["origin"], meta["what_if"]) == (NOTE, name, None)
+    assert (meta["note"], meta["origin"], meta["unmasked"]) == (NOTE, name, None)
     assert not any(layer["causal"] for layer in meta["layers"])
     layer = trace.layer(0)
     assert isinstance(layer, Layer)
@@ -142,13 +142,13 @@ def test_what_if_it_could_look_ahead_is_a_trace_of_its_own_that_says_so() -> Non
     library.close()
 
 
-def test_held_weights_have_no_what_if() -> None:
+def test_imported_weights_have_no_unmasked_trace() -> None:
     library = Library()
     entry = library.entry(library.add(held(), name="a"))
     assert entry is not None
-    assert entry.meta()["what_if"] is None
+    assert entry.meta()["unmasked"] is None
     assert entry.meta()["layers"][0]["causal"]
-    assert not entry.meta()["layers"][0]["texts"]
+    assert not entry.meta()["layers"][0]["has_texts"]
 
 
 @pytest.mark.parametrize(("ahead", "causal"), [(0.0, True), (0.1, False)])
@@ -283,9 +283,9 @@ WORDS = ["The", " cat", " and", " the", " ca", "ther", "ine", " CAT", "", "s"]
     ],
 )
 def test_a_text_is_found_within_and_across_tokens(text: str, after: int, backward: bool, wanted: tuple) -> None:
-    found = Axis(WORDS).find(text, after, backward=backward)
+    found = TokenAxis(WORDS).find(text, after, backward=backward)
     assert (found["position"], found["count"], found["index"]) == wanted
 
 
 def test_a_text_that_comes_twice_in_a_token_counts_once() -> None:
-    assert Axis(["aaaa", "b"]).find("a", 0, backward=False) == {"position": 0, "count": 1, "index": 0}
+    assert TokenAxis(["aaaa", "b"]).find("a", 0, backward=False) == {"position": 0, "count": 1, "index": 0}

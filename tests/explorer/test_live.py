@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.errors import Cancelled, SettingError, UnsupportedError, VocabularyError
-from attnscope.explorer.sessions.model_session import LIMIT, MAX_NEW_TOKENS, BusyError, ModelSession, Superseded
+from attnscope.explorer.sessions.model_session import MAX_NEW_TOKENS, MAX_TOKENS, BusyError, ModelSession, Superseded
 from attnscope.explorer.sessions.presets import PRESETS, Preset
 from attnscope.explorer.sessions.random_baseline import has_random_baseline, make_random_baseline
 from attnscope.models import CharacterTokenizer, Decoder, Seq2Seq, Seq2SeqConfig
@@ -31,7 +31,7 @@ def smollm2() -> ModelSession:
 
 
 def threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name == "attnscope-continued"}
+    return {thread for thread in threading.enumerate() if thread.name == "attnscope-generate"}
 
 
 class Gate:
@@ -62,14 +62,14 @@ def until(happened: Callable[[], bool]) -> None:
 
 
 def waiting(stage: ModelSession) -> int:
-    return len(stage._turns._waiting)
+    return len(stage._queue._waiting)
 
 
-@pytest.mark.parametrize("twin", [False, True])
-def test_a_run_is_a_recording_of_the_text(twin: bool):
+@pytest.mark.parametrize("baseline", [False, True])
+def test_a_run_is_a_recording_of_the_text(baseline: bool):
     model = small()
-    trace = make_session(model).run(TEXT, twin)
-    plain = read(make_random_baseline(model) if twin else model, CHARACTERS.encode(TEXT), progress=False)
+    trace = make_session(model).run(TEXT, baseline)
+    plain = read(make_random_baseline(model) if baseline else model, CHARACTERS.encode(TEXT), progress=False)
     assert trace.tokens() == list(TEXT)
     for name in plain:
         torch.testing.assert_close(trace[name].to_dense(), plain[name].to_dense(), atol=1e-12, rtol=0)
@@ -78,51 +78,51 @@ def test_a_run_is_a_recording_of_the_text(twin: bool):
 def test_an_encoder_is_read_and_does_not_write():
     stage = ModelSession(*load(FOLDER.parent / "minilm-l6"), "MiniLM")
     assert stage.run("The cat sat.").tokens() == ["[CLS]", "the", "cat", "sat", ".", "[SEP]"]
-    assert stage.run("The cat sat.", twin=True)[0].shape == (1, 12, 6, 6)
-    assert not stage.generates
-    with pytest.raises(UnsupportedError, match="MiniLM reads texts, but does not write"):
+    assert stage.run("The cat sat.", baseline=True)[0].shape == (1, 12, 6, 6)
+    assert not stage.can_generate
+    with pytest.raises(UnsupportedError, match="MiniLM cannot generate text"):
         stage.generate("The cat", 3, 0.0, 0, 0, 0)
 
 
 def test_a_text_beyond_the_limit_is_refused_with_both_numbers():
-    stage = make_session(limit=20)
-    with pytest.raises(SettingError, match="29 tokens, and a small model reads at most 20"):
+    stage = make_session(max_tokens=20)
+    with pytest.raises(SettingError, match="at most 20 tokens, got 29"):
         stage.run(TEXT)
-    with pytest.raises(SettingError, match="29 tokens, and a small model reads at most 20"):
+    with pytest.raises(SettingError, match="at most 20 tokens, got 29"):
         stage.generate(TEXT, 1, 0.0, 0, 0, 0)
     assert stage.run(TEXT[:20])[0].shape[-1] == 20
 
 
 def test_the_limit_is_not_beyond_what_the_model_has_room_for():
-    assert make_session(small(max_position_embeddings=17)).limit == 17
-    assert make_session(ZOO["Llama"].build()).limit == 64
-    assert make_session().limit == LIMIT
+    assert make_session(small(max_position_embeddings=17)).max_tokens == 17
+    assert make_session(ZOO["Llama"].build()).max_tokens == 64
+    assert make_session().max_tokens == MAX_TOKENS
 
 
 def test_what_cannot_be_read_is_refused():
-    with pytest.raises(SettingError, match="nothing to read"):
+    with pytest.raises(SettingError, match="at least one token"):
         make_session().run("")
     with pytest.raises(VocabularyError, match="none of the 56"):
         make_session().run("a!")
     with pytest.raises(SettingError, match="needs a tokenizer"):
         ModelSession(small(), None, "a model of pictures")
-    with pytest.raises(UnsupportedError, match="reads two texts"):
+    with pytest.raises(UnsupportedError, match="encoder-decoder"):
         make_session(
             Seq2Seq(Seq2SeqConfig(vocab_size=50, hidden_size=16, num_layers=1, num_heads=4, intermediate_size=64))
         )
 
 
 @pytest.mark.parametrize("build", [small, lambda: small(torch.bfloat16), ZOO["Llama"].build, ZOO["BERT"].build])
-def test_a_twin_has_fresh_weights_of_the_same_kind_and_the_same_each_time(build: Callable[[], nn.Module]):
+def test_a_random_baseline_has_fresh_weights_of_the_same_kind_and_the_same_each_time(build: Callable[[], nn.Module]):
     model = build()
     state = torch.random.get_rng_state()
-    twin, again = make_random_baseline(model), make_random_baseline(model)
+    baseline, again = make_random_baseline(model), make_random_baseline(model)
     assert torch.equal(state, torch.random.get_rng_state())
     assert has_random_baseline(model)
-    assert not twin.training
+    assert not baseline.training
     originals = dict(model.named_parameters())
-    assert dict(twin.named_parameters()).keys() == originals.keys()
-    for (name, one), other in zip(twin.named_parameters(), again.parameters(), strict=True):
+    assert dict(baseline.named_parameters()).keys() == originals.keys()
+    for (name, one), other in zip(baseline.named_parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)
         assert one.dtype == originals[name].dtype
         if one.dim() == 2:
@@ -130,19 +130,19 @@ def test_a_twin_has_fresh_weights_of_the_same_kind_and_the_same_each_time(build:
             assert one.std() < 0.1
 
 
-def test_a_twin_keeps_what_a_model_in_bfloat16_holds_in_float32():
+def test_a_random_baseline_keeps_what_a_model_in_bfloat16_holds_in_float32():
     model: Any = ZOO["Llama"].build()
     model.to(torch.bfloat16)
     rotary = model.model.rotary_emb
     rotary.inv_freq = rotary.inv_freq.float()
-    twin: Any = make_random_baseline(model)
-    assert twin.model.rotary_emb.inv_freq.dtype == torch.float32
-    assert twin.lm_head.weight.dtype == torch.bfloat16
+    baseline: Any = make_random_baseline(model)
+    assert baseline.model.rotary_emb.inv_freq.dtype == torch.float32
+    assert baseline.lm_head.weight.dtype == torch.bfloat16
 
 
-def test_no_twin_is_made_of_a_model_that_does_not_say_how_it_is_made():
+def test_no_random_baseline_is_made_of_a_model_that_does_not_say_how_it_is_made():
     model = nn.Sequential(nn.Embedding(56, 8), nn.TransformerEncoderLayer(8, 2))
-    assert not make_session(model).twins
+    assert not make_session(model).has_baseline
     with pytest.raises(UnsupportedError, match="only Decoder and Encoder"):
         make_random_baseline(model)
 
@@ -154,16 +154,20 @@ def test_one_runs_and_the_newest_of_each_kind_waits(pool: ThreadPoolExecutor):
     assert gate.reached.wait(SOON)
     older = pool.submit(stage.run, "older")
     until(lambda: waiting(stage) == 1)
-    twin = pool.submit(stage.run, "twin", twin=True)
+    baseline = pool.submit(stage.run, "baseline", baseline=True)
     until(lambda: waiting(stage) == 2)
     newer = pool.submit(stage.run, "newer")
-    with pytest.raises(Superseded, match="newer text"):
+    with pytest.raises(Superseded, match="newer request"):
         older.result(SOON)
-    with pytest.raises(BusyError, match="2 wait for it already"):
+    with pytest.raises(BusyError, match="2 requests are waiting"):
         next(stage.generate("third", 1, 0.0, 0, 0, 0))
     assert gate.reads == 1
     gate.opened.set()
-    assert [future.result(SOON).tokens() for future in (first, twin, newer)] == [[*"first"], [*"twin"], [*"newer"]]
+    assert [future.result(SOON).tokens() for future in (first, baseline, newer)] == [
+        [*"first"],
+        [*"baseline"],
+        [*"newer"],
+    ]
     assert stage.run("again").tokens() == [*"again"]
 
 
@@ -215,7 +219,7 @@ def rows_of(events: list[dict[str, Any]], length: int) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("options", [{}, {"windows": (None, 5, None)}], ids=["causal", "window"])
+@pytest.mark.parametrize("options", [{}, {"sliding_windows": (None, 5, None)}], ids=["causal", "window"])
 def test_the_rows_that_are_told_are_those_of_a_plain_reading(options: dict[str, Any]):
     model = small(**options)
     prompt, *new, done = written(make_session(model))
@@ -234,7 +238,7 @@ def test_the_rows_that_are_told_are_those_of_a_plain_reading(options: dict[str, 
 def test_models_of_transformers_write_on_too(name: str):
     model = ZOO[name].build()
     stage = make_session(model)
-    assert stage.generates
+    assert stage.can_generate
     _, *new, done = written(stage, count=20, layer=0)
     ids = done["trace"].texts[-1].ids
     exact = read(model, ids, progress=False)[0].to_dense()[0, 2].double()
@@ -268,8 +272,8 @@ def test_writing_ends_before_the_end_of_a_text():
 
 
 def test_writing_ends_at_the_limit():
-    assert [event.get("position") for event in written(make_session(limit=31))] == [None, 29, 30, None]
-    events = written(make_session(limit=29))
+    assert [event.get("position") for event in written(make_session(max_tokens=31))] == [None, 29, 30, None]
+    events = written(make_session(max_tokens=29))
     assert len(events) == 2
     assert events[-1]["text"] == TEXT
 
@@ -344,14 +348,14 @@ def test_nothing_begins_before_the_first_event_is_taken():
 
 @pytest.mark.parametrize(("layer", "head"), [(3, 0), (-1, 0), (0, 4), (0, -1)])
 def test_a_head_that_is_not_there_is_refused_before_anything_is_told(layer: int, head: int):
-    with pytest.raises(SettingError, match=r"was asked for; .* 0 to"):
+    with pytest.raises(SettingError, match=r"expected a (layer|head) from 0 to"):
         next(make_session().generate(TEXT, 3, 0.0, 0, layer, head))
     assert not threads()
 
 
 @pytest.mark.parametrize(("count", "temperature"), [(0, 1.0), (MAX_NEW_TOKENS + 1, 1.0), (3, -1.0), (3, float("nan"))])
 def test_settings_are_refused_at_once(count: int, temperature: float):
-    with pytest.raises(SettingError, match=r"writes 1 to 64|temperature must be"):
+    with pytest.raises(SettingError, match=r"1 to 64|temperature must be"):
         make_session().generate(TEXT, count, temperature, 0, 0, 0)
 
 
@@ -369,8 +373,8 @@ def test_a_trained_model_writes_on_what_a_preset_promises():
 
 def test_the_same_model_of_transformers_writes_the_same():
     theirs = ModelSession(transformers_model(), tokenizer(), "SmolLM2-135M")
-    assert theirs.generates
-    assert theirs.twins
+    assert theirs.can_generate
+    assert theirs.has_baseline
     asked = {"count": 5, "temperature": 0.0, "layer": 24, "head": 4}
     mine, other = (written(stage, PRESETS[5].text, **asked) for stage in (smollm2(), theirs))
     assert [event.get("token") for event in mine] == [event.get("token") for event in other]
@@ -401,7 +405,7 @@ def test_what_a_preset_promises_is_there(preset: Preset, pairs: list[tuple[int, 
 
 def test_what_a_preset_promises_was_learned():
     for preset, pairs in zip(PRESETS, PROMISED, strict=True):
-        weights = smollm2().run(preset.text, twin=True)[preset.layer].to_dense()[0, preset.head]
+        weights = smollm2().run(preset.text, baseline=True)[preset.layer].to_dense()[0, preset.head]
         even = torch.tensor([1 / (place + 1) for place, _ in pairs])
         found = torch.stack([weights[pair] for pair in pairs])
         torch.testing.assert_close(found, even, atol=0.1, rtol=0)

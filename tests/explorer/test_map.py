@@ -129,7 +129,7 @@ class Slow:
             self.wait(0.1)
 
 
-class StreamedResponse:
+class Heard:
     """The tiles that a page asks for, and which of them it gives up."""
 
     def __init__(self, page: Page) -> None:
@@ -168,7 +168,7 @@ def test_with_a_slow_server_no_frame_of_panning_and_zooming_is_blank(gallery: Ga
         weights = {packed(colour) for colour in table("cividis")}
         assert len(hatch) < 200
         assert not hatch & weights
-        slow, heard = Slow(page), StreamedResponse(page)
+        slow, heard = Slow(page), Heard(page)
         page.evaluate(WATCH, [LENGTH, sorted(hatch | weights)])
         middle_of(page, 0.3, 0.7)
         for turn in (-240, -240, -240, -480, 240, 480):
@@ -187,7 +187,7 @@ def test_with_a_slow_server_no_frame_of_panning_and_zooming_is_blank(gallery: Ga
 
 def test_requests_for_what_is_no_longer_in_view_are_given_up_and_no_more_than_six_run(gallery: Gallery) -> None:
     with gallery.show("walk", "z=4&c=400,200") as page:
-        slow, heard = Slow(page, seconds=2), StreamedResponse(page)
+        slow, heard = Slow(page, seconds=2), Heard(page)
         page.evaluate(COUNT)
         dragged(page, -100, -200)
         slow.wait(0.4)
@@ -206,7 +206,7 @@ def test_requests_for_what_is_no_longer_in_view_are_given_up_and_no_more_than_si
 
 def test_tiles_above_the_diagonal_are_never_asked_for(gallery: Gallery) -> None:
     with opened(gallery.browser, "about:blank", ready=False, **WINDOW) as page:
-        heard = StreamedResponse(page)
+        heard = Heard(page)
         page.goto(gallery.address("walk"))
         wait_until_ready(page)
         middle_of(page, 0.5, 0.5)

@@ -20,7 +20,7 @@ from tests.explorer.test_server import close, decoded, dense_of
 
 UNREADABLE = [
     *(b"", b"[]", b"{", b"\xff", b"{}", b"[" * 30_000),
-    *(b'{"text": 3}', b'{"text": null}', b'{"text": ""}', b'{"text": "a", "twin": 1}', b'{"text": "\\u4e2d"}'),
+    *(b'{"text": 3}', b'{"text": null}', b'{"text": ""}', b'{"text": "a", "baseline": 1}', b'{"text": "\\u4e2d"}'),
     b'{"text": "' + b"a" * 500 + b'"}',
 ]
 TOO_MUCH = [
@@ -48,18 +48,18 @@ def live() -> Iterator[Handle]:
 
 def test_a_session_with_a_model_says_what_it_can(live: Handle) -> None:
     session = live.get("/api/1/session").json
-    assert (session["model"], session["live"], session["untrained"], session["generates"]) == (
+    assert (session["model"], session["has_model"], session["has_baseline"], session["can_generate"]) == (
         "tiny",
         True,
         True,
         True,
     )
-    assert session["limit"] == len(TEXT) + 64
+    assert session["max_tokens"] == len(TEXT) + 64
     assert all(set(preset) == {"text", "note"} for preset in session["presets"])
 
 
 def test_a_typed_text_becomes_a_trace(live: Handle) -> None:
-    answer = live.post("/api/1/run", {"text": "the day", "twin": False})
+    answer = live.post("/api/1/run", {"text": "the day", "baseline": False})
     assert (answer.status, answer.headers["cache-control"]) == (200, "no-store")
     summary = answer.json
     assert (summary["name"], summary["tokens"], summary["layers"], summary["heads"]) == ("the day", 7, 2, 8)
@@ -71,10 +71,10 @@ def test_a_typed_text_becomes_a_trace(live: Handle) -> None:
     assert live.post("/api/1/run", {"text": "the day"}).json["trace"] == summary["trace"]
 
 
-def test_the_untrained_twin_is_another_trace(live: Handle) -> None:
-    both = [live.post("/api/1/run", {"text": "so young", "twin": twin}).json for twin in (False, True)]
+def test_the_random_weight_baseline_is_another_trace(live: Handle) -> None:
+    both = [live.post("/api/1/run", {"text": "so young", "baseline": baseline}).json for baseline in (False, True)]
     assert both[0]["trace"] != both[1]["trace"]
-    assert both[1]["name"] == "untrained: so young"
+    assert both[1]["name"] == "random-weight baseline: so young"
 
 
 @pytest.mark.parametrize("wish", UNREADABLE)
@@ -126,7 +126,7 @@ def test_a_model_that_breaks_while_it_writes_is_told_of(caplog: pytest.LogCaptur
         answer = handle.post("/api/1/generate", {"text": "the", "count": 9})
     *events, last = [json.loads(line) for line in answer.body.splitlines()]
     assert [set(event) for event in events] == [{"prompt"}, *2 * [{"token", "position", "row"}]]
-    assert last == {"error": "Something went wrong here; the terminal says what."}
+    assert last == {"error": "Internal error; see the terminal for details."}
     assert "out of memory" in caplog.text
 
 

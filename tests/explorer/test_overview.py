@@ -144,7 +144,7 @@ def test_scores_of_a_layer_are_those_of_the_table_of_all_heads(shown: Shown) -> 
     answer = shown.get("1/heads")
     assert answer.headers["cache-control"] == "no-cache"
     found, table = answer.json, score_heads(shown.trace, progress=False)
-    assert (found["queries"], found["of"], found["pending"], len(found["heads"])) == (72, 72, False, 4)
+    assert (found["scored_queries"], found["num_queries"], found["pending"], len(found["heads"])) == (72, 72, False, 4)
     assert table.labels is not None
     for head, one in enumerate(found["heads"]):
         assert one["labels"] == list(table.labels[4 + head])
@@ -180,7 +180,7 @@ def test_a_long_text_is_scored_on_its_first_tokens_which_have_the_same_weights(s
     found = shown.get("0/heads").json
     while found["pending"]:
         found = shown.get("0/heads").json
-    assert (found["queries"], found["of"]) == (2048, 3000)
+    assert (found["scored_queries"], found["num_queries"]) == (2048, 3000)
     for head in range(2):
         scores = found["heads"][head]["scores"]
         assert {"induction", "duplicate", "previous"} <= set(scores)
@@ -233,10 +233,10 @@ def test_a_long_text_that_is_read_both_ways_is_not_scored_and_it_is_said_why(ser
     trace = long_trace(2049, mask=Full())
     answer = Shown(served(trace), trace).get("0/heads")
     assert answer.status == 400
-    assert "looks both ways over 2,049 tokens" in answer.json["error"]
+    assert "at most 2,048 tokens, got 2,049" in answer.json["error"]
     assert "attnscope.score_heads(trace)" in answer.json["error"]
     short = long_trace(300, mask=Full())
-    assert Shown(served(short), short).get("0/heads").json["queries"] == 300
+    assert Shown(served(short), short).get("0/heads").json["scored_queries"] == 300
 
 
 def test_scores_that_take_long_are_said_to_come_later(shown: Shown) -> None:
@@ -247,7 +247,7 @@ def test_scores_that_take_long_are_said_to_come_later(shown: Shown) -> None:
         ended.wait()
 
     try:
-        shown.handle.server._work.aside("something else", wait)
+        shown.handle.server._workers.submit_background("something else", wait)
         begun.wait()
         answer = shown.get("0/heads")
         assert (answer.status, answer.headers["cache-control"]) == (200, "no-store")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from attnscope.explorer.analysis.sections import LONGEST, MOST, sections
+from attnscope.explorer.analysis.sections import MAX_NAME_LENGTH, MAX_SECTIONS, sections
 
 PLAY = "# Act I\n\n## Scene 1\n\nROMEO:\nIs the day so young?\nAy me!\n\nBENVOLIO: But new struck nine.\n"
 
@@ -64,12 +64,12 @@ def test_text_without_lines_is_one_part_and_nothing_is_none() -> None:
 
 
 def test_names_are_short_and_few_and_those_that_are_left_are_spread() -> None:
-    lines = [f"line {number} {'x' * 100}\n" for number in range(3 * MOST)]
-    lines[2 * MOST + 1] = "# Title\n"
+    lines = [f"line {number} {'x' * 100}\n" for number in range(3 * MAX_SECTIONS)]
+    lines[2 * MAX_SECTIONS + 1] = "# Title\n"
     found = sections(lines)
-    assert len(found) == MOST
-    assert max(len(name) for _, _, name in found) == LONGEST
-    assert (2 * MOST + 1, 1.0, "# Title") in found
+    assert len(found) == MAX_SECTIONS
+    assert max(len(name) for _, _, name in found) == MAX_NAME_LENGTH
+    assert (2 * MAX_SECTIONS + 1, 1.0, "# Title") in found
     places = [place for place, _, _ in found]
     assert places == sorted(places)
     assert max(after - before for before, after in pairwise(places)) <= 4

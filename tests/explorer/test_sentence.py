@@ -1,4 +1,4 @@
-"""Typing a sentence: what SmolLM2 attends to in it, without its mask, beside its twin, and as it writes on."""
+"""Typed sentences: attention of SmolLM2, without its mask, next to its random-weight baseline, and generating."""
 
 from __future__ import annotations
 
@@ -217,14 +217,14 @@ def full(page: Page) -> list[list[float | None]] | None:
     return found if all(value is not None for row in found for value in row) else None
 
 
-def test_the_untrained_twin_stands_beside_and_shares_pins_and_head(page: Page) -> None:
+def test_the_random_weight_baseline_shares_pins_and_head(page: Page) -> None:
     typed(page)
     page.check(".sentence input[type=checkbox]")
-    until(page, lambda: page.locator(".stage .map").count() == 2, "the twin")
+    until(page, lambda: page.locator(".stage .map").count() == 2, "the baseline")
     page.wait_for_selector(".stage figure:nth-of-type(2) .map[data-state=ready]", state="attached")
     captions = page.locator(".stage figcaption").all_inner_texts()
     assert captions[0] == "trained"
-    assert captions[1].startswith("untrained")
+    assert captions[1].startswith("has_baseline")
     one, other = (page.locator(".stage .map").nth(number).bounding_box() for number in (0, 1))
     assert one
     assert other

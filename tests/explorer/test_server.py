@@ -179,9 +179,10 @@ def test_a_session_without_a_model(shown: Shown) -> None:
     answer = shown.handle.get("/api/1/session")
     assert answer.headers["cache-control"] == "no-store"
     assert answer.json == {
-        "version": __version__, "model": "Decoder", "live": False, "limit": 0, "presets": [], "untrained": False,
-        "generates": False, "ablates": False, "example": shown.handle.server.library.example(), "survey": False,
-        "file": None,
+        "version": __version__, "model": "Decoder", "has_model": False, "max_tokens": 0, "presets": [],
+        "has_baseline": False, "can_generate": False, "can_ablate": False,
+        "example": shown.handle.server.library.example(),
+        "survey": False, "file": None,
         "traces": [{"trace": shown.name, "name": "shown", "tokens": 72, "layers": 2, "heads": 8}],
     }  # fmt: skip
 
@@ -207,8 +208,8 @@ def test_the_description_of_a_trace(shown: Shown) -> None:
     meta = shown.get("meta").json
     assert [layer["name"] for layer in meta["layers"]] == list(shown.trace)
     assert all((layer["queries"], layer["keys"], layer["causal"]) == (72, 72, True) for layer in meta["layers"])
-    assert not any(layer["zeros_hidden"] for layer in meta["layers"])
-    other = shown.handle.get(f"/api/1/{meta['what_if']}/meta").json
+    assert not any(layer["zeros_masked"] for layer in meta["layers"])
+    other = shown.handle.get(f"/api/1/{meta['unmasked']}/meta").json
     assert other["origin"] == shown.name
     assert "not what the model computed" in other["note"]
 
@@ -253,16 +254,16 @@ def test_rows_columns_and_cells_are_exact(shown: Shown) -> None:
 def test_reports_on_queries_and_keys(shown: Shown) -> None:
     dense = dense_of(shown.trace, 1, 2).nan_to_num()
     found, row = shown.get("1/2/query/50").json, dense[50]
-    assert (found["position"], found["seen"]) == (50, 51)
+    assert (found["position"], found["visible_keys"]) == (50, 51)
     close(found["entropy"], torch.special.entr(row).sum())
-    close(found["effective"], 1 / row.square().sum())
-    close(found["distance"], (row * (50 - torch.arange(72))).sum())
+    close(found["effective_keys"], 1 / row.square().sum())
+    close(found["mean_distance"], (row * (50 - torch.arange(72))).sum())
     close(found["first_token"], row[0])
     weights, keys = row.topk(20)
     assert [key for key, _ in found["strongest"]] == keys.tolist()
     close([weight for _, weight in found["strongest"]], weights)
     found, column = shown.get("1/2/key/50").json, dense[:, 50]
-    assert (found["position"], found["audience"], len(found["strongest"])) == (50, 22, 20)
+    assert (found["position"], found["visible_queries"], len(found["strongest"])) == (50, 22, 20)
     close(found["received"], column.sum())
     assert found["strongest"][0][0] == int(column.argmax())
 
@@ -290,7 +291,7 @@ def test_the_example_is_there_and_not_among_what_somebody_has_opened(shown: Show
         [[0], [6], [0, 6], [4], [8]],
     )
     assert shown.handle.get(f"/api/1/{name}/0/tokens?from=0&to=5").json == ["Mary", " Whit", "field", " lent", " John"]
-    assert shown.handle.get(f"/api/1/{meta['what_if']}/meta").json["origin"] == name
+    assert shown.handle.get(f"/api/1/{meta['unmasked']}/meta").json["origin"] == name
 
 
 def test_held_weights_are_told_as_they_are() -> None:
@@ -303,7 +304,7 @@ def test_held_weights_are_told_as_they_are() -> None:
         assert numpy.array_equal(values[0], wanted.numpy(), equal_nan=True)
         assert shown.get("0/tokens?side=query&from=0&to=6").json == list("abcdef")
         meta = shown.get("meta").json
-        assert (meta["what_if"], meta["layers"][0]["zeros_hidden"]) == (None, True)
+        assert (meta["unmasked"], meta["layers"][0]["zeros_masked"]) == (None, True)
 
 
 def test_a_head_that_is_built_says_so(shown: Shown) -> None:

@@ -130,7 +130,7 @@ def test_a_file_answers_as_the_server_does(both: tuple[Page, Handle], head: str)
     for path in asked["json"]:
         there = server.get(f"/api/1/{path}").json
         if path.endswith("/meta"):
-            there |= {"what_if": None, "origin": None, "name": "Decoder"}
+            there |= {"unmasked": None, "origin": None, "name": "Decoder"}
         assert_alike(page.evaluate(ANSWER, [path, False]), there)
     for path in asked["bytes"]:
         here, there = bytes(page.evaluate(ANSWER, [path, True])), server.get(f"/api/1/{path}").body
@@ -190,10 +190,10 @@ def test_a_page_saved_in_the_browser_opens_with_what_was_shown(browser: Browser,
             page.click(".export button:text-is('Save PNG')")
 
 
-def test_what_if_is_saved_as_what_it_is(browser: Browser, tmp_path: Path) -> None:
+def test_an_unmasked_trace_is_saved_with_its_note(browser: Browser, tmp_path: Path) -> None:
     with small_served() as handle, in_trouble(browser, handle.url) as page:
         ready(page)
-        change(page, whatIf=True)
+        change(page, unmasked=True)
         drawn(page)
         page.keyboard.press("e")
         with page.expect_download() as found:
@@ -300,7 +300,7 @@ def test_a_script_in_a_page_does_not_end_before_its_end() -> None:
     ("at", "opened"),
     [
         ("", "#1/ff/L1H2/map"),
-        ("#1/ab/L0H0/text?pin=q3,k4&z=2.5&if=1&abl=L1H1&cmp=ab:L1H1,side", "#1/ff/L1H2/text?pin=q3,k4&z=2.5"),
+        ("#1/ab/L0H0/text?pin=q3,k4&z=2.5&unmasked=1&abl=L1H1&cmp=ab:L1H1,side", "#1/ff/L1H2/text?pin=q3,k4&z=2.5"),
         ("#1/ab/L0H0/sentence", "#1/ff/L1H2/map"),
         ('#1/ab/L0H0/map?x="><script>', "#1/ff/L1H2/map?x=%22%3E%3Cscript%3E"),
         ("javascript:alert(1)", "#1/ff/L1H2/map"),
@@ -326,12 +326,12 @@ def test_a_pack_keeps_what_fits_and_each_content_once() -> None:
 def test_a_page_of_what_cannot_be_shown_is_refused(tmp_path: Path) -> None:
     trace = small_trace()
     for options, words in (
-        ({"layer": 9}, "layer 9 was asked for; this trace has the layers 0 to 1"),
-        ({"head": 4}, "head 4 was asked for; layer 0 has the heads 0 to 3"),
+        ({"layer": 9}, "layer from 0 to 1, got 9"),
+        ({"head": 4}, "head from 0 to 3 in layer 0, got 4"),
     ):
         with pytest.raises(SettingError, match=words):
             trace.save_page(tmp_path / "page.html", **options)
-    with pytest.raises(SettingError, match="cannot be written"):
+    with pytest.raises(SettingError, match="cannot write"):
         trace.save_page(tmp_path / "no folder" / "page.html")
     broken = random_head(8)
     broken.query[3] = float("nan")

@@ -222,8 +222,8 @@ def test_the_text_is_read_by_keyboard_alone(browser: Browser, story: Handle) -> 
         until(page, lambda: state(page)["pinQuery"] == 2, "the third token")
         page.keyboard.press(",")
         until(page, lambda: state(page)["pinQuery"] == 1, "the second token")
-        told = until(page, lambda: re.search(r"query 1 '.*' looks most at key (\d+)", spoken(page)), "words")
-        assert "is looked at most by query" in until(page, lambda: spoken(page), "words")
+        told = until(page, lambda: re.search(r"query 1 '.*' attends most to key (\d+)", spoken(page)), "words")
+        assert "is attended most by query" in until(page, lambda: spoken(page), "words")
         until(page, lambda: page.locator(".side-query li").count(), "the links")
         page.keyboard.press("/")
         page.keyboard.type("naïve")
@@ -296,11 +296,11 @@ def test_parts_can_be_gone_to(browser: Browser, story: Handle) -> None:
         assert page.locator(".column [role=heading]").count() == 6
 
 
-def test_what_if_it_could_look_ahead_is_painted_as_well(page: Page, story: Handle) -> None:
+def test_an_unmasked_trace_is_painted_as_well(page: Page, story: Handle) -> None:
     pinned(page, 40, layer=0, head=1)
     ahead = max(painted(page, "out"))
     page.keyboard.press("u")
-    until(page, lambda: state(page)["whatIf"], "the question")
+    until(page, lambda: state(page)["unmasked"], "the question")
     linked(page)
     until(page, lambda: max(painted(page, "out"), default=0) > ahead, "what lies ahead")
 

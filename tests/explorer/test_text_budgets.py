@@ -95,7 +95,7 @@ def linked(route: Route) -> None:
     places = chance.sample(range(TOKENS), LINKS)
     weights = sorted((10.0 ** chance.uniform(-3.9, 0) for _ in places), reverse=True)
     links = [[place, place + 1, weight] for place, weight in zip(places, weights, strict=True)]
-    found = {"own": [position, position + 1], "total": 1.0, "count": TOKENS, "links": links}
+    found = {"span": [position, position + 1], "total": 1.0, "count": TOKENS, "links": links}
     route.fulfill(content_type="application/json", body=json.dumps(found))
 
 
@@ -106,7 +106,7 @@ def opened_book(browser: Browser, book: Handle, query: str = "") -> Iterator[Pag
     with opened(browser, "about:blank", ready=False, fresh=True) as page:
         nothing = {"labels": [], "scores": {}, "pending": False}
         page.route("**/scores", lambda route: route.fulfill(content_type="application/json", body=json.dumps(nothing)))
-        profile = {"edges": [0, 1], "mass": [1.0], "ahead": [], "rows_seen": 1, "rows": 1}
+        profile = {"edges": [0, 1], "mass": [1.0], "ahead": [], "sampled_rows": 1, "rows": 1}
         page.route("**/profile", lambda route: route.fulfill(content_type="application/json", body=json.dumps(profile)))
         page.route("**/links/**", linked)
         page.add_init_script(WATCH)

@@ -62,12 +62,12 @@ def test_links_of_a_token_are_its_row_and_its_column(shown: Shown) -> None:
     answer = shown.get("1/2/links/query/50")
     assert answer.headers["cache-control"] == IMMUTABLE
     found = answer.json
-    assert (found["own"], found["count"], len(found["links"])) == ([50, 51], 51, 51)
+    assert (found["span"], found["count"], len(found["links"])) == ([50, 51], 51, 51)
     close(found["total"], 1.0)
     assert [start for start, *_ in found["links"]] == dense[50].argsort(descending=True, stable=True)[:51].tolist()
     close([weight for *_, weight in found["links"]], dense[50].sort(descending=True).values[:51])
     found = shown.get("1/2/links/key/50?unit=token").json
-    assert (found["own"], found["count"]) == ([50, 51], 22)
+    assert (found["span"], found["count"]) == ([50, 51], 22)
     close(found["total"], dense[:, 50].sum())
     assert all(stop == start + 1 for start, stop, _ in found["links"])
     close([as_dict(found)[at, at + 1] for at in range(50, 72)], dense[50:, 50])
@@ -82,14 +82,14 @@ def test_links_of_a_word_are_the_mean_of_what_its_tokens_give_and_the_sum_of_wha
     for own in (words[0], words[5], words[-1]):
         for place in range(*own):
             found = shown.get(f"0/1/links/query/{place}?unit=word").json
-            assert found["own"] == list(own)
+            assert found["span"] == list(own)
             wanted = {two: merged[own, two] for two in words if two[0] < own[1]}
             assert found["count"] == len(wanted)
             close(found["total"], 1.0)
             close([as_dict(found)[two] for two in wanted], list(wanted.values()))
         found = shown.get(f"0/1/links/key/{own[0]}?unit=word").json
         wanted = {one: merged[one, own] for one in words if one[1] > own[0]}
-        assert (found["own"], found["count"], len(found["links"])) == (list(own), len(wanted), len(wanted))
+        assert (found["span"], found["count"], len(found["links"])) == (list(own), len(wanted), len(wanted))
         close(found["total"], sum(wanted.values()))
         close([as_dict(found)[one] for one in wanted], list(wanted.values()))
         weights = [weight for *_, weight in found["links"]]
@@ -107,9 +107,9 @@ def test_as_many_links_are_told_as_are_asked_for_and_never_one_without_weight(sh
     with serving(trace) as handle:
         held = Shown(handle, trace)
         assert held.get("0/0/links/query/1").json == {
-            "own": [1, 2], "total": 1.0, "count": 2, "links": [[2, 3, 0.75], [1, 2, 0.25]],
+            "span": [1, 2], "total": 1.0, "count": 2, "links": [[2, 3, 0.75], [1, 2, 0.25]],
         }  # fmt: skip
-        assert held.get("0/0/links/query/2?unit=word").json == {"own": [2, 3], "total": 0.0, "count": 0, "links": []}
+        assert held.get("0/0/links/query/2?unit=word").json == {"span": [2, 3], "total": 0.0, "count": 0, "links": []}
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_links_between_two_texts_are_those_of_each(shown: Shown) -> None:
         cross = Shown(handle, trace)
         dense = head.rows(range(9))
         found = cross.get("0/0/links/key/13").json
-        assert (found["own"], found["count"]) == ([13, 14], 9)
+        assert (found["span"], found["count"]) == ([13, 14], 9)
         close([as_dict(found)[at, at + 1] for at in range(9)], dense[:, 13])
         assert cross.get("0/0/links/query/9").status == 404
         answer = cross.get("0/0/links/query/0?unit=word")

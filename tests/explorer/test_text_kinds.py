@@ -102,7 +102,7 @@ def test_texts_that_are_not_known_are_said_to_be_so(browser: Browser) -> None:
         assert page.locator(".text-view .segments button >> nth=1").is_disabled()
         change(page, pinQuery=20)
         linked(page)
-        assert page.inner_text(".side-query h3") == "#20 looks at"
+        assert page.inner_text(".side-query h3") == "#20 attends to"
 
 
 def reads(letters: str, *texts: tuple[str, str]) -> Trace:

@@ -177,7 +177,7 @@ def test_the_tour_by_keyboard_alone(browser: Browser, served: Handle) -> None:
         page.get_by_role("button", name="Take the tour").focus()
         page.keyboard.press("Enter")
         assert page.evaluate("document.activeElement.classList.contains('tour')"), "the card has the keyboard"
-        assert page.get_by_role("dialog", name="Rows look at columns").is_visible()
+        assert page.get_by_role("dialog", name="Rows attend to columns").is_visible()
         spoken = page.locator(f"{CARD} [aria-live=polite]")
         first = spoken.inner_text()
         page.keyboard.press("ArrowRight")

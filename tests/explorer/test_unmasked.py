@@ -1,4 +1,4 @@
-"""What a trace would be if its queries could look ahead: exactly that, or nothing."""
+"""A trace without its causal mask: exact, or None."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_without_a_mask_queries_see_what_is_ahead_and_no_more_of_the_past():
         assert not torch.equal(trace[name].to_dense(), weights)
 
 
-def test_a_text_that_was_written_on_has_the_same_what_if_as_one_that_was_read():
+def test_a_text_that_was_written_on_has_the_same_unmasked_trace_as_one_that_was_read():
     model = small(sliding_windows=(None, 5, None))
     done = written(make_session(model))[-1]
     one, other = (
@@ -80,7 +80,7 @@ def test_padding_of_ours_stays_hidden(hides: Mask):
     assert torch.equal(ahead[0].to_dense() > 0, expected[:, None, None].expand(2, 4, 9, 9))
 
 
-def test_where_nothing_hides_what_lies_ahead_there_is_no_what_if():
+def test_where_nothing_hides_what_lies_ahead_there_is_no_unmasked_trace():
     stage = ModelSession(*load(FOLDER.parent / "minilm-l6"), "MiniLM")
     assert remove_causal_mask(stage.run("The cat sat.")) is None
 

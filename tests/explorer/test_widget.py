@@ -48,10 +48,10 @@ def look_and_leave(widget: Widget, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a page does that is opened and closed again."""
     monkeypatch.setattr(comm, "GRACE_SECONDS", 0.05)
     for content in ({"view": "opened", "id": 1}, {"id": 2, "path": "session"}):
-        widget._hear(widget, content, [])
-    until(lambda: widget._conversation.is_open, "an answer")
-    widget._hear(widget, {"view": "closed", "id": 1}, [])
-    until(lambda: not widget._conversation.is_open, "rest")
+        widget._receive(widget, content, [])
+    until(lambda: widget._server.is_open, "an answer")
+    widget._receive(widget, {"view": "closed", "id": 1}, [])
+    until(lambda: not widget._server.is_open, "rest")
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def test_the_browser_is_told_little_and_the_explorer_is_shared() -> None:
     first, second = Widget(small_trace()), Widget(small_trace())
     assert len(json.dumps(first.get_state())) < 5000
     assert first._build == second._build
-    assert len(first._conversation._files["explorer.js"]) > 50_000
+    assert len(first._server._files["explorer.js"]) > 50_000
 
 
 def test_it_begins_with_the_head_that_was_asked_for() -> None:
@@ -104,9 +104,9 @@ def test_several_traces_have_names_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"head": 4}, "head 4 .* the heads 0 to 3"),
-        ({"head": -1}, "head -1"),
-        ({"height": 10}, "240 to 4,000 pixels, and 10"),
+        ({"head": 4}, "head from 0 to 3 .*got 4"),
+        ({"head": -1}, "got -1"),
+        ({"height": 10}, "240 to 4,000 pixels, got 10"),
     ],
 )
 def test_what_cannot_be_begun_with_is_refused(options: dict[str, int], reason: str) -> None:
@@ -117,7 +117,7 @@ def test_what_cannot_be_begun_with_is_refused(options: dict[str, int], reason: s
 def test_only_traces_are_taken() -> None:
     others: Any = ["a folder"]
     for wrong in ([], others):
-        with pytest.raises(SettingError, match="takes one trace or several"):
+        with pytest.raises(SettingError, match="one or more traces"):
             Widget(*wrong)
 
 
@@ -144,7 +144,7 @@ def test_a_trace_that_is_looked_at_stays(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(comm, "GRACE_SECONDS", 0.05)
     trace = small_trace()
     widget, held = widget_of(trace), weakref.ref(trace)
-    widget._hear(widget, {"view": "opened", "id": 1}, [])
+    widget._receive(widget, {"view": "opened", "id": 1}, [])
     del trace
     time.sleep(0.3)
     gc.collect()
@@ -156,7 +156,7 @@ def test_a_trace_that_was_left_and_is_held_can_be_looked_at_again(monkeypatch: p
     trace = small_trace()
     widget = widget_of(trace)
     look_and_leave(widget, monkeypatch)
-    assert widget._held == ()
+    assert widget._traces == ()
     assert widget_of(trace) is widget
     look_and_leave(widget, monkeypatch)
 

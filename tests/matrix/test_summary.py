@@ -296,7 +296,7 @@ def test_each_head_and_batch_row_is_its_own_piece_when_blocks_are_small() -> Non
     matrix = AttentionMatrix(query, key, mask=Causal() & Padding([41, 7, 20]), score_mod=Sinks(torch.randn(32)))
     dense = matrix.to_dense()
     seen = matrix.visible_cells(41, 41) > 0
-    assert len(list(summary._pieces(matrix._source))) == 3 * 8
+    assert len(list(blocks._head_groups(matrix._source, 41, 41))) == 3 * 8
     assert_equal(matrix.summary(4, 4), right(dense, seen, 4, 4), 1e-12)
 
 

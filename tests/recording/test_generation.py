@@ -11,6 +11,7 @@ from torch import Tensor
 from attnscope.errors import UnsupportedError
 from attnscope.models import Decoder, DecoderConfig, generate_tokens
 from attnscope.recording import Trace, record
+from tests.recording.exhibit import IS_OLDER
 from tests.recording.zoo import EXHIBITS, Exhibit
 
 NEW = 6
@@ -55,6 +56,8 @@ def plain(model: Any, inputs: dict[str, Tensor], output: Tensor) -> tuple[Trace,
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("name", [*DECODERS, *SEQUENCES])
 def test_rows_of_steps_are_those_of_a_pass_over_the_finished_text(name: str, cache: str):
+    if IS_OLDER and (name, cache) == ("OPT", "static"):
+        pytest.skip("transformers 5.0 passes OPT other tokens than a static cache holds, which is refused")
     model = BY_NAME[name].build()
     inputs = prompt(BY_NAME[name], model)
     options = {} if cache == "dynamic" else {"cache_implementation": "static"}

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers.modeling_utils import AttentionInterface
 
 import attnscope
 from attnscope import Causal, Softcap, attend
@@ -435,3 +436,16 @@ def test_our_decoder_under_inference_mode_is_recorded():
     with torch.inference_mode(), record(model) as trace:
         model(torch.tensor([[3, 1, 4, 1, 5]]))
     assert trace[0].entropy().shape == (1, 4, 5)
+
+
+def test_a_score_that_the_models_own_kernel_ignores_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older versions of transformers run Gemma 2 with an SDPA that drops the softcap."""
+
+    def sdpa(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any) -> Any:
+        raise AssertionError
+
+    model = next(exhibit for exhibit in EXHIBITS if exhibit.name == "Gemma 2").build()
+    monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", sdpa)
+    model.config._attn_implementation_internal = "sdpa"
+    with pytest.raises(UnsupportedError, match=r"softcap.*eager"), record(model), torch.no_grad():
+        model(torch.tensor([[5, 9, 4]]))

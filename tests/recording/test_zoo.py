@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tests.recording.exhibit import LENGTH
+from tests.recording.exhibit import IS_OLDER, LENGTH
 from tests.recording.zoo import (
     BYPASS,
     EXHIBITS,
@@ -23,6 +23,8 @@ from tests.recording.zoo import (
     real_outputs,
     real_rows,
 )
+
+pytestmark = pytest.mark.skipif(IS_OLDER, reason="describes the tested version of transformers")
 
 ALL = (*EXHIBITS, *HYBRID, *SPARSE, *PARTIAL, *BYPASS)
 SEEN = (*EXHIBITS, *HYBRID, *SPARSE)

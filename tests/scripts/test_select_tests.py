@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.select_tests import CORE, ROOT, select
+from scripts.select_tests import CORE, ROOT, select, select_typed
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,11 @@ def test_a_file_is_left_out_where_its_folder_is_run() -> None:
 def test_the_core_exists() -> None:
     assert [path for path in CORE if not (ROOT / path).is_file()] == []
     assert select([], ROOT) == sorted(CORE)
+
+
+def test_types_are_checked_in_what_changed_and_in_what_imports_it() -> None:
+    assert select_typed(["docs/masks.md", "tests/test_gone.py"], ROOT) == []
+    assert select_typed(["tests/scripts/test_select_tests.py"], ROOT) == ["tests/scripts/test_select_tests.py"]
+    found = select_typed(["src/attnscope/errors.py"], ROOT)
+    assert {"src/attnscope/errors.py", "src/attnscope/attention/masks.py"} <= set(found)
+    assert "src/attnscope/version.py" not in found

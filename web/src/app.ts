@@ -227,8 +227,8 @@ export class App {
       this.options.root.dataset["view"] = state.view;
       this.#arrangeCentre(state);
     }
-    const known = this.#traces.getKnown(state.trace, state.whatIf);
-    if (state.trace !== before?.trace || state.whatIf !== before.whatIf) this.#openTrace(state);
+    const known = this.#traces.getKnown(state.trace, state.unmasked);
+    if (state.trace !== before?.trace || state.unmasked !== before.unmasked) this.#openTrace(state);
     else if (known) this.#showTrace(state, known, viewChanged);
     if (!known) this.#updatePanels(state);
   }
@@ -291,25 +291,25 @@ export class App {
   /** The sentence view shows only traces that are short enough to be typed. */
   #fitsView(state: State): boolean {
     const keys = this.#traces.getKnown(state.trace)?.layers[0]?.keys;
-    return keys !== undefined && (state.view !== "sentence" || keys <= this.options.session.limit);
+    return keys !== undefined && (state.view !== "sentence" || keys <= this.options.session.max_tokens);
   }
 
   /** Load the trace of the state, then show what the state names by then. */
-  #openTrace({ trace, whatIf }: State): void {
+  #openTrace({ trace, unmasked }: State): void {
     const { store } = this.options;
     this.#metaRequest.cancel();
     if (trace === "") return this.#closeTrace();
-    if (!this.#traces.getKnown(trace, whatIf) && !this.#shown) this.#centre.showMessage("Opening…");
+    if (!this.#traces.getKnown(trace, unmasked) && !this.#shown) this.#centre.showMessage("Opening…");
     void this.#metaRequest.run(
       async () => {
         const own = await this.#traces.loadMeta(trace);
-        const other = whatIf && own.origin === null ? own.what_if : null;
+        const other = unmasked && own.origin === null ? own.unmasked : null;
         return [own, other === null ? own : await this.#traces.loadMeta(other)] as const;
       },
       ([own, meta]) => {
         // A link straight to an unmasked trace opens the trace that it was made from, without its mask.
-        if (own.origin !== null) return store.set({ trace: own.origin, whatIf: true });
-        if (whatIf && own.what_if === null) return store.set({ whatIf: false });
+        if (own.origin !== null) return store.set({ trace: own.origin, unmasked: true });
+        if (unmasked && own.unmasked === null) return store.set({ unmasked: false });
         this.#arrangeCentre(store.get());
         this.#showTrace(store.get(), meta, true);
       },
@@ -339,13 +339,13 @@ export class App {
   }
 
   #getTokenText(side: Side, position: number): string | undefined {
-    if (!this.#shown || !this.#layer?.texts) return undefined;
+    if (!this.#shown || !this.#layer?.has_texts) return undefined;
     return this.#traces.getTexts(this.#shown.meta).get(this.#shown.layer, side, position);
   }
 
   #offerText(state: State): void {
     const layer = this.#layer;
-    if (state.view !== "sentence" || !this.#shown || !layer?.texts || layer.cross || !this.#fitsView(state)) return;
+    if (state.view !== "sentence" || !this.#shown || !layer?.has_texts || layer.cross || !this.#fitsView(state)) return;
     const texts = this.#traces.getTexts(this.#shown.meta).getRange(this.#shown.layer, "key", 0, layer.keys);
     if (texts) this.#sentence.offerText(texts.join(""));
   }
@@ -389,7 +389,7 @@ export class App {
       map: this.#map.element,
       comparison: this.#comparison,
       sentence: this.#sentence,
-      generates: this.options.session.generates,
+      can_generate: this.options.session.can_generate,
       views: this.#views.element,
       table: this.#strongestTable.element,
     });

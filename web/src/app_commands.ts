@@ -13,7 +13,7 @@ export interface AppCommands {
   /** Returns false, and shows a notice, where there is nothing to show. */
   showView(view: View): boolean;
   fitRange(): void;
-  toggleWhatIf(): void;
+  toggleUnmasked(): void;
   toggleTable(): void;
   compare(): void;
   swap(): void;
@@ -37,8 +37,8 @@ export interface AppCommandContext {
 }
 
 /** Why no sentence can be typed; null when it can. */
-export function explainNoSentence({ live, file }: Session): string | null {
-  if (live) return null;
+export function explainNoSentence({ has_model, file }: Session): string | null {
+  if (has_model) return null;
   return file
     ? "A saved page has no model to run."
     : "This session has no model to run: start one with attnscope look MODEL.";
@@ -59,12 +59,12 @@ export function createAppCommands(parts: AppCommandContext): AppCommands {
     else showNotice(problem);
     return problem === null;
   };
-  const toggleWhatIf = (): void => {
-    const { trace, whatIf } = store.get();
-    if ((traces.getKnown(trace)?.what_if ?? null) === null)
-      return showNotice("There is no mask to take away here, or only the weights were recorded.");
-    store.set({ whatIf: !whatIf }, "push");
-    announce(whatIf ? "As the model computed it." : "What if it could look ahead: not what the model computed.", true);
+  const toggleUnmasked = (): void => {
+    const { trace, unmasked } = store.get();
+    if ((traces.getKnown(trace)?.unmasked ?? null) === null)
+      return showNotice("There is no causal mask here, or only the weights were recorded.");
+    store.set({ unmasked: !unmasked }, "push");
+    announce(unmasked ? "As the model computed it." : "Without the causal mask: not what the model computed.", true);
   };
   const toggleTable = (): void => {
     const open = !getTable().isOpen;
@@ -86,7 +86,7 @@ export function createAppCommands(parts: AppCommandContext): AppCommands {
   };
   return {
     showView,
-    toggleWhatIf,
+    toggleUnmasked,
     toggleTable,
     compare,
     swap: () => store.get().compare && comparison.swap(),

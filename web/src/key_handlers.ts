@@ -96,7 +96,7 @@ export function createKeyHandlers(context: KeyHandlerContext): Readonly<Record<A
     cycleChannel,
     toggleLinear: () => store.set({ linear: !store.get().linear }),
     toggleSink: () => store.set({ hideSink: !store.get().hideSink }),
-    toggleWhatIf: commands.toggleWhatIf,
+    toggleUnmasked: commands.toggleUnmasked,
     compare: commands.compare,
     blink: commands.swap,
     export: commands.export,

@@ -44,7 +44,7 @@ export type Action =
   | "cycleChannel"
   | "toggleLinear"
   | "toggleSink"
-  | "toggleWhatIf"
+  | "toggleUnmasked"
   | "compare"
   | "blink"
   | "export"
@@ -73,13 +73,13 @@ export const KEYS: readonly KeyRow[] = [
   { keys: ["+", "="], action: "zoomIn", description: "zoom in", group: "Move" },
   { keys: ["-"], action: "zoomOut", description: "zoom out", group: "Move" },
   { keys: ["0"], action: "fit", description: "fit the whole matrix", group: "Move" },
-  { keys: ["1"], action: "onePixel", description: "one token a pixel", group: "Move" },
+  { keys: ["1"], action: "onePixel", description: "one token per pixel", group: "Move" },
   { keys: ["."], action: "nextQuery", description: "next query (row)", group: "Read" },
   { keys: [","], action: "previousQuery", description: "previous query (row)", group: "Read" },
   { keys: [">"], action: "nextKey", description: "next key (column)", group: "Read" },
   { keys: ["<"], action: "previousKey", description: "previous key (column)", group: "Read" },
   { keys: ["Enter"], action: "pin", description: "pin the cell under the pointer, or in the middle", group: "Read" },
-  { keys: ["Escape"], action: "unpin", description: "let go of pins, then stop comparing, then to the map", group: "Read" },
+  { keys: ["Escape"], action: "unpin", description: "remove pins, then stop comparing, then show the map", group: "Read" },
   { keys: ["f"], action: "follow", description: "follow the strongest key of this query", group: "Read" },
   { keys: ["b"], action: "back", description: "go back where you followed from", group: "Read" },
   { keys: ["]"], action: "nextHead", description: "next head", group: "Choose" },
@@ -98,7 +98,7 @@ export const KEYS: readonly KeyRow[] = [
   { keys: ["x"], action: "cycleChannel", description: "mean and spikes, largest, mean", group: "Show" },
   { keys: ["l"], action: "toggleLinear", description: "logarithmic or linear colours", group: "Show" },
   { keys: ["k"], action: "toggleSink", description: "hide the first token (sink)", group: "Show" },
-  { keys: ["u"], action: "toggleWhatIf", description: "what if it could look ahead", group: "Show" },
+  { keys: ["u"], action: "toggleUnmasked", description: "remove the causal mask", group: "Show" },
   { keys: ["c"], action: "compare", description: "compare with another head, or stop", group: "Show" },
   { keys: ["v"], action: "blink", description: "swap the two heads; held, only while held", group: "Show" },
   { keys: ["e"], action: "export", description: "save a picture, numbers or a page", group: "Show" },

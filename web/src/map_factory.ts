@@ -44,7 +44,7 @@ export function createMap(context: MapContext, getMeta: () => Meta | undefined):
 export function createBaselineMap(context: MapContext): BaselineMap {
   let meta: Meta | undefined;
   const map = createMap(context, () => meta);
-  map.element.setAttribute("aria-roledescription", "map of the untrained model");
+  map.element.setAttribute("aria-roledescription", "map of the random-weight baseline");
   return {
     map,
     setMeta: (now) => {

@@ -70,7 +70,7 @@ export class Pins {
     if (!shape || !report || pinQuery === null)
       return this.showNotice("Pin a query first; then f follows its strongest key.");
     const next = findFollowTarget(report, shape, hideSink);
-    if (!next) return this.showNotice("This query looks at nothing but itself.");
+    if (!next) return this.showNotice("This query attends only to itself.");
     this.goTo(next);
   }
 

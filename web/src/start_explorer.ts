@@ -48,8 +48,8 @@ async function openExplorer(opening: OpenContext): Promise<void> {
     // A saved page carries the address that it was saved with.
     const linked = readAddress(host.addressBar.location.hash || (root.dataset["at"] ?? ""));
     if (session.survey && linked.trace === "") return location.replace(`survey${location.hash}`);
-    const trace = linked.trace || (session.traces[0]?.trace ?? (session.live ? "" : (session.example ?? "")));
-    if (trace === "" && !session.live)
+    const trace = linked.trace || (session.traces[0]?.trace ?? (session.has_model ? "" : (session.example ?? "")));
+    if (trace === "" && !session.has_model)
       return showError("No traces", "This server has nothing to show.", ...createNoTracesHelp());
     const meta = trace === "" ? null : await transport.json<Meta>(paths.meta(trace), signal);
     if (signal.aborted) return;

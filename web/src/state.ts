@@ -41,7 +41,7 @@ export interface State {
   readonly linear: boolean;
   readonly hideSink: boolean;
   /** Show the trace without its causal mask. `trace` stays the one that the model computed. */
-  readonly whatIf: boolean;
+  readonly unmasked: boolean;
   /** The text view counts in words instead of tokens. */
   readonly words: boolean;
   readonly headsAs: HeadsAs;
@@ -54,7 +54,7 @@ export interface State {
   /** Heads to ablate when the model runs again. */
   readonly ablated: readonly HeadId[];
   /** What replaces their output: zero or its mean. */
-  readonly silenced: AblationMethod;
+  readonly ablationMethod: AblationMethod;
   readonly compare: ComparedHead | null;
   /** Two maps move together. */
   readonly locked: boolean;
@@ -105,14 +105,14 @@ export const DEFAULT_STATE: State = {
   colours: "cividis",
   linear: false,
   hideSink: false,
-  whatIf: false,
+  unmasked: false,
   words: false,
   headsAs: "grid",
   order: "",
   axes: ["entropy", "sink"],
   label: "",
   ablated: [],
-  silenced: "zero",
+  ablationMethod: "zero",
   compare: null,
   locked: true,
   bits: 6,
@@ -172,14 +172,14 @@ export function readAddress(fragment: string): State {
     colours: chooseKnown(COLOURS, known.get("cm")),
     linear: known.get("lin") === "1",
     hideSink: known.get("sink") === "hide",
-    whatIf: known.get("if") === "1",
+    unmasked: known.get("unmasked") === "1",
     words: known.get("unit") === "word",
     headsAs: chooseKnown(HEADS_AS, known.get("as")),
     order: matchOrEmpty(/^-?[a-z_]{1,40}$/, known.get("sort")),
     axes: readAxes(known.get("xy")),
     label: matchOrEmpty(/^[a-z]{1,40}$/, known.get("label")),
     ablated: readAblated(known.get("abl")),
-    silenced: known.get("how") === "mean" ? "mean" : "zero",
+    ablationMethod: known.get("how") === "mean" ? "mean" : "zero",
     compare: readComparedHead(known.get("cmp"), trace),
     locked: known.get("lock") !== "0",
     bits: clampBits(readNumber(known.get("bits")) ?? DEFAULT_STATE.bits),
@@ -189,7 +189,7 @@ export function readAddress(fragment: string): State {
 
 const TRACE_PATTERN = /^[0-9a-f]{16,64}$/;
 const KNOWN_KEYS = new Set(
-  ["c", "z", "pin", "agg", "r", "cm", "lin", "sink", "if"].concat(
+  ["c", "z", "pin", "agg", "r", "cm", "lin", "sink", "unmasked"].concat(
     ["unit", "as", "sort", "xy", "label", "abl", "how", "cmp", "lock", "bits"],
   ),
 );
@@ -287,14 +287,14 @@ export function writeAddress(state: State): string {
   if (state.colours !== DEFAULT_STATE.colours) parts.push(["cm", state.colours]);
   if (state.linear) parts.push(["lin", "1"]);
   if (state.hideSink) parts.push(["sink", "hide"]);
-  if (state.whatIf) parts.push(["if", "1"]);
+  if (state.unmasked) parts.push(["unmasked", "1"]);
   if (state.words) parts.push(["unit", "word"]);
   if (state.headsAs !== DEFAULT_STATE.headsAs) parts.push(["as", state.headsAs]);
   if (state.order !== "") parts.push(["sort", state.order]);
   if (state.axes.join() !== DEFAULT_STATE.axes.join()) parts.push(["xy", state.axes.join()]);
   if (state.label !== "") parts.push(["label", state.label]);
   if (state.ablated.length > 0) parts.push(["abl", state.ablated.map(formatHeadId).join()]);
-  if (state.silenced !== "zero") parts.push(["how", state.silenced]);
+  if (state.ablationMethod !== "zero") parts.push(["how", state.ablationMethod]);
   if (state.compare) {
     const { trace, layer, head, mode } = state.compare;
     parts.push(["cmp", `${trace && `${trace}:`}${formatHeadId([layer, head])},${mode}`]);

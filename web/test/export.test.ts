@@ -7,7 +7,7 @@ import { DenseHead } from "../src/server/dense_head";
 import type { Meta } from "../src/server/protocol";
 import { ResponseError } from "../src/server/transport";
 
-const meta = (model: string, name = "a text", note: string | null = null): Meta => ({ trace: "", name, model, note, what_if: null, origin: null, layers: [] });
+const meta = (model: string, name = "a text", note: string | null = null): Meta => ({ trace: "", name, model, note, unmasked: null, origin: null, layers: [] });
 const part = { query: [0, 12], key: [1000, 1300] } as const;
 
 test("a file is named by model, head and range, in characters that every file system allows", () => {
@@ -64,7 +64,7 @@ test("the attention of a word is the mean over its queries and the sum over its 
   [3, 3].forEach((side, at) => header.setUint16(8 + 2 * at, side, true));
   new Float32Array(body, 32).set([1, NaN, NaN, 0.25, 0.75, NaN, 0.5, 0.25, 0.25]);
   const head = new DenseHead(body);
-  assert.deepEqual(head.createLinks("query", 2, [0, 1], [0, 1], 9), { own: [1, 3], total: 1, count: 2, links: [[1, 3, 0.625], [0, 1, 0.375]] });
-  assert.deepEqual(head.createLinks("key", 0, [0, 1], [0, 1], 9), { own: [0, 1], total: 1.375, count: 2, links: [[0, 1, 1], [1, 3, 0.375]] });
-  assert.deepEqual(head.createLinks("key", 2, null, null, 9), { own: [2, 3], total: 0.25, count: 1, links: [[2, 3, 0.25]] });
+  assert.deepEqual(head.createLinks("query", 2, [0, 1], [0, 1], 9), { span: [1, 3], total: 1, count: 2, links: [[1, 3, 0.625], [0, 1, 0.375]] });
+  assert.deepEqual(head.createLinks("key", 0, [0, 1], [0, 1], 9), { span: [0, 1], total: 1.375, count: 2, links: [[0, 1, 1], [1, 3, 0.375]] });
+  assert.deepEqual(head.createLinks("key", 2, null, null, 9), { span: [2, 3], total: 0.25, count: 1, links: [[2, 3, 0.25]] });
 });

@@ -174,7 +174,7 @@ class Server implements Transport {
   json<T>(path: string, signal?: AbortSignal): Promise<T> {
     const heads = [{ labels: ["sink"], scores: { sink: 0.5 } }, { labels: ["mixed"], scores: {} }];
     const pending = this.pending.delete(path);
-    const answer = { queries: 4, of: 4, heads: pending ? [] : heads, meanings: {}, measures: {}, pending };
+    const answer = { scored_queries: 4, num_queries: 4, heads: pending ? [] : heads, meanings: {}, measures: {}, pending };
     return this.#answer(path, () => answer as T, signal);
   }
   bytes(path: string, signal?: AbortSignal): Promise<ArrayBuffer> {

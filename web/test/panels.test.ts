@@ -33,11 +33,11 @@ test("a cell is described in words", () => {
       rank: 2,
       seen: 513,
     }),
-    "query 512 'cat', key 12 'The', weight 0.034, 2nd of 513 (of those seen)",
+    "query 512 'cat', key 12 'The', weight 0.034, 2nd of 513 visible keys",
   );
   assert.equal(
     describeCell({ query: 1, key: 2, value: null, exact: true }),
-    "query 1, key 2, masked: this query may not look there",
+    "query 1, key 2, masked: this query cannot attend to this key",
   );
   assert.match(describeCell({ query: 1, key: 2, value: 0.5, exact: false }), /weight about 0.5$/);
 });
@@ -118,10 +118,10 @@ test("a rank is counted in the whole row, and only bounded in a pooled one", () 
 
 const report = (position: number, strongest: [number, number][]): QueryReport => ({
   position,
-  seen: 10,
+  visible_keys: 10,
   entropy: 1,
-  effective: 2,
-  distance: 3,
+  effective_keys: 2,
+  mean_distance: 3,
   first_token: 0,
   strongest,
 });

@@ -47,14 +47,14 @@ function randomState(random: () => number): State {
     colours: COLOURS[whole(4)] ?? "grey",
     linear: random() < 0.5,
     hideSink: random() < 0.5,
-    whatIf: random() < 0.5,
+    unmasked: random() < 0.5,
     words: random() < 0.5,
     headsAs: (["grid", "table", "scatter"] as const)[whole(3)] ?? "grid",
     order: ["", "entropy", "-previous_token"][whole(3)] ?? "",
     axes: random() < 0.5 ? DEFAULT_STATE.axes : ["sink", `${"x".repeat(whole(39))}_y`],
     label: random() < 0.5 ? "" : "induction",
     ablated: Array.from({ length: whole(MAX_ABLATED + 1) }, (_, index) => [whole(1e7), index] as const),
-    silenced: random() < 0.5 ? "zero" : "mean",
+    ablationMethod: random() < 0.5 ? "zero" : "mean",
     compare: perhaps(() => ({
       trace: random() < 0.5 ? "" : Array.from({ length: 16 }, hex).join(""),
       layer: whole(80),
@@ -112,7 +112,7 @@ function isValid(state: State): void {
   assert.match(state.trace, /^([0-9a-f]{16,64})?$/);
   for (const index of [state.layer, state.head]) assert.ok(Number.isInteger(index) && index >= 0 && index < 1e7);
   assert.ok(["map", "text", "heads", "sentence"].includes(state.view));
-  assert.ok(["grid", "table", "scatter"].includes(state.headsAs) && ["zero", "mean"].includes(state.silenced));
+  assert.ok(["grid", "table", "scatter"].includes(state.headsAs) && ["zero", "mean"].includes(state.ablationMethod));
   assert.match(state.order, /^(-?[a-z_]{1,40})?$/);
   assert.match(state.axes.join(), /^[a-z_]{1,40},[a-z_]{1,40}$/);
   assert.match(state.label, /^([a-z]{1,40})?$/);

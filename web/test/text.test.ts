@@ -183,8 +183,8 @@ test("tokens from the KV cache are only keys", () => {
   assert.deepEqual(getPinnedPositions(behind, { pinQuery: null, pinKey: 3 }), { query: null, key: 3 });
   assert.deepEqual(createPins(behind, "key", 3), { pinQuery: null, pinKey: 3 });
   assert.deepEqual(createPins(behind, "key", 4), { pinQuery: 0, pinKey: 4 });
-  const links = { own: [1, 2] as [number, number], total: 1, count: 2, links: [[0, 1, 0.5]] as Links["links"] };
-  assert.deepEqual(shiftLinks(behind, "query", links), { ...links, own: [5, 6] });
+  const links = { span: [1, 2] as [number, number], total: 1, count: 2, links: [[0, 1, 0.5]] as Links["links"] };
+  assert.deepEqual(shiftLinks(behind, "query", links), { ...links, span: [5, 6] });
   assert.deepEqual(shiftLinks(behind, "key", links), { ...links, links: [[4, 5, 0.5]] });
 });
 

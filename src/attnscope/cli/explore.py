@@ -21,7 +21,7 @@ def address_options(handler: Handler) -> Handler:
             "--name",
             multiple=True,
             metavar="HOST:PORT",
-            about="another name that it is reached by, such as localhost:9000 through a tunnel; repeatable",
+            about="another host name of the server, such as localhost:9000 through a tunnel; repeatable",
         ),
         option(
             "--host",
@@ -36,7 +36,7 @@ def address_options(handler: Handler) -> Handler:
 
 
 def address_of(options: Options) -> dict[str, Any]:
-    """The same as arguments of `look` and `explore`: on the command line, both wait and print."""
+    """Convert the options to arguments of `look` and `explore`, which then wait and print."""
     return {
         "port": options.port,
         "host": options.host,
@@ -51,7 +51,7 @@ def address_of(options: Options) -> dict[str, Any]:
     "explore",
     about="show saved traces, a survey, or an example in the browser",
     description="Show saved traces (trace.save) or a survey (attnscope survey run) in the browser. Any two of several "
-    "traces can be compared. Without a FOLDER, show an example. Ctrl-C ends it.",
+    "traces can be compared. Without a FOLDER, show an example. Press Ctrl-C to stop.",
     examples=["attnscope explore traces/first traces/second", "attnscope explore traces/first --save page.html"],
 )
 @argument("folders", nargs=-1, required=False, metavar="FOLDER", about="the folder of a trace, or of a survey")
@@ -91,19 +91,23 @@ def save(options: Options) -> None:
     from attnscope.recording import open_trace
 
     if any(map(is_survey, options.folders)) or options.model is not None:
-        raise SettingError("--save writes a page of a trace, and not of a survey")
+        raise SettingError("--save: expected the folder of a trace, got a survey or --model")
     if len(options.folders) != 1:
-        raise SettingError(f"--save writes a page of one trace, and {len(options.folders)} folders were given")
+        raise SettingError(f"--save: expected one trace, got {len(options.folders)} folders")
     wanted = options.head or "L0H0"
     place = re.fullmatch(r"[Ll](\d{1,7})[Hh](\d{1,7})", wanted)
     if place is None:
-        raise SettingError(f"--head is a head as the explorer names it, as L12H3; got {wanted!r}")
+        raise SettingError(f"--head: expected a head such as L12H3, got {wanted!r}")
     folder, page = Path(options.folders[0]), Path(options.save)
     trace, layer, number = open_trace(folder), int(place[1]), int(place[2])
-    numbers = list(trace.layer(layer).heads) if layer < len(trace) else []  # there may be some of a model's heads alone
+    numbers = (
+        list(trace.layer(layer).heads) if layer < len(trace) else []
+    )  # a trace may have only some heads of the model
     if number not in numbers:
-        there = f"{len(trace)} layers" if not numbers else f"in this layer {', '.join(f'H{one}' for one in numbers)}"
-        raise SettingError(f"--head {wanted} is not in this trace, which has {there}; they are counted from 0")
-    with Console(stderr=True).status(f"putting {wanted} into one page"):
+        known = (
+            f"layers 0 to {len(trace) - 1}" if not numbers else f"the heads {', '.join(f'H{one}' for one in numbers)}"
+        )
+        raise SettingError(f"--head {wanted} is not in this trace, which has {known}")
+    with Console(stderr=True).status(f"exporting {wanted}"):
         save_page(trace, page, layer=layer, head=numbers.index(number), name=folder.resolve().name)
     print(f"{page}: {page.stat().st_size / 1e6:.1f} MB")

@@ -1,7 +1,7 @@
 """`look` and `explore`: the explorer in a browser, served by this process.
 
-In: traces, their folders, or a model and a text. Out: a `Server` with its address, in a thread of its own; in a script
-and on the command line it is waited for until Ctrl-C. Does not know: what is answered. Memory: the library's.
+In: traces, their folders, or a model and a text. Out: a `Server` that runs in its own thread; scripts and the command
+line wait for Ctrl-C. Does not know: responses. Memory: that of the library.
 """
 
 from __future__ import annotations
@@ -37,19 +37,32 @@ from attnscope.recording import Trace, open_trace, read
 from attnscope.survey.tables.survey import open_survey
 
 LOOPBACK = "127.0.0.1"
-MAX_HEADER_BYTES = 2**14  # bytes of a request before its body; the cookies of all local servers come along in it
+MAX_HEADER_BYTES = 2**14  # includes the cookies of all servers on this host
 KEEP_ALIVE_SECONDS = 5
 
-Say = Callable[[str], object]
+Print = Callable[[str], object]
 
 
 class Server:
-    """An explorer that answers at `url` from `start` until `close`."""
+    """An explorer that is served at `url` from `start` until `close`; also a context manager.
+
+    Args:
+        library: The traces to show.
+        session: The model that runs typed texts, if any.
+        host: The address to bind.
+        port: The port; 0 is any free port.
+        names: More host names, as HOST or HOST:PORT, for use through a tunnel or a proxy.
+        assets: Replaces the files of the page.
+        request_timeout_seconds: The time for a client to send a request.
+
+    Raises:
+        SettingError: The host or port cannot be used, or a name is invalid.
+    """
 
     def __init__(
         self,
         library: Library,
-        stage: ModelSession | LazySession | None = None,
+        session: ModelSession | LazySession | None = None,
         *,
         host: str = LOOPBACK,
         port: int = 0,
@@ -57,15 +70,14 @@ class Server:
         assets: Mapping[str, bytes] | None = None,
         request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     ) -> None:
-        """Port 0 is any that is free. `names` are other hosts, with ports, that it is reached by; see `Settings`."""
         uvicorn = import_extra("uvicorn")
-        self.library, self.host, self._work = library, host, WorkerPools()
-        self._socket = _bound(host, port)
+        self.library, self.host, self._workers = library, host, WorkerPools()
+        self._socket = _bind(host, port)
         self.port = int(self._socket.getsockname()[1])
         try:
-            self._own = find_own_hosts(host) if is_wildcard(host) else []
-            self.settings = Settings(host, self.port, [*names, *(f"{own}:{self.port}" for own in self._own)])
-            app = make_app(library, stage, self.settings, self._work, assets=assets)
+            self._own_hosts = find_own_hosts(host) if is_wildcard(host) else []
+            self.settings = Settings(host, self.port, [*names, *(f"{own}:{self.port}" for own in self._own_hosts)])
+            app = make_app(library, session, self.settings, self._workers, assets=assets)
         except BaseException:
             self._socket.close()
             raise
@@ -99,33 +111,33 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The address for a person; whoever has it may look."""
+        """The address with the token, which grants access."""
         return f"{self.base}/?token={self.settings.token}"
 
     @property
     def remote_url(self) -> str | None:
-        """The address for a person at another machine, where there is one."""
-        return f"http://{self._own[0]}:{self.port}/?token={self.settings.token}" if self._own else None
+        """The address for other machines, or None if the server binds only this one."""
+        return f"http://{self._own_hosts[0]}:{self.port}/?token={self.settings.token}" if self._own_hosts else None
 
     def start(self) -> Server:
-        """Answer, in a thread of its own."""
+        """Serve, in a separate thread."""
         self._thread.start()
         self._listening.wait()
         atexit.register(self.close)
         return self
 
     def open_browser(self) -> None:
-        """Show it, with a token that is good for once: all users of a machine can read what programs are started."""
+        """Open the page with a one-time token, because other users of the machine can read the command line."""
         if not _has_screen():
             return
-        address = f"{self.base}/?token={self.settings.invitation()}"
-        # Not waited for: a browser in the terminal returns when it is left.
+        address = f"{self.base}/?token={self.settings.make_one_time_token()}"
+        # In a thread: a text browser returns only when it is closed.
         threading.Thread(target=webbrowser.open, args=(address,), name="attnscope-browser", daemon=True).start()
 
     def wait(self) -> None:
-        """Until Ctrl-C, or until somebody closes it; then it is closed."""
+        """Wait until Ctrl-C or `close`, and close the server."""
         try:
-            while not self._ended.wait(0.2):  # no join: one that Ctrl-C breaks off takes the thread for ended
+            while not self._ended.wait(0.2):  # not join, which Ctrl-C would leave in a wrong state
                 pass
         except KeyboardInterrupt:
             pass
@@ -133,17 +145,17 @@ class Server:
             self.close()
 
     def close(self) -> None:
-        """Stop answering and computing; when this returns, the port is free and the threads have ended."""
+        """Stop serving and computing; afterwards the port is free and the threads have ended."""
         with self._closing:
             if self._closed:
                 return
             self._closed = True
             self.library.close()
             if self._loop is not None and not self._ended.is_set():
-                self._loop.call_soon_threadsafe(self._hang_up)
+                self._loop.call_soon_threadsafe(self._abort_connections)
                 self._thread.join()
             self._socket.close()
-            self._work.close()
+            self._workers.close()
             atexit.unregister(self.close)
 
     def __enter__(self) -> Server:
@@ -153,15 +165,15 @@ class Server:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Server({'closed' if self._closed else self.base})"  # without the token: notebooks are passed on
+        return f"Server({'closed' if self._closed else self.base})"  # without the token, because notebooks are shared
 
-    def _hang_up(self) -> None:
-        """End all connections first, and then what worked for them: nobody is left to hear of it."""
+    def _abort_connections(self) -> None:
+        """Abort all connections, and then cancel their tasks."""
         state = self._uvicorn.server_state
         for connection in list(state.connections):
             connection.transport.abort()
         for task in list(state.tasks):
-            task.get_loop().call_soon(task.cancel)  # after the connections know that they are lost
+            task.get_loop().call_soon(task.cancel)  # after the connections are marked as lost
         self._uvicorn.should_exit = True
 
     def _serve(self) -> None:
@@ -183,67 +195,82 @@ def explore(
     model: str | Path | None = None,
     open_browser: bool = True,
     block: bool | None = None,
-    say: Say | None = None,
+    say: Print | None = None,
     host: str = LOOPBACK,
     port: int = 0,
     names: Sequence[str] = (),
 ) -> Server:
-    """Show traces, or the folders of some, in the browser; of several, any two can be compared. Or show one survey.
+    """Show traces or a survey in the browser.
 
-    Without any, it shows an example that AttnScope brings along. `name` is what a trace is called there, or one for
-    each of several. In a script this waits until Ctrl-C, at a prompt and in a notebook it returns at once; `block`
-    decides otherwise. `model` reads the passages of a survey, in place of the one that the survey names; it is loaded
-    when the map of a passage is first asked for. `say` hears the address, in place of standard error. `host`, `port`
-    and `names` are as for `Server`.
+    Args:
+        *traces: Traces, or folders of saved traces; any two can be compared. Or one folder of a survey. Without any,
+            an example is shown.
+        name: The name to display, or one for each trace.
+        model: The model that runs passages of a survey, instead of the one that the survey names. It is loaded on
+            first use.
+        open_browser: Whether to open a browser.
+        block: Whether to wait until Ctrl-C; by default True in a script, False at a prompt and in a notebook.
+        say: Called with the address instead of printing it to standard error.
+        host: The address to bind.
+        port: The port; 0 is any free port.
+        names: More host names, as HOST or HOST:PORT, for use through a tunnel or a proxy.
+
+    Returns:
+        The running server.
+
+    Raises:
+        SettingError: A folder is not a trace or survey, or the arguments do not fit together.
+        UnsupportedError: A trace has no weights, because it was recorded with `keep="statistics"`.
     """
-    library, given = Library(), [name] if isinstance(name, str) else name
+    library, display_names = Library(), [name] if isinstance(name, str) else name
     _check_folders(traces)
-    surveyed = _only_survey(traces)
-    if model is not None and surveyed is None:
-        raise SettingError(f"explore: the model {model} was named, which only the passages of a survey are read by")
-    if given is not None and len(given) != len(traces):
-        raise SettingError(f"explore: {len(given)} names were given for {len(traces)} traces; give one for each")
-    called = make_unique([_called(trace) for trace in traces]) if given is None else given
+    survey_folder = _find_survey(traces)
+    if model is not None and survey_folder is None:
+        raise SettingError(f"explore: model={str(model)!r} is only used with a survey")
+    if display_names is not None and len(display_names) != len(traces):
+        raise SettingError(f"explore: expected {len(traces)} names, one for each trace, got {len(display_names)}")
+    if display_names is None:
+        display_names = make_unique([_get_name(trace) for trace in traces])
 
     def fill() -> None:
-        for trace, own in zip(traces, called, strict=True) if surveyed is None else ():
+        for trace, own in zip(traces, display_names, strict=True) if survey_folder is None else ():
             library.add(trace if isinstance(trace, Trace) else open_trace(trace), name=own)
         if not traces:
             library.example()
 
-    call = None
-    if surveyed is not None:
-        library.survey = SurveyView(open_survey(surveyed), called[0])
-        call = survey_session(library.survey.survey, model)
-    server = Server(library, call, host=host, port=port, names=names)
+    session = None
+    if survey_folder is not None:
+        library.survey = SurveyView(open_survey(survey_folder), display_names[0])
+        session = survey_session(library.survey.survey, model)
+    server = Server(library, session, host=host, port=port, names=names)
     return start_server(server, fill, open_browser=open_browser, block=block, say=say)
 
 
 def _check_folders(shown: Sequence[Trace | str | Path]) -> None:
-    """Refuse a folder that is neither a trace nor a survey."""
+    """Raise SettingError for a folder that is neither a trace nor a survey."""
     folders = [Path(one) for one in shown if not isinstance(one, Trace)]
     for folder in folders:
         if folder.is_dir() and not is_survey(folder) and not (folder / "trace.json").exists():
             raise SettingError(f"{folder} is not a saved trace or survey (no trace.json or manifest.json)")
 
 
-def _only_survey(shown: Sequence[Trace | str | Path]) -> str | Path | None:
-    """The folder of a survey, if that is what is shown."""
+def _find_survey(shown: Sequence[Trace | str | Path]) -> str | Path | None:
+    """Return the folder of the survey, if one is shown."""
     found = [one for one in shown if not isinstance(one, Trace) and is_survey(one)]
     if found and len(shown) > 1:
         raise SettingError(
-            f"explore: a survey is shown alone, and {len(shown)} folders were given; two surveys are compared by: "
+            f"explore: expected one survey and nothing else, got {len(shown)} folders; to compare two surveys: "
             "attnscope survey diff ONE OTHER"
         )
     return found[0] if found else None
 
 
-def _called(trace: Trace | str | Path) -> str:
+def _get_name(trace: Trace | str | Path) -> str:
     return (trace.model if isinstance(trace, Trace) else Path(trace).resolve().name) or "trace"
 
 
 def make_unique(names: Sequence[str]) -> list[str]:
-    """Names of which each is there once.
+    """Number repeated names.
 
     >>> make_unique(["Decoder", "Decoder", "Encoder"])
     ['Decoder', 'Decoder (2)', 'Encoder']
@@ -260,30 +287,46 @@ def look(
     name: str | None = None,
     open_browser: bool = True,
     block: bool | None = None,
-    say: Say | None = None,
+    say: Print | None = None,
     host: str = LOOPBACK,
     port: int = 0,
     names: Sequence[str] = (),
 ) -> Server:
-    """Show what a model attends to in a text, and in the sentences that are typed then; see `explore`."""
-    called, library = name or type(model).__name__, Library()
+    """Show the attention of a model in the browser, where you can type more texts.
+
+    Args:
+        model: A model that `attnscope.read` supports.
+        tokenizer: Its tokenizer.
+        text: A first text, or token ids.
+        name: The name of the model to display.
+        open_browser: Whether to open a browser.
+        block: Whether to wait until Ctrl-C; by default True in a script, False at a prompt and in a notebook.
+        say: Called with the address instead of printing it to standard error.
+        host: The address to bind.
+        port: The port; 0 is any free port.
+        names: More host names, as HOST or HOST:PORT, for use through a tunnel or a proxy.
+
+    Returns:
+        The running server.
+    """
+    display_name, library = name or type(model).__name__, Library()
 
     def fill() -> None:
         if text is not None:
-            library.add(read(model, text, tokenizer), name=called)
+            library.add(read(model, text, tokenizer), name=display_name)
 
-    server = Server(library, ModelSession(model, tokenizer, called), host=host, port=port, names=names)
+    server = Server(library, ModelSession(model, tokenizer, display_name), host=host, port=port, names=names)
     return start_server(server, fill, open_browser=open_browser, block=block, say=say)
 
 
 def start_server(
-    server: Server, fill: Callable[[], None], *, open_browser: bool, block: bool | None, say: Say | None
+    server: Server, fill: Callable[[], None], *, open_browser: bool, block: bool | None, say: Print | None
 ) -> Server:
-    """Fill the library of a server, start it and tell of it; wait for it where that is wanted.
+    """Fill the library of a server, start it, print its address, and wait if `block`.
 
-    The server comes first, for to fill a library may take minutes, and to find that its port is taken does not.
+    The server is created before, so that a port in use is found before minutes of work.
     """
-    say = say or _on_standard_error
+    say = say or _print_to_stderr
     try:
         fill()
     except BaseException:
@@ -292,23 +335,23 @@ def start_server(
     server.start()
     if not _is_loopback(server.host):
         say(
-            f"Warning: {server.host} can be reached from other machines, and what is sent is not encrypted. Whoever "
-            "reads the address below may see the texts."
+            f"Warning: {server.host} can be reached from other machines, and the connection is not encrypted. Anyone "
+            "with the address below can read the texts."
         )
-    # A notebook is a site of its own, and what is clicked there comes from it.
+    # A link in a notebook would be a request from another site.
     say(f"{'Paste this address into a new tab:' if _is_notebook() else 'The explorer is at'} {server.url}")
     if server.remote_url is not None:
         say(f"From other machines: {server.remote_url}")
     if open_browser:
         server.open_browser()
     if not _is_interactive() if block is None else block:
-        say("Ctrl-C ends it.")
+        say("Press Ctrl-C to stop.")
         server.wait()
     return server
 
 
-def _on_standard_error(sentence: str) -> None:
-    Console(stderr=True).print(sentence, markup=False, highlight=False, soft_wrap=True)
+def _print_to_stderr(message: str) -> None:
+    Console(stderr=True).print(message, markup=False, highlight=False, soft_wrap=True)
 
 
 def _is_interactive() -> bool:
@@ -320,21 +363,21 @@ def _is_notebook() -> bool:
 
 
 def _has_screen() -> bool:
-    """Whether a browser can be seen: on Linux, not in a plain terminal, unless somebody has said which one to take."""
+    """Whether a browser can be shown; on Linux, that needs a display or the variable BROWSER."""
     return sys.platform != "linux" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")))
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     if not 0 <= port < 2**16:
-        raise SettingError(f"explore: port {port} cannot be used; it is 1 to 65,535, or 0 for any that is free")
-    sixth = ":" in host
-    both = sixth and is_wildcard(host) and socket.has_dualstack_ipv6()
+        raise SettingError(f"explore: expected a port from 0 (any free port) to 65,535, got {port}")
+    is_ipv6 = ":" in host
+    both = is_ipv6 and is_wildcard(host) and socket.has_dualstack_ipv6()
     try:
-        family = socket.AF_INET6 if sixth else socket.AF_INET
+        family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
         return socket.create_server((host, port), family=family, dualstack_ipv6=both)
     except OSError as error:
         why = error.strerror or error
-        raise SettingError(f"explore: {host} port {port} cannot be used: {why}; choose another") from error
+        raise SettingError(f"explore: cannot bind {host} port {port}: {why}; choose another") from error
 
 
 def _is_loopback(host: str) -> bool:
@@ -345,11 +388,11 @@ def _is_loopback(host: str) -> bool:
 
 
 def find_own_hosts(host: str) -> list[str]:
-    """What other machines call this one, as it stands in an address; numbers first, which need nobody to know them."""
+    """List the hosts by which other machines reach this one: IP addresses, which need no name service, then names."""
     name, family = socket.gethostname(), socket.AF_UNSPEC if ":" in host else socket.AF_INET
     try:
         found = {entry[4][0] for entry in socket.getaddrinfo(name, None, family, socket.SOCK_STREAM)}
-    except OSError:  # a machine that does not know its own name
+    except OSError:  # the host name does not resolve
         found = set()
     numbers = [ipaddress.ip_address(str(address).partition("%")[0]) for address in found]
     far = [bracket_ipv6(str(one)) for one in numbers if not one.is_loopback and not one.is_link_local]

@@ -1,4 +1,4 @@
-"""What `Trace.explore`, `Trace.save_page`, `Trace.widget` and notebooks call; registered as an entry point."""
+"""The entry point of `Trace.explore`, `Trace.save_page`, `Trace.widget` and the display in notebooks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["display", "explore", "make_widget", "save_page"]
 
 
 def make_widget(*traces: Trace, **options: Any) -> Any:
-    """A widget for a notebook."""
+    """Make a notebook widget."""
     from attnscope.explorer.widget import Widget
 
     return Widget(*traces, **options)
 
 
 def display(trace: Trace) -> Any:
-    """The MIME bundle that a notebook shows for the trace."""
+    """Return the MIME bundle that a notebook shows for the trace."""
     from attnscope.explorer.widget import make_display_bundle
 
     return make_display_bundle(trace)

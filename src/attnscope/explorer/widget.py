@@ -1,8 +1,8 @@
-"""`Widget`: the explorer in a cell of a notebook, and a trace that shows itself there.
+"""`Widget`: the explorer in a notebook cell, and the display of a trace.
 
-In: traces. Out: a widget that speaks with the browser over the notebook's own connection alone: no port is opened, and
-nothing is asked of anybody else. Does not know: what is answered.
-Memory: while somebody looks, the library's. Afterwards the traces; and of a trace that shows itself, nothing.
+In: traces. Out: a widget that uses only the notebook's own connection: no port is opened, and nothing is downloaded.
+Does not know: responses. Memory: that of the library while a view is open, then the traces; a displayed trace is only
+referenced weakly.
 """
 
 from __future__ import annotations
@@ -21,103 +21,109 @@ from attnscope.recording import Trace
 
 traitlets = import_extra("traitlets")
 
-LOWEST, HEIGHT, HIGHEST = 240, 640, 4000  # pixels
-MEMORY = 2**26  # bytes of tiles: a kernel has other things to hold
+MIN_HEIGHT, DEFAULT_HEIGHT, MAX_HEIGHT = 240, 640, 4000  # pixels
+TILE_BYTES = 2**26  # less than the server, because a kernel needs memory for other things
 
 
 class Widget(import_extra("anywidget").AnyWidget):
-    """The explorer of some traces; the first is shown first. It holds them until `close`, as every widget does.
+    """The explorer of some traces in a notebook cell. It holds the traces until `close`.
 
-    `state` is what is shown, as the address of the explorer's page names it: it follows the cell, and the cell it.
+    Args:
+        *traces: The traces; the first is shown first.
+        layer: The layer of the first trace to show.
+        head: The head in that layer.
+        height: The height in pixels.
+
+    Attributes:
+        state: What is shown, as the fragment of the page's address; it is synchronised with the cell.
+
+    Raises:
+        SettingError: There is no trace, or the layer, head or height is out of range.
+        UnsupportedError: A trace has no weights, because it was recorded with `keep="statistics"`.
     """
 
     _esm = traitlets.Unicode().tag(sync=True)
     _build = traitlets.Unicode().tag(sync=True)
     state = traitlets.Unicode().tag(sync=True)
-    height = traitlets.Int(HEIGHT, min=LOWEST, max=HIGHEST).tag(sync=True)
+    height = traitlets.Int(DEFAULT_HEIGHT, min=MIN_HEIGHT, max=MAX_HEIGHT).tag(sync=True)
 
-    def __init__(self, *traces: Trace, layer: int = 0, head: int = 0, height: int = HEIGHT) -> None:
-        """`layer` and `head` of the first trace are shown first, and `height` is in pixels."""
+    def __init__(self, *traces: Trace, layer: int = 0, head: int = 0, height: int = DEFAULT_HEIGHT) -> None:
         if not traces or not all(isinstance(trace, Trace) for trace in traces):
             raise SettingError(
-                "Widget: takes one trace or several, as attnscope.record and attnscope.open_trace make them"
+                "Widget: expected one or more traces, as made by attnscope.record or attnscope.open_trace"
             )
-        if not LOWEST <= height <= HIGHEST:
-            raise SettingError(f"Widget: the height is {LOWEST} to {HIGHEST:,} pixels, and {height} was asked for")
+        if not MIN_HEIGHT <= height <= MAX_HEIGHT:
+            raise SettingError(f"Widget: expected a height of {MIN_HEIGHT} to {MAX_HEIGHT:,} pixels, got {height}")
         heads = traces[0].layer(layer).shape[1]
         if not 0 <= head < heads:
-            raise SettingError(f"Widget: head {head} was asked for, and layer {layer} has the heads 0 to {heads - 1}")
+            raise SettingError(f"Widget: expected a head from 0 to {heads - 1} in layer {layer}, got {head}")
         files = read_assets()
-        self._held: tuple[Trace, ...] = traces
-        self._known: tuple[weakref.ref[Trace], ...] = ()  # who is held only while somebody looks
-        self._library: Library | None = _library(traces)  # made now: what cannot be shown is refused here
-        self._conversation = CommServer(self._open, self._tell, files=files, left=self._leave)
+        self._traces: tuple[Trace, ...] = traces
+        self._weak_traces: tuple[weakref.ref[Trace], ...] = ()  # of traces that are held only while a view is open
+        self._library: Library | None = _make_library(traces)  # here, so that an invalid trace raises now
+        self._server = CommServer(self._open_app, self.send, files=files, on_idle=self._release)
         super().__init__(
             _esm=(STATIC / "loader.js").read_text("utf-8"),
             _build=hashlib.blake2b(b"".join(files.values()), digest_size=8).hexdigest(),
             state=f"#1/-/L{layer % len(traces[0])}H{head}/map",
             height=height,
         )
-        self.on_msg(self._hear)
+        self.on_msg(self._receive)
 
     def close(self) -> None:
-        """Take it out of all cells, and let go of whatever it holds."""
+        """Remove the widget from all cells, and release its traces."""
         if self.comm is None:
             return
         layout = self.layout
         super().close()
-        layout.close()  # a widget of its own
-        self._conversation.close()
-        self._held, self._known, self._library = (), (), None
+        layout.close()  # a separate widget
+        self._server.close()
+        self._traces, self._weak_traces, self._library = (), (), None
 
     def hold_weakly(self) -> None:
-        """Hold the traces only while somebody looks; with the first of them, the widget goes."""
-        self._known = tuple(map(weakref.ref, self._held))
-        for trace in self._held:
+        """Hold the traces only while a view is open, and close the widget when one of them is deleted."""
+        self._weak_traces = tuple(map(weakref.ref, self._traces))
+        for trace in self._traces:
             weakref.finalize(trace, lambda: get_notebook_loop().loop.call_soon_threadsafe(self.close)).atexit = False
 
-    def _hear(self, _widget: object, content: Any, _buffers: object) -> None:
-        self._conversation.hear(content)
+    def _receive(self, _widget: object, content: Any, _buffers: object) -> None:
+        self._server.receive(content)
 
-    def _tell(self, content: dict[str, Any], parts: list[bytes]) -> None:
-        self.send(content, parts)
-
-    def _open(self) -> OpenApp:
-        """An app over the traces; called when somebody asks and there is none."""
-        if not self._held:
-            held = [known() for known in self._known]
-            if not held or None in held:
+    def _open_app(self) -> OpenApp:
+        if not self._traces:
+            traces = [reference() for reference in self._weak_traces]
+            if not traces or None in traces:
                 raise SettingError("the trace of this cell is no longer in the kernel; run the cell again")
-            self._held = tuple(trace for trace in held if trace is not None)
-        library, self._library = self._library or _library(self._held), None
-        return OpenApp(make_router(library, None, get_notebook_loop().work), library.close)
+            self._traces = tuple(trace for trace in traces if trace is not None)
+        library, self._library = self._library or _make_library(self._traces), None
+        return OpenApp(make_router(library, None, get_notebook_loop().workers), library.close)
 
-    def _leave(self) -> None:
-        """Nobody looks any more."""
-        if self._known:
-            self._held, self._library = (), None
+    def _release(self) -> None:
+        """Release weakly held traces, after the last view has closed."""
+        if self._weak_traces:
+            self._traces, self._library = (), None
 
 
 def make_display_bundle(trace: Trace) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a notebook shows of a trace, and about it; the same widget each time, unless the trace has grown since."""
+    """Return the MIME bundle and metadata of a trace; the widget is reused unless the trace has changed."""
     outline = [(name, tuple(layer.shape)) for name, layer in trace.layers.items()]
-    known, before = _WIDGETS.get(id(trace), (None, None))
-    if known is None or known.comm is None or before != outline:
-        if known is not None:
-            known.close()
-        known = Widget(trace)
-        known.hold_weakly()
+    widget, before = _WIDGETS.get(id(trace), (None, None))
+    if widget is None or widget.comm is None or before != outline:
+        if widget is not None:
+            widget.close()
+        widget = Widget(trace)
+        widget.hold_weakly()
         weakref.finalize(trace, _WIDGETS.pop, id(trace), None).atexit = False
-        _WIDGETS[id(trace)] = known, outline
-    data, about = known._repr_mimebundle_()
-    return {**data, "text/plain": repr(trace)}, about
+        _WIDGETS[id(trace)] = widget, outline
+    data, metadata = widget._repr_mimebundle_()
+    return {**data, "text/plain": repr(trace)}, metadata
 
 
-_WIDGETS: dict[int, tuple[Widget, list[Any]]] = {}  # by the identity of the trace, which has no other name that lasts
+_WIDGETS: dict[int, tuple[Widget, list[Any]]] = {}  # by id(trace)
 
 
-def _library(traces: tuple[Trace, ...]) -> Library:
-    library = Library(memory=MEMORY)
+def _make_library(traces: tuple[Trace, ...]) -> Library:
+    library = Library(tile_bytes=TILE_BYTES)
     for trace, name in zip(traces, make_unique([trace.model or "trace" for trace in traces]), strict=True):
         library.add(trace, name=name)
     return library

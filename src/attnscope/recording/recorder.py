@@ -25,8 +25,8 @@ from attnscope.recording.heap import Heap
 from attnscope.recording.hooks.coverage import Coverage
 from attnscope.recording.hooks.eager import eagerly, uncompiled
 from attnscope.recording.hooks.input_ids import PendingIds, observe_input_ids
+from attnscope.recording.hooks.module_stack import ModuleStack
 from attnscope.recording.hooks.observers import (
-    calling_module,
     current_observers,
     is_suppressed,
     observe,
@@ -94,7 +94,9 @@ def record(
         stack.enter_context(observe_input_ids(model, recorder, recorder.ids.note))
         stack.enter_context(recorder.checking(model))
         stack.enter_context(observe(recorder))
-        stack.enter_context(_TorchFunctionRecorder(recorder))
+        modules = ModuleStack()
+        stack.enter_context(modules.track(model))
+        stack.enter_context(_TorchFunctionRecorder(recorder, modules))
         yield recorder.trace
     recorder.check(finished=True)
 
@@ -248,9 +250,9 @@ class Recorder:
 class _TorchFunctionRecorder(TorchFunctionMode):
     """Intercepts the attention functions of PyTorch and AttnScope in this thread."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, modules: ModuleStack) -> None:
         super().__init__()
-        self._recorder = recorder
+        self._recorder, self._modules = recorder, modules
 
     def __torch_function__(self, function: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -259,8 +261,8 @@ class _TorchFunctionRecorder(TorchFunctionMode):
             reader is None or is_suppressed() or self._recorder not in current_observers()
         ):  # a task of asyncio shares the mode
             return function(*args, **kwargs)
-        module = calling_module(self._recorder)
-        if module is None:
+        module = self._modules.innermost()
+        if module is None or not self._recorder.owns(module):
             return function(*args, **kwargs)
         arguments = bind_arguments(function, args, kwargs)
         call = reader(**arguments)

@@ -102,12 +102,12 @@ export class HeadComparison implements Comparison {
     const { traces, store, showNotice } = this.context;
     const id = trace || state.trace;
     const own = traces.getKnown(id);
-    const known = state.whatIf && own?.what_if ? traces.getKnown(id, true) : own;
+    const known = state.unmasked && own?.unmasked ? traces.getKnown(id, true) : own;
     if (known) return known;
     void this.#metaRequest.run(
       async () => {
-        const { what_if: whatIf } = await traces.loadMeta(id);
-        if (state.whatIf && whatIf !== null) await traces.loadMeta(whatIf);
+        const { unmasked } = await traces.loadMeta(id);
+        if (state.unmasked && unmasked !== null) await traces.loadMeta(unmasked);
       },
       () => this.update(store.get(), this.#one),
       (message) => {

@@ -33,7 +33,7 @@ export interface CompareBar {
 const MODES: Readonly<Record<CompareMode, readonly [string, string]>> = {
   side: ["Side by side", "Two maps with the same colours"],
   split: ["Split", "One square: A below the diagonal, B turned over above it"],
-  ratio: ["Ratio", "How many times more A looks than B, as log2(A / B)"],
+  ratio: ["Ratio", "The ratio of the weights of A and B, as log2(A / B)"],
 };
 
 export function createCompareBar(store: Store, session: Session, swap: () => void): CompareBar {

@@ -26,7 +26,7 @@ export function pairTokens(traces: TraceCache, one: TraceHead, other: TraceHead,
     createPairing(words, alignByPosition(...lengths.query), alignByPosition(...lengths.key), reading);
   const same = one.meta.trace === other.meta.trace && Object.values(lengths).every(([long, wide]) => long === wide);
   if (same) return pairByPosition("");
-  if (!here?.texts || !there?.texts) return pairByPosition("Not all texts are known: aligned by position.");
+  if (!here?.has_texts || !there?.has_texts) return pairByPosition("Not all texts are known: aligned by position.");
   if (Math.max(...lengths.query, ...lengths.key) > MAX_TOKENS)
     return pairByPosition(`Longer than ${formatCount(MAX_TOKENS)} tokens: aligned by position, not by the texts.`);
   const getTexts = ({ meta, layer }: TraceHead, side: Side, length: number): string[] | undefined =>

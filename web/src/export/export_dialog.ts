@@ -37,7 +37,7 @@ interface FileKind {
 
 const formatSize = (bytes: number): string => (bytes < 1e6 ? `${formatCount(Math.ceil(bytes / 1000))} KB` : `${(bytes / 1e6).toFixed(1)} MB`);
 
-/** `twin` is the second map, where two are shown. */
+/** `second` is the second map, where two are shown. */
 export function openExportDialog(context: ViewContext, map: MapView, shown: TraceHead, root: HTMLElement, secondMap: MapView | null): void {
   const { host, store, traces } = context;
   const { meta, layer, head } = shown;
@@ -117,7 +117,7 @@ export function openExportDialog(context: ViewContext, map: MapView, shown: Trac
     // Not disabled meanwhile: a button that is loses the focus, and with it the keyboard.
     if (isSaving) return;
     isSaving = true;
-    status.textContent = `Making the ${ending.toUpperCase()} file. Closing this gives it up.`;
+    status.textContent = `Making the ${ending.toUpperCase()} file. Close this dialog to cancel.`;
     try {
       await waitForTiles();
       const made = await create();

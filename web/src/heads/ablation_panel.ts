@@ -29,7 +29,7 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
   const { store, session, signal } = context;
   const currentSwitch = element("input", { type: "checkbox" });
   const name = element("span");
-  const list = element("p", { class: "silenced" });
+  const list = element("p", { class: "ablated" });
   const status = element("p", { class: "soft", role: "status" });
   const result = element("div");
   const request = new LatestRequest();
@@ -40,12 +40,12 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
     currentSwitch.checked = toggleAblation(context, getCurrentHead(store.get()));
   });
   const method = segments<AblationMethod>(
-    "What a silenced head says",
+    "Ablation method",
     [
-      ["zero", "says nothing", "Its output is zero"],
-      ["mean", "says its mean", "At every token it says what it says on the average of this text"],
+      ["zero", "zero", "Replace the head output by zero"],
+      ["mean", "mean", "Replace the head output at every token by its mean over this text"],
     ],
-    (silenced) => store.set({ silenced }, "push"),
+    (ablationMethod) => store.set({ ablationMethod }, "push"),
   );
 
   const stop = (): void => {
@@ -65,13 +65,13 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
     );
   const show = ({ loss: [before, after], harder, next }: AblationResult, heads: string): void => {
     status.textContent =
-      "Thin bars: the whole model. Thick bars: without these heads. The maps still show the whole model.";
+      "Thin bars: the full model. Thick bars: without these heads. The maps still show the full model.";
     const change = `${after < before ? "−" : "+"}${Math.abs(after - before).toFixed(3)}`;
     replaceChildren(
       result,
-      element("h4", {}, `Surprise, nats a token: ${change}`),
+      element("h4", {}, `Loss, nats per token: ${change}`),
       createPairList([[null, before, after]], 3),
-      element("h4", {}, "Chance of the next token"),
+      element("h4", {}, "Probability of the next token"),
       createPairList(next.map(([text, ...rest]) => [token(text, 0), ...rest]), 3),
       element("h4", {}, harder.length > 0 ? "Harder to predict, nats" : "No token became harder to predict"),
       createPairList(harder.map(([position, text, ...rest]) => [createTokenButton(position, text), ...rest]), 2),
@@ -92,7 +92,7 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
   signal.addEventListener("abort", stop);
   const panel = element(
     "section",
-    { class: "ablation", "aria-label": "Silenced heads" },
+    { class: "ablation", "aria-label": "Ablated heads" },
     element("label", { class: "switch" }, currentSwitch, name),
     method.element,
     list,
@@ -104,22 +104,22 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
     update(state, shown) {
       panel.hidden = shown === null;
       if (!shown) return stop();
-      const { ablated, silenced, trace } = state;
+      const { ablated, ablationMethod, trace } = state;
       currentSwitch.disabled = !canAblate(session, state);
       currentSwitch.checked = includesHead(ablated, getCurrentHead(state));
-      name.textContent = `Silence this head, ${getHeadName(shown.meta, getCurrentHead(state))}`;
+      name.textContent = `Ablate this head, ${getHeadName(shown.meta, getCurrentHead(state))}`;
       method.element.hidden = list.hidden = ablated.length === 0;
-      method.update(silenced);
-      const wanted = JSON.stringify([trace, ablated, silenced]);
+      method.update(ablationMethod);
+      const wanted = JSON.stringify([trace, ablated, ablationMethod]);
       if (wanted !== listed) {
         listed = wanted;
         replaceChildren(
           list,
           ...ablated.map((one) => {
             const called = getHeadName(shown.meta, one);
-            return button(`${called} ×`, () => toggleAblation(context, one), { "aria-label": `Let ${called} speak again` });
+            return button(`${called} ×`, () => toggleAblation(context, one), { "aria-label": `Restore ${called}` });
           }),
-          button("All on again", () => store.set({ ablated: [] }, "push")),
+          button("Restore all", () => store.set({ ablated: [] }, "push")),
         );
       }
       if (wanted === requested) return;
@@ -128,13 +128,13 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
       replaceChildren(result);
       if (currentSwitch.disabled)
         status.textContent =
-          "This runs the model again without the head, and there is no model of this text here: " +
+          "This runs the model again without the head, and the model of this text is not loaded: " +
           "start with attnscope look MODEL.";
       else if (ablated.length === 0)
-        status.textContent = "The model reads the text again without it, and you see what that costs.";
+        status.textContent = "This runs the model again without the head, and shows how its predictions change.";
       else {
-        status.textContent = `Reading again without ${pluralize(ablated.length, "head")}…`;
-        timer = setTimeout(() => load({ trace, heads: ablated, how: silenced }), PAUSE_MILLISECONDS);
+        status.textContent = `Running without ${pluralize(ablated.length, "head")}…`;
+        timer = setTimeout(() => load({ trace, heads: ablated, how: ablationMethod }), PAUSE_MILLISECONDS);
       }
     },
   };

@@ -43,7 +43,7 @@ export function createHeadsView(context: ViewContext): CentreView {
   });
   const hover = (id: HeadId | null, box: Box | null): void => {
     if (!id || !box || !scene) return stage.card.hide();
-    const note = includesHead(scene.state.ablated, id) ? " silenced" : "";
+    const note = includesHead(scene.state.ablated, id) ? " ablated" : "";
     stage.card.show(box, getHeadName(scene.meta, id), scene.heads.get(id.join()), note);
   };
   /** A saved page has pictures and scores of heads whose maps it does not hold. */
@@ -109,9 +109,9 @@ export function createHeadsView(context: ViewContext): CentreView {
         `from ${tile.partial ? `${formatCount(tile.x)} of ${rows}` : `all ${rows}`} rows.`,
       );
     } else if (!pictures && scores) {
-      const { queries, of } = scores;
-      const some = `the first ${formatCount(queries)} of ${formatCount(of)} tokens`;
-      parts.push(`Scores are of ${queries < of ? some : `all ${pluralize(of, "token")}`}.`);
+      const { scored_queries: scored, num_queries: all } = scores;
+      const some = `the first ${formatCount(scored)} of ${formatCount(all)} tokens`;
+      parts.push(`Scores are of ${scored < all ? some : `all ${pluralize(all, "token")}`}.`);
     }
     return parts.join(" ");
   };

@@ -17,14 +17,14 @@ export function createScoreTable(
 ): HeadsPart<TraceScene> {
   return createHeadTable<TraceScene>({
     label: "All heads with their scores",
-    headings: ["silence"],
+    headings: ["ablate"],
     getKey: ({ meta }) => meta.trace,
     listScores: ({ catalog }) => listScoreNames(catalog.heads),
     explainScore: (scene, score) => explain(scene, "measures", score),
     order,
     createRow(head, scores, scene) {
       const { id, name } = head;
-      const ablated = element("input", { type: "checkbox", "aria-label": `Silence ${name}` });
+      const ablated = element("input", { type: "checkbox", "aria-label": `Ablate ${name}` });
       ablated.addEventListener("change", () => {
         ablated.checked = toggleAblation(id);
       });

@@ -89,7 +89,7 @@ export class HeadData extends MapData {
   /** Names along an axis, sorted by importance; empty until they are loaded. */
   getSections(side: Side): readonly Section[] {
     const { trace, layer } = this.ref;
-    if (!this.layer?.texts) return [];
+    if (!this.layer?.has_texts) return [];
     const path = paths.sections(trace, layer, side);
     const held = this.#sections.get(path);
     if (held) return held;

@@ -23,8 +23,8 @@ const NUMBERS_TOP = 16;
 const clampRounded = (low: number, value: number, high: number): number => Math.round(Math.min(high, Math.max(low, value)));
 
 /** Width that the fitted matrix would not use goes to the names of the queries; `longest` is in characters, of the names of the keys. */
-export function computeLayout(width: number, height: number, matrix: { queries: number; keys: number; texts: boolean }, longest = Infinity): MapLayout {
-  const { queries, keys, texts } = matrix;
+export function computeLayout(width: number, height: number, matrix: { queries: number; keys: number; has_texts: boolean }, longest = Infinity): MapLayout {
+  const { queries, keys, has_texts: texts } = matrix;
   const numbersLeft = 14 + 7 * Math.max(2, String(queries).length);
   const namesTop = texts ? clampRounded(30, Math.min(Math.max(48, height * 0.12), 14 + 6 * longest), 92) : 4;
   const used = (height - namesTop - NUMBERS_TOP - STRIP - GAP - LEGEND) * (keys / queries) + numbersLeft + STRIP + GAP + namesTop * 0.45;

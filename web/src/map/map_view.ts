@@ -100,7 +100,7 @@ export class CanvasMap implements MapView {
   readonly #stop = new AbortController();
   readonly #observer: ResizeObserver;
   #state: State = DEFAULT_STATE;
-  #layout: MapLayout = computeLayout(0, 0, { queries: 1, keys: 1, texts: true });
+  #layout: MapLayout = computeLayout(0, 0, { queries: 1, keys: 1, has_texts: true });
   #longestLabel = Infinity;
   #view: Viewport | null = null;
   /** The place that the state had last or that was reported last: only another one moves the view. */
@@ -179,7 +179,7 @@ export class CanvasMap implements MapView {
     this.#heads.first.setHead(meta, layer, head);
     const about = this.#heads.first.layer;
     this.element.setAttribute("aria-label", `Attention map of ${formatTitle(about?.name ?? "")} head ${getHeadNumber(meta, layer, head)}: rows are queries, columns are keys`);
-    if (!before || before.queries !== about?.queries || before.keys !== about.keys || before.texts !== about.texts) {
+    if (!before || before.queries !== about?.queries || before.keys !== about.keys || before.has_texts !== about.has_texts) {
       this.#view = null;
       this.#hover = null;
       this.#lastPlace = OPENING;
@@ -294,7 +294,7 @@ export class CanvasMap implements MapView {
   /** The longest key label of a text that opens fully labelled; unchanged while texts are loading. */
   #findLongestLabel(): number {
     const layer = this.#heads.first.layer;
-    if (!layer?.texts || layer.keys >= viewports.LABELLED_BELOW_TOKENS) return Infinity;
+    if (!layer?.has_texts || layer.keys >= viewports.LABELLED_BELOW_TOKENS) return Infinity;
     const names = this.options.getTokens("key", 0, layer.keys);
     return names ? Math.max(...names.map((name) => formatToken(name).length)) : this.#longestLabel;
   }

@@ -80,7 +80,7 @@ export function paintLegend(surface: Surface, box: Box, theme: Theme, legend: Le
     }, "masked");
   }
   if (legend.scale.colours === "ratio") {
-    addEntry(0, () => undefined, "blue: B looks more, orange: A looks more", "blue: B, orange: A");
+    addEntry(0, () => undefined, "blue: B attends more, orange: A attends more", "blue: B, orange: A");
     addEntry(24, (left, middle) => {
       context.fillStyle = `rgb(${TOO_SMALL_GREY.join(" ")})`;
       context.fillRect(left, middle - 6, 18, 12);

@@ -12,7 +12,7 @@ export interface CentrePanelParts {
   readonly map: HTMLElement;
   readonly comparison: Comparison;
   readonly sentence: SentenceView;
-  readonly generates: boolean;
+  readonly can_generate: boolean;
   /** The element of the views other than the map. */
   readonly views: HTMLElement;
   readonly table: HTMLElement;
@@ -43,11 +43,11 @@ export class CentrePanel {
 
   /** `tokens` is the length of the shown text; null when none is shown. */
   arrange({ view }: State, tokens: number | null): void {
-    const { sentence, map, views, generates } = this.parts;
+    const { sentence, map, views, can_generate } = this.parts;
     const typing = view === "sentence";
     sentence.form.hidden = !typing;
     sentence.maps.hidden = !typing || tokens === null;
-    sentence.below.hidden = !typing || tokens === null || !generates;
+    sentence.below.hidden = !typing || tokens === null || !can_generate;
     this.#pair.hidden = view !== "map" || tokens === null;
     views.hidden = tokens === null;
     // Both views share one map, with its pins, place and loaded tiles.

@@ -58,7 +58,7 @@ export class GenerationPanel {
     this.#growing = element(
       "div",
       {},
-      element("p", { class: "caption soft" }, "What the newest token looks at:"),
+      element("p", { class: "caption soft" }, "What the newest token attends to:"),
       this.#chart.element,
       element("p", { class: "caption soft" }, "The rows of all new tokens:"),
       this.#rowsCanvas,
@@ -72,7 +72,7 @@ export class GenerationPanel {
         "div",
         { class: "generation-fields" },
         field("tokens", this.#count),
-        field("temperature", this.#temperature, { title: "0 always takes the likeliest token" }),
+        field("temperature", this.#temperature, { title: "0 always takes the most likely token" }),
         field("seed", this.#seed, { title: "The same seed gives the same text" }),
         this.#startButton,
         this.#stopButton,
@@ -90,7 +90,7 @@ export class GenerationPanel {
   async #run(): Promise<void> {
     const start = this.actions.getStart();
     if (start.text.trim() === "") {
-      this.#status.textContent = "Type a text to go on from first.";
+      this.#status.textContent = "Type a prompt first.";
       return;
     }
     const signal = this.#request.start();
@@ -150,7 +150,7 @@ export class GenerationPanel {
     this.#chart.show({
       values: Array.from({ length: columns }, (_, key) => row[key] ?? NaN),
       colour: "query",
-      label: `What the newest token looks at, ${pluralize(row.length, "key")}`,
+      label: `What the newest token attends to, ${pluralize(row.length, "key")}`,
     });
     // The attention of the newest token, shown on the text.
     this.#tokens.forEach((shown, position) =>

@@ -21,7 +21,7 @@ export class HeadPanel {
       { class: "head-panel", "aria-label": "This head" },
       this.#heading,
       this.#labels,
-      element("h4", {}, "How far it looks"),
+      element("h4", {}, "Attention by distance"),
       this.#chart.element,
       this.#caption,
     );
@@ -76,10 +76,10 @@ export class HeadPanel {
     const ahead = (profile.ahead ?? []).reduce((sum, share) => sum + share, 0);
     this.#caption.textContent = [
       "Mean share of a query's attention by tokens back;",
-      profile.rows_seen < profile.rows
-        ? `from ${formatCount(profile.rows_seen)} of ${formatCount(profile.rows)} queries.`
+      profile.sampled_rows < profile.rows
+        ? `from ${formatCount(profile.sampled_rows)} of ${formatCount(profile.rows)} queries.`
         : `from all ${formatCount(profile.rows)} queries.`,
-      ahead > 0.0005 ? `Looking ahead: ${formatPercent(ahead)}.` : "",
+      ahead > 0.0005 ? `To later tokens: ${formatPercent(ahead)}.` : "",
     ].join(" ");
   }
 

@@ -13,7 +13,7 @@ export interface HelpDialog {
 const READING_GUIDE: readonly (readonly [string, string])[] = [
   [
     "Rows and columns",
-    "A row is a query: the token that looks. A column is a key: the token looked at. Every row adds up to 1.",
+    "Each row is a query, each column is a key: the row's token attends to the column's token. Every row sums to 1.",
   ],
   [
     "Colours",
@@ -23,7 +23,7 @@ const READING_GUIDE: readonly (readonly [string, string])[] = [
     "Far out",
     "One pixel then stands for many pairs: its colour is their mean, and a dot marks a single strong link among them.",
   ],
-  ["Hatched", "The mask forbids these pairs. That is not the same as a weight of zero, which is the darkest colour."],
+  ["Hatched", "These pairs are masked. That is not the same as a weight of zero, which is the darkest colour."],
 ];
 
 function describeMouse({ wheelZooms }: Host): readonly [string, string] {
@@ -51,7 +51,7 @@ export function createHelpDialog(
     element(
       "dl",
       { class: "reading" },
-      ...[...READING_GUIDE, describeMouse(host)].flatMap(([term, says]) => [element("dt", {}, term), element("dd", {}, says)]),
+      ...[...READING_GUIDE, describeMouse(host)].flatMap(([term, text]) => [element("dt", {}, term), element("dd", {}, text)]),
     ),
     tour &&
       button("Take the tour", () => {
@@ -59,7 +59,7 @@ export function createHelpDialog(
         tour();
       }),
     element("h3", {}, "Keyboard"),
-    element("label", { class: "switch" }, box, " single keys do what this list says (? opens this list either way)"),
+    element("label", { class: "switch" }, box, " enable single-key shortcuts (? always opens this list)"),
     element("div", { class: "key-groups" }, ...groupKeys().map(([name, rows]) => createKeyTable(name, rows))),
   );
   return { element: dialog, open: () => dialog.open || dialog.showModal() };

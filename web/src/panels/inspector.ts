@@ -63,7 +63,7 @@ export class Inspector {
     context.signal.addEventListener("abort", () => this.stop());
     this.#cache = new ResponseCache(transport);
     this.#back = button("Back", () => actions.back(), { title: "Back where you followed from (b)", disabled: true });
-    const follow = button("Follow", () => actions.follow(), { title: "Go to the token this one looks at most (f)" });
+    const follow = button("Follow", () => actions.follow(), { title: "Go to the token this one attends to most (f)" });
     this.#query = new PinPanel("query", actions, context, [follow, this.#back]);
     this.#key = new PinPanel("key", actions, context);
     this.#emptyMessage = element(
@@ -73,7 +73,7 @@ export class Inspector {
       element(
         "p",
         {},
-        "Click a cell of the map to see its exact weight. Click a label on the left for all that one token looks at, or on top for all that look at it.",
+        "Click a cell of the map to see its exact weight. Click a label on the left for all that one token attends to, or on top for all that attends to it.",
       ),
       element(
         "p",
@@ -205,14 +205,14 @@ export class Inspector {
         "h3",
         {},
         token(texts.query, query),
-        element("span", { class: "soft" }, " looks at "),
+        element("span", { class: "soft" }, " attends to "),
         token(texts.key, key),
       ),
       element("p", { class: "weight-large" }, masked ? "masked" : formatWeight(weight)),
       element(
         "p",
         { class: "soft" },
-        masked ? this.#explainMasked() : describeRank(ranked, answer?.report.seen),
+        masked ? this.#explainMasked() : describeRank(ranked, answer?.report.visible_keys),
       ),
     );
     this.actions.announce(
@@ -224,16 +224,16 @@ export class Inspector {
         value: masked ? null : weight,
         exact: true,
         rank: ranked?.exact ? ranked.rank : undefined,
-        seen: answer?.report.seen,
+        seen: answer?.report.visible_keys,
       }),
     );
   }
 
   #explainMasked(): string {
     const { meta, layer } = this.#shown ?? {};
-    return meta?.layers[layer ?? 0]?.zeros_hidden
-      ? "No weight: it is zero, or the mask does not let this query look there."
-      : "The mask does not let this query look there.";
+    return meta?.layers[layer ?? 0]?.zeros_masked
+      ? "No weight: it is zero, or this cell is masked."
+      : "Masked: this query cannot attend to this key.";
   }
 
   #loadHead({ meta, layer, head }: TraceHead): void {
@@ -245,7 +245,7 @@ export class Inspector {
     );
     this.#requests.profile.cancel();
     if (meta.layers[layer]?.cross)
-      return this.#head.showProfileError("Queries and keys are of two texts: there is no distance.");
+      return this.#head.showProfileError("Cross-attention: queries and keys are from two texts, so there is no distance.");
     void this.#requests.profile.run(
       (signal) => this.#cache.json<DistanceProfile>(paths.profile(meta.trace, layer, head), signal),
       (profile) => this.#head.showProfile(profile),
@@ -280,8 +280,8 @@ export class Inspector {
   #describeQuery(report: QueryReport): string {
     const [key, weight] = report.strongest[0] ?? [];
     const name = describeToken("query", report.position, this.actions.getText("query", report.position));
-    if (key === undefined || weight === undefined) return `${name}: may look at nothing`;
-    return `${name} looks most at ${describeToken("key", key, this.actions.getText("key", key))}, weight ${formatWeight(weight)}`;
+    if (key === undefined || weight === undefined) return `${name}: all keys are masked`;
+    return `${name} attends most to ${describeToken("key", key, this.actions.getText("key", key))}, weight ${formatWeight(weight)}`;
   }
 }
 
@@ -292,7 +292,7 @@ function isSameHead(one: TraceHead | null, other: TraceHead | null): boolean {
 function describeRank(ranked: Rank | null, seen: number | undefined): string {
   if (!ranked || seen === undefined) return "exact";
   if (!ranked.exact) return `exact; not among the ${ranked.rank - 1} strongest of ${formatCount(seen)} keys`;
-  return `exact; ${formatOrdinal(ranked.rank)} of ${formatCount(seen)} keys this query may see`;
+  return `exact; ${formatOrdinal(ranked.rank)} of ${formatCount(seen)} visible keys`;
 }
 
 function listQueryFacts(report: QueryReport, cross: boolean): PinReport["facts"] {
@@ -304,16 +304,16 @@ function listQueryFacts(report: QueryReport, cross: boolean): PinReport["facts"]
     },
     {
       name: "effective keys",
-      value: formatMeasure(report.effective),
-      meaning: "1 over the sum of the squared weights: so many keys, looked at equally, would be as concentrated",
+      value: formatMeasure(report.effective_keys),
+      meaning: "1 over the sum of squared weights: this many keys with equal weights would be as concentrated",
     },
-    { name: "mean distance", value: formatMeasure(report.distance), meaning: "Tokens back, weighted by attention" },
+    { name: "mean distance", value: formatMeasure(report.mean_distance), meaning: "Tokens back, weighted by attention" },
     {
       name: "first token",
       value: formatPercent(report.first_token),
       meaning: "Share on the first token, where idle heads park their attention",
     },
-    { name: "keys seen", value: formatCount(report.seen), meaning: "Keys the mask lets this query look at" },
+    { name: "visible keys", value: formatCount(report.visible_keys), meaning: "Keys that the mask allows for this query" },
   ];
   // Between two texts there is no distance.
   return facts.filter(({ name }) => !cross || name !== "mean distance");
@@ -326,6 +326,6 @@ function listKeyFacts(report: KeyReport): PinReport["facts"] {
       value: formatMeasure(report.received),
       meaning: "The sum of all weights on this key; 1 is one query's whole attention",
     },
-    { name: "audience", value: formatCount(report.audience), meaning: "Queries the mask lets look at this key" },
+    { name: "visible to", value: formatCount(report.visible_queries), meaning: "Queries for which the mask allows this key" },
   ];
 }

@@ -49,13 +49,13 @@ export interface CellDescription {
   readonly seen?: number | undefined;
 }
 
-/** "query 512 'cat', key 12 'The', weight 0.034, 2nd of 513 (of those seen)" */
+/** "query 512 'cat', key 12 'The', weight 0.034, 2nd of 513 visible keys" */
 export function describeCell(cell: CellDescription): string {
   const parts = [describeToken("query", cell.query, cell.queryText), describeToken("key", cell.key, cell.keyText)];
-  if (cell.value === null) parts.push("masked: this query may not look there");
+  if (cell.value === null) parts.push("masked: this query cannot attend to this key");
   else if (cell.value !== undefined) parts.push(`weight ${cell.exact ? "" : "about "}${formatWeight(cell.value)}`);
   if (cell.rank !== undefined && cell.seen !== undefined)
-    parts.push(`${formatOrdinal(cell.rank)} of ${cell.seen} (of those seen)`);
+    parts.push(`${formatOrdinal(cell.rank)} of ${cell.seen} visible keys`);
   return parts.join(", ");
 }
 

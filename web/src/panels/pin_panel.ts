@@ -38,13 +38,13 @@ export interface PinActions {
 }
 
 const LABELS = {
-  query: { title: "Query", other: "key", others: "keys", listHeading: "Strongest keys", bars: "What this token looks at" },
+  query: { title: "Query", other: "key", others: "keys", listHeading: "Strongest keys", bars: "What this token attends to" },
   key: {
     title: "Key",
     other: "query",
     others: "queries",
-    listHeading: "Who looks at this token",
-    bars: "How much each query looks here",
+    listHeading: "Strongest queries",
+    bars: "Attention from each query",
   },
 } as const;
 

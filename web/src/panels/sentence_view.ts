@@ -69,11 +69,11 @@ export class SentenceView {
     this.#openAsMap = button("Open as map", () => actions.openAsMap(), { title: "The whole page for this matrix (m)" });
     const switchLabel = element(
       "label",
-      { class: "switch", hidden: !session.untrained },
+      { class: "switch", hidden: !session.has_baseline },
       this.#baselineSwitch,
-      " untrained twin beside it",
+      " random-weight baseline",
     );
-    this.#size.textContent = `At most ${pluralize(session.limit, "token")}.`;
+    this.#size.textContent = `At most ${pluralize(session.max_tokens, "token")}.`;
     this.form = element(
       "section",
       { class: "sentence", "aria-label": "Type a sentence" },
@@ -95,7 +95,7 @@ export class SentenceView {
     );
     this.#box.setAttribute("aria-describedby", "sentence-size");
     this.#trainedFigure = createFigure("trained", this.slot);
-    this.#baselineFigure = createFigure("untrained, random weights", this.#baselineSlot, this.#baselineStatus);
+    this.#baselineFigure = createFigure("random-weight baseline", this.#baselineSlot, this.#baselineStatus);
     this.#baselineFigure.hidden = true;
     this.maps = element("div", { class: "stage" }, this.#trainedFigure, this.#baselineFigure);
     const generationActions = {
@@ -105,7 +105,7 @@ export class SentenceView {
       announce: (text: string) => actions.announce(text),
     };
     const generation = new GenerationPanel(transport, generationActions, context);
-    this.below = session.generates ? generation.element : element("div", { hidden: true });
+    this.below = session.can_generate ? generation.element : element("div", { hidden: true });
     this.#attachListeners();
     context.signal.addEventListener("abort", () => this.#close());
   }
@@ -121,7 +121,7 @@ export class SentenceView {
     this.#baseline?.map.destroy();
   }
 
-  /** The untrained map follows the same state as the trained one. */
+  /** The baseline map follows the same state as the trained one. */
   update(state: State): void {
     const isShown = state.view === "sentence" && this.#baselineSwitch.checked;
     this.#trainedFigure.classList.toggle("alone", !isShown);
@@ -136,8 +136,8 @@ export class SentenceView {
     this.form.classList.toggle("inviting", tokens === null);
     this.#size.textContent =
       tokens === null
-        ? `At most ${pluralize(this.session.limit, "token")}.`
-        : `${formatCount(tokens)} of at most ${pluralize(this.session.limit, "token")}.`;
+        ? `At most ${pluralize(this.session.max_tokens, "token")}.`
+        : `${formatCount(tokens)} of at most ${pluralize(this.session.max_tokens, "token")}.`;
   }
 
   /** Fill in the text of a trace that was opened by a link, if the box is empty. */
@@ -205,7 +205,7 @@ export class SentenceView {
     this.#problem.hidden = true;
     const { layer, head } = this.actions.getState();
     void this.#request.run(
-      (signal) => this.transport.post<Summary>(paths.run(), { text, twin: false, layer, head }, signal),
+      (signal) => this.transport.post<Summary>(paths.run(), { text, baseline: false, layer, head }, signal),
       ({ trace }) => {
         this.#status.textContent = "";
         this.#showRun(text, trace);
@@ -228,10 +228,10 @@ export class SentenceView {
   #runBaseline(): void {
     const text = this.#lastRunText ?? this.#box.value;
     if (text.trim() === "") return;
-    this.#baselineStatus.textContent = "running the untrained twin…";
+    this.#baselineStatus.textContent = "running the random-weight baseline…";
     this.#baselineStatus.hidden = false;
     void this.#baselineRequest.run(
-      (signal) => this.transport.post<Summary>(paths.run(), { text, twin: true }, signal),
+      (signal) => this.transport.post<Summary>(paths.run(), { text, baseline: true }, signal),
       ({ trace }) => {
         this.#baselineTrace = trace;
         this.update(this.actions.getState());
@@ -248,9 +248,9 @@ export class SentenceView {
 
   async #showBaseline(trace: string): Promise<void> {
     const ownMeta = await this.actions.loadMeta(trace);
-    const { whatIf } = this.actions.getState();
-    const meta = whatIf && ownMeta.what_if !== null ? await this.actions.loadMeta(ownMeta.what_if) : ownMeta;
-    if (trace !== this.#baselineTrace || whatIf !== this.actions.getState().whatIf) return;
+    const { unmasked } = this.actions.getState();
+    const meta = unmasked && ownMeta.unmasked !== null ? await this.actions.loadMeta(ownMeta.unmasked) : ownMeta;
+    if (trace !== this.#baselineTrace || unmasked !== this.actions.getState().unmasked) return;
     if (!this.#baseline) {
       this.#baseline = this.actions.createBaseline();
       replaceChildren(this.#baselineSlot, this.#baseline.map.element);

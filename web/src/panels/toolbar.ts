@@ -53,9 +53,9 @@ export function createToolbar(store: Store, commands: AppCommands, finder: HTMLE
     "View",
     [
       ["map", "Map", "Every query and key as a picture (m)"],
-      ["text", "Text", "The text itself, with what each token looks at (t)"],
+      ["text", "Text", "The text itself, with what each token attends to (t)"],
       ["heads", "Heads", "All heads at once, as pictures and by their scores (h)"],
-      ["sentence", "Type a sentence", "Let the model read your own text (i)"],
+      ["sentence", "Type a sentence", "Run the model on your own text (i)"],
     ],
     (view) => commands.showView(view),
   );
@@ -111,10 +111,10 @@ export function createToolbar(store: Store, commands: AppCommands, finder: HTMLE
     "Hatch the column of the first token, where idle heads park their attention (k)",
     () => store.set({ hideSink: !store.get().hideSink }),
   );
-  const whatIf = toggle(
-    "Look ahead",
-    "What if it could look ahead? The same queries and keys without the mask; not what the model computed (u)",
-    () => commands.toggleWhatIf(),
+  const unmasked = toggle(
+    "No causal mask",
+    "The same queries and keys without the causal mask; not what the model computed (u)",
+    () => commands.toggleUnmasked(),
   );
   const table = toggle("Table", "The strongest 20 links in view as a table (r)", () => commands.toggleTable());
   const compare = toggle("Compare", "Two heads side by side, in one square, or as their ratio (c)", () =>
@@ -129,7 +129,7 @@ export function createToolbar(store: Store, commands: AppCommands, finder: HTMLE
     scale.element,
     range.element,
     sink,
-    whatIf,
+    unmasked,
     element("div", { class: "spring" }),
     compare,
     table,
@@ -152,8 +152,8 @@ export function createToolbar(store: Store, commands: AppCommands, finder: HTMLE
     element: bars,
     update(state, { meta, sentenceProblem, sinkShare, isTableOpen }) {
       showRelevantControls(state);
-      whatIf.hidden = !meta || state.view === "heads" || (meta.what_if === null && meta.origin === null);
-      const isEmpty = meta === null || (state.view === "text" && whatIf.hidden);
+      unmasked.hidden = !meta || state.view === "heads" || (meta.unmasked === null && meta.origin === null);
+      const isEmpty = meta === null || (state.view === "text" && unmasked.hidden);
       controls.hidden = isEmpty;
       unfold.hidden = meta === null;
       finder.hidden = meta === null || state.view === "heads";
@@ -174,8 +174,8 @@ export function createToolbar(store: Store, commands: AppCommands, finder: HTMLE
       range.update(state, isThumbnail ? 0 : (meta?.layers[state.layer]?.keys ?? 0));
       setPressed(sink, state.hideSink);
       sink.textContent = state.hideSink && sinkShare !== null ? `Sink hidden: ${formatPercent(sinkShare)}` : "Hide sink";
-      setPressed(whatIf, state.whatIf);
-      badge.hidden = !state.whatIf;
+      setPressed(unmasked, state.unmasked);
+      badge.hidden = !state.unmasked;
       setPressed(table, isTableOpen);
     },
   };

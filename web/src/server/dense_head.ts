@@ -44,17 +44,17 @@ export class DenseHead {
 
   createReport(side: Side, position: number): QueryReport | KeyReport {
     const weights = this.#sumWeights(side, position, position + 1);
-    const seen = weights.filter((weight) => !Number.isNaN(weight));
+    const visible = weights.filter((weight) => !Number.isNaN(weight));
     const sum = (of: (weight: number, at: number) => number): number => weights.reduce((all, weight, at) => all + (weight > 0 ? of(weight, at) : 0), 0);
     const strongest = rankWeights(weights).slice(0, STRONGEST_COUNT);
-    if (side === "key") return { position, audience: seen.length, received: sum((weight) => weight), strongest };
+    if (side === "key") return { position, visible_queries: visible.length, received: sum((weight) => weight), strongest };
     const collision = sum((weight) => weight * weight);
     return {
       position,
-      seen: seen.length,
+      visible_keys: visible.length,
       entropy: sum((weight) => -weight * Math.log(weight)),
-      effective: collision > 0 ? 1 / collision : 0,
-      distance: sum((weight, key) => weight * (position + this.#keys - this.#queries - key)),
+      effective_keys: collision > 0 ? 1 / collision : 0,
+      mean_distance: sum((weight, key) => weight * (position + this.#keys - this.#queries - key)),
       first_token: weights[0] || 0,
       strongest,
     };
@@ -75,7 +75,7 @@ export class DenseHead {
       return part.length === 0 ? NaN : part.reduce((all, weight) => all + weight, 0) / tokens;
     });
     return {
-      own: [start, stop],
+      span: [start, stop],
       total: shares.reduce((all, share) => all + (share || 0), 0),
       count: shares.filter((share) => !Number.isNaN(share)).length,
       links: rankWeights(shares).slice(0, most).map(([index, weight]) => [starts[index] ?? 0, ends[index] ?? 0, Number(weight.toPrecision(9))]),

@@ -18,9 +18,9 @@ export interface Layer {
   /** keys - queries: with a causal mask, query i attends to keys up to i + offset. */
   offset: number;
   cross: boolean;
-  texts: boolean;
+  has_texts: boolean;
   /** The mask of imported weights is not known: a zero counts as masked. */
-  zeros_hidden: boolean;
+  zeros_masked: boolean;
 }
 
 /** The shape of a head's matrix, and where queries stand among the keys. */
@@ -42,7 +42,7 @@ export interface Meta {
   model: string;
   /** Set where the weights are not what the model computed; drawn as a watermark. */
   note: string | null;
-  what_if: string | null;
+  unmasked: string | null;
   origin: string | null;
   layers: Layer[];
 }
@@ -77,14 +77,14 @@ export interface Preset {
 export interface Session {
   version: string;
   model: string;
-  live: boolean;
-  limit: number;
+  has_model: boolean;
+  max_tokens: number;
   presets: Preset[];
   traces: Summary[];
-  untrained: boolean;
-  generates: boolean;
+  has_baseline: boolean;
+  can_generate: boolean;
   /** Whether heads can be ablated, which needs a model that predicts the next token. */
-  ablates: boolean;
+  can_ablate: boolean;
   /** The trace that AttnScope ships; it is not among `traces`. */
   example: string | null;
   /** Whether a survey is open, which has its own page. */
@@ -109,17 +109,17 @@ export interface FindResult {
 
 export interface QueryReport {
   position: number;
-  seen: number;
+  visible_keys: number;
   entropy: number;
-  effective: number;
-  distance: number;
+  effective_keys: number;
+  mean_distance: number;
   first_token: number;
   strongest: [key: number, weight: number][];
 }
 
 export interface KeyReport {
   position: number;
-  audience: number;
+  visible_queries: number;
   received: number;
   strongest: [query: number, weight: number][];
 }
@@ -128,7 +128,7 @@ export interface DistanceProfile {
   edges: number[];
   mass: number[];
   ahead: number[];
-  rows_seen: number;
+  sampled_rows: number;
   rows: number;
 }
 
@@ -141,7 +141,7 @@ export interface Scores {
 /** The attention that a token or word gives (side=query) or receives (side=key). */
 export interface Links {
   /** The tokens of the token or word: [start, stop). */
-  own: [start: number, stop: number];
+  span: [start: number, stop: number];
   /** The sum over all links, also those that are not listed. */
   total: number;
   /** How many tokens or words the mask allows. */
@@ -158,8 +158,8 @@ export interface HeadScores {
 /** Labels and scores of all heads of a layer. */
 export interface LayerScores {
   /** The number of scored tokens, and of all tokens. */
-  queries: number;
-  of: number;
+  scored_queries: number;
+  num_queries: number;
   heads: HeadScores[];
   /** What each label means. */
   meanings: Record<string, string>;

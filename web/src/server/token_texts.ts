@@ -45,7 +45,7 @@ export class TokenTexts {
     if (loaded !== undefined) return loaded === "loading" ? undefined : loaded;
     const info = this.meta.layers[layer];
     const end = Math.min((block + 1) * BLOCK, (side === "query" ? info?.queries : info?.keys) ?? 0);
-    if (info?.texts && block >= 0 && block * BLOCK < end) {
+    if (info?.has_texts && block >= 0 && block * BLOCK < end) {
       void this.#load(name, paths.tokens(this.meta.trace, layer, side, block * BLOCK, end));
     }
     return undefined;

@@ -25,10 +25,10 @@ export class TraceCache {
     if (firstMeta) this.#metas.set(firstMeta.trace, firstMeta);
   }
 
-  /** The meta of a trace if it is loaded; with `whatIf`, that of the trace without its mask. */
-  getKnown(trace: string, whatIf = false): Meta | undefined {
+  /** The meta of a trace if it is loaded; with `unmasked`, that of the trace without its mask. */
+  getKnown(trace: string, unmasked = false): Meta | undefined {
     const own = this.#metas.get(trace);
-    return whatIf && own ? this.#metas.get(own.what_if ?? "") : own;
+    return unmasked && own ? this.#metas.get(own.unmasked ?? "") : own;
   }
 
   /** All loaded traces, except those without their mask. */

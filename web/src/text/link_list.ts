@@ -24,7 +24,7 @@ const MORE_ROWS = 40;
 export function createLinkList(side: Side, { text, goTo }: LinkListActions): LinkList {
   const isQuery = side === "query";
   const other = isQuery ? "key" : "query";
-  const description = isQuery ? "looks at" : "is looked at by";
+  const description = isQuery ? "attends to" : "is attended by";
   const heading = element("h3");
   const about = element("p", { class: "soft" });
   const list = element("ol", { class: "strongest" });
@@ -43,13 +43,13 @@ export function createLinkList(side: Side, { text, goTo }: LinkListActions): Lin
     root.hidden = found === null;
     more.hidden = rest === 0;
     more.textContent = `${formatCount(Math.min(rest, MORE_ROWS))} more`;
-    replaceChildren(heading, links && createName(side, links.own), ` ${description}`);
+    replaceChildren(heading, links && createName(side, links.span), ` ${description}`);
     const share = shown.reduce((sum, [, , weight]) => sum + weight, 0) / (links?.total || 1);
     about.textContent = !links
       ? String(found)
       : isQuery
-        ? `${formatPercent(share)} of its attention is on these; it may look at ${pluralize(links.count, unit)}`
-        : `${formatMeasure(links.total)} in all; ${pluralize(links.count, unit)} may look here`;
+        ? `${formatPercent(share)} of its attention is on these; the mask allows ${pluralize(links.count, unit)}`
+        : `${formatMeasure(links.total)} in all; ${pluralize(links.count, unit)} may attend to it`;
     replaceChildren(
       list,
       ...shown.map(([start, stop, weight]) =>

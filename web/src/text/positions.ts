@@ -45,11 +45,11 @@ export function createPins(shape: MatrixShape, page: Side, at: number): Partial<
 }
 
 /** Shift links of the server to positions on the pages. */
-export function shiftLinks(shape: MatrixShape, side: Side, { own, links, ...rest }: Links): Links {
+export function shiftLinks(shape: MatrixShape, side: Side, { span, links, ...rest }: Links): Links {
   const [mine, others] = [getShift(shape, side), getShift(shape, getOtherSide(side))];
   return {
     ...rest,
-    own: [own[0] + mine, own[1] + mine],
+    span: [span[0] + mine, span[1] + mine],
     links: links.map(([start, stop, weight]) => [start + others, stop + others, weight]),
   };
 }

@@ -19,8 +19,8 @@ export function createTextLegend(signal: AbortSignal): HTMLElement {
   return element(
     "div",
     { class: "text-legend" },
-    createKey("out", "shaded: looks at"),
-    createKey("in", "underlined: looked at by"),
+    createKey("out", "shaded: attends to"),
+    createKey("in", "underlined: attended by"),
     element("span", { class: "soft" }, `weights ${STEPS[0]} to ${STEPS.at(-1)}+`),
   );
 }

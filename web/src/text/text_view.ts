@@ -35,8 +35,8 @@ const STALE_MILLISECONDS = 200;
 const SCROLL_REST_MILLISECONDS = 200;
 const NO_TEXTS_MESSAGE = "The texts of these tokens are not known: there is nothing to read.";
 const NO_HIGHLIGHTS_MESSAGE = "This browser cannot highlight text; the lists hold the same links.";
-const INVITATION_MESSAGE = "Click a token to see what it looks at, and who looks at it; or walk through them with . and ,";
-const NO_LAYER: MatrixShape & Pick<Layer, "texts"> = { queries: 0, keys: 0, offset: 0, cross: false, texts: false };
+const INVITATION_MESSAGE = "Click a token to see what it attends to, and what attends to it; or step through them with . and ,";
+const NO_LAYER: MatrixShape & Pick<Layer, "has_texts"> = { queries: 0, keys: 0, offset: 0, cross: false, has_texts: false };
 
 export class TextView implements CentreView {
   readonly element: HTMLElement;
@@ -80,7 +80,7 @@ export class TextView implements CentreView {
       "Count in",
       [
         ["token", "Tokens"],
-        ["word", "Words", "What the tokens of a word give on average, and receive together"],
+        ["word", "Words", "The mean attention from the tokens of a word, and the sum of attention to them"],
       ],
       (unit) => store.set({ words: unit === "word" }),
     );
@@ -149,7 +149,7 @@ export class TextView implements CentreView {
     this.#pages.query.element.hidden = !layer.cross;
     this.#pages.key.element.setAttribute("aria-label", layer.cross ? "Keys" : "Text");
     this.#units.update(this.#unit);
-    this.#units.enable("word", layer.texts, NO_TEXTS_MESSAGE);
+    this.#units.enable("word", layer.has_texts, NO_TEXTS_MESSAGE);
     const pins = getPinnedPositions(layer, state);
     this.#invitation.hidden = pins.query !== null || pins.key !== null;
     const { trace } = shown.meta;
@@ -187,7 +187,7 @@ export class TextView implements CentreView {
   }
 
   get #unit(): Unit {
-    return this.#state.words && this.#layer.texts ? "word" : "token";
+    return this.#state.words && this.#layer.has_texts ? "word" : "token";
   }
 
   get #sides(): readonly Side[] {
@@ -235,14 +235,14 @@ export class TextView implements CentreView {
   #followStrongest(): void {
     const { query } = this.#links;
     const next = query?.links.find(
-      ([start]) => (this.#layer.cross || start !== query.own[0]) && !(this.#state.hideSink && start === 0),
+      ([start]) => (this.#layer.cross || start !== query.span[0]) && !(this.#state.hideSink && start === 0),
     );
     if (next) this.#goTo("key", next[0]);
     else this.context.showNotice("There is nothing to follow.");
   }
 
   #loadText({ meta, layer: number }: TraceHead): void {
-    const { texts: known, cross, queries, keys } = this.#layer;
+    const { has_texts: known, cross, queries, keys } = this.#layer;
     const pins = getPinnedPositions(this.#layer, this.#state);
     const windows = this.#sides.map((page) => {
       const { from, texts } = this.#pages[page];
@@ -356,9 +356,9 @@ export class TextView implements CentreView {
     const others = this.#pages[getPageSide(this.#layer, getOtherSide(side))];
     this.#marks.setByWeight(side === "query" ? "out" : "in", others.createRanges(links?.links ?? []));
     const { query, key } = this.#links;
-    this.#setMark("own-query", getPageSide(this.#layer, "query"), query?.own);
+    this.#setMark("own-query", getPageSide(this.#layer, "query"), query?.span);
     // In one text both are mostly the same token, which needs one mark.
-    this.#setMark("own-key", "key", this.#layer.cross || key?.own[0] !== query?.own[0] ? key?.own : undefined);
+    this.#setMark("own-key", "key", this.#layer.cross || key?.span[0] !== query?.span[0] ? key?.span : undefined);
   }
 
   #setMark(name: string, page: Side, tokens: readonly [number, number] | undefined): void {
@@ -367,12 +367,12 @@ export class TextView implements CentreView {
   }
 
   #describeLinks(side: Side): string[] {
-    const { own, links } = this.#links[side] ?? {};
+    const { span, links } = this.#links[side] ?? {};
     const [first] = links ?? [];
-    if (!own || !first) return [];
+    if (!span || !first) return [];
     const getName = (of: Side, start: number, stop: number): string => describeToken(of, start, this.#getText(of, start, stop));
-    const verb = side === "query" ? "looks most at" : "is looked at most by";
-    return [`${getName(side, ...own)} ${verb} ${getName(getOtherSide(side), first[0], first[1])}, weight ${formatWeight(first[2])}`];
+    const verb = side === "query" ? "attends most to" : "is attended most by";
+    return [`${getName(side, ...span)} ${verb} ${getName(getOtherSide(side), first[0], first[1])}, weight ${formatWeight(first[2])}`];
   }
 
   /** Bring into view what is newly pinned, or the place that the address newly names. */

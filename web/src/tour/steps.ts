@@ -16,16 +16,15 @@ const MAP = ".map-pair";
 export const STEPS: readonly Step[] = [
   {
     selector: MAP,
-    title: "Rows look at columns",
+    title: "Rows attend to columns",
     text:
-      "This is one attention head reading one sentence. Each row is a token that looks, the query. Each column is a " +
-      "token that can be looked at, the key: row attends to column. Brighter is more attention, and every row adds " +
-      "up to 1.",
+      "This is the attention pattern of one head on one sentence. Each row is a query token, each column a key " +
+      "token: the row attends to the column. Brighter is more attention, and every row sums to 1.",
     state: { layer: 2, head: 1 },
   },
   {
     selector: MAP,
-    title: "One square, read aloud",
+    title: "One attention weight",
     text:
       "The marked square: the second “Whit” gives 95% of its attention to “field”, which came after the first “Whit”. " +
       "Click any square to read its exact weight.",
@@ -33,9 +32,9 @@ export const STEPS: readonly Step[] = [
   },
   {
     selector: MAP,
-    title: "Hatched is forbidden",
+    title: "Hatched is masked",
     text:
-      "The model reads from left to right, so no token may look at one that comes after it. Those pairs are hatched. " +
+      "With a causal mask, no token attends to a later one. Those pairs are hatched. " +
       "That is not the same as a weight of zero, which is the darkest colour.",
     state: { layer: 3 },
   },
@@ -43,30 +42,30 @@ export const STEPS: readonly Step[] = [
     selector: MAP,
     title: "A bright column: a sink",
     text:
-      "In this head nearly all attention goes to the first token. A head that has nothing to do parks it there. " +
-      "“Hide sink”, or the key k, takes that column away.",
+      "In this head nearly all attention goes to the first token. Such a first token is called an attention sink. " +
+      "“Hide sink”, or the key k, hides that column.",
     state: { layer: 4, pinKey: 0 },
   },
   {
     selector: MAP,
-    title: "A bright diagonal: the token before",
-    text: "Each token looks at the one just before it: the squares directly beside the diagonal are bright.",
+    title: "A bright diagonal: the previous token",
+    text: "Each token attends to the one just before it: the squares next to the diagonal are bright.",
     state: { layer: 2 },
   },
   {
     selector: ".head-panel",
-    title: "Names for what heads do",
+    title: "Labels of heads",
     text:
-      "AttnScope scores each head for such patterns and names what stands out. This one does induction: at a word " +
-      "that was there before, it looks at what came after it then. Below the names are the scores.",
+      "AttnScope scores each head for such patterns and labels what stands out. This is an induction head: at a " +
+      "repeated token, it attends to what followed the earlier copy. Below the labels are the scores.",
     state: { layer: 3 },
   },
   {
     selector: ".bars .segments",
     title: "Where to go from here",
     text:
-      "Text shows the same links on the text itself, Heads shows all heads at once, and Type a sentence lets a model " +
-      "read your own words. Help has all keys, and this tour.",
+      "Text shows the same links on the text itself, Heads shows all heads at once, and Type a sentence runs a " +
+      "model on your own text. Help lists all keys, and has this tour.",
     state: { layer: 3 },
   },
 ];

@@ -1,1 +1,1 @@
-"""What there is to say of a head, a query, a text, in exact numbers."""
+"""What the panels of the explorer show, computed exactly."""

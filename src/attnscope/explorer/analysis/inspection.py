@@ -1,9 +1,8 @@
-"""What one query, one key or one head does, in exact numbers.
+"""Exact weights and statistics of one query, one key or one head.
 
-In: the matrix of one head, (queries, keys). Out: rows, columns and blocks of weights as float32 in which NaN stands
-where the mask allows nothing, and small reports for people. Weights that are no numbers are refused: they would pass
-for hidden. Does not know: servers, colours, tokens.
-Memory: what is asked for; a head's profile takes some rows at a time.
+In: the matrix of one head, (queries, keys). Out: rows, columns and blocks of weights as float32 with NaN where masked,
+and reports. NaN weights raise UnsupportedError, because they would be shown as masked.
+Does not know: servers, colours, tokens. Memory: the result; a profile takes some rows at a time.
 """
 
 from __future__ import annotations
@@ -27,45 +26,45 @@ from attnscope.recording.files.saving import AnyLayer
 from attnscope.recording.layers.recorded import Layer
 
 MAX_BINS = 4096
-STRONGEST = 20
+MAX_STRONGEST = 20
 PROFILE_ROWS = 256
 MAX_BLOCK_CELLS = 2**21
-MIXED_MEANING = "Does none of the things that have a name here, or a little of several."
+MIXED_MEANING = "Has no labelled pattern, or a mixture of several."
 
 
 class Line(NamedTuple):
-    """A row or a column: (1, length) exact, or (2, bins) with the mean and the largest of 2^level cells each."""
+    """A row or column: exact weights, (1, length), or the mean and maximum of 2^level cells each, (2, bins)."""
 
     values: numpy.ndarray
     level: int
 
 
 def row(matrix: AttentionMatrix, query: int) -> Line:
-    """What a query gives to every key."""
+    """Return the weights of a query on all keys."""
     edges, level = _edges(matrix.shape[-1])
     return _line(matrix, [query, query + 1], edges, level)
 
 
 def column(matrix: AttentionMatrix, key: int) -> Line:
-    """What a key receives from every query."""
+    """Return the weights of all queries on a key."""
     edges, level = _edges(matrix.shape[-2])
     return _line(matrix, edges, [key, key + 1], level)
 
 
 def cells(matrix: AttentionMatrix, queries: range, keys: range) -> numpy.ndarray:
-    """A block of weights."""
+    """Return a block of weights, (queries, keys), NaN where masked."""
     found = check_finite(matrix.bins(range(queries.start, queries.stop + 1), range(keys.start, keys.stop + 1)))
     return _as_floats(found.sums.masked_fill(found.visible_cells == 0, torch.nan))
 
 
 def check_finite(found: Bins) -> Bins:
-    """The same, if all cells that can be seen are numbers: each is in a total."""
+    """Return the bins; raises UnsupportedError if a visible weight is NaN."""
     _check_finite(found.sums)
     return found
 
 
 def query_report(matrix: AttentionMatrix, query: int) -> dict[str, Any]:
-    """How much a query sees, how it spreads over it, how far back it looks, and at what most."""
+    """Report the visible keys of a query, its entropy, effective keys, mean distance and strongest keys."""
     queries, keys = matrix.shape[-2:]
     found = check_finite(matrix.bins([query, query + 1], [0, keys]))
     weights = found.received.cpu().double()  # of each key, from this query alone
@@ -73,32 +72,32 @@ def query_report(matrix: AttentionMatrix, query: int) -> dict[str, Any]:
     collision = float(weights.square().sum())
     return {
         "position": query,
-        "seen": int(found.visible_cells),
+        "visible_keys": int(found.visible_cells),
         "entropy": float(torch.special.entr(weights).sum()),
-        "effective": 1 / collision if collision else 0.0,
-        "distance": float((weights * behind).sum()),
+        "effective_keys": 1 / collision if collision else 0.0,
+        "mean_distance": float((weights * behind).sum()),
         "first_token": float(weights[0]),
         "strongest": _strongest(weights),
     }
 
 
 def key_report(matrix: AttentionMatrix, key: int) -> dict[str, Any]:
-    """How many queries may see a key, what it receives from all of them, and from which most."""
+    """Report the queries that can attend to a key, the sum of their weights, and the strongest."""
     found = check_finite(matrix.bins(range(matrix.shape[-2] + 1), [key, key + 1]))
     weights = found.sums.flatten().cpu().double()
     return {
         "position": key,
-        "audience": int(found.visible_cells.sum()),
+        "visible_queries": int(found.visible_cells.sum()),
         "received": float(weights.sum()),
         "strongest": _strongest(weights),
     }
 
 
 def distance_profile(matrix: AttentionMatrix) -> dict[str, Any]:
-    """What share of their weight queries give to keys at each distance, behind and ahead, on average.
+    """Report the mean attention by distance between query and key.
 
-    `mass[k]` is for keys `edges[k]` to `edges[k + 1] - 1` positions behind, `ahead[k]` for those as far ahead. It is
-    the mean over the queries looked at that see anything: all of them, or 256 evenly spread.
+    `mass[k]` is the weight on keys `edges[k]` to `edges[k + 1] - 1` positions before the query, `ahead[k]` on those
+    after it. It is the mean over queries with visible keys: all of them, or 256 evenly spaced.
     """
     queries, keys = matrix.shape[-2:]
     edges = [0, 1]
@@ -116,13 +115,13 @@ def distance_profile(matrix: AttentionMatrix) -> dict[str, Any]:
         both.view(-1).index_add_(0, place.flatten(), weights.flatten())
         counted += int((weights.sum(-1) > 0).sum())
     behind, ahead = (both / max(counted, 1)).tolist()
-    return {"edges": edges, "mass": behind, "ahead": ahead, "rows_seen": len(chosen), "rows": queries}
+    return {"edges": edges, "mass": behind, "ahead": ahead, "sampled_rows": len(chosen), "rows": queries}
 
 
 def head_scores(
     trace: Trace, layer: int, head: int, cancelled: CancelCheck = never_cancelled
 ) -> tuple[list[dict[str, str]], dict[str, float]]:
-    """The labels of one head, with what they mean, and all its scores that can be told."""
+    """Return the labels of one head with their meanings, and its defined scores."""
     alone = slice_layer(trace, layer, heads=[head], cancelled=cancelled)
     _check_head_is_finite(alone.layer(0))
     table = score_heads(alone, progress=False)
@@ -132,12 +131,12 @@ def head_scores(
 
 
 def get_meaning(label: str) -> str:
-    """What a label says of a head."""
+    """Return the meaning of a label."""
     return MIXED_MEANING if label == MIXED else get_label(label).meaning
 
 
 def _edges(length: int) -> tuple[list[int], int]:
-    """Edges of at most so many bins of 2^level positions.
+    """Compute the edges of at most 4,096 bins of 2^level positions.
 
     >>> edges, level = _edges(10_000)
     >>> edges[:3], edges[-2:], level
@@ -158,25 +157,23 @@ def _line(matrix: AttentionMatrix, rows: Sequence[int], columns: Sequence[int], 
 
 
 def _check_head_is_finite(layer: AnyLayer) -> None:
-    """Scores leave out rows that are no numbers, and so would speak of the others alone."""
+    """Raise UnsupportedError for NaN weights, which scores would silently leave out."""
     if isinstance(layer, Layer):
         call = layer.joined()
         if call.query.isfinite().all() and call.key.isfinite().all():
             return
     queries, keys = layer.shape[2:]
-    check_finite(layer.matrix().bins([0, queries], [0, keys]))  # what is broken may be hidden, as padding is
+    check_finite(layer.matrix().bins([0, queries], [0, keys]))  # NaN in masked positions, such as padding, is allowed
 
 
 def _check_finite(weights: Tensor) -> None:
     if not weights.isfinite().all():
-        raise UnsupportedError(
-            "this head has weights that are not numbers (NaN): the recording or the model is broken there"
-        )
+        raise UnsupportedError("this head has weights that are not numbers (NaN); check the model and the recording")
 
 
 def _strongest(weights: Tensor) -> list[list[int | float]]:
-    """The largest weights and where they are, largest first; as many as there are, and 20 at most."""
-    found = weights.topk(min(STRONGEST, len(weights)))
+    """List at most 20 largest weights with their positions, largest first."""
+    found = weights.topk(min(MAX_STRONGEST, len(weights)))
     return [[place, weight] for weight, place in zip(*(part.tolist() for part in found), strict=True) if weight > 0]
 
 

@@ -1,7 +1,7 @@
-"""All heads of a layer in words and numbers.
+"""Labels and scores of all heads of a layer.
 
-In: a trace. Out: labels and scores of each head, from the first 2,048 queries of a long text, where those have the
-very weights that they would have without the rest. Does not know: servers. Memory: the statistics of those queries.
+In: a trace. Out: labels and scores of each head; of a long causal text, from the first 2,048 queries.
+Does not know: servers. Memory: the statistics of those queries.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ MAX_QUERIES = 2048
 
 
 def layer_scores(trace: Trace, place: int, *, causal: bool, cancelled: CancelCheck = never_cancelled) -> dict[str, Any]:
-    """Labels and scores of each head, and what those mean; a head whose weights are no numbers has none."""
+    """Score all heads of a layer, with the meaning of labels and scores; a head with NaN weights has none."""
     layer = trace.layer(place)
     _, heads, queries, _ = layer.shape
     some = min(queries, MAX_QUERIES)
     if queries > some and not causal:
         raise UnsupportedError(
-            f"{layer.name} looks both ways over {queries:,} tokens, and only texts of up to {MAX_QUERIES:,} are "
-            "scored here then; for longer ones use attnscope.score_heads(trace)"
+            f"{layer.name} is bidirectional: expected at most {MAX_QUERIES:,} tokens, got {queries:,}; for longer "
+            "texts use attnscope.score_heads(trace)"
         )
-    sound = _sound(trace, place, some, cancelled)
+    finite = _find_finite_heads(trace, place, some, cancelled)
     found: list[dict[str, Any]] = [{"labels": [], "scores": {}} for _ in range(heads)]
-    if sound:
+    if finite:
         part = slice_layer(
-            trace, place, queries=some, heads=None if len(sound) == heads else sound, cancelled=cancelled
+            trace, place, queries=some, heads=None if len(finite) == heads else finite, cancelled=cancelled
         )
         table = score_heads(part, progress=False)
-        names = table.labels or [()] * len(sound)
-        for row, head in enumerate(sound):
+        names = table.labels or [()] * len(finite)
+        for row, head in enumerate(finite):
             scores = {name: float(column[row]) for name, column in table.columns.items() if not column[row].isnan()}
             found[head] = {"labels": list(names[row]), "scores": scores}
     return {
-        "queries": some,
-        "of": queries,
+        "scored_queries": some,
+        "num_queries": queries,
         "heads": found,
         "meanings": {label: get_meaning(label) for head in found for label in head["labels"]},
         "measures": {score: SCORES[score] for score in SCORES if any(score in head["scores"] for head in found)},
     }
 
 
-def _sound(trace: Trace, place: int, queries: int, cancelled: CancelCheck) -> list[int]:
-    """The heads whose weights are numbers; what is broken may be hidden, as padding is."""
+def _find_finite_heads(trace: Trace, place: int, queries: int, cancelled: CancelCheck) -> list[int]:
+    """List the heads without NaN weights; NaN in masked positions, such as padding, is allowed."""
     part = slice_layer(trace, place, queries=queries, cancelled=cancelled).layer(0)
     heads = list(range(part.shape[1]))
     if isinstance(part, Layer):

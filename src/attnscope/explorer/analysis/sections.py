@@ -1,7 +1,7 @@
-r"""Names along a text: where its parts begin, and which of them matter most.
+r"""Headings, speakers, paragraphs and lines of a text, as axis labels.
 
-In: the texts of tokens. Out: (position, importance, name) of headings, speakers, paragraphs and lines, at the token
-that each begins with. Does not know: models, pictures. Memory: the text, and at most 4,000 names.
+In: token texts. Out: (position, importance, name) at the first token of each. Does not know: models.
+Memory: the text, and at most 4,000 names.
 
 >>> sections(["# A", " play", "\n", "\n", "ROMEO", ":", "\n", "It", " is", " so", ".", "\n"])
 [(0, 1.0, '# A play'), (4, 0.7, 'ROMEO:'), (7, 0.2, 'It is so.')]
@@ -14,18 +14,18 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-MOST, LONGEST = 4000, 60
+MAX_SECTIONS, MAX_NAME_LENGTH = 4000, 60
 HEADING = re.compile(r"(#{1,6})\s+\S")
 WIKI_HEADING = re.compile(r"(={1,6})\s\S.*\s\1")
 SPEAKER = re.compile(r"[A-Z][\w.'-]*( [\w.'-]+){0,3}:(\s|$)")
 TURN, PARAGRAPH, LINE = 0.7, 0.5, 0.2
 
 Section = tuple[int, float, str]
-"""A position, how much matters what begins there, from 0 to 1, and its name."""
+"""A position, an importance from 0 to 1, and a name."""
 
 
 def sections(texts: Sequence[str]) -> list[Section]:
-    """Where parts of a text begin, in order; of more than 4,000, the most important, and evenly of those alike."""
+    """Find the sections of a text, in order; of more than 4,000, the most important, evenly spaced."""
     found: dict[int, tuple[float, str]] = {}
     starts = [0, *accumulate(map(len, texts))]
     place, after_blank = 0, True
@@ -35,14 +35,14 @@ def sections(texts: Sequence[str]) -> list[Section]:
             position = bisect_right(starts, place + len(line) - len(line.lstrip())) - 1
             importance = rate_importance(name, after_blank=after_blank)
             if importance > found.get(position, (0.0, ""))[0]:
-                found[position] = importance, " ".join(name[: 4 * LONGEST].split())[:LONGEST]
+                found[position] = importance, " ".join(name[: 4 * MAX_NAME_LENGTH].split())[:MAX_NAME_LENGTH]
         place, after_blank = place + len(line), not name
     kept = _most_important({position: importance for position, (importance, _) in found.items()})
     return [(position, *found[position]) for position in kept]
 
 
 def rate_importance(line: str, *, after_blank: bool) -> float:
-    """How much a line stands out.
+    """Rate the importance of a line.
 
     >>> rate_importance("## Methods", after_blank=True), rate_importance("= History =", after_blank=True)
     (0.9, 1.0)
@@ -58,10 +58,10 @@ def rate_importance(line: str, *, after_blank: bool) -> float:
 
 
 def _most_important(importance: dict[int, float]) -> list[int]:
-    """At most so many positions, in order."""
+    """Select the most important positions, in order."""
     kept: list[int] = []
     for level in sorted(set(importance.values()), reverse=True):
         alike = sorted(position for position, value in importance.items() if value == level)
-        room = min(MOST - len(kept), len(alike))
+        room = min(MAX_SECTIONS - len(kept), len(alike))
         kept += [alike[at * len(alike) // room] for at in range(room)]
     return sorted(kept)

@@ -1,8 +1,7 @@
-"""The first queries of the first text of a layer, with the very weights that they have there.
+"""The first queries and some heads of a layer, for the first sequence, with unchanged weights.
 
-In: a layer. In one in which no query sees a key behind its own position, what comes later changes nothing, and any
-number of queries can be taken; in others all of them. Out: a layer that shares its tensors, and whose work can be told
-to stop. Does not know: which of both it is. Memory: O(1).
+In: a layer. In a causal layer any number of first queries can be taken, because later keys are masked; in others all of
+them. Out: a layer that shares its tensors, and can be cancelled. Does not know: whether it is causal. Memory: O(1).
 """
 
 from __future__ import annotations
@@ -33,26 +32,40 @@ def slice_layer(
     heads: Sequence[int] | None = None,
     cancelled: CancelCheck = never_cancelled,
 ) -> Trace:
-    """A trace of the first queries of a layer and the keys that they may see; all, or some of its heads."""
-    layer, alone = trace.layer(place), Trace(trace.model)
+    """Make a trace of one layer with its first queries, their keys, and some heads.
+
+    Args:
+        trace: The trace.
+        place: The index of the layer.
+        queries: The number of queries; by default all. Fewer are exact only in a causal layer.
+        heads: The heads; by default all.
+        cancelled: The cancellation check of its matrix.
+
+    Returns:
+        A trace with this layer, for the first sequence.
+
+    Raises:
+        UnsupportedError: The layer has only statistics.
+    """
+    layer, sliced = trace.layer(place), Trace(trace.model)
     queries = layer.shape[2] if queries is None else queries
     keys = queries + layer.shape[3] - layer.shape[2]
     chosen = list(range(layer.shape[1])) if heads is None else list(heads)
     if isinstance(layer, DenseLayer):
-        alone.layers = {layer.name: DenseLayer(layer.name, layer.weights[:1, chosen, :queries, :keys])}
+        sliced.layers = {layer.name: DenseLayer(layer.name, layer.weights[:1, chosen, :queries, :keys])}
     elif isinstance(layer, Layer):
-        call = _corner_of(layer.joined(), Sizes(*layer.shape), queries, keys)
+        call = _slice_call(layer.joined(), Sizes(*layer.shape), queries, keys)
         call = call if heads is None else with_heads(call, chosen)
-        alone.layers = {layer.name: _CancellableLayer(layer.name, call, layer.cross, cancelled)}
+        sliced.layers = {layer.name: _CancellableLayer(layer.name, call, layer.cross, cancelled)}
     else:
-        raise UnsupportedError(f"{layer.name}: this layer has statistics alone, which cannot be looked into")
+        raise UnsupportedError(f"{layer.name}: expected a layer with weights, got statistics only")
     ids = trace.ids(place)[1]
-    alone.texts = [] if ids is None or layer.cross else [Texts("", ids[:1, :keys])]
-    return alone
+    sliced.texts = [] if ids is None or layer.cross else [Texts("", ids[:1, :keys])]
+    return sliced
 
 
 class _CancellableLayer(Layer):
-    """A layer with a matrix that can be told to stop."""
+    """A layer whose matrix can be cancelled."""
 
     def __init__(self, name: str, call: Call, cross: bool, cancelled: CancelCheck) -> None:
         super().__init__(name, call, cross=cross)
@@ -62,7 +75,7 @@ class _CancellableLayer(Layer):
         return super().matrix().with_options(should_stop=self._cancelled)
 
 
-def _corner_of(call: Call, whole: Sizes, queries: int, keys: int) -> Call:
+def _slice_call(call: Call, whole: Sizes, queries: int, keys: int) -> Call:
     first = slice(0, 1)
     return replace(
         call,
@@ -70,21 +83,21 @@ def _corner_of(call: Call, whole: Sizes, queries: int, keys: int) -> Call:
         key=call.key[first, :, :keys],
         value=None,
         lse=None if call.lse is None else call.lse[first, :, :queries],
-        mask=_Corner(call.mask.narrow(first, slice(0, whole.heads)), whole.queries, whole.keys),
-        score_mod=None if call.score_mod is None else _score_of(call.score_mod, whole.heads, queries, keys),
+        mask=_SlicedMask(call.mask.narrow(first, slice(0, whole.heads)), whole.queries, whole.keys),
+        score_mod=None if call.score_mod is None else _slice_score(call.score_mod, whole.heads, queries, keys),
         whole=None,
     )
 
 
-def _score_of(score: ScoreMod, heads: int, queries: int, keys: int) -> ScoreMod | None:
-    """Scores of the first text; a table of all cells is cut, and what counts distances stays as it is."""
+def _slice_score(score: ScoreMod, heads: int, queries: int, keys: int) -> ScoreMod | None:
+    """Slice score modifiers; a bias tensor is cut, and those that depend on distances are unchanged."""
     parts = (part if isinstance(part, Sinks) else part.narrow(slice(0, 1), slice(0, heads)) for part in score.parts)
     return chain_scores(Bias(part.values[..., :queries, :keys]) if isinstance(part, Bias) else part for part in parts)
 
 
 @dataclass(frozen=True)
-class _Corner(Mask):
-    """The first rows and columns of the mask of a larger matrix."""
+class _SlicedMask(Mask):
+    """The first rows and columns of a larger mask."""
 
     inner: Mask
     queries: int
@@ -110,5 +123,5 @@ class _Corner(Mask):
     def check(self, sizes: Sizes) -> None:
         self.inner.check(self._whole(sizes))
 
-    def narrow(self, batch: slice, heads: slice | list[int]) -> _Corner:
+    def narrow(self, batch: slice, heads: slice | list[int]) -> _SlicedMask:
         return replace(self, inner=self.inner.narrow(batch, heads))

@@ -1,7 +1,7 @@
-"""A block of exact weights as a file: NPY for programs, CSV for people and tables.
+"""Blocks of exact weights as NPY and CSV files.
 
-In: weights, (queries, keys), NaN where the mask hides one; the first query and key, and the texts of tokens. Out: the
-bytes of a file. Does not know: heads, servers. Memory: the file.
+In: weights, (queries, keys), NaN where masked; token texts. Out: the bytes of a file.
+Does not know: heads, servers. Memory: the file.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from attnscope.errors import Cancelled
 from attnscope.explorer.cancellation import CancelCheck, never_cancelled
 
-LONGEST_TEXT = 200
+MAX_TEXT_LENGTH = 200
 ROWS_PER_CHECK = 64
 
 
 def to_npy(weights: NDArray) -> bytes:
-    """An NPY file of float32.
+    """Encode as an NPY file of float32.
 
     >>> import numpy
     >>> numpy.load(io.BytesIO(to_npy(numpy.eye(2)))).dtype
@@ -35,7 +35,7 @@ def to_npy(weights: NDArray) -> bytes:
 def to_csv(
     weights: NDArray, rows: Sequence[str], columns: Sequence[str], cancelled: CancelCheck = never_cancelled
 ) -> bytes:
-    r"""A CSV file with names of columns and rows; what the mask hides is empty. Raises Cancelled when it is told to.
+    r"""Encode as a CSV file with labelled rows and columns; masked cells are empty. Raises Cancelled.
 
     >>> to_csv(numpy.array([[1, numpy.nan]]), ["0 a"], ["0 a", "1 ,"])
     b',0 a,"1 ,"\r\n0 a,1,\r\n'
@@ -45,17 +45,17 @@ def to_csv(
     writer.writerow(["", *columns])
     for at, (name, line) in enumerate(zip(rows, weights.tolist(), strict=True)):
         if at % ROWS_PER_CHECK == 0 and cancelled():
-            raise Cancelled("a table of weights was being written that nobody waits for")
+            raise Cancelled("writing a CSV file was cancelled")
         writer.writerow([name, *("" if weight != weight else f"{weight:.9g}" for weight in line)])
-    return file.getvalue().encode("utf-8", "replace")  # half a character may stand in a token of somebody's own
+    return file.getvalue().encode("utf-8", "replace")  # a token may have lone surrogates
 
 
 def label_positions(positions: range, texts: Sequence[str] | None) -> list[str]:
-    """Positions with their tokens; they begin with a digit, so that no program takes one for a formula.
+    """Label positions with their tokens; a leading digit keeps spreadsheets from reading a formula.
 
     >>> label_positions(range(1, 3), ["a", "=b", "c"]), label_positions(range(2), None)
     (['1 =b', '2 c'], ['0', '1'])
     """
     if texts is None:
         return [str(position) for position in positions]
-    return [f"{position} {texts[position][:LONGEST_TEXT]}" for position in positions]
+    return [f"{position} {texts[position][:MAX_TEXT_LENGTH]}" for position in positions]

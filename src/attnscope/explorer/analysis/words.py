@@ -1,9 +1,9 @@
-r"""Words of a text that is cut into tokens.
+r"""Tokens merged into words.
 
 A word is a run of letters and digits with the apostrophes and hyphens inside it, an ideograph, or one other sign, each
 with the white space before it. A token belongs to the word in which its first character that is no white space lies,
 and tokens that are bytes of one character stay together.
-In: the texts of tokens. Out: the first token of each word. Does not know: models. Memory: the text.
+In: token texts. Out: the first token of each word. Does not know: models. Memory: the text.
 
 >>> word_starts(["It", " does", "n't", " work", "!", "\n"])
 [0, 1, 3, 4, 5]
@@ -30,7 +30,7 @@ MANY = 8  # tokens without any white space that are words by themselves
 
 
 def word_starts(texts: Sequence[str]) -> list[int]:
-    r"""The first token of each word, in order; a token in which several words begin belongs to the first.
+    r"""Find the first token of each word; a token in which several words begin belongs to the first.
 
     >>> word_starts([r" \xf0\x9f", r"\x98\x80", " well", "-", "known"])
     [0, 2]

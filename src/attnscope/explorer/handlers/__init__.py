@@ -1,1 +1,1 @@
-"""What is answered, one method for each address."""
+"""Request handlers, one method per route."""

@@ -1,7 +1,7 @@
-"""What all answers begin with: which trace, head or text an address names, and where the work for it is done.
+"""What all handlers share: which trace, head or text a path names, and which pool runs the work.
 
-In: requests that the guard has let through. Out: entries of the library, or `RequestError`; what functions return.
-Does not know: what is asked about them. Memory: nothing.
+In: requests that passed the guard. Out: entries of the library, or `RequestError`; results of functions.
+Does not know: the routes. Memory: nothing.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from attnscope.atlas.atlas import FOREGROUND
 from attnscope.explorer.cancellation import CancelCheck
-from attnscope.explorer.library.library import Axis, Entry, Library
+from attnscope.explorer.library.library import Entry, Library, TokenAxis
 from attnscope.explorer.service.guard import RequestError
-from attnscope.explorer.service.http import NOT_FOUND, path_int, query_choice, query_int, to_json
+from attnscope.explorer.service.http import IMMUTABLE, NOT_FOUND, path_int, query_choice, query_int, respond, to_json
 from attnscope.explorer.service.workers import WorkerPools
 from attnscope.matrix import AttentionMatrix
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.responses import Response
 
 MAX_TOKEN_LENGTH = 200
 LONG = 16_384  # queries from which on columns and scores take seconds
-IDENTITY = re.compile(r"[0-9a-f]{16,64}")
+TRACE_ID = re.compile(r"[0-9a-f]{16,64}")
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-class Place(NamedTuple):
-    """A head of a trace, as an address names it."""
+class HeadRef(NamedTuple):
+    """A head of a trace, as a path names it."""
 
     entry: Entry
     layer: int
@@ -39,110 +40,117 @@ class Place(NamedTuple):
 
     @property
     def queries(self) -> int:
-        """How many rows it has."""
+        """The number of queries."""
         return self.entry.layer(self.layer).shape[2]
 
     @property
     def keys(self) -> int:
-        """How many columns it has."""
+        """The number of keys."""
         return self.entry.layer(self.layer).shape[3]
 
 
 class Handlers:
-    """A library, and the lanes of threads that work on it."""
+    """The base class of handlers: a library, and the pools that compute from it."""
 
-    def __init__(self, library: Library, work: WorkerPools) -> None:
-        self.library, self.work = library, work
+    def __init__(self, library: Library, workers: WorkerPools) -> None:
+        self.library, self.workers = library, workers
 
     def entry(self, request: Request) -> Entry:
-        """The trace that an address names."""
-        identity = request.path_params["trace"]
-        if not IDENTITY.fullmatch(identity):
+        """Find the trace that a path names; raises a 404 if it is not open."""
+        trace_id = request.path_params["trace"]
+        if not TRACE_ID.fullmatch(trace_id):
             raise RequestError(404, NOT_FOUND)
-        entry = self.library.entry(identity)
+        entry = self.library.entry(trace_id)
         if entry is None:
             raise RequestError(
-                404, f"The trace {identity[:12]} is not open here; open its folder, or type its text again."
+                404, f"The trace {trace_id[:12]} is not open here; open its folder, or type its text again."
             )
         return entry
 
     def layer(self, request: Request) -> tuple[Entry, int]:
-        """The layer that an address names."""
+        """Find the layer that a path names."""
         entry = self.entry(request)
         return entry, path_int(request, "layer", len(entry.trace))
 
-    def place(self, request: Request) -> Place:
-        """The head that an address names."""
+    def head_ref(self, request: Request) -> HeadRef:
+        """Find the head that a path names."""
         entry, layer = self.layer(request)
-        return Place(entry, layer, path_int(request, "head", entry.layer(layer).shape[1]))
+        return HeadRef(entry, layer, path_int(request, "head", entry.layer(layer).shape[1]))
 
-    async def axis(self, request: Request) -> Axis:
-        """The tokens along the side that an address names."""
+    async def axis(self, request: Request) -> TokenAxis:
+        """Find the tokens along the side that a request names."""
         entry, layer = self.layer(request)
         side = query_choice(request, "side", "query", "key")
-        return await self.quick(request, lambda: self.known_axis(entry, layer, side))
+        return await self.run_quick(request, lambda: self.require_axis(entry, layer, side))
 
-    def known_axis(self, entry: Entry, layer: int, side: str) -> Axis:
-        """The tokens along a side of a layer."""
+    def require_axis(self, entry: Entry, layer: int, side: str) -> TokenAxis:
+        """Return the tokens along a side of a layer; raises a 404 if their texts are not known."""
         axis = entry.axis(layer, side)
         if axis is None:
-            raise RequestError(404, "The positions of this layer are no tokens, or their texts are not known.")
+            raise RequestError(404, "The token texts of this layer are not known.")
         return axis
 
-    async def told_tokens(self, request: Request, most: int) -> bytes:
-        """Texts of tokens as JSON, each cut where it is longer than anybody reads."""
+    async def token_texts(self, request: Request, max_tokens: int) -> Response:
+        """Respond with the texts of a range of tokens; very long tokens are cut."""
         axis = await self.axis(request)
         start = query_int(request, "from", 0, len(axis.texts))
         stop = min(query_int(request, "to", start), len(axis.texts))
-        if stop - start > most:
-            raise RequestError(400, f"At most {most:,} tokens are told at once, and {stop - start:,} were asked for.")
-        some = axis.texts[start:stop]
-        return await self.quick(request, lambda: to_json([text[:MAX_TOKEN_LENGTH] for text in some]))
+        if stop - start > max_tokens:
+            raise RequestError(400, f"Expected at most {max_tokens:,} tokens, got {stop - start:,}.")
+        texts = axis.texts[start:stop]
+        return await self.respond_quick(request, lambda: [text[:MAX_TOKEN_LENGTH] for text in texts])
 
-    async def quick(self, request: Request, work: Callable[[], Answer]) -> Answer:
-        """What a function returns, computed beside the event loop."""
-        return await self.work.done(self.work.quick, request.receive, work)
+    async def respond_quick(
+        self, request: Request, function: Callable[[], object], *, cache: str = IMMUTABLE
+    ) -> Response:
+        """Respond with the result of a quick function as JSON."""
+        return respond(request, await self.run_quick(request, lambda: to_json(function())), cache=cache)
 
-    async def of_head(
-        self, request: Request, place: Place, work: Callable[[AttentionMatrix], Answer], *, slow: bool = False
-    ) -> Answer:
-        """What a function finds in the matrix of a head."""
-        lane = self.work.slow if slow and place.queries > LONG else self.work.quick
-        return await self.work.done(lane, request.receive, lambda: work(self.library.head(*place).matrix))
+    async def run_quick(self, request: Request, function: Callable[[], Result]) -> Result:
+        """Run a function in the pool for quick work."""
+        return await self.workers.run(self.workers.quick, request.receive, function)
 
-    async def until_disconnect(self, request: Request, lane: Executor, work: Callable[[CancelCheck], Answer]) -> Answer:
-        """What a function returns that asks whether it is still wanted: not once the client or the explorer goes."""
-        gone = threading.Event()
+    async def run_on_head(
+        self, request: Request, head: HeadRef, function: Callable[[AttentionMatrix], Result], *, slow: bool = False
+    ) -> Result:
+        """Run a function of the matrix of a head; `slow` for work that takes seconds on a long text."""
+        pool = self.workers.slow if slow and head.queries > LONG else self.workers.quick
+        return await self.workers.run(pool, request.receive, lambda: function(self.library.head(*head).matrix))
+
+    async def run_cancellable(
+        self, request: Request, pool: Executor, function: Callable[[CancelCheck], Result]
+    ) -> Result:
+        """Run a function with a check that returns True once the client disconnects or the explorer closes."""
+        disconnected = threading.Event()
         try:
-            return await self.work.done(
-                lane, request.receive, lambda: work(lambda: gone.is_set() or self.library.closing.is_set())
+            return await self.workers.run(
+                pool,
+                request.receive,
+                lambda: function(lambda: disconnected.is_set() or self.library.closing.is_set()),
             )
         finally:
-            gone.set()
+            disconnected.set()
 
-    async def patient(self, request: Request, work: Callable[[CancelCheck], Answer]) -> Answer:
-        """What a function returns that takes seconds: it gives way to tiles when it asks whether it is still wanted."""
+    async def run_slow(self, request: Request, function: Callable[[CancelCheck], Result]) -> Result:
+        """Run a function that takes seconds; at each cancellation check it yields to tiles."""
 
-        def polite(cancelled: CancelCheck) -> Answer:
-            def asked() -> bool:
+        def run_yielding(cancelled: CancelCheck) -> Result:
+            def check() -> bool:
                 FOREGROUND.give_way()
                 return cancelled()
 
-            return work(asked)
+            return function(check)
 
-        return await self.until_disconnect(request, self.work.slow, polite)
+        return await self.run_cancellable(request, self.workers.slow, run_yielding)
 
 
-def query_block(request: Request, place: Place, most: int, longest: int | None = None) -> tuple[range, range]:
-    """The queries and keys between which weights are asked for: at least one cell, and at most so many."""
+def query_block(request: Request, head: HeadRef, max_cells: int, max_side: int | None = None) -> tuple[range, range]:
+    """Parse the queries and keys of a block of weights, of at least one cell."""
     queries, keys = (
         range(query_int(request, f"{letter}0", 0, size), query_int(request, f"{letter}1", 0, size))
-        for letter, size in (("i", place.queries), ("j", place.keys))
+        for letter, size in (("i", head.queries), ("j", head.keys))
     )
-    if not 0 < len(queries) * len(keys) <= most or (longest and max(len(queries), len(keys)) > longest):
-        sides = f", and at most {longest:,} of a row or a column" if longest else ""
-        raise RequestError(
-            400,
-            f"1 to {most:,} cells are told at once{sides}; {len(queries):,} x {len(keys):,} were asked for.",
-        )
+    if not 0 < len(queries) * len(keys) <= max_cells or (max_side and max(len(queries), len(keys)) > max_side):
+        sides = f" with sides of at most {max_side:,}" if max_side else ""
+        raise RequestError(400, f"Expected 1 to {max_cells:,} cells{sides}, got {len(queries):,} x {len(keys):,}.")
     return queries, keys

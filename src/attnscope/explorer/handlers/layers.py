@@ -1,7 +1,7 @@
-"""What the explorer says about all heads of a layer at once: small pictures, and what each head does.
+"""Handlers of all heads of a layer at once: thumbnails, labels and scores.
 
-In: requests that the guard has let through. Out: bodies of tiles, and JSON. Does not know: how anything is computed.
-Memory: an answer at a time.
+In: requests that passed the guard. Out: tile bodies, and JSON. Does not know: how anything is computed.
+Memory: one response.
 """
 
 from __future__ import annotations
@@ -13,41 +13,50 @@ from attnscope.atlas.pyramid import EncodedTile
 from attnscope.explorer.analysis.thumbnails import thumbnails
 from attnscope.explorer.cancellation import CancelCheck
 from attnscope.explorer.handlers.base import Handlers
-from attnscope.explorer.service.http import BYTES, query_choice, respond, to_json
+from attnscope.explorer.service.http import BYTES, query_choice, respond, respond_json
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-MOMENT = 1.0  # seconds that scores are waited for before it is said that they come later
-PENDING = {"queries": 0, "of": 0, "heads": [], "meanings": {}, "measures": {}, "pending": True}
+SCORES_TIMEOUT_SECONDS = 1.0  # before the response says that scores are pending
+PENDING = {
+    "scored_queries": 0,
+    "num_queries": 0,
+    "heads": [],
+    "meanings": {},
+    "measures": {},
+    "pending": True,
+}
 
 
 class LayerHandlers(Handlers):
-    """One method for each address."""
+    """Routes of layers."""
 
     async def thumbs(self, request: Request) -> Response:
-        """All heads of a layer, small."""
+        """Thumbnails of all heads of a layer."""
         entry, layer = self.layer(request)
         channel = query_choice(request, "ch", "mean", "max")
 
         def make(cancelled: CancelCheck) -> EncodedTile:
             matrix = entry.matrix(layer).with_options(should_stop=cancelled)
             return self.library.cache.get(
-                ("thumbs", entry.identity, layer), lambda: thumbnails(matrix, layer), lambda bodies: bodies.nbytes
+                ("thumbs", entry.trace_id, layer), lambda: thumbnails(matrix, layer), lambda bodies: bodies.nbytes
             )
 
-        bodies = await self.patient(request, make)
+        bodies = await self.run_slow(request, make)
         return respond(request, getattr(bodies, channel), BYTES)
 
     async def heads(self, request: Request) -> Response:
-        """What each head of a layer does; once it has been computed.
+        """Labels and scores of all heads of a layer; "pending" while they are computed.
 
-        Asked about anew each time, for the next version may have other words.
+        Revalidated each time, because the next version may have other labels.
         """
         entry, layer = self.layer(request)
-        waiting = self.work.aside((entry.identity, layer, "heads"), lambda: self.library.layer_scores(entry, layer))
-        await asyncio.wait({asyncio.wrap_future(waiting)}, timeout=MOMENT)
-        if not waiting.done() or waiting.cancelled():
-            return respond(request, to_json(PENDING), cache="no-store")
-        return respond(request, to_json({**waiting.result(), "pending": False}), cache="no-cache")
+        future = self.workers.submit_background(
+            (entry.trace_id, layer, "heads"), lambda: self.library.layer_scores(entry, layer)
+        )
+        await asyncio.wait({asyncio.wrap_future(future)}, timeout=SCORES_TIMEOUT_SECONDS)
+        if not future.done() or future.cancelled():
+            return respond_json(request, PENDING, cache="no-store")
+        return respond_json(request, {**future.result(), "pending": False}, cache="no-cache")

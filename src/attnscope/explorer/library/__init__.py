@@ -1,1 +1,1 @@
-"""The traces that are open: by names that follow from their content, and with what has been computed of them."""
+"""The open traces, by ids derived from their content, and what has been computed from them."""

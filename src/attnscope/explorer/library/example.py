@@ -1,7 +1,7 @@
-"""`example`: the trace that AttnScope brings along, for a first look without a model.
+"""`example`: the trace that AttnScope ships, which needs no model.
 
-Out: one sentence in six heads of SmolLM2-135M, each of which does one thing: scripts/make_example.py has made it.
-Does not know: models. Memory: some 100 KB, mapped.
+Out: one sentence in six heads of SmolLM2-135M, each with one clear pattern, made by scripts/make_example.py.
+Does not know: models. Memory: about 100 KB, memory-mapped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NAME = "An example: SmolLM2-135M"
 
 
 def example() -> Trace:
-    """The trace.
+    """Open the shipped example trace.
 
     >>> trace = example()
     >>> len(trace), trace.tokens()[:4]

@@ -1,7 +1,7 @@
-"""`Library`: the traces that an explorer shows, by name, with what has been computed of them.
+"""`Library`: the open traces of an explorer, by id, with cached results.
 
-In: traces. Out: their layers, heads, tokens and tiles. Whatever several requests may ask for at once is made once.
-Does not know: HTTP, models. Memory: the traces, tiles up to a limit, and what the last heads that were asked for hold.
+In: traces. Out: their layers, heads, tokens and tiles. Concurrent requests for the same result compute it once.
+Does not know: HTTP, models. Memory: the traces, tiles up to a limit, and the coarse levels of the last heads.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from attnscope.recording.layers.dense import DenseLayer
 from attnscope.recording.layers.recorded import Layer
 from attnscope.recording.layers.statistics import StatisticsLayer
 
-MEMORY = 2**28  # bytes of tiles
-MAX_LIVE = 24  # traces of typed sentences
-MAX_HEADS, HEADS_MEMORY = 48, 2**29  # heads whose coarse levels are kept, and the bytes of those
+TILE_BYTES = 2**28
+MAX_LIVE = 24  # traces of typed texts
+MAX_HEADS, MAX_HEAD_BYTES = 48, 2**29  # of heads whose coarse levels are cached
 
 
 class Head(NamedTuple):
-    """A head of the first text of a trace."""
+    """A head of the first sequence of a trace."""
 
     matrix: AttentionMatrix
     atlas: HeadAtlas
 
 
-class Axis:
-    """The tokens along one side of a matrix."""
+class TokenAxis:
+    """The tokens along one axis of a matrix."""
 
     def __init__(self, texts: list[str]) -> None:
         self.texts = texts
 
     @cached_property
     def sections(self) -> list[Section]:
-        """Names along the text."""
+        """Headings and paragraphs."""
         return sections(self.texts)
 
     @cached_property
@@ -64,14 +64,15 @@ class Axis:
 
     @cached_property
     def _folded(self) -> tuple[str, list[int]]:
-        """The text in lower case, and where each token begins in it."""
+        """The casefolded text, and the offset of each token."""
         parts = [text.casefold() for text in self.texts]
         return "".join(parts), [0, *accumulate(map(len, parts))]
 
     def find(self, text: str, after: int, *, backward: bool) -> dict[str, int | None]:
-        """The next token from a position on at which a text begins, which may go on over others.
+        """Find the next token from `after` on at which a text begins; it may span several tokens.
 
-        `count` is how many tokens there are at which it begins, and `index` which of them this is; -1 if none.
+        Returns:
+            `position` of the token or None, the `count` of all such tokens, and the `index` among them or -1.
         """
         whole, starts = self._folded
         wanted = re.escape(text.strip().casefold())
@@ -83,41 +84,41 @@ class Axis:
 
 
 class Entry:
-    """A trace and what is said about it."""
+    """An open trace, its id and name, and cached results."""
 
     def __init__(
-        self, trace: Trace, identity: str, name: str, *, note: str | None = None, origin: str | None = None
+        self, trace: Trace, trace_id: str, name: str, *, note: str | None = None, origin: str | None = None
     ) -> None:
-        self.trace, self.identity, self.name, self.note, self.origin = trace, identity, name, note, origin
-        self.what_if: Entry | None = None
-        self.listed = False  # among what there is to see
+        self.trace, self.trace_id, self.name, self.note, self.origin = trace, trace_id, name, note, origin
+        self.unmasked: Entry | None = None
+        self.listed = False  # in the session
         self.lock = threading.RLock()
-        self._made: dict[Hashable, Any] = {}
+        self._results: dict[Hashable, Any] = {}
 
     def layer(self, place: int) -> AnyLayer:
-        """A layer by its place."""
+        """Return a layer by its index."""
         return self.trace.layer(place)
 
     def matrix(self, place: int) -> AttentionMatrix:
-        """The matrix of a layer for the first text, with leading (head)."""
-        return self._once(("matrix", place), lambda: self.layer(place).matrix().batch(0))
+        """Return the matrix of a layer for the first sequence, (heads, queries, keys)."""
+        return self._compute_once(("matrix", place), lambda: self.layer(place).matrix().batch(0))
 
-    def axis(self, place: int, side: str) -> Axis | None:
-        """The tokens of the queries or of the keys of a layer; layers that read the same text share them."""
+    def axis(self, place: int, side: str) -> TokenAxis | None:
+        """Return the tokens of the queries or keys of a layer; layers of the same text share them."""
         at = ("query", "key").index(side)
         ids = self.trace.ids(place)[at]
         same = ("given", self.layer(place).shape[2 + at]) if ids is None else id(ids)
-        return self._once(("axis", same), lambda: _axis(self.trace.labels(place)[at]))
+        return self._compute_once(("axis", same), lambda: _axis(self.trace.labels(place)[at]))
 
     def is_causal(self, place: int) -> bool:
-        """Whether it is known that no query of a layer sees a key behind its own position."""
-        return self._once(("causal", place), lambda: _is_causal(self.layer(place)))
+        """Whether all later keys of a layer are known to be masked."""
+        return self._compute_once(("causal", place), lambda: _is_causal(self.layer(place)))
 
     def summary(self) -> dict[str, Any]:
-        """The trace in a line."""
+        """Return the summary of the trace, as in the session."""
         shapes = [layer.shape for layer in self.trace.layers.values()]
         return {
-            "trace": self.identity,
+            "trace": self.trace_id,
             "name": self.name,
             "tokens": max(shape[3] for shape in shapes),
             "layers": len(shapes),
@@ -125,13 +126,13 @@ class Entry:
         }
 
     def meta(self) -> dict[str, Any]:
-        """The trace and all its layers."""
+        """Return the description of the trace and its layers."""
         return {
-            "trace": self.identity,
+            "trace": self.trace_id,
             "name": self.name,
             "model": self.trace.model,
             "note": self.note,
-            "what_if": None if self.what_if is None else self.what_if.identity,
+            "unmasked": None if self.unmasked is None else self.unmasked.trace_id,
             "origin": self.origin,
             "layers": [self._layer_meta(place) for place in range(len(self.trace))],
         }
@@ -148,22 +149,26 @@ class Entry:
             "causal": self.is_causal(place),
             "offset": keys - queries,
             "cross": layer.cross,
-            "zeros_hidden": isinstance(layer, DenseLayer),  # nobody knows the mask of weights that were there already
-            "texts": all(self.axis(place, side) is not None for side in ("query", "key")),
+            "zeros_masked": isinstance(layer, DenseLayer),  # the mask of imported weights is not known
+            "has_texts": all(self.axis(place, side) is not None for side in ("query", "key")),
         }
 
-    def _once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def _compute_once(self, key: Hashable, make: Callable[[], Any]) -> Any:
         with self.lock:
-            if key not in self._made:
-                self._made[key] = make()
-            return self._made[key]
+            if key not in self._results:
+                self._results[key] = make()
+            return self._results[key]
 
 
 class Library:
-    """Traces by their names, and their heads."""
+    """The open traces, and their heads.
 
-    def __init__(self, *, memory: int = MEMORY) -> None:
-        self.cache = ByteCache(memory)
+    Args:
+        tile_bytes: The size of the tile cache.
+    """
+
+    def __init__(self, *, tile_bytes: int = TILE_BYTES) -> None:
+        self.cache = ByteCache(tile_bytes)
         self.closing = threading.Event()
         self.survey: SurveyView | None = None
         self._entries: dict[str, Entry] = {}
@@ -173,48 +178,59 @@ class Library:
         self._lock = threading.RLock()
 
     def add(self, trace: Trace, *, name: str, live: bool = False, listed: bool = True) -> str:
-        """Add a trace and say what it is called from now on; of live ones, the oldest are forgotten.
+        """Add a trace, unless it is already open, and return its id.
 
-        A trace that is there already stays as it is. One that is not `listed` is found by its name alone.
+        Args:
+            trace: The trace.
+            name: The name to display.
+            live: Drop it when there are too many newer live traces.
+            listed: Whether it is in `summaries`.
+
+        Returns:
+            The id of the trace.
+
+        Raises:
+            SettingError: The trace is empty.
+            UnsupportedError: The trace has no weights.
         """
         _check_showable(trace)
-        identity = compute_trace_id(trace)
-        entry = Entry(trace, identity, name)
-        other = remove_causal_mask(trace)
-        if other is not None:
-            entry.what_if = Entry(other, derive_id(identity, "without its mask"), name, note=NOTE, origin=identity)
+        trace_id = compute_trace_id(trace)
+        entry = Entry(trace, trace_id, name)
+        unmasked = remove_causal_mask(trace)
+        if unmasked is not None:
+            entry.unmasked = Entry(unmasked, derive_id(trace_id, "without its mask"), name, note=NOTE, origin=trace_id)
         with self._lock:
-            known = self._entries.setdefault(identity, entry)
+            known = self._entries.setdefault(trace_id, entry)
             known.listed = known.listed or listed
-            if known.what_if is not None:
-                self._entries[known.what_if.identity] = known.what_if
-            if live and (identity in self._live or known is entry):
-                self._live[identity] = None
-                self._live.move_to_end(identity)
+            if known.unmasked is not None:
+                self._entries[known.unmasked.trace_id] = known.unmasked
+            if live and (trace_id in self._live or known is entry):
+                self._live[trace_id] = None
+                self._live.move_to_end(trace_id)
             while len(self._live) > MAX_LIVE:
-                self._forget(self._live.popitem(last=False)[0])
-        return identity
+                self._drop(self._live.popitem(last=False)[0])
+        return trace_id
 
-    def entry(self, identity: str) -> Entry | None:
-        """A trace by its name, if it is here."""
+    def entry(self, trace_id: str) -> Entry | None:
+        """Return an open trace by its id."""
         with self._lock:
-            return self._entries.get(identity)
+            return self._entries.get(trace_id)
 
     def summaries(self) -> list[dict[str, Any]]:
-        """All traces that somebody has added, in a line each."""
+        """Return the summaries of all listed traces."""
         with self._lock:
             return [entry.summary() for entry in self._entries.values() if entry.listed]
 
     def example(self) -> str:
-        """The name of the trace that AttnScope brings along, which is not among the others."""
+        """Open the shipped example, which is not listed, and return its id."""
         with self._lock:
             if self._example is None:
                 self._example = self.add(example(), name=NAME, listed=False)
             return self._example
 
     def head(self, entry: Entry, layer: int, head: int) -> Head:
-        """A head of a trace, with its tiles; those that were asked for least recently are let go."""
-        key = entry.identity, layer, head
+        """Return a head of a trace, with its tiles; the least recently used heads are dropped."""
+        key = entry.trace_id, layer, head
         with self._lock:
             if self.closing.is_set():
                 raise Cancelled("the explorer is closing")
@@ -226,39 +242,39 @@ class Library:
             found = self._heads.get(key)
             if found is None:
                 found = self._heads[key] = Head(matrix, HeadAtlas(matrix, self.cache, "/".join(map(str, key))))
-            gone = self._let_go()
-        for old in gone:
+            dropped = self._evict()
+        for old in dropped:
             old.atlas.close()
         return found
 
-    def opened(self, entry: Entry, layer: int, head: int) -> Head | None:
-        """A head that somebody has asked for already; nothing is waited for."""
+    def find_open_head(self, entry: Entry, layer: int, head: int) -> Head | None:
+        """Return a head if it is already open, without waiting."""
         with self._lock:
-            return self._heads.get((entry.identity, layer, head))
+            return self._heads.get((entry.trace_id, layer, head))
 
-    def _let_go(self) -> list[Head]:
-        """Heads beyond the number and the bytes that are kept, but not the one that is asked for."""
-        gone = []
+    def _evict(self) -> list[Head]:
+        """Remove heads above the limits, but not the most recent one."""
+        evicted = []
         while len(self._heads) > MAX_HEADS or (
-            len(self._heads) > 1 and sum(head.atlas.nbytes for head in self._heads.values()) > HEADS_MEMORY
+            len(self._heads) > 1 and sum(head.atlas.nbytes for head in self._heads.values()) > MAX_HEAD_BYTES
         ):
-            gone.append(self._heads.popitem(last=False)[1])
-        return gone
+            evicted.append(self._heads.popitem(last=False)[1])
+        return evicted
 
     def scores(self, entry: Entry, layer: int, head: int) -> tuple[list[dict[str, str]], dict[str, float]]:
-        """Labels and scores of a head, while nobody waits for a tile; raises Cancelled when the library closes."""
-        return head_scores(entry.trace, layer, head, self._closes)
+        """Score a head, yielding to tiles; raises Cancelled when the library closes."""
+        return head_scores(entry.trace, layer, head, self._is_closing)
 
     def layer_scores(self, entry: Entry, layer: int) -> dict[str, Any]:
-        """Those of all heads of a layer, in the same way."""
-        return layer_scores(entry.trace, layer, causal=entry.is_causal(layer), cancelled=self._closes)
+        """Score all heads of a layer, in the same way."""
+        return layer_scores(entry.trace, layer, causal=entry.is_causal(layer), cancelled=self._is_closing)
 
-    def _closes(self) -> bool:
+    def _is_closing(self) -> bool:
         FOREGROUND.give_way()
         return self.closing.is_set()
 
     def close(self) -> None:
-        """Stop whatever is being computed."""
+        """Cancel all computation."""
         self.closing.set()
         with self._lock:
             heads = list(self._heads.values())
@@ -266,33 +282,35 @@ class Library:
         for head in heads:
             head.atlas.close()
 
-    def _forget(self, identity: str) -> None:
-        entry = self._entries.pop(identity)
-        names = {identity} | ({entry.what_if.identity} if entry.what_if is not None else set())
-        self._entries.pop(entry.what_if.identity if entry.what_if is not None else "", None)
-        for key in [key for key in self._heads if key[0] in names]:
+    def _drop(self, trace_id: str) -> None:
+        entry = self._entries.pop(trace_id)
+        ids = {trace_id} | ({entry.unmasked.trace_id} if entry.unmasked is not None else set())
+        self._entries.pop(entry.unmasked.trace_id if entry.unmasked is not None else "", None)
+        for key in [key for key in self._heads if key[0] in ids]:
             self._heads.pop(key).atlas.close()
 
 
 def _check_showable(trace: Trace) -> None:
     if not len(trace):
-        raise SettingError("explore: this trace is empty; run the model inside the with block of record first")
+        raise SettingError(
+            "explore: expected a trace with layers, got an empty one; run the model inside the with block of record"
+        )
     for layer in trace.layers.values():
         if isinstance(layer, StatisticsLayer):
             raise UnsupportedError(
-                f"explore: {layer.name} was recorded with keep='statistics', so that its weights are gone; record "
-                "with keep='matrix'"
+                f"explore: {layer.name} was recorded with keep='statistics', which drops the weights; record with "
+                "keep='matrix'"
             )
         if not all(layer.shape):
-            raise SettingError(f"explore: {layer.name} has the shape {tuple(layer.shape)}, in which there is nothing")
+            raise SettingError(f"explore: expected a layer with cells, got {layer.name} of shape {tuple(layer.shape)}")
 
 
-def _axis(texts: list[str] | None) -> Axis | None:
-    return None if texts is None else Axis(texts)
+def _axis(texts: list[str] | None) -> TokenAxis | None:
+    return None if texts is None else TokenAxis(texts)
 
 
 def _is_causal(layer: AnyLayer) -> bool:
-    """From weights that are there, or from the mask, where that is made of regions."""
+    """Whether a layer is causal, from its weights or from the regions of its mask."""
     _, _, queries, keys = layer.shape
     offset = keys - queries
     if isinstance(layer, DenseLayer):

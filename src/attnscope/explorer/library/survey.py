@@ -1,7 +1,7 @@
-"""A survey as the explorer tells of it: heads by their places, distributions on one scale, passages with a mark.
+"""`SurveyView`: a survey as the explorer shows it: heads by index, histograms on one scale, passages with a mark.
 
-In: a `Survey`. Out: what becomes JSON. A number that nothing tells is left out.
-Does not know: HTTP, models. Memory: the means and spreads of all heads; the rest is read when it is asked for.
+In: a `Survey`. Out: values for JSON; undefined numbers are left out.
+Does not know: HTTP, models. Memory: the means and standard deviations of all heads; the rest is read on demand.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from attnscope.survey.folder import MANIFEST, SURVEY
 from attnscope.survey.tables.survey import Example, Survey
 
 NUMBERS = ("count", "passages", "mean", "std", "standard_error")
-MAX_TEXT = 4_000  # characters on either side of the mark
+MAX_TEXT = 4_000  # characters before and after the mark
 
 
 def is_survey(folder: str | Path) -> bool:
-    """Whether this is the folder of a survey, or of one that was begun."""
+    """Whether this is the folder of a survey, finished or not."""
     return any((Path(folder) / name).is_file() for name in (MANIFEST, SURVEY))
 
 
 class Layer(NamedTuple):
-    """A layer of the model, and what the model calls those of its heads that were surveyed."""
+    """A layer of the model, and the numbers of its surveyed heads."""
 
     name: str
     numbers: tuple[int, ...]
 
 
 class SurveyView:
-    """An open survey, by places: the n-th layer, and the n-th head of it."""
+    """An open survey, with layers and heads by index."""
 
     def __init__(self, survey: Survey, name: str) -> None:
         self.survey, self.name = survey, name
@@ -52,7 +52,7 @@ class SurveyView:
         self.statistics = survey.statistics
 
     def about(self) -> dict[str, Any]:
-        """All heads, and what was read for them."""
+        """Return all heads, and the corpus."""
         manifest = self.survey.manifest
         labels = {label for own in self.survey.heads.labels or () for label in own}
         return {
@@ -67,20 +67,20 @@ class SurveyView:
         }
 
     def histograms(self, statistic: str) -> dict[str, Any]:
-        """The distribution of a statistic in every head, as shares of its queries: by layer and head, on one scale."""
+        """Return the histogram of a statistic in every head, as shares of its queries, on one scale."""
         edges = self._edges(statistic)
         places = [(layer.name, head) for layer in self.layers for head in layer.numbers]
-        told = [place for place in places if self._is_told(place, statistic)]
-        found = self.survey.histograms([(*place, statistic) for place in told]) if told else []
-        shares = {place: _shares(histogram, edges) for place, histogram in zip(told, found, strict=True)}
+        defined = [place for place in places if self._is_defined(place, statistic)]
+        found = self.survey.histograms([(*place, statistic) for place in defined]) if defined else []
+        shares = {place: _shares(histogram, edges) for place, histogram in zip(defined, found, strict=True)}
         by_layer = [[shares.get((layer.name, head), []) for head in layer.numbers] for layer in self.layers]
         return {"edges": edges, "shares": by_layer}
 
     def head(self, layer: int, head: int, statistic: str) -> dict[str, Any]:
-        """The numbers, the distribution and the passages of a head; no numbers where no query tells any."""
+        """Return the numbers, histogram and passages of a head; empty if no query has the statistic."""
         name, number = self.layers[layer].name, self.layers[layer].numbers[head]
         edges = self._edges(statistic)
-        if not self._is_told((name, number), statistic):
+        if not self._is_defined((name, number), statistic):
             return {"numbers": {}, "edges": edges, "shares": [], "examples": []}
         found = self.survey.distribution(name, number, statistic)
         numbers = {**{one: getattr(found, one) for one in NUMBERS}, **found.quantiles}
@@ -88,25 +88,25 @@ class SurveyView:
             "numbers": {one: value for one, value in numbers.items() if _is_number(value)},
             "edges": edges,
             "shares": _shares(found.histogram, edges),
-            "examples": [_told(one) for one in self.survey.examples(name, number, statistic)],
+            "examples": [_describe_passage(one) for one in self.survey.examples(name, number, statistic)],
         }
 
     def passage(self, number: int) -> Any | None:
-        """A passage that was kept, with its ids."""
+        """Return a stored passage, with its ids."""
         return self.survey.passage(number)
 
-    def place_in(self, trace: Trace, layer: int, head: int) -> tuple[int, int]:
-        """Where in a trace a head of the survey is; a trace of another model may not have it."""
+    def find_head(self, trace: Trace, layer: int, head: int) -> tuple[int, int]:
+        """Find a head of the survey in a trace; raises SettingError for a trace of another model."""
         wanted = self.layers[layer]
         if wanted.name not in trace.layers or not 0 <= head < len(wanted.numbers):
             raise SettingError(
-                f"{trace.model} has no {wanted.name}: the survey is of another model; name it by --model"
+                f"{trace.model} has no {wanted.name}: the survey is of another model; give that with --model"
             )
         numbers = list(trace.layers[wanted.name].heads)
         if wanted.numbers[head] not in numbers:
             raise SettingError(
                 f"{wanted.name} of {trace.model} has no head {wanted.numbers[head]}: the survey is of another model; "
-                "name it by --model"
+                "give that with --model"
             )
         return list(trace.layers).index(wanted.name), numbers.index(wanted.numbers[head])
 
@@ -118,7 +118,7 @@ class SurveyView:
     def _largest(self) -> HeadTable:
         return self.survey.table("max")
 
-    def _is_told(self, place: tuple[str, int], statistic: str) -> bool:
+    def _is_defined(self, place: tuple[str, int], statistic: str) -> bool:
         return bool(self._counts.columns[statistic][self._rows[place]] > 0)
 
     def _edges(self, statistic: str) -> list[float]:
@@ -129,10 +129,10 @@ class SurveyView:
     def _heads(self) -> list[dict[str, Any]]:
         means, spread = self.survey.heads, self.survey.table("std")
         places = [(at, head) for at, layer in enumerate(self.layers) for head in range(len(layer.numbers))]
-        told = []
+        rows = []
         for layer, head in places:
             row = self._rows[self.layers[layer].name, self.layers[layer].numbers[head]]
-            told.append(
+            rows.append(
                 {
                     "place": [layer, head],
                     "labels": list(means.labels[row]) if means.labels is not None else [],
@@ -140,7 +140,7 @@ class SurveyView:
                     "spread": _row(spread, row),
                 }
             )
-        return told
+        return rows
 
 
 def _row(table: HeadTable, row: int) -> dict[str, float]:
@@ -156,8 +156,8 @@ def _shares(histogram: Any, edges: list[float]) -> list[float]:
     return [round(float(share), 6) for share in histogram.rebin(numpy.array(edges))]
 
 
-def _told(example: Example) -> dict[str, Any]:
-    """A passage in three parts: what stands before the token of its strongest query, the token, and what follows."""
+def _describe_passage(example: Example) -> dict[str, Any]:
+    """Split a passage into the token of its strongest query, and the text before and after."""
     text, (start, stop) = example.text, example.strongest_span or (0, 0)
     first, last = max(0, start - MAX_TEXT), stop + MAX_TEXT
     return {

@@ -1,9 +1,8 @@
-"""What if a model could look ahead: the queries and keys of a trace, without the mask that lets them look back only.
+"""A trace without its causal mask: the same queries and keys, where each query also attends to later keys.
 
-In: a trace. Out: another one that shares its tensors; or None, where no query was kept from looking ahead, or where the
-answer would not be exact. It is not what the model computed. Keys that are hidden for another reason, as padding and
-other documents are, stay hidden.
-Does not know: models. Memory: O(layers); the normalisers are computed anew when they are asked for.
+In: a trace. Out: a trace that shares its tensors, or None if nothing is causal or the weights would not be exact. It is
+not what the model computed. Keys that are masked for other reasons, such as padding and other documents, stay masked.
+Does not know: models. Memory: O(layers); the log-sum-exp is computed again on demand.
 """
 
 from __future__ import annotations
@@ -31,25 +30,29 @@ from attnscope.recording.files.saving import AnyLayer
 from attnscope.recording.layers.recorded import Layer
 from attnscope.recording.layers.step_masks import StackedMask
 
-NOTE = "What if it could look ahead: not what the model computed."
-"""What has to stand beside every picture of such a trace."""
+NOTE = "Without the causal mask: not what the model computed."
+"""Shown with every picture of such a trace."""
 
 UNLIMITED = 2**31 - 1
-"""Keys that a query sees ahead of it: as many as there are in any text."""
+"""A window that no sequence exceeds."""
 
 SUPPORTED_SCORES = (Softcap, Temperature, ALiBi, Sinks)
-"""Scores that say what they are for every key; a table of numbers may hold zeros for those that were hidden."""
+"""Score modifiers that are defined for masked keys, too; a bias tensor may have zeros there."""
 
 
 def remove_causal_mask(trace: Trace) -> Trace | None:
-    """The same trace with every query seeing the keys behind it, too; how far it looks back stays as it was.
+    """Remove the causal part of all masks; a sliding window stays as it is on its left side.
 
-    Layers that could look both ways, or at another text, are as they were. None where all are so; where a layer that
-    could not holds weights or statistics alone; and where its mask cannot be taken apart.
+    Args:
+        trace: A trace.
+
+    Returns:
+        The trace without causal masks. None if no layer is causal, if a causal layer has only weights or statistics,
+        or if a mask cannot be split.
     """
-    seeing = _MaskRemover()
+    remover = _MaskRemover()
     try:
-        layers = {name: _changed(layer, seeing) for name, layer in trace.layers.items()}
+        layers = {name: _remove_mask(layer, remover) for name, layer in trace.layers.items()}
     except UnsupportedError:
         return None
     if all(layers[name] is layer for name, layer in trace.layers.items()):
@@ -59,32 +62,32 @@ def remove_causal_mask(trace: Trace) -> Trace | None:
     return changed
 
 
-def _changed(layer: AnyLayer, seeing: _MaskRemover) -> AnyLayer:
-    """A layer that can look ahead; the layer itself where it could."""
+def _remove_mask(layer: AnyLayer, remover: _MaskRemover) -> AnyLayer:
+    """Return the layer without its causal mask, or the layer itself if it has none."""
     if not isinstance(layer, Layer):
-        raise UnsupportedError("what_if: weights and statistics do not tell what the hidden cells would have been")
+        raise UnsupportedError("remove_causal_mask: expected queries and keys, got weights or statistics")
     call = layer.joined()
-    mask = seeing.ahead(call.mask)
+    mask = remover.remove(call.mask)
     if mask is call.mask:
         return layer
     if call.score_mod is not None and not all(isinstance(part, SUPPORTED_SCORES) for part in call.score_mod.parts):
-        raise UnsupportedError(f"what_if: {call.score_mod} is not known for keys that were hidden")
+        raise UnsupportedError(f"remove_causal_mask: {call.score_mod} is not defined for masked keys")
     return Layer(layer.name, replace(call, mask=mask, whole=None, lse=None), cross=layer.cross)
 
 
 class _MaskRemover:
-    """Masks without what keeps queries from looking ahead; layers mostly share one, which is taken apart once."""
+    """Removes the causal part of masks; most layers share one mask, which is processed once."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Mask, Mask]] = {}  # the original stays alive, so that its id stays its own
+        self._results: dict[int, tuple[Mask, Mask]] = {}  # by id; keeps the original alive
 
-    def ahead(self, mask: Mask) -> Mask:
-        """The mask itself where it does not look at the order of query and key."""
-        if id(mask) not in self._known:
-            self._known[id(mask)] = mask, self._ahead(mask)
-        return self._known[id(mask)][1]
+    def remove(self, mask: Mask) -> Mask:
+        """Return the mask without its causal part, or the mask itself if it has none."""
+        if id(mask) not in self._results:
+            self._results[id(mask)] = mask, self._remove(mask)
+        return self._results[id(mask)][1]
 
-    def _ahead(self, mask: Mask) -> Mask:
+    def _remove(self, mask: Mask) -> Mask:
         if isinstance(mask, Causal):
             return Full()
         if isinstance(mask, Window) and not mask.after:
@@ -93,14 +96,14 @@ class _MaskRemover:
             return mask
         if isinstance(mask, And | Or):
             return self._pair(mask)
-        if isinstance(mask, Not) and self.ahead(mask.inner) is mask.inner:
+        if isinstance(mask, Not) and self.remove(mask.inner) is mask.inner:
             return mask
-        if isinstance(mask, StackedMask) and all(isinstance(self.ahead(step.mask), Full) for step in mask.steps):
+        if isinstance(mask, StackedMask) and all(isinstance(self.remove(step.mask), Full) for step in mask.steps):
             return Full()
-        raise UnsupportedError(f"what_if: {mask} may hide keys for more than one reason")
+        raise UnsupportedError(f"remove_causal_mask: cannot split {mask}")
 
     def _pair(self, mask: And | Or) -> Mask:
-        first, second = self.ahead(mask.first), self.ahead(mask.second)
+        first, second = self.remove(mask.first), self.remove(mask.second)
         if first is mask.first and second is mask.second:
             return mask
         if isinstance(first, Full) or isinstance(second, Full):
@@ -111,6 +114,6 @@ class _MaskRemover:
 
 
 def _is_key_mask(mask: Mask) -> bool:
-    """Whether a table of booleans hides the same keys from all queries."""
+    """Whether a boolean mask is the same for all queries."""
     table = getattr(mask, "attend", None)
     return table is not None and table.shape[-2] == 1

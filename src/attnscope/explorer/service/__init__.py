@@ -1,1 +1,1 @@
-"""How questions arrive and answers leave: over HTTP behind a guard, over a notebook's comm, or inside this process."""
+"""Transport: HTTP with access checks, a notebook's comm, and calls within this process."""

@@ -1,7 +1,7 @@
-"""Every address of the explorer, behind its guard.
+"""The app: all routes of the explorer, behind the guard.
 
-In: a library, and a stage where sentences can be typed. Out: an ASGI app. The files of the page are read when it is
-made: no address becomes a path. Does not know: what is answered, how it is served. Memory: the files of the page.
+In: a library, and a session if there is a model. Out: an ASGI app. The files of the page are read when the app is
+made, so no request path becomes a file path. Does not know: responses, the server. Memory: the files of the page.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    Answering = Callable[[Request], Awaitable[Response]]
+    Handler = Callable[[Request], Awaitable[Response]]
 
 STATIC = Path(__file__).parents[1] / "static"
 
 
 def make_app(
     library: Library,
-    stage: ModelSession | LazySession | None,
+    session: ModelSession | LazySession | None,
     settings: Settings,
-    work: WorkerPools,
+    workers: WorkerPools,
     *,
     assets: Mapping[str, bytes] | None = None,
 ) -> Guard:
-    """The app behind its guard; `assets` stand in for the files of the page."""
-    return Guard(make_router(library, stage, work, assets=assets), settings)
+    """Make the app behind its guard; `assets` replace the files of the page."""
+    return Guard(make_router(library, session, workers, assets=assets), settings)
 
 
 def read_assets(folder: Path = STATIC) -> dict[str, bytes]:
-    """The files of the page, by name."""
+    """Read the files of the page, by name; raises SettingError if the page is not built."""
     missing = [name for name in ASSETS if not (folder / name).is_file()]
     if missing:
         raise SettingError(
@@ -60,41 +60,36 @@ def read_assets(folder: Path = STATIC) -> dict[str, bytes]:
 
 def make_router(
     library: Library,
-    stage: ModelSession | LazySession | None,
-    work: WorkerPools,
+    session: ModelSession | LazySession | None,
+    workers: WorkerPools,
     *,
     assets: Mapping[str, bytes] | None = None,
 ) -> Starlette:
-    """Every address and what answers there, without a guard: for the guard, and for who asks in this process."""
+    """Make the app without a guard, for the guard and for requests within this process."""
     Route = import_extra("starlette.routing").Route
     files = read_assets() if assets is None else assets
-    answers, saving = TraceHandlers(library, stage, work, files), ExportHandlers(library, work, files)
-    passages, overview, typing = (
-        TextHandlers(library, work),
-        LayerHandlers(library, work),
-        ModelHandlers(library, stage, work),
-    )
-    surveyed = SurveyHandlers(library, stage if isinstance(stage, LazySession) else None, work)
-    of_traces = _of_traces(answers, passages, overview, saving)
-    routes = [
-        Route(path, answer, methods=["GET"]) for path, answer in (_of_pages(answers, surveyed) | of_traces).items()
-    ]
+    traces, export = TraceHandlers(library, session, workers, files), ExportHandlers(library, workers, files)
+    text, layers = TextHandlers(library, workers), LayerHandlers(library, workers)
+    model = ModelHandlers(library, session, workers)
+    survey = SurveyHandlers(library, session if isinstance(session, LazySession) else None, workers)
+    get_routes = _page_routes(traces, survey) | _trace_routes(traces, text, layers, export)
+    routes = [Route(path, handler, methods=["GET"]) for path, handler in get_routes.items()]
     routes += [
-        Route("/api/1/run", typing.run, methods=["POST"]),
-        Route("/api/1/generate", typing.generate, methods=["POST"]),
-        Route("/api/1/ablate", typing.ablate, methods=["POST"]),
-        Route("/api/1/survey/read", surveyed.read, methods=["POST"]),
+        Route("/api/1/run", model.run, methods=["POST"]),
+        Route("/api/1/generate", model.generate, methods=["POST"]),
+        Route("/api/1/ablate", model.ablate, methods=["POST"]),
+        Route("/api/1/survey/read", survey.read, methods=["POST"]),
     ]
-    wrong = import_extra("starlette.exceptions").HTTPException
+    http_error = import_extra("starlette.exceptions").HTTPException
     app = import_extra("starlette.applications").Starlette(
         routes=routes,
         exception_handlers={
-            RequestError: lambda _, refused: error_response(refused.sentence, refused.status),
-            BusyError: lambda _, busy: error_response(str(busy), 429),
-            Cancelled: lambda _, cancelled: error_response(str(cancelled), 503),
+            RequestError: lambda _, error: error_response(error.message, error.status),
+            BusyError: lambda _, error: error_response(str(error), 429),
+            Cancelled: lambda _, error: error_response(str(error), 503),
             AttnScopeError: lambda _, error: error_response(" ".join(str(error).split()), 400),
-            ClientDisconnected: lambda *_: error_response("Nobody waits for this.", 503),
-            wrong: lambda _, error: error_response(
+            ClientDisconnected: lambda *_: error_response("The client disconnected.", 503),
+            http_error: lambda _, error: error_response(
                 NOT_FOUND if error.status_code == 404 else error.detail, error.status_code
             ),
             Exception: lambda *_: error_response(INTERNAL_ERROR, 500),
@@ -104,43 +99,43 @@ def make_router(
     return app
 
 
-def _of_pages(answers: TraceHandlers, surveyed: SurveyHandlers) -> dict[str, Answering]:
-    """The files of both pages, and what there is to see. A survey is no trace, so it is asked for first."""
+def _page_routes(traces: TraceHandlers, survey: SurveyHandlers) -> dict[str, Handler]:
+    """Routes of both pages, the session and the survey; they precede those of traces, which would match them too."""
     return {
-        **dict.fromkeys(PAGES, answers.page),
-        **{f"/{name}": answers.page for name in ASSETS if name not in PAGES.values()},
-        "/api/1/session": answers.session,
-        "/api/1/survey/about": surveyed.about,
-        "/api/1/survey/histograms": surveyed.histograms,
-        "/api/1/survey/{layer}/{head}": surveyed.head,
+        **dict.fromkeys(PAGES, traces.page),
+        **{f"/{name}": traces.page for name in ASSETS if name not in PAGES.values()},
+        "/api/1/session": traces.session,
+        "/api/1/survey/about": survey.about,
+        "/api/1/survey/histograms": survey.histograms,
+        "/api/1/survey/{layer}/{head}": survey.head,
     }
 
 
-def _of_traces(
-    answers: TraceHandlers, passages: TextHandlers, overview: LayerHandlers, saving: ExportHandlers
-) -> dict[str, Answering]:
-    """All that can be asked about a trace, its layers and its heads."""
+def _trace_routes(
+    traces: TraceHandlers, text: TextHandlers, layers: LayerHandlers, export: ExportHandlers
+) -> dict[str, Handler]:
+    """Routes of a trace, its layers and its heads."""
     trace, head = "/api/1/{trace}", "/api/1/{trace}/{layer}/{head}"
     return {
-        f"{trace}/meta": answers.meta,
-        f"{trace}/{{layer}}/tokens": answers.tokens,
-        f"{trace}/{{layer}}/sections": answers.sections,
-        f"{trace}/{{layer}}/find": answers.find,
-        f"{trace}/{{layer}}/text": passages.text,
-        f"{trace}/{{layer}}/words": passages.words,
-        f"{trace}/{{layer}}/thumbs": overview.thumbs,
-        f"{trace}/{{layer}}/heads": overview.heads,
-        f"{head}/status": answers.status,
-        f"{head}/cells": answers.cells,
-        f"{head}/profile": answers.profile,
-        f"{head}/scores": answers.scores,
-        f"{head}/block": passages.block,
-        f"{head}/page": saving.page,
-        f"{head}/links/{{side}}/{{place}}": passages.links,
-        f"{head}/row/{{place}}": answers.row,
-        f"{head}/col/{{place}}": answers.column,
-        f"{head}/query/{{place}}": answers.query,
-        f"{head}/key/{{place}}": answers.key,
-        f"{head}/marginal/{{kind}}/{{z}}/{{block}}": answers.marginal,
-        f"{head}/{{z}}/{{y}}/{{x}}": answers.tile,
+        f"{trace}/meta": traces.meta,
+        f"{trace}/{{layer}}/tokens": traces.tokens,
+        f"{trace}/{{layer}}/sections": traces.sections,
+        f"{trace}/{{layer}}/find": traces.find,
+        f"{trace}/{{layer}}/text": text.text,
+        f"{trace}/{{layer}}/words": text.words,
+        f"{trace}/{{layer}}/thumbs": layers.thumbs,
+        f"{trace}/{{layer}}/heads": layers.heads,
+        f"{head}/status": traces.status,
+        f"{head}/cells": traces.cells,
+        f"{head}/profile": traces.profile,
+        f"{head}/scores": traces.scores,
+        f"{head}/block": text.block,
+        f"{head}/page": export.page,
+        f"{head}/links/{{side}}/{{place}}": text.links,
+        f"{head}/row/{{place}}": traces.row,
+        f"{head}/col/{{place}}": traces.column,
+        f"{head}/query/{{place}}": traces.query,
+        f"{head}/key/{{place}}": traces.key,
+        f"{head}/marginal/{{kind}}/{{z}}/{{block}}": traces.marginal,
+        f"{head}/{{z}}/{{y}}/{{x}}": traces.tile,
     }

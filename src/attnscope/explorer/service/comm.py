@@ -1,8 +1,8 @@
-"""A page that speaks to its kernel: questions come as messages of a comm, and the very app of the server answers them.
+"""The explorer over a notebook's comm: requests arrive as messages, and the server's app responds.
 
-In: messages of the pages that show one widget. Out: messages with the bytes that a browser would get, from a thread of
-its own. What was computed is let go of when nobody looks any more, and computed again for who comes back.
-Does not know: widgets, traces. Memory: the app's, while somebody looks.
+In: messages of the views of one widget. Out: messages with the bytes that a browser would get, from one thread. The app
+is closed when all views are closed or idle, and opened again on the next request.
+Does not know: widgets, traces. Memory: that of the app, while it is open.
 """
 
 from __future__ import annotations
@@ -22,149 +22,154 @@ from attnscope.explorer.service.http import INTERNAL_ERROR, to_json
 from attnscope.explorer.service.in_process import send_request
 from attnscope.explorer.service.workers import WorkerPools
 
-GRACE_SECONDS = 5.0  # seconds after the last view has closed: a cell that is moved closes its view and opens another
-IDLE = 600.0  # seconds without a question: a browser that was closed does not say so, and may be opened again
-LINES = "application/x-ndjson"
+GRACE_SECONDS = 5.0  # after the last view has closed: moving a cell closes its view and opens another
+IDLE_SECONDS = 600.0  # without a request: a closed browser sends no message, and may be opened again
+NDJSON = "application/x-ndjson"
 
 LOGGER = logging.getLogger("attnscope.explorer")
 
 Send = Callable[[dict[str, Any], list[bytes]], object]
-"""Takes a message and its buffers to all pages; called in the thread of the room."""
+"""Sends a message and its buffers to all views; called in the thread of the loop."""
 
 
 class OpenApp(NamedTuple):
-    """An app that answers, and how to end whatever it does."""
+    """An app, and the function that closes it."""
 
     app: App
     close: Callable[[], object]
 
 
 class NotebookLoop:
-    """The thread in which all conversations of this process are held, and the lanes for what they compute."""
+    """The event loop, in its own thread, and the worker pools of all widgets in this process."""
 
     def __init__(self) -> None:
-        self.loop, self.work = asyncio.new_event_loop(), WorkerPools()
+        self.loop, self.workers = asyncio.new_event_loop(), WorkerPools()
         threading.Thread(target=self.loop.run_forever, name="attnscope-notebook", daemon=True).start()
 
 
 @cache
 def get_notebook_loop() -> NotebookLoop:
-    """The one of this process, from the first conversation on."""
+    """Return the loop of this process; the first call starts it."""
     return NotebookLoop()
 
 
 class CommServer:
-    """The questions of all pages that show one widget.
+    """Serves the requests of all views of one widget.
 
-    `opening` makes the app when something is asked and there is none, `left` hears that the last view has closed, and
-    `files` are what the page itself is made of, by name. Pages say, as a message each:
+    Views send these messages:
 
-    - `{"view": "opened", "id": number}`, and `"closed"`: that they show it, and do no longer; `"hidden"`: that the page
-      is left, as when it is loaded anew, and may come back;
-    - `{"id": number, "path": path, "body": anything}`: a question, a POST if there is a body; numbers are the page's;
-    - `{"cancel": number}`: that nobody waits for the answer to that question.
+    - `{"view": "opened", "id": number}`, or `"closed"`: a view was opened or closed; `"hidden"`: its page was left,
+      for example reloaded, and may come back;
+    - `{"id": number, "path": path, "body": anything}`: a request, a POST if there is a body;
+    - `{"cancel": number}`: cancels that request.
 
-    An answer is `{"id": number, "status": status, "more": whether another part follows}` with one buffer.
+    A response is `{"id": number, "status": status, "more": whether another part follows}` with one buffer.
+
+    Args:
+        open_app: Opens the app on the first request.
+        send: Sends a message to all views.
+        files: The files of the page, by name.
+        on_idle: Called after the app was closed because no view is left.
     """
 
     def __init__(
-        self, opening: Callable[[], OpenApp], send: Send, *, files: Mapping[str, bytes], left: Callable[[], object]
+        self, open_app: Callable[[], OpenApp], send: Send, *, files: Mapping[str, bytes], on_idle: Callable[[], object]
     ) -> None:
-        self._opening, self._send, self._files, self._left = opening, send, files, left
-        self._opened: Future[OpenApp] | None = None
+        self._open_app, self._send, self._files, self._on_idle = open_app, send, files, on_idle
+        self._app: Future[OpenApp] | None = None
         self._views: set[int] = set()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def hear(self, content: Any) -> None:
-        """Take a message, in any thread; returns at once.
+    def receive(self, content: Any) -> None:
+        """Handle a message, from any thread; returns at once.
 
-        What is said in answer is said in the caller's context, by which a kernel knows what it is an answer to.
+        Responses are sent in the context of the caller, which tells the kernel what they reply to.
         """
-        get_notebook_loop().loop.call_soon_threadsafe(self._hear, content, context=contextvars.copy_context())
+        get_notebook_loop().loop.call_soon_threadsafe(self._handle, content, context=contextvars.copy_context())
 
     def close(self) -> Future[None]:
-        """Give up what is being answered, and let go of the app."""
-        return asyncio.run_coroutine_threadsafe(self._end(), get_notebook_loop().loop)
+        """Cancel all requests, and close the app."""
+        return asyncio.run_coroutine_threadsafe(self._cancel_all(), get_notebook_loop().loop)
 
     @property
     def is_open(self) -> bool:
-        """Whether there is an app."""
-        return self._opened is not None
+        """Whether the app is open."""
+        return self._app is not None
 
-    def _hear(self, content: Any) -> None:
+    def _handle(self, content: Any) -> None:
         match content:
             case {"id": int(number), "path": str(path)}:
                 self._tasks[number] = get_notebook_loop().loop.create_task(
-                    self._answer(number, path, content.get("body"))
+                    self._respond(number, path, content.get("body"))
                 )
-                self._wait(IDLE)
+                self._close_after(IDLE_SECONDS)
             case {"cancel": int(number)} if number in self._tasks:
                 self._tasks[number].cancel()
             case {"view": "opened", "id": int(number)}:
                 self._views.add(number)
-                self._wait(IDLE)
+                self._close_after(IDLE_SECONDS)
             case {"view": "closed" | "hidden" as how, "id": int(number)}:
                 self._views.discard(number)
                 if not self._views:
-                    self._wait(GRACE_SECONDS if how == "closed" else IDLE)
+                    self._close_after(GRACE_SECONDS if how == "closed" else IDLE_SECONDS)
             case _:
-                pass  # of another version, or somebody else's
+                pass  # a message of another version or another extension
 
-    async def _answer(self, number: int, path: str, body: object) -> None:
-        def say(status: int, part: bytes, *, more: bool = False) -> None:
+    async def _respond(self, number: int, path: str, body: object) -> None:
+        def reply(status: int, part: bytes, *, more: bool = False) -> None:
             self._send({"id": number, "status": status, "more": more}, [part])
 
         try:
             if path in self._files:
-                return say(200, self._files[path])
-            if self._opened is None:
-                self._opened = get_notebook_loop().work.quick.submit(self._opening)
-            opened = await asyncio.shield(asyncio.wrap_future(self._opened))
-            async with send_request(opened.app, path, body) as answer:
-                if answer.media != LINES:
-                    return say(answer.status, await answer.whole())
-                async for part in answer.parts:
-                    say(answer.status, part, more=True)
-                return say(answer.status, b"")
-        except AttnScopeError as error:  # while it was opened; the app answers its own
-            self._opened = None
-            return say(400, to_json({"error": " ".join(str(error).split())}))
+                return reply(200, self._files[path])
+            if self._app is None:
+                self._app = get_notebook_loop().workers.quick.submit(self._open_app)
+            app = await asyncio.shield(asyncio.wrap_future(self._app))
+            async with send_request(app.app, path, body) as response:
+                if response.media != NDJSON:
+                    return reply(response.status, await response.read())
+                async for part in response.parts:
+                    reply(response.status, part, more=True)
+                return reply(response.status, b"")
+        except AttnScopeError as error:  # from opening; the app responds to its own errors
+            self._app = None
+            return reply(400, to_json({"error": " ".join(str(error).split())}))
         except Exception:
-            LOGGER.exception("%s was asked for", path[:80])
-            return say(500, to_json({"error": INTERNAL_ERROR}))
+            LOGGER.exception("request for %s failed", path[:80])
+            return reply(500, to_json({"error": INTERNAL_ERROR}))
         finally:
             self._tasks.pop(number, None)
 
-    def _wait(self, seconds: float) -> None:
-        """Let go of the app in a while, unless something is heard before."""
+    def _close_after(self, seconds: float) -> None:
+        """Close the app after a while; the next message restarts the timer."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = get_notebook_loop().loop.call_later(seconds, self._rest)
+        self._timer = get_notebook_loop().loop.call_later(seconds, self._close_idle)
 
-    def _rest(self) -> None:
+    def _close_idle(self) -> None:
         if self._tasks:
-            return self._wait(GRACE_SECONDS)
-        self._let_go()
+            return self._close_after(GRACE_SECONDS)
+        self._close_app()
         if not self._views:
-            self._left()
+            self._on_idle()
         return None
 
-    def _let_go(self) -> None:
-        opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.add_done_callback(_close)
+    def _close_app(self) -> None:
+        app, self._app = self._app, None
+        if app is not None:
+            app.add_done_callback(_close)
 
-    async def _end(self) -> None:
+    async def _cancel_all(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         for task in list(self._tasks.values()):
             task.cancel()
         self._views.clear()
-        self._let_go()
+        self._close_app()
 
 
-def _close(opened: Future[OpenApp]) -> None:
-    """End an app once it is open, in a lane: that waits for what is being computed."""
-    if not opened.cancelled() and opened.exception() is None:
-        get_notebook_loop().work.quick.submit(opened.result().close)
+def _close(app: Future[OpenApp]) -> None:
+    """Close an app in a pool, because that waits for work in progress."""
+    if not app.cancelled() and app.exception() is None:
+        get_notebook_loop().workers.quick.submit(app.result().close)

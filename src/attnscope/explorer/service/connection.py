@@ -1,8 +1,8 @@
-"""Connections that are slow, silent or too many: the part of the door that stands before any request is complete.
+"""Timeouts and a limit for connections.
 
-uvicorn closes a connection that is idle between requests; it waits for ever for the rest of a request, for a body, and
-for somebody to read an answer. In: uvicorn's protocol for HTTP/1.1. Out: the same with an end to each of these.
-Does not know: what requests ask for. Memory: a timer a connection.
+uvicorn closes a connection that is idle between requests, but it waits forever for the rest of a request, for a body,
+and for a client to read a response. In: uvicorn's HTTP/1.1 protocol. Out: the same with a timeout for each of these.
+Does not know: routes. Memory: a timer per connection.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 from attnscope.extras import import_extra, require_names, unknown_version
 
 MAX_CONNECTIONS = 64
-REQUEST_TIMEOUT_SECONDS = 10.0  # from connecting, or from the last answer, until all of a request is there
-SURPLUS_TIMEOUT_SECONDS = 1.0  # for one connection too many to hear that it is
-WRITE_TIMEOUT_SECONDS = 30.0  # in which some of an answer has to be read
-FULL = (
+REQUEST_TIMEOUT_SECONDS = 10.0  # from connecting, or from the last response, until a request is complete
+SURPLUS_TIMEOUT_SECONDS = 1.0  # for a connection above the limit, until it is told so
+WRITE_TIMEOUT_SECONDS = 30.0  # for the client to read some of a response
+TOO_MANY_RESPONSE = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\nretry-after: 1\r\n"
     b'content-length: 40\r\n\r\n{"error":"Too many connections at once"}'
 )
@@ -33,70 +33,70 @@ OVERRIDDEN = (
 ATTRIBUTES = ("connections", "conn", "loop", "logger", "timeout_keep_alive_task", "transport")  # set by its __init__
 
 LOGGER = logging.getLogger("attnscope.explorer.http")
-LOGGER.setLevel(logging.ERROR)  # requests that make no sense are answered, and not talked about
+LOGGER.setLevel(logging.ERROR)  # invalid requests get a response, and are not logged
 
 
 def make_protocol(
     request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS, write_timeout_seconds: float = WRITE_TIMEOUT_SECONDS
 ) -> type:
-    """The class of the protocol with these limits."""
+    """Make the protocol class with these timeouts; raises VersionError if uvicorn has changed."""
     uvicorn: Any = import_extra("uvicorn.protocols.http.h11_impl")
     _check(uvicorn)
     incomplete = (uvicorn.h11.IDLE, uvicorn.h11.SEND_BODY, uvicorn.h11.ERROR)
 
-    class Patient(uvicorn.H11Protocol):
-        """HTTP/1.1 with an end to patience."""
+    class TimeoutProtocol(uvicorn.H11Protocol):
+        """HTTP/1.1 with timeouts."""
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             self.logger, self._surplus = LOGGER, False
-            self._asking: TimerHandle | None = None
-            self._hearing: TimerHandle | None = None
+            self._request_timer: TimerHandle | None = None
+            self._write_timer: TimerHandle | None = None
 
         def connection_made(self, transport: BaseTransport) -> None:
             super().connection_made(transport)
             self._surplus = len(self.connections) > MAX_CONNECTIONS
-            self._await_request(SURPLUS_TIMEOUT_SECONDS if self._surplus else request_timeout_seconds)
+            self._start_request_timer(SURPLUS_TIMEOUT_SECONDS if self._surplus else request_timeout_seconds)
             if len(self.connections) > 2 * MAX_CONNECTIONS:
                 self.transport.abort()
 
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
-            _cancel(self._asking, self._hearing, self.timeout_keep_alive_task)
+            _cancel(self._request_timer, self._write_timer, self.timeout_keep_alive_task)
 
         def data_received(self, data: bytes) -> None:
             if self._surplus:
-                self.transport.write(FULL)
+                self.transport.write(TOO_MANY_RESPONSE)
                 self.transport.close()
             if self.transport.is_closing():
                 return
             super().data_received(data)
-            self._rest_if_complete()
+            self._stop_timer_if_complete()
 
         def on_response_complete(self) -> None:
-            self._await_request(request_timeout_seconds)
-            super().on_response_complete()  # which may find the next request, already there
-            self._rest_if_complete()
+            self._start_request_timer(request_timeout_seconds)
+            super().on_response_complete()  # may start the next request, which has already arrived
+            self._stop_timer_if_complete()
 
         def pause_writing(self) -> None:
             super().pause_writing()
-            _cancel(self._hearing)
-            self._hearing = self.loop.call_later(write_timeout_seconds, self.transport.abort)
+            _cancel(self._write_timer)
+            self._write_timer = self.loop.call_later(write_timeout_seconds, self.transport.abort)
 
         def resume_writing(self) -> None:
             super().resume_writing()
-            _cancel(self._hearing)
+            _cancel(self._write_timer)
 
-        def _await_request(self, seconds: float) -> None:
-            """End the connection, whatever is still to be sent, unless a request is complete in time."""
-            _cancel(self._asking)
-            self._asking = self.loop.call_later(seconds, self.transport.abort)
+        def _start_request_timer(self, seconds: float) -> None:
+            """Abort the connection unless a request is complete in time."""
+            _cancel(self._request_timer)
+            self._request_timer = self.loop.call_later(seconds, self.transport.abort)
 
-        def _rest_if_complete(self) -> None:
+        def _stop_timer_if_complete(self) -> None:
             if self.conn.their_state not in incomplete and not self.transport.is_closing():
-                _cancel(self._asking)
+                _cancel(self._request_timer)
 
-    return Patient
+    return TimeoutProtocol
 
 
 def _check(uvicorn: Any) -> None:

@@ -1,7 +1,7 @@
-"""The form of requests and answers: numbers out of addresses, JSON in and out, what may be kept and for how long.
+"""Request parsing and responses: integers from paths and queries, JSON in and out, cache headers.
 
-In: requests of starlette, and what is to be said. Out: values that were checked, or `RequestError`; responses.
-Does not know: traces. Memory: an answer.
+In: starlette requests, and response bodies. Out: validated values, or `RequestError`; responses.
+Does not know: traces. Memory: one response.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 JSON, BYTES = "application/json", "application/octet-stream"
 IMMUTABLE = "private, max-age=31536000, immutable"
-NOT_FOUND = "There is nothing at this address."
-INTERNAL_ERROR = "Something went wrong here; the terminal says what."
+NOT_FOUND = "Not found."
+INTERNAL_ERROR = "Internal error; see the terminal for details."
 NUMBER = re.compile(r"[0-9]{1,7}")
 
 
@@ -36,24 +36,29 @@ def respond(
     cache: str = IMMUTABLE,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """An answer, or that the one which the client has is still right; what must not be stored has no name for that."""
+    """Make a response, or a 304 if the client already has it; "no-store" responses have no etag."""
     response = import_extra("starlette.responses").Response
-    kept = {"cache-control": cache, **(headers or {})}
+    all_headers = {"cache-control": cache, **(headers or {})}
     if cache != "no-store":
-        kept["etag"] = f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'
-        if request.headers.get("if-none-match") == kept["etag"]:
-            return response(status_code=304, headers=kept)
-    return response(body, status_code=status, headers=kept, media_type=media)
+        all_headers["etag"] = f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'
+        if request.headers.get("if-none-match") == all_headers["etag"]:
+            return response(status_code=304, headers=all_headers)
+    return response(body, status_code=status, headers=all_headers, media_type=media)
 
 
-def error_response(sentence: str, status: int) -> Response:
-    """An answer that something cannot be done."""
+def respond_json(request: Request, value: object, *, cache: str = IMMUTABLE) -> Response:
+    """Make a response of a value as JSON."""
+    return respond(request, to_json(value), cache=cache)
+
+
+def error_response(message: str, status: int) -> Response:
+    """Make a JSON response with an error message."""
     response = import_extra("starlette.responses").Response
-    return response(to_json({"error": sentence}), status, headers={"cache-control": "no-store"}, media_type=JSON)
+    return response(to_json({"error": message}), status, headers={"cache-control": "no-store"}, media_type=JSON)
 
 
 def to_json(value: object) -> bytes:
-    r"""JSON in ASCII: text of any kind is escaped, so that nothing in it can be taken for anything else.
+    r"""Encode as JSON in ASCII; all other characters are escaped.
 
     >>> to_json(["\u202e", 0.5])
     b'["\\u202e",0.5]'
@@ -62,46 +67,45 @@ def to_json(value: object) -> bytes:
 
 
 def path_int(request: Request, name: str, below: int) -> int:
-    """A number that is a part of the address, from 0 to less than a limit."""
+    """Parse an integer of the path, from 0 to `below - 1`; raises a 404 otherwise."""
     text = request.path_params[name]
     if not NUMBER.fullmatch(text) or int(text) >= below:
-        raise RequestError(404, f"{name} is {text[:20]} in this address; it is a number from 0 to {below - 1:,}.")
+        raise RequestError(404, f"Expected {name} from 0 to {below - 1:,}, got {text[:20]}.")
     return int(text)
 
 
-def query_int(request: Request, name: str, least: int = 0, most: int = 9_999_999) -> int:
-    """A number that stands behind the question mark."""
+def query_int(request: Request, name: str, minimum: int = 0, maximum: int = 9_999_999) -> int:
+    """Parse an integer of the query string; raises a 400 if it is out of range."""
     text = request.query_params.get(name, "")
-    if not NUMBER.fullmatch(text) or not least <= int(text) <= most:
-        raise RequestError(400, f"{name} is {text[:20]!r}; it is a number from {least:,} to {most:,}.")
+    if not NUMBER.fullmatch(text) or not minimum <= int(text) <= maximum:
+        raise RequestError(400, f"Expected {name} from {minimum:,} to {maximum:,}, got {text[:20]!r}.")
     return int(text)
 
 
-def query_choice(request: Request, name: str, *words: str) -> str:
-    """One of some words behind the question mark; the first where there is none."""
-    word = request.query_params.get(name, words[0])
-    if word not in words:
-        raise RequestError(400, f"{name} is {word[:20]!r}; it is one of {', '.join(words)}.")
-    return word
+def query_choice(request: Request, name: str, *choices: str) -> str:
+    """Parse one of some choices of the query string; the first is the default."""
+    value = request.query_params.get(name, choices[0])
+    if value not in choices:
+        raise RequestError(400, f"Expected {name} to be one of {', '.join(choices)}, got {value[:20]!r}.")
+    return value
 
 
 async def read_json_object(request: Request) -> dict[str, Any]:
-    """The JSON object that was sent."""
+    """Parse the body as a JSON object; raises a 400 otherwise."""
     try:
         found = json.loads(await request.body())
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise RequestError(400, "The body is a JSON object.")
+        raise RequestError(400, "Expected a JSON object as body.")
     return found
 
 
-def json_field(given: dict[str, Any], name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
-    """A field of an object, of the right kind: a bool is no number."""
-    value = given.get(name, default)
+def json_field(body: dict[str, Any], name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
+    """Get a field of exactly the given type (a bool is not an int); raises a 400 otherwise."""
+    value = body.get(name, default)
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if type(value) not in kinds:
-        raise RequestError(
-            400, f"{name} is {str(value)[:20]!r}; it is a {' or a '.join(one.__name__ for one in kinds)}."
-        )
+        expected = " or ".join(one.__name__ for one in kinds)
+        raise RequestError(400, f"Expected {name} to be {expected}, got {str(value)[:20]!r}.")
     return value

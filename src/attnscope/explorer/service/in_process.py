@@ -1,8 +1,7 @@
-"""Ask the explorer without a network: the app answers in this process, as it would answer a browser.
+"""Requests within this process: the app responds as it would to a browser, without a network.
 
-In: an ASGI app and an address as the page writes it. Out: the very bytes that would be sent. For a notebook, whose page
-speaks to its kernel, and for a page that is saved with its answers.
-Does not know: what is asked. Memory: a few parts of an answer.
+In: an ASGI app and a path of the protocol. Out: the bytes that would be sent. Used by notebooks and the static export.
+Does not know: routes. Memory: a few parts of a response.
 """
 
 from __future__ import annotations
@@ -18,44 +17,44 @@ from urllib.parse import unquote
 from attnscope.explorer.service.guard import App, Message
 
 API = "/api/1/"
-WAITING = 16  # parts of an answer that nobody has taken yet, before its maker waits
+MAX_QUEUED = 16  # parts of a response before the app has to wait
 
 LOGGER = logging.getLogger("attnscope.explorer")
 
 
 class StreamedResponse(NamedTuple):
-    """An answer that has begun: its status, what it is, and its body in parts as they come."""
+    """A response that has started: its status, its media type, and its body in parts."""
 
     status: int
     media: str
     parts: AsyncIterator[bytes]
 
-    async def whole(self) -> bytes:
-        """All that is left of the body."""
+    async def read(self) -> bytes:
+        """Read the rest of the body."""
         return b"".join([part async for part in self.parts])
 
 
 @asynccontextmanager
 async def send_request(app: App, path: str, body: object = None) -> AsyncIterator[StreamedResponse]:
-    """Ask for `path`, relative to /api/1/; with a body, which is sent as JSON, it is a POST.
+    """Request `path`, relative to /api/1/; with a body, which is sent as JSON, it is a POST.
 
-    What is still being computed when the block is left is given up, as when a browser leaves:
+    Leaving the block cancels work in progress, as when a browser disconnects:
 
-        async with send_request(app, "session") as answer:
-            session = json.loads(await answer.whole())
+        async with send_request(app, "session") as response:
+            session = json.loads(await response.read())
     """
-    messages: asyncio.Queue[Message | None] = asyncio.Queue(WAITING)
-    answering = asyncio.ensure_future(_answer(app, _scope(path, body), body, messages))
+    messages: asyncio.Queue[Message | None] = asyncio.Queue(MAX_QUEUED)
+    running = asyncio.ensure_future(_run(app, _scope(path, body), body, messages))
     try:
         first = await messages.get()
         if first is None:
-            raise RuntimeError(f"{path[:80]}: the app ended without an answer")
+            raise RuntimeError(f"{path[:80]}: the app ended without a response")
         media = dict(first.get("headers", ())).get(b"content-type", b"")
         yield StreamedResponse(int(first["status"]), media.decode("latin-1"), _parts(messages))
     finally:
-        answering.cancel()
+        running.cancel()
         with suppress(asyncio.CancelledError):
-            await answering
+            await running
 
 
 async def _parts(messages: asyncio.Queue[Message | None]) -> AsyncIterator[bytes]:
@@ -64,20 +63,20 @@ async def _parts(messages: asyncio.Queue[Message | None]) -> AsyncIterator[bytes
             yield part
 
 
-async def _answer(app: App, scope: Message, body: object, messages: asyncio.Queue[Message | None]) -> None:
-    """Run the app; its messages, and None after the last of them."""
-    told, never = [b"" if body is None else json.dumps(body).encode()], asyncio.Event()
+async def _run(app: App, scope: Message, body: object, messages: asyncio.Queue[Message | None]) -> None:
+    """Run the app, and queue its messages and a final None."""
+    bodies, never = [b"" if body is None else json.dumps(body).encode()], asyncio.Event()
 
     async def receive() -> Message:
-        if told:
-            return {"type": "http.request", "body": told.pop(), "more_body": False}
-        await never.wait()  # who goes, cancels
+        if bodies:
+            return {"type": "http.request", "body": bodies.pop(), "more_body": False}
+        await never.wait()  # a disconnect cancels the task instead
         return {"type": "http.disconnect"}
 
     try:
         await app(scope, receive, messages.put)
-    except Exception:  # the app has answered with a sentence already
-        LOGGER.exception("%s was asked for", scope["path"])
+    except Exception:  # the app has already sent an error response
+        LOGGER.exception("request for %s failed", scope["path"])
     await messages.put(None)
 
 

@@ -1,7 +1,7 @@
-"""Computation beside the event loop: so many at once as there are cores, and only while somebody waits for it.
+"""Thread pools for computation outside the event loop.
 
-In: functions. Out: what they return. What still waits when its client has gone is never begun; what takes long runs in
-a lane of its own, so that it keeps no tile waiting. Does not know: what is computed. Memory: what functions return.
+In: functions. Out: what they return. Work whose client disconnects before it starts is cancelled; slow work has its own
+pool, so that it does not delay tiles. Does not know: what is computed. Memory: the results of background work.
 """
 
 from __future__ import annotations
@@ -16,74 +16,75 @@ from typing import Any, TypeVar
 
 from attnscope.explorer.service.guard import Receive
 
-Answer = TypeVar("Answer")
-MAX_KEPT = 512  # answers of what was done aside
+Result = TypeVar("Result")
+MAX_RESULTS = 512  # of background work
 
 
-class ClientDisconnected(Exception):  # noqa: N818 - nothing went wrong here
-    """A client that does not wait any more."""
+class ClientDisconnected(Exception):  # noqa: N818 - not an error of the server
+    """The client disconnected before the response was ready."""
 
 
 class WorkerPools:
-    """Lanes of threads: `quick` for tiles and rows, `slow` for what takes seconds, `stage` for a model."""
+    """Thread pools: `quick` for tiles and rows, `slow` for work of seconds, `model` for requests to the model."""
 
     def __init__(self) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.quick, self.slow = _lane("quick", cores), _lane("slow", 1)
-        self.stage = _lane("stage", 8)  # one has the model; the others wait for it and are soon refused
-        self._aside = _lane("aside", 1)
-        self._kept: OrderedDict[Hashable, Future[Any]] = OrderedDict()
+        self.quick, self.slow = _make_pool("quick", cores), _make_pool("slow", 1)
+        self.model = _make_pool("model", 8)  # one runs the model; the others wait in its queue
+        self._background = _make_pool("background", 1)
+        self._results: OrderedDict[Hashable, Future[Any]] = OrderedDict()
         self._lock = threading.Lock()
 
-    async def done(self, lane: Executor, receive: Receive, work: Callable[[], Answer]) -> Answer:
+    async def run(self, pool: Executor, receive: Receive, function: Callable[[], Result]) -> Result:
         """Run a function in a pool; raises ClientDisconnected if the client disconnects first."""
-        return await until_disconnect(receive, asyncio.wrap_future(lane.submit(work)))
+        return await until_disconnect(receive, asyncio.wrap_future(pool.submit(function)))
 
-    def aside(self, key: Hashable, work: Callable[[], Answer]) -> Future[Answer]:
-        """Submit background work that the client polls for; it replaces other background work that has not started.
+    def submit_background(self, key: Hashable, function: Callable[[], Result]) -> Future[Result]:
+        """Return the future of background work that clients poll for.
 
-        What fails is told once, and tried again when it is asked for after that.
+        New work cancels other background work that has not started. A failure is returned once, and retried when the
+        same key is submitted again.
         """
         with self._lock:
-            known = self._kept.get(key)
-            if known is None or known.cancelled():
-                for other in list(self._kept):
-                    if self._kept[other].cancel():
-                        del self._kept[other]
-                known = self._kept[key] = self._aside.submit(work)
-            self._kept.move_to_end(key)
-            while len(self._kept) > MAX_KEPT:
-                self._kept.popitem(last=False)
-            if known.done() and not known.cancelled() and known.exception() is not None:
-                self._kept.pop(key, None)
-            return known
+            future = self._results.get(key)
+            if future is None or future.cancelled():
+                for other in list(self._results):
+                    if self._results[other].cancel():
+                        del self._results[other]
+                future = self._results[key] = self._background.submit(function)
+            self._results.move_to_end(key)
+            while len(self._results) > MAX_RESULTS:
+                self._results.popitem(last=False)
+            if future.done() and not future.cancelled() and future.exception() is not None:
+                self._results.pop(key, None)
+            return future
 
     def close(self) -> None:
-        """Begin nothing more, and wait for what has begun."""
-        lanes = (self.quick, self.slow, self.stage, self._aside)
-        for lane in lanes:
-            lane.shutdown(wait=False, cancel_futures=True)
-        for lane in lanes:
-            lane.shutdown(wait=True)
+        """Cancel what has not started, and wait for what is running."""
+        pools = (self.quick, self.slow, self.model, self._background)
+        for pool in pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+        for pool in pools:
+            pool.shutdown(wait=True)
 
 
-async def until_disconnect(receive: Receive, making: Awaitable[Answer]) -> Answer:
-    """What is being made; raises ClientDisconnected when its client goes first."""
-    answer, gone = asyncio.ensure_future(making), asyncio.ensure_future(_goes(receive))
+async def until_disconnect(receive: Receive, awaitable: Awaitable[Result]) -> Result:
+    """Await a result; raises ClientDisconnected if the client disconnects first."""
+    result, disconnect = asyncio.ensure_future(awaitable), asyncio.ensure_future(_wait_for_disconnect(receive))
     try:
-        await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if answer.done():
-            return answer.result()
+        await asyncio.wait({result, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        if result.done():
+            return result.result()
         raise ClientDisconnected
     finally:
-        for task in (gone, answer):
-            task.cancel()  # which keeps work that has not begun from beginning
+        for task in (disconnect, result):
+            task.cancel()  # work that has not started never starts
 
 
-def _lane(name: str, threads: int) -> ThreadPoolExecutor:
+def _make_pool(name: str, threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix=f"attnscope-{name}")
 
 
-async def _goes(receive: Callable[[], Awaitable[Any]]) -> None:
+async def _wait_for_disconnect(receive: Callable[[], Awaitable[Any]]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

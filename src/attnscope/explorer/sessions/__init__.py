@@ -1,1 +1,1 @@
-"""A model that reads what is typed, beside its untrained twin, and without some of its heads."""
+"""Model sessions: run typed texts, generate, compare with a random-weight baseline, and ablate heads."""

@@ -1,8 +1,8 @@
-"""Heads of a model on stage silenced: what that does to its predictions of a text it has read.
+"""The effect of ablating heads on the predictions of a session's model.
 
-In: a trace that this model makes, and some of its heads. Out: the numbers of `measure_effect`. That a trace is of this
-very model is tried on its first tokens, for the effect on another model would be no answer.
-Does not know: servers. Memory: the logits of a text of at most 2,048 tokens, and what was predicted for the last few.
+In: a trace of this model, and some of its heads. Out: the numbers of `attnscope.heads.measure_effect`. Whether the
+trace is of this model is checked on its first tokens. Does not know: servers.
+Memory: the logits of a text of at most 2,048 tokens, and the unablated predictions of the last few texts.
 """
 
 from __future__ import annotations
@@ -25,21 +25,19 @@ from attnscope.recording.layers.recorded import Layer
 
 MAX_TOKENS = 2048
 MAX_LISTED = 10
-MAX_KEPT = 4  # texts whose predictions without any change are kept
-VERIFY_TOKENS = 8  # tokens that are read again to see whether a trace is of this model
-VERIFY_TOLERANCE = (
-    0.05  # how far queries may be apart, as a share of their length: several dtypes, and no other weights
-)
+MAX_CACHED = 4  # texts whose unablated predictions are cached
+VERIFY_TOKENS = 8  # tokens to run again, to verify that a trace is of this model
+VERIFY_TOLERANCE = 0.05  # relative error of queries: allows for dtypes, not for other parameters
 
 How = Literal["zero", "mean"]
 
 
 class Ablation:
-    """A model on stage, and what it predicts of the last texts when it is whole."""
+    """Ablates heads of a session's model, and caches its unablated predictions of the last texts."""
 
-    def __init__(self, stage: ModelSession) -> None:
-        self._stage = stage
-        self._whole: OrderedDict[str, Predictions] = OrderedDict()
+    def __init__(self, session: ModelSession) -> None:
+        self._session = session
+        self._unablated: OrderedDict[str, Predictions] = OrderedDict()
 
     def effect(
         self,
@@ -49,55 +47,65 @@ class Ablation:
         how: How,
         cancelled: CancelCheck = never_cancelled,
     ) -> dict[str, Any]:
-        """What the model predicts without some (layer, head) of a trace, which `name` tells from others.
+        """Compare the predictions of the model with and without some heads.
 
-        Layers and heads are numbered as in the trace. Raises what `ModelSession.run` raises, and
-        UnsupportedError for texts that this model cannot run again.
+        Args:
+            trace: A trace of this model.
+            name: A key for the trace, under which its unablated predictions are cached.
+            heads: (layer, head) pairs, counted as in the trace.
+            how: "zero" or "mean", as for `attnscope.heads.ablate`.
+            cancelled: The cancellation check.
+
+        Returns:
+            The losses before and after, the tokens that became harder to predict, and the next tokens.
+
+        Raises:
+            UnsupportedError: The model cannot run this text again. Also raises what `ModelSession.run` raises.
+            SettingError: The trace does not have one of the heads.
         """
         chosen = heads_by_module(trace, heads)
         ids = self._ids(trace, chosen, how)
-        with self._stage.acquire("ablate", cancelled) as model, _cancellable(model, cancelled):
-            before = self._whole.get(name)
+        with self._session.acquire("ablate", cancelled) as model, _cancellable(model, cancelled):
+            before = self._unablated.get(name)
             if before is None:
                 self._check_model(model, trace, ids, chosen, how)
-                before = self._whole[name] = predict(model, ids, chunk_size=MAX_TOKENS)
-            self._whole.move_to_end(name)
-            while len(self._whole) > MAX_KEPT:
-                self._whole.popitem(last=False)
+                before = self._unablated[name] = predict(model, ids, chunk_size=MAX_TOKENS)
+            self._unablated.move_to_end(name)
+            while len(self._unablated) > MAX_CACHED:
+                self._unablated.popitem(last=False)
             after = before
             if chosen:
                 with ablate(model, chosen, how):
                     after = predict(model, ids, chunk_size=MAX_TOKENS)
-        return self._told(Effect(ids, before, after))
+        return self._report(Effect(ids, before, after))
 
     def _ids(self, trace: Trace, chosen: dict[str, list[int]], how: How) -> Tensor:
         ids = trace.ids(0)[1]
         if ids is None:
             raise UnsupportedError(
-                "heads were to be silenced, and this trace does not hold the ids of its text, so that no model can "
-                f"read it again. {_python_hint(chosen, how)}"
+                "ablate: expected a trace with token ids, which are needed to run its text again. "
+                f"{_python_hint(chosen, how)}"
             )
         tokens = ids.shape[1]
         if tokens > MAX_TOKENS:
             raise UnsupportedError(
-                f"heads were to be silenced in a text of {tokens:,} tokens; here it is done for up to "
-                f"{MAX_TOKENS:,}, and {self._stage.name} would be read for a long time. {_python_hint(chosen, how)}"
+                f"ablate: expected a text of at most {MAX_TOKENS:,} tokens, got {tokens:,}. {_python_hint(chosen, how)}"
             )
         return ids[:1]
 
     def _check_model(self, model: nn.Module, trace: Trace, ids: Tensor, chosen: dict[str, list[int]], how: How) -> None:
-        """Read the first tokens again, and compare the queries of a layer."""
+        """Raise UnsupportedError unless the first tokens give the queries in the trace."""
         name, known = next(iter(trace.layers.items()))
         if not isinstance(known, Layer) or not _is_model_of(model, known, name, ids):
             raise UnsupportedError(
-                f"heads were to be silenced in {self._stage.name}, and this trace is of another model, or of other "
-                f"weights. {_python_hint(chosen, how)}"
+                f"ablate: expected a trace of {self._session.name}, got one of another model or of other parameters. "
+                f"{_python_hint(chosen, how)}"
             )
 
-    def _told(self, effect: Effect) -> dict[str, Any]:
-        before, after, texts = effect.before.losses[0], effect.after.losses[0], self._stage.texts
+    def _report(self, effect: Effect) -> dict[str, Any]:
+        before, after, texts = effect.before.losses[0], effect.after.losses[0], self._session.texts
         if not bool(before.isfinite().all() and after.isfinite().all()):
-            raise UnsupportedError(f"{self._stage.name} predicts what is no number (NaN) for this text")
+            raise UnsupportedError(f"{self._session.name} predicts NaN or infinite losses for this text")
         most = effect.loss_change[0].topk(min(MAX_LISTED, len(before))).indices.tolist()
         harder = [at for at in most if after[at] > before[at]]
         return {
@@ -112,11 +120,11 @@ class Ablation:
 
 
 def heads_by_module(trace: Trace, heads: Sequence[tuple[int, int]]) -> dict[str, list[int]]:
-    """Heads as `ablate` takes them: by the name of their layer, with the number that they have in their model."""
+    """Convert (layer, head) of a trace to what `ablate` takes: heads by module name, as the model counts them."""
     found: dict[str, list[int]] = {}
     for place, head in dict.fromkeys(heads):
         if not 0 <= place < len(trace) or not 0 <= head < trace.layer(place).shape[1]:
-            raise SettingError(f"head {head} of layer {place} was to be silenced, which this trace does not have")
+            raise SettingError(f"ablate: head {head} of layer {place} is not in this trace")
         layer = trace.layer(place)
         numbers = found.setdefault(layer.name.partition("#")[0], [])  # name#2 is the same module, called again
         numbers += [number for number in [layer.heads[head]] if number not in numbers]
@@ -124,7 +132,7 @@ def heads_by_module(trace: Trace, heads: Sequence[tuple[int, int]]) -> dict[str,
 
 
 def _is_model_of(model: nn.Module, known: Layer, name: str, ids: Tensor) -> bool:
-    """Whether a model has these queries in this layer when it reads these ids."""
+    """Whether the model computes the queries of a recorded layer from these ids."""
     size = getattr(getattr(model, "config", None), "vocab_size", None)
     module = name.partition("#")[0]
     if module not in dict(model.named_modules()) or (size is not None and int(ids.max()) >= size):
@@ -143,12 +151,12 @@ def _is_model_of(model: nn.Module, known: Layer, name: str, ids: Tensor) -> bool
 
 @contextmanager
 def _cancellable(model: nn.Module, cancelled: CancelCheck) -> Iterator[None]:
-    """Ask before each block of a model whether it is still wanted; the model may also be at work in another thread."""
-    mine = get_ident()
+    """Check for cancellation before each block of a model, in this thread only."""
+    own_thread = get_ident()
 
     def check(*_: object) -> None:
-        if get_ident() == mine and cancelled():
-            raise Cancelled("heads were being silenced for somebody who does not wait any more")
+        if get_ident() == own_thread and cancelled():
+            raise Cancelled("the ablation was cancelled")
 
     blocks = [block for some in model.modules() if isinstance(some, nn.ModuleList) for block in some]
     with ExitStack() as stack, torch.no_grad():

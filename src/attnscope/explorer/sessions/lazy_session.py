@@ -1,8 +1,7 @@
-"""A model that comes on stage when it is first asked for.
+"""`LazySession`: a model that is loaded on first use.
 
-In: how to load it. Out: its `ModelSession`; until then nothing of it is in memory. What kept it away is
-remembered in words, and the next who asks tries again. Any thread may ask: it is loaded once.
-Does not know: what is asked of the model. Memory: the model, once it is there.
+In: a function that loads it. Out: its `ModelSession`. A failure is stored as a message, and the next request retries.
+Any thread may call `load`; the model is loaded once. Does not know: requests. Memory: the model, once loaded.
 """
 
 from __future__ import annotations
@@ -13,66 +12,73 @@ from threading import Lock
 
 from attnscope.errors import AttnScopeError, Cancelled, SettingError, UnsupportedError
 from attnscope.explorer.cancellation import CancelCheck
-from attnscope.explorer.sessions.model_session import LIMIT, ModelSession
+from attnscope.explorer.sessions.model_session import MAX_TOKENS, ModelSession
 from attnscope.models.fingerprint import fingerprint_model
 from attnscope.recording import load
 from attnscope.survey.tables.survey import Survey
 
-MAX_PASSAGE_TOKENS = (
-    8192  # tokens of a document that a survey has read whole, and of which a map is made while one waits
-)
-
-Make = Callable[[CancelCheck], ModelSession]
+MAX_PASSAGE_TOKENS = 8192  # of a document that the survey ran whole
 
 
 class LazySession:
-    """`stage` is None until the model was `called`, and `problem` says why it is, where somebody has tried."""
+    """A session that is created by the first `load`.
 
-    def __init__(self, name: str, make: Make) -> None:
+    Args:
+        name: The name of the model.
+        create: Loads the model; it gets a cancellation check.
+
+    Attributes:
+        session: The session, or None before it is loaded.
+        problem: Why the last `load` failed, or None.
+    """
+
+    def __init__(self, name: str, create: Callable[[CancelCheck], ModelSession]) -> None:
         self.name = name
-        self.stage: ModelSession | None = None
+        self.session: ModelSession | None = None
         self.problem: str | None = None
-        self._make, self._turn = make, Lock()
+        self._create, self._lock = create, Lock()
 
-    def called(self, cancelled: CancelCheck) -> ModelSession:
-        """The model on stage; raises what keeps it away, as an error for people."""
-        with self._turn:
-            if self.stage is None:
+    def load(self, cancelled: CancelCheck) -> ModelSession:
+        """Return the session, and create it if needed; raises UnsupportedError with the reason if that fails."""
+        with self._lock:
+            if self.session is None:
                 try:
-                    self.stage = self._make(cancelled)
+                    self.session = self._create(cancelled)
                 except Cancelled:
                     raise
-                except Exception as error:  # those of libraries that read models have no common root
-                    said = error if isinstance(error, AttnScopeError) else f"{type(error).__name__}: {error}"
-                    self.problem = f"{self.name} cannot be loaded here: {' '.join(str(said).split())}"
+                except Exception as error:  # libraries that load models have no common base class
+                    reason = error if isinstance(error, AttnScopeError) else f"{type(error).__name__}: {error}"
+                    self.problem = f"cannot load {self.name}: {' '.join(str(reason).split())}"
                     raise UnsupportedError(self.problem) from error
                 self.problem = None
-            return self.stage
+            return self.session
 
 
-def get_session(stage: ModelSession | LazySession | None) -> ModelSession | None:
-    """The model that is on stage now, if any is."""
-    return stage.stage if isinstance(stage, LazySession) else stage
+def get_session(session: ModelSession | LazySession | None) -> ModelSession | None:
+    """Return the session that is loaded now, if any."""
+    return session.session if isinstance(session, LazySession) else session
 
 
 def survey_session(survey: Survey, model: str | Path | None) -> LazySession:
-    """The model of a survey, or the one that stands in for it, to read passages once more.
+    """Create a session for the model of a survey, or for the given one, to run passages again.
 
-    The survey's own place may hold other weights by now, which would show maps that the survey has never seen: those
-    are refused, unless somebody names them.
+    The folder in the survey may contain other parameters by now, whose maps would not match the survey. They are
+    rejected unless `model` names them.
     """
-    place = str(model if model is not None else survey.manifest["settings"]["model"])
-    name, surveyed = Path(place).name, survey.manifest["model"]
+    source = str(model if model is not None else survey.manifest["settings"]["model"])
+    name, surveyed = Path(source).name, survey.manifest["model"]
 
-    def make(cancelled: CancelCheck) -> ModelSession:
-        def tell(*_: int) -> None:
+    def create(cancelled: CancelCheck) -> ModelSession:
+        def check(*_: int) -> None:
             if cancelled():
-                raise Cancelled(f"{place} was being loaded for a passage that is no longer wanted")
+                raise Cancelled(f"loading {source} was cancelled")
 
-        found, tokenizer = load(place, progress=tell)
+        found, tokenizer = load(source, progress=check)
         if model is None and fingerprint_model(found, name)["hash"] != surveyed["hash"]:
-            raise SettingError(f"the weights in {place} have changed since the survey; to read with them, add --model")
+            raise SettingError(
+                f"the parameters in {source} have changed since the survey; to use them anyway, add --model"
+            )
         window = survey.manifest["settings"].get("max_length") or MAX_PASSAGE_TOKENS
-        return ModelSession(found, tokenizer, name, limit=max(window, LIMIT))
+        return ModelSession(found, tokenizer, name, max_tokens=max(window, MAX_TOKENS))
 
-    return LazySession(name, make)
+    return LazySession(name, create)

@@ -1,9 +1,8 @@
-"""A model on stage: sentences that somebody types are read, and written on, while it is watched.
+"""`ModelSession`: runs a loaded model on typed texts, and generates from them, for several clients.
 
-In: a model, its tokenizer, texts. Out: traces, and while the model writes, each new token with what it attends to.
-Any thread may ask. The model works for one at a time; few may wait, and of those who want the same the newest.
-Does not know: where texts come from and traces go, as the web. Memory: the model, its twin once that is asked for, and
-the trace that is being made.
+In: a model, its tokenizer, texts. Out: traces; while generating, an event for each new token with its attention row.
+Requests may come from any thread. The model serves one at a time; few may wait, and of each kind only the newest.
+Does not know: HTTP. Memory: the model, its random-weight baseline once requested, and the trace being recorded.
 """
 
 from __future__ import annotations
@@ -31,68 +30,89 @@ from attnscope.recording.hooks.coverage import is_without_softmax
 from attnscope.recording.layers.recorded import Layer
 from attnscope.recording.token_texts import as_tokenizer
 
-LIMIT = 512  # tokens of a text that is read while somebody waits
-MAX_NEW_TOKENS = 64  # tokens that are written at once
-CHUNK_SIZE = 128  # tokens that are read before it is asked again whether anybody still waits
-WAITING = 2  # who may wait: for the model and for its twin
-POLL_SECONDS = 0.05  # seconds after which those who wait look whether they have been cancelled
+MAX_TOKENS = 512  # of a text that is run while a client waits
+MAX_NEW_TOKENS = 64
+CHUNK_SIZE = 128  # tokens between two checks for cancellation
+MAX_WAITING = 2  # requests in the queue: one for the model and one for its baseline
+POLL_SECONDS = 0.05  # between two checks for cancellation in the queue
 
 
 class BusyError(AttnScopeError, RuntimeError):
-    """A model that works for one, and for which others wait already."""
+    """The model is running and its queue is full; retry later."""
 
 
 class Superseded(Cancelled):
-    """A wish that waited until somebody had a newer one of the same kind."""
+    """A newer request of the same kind replaced this one in the queue."""
 
 
 class ModelSession:
-    """A model that reads what is typed: any decoder or encoder that `attnscope.read` can read.
+    """A loaded model that runs texts: any decoder or encoder that `attnscope.read` supports.
 
-    `name` is what people call the model. Texts have at most `limit` tokens, and fewer where the model has room for
-    fewer. `presets` are texts to begin with, `{"text", "note"}` each.
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        name: The name to display.
+        max_tokens: The longest text, in tokens; less if the model has a shorter context length.
+
+    Attributes:
+        presets: Example texts, as `{"text": ..., "note": ...}`.
+        can_generate: Whether the model can generate text while it is recorded.
+        can_ablate: Whether the model predicts the next token, so that ablating heads has a measurable effect.
+        has_baseline: Whether a randomly initialised copy can be created.
+
+    Raises:
+        UnsupportedError: The model is an encoder-decoder.
+        SettingError: There is no tokenizer, or `max_tokens` is less than 1.
     """
 
-    def __init__(self, model: nn.Module, tokenizer: Any, name: str, *, limit: int = LIMIT) -> None:
+    def __init__(self, model: nn.Module, tokenizer: Any, name: str, *, max_tokens: int = MAX_TOKENS) -> None:
         config = getattr(model, "config", None)
         if isinstance(model, Seq2Seq) or getattr(config, "is_encoder_decoder", False):
             raise UnsupportedError(
-                f"ModelSession: {type(model).__name__} is an encoder-decoder model, which needs two texts; "
+                f"ModelSession: expected a decoder or an encoder, got the encoder-decoder {type(model).__name__}; "
                 "record it yourself and explore the trace"
             )
         if tokenizer is None:
-            raise SettingError(f"ModelSession: {name} needs a tokenizer for texts that are typed, and there is none")
-        if limit < 1:
-            raise SettingError(f"ModelSession: the limit is at least one token, but {limit} was asked for")
-        self.name, self.limit = name, min(limit, _room(model) or limit)
-        self.generates, self.twins, self.ablates = (
-            _can_generate(model),
-            has_random_baseline(model),
-            predicts_next_token(model),
-        )
+            raise SettingError(f"ModelSession: {name} needs a tokenizer to run typed texts, got None")
+        if max_tokens < 1:
+            raise SettingError(f"ModelSession: expected max_tokens of at least 1, got {max_tokens}")
+        self.name, self.max_tokens = name, min(max_tokens, _context_length(model) or max_tokens)
+        self.can_generate, self.can_ablate = _can_generate(model), predicts_next_token(model)
+        self.has_baseline = has_random_baseline(model)
         self.presets = [{"text": preset.text, "note": preset.note} for preset in PRESETS]
         self._model, self._tokenizer = model, tokenizer
         self._codec = as_tokenizer(tokenizer)  # once: for a tokenizer of transformers it is a copy
-        self._ends = _ends(model, tokenizer)
-        self._turns = RequestQueue(WAITING)
-        self._twin: nn.Module | None = None
+        self._eos_ids = _find_eos_ids(model, tokenizer)
+        self._queue = RequestQueue(MAX_WAITING)
+        self._baseline: nn.Module | None = None
 
-    def run(self, text: str | Sequence[int], twin: bool = False, *, cancelled: CancelCheck | None = None) -> Trace:
-        """What the model attends to in a text, or in ids; with `twin`, what it would have before it was trained.
+    def run(self, text: str | Sequence[int], baseline: bool = False, *, cancelled: CancelCheck | None = None) -> Trace:
+        """Run the model on a text and record its attention.
 
-        The twin is the same architecture with seeded random weights. It is made when it is first asked for, and then
-        takes as much memory as the model itself. Raises `BusyError` if too many wait, `Superseded` if a newer text came
-        while this one waited, and `Cancelled` once `cancelled` says True; it is asked before and between pieces.
+        Args:
+            text: A text, or token ids.
+            baseline: Run the randomly initialised copy instead. It is created on first use, from a fixed seed, and
+                takes as much memory as the model.
+            cancelled: Called before and between chunks; when it returns True, the run stops.
+
+        Returns:
+            The trace.
+
+        Raises:
+            BusyError: The queue is full.
+            Superseded: A newer request replaced this one while it waited.
+            Cancelled: `cancelled` returned True.
+            SettingError: The text is empty or too long.
         """
-        ids, asked = self._ids(text), cancelled or never_cancelled
+        ids, is_cancelled = self._encode(text), cancelled or never_cancelled
 
-        def tell(*_: int) -> None:
-            if asked():
-                raise Cancelled(f"{self.name} was reading a text that is no longer wanted")
+        def check(*_: int) -> None:
+            if is_cancelled():
+                raise Cancelled(f"{self.name}: the run was cancelled")
 
-        with self._turns.turn("twin" if twin else "run", asked):
-            model = self._untrained() if twin else self._model
-            return read(model, ids, self._codec, chunk_size=CHUNK_SIZE, progress=tell)
+        with self._queue.wait_turn("baseline" if baseline else "run", is_cancelled):
+            model = self._get_baseline() if baseline else self._model
+            return read(model, ids, self._codec, chunk_size=CHUNK_SIZE, progress=check)
 
     def generate(
         self,
@@ -104,74 +124,93 @@ class ModelSession:
         head: int,
         cancelled: CancelCheck | None = None,
     ) -> Generator[dict[str, Any], None, None]:
-        """A text written on by at most `count` tokens: events, as they happen.
+        """Generate at most `count` tokens, and yield an event for each.
 
-        First `{"prompt": [texts of its tokens]}`. Then for each new token `{"token": its text, "position": its place,
-        "row": [weights]}`: the row is what this token attends to in that head of that layer of the trace as the model
-        reads it, one weight for each token up to itself. Last `{"done": True, "text": all of it, "trace": the Trace}`,
-        whose rows are those that were told. Writing ends before a token that ends texts, and at the limit.
+        The first event is `{"prompt": [token texts]}`. Each new token is `{"token": text, "position": index, "row":
+        [weights]}`, where `row` holds its attention weights on all tokens so far, in the given head. The last event is
+        `{"done": True, "text": whole text, "trace": Trace}`. Generation stops before an end-of-text token, and at
+        `max_tokens`. The model runs in its own thread, which ends with the last event or when the generator is closed.
 
-        The model runs in a thread of its own, so that events may be taken in any. It ends with the last event, or when
-        the iterator is closed. Settings are checked at once; what can only be known from the model, as `BusyError`, is
-        raised in place of the first event.
+        Args:
+            text: The prompt.
+            count: The number of tokens, 1 to 64.
+            temperature: The sampling temperature; 0 takes the most likely token.
+            seed: The seed of sampling.
+            layer: The layer of the head whose rows are yielded, counted in the trace.
+            head: The head in that layer.
+            cancelled: Called before each token; when it returns True, generation stops.
+
+        Returns:
+            A generator of events.
+
+        Raises:
+            UnsupportedError: The model cannot generate.
+            SettingError: A setting is out of range. An unknown layer or head is raised in place of the first event.
+            BusyError: The queue is full; raised in place of the first event, as is `Superseded`.
         """
-        if not self.generates:
-            raise UnsupportedError(f"{self.name} reads texts, but does not write them; choose a decoder for that")
+        if not self.can_generate:
+            raise UnsupportedError(f"{self.name} cannot generate text; expected a decoder")
         if not 1 <= count <= MAX_NEW_TOKENS:
-            raise SettingError(f"continued: writes 1 to {MAX_NEW_TOKENS} tokens, but {count} were asked for")
-        wish = GenerationRequest(self._ids(text), count, Sampling(temperature=temperature, seed=seed), layer, head)
-        return _stream_from_thread(lambda tell, gone: self._write(wish, tell, gone), cancelled or never_cancelled)
+            raise SettingError(f"generate: expected a count of 1 to {MAX_NEW_TOKENS} tokens, got {count}")
+        request = GenerationRequest(
+            self._encode(text), count, Sampling(temperature=temperature, seed=seed), layer, head
+        )
+        return _stream_from_thread(
+            lambda emit, is_cancelled: self._generate(request, emit, is_cancelled), cancelled or never_cancelled
+        )
 
     @contextmanager
     def acquire(self, kind: str, cancelled: CancelCheck) -> Iterator[nn.Module]:
-        """The model for a while, for one of a kind of wishes; raises as `run` does."""
-        with self._turns.turn(kind, cancelled):
+        """Hold the model for a request of the given kind; raises as `run` does."""
+        with self._queue.wait_turn(kind, cancelled):
             yield self._model
 
     def texts(self, ids: list[int]) -> list[str]:
-        """The texts of tokens."""
+        """Decode each token id to its text."""
         return self._codec.texts(ids)
 
-    def _write(self, wish: GenerationRequest, tell: Callable[[dict[str, Any]], None], gone: CancelCheck) -> None:
-        ids = list(wish.ids)
-        with self._turns.turn("continued", gone):
+    def _generate(
+        self, request: GenerationRequest, emit: Callable[[dict[str, Any]], None], cancelled: CancelCheck
+    ) -> None:
+        ids = list(request.ids)
+        with self._queue.wait_turn("generate", cancelled):
             with torch.no_grad(), record(self._model, self._codec) as trace:
-                writer, sampler = _CachedDecoder(self._model, gone), Sampler(wish.sampling, rows=1)
-                scores = writer.next_logits(ids)
-                _last_row(trace, wish)  # refuses a head that is not there before anything is told
-                tell({"prompt": self._codec.texts(ids)})
-                for _ in range(min(wish.count, self.limit - len(ids))):
-                    token = int(sampler.choose(scores[:, : getattr(self._codec, "vocab_size", None)]))
-                    if token in self._ends:
+                decoder, sampler = _CachedDecoder(self._model, cancelled), Sampler(request.sampling, rows=1)
+                logits = decoder.next_logits(ids)
+                _last_row(trace, request)  # raises for an unknown head before the first event
+                emit({"prompt": self._codec.texts(ids)})
+                for _ in range(min(request.count, self.max_tokens - len(ids))):
+                    token = int(sampler.choose(logits[:, : getattr(self._codec, "vocab_size", None)]))
+                    if token in self._eos_ids:
                         break
-                    scores = writer.next_logits([token])
+                    logits = decoder.next_logits([token])
                     word, ids = self._codec.texts([token])[0], [*ids, token]
-                    tell({"token": word, "position": len(ids) - 1, "row": _last_row(trace, wish)})
+                    emit({"token": word, "position": len(ids) - 1, "row": _last_row(trace, request)})
             for one in trace.layers.values():
                 if isinstance(one, Layer):
-                    one.joined()  # now, and not while two threads look at it
-        tell({"done": True, "text": self._codec.decode(ids, special=False), "trace": trace})
+                    one.joined()  # here, because it is not safe in two threads
+        emit({"done": True, "text": self._codec.decode(ids, special=False), "trace": trace})
 
-    def _ids(self, text: str | Sequence[int]) -> list[int]:
+    def _encode(self, text: str | Sequence[int]) -> list[int]:
         ids = list(self._tokenizer.encode(text) if isinstance(text, str) else text)
         if not ids:
-            raise SettingError(f"{self.name} has nothing to read; type a word at least")
-        if len(ids) > self.limit:
+            raise SettingError(f"{self.name}: expected a text of at least one token, got none")
+        if len(ids) > self.max_tokens:
             raise SettingError(
-                f"this text has {len(ids):,} tokens, and {self.name} reads at most {self.limit:,} of them here; take a "
-                "shorter one, or record it with attnscope.read and explore the trace"
+                f"{self.name}: expected at most {self.max_tokens:,} tokens, got {len(ids):,}; shorten the text, or "
+                "record it with attnscope.read and explore the trace"
             )
         return ids
 
-    def _untrained(self) -> nn.Module:
-        if self._twin is None:  # whoever has the turn is alone here
-            self._twin = make_random_baseline(self._model)
-        return self._twin
+    def _get_baseline(self) -> nn.Module:
+        if self._baseline is None:  # no lock: only one request runs at a time
+            self._baseline = make_random_baseline(self._model)
+        return self._baseline
 
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """What is to be written on, how, and the head that is watched meanwhile."""
+    """A prompt, how to sample, and the head whose rows are yielded."""
 
     ids: list[int]
     count: int
@@ -182,41 +221,41 @@ class GenerationRequest:
 
 @dataclass(eq=False)
 class _Ticket:
-    """Somebody who waits."""
+    """A waiting request."""
 
     kind: str
     superseded: bool = False
 
 
 class RequestQueue:
-    """One at a time, in the order in which they came. Few may wait, and of each kind the newest alone."""
+    """Runs requests one at a time, in order. Few may wait, and of each kind only the newest."""
 
-    def __init__(self, room: int) -> None:
-        self._room = room
+    def __init__(self, max_waiting: int) -> None:
+        self._max_waiting = max_waiting
         self._changed = Condition()
         self._waiting: list[_Ticket] = []
-        self._taken = False
+        self._running = False
 
     @contextmanager
-    def turn(self, kind: str, cancelled: CancelCheck) -> Iterator[None]:
-        """Wait for the turn, and have it for a while; raises BusyError, Superseded or Cancelled instead."""
+    def wait_turn(self, kind: str, cancelled: CancelCheck) -> Iterator[None]:
+        """Wait for the requests before, and hold off those after; raises BusyError, Superseded or Cancelled."""
         with self._changed:
-            self._wait(self._new_ticket(kind), cancelled)
-            self._taken = True
+            self._wait(self._enqueue(kind), cancelled)
+            self._running = True
         try:
             yield
         finally:
             with self._changed:
-                self._taken = False
+                self._running = False
                 self._changed.notify_all()
 
-    def _new_ticket(self, kind: str) -> _Ticket:
+    def _enqueue(self, kind: str) -> _Ticket:
         for other in self._waiting:
             other.superseded = other.kind == kind
         self._waiting = [other for other in self._waiting if not other.superseded]
         self._changed.notify_all()
-        if len(self._waiting) >= self._room:
-            raise BusyError(f"the model is busy, and {len(self._waiting)} wait for it already; try again in a moment")
+        if len(self._waiting) >= self._max_waiting:
+            raise BusyError(f"the model is busy, and {len(self._waiting)} requests are waiting; retry in a moment")
         ticket = _Ticket(kind)
         self._waiting.append(ticket)
         return ticket
@@ -225,10 +264,10 @@ class RequestQueue:
         try:
             while True:
                 if ticket.superseded:
-                    raise Superseded("a newer text came while this one waited for the model")
+                    raise Superseded("a newer request replaced this one in the queue")
                 if cancelled():
-                    raise Cancelled("a text was no longer wanted when its turn came")
-                if not self._taken and self._waiting[0] is ticket:
+                    raise Cancelled("the request was cancelled while it waited")
+                if not self._running and self._waiting[0] is ticket:
                     return
                 self._changed.wait(POLL_SECONDS)
         finally:
@@ -237,52 +276,51 @@ class RequestQueue:
 
 
 class _CachedDecoder:
-    """A decoder in the middle of a text: tokens in, scores of the next one out; what it has read is in a cache."""
+    """A decoder with its KV cache: token ids in, logits of the next token out."""
 
-    def __init__(self, model: nn.Module, gone: CancelCheck) -> None:
-        self._model, self._gone = model, gone
+    def __init__(self, model: nn.Module, cancelled: CancelCheck) -> None:
+        self._model, self._cancelled = model, cancelled
         self._device = next(model.parameters()).device
         self._cache: Any = model.new_cache() if isinstance(model, Decoder) else None
-        known = inspect.signature(model.forward).parameters
-        self._options = {"logits_to_keep": 1} if "logits_to_keep" in known else {}
+        parameters = inspect.signature(model.forward).parameters
+        self._options = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
 
     def next_logits(self, ids: list[int]) -> Tensor:
-        """Read these tokens: (1, vocabulary)."""
+        """Run the tokens in chunks and return the last logits, (1, vocab_size)."""
         *others, last = [ids[start : start + CHUNK_SIZE] for start in range(0, len(ids), CHUNK_SIZE)]
-        for piece in others:
-            self._read(piece)
-        return self._read(last)
+        for chunk in others:
+            self._forward(chunk)
+        return self._forward(last)
 
-    def _read(self, ids: list[int]) -> Tensor:
-        if self._gone():
-            raise Cancelled("a text was being written on that is no longer wanted")
-        tokens = torch.tensor([ids], device=self._device)
+    def _forward(self, ids: list[int]) -> Tensor:
+        if self._cancelled():
+            raise Cancelled("generation was cancelled")
+        input_ids = torch.tensor([ids], device=self._device)
         if isinstance(self._model, Decoder):
-            return self._model.logits(self._model.features(tokens, cache=self._cache)[:, -1])
-        result = self._model(input_ids=tokens, past_key_values=self._cache, use_cache=True, **self._options)
+            return self._model.logits(self._model.features(input_ids, cache=self._cache)[:, -1])
+        result = self._model(input_ids=input_ids, past_key_values=self._cache, use_cache=True, **self._options)
         self._cache = result.past_key_values
         return result.logits[:, -1]
 
 
-def _last_row(trace: Trace, wish: GenerationRequest) -> list[float]:
-    """What the token that was read last attends to, a weight for each token of the text."""
-    if not 0 <= wish.layer < len(trace):
-        raise SettingError(f"continued: layer {wish.layer} was asked for; there are 0 to {len(trace) - 1}")
-    layer = trace.layer(wish.layer)
-    if not 0 <= wish.head < layer.shape[1]:
-        raise SettingError(f"continued: head {wish.head} was asked for; {layer.name} has 0 to {layer.shape[1] - 1}")
-    row = layer.matrix().batch(0).head(wish.head)[-1].tolist()
-    forgotten = layer.columns.start if isinstance(layer, Layer) else 0  # by a cache that keeps a window
-    return [0.0] * forgotten + row
+def _last_row(trace: Trace, request: GenerationRequest) -> list[float]:
+    """The attention weights of the last token, one for each token so far."""
+    if not 0 <= request.layer < len(trace):
+        raise SettingError(f"generate: expected a layer from 0 to {len(trace) - 1}, got {request.layer}")
+    layer = trace.layer(request.layer)
+    if not 0 <= request.head < layer.shape[1]:
+        raise SettingError(f"generate: expected a head from 0 to {layer.shape[1] - 1}, got {request.head}")
+    row = layer.matrix().batch(0).head(request.head)[-1].tolist()
+    dropped = layer.columns.start if isinstance(layer, Layer) else 0  # by a sliding-window KV cache
+    return [0.0] * dropped + row
 
 
 def _stream_from_thread(
     work: Callable[[Callable[[dict[str, Any]], None], CancelCheck], None], cancelled: CancelCheck
 ) -> Generator[dict[str, Any], None, None]:
-    """The events that `work` tells, while it runs in a thread which ends with this iterator.
+    """Yield the events that `work` emits in a thread, which ends with this generator.
 
-    Recording, and torch without gradients, belong to a thread; whoever takes the events may come from another each
-    time, as in the pools of web servers.
+    Recording and `torch.no_grad` are bound to a thread, while each event may be taken by another thread of a pool.
     """
     events: SimpleQueue[dict[str, Any] | BaseException | None] = SimpleQueue()
     closed = Event()
@@ -292,9 +330,9 @@ def _stream_from_thread(
             work(events.put, lambda: closed.is_set() or cancelled())
             events.put(None)
         except BaseException as error:
-            events.put(error)  # it is raised again where the events are taken
+            events.put(error)  # raised again in the generator
 
-    worker = Thread(target=run, name="attnscope-continued", daemon=True)
+    worker = Thread(target=run, name="attnscope-generate", daemon=True)
     worker.start()
     try:
         while (event := events.get()) is not None:
@@ -306,23 +344,23 @@ def _stream_from_thread(
         worker.join()
 
 
-def _room(model: nn.Module) -> int | None:
+def _context_length(model: nn.Module) -> int | None:
     """The context length of a model, if its config has one."""
     return getattr(getattr(model, "config", None), "max_position_embeddings", None)
 
 
 def _can_generate(model: nn.Module) -> bool:
-    """Whether a model writes with a cache that the recorder can follow."""
+    """Whether the model generates with a KV cache that can be recorded."""
     if isinstance(model, Decoder):
         return True
     if isinstance(model, Encoder) or not getattr(model, "can_generate", lambda: False)():
         return False
-    return not any(map(is_without_softmax, model.modules()))  # their caches are of other kinds
+    return not any(map(is_without_softmax, model.modules()))  # they have other caches
 
 
-def _ends(model: nn.Module, tokenizer: Any) -> frozenset[int]:
-    """All ids that end a text, as far as anything says so."""
-    told = [getattr(getattr(model, "generation_config", None), "eos_token_id", None)]
-    told += [getattr(tokenizer, "eos_token_id", None)]
-    listed = [one if isinstance(one, list | tuple) else [one] for one in told if one is not None]
+def _find_eos_ids(model: nn.Module, tokenizer: Any) -> frozenset[int]:
+    """All end-of-text ids of the model and the tokenizer."""
+    found = [getattr(getattr(model, "generation_config", None), "eos_token_id", None)]
+    found += [getattr(tokenizer, "eos_token_id", None)]
+    listed = [one if isinstance(one, list | tuple) else [one] for one in found if one is not None]
     return frozenset(getattr(tokenizer, "eos", ())) | {number for ids in listed for number in ids}

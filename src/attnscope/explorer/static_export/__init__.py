@@ -1,1 +1,1 @@
-"""A head as a page in one file."""
+"""Static export: one head as a single HTML file."""

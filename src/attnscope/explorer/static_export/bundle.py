@@ -1,7 +1,7 @@
-"""Answers of the explorer as text that a page can bring along: packed, each content once, up to a size.
+"""`Bundle`: responses encoded as text inside an HTML page, compressed, without duplicates, up to a size.
 
-In: bodies by the paths that they answer. Out: JSON of letters that mean nothing to HTML. What is added together is
-unpacked together. Does not know: what the answers are. Memory: what is packed.
+In: response bodies by path. Out: JSON of characters that are safe in HTML. Responses that are added together are
+compressed together. Does not know: their content. Memory: the compressed responses.
 """
 
 from __future__ import annotations
@@ -12,52 +12,52 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-Place = tuple[int, int, int]  # which part, where it begins in there, and how long it is
+Location = tuple[int, int, int]  # index of the part, offset and length
 
 LEVEL = 6
 
 
 class Bundle:
-    """Answers by path, in parts of at most `limit` letters together; the index of paths comes on top.
+    """Responses by path, of at most `limit` characters in total, without the index of paths.
 
-    >>> pack = Bundle(200)
-    >>> pack.add({"meta": b"{}", "0/0/0/0": None}), pack.add({"large": bytes(range(256))})
+    >>> bundle = Bundle(200)
+    >>> bundle.add({"meta": b"{}", "0/0/0/0": None}), bundle.add({"large": bytes(range(256))})
     (True, False)
-    >>> "meta" in pack, "large" in pack
+    >>> "meta" in bundle, "large" in bundle
     (True, False)
     """
 
     def __init__(self, limit: int) -> None:
         self.limit, self.used = limit, 0
         self._parts: list[str] = []
-        self._index: dict[str, Place | None] = {}
-        self._known: dict[bytes, Place] = {}
+        self._index: dict[str, Location | None] = {}
+        self._known: dict[bytes, Location] = {}
 
     def __contains__(self, path: str) -> bool:
         return path in self._index
 
     @property
-    def left(self) -> int:
-        """Letters that there is still room for."""
+    def remaining(self) -> int:
+        """The number of characters that are left."""
         return self.limit - self.used
 
-    def add(self, answers: Mapping[str, bytes | None]) -> bool:
-        """Add all of them, or none if they do not fit; None is an answer without content."""
-        places: dict[str, Place | None] = {}
-        known: dict[bytes, Place] = {}
+    def add(self, responses: Mapping[str, bytes | None]) -> bool:
+        """Add all responses and return True, or none if they do not fit; None is a response without content."""
+        places: dict[str, Location | None] = {}
+        known: dict[bytes, Location] = {}
         content = bytearray()
-        for path, body in answers.items():
+        for path, body in responses.items():
             if body is None:
                 places[path] = None
                 continue
-            name = hashlib.blake2b(body, digest_size=16).digest()
-            place = self._known.get(name) or known.get(name)
+            digest = hashlib.blake2b(body, digest_size=16).digest()
+            place = self._known.get(digest) or known.get(digest)
             if place is None:
-                place = known[name] = (len(self._parts), len(content), len(body))
+                place = known[digest] = (len(self._parts), len(content), len(body))
                 content += body
             places[path] = place
-        part = _packed(bytes(content)) if content else ""
-        if len(part) > self.left:
+        part = _compress(bytes(content)) if content else ""
+        if len(part) > self.remaining:
             return False
         self._parts += [part] if part else []
         self.used += len(part)
@@ -66,10 +66,10 @@ class Bundle:
         return True
 
     def text(self) -> str:
-        """All of it, as JSON."""
-        index = _packed(json.dumps(self._index, separators=(",", ":")).encode())
+        """Return the bundle as JSON."""
+        index = _compress(json.dumps(self._index, separators=(",", ":")).encode())
         return json.dumps({"index": index, "parts": self._parts}, separators=(",", ":"))
 
 
-def _packed(content: bytes) -> str:
+def _compress(content: bytes) -> str:
     return base64.b64encode(gzip.compress(content, LEVEL, mtime=0)).decode("ascii")

@@ -1,8 +1,8 @@
-"""A head as a page in one file, which shows it without AttnScope and without a network.
+"""The exporter of static pages: one HTML file that shows a head without AttnScope and without a network.
 
-The page is the explorer's own, with answers of the explorer packed into it: of the head that is shown as much as fits,
-from far to near, then other heads whole. In: a trace, or a request. Out: HTML, at most 12 MB.
-Does not know: how anything is answered. Memory: the page, three times while it is put together.
+The page is the explorer's own, with a bundle of responses: as much of the head that is shown as fits, coarse levels
+first, then other heads completely. In: a trace, or a request. Out: HTML, at most 12 MB.
+Does not know: handlers. Memory: three times the page.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-LIMIT = 11_500_000  # letters of answers in a page
-RESERVED = LIMIT // 100  # of them for what is known at the end alone: which heads there are
-AGAIN = 0.2  # seconds until what is being computed is asked for once more
-OVERVIEW = 2**28  # cells of a trace of which all layers are told at a glance
+MAX_BUNDLE_SIZE = 11_500_000  # characters
+RESERVED_SIZE = MAX_BUNDLE_SIZE // 100  # for the session, which lists the exported heads
+RETRY_SECONDS = 0.2  # while a response is a preview
+MAX_OVERVIEW_CELLS = 2**28  # of a trace whose layers are all included in the overview
 MAX_FRAGMENT_LENGTH = 2000
 NO_MODEL = {
-    "live": False,
-    "limit": 0,
+    "has_model": False,
+    "max_tokens": 0,
     "presets": [],
-    "untrained": False,
-    "generates": False,
-    "ablates": False,
+    "has_baseline": False,
+    "can_generate": False,
+    "can_ablate": False,
     "example": None,
 }
 
@@ -69,27 +69,27 @@ PAGE = """<!doctype html>
     <style>{style}</style>
   </head>
   <body>
-    <div id="explorer" class="explorer" data-attnscope="file" data-at="{at}"><noscript>{without}</noscript></div>
-    <script type="application/json" id="attnscope-answers">{answers}</script>
+    <div id="explorer" class="explorer" data-attnscope="file" data-at="{at}"><noscript>{no_script}</noscript></div>
+    <script type="application/json" id="attnscope-answers">{responses}</script>
     <script type="module">{script}</script>
   </body>
 </html>
 """
-WITHOUT = "AttnScope draws attention in the browser and needs JavaScript."
-ADDRESS = re.compile(r"#1/[^/?]*/L\d+H\d+/(map|text|heads)(?:\?(.*))?")
+NO_SCRIPT = "AttnScope draws attention in the browser and needs JavaScript."
+FRAGMENT = re.compile(r"#1/[^/?]*/L\d+H\d+/(map|text|heads)(?:\?(.*))?")
 
 
 class ExportHandlers(Handlers):
-    """The address of a page in one file."""
+    """The route of a static page."""
 
-    def __init__(self, library: Library, work: WorkerPools, assets: Mapping[str, bytes]) -> None:
-        super().__init__(library, work)
+    def __init__(self, library: Library, workers: WorkerPools, assets: Mapping[str, bytes]) -> None:
+        super().__init__(library, workers)
         self._assets = assets
 
     async def page(self, request: Request) -> Response:
-        """A page of a head that opens with what is shown now."""
-        place = self.place(request)
-        sides = place.queries, place.keys
+        """A static page of a head that opens with the current view."""
+        ref = self.head_ref(request)
+        sides = ref.queries, ref.keys
         shown = [
             range(query_int(request, f"{letter}0", 0, size - 1), query_int(request, f"{letter}1", 1, size))
             for letter, size in zip("ij", sides, strict=True)
@@ -99,15 +99,13 @@ class ExportHandlers(Handlers):
             for name, size in zip(("query", "key"), sides, strict=True)
         ]
         view = View(shown[0], shown[1], (pins[0], pins[1]), request.query_params.get("at", ""))
-        making = export_page(
-            request.app, self._assets, self.library, place.entry.identity, (place.layer, place.head), view
-        )
-        body = await until_disconnect(request.receive, making)
+        page = export_page(request.app, self._assets, self.library, ref.entry.trace_id, (ref.layer, ref.head), view)
+        body = await until_disconnect(request.receive, page)
         return respond(request, body, "text/html; charset=utf-8", cache="no-store")
 
 
 class View(NamedTuple):
-    """What a page opens with."""
+    """The range, pins and fragment that a page opens with."""
 
     queries: range
     keys: range
@@ -118,133 +116,141 @@ class View(NamedTuple):
 async def export_page(
     app: App, assets: Mapping[str, bytes], library: Library, trace: str, head: tuple[int, int], view: View
 ) -> bytes:
-    """The page of a head, from the answers of an app."""
+    """Make the static page of a head from the responses of an app."""
     entry = library.entry(trace)
-    assert entry is not None, "whoever asks has looked it up"
-    meta = {**await _about_all(app, f"{trace}/meta"), "what_if": None, "origin": None}
-    pack, chosen = Bundle(LIMIT - RESERVED), _TraceHeads(trace, meta["layers"], view)
-    await _pack(pack, {f"{trace}/meta": to_json(meta)})
-    await _fill(app, pack, chosen.kept(*head), view)
-    heads = [head, *await _others(app, pack, chosen, head)]
-    await _add(app, pack, chosen.layers(head[0]))
+    assert entry is not None, "the caller has found it"
+    meta = {**await _request_json(app, f"{trace}/meta"), "unmasked": None, "origin": None}
+    bundle, trace_heads = Bundle(MAX_BUNDLE_SIZE - RESERVED_SIZE), _TraceHeads(trace, meta["layers"], view)
+    await _add_responses(bundle, {f"{trace}/meta": to_json(meta)})
+    await _add_shown_head(app, bundle, trace_heads.select(*head), view)
+    heads = [head, *await _add_other_heads(app, bundle, trace_heads, head)]
+    await _add(app, bundle, trace_heads.layers(head[0]))
     for layer in dict.fromkeys(layer for layer, _ in heads):
-        await _add(app, pack, selection.texts(chosen.kept(layer, 0)))
+        await _add(app, bundle, selection.token_texts(trace_heads.select(layer, 0)))
     for other in heads[1:]:
-        if chosen.kept(*other).cells <= selection.SHORT:
-            await _add(app, pack, [[chosen.kept(*other).weights]])
-    pack.limit = LIMIT
-    held = {"model": meta["model"], "traces": [entry.summary()], "file": {"heads": sorted(heads)}}
-    await _pack(pack, {"session": to_json({**await _about_all(app, "session"), **NO_MODEL, **held})})
+        if trace_heads.select(*other).cells <= selection.MAX_OTHER_CELLS:
+            await _add(app, bundle, [[trace_heads.select(*other).weights]])
+    bundle.limit = MAX_BUNDLE_SIZE
+    exported = {"model": meta["model"], "traces": [entry.summary()], "file": {"heads": sorted(heads)}}
+    await _add_responses(bundle, {"session": to_json({**await _request_json(app, "session"), **NO_MODEL, **exported})})
     title, opening = f"{meta['name']} - AttnScope", make_fragment(view.at, trace, head)
-    return await asyncio.to_thread(render_page, assets, pack.text(), title, opening)
+    return await asyncio.to_thread(render_page, assets, bundle.text(), title, opening)
 
 
-async def _fill(app: App, pack: Bundle, kept: ExportedHead, view: View) -> None:
+async def _add_shown_head(app: App, bundle: Bundle, shown: ExportedHead, view: View) -> None:
     """Add the head that is shown."""
-    whole = f"{kept.path}/0/0/0?ch=mean"
-    await _pack(pack, {whole: await _answer(app, whole, needed=True)})
-    await _add(app, pack, selection.texts(kept))
-    await _add(app, pack, selection.coarse_levels(kept))
-    await _add(app, pack, selection.in_view(kept))
-    await _add(app, pack, selection.about(kept, view.pins))
-    await _add(app, pack, selection.along(kept))
-    await _add(app, pack, selection.around(kept))
+    coarsest = f"{shown.path}/0/0/0?ch=mean"
+    await _add_responses(bundle, {coarsest: await _request(app, coarsest, required=True)})
+    await _add(app, bundle, selection.token_texts(shown))
+    await _add(app, bundle, selection.coarse_levels(shown))
+    await _add(app, bundle, selection.in_view(shown))
+    await _add(app, bundle, selection.statistics(shown, view.pins))
+    await _add(app, bundle, selection.diagonal(shown))
+    await _add(app, bundle, selection.all_levels(shown))
 
 
-async def _others(app: App, pack: Bundle, chosen: _TraceHeads, head: tuple[int, int]) -> list[tuple[int, int]]:
-    """Add other heads, each whole, as long as they fit; and say which."""
-    taken, found = pack.used, []
-    for other in chosen.others(head):
-        if pack.left < taken // 2:  # they are about as large as this one, and take as long
+async def _add_other_heads(
+    app: App, bundle: Bundle, trace_heads: _TraceHeads, head: tuple[int, int]
+) -> list[tuple[int, int]]:
+    """Add other heads completely while they fit, and return which."""
+    taken, found = bundle.used, []
+    for other in trace_heads.others(head):
+        if bundle.remaining < taken // 2:  # they are about as large as the first, and take as long
             break
-        if not await _pack(pack, await _answers(app, selection.whole(chosen.kept(*other)))):
+        if not await _add_responses(bundle, await _request_all(app, selection.whole_head(trace_heads.select(*other)))):
             break
         found.append(other)
     return found
 
 
 class _TraceHeads(NamedTuple):
-    """The heads of a trace, as far as they may be kept."""
+    """The heads of a trace that can be exported."""
 
     trace: str
     about: list[dict[str, Any]]
     view: View
 
-    def kept(self, layer: int, head: int) -> ExportedHead:
-        """A head, at the place that is shown, or as a whole where it is of another size."""
+    def select(self, layer: int, head: int) -> ExportedHead:
+        """Return a head, with the view clipped to its size."""
         about = self.about[layer]
         plan = ZoomPlan(about["queries"], about["keys"])
         rows, columns = (
             range(min(side.start, size - 1), min(side.stop, size))
             for side, size in ((self.view.queries, plan.queries), (self.view.keys, plan.keys))
         )
-        return ExportedHead(self.trace, layer, head, plan, rows, columns, about["causal"], about["texts"])
+        return ExportedHead(self.trace, layer, head, plan, rows, columns, about["causal"], about["has_texts"])
 
     def others(self, head: tuple[int, int]) -> list[tuple[int, int]]:
-        """All other heads, nearest first: of the same layer, then of the layers around it."""
+        """Return all other heads, nearest layer first."""
         every = [(layer, number) for layer, about in enumerate(self.about) for number in range(about["heads"])]
         every.remove(head)
         return sorted(every, key=lambda one: (abs(one[0] - head[0]), abs(one[1] - head[1])))
 
     def layers(self, own: int) -> Iterable[list[str]]:
-        """Layers at a glance: all, or of a long text the one that is shown."""
+        """Yield the overview of all layers, or of a long text that of the layer shown."""
         cells = sum(about["heads"] * about["queries"] * about["keys"] for about in self.about)
-        for layer in range(len(self.about)) if cells <= OVERVIEW else [own]:
+        for layer in range(len(self.about)) if cells <= MAX_OVERVIEW_CELLS else [own]:
             start = f"{self.trace}/{layer}"
             yield [f"{start}/thumbs?ch=max", f"{start}/thumbs?ch=mean", f"{start}/heads"]
 
 
-async def _add(app: App, pack: Bundle, groups: Iterable[list[str]]) -> None:
-    """Ask for groups of answers and add them, until one does not fit."""
+async def _add(app: App, bundle: Bundle, groups: Iterable[list[str]]) -> None:
+    """Request groups of paths and add them, until one does not fit."""
     for group in groups:
-        if not await _pack(pack, await _answers(app, [path for path in group if _name(path) not in pack])):
+        if not await _add_responses(
+            bundle, await _request_all(app, [path for path in group if _bundle_path(path) not in bundle])
+        ):
             return
 
 
-async def _pack(pack: Bundle, answers: Mapping[str, bytes | None]) -> bool:
-    """Add answers; beside the loop, for others are answered meanwhile."""
-    return await asyncio.to_thread(pack.add, answers)
+async def _add_responses(bundle: Bundle, responses: Mapping[str, bytes | None]) -> bool:
+    """Add responses, in a thread, because compression would block the event loop."""
+    return await asyncio.to_thread(bundle.add, responses)
 
 
-async def _answers(app: App, paths: list[str]) -> dict[str, bytes | None]:
-    """What an app answers, without what it refuses."""
-    found = {path: await _answer(app, path) for path in paths}
-    return {_name(path): _cells(body) if "/block?" in path else body for path, body in found.items() if body != b""}
+async def _request_all(app: App, paths: list[str]) -> dict[str, bytes | None]:
+    """Request paths, without those that fail."""
+    found = {path: await _request(app, path) for path in paths}
+    return {
+        _bundle_path(path): _to_cells(body) if "/block?" in path else body
+        for path, body in found.items()
+        if body != b""
+    }
 
 
-async def _about_all(app: App, path: str) -> dict[str, Any]:
-    return json.loads(await _answer(app, path, needed=True) or b"{}")
+async def _request_json(app: App, path: str) -> dict[str, Any]:
+    return json.loads(await _request(app, path, required=True) or b"{}")
 
 
-def _name(path: str) -> str:
-    """What the page asks for; in all weights of a head it finds any block of cells, however that is asked for."""
+def _bundle_path(path: str) -> str:
+    """Return the path that the page requests; it takes any cells from all weights of a head."""
     return path.partition("/block?")[0] + "/cells" if "/block?" in path else path
 
 
-def _cells(body: bytes | None) -> bytes:
-    """All weights of a head, as the explorer tells cells."""
+def _to_cells(body: bytes | None) -> bytes:
+    """Convert all weights of a head from NPY to the body of a cells response."""
     weights = numpy.load(io.BytesIO(body or b""))
     return pack_floats(weights, z=0, y=0, x=0, flags=EXACT | PARTLY_MASKED * bool(numpy.isnan(weights).any()))
 
 
-async def _answer(app: App, path: str, *, needed: bool = False) -> bytes | None:
-    """An answer that stays as it is; None where there is nothing, empty where it is refused."""
+async def _request(app: App, path: str, *, required: bool = False) -> bytes | None:
+    """Request a path until the response is final; None has no content, empty bytes stand for an error."""
     while True:
-        async with send_request(app, path) as heard:
-            status, media, body = heard.status, heard.media, await heard.whole()
+        async with send_request(app, path) as response:
+            status, media, body = response.status, response.media, await response.read()
         if status == 204:
             return None
         if status != 200:
-            if needed or status not in (400, 404):
-                raise AttnScopeError(f"the page cannot be saved: {json.loads(body)['error']}")
+            if required or status not in (400, 404):
+                raise AttnScopeError(f"cannot save the page: {json.loads(body)['error']}")
             return b""
         if not _is_preview(path, media, body):
             return body
-        await asyncio.sleep(AGAIN)
+        await asyncio.sleep(RETRY_SECONDS)
 
 
 def _is_preview(path: str, media: str, body: bytes) -> bool:
-    """Whether the same question has a better answer later; small pictures say that they left rows out, and stay so."""
+    """Whether a later response will be better; thumbnails are marked as partial, but final."""
     if media == JSON:
         return body.endswith(b'"pending":true}')
     final = any(part in path for part in ("/thumbs?", "/block?"))
@@ -252,32 +258,34 @@ def _is_preview(path: str, media: str, body: bytes) -> bool:
 
 
 def make_fragment(at: str, trace: str, head: tuple[int, int]) -> str:
-    """The fragment to open with: what was shown, of a trace and a head that are there.
+    """Make the fragment that the page opens with, for an exported trace and head.
 
-    >>> make_fragment("#1/0123456789abcdef/L1H2/text?pin=q3&if=1", "f" * 16, (1, 2))
+    >>> make_fragment("#1/0123456789abcdef/L1H2/text?pin=q3&unmasked=1", "f" * 16, (1, 2))
     '#1/ffffffffffffffff/L1H2/text?pin=q3'
     """
-    found = ADDRESS.fullmatch(at) if len(at) <= MAX_FRAGMENT_LENGTH else None
+    found = FRAGMENT.fullmatch(at) if len(at) <= MAX_FRAGMENT_LENGTH else None
     view, rest = (found[1], found[2] or "") if found else ("map", "")
-    pairs = [(name, value) for name, value in parse_qsl(rest) if name not in ("if", "abl", "how") and ":" not in value]
+    pairs = [
+        (name, value) for name, value in parse_qsl(rest) if name not in ("unmasked", "abl", "how") and ":" not in value
+    ]
     query = "&".join(f"{quote(name, safe='')}={quote(value, safe=',')}" for name, value in pairs)
     return f"#1/{trace}/L{head[0]}H{head[1]}/{view}{'?' if query else ''}{query}"
 
 
-def render_page(assets: Mapping[str, bytes], answers: str, title: str, at: str) -> bytes:
-    """The page as HTML: nothing in it is run but the explorer's own script, which its policy knows by its hash."""
+def render_page(assets: Mapping[str, bytes], responses: str, title: str, at: str) -> bytes:
+    """Render the page as HTML; its policy allows only the explorer's own script, by hash."""
     script, style = (assets[name].decode("utf-8") for name in ("explorer.js", "explorer.css"))
     script = re.sub(r"<(?=!--|/?script)", r"\\x3c", script, flags=re.IGNORECASE)
     if re.search(r"</style|<!--", style, re.IGNORECASE):
-        raise SettingError("the page cannot be saved: its style sheet would end inside itself; build the page anew")
+        raise SettingError("cannot save the page: its style sheet contains </style or <!--; build the page again")
     readable = "".join(one if one.isprintable() else " " for one in title)[:120]
     return PAGE.format(
         policy=POLICY.format(script=_hash(script), style=_hash(style)),
         title=html.escape(readable),
         style=style,
         at=html.escape(at),
-        without=WITHOUT,
-        answers=answers,
+        no_script=NO_SCRIPT,
+        responses=responses,
         script=script,
     ).encode("utf-8", "replace")
 

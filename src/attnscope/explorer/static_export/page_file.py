@@ -1,7 +1,7 @@
-"""A head of a trace as a page on disk.
+"""`save_page`: one head of a trace as an HTML file.
 
-In: a trace and a path. Out: a file that any browser opens. Does not know: what is in it.
-Memory: that of the page, and of what is computed for it.
+In: a trace and a path. Out: a file that any browser opens. Does not know: its content.
+Memory: that of the page, and of the computation.
 """
 
 from __future__ import annotations
@@ -19,31 +19,43 @@ from attnscope.recording import Trace
 
 
 def save_page(trace: Trace, path: str | Path, *, layer: int = 0, head: int = 0, name: str | None = None) -> None:
-    """Write a head of a trace to `path`, as a page that opens with all of it."""
-    library, work = Library(), WorkerPools()
+    """Write one head of a trace as a static HTML page, which needs neither AttnScope nor a network.
+
+    Args:
+        trace: The trace.
+        path: The file to write.
+        layer: The index of the layer in the trace.
+        head: The index of the head in the layer.
+        name: The name to display; by default that of the model.
+
+    Raises:
+        SettingError: The path, the layer or the head is invalid.
+        UnsupportedError: The trace has no weights.
+    """
+    library, workers = Library(), WorkerPools()
     try:
-        identity = library.add(trace, name=name or trace.model or "trace")
+        trace_id = library.add(trace, name=name or trace.model or "trace")
         _check(trace, layer, head, Path(path))
         queries, keys = trace.layer(layer).shape[2:]
         view, assets = View(range(queries), range(keys)), read_assets()
-        app = make_router(library, None, work, assets=assets)
+        app = make_router(library, None, workers, assets=assets)
 
         def make() -> bytes:
-            return asyncio.run(export_page(app, assets, library, identity, (layer, head), view))
+            return asyncio.run(export_page(app, assets, library, trace_id, (layer, head), view))
 
-        with ThreadPoolExecutor(1) as aside:  # a notebook has a loop of its own in this thread
-            page = aside.submit(make).result()
+        with ThreadPoolExecutor(1) as pool:  # a notebook already runs an event loop in this thread
+            page = pool.submit(make).result()
     finally:
         library.close()
-        work.close()
+        workers.close()
     Path(path).write_bytes(page)
 
 
 def _check(trace: Trace, layer: int, head: int, path: Path) -> None:
     if path.is_dir() or not path.parent.is_dir():
-        raise SettingError(f"save_page: {path} cannot be written; give a file in a folder that is there")
+        raise SettingError(f"save_page: cannot write {path}; expected a file in an existing folder")
     if not 0 <= layer < len(trace):
-        raise SettingError(f"save_page: layer {layer} was asked for; this trace has the layers 0 to {len(trace) - 1}")
+        raise SettingError(f"save_page: expected a layer from 0 to {len(trace) - 1}, got {layer}")
     heads = trace.layer(layer).shape[1]
     if not 0 <= head < heads:
-        raise SettingError(f"save_page: head {head} was asked for; layer {layer} has the heads 0 to {heads - 1}")
+        raise SettingError(f"save_page: expected a head from 0 to {heads - 1} in layer {layer}, got {head}")

@@ -1,8 +1,7 @@
-"""Which answers a saved page brings along, the most important first.
+"""Which responses a static page includes, by priority.
 
-In: a head, the part of it that is shown, and what is pinned. Out: paths in groups, as the page will ask for them: the
-whole picture from far, then what is in view, then what lies around it. Does not know: answers, files.
-Memory: a group at a time.
+In: a head, the range that is shown, and the pins. Out: paths in groups, as the page requests them: coarse levels first,
+then what is in view, then its surroundings. Does not know: responses, files. Memory: one group at a time.
 """
 
 from __future__ import annotations
@@ -14,37 +13,37 @@ from typing import NamedTuple, TypeVar
 
 from attnscope.atlas import TILE_SIZE, ZoomPlan
 
-TOKENS = 1024  # the page asks for texts of tokens in blocks of so many
-MAX_TEXT = 2**18  # tokens that are told at once for reading
-SHORT, MAX_SHOWN_CELLS = 2**16, 2**20  # cells of a head that are kept as they are, and of the one that is shown
-FEW = 16  # tiles of a level that is kept whole before anything else
-IN_VIEW = 64  # tiles of a level that the view itself may take
-TILES_PER_GROUP = 4  # tiles of a group
-STRIPS = 64  # blocks of a strip along a level that are kept whole
+TOKENS_PER_REQUEST = 1024  # of the page
+MAX_TEXT_TOKENS = 2**18  # of one request of the text view
+MAX_OTHER_CELLS, MAX_SHOWN_CELLS = 2**16, 2**20  # of a head with exact weights: others, and the one shown
+COARSE_TILES = 16  # of a level that is included completely, before anything else
+MAX_VIEW_TILES = 64  # of a level
+TILES_PER_GROUP = 4
+MAX_MARGINAL_BLOCKS = 64  # of a level whose marginals are included completely
 
 Item = TypeVar("Item")
 
 
 class ExportedHead(NamedTuple):
-    """A head that is to be kept: where it is, its size, what is shown of it, and whether it has names for positions."""
+    """A head to export: its index, its size, the range shown, and whether its token texts are known."""
 
     trace: str
     layer: int
-    head: int
+    number: int
     plan: ZoomPlan
     queries: range
     keys: range
     causal: bool
-    texts: bool
+    has_texts: bool
 
     @property
     def path(self) -> str:
-        """What the paths of its answers begin with."""
-        return f"{self.trace}/{self.layer}/{self.head}"
+        """The prefix of its paths."""
+        return f"{self.trace}/{self.layer}/{self.number}"
 
     @property
     def cells(self) -> int:
-        """How many weights it has."""
+        """The number of its weights."""
         return self.plan.queries * self.plan.keys
 
     @property
@@ -53,112 +52,116 @@ class ExportedHead(NamedTuple):
         return f"{self.path}/block?i0=0&i1={self.plan.queries}&j0=0&j1={self.plan.keys}&as=npy"
 
 
-def texts(kept: ExportedHead) -> Iterator[list[str]]:
-    """Names along the two sides of a layer, in blocks and in one piece."""
-    layer = f"{kept.trace}/{kept.layer}"
-    for side, length in (("query", kept.plan.queries), ("key", kept.plan.keys)) if kept.texts else ():
-        ends = [(start, min(start + TOKENS, length)) for start in range(0, length, TOKENS)]
-        for some in _some(ends, 64):
+def token_texts(head: ExportedHead) -> Iterator[list[str]]:
+    """Token texts of both axes of a layer, in blocks and as a whole."""
+    layer = f"{head.trace}/{head.layer}"
+    for side, length in (("query", head.plan.queries), ("key", head.plan.keys)) if head.has_texts else ():
+        ends = [(start, min(start + TOKENS_PER_REQUEST, length)) for start in range(0, length, TOKENS_PER_REQUEST)]
+        for some in _split(ends, 64):
             yield [f"{layer}/tokens?side={side}&from={start}&to={stop}" for start, stop in some]
         yield [f"{layer}/sections?side={side}", f"{layer}/words?side={side}"]
-        yield [f"{layer}/text?side={side}&from=0&to={min(length, MAX_TEXT)}"]
+        yield [f"{layer}/text?side={side}&from=0&to={min(length, MAX_TEXT_TOKENS)}"]
 
 
-def coarse_levels(kept: ExportedHead) -> Iterator[list[str]]:
-    """The levels of few tiles, whole."""
-    for z in _levels(kept, few=True):
-        yield from chain(strips(kept, z), pictures(kept, z, outward(kept, z)))
+def coarse_levels(head: ExportedHead) -> Iterator[list[str]]:
+    """The levels with few tiles, completely."""
+    for z in _levels(head, coarse=True):
+        yield from chain(marginals(head, z), tile_paths(head, z, order_tiles(head, z)))
 
 
-def in_view(kept: ExportedHead) -> Iterator[list[str]]:
-    """The part that is shown and some of what is around it, at every level at which it is not too much."""
-    for z in _levels(kept, few=False):
-        inside = [tile for tile in outward(kept, z) if _touches(kept, z, *tile)]
-        if len(inside) <= IN_VIEW:
-            yield from chain(strips(kept, z), pictures(kept, z, inside))
+def in_view(head: ExportedHead) -> Iterator[list[str]]:
+    """The range that is shown, with a margin, at every level where it is not too large."""
+    for z in _levels(head, coarse=False):
+        inside = [tile for tile in order_tiles(head, z) if _is_near_view(head, z, *tile)]
+        if len(inside) <= MAX_VIEW_TILES:
+            yield from chain(marginals(head, z), tile_paths(head, z, inside))
 
 
-def about(kept: ExportedHead, pins: tuple[int | None, int | None]) -> Iterator[list[str]]:
-    """The head in some numbers, and all its weights; of a long text, what is said of its pinned query and key."""
-    yield [f"{kept.path}/profile", f"{kept.path}/scores"]
-    if kept.cells <= MAX_SHOWN_CELLS:
-        yield [kept.weights]
+def statistics(head: ExportedHead, pins: tuple[int | None, int | None]) -> Iterator[list[str]]:
+    """Statistics of the head, and all its weights; of a long text, only those of the pinned query and key."""
+    yield [f"{head.path}/profile", f"{head.path}/scores"]
+    if head.cells <= MAX_SHOWN_CELLS:
+        yield [head.weights]
         return
     for side, line, pin in zip(("query", "key"), ("row", "col"), pins, strict=True):
         if pin is not None:
-            links = [f"{kept.path}/links/{side}/{pin}?unit={unit}&most=2000" for unit in ("token", "word")]
-            yield [f"{kept.path}/{line}/{pin}", f"{kept.path}/{side}/{pin}", *(links if kept.texts else ())]
-    yield [f"{kept.path}/col/0"]
+            links = [f"{head.path}/links/{side}/{pin}?unit={unit}&most=2000" for unit in ("token", "word")]
+            yield [f"{head.path}/{line}/{pin}", f"{head.path}/{side}/{pin}", *(links if head.has_texts else ())]
+    yield [f"{head.path}/col/0"]
 
 
-def along(kept: ExportedHead) -> Iterator[list[str]]:
-    """The diagonal, where tokens look at those near them: finest first, where it is not too much."""
-    for z in reversed(list(_levels(kept, few=False))):
-        near = [(y, x) for y, x in outward(kept, z) if y - 1 <= x <= y]
-        if len(near) <= IN_VIEW and kept.plan.queries == kept.plan.keys:
-            yield from chain(strips(kept, z), pictures(kept, z, near))
+def diagonal(head: ExportedHead) -> Iterator[list[str]]:
+    """The diagonal, where tokens attend to their neighbours: finest level first, if it is not too large."""
+    for z in reversed(list(_levels(head, coarse=False))):
+        near = [(y, x) for y, x in order_tiles(head, z) if y - 1 <= x <= y]
+        if len(near) <= MAX_VIEW_TILES and head.plan.queries == head.plan.keys:
+            yield from chain(marginals(head, z), tile_paths(head, z, near))
 
 
-def around(kept: ExportedHead) -> Iterator[list[str]]:
+def all_levels(head: ExportedHead) -> Iterator[list[str]]:
     """All levels, each from the view outwards."""
-    for z in _levels(kept, few=False):
-        yield from chain(strips(kept, z), pictures(kept, z, outward(kept, z)))
+    for z in _levels(head, coarse=False):
+        yield from chain(marginals(head, z), tile_paths(head, z, order_tiles(head, z)))
 
 
-def whole(kept: ExportedHead) -> list[str]:
-    """All of a head that is not the one shown: pictures, strips and numbers; not its exact weights."""
-    some = chain(coarse_levels(kept), around(kept), [[f"{kept.path}/profile", f"{kept.path}/scores"]])
-    return list(dict.fromkeys(path for group in some for path in group))
+def whole_head(head: ExportedHead) -> list[str]:
+    """All tiles, marginals and statistics of another head, without its exact weights."""
+    groups = chain(coarse_levels(head), all_levels(head), [[f"{head.path}/profile", f"{head.path}/scores"]])
+    return list(dict.fromkeys(path for group in groups for path in group))
 
 
-def _levels(kept: ExportedHead, *, few: bool) -> Iterator[int]:
-    for z in range(kept.plan.deepest + 1):
-        down, across = kept.plan.count_tiles(z)
-        if (down * across <= FEW) is few:
+def _levels(head: ExportedHead, *, coarse: bool) -> Iterator[int]:
+    for z in range(head.plan.deepest + 1):
+        down, across = head.plan.count_tiles(z)
+        if (down * across <= COARSE_TILES) is coarse:
             yield z
 
 
-def outward(kept: ExportedHead, z: int) -> list[tuple[int, int]]:
-    """The tiles of a level that are not hidden as a whole, nearest to the middle of the view first."""
-    span = TILE_SIZE * kept.plan.stride(z)
-    middle = [(side.start + side.stop) / 2 / span for side in (kept.queries, kept.keys)]
-    down, across = kept.plan.count_tiles(z)
-    offset = kept.plan.keys - kept.plan.queries
+def order_tiles(head: ExportedHead, z: int) -> list[tuple[int, int]]:
+    """The tiles of a level that are not completely masked, nearest to the middle of the view first."""
+    span = TILE_SIZE * head.plan.stride(z)
+    middle = [(side.start + side.stop) / 2 / span for side in (head.queries, head.keys)]
+    down, across = head.plan.count_tiles(z)
+    offset = head.plan.keys - head.plan.queries
     tiles = [
         (y, x)
         for y in range(down)
         for x in range(across)
-        if not kept.causal or x * span <= min(kept.plan.queries, (y + 1) * span) - 1 + offset
+        if not head.causal or x * span <= min(head.plan.queries, (y + 1) * span) - 1 + offset
     ]
     return sorted(tiles, key=lambda tile: hypot(tile[0] + 0.5 - middle[0], tile[1] + 0.5 - middle[1]))
 
 
-def pictures(kept: ExportedHead, z: int, tiles: Sequence[tuple[int, int]]) -> Iterator[list[str]]:
-    """Tiles in groups, each with its means and its maxima; where bins are cells, both are one."""
-    channels = ("mean",) if z == kept.plan.deepest else ("mean", "max")
-    for some in _some(tiles, TILES_PER_GROUP // len(channels)):
-        yield [f"{kept.path}/{z}/{y}/{x}?ch={channel}" for y, x in some for channel in channels]
+def tile_paths(head: ExportedHead, z: int, tiles: Sequence[tuple[int, int]]) -> Iterator[list[str]]:
+    """Tiles in groups, with means and maxima; at the finest level both are equal."""
+    channels = ("mean",) if z == head.plan.deepest else ("mean", "max")
+    for some in _split(tiles, TILES_PER_GROUP // len(channels)):
+        yield [f"{head.path}/{z}/{y}/{x}?ch={channel}" for y, x in some for channel in channels]
 
 
-def strips(kept: ExportedHead, z: int) -> Iterator[list[str]]:
-    """What stands beside the map at a level: all of it, or what belongs to the view."""
-    span = TILE_SIZE * kept.plan.stride(z)
+def marginals(head: ExportedHead, z: int) -> Iterator[list[str]]:
+    """The marginals of a level: all, or those of the view."""
+    span = TILE_SIZE * head.plan.stride(z)
     for kind, side, count in zip(
-        ("entropy", "received"), (kept.queries, kept.keys), kept.plan.count_tiles(z), strict=True
+        ("entropy", "received"), (head.queries, head.keys), head.plan.count_tiles(z), strict=True
     ):
-        blocks = range(count) if count <= STRIPS else range(side.start // span, min(count, -(-side.stop // span)))
-        yield [f"{kept.path}/marginal/{kind}/{z}/{block}" for block in blocks]
+        blocks = (
+            range(count)
+            if count <= MAX_MARGINAL_BLOCKS
+            else range(side.start // span, min(count, -(-side.stop // span)))
+        )
+        yield [f"{head.path}/marginal/{kind}/{z}/{block}" for block in blocks]
 
 
-def _touches(kept: ExportedHead, z: int, y: int, x: int) -> bool:
-    """Whether a tile is in view, or would be in a window twice as large."""
-    span = TILE_SIZE * kept.plan.stride(z)
+def _is_near_view(head: ExportedHead, z: int, y: int, x: int) -> bool:
+    """Whether a tile overlaps a view twice as large."""
+    span = TILE_SIZE * head.plan.stride(z)
     return all(
         place * span < side.stop + len(side) // 2 and side.start - len(side) // 2 < (place + 1) * span
-        for place, side in ((y, kept.queries), (x, kept.keys))
+        for place, side in ((y, head.queries), (x, head.keys))
     )
 
 
-def _some(items: Sequence[Item], count: int) -> Iterator[Sequence[Item]]:
+def _split(items: Sequence[Item], count: int) -> Iterator[Sequence[Item]]:
     for start in range(0, len(items), count):
         yield items[start : start + count]

@@ -18,9 +18,9 @@ from torch.overrides import TorchFunctionMode
 
 from attnscope.attention import attend
 from attnscope.attention.spec import to_4d
+from attnscope.recording.hooks.module_stack import ModuleStack
 from attnscope.recording.hooks.observers import (
     Intervention,
-    calling_module,
     current_interventions,
     intervene,
     is_suppressed,
@@ -39,16 +39,18 @@ def intercept_heads(model: nn.Module, intervention: Intervention) -> Iterator[No
     with ExitStack() as stack:
         stack.enter_context(intercept_transformers(model))
         stack.enter_context(intervene(intervention))
-        stack.enter_context(_TorchFunctionIntervention(intervention))
+        modules = ModuleStack()
+        stack.enter_context(modules.track(model))
+        stack.enter_context(_TorchFunctionIntervention(intervention, modules))
         yield
 
 
 class _TorchFunctionIntervention(TorchFunctionMode):
     """Replaces what the attention functions of PyTorch and AttnScope return in this thread."""
 
-    def __init__(self, intervention: Intervention) -> None:
+    def __init__(self, intervention: Intervention, modules: ModuleStack) -> None:
         super().__init__()
-        self._intervention = intervention
+        self._intervention, self._modules = intervention, modules
 
     def __torch_function__(self, function: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -59,8 +61,8 @@ class _TorchFunctionIntervention(TorchFunctionMode):
             or self._intervention not in current_interventions()
         ):
             return function(*args, **kwargs)
-        module = calling_module(self._intervention)
-        if module is None or not self._intervention.targets(module):
+        module = self._modules.innermost()
+        if module is None or not self._intervention.owns(module) or not self._intervention.targets(module):
             return function(*args, **kwargs)
         arguments = bind_arguments(function, args, kwargs)
         if function is F.multi_head_attention_forward:

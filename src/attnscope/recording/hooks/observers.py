@@ -6,7 +6,6 @@ Does not know: models, calls, how attention is intercepted.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -75,17 +74,6 @@ def intervene(intervention: Intervention) -> Iterator[None]:
         yield
     finally:
         _interventions.set(tuple(other for other in _interventions.get() if other is not intervention))
-
-
-def calling_module(observer: Observer | Intervention) -> nn.Module | None:
-    """The innermost module on the call stack that the observer owns."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        found = frame.f_locals.get("self")
-        if isinstance(found, nn.Module) and observer.owns(found):
-            return found
-        frame = frame.f_back
-    return None
 
 
 @contextmanager

@@ -34,7 +34,9 @@ from attnscope.recording.hooks.verification import ReferenceBlock, from_eager
 
 NAME = "attnscope"
 
-SUPPORTED = {"softcap", "s_aux", "position_bias", "is_causal", "sliding_window", "output_attentions"}
+SCORE_ARGUMENTS = {"softcap", "s_aux", "position_bias"}
+"""Arguments that change the scores, and that AttnScope applies."""
+SUPPORTED = SCORE_ARGUMENTS | {"is_causal", "sliding_window", "output_attentions"}
 """Further arguments that are applied here, or that do not change the weights."""
 
 
@@ -225,6 +227,7 @@ def _observed(given: Arguments) -> tuple[Tensor, Tensor | None]:
 def read(given: Arguments) -> Call:
     """The arguments of an attention function as a call; raises UnsupportedError for unknown arguments."""
     _check_arguments(given)
+    _check_ignored(given)
     module, mask_argument, kwargs = given.module, given.attention_mask, given.kwargs
     query, key, value = to_autocast_dtype(given.query, given.key, given.value)
     row, column, whole = max(key.shape[2] - query.shape[2], 0), 0, None
@@ -304,6 +307,23 @@ def _check_arguments(given: Arguments) -> None:
                 "and is not supported; run the model with attn_implementation='eager' and output_attentions=True, and "
                 "make a trace with Trace.from_attentions(outputs.attentions)"
             )
+
+
+def _check_ignored(given: Arguments) -> None:
+    """Raise if the model's own SDPA drops a term of the scores: recorded weights would not be those of the model.
+
+    Some versions of transformers drop the softcap of Gemma 2 without an error.
+    """
+    present = [name for name in SCORE_ARGUMENTS if given.kwargs.get(name) is not None]
+    if not present or _original_name(given.module) != "sdpa":
+        return
+    code = inspect.unwrap(_registries()[0]()["sdpa"]).__code__
+    if ignored := set(present) - {*code.co_varnames, *code.co_consts}:
+        version = import_extra("transformers").__version__
+        raise UnsupportedError(
+            f"record: {type(given.module).__name__} passes {', '.join(ignored)} to its attention, which the sdpa of "
+            f"transformers {version} ignores; load the model with attn_implementation='eager'"
+        )
 
 
 @cache
