@@ -253,7 +253,8 @@ def photograph(trace: ats.Trace, ids: Tensor) -> None:
     query, key = len(scene.before) + 302, scene.first + 303
     colours = "r=-15,0&cm=magma"
     views = {"map": f"agg=max&{colours}", "place": f"c={query},{key}&z=16&pin=q{query},k{key}&{colours}"}
-    server = trace.explore(name=NAME, open_browser=False, block=False)
+    trace.model = NAME
+    server = trace.explore(open_browser=False, block=False)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, view in views.items():

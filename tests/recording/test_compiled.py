@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnscope.heads import ablate
+from attnscope.heads import ablate, direct_logit_attribution, patch
 from attnscope.models import Decoder, DecoderConfig
 from attnscope.recording import read, record
 
@@ -103,3 +103,22 @@ def test_compiled_code_is_used_again_after_an_error() -> None:
     assert backend.runs == 0
     model(IDS)
     assert backend.runs > 0
+
+
+@pytest.mark.compiled
+@KINDS
+@torch.no_grad()
+def test_a_compiled_model_is_patched_and_attributed_eagerly(compiled: Callable[[Counting], Any]) -> None:
+    backend, plain = Counting(), small()
+    model = compiled(backend)
+    with record(plain, values=True) as donor:
+        plain(IDS.flip(1))
+    with patch(plain, {0: [1]}, donor):
+        expected = plain(IDS)
+    with warned(), patch(model, {0: [1]}, donor):
+        torch.testing.assert_close(model(IDS), expected)
+    with warned():
+        found = direct_logit_attribution(model, IDS, token=9)
+    for name, heads in direct_logit_attribution(plain, IDS, token=9).heads.items():
+        torch.testing.assert_close(found.heads[name], heads)
+    assert backend.runs == 0

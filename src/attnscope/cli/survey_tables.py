@@ -218,7 +218,7 @@ def show_ranking(survey: Survey, by: str | None, top: int, console: Console) -> 
     """Print the first heads by label, or by a statistic."""
     from attnscope.cli.heads import ordered
 
-    order = ordered(survey.heads, by, None)
+    order = sort_heads(survey.heads, by, None)
     order = order.rows(range(min(top, len(order))))
     places = [
         (layer, head, by or main_statistic(order, row))
@@ -232,7 +232,7 @@ def show_json(survey: Survey, head: tuple[str, int] | None, options: Options) ->
     """Print the same as JSON: all heads or the first ones, or one head with its example passages."""
     from attnscope.cli.heads import ordered
 
-    table = ordered(survey.heads, options.by, None)
+    table = sort_heads(survey.heads, options.by, None)
     rows = range(len(table) if options.top is None else min(options.top, len(table)))
     examples: dict[str, Any] = {}
     if head is not None:

@@ -1,7 +1,8 @@
 """Verifies the contracts of `attend` on the user's devices: `attnscope doctor --verify`.
 
 Each check compares `attend`, with its default backend, with dense code in fp64 on the CPU, in output, lse
-and gradients, and looks at rows without keys. It is the short form of the test suite, for devices the suite never saw.
+and gradients, including rows without keys. It is a short form of the test suite, for devices that the suite does not
+cover.
 """
 
 from __future__ import annotations

@@ -80,7 +80,12 @@ def direct_logit_attribution(
     input_ids, position = _validate(model, input_ids, position)
     activations = Activations(uncompiled(model), TokenPosition(input_ids.shape[1], position))
     with eagerly(model, "direct_logit_attribution"):
-        logits = _logits_row(activations.run(input_ids), activations.position)
+        return _attribute(activations, input_ids, token, against)
+
+
+def _attribute(activations: Activations, input_ids: Tensor, token: int | None, against: int | None) -> LogitAttribution:
+    """Split the logit, in two forward passes."""
+    logits = _logits_row(activations.run(input_ids), activations.position)
     token = int(logits.argmax()) if token is None else token
     for name, value in {"token": token, "against": against}.items():
         if value is not None and not 0 <= value < len(logits):
@@ -95,7 +100,7 @@ def direct_logit_attribution(
     biases = sum(float(update.bias @ direction) for update in updates)
     logit = float(logits[token]) - (0.0 if against is None else float(logits[against]))
     rest = logit - biases - sum(float(parts.sum()) for parts in heads.values())
-    return LogitAttribution(heads, biases, rest, logit, token, against, position)
+    return LogitAttribution(heads, biases, rest, logit, token, against, activations.position.position)
 
 
 def _validate(model: nn.Module, input_ids: Tensor, position: int) -> tuple[Tensor, int]:

@@ -57,7 +57,6 @@ def reduce_blocks(
     rows: Tensor | None = None,
     columns: range | None = None,
     align: tuple[int, int] = (1, 1),
-    min_columns: int = 1,
     min_log_weight: float | None = None,
 ) -> None:
     """Give every block of some rows and columns to each reducer.
@@ -69,7 +68,6 @@ def reduce_blocks(
         rows: increasing positions of queries; all by default.
         columns: positions of keys; all by default.
         align: blocks start at multiples of these numbers of rows and columns where they are small enough.
-        min_columns: blocks have at least this number of columns, if there are as many.
         min_log_weight: smaller weights count as 0; by default those that are not normal numbers.
     """
     queries, keys = source.sizes[2:]
@@ -80,7 +78,7 @@ def reduce_blocks(
     least = math.log(torch.finfo(source.dtype).tiny) + 1 if min_log_weight is None else min_log_weight
     groups = list(_head_groups(source, len(rows), len(columns)))
     for group, part in zip(groups, second.split(max(len(groups), 1)), strict=False):
-        shape = _block_shape(group.source, len(rows), len(columns), align, min_columns, schedule.max_bytes)
+        shape = _block_shape(group.source, len(rows), len(columns), align, schedule.max_bytes)
         own_lse = None if lse is None else lse[group.batch, group.heads]
         group.run(reducers, rows, columns, own_lse, shape, align[1], least, part)
 
@@ -181,15 +179,12 @@ class _HeadGroup(NamedTuple):
                 yield left, block.right, cells == block.area
 
 
-def _block_shape(
-    source: Weights, rows: int, columns: int, align: tuple[int, int], min_columns: int, max_bytes: int
-) -> tuple[int, int]:
+def _block_shape(source: Weights, rows: int, columns: int, align: tuple[int, int], max_bytes: int) -> tuple[int, int]:
     """Rows and columns of a block: four times as many columns as rows, within the memory limit."""
     most = min(BLOCK_CELLS, max_bytes // (8 * source.dtype.itemsize))
     cells = max(1, most // (source.sizes.batch * source.sizes.heads))
     high = min(_aligned(math.isqrt(cells // 4) + ALIGNMENT // 2, align[0]), rows)
-    wide = min(max(_aligned(cells // high, align[1]), min(min_columns, cells)), columns)
-    high = max(min(high, cells // wide), 1)
+    wide = min(_aligned(cells // high, align[1]), columns)
     return min(max(high, _aligned(cells // wide, align[0])), rows), wide
 
 

@@ -19,8 +19,6 @@ from attnscope.matrix.lazy_weights import LazyWeights
 from attnscope.matrix.reducers import RowSums, block_entropy
 from attnscope.matrix.schedule import Schedule
 
-TOPK_COLUMNS = 2048  # of a block: fewer and larger selections are faster
-
 
 class Distance(NamedTuple):
     """Query position minus key position under the weights of each row, in tokens."""
@@ -165,7 +163,7 @@ def topk(source: Weights, count: int, schedule: Schedule) -> tuple[Tensor, Tenso
     if not 1 <= count <= source.sizes.keys:
         raise ValueError(f"topk: expected a count in 1 ... {source.sizes.keys}, got {count}")
     reducer = _LargestWeights(source, count)
-    reduce_blocks(source, [reducer], schedule, min_columns=TOPK_COLUMNS)
+    reduce_blocks(source, [reducer], schedule)
     return reducer.weights.clamp(min=0.0), reducer.keys.masked_fill(reducer.weights < 0, -1)
 
 
