@@ -216,7 +216,7 @@ def main_statistic(table: HeadTable, row: int) -> str:
 
 def show_ranking(survey: Survey, by: str | None, top: int, console: Console) -> None:
     """Print the first heads by label, or by a statistic."""
-    from attnscope.cli.heads import ordered
+    from attnscope.cli.heads import sort_heads
 
     order = sort_heads(survey.heads, by, None)
     order = order.rows(range(min(top, len(order))))
@@ -230,7 +230,7 @@ def show_ranking(survey: Survey, by: str | None, top: int, console: Console) -> 
 
 def show_json(survey: Survey, head: tuple[str, int] | None, options: Options) -> None:
     """Print the same as JSON: all heads or the first ones, or one head with its example passages."""
-    from attnscope.cli.heads import ordered
+    from attnscope.cli.heads import sort_heads
 
     table = sort_heads(survey.heads, options.by, None)
     rows = range(len(table) if options.top is None else min(options.top, len(table)))
