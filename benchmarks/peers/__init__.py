@@ -129,7 +129,7 @@ def find_model(places: Sequence[str], folder: Path, step: Callable[[str], None])
 def write_text(model: Path, length: int, file: Path) -> None:
     """Write the ids and texts of the first tokens of an English text."""
     tokenizer = load_tokenizer(model)
-    ids = tokenizer.encode(reference_text()[: 64 * length], special=False)[:length]
+    ids = tokenizer.encode(reference_text()[: 64 * length], add_special_tokens=False)[:length]
     if len(ids) < length:
         raise SettingError(f"peers: expected a text of {length:,} tokens, got {len(ids):,} with this tokenizer")
     file.write_text(json.dumps({"ids": ids, "texts": tokenizer.texts(ids)}), encoding="utf-8")

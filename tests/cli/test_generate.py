@@ -63,7 +63,7 @@ def test_a_seed_repeats_a_sampled_text(loaded_once: None) -> None:
     [
         ((MINILM, "x"), "is an encoder, which cannot generate text"),
         ((MODELS / "nowhere", "x"), "is neither a folder, nor a .gguf file, nor a name on the hub"),
-        ((SMOLLM2, "x", "--top-p", "3"), "Sampling.top_p must be above 0 and at most 1, but is 3.0"),
+        ((SMOLLM2, "x", "--top-p", "3"), "Sampling.top_p must be above 0 and at most 1, got 3.0"),
         ((SMOLLM2, "x", "--stop", ""), "stop strings must not be empty"),
         ((SMOLLM2, "x", "--system", "y"), "--system needs --chat"),
         (("a long prompt in the place of the model " * 20, SMOLLM2), "cannot be the place of a model"),

@@ -264,7 +264,7 @@ def test_the_seed_decides_what_is_written_and_without_temperature_the_model_alon
 def test_writing_ends_before_the_end_of_a_text():
     third = written(make_session(), temperature=0.0)[3]["token"]
     codec = CharacterTokenizer(CHARACTERS.characters)
-    codec.eos = frozenset(CHARACTERS.encode(third))
+    codec.eos_token_ids = frozenset(CHARACTERS.encode(third))
     events = written(ModelSession(small(), codec, "a small model"), temperature=0.0)
     assert third not in [event["token"] for event in events[1:-1]]
     assert len(events[1:-1]) <= 2

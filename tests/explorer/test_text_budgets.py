@@ -68,8 +68,8 @@ class Words:
     def texts(self, ids: Sequence[int]) -> list[str]:
         return [self.names[number] for number in ids]
 
-    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
-        del special
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        del skip_special_tokens
         return "".join(self.texts(ids))
 
 

@@ -133,19 +133,19 @@ def test_what_the_tour_says_is_true_of_the_example(first_visit: Page) -> None:
     def step(title: str) -> tuple[str, dict[str, Any]]:
         return next((words, at) for words, at in seen if title in words)
 
-    words, at = step("read aloud")
+    words, at = step("One attention weight")
     query, key = at["pinQuery"], at["pinKey"]
     assert tokens[query].strip() in re.findall("“(.*?)”", words)
     assert tokens[key].strip() in re.findall("“(.*?)”", words)
     assert tokens[:query].count(tokens[query]) == 1, "the second of its kind"
     assert tokens.index(tokens[query]) == key - 1, "after the first"
     assert f"{weights(at['layer'])[query, key] * 100:.0f}%" in words
-    _, at = step("sink")
+    _, at = step("A bright column")
     assert weights(at["layer"], at["head"])[:, 0].mean() > 0.99
     assert at["pinKey"] == 0
-    _, at = step("token before")
+    _, at = step("previous token")
     assert weights(at["layer"], at["head"]).diagonal(-1).mean() > 0.8
-    _, at = step("Names")
+    _, at = step("Labels of heads")
     assert "induction" in page_labels(at)
     _, at = step("Hatched")
     assert not weights(at["layer"], at["head"]).triu(1).any()

@@ -94,7 +94,7 @@ def test_smollm2_writes_the_text_of_transformers() -> None:
 def test_an_answer_ends_at_the_end_token() -> None:
     model, tokenizer = trained()
     chat = "<|im_start|>user\nSay only the word yes.<|im_end|>\n<|im_start|>assistant\n"
-    (answer,) = generate(model, tokenizer, [chat], max_new_tokens=100, special=False)
+    (answer,) = generate(model, tokenizer, [chat], max_new_tokens=100, add_special_tokens=False)
     assert 0 < len(answer) < 200
     assert "<|im_end|>" not in answer
 
@@ -112,9 +112,11 @@ def test_a_seed_writes_the_same_text_again_and_another_a_different_one() -> None
 
 def test_an_empty_prompt_begins_with_the_first_token() -> None:
     model, tokenizer = trained()
-    assert tokenizer.bos is not None
+    assert tokenizer.bos_token_id is not None
     (text,) = generate(model, tokenizer, [""], max_new_tokens=5)
-    tokens = [token for (token,) in generate_tokens(model, [[tokenizer.bos]], max_new_tokens=5) if token is not None]
+    tokens = [
+        token for (token,) in generate_tokens(model, [[tokenizer.bos_token_id]], max_new_tokens=5) if token is not None
+    ]
     assert text == tokenizer.decode(tokens)
 
 

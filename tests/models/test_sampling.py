@@ -85,7 +85,7 @@ def test_a_tiny_temperature_is_nearly_greedy(temperature: float) -> None:
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling()])
 @pytest.mark.parametrize("wrong", [torch.nan, -torch.inf])
 def test_scores_that_are_no_numbers_are_refused(sampling: Sampling, wrong: float) -> None:
-    with pytest.raises(UnsupportedError, match="not numbers"):
+    with pytest.raises(UnsupportedError, match="NaN or infinite"):
         Sampler(sampling, rows=2).choose(torch.stack([torch.zeros(5), torch.full((5,), wrong)]))
 
 
@@ -98,8 +98,8 @@ def test_greedy_takes_the_likeliest() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": -1.0}, "temperature must be 0 or more, but is -1.0"),
-        ({"temperature": float("nan")}, "temperature must be 0 or more"),
+        ({"temperature": -1.0}, "temperature must be .*-1.0"),
+        ({"temperature": float("nan")}, "temperature must be"),
         ({"top_k": 0}, "top_k must be at least 1"),
         ({"top_p": 0.0}, "top_p must be above 0 and at most 1"),
         ({"min_p": 1.5}, "min_p must be above 0 and at most 1"),

@@ -79,7 +79,7 @@ def generate(options: Options) -> None:
             max_new_tokens=options.max_new_tokens,
             sampling=sampling,
             stop=list(options.stop),
-            special=not options.chat,
+            add_special_tokens=not options.chat,
             progress=lambda done, whole: bar.update(reading, completed=done, total=whole),
         )
         first = next(pieces, None)

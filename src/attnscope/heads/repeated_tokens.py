@@ -56,7 +56,7 @@ def repeated_token_ids(vocab_size: int, length: int = LENGTH, *, seed: int = 0, 
 def _is_ordinary(codec: Any, token: int) -> bool:
     """Whether a token has a text; many models have more ids than their tokenizer."""
     try:
-        return bool(codec.decode([token], special=False))
+        return bool(codec.decode([token], skip_special_tokens=True))
     except VocabularyError:
         return False
 

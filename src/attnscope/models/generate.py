@@ -126,7 +126,7 @@ def stream(
     max_new_tokens: int,
     sampling: Sampling = GREEDY,
     stop: Sequence[str] = (),
-    special: bool = True,
+    add_special_tokens: bool = True,
     **options: Any,
 ) -> Iterator[tuple[int, str]]:
     """Generate text, and yield it as soon as its characters are complete and cannot be part of a stop string.
@@ -138,7 +138,8 @@ def stream(
         max_new_tokens: Number of tokens to generate for each prompt.
         sampling: How the next token is chosen.
         stop: Stop strings; text ends before the first of them.
-        special: Whether special tokens are added to the prompts; False for text that has them, as from a chat template.
+        add_special_tokens: Whether to add special tokens to the prompts; False for text that has them, as from a chat
+            template.
         options: `cache`, `chunk_size`, `device` and `progress`, as in `generate_tokens`.
 
     Yields:
@@ -146,8 +147,8 @@ def stream(
     """
     if isinstance(prompts, str):
         raise TypeError(f"prompts: expected a list of strings, got a string; pass [{prompts[:20]!r}]")
-    encoded = [tokenizer.encode(prompt, special=special) for prompt in prompts]
-    first = [] if tokenizer.bos is None else [tokenizer.bos]
+    encoded = [tokenizer.encode(prompt, add_special_tokens=add_special_tokens) for prompt in prompts]
+    first = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
     encoded = [tokens or first for tokens in encoded]
     rows = [_Row(tokenizer.stream(after=tokens), StopStringFilter(stop)) for tokens in encoded]
     for tokens in generate_tokens(
@@ -155,12 +156,12 @@ def stream(
         encoded,
         max_new_tokens=max_new_tokens,
         sampling=sampling,
-        eos_token_ids=tokenizer.eos,
+        eos_token_ids=tokenizer.eos_token_ids,
         vocab_size=tokenizer.vocab_size,
         **options,
     ):
         for row, token in enumerate(tokens):
-            if token is not None and token not in tokenizer.eos and (text := rows[row].add(token)):
+            if token is not None and token not in tokenizer.eos_token_ids and (text := rows[row].add(token)):
                 yield row, text
         if all(row.stop_filter.stopped or token is None for row, token in zip(rows, tokens, strict=True)):
             break

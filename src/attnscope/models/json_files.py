@@ -1,9 +1,9 @@
-"""Files of a model that hold text or JSON, read with suspicion.
+"""Untrusted text and JSON files, and how to write JSON.
 
-In: a path, and the most bytes it may have. Out: its text, or the object it holds; whatever is wrong with the file is a
-`CheckpointError` with its name.
+In: a path, and a limit in bytes. Out: its text, or the JSON object in it; an invalid file raises a `CheckpointError`
+with its name.
 Does not know: what the objects mean.
-Memory: O(bytes of the file), never more than the limit allows.
+Memory: O(bytes of the file), at most the limit.
 """
 
 from __future__ import annotations
@@ -15,62 +15,62 @@ from typing import Any
 from attnscope.errors import CheckpointError
 
 MAX_BYTES = 16 * 2**20
-"""What a configuration may have: real ones have a few thousand bytes."""
+"""The limit of a configuration; real ones have a few thousand bytes."""
 
 
-def read_text(path: Path, most_bytes: int = MAX_BYTES) -> str:
-    """The text of a UTF-8 file of at most so many bytes."""
-    if not path.is_file():  # opening a pipe would wait for somebody to write into it
-        raise CheckpointError(f"{path} is not there" if not path.exists() else f"{path} is not a file")
+def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
+    """Read a UTF-8 file of at most `max_bytes`."""
+    if not path.is_file():  # opening a named pipe would block
+        raise CheckpointError(f"{path} does not exist" if not path.exists() else f"{path} is not a file")
     try:
         with path.open("rb") as file:
-            content = file.read(most_bytes + 1)  # and not the size that the folder lists: it may have grown since
+            content = file.read(max_bytes + 1)  # not the size in the directory: the file may have grown since
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    if len(content) > most_bytes:
-        raise CheckpointError(f"{path} has more than {most_bytes:,} bytes, which is too much for such a file")
+    if len(content) > max_bytes:
+        raise CheckpointError(f"{path} has more than {max_bytes:,} bytes")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{path} is not UTF-8 text: {error}") from error
 
 
-def read_json(path: Path, most_bytes: int = MAX_BYTES) -> dict[str, Any]:
-    """The JSON object in a file of at most so many bytes; a key that stands twice in one object is refused."""
-    return parse_json(read_text(path, most_bytes), path)
+def read_json(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
+    """Read the JSON object in a file of at most `max_bytes`; duplicate keys raise an error."""
+    return parse_json(read_text(path, max_bytes), path)
 
 
 def parse_json(text: str, path: Path) -> dict[str, Any]:
-    """The JSON object that the text of a file is."""
+    """Parse the text of a file as a JSON object."""
     try:
-        found = json.loads(text, object_pairs_hook=_without_twins)
+        found = json.loads(text, object_pairs_hook=_reject_duplicate_keys)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not valid JSON ({error}); fetch it again") from error
+        raise CheckpointError(f"{path} is not valid JSON ({error}); download it again") from error
     if not isinstance(found, dict):
-        raise CheckpointError(f"{path} should hold a JSON object, but holds a {type(found).__name__}")
+        raise CheckpointError(f"{path}: expected a JSON object, got a {type(found).__name__}")
     return found
 
 
-def read_optional_json(path: Path, most_bytes: int = MAX_BYTES) -> dict[str, Any]:
-    """The JSON object in a file, or an empty one where there is no such file."""
-    return read_json(path, most_bytes) if path.exists() else {}
+def read_optional_json(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
+    """Read the JSON object in a file, or return an empty one if there is no such file."""
+    return read_json(path, max_bytes) if path.exists() else {}
 
 
 def write_json(path: Path, found: dict[str, Any]) -> None:
-    """Write an object as JSON that a person can read."""
-    path.write_bytes(as_json(found))
+    """Write an object as indented JSON."""
+    path.write_bytes(dump_json(found))
 
 
-def as_json(found: dict[str, Any]) -> bytes:
-    """The same, for those who write in their own way."""
+def dump_json(found: dict[str, Any]) -> bytes:
+    """Encode an object as indented JSON in UTF-8."""
     return (json.dumps(found, indent=2) + "\n").encode("utf-8")
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of which every reader sees the same: of two values under one key, some take the first."""
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object; duplicate keys raise an error, because readers differ in which value they take."""
     found = dict(pairs)
     if len(found) < len(pairs):
         seen: set[str] = set()
-        twin = next(name for name, _ in pairs if name in seen or seen.add(name))
-        raise ValueError(f"the key {twin[:100]!r} stands twice in one object")
+        duplicate = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise ValueError(f"duplicate key {duplicate[:100]!r}")
     return found

@@ -1,6 +1,6 @@
-"""Which token comes next: from logits to one token a row.
+"""Sampling of the next token.
 
-In: logits (batch, vocabulary). Out: token ids (batch,).
+In: logits (batch, vocab_size). Out: token ids (batch,).
 Does not know: models, caches, text. Memory: a few copies of the logits.
 """
 
@@ -18,36 +18,40 @@ from attnscope.errors import SettingError, UnsupportedError
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How freely the next token is drawn. What is set applies in this order: temperature, top_k, top_p, min_p."""
+    """How the next token is sampled; applied in the order temperature, top_k, top_p, min_p.
+
+    Raises:
+        SettingError: If a value is out of range.
+    """
 
     temperature: float = 1.0
-    """Logits are divided by it: below 1 the likely becomes likelier; 0 always takes the likeliest."""
+    """Divides the logits: below 1 the distribution is sharper; 0 is greedy decoding."""
     top_k: int | None = None
-    """Draw from the k likeliest tokens only."""
+    """Keep the k most probable tokens."""
     top_p: float | None = None
-    """Draw from the fewest likeliest tokens that have this much probability together."""
+    """Keep the smallest set of most probable tokens with at least this total probability (nucleus sampling)."""
     min_p: float | None = None
-    """Draw from the tokens with at least this share of the likeliest one's probability."""
+    """Keep tokens with at least this fraction of the highest probability."""
     seed: int = 0
-    """The same seed draws the same tokens; each row of a batch has a stream of its own."""
+    """Random seed; each row of a batch has its own random stream."""
 
     def __post_init__(self):
         if not 0 <= self.temperature < math.inf:
-            raise SettingError(f"Sampling.temperature must be 0 or more, but is {self.temperature}")
+            raise SettingError(f"Sampling.temperature must be at least 0 and finite, got {self.temperature}")
         if self.top_k is not None and self.top_k < 1:
-            raise SettingError(f"Sampling.top_k must be at least 1, but is {self.top_k}")
+            raise SettingError(f"Sampling.top_k must be at least 1, got {self.top_k}")
         for name in ("top_p", "min_p"):
             share = getattr(self, name)
             if share is not None and not 0 < share <= 1:
-                raise SettingError(f"Sampling.{name} must be above 0 and at most 1, but is {share}")
+                raise SettingError(f"Sampling.{name} must be above 0 and at most 1, got {share}")
 
 
 GREEDY = Sampling(temperature=0.0)
-"""Always the likeliest token."""
+"""Greedy decoding: always the most probable token."""
 
 
 class Sampler:
-    """Draws tokens for a number of rows, each from its own stream of random numbers.
+    """Samples tokens for a number of rows, each from its own random stream.
 
     >>> Sampler(GREEDY, rows=1).choose(torch.tensor([[0.1, 2.0, 0.3]]))
     tensor([1])
@@ -55,16 +59,18 @@ class Sampler:
 
     def __init__(self, sampling: Sampling, rows: int):
         self.sampling = sampling
-        # One stream a row, so that what a row draws depends neither on how many rows there are nor on how long
-        # they last.
-        self._streams = [torch.Generator().manual_seed(_mixed(sampling.seed, row)) for row in range(rows)]
+        # One stream per row, so that a row does not depend on how many others there are, or on how long they run.
+        self._streams = [torch.Generator().manual_seed(_mix_seed(sampling.seed, row)) for row in range(rows)]
 
     def choose(self, logits: Tensor) -> Tensor:
-        """The next token of each row, (batch,), from logits (batch, vocabulary)."""
+        """Sample the next token of each row, (batch,), from logits (batch, vocab_size).
+
+        Raises:
+            UnsupportedError: If the logits are NaN or infinite.
+        """
         if not logits.isfinite().any(dim=-1).all() or logits.isnan().any():
             raise UnsupportedError(
-                "the model's scores of the next token are not numbers (NaN or infinite), so none can be chosen; its "
-                "weights are damaged, or too large for this dtype"
+                "the next-token logits are NaN or infinite; the parameters are invalid, or too large for this dtype"
             )
         if self.sampling.temperature == 0:
             return logits.argmax(dim=-1)
@@ -76,13 +82,13 @@ class Sampler:
         return torch.searchsorted(running, below, right=True)[:, 0]
 
 
-def _mixed(seed: int, row: int) -> int:
-    """A seed for each pair, so that row 1 of seed 0 is not row 0 of seed 1."""
+def _mix_seed(seed: int, row: int) -> int:
+    """A seed for each pair, so that row 1 of seed 0 differs from row 0 of seed 1."""
     return int.from_bytes(hashlib.blake2b(f"{seed} {row}".encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
-    """The distribution that tokens are drawn from, (batch, vocabulary): float32, and exactly 0 for what is left out.
+    """The distribution that tokens are sampled from, (batch, vocab_size), in float32; removed tokens are exactly 0.
 
     >>> probabilities(torch.tensor([[2.0, 1.0, 0.0]]), Sampling(top_k=2))
     tensor([[0.7311, 0.2689, 0.0000]])
@@ -90,15 +96,15 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     logits = logits.float()
     if sampling.temperature == 0:
         return torch.nn.functional.one_hot(logits.argmax(dim=-1), logits.shape[-1]).float()
-    logits = (logits - logits.amax(dim=-1, keepdim=True)) / sampling.temperature  # the likeliest stays at 0
+    logits = (logits - logits.amax(dim=-1, keepdim=True)) / sampling.temperature  # the maximum is 0
     if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
         # Ties with the k-th are broken by topk itself, so exactly k tokens are left.
-        likeliest = logits.topk(sampling.top_k, dim=-1).indices
-        logits = torch.full_like(logits, -math.inf).scatter(-1, likeliest, logits.gather(-1, likeliest))
+        largest = logits.topk(sampling.top_k, dim=-1).indices
+        logits = torch.full_like(logits, -math.inf).scatter(-1, largest, logits.gather(-1, largest))
     if sampling.top_p is not None and sampling.top_p < 1:
         ordered, order = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
         enough_before = ordered.cumsum(dim=-1) - ordered >= sampling.top_p
-        # Back from the order of likelihood to that of the vocabulary; scatter writes every entry.
+        # Back from sorted order to that of the vocabulary; scatter writes every entry.
         logits = logits.masked_fill(torch.empty_like(enough_before).scatter(-1, order, enough_before), -math.inf)
     shares = logits.softmax(dim=-1)
     if sampling.min_p is not None:

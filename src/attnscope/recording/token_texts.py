@@ -49,15 +49,15 @@ class _Slow:
     def texts(self, ids: Sequence[int]) -> list[str]:
         return [self._tokenizer.decode([number]) for number in ids]
 
-    def decode(self, ids: Sequence[int], *, special: bool) -> str:
-        return self._tokenizer.decode(ids, skip_special_tokens=not special)
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
 
 def spans_of(codec: Any, ids: Sequence[int]) -> list[tuple[int, int]] | None:
     """Where in `codec.decode(ids)` each token stands; None where that text does not give these ids again."""
     if not hasattr(codec, "offsets"):
         return None
-    spans: list[Span] = codec.offsets(codec.decode(ids, special=True), special=False)
+    spans: list[Span] = codec.offsets(codec.decode(ids, skip_special_tokens=False), add_special_tokens=False)
     if [span.token for span in spans] != list(ids):
         return None
     return [(span.start, span.end) for span in spans]
@@ -69,7 +69,7 @@ def describe_tokens(codec: Any, ids: Tensor) -> Shown | None:
     try:
         words = [word for row in rows for word in codec.texts(row)]
         spans = [spans_of(codec, row) for row in rows]
-        texts = [codec.decode(row, special=True) for row in rows]
+        texts = [codec.decode(row, skip_special_tokens=False) for row in rows]
     except VocabularyError:  # ids of something else, such as sounds
         return None
     table = torch.zeros(*ids.shape, 2, dtype=torch.int64)

@@ -149,7 +149,7 @@ class Trace(Mapping[str, AttentionMatrix]):
             return text.shown.spans_of(batch)
         ids = text.ids[batch].tolist()
         spans = spans_of(codec, ids)
-        return None if spans is None else (codec.decode(ids, special=True), spans)
+        return None if spans is None else (codec.decode(ids, skip_special_tokens=False), spans)
 
     def _shown(self, text: Texts, batch: int) -> list[str]:
         if text.shown is not None:

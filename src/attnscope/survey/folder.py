@@ -22,7 +22,7 @@ import torch
 
 from attnscope.atomic_files import TEMPORARY, write_atomically
 from attnscope.errors import CheckpointError, SettingError
-from attnscope.models.json_files import as_json, read_json
+from attnscope.models.json_files import dump_json, read_json
 from attnscope.survey.corpus.plan import Shard, ShardPlan
 from attnscope.survey.settings import Settings
 from attnscope.version import __version__
@@ -115,7 +115,7 @@ class SurveyFolder:
         self._write(LOG, {"runs": [*runs, run]})
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
-        write_atomically(self.path / name, as_json(content))
+        write_atomically(self.path / name, dump_json(content))
 
 
 def survey_identity(settings: Settings, plan: ShardPlan, fingerprint: Mapping[str, Any]) -> dict[str, Any]:

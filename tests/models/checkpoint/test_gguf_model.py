@@ -71,7 +71,7 @@ def test_transformers_reads_the_same_numbers(name: str, kind: GGMLQuantizationTy
 def test_blocks_are_dequantized_by_rows_as_in_one_piece(kind: str, tmp_path: Path, monkeypatch) -> None:
     theirs, quantized = make(CONFIGS["llama"]), GGMLQuantizationType[kind]
     path = write(tmp_path / "model.gguf", theirs, kind=quantized)
-    monkeypatch.setattr("attnscope.models.checkpoint.loading.PIECE", 100)  # a row or a head at a time
+    monkeypatch.setattr("attnscope.models.checkpoint.loading.CHUNK_NUMEL", 100)  # a row or a head at a time
     ours = loaded(path)
     for weight, found in (
         (theirs.model.embed_tokens.weight, ours.embedding.weight),

@@ -20,7 +20,7 @@ from attnscope.attention.rotary import Rotary
 from attnscope.bench.memory import peak_extra_bytes
 from attnscope.errors import CheckpointError, ShapeError
 from attnscope.models.checkpoint import load, locate, save
-from attnscope.models.checkpoint.family import Part, Weight
+from attnscope.models.checkpoint.family import FileTensor, ParameterSource
 from attnscope.models.checkpoint.gguf_file import open_gguf
 from attnscope.models.decoder import Decoder, DecoderConfig
 from tests.largest import LargestTensor
@@ -127,11 +127,14 @@ def test_a_model_can_be_loaded_straight_to_another_device(tmp_path: Path) -> Non
 
 
 def test_a_weight_says_its_shape_and_which_rows_each_part_fills() -> None:
-    weight = Weight("ours", (Part("a", (2, 5)), Part("b", (3, 5))))
+    weight = ParameterSource("ours", (FileTensor("a", (2, 5)), FileTensor("b", (3, 5))))
     assert weight.shape() == (5, 5)
     assert [rows for _, rows in weight.slices()] == [slice(0, 2), slice(2, 5)]
-    assert Weight("ours", (Part("a", (5, 2)), Part("b", (5, 4))), transposed=True).shape() == (6, 5)
-    assert Weight("ours", (Part("a", (5,)), Part("b", (2,)))).shape() == (7,)
+    assert ParameterSource("ours", (FileTensor("a", (5, 2)), FileTensor("b", (5, 4))), transposed=True).shape() == (
+        6,
+        5,
+    )
+    assert ParameterSource("ours", (FileTensor("a", (5,)), FileTensor("b", (2,)))).shape() == (7,)
 
 
 @pytest.mark.parametrize(

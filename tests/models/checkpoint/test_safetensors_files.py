@@ -151,7 +151,7 @@ def test_pickles_are_never_opened(name: str, tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_says_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"config\.json is not there"):
+    with pytest.raises(CheckpointError, match=r"config\.json does not exist"):
         load(tmp_path)
     save(Decoder(CONFIG), tmp_path)
     (tmp_path / "model.safetensors").unlink()

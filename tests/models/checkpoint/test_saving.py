@@ -52,13 +52,13 @@ def test_the_dtype_that_was_asked_for_is_written(dtype: torch.dtype, model: Deco
 
 
 def test_a_dtype_that_nobody_reads_is_refused(model: Decoder, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"torch\.int8 was asked for"):
+    with pytest.raises(CheckpointError, match=r"got torch\.int8"):
         save(model, tmp_path / "model", dtype=torch.int8)
     assert not (tmp_path / "model").exists()
 
 
 def test_other_kinds_of_models_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="a Linear is not one of the kinds"):
+    with pytest.raises(CheckpointError, match=r"Decoder.*Encoder.*Linear"):
         save(nn.Linear(2, 2), tmp_path)  # pyright: ignore[reportArgumentType]
 
 
@@ -126,5 +126,5 @@ def test_an_interrupted_save_leaves_the_old_model_or_none(
     if (tmp_path / "config.json").exists():
         assert torch.equal(logits(load(tmp_path)), before)
     else:
-        with pytest.raises(CheckpointError, match="is not there"):
+        with pytest.raises(CheckpointError, match="does not exist"):
             load(tmp_path)

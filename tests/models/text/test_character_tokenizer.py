@@ -23,8 +23,13 @@ def test_ids_follow_the_order_of_code_points():
 
 def test_nothing_begins_ends_or_pads_a_text():
     tokenizer = CharacterTokenizer.from_text("ab")
-    assert (tokenizer.bos, tokenizer.eos, tokenizer.pad, tokenizer.chat_template) == (None, frozenset(), None, None)
-    assert tokenizer.encode("ab", special=True) == tokenizer.encode("ab", special=False) == [0, 1]
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_ids, tokenizer.pad_token_id, tokenizer.chat_template) == (
+        None,
+        frozenset(),
+        None,
+        None,
+    )
+    assert tokenizer.encode("ab", add_special_tokens=True) == tokenizer.encode("ab", add_special_tokens=False) == [0, 1]
 
 
 def test_a_stream_gives_each_character_at_once():
@@ -49,13 +54,11 @@ def test_an_unknown_character_is_refused_by_name():
 
 @pytest.mark.parametrize("token", [-1, 3])
 def test_an_unknown_id_is_refused(token):
-    with pytest.raises(VocabularyError, match=f"id {token} was asked of a tokenizer that has the ids 0 to 2"):
+    with pytest.raises(VocabularyError, match=f"id {token} .* 0 to 2"):
         CharacterTokenizer.from_text("abc").decode([token])
 
 
-@pytest.mark.parametrize(
-    ("entries", "reason"), [(["a", "bc"], "one character, got 'bc'"), (["a", "a"], "occurs twice")]
-)
+@pytest.mark.parametrize(("entries", "reason"), [(["a", "bc"], "got 'bc'"), (["a", "a"], "occurs twice")])
 def test_entries_that_are_not_different_characters_are_refused(entries, reason):
     with pytest.raises(ValueError, match=reason):
         CharacterTokenizer(entries)
@@ -70,7 +73,5 @@ def test_a_saved_tokenizer_is_read_back_to_the_same(tmp_path):
 @pytest.mark.parametrize("content", ["{}", '{"characters": ["a"]}', '{"characters": "aa"}', "a"])
 def test_a_damaged_file_is_refused_by_name(tmp_path, content):
     (tmp_path / "characters.json").write_text(content)
-    with pytest.raises(
-        CheckpointError, match=r"characters\.json (should hold a string of different|is not valid JSON)"
-    ):
+    with pytest.raises(CheckpointError, match=r"characters\.json(: expected .*'characters'| is not valid JSON)"):
         CharacterTokenizer.load(tmp_path)

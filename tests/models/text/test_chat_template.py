@@ -15,8 +15,8 @@ from attnscope.models.text.chat_template import render_chat
 from attnscope.models.text.tokenizer import Tokenizer
 
 SMOLLM2 = Path(__file__).resolve().parents[3] / ".cache" / "models" / "smollm2-135m"
-LONGEST = (
-    chat_template.MAX_WAITING + 5.0
+DEADLINE = (
+    chat_template.MAX_SECONDS + 5.0
 )  # seconds: on a busy machine, two of computing are as many as it is patient for
 
 USER = {"role": "user", "content": "What is 2 < 3 & é🦜?\n"}
@@ -169,12 +169,12 @@ def test_a_hostile_template_ends_within_its_limits_and_leaves_nothing(name, tmp_
     start = time.monotonic()
     with pytest.raises(CheckpointError, match=reason):
         render_chat(template.replace("FILE", str(target)), [USER])
-    assert time.monotonic() - start < LONGEST
+    assert time.monotonic() - start < DEADLINE
     assert list(tmp_path.iterdir()) == []
 
 
 def test_waiting_is_limited_too(monkeypatch):
-    monkeypatch.setattr(chat_template, "MAX_WAITING", 0.5)
+    monkeypatch.setattr(chat_template, "MAX_SECONDS", 0.5)
     with pytest.raises(CheckpointError, match=r"it took more than 0\.5 seconds"):
         render_chat(LOOP * 3 + "{% endfor %}" * 3, [])
 

@@ -27,9 +27,9 @@ def ids_of(tokenizer, text: str) -> list[int]:
 @pytest.mark.parametrize("texts", [[f"the {END} of it"], [END * 50, f" {END}"] * 3])
 def test_the_end_inside_a_document_stays_text(texts):
     tokenizer = train_bpe(texts, 400)
-    [end] = tokenizer.eos
+    [end] = tokenizer.eos_token_ids
     for text in texts:
-        assert end in tokenizer.encode(text, special=False), "a prompt may hold the end, a document may not"
+        assert end in tokenizer.encode(text, add_special_tokens=False), "a prompt may hold the end, a document may not"
         ids = ids_of(tokenizer, text)
         assert end not in ids
         assert tokenizer.decode(ids) == text
@@ -39,7 +39,7 @@ def test_the_end_inside_a_document_stays_text(texts):
 def test_an_end_that_cannot_be_told_from_text_is_refused_in_a_document():
     tokenizer = train_bpe(["to be or not to be"], 300)
     [be] = tokenizer.encode(" be")
-    tokenizer = Tokenizer(tokenizer.backend, eos=[be])
+    tokenizer = Tokenizer(tokenizer.backend, eos_token_ids=[be])
     assert ids_of(tokenizer, "to do") == tokenizer.encode("to do")
     with pytest.raises(VocabularyError, match="the document contains ' be'"):
         ids_of(tokenizer, "to be")
@@ -82,5 +82,5 @@ def test_what_cannot_be_encoded_is_found_at_its_place_in_the_document(monkeypatc
     monkeypatch.setattr(document_encoder, "CHUNK_SIZE", 2)
     with pytest.raises(VocabularyError, match=r"'é' .* at position 6 "):
         ids_of(CharacterTokenizer.from_text("plain"), "plainpé")
-    with pytest.raises(VocabularyError, match=r"'\\ud800'\) at position 6,"):
+    with pytest.raises(VocabularyError, match=r"'\\ud800'\) at position 6;"):
         ids_of(TOKENIZER, "a b c \ud800")

@@ -66,7 +66,9 @@ def words(pre: str, text: str) -> list[str]:
 def test_hostile_texts_have_the_ids_of_the_folder(built, loaded):
     for text in HOSTILE:
         assert built.encode(text) == loaded.encode(text)
-        assert built.decode(loaded.encode(text), special=True) == loaded.decode(loaded.encode(text), special=True)
+        assert built.decode(loaded.encode(text), skip_special_tokens=False) == loaded.decode(
+            loaded.encode(text), skip_special_tokens=False
+        )
 
 
 @given(st.lists(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=12)), max_size=6).map("".join))
@@ -76,7 +78,7 @@ def test_any_text_has_the_ids_of_the_folder(built, loaded, text):
 
 
 def test_what_stands_around_the_vocabulary_is_that_of_the_folder(built, loaded):
-    for attribute in ("bos", "eos", "pad", "vocab_size", "chat_template", "special_tokens"):
+    for attribute in ("bos_token_id", "eos_token_ids", "pad_token_id", "vocab_size", "chat_template", "special_tokens"):
         assert getattr(built, attribute) == getattr(loaded, attribute)
     assert built.decode(built.encode("<|im_start|>x<|im_end|>")) == "x"
 
@@ -84,7 +86,11 @@ def test_what_stands_around_the_vocabulary_is_that_of_the_folder(built, loaded):
 def test_a_built_tokenizer_is_saved_like_any_other(built, tmp_path):
     built.save(tmp_path)
     again, theirs = Tokenizer.load(tmp_path), AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
-    assert (again.bos, again.eos, again.pad) == (built.bos, built.eos, built.pad)
+    assert (again.bos_token_id, again.eos_token_ids, again.pad_token_id) == (
+        built.bos_token_id,
+        built.eos_token_ids,
+        built.pad_token_id,
+    )
     for text in HOSTILE:
         assert again.encode(text) == built.encode(text) == theirs(text)["input_ids"]
 
@@ -109,8 +115,8 @@ def test_qwen_composes_characters_and_llama_does_not():
 
 
 def test_llama_takes_a_known_word_whole():
-    assert Tokenizer.from_gguf(small(pre="llama-bpe")).encode("xyz", special=False) == [257]
-    assert len(Tokenizer.from_gguf(small(pre="qwen2")).encode("xyz", special=False)) == 3
+    assert Tokenizer.from_gguf(small(pre="llama-bpe")).encode("xyz", add_special_tokens=False) == [257]
+    assert len(Tokenizer.from_gguf(small(pre="qwen2")).encode("xyz", add_special_tokens=False)) == 3
 
 
 def test_a_text_begins_and_ends_as_the_file_says():
@@ -119,12 +125,12 @@ def test_a_text_begins_and_ends_as_the_file_says():
     assert Tokenizer.from_gguf(small(pre="llama-bpe")).encode("a") == [258, a]
     assert Tokenizer.from_gguf(small(pre="llama-bpe", add_bos_token=False)).encode("a") == [a]
     assert Tokenizer.from_gguf(small(add_bos_token=True, add_eos_token=True)).encode("a") == [258, a, 259]
-    assert Tokenizer.from_gguf(small(add_bos_token=True)).encode("a", special=False) == [a]
+    assert Tokenizer.from_gguf(small(add_bos_token=True)).encode("a", add_special_tokens=False) == [a]
 
 
 def test_all_tokens_that_end_a_turn_end_a_text():
     tokenizer = Tokenizer.from_gguf(small(eot_token_id=258, eom_token_id=3))
-    assert tokenizer.eos == {259, 258, 3}
+    assert tokenizer.eos_token_ids == {259, 258, 3}
 
 
 def test_a_token_of_the_user_is_found_in_text_and_stays_in_it():
@@ -160,7 +166,7 @@ def test_sentence_pieces_are_joined_by_score_and_fall_back_to_bytes():
     assert tokenizer.texts(tokenizer.encode("aé\n")) == ["<s>", " a", r"\xc3", r"\xa9", "\n"]
     for text in ("ab abc", "  a  b", "é🦜\n", "", " "):
         assert tokenizer.decode(tokenizer.encode(text)) == text
-    assert (tokenizer.bos, tokenizer.eos) == (1, {2})
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_ids) == (1, {2})
 
 
 def test_sentence_pieces_without_a_first_space():
@@ -191,7 +197,7 @@ def test_word_pieces_have_the_ids_of_the_folder():
     for text in [*HOSTILE, "Unbelievably Sightless [MASK] Crème brûlée"]:
         assert built.encode(text) == loaded.encode(text)
         assert built.decode(loaded.encode(text)) == loaded.decode(loaded.encode(text))
-    for attribute in ("bos", "eos", "pad", "vocab_size", "special_tokens"):
+    for attribute in ("bos_token_id", "eos_token_ids", "pad_token_id", "vocab_size", "special_tokens"):
         assert getattr(built, attribute) == getattr(loaded, attribute)
 
 
@@ -204,10 +210,10 @@ def test_a_vocabulary_with_capitals_keeps_them():
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({}, "model is None, and AttnScope knows gpt2, llama, bert"),
-        (small(model="rwkv"), "model is 'rwkv'"),
-        (small(pre="default"), r"pre is 'default', and the ways of cutting text that AttnScope knows are gpt-2"),
-        (small(pre=None), "pre is None"),
+        ({}, "model: .*gpt2, llama, bert.*None"),
+        (small(model="rwkv"), "model: .*'rwkv'"),
+        (small(pre="default"), r"pre: .*gpt-2.*'default'"),
+        (small(pre=None), "pre: .*None"),
         (small(add_space_prefix=True), "add_space_prefix is set"),
         (small(tokens=None), "tokens is not in the file"),
         (small(tokens="abc"), "tokens should be a list of str, but is abc"),
@@ -217,7 +223,7 @@ def test_a_vocabulary_with_capitals_keeps_them():
         (small(token_type=["1"] * 260), "token_type should be a list of int"),
         (small(merges=None), "merges is not in the file"),
         (small(merges=["abc"]), "each should be two tokens"),
-        (small(merges=["a nowhere"]), "GGUF file is damaged or not understood: .*out of vocabulary"),
+        (small(merges=["a nowhere"]), "GGUF file .*out of vocabulary"),
         (small(bos_token_id=260), r"bos_token_id is 260, and the ids are 0 to 259"),
         (small(eos_token_id="x"), "eos_token_id is 'x'"),
         (sentence_piece(scores=[0.0]), "268 tokens and 1 scores"),

@@ -59,16 +59,21 @@ def test_ids_and_text_are_those_of_transformers(path):
     for text in TEXTS:
         tokens = theirs(text)["input_ids"]
         assert ours.encode(text) == tokens
-        assert ours.encode(text, special=False) == theirs(text, add_special_tokens=False)["input_ids"]
+        assert ours.encode(text, add_special_tokens=False) == theirs(text, add_special_tokens=False)["input_ids"]
         assert ours.decode(tokens) == theirs.decode(tokens, skip_special_tokens=True)
-        assert ours.decode(tokens, special=True) == theirs.decode(tokens)
+        assert ours.decode(tokens, skip_special_tokens=False) == theirs.decode(tokens)
 
 
 def test_the_files_beside_the_vocabulary_are_read(smollm2, minilm):
-    assert (smollm2.bos, smollm2.eos, smollm2.pad, smollm2.vocab_size) == (1, {2}, 2, 49152)
+    assert (smollm2.bos_token_id, smollm2.eos_token_ids, smollm2.pad_token_id, smollm2.vocab_size) == (1, {2}, 2, 49152)
     assert smollm2.chat_template == (SMOLLM2 / "chat_template.jinja").read_text()
     assert smollm2.special_tokens["bos_token"] == "<|im_start|>"
-    assert (minilm.bos, minilm.eos, minilm.pad, minilm.chat_template) == (None, set(), 0, None)
+    assert (minilm.bos_token_id, minilm.eos_token_ids, minilm.pad_token_id, minilm.chat_template) == (
+        None,
+        set(),
+        0,
+        None,
+    )
     assert minilm.special_tokens["cls_token"] == "[CLS]"
 
 
@@ -83,13 +88,13 @@ def test_all_ways_to_write_what_ends_a_text_are_read(folder):
     generation = folder / "generation_config.json"
     for written, expected in (([0, 17], {0, 2, 17}), (0, {0, 2}), (None, {2})):
         generation.write_text(json.dumps({"eos_token_id": written}))
-        assert Tokenizer.load(folder).eos == expected
+        assert Tokenizer.load(folder).eos_token_ids == expected
     for name in CONFIGURATION[1:]:
         (folder / name).unlink()
     bare = Tokenizer.load(folder)
-    assert (bare.bos, bare.eos, bare.pad, bare.chat_template) == (None, set(), None, None)
+    assert (bare.bos_token_id, bare.eos_token_ids, bare.pad_token_id, bare.chat_template) == (None, set(), None, None)
     (folder / "special_tokens_map.json").write_text(json.dumps({"eos_token": {"content": "<|im_end|>"}}))
-    assert Tokenizer.load(folder).eos == {2}
+    assert Tokenizer.load(folder).eos_token_ids == {2}
 
 
 def test_a_chat_template_is_also_found_in_the_configuration(folder):
@@ -104,12 +109,12 @@ def test_tokens_are_shown_as_text(smollm2, minilm):
     assert smollm2.texts(tokens) == ["<|im_start|>", "Is", " the", " café", "\n", "open", "?"]
     assert "".join(smollm2.texts(smollm2.encode("🦜"))) == r"\xf0\x9f\xa6\x9c"
     assert minilm.texts(minilm.encode("unbelievable")) == ["[CLS]", "unbelievable", "[SEP]"]
-    assert minilm.texts(minilm.encode("Sightseers", special=False)) == ["sights", "##eers"]
+    assert minilm.texts(minilm.encode("Sightseers", add_special_tokens=False)) == ["sights", "##eers"]
 
 
 def test_offsets_are_the_characters_of_each_token(smollm2, minilm):
     text = "The 🦜 said: Crème!"
-    words = [text[start:end] for _, start, end in minilm.offsets(text, special=False)]
+    words = [text[start:end] for _, start, end in minilm.offsets(text, add_special_tokens=False)]
     assert words == ["The", "🦜", "said", ":", "Cr", "ème", "!"]
     spans = smollm2.offsets(text)
     assert [span.token for span in spans] == smollm2.encode(text)
@@ -152,11 +157,18 @@ def test_a_saved_tokenizer_is_read_back_to_the_same(tmp_path):
         original.save(tmp_path / path.name)
         again = Tokenizer.load(tmp_path / path.name)
         theirs = AutoTokenizer.from_pretrained(tmp_path / path.name, local_files_only=True)
-        for attribute in ("bos", "eos", "pad", "chat_template", "special_tokens", "vocab_size"):
+        for attribute in (
+            "bos_token_id",
+            "eos_token_ids",
+            "pad_token_id",
+            "chat_template",
+            "special_tokens",
+            "vocab_size",
+        ):
             assert getattr(again, attribute) == getattr(original, attribute)
         for text in TEXTS:
             assert again.encode(text) == original.encode(text) == theirs(text)["input_ids"]
-        assert (theirs.bos_token_id, theirs.pad_token_id) == (original.bos, original.pad)
+        assert (theirs.bos_token_id, theirs.pad_token_id) == (original.bos_token_id, original.pad_token_id)
         assert theirs.chat_template == original.chat_template
 
 
@@ -164,32 +176,32 @@ def test_saving_keeps_every_end_and_leaves_nothing_of_another_tokenizer(folder, 
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 2], "temperature": 0.6}))
     original = Tokenizer.load(folder)
     original.save(tmp_path / "new")
-    assert Tokenizer.load(tmp_path / "new").eos == {0, 2}
+    assert Tokenizer.load(tmp_path / "new").eos_token_ids == {0, 2}
     Tokenizer.load(MINILM).save(folder)
     (folder / "special_tokens_map.json").write_text(json.dumps({"bos_token": "<|im_start|>"}))
     over = Tokenizer.load(folder)
-    assert (over.bos, over.eos, over.chat_template, over.vocab_size) == (None, set(), None, 30522)
+    assert (over.bos_token_id, over.eos_token_ids, over.chat_template, over.vocab_size) == (None, set(), None, 30522)
     assert json.loads((folder / "generation_config.json").read_text())["temperature"] == 0.6
 
 
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("tokenizer.json", "", r"tokenizer\.json is damaged or not understood: EOF"),
-        ("tokenizer.json", "{}", r"tokenizer\.json is damaged or not understood: Model missing"),
-        ("tokenizer.json", '{"model": {"type": "Oracle"}}', r"tokenizer\.json is damaged"),
+        ("tokenizer.json", "", r"tokenizer\.json .*EOF"),
+        ("tokenizer.json", "{}", r"tokenizer\.json .*Model missing"),
+        ("tokenizer.json", '{"model": {"type": "Oracle"}}', r"tokenizer\.json .*ModelUntagged"),
         ("tokenizer.json", b"\xff\xfe", r"tokenizer\.json is not UTF-8 text"),
         ("tokenizer_config.json", "{", r"tokenizer_config\.json is not valid JSON"),
-        ("tokenizer_config.json", "[]", r"tokenizer_config\.json should hold a JSON object, but holds a list"),
+        ("tokenizer_config.json", "[]", r"tokenizer_config\.json: .* list"),
         ("tokenizer_config.json", "[" * 100_000, r"tokenizer_config\.json is not valid JSON"),
         (
             "tokenizer_config.json",
             '{"eos_token": "</s>"}',
             r"names '</s>' as eos_token, but tokenizer\.json has no such",
         ),
-        ("tokenizer_config.json", '{"eos_token": 7}', "eos_token should be text, but is 7"),
-        ("generation_config.json", '{"eos_token_id": ["2"]}', r"eos_token_id should be ids, but is \['2'\]"),
-        ("generation_config.json", '{"eos_token_id": -1}', "eos_token_id should be ids, but is -1"),
+        ("tokenizer_config.json", '{"eos_token": 7}', "eos_token: .*got 7"),
+        ("generation_config.json", '{"eos_token_id": ["2"]}', r"eos_token_id: .*got \['2'\]"),
+        ("generation_config.json", '{"eos_token_id": -1}', "eos_token_id: .*got -1"),
     ],
 )
 def test_damaged_files_are_refused_by_name(folder, name, content, reason):
@@ -201,12 +213,12 @@ def test_damaged_files_are_refused_by_name(folder, name, content, reason):
 def test_a_chat_template_of_a_wrong_kind_is_refused(folder):
     (folder / "chat_template.jinja").unlink()
     (folder / "tokenizer_config.json").write_text('{"chat_template": 5}')
-    with pytest.raises(CheckpointError, match="chat_template should be text"):
+    with pytest.raises(CheckpointError, match="chat_template"):
         Tokenizer.load(folder)
 
 
 def test_missing_and_oversized_files_are_refused_by_name(folder, tmp_path, monkeypatch):
-    with pytest.raises(CheckpointError, match=r"nowhere/tokenizer\.json is not there"):
+    with pytest.raises(CheckpointError, match=r"nowhere/tokenizer\.json does not exist"):
         Tokenizer.load(tmp_path / "nowhere")
     with (folder / "tokenizer_config.json").open("r+b") as file:
         file.truncate(17 * 2**20)
@@ -228,15 +240,15 @@ def test_a_panic_of_the_library_is_an_error_and_an_interruption_is_not(folder):
     unknown = [{"SpecialToken": {"id": "X", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
     template = {"type": "TemplateProcessing", "single": unknown, "pair": unknown, "special_tokens": {}}
     tokenizer = Tokenizer.load(changed(folder, post_processor=template))
-    with pytest.raises(CheckpointError, match="the tokenizer is damaged or not understood: no entry found"):
+    with pytest.raises(CheckpointError, match=r"the tokenizer .*no entry found"):
         tokenizer.encode("a")
-    with pytest.raises(KeyboardInterrupt), module._faults_of("this file"):
+    with pytest.raises(KeyboardInterrupt), module._convert_errors("this file"):
         raise KeyboardInterrupt
 
 
 def test_a_pattern_that_never_ends_is_an_error(folder):
     split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
-    with pytest.raises(CheckpointError, match=r"the tokenizer is damaged or not understood: .*retry-limit"):
+    with pytest.raises(CheckpointError, match=r"the tokenizer .*.*retry-limit"):
         Tokenizer.load(changed(folder, pre_tokenizer=split)).encode("a" * 60 + "!")
 
 

@@ -93,7 +93,7 @@ def test_bert_has_its_special_tokens_around_each_passage(minilm):
 def test_smollm_has_nothing_around_a_passage(smollm):
     assert find_special_tokens(smollm) == ([], [])
     [passage] = passages("a rose", smollm, 512)
-    assert passage.ids == smollm.encode("a rose", special=False)
+    assert passage.ids == smollm.encode("a rose", add_special_tokens=False)
 
 
 @pytest.mark.parametrize(("model", "special"), [("smollm", "<|endoftext|>"), ("minilm", "[SEP]")])
@@ -102,7 +102,7 @@ def test_what_looks_like_a_special_token_is_text(request, model, special):
     [passage] = passages(f"one {special} two", tokenizer, None)
     around = find_special_tokens(tokenizer)
     body = passage.ids[len(around.before) : len(passage.ids) - len(around.after)]
-    [number] = tokenizer.encode(special, special=False)
+    [number] = tokenizer.encode(special, add_special_tokens=False)
     assert number not in body
     assert "".join(tokenizer.decode(body).split()) == "".join(f"one {special} two".split()).lower()
 
@@ -123,8 +123,8 @@ def test_what_a_tokenizer_puts_around_a_text_is_found(template, around):
 
 def test_a_tokenizer_whose_border_cannot_be_told_is_refused():
     class Odd(Tokenizer):
-        def encode(self, text, *, special=True):
-            return [0] * (len(text) + 2 * special)
+        def encode(self, text, *, add_special_tokens=True):
+            return [0] * (len(text) + 2 * add_special_tokens)
 
     with pytest.raises(UnsupportedError, match="special tokens"):
         find_special_tokens(Odd(words("$A").backend))

@@ -204,5 +204,5 @@ def test_the_way_from_files_to_batches(tmp_path):
     whole = "".join(f"{text}<|endoftext|>" for text in read_documents([DOCS])).encode()
     for row, targets in zip(batch.input_ids, batch.targets, strict=True):
         assert torch.equal(row[1:][targets[:-1] != IGNORE_INDEX], targets[:-1][targets[:-1] != IGNORE_INDEX])
-        text = tokenizer.decode(row, special=True).strip("\ufffd")
+        text = tokenizer.decode(row, skip_special_tokens=False).strip("\ufffd")
         assert text.encode() in whole

@@ -28,7 +28,7 @@ class Wide(CharacterTokenizer):
     def vocab_size(self) -> int:
         return self.size
 
-    def encode(self, text, *, special=True):
+    def encode(self, text, *, add_special_tokens=True):
         return [self.first + number for number in super().encode(text)]
 
 
@@ -40,11 +40,11 @@ def listed(tokens: Tokens) -> list[int]:
 def test_every_document_comes_back_with_its_end(tmp_path, shard_tokens):
     told = []
     tokens = write_tokens(iter(TEXTS), BPE, tmp_path / "a", shard_tokens=shard_tokens, progress=told.append)
-    [end] = BPE.eos
+    [end] = BPE.eos_token_ids
     borders = [*tokens.starts.tolist(), len(tokens)]
     found = [tokens.window(start, stop - start).tolist() for start, stop in pairwise(borders)]
     assert [ids[-1] for ids in found] == [end] * len(TEXTS)
-    assert [BPE.decode(ids[:-1], special=True) for ids in found] == TEXTS
+    assert [BPE.decode(ids[:-1], skip_special_tokens=False) for ids in found] == TEXTS
     assert told == borders[1:]
 
 
@@ -108,7 +108,7 @@ def test_documents_without_tokens_are_left_out(tmp_path):
 def test_the_end_inside_a_document_does_not_end_it(tmp_path):
     text = "before <|endoftext|> after"
     tokens = write_tokens([text, "more"], BPE, tmp_path / "a")
-    [end] = BPE.eos
+    [end] = BPE.eos_token_ids
     assert listed(tokens).count(end) == 2
     assert BPE.decode(tokens.window(0, int(tokens.starts[1]) - 1)) == text
 

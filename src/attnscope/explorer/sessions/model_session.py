@@ -189,7 +189,7 @@ class ModelSession:
             for one in trace.layers.values():
                 if isinstance(one, Layer):
                     one.joined()  # here, because it is not safe in two threads
-        emit({"done": True, "text": self._codec.decode(ids, special=False), "trace": trace})
+        emit({"done": True, "text": self._codec.decode(ids, skip_special_tokens=True), "trace": trace})
 
     def _encode(self, text: str | Sequence[int]) -> list[int]:
         ids = list(self._tokenizer.encode(text) if isinstance(text, str) else text)
@@ -363,4 +363,4 @@ def _find_eos_ids(model: nn.Module, tokenizer: Any) -> frozenset[int]:
     found = [getattr(getattr(model, "generation_config", None), "eos_token_id", None)]
     found += [getattr(tokenizer, "eos_token_id", None)]
     listed = [one if isinstance(one, list | tuple) else [one] for one in found if one is not None]
-    return frozenset(getattr(tokenizer, "eos", ())) | {number for ids in listed for number in ids}
+    return frozenset(getattr(tokenizer, "eos_token_ids", ())) | {number for ids in listed for number in ids}

@@ -1,6 +1,6 @@
 """Checkpoints of BERT: the body, and its pooler if the file has one. Heads for tasks are left out.
 
-In: the fields of their config.json. Out: an `EncoderConfig`, the table of weights, and the fields again.
+In: the fields of their config.json. Out: an `EncoderConfig`, its parameters, and the fields again.
 Does not know: files, tensors. Memory: O(1).
 """
 
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from attnscope.models.checkpoint.activations import ACTIVATION_NAMES, ACTIVATIONS
-from attnscope.models.checkpoint.family import Family, Weight, linear, norm, table
+from attnscope.models.checkpoint.family import Family, ParameterSource, embedding, linear, norm
 from attnscope.models.checkpoint.fields import CHANGES_NOTHING, MAX_LAYERS, ONE_VALUE
 from attnscope.models.encoder import EncoderConfig
 from attnscope.models.json_fields import Fields
@@ -69,12 +69,12 @@ def fields_from(config: EncoderConfig) -> dict[str, object]:
     }
 
 
-def weights(config: EncoderConfig) -> Iterator[Weight]:
-    """The table of BERT."""
+def parameters(config: EncoderConfig) -> Iterator[ParameterSource]:
+    """The parameters of BERT."""
     hidden_size, intermediate_size = config.hidden_size, config.intermediate_size
-    yield table("embedding", "embeddings.word_embeddings", config.vocab_size, hidden_size)
-    yield table("position_embedding", "embeddings.position_embeddings", config.max_position_embeddings, hidden_size)
-    yield table("segment_embedding", "embeddings.token_type_embeddings", config.type_vocab_size, hidden_size)
+    yield embedding("embedding", "embeddings.word_embeddings", config.vocab_size, hidden_size)
+    yield embedding("position_embedding", "embeddings.position_embeddings", config.max_position_embeddings, hidden_size)
+    yield embedding("segment_embedding", "embeddings.token_type_embeddings", config.type_vocab_size, hidden_size)
     yield from norm("norm", "embeddings.LayerNorm", hidden_size)
     for layer in range(config.num_layers):
         ours, theirs = f"blocks.{layer}", f"encoder.layer.{layer}"
@@ -89,7 +89,7 @@ def weights(config: EncoderConfig) -> Iterator[Weight]:
         yield from linear("pooler", ("pooler.dense",), hidden_size, hidden_size)
 
 
-def renamed(name: str) -> str:
+def rename_legacy(name: str) -> str:
     """The name of a norm, if it is an older one, as it is today."""
     for older, today in OLDER.items():
         if name.endswith(older):
@@ -103,9 +103,9 @@ BERT = Family(
     prefix="bert.",
     config_from=config_from,
     fields_from=fields_from,
-    weights=weights,
-    unread=re.compile(r"embeddings\.position_ids|(cls|classifier|qa_outputs)\..*"),
-    present={"pooler": "pooler.dense.weight"},
-    renamed=renamed,
-    bare=True,
+    parameters=parameters,
+    ignored_tensors=re.compile(r"embeddings\.position_ids|(cls|classifier|qa_outputs)\..*"),
+    flags_from_tensors={"pooler": "pooler.dense.weight"},
+    rename_legacy=rename_legacy,
+    saves_body=True,
 )

@@ -19,7 +19,7 @@ FAMILIES: dict[str, Family] = {family.name: family for family in (GPT2, LLAMA, M
 """Every family by its `model_type`."""
 
 
-def family_named(fields: Fields) -> Family:
+def family_from_fields(fields: Fields) -> Family:
     """The family that the fields of a config.json say they belong to."""
     if "auto_map" in fields:
         raise CheckpointError(
@@ -29,7 +29,7 @@ def family_named(fields: Fields) -> Family:
     return fields.choice("model_type", FAMILIES)
 
 
-def family_of(config: DecoderConfig | EncoderConfig) -> Family:
+def family_from_config(config: DecoderConfig | EncoderConfig) -> Family:
     """The family that may express a config; its `fields_from` says by name if it cannot."""
     if isinstance(config, EncoderConfig):
         return BERT

@@ -1,7 +1,7 @@
-"""What a family of checkpoints is: the fields of its config, and a table of which of its tensors make which of ours.
+"""A family of checkpoints: its config fields, and which tensors of a file make which parameters of our model.
 
-In: a config. Out: the table, line by line, with shapes computed by arithmetic, so that nothing is built to make it.
-Does not know: files, tensors. Memory: O(1); the table is read lazily, and a config may promise a billion layers.
+In: a config. Out: the parameters one by one, with shapes computed by arithmetic, so that no model is built.
+Does not know: files. Memory: O(1); parameters are generated lazily, since a config may claim a billion layers.
 """
 
 from __future__ import annotations
@@ -16,99 +16,99 @@ from attnscope.models.decoder import DecoderConfig
 from attnscope.models.json_fields import Fields
 
 
-class Part(NamedTuple):
-    """A tensor in a file."""
+class FileTensor(NamedTuple):
+    """The name and the shape of a tensor in a file."""
 
     name: str
     shape: tuple[int, ...]
     interleaved: int | None = None
-    """The width of a head, if the rows of each head are stored in the interleaved rotary layout."""
+    """The size of a head, if the rows of each head are in the interleaved rotary layout; else None."""
 
 
-class Weight(NamedTuple):
-    """A tensor of ours, and the tensors in the file that it is made of, one after the other along its rows."""
+class ParameterSource(NamedTuple):
+    """A parameter of our model, and the tensors of the file that are concatenated along its rows."""
 
-    ours: str
-    theirs: tuple[Part, ...]
+    name: str
+    tensors: tuple[FileTensor, ...]
     transposed: bool = False
-    """Whether the file holds columns where we have rows."""
+    """Whether the file stores the transpose."""
 
-    def slices(self) -> Iterator[tuple[Part, slice]]:
-        """Each part, and the rows of ours that it fills."""
+    def slices(self) -> Iterator[tuple[FileTensor, slice]]:
+        """Each tensor, and the rows of the parameter that it fills."""
         row = 0
-        for part in self.theirs:
-            end = row + part.shape[-1 if self.transposed else 0]
-            yield part, slice(row, end)
+        for tensor in self.tensors:
+            end = row + tensor.shape[-1 if self.transposed else 0]
+            yield tensor, slice(row, end)
             row = end
 
     def shape(self) -> tuple[int, ...]:
-        """The shape of ours."""
-        *_, (part, rows) = self.slices()
-        return (rows.stop, *(part.shape[-2::-1] if self.transposed else part.shape[1:]))
+        """The shape of the parameter."""
+        *_, (tensor, rows) = self.slices()
+        return (rows.stop, *(tensor.shape[-2::-1] if self.transposed else tensor.shape[1:]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One kind of checkpoint, both ways. Names in its table have no prefix."""
+    """One family of checkpoints, for loading and saving. Names of its tensors have no prefix."""
 
     name: str
     """The `model_type` in config.json."""
     architecture: str
-    """The class of transformers that opens what `save` writes."""
+    """The class of transformers that loads what `save` writes."""
     prefix: str
-    """What stands before the names of the body in files of a model with a head; bare bodies have none."""
+    """The prefix of the body's tensors in files of a model with a head."""
     config_from: Callable[[Fields], Any]
     """Our config from their fields."""
     fields_from: Callable[[Any], dict[str, object]]
-    """Their fields from our config; raises CheckpointError for what the family cannot express."""
-    weights: Callable[[Any], Iterator[Weight]]
-    """The table, for one of our configs."""
-    unread: re.Pattern[str]
-    """Names of tensors that change nothing here: old buffers, heads of tasks."""
+    """Their fields from our config; raises CheckpointError for what the family does not support."""
+    parameters: Callable[[Any], Iterator[ParameterSource]]
+    """All parameters of the model with this config."""
+    ignored_tensors: re.Pattern[str]
+    """Names of tensors that are not loaded: old buffers, task heads."""
     without_prefix: tuple[str, ...] = ()
-    """Names that have no prefix in any file."""
-    copies: dict[str, str] = field(default_factory=dict)
-    """Tensors that a file may hold although the config says that they are equal to another one."""
-    present: dict[str, str] = field(default_factory=dict)
-    """Flags of our config that no field tells: each is true if the file holds this tensor."""
-    renamed: Callable[[str], str] = str
-    """An older name of a tensor, brought up to date."""
-    bare: bool = False
-    """Whether `save` writes the body alone, which has no prefix."""
+    """Names without a prefix in any file."""
+    tied_tensors: dict[str, str] = field(default_factory=dict)
+    """Tensors that may be in a file although the config ties them to another tensor, by name."""
+    flags_from_tensors: dict[str, str] = field(default_factory=dict)
+    """Flags of our config that are true if the file has this tensor."""
+    rename_legacy: Callable[[str], str] = str
+    """Maps an older name of a tensor to the current one."""
+    saves_body: bool = False
+    """Whether `save` writes the body only, without a prefix."""
 
-    def table_name(self, name: str) -> str:
-        """The name of a tensor in the table, from its name in a file."""
-        return self.renamed(name.removeprefix(self.prefix))
+    def body_name(self, name: str) -> str:
+        """The name without a prefix, from the name in a file."""
+        return self.rename_legacy(name.removeprefix(self.prefix))
 
     def file_name(self, name: str) -> str:
-        """The name of a tensor in the files that we write, from its name in the table."""
-        return name if self.bare or name in self.without_prefix else self.prefix + name
+        """The name in the files that `save` writes, from the name without a prefix."""
+        return name if self.saves_body or name in self.without_prefix else self.prefix + name
 
 
 def linear(
-    ours: str, theirs: tuple[str, ...], rows: int, columns: int, *, bias: bool = True, transposed: bool = False
-) -> Iterator[Weight]:
-    """The lines of a linear layer of ours that stacks some of theirs, each with so many rows and columns."""
+    name: str, sources: tuple[str, ...], rows: int, columns: int, *, bias: bool = True, transposed: bool = False
+) -> Iterator[ParameterSource]:
+    """The parameters of a linear layer that stacks several of the file, each (rows, columns)."""
     shape = (columns, rows) if transposed else (rows, columns)
-    yield Weight(f"{ours}.weight", tuple(Part(f"{name}.weight", shape) for name in theirs), transposed)
+    yield ParameterSource(f"{name}.weight", tuple(FileTensor(f"{each}.weight", shape) for each in sources), transposed)
     if bias:
-        yield Weight(f"{ours}.bias", tuple(Part(f"{name}.bias", (rows,)) for name in theirs))
+        yield ParameterSource(f"{name}.bias", tuple(FileTensor(f"{each}.bias", (rows,)) for each in sources))
 
 
-def norm(ours: str, theirs: str, width: int, *, bias: bool = True) -> Iterator[Weight]:
-    """The lines of a norm."""
-    for name in ("weight", "bias") if bias else ("weight",):
-        yield Weight(f"{ours}.{name}", (Part(f"{theirs}.{name}", (width,)),))
+def norm(name: str, source: str, size: int, *, bias: bool = True) -> Iterator[ParameterSource]:
+    """The parameters of a norm."""
+    for kind in ("weight", "bias") if bias else ("weight",):
+        yield ParameterSource(f"{name}.{kind}", (FileTensor(f"{source}.{kind}", (size,)),))
 
 
-def table(ours: str, theirs: str, rows: int, width: int) -> Weight:
-    """The line of a table of embeddings."""
-    return Weight(f"{ours}.weight", (Part(f"{theirs}.weight", (rows, width)),))
+def embedding(name: str, source: str, rows: int, size: int) -> ParameterSource:
+    """The parameter of an embedding, or of a linear layer without bias."""
+    return ParameterSource(f"{name}.weight", (FileTensor(f"{source}.weight", (rows, size)),))
 
 
-def require(kind: str, config: object, **wanted: object) -> None:
-    """Refuse a config that this kind of checkpoint cannot express."""
-    for name, value in wanted.items():
+def require(kind: str, config: object, **expected: object) -> None:
+    """Raise a CheckpointError if this kind of checkpoint does not support the config."""
+    for name, value in expected.items():
         if getattr(config, name) != value:
             raise CheckpointError(
                 f"a {kind} checkpoint has {name} = {value!r}, but this model has {getattr(config, name)!r}"
@@ -116,7 +116,7 @@ def require(kind: str, config: object, **wanted: object) -> None:
 
 
 def refuse_dropout(kind: str, config: DecoderConfig) -> None:
-    """Refuse to forget dropout in silence."""
+    """Raise a CheckpointError for dropout, which would be lost."""
     if config.dropout:
         raise CheckpointError(
             f"a {kind} checkpoint has no field for dropout, but this model has {config.dropout}. It only matters in "

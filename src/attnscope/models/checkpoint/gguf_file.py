@@ -1,6 +1,6 @@
 """The GGUF format: a list of metadata, a list of tensors, and their numbers, which may be quantized.
 
-In: a path. Out: the metadata as Python values, and a `Stored` for each tensor.
+In: a path. Out: the metadata as Python values, and a `StoredTensor` for each tensor.
 Does not know: what the metadata mean, models.
 Memory: the metadata; numbers are mapped, and dequantized by rows. What a file claims about its own counts and lengths
 is compared with the bytes it has before anything is made of it; the reader of the gguf package trusts those claims.
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from attnscope.errors import CheckpointError
 from attnscope.extras import import_extra
-from attnscope.models.checkpoint.safetensors_files import Stored
+from attnscope.models.checkpoint.safetensors_files import StoredTensor
 from attnscope.models.json_fields import short_repr
 
 VERSIONS = (2, 3)
@@ -63,7 +63,7 @@ def read_metadata(path: str | Path) -> dict[str, object]:
         return _header(Path(path), _mapped(Path(path), files)).metadata
 
 
-def open_gguf(path: Path, files: ExitStack) -> tuple[dict[str, object], dict[str, Stored]]:
+def open_gguf(path: Path, files: ExitStack) -> tuple[dict[str, object], dict[str, StoredTensor]]:
     """The metadata and all tensors of a file, which stays mapped as long as `files` is open."""
     content = _mapped(path, files)
     header = _header(path, content)
@@ -165,7 +165,7 @@ def _header(path: Path, content: mmap.mmap) -> Header:
     return Header(metadata, tensors, -(-cursor.place // alignment) * alignment)
 
 
-def _stored(path: Path, content: mmap.mmap, name: str, shape: tuple[int, ...], number: int, place: int) -> Stored:
+def _stored(path: Path, content: mmap.mmap, name: str, shape: tuple[int, ...], number: int, place: int) -> StoredTensor:
     gguf = import_extra("gguf")
     try:
         kind = gguf.GGMLQuantizationType(number)
@@ -178,7 +178,7 @@ def _stored(path: Path, content: mmap.mmap, name: str, shape: tuple[int, ...], n
     if place + num_bytes > len(content):
         raise CheckpointError(f"{path}: {short_repr(name)} lies outside the file, which is damaged or cut short")
     rows = partial(_rows, content, kind, place, shape[-1] // block * block_bytes, len(shape) == 1)
-    return Stored(name, shape, kind.name, torch.float32 if _is_understood(kind) else None, num_bytes, rows)
+    return StoredTensor(name, shape, kind.name, torch.float32 if _is_understood(kind) else None, num_bytes, rows)
 
 
 def _rows(

@@ -1,7 +1,7 @@
 """What a GGUF file says about a model, in the terms of the families: its config, and the names of its tensors.
 
-In: metadata and the headers of tensors. Out: a family, one of our configs, and the table with the names of GGUF.
-Does not know: bytes, numbers. Memory: O(1); the table is read lazily.
+In: metadata and the headers of tensors. Out: a family, one of our configs, and its parameters with the names of GGUF.
+Does not know: bytes. Memory: O(1); parameters are generated lazily.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from attnscope.attention.rotary_scaling import Llama3Scaling, plain_frequencies
 from attnscope.errors import CheckpointError
 from attnscope.extras import import_extra
 from attnscope.models.checkpoint.families import FAMILIES
-from attnscope.models.checkpoint.family import Family, Part, Weight
+from attnscope.models.checkpoint.family import Family, FileTensor, ParameterSource
 from attnscope.models.checkpoint.fields import MAX_LAYERS
 from attnscope.models.checkpoint.llama import head_dim_of
-from attnscope.models.checkpoint.safetensors_files import Stored
+from attnscope.models.checkpoint.safetensors_files import StoredTensor
 from attnscope.models.decoder import DecoderConfig
 from attnscope.models.encoder import EncoderConfig
 from attnscope.models.json_fields import Fields
@@ -32,7 +32,7 @@ ARCHITECTURES = ("llama", "qwen2", "qwen3", "gpt2", "bert")
 
 ROPE_FREQUENCIES = "rope_freqs.weight"
 
-UNREAD_OF_BERT, UNREAD = re.compile(r"cls\..*"), re.compile(r"rope_freqs\.weight")
+IGNORED_OF_BERT, IGNORED = re.compile(r"cls\..*"), re.compile(r"rope_freqs\.weight")
 """The heads of BERT, which are left out, and the slowing of Llama 3, which goes into the config."""
 
 NOTES = re.compile(r"(general|tokenizer|quantize)\..*|split\.(no|tensors\.count)")
@@ -42,7 +42,7 @@ BIASES = {"qkv_bias": "attn_q", "output_bias": "attn_output", "feed_forward_bias
 """Where the biases that llama and qwen3 may have show themselves, since no metadata tell."""
 
 
-def config_of(metadata: Fields, stored: dict[str, Stored]) -> tuple[Family, DecoderConfig | EncoderConfig]:
+def config_from_gguf(metadata: Fields, stored: dict[str, StoredTensor]) -> tuple[Family, DecoderConfig | EncoderConfig]:
     """The family of a file, and the config of its model."""
     name = metadata.choice("general.architecture", {name: name for name in ARCHITECTURES})
     metadata.only(**{"general.type": "model", "split.count": 1})
@@ -59,19 +59,20 @@ def config_of(metadata: Fields, stored: dict[str, Stored]) -> tuple[Family, Deco
     return family, _with_frequencies(config, stored.get(ROPE_FREQUENCIES), metadata.source)
 
 
-def table_of(family: Family, config: DecoderConfig | EncoderConfig) -> Iterator[Weight]:
-    """The table of a family with the names and the layout of GGUF, where nothing is transposed."""
+def parameters_from_gguf(family: Family, config: DecoderConfig | EncoderConfig) -> Iterator[ParameterSource]:
+    """The parameters of a family with the tensor names and the layout of GGUF, where nothing is transposed."""
     gguf = import_extra("gguf")
     arch = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == family.name)
     # The map has a line for every layer; one layer is enough to learn the names, however many a file claims to have.
     names = gguf.get_tensor_name_map(arch, 1)
     interleaved = head_dim_of(config) if isinstance(config, DecoderConfig) and family.name == "llama" else None
-    renamed = partial(_renamed, names, family, interleaved)
-    for weight in family.weights(config):
-        yield Weight(weight.ours, tuple(renamed(part, weight.transposed) for part in weight.theirs))
+    rename = partial(_rename, names, family, interleaved)
+    for parameter in family.parameters(config):
+        tensors = (rename(tensor, parameter.transposed) for tensor in parameter.tensors)
+        yield ParameterSource(parameter.name, tuple(tensors))
 
 
-def _renamed(names: Any, family: Family, interleaved: int | None, part: Part, transposed: bool) -> Part:
+def _rename(names: Any, family: Family, interleaved: int | None, part: FileTensor, transposed: bool) -> FileTensor:
     layer = re.search(r"\.(\d+)\.", part.name)
     first = part.name if layer is None else part.name.replace(layer[0], ".0.", 1)
     suffixes = (".weight", ".bias")
@@ -81,10 +82,10 @@ def _renamed(names: Any, family: Family, interleaved: int | None, part: Part, tr
         name = name.replace(".0.", layer[0], 1)
     shape = part.shape[::-1] if transposed else part.shape
     is_turned = re.fullmatch(r"blk\.\d+\.attn_[qk]\.(weight|bias)", name)
-    return Part(name, shape, interleaved if is_turned else None)
+    return FileTensor(name, shape, interleaved if is_turned else None)
 
 
-def _sizes(arch: str, metadata: Fields, stored: dict[str, Stored]) -> dict[str, int]:
+def _sizes(arch: str, metadata: Fields, stored: dict[str, StoredTensor]) -> dict[str, int]:
     """The sizes of every architecture, as fields of Hugging Face; vocab_size may follow from the embeddings."""
     embeddings = stored.get("token_embd.weight")
     rows = embeddings.shape[0] if embeddings else 1
@@ -98,7 +99,7 @@ def _sizes(arch: str, metadata: Fields, stored: dict[str, Stored]) -> dict[str, 
     }
 
 
-def _gpt2(arch: str, metadata: Fields, stored: dict[str, Stored]) -> dict[str, object]:
+def _gpt2(arch: str, metadata: Fields, stored: dict[str, StoredTensor]) -> dict[str, object]:
     sizes = _sizes(arch, metadata, stored)
     return {
         "vocab_size": sizes["vocab_size"],
@@ -112,7 +113,7 @@ def _gpt2(arch: str, metadata: Fields, stored: dict[str, Stored]) -> dict[str, o
     }
 
 
-def _bert(arch: str, metadata: Fields, stored: dict[str, Stored]) -> dict[str, object]:
+def _bert(arch: str, metadata: Fields, stored: dict[str, StoredTensor]) -> dict[str, object]:
     sizes = _sizes(arch, metadata, stored)
     metadata.only(**{f"{arch}.attention.causal": False})
     metadata.changes_nothing(f"{arch}.pooling_type", f"{arch}.classifier.output_labels")
@@ -124,7 +125,7 @@ def _bert(arch: str, metadata: Fields, stored: dict[str, Stored]) -> dict[str, o
     }
 
 
-def _llama(arch: str, metadata: Fields, stored: dict[str, Stored]) -> dict[str, object]:
+def _llama(arch: str, metadata: Fields, stored: dict[str, StoredTensor]) -> dict[str, object]:
     sizes = _sizes(arch, metadata, stored)
     hidden_size, num_heads = sizes["hidden_size"], sizes["num_attention_heads"]
     num_kv_heads = metadata.size(f"{arch}.attention.head_count_kv", num_heads)
@@ -154,7 +155,7 @@ def _rope(prefix: str, metadata: Fields) -> dict[str, object]:
     return found
 
 
-def _with_frequencies(config: DecoderConfig, stored: Stored | None, source: str) -> DecoderConfig:
+def _with_frequencies(config: DecoderConfig, stored: StoredTensor | None, source: str) -> DecoderConfig:
     """The config with the scaling of Llama 3, which a file holds as the divisor of each frequency.
 
     Three of its four numbers cannot be told from the divisors, but all of Llama 3 has the same: 1, 4 and 8192.

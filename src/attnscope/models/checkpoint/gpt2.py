@@ -1,6 +1,6 @@
 """Checkpoints of GPT-2, whose linear layers are stored with rows and columns exchanged.
 
-In: the fields of their config.json. Out: a `DecoderConfig`, the table of weights, and the fields again.
+In: the fields of their config.json. Out: a `DecoderConfig`, its parameters, and the fields again.
 Does not know: files, tensors. Memory: O(1).
 """
 
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from attnscope.models.checkpoint.activations import ACTIVATION_NAMES, ACTIVATIONS
-from attnscope.models.checkpoint.family import Family, Weight, linear, norm, require, table
+from attnscope.models.checkpoint.family import Family, ParameterSource, embedding, linear, norm, require
 from attnscope.models.checkpoint.fields import CHANGES_NOTHING, MAX_LAYERS, ONE_VALUE
 from attnscope.models.decoder import DecoderConfig
 from attnscope.models.json_fields import Fields
@@ -82,11 +82,11 @@ def fields_from(config: DecoderConfig) -> dict[str, object]:
     }
 
 
-def weights(config: DecoderConfig) -> Iterator[Weight]:
-    """The table of GPT-2."""
+def parameters(config: DecoderConfig) -> Iterator[ParameterSource]:
+    """The parameters of GPT-2."""
     hidden_size, intermediate_size = config.hidden_size, config.intermediate_size
-    yield table("embedding", "wte", config.vocab_size, hidden_size)
-    yield table("position_embedding", "wpe", config.max_position_embeddings, hidden_size)
+    yield embedding("embedding", "wte", config.vocab_size, hidden_size)
+    yield embedding("position_embedding", "wpe", config.max_position_embeddings, hidden_size)
     for layer in range(config.num_layers):
         ours, theirs = f"blocks.{layer}", f"h.{layer}"
         yield from norm(f"{ours}.attention_norm", f"{theirs}.ln_1", hidden_size)
@@ -100,7 +100,7 @@ def weights(config: DecoderConfig) -> Iterator[Weight]:
         yield from norm(f"{ours}.feed_forward_norm", f"{theirs}.ln_2", hidden_size)
     yield from norm("norm", "ln_f", hidden_size)
     if not config.tie_word_embeddings:
-        yield table("head", "lm_head", config.vocab_size, hidden_size)
+        yield embedding("head", "lm_head", config.vocab_size, hidden_size)
 
 
 GPT2 = Family(
@@ -109,9 +109,9 @@ GPT2 = Family(
     prefix="transformer.",
     config_from=config_from,
     fields_from=fields_from,
-    weights=weights,
+    parameters=parameters,
     without_prefix=("lm_head.weight",),
     # Older files carry the causal mask and the number that stands for minus infinity.
-    unread=re.compile(r"h\.\d+\.attn\.(bias|masked_bias)"),
-    copies={"lm_head.weight": "wte.weight"},
+    ignored_tensors=re.compile(r"h\.\d+\.attn\.(bias|masked_bias)"),
+    tied_tensors={"lm_head.weight": "wte.weight"},
 )

@@ -1,6 +1,6 @@
 """Checkpoints of the Llama kind: Llama, Mistral, Qwen2 and Qwen3, which differ in biases, windows and head norms.
 
-In: the fields of their config.json. Out: a `DecoderConfig`, the table of weights, and the fields again.
+In: the fields of their config.json. Out: a `DecoderConfig`, its parameters, and the fields again.
 Does not know: files, tensors. Memory: O(layers) for the windows, else O(1).
 """
 
@@ -13,7 +13,16 @@ from functools import partial
 from attnscope.attention.rotary import Rotary
 from attnscope.errors import CheckpointError
 from attnscope.models.checkpoint.activations import ACTIVATION_NAMES, ACTIVATIONS
-from attnscope.models.checkpoint.family import Family, Part, Weight, linear, norm, refuse_dropout, require, table
+from attnscope.models.checkpoint.family import (
+    Family,
+    FileTensor,
+    ParameterSource,
+    embedding,
+    linear,
+    norm,
+    refuse_dropout,
+    require,
+)
 from attnscope.models.checkpoint.fields import CHANGES_NOTHING, MAX_LAYERS, ONE_VALUE
 from attnscope.models.checkpoint.rope import rope_fields, rotary_from
 from attnscope.models.decoder import DecoderConfig
@@ -99,20 +108,20 @@ def fields_from(kind: str, config: DecoderConfig) -> dict[str, object]:
     return found | _window_fields(kind, config.sliding_windows)
 
 
-def weights(config: DecoderConfig) -> Iterator[Weight]:
-    """The table of all four kinds: what the config has no bias or norm for is left out."""
+def parameters(config: DecoderConfig) -> Iterator[ParameterSource]:
+    """The parameters of all four kinds: what the config has no bias or norm for is left out."""
     hidden_size, intermediate_size, head_dim = config.hidden_size, config.intermediate_size, head_dim_of(config)
     kv_rows = (config.num_kv_heads or config.num_heads) * head_dim
     rows = {"q": config.num_heads * head_dim, "k": kv_rows, "v": kv_rows}
-    yield table("embedding", "embed_tokens", config.vocab_size, hidden_size)
+    yield embedding("embedding", "embed_tokens", config.vocab_size, hidden_size)
     for layer in range(config.num_layers):
         ours, theirs = f"blocks.{layer}", f"layers.{layer}"
         attention, network = f"{theirs}.self_attn", f"{theirs}.mlp"
         yield from norm(f"{ours}.attention_norm", f"{theirs}.input_layernorm", hidden_size, bias=False)
         for kind, columns in (("weight", (hidden_size,)), ("bias", ())):
             if kind == "weight" or config.qkv_bias:
-                parts = (Part(f"{attention}.{name}_proj.{kind}", (size, *columns)) for name, size in rows.items())
-                yield Weight(f"{ours}.attention.query_key_value.{kind}", tuple(parts))
+                parts = (FileTensor(f"{attention}.{name}_proj.{kind}", (size, *columns)) for name, size in rows.items())
+                yield ParameterSource(f"{ours}.attention.query_key_value.{kind}", tuple(parts))
         if config.qk_norm:
             yield from norm(f"{ours}.attention.query_norm", f"{attention}.q_norm", head_dim, bias=False)
             yield from norm(f"{ours}.attention.key_norm", f"{attention}.k_norm", head_dim, bias=False)
@@ -126,7 +135,7 @@ def weights(config: DecoderConfig) -> Iterator[Weight]:
         )
     yield from norm("norm", "norm", hidden_size, bias=False)
     if not config.tie_word_embeddings:
-        yield table("head", "lm_head", config.vocab_size, hidden_size)
+        yield embedding("head", "lm_head", config.vocab_size, hidden_size)
 
 
 def head_dim_of(config: DecoderConfig) -> int:
@@ -191,11 +200,11 @@ def _family(kind: str, architecture: str) -> Family:
         prefix="model.",
         config_from=partial(config_from, kind),
         fields_from=partial(fields_from, kind),
-        weights=weights,
+        parameters=parameters,
         without_prefix=("lm_head.weight",),
         # Older files carry the rotary frequencies, which follow from the config.
-        unread=re.compile(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
-        copies={"lm_head.weight": "embed_tokens.weight"},
+        ignored_tensors=re.compile(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
+        tied_tensors={"lm_head.weight": "embed_tokens.weight"},
     )
 
 

@@ -1,6 +1,6 @@
-"""A checkpoint becomes a model: everything is checked in the headers first, then each tensor is copied to its place.
+"""Checkpoint to model: validates all headers first, then copies each tensor into its parameter.
 
-In: a folder of Hugging Face, the name of one on the hub, or a GGUF file. Out: a `Decoder` or an `Encoder`.
+In: a folder of Hugging Face, a name on the Hub, or a GGUF file. Out: a `Decoder` or an `Encoder`.
 Does not know: tokens, text. Memory: the model, and a few million numbers of the file at a time.
 """
 
@@ -19,11 +19,11 @@ from torch import Tensor
 
 from attnscope.attention.rotary import convert_layout
 from attnscope.errors import CheckpointError, ShapeError
-from attnscope.models.checkpoint.families import family_named
-from attnscope.models.checkpoint.family import Part, Weight
+from attnscope.models.checkpoint.families import family_from_fields
+from attnscope.models.checkpoint.family import FileTensor, ParameterSource
 from attnscope.models.checkpoint.gguf_file import open_gguf
-from attnscope.models.checkpoint.gguf_model import UNREAD, UNREAD_OF_BERT, config_of, table_of
-from attnscope.models.checkpoint.safetensors_files import Stored, open_weights
+from attnscope.models.checkpoint.gguf_model import IGNORED, IGNORED_OF_BERT, config_from_gguf, parameters_from_gguf
+from attnscope.models.checkpoint.safetensors_files import StoredTensor, open_weights
 from attnscope.models.checkpoint.source import locate
 from attnscope.models.decoder import Decoder, DecoderConfig
 from attnscope.models.encoder import Encoder, EncoderConfig
@@ -31,23 +31,23 @@ from attnscope.models.json_fields import Fields, short_repr
 from attnscope.models.json_files import read_json
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes that have been read so far, and with all there are."""
+"""Called with the bytes read so far, and the total."""
 
-PIECE = 2**20
-"""How many numbers of a tensor are read at once: enough to be quick, little beside any model."""
+CHUNK_NUMEL = 2**20
+"""Elements of a tensor that are read at once: enough to be fast, little compared with any model."""
 
 
-class Opened(NamedTuple):
-    """A checkpoint whose headers have been read, and none of its numbers."""
+class OpenCheckpoint(NamedTuple):
+    """A checkpoint whose headers have been read, but not its tensors."""
 
     config: DecoderConfig | EncoderConfig
-    table: Iterator[Weight]
-    """Which tensors make which of ours."""
-    stored: dict[str, Stored]
-    """The tensors by their names in the table."""
-    unread: re.Pattern[str]
-    """Names of tensors that change nothing here."""
-    copies: dict[str, str]
+    parameters: Iterator[ParameterSource]
+    """The parameters of the model, and the tensors they are made of."""
+    stored: dict[str, StoredTensor]
+    """The tensors of the file by name, without a prefix."""
+    ignored_tensors: re.Pattern[str]
+    """Names of tensors that are not loaded."""
+    tied_tensors: dict[str, str]
     """Tensors that may be there if they are equal to another one."""
     source: str
     """The file or folder, for messages."""
@@ -62,11 +62,24 @@ def load(
     ignore: Collection[str] = (),
     progress: Progress | None = None,
 ) -> Decoder | Encoder:
-    """The model of a folder, of a name on the hub ("org/name") or of a GGUF file, in eval mode.
+    """Load a model from a checkpoint, in eval mode.
 
-    It has the dtype of the file unless you choose one: the narrowest that holds all of them, if there are several, and
-    float32 for GGUF. Fields and tensors that are not understood are refused by name; those in `ignore` are treated as
-    if they were not there.
+    Args:
+        source: A folder of Hugging Face, a name on the Hub ("org/name"), a GGUF file, or a model that
+            `attnscope download` has fetched.
+        dtype: The dtype of the parameters; None for that of the file (float32 for GGUF; of several, the narrowest
+            that holds all).
+        device: The device of the parameters.
+        revision: The revision on the Hub.
+        ignore: Config fields and tensors to treat as missing. Others that are not known raise an error.
+        progress: Called with the bytes read so far, and the total.
+
+    Returns:
+        A `Decoder` or an `Encoder`.
+
+    Raises:
+        CheckpointError: If the checkpoint is missing, invalid or not supported.
+        ShapeError: If `dtype` is not a floating-point dtype.
 
     >>> from tempfile import TemporaryDirectory
     >>> from attnscope.models.checkpoint.saving import save
@@ -79,64 +92,68 @@ def load(
     True
     """
     if dtype is not None and not dtype.is_floating_point:
-        raise ShapeError(f"weights are floating-point numbers, but load was asked for {dtype}")
+        raise ShapeError(f"load: expected a floating-point dtype, got {dtype}")
     path = locate(source, revision)
     ignore = (ignore,) if isinstance(ignore, str) else ignore
     with ExitStack() as files:
         try:
-            opened = (open_folder if path.is_dir() else open_file)(path, files, ignore)
-            table = check(opened)
-            model = build(opened.config)
+            opened = (open_folder if path.is_dir() else open_gguf_checkpoint)(path, files, ignore)
+            parameters = match_tensors(opened)
+            model = build_on_meta(opened.config)
         except CheckpointError:
             raise
-        except ValueError as error:  # a config that our own classes refuse
+        except ValueError as error:  # raised by our own config and layers
             raise CheckpointError(f"{path} describes a model that cannot be built: {error}") from error
-        dtype = common_dtype(table, opened.stored) if dtype is None else dtype
-        tensors = fill(table, opened.stored, dtype=dtype, device=torch.device(device), progress=progress)
+        dtype = common_dtype(parameters, opened.stored) if dtype is None else dtype
+        tensors = read_parameters(
+            parameters, opened.stored, dtype=dtype, device=torch.device(device), progress=progress
+        )
     model.load_state_dict(tensors, assign=True)
     return model.eval()
 
 
-def open_folder(folder: Path, files: ExitStack, ignore: Collection[str]) -> Opened:
-    """Read the config and the headers of a folder."""
+def open_folder(folder: Path, files: ExitStack, ignore: Collection[str]) -> OpenCheckpoint:
+    """Read the config and the tensor headers of a folder."""
     fields = Fields(read_json(folder / "config.json"), source=str(folder / "config.json"), ignore=ignore)
-    family = family_named(fields)
-    stored: dict[str, Stored] = {}
+    family = family_from_fields(fields)
+    stored: dict[str, StoredTensor] = {}
     for name, tensor in open_weights(folder, files).items():
         if name in ignore:
             continue
-        if stored.setdefault(family.table_name(name), tensor) is not tensor:
+        if stored.setdefault(family.body_name(name), tensor) is not tensor:
             raise CheckpointError(f"{folder} holds {short_repr(name)} twice, under an old and a new name")
-    found = {flag: name in stored for flag, name in family.present.items()}
+    found = {flag: name in stored for flag, name in family.flags_from_tensors.items()}
     config = replace(family.config_from(fields), **found)
-    return Opened(config, family.weights(config), stored, family.unread, family.copies, str(folder))
+    return OpenCheckpoint(
+        config, family.parameters(config), stored, family.ignored_tensors, family.tied_tensors, str(folder)
+    )
 
 
-def open_file(path: Path, files: ExitStack, ignore: Collection[str]) -> Opened:
-    """Read the metadata and the headers of a GGUF file."""
+def open_gguf_checkpoint(path: Path, files: ExitStack, ignore: Collection[str]) -> OpenCheckpoint:
+    """Read the metadata and the tensor headers of a GGUF file."""
     metadata, tensors = open_gguf(path, files)
     stored = {name: tensor for name, tensor in tensors.items() if name not in ignore}
-    family, config = config_of(Fields(metadata, source=str(path), ignore=ignore), stored)
-    unread = UNREAD_OF_BERT if isinstance(config, EncoderConfig) else UNREAD
-    return Opened(config, table_of(family, config), stored, unread, {}, str(path))
+    family, config = config_from_gguf(Fields(metadata, source=str(path), ignore=ignore), stored)
+    ignored = IGNORED_OF_BERT if isinstance(config, EncoderConfig) else IGNORED
+    return OpenCheckpoint(config, parameters_from_gguf(family, config), stored, ignored, {}, str(path))
 
 
-def check(opened: Opened) -> list[Weight]:
-    """The whole table, after each line of it was found in the headers, and nothing in them that nobody reads.
+def match_tensors(opened: OpenCheckpoint) -> list[ParameterSource]:
+    """List all parameters, after checking that the file has exactly the tensors they need.
 
-    Lines are drawn one at a time, so a table of a billion lines ends at the first that the file does not have.
+    Parameters are generated one by one, so a config with a billion layers fails at the first missing tensor.
     """
-    table, read = [], set()
-    for weight in opened.table:
-        for part in weight.theirs:
-            _require(part, opened)
-            read.add(part.name)
-        table.append(weight)
+    parameters, read = [], set()
+    for parameter in opened.parameters:
+        for tensor in parameter.tensors:
+            _check_tensor(tensor, opened)
+            read.add(tensor.name)
+        parameters.append(parameter)
     for name in sorted(opened.stored.keys() - read):
-        if opened.unread.fullmatch(name):
+        if opened.ignored_tensors.fullmatch(name):
             continue
         stored = opened.stored[name]
-        original = opened.stored.get(opened.copies.get(name, ""))
+        original = opened.stored.get(opened.tied_tensors.get(name, ""))
         if original is None:
             raise CheckpointError(
                 f"{opened.source} has an unknown tensor {short_repr(stored.name)} {stored.shape}. It may change what "
@@ -147,76 +164,76 @@ def check(opened: Opened) -> list[Weight]:
                 f"{opened.source} holds {stored.name}, which its config says is the same as {original.name}, but they "
                 f"differ. To go by the config, pass ignore=({stored.name!r},)"
             )
-    return table
+    return parameters
 
 
-def common_dtype(table: list[Weight], stored: dict[str, Stored]) -> torch.dtype:
-    """The narrowest dtype that holds everything the table reads."""
-    dtypes = {stored[part.name].dtype for weight in table for part in weight.theirs}
+def common_dtype(parameters: list[ParameterSource], stored: dict[str, StoredTensor]) -> torch.dtype:
+    """The narrowest dtype that holds all tensors of the parameters."""
+    dtypes = {stored[tensor.name].dtype for parameter in parameters for tensor in parameter.tensors}
     return reduce(torch.promote_types, (dtype for dtype in dtypes if dtype is not None))
 
 
-def build(config: DecoderConfig | EncoderConfig) -> Decoder | Encoder:
-    """The model without any memory for its numbers."""
+def build_on_meta(config: DecoderConfig | EncoderConfig) -> Decoder | Encoder:
+    """The model on the meta device, without memory for its parameters."""
     with torch.device("meta"):
         return Decoder(config) if isinstance(config, DecoderConfig) else Encoder(config)
 
 
-def fill(
-    table: list[Weight],
-    stored: dict[str, Stored],
+def read_parameters(
+    parameters: list[ParameterSource],
+    stored: dict[str, StoredTensor],
     *,
     dtype: torch.dtype,
     device: torch.device,
     progress: Progress | None,
 ) -> dict[str, Tensor]:
-    """Our tensors by name, each part of the file copied into its rows."""
-    total = sum(stored[part.name].num_bytes for weight in table for part in weight.theirs)
-    done, tensors = 0.0, {}
-    for weight in table:
-        tensors[weight.ours] = ours = torch.empty(weight.shape(), dtype=dtype, device=device)
-        for part, rows in weight.slices():
-            target = ours[rows].T if weight.transposed else ours[rows]
-            for start, stop in _pieces(part):
-                theirs = stored[part.name].rows(start, stop)
-                if part.interleaved is not None:
-                    theirs = convert_layout(
-                        theirs, source="interleaved", target="half", head_dim=part.interleaved, axis=0
+    """Read the parameters by name, copying each tensor of the file into its rows."""
+    total = sum(stored[tensor.name].num_bytes for parameter in parameters for tensor in parameter.tensors)
+    done, result = 0.0, {}
+    for parameter in parameters:
+        result[parameter.name] = whole = torch.empty(parameter.shape(), dtype=dtype, device=device)
+        for tensor, rows in parameter.slices():
+            target = whole[rows].T if parameter.transposed else whole[rows]
+            for start, stop in _row_chunks(tensor):
+                chunk = stored[tensor.name].rows(start, stop)
+                if tensor.interleaved is not None:
+                    chunk = convert_layout(
+                        chunk, source="interleaved", target="half", head_dim=tensor.interleaved, axis=0
                     )
-                target[start:stop].copy_(theirs)
-                done += stored[part.name].num_bytes * (stop - start) / part.shape[0]
+                target[start:stop].copy_(chunk)
+                done += stored[tensor.name].num_bytes * (stop - start) / tensor.shape[0]
                 if progress is not None:
                     progress(round(done), total)
-    return tensors
+    return result
 
 
-def _pieces(part: Part) -> Iterator[tuple[int, int]]:
-    """The rows of a part in pieces of about a million numbers, and of whole heads."""
-    unit = part.interleaved or 1
-    step = max(PIECE // (torch.Size(part.shape[1:]).numel() * unit), 1) * unit
-    for start in range(0, part.shape[0], step):
-        yield start, min(start + step, part.shape[0])
+def _row_chunks(tensor: FileTensor) -> Iterator[tuple[int, int]]:
+    """Ranges of rows with about CHUNK_NUMEL elements, and of whole heads."""
+    unit = tensor.interleaved or 1
+    step = max(CHUNK_NUMEL // (torch.Size(tensor.shape[1:]).numel() * unit), 1) * unit
+    for start in range(0, tensor.shape[0], step):
+        yield start, min(start + step, tensor.shape[0])
 
 
-def _are_equal(stored: Stored, other: Stored) -> bool:
+def _are_equal(stored: StoredTensor, other: StoredTensor) -> bool:
     if stored.dtype is None or other.dtype is None or stored.shape != other.shape:
         return False
-    pieces = _pieces(Part(stored.name, stored.shape))
-    return all(torch.equal(stored.rows(*rows), other.rows(*rows)) for rows in pieces)
+    chunks = _row_chunks(FileTensor(stored.name, stored.shape))
+    return all(torch.equal(stored.rows(*rows), other.rows(*rows)) for rows in chunks)
 
 
-def _require(part: Part, opened: Opened) -> None:
-    stored = opened.stored.get(part.name)
+def _check_tensor(tensor: FileTensor, opened: OpenCheckpoint) -> None:
+    stored = opened.stored.get(tensor.name)
     if stored is None:
-        if part.name in opened.copies:
+        if tensor.name in opened.tied_tensors:
             raise CheckpointError(
-                f"{opened.source} has no {part.name}, and its config says that the token embeddings do not stand in "
+                f"{opened.source} has no {tensor.name}, and its config says that the token embeddings do not stand in "
                 "for it; this may be the body of a model without its head"
             )
-        raise CheckpointError(f"{opened.source} has no tensor {part.name} {part.shape}, which its config asks for")
-    if stored.shape != part.shape:
+        raise CheckpointError(f"{opened.source} has no tensor {tensor.name} {tensor.shape}, which its config asks for")
+    if stored.shape != tensor.shape:
         raise CheckpointError(
-            f"{opened.source}: {stored.name} has shape {stored.shape}, but its config asks for {part.shape}"
+            f"{opened.source}: {stored.name} has shape {stored.shape}, but its config asks for {tensor.shape}"
         )
     if stored.dtype is None:
         raise CheckpointError(

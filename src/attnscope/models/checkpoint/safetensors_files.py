@@ -1,6 +1,6 @@
 """Tensors in safetensors files: their names, shapes and dtypes first, their numbers one at a time later.
 
-In: a folder with model.safetensors, or with shards and their index. Out: a `Stored` for each tensor.
+In: a folder with model.safetensors, or with shards and their index. Out: a `StoredTensor` for each tensor.
 Does not know: models. Memory: the headers; reading a tensor maps its part of the file.
 """
 
@@ -32,7 +32,7 @@ MAX_HEADER_BYTES = 32 * 2**20
 """Room for 300,000 tensors."""
 
 
-class Stored(NamedTuple):
+class StoredTensor(NamedTuple):
     """A tensor in a file, not yet read."""
 
     name: str
@@ -48,7 +48,7 @@ class Stored(NamedTuple):
     """Its numbers from one row up to another."""
 
 
-def open_weights(folder: Path, files: ExitStack) -> dict[str, Stored]:
+def open_weights(folder: Path, files: ExitStack) -> dict[str, StoredTensor]:
     """All tensors of a folder; its files stay open as long as `files` does."""
     if (folder / WEIGHTS).is_file():
         return open_file(folder / WEIGHTS, files)
@@ -57,7 +57,7 @@ def open_weights(folder: Path, files: ExitStack) -> dict[str, Stored]:
     raise CheckpointError(f"{folder} has neither {WEIGHTS} nor {INDEX}.{_about_pickles(folder)}")
 
 
-def open_file(path: Path, files: ExitStack) -> dict[str, Stored]:
+def open_file(path: Path, files: ExitStack) -> dict[str, StoredTensor]:
     """All tensors of one file, whose header is checked against its length."""
     safetensors = import_extra("safetensors")
     try:
@@ -69,7 +69,7 @@ def open_file(path: Path, files: ExitStack) -> dict[str, Stored]:
             shape, kind = tuple(header.get_shape()), header.get_dtype()
             dtype = DTYPES.get(kind)
             num_bytes = 0 if dtype is None else torch.Size(shape).numel() * dtype.itemsize
-            found[name] = Stored(name, shape, kind, dtype, num_bytes, partial(_rows, file, name))
+            found[name] = StoredTensor(name, shape, kind, dtype, num_bytes, partial(_rows, file, name))
     except (safetensors.SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is damaged or no safetensors file ({error}); fetch it again") from error
     return found
@@ -89,7 +89,7 @@ def _rows(file: Any, name: str, start: int, stop: int) -> Tensor:
     return file.get_tensor(name)[start:stop]  # a view of the mapped file
 
 
-def _open_shards(folder: Path, files: ExitStack) -> dict[str, Stored]:
+def _open_shards(folder: Path, files: ExitStack) -> dict[str, StoredTensor]:
     index = folder / INDEX
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
@@ -102,7 +102,7 @@ def _open_shards(folder: Path, files: ExitStack) -> dict[str, Stored]:
             )
         if not (folder / shard).is_file():
             raise CheckpointError(f"{index} names the file {short_repr(shard)}, which is missing; fetch it")
-    found: dict[str, Stored] = {}
+    found: dict[str, StoredTensor] = {}
     for shard in shards:
         for name, stored in open_file(folder / shard, files).items():
             if places.get(name) != shard:

@@ -1,4 +1,4 @@
-"""A model becomes a folder that Hugging Face opens: the table of its family, read backwards.
+"""Model to checkpoint: a folder that Hugging Face transformers loads.
 
 In: a `Decoder` or an `Encoder`. Out: config.json, and model.safetensors or shards with their index.
 Does not know: tokens, text. Memory: the model, and one shard.
@@ -18,18 +18,18 @@ from torch import Tensor
 
 from attnscope.errors import CheckpointError
 from attnscope.extras import import_extra
-from attnscope.models.checkpoint.families import family_of
-from attnscope.models.checkpoint.family import Part, Weight
+from attnscope.models.checkpoint.families import family_from_config
+from attnscope.models.checkpoint.family import FileTensor, ParameterSource
 from attnscope.models.checkpoint.safetensors_files import INDEX, NAMES, WEIGHTS
 from attnscope.models.decoder import Decoder
 from attnscope.models.encoder import Encoder
 from attnscope.models.json_files import write_json
 
-Shard = list[tuple[str, Weight, Part, slice]]
-"""Tensors of one file: their names in it, and where their numbers are."""
+Shard = list[tuple[str, ParameterSource, FileTensor, slice]]
+"""Tensors of one file: their names in it, and the rows of the parameters they hold."""
 
 NO_TOKENS = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-"""A model knows no text; without these, each family would assume the numbers of its first release."""
+"""A model has no tokenizer; without these fields, each family would assume the ids of its first release."""
 
 
 def save(
@@ -40,10 +40,20 @@ def save(
     max_shard_bytes: int = 5_000_000_000,
     overwrite: bool = False,
 ) -> None:
-    """Write a model as a folder of Hugging Face, in its own dtype unless you choose one.
+    """Save a model as a folder that Hugging Face transformers loads.
 
-    The family is the one that expresses its config: gpt2, llama, mistral, qwen2, qwen3 or bert; what none can express
-    is refused by name. Files appear under their own names when all of them are complete, config.json last.
+    The model family follows from the config: gpt2, llama, mistral, qwen2, qwen3 or bert. Files get their final names
+    when all of them are complete, config.json last.
+
+    Args:
+        model: A `Decoder` or an `Encoder`.
+        folder: The folder, which is created if necessary.
+        dtype: The dtype in the file; None for that of the model.
+        max_shard_bytes: The size above which tensors go to another file.
+        overwrite: Whether to replace a model in the folder.
+
+    Raises:
+        CheckpointError: If no family supports the config, or the folder already has a model.
 
     >>> from tempfile import TemporaryDirectory
     >>> from attnscope.models.encoder import EncoderConfig
@@ -56,21 +66,23 @@ def save(
     ['config.json', 'model.safetensors']
     """
     if not isinstance(model, Decoder | Encoder):
-        raise CheckpointError(f"a {type(model).__name__} is not one of the kinds that can be saved: Decoder, Encoder")
-    family = family_of(model.config)
+        raise CheckpointError(f"save: expected a Decoder or an Encoder, got {type(model).__name__}")
+    family = family_from_config(model.config)
     fields = family.fields_from(model.config)
     parameters: dict[str, Tensor] = dict(model.named_parameters())
-    table = list(family.weights(model.config))
-    if unknown := parameters.keys() ^ {weight.ours for weight in table}:
+    sources = list(family.parameters(model.config))
+    if unknown := parameters.keys() ^ {source.name for source in sources}:
         raise CheckpointError(f"the model does not have the parameters that its config says: {sorted(unknown)[:5]}")
     if dtype is None:
         dtype = reduce(torch.promote_types, {parameter.dtype for parameter in parameters.values()})
     if dtype not in NAMES:
-        raise CheckpointError(f"weights are saved as one of {', '.join(map(str, NAMES))}, but {dtype} was asked for")
-    named = [(family.file_name(part.name), weight, part, rows) for weight in table for part, rows in weight.slices()]
+        raise CheckpointError(f"save: expected dtype {', '.join(map(str, NAMES))}, got {dtype}")
+    named = [
+        (family.file_name(tensor.name), source, tensor, rows) for source in sources for tensor, rows in source.slices()
+    ]
     shards = list(_shards(named, dtype, max_shard_bytes))
     folder = Path(folder)
-    _refuse_model(folder, overwrite)
+    _check_folder(folder, overwrite)
     folder.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=folder, prefix=".unfinished-"))
     try:
@@ -81,13 +93,13 @@ def save(
             "dtype": str(dtype)[len("torch.") :],
         }
         write_json(scratch / "config.json", {**about, **NO_TOKENS, **fields})
-        _put_in_place(scratch, folder)
+        _move_files(scratch, folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _shards(named: Shard, dtype: torch.dtype, max_bytes: int) -> Iterator[Shard]:
-    """The tensors in order, as many to a file as it may hold; a tensor that is larger has a file to itself."""
+    """The tensors in order, split by size; a tensor above the limit gets a file of its own."""
     shard, size = [], 0
     for entry in named:
         num_bytes = torch.Size(entry[2].shape).numel() * dtype.itemsize
@@ -105,7 +117,7 @@ def _write_weights(scratch: Path, shards: list[Shard], parameters: dict[str, Ten
     for number, shard in enumerate(shards, start=1):
         name = WEIGHTS if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
         tensors = {
-            their_name: _theirs(parameters, weight, part, rows, dtype) for their_name, weight, part, rows in shard
+            file_name: _to_file(parameters, source, tensor, rows, dtype) for file_name, source, tensor, rows in shard
         }
         writer.save_file(tensors, scratch / name, metadata={"format": "pt"})
         places |= dict.fromkeys(tensors, name)
@@ -114,14 +126,17 @@ def _write_weights(scratch: Path, shards: list[Shard], parameters: dict[str, Ten
         write_json(scratch / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
 
 
-def _theirs(parameters: dict[str, Tensor], weight: Weight, part: Part, rows: slice, dtype: torch.dtype) -> Tensor:
-    ours = parameters[weight.ours].detach()[rows]
-    theirs = (ours.T if weight.transposed else ours).to(device="cpu", dtype=dtype, copy=True).contiguous()
-    assert tuple(theirs.shape) == part.shape, f"{weight.ours} is {tuple(theirs.shape)}, its table says {part.shape}"
-    return theirs
+def _to_file(
+    parameters: dict[str, Tensor], source: ParameterSource, tensor: FileTensor, rows: slice, dtype: torch.dtype
+) -> Tensor:
+    """One tensor of the file, from the rows of a parameter."""
+    part = parameters[source.name].detach()[rows]
+    result = (part.T if source.transposed else part).to(device="cpu", dtype=dtype, copy=True).contiguous()
+    assert tuple(result.shape) == tensor.shape, f"{source.name}: expected {tensor.shape}, got {tuple(result.shape)}"
+    return result
 
 
-def _refuse_model(folder: Path, overwrite: bool) -> None:
+def _check_folder(folder: Path, overwrite: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder} is a file; give the name of a folder")
     if not overwrite and (found := [path.name for path in _model_files(folder)]):
@@ -135,8 +150,8 @@ def _model_files(folder: Path) -> list[Path]:
     return [path for name in names for path in sorted(folder.glob(name))]
 
 
-def _put_in_place(scratch: Path, folder: Path) -> None:
-    """Rename what is complete. A folder without config.json is no model, so that goes first and comes last."""
+def _move_files(scratch: Path, folder: Path) -> None:
+    """Move the complete files to the folder; config.json is removed first and moved last, since it marks a model."""
     for path in _model_files(folder):
         path.unlink()
     for path in sorted(scratch.iterdir(), key=lambda path: path.name == "config.json"):

@@ -1,7 +1,6 @@
-"""What models ask of a tokenizer, and how to open one without knowing its kind.
+"""The tokenizer interface that generation and training need, and how to load a tokenizer of any kind.
 
-In: a folder or a GGUF file. Out: a `AnyTokenizer`, which is all that generating and training need to know.
-Does not know: how text is cut.
+In: a folder or a GGUF file. Out: an `AnyTokenizer`. Does not know: how text is split.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from attnscope.models.text.tokenizer import Tokenizer
 
 
 class TextStream(Protocol):
-    """Ids in one after the other, text out as soon as its characters are whole."""
+    """Streaming decoding: ids in one by one, text out as soon as its characters are complete."""
 
     def add(self, token: SupportsIndex) -> str: ...
 
@@ -28,51 +27,60 @@ class TextStream(Protocol):
 
 
 class AnyTokenizer(Protocol):
-    """Text to ids and back: `Tokenizer` and `CharacterTokenizer` both have this."""
+    """The interface of `Tokenizer` and `CharacterTokenizer`: text to ids and back."""
 
     @property
     def vocab_size(self) -> int:
-        """How many ids there are."""
+        """Number of token ids."""
         ...
 
     @property
-    def bos(self) -> int | None:
-        """The id that texts begin with, if they do."""
+    def bos_token_id(self) -> int | None:
+        """The id that starts a text, if there is one."""
         ...
 
     @property
-    def eos(self) -> frozenset[int]:
-        """The ids that a text ends with."""
+    def eos_token_ids(self) -> frozenset[int]:
+        """The ids that end a text."""
         ...
 
     @property
-    def pad(self) -> int | None:
-        """The id that fills up a batch, if there is one."""
+    def pad_token_id(self) -> int | None:
+        """The padding id, if there is one."""
         ...
 
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """The ids of a text, with those that the tokenizer puts around it unless `special` is False."""
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Encode a text, with the special tokens that the tokenizer adds around it."""
         ...
 
-    def decode(self, tokens: Iterable[SupportsIndex], *, special: bool = False) -> str:
-        """The text of ids; of special ones only if `special` says so."""
+    def decode(self, tokens: Iterable[SupportsIndex], *, skip_special_tokens: bool = True) -> str:
+        """Decode ids to text."""
         ...
 
     def texts(self, tokens: Iterable[SupportsIndex]) -> list[str]:
-        """The text of each id, to be shown on its own."""
+        """The text of each id, for display."""
         ...
 
     def stream(self, after: Sequence[int] = ()) -> TextStream:
-        """Text from ids that come one after the other, behind those that were there before."""
+        """Start streaming decoding, of ids that follow the ids `after`."""
         ...
 
     def save(self, folder: str | Path) -> None:
-        """Write it to a folder, from which `load_tokenizer` reads it."""
+        """Write the tokenizer to a folder, for `load_tokenizer`."""
         ...
 
 
-def load_tokenizer(place: str | Path) -> AnyTokenizer:
-    """The tokenizer that lies beside a model: in its folder, here or on the hub, or inside its GGUF file.
+def load_tokenizer(source: str | Path) -> AnyTokenizer:
+    """Load the tokenizer of a model.
+
+    Args:
+        source: A folder, a GGUF file, a name on the Hub, or a model that `attnscope download` has fetched.
+
+    Returns:
+        A `Tokenizer` or a `CharacterTokenizer`.
+
+    Raises:
+        CheckpointError: If there is no tokenizer, or it is invalid.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -80,14 +88,12 @@ def load_tokenizer(place: str | Path) -> AnyTokenizer:
     ...     load_tokenizer(folder).encode("bet")
     [1, 2, 4]
     """
-    place = locate(place)
-    if place.suffix.lower() == ".gguf":
-        return Tokenizer.from_gguf(read_metadata(place))
+    path = locate(source)
+    if path.suffix.lower() == ".gguf":
+        return Tokenizer.from_gguf(read_metadata(path))
     kinds = {TOKENIZER: Tokenizer, CHARACTERS: CharacterTokenizer}
-    there = [name for name in kinds if (place / name).exists()]
+    there = [name for name in kinds if (path / name).exists()]
     if len(there) != 1:
         found = " and ".join(there) or "neither"
-        raise CheckpointError(
-            f"a tokenizer was asked of {place}, which should hold {TOKENIZER} or {CHARACTERS}, but holds {found}"
-        )
-    return kinds[there[0]].load(place)
+        raise CheckpointError(f"load_tokenizer: expected {TOKENIZER} or {CHARACTERS} in {path}, found {found}")
+    return kinds[there[0]].load(path)

@@ -29,7 +29,7 @@ def train_bpe(
     characters read so far.
 
     >>> tokenizer = train_bpe(["to be or not to be", "to be"], 259)
-    >>> tokenizer.texts(tokenizer.encode("to be")), tokenizer.eos
+    >>> tokenizer.texts(tokenizer.encode("to be")), tokenizer.eos_token_ids
     (['to', ' ', 'be'], frozenset({258}))
     """
     if vocab_size < SMALLEST:

@@ -1,8 +1,7 @@
-"""The smallest tokenizer: each character is a token.
+"""A character tokenizer: each character is a token.
 
-In: text. Out: the number of each of its characters among the characters it was made from, in the order of their code
-points.
-Does not know: models. Has no token that begins, ends or pads a text.
+In: text. Out: the index of each character in the vocabulary, which is sorted by code point.
+Does not know: models. There are no special tokens.
 Memory: O(distinct characters).
 """
 
@@ -21,16 +20,22 @@ FILE = "characters.json"
 
 
 class CharacterTokenizer:
-    """Text as its characters, for small models that learn to write from scratch.
+    """A tokenizer of characters, for small models trained from scratch.
+
+    Args:
+        characters: The vocabulary.
+
+    Raises:
+        ValueError: If an entry is not one character, or occurs twice.
 
     >>> tokenizer = CharacterTokenizer.from_text("to be or not")
     >>> tokenizer.encode("robot"), tokenizer.decode([5, 4, 1])
     ([5, 4, 1, 4, 6], 'rob')
     """
 
-    bos: int | None = None
-    eos: frozenset[int] = frozenset()
-    pad: int | None = None
+    bos_token_id: int | None = None
+    eos_token_ids: frozenset[int] = frozenset()
+    pad_token_id: int | None = None
     chat_template: str | None = None
 
     def __init__(self, characters: Iterable[str]):
@@ -38,36 +43,44 @@ class CharacterTokenizer:
         self._numbers = {character: number for number, character in enumerate(self.characters)}
         wrong = next((character for character in self.characters if len(character) != 1), None)
         if wrong is not None:
-            raise ValueError(f"CharacterTokenizer: each entry is one character, got {wrong!r}")
+            raise ValueError(f"CharacterTokenizer: expected single characters, got {wrong!r}")
         if len(self._numbers) != len(self.characters):
-            raise ValueError("CharacterTokenizer: a character occurs twice; from_text takes each once")
+            raise ValueError("CharacterTokenizer: a character occurs twice; from_text removes duplicates")
 
     @classmethod
     def from_text(cls, text: str) -> CharacterTokenizer:
-        """A tokenizer of the characters that a text has."""
+        """Make a tokenizer of the characters in a text."""
         return cls(sorted(set(text)))
 
     @classmethod
     def load(cls, folder: str | Path) -> CharacterTokenizer:
-        """Read back what `save` wrote."""
+        """Load a tokenizer from a folder that `save` wrote."""
         path = Path(folder) / FILE
         characters = read_json(path).get("characters")
         if not isinstance(characters, str) or len(set(characters)) != len(characters):
-            raise CheckpointError(f"{path} should hold a string of different characters under 'characters'")
+            raise CheckpointError(f"{path}: expected a string of distinct characters under 'characters'")
         return cls(characters)
 
     def save(self, folder: str | Path) -> None:
-        """Write the characters to a folder, which is made if need be."""
+        """Write the vocabulary to a folder, which is created if necessary."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         write_json(Path(folder) / FILE, {"characters": "".join(self.characters)})
 
     @property
     def vocab_size(self) -> int:
-        """How many different ids there are."""
+        """Number of token ids."""
         return len(self.characters)
 
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """One id for each character; `special` changes nothing, for there are no special tokens."""
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Encode a text, one id per character.
+
+        Args:
+            text: The text.
+            add_special_tokens: Has no effect, since there are no special tokens.
+
+        Raises:
+            VocabularyError: If a character is not in the vocabulary.
+        """
         try:
             return [self._numbers[character] for character in text]
         except KeyError as error:
@@ -75,12 +88,12 @@ class CharacterTokenizer:
             name = unicodedata.name(character, f"U+{ord(character):04X}")
             raise VocabularyError(
                 f"the character {character!r} ({name}) at position {text.index(character)} is none of the "
-                f"{self.vocab_size} that this tokenizer was made from; take it out of the text, or make the tokenizer "
-                "from a text that has it and train the model anew"
+                f"{self.vocab_size} in the vocabulary; remove it from the text, or make the tokenizer from a text that "
+                "has it and train the model again"
             ) from None
 
-    def decode(self, tokens: Iterable[SupportsIndex], *, special: bool = False) -> str:
-        """The text of the ids; `special` changes nothing, for there are no special tokens."""
+    def decode(self, tokens: Iterable[SupportsIndex], *, skip_special_tokens: bool = True) -> str:
+        """Decode ids to text; `skip_special_tokens` has no effect, since there are no special tokens."""
         return "".join(self.texts(tokens))
 
     def texts(self, tokens: Iterable[SupportsIndex]) -> list[str]:
@@ -88,13 +101,13 @@ class CharacterTokenizer:
         return [self._character(token) for token in tokens]
 
     def stream(self, after: Sequence[int] = ()) -> CharacterStream:
-        """Text from ids that come one after the other; what they come after changes nothing."""
+        """Start streaming decoding; `after` has no effect."""
         return CharacterStream(self)
 
     def _character(self, token: SupportsIndex) -> str:
         number = index(token)
         if not 0 <= number < self.vocab_size:
-            raise VocabularyError(f"id {number} was asked of a tokenizer that has the ids 0 to {self.vocab_size - 1}")
+            raise VocabularyError(f"id {number} is not in the vocabulary, whose ids are 0 to {self.vocab_size - 1}")
         return self.characters[number]
 
     def __eq__(self, other: object) -> bool:
@@ -108,7 +121,7 @@ class CharacterTokenizer:
 
 
 class CharacterStream:
-    """Characters are always whole, so each one comes at once."""
+    """Streaming decoding of characters, which are always complete."""
 
     def __init__(self, tokenizer: CharacterTokenizer):
         self._tokenizer = tokenizer
@@ -118,5 +131,5 @@ class CharacterStream:
         return self._tokenizer.decode([token])
 
     def finish(self) -> str:
-        """Nothing, since nothing is held back."""
+        """Return the empty string: nothing is held back."""
         return ""

@@ -1,13 +1,13 @@
-"""A conversation as the text that a model was trained to go on with.
+"""Chat templates: a conversation as the text that a model was trained on.
 
-In: a chat template, which is a program from the internet, and messages. Out: the text of the conversation.
-Does not know: tokenizers or models; pass a tokenizer's special tokens along: `**tokenizer.special_tokens`.
-Memory: O(length of the text) here; the template runs in a process of its own, with the limits below.
+In: a chat template, which is an untrusted program, and messages. Out: the text of the conversation.
+Does not know: tokenizers or models; pass a tokenizer's special tokens: `**tokenizer.special_tokens`.
+Memory: O(length of the text) here; the template runs in a separate process, with the limits below.
 
-Jinja's sandbox keeps a template from reaching the machine, but not from computing for ever or filling the memory. So a
-template is rendered by a fresh Python that has no environment and can open no file, and whose memory, computing time,
-waiting time and length of answer are limited. Where the system cannot limit memory and computing time (Windows; macOS
-in part), the waiting time and the length of the answer still are.
+Jinja's sandbox keeps a template from accessing the machine, but not from running forever or filling the memory. So a
+template is rendered by a new Python process without environment variables and files, with limits on memory, CPU time,
+wall time and output length. Where the system cannot limit memory and CPU time (Windows; macOS in part), the limits on
+wall time and output length remain.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from attnscope.extras import import_extra
 from attnscope.models.text import template_sandbox
 
 MAX_BYTES = 512 * 2**20
-MAX_COMPUTING = 2  # seconds of a processor
-MAX_WAITING = 20  # seconds until the answer, on a machine that may have other things to do
+MAX_CPU_SECONDS = 2
+MAX_SECONDS = 20  # of wall time, on a machine that may be busy
 MAX_CHARACTERS = 16 * 2**20
-DEEPEST = 64  # lists and dicts inside each other; json itself fails at a few hundred
+MAX_DEPTH = 64  # of nested lists and dicts; json itself fails at a few hundred
 
 
 def render_chat(
@@ -41,11 +41,22 @@ def render_chat(
     tools: Sequence[Mapping[str, Any]] | None = None,
     **variables: Any,
 ) -> str:
-    r"""The text of a conversation, by a template in the manner of Hugging Face's.
+    r"""Render a conversation with a chat template of Hugging Face.
 
-    `messages` are dicts with role and content; `tools` are JSON schemas; the template finds `variables` by their names.
-    All of these are JSON: strings, numbers, lists, dicts. A template that fails, refuses the messages (as some do when
-    roles do not alternate) or goes beyond the limits raises a `CheckpointError`.
+    Args:
+        template: The template, in Jinja.
+        messages: Dicts with `role` and `content`.
+        add_generation_prompt: Whether to end with the start of the assistant's message.
+        tools: JSON schemas of tools.
+        variables: Further variables of the template, such as `bos_token`. All values must be JSON: strings, numbers,
+            lists, dicts.
+
+    Returns:
+        The text of the conversation, special tokens included.
+
+    Raises:
+        CheckpointError: If the template fails, rejects the messages, or exceeds the limits.
+        ValueError: If a value is not JSON.
 
     >>> template = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
     >>> render_chat(template, [{"role": "user", "content": "Hello"}])
@@ -53,12 +64,12 @@ def render_chat(
     """
     given = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": add_generation_prompt}
     given |= variables
-    plain = {name: _plain(value, name) for name, value in given.items()}
+    plain = {name: _to_json(value, name) for name, value in given.items()}
     try:
         request = json.dumps({"template": template, "variables": plain})
     except ValueError as error:  # an integer of more digits than Python writes
         raise ValueError(f"render_chat takes what JSON can hold: {error}") from error
-    answer = _answer_of(_program(), request.encode("ascii"))
+    answer = _run_process(_command(), request.encode("ascii"))
     if "text" in answer:
         return answer["text"]
     message = "".join(character if character.isprintable() else " " for character in str(answer.get("message")))
@@ -71,33 +82,33 @@ def render_chat(
     )
 
 
-def _plain(value: object, place: str, depth: int = 0) -> object:
-    """The value as JSON knows it, or a refusal that says where in it is what JSON does not know."""
-    if depth > DEEPEST:
-        raise ValueError(f"render_chat: {place[:80]}... goes more than {DEEPEST} levels deep, or contains itself")
+def _to_json(value: object, place: str, depth: int = 0) -> object:
+    """The value as JSON; an error names the place of what JSON does not support."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"render_chat: {place[:80]}... goes more than {MAX_DEPTH} levels deep, or contains itself")
     if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, list | tuple):
-        return [_plain(entry, f"{place}[{number}]", depth + 1) for number, entry in enumerate(value)]
+        return [_to_json(entry, f"{place}[{number}]", depth + 1) for number, entry in enumerate(value)]
     if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
-        return {name: _plain(entry, f"{place}[{name!r}]", depth + 1) for name, entry in value.items()}
+        return {name: _to_json(entry, f"{place}[{name!r}]", depth + 1) for name, entry in value.items()}
     raise ValueError(
         f"render_chat takes what JSON can hold, but {place} is {str(value)[:40]!r} ({type(value).__name__}); "
         "turn it into strings, numbers, lists and dicts with strings as keys"
     )
 
 
-def _program() -> list[str]:
-    """The command that renders: isolated from the user's Python settings, with nothing but jinja2 to import."""
+def _command() -> list[str]:
+    """The command of the process: isolated from the user's Python settings, with only jinja2 to import."""
     jinja2 = import_extra("jinja2")
     files = (jinja2.__file__, jinja2.utils.markupsafe.__file__)
     folders = {str(Path(file).resolve().parents[1]) for file in files if file}
-    limits = map(str, (MAX_BYTES, MAX_COMPUTING, MAX_CHARACTERS))
+    limits = map(str, (MAX_BYTES, MAX_CPU_SECONDS, MAX_CHARACTERS))
     return [sys.executable, "-I", "-S", template_sandbox.__file__, *limits, *sorted(folders)]
 
 
-def _answer_of(program: list[str], request: bytes) -> dict[str, Any]:
-    """What the process answers, or why it does not."""
+def _run_process(program: list[str], request: bytes) -> dict[str, Any]:
+    """Run the process, and return its parsed output."""
     # A clock needs to know where it is, and Windows where it lies; nothing else is passed on.
     environment = {name: os.environ[name] for name in ("TZ", "SYSTEMROOT") if name in os.environ}
     try:
@@ -106,12 +117,12 @@ def _answer_of(program: list[str], request: bytes) -> dict[str, Any]:
             input=request,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=MAX_WAITING,
+            timeout=MAX_SECONDS,
             env=environment,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise CheckpointError(f"the chat template was stopped: it took more than {MAX_WAITING} seconds") from None
+        raise CheckpointError(f"the chat template was stopped: it took more than {MAX_SECONDS} seconds") from None
     except OSError as error:
         raise CheckpointError(f"no process could be started to render the chat template: {error}") from error
     try:
@@ -121,5 +132,5 @@ def _answer_of(program: list[str], request: bytes) -> dict[str, Any]:
     if isinstance(answer, dict):
         return answer
     if done.returncode == -getattr(signal, "SIGXCPU", 0):
-        raise CheckpointError(f"the chat template was stopped: it computed for more than {MAX_COMPUTING} seconds")
+        raise CheckpointError(f"the chat template was stopped: it computed for more than {MAX_CPU_SECONDS} seconds")
     raise CheckpointError(f"the chat template ended its process with status {done.returncode} and without an answer")

@@ -55,15 +55,18 @@ class DocumentEncoder:
             boundary = None if self._boundary is None else self._boundary.search(text, start + CHUNK_SIZE)
             stop = len(text) if boundary is None else boundary.start()
             try:
-                ids = self._tokenizer.encode(text[start:stop], special=False)
+                ids = self._tokenizer.encode(text[start:stop], add_special_tokens=False)
             except VocabularyError:
-                self._tokenizer.encode(text, special=False)  # raises too, with the position in the whole text
+                self._tokenizer.encode(
+                    text, add_special_tokens=False
+                )  # raises too, with the position in the whole text
                 raise
-            ends = self._tokenizer.eos.intersection(ids)
+            ends = self._tokenizer.eos_token_ids.intersection(ids)
             if ends:
+                text = self._tokenizer.decode([min(ends)], skip_special_tokens=False)
                 raise VocabularyError(
-                    f"the document contains {self._tokenizer.decode([min(ends)], special=True)!r}, which this "
-                    "tokenizer always encodes as end of text; remove it from the document"
+                    f"the document contains {text!r}, which this tokenizer always encodes as end of text; remove it "
+                    "from the document"
                 )
             yield ids
             start = stop

@@ -1,8 +1,8 @@
-"""Tokenizers as GGUF files describe them: a vocabulary, and the name of what cuts text before it is looked up.
+"""The tokenizer inside a GGUF file: a vocabulary, and the name of a pre-tokenizer.
 
-In: the key/values of a GGUF file under `tokenizer.ggml`. Out: a `tokenizers.Tokenizer` that gives the ids of the one
-the file was made from.
-Does not know: files. A kind, or a way of cutting, of which the exact rules are not known is refused by its name.
+In: the metadata of a GGUF file under `tokenizer.ggml`. Out: a `tokenizers.Tokenizer` with the same ids as the one the
+file was converted from.
+Does not know: files. Kinds and pre-tokenizers whose exact rules are not known raise an error with their name.
 Memory: O(vocabulary).
 """
 
@@ -18,53 +18,53 @@ from attnscope.extras import import_extra
 from attnscope.models.text.sentencepiece_merges import merges_from_scores
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-"""What `token_type` says of a token."""
+"""The values of `token_type`."""
 
-SPACE = "▁"  # stands for a space in the vocabularies of SentencePiece
+SPACE = "▁"  # a space in SentencePiece vocabularies
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 ENDING = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{ENDING}"
 QWEN2 = rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{ENDING}"
 
 
-class Cut(NamedTuple):
-    """How text becomes words before they are looked up."""
+class PreTokenizer(NamedTuple):
+    """How text is normalized and split into words before BPE."""
 
     pattern: str | None = None
-    """What a word looks like; None is GPT-2's own, which the tokenizers library has built in."""
+    """The pattern of a word; None for GPT-2's, which the tokenizers library has built in."""
     digits: bool = False
-    """Whether each digit is a word of its own, before anything else."""
-    composed: bool = False
-    """Whether characters are brought to composed form (NFC) first."""
-    whole_words: bool = False
-    """Whether a word that is in the vocabulary is taken whole, without going through its merges."""
-    begins: bool = False
-    """Whether a text begins with the bos token when the file does not say."""
+    """Whether each digit is a word of its own."""
+    nfc: bool = False
+    """Whether text is normalized to NFC first."""
+    ignore_merges: bool = False
+    """Whether a word in the vocabulary becomes one token without merges."""
+    add_bos: bool = False
+    """Whether a text starts with the bos token if the file does not say."""
 
 
-CUTS: dict[str, Cut] = {
-    "gpt-2": Cut(),
-    "phi-2": Cut(),
-    "smollm": Cut(digits=True),
-    "starcoder": Cut(digits=True),
-    "refact": Cut(digits=True),
-    "command-r": Cut(digits=True, composed=True),
-    "llama-bpe": Cut(LLAMA3, whole_words=True, begins=True),
-    "llama3": Cut(LLAMA3, whole_words=True, begins=True),
-    "llama-v3": Cut(LLAMA3, whole_words=True, begins=True),
-    "qwen2": Cut(QWEN2, composed=True),
+PRE_TOKENIZERS: dict[str, PreTokenizer] = {
+    "gpt-2": PreTokenizer(),
+    "phi-2": PreTokenizer(),
+    "smollm": PreTokenizer(digits=True),
+    "starcoder": PreTokenizer(digits=True),
+    "refact": PreTokenizer(digits=True),
+    "command-r": PreTokenizer(digits=True, nfc=True),
+    "llama-bpe": PreTokenizer(LLAMA3, ignore_merges=True, add_bos=True),
+    "llama3": PreTokenizer(LLAMA3, ignore_merges=True, add_bos=True),
+    "llama-v3": PreTokenizer(LLAMA3, ignore_merges=True, add_bos=True),
+    "qwen2": PreTokenizer(QWEN2, nfc=True),
 }
 """The values of `tokenizer.ggml.pre` that are known."""
 
 
 def backend_from_gguf(metadata: Mapping[str, object]) -> Any:
-    """The `tokenizers.Tokenizer` of a GGUF file: byte-level BPE, SentencePiece BPE or WordPiece."""
+    """Build the `tokenizers.Tokenizer` of a GGUF file: byte-level BPE, SentencePiece BPE or WordPiece."""
     kinds = {"gpt2": _byte_level, "llama": _sentence_piece, "bert": _word_piece}
     kind = metadata.get("tokenizer.ggml.model")
     if not isinstance(kind, str) or kind not in kinds:
         raise CheckpointError(
-            f"tokenizer.ggml.model is {kind!r}, and AttnScope knows {', '.join(kinds)}; "
-            "load the tokenizer from the folder that the file was made from"
+            f"tokenizer.ggml.model: expected one of {', '.join(kinds)}, got {kind!r}; "
+            "load the tokenizer from the folder that the file was converted from"
         )
     return kinds[kind](_Vocabulary(metadata))
 
@@ -81,7 +81,7 @@ def special_tokens_from_gguf(metadata: Mapping[str, object]) -> tuple[dict[str, 
         "cls_token": "cls_token_id",
         "mask_token": "mask_token_id",
     }
-    if metadata.get("tokenizer.ggml.model") == "bert":  # there the first and last token have other names
+    if metadata.get("tokenizer.ggml.model") == "bert":  # BERT calls its first and last token cls and sep
         names |= {"cls_token": "bos_token_id", "bos_token": "", "sep_token": "seperator_token_id", "eos_token": ""}
     found = {name: vocabulary.special(key) for name, key in names.items() if key}
     tokens = {name: vocabulary.tokens[number] for name, number in found.items() if number is not None}
@@ -92,7 +92,7 @@ def special_tokens_from_gguf(metadata: Mapping[str, object]) -> tuple[dict[str, 
 
 
 class _Vocabulary:
-    """The lists and numbers under `tokenizer.ggml`, checked."""
+    """The validated lists and numbers under `tokenizer.ggml`."""
 
     def __init__(self, metadata: Mapping[str, object]):
         self._metadata = metadata
@@ -106,7 +106,7 @@ class _Vocabulary:
             raise CheckpointError(f"tokenizer.ggml.tokens has {twice!r} twice, so its id is not known")
 
     def listed(self, key: str, kind: type, default: list[Any] | None = None) -> list[Any]:
-        """A list of the file, every entry of one kind."""
+        """A list with entries of one type."""
         found = self._metadata.get(f"tokenizer.ggml.{key}", default)
         if found is None:
             raise CheckpointError(f"tokenizer.ggml.{key} is not in the file; it is needed to build the tokenizer")
@@ -125,7 +125,7 @@ class _Vocabulary:
         return found if isinstance(found, str) else None
 
     def special(self, key: str) -> int | None:
-        """The id under a key, if there is one."""
+        """The id of a special token, if there is one."""
         found = self._metadata.get(f"tokenizer.ggml.{key}")
         if found is None:
             return None
@@ -138,39 +138,39 @@ class _Vocabulary:
 
 
 def _byte_level(vocabulary: _Vocabulary) -> Any:
-    """GPT-2's kind: words are cut by a pattern, written as bytes, and merged in the order of a list."""
+    """Byte-level BPE, as of GPT-2."""
     name = vocabulary.name("pre")
-    if name not in CUTS:
+    if name not in PRE_TOKENIZERS:
         raise CheckpointError(
-            f"tokenizer.ggml.pre is {name!r}, and the ways of cutting text that AttnScope knows are "
-            f"{', '.join(CUTS)}; load the tokenizer from the folder that the file was made from"
+            f"tokenizer.ggml.pre: expected one of {', '.join(PRE_TOKENIZERS)}, got {name!r}; "
+            "load the tokenizer from the folder that the file was converted from"
         )
     if vocabulary.flag("add_space_prefix", False):
         raise CheckpointError(f"tokenizer.ggml.add_space_prefix is set, which is not known to go with {name!r}")
-    cut = CUTS[name]
+    pre_tokenizer = PRE_TOKENIZERS[name]
     merges = [tuple(merge.split(" ")) for merge in vocabulary.listed("merges", str)]
     if any(len(merge) != 2 for merge in merges):
         raise CheckpointError("tokenizer.ggml.merges: each should be two tokens with a space between them")
     pre, tokenizers = import_extra("tokenizers.pre_tokenizers"), import_extra("tokenizers")
     model = import_extra("tokenizers.models").BPE(
-        vocab=vocabulary.numbers, merges=merges, ignore_merges=cut.whole_words
+        vocab=vocabulary.numbers, merges=merges, ignore_merges=pre_tokenizer.ignore_merges
     )
     backend = tokenizers.Tokenizer(model)
-    steps = [pre.Digits(individual_digits=True)] if cut.digits else []
-    if cut.pattern is not None:
-        steps.append(pre.Split(tokenizers.Regex(cut.pattern), behavior="isolated"))
-    steps.append(pre.ByteLevel(add_prefix_space=False, use_regex=cut.pattern is None))
+    steps = [pre.Digits(individual_digits=True)] if pre_tokenizer.digits else []
+    if pre_tokenizer.pattern is not None:
+        steps.append(pre.Split(tokenizers.Regex(pre_tokenizer.pattern), behavior="isolated"))
+    steps.append(pre.ByteLevel(add_prefix_space=False, use_regex=pre_tokenizer.pattern is None))
     backend.pre_tokenizer = pre.Sequence(steps)
-    if cut.composed:
+    if pre_tokenizer.nfc:
         backend.normalizer = import_extra("tokenizers.normalizers").NFC()
     backend.decoder = import_extra("tokenizers.decoders").ByteLevel()
     _add_tokens(backend, vocabulary)
-    _add_ends(backend, vocabulary, begins=cut.begins)
+    _add_template(backend, vocabulary, add_bos=pre_tokenizer.add_bos)
     return backend
 
 
 def _sentence_piece(vocabulary: _Vocabulary) -> Any:
-    """Llama 2's kind: pieces with scores, the best merged first, and bytes for characters that are no piece."""
+    """SentencePiece BPE with byte fallback, as of Llama 2."""
     if vocabulary.flag("remove_extra_whitespaces", False):
         raise CheckpointError("tokenizer.ggml.remove_extra_whitespaces is set, and no exact way to do so is known")
     scores = vocabulary.listed("scores", float)
@@ -198,12 +198,12 @@ def _sentence_piece(vocabulary: _Vocabulary) -> Any:
         [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
     )
     _add_tokens(backend, vocabulary)
-    _add_ends(backend, vocabulary, begins=True)
+    _add_template(backend, vocabulary, add_bos=True)
     return backend
 
 
 def _word_piece(vocabulary: _Vocabulary) -> Any:
-    """BERT's kind. GGUF marks the pieces that begin a word, where WordPiece marks those that go on with one."""
+    """WordPiece, as of BERT. GGUF marks pieces that start a word, WordPiece those that continue one."""
     tokens = [_as_word_piece(token) for token in vocabulary.tokens]
     numbers = {token: number for number, token in enumerate(tokens)}
     if len(numbers) != len(tokens):
@@ -244,16 +244,16 @@ def _as_word_piece(token: str) -> str:
 
 
 def _add_tokens(backend: Any, vocabulary: _Vocabulary) -> None:
-    """Tokens that are found in a text before it is cut: control tokens are special, the user's own are not."""
+    """Add the tokens that are matched before pre-tokenization; user-defined ones are not special."""
     added = import_extra("tokenizers").AddedToken
     backend.add_special_tokens([added(token, normalized=False) for token in vocabulary.of_type(CONTROL, UNKNOWN)])
     backend.add_tokens([added(token, normalized=False) for token in vocabulary.of_type(USER_DEFINED)])
 
 
-def _add_ends(backend: Any, vocabulary: _Vocabulary, *, begins: bool) -> None:
-    """Put the first and the last token around a text, if the file wants that."""
+def _add_template(backend: Any, vocabulary: _Vocabulary, *, add_bos: bool) -> None:
+    """Add the bos and eos tokens around a text, if the file says so."""
     asked = {
-        "bos_token_id": vocabulary.flag("add_bos_token", begins),
+        "bos_token_id": vocabulary.flag("add_bos_token", add_bos),
         "eos_token_id": vocabulary.flag("add_eos_token", False),
     }
     ends = [vocabulary.special(key) if wanted else None for key, wanted in asked.items()]

@@ -1,8 +1,8 @@
-"""A program that renders one chat template and ends; `chat` starts it, nothing imports it.
+"""The program that renders one chat template; `chat_template` starts it in a process of its own.
 
 In: JSON on standard input (`template`, `variables`), and as arguments the limits and the folders that jinja2 lies in.
 Out: JSON on standard output, `text` or else `fault` and `message`.
-Does not know: AttnScope, or any other package than jinja2, so that it starts in a moment.
+Does not know: AttnScope, or any package other than jinja2, so that it starts quickly.
 Memory: at most what the first argument allows, where the system can limit it.
 """
 
@@ -17,14 +17,14 @@ from typing import Any
 
 
 def main(arguments: list[str]) -> None:
-    """Read the request, give up all that a template has no use for, render, and answer."""
-    most_bytes, most_seconds, most_characters = map(int, arguments[:3])
+    """Read the request, drop privileges, render, and write the result."""
+    max_bytes, max_seconds, max_characters = map(int, arguments[:3])
     sys.path.extend(arguments[3:])
     environment = chat_environment()
     request = json.loads(sys.stdin.buffer.read())
-    confine(most_bytes, most_seconds)
+    confine(max_bytes, max_seconds)
     try:
-        answer = {"text": render(environment, request["template"], request["variables"], most_characters)}
+        answer = {"text": render(environment, request["template"], request["variables"], max_characters)}
     except Fault as fault:
         answer = {"fault": fault.kind, "message": str(fault)}
     except MemoryError:
@@ -35,19 +35,19 @@ def main(arguments: list[str]) -> None:
 
 
 class Fault(Exception):  # noqa: N818 - the process ends with it, the error is raised by the one that started it
-    """Why a template is not rendered: it refuses the messages, or has become too long."""
+    """Why a template was not rendered: it rejects the messages, or is too long."""
 
     def __init__(self, kind: str, message: str = ""):
         super().__init__(message[:1000])
         self.kind = kind
 
 
-def render(environment: Any, template: str, variables: dict[str, Any], most_characters: int) -> str:
-    """The text of a template, written piece by piece so that it is stopped when it becomes too long."""
+def render(environment: Any, template: str, variables: dict[str, Any], max_characters: int) -> str:
+    """Render a template chunk by chunk, and stop when the text becomes too long."""
     text, length = io.StringIO(), 0
     for piece in environment.from_string(template).generate(**variables):
         length += len(piece)
-        if length > most_characters:
+        if length > max_characters:
             raise Fault("length")
         text.write(piece)
     return text.getvalue()
@@ -93,8 +93,8 @@ def chat_environment() -> Any:
     return environment
 
 
-def confine(most_bytes: int, most_seconds: int) -> None:
-    """Limit memory and computing time, and let go of files, for whoever gets past Jinja's sandbox."""
+def confine(max_bytes: int, max_seconds: int) -> None:
+    """Limit memory, CPU time and files, in case a template escapes Jinja's sandbox."""
     time.localtime()  # reads the time zone from a file
     try:
         import resource
@@ -102,8 +102,8 @@ def confine(most_bytes: int, most_seconds: int) -> None:
         return
     spent = int(sum(resource.getrusage(resource.RUSAGE_SELF)[:2])) + 1  # by starting up
     limits = {
-        "RLIMIT_AS": most_bytes,
-        "RLIMIT_CPU": spent + most_seconds,
+        "RLIMIT_AS": max_bytes,
+        "RLIMIT_CPU": spent + max_seconds,
         "RLIMIT_FSIZE": 0,
         "RLIMIT_NOFILE": 0,  # nothing more can be opened; without files, no other program starts either
         "RLIMIT_NPROC": 0,

@@ -91,7 +91,7 @@ def find_special_tokens(tokenizer: AnyTokenizer) -> SpecialTokens:
     if not alone:
         return SpecialTokens([], [])
     for text in PROBES:
-        bare, whole = tokenizer.encode(text, special=False), tokenizer.encode(text)
+        bare, whole = tokenizer.encode(text, add_special_tokens=False), tokenizer.encode(text)
         places = [at for at in range(len(alone) + 1) if [*alone[:at], *bare, *alone[at:]] == whole]
         if bare and len(places) == 1:
             return SpecialTokens(alone[: places[0]], alone[places[0] :])

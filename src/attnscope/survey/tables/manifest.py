@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from attnscope.atomic_files import write_atomically
-from attnscope.models.json_files import as_json
+from attnscope.models.json_files import dump_json
 from attnscope.survey.corpus.plan import ShardPlan
 from attnscope.survey.folder import MANIFEST
 from attnscope.survey.partials.bins import RELATIVE_ACCURACY, STATISTICS
@@ -32,7 +32,7 @@ def write_manifest(
     folder: Path, merged: PartialResult, plan: ShardPlan, settings: Settings, fingerprint: Mapping[str, Any]
 ) -> None:
     """Write the manifest, which marks the survey as finished; `fingerprint` comes from `fingerprint_model`."""
-    write_atomically(folder / MANIFEST, as_json(describe_survey(merged, plan, settings, fingerprint)))
+    write_atomically(folder / MANIFEST, dump_json(describe_survey(merged, plan, settings, fingerprint)))
 
 
 def describe_survey(

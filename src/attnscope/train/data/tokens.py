@@ -158,7 +158,7 @@ def write_tokens(
     if shard_tokens < 1:
         raise SettingError(f"write_tokens: shards of {shard_tokens} tokens were asked for; it takes one at least")
     with _scratch(folder) as scratch:
-        end = np.array(sorted(tokenizer.eos)[:1], np.int64)
+        end = np.array(sorted(tokenizer.eos_token_ids)[:1], np.int64)
         dtype = "uint16" if tokenizer.vocab_size <= 2**16 else "uint32"
         shards, plain, count = _Shards(scratch, dtype, shard_tokens), DocumentEncoder(tokenizer), 0
         with (scratch / STARTS).open("wb") as starts, shards:
