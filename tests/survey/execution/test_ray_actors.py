@@ -87,8 +87,11 @@ def test_smollm2_reads_prose_and_plays_alike_on_ray_and_alone(tmp_path: Path) ->
         tokenizer = load_tokenizer(SMOLLM2)
         start = (SHARED / name).read_text(encoding="utf-8")[: 5 * TOKENS]
         texts.append(tmp_path / name)
-        texts[-1].write_text(tokenizer.decode(tokenizer.encode(start, add_special_tokens=False)[:TOKENS]), encoding="utf-8")
-    options = (SMOLLM2, *texts, "--shard-bytes", "4096", "--max-length", "128", "--batch-tokens", "1024", "--threads", "1")
+        texts[-1].write_text(
+            tokenizer.decode(tokenizer.encode(start, add_special_tokens=False)[:TOKENS]), encoding="utf-8"
+        )
+    sizes = ("--shard-bytes", "4096", "--max-length", "128", "--batch-tokens", "1024")
+    options = (SMOLLM2, *texts, *sizes, "--threads", "1")
     with Command(*options, "--workers", "2", out=tmp_path / "two") as two:
         two.reached(two.actors)  # Ray wants cores to itself while it starts
         with Command(*options, out=tmp_path / "one") as one:  # at the same time, since neither is timed
