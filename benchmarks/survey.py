@@ -26,13 +26,13 @@ from attnscope.errors import SettingError
 from attnscope.models import Decoder, DecoderConfig, save, train_bpe
 from attnscope.models.published_configs import DECODERS
 from attnscope.survey import Settings, Workers, run_survey
-from attnscope.survey.corpus.batches import Batch, Placed
+from attnscope.survey.corpus.batches import Batch, PlacedPassage
 from attnscope.survey.corpus.passages import Passage
-from attnscope.survey.corpus.plan import make_plan
-from attnscope.survey.cost import Cost, Rates, cost_a_token
-from attnscope.survey.tally.gathering import Gathering
-from attnscope.survey.tally.statistics import STATISTICS
-from attnscope.survey.work.shard import Reader, gather, read_shard
+from attnscope.survey.corpus.plan import plan_shards
+from attnscope.survey.cost import Cost, Rates, cost_per_token
+from attnscope.survey.execution.shard_reader import ShardReader, accumulate_batch, read_shard
+from attnscope.survey.partials.accumulator import ShardAccumulator
+from attnscope.survey.partials.bins import STATISTICS
 from benchmarks.survey_workers import Speed, plain_speed, ray_speed
 
 SHAPE, VOCABULARY = "smollm2-135m", 4096
@@ -43,7 +43,7 @@ KNOWN = 128, 512  # the windows from which the costs of the others are predicted
 ESTIMATED_MODELS = ("llama-3.1-8b", "llama-3.1-70b")
 ESTIMATED_WINDOW = 2048
 ESTIMATED_TOKENS = (10**6, 10**9, 10**12)
-ACCELERATOR = Rates(products=400e12, cells=3.35e12 / 100, values=3.35e12 / 200)
+ACCELERATOR = Rates(flops=400e12, attention_weights=3.35e12 / 100, binned_values=3.35e12 / 200)
 """Assumed rates of an H100: 400 of its 989 TFLOP/s in bf16, and 3.35 TB/s of memory bandwidth, with about 100 bytes
 moved per cell and 200 per gathered number."""
 
@@ -54,7 +54,7 @@ class TokenSeconds(NamedTuple):
     model: float
     statistics: float
     """Computed during the forward pass."""
-    gathering: float
+    accumulation: float
 
 
 SMALL_MODEL = DecoderConfig(
@@ -86,7 +86,7 @@ def tables(
             for file in data:
                 yield whole_file(model, Path(file), Path(folder), step)
             if not data:
-                reader = Reader.load(Settings(model=model, sources=(str(text),)))
+                reader = ShardReader.load(Settings(model=model, sources=(str(text),)))
                 yield time_per_token(reader, size.choose(small=WINDOWS[:3], full=WINDOWS), rounds, step)
                 yield scaling_with_text(model, text, step)
                 min_speed = size.choose(small=None, full=0.85)
@@ -96,21 +96,21 @@ def tables(
         torch.set_num_threads(before)
 
 
-def time_per_token(reader: Reader, windows: Sequence[int], rounds: int, step: Callable[[str], None]) -> Table:
+def time_per_token(reader: ShardReader, windows: Sequence[int], rounds: int, step: Callable[[str], None]) -> Table:
     """Measure the time for the model, statistics and gathering, compared with the prediction of the cost model."""
     config = decoder_of(reader).config
     times, costs = dict[int, TokenSeconds](), dict[int, Cost]()
     for window in windows:
         step(f"passages of {window:,} tokens")
         times[window] = measure_token(reader, window, rounds)
-        costs[window] = cost_a_token(config, window, len(STATISTICS))
+        costs[window] = cost_per_token(config, window, len(STATISTICS))
     rates = rates_between(*((times[window], costs[window]) for window in KNOWN))
     table = Table(
         title="milliseconds per token",
         comparison=f"CPU time of one thread, {config.num_layers} layers of {config.num_heads} heads, "
         f"batches of {BATCH:,}, best of {rounds}. Predicted from the passages of {KNOWN[0]:,} and {KNOWN[1]:,}: "
-        f"{rates.products / 1e9:.3g} GFLOP/s in the model, {rates.cells / 1e6:.3g} million cells/s and "
-        f"{rates.values / 1e6:.3g} million numbers/s.",
+        f"{rates.flops / 1e9:.3g} GFLOP/s in the model, {rates.attention_weights / 1e6:.3g} million cells/s and "
+        f"{rates.binned_values / 1e6:.3g} million numbers/s.",
         columns=("passages", "model", "statistics", "gathering", "total", "predicted", "measured / predicted"),
     )
     for window, spent in times.items():
@@ -124,16 +124,16 @@ def rates_between(short: tuple[TokenSeconds, Cost], long: tuple[TokenSeconds, Co
     """Return the rates of this machine, from the costs at two window lengths; only the cost of cells grows with it.
 
     >>> rates_between((TokenSeconds(1, 2, 1), Cost(10, 5, 2)), (TokenSeconds(2, 3, 1), Cost(20, 10, 2)))
-    Rates(products=10.0, cells=5.0, values=1.0)
+    Rates(flops=10.0, attention_weights=5.0, binned_values=1.0)
     """
     (before, few), (after, many) = short, long
-    grown = after.statistics + after.gathering - before.statistics - before.gathering
-    cells = (many.cells - few.cells) / grown if grown > 0 else math.inf
-    rest = after.statistics + after.gathering - many.cells / cells
-    return Rates(many.products / after.model, cells, many.values / rest if rest > 0 else math.inf)
+    grown = after.statistics + after.accumulation - before.statistics - before.accumulation
+    cells = (many.attention_weights - few.attention_weights) / grown if grown > 0 else math.inf
+    rest = after.statistics + after.accumulation - many.attention_weights / cells
+    return Rates(many.flops / after.model, cells, many.binned_values / rest if rest > 0 else math.inf)
 
 
-def decoder_of(reader: Reader) -> Decoder:
+def decoder_of(reader: ShardReader) -> Decoder:
     """Return the model; raise if its operations cannot be counted."""
     if not isinstance(reader.model, Decoder):
         raise SettingError(
@@ -142,13 +142,13 @@ def decoder_of(reader: Reader) -> Decoder:
     return reader.model
 
 
-def measure_token(reader: Reader, window: int, rounds: int) -> TokenSeconds:
+def measure_token(reader: ShardReader, window: int, rounds: int) -> TokenSeconds:
     """Measure the seconds per token in the model, for statistics, and for gathering them."""
     model = decoder_of(reader)
     ids = torch.randint(reader.tokenizer.vocab_size, (BATCH // window, window))
-    passages = [Placed(Passage(row.tolist(), "", 0, 0), at, 0) for at, row in enumerate(ids)]
+    passages = [PlacedPassage(Passage(row.tolist(), "", 0, 0), at, 0) for at, row in enumerate(ids)]
     batch = Batch(ids, None, passages)
-    trace, numbers = reader.trace(batch), list(range(len(passages)))
+    trace, numbers = reader.record(batch), list(range(len(passages)))
 
     def plain() -> None:
         with torch.inference_mode():
@@ -157,8 +157,8 @@ def measure_token(reader: Reader, window: int, rounds: int) -> TokenSeconds:
     best = race(
         {
             "model": plain,
-            "recorded": lambda: reader.trace(batch),
-            "gathered": lambda: gather(trace, batch, numbers, reader, Gathering(0)),
+            "recorded": lambda: reader.record(batch),
+            "gathered": lambda: accumulate_batch(trace, batch, numbers, reader, ShardAccumulator(0)),
         },
         rounds,
         clock=time.process_time,
@@ -188,7 +188,7 @@ def read_whole(model: str, text: str) -> tuple[int, float]:
     """Read a text as one shard; return its number of tokens and the seconds that it takes."""
     torch.set_num_threads(1)
     settings = Settings(model=model, sources=(text,), shard_bytes=2**40)
-    reader, (shard,) = Reader.load(settings), make_plan(settings).shards
+    reader, (shard,) = ShardReader.load(settings), plan_shards(settings).shards
     partials = []
     spent = seconds(lambda: partials.append(read_shard(shard, reader)))
     return partials[0].tokens, spent
@@ -239,7 +239,7 @@ def estimate_large_models() -> Table:
     )  # fmt: skip
     for name in (SHAPE, *ESTIMATED_MODELS):
         config = DECODERS[name]
-        cost = cost_a_token(config, ESTIMATED_WINDOW, len(STATISTICS))
+        cost = cost_per_token(config, ESTIMATED_WINDOW, len(STATISTICS))
         spent = ACCELERATOR.seconds(cost)
         kept = (
             2
@@ -248,7 +248,7 @@ def estimate_large_models() -> Table:
             * (config.head_dim or 0)
         )
         hours = [rounded(tokens * spent / 3600) for tokens in ESTIMATED_TOKENS]
-        counts = f"{cost.products / 1e9:.3g}", f"{cost.cells:,.0f}", f"{1 / spent:,.0f}"
+        counts = f"{cost.flops / 1e9:.3g}", f"{cost.attention_weights:,.0f}", f"{1 / spent:,.0f}"
         table.add(
             name, f"{config.num_layers * config.num_heads:,}", *counts, *hours, f"{rounded(kept * 10**9 / 1e12)} TB"
         )

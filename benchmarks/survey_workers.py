@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from attnscope.errors import SettingError
 from attnscope.survey import Settings, Workers
-from attnscope.survey.corpus.plan import Shard, make_plan
-from attnscope.survey.folder import PARTS, Folder
-from attnscope.survey.tally.part_files import load
-from attnscope.survey.work.on_ray import run_on_ray
-from attnscope.survey.work.shard import Reader
-from attnscope.survey.work.workers import Worker
+from attnscope.survey.corpus.plan import Shard, plan_shards
+from attnscope.survey.execution.ray_actors import run_on_ray
+from attnscope.survey.execution.shard_reader import ShardReader
+from attnscope.survey.execution.workers import Worker
+from attnscope.survey.folder import PARTIALS, SurveyFolder
+from attnscope.survey.partials.partial_files import load_partial
 
 
 class Speed(NamedTuple):
@@ -56,26 +56,26 @@ def plain_speed(settings: Settings, out: Path, count: int) -> Speed:
 
 
 def _work(settings: Settings, folder: Path, queue: Queue[Shard | None], ready: Barrier) -> None:
-    worker = Worker(Reader.load(settings), Folder(folder), threads=1)
+    worker = Worker(ShardReader.load(settings), SurveyFolder(folder), threads=1)
     ready.wait()
     while (shard := queue.get()) is not None:
         worker.work(shard)
 
 
 def _shards(settings: Settings, count: int) -> tuple[Shard, ...]:
-    shards = make_plan(settings).shards
+    shards = plan_shards(settings).shards
     if len(shards) < 2 * count:
         raise SettingError(f"{count} workers need at least {2 * count} shards, got {len(shards)}")
     return shards
 
 
-def _new_folder(out: Path) -> Folder:
-    (out / PARTS).mkdir(parents=True)
-    return Folder(out)
+def _new_folder(out: Path) -> SurveyFolder:
+    (out / PARTIALS).mkdir(parents=True)
+    return SurveyFolder(out)
 
 
-def _speed(shards: tuple[Shard, ...], folder: Folder, count: int, start: float) -> Speed:
-    paths = sorted((folder.part(shard.number) for shard in shards), key=lambda path: path.stat().st_mtime_ns)
+def _speed(shards: tuple[Shard, ...], folder: SurveyFolder, count: int, start: float) -> Speed:
+    paths = sorted((folder.partial_path(shard.number) for shard in shards), key=lambda path: path.stat().st_mtime_ns)
     times = [path.stat().st_mtime_ns / 1e9 for path in paths]
-    tokens = sum(load(path).tokens for path in paths[count:])
+    tokens = sum(load_partial(path).tokens for path in paths[count:])
     return Speed(tokens / (times[-1] - times[count - 1]), times[count - 1] - start)

@@ -79,15 +79,15 @@ def minimal_speed(recipe: Recipe, folder: Path) -> float:
     )
     best, started = 0.0, time.perf_counter()
     for _ in range(settings.steps):
-        starts = torch.randint(TEXT - settings.length, (settings.batch, 1))
-        rows = tokens[starts + torch.arange(settings.length + 1)]
+        starts = torch.randint(TEXT - settings.sequence_length, (settings.batch_size, 1))
+        rows = tokens[starts + torch.arange(settings.sequence_length + 1)]
         loss = F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad()
         now = time.perf_counter()
-        best, started = max(best, settings.batch * settings.length / (now - started)), now
+        best, started = max(best, settings.batch_size * settings.sequence_length / (now - started)), now
     return best
 
 
@@ -113,9 +113,10 @@ def learning(steps: int | None, data: Path, step: Callable[[str], None]) -> Tabl
     table = Table(
         title="char-gpt",
         comparison=f"`attnscope train char-gpt --data {data.name}`, {data.stat().st_size:,} bytes, the last tenth for "
-        f"validation; {parameters:,} parameters, {settings.steps:,} steps of {settings.batch} x {settings.length} "
-        f"characters, learning rate {settings.learning_rate:g}. Wall time with all evaluations and samples. Bound: "
-        f"{MAX_LOSS} nats per character within {MAX_SECONDS // 60} minutes.",
+        f"validation; {parameters:,} parameters, {settings.steps:,} steps of {settings.batch_size} x "
+        f"{settings.sequence_length} characters, learning rate {settings.learning_rate:g}. "
+        f"Wall time with all evaluations and samples. Bound: {MAX_LOSS} nats per character "
+        f"within {MAX_SECONDS // 60} minutes.",
         columns=("steps", "wall time", "validation loss", "bound kept"),
     )
     met = trained.validation_loss <= MAX_LOSS and spent <= MAX_SECONDS

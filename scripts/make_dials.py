@@ -23,7 +23,7 @@ from attnscope.survey import Survey, compare, open_survey
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, IMAGES = ROOT / "benchmarks" / "results", ROOT / "docs" / "images" / "stories" / "dials"
 
-KINDS = ("previous", "self", "duplicate", "induction")
+FORMATS = ("previous", "self", "duplicate", "induction")
 LEAST = 0.3  # of a mean, for a head to be one of a kind
 DIAL, SWITCH = (("blocks.16.attention", 0, "previous"), ("blocks.18.attention", 6, "induction"))
 REST = ("blocks.18.attention", 6, "sink")  # what the switch does otherwise
@@ -56,7 +56,7 @@ def kinds(prose: Survey, plays: Survey) -> Table:
     )
     numbers = [prose.table(number) for number in ("mean", "standard_error", "p05", "p50", "p95")]
     columns = [*numbers, prose.split(), plays.heads, plays.split()]
-    for kind in KINDS:
+    for kind in FORMATS:
         for head in strongest(prose.heads, kind):
             cells = [f"{float(column[kind][head]):.3f}" for column in columns]
             table.add(kind, prose.heads.head_names[head], *cells)
@@ -92,7 +92,7 @@ def shares(survey: Survey) -> Table:
         columns=("head", *(f"{low:.1f} to {high:.1f}" for low, high in pairwise(tenths))),
     )
     for layer, head, statistic in (DIAL, SWITCH, REST):
-        cells = survey.histogram(layer, head, statistic).cells(tenths)
+        cells = survey.histogram(layer, head, statistic).rebin(tenths)
         table.add(f"{survey.heads.head_name(layer, head)} {statistic}", *(f"{100 * cell:.1f}" for cell in cells))
     return table
 
@@ -106,7 +106,7 @@ def changes(prose: Survey, plays: Survey) -> Table:
         f"{found.num_comparisons:,} intervals that hold together with 95 %; the largest changes of each kind",
         columns=("kind", "head", "prose", "plays", "change", "from", "to"),
     )
-    for kind in (*KINDS, "sink"):
+    for kind in (*FORMATS, "sink"):
         for row, _ in zip(found.rows(kind), range(MAX_CHANGED), strict=False):
             numbers = (row.before, row.after, row.change, row.low, row.high)
             table.add(kind, prose.heads.head_name(row.layer, row.head), *(f"{number:.3f}" for number in numbers))
@@ -117,7 +117,7 @@ def draw(survey: Survey) -> None:
     """The queries of a dial in one hump, those of a switch at both ends."""
     curves = {
         f"{survey.heads.head_name(layer, head)} {statistic}": 100
-        * survey.histogram(layer, head, statistic).cells(EDGES)
+        * survey.histogram(layer, head, statistic).rebin(EDGES)
         for layer, head, statistic in (DIAL, SWITCH)
     }
     figure = lines(

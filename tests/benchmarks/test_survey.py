@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.models.published_configs import DECODERS
-from attnscope.survey.cost import cost_a_token
+from attnscope.survey.cost import cost_per_token
 from benchmarks.__main__ import run
 from benchmarks.survey import ACCELERATOR, estimate_large_models
 
@@ -33,6 +33,6 @@ def test_whole_files_are_the_same_by_one_process_and_by_two_workers(tmp_path: Pa
 
 def test_hours_on_paper_are_tokens_over_speed() -> None:
     row = next(row for row in estimate_large_models().rows if row[0] == "llama-3.1-8b")
-    seconds = ACCELERATOR.seconds(cost_a_token(DECODERS["llama-3.1-8b"], 2048, 11))
+    seconds = ACCELERATOR.seconds(cost_per_token(DECODERS["llama-3.1-8b"], 2048, 11))
     assert row[4] == f"{1 / seconds:,.0f}"
     assert float(row[6]) == pytest.approx(1e9 * seconds / 3600, rel=0.05)

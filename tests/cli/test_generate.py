@@ -14,7 +14,7 @@ import pytest
 
 from attnscope import models
 from tests.cli.running import assert_mistake, run_command
-from tests.survey.surveying import write_model
+from tests.survey.survey_process import write_model
 
 MODELS = Path(__file__).resolve().parents[2] / ".cache" / "models"
 SMOLLM2, GGUF, MINILM = MODELS / "smollm2-135m", MODELS / "smollm2-135m.gguf", MODELS / "minilm-l6"

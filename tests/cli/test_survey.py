@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.cli.main import main
-from tests.survey.surveying import OPTIONS, write_model, write_text
+from tests.survey.survey_process import OPTIONS, write_model, write_text
 
 
 @pytest.fixture(scope="module")
@@ -24,14 +24,14 @@ def test_it_says_what_there_is_to_read_what_came_of_it_and_that_it_is_finished(
 ) -> None:
     command = ["survey", "run", *corpus, *OPTIONS, "--out", str(tmp_path / "out")]
     assert main(command) == 0
-    told = capsys.readouterr()
-    assert told.err == "3 shards to read, about 1,500 tokens; the corpus has 6.0 kB\n"
-    assert told.out.endswith(f" passages of 3 documents, 0 problems, in {tmp_path / 'out'}\n")
-    assert len(told.out.splitlines()) == 1
-    assert "\x1b" not in told.out + told.err
+    printed = capsys.readouterr()
+    assert printed.err == "3 shards to read, about 1,500 tokens; the corpus has 6.0 kB\n"
+    assert printed.out.endswith(f" passages of 3 documents, 0 problems, in {tmp_path / 'out'}\n")
+    assert len(printed.out.splitlines()) == 1
+    assert "\x1b" not in printed.out + printed.err
     assert main(command) == 0
     again = capsys.readouterr()
-    assert again.out == told.out
+    assert again.out == printed.out
     assert again.err == f"{tmp_path / 'out'} already holds this survey, and it is finished\n"
 
 
@@ -39,12 +39,12 @@ def test_it_resumes_and_says_so(corpus: list[str], tmp_path: Path, capsys: pytes
     command = ["survey", "run", *corpus, *OPTIONS, "--out", str(tmp_path / "out")]
     assert main(command) == 0
     first = capsys.readouterr().out
-    for name in ("manifest.json", "parts/00000001.part"):
+    for name in ("manifest.json", "partials/00000001.partial"):
         (tmp_path / "out" / name).unlink()
     assert main(command) == 0
-    told = capsys.readouterr()
-    assert told.err.startswith("resuming after 2 of 3 shards: 1 shard to read, about 500 tokens")
-    assert told.out == first
+    printed = capsys.readouterr()
+    assert printed.err.startswith("resuming after 2 of 3 shards: 1 shard to read, about 500 tokens")
+    assert printed.out == first
 
 
 @pytest.mark.slow
@@ -80,20 +80,20 @@ def test_show_and_diff_are_commands_of_their_own(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["MODEL", "nowhere.txt"], "survey: nowhere.txt is not there"),
+        (["MODEL", "nowhere.txt"], "survey: nowhere.txt not found"),
         (["nowhere", "TEXT"], "'nowhere' is neither a folder, nor a .gguf file, nor a name on the hub"),
-        (["MODEL", "TEXT", "--window", "1"], "survey: window 1 was asked for; it is 2 at least"),
-        (["MODEL", "TEXT", "--batch", "0"], "survey: batch 0 was asked for; it is 1 at least"),
-        (["MODEL", "TEXT", "--shard-bytes", "0"], "survey: shard_bytes 0 was asked for; it is 1 at least"),
-        (["MODEL", "TEXT", "--workers", "0"], "survey: workers 0 was asked for; it is 1 at least"),
-        (["MODEL", "TEXT", "--threads", "0"], "survey: threads 0 was asked for; it is 1 at least"),
+        (["MODEL", "TEXT", "--max-length", "1"], "survey: max_length must be at least 2, got 1"),
+        (["MODEL", "TEXT", "--batch-tokens", "0"], "survey: batch_tokens must be at least 1, got 0"),
+        (["MODEL", "TEXT", "--shard-bytes", "0"], "survey: shard_bytes must be at least 1, got 0"),
+        (["MODEL", "TEXT", "--workers", "0"], "survey: workers must be at least 1, got 0"),
+        (["MODEL", "TEXT", "--threads", "0"], "survey: threads must be at least 1, got 0"),
         (["MODEL", "TEXT", "--cpus", "2"], "survey: --cpus and --gpus need Ray; give --workers or --ray"),
-        (["MODEL", "TEXT", "--window", "64", "--whole"], "survey: --window cannot be combined with --whole"),
-        (["MODEL", "TEXT", "--device", "moon"], "survey: there is no device 'moon' here"),
-        (["MODEL", "TEXT", "--separator", "a\nb"], "survey: the separator is one whole line"),
-        (["MODEL", "TEXT", "--out", "s3://a/b"], "survey: s3://a/b is an address; a survey is written to a folder"),
-        (["MODEL", "TEXT", "--out", "TEXT"], "cannot be used: "),
-        (["MODEL", "empty.txt"], "survey: there is nothing to read in 1 files; the first, "),
+        (["MODEL", "TEXT", "--max-length", "64", "--whole"], "survey: --max-length cannot be combined with --whole"),
+        (["MODEL", "TEXT", "--device", "moon"], "survey: device 'moon' is not available"),
+        (["MODEL", "TEXT", "--separator", "a\nb"], "survey: separator must be one line"),
+        (["MODEL", "TEXT", "--out", "s3://a/b"], "got the URL s3://a/b"),
+        (["MODEL", "TEXT", "--out", "TEXT"], "cannot write to "),
+        (["MODEL", "empty.txt"], "survey: nothing to read in 1 files; the first, "),
     ],
 )
 def test_a_mistake_ends_in_one_line(
@@ -108,9 +108,9 @@ def test_a_mistake_ends_in_one_line(
     Path("empty.txt").touch()
     words = {"MODEL": corpus[0], "TEXT": corpus[1]}
     assert main(["survey", "run", "--out", "out", *(words.get(word, word) for word in arguments)]) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert len(told.splitlines()) == 1
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert len(printed.splitlines()) == 1
     assert not Path("out").exists()
 
 
@@ -119,5 +119,5 @@ def test_another_survey_in_the_same_folder_is_refused(
 ) -> None:
     command = ["survey", "run", *corpus, *OPTIONS, "--out", str(tmp_path / "out")]
     assert main(command) == 0
-    assert main([*command, "--window", "32"]) == 2
-    assert "holds a survey with window = 64, and 32 was asked for" in capsys.readouterr().err
+    assert main([*command, "--max-length", "32"]) == 2
+    assert "has a survey with max_length = 64, got 32" in capsys.readouterr().err

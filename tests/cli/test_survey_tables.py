@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from attnscope.cli.main import main
-from attnscope.cli.survey_tables import CELLS, around, bar, clean
+from attnscope.cli.survey_tables import BAR_WIDTH, bar, clean, text_around
 from attnscope.survey.corpus.plan import Problem
-from attnscope.survey.tables.opening import Histogram
-from tests.survey.made import clustered, write_survey
+from attnscope.survey.tables.survey import Histogram
+from tests.survey.synthetic_surveys import clustered, write_survey
 
 MEANS = np.array([0.1, 0.3, 0.6, 0.9])
 HOSTILE = ("so", " \x1b[31mred", " it\n", " is", "\t[bold]", " told")
@@ -73,7 +73,7 @@ def test_a_survey_is_told_in_one_line_and_heads_are_ranked_by_label(
     assert float(rows[2]["split"]) == pytest.approx(1.0, abs=1e-6)
     assert max(float(row["split"]) for row in rows if row["head"] != "1.1") < 0.1
     assert "\x1b" not in output
-    assert output.count("not independent") == 1
+    assert output.count("treat passages as independent") == 1
 
 
 def test_by_a_statistic_the_most_come_first_and_no_more_than_asked_for(
@@ -160,10 +160,10 @@ def test_a_difference_names_the_head_and_says_how_sure_that_is(
     rows = table_in(output)
     assert {row["head"] for row in rows} == {"1.0"}
     assert "1 of 4 heads changed: 1 sink" in output
-    assert "caution" not in output
+    assert "warning" not in output
     sink = next(row for row in rows if row["statistic"] == "sink")
     assert float(sink["from"]) < 0.3 < float(sink["to"])
-    assert output.count("not independent") == 1
+    assert output.count("treat passages as independent") == 1
     assert (errors, "\x1b" in output) == ("", False)
     rows = list(csv.DictReader(io.StringIO(run(capsys, "diff", before, after, "--by", "reach", "--csv", "-")[0])))
     assert [row["statistic"] for row in rows] == ["reach"] * 4
@@ -171,7 +171,7 @@ def test_a_difference_names_the_head_and_says_how_sure_that_is(
 
 def test_without_a_change_that_is_said(before: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output, _ = run(capsys, "diff", before, before)
-    assert "none of 4 heads is seen to change" in output
+    assert "none of 4 heads changed" in output
     assert table_in(output) == []
 
 
@@ -196,13 +196,13 @@ def test_what_cannot_be_shown_is_refused_in_one_line(
 
 def test_a_bar_is_highest_where_most_queries_are_and_never_hides_any() -> None:
     bins = Histogram(np.array([0.0, 0.99]), np.array([1e-4, 1.0]), np.array([999, 1]))
-    assert bar(bins, "sink", 1.0) == "█" + " " * (CELLS - 2) + "▁"
+    assert bar(bins, "sink", 1.0) == "█" + " " * (BAR_WIDTH - 2) + "▁"
 
 
 def test_a_passage_is_cut_around_its_mark_wide_characters_and_all() -> None:
     text = "一二三四五六七八九十" * 10
-    before, marked, after = around(text, (50, 51), 20)
+    before, marked, after = text_around(text, (50, 51), 20)
     assert marked == "一"
     assert 2 * len(before.strip("…") + marked + after.strip("…")) <= 20
     assert (before[0], after[-1]) == ("…", "…")
-    assert around("short", None, 20) == ("", "", "short")
+    assert text_around("short", None, 20) == ("", "", "short")

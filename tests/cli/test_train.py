@@ -23,7 +23,7 @@ def test_it_trains_says_what_came_of_it_and_goes_on(tmp_path: Path, capsys: pyte
     assert main(command) == 0
     again = capsys.readouterr()
     assert again.out == told.out
-    assert "going on after step 30" in again.err
+    assert "resuming after step 30" in again.err
 
 
 def test_runs_go_to_a_folder_of_their_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -37,10 +37,13 @@ def test_runs_go_to_a_folder_of_their_recipe(tmp_path: Path, monkeypatch: pytest
     [
         (["char-gpt"], "train: char-gpt learns from text; give --data FILE"),
         (["reversal", "--data", "a.txt"], "train: reversal makes its own data; leave out --data"),
-        (["reversal", "--start", "gpt2"], "train: reversal has no --start"),
+        (["reversal", "--base-model", "gpt2"], "train: reversal has no --base-model"),
         (["char-gpt", "--data", "a.txt", "--without-positions"], "train: char-gpt has no --without-positions"),
-        (["reversal", "--steps", "0"], "Settings.steps must be at least 1, but is 0"),
-        (["reversal", "--tensor", "2"], "1 ranks do not divide by tensor x context = 2 x 1; start them with torchrun"),
+        (["reversal", "--steps", "0"], "Settings.steps must be at least 1, got 0"),
+        (
+            ["reversal", "--tensor-parallel-size", "2"],
+            "context_parallel_size = 2 x 1, got 1; start them with torchrun",
+        ),
         (["char-gpt", "--data", "nowhere.txt"], "read_documents: nowhere.txt is not there"),
     ],
 )

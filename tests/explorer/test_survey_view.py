@@ -71,7 +71,7 @@ def survey_shown(browser: Browser, handle: Handle, place: str = "L0H0", query: s
 
 def test_every_number_that_is_told_is_the_surveys(surveyed: Handle, survey: Survey) -> None:
     about = surveyed.get(f"{API}/about").json
-    means, spread = survey.heads, survey.table("deviation")
+    means, spread = survey.heads, survey.table("std")
     assert [statistic["name"] for statistic in about["statistics"]] == list(survey.statistics)
     assert len(about["heads"]) == LAYERS * HEADS
     for row, head in enumerate(about["heads"]):
@@ -81,9 +81,9 @@ def test_every_number_that_is_told_is_the_surveys(surveyed: Handle, survey: Surv
     layers = list(dict.fromkeys(means.layers))
     for statistic in ("previous", "reach"):
         found = surveyed.get(f"{API}/histograms?statistic={statistic}").json
-        assert found["edges"] == histogram_edges(float(survey.table("largest").columns[statistic].max()))
+        assert found["edges"] == histogram_edges(float(survey.table("max").columns[statistic].max()))
         for layer, head in ((0, 0), (2, 3)):
-            truth = survey.histogram(layers[layer], head, statistic).cells(np.array(found["edges"]))
+            truth = survey.histogram(layers[layer], head, statistic).rebin(np.array(found["edges"]))
             assert found["shares"][layer][head] == pytest.approx(truth.tolist(), abs=ROUNDED)
             one = surveyed.get(f"{API}/{layer}/{head}?statistic={statistic}").json
             assert one["shares"] == found["shares"][layer][head]
@@ -131,7 +131,7 @@ def test_without_a_survey_there_is_nothing_at_its_addresses() -> None:
 def test_the_table_holds_every_mean_with_its_spread_in_any_order(
     browser: Browser, surveyed: Handle, survey: Survey
 ) -> None:
-    means, spread = survey.heads, survey.table("deviation")
+    means, spread = survey.heads, survey.table("std")
     with survey_shown(browser, surveyed, "L0H0", "as=table") as page:
         assert columns(page)[2:] == [name.replace("_", " ") for name in survey.statistics]
         rows = cells(page)

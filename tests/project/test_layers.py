@@ -15,7 +15,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "attnscope"
 # public names come from everywhere: whoever imports it stands above them all.
 FLOORS = (
     {"errors", "version"},
-    {"extras", "downloads"},
+    {"atomic_files", "extras", "downloads"},
     {"attention"},
     {"matrix", "variants"},
     {"figures"},

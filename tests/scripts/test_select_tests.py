@@ -14,7 +14,7 @@ from scripts.select_tests import CORE, ROOT, select, select_typed
         ("src/attnscope/recording/files/saving.py", {"tests/recording", "src/attnscope/recording/files/saving.py"}),
         ("src/attnscope/downloads.py", {"tests/project", "tests/test_downloads.py", "src/attnscope/downloads.py"}),
         ("src/attnscope/explorer/static/explorer.js", {"tests/explorer"}),
-        ("tests/survey/test_survey.py", {"tests/survey/test_survey.py"}),
+        ("tests/survey/test_run.py", {"tests/survey/test_run.py"}),
         ("tests/attention/oracle.py", {"tests/attention"}),
         ("tests/attention/test_gone.py", set()),
         ("web/src/app.ts", {"tests/explorer"}),

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from attnscope.survey import Workers, run_survey
-from tests.survey.surveying import (
+from tests.survey.survey_process import (
     OPTIONS,
     SMALL,
     Command,
     command_line,
     contents,
+    count_partials,
     is_running,
-    parts_in,
     write_model,
     write_text,
 )
@@ -52,9 +52,9 @@ def kill_the_driver(run: Command, dice: random.Random) -> list[int]:
     return run.killed()
 
 
-def wait_for_parts(run: Command, number: int) -> None:
+def wait_for_partials(run: Command, number: int) -> None:
     """Until so many shards have been read, and the survey is not finished."""
-    run.reached(lambda: parts_in(run.out) >= number)
+    run.reached(lambda: count_partials(run.out) >= number)
     assert not (run.out / "manifest.json").exists()
 
 
@@ -74,36 +74,36 @@ def test_ten_kills_of_workers_and_drivers_change_no_byte(corpus: tuple[Path, Pat
     for life, workers_killed in enumerate(LIVES, start=1):
         with Command(*corpus, *OPTIONS, "--workers", str(WORKERS), out=out) as run:
             for _ in range(workers_killed):
-                wait_for_parts(run, next(moments))
+                wait_for_partials(run, next(moments))
                 kill_a_worker(run, dice)
             if life < len(LIVES):
-                wait_for_parts(run, next(moments))
+                wait_for_partials(run, next(moments))
                 started += kill_the_driver(run, dice)
             else:
-                assert "going on after" in run.succeeded()
+                assert "resuming after" in run.succeeded()
     assert next(moments, None) is None
     run_survey(*corpus, tmp_path / "whole", workers=Workers(threads=1), **SMALL)
     found, expected = contents(out), contents(tmp_path / "whole")
     assert found.keys() == expected.keys()
     assert [name for name, content in found.items() if content != expected[name]] == []
-    assert sum(name.endswith(".part") for name in found) >= SHARDS - 1
+    assert sum(name.endswith(".partial") for name in found) >= SHARDS - 1
     wait_for_end(started)
 
 
 def test_ctrl_c_ends_all_processes_and_says_how_to_go_on(corpus: tuple[Path, Path], tmp_path: Path) -> None:
     with Command(*corpus, *OPTIONS, "--workers", str(WORKERS), out=tmp_path / "out") as run:
-        wait_for_parts(run, 5)
+        wait_for_partials(run, 5)
         started = run.descendants()
         run.process.send_signal(signal.SIGINT)
         assert run.ended() == 130
-        assert "shards; the same command goes on from there" in run.told()
+        assert "shards; the same command resumes it" in run.told()
         assert "Traceback" not in run.told()
     wait_for_end(started)
-    assert 5 <= parts_in(tmp_path / "out") < SHARDS - 1
+    assert 5 <= count_partials(tmp_path / "out") < SHARDS - 1
     with Command(*corpus, *OPTIONS, out=tmp_path / "out") as run:
-        wait_for_parts(run, 20)
+        wait_for_partials(run, 20)
         run.process.send_signal(signal.SIGINT)
         assert run.ended() == 130
-        assert "going on after" in run.told()
-        assert "shards; the same command goes on from there" in run.told()
+        assert "resuming after" in run.told()
+        assert "shards; the same command resumes it" in run.told()
         assert "Traceback" not in run.told()

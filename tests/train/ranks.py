@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from tests.conftest import poisoned
 
-PATIENCE = 300.0  # seconds for all ranks together: other tests share the machine
+TIMEOUT = 300.0  # seconds for all ranks together: other tests share the machine
 
 forkserver = get_context("forkserver")
 forkserver.set_forkserver_preload(["tests.train.torchrun", "torch._dynamo", "torch.utils.tensorboard"])
@@ -69,7 +69,7 @@ class LastingRanks:
 
 def call_in_gloo_group(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function inside a gloo group of all ranks; for `LastingRanks.run`."""
-    dist.init_process_group("gloo", timeout=timedelta(seconds=PATIENCE))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT))
     try:
         result = function(*arguments)
         dist.barrier()  # no rank leaves while another still reads
@@ -101,12 +101,12 @@ def prepare_process() -> None:
 
 def _collect_results(pipes: list[connection.Connection]) -> list[Any]:
     results: dict[int, Any] = {}
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while waiting := [pipe for rank, pipe in enumerate(pipes) if rank not in results]:
         ready = connection.wait(waiting, timeout=max(0.0, deadline - time.monotonic()))
         if not ready:
             silent = [rank for rank in range(len(pipes)) if rank not in results]
-            raise TimeoutError(f"no answer from ranks {silent} after {PATIENCE:.0f} s")
+            raise TimeoutError(f"no answer from ranks {silent} after {TIMEOUT:.0f} s")
         for pipe in waiting:
             if pipe in ready:
                 rank = pipes.index(pipe)

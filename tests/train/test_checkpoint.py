@@ -18,9 +18,9 @@ from torch.optim import Optimizer
 from attnscope.errors import CheckpointError
 from attnscope.models import Decoder
 from attnscope.train import train
-from attnscope.train.checkpoint import Checkpoints
+from attnscope.train.checkpoint import CheckpointManager
 from attnscope.train.loop import make_optimizer
-from attnscope.train.parallel import all_ranks
+from attnscope.train.parallel import init_ranks
 from tests.train.ranks import LastingRanks
 from tests.train.torchrun import Forked, curve, small, train_small, write_text
 
@@ -53,13 +53,13 @@ def checkpoints(folder: Path) -> list[str]:
 
 
 @contextmanager
-def opened(folder: Path, text: Path, kind: str = "rotary") -> Iterator[tuple[Decoder, Optimizer, Checkpoints]]:
+def opened(folder: Path, text: Path, kind: str = "rotary") -> Iterator[tuple[Decoder, Optimizer, CheckpointManager]]:
     """Model, optimizer and checkpoints of a run, outside of the loop."""
     recipe = small(kind, text)
-    with all_ranks(recipe.settings) as ranks:
+    with init_ranks(recipe.settings) as ranks:
         model = recipe.model(recipe.data(folder, recipe.settings), recipe.settings)
         assert isinstance(model, Decoder)
-        yield model, make_optimizer(model, recipe.settings), Checkpoints(folder / "checkpoints", ranks, keep=9)
+        yield model, make_optimizer(model, recipe.settings), CheckpointManager(folder / "checkpoints", ranks, keep=9)
 
 
 def difference(folder: Path, other: Path) -> float:
@@ -73,9 +73,25 @@ def difference(folder: Path, other: Path) -> float:
     [
         (
             "rotary",
-            [(2, {}), (1, {}), (2, {"tensor": 2}), (1, {}), (2, {"context": 2}), (2, {"tensor": 2}), (2, {})],
+            [
+                (2, {}),
+                (1, {}),
+                (2, {"tensor_parallel_size": 2}),
+                (1, {}),
+                (2, {"context_parallel_size": 2}),
+                (2, {"tensor_parallel_size": 2}),
+                (2, {}),
+            ],
         ),
-        ("learned", [(2, {"tensor": 2}), (4, {"tensor": 4}), (4, {"tensor": 2}), (1, {})]),
+        (
+            "learned",
+            [
+                (2, {"tensor_parallel_size": 2}),
+                (4, {"tensor_parallel_size": 4}),
+                (4, {"tensor_parallel_size": 2}),
+                (1, {}),
+            ],
+        ),
     ],
 )
 def test_a_run_goes_on_over_other_ranks(
@@ -94,7 +110,7 @@ def test_a_run_goes_on_over_other_ranks(
 def test_a_run_goes_on_bit_by_bit(run: Path, text: Path, tmp_path: Path) -> None:
     again(run, tmp_path, text)
     assert curve(tmp_path) == curve(run)
-    assert curve(tmp_path, "gradient") == curve(run, "gradient")
+    assert curve(tmp_path, "grad_norm") == curve(run, "grad_norm")
 
 
 def test_momenta_that_are_lost_show(run: Path, text: Path, tmp_path: Path) -> None:
@@ -120,13 +136,13 @@ def test_a_checkpoint_holds_the_weights_of_the_moment_it_was_asked_for(text: Pat
             super().__init__()
             self.weight = nn.Parameter(torch.randn(2048, 2048))
 
-    with all_ranks(small("rotary", text).settings) as ranks:
+    with init_ranks(small("rotary", text).settings) as ranks:
         model = Wide()
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
         model.weight.grad = torch.randn_like(model.weight)
         optimizer.step()
         weight, momentum = model.weight.detach().clone(), optimizer.state[model.weight]["exp_avg"].clone()
-        saved = Checkpoints(tmp_path, ranks, keep=1)
+        saved = CheckpointManager(tmp_path, ranks, keep=1)
         saved.save(model, optimizer, 7)
         optimizer.step()
         optimizer.step()
@@ -140,7 +156,11 @@ def test_a_checkpoint_holds_the_weights_of_the_moment_it_was_asked_for(text: Pat
 
 
 def test_checkpoints_of_a_run_that_goes_on_are_those_of_runs_that_end(text: Path, tmp_path: Path) -> None:
-    steady = {"warm_up": 0, "least_rate": 1.0, "checkpoint_every": 1}  # the same rates, however many steps there are
+    steady = {
+        "warmup_steps": 0,
+        "min_lr_ratio": 1.0,
+        "checkpoint_every": 1,
+    }  # the same rates, however many steps there are
     train(small("rotary", text, steps=8, **steady), tmp_path / "long", progress=False)
     for step in (8, 5, 2):
         ended = train(small("rotary", text, steps=step, **steady), tmp_path / f"short-{step}", progress=False).model
@@ -236,7 +256,9 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error(run: Path, text: Path, 
     assert curve(tmp_path) == curve(run)
 
 
-@pytest.mark.parametrize("change", [{"steps": 20}, {"learning_rate": 1e-3}, {"seed": 3}, {"batch": 4}, {"clip": 1.0}])
+@pytest.mark.parametrize(
+    "change", [{"steps": 20}, {"learning_rate": 1e-3}, {"seed": 3}, {"batch_size": 4}, {"max_grad_norm": 1.0}]
+)
 def test_another_run_in_the_same_folder_is_refused(
     change: dict[str, Any], run: Path, text: Path, tmp_path: Path
 ) -> None:
@@ -246,5 +268,5 @@ def test_another_run_in_the_same_folder_is_refused(
 
 
 def test_what_changes_nothing_but_rounding_may_change(run: Path, text: Path, tmp_path: Path) -> None:
-    again(run, tmp_path, text, accumulate=2, checkpoint_every=3, keep=3, evaluate_every=4)
+    again(run, tmp_path, text, gradient_accumulation_steps=2, checkpoint_every=3, keep=3, evaluate_every=4)
     assert difference(tmp_path, run) < TOLERANCE

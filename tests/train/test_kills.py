@@ -14,15 +14,15 @@ import torch
 
 from attnscope.errors import CheckpointError
 from attnscope.models import Decoder
-from attnscope.train.checkpoint import Checkpoints
+from attnscope.train.checkpoint import CheckpointManager
 from attnscope.train.loop import make_optimizer
-from attnscope.train.parallel import all_ranks
+from attnscope.train.parallel import init_ranks
 from tests.train.ranks import LastingRanks
 from tests.train.torchrun import Forked, Torchrun, curve, small, train_by_command, train_small, write_text
 
 CHAR_GPT = (
-    "char-gpt", "--batch", "4", "--length", "37", "--warm-up", "5", "--learning-rate", "1e-3", "--log-every", "1",
-    "--evaluate-every", "0", "--sample-every", "0", "--checkpoint-every", "4",
+    "char-gpt", "--batch-size", "4", "--sequence-length", "37", "--warmup-steps", "5", "--learning-rate", "1e-3",
+    "--log-every", "1", "--evaluate-every", "0", "--sample-every", "0", "--checkpoint-every", "4",
 )  # fmt: skip
 
 
@@ -33,21 +33,21 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_torchrun_survives_ten_kills(ranks: LastingRanks, text: Path, tmp_path: Path) -> None:
-    steps, kills, dice = 60, 10, random.Random(20)
+    steps, kills, seeded_generator = 60, 10, random.Random(20)
     command = (*CHAR_GPT, "--data", str(text), "--steps", str(steps))
     with Torchrun(tmp_path / "killed", *command, ranks=2, restarts=kills) as run:
-        for step in sorted(dice.sample(range(1, steps - 5), kills)):
+        for step in sorted(seeded_generator.sample(range(1, steps - 5), kills)):
             run.reached(lambda step=step: run.step() >= step and len(run.workers()) == 2)
             workers = run.workers()
-            os.kill(workers[dice.randrange(2)], signal.SIGKILL)
+            os.kill(workers[seeded_generator.randrange(2)], signal.SIGKILL)
             run.reached(lambda gone=workers: not set(gone) & set(run.workers()))
         run.succeeded()
-        assert "going on after step" in run.told()
+        assert "resuming after step" in run.told()
     ranks.run(train_by_command, 2, *command, "--out", str(tmp_path / "whole"))
     assert list(curve(tmp_path / "killed")) == list(range(1, steps + 1))
     assert curve(tmp_path / "killed") == curve(tmp_path / "whole")
-    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("killed", "whole")]
-    assert weights[0] == weights[1]
+    parameters = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("killed", "whole")]
+    assert parameters[0] == parameters[1]
 
 
 def test_ctrl_c_ends_torchrun_with_a_checkpoint_and_a_hint(ranks: LastingRanks, text: Path, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_ctrl_c_ends_torchrun_with_a_checkpoint_and_a_hint(ranks: LastingRanks, 
         assert run.ended() == 1  # torchrun's own way to say that it was interrupted
         step = run.step()
         assert 5 <= step < steps
-        assert f"stopped after step {step}; the same command goes on from there" in run.told()
+        assert f"stopped after step {step}; the same command resumes it" in run.told()
     assert (tmp_path / "stopped" / "checkpoints" / f"step-{step:08}").exists()
     for name in ("stopped", "whole"):  # the same command on one rank
         ranks.run(train_by_command, 1, *command, "--out", str(tmp_path / name))
@@ -78,10 +78,10 @@ def test_ctrl_c_ends_one_process_with_a_checkpoint_and_a_hint(text: Path, tmp_pa
         assert run.ended() in (0, 130)
         step = run.step()
         assert 10 <= step < steps
-        assert f"stopped after step {step}; the same command goes on from there" in run.told()
+        assert f"stopped after step {step}; the same command resumes it" in run.told()
     with Torchrun(tmp_path, *command) as run:
         run.succeeded()
-        assert f"going on after step {step}\n" in run.told()
+        assert f"resuming after step {step}\n" in run.told()
     assert list(curve(tmp_path)) == list(range(1, steps + 1))
 
 
@@ -107,11 +107,11 @@ MOMENTS: dict[str, Callable[[set[str]], bool]] = {
 def state(folder: Path, text: Path) -> tuple[int, dict[str, torch.Tensor]]:
     """Step, weights and momenta of the newest checkpoint, read as a run would read them."""
     recipe = small("rotary", text)
-    with all_ranks(recipe.settings) as ranks:
+    with init_ranks(recipe.settings) as ranks:
         model = recipe.model(recipe.data(folder, recipe.settings), recipe.settings)
         assert isinstance(model, Decoder)
         optimizer = make_optimizer(model, recipe.settings)
-        step = Checkpoints(folder / "checkpoints", ranks, keep=1).load(model, optimizer)
+        step = CheckpointManager(folder / "checkpoints", ranks, keep=1).load(model, optimizer)
         found = dict(model.state_dict())
         for name, parameter in model.named_parameters():
             found |= {f"{name}.{kind}": momentum for kind, momentum in optimizer.state[parameter].items()}
@@ -134,19 +134,21 @@ def assert_half_is_refused(killed: Path, other: Path, text: Path) -> None:
 def test_a_kill_while_a_checkpoint_is_written_leaves_whole_ones_only(
     world_size: int, seed: int, kills: int, ranks: LastingRanks, text: Path, tmp_path: Path
 ) -> None:
-    dice, settings = random.Random(seed), {"steps": 9 * kills, "checkpoint_every": 1}
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    ranks.run(train_small, world_size, "rotary", text, whole, settings)
+    seeded_generator, settings = random.Random(seed), {"steps": 9 * kills, "checkpoint_every": 1}
+    killed, complete = tmp_path / "killed", tmp_path / "whole"
+    ranks.run(train_small, world_size, "rotary", text, complete, settings)
     hit, before = list[str](), 0
     for number in range(kills):
         moment = list(MOMENTS)[number % len(MOMENTS)]
-        after = before + dice.randint(1, 4)  # so many whole checkpoints have to be there first
+        after = before + seeded_generator.randint(1, 4)  # so many whole checkpoints have to be there first
 
         def is_time(moment: str = moment, after: int = after) -> bool:
             there = (killed / "checkpoints" / f"step-{after:08}").exists()
             return there and MOMENTS[moment](contents(killed / "checkpoints"))
 
-        victims = None if world_size == 1 or dice.random() < 0.3 else [dice.randrange(world_size)]
+        victims = (
+            None if world_size == 1 or seeded_generator.random() < 0.3 else [seeded_generator.randrange(world_size)]
+        )
         run = Forked(world_size, "rotary", text, killed, **settings)
         run.killed_when(is_time, victims)
         hit.append(f"{moment}, {victims}: {sorted(contents(killed / 'checkpoints'))}")
@@ -154,7 +156,7 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_whole_ones_only(
         before, found = state(killed, text)
         assert before >= after
         shutil.copytree(
-            whole / "checkpoints" / f"step-{before:08}", tmp_path / f"{number}/checkpoints/step-{before:08}"
+            complete / "checkpoints" / f"step-{before:08}", tmp_path / f"{number}/checkpoints/step-{before:08}"
         )
         step, expected = state(tmp_path / str(number), text)
         assert step == before
@@ -163,4 +165,4 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_whole_ones_only(
             assert torch.equal(tensor, expected[name]), (hit, name)
     ranks.run(train_small, world_size, "rotary", text, killed, settings)
     assert sum("[]" not in where for where in hit) >= kills // 2, hit  # the rest were renamed in time
-    assert curve(killed) == curve(whole)
+    assert curve(killed) == curve(complete)

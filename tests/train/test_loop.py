@@ -43,7 +43,7 @@ def test_a_run_that_is_interrupted_goes_on_bit_by_bit(
     interrupting = call_before_steps(recipe, lambda step: os.kill(os.getpid(), number) if step == 6 else None)
     stopped = train(interrupting, tmp_path)
     assert stopped.step == 7  # the step at hand is finished, though it is not one that is logged
-    assert "stopped after step 7; the same command goes on from there" in capsys.readouterr().err
+    assert "stopped after step 7; the same command resumes it" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000007"]
     assert (signal.getsignal(number), sys.excepthook) == before
     assert train(recipe, tmp_path, progress=False).step == 12
@@ -57,7 +57,7 @@ def test_looking_does_not_change_what_is_learned(plain: Path, text: Path, tmp_pa
     looking = {"evaluate_every": 1, "heads_every": 3, "sample_every": 2, "checkpoint_every": 1}
     train(small("rotary", text, steps=12, **looking), tmp_path, progress=False)
     assert curve(tmp_path) == curve(plain)
-    assert curve(tmp_path, "gradient") == curve(plain, "gradient")
+    assert curve(tmp_path, "grad_norm") == curve(plain, "grad_norm")
     assert list(curve(tmp_path, "validation_loss")) == list(range(13))
     assert list(curve(tmp_path, "sample")) == [0, 2, 4, 6, 8, 10, 12]
     steps = sorted(path.name for path in (tmp_path / "heads").iterdir())
@@ -87,7 +87,9 @@ def test_dropout_is_the_same_when_a_run_goes_on(kind: str, text: Path, tmp_path:
 def test_an_evaluation_is_the_same_in_however_many_parts(rows: int, text: Path, tmp_path: Path) -> None:
     found = []
     for accumulate in (1, 2, 4):
-        recipe = small("rotary", text, steps=1, evaluate_every=1, evaluate_rows=rows, accumulate=accumulate)
+        recipe = small(
+            "rotary", text, steps=1, evaluate_every=1, evaluate_sequences=rows, gradient_accumulation_steps=accumulate
+        )
         found.append(train(recipe, tmp_path / f"{accumulate}", progress=False).validation_loss)
     assert found == pytest.approx([found[0]] * 3, rel=1e-6)
 
@@ -125,7 +127,7 @@ def test_a_gradient_that_is_no_number_ends_the_run_before_it_spoils_the_weights(
             with torch.no_grad():
                 next(weights["model"].parameters()).fill_(float("nan"))
 
-    with pytest.raises(SettingError, match=r"the gradient of step 5 is nan; .* lower learning rate"):
+    with pytest.raises(SettingError, match=r"gradient norm of step 5 is nan; .* lower learning rate"):
         train(call_before_steps(replace(recipe, model=model), spoil), tmp_path, progress=False)
     assert list(curve(tmp_path)) == [1, 2, 3, 4]
     whole = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
@@ -133,7 +135,7 @@ def test_a_gradient_that_is_no_number_ends_the_run_before_it_spoils_the_weights(
 
 
 def test_settings_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(SettingError, match="'warmup' is no setting; there are steps, batch"):
+    with pytest.raises(SettingError, match=r"'warmup' is not a setting.*warmup_steps"):
         induction(warmup=3)
 
 
@@ -141,12 +143,12 @@ def test_settings_that_do_not_exist_are_refused() -> None:
     ("change", "message"),
     [
         ({"steps": 0}, "steps must be at least 1"),
-        ({"batch": 6, "accumulate": 4}, "multiple of accumulate"),
+        ({"batch_size": 6, "gradient_accumulation_steps": 4}, "multiple of gradient_accumulation_steps"),
         ({"learning_rate": 0.0}, "above 0"),
         ({"learning_rate": float("nan")}, "above 0"),
-        ({"least_rate": 1.5}, "from 0 to 1"),
+        ({"min_lr_ratio": 1.5}, "between 0 and 1"),
         ({"checkpoint_every": -1}, "at least 0"),
-        ({"keep": 0}, "at least 1"),
+        ({"keep_checkpoints": 0}, "at least 1"),
     ],
 )
 def test_settings_outside_of_what_they_may_be_are_refused(change: dict[str, Any], message: str) -> None:
@@ -155,15 +157,15 @@ def test_settings_outside_of_what_they_may_be_are_refused(change: dict[str, Any]
 
 
 def test_ranks_that_are_not_there_are_refused(text: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"1 ranks do not divide by tensor x context = 2 x 1; .* torchrun"):
-        train(small("rotary", text, tensor=2), tmp_path, progress=False)
+    with pytest.raises(SettingError, match=r"tensor_parallel_size x context_parallel_size = 2 x 1, got 1; .* torchrun"):
+        train(small("rotary", text, tensor_parallel_size=2), tmp_path, progress=False)
 
 
 @pytest.mark.parametrize(
     ("ranks", "change", "message"),
     [
-        (2, {"batch": 7}, "7 rows at a time do not divide over the 2 ranks"),
-        (4, {"tensor": 4}, "num_kv_heads is 2, which does not divide over 4 ranks"),
+        (2, {"batch_size": 7}, "got 7 sequences over 2 ranks"),
+        (4, {"tensor_parallel_size": 4}, "key_heads is 2, which does not divide over 4 ranks"),
     ],
 )
 def test_work_that_does_not_divide_is_refused_by_all_ranks(
@@ -209,7 +211,7 @@ def test_a_compiled_run_learns_the_same(
 
     compile_with = torch.compile
     monkeypatch.setattr(torch, "compile", compile_model)
-    train(small("rotary", text, steps=3, warm_up=5, compile=True, heads_every=3), tmp_path, progress=False)
+    train(small("rotary", text, steps=3, warmup_steps=5, compile=True, heads_every=3), tmp_path, progress=False)
     expected = curve(plain)
     assert curve(tmp_path)[1] == pytest.approx(expected[1], rel=1e-5)
     assert (tmp_path / "heads" / "step-00000003.csv").exists()

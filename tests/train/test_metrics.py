@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.train import train
-from attnscope.train.metrics import EVENTS, FILE, Metrics, forget_after
+from attnscope.train.metrics import EVENTS, FILE, MetricsWriter, truncate_after
 from tests.train.torchrun import curve, small, write_text
 
 
@@ -18,15 +18,15 @@ def steps(folder: Path) -> list[int]:
 
 def written(folder: Path, until: int, start: int = 1) -> None:
     """Losses of some steps, as a run writes them."""
-    metrics = Metrics(folder, start - 1)
+    metrics = MetricsWriter(folder, start - 1)
     for step in range(start, until + 1):
-        metrics.write(step, loss=1.0 / step, gradient=float(step))
+        metrics.write(step, loss=1.0 / step, grad_norm=float(step))
     metrics.write(until, sample=f"written after {until}")
     metrics.close()
 
 
 def test_each_line_is_there_at_once(tmp_path: Path) -> None:
-    metrics = Metrics(tmp_path, 0)
+    metrics = MetricsWriter(tmp_path, 0)
     metrics.write(1, loss=0.5)
     assert (tmp_path / FILE).read_text(encoding="utf-8") == '{"step": 1, "loss": 0.5}\n'
     metrics.close()
@@ -42,13 +42,13 @@ def test_a_run_that_goes_on_forgets_what_came_after_its_checkpoint(tmp_path: Pat
 def test_a_line_that_was_cut_off_is_left_out(left: str, tmp_path: Path) -> None:
     path = tmp_path / FILE
     path.write_text('{"step": 1}\n{"step": 2}\n' + left, encoding="utf-8")
-    forget_after(path, 2)
+    truncate_after(path, 2)
     assert path.read_text(encoding="utf-8") == '{"step": 1}\n{"step": 2}\n'
     assert [left.name for left in tmp_path.iterdir()] == [FILE]
 
 
 def test_a_run_without_metrics_begins_with_none(tmp_path: Path) -> None:
-    forget_after(tmp_path / FILE, 5)
+    truncate_after(tmp_path / FILE, 5)
     assert not (tmp_path / FILE).exists()
 
 
@@ -66,8 +66,8 @@ def test_tensorboard_reads_the_curve_of_one_run(tmp_path: Path) -> None:
     written(tmp_path, 8, start=6)
     events = accumulators.EventAccumulator(str(tmp_path / EVENTS))
     events.Reload()
-    assert sorted(events.Tags()["scalars"]) == ["gradient", "loss"]
+    assert sorted(events.Tags()["scalars"]) == ["grad_norm", "loss"]
     assert [event.step for event in events.Scalars("loss")] == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert [event.value for event in events.Scalars("gradient")] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [event.value for event in events.Scalars("grad_norm")] == [1, 2, 3, 4, 5, 6, 7, 8]
     (sample,) = [event for event in events.Tensors("sample/text_summary") if event.step == 8]
     assert sample.tensor_proto.string_val == [b"written after 8"]

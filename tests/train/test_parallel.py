@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage] - documented, and in no list
 
-from attnscope.train import IGNORED, Batch, Batches, train
-from attnscope.train.parallel import those_who_came
+from attnscope.train import IGNORE_INDEX, Batch, Dataset, train
+from attnscope.train.parallel import agree_on_restart
 from tests.train.ranks import LastingRanks
 from tests.train.torchrun import STEPS, curve, small, train_small, write_text
 
@@ -48,7 +48,7 @@ def difference(folder: Path, other: Path, name: str = "loss") -> float:
 
 def assert_same_run(folder: Path, other: Path) -> None:
     assert list(curve(folder)) == list(range(1, STEPS + 1))
-    for name in ("loss", "gradient", "learning_rate", "validation_loss"):
+    for name in ("loss", "grad_norm", "learning_rate", "validation_loss"):
         assert difference(folder, other, name) < TOLERANCE, name
     weights, expected = (load_file(place / "model" / "model.safetensors") for place in (folder, other))
     assert weights.keys() == expected.keys()
@@ -81,11 +81,18 @@ def assert_same_heads(path: Path, other: Path) -> None:
     ("world_size", "kind", "ways"),
     [
         pytest.param(2, "rotary", {}, id="data 2"),
-        pytest.param(2, "rotary", {"context": 2}, id="context 2"),
-        pytest.param(4, "rotary", {"context": 4}, id="context 4", marks=pytest.mark.slow),  # test_ring has 4 ranks too
-        pytest.param(2, "rotary", {"tensor": 2}, id="tensor 2"),
-        pytest.param(4, "rotary", {"context": 2, "tensor": 2}, id="context 2 x tensor 2"),
-        pytest.param(4, "learned", {"tensor": 2, "accumulate": 2}, id="data 2 x tensor 2, biases, accumulated"),
+        pytest.param(2, "rotary", {"context_parallel_size": 2}, id="context 2"),
+        pytest.param(
+            4, "rotary", {"context_parallel_size": 4}, id="context 4", marks=pytest.mark.slow
+        ),  # test_ring has 4 ranks too
+        pytest.param(2, "rotary", {"tensor_parallel_size": 2}, id="tensor 2"),
+        pytest.param(4, "rotary", {"context_parallel_size": 2, "tensor_parallel_size": 2}, id="context 2 x tensor 2"),
+        pytest.param(
+            4,
+            "learned",
+            {"tensor_parallel_size": 2, "gradient_accumulation_steps": 2},
+            id="data 2 x tensor 2, biases, accumulated",
+        ),
     ],
 )
 def test_many_ranks_learn_what_one_learns(
@@ -104,34 +111,34 @@ def test_many_ranks_learn_what_one_learns(
 def test_a_batch_in_four_parts_teaches_what_it_teaches_whole(
     alone: dict[str, Path], text: Path, tmp_path: Path
 ) -> None:
-    train(small("rotary", text, accumulate=4, **LOOKING), tmp_path, progress=False)
+    train(small("rotary", text, gradient_accumulation_steps=4, **LOOKING), tmp_path, progress=False)
     assert_same_run(tmp_path, alone["rotary"])
 
 
 def test_the_rows_hold_what_makes_ranks_disagree(text: Path, tmp_path: Path) -> None:
     recipe = small("rotary", text)
-    batch = recipe.data(tmp_path, recipe.settings).training.rows(range(8))
-    assert batch.documents is not None
-    ignored = (batch.targets == IGNORED).sum(1)
+    batch = recipe.data(tmp_path, recipe.settings).training.get_batch(range(8))
+    assert batch.document_ids is not None
+    ignored = (batch.targets == IGNORE_INDEX).sum(1)
     assert ignored.min() < ignored.max()  # a mean of each rank's mean would be another one
-    assert batch.tokens.shape[1] % 2  # shares of the positions differ in length
+    assert batch.input_ids.shape[1] % 2  # shares of the positions differ in length
 
 
 def test_some_gradients_are_shortened_and_some_are_not(alone: dict[str, Path]) -> None:
-    lengths = curve(alone["rotary"], "gradient").values()
+    lengths = curve(alone["rotary"], "grad_norm").values()
     assert max(lengths) > 0.9 > min(lengths)  # both sides of `clip` are in the comparison
 
 
 class WithoutOneRow:
     """Batches in which a single sample of the whole run does not count."""
 
-    def __init__(self, batches: Batches):
-        self.batches, self.length = batches, batches.length
+    def __init__(self, batches: Dataset):
+        self.batches, self.sequence_length = batches, batches.sequence_length
 
-    def rows(self, samples: Any) -> Batch:
-        batch = self.batches.rows(samples)
+    def get_batch(self, samples: Any) -> Batch:
+        batch = self.batches.get_batch(samples)
         counts = torch.tensor([sample != 5 for sample in samples])[:, None]
-        return batch._replace(targets=torch.where(counts, batch.targets, IGNORED))
+        return batch._replace(targets=torch.where(counts, batch.targets, IGNORE_INDEX))
 
 
 def test_a_single_row_that_is_missed_shows(alone: dict[str, Path], text: Path, tmp_path: Path) -> None:
@@ -141,8 +148,8 @@ def test_a_single_row_that_is_missed_shows(alone: dict[str, Path], text: Path, t
         made = recipe.data(folder, settings)
         return made._replace(training=WithoutOneRow(made.training))
 
-    changed = type(recipe)(name="rotary", settings=recipe.settings, data=data, model=recipe.model)
-    train(changed, tmp_path, progress=False)
+    override_settings = type(recipe)(name="rotary", settings=recipe.settings, data=data, model=recipe.model)
+    train(override_settings, tmp_path, progress=False)
     assert difference(tmp_path, alone["rotary"]) > 100 * TOLERANCE
 
 
@@ -158,7 +165,7 @@ def test_bfloat16_learns_alike_on_two_ranks(
     train(small("rotary", text, steps=10, bf16=True), tmp_path / "one", progress=False)
     # bfloat16 rounds to 2 ** -9; of a loss, which is a mean over hundreds of tokens, less than that is left.
     assert difference(tmp_path / "two", tmp_path / "one") < 2**-10
-    exact, rounded = curve(alone["rotary"], "gradient"), curve(tmp_path / "one", "gradient")
+    exact, rounded = curve(alone["rotary"], "grad_norm"), curve(tmp_path / "one", "grad_norm")
     assert max(abs(rounded[step] / exact[step] - 1) for step in range(1, 6)) > 10 * TOLERANCE  # it is at work
     assert load_file(tmp_path / "two" / "model" / "model.safetensors")["model.norm.weight"].dtype == torch.float32
 
@@ -169,7 +176,9 @@ def test_ranks_that_are_started_anew_do_not_take_the_dead_for_the_living() -> No
         with ThreadPoolExecutor(3) as pool:
             late = [0.0, 0.1, 0.05] if attempt % 2 else [0.1, 0.0, 0.05]
             coming = [
-                pool.submit(lambda rank, wait: (time.sleep(wait), those_who_came(store, rank, 3))[1], rank, late[rank])
+                pool.submit(
+                    lambda rank, wait: (time.sleep(wait), agree_on_restart(store, rank, 3))[1], rank, late[rank]
+                )
                 for rank in range(3)
             ]
             names.append({come.result(timeout=60) for come in coming})

@@ -15,8 +15,8 @@ from attnscope.errors import CheckpointError, SettingError
 from attnscope.models import CharacterTokenizer, Decoder, load, load_tokenizer
 from attnscope.models.published_configs import DECODERS
 from attnscope.train import RECIPES, Data, Settings, char_gpt, gpt2_small, reversal, smollm2_finetune, train
-from attnscope.train.speed import flops_a_token
-from attnscope.train.watching import one_document
+from attnscope.train.monitoring import longest_document
+from attnscope.train.throughput import flops_per_token
 from tests.models.smollm2 import FOLDER, transformers_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +28,13 @@ SETTINGS_BY_HAND = [
     for argument in (f"--{field.name.replace('_', '-')}", "1")
     if field.name not in ("bf16", "compile") or argument != "1"
 ]
-ONE_STEP: dict[str, Any] = {"steps": 1, "length": 16, "batch": 2, "evaluate_rows": 2, "sample_every": 0}
+ONE_STEP: dict[str, Any] = {
+    "steps": 1,
+    "sequence_length": 16,
+    "batch_size": 2,
+    "evaluate_sequences": 2,
+    "sample_every": 0,
+}
 PROSE = [ROOT / "docs" / "heads.md", ROOT / "docs" / "record.md"]
 
 
@@ -37,7 +43,9 @@ PROSE = [ROOT / "docs" / "heads.md", ROOT / "docs" / "record.md"]
 def test_a_small_gpt_learns_shakespeare_and_writes_it(tmp_path: Path):
     """A tenth of the full run: `scripts/measure train --data FILE` shows what comes of all of it."""
     trained = train(
-        char_gpt([SHAKESPEARE], steps=150, warm_up=20, evaluate_every=150, evaluate_rows=96), tmp_path, progress=False
+        char_gpt([SHAKESPEARE], steps=150, warmup_steps=20, evaluate_every=150, evaluate_sequences=96),
+        tmp_path,
+        progress=False,
     )
     assert trained.validation_loss < 2.1  # a model that knows only pairs of characters reaches 2.45
     model, tokenizer = load(tmp_path / "model"), load_tokenizer(tmp_path / "model")
@@ -59,8 +67,8 @@ def test_a_small_gpt_learns_shakespeare_and_writes_it(tmp_path: Path):
 
 def test_a_trained_model_goes_on_learning_and_transformers_opens_it(tmp_path: Path):
     recipe = smollm2_finetune(
-        PROSE, start=FOLDER, steps=3, batch=2, length=48, warm_up=1, learning_rate=1e-4, evaluate_every=3,
-        evaluate_rows=4, sample_every=0, checkpoint_every=0,
+        PROSE, base_model=FOLDER, steps=3, batch_size=2, sequence_length=48, warmup_steps=1, learning_rate=1e-4,
+        evaluate_every=3, evaluate_sequences=4, sample_every=0, checkpoint_every=0,
     )  # fmt: skip
     trained = train(recipe, tmp_path, progress=False)
     losses = [line["validation_loss"] for line in metrics(tmp_path) if "validation_loss" in line]
@@ -75,7 +83,7 @@ def test_a_trained_model_goes_on_learning_and_transformers_opens_it(tmp_path: Pa
 
 def test_gpt2_small_is_the_real_size_with_a_vocabulary_of_the_text(tmp_path: Path):
     recipe = gpt2_small(PROSE)
-    data = recipe.data(tmp_path, replace(recipe.settings, length=64))
+    data = recipe.data(tmp_path, replace(recipe.settings, sequence_length=64))
     assert data.tokenizer is not None
     assert 300 < data.tokenizer.vocab_size <= DECODERS["gpt2-small"].vocab_size
     with torch.device("meta"):
@@ -84,7 +92,7 @@ def test_gpt2_small_is_the_real_size_with_a_vocabulary_of_the_text(tmp_path: Pat
     text = PROSE[0].read_text()
     assert data.tokenizer.decode(data.tokenizer.encode(text)) == text
     # By the usual count: 6 operations for each of the 123.6 million weights in matrices, and the products of attention.
-    assert flops_a_token(model, 1024) == pytest.approx(6 * 123.53e6 + 6 * 12 * 768 * 1024, rel=1e-3)
+    assert flops_per_token(model, 1024) == pytest.approx(6 * 123.53e6 + 6 * 12 * 768 * 1024, rel=1e-3)
 
 
 def test_every_recipe_and_setting_is_on_the_command_line():
@@ -97,18 +105,21 @@ def test_every_recipe_and_setting_is_on_the_command_line():
 
 
 def test_a_setting_that_is_none_is_refused():
-    with pytest.raises(SettingError, match=r"'leraning_rate' is no setting; there are steps, batch, .*learning_rate"):
+    with pytest.raises(SettingError, match=r"'leraning_rate' is not a setting.*learning_rate"):
         reversal(leraning_rate=0.1)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"steps": 0}, "Settings.steps must be at least 1, but is 0"),
-        ({"batch": 6, "accumulate": 4}, "Settings.batch must be a multiple of accumulate, which is 4, but is 6"),
-        ({"learning_rate": 0.0}, "Settings.learning_rate must be above 0, but is 0.0"),
-        ({"least_rate": 1.5}, "Settings.least_rate must be a share from 0 to 1, but is 1.5"),
-        ({"heads_every": -1}, "Settings.heads_every must be at least 0, but is -1"),
+        ({"steps": 0}, "Settings.steps must be at least 1, got 0"),
+        (
+            {"batch_size": 6, "gradient_accumulation_steps": 4},
+            "Settings.batch_size must be a multiple of gradient_accumulation_steps.*got 6",
+        ),
+        ({"learning_rate": 0.0}, "Settings.learning_rate must be above 0, got 0.0"),
+        ({"min_lr_ratio": 1.5}, "Settings.min_lr_ratio must be .*, got 1.5"),
+        ({"heads_every": -1}, "Settings.heads_every must be at least 0, got -1"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], message: str):
@@ -122,9 +133,9 @@ def test_a_text_that_is_not_there_is_refused(tmp_path: Path):
 
 
 def test_a_shorter_run_warms_up_for_a_tenth_of_it():
-    assert char_gpt([PROSE[0]]).settings.warm_up == 100
-    assert char_gpt([PROSE[0]], steps=50).settings.warm_up == 5
-    assert char_gpt([PROSE[0]], steps=50, warm_up=20).settings.warm_up == 20
+    assert char_gpt([PROSE[0]]).settings.warmup_steps == 100
+    assert char_gpt([PROSE[0]], steps=50).settings.warmup_steps == 5
+    assert char_gpt([PROSE[0]], steps=50, warmup_steps=20).settings.warmup_steps == 20
 
 
 def test_a_run_that_failed_at_first_leaves_the_folder_free(tmp_path: Path):
@@ -161,7 +172,7 @@ def test_other_files_of_the_same_name_are_refused(tmp_path: Path):
 
 
 def test_another_tokenizer_is_another_run():
-    assert gpt2_small(PROSE).about != gpt2_small(PROSE, tokenizer=FOLDER).about
+    assert gpt2_small(PROSE).identity != gpt2_small(PROSE, tokenizer=FOLDER).identity
 
 
 def test_a_text_of_one_line_is_learned_and_sampled(tmp_path: Path):
@@ -178,12 +189,12 @@ def test_a_text_of_one_line_is_learned_and_sampled(tmp_path: Path):
 def test_documents_are_divided_by_a_line(tmp_path: Path):
     text = tmp_path / "text.txt"
     text.write_text("a rose is a rose\n---\nis a rose is a rose\n---\n" * 40)
-    recipe = char_gpt([text], separator="---", length=30)
-    batch = recipe.data(tmp_path / "run", recipe.settings).training.rows([0, 1])
-    assert batch.documents is not None
-    row = one_document(batch)
+    recipe = char_gpt([text], separator="---", sequence_length=30)
+    batch = recipe.data(tmp_path / "run", recipe.settings).training.get_batch([0, 1])
+    assert batch.document_ids is not None
+    row = longest_document(batch)
     assert row.shape[0] == 1
-    assert row.shape[1] == int((batch.documents[0] == batch.documents[0].mode().values).sum()) < 30
+    assert row.shape[1] == int((batch.document_ids[0] == batch.document_ids[0].mode().values).sum()) < 30
 
 
 def test_a_model_without_a_common_layout_is_trained_all_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

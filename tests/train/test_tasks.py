@@ -11,30 +11,30 @@ import pytest
 import torch
 
 from attnscope.heads import read_over_training
-from attnscope.train import IGNORED, induction, reversal, train
-from attnscope.train.tasks import Repetition, Reversal, blind_guess
+from attnscope.train import IGNORE_INDEX, induction, reversal, train
+from attnscope.train.tasks import Repetition, Reversal, best_without_positions
 
 
 def test_reversal_asks_for_the_mirrored_digit():
-    batch = Reversal(length=6).rows([3, 4])
-    assert torch.equal(batch.targets, batch.tokens.flip(1))
-    assert not torch.equal(batch.tokens[0], batch.tokens[1])
+    batch = Reversal(sequence_length=6).get_batch([3, 4])
+    assert torch.equal(batch.targets, batch.input_ids.flip(1))
+    assert not torch.equal(batch.input_ids[0], batch.input_ids[1])
 
 
 def test_a_row_depends_on_its_number_and_the_seed_alone():
     for task in (Reversal, Repetition):
-        many = task(seed=1).rows(range(8))
-        assert torch.equal(task(seed=1).rows([5, 2]).tokens, many.tokens[[5, 2]])
-        assert not torch.equal(task(seed=2).rows(range(8)).tokens, many.tokens)
+        many = task(seed=1).get_batch(range(8))
+        assert torch.equal(task(seed=1).get_batch([5, 2]).input_ids, many.input_ids[[5, 2]])
+        assert not torch.equal(task(seed=2).get_batch(range(8)).input_ids, many.input_ids)
 
 
 def test_repetition_asks_for_what_has_been_before_and_for_nothing_else():
-    batch = Repetition(length=32).rows(range(50))
+    batch = Repetition(sequence_length=32).get_batch(range(50))
     periods = set()
-    for tokens, targets in zip(batch.tokens.tolist(), batch.targets.tolist(), strict=True):
-        period = targets.count(IGNORED) + 1
+    for tokens, targets in zip(batch.input_ids.tolist(), batch.targets.tolist(), strict=True):
+        period = targets.count(IGNORE_INDEX) + 1
         periods.add(period)
-        assert targets[: period - 1] == [IGNORED] * (period - 1)
+        assert targets[: period - 1] == [IGNORE_INDEX] * (period - 1)
         assert targets[period - 1 :] == [tokens[(at + 1) % period] for at in range(period - 1, 32)]
     assert min(periods) == 8
     assert max(periods) == 16
@@ -50,15 +50,15 @@ def test_the_best_blind_guess_is_what_counting_cases_gives():
         weight = len(answers) / len(arrangements)
         accuracy += weight * max(shares)
         loss -= weight * sum(share * math.log(share) for share in shares)
-    assert blind_guess(torch.tensor(arrangements)) == (pytest.approx(loss), pytest.approx(accuracy))
+    assert best_without_positions(torch.tensor(arrangements)) == (pytest.approx(loss), pytest.approx(accuracy))
 
 
 def test_a_layer_with_positions_reverses_and_one_without_stays_at_chance(tmp_path: Path):
     """Chance is that of whoever knows which digits a row has and not where they are."""
     seen = train(reversal(), tmp_path / "seen", progress=False)
     blind = train(reversal(with_positions=False), tmp_path / "blind", progress=False)
-    rows = Reversal(seed=1_000_003).rows(range(512)).tokens
-    least_loss, accuracy = blind_guess(rows)
+    rows = Reversal(seed=1_000_003).get_batch(range(512)).input_ids
+    least_loss, accuracy = best_without_positions(rows)
     assert last_accuracy(tmp_path / "seen") >= 0.99
     assert seen.validation_loss < 0.01
     assert last_accuracy(tmp_path / "blind") == pytest.approx(accuracy, abs=0.02)
@@ -68,7 +68,7 @@ def test_a_layer_with_positions_reverses_and_one_without_stays_at_chance(tmp_pat
 def test_a_layer_without_positions_answers_a_shuffled_row_with_the_same_answers_shuffled(tmp_path: Path):
     model = train(reversal(with_positions=False, steps=5), tmp_path, progress=False).model
     assert model is not None
-    row, order = Reversal().rows([0]).tokens, torch.randperm(12)
+    row, order = Reversal().get_batch([0]).input_ids, torch.randperm(12)
     with torch.no_grad():
         torch.testing.assert_close(model(row[:, order]), model(row)[:, order], rtol=1e-5, atol=1e-6)
 
@@ -94,7 +94,7 @@ def test_induction_heads_appear_when_the_loss_falls(tmp_path: Path):
 
 
 def test_heads_of_a_short_run_are_measured_at_the_steps_that_were_asked_for(tmp_path: Path):
-    train(induction(steps=4, heads_every=2, evaluate_every=2, evaluate_rows=8), tmp_path, progress=False)
+    train(induction(steps=4, heads_every=2, evaluate_every=2, evaluate_sequences=8), tmp_path, progress=False)
     run = read_over_training(tmp_path)
     assert run.steps == (0, 2, 4)
     assert run.validation_loss.keys() == {0, 2, 4}

@@ -20,17 +20,18 @@ from typing import Any
 from attnscope.attention.rotary import Rotary
 from attnscope.cli.main import main
 from attnscope.models import Decoder, DecoderConfig
-from attnscope.train import Batch, Batches, Data, Recipe, Settings, train
-from attnscope.train.data.corpus import Texts
-from attnscope.train.recipes import characters_of, text_recipe
+from attnscope.train import Batch, Data, Dataset, Recipe, Settings, train
+from attnscope.train.data.corpus import TextSources
+from attnscope.train.recipes import text_recipe, train_character_tokenizer
 from tests.train.ranks import find_free_port, forkserver, prepare_process, torchrun_environment
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PATIENCE = 300.0  # seconds for one run: other tests share the machine
+TIMEOUT = 300.0  # seconds for one run: other tests share the machine
 STEPS, LENGTH = 12, 37  # a length that neither two nor four ranks can divide evenly
 PLAIN: dict[str, Any] = {
-    "steps": STEPS, "batch": 8, "length": LENGTH, "learning_rate": 3e-3, "warm_up": 5, "clip": 0.9, "log_every": 1,
-    "evaluate_every": 0, "evaluate_rows": 16, "checkpoint_every": 0, "keep": 1000,
+    "steps": STEPS, "batch_size": 8, "sequence_length": LENGTH, "learning_rate": 3e-3, "warmup_steps": 5,
+    "max_grad_norm": 0.9, "log_every": 1, "evaluate_every": 0, "evaluate_sequences": 16, "checkpoint_every": 0,
+    "keep_checkpoints": 1000,
 }  # fmt: skip
 
 
@@ -63,18 +64,18 @@ def small(kind: str, text: Path, **changes: Any) -> Recipe:
         return Decoder(DecoderConfig(**shape, norm="rms", activation="silu", gated=True, **biases))
 
     settings = Settings(**PLAIN | changes)
-    return text_recipe(kind, Texts([text]), characters_of, model, settings)
+    return text_recipe(kind, TextSources([text]), train_character_tokenizer, model, settings)
 
 
 class _CallingBatches:
     """Batches that report the number of a step when its rows are read."""
 
-    def __init__(self, batches: Batches, callback: Callable[[int], None]):
-        self.batches, self.length, self.callback = batches, batches.length, callback
+    def __init__(self, batches: Dataset, callback: Callable[[int], None]):
+        self.batches, self.sequence_length, self.callback = batches, batches.sequence_length, callback
 
-    def rows(self, samples: Any) -> Batch:
-        self.callback(samples[0] // PLAIN["batch"])
-        return self.batches.rows(samples)
+    def get_batch(self, samples: Any) -> Batch:
+        self.callback(samples[0] // PLAIN["batch_size"])
+        return self.batches.get_batch(samples)
 
 
 def call_before_steps(recipe: Recipe, callback: Callable[[int], None]) -> Recipe:
@@ -126,13 +127,13 @@ class Forked:
 
     def ended(self) -> list[int]:
         """Wait for all ranks; their exit codes."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         for process in self.processes:
             process.join(max(0.0, deadline - time.monotonic()))
         codes = [process.exitcode for process in self.processes]
         self.kill()
         if None in codes:
-            raise TimeoutError(f"after {PATIENCE:.0f} s ranks ended with {codes}:\n{self.told()}")
+            raise TimeoutError(f"after {TIMEOUT:.0f} s ranks ended with {codes}:\n{self.told()}")
         return [code for code in codes if code is not None]
 
     def succeeded(self) -> None:
@@ -142,13 +143,13 @@ class Forked:
 
     def killed_when(self, is_so: Callable[[], bool], ranks: Sequence[int] | None = None) -> None:
         """Wait until something is so, and kill these ranks, or all, at that very moment."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while True:
             codes = {process.exitcode for process in self.processes}
             if is_so():
                 break
             assert codes == {None}, f"ranks ended with {codes}:\n{self.told()}"
-            assert time.monotonic() < deadline, f"waited for {PATIENCE:.0f} s:\n{self.told()}"
+            assert time.monotonic() < deadline, f"waited for {TIMEOUT:.0f} s:\n{self.told()}"
             time.sleep(0.0005)
         for rank in range(len(self.processes)) if ranks is None else ranks:
             self.processes[rank].kill()
@@ -222,18 +223,18 @@ class Torchrun:
 
     def reached(self, is_so: Callable[[], Any]) -> None:
         """Wait until something is so, while the command runs."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not is_so():
             assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.told()}"
-            assert time.monotonic() < deadline, f"waited for {PATIENCE:.0f} s:\n{self.told()}"
+            assert time.monotonic() < deadline, f"waited for {TIMEOUT:.0f} s:\n{self.told()}"
             time.sleep(0.002)
 
     def ended(self) -> int:
         """Wait for the end; the exit code."""
         try:
-            return self.process.wait(PATIENCE)
+            return self.process.wait(TIMEOUT)
         except subprocess.TimeoutExpired:
-            raise TimeoutError(f"after {PATIENCE:.0f} s it still runs:\n{self.told()}") from None
+            raise TimeoutError(f"after {TIMEOUT:.0f} s it still runs:\n{self.told()}") from None
 
     def succeeded(self) -> None:
         """Wait for a good end."""

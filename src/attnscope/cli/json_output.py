@@ -49,9 +49,9 @@ def heads_to_json(table: HeadTable) -> list[dict[str, Any]]:
 
 def statistics_to_json(survey: Survey, heads: HeadTable) -> list[dict[str, Any]]:
     """Return for some heads of a survey their labels and statistics."""
-    from attnscope.survey.tables.opening import NUMBERS, QUANTILES
+    from attnscope.survey.tables.survey import QUANTILES, SUMMARY_COLUMNS
 
-    tables = {number: survey.table(number) for number in (*NUMBERS, *QUANTILES)} | {"split": survey.split()}
+    tables = {number: survey.table(number) for number in (*SUMMARY_COLUMNS, *QUANTILES)} | {"split": survey.split()}
     rows = {place: at for at, place in enumerate(zip(survey.heads.layers, survey.heads.heads, strict=True))}
     labels = heads.labels or ((),) * len(heads)
     found = []

@@ -1,4 +1,4 @@
-"""`attnscope survey run MODEL CORPUS... --out DIR`: what every head does over a corpus, on one process or on many.
+"""`attnscope survey run MODEL CORPUS... --out DIR`: score every head over a corpus, with one process or many.
 
 `attnscope survey show` and `attnscope survey diff` print the results; they are in `survey_tables.py`.
 """
@@ -6,23 +6,19 @@
 from __future__ import annotations
 
 import sys
-import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
 
 from attnscope.cli.commands import Options, argument, command, make_group, option
-from attnscope.cli.survey_tables import diff, show
+from attnscope.cli.survey_tables import diff, plural, show
 from attnscope.errors import SettingError
 from attnscope.extras import require
 
 if TYPE_CHECKING:
     from attnscope.survey import Survey
-    from attnscope.survey.work.pace import Pace
-
-QUIET = 10.0  # seconds between two plain lines
-
+    from attnscope.survey.execution.progress import SurveyProgress
 
 survey = make_group(
     "survey",
@@ -46,12 +42,17 @@ EXECUTION = "Execution options (do not affect results beyond floating-point roun
     "The same command resumes a survey that was interrupted.",
     examples=["attnscope survey run HuggingFaceTB/SmolLM2-135M-Instruct corpus/ --out first"],
 )
-@argument("model", about="a folder, a name on the hub, or a GGUF file")
+@argument(
+    "model",
+    about="a folder, a name on the hub, a GGUF file, or a downloaded model (see attnscope download)",
+)
 @argument("corpus", nargs=-1, required=True, about="files, folders, globs or URLs of text, JSONL and Parquet")
 @option("--out", type=click.Path(), metavar="DIR", required=True, about="the folder of the survey")
-@option("--window", type=int, metavar="N", section=INPUT, about="maximum length of a passage in tokens (default: 512)")
+@option(
+    "--max-length", type=int, metavar="N", section=INPUT, about="maximum length of a passage in tokens (default: 512)"
+)
 @option("--whole", is_flag=True, section=INPUT, about="read whole documents, of any length, instead of passages")
-@option("--batch", type=int, metavar="TOKENS", section=INPUT, about="tokens per forward pass (default: 2048)")
+@option("--batch-tokens", type=int, metavar="N", section=INPUT, about="tokens per forward pass (default: 2048)")
 @option("--field", metavar="NAME", section=INPUT, about="the text field of JSONL and Parquet (default: text)")
 @option("--separator", metavar="LINE", section=INPUT, about="the line between documents in a text file")
 @option("--shard-bytes", type=int, metavar="N", section=INPUT, about="bytes per shard")
@@ -68,9 +69,9 @@ EXECUTION = "Execution options (do not affect results beyond floating-point roun
 )
 @option("--ray", metavar="ADDRESS", section=EXECUTION, about="the address of a running Ray cluster; auto finds it")
 def run(options: Options) -> None:
-    """Survey, and print what was read."""
-    if options.window is not None and options.whole:
-        raise SettingError("survey: --window cannot be combined with --whole")
+    """Run a survey, and print what was read."""
+    if options.max_length is not None and options.whole:
+        raise SettingError("survey: --max-length cannot be combined with --whole")
     require("survey", "pyarrow", "ddsketch")
     from attnscope.survey import Workers, run_survey
 
@@ -82,12 +83,12 @@ def run(options: Options) -> None:
         device=options.device,
         address=options.ray,
     )
-    if not workers.on_ray and (options.cpus is not None or options.gpus):
+    if not workers.uses_ray and (options.cpus is not None or options.gpus):
         raise SettingError("survey: --cpus and --gpus need Ray; give --workers or --ray")
-    named = ("window", "batch", "field", "separator", "shard_bytes")
+    named = ("max_length", "batch_tokens", "field", "separator", "shard_bytes")
     settings = {name: getattr(options, name) for name in named if getattr(options, name) is not None}
     if options.whole:
-        settings["window"] = None
+        settings["max_length"] = None
     display = Display()
     try:
         with display:
@@ -95,97 +96,69 @@ def run(options: Options) -> None:
                 options.model, list(options.corpus), options.out, workers=workers, progress=display.show, **settings
             )
     except KeyboardInterrupt:
-        display.interrupted()
+        display.print_resume_hint()
         raise
-    tell(found, options.out, finished_before=display.pace is None)
+    print_result(found, options.out, was_finished=display.progress is None)
 
 
 survey.add_command(show)
 survey.add_command(diff)
 
 
-def tell(found: Survey, folder: str, *, finished_before: bool) -> None:
-    """What was read, and where the tables are."""
+def print_result(found: Survey, folder: str, *, was_finished: bool) -> None:
+    """Print what was read, and where the tables are."""
     corpus, problems = found.manifest["corpus"], found.manifest["problems"]["count"]
-    if finished_before:
+    if was_finished:
         print(f"{folder} already holds this survey, and it is finished", file=sys.stderr)
     print(
-        f"{counted(corpus['tokens'], 'token')} in {counted(corpus['passages'], 'passage')} of "
-        f"{counted(corpus['documents'], 'document')}, {counted(problems, 'problem')}, in {folder}"
+        f"{plural(corpus['tokens'], 'token')} in {plural(corpus['passages'], 'passage')} of "
+        f"{plural(corpus['documents'], 'document')}, {plural(problems, 'problem')}, in {folder}"
     )
     if problems:
         print(f"problems are listed in {folder}/manifest.json", file=sys.stderr)
 
 
 class Display:
-    """A survey on standard error: a bar where that is a terminal, and a line now and then where it is not."""
+    """Shows the progress of a survey on standard error."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
+        from attnscope.recording.progress import PLAIN_LINE_SECONDS, StatusBar
 
-        self.pace: Pace | None = None
-        self._console = Console(stderr=True, highlight=False)
-        self._bar = Progress(
-            TextColumn("{task.completed:,.0f} tokens"),
-            BarColumn(bar_width=10),
-            TextColumn("{task.fields[told]}"),
-            console=self._console,
-            transient=True,
-            disable=not self._console.is_terminal,
-        )
-        self._task = self._bar.add_task("reading", total=None, told="")
-        self._last = time.monotonic()
+        self.progress: SurveyProgress | None = None
+        self._bar = StatusBar("{task.completed:,.0f} tokens", delay=PLAIN_LINE_SECONDS)
 
     def __enter__(self) -> Display:
-        self._bar.start()
+        self._bar.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+    def __exit__(self, *error: object) -> None:
+        self._bar.__exit__(*error)
 
-    def show(self, pace: Pace) -> None:
-        """The first time, what there is to read; then, how far it has come."""
-        if self.pace is None:
-            self.pace = pace
-            going_on = (
-                f"resuming after {pace.shards_done:,} of {counted(pace.shards, 'shard')}: " if pace.shards_done else ""
-            )
-            tokens = float(f"{pace.expected_tokens:.2g}")  # no more is known before the first shard
-            size = f"{pace.size / 1e6:,.1f} MB" if pace.size >= 1e6 else f"{pace.size / 1e3:,.1f} kB"
-            self._say(
-                f"{going_on}{counted(pace.missing, 'shard')} to read, about {tokens:,.0f} tokens; the corpus has {size}"
-            )
-        told = described(pace)
-        self._bar.update(self._task, completed=pace.tokens, total=pace.expected_tokens, told=told)
-        if not self._console.is_terminal and time.monotonic() - self._last >= QUIET:
-            self._last = time.monotonic()
-            self._say(f"{pace.tokens:,} tokens  {told}")
+    def show(self, progress: SurveyProgress) -> None:
+        """Show the amount of work the first time, and the progress."""
+        if self.progress is None:
+            self.progress = progress
+            done, shards = progress.shards_done, plural(progress.shards, "shard")
+            resuming = f"resuming after {done:,} of {shards}: " if done else ""
+            tokens = float(f"{progress.expected_tokens:.2g}")  # a rough estimate before the first shard
+            size = f"{progress.size / 1e6:,.1f} MB" if progress.size >= 1e6 else f"{progress.size / 1e3:,.1f} kB"
+            missing = plural(progress.missing, "shard")
+            self._bar.print(f"{resuming}{missing} to read, about {tokens:,.0f} tokens; the corpus has {size}")
+        tokens, total = progress.tokens, progress.expected_tokens
+        self._bar.update(tokens, status_text(progress), plain=f"{tokens:,} tokens", total=total)
 
-    def interrupted(self) -> None:
+    def print_resume_hint(self) -> None:
         """Print how to resume."""
-        if self.pace is not None:
-            done, whole = self.pace.shards_done, self.pace.shards
-            self._say(f"stopped after {done:,} of {counted(whole, 'shard')}; the same command resumes it")
-
-    def _say(self, text: str) -> None:
-        self._console.print(text, markup=False, soft_wrap=True)
+        if self.progress is not None:
+            done, shards = self.progress.shards_done, plural(self.progress.shards, "shard")
+            self._bar.print(f"stopped after {done:,} of {shards}; the same command resumes it")
 
 
-def counted(number: int, what: str) -> str:
-    """So many of something, in words.
-
-    >>> counted(1, "shard"), counted(2000, "shard")
-    ('1 shard', '2,000 shards')
-    """
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
-
-
-def described(pace: Pace) -> str:
-    """How far a survey has come, how fast it goes, how long workers wait, and the time that is left."""
-    told = f"shard {pace.shards_done:,}/{pace.shards:,}"
-    if pace.tokens_a_second:
-        told += f"  {pace.tokens_a_second:,.0f} tokens/s  {pace.waiting:.0%} not in the model"
-    if pace.seconds_left is not None:
-        told += f"  {timedelta(seconds=round(pace.seconds_left))} left"
-    return told
+def status_text(progress: SurveyProgress) -> str:
+    """Shards done, throughput, overhead and remaining time."""
+    text = f"shard {progress.shards_done:,}/{progress.shards:,}"
+    if progress.tokens_per_second:
+        text += f"  {progress.tokens_per_second:,.0f} tokens/s  {progress.overhead:.0%} not in the model"
+    if progress.remaining_seconds is not None:
+        text += f"  {timedelta(seconds=round(progress.remaining_seconds))} left"
+    return text

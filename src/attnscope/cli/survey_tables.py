@@ -1,7 +1,7 @@
-"""`attnscope survey show DIR` and `attnscope survey diff A B`: what a survey has found, and what changed between two.
+"""`attnscope survey show DIR` and `attnscope survey diff A B`: print a survey, and the changes between two.
 
-Tables in a terminal, lines with tabs where output is piped; what stands in names and passages is shown as it is, but
-for characters that would move the cursor.
+Output is a table in a terminal, and tab-separated lines in a pipe. Control characters in names and passages are
+replaced.
 """
 
 from __future__ import annotations
@@ -27,21 +27,19 @@ if TYPE_CHECKING:
 
     from attnscope.heads import HeadTable
     from attnscope.survey import Difference, Survey
-    from attnscope.survey.tables.opening import Example, Histogram, Place
+    from attnscope.survey.tables.survey import Example, HeadStatistic, Histogram
 
-TOP = 20  # rows that are printed, unless told
-WIDE = 200  # characters of a line that goes to a file or to another program
-BLOCKS, CELLS = " ▁▂▃▄▅▆▇█", 10
-ROOMY = 100  # characters of a terminal from which on there is room for all quantiles
-MIN_TEXT = 20  # characters of a passage, however narrow the terminal
+DEFAULT_TOP = 20  # rows to print
+PIPE_WIDTH = 200  # characters per line if standard output is not a terminal
+BAR_CHARACTERS, BAR_WIDTH = " ▁▂▃▄▅▆▇█", 10
+WIDE_TERMINAL = 100  # characters from which on there is room for all quantiles
+MIN_TEXT = 20  # characters of a passage in a narrow terminal
 MARKS = "»", "«"
-SPLIT = (
-    "split: variance of the queries / largest possible at their mean; 0 all alike, 1/3 spread evenly, 1 all or nothing"
-)
-PASSAGES = "errors are over passages; those of one document are not independent, so many of one make errors too small"
-SIZE = (
-    "size: the change of a share; of reach and effective keys as a share of the larger; of entropy as what it makes of "
-    "the number of keys (0.5 is twice, -0.5 half)"
+SPLIT = "split: variance of the queries / largest possible at their mean; 0 all equal, 1/3 uniform, 1 all or nothing"
+PASSAGES = "errors treat passages as independent; if documents have many passages, the true errors are larger"
+EFFECT_SIZE = (
+    "effect_size: the change of a fraction; of reach and effective keys relative to the larger value; of entropy, the "
+    "same for exp(entropy) (0.5 is twice, -0.5 half)"
 )
 
 
@@ -53,7 +51,7 @@ SIZE = (
 )
 @argument("survey", metavar="DIR", about="the folder of a finished survey")
 @option("--by", metavar="STATISTIC", about="sort heads by a statistic (default: by label)")
-@option("--top", type=int, metavar="N", about=f"number of heads to print (default: {TOP})")
+@option("--top", type=int, metavar="N", about=f"number of heads to print (default: {DEFAULT_TOP})")
 @option("--head", metavar="LAYER.HEAD", about="one head, named as in the table: distributions and passages")
 @option("--json", is_flag=True, about="print heads and statistics as JSON; all heads unless --top is given")
 @option("--csv", type=click.Path(), metavar="FILE", about="write all heads and statistics as CSV; - is standard output")
@@ -68,17 +66,17 @@ def show(options: Options) -> None:
     survey = open_survey(options.survey)
     if options.by is not None:
         survey.heads[options.by]  # an unknown statistic is an error
-    head = None if options.head is None else head_named(survey.heads, options.head)
+    head = None if options.head is None else parse_head(survey.heads, options.head)
     if options.csv is not None:
         write(options.csv, lambda file: write_statistics(survey, file))
     if options.json:
         show_json(survey, head, options)
         return
     console = console_for(options)
-    say(console, described(survey))
+    say(console, describe_survey(survey))
     if head is None:
-        say(console, f"{len(survey.heads)} heads: {counted(survey.heads)}\n")
-        show_ranking(survey, options.by, options.top or TOP, console)
+        say(console, f"{len(survey.heads)} heads: {count_labels(survey.heads)}\n")
+        show_ranking(survey, options.by, options.top or DEFAULT_TOP, console)
     else:
         show_head(survey, head, options.by, console)
     say(console, f"\n{SPLIT}\n{PASSAGES}")
@@ -93,7 +91,7 @@ def show(options: Options) -> None:
 @argument("before", metavar="A", about="the folder of a finished survey")
 @argument("after", metavar="B", about="another of the same heads: on another corpus, or of another checkpoint")
 @option("--by", metavar="STATISTIC", about="only changes of one statistic (default: of all)")
-@option("--top", type=int, metavar="N", about=f"number of changes to print (default: {TOP})")
+@option("--top", type=int, metavar="N", about=f"number of changes to print (default: {DEFAULT_TOP})")
 @option("--csv", type=click.Path(), metavar="FILE", about="write all comparisons as CSV; - is standard output")
 def diff(options: Options) -> None:
     """Print what changed."""
@@ -107,105 +105,102 @@ def diff(options: Options) -> None:
     if options.csv is not None:
         write(options.csv, lambda file: found.to_csv(file, options.by))
     console = console_for(options)
-    say(console, f"before: {described(before)}\nafter:  {described(after)}")
-    if found.caution is not None:
-        say(console, f"caution: {found.caution}")
-    say(console, "\n".join(summed_up(found)))
+    say(console, f"before: {describe_survey(before)}\nafter:  {describe_survey(after)}")
+    if found.warning is not None:
+        say(console, f"warning: {found.warning}")
+    say(console, "\n".join(summarize(found)))
     if rows:
-        names = ("head", "labels", "statistic", "before", "after", "change", "from", "to", "size")
+        names = ("head", "labels", "statistic", "before", "after", "change", "from", "to", "effect_size")
         lines = [
             (
                 found.before.head_name(row.layer, row.head),
                 " → ".join(dict.fromkeys("+".join(labels) for labels in (row.labels_before, row.labels_after))),
                 row.statistic,
-                *(row.before, row.after, row.change, row.low, row.high, row.size),
+                *(row.before, row.after, row.change, row.low, row.high, row.effect_size),
             )
-            for row in rows[: options.top or TOP]
+            for row in rows[: options.top or DEFAULT_TOP]
         ]
         say(console, "")
         print_table(console, names, lines)
-    say(console, f"\nall intervals (from, to) together hold with 95 %; {PASSAGES}\n{SIZE}")
+    say(console, f"\nthe simultaneous confidence of all intervals (from, to) is 95 %; {PASSAGES}\n{EFFECT_SIZE}")
 
 
 def check(options: Options, name: str) -> None:
-    """Refuse before anything is read."""
+    """Check options before anything is read."""
     if options.top is not None and options.top < 1:
         raise SettingError(f"survey {name}: --top must be at least 1, got {options.top}")
     check_output_file(options.csv, command_name=f"survey {name}")
 
 
 def console_for(options: Options) -> Console:
-    """Where people read; standard error if standard output is for the table."""
+    """The console for text: standard output, or standard error if the CSV goes to standard output."""
     from rich.console import Console
 
     console = Console(stderr=options.csv == "-", highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = WIDE
+        console.width = PIPE_WIDTH
     return console
 
 
 def say(console: Console, text: str) -> None:
-    """Text as it is."""
+    """Print text without markup."""
     console.print(text, markup=False, soft_wrap=not console.is_terminal)
 
 
-def described(survey: Survey) -> str:
+def describe_survey(survey: Survey) -> str:
     """Model, corpus and problems in one line."""
     model, corpus, problems = (survey.manifest[part] for part in ("model", "corpus", "problems"))
-    parts = ", ".join(several(corpus[name], name[:-1]) for name in ("files", "documents", "passages", "tokens"))
-    told = several(problems["count"], "problem") if problems["count"] else "no problems"
+    counts = ", ".join(plural(corpus[name], name[:-1]) for name in ("files", "documents", "passages", "tokens"))
+    summary = plural(problems["count"], "problem") if problems["count"] else "no problems"
     if problems["first"]:
         first = problems["first"][0]
-        told += f", the first: {first['file']} {first['place']}: {first['what']}"
-    return clean(f"{model['name']} ({model['parameters']:,} parameters) on {parts}; {told}")
+        summary += f", the first: {first['file']} {first['location']}: {first['reason']}"
+    return clean(f"{model['name']} ({model['parameters']:,} parameters) on {counts}; {summary}")
 
 
-def several(count: int, thing: str) -> str:
-    """A number of things, in words.
+def plural(count: int, noun: str) -> str:
+    """A count with its noun in singular or plural.
 
-    >>> several(1, "file"), several(2000, "file")
+    >>> plural(1, "file"), plural(2000, "file")
     ('1 file', '2,000 files')
     """
-    return f"{count:,} {thing}{'s' * (count != 1)}"
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
-def counted(table: HeadTable) -> str:
-    """How many heads have each label, in words."""
+def count_labels(table: HeadTable) -> str:
+    """The number of heads with each label."""
     counts = Counter(label for labels in table.labels or () for label in labels)
     return ", ".join(f"{count} {label}" for label, count in counts.most_common())
 
 
-def summed_up(found: Difference) -> list[str]:
-    """How many heads changed, and of which kinds they are."""
+def summarize(found: Difference) -> list[str]:
+    """The number of changed comparisons, heads and labels."""
     changed, heads = found.changed_heads, len(found.before)
     lines = [f"{found.num_comparisons:,} comparisons, {int(found.changes.changed.sum()):,} changed"]
     if found.num_unknown:
-        lines[0] += f"; {found.num_unknown:,} not made, as too few passages have such queries"
+        lines[0] += f"; {found.num_unknown:,} skipped, because too few passages have such queries"
     if len(changed):
-        lines.append(f"{len(changed)} of {heads} heads changed: {counted(changed)}")
+        lines.append(f"{len(changed)} of {heads} heads changed: {count_labels(changed)}")
     else:
-        lines.append(f"none of {heads} heads is seen to change")
-    if called := found.relabelled():
-        moves = ", ".join(f"{old} → {new} {count}" for (old, new), count in called.most_common())
+        lines.append(f"none of {heads} heads changed significantly")
+    if changes := found.label_changes():
+        moves = ", ".join(f"{old} → {new} {count}" for (old, new), count in changes.most_common())
         lines.append(f"first labels that changed: {moves}")
     return lines
 
 
-def head_named(table: HeadTable, name: str) -> tuple[str, int]:
-    """The layer and number of a head that is named as it is printed, or in full."""
+def parse_head(table: HeadTable, name: str) -> tuple[str, int]:
+    """The layer and number of a head, from its name in the table or its full name."""
     layer, _, number = name.rpartition(".")
     full = {**{short: layer for layer, short in table.short_names.items()}, **{layer: layer for layer in table.layers}}
     if layer not in full or not (number.isascii() and number.isdigit()):
         raise SettingError(f"survey show: unknown head {name!r} (expected LAYER.HEAD, such as {table.head_names[0]})")
-    table.head_scores(full[layer], int(number))  # refuses a number that is none
+    table.head_scores(full[layer], int(number))  # an unknown head is an error
     return full[layer], int(number)
 
 
-def telling(table: HeadTable, row: int) -> str:
-    """The statistic to describe a head by: of all that decide labels, the one that goes furthest beyond its threshold.
-
-    The first label of a head that has any counts before that.
-    """
+def main_statistic(table: HeadTable, row: int) -> str:
+    """The statistic of the first label of a head, or without a label, the one that comes closest to its threshold."""
     from attnscope.heads.labels import LABELS
 
     beyond = {}
@@ -220,13 +215,13 @@ def telling(table: HeadTable, row: int) -> str:
 
 
 def show_ranking(survey: Survey, by: str | None, top: int, console: Console) -> None:
-    """The first heads by label, or by a statistic."""
+    """Print the first heads by label, or by a statistic."""
     from attnscope.cli.heads import sort_heads
 
     order = sort_heads(survey.heads, by, None)
     order = order.rows(range(min(top, len(order))))
     places = [
-        (layer, head, by or telling(order, row))
+        (layer, head, by or main_statistic(order, row))
         for row, (layer, head) in enumerate(zip(order.layers, order.heads, strict=True))
     ]
     labels = ["+".join(some) for some in order.labels or ()]
@@ -234,7 +229,7 @@ def show_ranking(survey: Survey, by: str | None, top: int, console: Console) -> 
 
 
 def show_json(survey: Survey, head: tuple[str, int] | None, options: Options) -> None:
-    """The same for other programs: all heads or the first ones, or one head with its example passages."""
+    """Print the same as JSON: all heads or the first ones, or one head with its example passages."""
     from attnscope.cli.heads import sort_heads
 
     table = sort_heads(survey.heads, options.by, None)
@@ -243,7 +238,7 @@ def show_json(survey: Survey, head: tuple[str, int] | None, options: Options) ->
     if head is not None:
         table = survey.heads
         rows = [list(zip(table.layers, table.heads, strict=True)).index(head)]
-        statistic = options.by or telling(table, rows[0])
+        statistic = options.by or main_statistic(table, rows[0])
         known = not table[statistic][rows[0]].isnan()
         passages = [example._asdict() for example in survey.examples(*head, statistic)] if known else []
         examples = {"statistic": statistic, "examples": passages}
@@ -252,79 +247,84 @@ def show_json(survey: Survey, head: tuple[str, int] | None, options: Options) ->
 
 
 def show_head(survey: Survey, head: tuple[str, int], by: str | None, console: Console) -> None:
-    """All statistics of one head, and its passages for one of them."""
+    """Print all statistics of one head, and its example passages for one of them."""
     table = survey.heads
     row = list(zip(table.layers, table.heads, strict=True)).index(head)
     say(console, f"head {table.head_name(*head)}: {'+'.join((table.labels or ())[row])}\n")
     known = [name for name in survey.statistics if not table[name][row].isnan()]
-    narrow = console.is_terminal and console.width < ROOMY
-    quantiles = ("p05", "p50", "p95") if narrow else ("p05", "p25", "p50", "p75", "p95", "largest")
+    narrow = console.is_terminal and console.width < WIDE_TERMINAL
+    quantiles = ("p05", "p50", "p95") if narrow else ("p05", "p25", "p50", "p75", "p95", "max")
     print_distributions(survey, [(*head, name) for name in known], {}, quantiles, console)
-    statistic = by or telling(table, row)
+    statistic = by or main_statistic(table, row)
     examples = survey.examples(*head, statistic) if statistic in known else []
-    for kind, told in (
-        ("top", f"passages with the most {statistic} in the mean, the strongest query marked"),
-        ("decile", f"a passage from each tenth of a sample, from the least {statistic} to the most"),
+    for kind, heading in (
+        ("top", f"passages with the highest mean of {statistic}; the strongest query is marked"),
+        ("decile", f"a passage from each decile of a sample, from the lowest mean of {statistic} to the highest"),
     ):
         if some := [example for example in examples if example.kind == kind]:
-            say(console, f"\n{told}")
+            say(console, f"\n{heading}")
             print_passages(some, console)
 
 
 def print_distributions(
     survey: Survey,
-    places: Sequence[Place],
-    beside: dict[str, list[str]],
+    places: Sequence[HeadStatistic],
+    leading: dict[str, list[str]],
     quantiles: tuple[str, ...],
     console: Console,
 ) -> None:
-    """A row for each head and statistic: mean, error, quantiles, split and, in a terminal, the histogram."""
+    """Print a row for each head and statistic: mean, error, quantiles, split and, in a terminal, the histogram."""
     heads = {place: at for at, place in enumerate(zip(survey.heads.layers, survey.heads.heads, strict=True))}
     numbers = ("mean", "standard_error", *quantiles)
     tables = [*(survey.table(number) for number in numbers), survey.split()]
     rows: list[tuple[Any, ...]] = [
         (
-            *(cells[at] for cells in beside.values()),
+            *(cells[at] for cells in leading.values()),
             place[2],
             *(float(one[place[2]][heads[place[:2]]]) for one in tables),
         )
         for at, place in enumerate(places)
     ]
-    names = (*beside, "statistic", *numbers, "split")
+    names = (*leading, "statistic", *numbers, "split")
     if console.is_terminal and places:
-        largest = survey.table("largest")
+        largest = survey.table("max")
         ends = {name: float(largest[name].nan_to_num(0.0).max()) for name in survey.statistics}
         bars = [
             bar(some, place[2], ends[place[2]]) for some, place in zip(survey.histograms(places), places, strict=True)
         ]
         rows = [(*row, drawn) for row, drawn in zip(rows, bars, strict=True)]
-        names = (*names, f"{'0':<{CELLS - 1}}1" if all(place[2] in shares() for place in places) else "0 to most")
+        names = (
+            *names,
+            f"{'0':<{BAR_WIDTH - 1}}1" if all(place[2] in fraction_statistics() for place in places) else "0 to max",
+        )
     print_table(console, names, rows)
 
 
-def shares() -> tuple[str, ...]:
-    """The statistics that lie between 0 and 1."""
-    from attnscope.survey.tables.opening import STATISTICS, is_share
+def fraction_statistics() -> tuple[str, ...]:
+    """The statistics that are fractions between 0 and 1."""
+    from attnscope.survey.tables.survey import STATISTICS, is_fraction
 
-    return tuple(name for name in STATISTICS if is_share(name))
+    return tuple(name for name in STATISTICS if is_fraction(name))
 
 
 def bar(histogram: Histogram, statistic: str, largest: float) -> str:
-    """A histogram as a line of blocks, in equal steps; for tokens and keys, in steps of their logarithm."""
+    """A histogram as a line of block characters; the scale is linear, or logarithmic for tokens and keys."""
     import numpy as np
 
     if statistic in ("reach", "effective_keys"):
-        edges = np.expm1(np.linspace(0.0, np.log1p(largest), CELLS + 1))
+        edges = np.expm1(np.linspace(0.0, np.log1p(largest), BAR_WIDTH + 1))
     else:
-        edges = np.linspace(0.0, 1.0 if statistic in shares() else largest, CELLS + 1)
-    found = histogram.cells(edges)
-    return "".join(BLOCKS[int(np.ceil(share / found.max() * (len(BLOCKS) - 1)))] for share in found)
+        edges = np.linspace(0.0, 1.0 if statistic in fraction_statistics() else largest, BAR_WIDTH + 1)
+    found = histogram.rebin(edges)
+    return "".join(
+        BAR_CHARACTERS[int(np.ceil(fraction / found.max() * (len(BAR_CHARACTERS) - 1)))] for fraction in found
+    )
 
 
 def print_table(console: Console, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Columns in a terminal, lines with tabs elsewhere; in a terminal a mean and its error stand together."""
+    """Print a table in a terminal, with mean and error in one column, and tab-separated lines elsewhere."""
     if not console.is_terminal:
-        lines = [names, *([plain(cell) for cell in row] for row in rows)]
+        lines = [names, *([format_plain(cell) for cell in row] for row in rows)]
         console.file.write("".join("\t".join(line) + "\n" for line in lines))
         return
     from rich.table import Table
@@ -338,52 +338,51 @@ def print_table(console: Console, names: Sequence[str], rows: Sequence[Sequence[
         side = "left" if words else "right"
         table.add_column(Text(name), justify=side, no_wrap=names[at] != "labels", overflow="ellipsis")
     for row in rows:
-        cells = [number(cell) if isinstance(cell, float) else clean(str(cell)) for cell in row]
+        cells = [format_number(cell) if isinstance(cell, float) else clean(str(cell)) for cell in row]
         if "standard_error" in names:
             mean, error = names.index("mean"), names.index("standard_error")
-            cells[mean] += f" ± {number(row[error], like=row[mean])}" if row[error] == row[error] else ""
+            cells[mean] += f" ± {format_number(row[error], like=row[mean])}" if row[error] == row[error] else ""
         table.add_row(*(Text(cells[at]) for at in kept))
     console.print(table)
 
 
-def number(value: float, like: float | None = None) -> str:
-    """A number with the decimals that its size, or that of another, leaves room for; NaN is nothing."""
+def format_number(value: float, like: float | None = None) -> str:
+    """A number with decimals by its magnitude, or by that of another number; NaN is empty."""
     size = abs(value if like is None else like)
     decimals = 3 if size < 10 else 2 if size < 100 else 1
     return "" if value != value else f"{value:z,.{decimals}f}"
 
 
-def plain(cell: Any) -> str:
-    """A cell for other programs."""
+def format_plain(cell: Any) -> str:
+    """A cell of tab-separated output."""
     return ("" if cell != cell else f"{cell:.6g}") if isinstance(cell, float) else clean(str(cell))
 
 
 def print_passages(examples: Sequence[Example], console: Console) -> None:
-    """A line for each passage: its mean, where it is, and what fits of its text around the strongest query."""
+    """Print a line for each passage: its mean, its source, and the text around the strongest query."""
     from rich.text import Text
 
     for example in examples:
-        tenth = "" if example.decile is None else f"{example.decile:>2}  "
-        where = (
-            f"{tenth}{number(example.score)}  {clean(Path(example.file).name)} {example.start:,}+{example.offset:,}  "
-        )
+        decile = "" if example.decile is None else f"{example.decile:>2}  "
+        source = f"{clean(Path(example.file).name)} {example.start:,}+{example.offset:,}"
+        where = f"{decile}{format_number(example.score)}  {source}  "
         room = max(console.width - len(where) - len("".join(MARKS)), MIN_TEXT)
-        before, marked, after = around(example.text, example.strongest, room)
+        before, marked, after = text_around(example.text, example.strongest_span, room)
         if marked:
             marked = MARKS[0] + marked + MARKS[1]
         line = Text.assemble(where, before, (marked, "bold reverse"), after)
         console.print(line, soft_wrap=not console.is_terminal, no_wrap=True, overflow="crop")
 
 
-def around(text: str, place: tuple[int, int] | None, room: int) -> tuple[str, str, str]:
-    """What fits of a text into so many columns: some before a place, the place itself, and what comes after.
+def text_around(text: str, span: tuple[int, int] | None, room: int) -> tuple[str, str, str]:
+    """The parts of a text before, at and after a span (start, stop), shortened to `room` columns.
 
-    >>> around("one two three four", (4, 7), 9)
+    >>> text_around("one two three four", (4, 7), 9)
     ('…e ', 'two', ' t…')
     """
     from rich.cells import cell_len
 
-    begin, end = place or (0, 0)
+    begin, end = span or (0, 0)
     end = min(end, begin + room)
     start = begin
     while start > 0 and cell_len(clean(text[start - 1 : begin])) <= room // 3:
@@ -398,15 +397,15 @@ def around(text: str, place: tuple[int, int] | None, room: int) -> tuple[str, st
 
 
 def clean(text: str) -> str:
-    """A text in which every character that is not for reading is a space: no line ends, tabs or escapes."""
+    """Replace every character that is not printable by a space: line ends, tabs, escapes."""
     return "".join(character if character.isprintable() else " " for character in text)
 
 
 def write_statistics(survey: Survey, file: TextIO) -> None:
-    """All numbers of all heads and statistics as CSV."""
-    from attnscope.survey.tables.opening import NUMBERS, QUANTILES
+    """Write all columns of all heads and statistics as CSV."""
+    from attnscope.survey.tables.survey import QUANTILES, SUMMARY_COLUMNS
 
-    numbers = (*NUMBERS, *QUANTILES)
+    numbers = (*SUMMARY_COLUMNS, *QUANTILES)
     tables = [*(survey.table(number) for number in numbers), survey.split()]
     columns = {name: [table[name].tolist() for table in tables] for name in survey.statistics}
     writer = csv.writer(file, lineterminator="\n")
@@ -415,13 +414,13 @@ def write_statistics(survey: Survey, file: TextIO) -> None:
     for row, (layer, head) in enumerate(zip(heads.layers, heads.heads, strict=True)):
         for name, found in columns.items():
             cells = [column[row] for column in found]
-            whole = [int(cell) if cell == cell else 0 for cell in cells[:2]]
-            told = ["" if cell != cell else cell for cell in cells[2:]]
-            writer.writerow([layer, head, "+".join((heads.labels or ())[row]), name, *whole, *told])
+            counts = [int(cell) if cell == cell else 0 for cell in cells[:2]]
+            values = ["" if cell != cell else cell for cell in cells[2:]]
+            writer.writerow([layer, head, "+".join((heads.labels or ())[row]), name, *counts, *values])
 
 
 def write(place: str, writer: Any) -> None:
-    """Into a file, or to standard output."""
+    """Write to a file, or to standard output for `-`."""
     if place == "-":
         writer(sys.stdout)
         return

@@ -22,24 +22,24 @@ RECIPES = {
 """As in `attnscope.train.RECIPES`, which takes longer to import than help should take."""
 SETTINGS = (
     ("steps", int, "number of optimizer steps"),
-    ("batch", int, "sequences per step, over all ranks"),
-    ("length", int, "sequence length in tokens"),
+    ("batch-size", int, "sequences per step, over all ranks"),
+    ("sequence-length", int, "sequence length in tokens"),
     ("learning-rate", float, "peak learning rate"),
-    ("warm-up", int, "steps of linear warm-up"),
-    ("least-rate", float, "final learning rate, as a fraction of the peak"),
+    ("warmup-steps", int, "steps of linear learning-rate warm-up"),
+    ("min-lr-ratio", float, "final learning rate of the cosine schedule, as a fraction of the peak"),
     ("weight-decay", float, "weight decay of matrices"),
-    ("clip", float, "maximum gradient norm; 0 disables clipping"),
-    ("accumulate", int, "gradient accumulation: micro-batches per step"),
+    ("max-grad-norm", float, "maximum gradient norm; 0 disables clipping"),
+    ("gradient-accumulation-steps", int, "micro-batches per step"),
     ("seed", int, "random seed of parameters, order and dropout"),
     ("log-every", int, "log the loss every N steps"),
     ("evaluate-every", int, "compute the validation loss every N steps"),
-    ("evaluate-rows", int, "sequences per validation"),
+    ("evaluate-sequences", int, "sequences per validation"),
     ("sample-every", int, "generate a sample every N steps"),
     ("checkpoint-every", int, "save a checkpoint every N steps"),
-    ("keep", int, "number of checkpoints to keep"),
+    ("keep-checkpoints", int, "number of checkpoints to keep"),
     ("heads-every", int, "score all heads every N steps, for attnscope heads --over-training"),
-    ("tensor", int, "tensor-parallel ranks, which share the heads of a layer"),
-    ("context", int, "context-parallel ranks, which share the positions of a sequence"),
+    ("tensor-parallel-size", int, "ranks that share the heads of each layer"),
+    ("context-parallel-size", int, "ranks that share the positions of each sequence (ring attention)"),
 )
 SECTION = "Training options (the defaults depend on the recipe; N in steps, 0 for never)"
 
@@ -72,7 +72,7 @@ def training_options(handler: Handler) -> Handler:
 )
 @option("--out", type=click.Path(), metavar="DIR", about="the folder of the run (default: runs/RECIPE)")
 @option("--separator", metavar="LINE", about="the line between documents in a text file")
-@option("--start", type=click.Path(), metavar="MODEL", about="smollm2-finetune: the model to fine-tune")
+@option("--base-model", type=click.Path(), metavar="MODEL", about="smollm2-finetune: the model to fine-tune")
 @option("--tokenizer", type=click.Path(), metavar="MODEL", about="gpt2-small: use the tokenizer of this model")
 @option("--without-positions", is_flag=True, about="reversal: train without positional information (expected to fail)")
 @training_options
@@ -88,11 +88,10 @@ def train(options: Options) -> None:
     folder = Path(given.pop("out", Path("runs") / options.recipe))
     make = MAKE[options.recipe]
     wanted = inspect.signature(make).parameters
-    for name in ("separator", "start", "tokenizer", "with_positions"):
+    for name in ("separator", "base_model", "tokenizer", "with_positions"):
         if name in given and name not in wanted:
-            raise SettingError(
-                f"train: {options.recipe} has no --{name.replace('with_positions', 'without-positions')}"
-            )
+            flag = name.replace("with_positions", "without_positions").replace("_", "-")
+            raise SettingError(f"train: {options.recipe} has no --{flag}")
     data = list(given.pop("data", ())) or None
     if ("sources" in wanted) != (data is not None):
         needs = "learns from text; give --data FILE" if data is None else "makes its own data; leave out --data"

@@ -34,7 +34,7 @@ from attnscope.explorer.sessions.lazy_session import LazySession, survey_session
 from attnscope.explorer.sessions.model_session import ModelSession
 from attnscope.extras import import_extra
 from attnscope.recording import Trace, open_trace, read
-from attnscope.survey.tables.opening import open_survey
+from attnscope.survey.tables.survey import open_survey
 
 LOOPBACK = "127.0.0.1"
 MAX_HEADER_BYTES = 2**14  # includes the cookies of all servers on this host

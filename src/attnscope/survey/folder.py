@@ -1,12 +1,12 @@
-"""The folder of a survey: what lies where, whose it is, and which shards are missing.
+"""The layout of a survey folder, and which shards are missing.
 
-    survey.json          what the survey is; another one in the same folder is refused
-    parts/               a file for each shard that has been read
+    survey.json          the identity of the survey; a different survey in the same folder is an error
+    partials/            the partial result of each shard that has been read
     *.parquet            the tables, and manifest.json, which is written last
-    log.json             how long each run took
+    log.json             duration and throughput of each run
 
-In: a plan. Out: places of files, and the shards without one. Does not know: what is in a part.
-Memory: one name a shard.
+In: a plan. Out: paths, and the shards without a partial result. Does not know: the content of partial results.
+Memory: one name per shard.
 """
 
 from __future__ import annotations
@@ -20,97 +20,106 @@ from typing import Any
 
 import torch
 
+from attnscope.atomic_files import TEMPORARY, write_atomically
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.models.json_files import dump_json, read_json
-from attnscope.survey.corpus.plan import Plan, Shard
+from attnscope.survey.corpus.plan import Shard, ShardPlan
 from attnscope.survey.settings import Settings
-from attnscope.survey.tally.part_files import write_whole
 from attnscope.version import __version__
 
-SURVEY, MANIFEST, LOG, PARTS = "survey.json", "manifest.json", "log.json", "parts"
+SURVEY, MANIFEST, LOG, PARTIALS = "survey.json", "manifest.json", "log.json", "partials"
 HEADS, HISTOGRAMS, EXAMPLES, PASSAGES = "heads.parquet", "histograms.parquet", "examples.parquet", "passages.parquet"
 TABLES = (HEADS, HISTOGRAMS, EXAMPLES, PASSAGES)
-CHANGED = {
-    "weights": " other weights, or they have changed since",
-    "corpus": " another corpus, or it has changed since",
+CHANGED_INPUTS = {
+    "parameters": "a model with other parameters, or they have changed since",
+    "corpus": "another corpus, or its files have changed since",
 }
-UNFINISHED = ".*.tmp"
-"""Files that are being written, until they have their name."""
 
 
-class Folder:
-    """Where a survey is written."""
+class SurveyFolder:
+    """The folder that a survey is written to.
+
+    Args:
+        path: A folder that all workers see; it is created by `claim`.
+
+    Raises:
+        SettingError: The path is a URL.
+    """
 
     def __init__(self, path: str | Path) -> None:
         if "://" in str(path):
-            raise SettingError(f"survey: {path} is an address; a survey is written to a folder that all workers see")
+            raise SettingError(f"survey: expected a folder that all workers see, got the URL {path}")
         self.path = Path(path).expanduser().absolute()
 
-    def part(self, number: int) -> Path:
-        """The file of a shard."""
-        return self.path / PARTS / f"{number:08}.part"
+    def partial_path(self, number: int) -> Path:
+        """The file of the partial result of a shard."""
+        return self.path / PARTIALS / f"{number:08}.partial"
 
-    def tries(self, number: int, run: str) -> Path:
-        """A file with a byte for each time that a shard was begun in one run."""
-        return self.path / PARTS / f".{number:08}.{run}.tries.tmp"
+    def attempts_path(self, number: int, run: str) -> Path:
+        """A file that counts the attempts to read a shard in one run, one byte per attempt."""
+        return self.path / PARTIALS / f".{number:08}.{run}.attempts.tmp"
 
-    def missing(self, plan: Plan) -> list[Shard]:
-        """The shards that have not been read."""
-        there = {name.name for name in os.scandir(self.path / PARTS)}
-        return [shard for shard in plan.shards if self.part(shard.number).name not in there]
+    def missing_shards(self, plan: ShardPlan) -> list[Shard]:
+        """The shards that have no partial result yet."""
+        found = {entry.name for entry in os.scandir(self.path / PARTIALS)}
+        return [shard for shard in plan.shards if self.partial_path(shard.number).name not in found]
 
     @property
     def is_finished(self) -> bool:
-        """Whether all tables are there."""
+        """Whether all tables are written."""
         return (self.path / MANIFEST).exists()
 
     def claim(self, identity: dict[str, Any]) -> None:
-        """Take the folder into use for a survey, or go on with the same one; of others, nothing is touched."""
+        """Create the folder for a survey, or check that it already belongs to the same one.
+
+        Raises:
+            CheckpointError: The folder belongs to another survey.
+            SettingError: The folder has files of unknown origin, or cannot be written to.
+        """
         try:
             if (self.path / SURVEY).exists():
-                self._refuse_another(identity)
+                self._check_identity(identity)
             else:
-                self._refuse_foreign()
+                self._check_unused()
                 self.path.mkdir(parents=True, exist_ok=True)
                 self._write(SURVEY, identity)
-            (self.path / PARTS).mkdir(exist_ok=True)
+            (self.path / PARTIALS).mkdir(exist_ok=True)
         except OSError as error:
-            raise SettingError(f"survey: {self.path} cannot be used: {error.strerror or error}") from error
+            raise SettingError(f"survey: cannot write to {self.path}: {error.strerror or error}") from error
 
-    def _refuse_another(self, identity: dict[str, Any]) -> None:
+    def _check_identity(self, identity: dict[str, Any]) -> None:
         before = read_json(self.path / SURVEY)
         for name, value in json.loads(json.dumps(identity)).items():
             if before.get(name) != value:
-                shown = f" {name} = {before.get(name)!r}, and {value!r} was asked for"
-                shown = CHANGED.get(name, shown)
+                difference = CHANGED_INPUTS.get(name, f"{name} = {before.get(name)!r}, got {value!r}")
                 raise CheckpointError(
-                    f"{self.path} holds a survey with{shown}; go on with the same, or choose another folder"
+                    f"{self.path} has a survey with {difference}; use the same settings, or another folder"
                 )
 
-    def _refuse_foreign(self) -> None:
-        found = [name for name in (PARTS, MANIFEST, LOG, *TABLES) if (self.path / name).exists()]
+    def _check_unused(self) -> None:
+        found = [name for name in (PARTIALS, MANIFEST, LOG, *TABLES) if (self.path / name).exists()]
         if found:
             raise SettingError(
-                f"{self.path} holds {' and '.join(found)}, which are of no survey; choose another folder"
+                f"{self.path} has {' and '.join(found)}, but no {SURVEY}, so it is not a survey; use another folder"
             )
 
-    def sweep(self) -> None:
-        """Clear away what killed workers have left half-written, once all parts are there."""
-        for half in (*self.path.glob(UNFINISHED), *(self.path / PARTS).glob(UNFINISHED)):
-            half.unlink(missing_ok=True)
+    def remove_temporary_files(self) -> None:
+        """Remove incomplete files that killed workers left behind; call it when all partial results are there."""
+        for path in (*self.path.glob(TEMPORARY), *(self.path / PARTIALS).glob(TEMPORARY)):
+            path.unlink(missing_ok=True)
 
-    def log(self, run: dict[str, Any]) -> None:
-        """Note how a run went."""
+    def append_log(self, run: dict[str, Any]) -> None:
+        """Add an entry about a run to the log."""
         path = self.path / LOG
         runs = read_json(path)["runs"] if path.exists() else []
         self._write(LOG, {"runs": [*runs, run]})
 
-    def _write(self, name: str, found: dict[str, Any]) -> None:
-        write_whole(self.path / name, dump_json(found))
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        write_atomically(self.path / name, dump_json(content))
 
 
-def identity_of(settings: Settings, plan: Plan, about: Mapping[str, Any]) -> dict[str, Any]:
-    """All that decides what comes of a survey."""
-    told = {name: value for name, value in asdict(settings).items() if name != "sources"}
+def survey_identity(settings: Settings, plan: ShardPlan, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that determines the result of a survey: settings, versions, and hashes of parameters and corpus."""
+    chosen = {name: value for name, value in asdict(settings).items() if name != "sources"}
     versions = {"attnscope": __version__, "torch": torch.__version__}
-    return {**told, **versions, "weights": about["hash"], "corpus": plan.fingerprint}
+    return {**chosen, **versions, "parameters": fingerprint["hash"], "corpus": plan.fingerprint}

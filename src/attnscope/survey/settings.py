@@ -1,6 +1,6 @@
-"""What a survey is told: everything that decides its result, and nothing else.
+"""The settings that determine the result of a survey.
 
-Out: `Settings`, checked. How many workers there are, and where, changes no number and is not in it.
+Out: `Settings`, validated. The number of workers and their devices do not change the result, so they are in `Workers`.
 Does not know: files, models.
 """
 
@@ -10,44 +10,48 @@ from dataclasses import dataclass
 
 from attnscope.errors import SettingError
 
-WINDOW = 512
-BATCH = 2048
+MAX_LENGTH = 512
+BATCH_TOKENS = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What is read, and in which portions."""
+    """What a survey reads, and in which units.
+
+    Raises:
+        SettingError: There are no sources, or a value is out of range.
+    """
 
     model: str
-    """A folder, a name on the hub, or a GGUF file."""
+    """A folder, a name on the hub, the name of a downloaded model, or a GGUF file."""
 
     sources: tuple[str, ...]
-    """Files, folders and addresses of text, JSONL and Parquet."""
+    """Files, folders, globs and URLs of text, JSONL and Parquet."""
 
-    window: int | None = WINDOW
-    """Tokens of a passage at most: longer documents are read in windows. None reads them whole."""
+    max_length: int | None = MAX_LENGTH
+    """Maximum length of a passage in tokens; longer documents are split. None reads whole documents."""
 
-    batch: int = BATCH
-    """Tokens that go through the model at once, unless one passage has more."""
+    batch_tokens: int = BATCH_TOKENS
+    """Maximum number of tokens per forward pass; a longer passage is a batch of its own."""
 
     field: str = "text"
-    """Where JSONL and Parquet have the text."""
+    """The JSONL field or Parquet column that contains the text."""
 
     separator: str | None = None
-    """The line that stands between the documents of a text file; without it, a file is one document."""
+    """The line between the documents of a text file; None reads a file as one document."""
 
     shard_bytes: int | None = None
-    """Bytes of a shard; unless told, as many as make a few thousand shards."""
+    """Bytes per shard; None chooses a size that gives at most a few thousand shards."""
 
     seed: int = 0
-    """Which passages are sampled as examples."""
+    """Random seed of the sample of passages."""
 
     def __post_init__(self) -> None:
         if not self.sources:
-            raise SettingError("survey: there is nothing to read; give files, folders or addresses of text")
-        for name, least in (("window", 2), ("batch", 1), ("shard_bytes", 1)):
+            raise SettingError("survey: no sources; give files, folders, globs or URLs of text")
+        for name, minimum in (("max_length", 2), ("batch_tokens", 1), ("shard_bytes", 1)):
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise SettingError(f"survey: {name} {value} was asked for; it is {least} at least")
+            if value is not None and value < minimum:
+                raise SettingError(f"survey: {name} must be at least {minimum}, got {value}")
         if self.separator is not None and ("\n" in self.separator or "\r" in self.separator):
-            raise SettingError(f"survey: the separator is one whole line, without its end, not {self.separator!r}")
+            raise SettingError(f"survey: separator must be one line without a line end, got {self.separator!r}")

@@ -1,20 +1,20 @@
-"""Training, from a mini-GPT on a laptop to many machines, by one loop."""
+"""One training loop, from a laptop to many ranks."""
 
-from attnscope.train.batch import IGNORED, Batch, Batches
-from attnscope.train.loop import Trained, train
+from attnscope.train.batch import IGNORE_INDEX, Batch, Dataset
+from attnscope.train.loop import TrainingResult, train
 from attnscope.train.recipe import Data, Recipe
 from attnscope.train.recipes import RECIPES, char_gpt, gpt2_small, induction, reversal, smollm2_finetune
 from attnscope.train.settings import Settings
 
 __all__ = [
-    "IGNORED",
+    "IGNORE_INDEX",
     "RECIPES",
     "Batch",
-    "Batches",
     "Data",
+    "Dataset",
     "Recipe",
     "Settings",
-    "Trained",
+    "TrainingResult",
     "char_gpt",
     "gpt2_small",
     "induction",

@@ -1,8 +1,7 @@
-"""What a step of training is given: tokens, what should come out at each of them, and which belong together.
+"""The input of a training step.
 
-In: nothing. Out: `Batch`, and `Batches`, the one thing that the loop asks of a source of data. A batch is a function of
-the numbers of its samples, counted from the beginning of a run: whoever knows how many samples were seen goes on with
-exactly the next ones, on any number of ranks.
+In: nothing. Out: `Batch`, and `Dataset`, the protocol of training data. A batch is a function of the numbers of its
+samples, counted from the start of a run, so a run can resume with exactly the next samples on any number of ranks.
 Does not know: files, models, ranks. Memory: one batch.
 """
 
@@ -13,28 +12,28 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-IGNORED = -1
-"""A target that does not count."""
+IGNORE_INDEX = -1
+"""A target that does not contribute to the loss."""
 
 
 class Batch(NamedTuple):
-    """One row for each sample; all tensors are int64 (rows, positions)."""
+    """Training sequences; all tensors are int64 (sequences, positions)."""
 
-    tokens: Tensor
+    input_ids: Tensor
     targets: Tensor
-    """The token to predict at each position, or IGNORED."""
-    documents: Tensor | None = None
-    """The number of each token's document, which sees no other; None where every row is a single document."""
-    positions: Tensor | None = None
-    """How far into its document a token stands; None where each row counts from 0."""
+    """The token to predict at each position, or `IGNORE_INDEX`."""
+    document_ids: Tensor | None = None
+    """The document of each token; documents do not attend to each other. None if each sequence is one document."""
+    position_ids: Tensor | None = None
+    """The position of each token in its document; None if each sequence counts from 0."""
 
 
-class Batches(Protocol):
-    """A source of samples without end."""
+class Dataset(Protocol):
+    """An endless source of numbered samples."""
 
-    length: int
-    """Positions of a row."""
+    sequence_length: int
+    """Tokens per sequence."""
 
-    def rows(self, samples: Sequence[int]) -> Batch:
-        """The samples with these numbers."""
+    def get_batch(self, samples: Sequence[int]) -> Batch:
+        """The samples with these numbers, as a batch."""
         ...

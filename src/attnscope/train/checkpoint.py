@@ -28,15 +28,15 @@ from torch.optim import Optimizer
 
 from attnscope.errors import CheckpointError
 from attnscope.models.json_files import read_json, write_json
-from attnscope.train.parallel import Ranks, stacked_order
+from attnscope.train.parallel import Ranks, fused_row_order
 
 NAME = re.compile(r"step-(\d{8})")
 UNFINISHED = ".unfinished"
-ABOUT = "checkpoint.json"
-SETTLE = 20.0  # seconds; torchrun kills after 30
+METADATA = "checkpoint.json"
+EXIT_TIMEOUT_SECONDS = 20.0  # seconds; torchrun kills after 30
 
 
-class Checkpoints:
+class CheckpointManager:
     """The checkpoints of one run, in one folder."""
 
     def __init__(self, folder: Path, ranks: Ranks, *, keep: int):
@@ -44,7 +44,7 @@ class Checkpoints:
         self._writing: Future[None] | None = None
 
     @property
-    def whole(self) -> list[Path]:
+    def complete(self) -> list[Path]:
         """All that are complete, the newest last."""
         return sorted(path for path in self.folder.glob("step-*") if NAME.fullmatch(path.name))
 
@@ -52,20 +52,20 @@ class Checkpoints:
         """Begin to write a checkpoint; the weights may change as soon as this returns."""
         self.finish()
         place = self.folder / f"step-{step:08}"
-        scratch = place.with_name(place.name + UNFINISHED)
+        temporary = place.with_name(place.name + UNFINISHED)
         if self.ranks.is_first:
-            shutil.rmtree(scratch, ignore_errors=True)
-            scratch.mkdir(parents=True)
-            write_json(scratch / ABOUT, {"step": step, "tensor": self.ranks.tensor})
-        self.ranks.agreed(None)  # nobody writes into a folder that is not there yet
-        weights, momenta = get_state_dict(model, optimizer)
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            write_json(temporary / METADATA, {"step": step, "tensor": self.ranks.tensor_parallel_size})
+        self.ranks.broadcast(None)  # nobody writes into a folder that is not there yet
+        parameters, optimizer_state = get_state_dict(model, optimizer)
         writing = async_save(
-            {"model": weights, "optimizer": momenta},
-            checkpoint_id=scratch,
-            process_group=self.ranks.files_group,
+            {"model": parameters, "optimizer": optimizer_state},
+            checkpoint_id=temporary,
+            process_group=self.ranks.checkpoint_group,
         )
         assert isinstance(writing, Future)
-        self._writing = self._named(writing, scratch, place)
+        self._writing = self._named(writing, temporary, place)
 
     def finish(self) -> None:
         """Wait until what is being written is there, and raise what went wrong with it."""
@@ -79,34 +79,34 @@ class Checkpoints:
                 "start again: the run goes on from the one before"
             ) from error
 
-    def settle(self) -> None:
+    def wait_briefly(self) -> None:
         """Let what is being written be finished, for runs that end by an error; not for long, as others may be gone."""
         if self._writing is not None:
-            wait([self._writing], timeout=SETTLE)
+            wait([self._writing], timeout=EXIT_TIMEOUT_SECONDS)
 
     def load(self, model: nn.Module, optimizer: Optimizer) -> int:
         """Take weights and momenta from the newest checkpoint; returns its step, or 0 where there is none."""
         if self.ranks.is_first:
             for left in self.folder.glob(f"step-*{UNFINISHED}"):
                 shutil.rmtree(left)
-        place: Path | None = self.ranks.agreed(next(reversed(self.whole), None))
+        place: Path | None = self.ranks.broadcast(next(reversed(self.complete), None))
         if place is None:
             return 0
-        weights, momenta = get_state_dict(model, optimizer)
+        parameters, optimizer_state = get_state_dict(model, optimizer)
         try:
             step, tensor = described(place)
-            load({"model": weights, "optimizer": momenta}, checkpoint_id=place)
+            load({"model": parameters, "optimizer": optimizer_state}, checkpoint_id=place)
         except (CheckpointException, CheckpointError) as error:
             raise CheckpointError(
                 f"{place} is damaged, or of another model ({reason(error)}); remove this folder to go on from the "
                 "checkpoint before it, or choose another one for the run"
             ) from error
-        if tensor != self.ranks.tensor:
-            self._reorder(model, weights, momenta, tensor)
-        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=momenta)
+        if tensor != self.ranks.tensor_parallel_size:
+            self._reorder(model, parameters, optimizer_state, tensor)
+        set_state_dict(model, optimizer, model_state_dict=parameters, optim_state_dict=optimizer_state)
         return step
 
-    def _named(self, writing: Future[Any], scratch: Path, place: Path) -> Future[None]:
+    def _named(self, writing: Future[Any], temporary: Path, place: Path) -> Future[None]:
         """Done when the checkpoint has its name; `writing` is done before, and swallows what a callback raises."""
         named: Future[None] = Future()
 
@@ -114,7 +114,7 @@ class Checkpoints:
             try:
                 done.result()
                 if self.ranks.is_first:
-                    self._complete(scratch, place)
+                    self._complete(temporary, place)
             except BaseException as error:  # torch's own is no Exception; `finish` raises it
                 named.set_exception(error)
             else:
@@ -123,32 +123,34 @@ class Checkpoints:
         writing.add_done_callback(complete)
         return named
 
-    def _complete(self, scratch: Path, place: Path) -> None:
+    def _complete(self, temporary: Path, place: Path) -> None:
         shutil.rmtree(place, ignore_errors=True)
-        os.replace(scratch, place)
-        for old in self.whole[: -self.keep]:
+        os.replace(temporary, place)
+        for old in self.complete[: -self.keep]:
             gone = old.with_name(old.name + UNFINISHED)  # so that a kill in the middle leaves no half of it
             os.replace(old, gone)
             shutil.rmtree(gone)
 
-    def _reorder(self, model: nn.Module, weights: dict[str, Any], momenta: dict[str, Any], tensor: int) -> None:
+    def _reorder(
+        self, model: nn.Module, parameters: dict[str, Any], optimizer_state: dict[str, Any], tensor: int
+    ) -> None:
         """Bring rows that were kept for another number of ranks into our order."""
-        for name, weight in weights.items():
-            theirs, ours = (stacked_order(model, name, ranks) for ranks in (tensor, self.ranks.tensor))
+        for name, weight in parameters.items():
+            theirs, ours = (fused_row_order(model, name, ranks) for ranks in (tensor, self.ranks.tensor_parallel_size))
             order = torch.arange(weight.shape[0]) if theirs is None else theirs.argsort()
             order = order if ours is None else order[ours]
             if theirs is not None or ours is not None:
-                state: dict[str, Tensor] = momenta["state"][name]
+                state: dict[str, Tensor] = optimizer_state["state"][name]
                 for part in (weight, state["exp_avg"], state["exp_avg_sq"]):
-                    rows_taken(part, order)
+                    reorder_rows(part, order)
 
 
 def described(place: Path) -> tuple[int, int]:
     """The step of a checkpoint, and for how many ranks that share layers its rows are laid out."""
-    about = read_json(place / ABOUT)
+    about = read_json(place / METADATA)
     step, tensor = about.get("step"), about.get("tensor")
     if not isinstance(step, int) or not isinstance(tensor, int) or place.name != f"step-{step:08}":
-        raise CheckpointError(f"{ABOUT} is that of another checkpoint")
+        raise CheckpointError(f"{METADATA} is that of another checkpoint")
     return step, tensor
 
 
@@ -160,12 +162,12 @@ def reason(error: BaseException) -> str:
 
 
 @torch.no_grad()
-def rows_taken(tensor: Tensor, order: Tensor) -> None:
+def reorder_rows(tensor: Tensor, order: Tensor) -> None:
     """Put the rows of a tensor into another order, in place, wherever they lie."""
     if not isinstance(tensor, DTensor):
         tensor.copy_(tensor[order.to(tensor.device)])
         return
-    whole = tensor.full_tensor()[order.to(tensor.device)]
+    complete = tensor.full_tensor()[order.to(tensor.device)]
     mesh = tensor.device_mesh
-    spread = DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    spread = DTensor.from_local(complete, mesh, [Replicate()] * mesh.ndim, run_check=False)
     tensor.copy_(spread.redistribute(placements=tensor.placements))

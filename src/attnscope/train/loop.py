@@ -1,10 +1,10 @@
-"""The loop: read some rows, see how wrong the model is about them, change its weights a little, and again.
+"""The training loop.
 
-In: a recipe, and a folder for all that comes of it. Out: the trained model. The same loop runs alone and on every rank
-that torchrun starts; what differs then stands in `parallel`. A folder in which a run was interrupted, by whatever, goes
-on from its last checkpoint and ends with the same numbers.
-Does not know: files of text, tasks, how ranks divide the work. Memory: the weights four times (themselves, gradients,
-two momenta), and the activations of one part of a batch.
+In: a recipe and a folder. Out: the trained model. The same loop runs in a single process and on every rank that
+torchrun starts; `parallel` contains the differences. An interrupted run resumes from its last checkpoint and ends with
+the same numbers.
+Does not know: text files, tasks, how ranks divide the work. Memory: four times the parameters (parameters, gradients,
+two moments), and the activations of one micro-batch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sized
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,253 +24,275 @@ from torch.optim import AdamW, Optimizer
 from attnscope.attention import Documents
 from attnscope.errors import SettingError
 from attnscope.models import Decoder
-from attnscope.train import watching
-from attnscope.train.batch import IGNORED, Batch
-from attnscope.train.checkpoint import Checkpoints
-from attnscope.train.display import Display
-from attnscope.train.metrics import Metrics
-from attnscope.train.parallel import Ranks, all_ranks, clipped
+from attnscope.recording.progress import StatusBar
+from attnscope.train import monitoring
+from attnscope.train.batch import IGNORE_INDEX, Batch
+from attnscope.train.checkpoint import CheckpointManager
+from attnscope.train.interrupts import stop_on_signal
+from attnscope.train.metrics import MetricsWriter
+from attnscope.train.parallel import Ranks, clip_grad_norm, init_ranks
 from attnscope.train.recipe import Data, Recipe
-from attnscope.train.run_folder import claim, prepared, write_model
+from attnscope.train.run_folder import claim, prepare_data, write_model
 from attnscope.train.settings import Settings, is_due, learning_rate
-from attnscope.train.speed import Clock, flops_a_token, peak_flops
-from attnscope.train.stopping import asked_to_stop
+from attnscope.train.throughput import ThroughputMeter, flops_per_token, peak_flops
+
+COUNTER = "step {task.completed:,.0f}/{task.total:,.0f}"
 
 
-class Trained(NamedTuple):
-    """What came of a run."""
+class TrainingResult(NamedTuple):
+    """The result of a run."""
 
     model: nn.Module | None
-    """Whole, in eval mode; None on all ranks but the first."""
+    """The whole model in eval mode; None on all ranks but the first."""
     step: int
-    """Steps that were taken; fewer than asked for if somebody stopped the run."""
+    """The number of steps done; less than `Settings.steps` if the run was interrupted."""
     validation_loss: float
-    """In nats per token; NaN if the run was stopped."""
+    """The validation loss in nats per token; NaN if the run was interrupted."""
 
 
-class Learned(NamedTuple):
-    """What a step found out."""
+class StepResult(NamedTuple):
+    """The result of one optimizer step."""
 
     loss: float
-    """The mean over the batch, before the weights were changed."""
-    gradient: float
-    """The length of the gradient, before it was shortened."""
-    stopped: bool
-    """Whether any rank was asked to stop."""
+    """The mean loss over the batch, before the update."""
+    grad_norm: float
+    """The norm of all gradients, before clipping."""
+    should_stop: bool
+    """Whether any rank was interrupted."""
 
 
-def train(recipe: Recipe, folder: str | Path, *, progress: bool = True) -> Trained:
-    """Train a recipe in a folder, or go on with what was begun there.
+def train(recipe: Recipe, folder: str | Path, *, progress: bool = True) -> TrainingResult:
+    """Train a recipe, or resume an interrupted run.
 
-    Ctrl-C, and SIGTERM, end it after the step at hand, with a checkpoint; asked again, it goes on.
+    Ctrl-C and SIGTERM stop the run after the current step and write a checkpoint. The same call resumes it.
+
+    Args:
+        recipe: Data, model and settings; see `attnscope.train.RECIPES`.
+        folder: The folder of the run. It is created, or must belong to the same recipe and settings.
+        progress: Whether to show progress on standard error.
+
+    Returns:
+        The trained model, the number of steps, and the validation loss.
+
+    Raises:
+        SettingError: The settings do not fit the data, the model or the number of ranks.
+        CheckpointError: The folder has another run, or a damaged checkpoint.
     """
     folder = Path(folder)
-    with all_ranks(recipe.settings) as ranks:
-        data = prepared(recipe, folder, ranks)
+    with init_ranks(recipe.settings) as ranks:
+        data = prepare_data(recipe, folder, ranks)
         with (
-            asked_to_stop() as stopping,
-            Display(recipe.settings.steps, shown=progress and ranks.is_first) as display,
-            Run(recipe, data, folder, ranks, display) as run,
+            stop_on_signal() as stopping,
+            StatusBar(COUNTER, total=recipe.settings.steps, enabled=progress and ranks.is_first) as display,
+            TrainingRun(recipe, data, folder, ranks, display) as run,
         ):
-            return run.until(stopping)
+            return run.run(stopping)
 
 
-class Run:
-    """One run on one rank: the model, its optimizer, and how far they have come."""
+class TrainingRun:
+    """A run on one rank: the model, its optimizer and the current step."""
 
-    def __init__(self, recipe: Recipe, data: Data, folder: Path, ranks: Ranks, display: Display):
+    def __init__(self, recipe: Recipe, data: Data, folder: Path, ranks: Ranks, display: StatusBar):
         self.recipe, self.settings, self.data, self.folder, self.ranks = recipe, recipe.settings, data, folder, ranks
-        self.display, self.clock, self.validation_loss = display, Clock(), math.nan
-        torch.manual_seed(self.settings.seed)  # the first weights are the same on all ranks
+        self.display, self.throughput, self.validation_loss = display, ThroughputMeter(), math.nan
+        torch.manual_seed(self.settings.seed)  # the same initial parameters on all ranks
         model = recipe.model(data, self.settings)
-        self.weights = sum(parameter.numel() for parameter in model.parameters())
-        self.flops = flops_a_token(model, self.settings.length)
-        self.peak = peak_flops(ranks.device, bf16=self.settings.bf16) * ranks.count
-        self.model = ranks.spread(model)
+        self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        self.flops = flops_per_token(model, self.settings.sequence_length)
+        self.peak = peak_flops(ranks.device, bf16=self.settings.bf16) * ranks.world_size
+        self.model = ranks.shard(model)
         self.optimizer = make_optimizer(self.model, self.settings)
-        self.checkpoints = Checkpoints(folder / "checkpoints", ranks, keep=self.settings.keep)
+        self.checkpoints = CheckpointManager(folder / "checkpoints", ranks, keep=self.settings.keep_checkpoints)
         self.step = self.checkpoints.load(self.model, self.optimizer)
         if ranks.is_first:
             claim(recipe, folder)
-        self.metrics = Metrics(folder, self.step or -1) if ranks.is_first else None  # -1: from the beginning
-        # The weights are the same; heads are watched in the model that was not compiled.
+        self.metrics = MetricsWriter(folder, self.step or -1) if ranks.is_first else None  # -1: from the start
+        # Both share their parameters; heads are recorded in the model that is not compiled.
         self.forward = torch.compile(self.model) if self.settings.compile else self.model
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> TrainingRun:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.checkpoints.settle()
+        self.checkpoints.wait_briefly()
         if self.metrics is not None:
             self.metrics.close()
 
-    def until(self, stopping: threading.Event) -> Trained:
-        """Train to the last step, or until somebody asks to stop."""
+    def run(self, stopping: threading.Event) -> TrainingResult:
+        """Train to the last step, or until the run is interrupted."""
         if self.step:
-            self.display.say(f"going on after step {self.step:,}")
+            self.display.print(f"resuming after step {self.step:,}")
         else:
-            tokens = self.settings.steps * self.settings.batch * self.settings.length
-            self.display.say(f"{self.recipe.name}: {self.weights:,} weights learn from {tokens:,} tokens")
-            self.look()
+            tokens = self.settings.steps * self.settings.batch_size * self.settings.sequence_length
+            self.display.print(f"{self.recipe.name}: training {self.num_parameters:,} parameters on {tokens:,} tokens")
+            self.monitor()
         stopped = False
         while self.step < self.settings.steps and not stopped:
-            learned = self.learn(stopping)
-            stopped = learned.stopped
+            result = self.train_step(stopping)
+            stopped = result.should_stop
             self.step += 1
             if is_due(self.settings.log_every, self.step, self.settings.steps):
-                self.log(learned)
-            self.look()
+                self.log_step(result)
+            self.monitor()
             if stopped or is_due(self.settings.checkpoint_every, self.step, self.settings.steps):
                 self.checkpoints.save(self.model, self.optimizer, self.step)
         self.checkpoints.finish()
-        return self.finished(stopped)
+        return self.finish(stopped)
 
-    def learn(self, stopping: threading.Event) -> Learned:
-        """One step."""
+    def train_step(self, stopping: threading.Event) -> StepResult:
+        """Do one optimizer step, with gradient accumulation."""
         settings, ranks = self.settings, self.ranks
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(settings, self.step)
-        # Dropout: the same when a run goes on from a checkpoint, and other for rows that are other.
-        torch.manual_seed(settings.seed + self.step * ranks.replicas + ranks.replica)
-        parts = self.parts()
-        (count,) = ranks.summed(sum(int((part.targets != IGNORED).sum()) for part in parts))
+        # Dropout is the same in a resumed run, and differs between ranks with different sequences.
+        torch.manual_seed(settings.seed + self.step * ranks.num_replicas + ranks.replica)
+        batches = self.micro_batches()
+        (count,) = ranks.sum_over_ranks(sum(int((batch.targets != IGNORE_INDEX).sum()) for batch in batches))
         total = 0.0
-        for number, part in enumerate(parts, start=1):
-            ranks.last_part(self.model, number == len(parts))
-            loss = summed_loss(self.logits(part), part.targets)
-            # Ranks see different tokens, and their gradients are averaged: times their number, that is the sum.
-            (loss * (ranks.replicas / max(count, 1.0))).backward()
+        for number, batch in enumerate(batches, start=1):
+            ranks.set_gradient_sync(self.model, number == len(batches))
+            loss = sum_loss(self.logits(batch), batch.targets)
+            # FSDP averages the gradients of the replicas: times their number, that is the sum.
+            (loss * (ranks.num_replicas / max(count, 1.0))).backward()
             total += float(loss.detach())
-        gradient = clipped(list(self.model.parameters()), settings.clip)
-        if not math.isfinite(gradient):
+        grad_norm = clip_grad_norm(list(self.model.parameters()), settings.max_grad_norm)
+        if not math.isfinite(grad_norm):
             raise SettingError(
-                f"train: the gradient of step {self.step + 1} is {gradient}; begin again in another folder with a "
-                "lower learning rate or a longer warm-up"
+                f"train: the gradient norm of step {self.step + 1} is {grad_norm}; start again in another folder "
+                "with a lower learning rate or a longer warm-up"
             )
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.clock.count(settings.batch * settings.length)
-        total, asked = ranks.summed(total, float(stopping.is_set()))
-        return Learned(total / max(count, 1.0), gradient, asked > 0)
+        self.throughput.add(settings.batch_size * settings.sequence_length)
+        total, interrupted = ranks.sum_over_ranks(total, float(stopping.is_set()))
+        return StepResult(total / max(count, 1.0), grad_norm, interrupted > 0)
 
-    def parts(self) -> list[Batch]:
-        """What this rank reads of the step's batch, in as many parts as are accumulated."""
-        first, rows = self.step * self.settings.batch, self.settings.batch // self.settings.accumulate
+    def micro_batches(self) -> list[Batch]:
+        """The micro-batches of this rank in the current step."""
+        first, rows = (
+            self.step * self.settings.batch_size,
+            self.settings.batch_size // self.settings.gradient_accumulation_steps,
+        )
         return [
-            self.ranks.positions_of(self.data.training.rows(self.ranks.samples(first + part * rows, rows)))
-            for part in range(self.settings.accumulate)
+            self.ranks.local_batch(self.data.training.get_batch(self.ranks.local_samples(first + part * rows, rows)))
+            for part in range(self.settings.gradient_accumulation_steps)
         ]
 
     def logits(self, batch: Batch) -> Tensor:
-        """The scores of every token of the vocabulary at each position."""
+        """Logits (sequences, positions, vocabulary)."""
         with (
             torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.settings.bf16),
-            self.ranks.attention(self.settings.length),
+            self.ranks.attention_context(self.settings.sequence_length),
         ):
-            return self.forward(batch.tokens, **what_is_seen(batch)).float()
+            return self.forward(batch.input_ids, **model_inputs(batch)).float()
 
-    def log(self, learned: Learned) -> None:
-        """Write and show how it goes."""
-        speed = self.clock.speed()
-        share = None if self.flops is None else speed * self.flops / self.peak
-        left = (self.settings.steps - self.step) * self.settings.batch * self.settings.length / speed
-        self.display.step(self.step, learned.loss, speed, share, left)
-        self.note(
-            loss=learned.loss,
-            gradient=learned.gradient,
+    def log_step(self, result: StepResult) -> None:
+        """Write and show loss, throughput and remaining time."""
+        speed = self.throughput.tokens_per_second()
+        utilization = "" if self.flops is None else f"  MFU {speed * self.flops / self.peak:.0%}"
+        left = (self.settings.steps - self.step) * self.settings.batch_size * self.settings.sequence_length / speed
+        status = f"loss {result.loss:.3f}  {speed:,.0f} tokens/s{utilization}  {timedelta(seconds=round(left))} left"
+        self.display.update(self.step, status, plain=f"step {self.step:,} of {self.settings.steps:,}")
+        self.write_metrics(
+            loss=result.loss,
+            grad_norm=result.grad_norm,
             learning_rate=learning_rate(self.settings, self.step - 1),
             tokens_per_second=speed,
         )
 
-    def look(self) -> None:
-        """Whatever is due after this step: validation, a sample of text, the heads."""
+    def monitor(self) -> None:
+        """Validate, generate a sample and score the heads, if they are due after this step."""
         settings, step = self.settings, self.step
-        self.clock.count(0)
+        self.throughput.add(0)
         if is_due(settings.evaluate_every, step, settings.steps):
             self.validation_loss, accuracy = self.evaluate()
-            self.note(validation_loss=self.validation_loss, validation_accuracy=accuracy)
-            self.display.say(
-                f"step {step:,}  validation loss {self.validation_loss:.4f} nats per token, {accuracy:.1%} right"
+            self.write_metrics(validation_loss=self.validation_loss, validation_accuracy=accuracy)
+            self.display.print(
+                f"step {step:,}  validation loss {self.validation_loss:.4f} nats per token, accuracy {accuracy:.1%}"
             )
         if is_due(settings.sample_every, step, settings.steps):
-            model = self.whole_model()
-            text = None if model is None else watching.sample(model, self.data, self.recipe.prompt, seed=settings.seed)
+            model = self.gather_model()
+            text = (
+                None
+                if model is None
+                else monitoring.generate_sample(model, self.data, self.recipe.prompt, seed=settings.seed)
+            )
             if text is not None:
-                self.note(sample=text)
-                self.display.say(f"step {step:,}  sample:\n{text}\n")
+                self.write_metrics(sample=text)
+                self.display.print(f"step {step:,}  sample:\n{text}\n")
         if is_due(settings.heads_every, step, settings.steps):
-            model = self.whole_model()
+            model = self.gather_model()
             if model is not None:
-                watching.score(model, self.data, self.folder, step)
-        self.clock.leave_out()
+                monitoring.write_head_scores(model, self.data, self.folder, step)
+        self.throughput.skip()
 
     def evaluate(self) -> tuple[float, float]:
-        """Mean loss and accuracy on rows that were not learned from, in whole batches of them."""
+        """Mean loss and accuracy on the validation data."""
         settings, ranks = self.settings, self.ranks
-        source, rows = self.data.validation, settings.batch // settings.accumulate
-        until = len(source) if isinstance(source, Sized) else settings.evaluate_rows
+        source, rows = self.data.validation, settings.batch_size // settings.gradient_accumulation_steps
+        until = len(source) if isinstance(source, Sized) else settings.evaluate_sequences
         total = right = count = 0.0
-        with watching.at_rest(self.model):
+        with monitoring.evaluation_mode(self.model):
             for first in range(0, until, rows):
-                samples = ranks.samples(first, rows)
-                batch = source.rows(samples)
-                counts = torch.tensor([sample < until for sample in samples])[:, None]  # no row is counted twice
-                batch = ranks.positions_of(batch._replace(targets=torch.where(counts, batch.targets, IGNORED)))
+                samples = ranks.local_samples(first, rows)
+                batch = source.get_batch(samples)
+                counts = torch.tensor([sample < until for sample in samples])[:, None]  # count no sequence twice
+                batch = ranks.local_batch(batch._replace(targets=torch.where(counts, batch.targets, IGNORE_INDEX)))
                 logits = self.logits(batch)
-                total += float(summed_loss(logits, batch.targets))
+                total += float(sum_loss(logits, batch.targets))
                 right += int((logits.argmax(-1) == batch.targets).sum())
-                count += int((batch.targets != IGNORED).sum())
-        ranks.resharded(self.model)
-        total, right, count = ranks.summed(total, right, count)
+                count += int((batch.targets != IGNORE_INDEX).sum())
+        ranks.reshard(self.model)
+        total, right, count = ranks.sum_over_ranks(total, right, count)
         return total / max(count, 1.0), right / max(count, 1.0)
 
-    def whole_model(self) -> nn.Module | None:
-        """The model in one piece, on the first rank; all ranks have to call this, and the others get None."""
-        if self.ranks.count == 1:
+    def gather_model(self) -> nn.Module | None:
+        """The whole model on the first rank, None on the others; all ranks must call this."""
+        if self.ranks.world_size == 1:
             return self.model
-        weights = self.ranks.whole_weights(self.model)
+        parameters = self.ranks.gather_parameters(self.model)
         if not self.ranks.is_first:
             return None
         assert isinstance(self.model, Decoder)
         with torch.device("meta"):
             whole = Decoder(self.model.config)
-        whole.load_state_dict(weights, assign=True)
+        whole.load_state_dict(parameters, assign=True)
         return whole
 
-    def finished(self, stopped: bool) -> Trained:
-        """Leave the model behind, and say how to go on."""
+    def finish(self, stopped: bool) -> TrainingResult:
+        """Save the model, and print how to resume."""
         if not stopped and math.isnan(self.validation_loss):
             self.validation_loss, _ = self.evaluate()
-        model = self.whole_model()
+        model = self.gather_model()
         if model is not None:
-            self.display.say(write_model(model.eval(), self.data.tokenizer, self.folder))
+            self.display.print(write_model(model.eval(), self.data.tokenizer, self.folder))
         if stopped:
-            self.display.say(f"stopped after step {self.step:,}; the same command goes on from there")
-        return Trained(model, self.step, math.nan if stopped else self.validation_loss)
+            self.display.print(f"stopped after step {self.step:,}; the same command resumes it")
+        return TrainingResult(model, self.step, math.nan if stopped else self.validation_loss)
 
-    def note(self, **found: float | str) -> None:
-        """Keep what was found, on the rank that writes."""
+    def write_metrics(self, **found: float | str) -> None:
+        """Write metrics of the current step, on the first rank."""
         if self.metrics is not None:
             self.metrics.write(self.step, **found)
 
 
-def summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """The sum of the losses of all tokens that count, in nats."""
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+def sum_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """The cross-entropy in nats, summed over all targets but `IGNORE_INDEX`."""
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum")
 
 
-def what_is_seen(batch: Batch) -> dict[str, Any]:
-    """What a model is told beside the tokens, where there is something to tell."""
-    told: dict[str, Any] = {}
-    if batch.documents is not None:
-        told["mask"] = Documents(batch.documents)
-    if batch.positions is not None:
-        told["position_ids"] = batch.positions
-    return told
+def model_inputs(batch: Batch) -> dict[str, Any]:
+    """The document mask and positions of a batch, as arguments of a model."""
+    inputs: dict[str, Any] = {}
+    if batch.document_ids is not None:
+        inputs["mask"] = Documents(batch.document_ids)
+    if batch.position_ids is not None:
+        inputs["position_ids"] = batch.position_ids
+    return inputs
 
 
 def make_optimizer(model: nn.Module, settings: Settings) -> Optimizer:
-    """AdamW that decays matrices and leaves vectors alone."""
+    """AdamW with weight decay on matrices only."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": settings.weight_decay},

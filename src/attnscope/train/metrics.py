@@ -1,17 +1,17 @@
-"""The curve of a run: a line of JSON for each thing that was measured, and the same for TensorBoard.
+"""The metrics of a run, as JSON lines and for TensorBoard.
 
-In: a step and what was found at it. Out: metrics.jsonl and events/ in the folder of the run. A run that goes on from a
-checkpoint first forgets what came after it, so that the curve is that of one run.
+In: a step and its metrics. Out: metrics.jsonl and events/ in the folder of the run. A run that resumes from a
+checkpoint first removes the metrics of later steps.
 Does not know: what is measured. Memory: O(1).
 """
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
+from attnscope.atomic_files import write_atomically
 from attnscope.errors import MissingExtraError
 from attnscope.extras import import_extra
 
@@ -19,11 +19,16 @@ FILE = "metrics.jsonl"
 EVENTS = "events"
 
 
-class Metrics:
-    """Writes what was found; TensorBoard's files only where it is installed."""
+class MetricsWriter:
+    """Writes metrics.jsonl and, if TensorBoard is installed, its event files.
+
+    Args:
+        folder: The folder of the run.
+        step: The step to resume after: metrics of later steps are removed.
+    """
 
     def __init__(self, folder: Path, step: int):
-        forget_after(folder / FILE, step)
+        truncate_after(folder / FILE, step)
         self._lines = (folder / FILE).open("a", encoding="utf-8")
         self._events = None
         try:
@@ -35,8 +40,8 @@ class Metrics:
         self._events = SummaryWriter(str(folder / EVENTS), purge_step=step + 1)
 
     def write(self, step: int, **found: float | str) -> None:
-        """Keep what was found after a step, at once: a run may be killed at any time."""
-        print_line(self._lines, {"step": step, **found})
+        """Write metrics of a step and flush them: a run may be killed at any time."""
+        write_line(self._lines, {"step": step, **found})
         if self._events is not None:
             for name, value in found.items():
                 if isinstance(value, str):
@@ -45,29 +50,27 @@ class Metrics:
                     self._events.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Write out what is held back."""
+        """Flush and close all files."""
         self._lines.close()
         if self._events is not None:
             self._events.close()
 
 
-def print_line(file: Any, found: dict[str, Any]) -> None:
-    """One line, whole or not there."""
+def write_line(file: Any, found: dict[str, Any]) -> None:
+    """Write one line of JSON and flush it."""
     file.write(json.dumps(found) + "\n")
     file.flush()
 
 
-def forget_after(path: Path, step: int) -> None:
-    """Leave out the lines of later steps, and a last line that was cut off."""
+def truncate_after(path: Path, step: int) -> None:
+    """Remove the lines of later steps, and an incomplete last line."""
     if path.exists():
-        kept = [line for line in path.read_text(encoding="utf-8").splitlines() if is_until(line, step)]
-        scratch = path.with_name(path.name + ".new")
-        scratch.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-        os.replace(scratch, path)
+        kept = [line for line in path.read_text(encoding="utf-8").splitlines() if is_up_to(line, step)]
+        write_atomically(path, "".join(line + "\n" for line in kept).encode("utf-8"))
 
 
-def is_until(line: str, step: int) -> bool:
-    """Whether a line tells of a step up to this one."""
+def is_up_to(line: str, step: int) -> bool:
+    """Whether a line is complete and of this step or an earlier one."""
     try:
         return int(json.loads(line)["step"]) <= step
     except (ValueError, KeyError, TypeError):

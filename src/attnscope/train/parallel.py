@@ -41,12 +41,12 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from attnscope.errors import AttnScopeError, SettingError, UnsupportedError
 from attnscope.models import Block, Decoder
 from attnscope.train.batch import Batch
-from attnscope.train.ring import Shares, across_ranks
+from attnscope.train.ring_attention import ContextShards, context_parallel
 from attnscope.train.settings import Settings
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 POLL = 0.2  # seconds between two looks at a note
-PATIENCE = timedelta(minutes=10)
+TIMEOUT = timedelta(minutes=10)
 """How long a rank waits for the others: a checkpoint of a large model takes a while."""
 
 
@@ -55,16 +55,16 @@ class Ranks:
     """All ranks, seen from one of them."""
 
     rank: int
-    count: int
+    world_size: int
     device: torch.device
-    tensor: int = 1
-    context: int = 1
-    spread_mesh: DeviceMesh | None = None
+    tensor_parallel_size: int = 1
+    context_parallel_size: int = 1
+    shard_mesh: DeviceMesh | None = None
     """(data x context, tensor): the weights are cut over both; None for one rank."""
     context_group: dist.ProcessGroup | None = None
     store: Any = None
     """Where processes leave notes for each other."""
-    files_group: Any = None
+    checkpoint_group: Any = None
     """A second group of all ranks, in which checkpoints are agreed on while training goes on."""
 
     @property
@@ -73,70 +73,73 @@ class Ranks:
         return self.rank == 0
 
     @property
-    def replicas(self) -> int:
+    def num_replicas(self) -> int:
         """Ranks that see different tokens."""
-        return self.count // self.tensor
+        return self.world_size // self.tensor_parallel_size
 
     @property
     def replica(self) -> int:
         """Which of those this one belongs to."""
-        return self.rank // self.tensor
+        return self.rank // self.tensor_parallel_size
 
-    def spread(self, model: nn.Module) -> nn.Module:
+    def shard(self, model: nn.Module) -> nn.Module:
         """The model with this rank's share of its weights, changed in place."""
-        if self.spread_mesh is None:
+        if self.shard_mesh is None:
             return model.to(self.device)
         if not isinstance(model, Decoder):
             raise UnsupportedError(f"{type(model).__name__} trains on one rank; over several, a Decoder does")
         model.to(self.device)
-        if self.tensor > 1:
-            share_heads(model, self.spread_mesh["tensor"])
-        mesh = self.spread_mesh["replica"]  # also where it has one rank: then all weights are of one kind
+        if self.tensor_parallel_size > 1:
+            apply_tensor_parallel(model, self.shard_mesh["tensor"])
+        mesh = self.shard_mesh["replica"]  # also where it has one rank: then all weights are of one kind
         for block in model.blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
         return model
 
-    def samples(self, first: int, count: int) -> range:
+    def local_samples(self, first: int, count: int) -> range:
         """Of `count` samples from number `first` on, those whose rows this rank reads."""
-        data, mine = self.replicas // self.context, self.replica // self.context
+        data, mine = self.num_replicas // self.context_parallel_size, self.replica // self.context_parallel_size
         return range(first + mine * (count // data), first + (mine + 1) * (count // data))
 
-    def positions_of(self, batch: Batch) -> Batch:
+    def local_batch(self, batch: Batch) -> Batch:
         """The positions that this rank reads; documents stay whole, since what a token sees lies on other ranks."""
-        if self.context > 1:
-            shares, rank = Shares(batch.tokens.shape[1], self.context), dist.get_rank(self.context_group)
+        if self.context_parallel_size > 1:
+            shards = ContextShards(batch.input_ids.shape[1], self.context_parallel_size)
+            rank = dist.get_rank(self.context_group)
             positions = (
-                torch.arange(shares.length).expand_as(batch.tokens) if batch.positions is None else batch.positions
+                torch.arange(shards.sequence_length).expand_as(batch.input_ids)
+                if batch.position_ids is None
+                else batch.position_ids
             )
-            mine = (shares.take(whole, rank, 1) for whole in (batch.tokens, batch.targets, positions))
-            batch = batch._replace(**dict(zip(("tokens", "targets", "positions"), mine, strict=True)))
+            mine = (shards.take(whole, rank, 1) for whole in (batch.input_ids, batch.targets, positions))
+            batch = batch._replace(**dict(zip(("input_ids", "targets", "position_ids"), mine, strict=True)))
         there = {name: part.to(self.device) for name, part in batch._asdict().items() if part is not None}
         return batch._replace(**there)
 
-    def attention(self, length: int) -> AbstractContextManager[object]:
+    def attention_context(self, length: int) -> AbstractContextManager[object]:
         """Where a model has to run so that tokens see those on other ranks."""
-        if self.context == 1:
+        if self.context_parallel_size == 1:
             return nullcontext()
         assert self.context_group is not None
-        return across_ranks(Shares(length, self.context), self.context_group)
+        return context_parallel(ContextShards(length, self.context_parallel_size), self.context_group)
 
-    def last_part(self, model: nn.Module, is_last: bool) -> None:
+    def set_gradient_sync(self, model: nn.Module, is_last: bool) -> None:
         """Say whether the coming backward completes a step: only then do ranks exchange gradients."""
         if isinstance(model, FSDPModule):
             model.set_requires_gradient_sync(is_last)
 
-    def summed(self, *numbers: float) -> list[float]:
+    def sum_over_ranks(self, *numbers: float) -> list[float]:
         """The sums of numbers over all replicas."""
-        if self.count == 1:
+        if self.world_size == 1:
             return list(numbers)
         total = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         dist.all_reduce(total)
-        return (total / self.tensor).tolist()  # the ranks of one layer have counted the same tokens
+        return (total / self.tensor_parallel_size).tolist()  # the ranks of one layer have counted the same tokens
 
-    def first_makes(self, make: Callable[[], Made]) -> Made | None:
+    def run_on_first(self, make: Callable[[], Result]) -> Result | None:
         """What the first rank makes, there; the others wait, however long it takes, and refuse what it refuses."""
-        if self.count == 1:
+        if self.world_size == 1:
             return make()
         made, refused = None, ""
         if self.is_first:
@@ -144,33 +147,33 @@ class Ranks:
                 made = make()
             except AttnScopeError as error:
                 refused = str(error) or "refused"
-            self.store.set("made", refused)
-        while not self.store.check(["made"]):
+            self.store.set("done", refused)
+        while not self.store.check(["done"]):
             time.sleep(POLL)
-        refused = self.store.get("made").decode()
+        refused = self.store.get("done").decode()
         dist.barrier()  # nobody leaves before all have read: the first rank may take the store with it
         if refused:
             raise SettingError(refused)
         return made
 
-    def agreed(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """What the first rank says."""
-        if self.count == 1:
+        if self.world_size == 1:
             return value
         box = [value]
         dist.broadcast_object_list(box, src=0, device=self.device)
         return box[0]
 
-    def resharded(self, model: nn.Module) -> None:
+    def reshard(self, model: nn.Module) -> None:
         """Let go of weights that a pass without gradients has left whole."""
         if isinstance(model, FSDPModule):
             model.reshard()
 
-    def whole_weights(self, model: nn.Module) -> dict[str, Tensor]:
+    def gather_parameters(self, model: nn.Module) -> dict[str, Tensor]:
         """All weights, whole, on the CPU of the first rank; every rank has to call this, and the others get nothing."""
-        options = StateDictOptions(full_state_dict=True, cpu_offload=self.count > 1)
+        options = StateDictOptions(full_state_dict=True, cpu_offload=self.world_size > 1)
         weights: dict[str, Any] = get_model_state_dict(model, options=options)
-        orders = {name: stacked_order(model, name, self.tensor) for name in weights}
+        orders = {name: fused_row_order(model, name, self.tensor_parallel_size) for name in weights}
         return {
             name: weight if (order := orders[name]) is None else weight[order.argsort()]
             for name, weight in weights.items()
@@ -178,19 +181,23 @@ class Ranks:
 
 
 @contextmanager
-def all_ranks(settings: Settings) -> Iterator[Ranks]:
+def init_ranks(settings: Settings) -> Iterator[Ranks]:
     """The ranks that torchrun has started, or this process alone."""
     count, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
-    if count % (settings.tensor * settings.context):
+    if count % (settings.tensor_parallel_size * settings.context_parallel_size):
         raise SettingError(
-            f"{count} ranks do not divide by tensor x context = {settings.tensor} x {settings.context}; start them "
-            f"with torchrun --nproc-per-node {settings.tensor * settings.context}, or a multiple"
+            f"the number of ranks must be a multiple of tensor_parallel_size x context_parallel_size = "
+            f"{settings.tensor_parallel_size} x {settings.context_parallel_size}, got {count}; start them with "
+            f"torchrun --nproc-per-node {settings.tensor_parallel_size * settings.context_parallel_size}"
         )
-    rows, data = settings.batch // settings.accumulate, count // (settings.tensor * settings.context)
+    rows, data = (
+        settings.batch_size // settings.gradient_accumulation_steps,
+        count // (settings.tensor_parallel_size * settings.context_parallel_size),
+    )
     if rows % data:
         raise SettingError(
-            f"{rows} rows at a time do not divide over the {data} ranks that read different rows; make batch a "
-            "multiple of them, or accumulate less"
+            f"batch_size / gradient_accumulation_steps must be a multiple of the data-parallel ranks, got {rows} "
+            f"sequences over {data} ranks; change batch_size or gradient_accumulation_steps"
         )
     if dist.is_initialized():
         raise SettingError("train: this process belongs to a process group already, and a run starts its own")
@@ -203,21 +210,21 @@ def all_ranks(settings: Settings) -> Iterator[Ranks]:
     backend = "cpu:gloo,cuda:nccl" if is_cuda else "gloo"
     store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage] - documented, and in no list of names
     if count > 1:
-        store, _, _ = next(rendezvous("env://", timeout=PATIENCE))
-        store = dist.PrefixStore(those_who_came(store, rank, count), store)  # pyright: ignore[reportPrivateImportUsage] - likewise
+        store, _, _ = next(rendezvous("env://", timeout=TIMEOUT))
+        store = dist.PrefixStore(agree_on_restart(store, rank, count), store)  # pyright: ignore[reportPrivateImportUsage] - likewise
     hook = sys.excepthook  # torch wraps it at each start, to name the rank, and never unwraps it
-    dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=PATIENCE)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=TIMEOUT)
     try:
-        files = dist.new_group(backend="gloo", timeout=PATIENCE)
-        ranks = Ranks(rank=rank, count=count, device=device, store=store, files_group=files)
-        yield ranks if count == 1 else divided(ranks, settings)
+        files = dist.new_group(backend="gloo", timeout=TIMEOUT)
+        ranks = Ranks(rank=rank, world_size=count, device=device, store=store, checkpoint_group=files)
+        yield ranks if count == 1 else with_device_meshes(ranks, settings)
     finally:
         dist.destroy_process_group()
         if count == 1:
             sys.excepthook = hook
 
 
-def those_who_came(store: Any, rank: int, count: int) -> str:
+def agree_on_restart(store: Any, rank: int, count: int) -> str:
     """A name for these very processes, on which all of them agree.
 
     When a rank was killed, torchrun starts all of them anew beside the store of those before, where gloo would find the
@@ -238,18 +245,20 @@ def those_who_came(store: Any, rank: int, count: int) -> str:
     return seen
 
 
-def divided(ranks: Ranks, settings: Settings) -> Ranks:
+def with_device_meshes(ranks: Ranks, settings: Settings) -> Ranks:
     """Several ranks, and which of them work together in which way."""
-    kind, tensor, context = ranks.device.type, settings.tensor, settings.context
-    replicas = ranks.count // tensor
-    spread = init_device_mesh(kind, (replicas, tensor), mesh_dim_names=("replica", "tensor"))
-    parts = (replicas // context, context, tensor)
+    kind, tensor, context = ranks.device.type, settings.tensor_parallel_size, settings.context_parallel_size
+    num_replicas = ranks.world_size // tensor
+    spread = init_device_mesh(kind, (num_replicas, tensor), mesh_dim_names=("replica", "tensor"))
+    parts = (num_replicas // context, context, tensor)
     reading = init_device_mesh(kind, parts, mesh_dim_names=("data", "context", "tensor"))
     group = reading["context"].get_group()
-    return replace(ranks, tensor=tensor, context=context, spread_mesh=spread, context_group=group)
+    return replace(
+        ranks, tensor_parallel_size=tensor, context_parallel_size=context, shard_mesh=spread, context_group=group
+    )
 
 
-def share_heads(model: Decoder, mesh: DeviceMesh) -> None:
+def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh) -> None:
     """Give each rank of a mesh some heads, and some of the feed-forward network, of every block."""
     config, ranks = model.config, mesh.size()
     num_kv_heads = config.num_kv_heads or config.num_heads
@@ -270,7 +279,7 @@ def share_heads(model: Decoder, mesh: DeviceMesh) -> None:
         "feed_forward.down": RowwiseParallel(),
     }
     for name, parameter in model.named_parameters():
-        order = stacked_order(model, name, ranks)
+        order = fused_row_order(model, name, ranks)
         if order is not None:
             parameter.data = parameter.data[order]
     for block in model.blocks:
@@ -280,17 +289,17 @@ def share_heads(model: Decoder, mesh: DeviceMesh) -> None:
         block.attention.num_kv_heads //= ranks
 
 
-def rank_by_rank(parts: Sequence[int], ranks: int) -> Tensor:
+def interleave_shards(parts: Sequence[int], ranks: int) -> Tensor:
     """The order of rows in which each rank, taking an equal stretch of all, has an equal stretch of every part.
 
-    >>> rank_by_rank((4, 2), 2)
+    >>> interleave_shards((4, 2), 2)
     tensor([0, 1, 4, 2, 3, 5])
     """
     numbered = torch.arange(sum(parts)).split(list(parts))
     return torch.cat([part.chunk(ranks)[rank] for rank in range(ranks) for part in numbered])
 
 
-def stacked_order(model: nn.Module, name: str, ranks: int) -> Tensor | None:
+def fused_row_order(model: nn.Module, name: str, ranks: int) -> Tensor | None:
     """The order in which so many ranks keep the rows of a parameter, where several projections stand in it.
 
     None where the rows lie as they are written.
@@ -302,13 +311,13 @@ def stacked_order(model: nn.Module, name: str, ranks: int) -> Tensor | None:
     num_kv_heads = config.num_kv_heads or config.num_heads
     layer = name.rpartition(".")[0]
     if layer.endswith("attention.query_key_value"):
-        return rank_by_rank([count * head_dim for count in (config.num_heads, num_kv_heads, num_kv_heads)], ranks)
+        return interleave_shards([count * head_dim for count in (config.num_heads, num_kv_heads, num_kv_heads)], ranks)
     if layer.endswith("feed_forward.up") and config.gated:
-        return rank_by_rank((config.intermediate_size, config.intermediate_size), ranks)
+        return interleave_shards((config.intermediate_size, config.intermediate_size), ranks)
     return None
 
 
-def clipped(parameters: Sequence[nn.Parameter], longest: float) -> float:
+def clip_grad_norm(parameters: Sequence[nn.Parameter], longest: float) -> float:
     """The length of all gradients together, which are shortened if it is above `longest` (0: never).
 
     Weights are cut in different ways, and torch adds up only those that are cut alike.

@@ -1,4 +1,4 @@
-"""What a run is made of: settings, data and a model.
+"""What a run consists of: settings, data and a model.
 
 In: the functions of `recipes`, or your own. Out: `Recipe`, which the loop trains. Data and model are made by the run
 itself, in its folder, since only there is known which rank goes first.
@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from attnscope.models.text.any_tokenizer import AnyTokenizer
-from attnscope.train.batch import Batches
+from attnscope.train.batch import Dataset
 from attnscope.train.settings import Settings
 
 
 class Data(NamedTuple):
-    """What a model learns from, and is tested on."""
+    """Training and validation data."""
 
-    training: Batches
-    validation: Batches
+    training: Dataset
+    validation: Dataset
     tokenizer: AnyTokenizer | None = None
-    """Of models that write text."""
+    """The tokenizer of a language model; None for other tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +35,10 @@ class Recipe:
     name: str
     settings: Settings
     data: Callable[[Path, Settings], Data]
-    """Makes the data in the folder of the run, or opens what was made there before."""
+    """Creates the data in the folder of the run, or opens it."""
     model: Callable[[Data, Settings], nn.Module]
-    """Makes the model, with its first weights."""
+    """Creates the model with its initial parameters."""
     prompt: str | None = None
-    """What samples of text begin with; None for the first words of the validation data."""
-    about: dict[str, Any] = field(default_factory=dict)
-    """What else decides the result; a folder with another run in it is refused."""
+    """The prompt of samples; None for the first tokens of the validation data."""
+    identity: dict[str, Any] = field(default_factory=dict)
+    """What else determines the result; a run cannot resume with another identity."""

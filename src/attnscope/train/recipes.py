@@ -20,11 +20,11 @@ from attnscope.errors import SettingError
 from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig, load, load_tokenizer, train_bpe
 from attnscope.models.published_configs import DECODERS
 from attnscope.models.text.any_tokenizer import AnyTokenizer
-from attnscope.train.batch import Batches
-from attnscope.train.data.corpus import Texts, text_data
+from attnscope.train.batch import Dataset
+from attnscope.train.data.corpus import TextSources, make_text_data
 from attnscope.train.recipe import Data, Recipe
 from attnscope.train.settings import Settings
-from attnscope.train.tasks import Repetition, Reversal, Reverser
+from attnscope.train.tasks import Repetition, Reversal, ReversalModel
 
 Sources = Sequence[str | Path]
 OTHER = 1_000_003  # added to the seed of a task for rows that are not learned from
@@ -34,11 +34,11 @@ def char_gpt(sources: Sources, *, separator: str | None = None, **changes: Any) 
     """A small GPT that learns to write character by character: minutes on two cores."""
     settings = Settings(
         steps=1500,
-        batch=32,
-        length=128,
+        batch_size=32,
+        sequence_length=128,
         learning_rate=4e-3,
         betas=(0.9, 0.99),
-        evaluate_rows=864,
+        evaluate_sequences=864,
         sample_every=250,
     )
 
@@ -50,7 +50,13 @@ def char_gpt(sources: Sources, *, separator: str | None = None, **changes: Any) 
             )
         )
 
-    return text_recipe("char-gpt", Texts(sources, separator), characters_of, model, changed(settings, changes))
+    return text_recipe(
+        "char-gpt",
+        TextSources(sources, separator),
+        train_character_tokenizer,
+        model,
+        override_settings(settings, changes),
+    )
 
 
 def gpt2_small(
@@ -59,89 +65,97 @@ def gpt2_small(
     """GPT-2 at its real size, 124 million weights, for a cluster; a BPE vocabulary is learned if none is given."""
     settings = Settings(
         steps=600_000,
-        batch=480,
-        length=1024,
+        batch_size=480,
+        sequence_length=1024,
         learning_rate=6e-4,
-        warm_up=2000,
+        warmup_steps=2000,
         bf16=True,
         compile=True,
-        accumulate=5,
+        gradient_accumulation_steps=5,
         evaluate_every=1000,
         checkpoint_every=1000,
         sample_every=1000,
     )
     config = replace(DECODERS["gpt2-small"], dropout=0.0)
 
-    def make_tokenizer(texts: Texts) -> AnyTokenizer:
+    def make_tokenizer(texts: TextSources) -> AnyTokenizer:
         return train_bpe(texts.documents(), config.vocab_size) if tokenizer is None else load_tokenizer(tokenizer)
 
     def model(data: Data, settings: Settings) -> Decoder:
         assert data.tokenizer is not None
-        if data.tokenizer.vocab_size > config.vocab_size or settings.length > config.max_position_embeddings:
+        if data.tokenizer.vocab_size > config.vocab_size or settings.sequence_length > config.max_position_embeddings:
             raise SettingError(
-                f"gpt2-small has {config.vocab_size:,} tokens and reads {config.max_position_embeddings:,}; "
-                f"the tokenizer has {data.tokenizer.vocab_size:,}, and rows of {settings.length:,} were asked for"
+                f"gpt2-small has {config.vocab_size:,} token ids and {config.max_position_embeddings:,} positions, "
+                f"got {data.tokenizer.vocab_size:,} ids and sequence_length {settings.sequence_length:,}"
             )
         return Decoder(config)
 
-    recipe = text_recipe("gpt2-small", Texts(sources, separator), make_tokenizer, model, changed(settings, changes))
-    return replace(recipe, about={**recipe.about, "tokenizer": None if tokenizer is None else str(tokenizer)})
+    recipe = text_recipe(
+        "gpt2-small", TextSources(sources, separator), make_tokenizer, model, override_settings(settings, changes)
+    )
+    return replace(recipe, identity={**recipe.identity, "tokenizer": None if tokenizer is None else str(tokenizer)})
 
 
 def smollm2_finetune(
     sources: Sources,
     *,
-    start: str | Path = "HuggingFaceTB/SmolLM2-135M",
+    base_model: str | Path = "HuggingFaceTB/SmolLM2-135M",
     separator: str | None = None,
     **changes: Any,
 ) -> Recipe:
     """SmolLM2, or another decoder with its tokenizer, goes on learning from a text of yours."""
     settings = Settings(
         steps=200,
-        batch=8,
-        length=512,
+        batch_size=8,
+        sequence_length=512,
         learning_rate=5e-5,
-        warm_up=20,
+        warmup_steps=20,
         weight_decay=0.01,
         evaluate_every=50,
-        evaluate_rows=16,
+        evaluate_sequences=16,
         checkpoint_every=50,
         sample_every=50,
     )
 
     def model(_data: Data, _settings: Settings) -> nn.Module:
-        loaded = load(start, dtype=torch.float32)
+        loaded = load(base_model, dtype=torch.float32)
         if not isinstance(loaded, Decoder):
-            raise SettingError(f"smollm2-finetune: {start} is an encoder, and only decoders learn to write")
+            raise SettingError(f"smollm2-finetune: {base_model} is an encoder, and only decoders learn to write")
         return loaded.train()
 
-    def tokenizer(_texts: Texts) -> AnyTokenizer:
-        return load_tokenizer(start)
+    def tokenizer(_texts: TextSources) -> AnyTokenizer:
+        return load_tokenizer(base_model)
 
-    tuned = changed(settings, changes)
-    recipe = text_recipe("smollm2-finetune", Texts(sources, separator), tokenizer, model, tuned)
-    return replace(recipe, about={**recipe.about, "start": str(start)})
+    tuned = override_settings(settings, changes)
+    recipe = text_recipe("smollm2-finetune", TextSources(sources, separator), tokenizer, model, tuned)
+    return replace(recipe, identity={**recipe.identity, "base_model": str(base_model)})
 
 
 def reversal(*, with_positions: bool = True, **changes: Any) -> Recipe:
     """One layer of attention learns to reverse a row of digits; without positions it cannot."""
     settings = Settings(
         steps=600,
-        batch=64,
-        length=12,
+        batch_size=64,
+        sequence_length=12,
         learning_rate=1e-2,
-        warm_up=20,
+        warmup_steps=20,
         weight_decay=0.0,
         evaluate_every=100,
-        evaluate_rows=512,
+        evaluate_sequences=512,
     )
 
-    def model(_data: Data, settings: Settings) -> Reverser:
-        return Reverser(vocabulary=Reversal.vocabulary, length=settings.length, with_positions=with_positions)
+    def model(_data: Data, settings: Settings) -> ReversalModel:
+        return ReversalModel(
+            vocab_size=Reversal.vocab_size, sequence_length=settings.sequence_length, with_positions=with_positions
+        )
 
-    about = {"with_positions": with_positions}
+    identity = {"with_positions": with_positions}
     return Recipe(
-        name="reversal", settings=changed(settings, changes), data=task_data(Reversal), model=model, about=about
+        name="reversal",
+        settings=override_settings(settings, changes),
+        data=task_data(Reversal),
+        model=model,
+        identity=identity,
     )
 
 
@@ -149,21 +163,23 @@ def induction(**changes: Any) -> Recipe:
     """A decoder of two layers learns to go on with rows that repeat, and grows induction heads."""
     settings = Settings(
         steps=500,
-        batch=64,
-        length=64,
+        batch_size=64,
+        sequence_length=64,
         learning_rate=4e-3,
         weight_decay=0.01,
         evaluate_every=20,
-        evaluate_rows=128,
+        evaluate_sequences=128,
         heads_every=20,
     )
 
     def model(_data: Data, settings: Settings) -> Decoder:
         return Decoder(
-            small_llama(vocab_size=Repetition.vocabulary, hidden_size=64, num_layers=2, num_heads=4, settings=settings)
+            small_llama(vocab_size=Repetition.vocab_size, hidden_size=64, num_layers=2, num_heads=4, settings=settings)
         )
 
-    return Recipe(name="induction", settings=changed(settings, changes), data=task_data(Repetition), model=model)
+    return Recipe(
+        name="induction", settings=override_settings(settings, changes), data=task_data(Repetition), model=model
+    )
 
 
 RECIPES: dict[str, Callable[..., Recipe]] = {
@@ -176,21 +192,25 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
 """Recipes by the names that the command line knows."""
 
 
-def changed(settings: Settings, changes: dict[str, Any]) -> Settings:
+def override_settings(settings: Settings, changes: dict[str, Any]) -> Settings:
     """Settings with some of them changed; a name that is none is refused, and a shorter run warms up for a tenth."""
     unknown = changes.keys() - Settings.__dataclass_fields__
     if unknown:
-        raise SettingError(f"{min(unknown)!r} is no setting; there are {', '.join(Settings.__dataclass_fields__)}")
-    if "steps" in changes and "warm_up" not in changes:
-        changes = {**changes, "warm_up": min(settings.warm_up, changes["steps"] // 10)}
+        raise SettingError(
+            f"{min(unknown)!r} is not a setting; expected one of {', '.join(Settings.__dataclass_fields__)}"
+        )
+    if "steps" in changes and "warmup_steps" not in changes:
+        changes = {**changes, "warmup_steps": min(settings.warmup_steps, changes["steps"] // 10)}
     return replace(settings, **changes)
 
 
-def task_data(task: Callable[..., Batches]) -> Callable[[Path, Settings], Data]:
+def task_data(task: Callable[..., Dataset]) -> Callable[[Path, Settings], Data]:
     """The data of a task that makes its own, and other rows of it for validation."""
 
     def data(_folder: Path, settings: Settings) -> Data:
-        training, validation = (task(length=settings.length, seed=settings.seed + more) for more in (0, OTHER))
+        training, validation = (
+            task(sequence_length=settings.sequence_length, seed=settings.seed + more) for more in (0, OTHER)
+        )
         return Data(training, validation)
 
     return data
@@ -210,8 +230,8 @@ def small_llama(
         num_layers=num_layers,
         num_heads=num_heads,
         intermediate_size=8 * hidden_size // 3 // 8 * 8,
-        max_position_embeddings=settings.length,
-        sliding_windows=(settings.length,) * num_layers,
+        max_position_embeddings=settings.sequence_length,
+        sliding_windows=(settings.sequence_length,) * num_layers,
         position_encoding=Rotary(dim=hidden_size // num_heads, layout="half"),
         norm="rms",
         activation="silu",
@@ -222,18 +242,18 @@ def small_llama(
     )
 
 
-def characters_of(texts: Texts) -> CharacterTokenizer:
+def train_character_tokenizer(texts: TextSources) -> CharacterTokenizer:
     """A tokenizer of all characters that the files have."""
     return CharacterTokenizer(sorted(set().union(*map(set, texts.documents()))))
 
 
 def text_recipe(
     name: str,
-    texts: Texts,
-    make_tokenizer: Callable[[Texts], AnyTokenizer],
+    texts: TextSources,
+    make_tokenizer: Callable[[TextSources], AnyTokenizer],
     model: Callable[[Data, Settings], nn.Module],
     settings: Settings,
 ) -> Recipe:
     """A run that learns from files of text."""
-    data = partial(text_data, texts, make_tokenizer)
-    return Recipe(name=name, settings=settings, data=data, model=model, about=texts.identity())
+    data = partial(make_text_data, texts, make_tokenizer)
+    return Recipe(name=name, settings=settings, data=data, model=model, identity=texts.identity())

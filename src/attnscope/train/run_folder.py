@@ -29,38 +29,38 @@ from attnscope.train.parallel import Ranks
 from attnscope.train.recipe import Data, Recipe
 
 RUN = "run.json"
-BEGUN = "run.json.unfinished"
-"""Instead of it, until the data and the model are there."""
-HARMLESS = {
-    "accumulate", "compile", "log_every", "evaluate_every", "evaluate_rows", "sample_every", "checkpoint_every", "keep",
-    "heads_every", "tensor", "context",
+UNFINISHED_RUN = "run.json.unfinished"
+"""Replaces run.json until data and model are ready."""
+RESUMABLE_SETTINGS = {
+    "gradient_accumulation_steps", "compile", "log_every", "evaluate_every", "evaluate_sequences", "sample_every",
+    "checkpoint_every", "keep_checkpoints", "heads_every", "tensor_parallel_size", "context_parallel_size",
 }  # fmt: skip
-"""Settings that may change when a run goes on: they decide nothing but rounding, and what dropout drops."""
+"""Settings that may change when a run resumes: they affect only rounding and dropout."""
 
 
-def prepared(recipe: Recipe, folder: Path, ranks: Ranks) -> Data:
-    """The data of a run: the first rank makes what is not there, then the others open it."""
+def prepare_data(recipe: Recipe, folder: Path, ranks: Ranks) -> Data:
+    """The data of a run: the first rank creates it, then the others open it."""
 
     def make() -> Data:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            refuse_another_run(recipe, folder)
+            check_same_run(recipe, folder)
             return recipe.data(folder, recipe.settings)
         except OSError as error:
             raise SettingError(f"train: {folder} cannot be used: {error}") from error
 
-    data = ranks.first_makes(make)
+    data = ranks.run_on_first(make)
     return recipe.data(folder, recipe.settings) if data is None else data
 
 
-def refuse_another_run(recipe: Recipe, folder: Path) -> None:
-    """Compare with what was claimed: two runs in one folder would be neither."""
+def check_same_run(recipe: Recipe, folder: Path) -> None:
+    """Raise an error if the folder belongs to another run."""
     if not (folder / RUN).exists():
         begin(folder)
         return
     before = read_json(folder / RUN)
     for name, value in described(recipe).items():
-        if name not in HARMLESS and before.get(name) != value:
+        if name not in RESUMABLE_SETTINGS and before.get(name) != value:
             shown = " other files" if name == "data" else f" {name} = {before.get(name)}, and {value} was asked for"
             longer = ", for the learning rate falls towards its last step" if name == "steps" else ""
             raise CheckpointError(
@@ -73,24 +73,24 @@ def begin(folder: Path) -> None:
     else is neither used nor touched.
     """
     data = [folder / TOKENS, folder / TOKENIZER]
-    if (folder / BEGUN).exists():
+    if (folder / UNFINISHED_RUN).exists():
         for left in (*data, *folder.glob(f".unfinished-{TOKENS}-*")):
             shutil.rmtree(left, ignore_errors=True)
     elif found := [place.name for place in data if place.exists()]:
         raise SettingError(f"{folder} holds {' and '.join(found)}, which are of no run; choose another folder")
-    (folder / BEGUN).touch()
+    (folder / UNFINISHED_RUN).touch()
 
 
 def claim(recipe: Recipe, folder: Path) -> None:
-    """Write what the run is, once it has all it needs to begin."""
+    """Write run.json, once data and model are ready."""
     if not (folder / RUN).exists():
-        write_json(folder / BEGUN, described(recipe))
-        (folder / BEGUN).replace(folder / RUN)
+        write_json(folder / UNFINISHED_RUN, described(recipe))
+        (folder / UNFINISHED_RUN).replace(folder / RUN)
 
 
 def described(recipe: Recipe) -> dict[str, Any]:
-    """All that decides what comes of a run, as JSON gives it back."""
-    return {"recipe": recipe.name, **recipe.about, **asdict(recipe.settings), "betas": list(recipe.settings.betas)}
+    """Everything that determines the result of a run, in JSON types."""
+    return {"recipe": recipe.name, **recipe.identity, **asdict(recipe.settings), "betas": list(recipe.settings.betas)}
 
 
 def write_model(model: nn.Module, tokenizer: AnyTokenizer | None, folder: Path) -> str:

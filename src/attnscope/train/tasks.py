@@ -1,7 +1,7 @@
 """Tasks that make their own data: reversing a row, and going on with a row that repeats.
 
-In: numbers of samples. Out: batches; the same sample is always the same row. And `Reverser`, the smallest model that
-can (or, without positions, cannot) reverse.
+In: numbers of samples. Out: batches; the same sample is always the same row. And `ReversalModel`, the smallest model
+that can (or, without positions, cannot) reverse.
 Does not know: the loop. Memory: one batch.
 """
 
@@ -16,46 +16,46 @@ from attnscope.attention.positions import LearnedPositions, position_ids
 from attnscope.errors import SettingError
 from attnscope.models.layers import MultiHeadAttention
 from attnscope.models.linear import Linear
-from attnscope.train.batch import IGNORED, Batch
-from attnscope.train.data.sampler import dice
+from attnscope.train.batch import IGNORE_INDEX, Batch
+from attnscope.train.data.sampler import seeded_generator
 
 
 class Reversal:
-    """Rows of random digits; what should come out at each place is the digit at the mirrored one."""
+    """Sequences of random digits; the target at each position is the digit at the mirrored position."""
 
-    vocabulary = 10
+    vocab_size = 10
 
-    def __init__(self, *, length: int = 12, seed: int = 0):
-        self.length, self.seed = length, seed
+    def __init__(self, *, sequence_length: int = 12, seed: int = 0):
+        self.sequence_length, self.seed = sequence_length, seed
 
-    def rows(self, samples: Sequence[int]) -> Batch:
-        """The samples with these numbers."""
+    def get_batch(self, samples: Sequence[int]) -> Batch:
+        """The samples with these numbers, as a batch."""
         drawn = (
-            torch.randint(self.vocabulary, (self.length,), generator=dice("reversal", sample, self.seed))
+            torch.randint(
+                self.vocab_size, (self.sequence_length,), generator=seeded_generator("reversal", sample, self.seed)
+            )
             for sample in samples
         )
         tokens = torch.stack(list(drawn))
         return Batch(tokens, tokens.flip(1))
 
 
-def blind_guess(rows: Tensor) -> tuple[float, float]:
-    """The best loss and accuracy at reversing rows of even length when it is known which tokens a row has, not where.
+def best_without_positions(rows: Tensor) -> tuple[float, float]:
+    """The best loss and accuracy at reversing sequences of even length for a model that ignores token order.
 
     The token at the mirrored place is then any of the other tokens of the row, each as likely as the next.
 
-    >>> blind_guess(torch.tensor([[4, 4, 4, 4]])), blind_guess(torch.tensor([[1, 2, 3, 4]]))[1]
+    >>> best_without_positions(torch.tensor([[4, 4, 4, 4]])), best_without_positions(torch.tensor([[1, 2, 3, 4]]))[1]
     ((0.0, 1.0), 0.3333333333333333)
     """
     length = rows.shape[1]
     if length % 2:
-        raise SettingError(
-            f"blind_guess: rows of {length} tokens have a middle, which is its own mirror; give even ones"
-        )
+        raise SettingError(f"best_without_positions: expected an even sequence length, got {length}")
     same = (rows[:, :, None] == rows[:, None, :]).double()
     # For each place i and each place j of its row: how often the token of j stands at other places than i.
-    shares = (same.sum(2)[:, None, :] - same) / (length - 1)
+    fractions = (same.sum(2)[:, None, :] - same) / (length - 1)
     elsewhere = ~torch.eye(length, dtype=torch.bool)
-    return float(shares[:, elsewhere].log().mean().abs()), float(shares.amax(2).mean())
+    return float(fractions[:, elsewhere].log().mean().abs()), float(fractions.amax(2).mean())
 
 
 class Repetition:
@@ -65,42 +65,48 @@ class Repetition:
     has to find the last place of the current token and read on from there, which is what induction heads do.
     """
 
-    vocabulary = 64
+    vocab_size = 64
 
-    def __init__(self, *, length: int = 64, seed: int = 0):
-        self.length, self.seed = length, seed
-        if length < 8:
-            raise SettingError(
-                f"Repetition: rows of {length} tokens are too short to repeat something; take 8 at least"
-            )
+    def __init__(self, *, sequence_length: int = 64, seed: int = 0):
+        self.sequence_length, self.seed = sequence_length, seed
+        if sequence_length < 8:
+            raise SettingError(f"Repetition: sequence_length must be at least 8, got {sequence_length}")
 
-    def rows(self, samples: Sequence[int]) -> Batch:
-        """The samples with these numbers."""
-        parts = [self._row(dice("repetition", sample, self.seed)) for sample in samples]
+    def get_batch(self, samples: Sequence[int]) -> Batch:
+        """The samples with these numbers, as a batch."""
+        parts = [self._row(seeded_generator("repetition", sample, self.seed)) for sample in samples]
         return Batch(torch.stack([tokens for tokens, _ in parts]), torch.stack([targets for _, targets in parts]))
 
     def _row(self, random: torch.Generator) -> tuple[Tensor, Tensor]:
-        period = int(torch.randint(self.length // 4, self.length // 2 + 1, (), generator=random))
-        stretch = torch.randint(self.vocabulary, (period,), generator=random)
-        row = stretch.repeat(-(-(self.length + 1) // period))[: self.length + 1]
+        period = int(torch.randint(self.sequence_length // 4, self.sequence_length // 2 + 1, (), generator=random))
+        stretch = torch.randint(self.vocab_size, (period,), generator=random)
+        row = stretch.repeat(-(-(self.sequence_length + 1) // period))[: self.sequence_length + 1]
         targets = row[1:].clone()
-        targets[: period - 1] = IGNORED
+        targets[: period - 1] = IGNORE_INDEX
         return row[:-1], targets
 
 
-class Reverser(nn.Module):
-    """One layer of attention between an embedding and the scores of every token: logits (batch, position, vocabulary).
+class ReversalModel(nn.Module):
+    """One layer of attention between an embedding and the scores of every token: logits (batch, position, vocab_size).
 
     Every token sees all others. Without positions the output of a token depends on which tokens there are and not on
     where they are, so that no weights whatever can reverse.
     """
 
-    def __init__(self, *, vocabulary: int, length: int, width: int = 64, heads: int = 4, with_positions: bool = True):
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        sequence_length: int,
+        hidden_size: int = 64,
+        num_heads: int = 4,
+        with_positions: bool = True,
+    ):
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, width)
-        self.position_embedding = LearnedPositions(length, width) if with_positions else None
-        self.attention = MultiHeadAttention(hidden_size=width, num_heads=heads)
-        self.head = Linear(width, vocabulary)
+        self.embedding = nn.Embedding(vocab_size, hidden_size)
+        self.position_embedding = LearnedPositions(sequence_length, hidden_size) if with_positions else None
+        self.attention = MultiHeadAttention(hidden_size=hidden_size, num_heads=num_heads)
+        self.head = Linear(hidden_size, vocab_size)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)

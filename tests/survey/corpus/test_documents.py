@@ -16,23 +16,23 @@ from pyarrow import parquet
 
 from attnscope.errors import SettingError
 from attnscope.survey.corpus import documents, lines
-from attnscope.survey.corpus.documents import Document, documents_of
-from attnscope.survey.corpus.plan import Problem, Shard, Span, make_plan
+from attnscope.survey.corpus.documents import Document, ShardDocuments
+from attnscope.survey.corpus.plan import Problem, Shard, Span, plan_shards
 from attnscope.survey.settings import Settings
 
-FACTOR = 8  # times `MOST`: a line is held as blocks, as bytes, as text that takes four bytes a character
+FACTOR = 8  # times `MAX_TEXT_BYTES`: a line is held as blocks, as bytes, as text that takes four bytes a character
 
 ENDS = st.sampled_from(["\n", "\r\n", "\n\n", "\r", ""])
 WORDS = st.text(st.sampled_from("ab -é€😀\u2028\x0b\x85"), max_size=6)
 
 
-def settings_of(*sources, **told) -> Settings:
-    return Settings(model="model", sources=tuple(map(str, sources)), **told)
+def settings_of(*sources, **settings) -> Settings:
+    return Settings(model="model", sources=tuple(map(str, sources)), **settings)
 
 
 def read(settings: Settings) -> list[Document | Problem]:
     """Everything that all shards give, in their order."""
-    return [found for shard in make_plan(settings).shards for found in documents_of(shard, settings)]
+    return [found for shard in plan_shards(settings).shards for found in ShardDocuments(shard, settings)]
 
 
 def whole(settings: Settings) -> list[Document]:
@@ -51,9 +51,9 @@ def problems(settings: Settings) -> list[Problem]:
     return [each for each in read(settings) if isinstance(each, Problem)]
 
 
-def write_parquet(path: Path, values: list, *, rows: int = 2, kind=None, **told) -> Path:
-    table = arrow.table({"id": list(range(len(values))), "text": arrow.array(values, kind or arrow.string())})
-    parquet.write_table(table, path, row_group_size=rows, **told)
+def write_parquet(path: Path, values: list, *, rows: int = 2, dtype=None, **options) -> Path:
+    table = arrow.table({"id": list(range(len(values))), "text": arrow.array(values, dtype or arrow.string())})
+    parquet.write_table(table, path, row_group_size=rows, **options)
     return path
 
 
@@ -102,7 +102,7 @@ def test_any_division_gives_the_same_lines_of_json(tmp_path_factory, values, mos
     last = json.dumps({"text": "last"}).encode()
     path.write_bytes(content + last)
     found = read(settings_of(path, shard_bytes=most))
-    places = [int(each.start if isinstance(each, Document) else each.place[5:].replace(",", "")) for each in found]
+    places = [int(each.start if isinstance(each, Document) else each.location[5:].replace(",", "")) for each in found]
     assert places == [start for _, start in expected] + [len(content)]
     kept = [each.text if isinstance(each, Document) else None for each in found]
     assert kept == [text for text, _ in expected] + ["last"]
@@ -130,18 +130,18 @@ def test_documents_come_from_disk_and_memory_in_the_order_of_the_sources(tmp_pat
 
 
 def test_what_cannot_be_held_is_passed_over_in_every_form(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "MOST", 20)
-    monkeypatch.setattr(documents, "MOST", 20)
+    monkeypatch.setattr(lines, "MAX_TEXT_BYTES", 20)
+    monkeypatch.setattr(documents, "MAX_TEXT_BYTES", 20)
     path = tmp_path / "a.txt"
     path.write_bytes(b"before\n" + b"x" * 50 + b"\nafter\n")
     for most in (1, 5, 30, 1000):
         found = read(settings_of(path, shard_bytes=most))
         assert "".join(each.text for each in found if isinstance(each, Document)) == "before\nafter\n"
-        assert [each.place for each in found if isinstance(each, Problem)] == ["byte 7"]
+        assert [each.location for each in found if isinstance(each, Problem)] == ["byte 7"]
     path.write_bytes(b"a\n--\n" + b"short\n" * 10 + b"--\nb\n--\n" + b"y" * 50)
     for most in (1, 5, 30, 1000):
         found = read(settings_of(path, shard_bytes=most, separator="--"))
-        assert [each.text if isinstance(each, Document) else each.place for each in found] == [
+        assert [each.text if isinstance(each, Document) else each.location for each in found] == [
             "a\n",
             "byte 5",
             "b\n",
@@ -151,9 +151,9 @@ def test_what_cannot_be_held_is_passed_over_in_every_form(tmp_path, monkeypatch)
     path.write_bytes(b'{"text": "a"}\n{"text": "' + b"x" * 50 + b'"}\n{"text": "b"}\n')
     for most in (1, 5, 30, 1000):
         found = read(settings_of(path, shard_bytes=most))
-        assert [each.text if isinstance(each, Document) else each.place for each in found] == ["a", "byte 14", "b"]
+        assert [each.text if isinstance(each, Document) else each.location for each in found] == ["a", "byte 14", "b"]
     path = write_parquet(tmp_path / "a.parquet", ["a", "x" * 21, "b"])
-    assert [each.text if isinstance(each, Document) else each.place for each in read(settings_of(path))] == [
+    assert [each.text if isinstance(each, Document) else each.location for each in read(settings_of(path))] == [
         "a",
         "row 1",
         "b",
@@ -161,7 +161,7 @@ def test_what_cannot_be_held_is_passed_over_in_every_form(tmp_path, monkeypatch)
 
 
 def test_a_text_that_cannot_be_held_at_once_comes_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(documents, "MOST", 20)
+    monkeypatch.setattr(documents, "MAX_TEXT_BYTES", 20)
     path = tmp_path / "a.txt"
     path.write_bytes(b"seven b\n" * 6)
     assert texts(settings_of(path)) == ["seven b\nseven b\n"] * 3
@@ -169,15 +169,15 @@ def test_a_text_that_cannot_be_held_at_once_comes_in_parts(tmp_path, monkeypatch
 
 MEASURE = """
 import sys, resource
-from attnscope.survey.corpus.documents import Document, documents_of
-from attnscope.survey.corpus.plan import make_plan
+from attnscope.survey.corpus.documents import Document, ShardDocuments
+from attnscope.survey.corpus.plan import plan_shards
 from attnscope.survey.settings import Settings
 settings = Settings(model="model", sources=(sys.argv[1],), shard_bytes=int(sys.argv[2]), separator=sys.argv[3] or None)
-plan = make_plan(settings)
+plan = plan_shards(settings)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for shard in plan.shards:
-    for found in documents_of(shard, settings):
-        print(found.text if isinstance(found, Document) else found.place)
+    for found in ShardDocuments(shard, settings):
+        print(found.text if isinstance(found, Document) else found.location)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
@@ -205,7 +205,7 @@ def test_a_line_of_200_megabytes_is_a_problem_and_takes_no_memory(tmp_path, name
     )
     *found, kibibytes = done.stdout.splitlines()
     assert found == expected
-    assert int(kibibytes) * 1024 < FACTOR * lines.MOST
+    assert int(kibibytes) * 1024 < FACTOR * lines.MAX_TEXT_BYTES
 
 
 def test_bad_utf8_is_a_problem_with_its_byte_and_the_line_is_left_out(tmp_path):
@@ -213,7 +213,7 @@ def test_bad_utf8_is_a_problem_with_its_byte_and_the_line_is_left_out(tmp_path):
     path.write_bytes(b"one\ntwo\nth\xffree\nfour\n\xc3\n\xc3")
     for told in ({}, {"separator": "--"}):
         found = read(settings_of(path, **told))
-        assert [(each.text, each.start) if isinstance(each, Document) else each.place for each in found] == [
+        assert [(each.text, each.start) if isinstance(each, Document) else each.location for each in found] == [
             ("one\ntwo\n", 0),
             "byte 10",
             ("four\n", 15),
@@ -223,33 +223,33 @@ def test_bad_utf8_is_a_problem_with_its_byte_and_the_line_is_left_out(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "a"}\n{"text": "\xff"}\n{"text": "b"}\n')
     found = read(settings_of(path))
-    assert [each.text if isinstance(each, Document) else each.place for each in found] == ["a", "byte 24", "b"]
+    assert [each.text if isinstance(each, Document) else each.location for each in found] == ["a", "byte 24", "b"]
 
 
 def test_a_file_in_another_encoding_has_a_few_problems_and_then_their_number(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xe9t\xe9\n" * 1000 + b"good\n")
     found = read(settings_of(path))
-    assert len([each for each in found if isinstance(each, Problem)]) == documents.PROBLEMS + 1
+    assert len([each for each in found if isinstance(each, Problem)]) == documents.MAX_PROBLEMS_PER_SPAN + 1
     assert isinstance(found[-1], Problem)
-    assert "has 900 more problems" in found[-1].what
+    assert "has 900 more problems" in found[-1].reason
     assert [each.text for each in found if isinstance(each, Document)] == ["good\n"]
 
 
 @pytest.mark.parametrize(
-    ("line", "what"),
+    ("line", "reason"),
     [
-        (b'{"text": ', "is no JSON"),
-        (b"[" * 100_000, "is no JSON"),
-        (b'{"text": ' + b"9" * 5000 + b"}", "is no JSON"),
-        (b'["text"]', "no object with a field 'text'"),
+        (b'{"text": ', "is not valid JSON"),
+        (b"[" * 100_000, "is not valid JSON"),
+        (b'{"text": ' + b"9" * 5000 + b"}", "is not valid JSON"),
+        (b'["text"]', "not an object with a field 'text'"),
         (b'{"body": "a"}', "has no field 'text'"),
-        (b'{"text": null}', "has a field 'text' that is no text"),
-        (b'{"text": ["a"]}', "has a field 'text' that is no text"),
-        (b'{"text": "\\ud83d"}', "has half a character"),
+        (b'{"text": null}', "has a field 'text' that is not a string"),
+        (b'{"text": ["a"]}', "has a field 'text' that is not a string"),
+        (b'{"text": "\\ud83d"}', "surrogate"),
     ],
 )
-def test_a_broken_line_of_json_is_a_problem_with_its_byte(tmp_path, line, what):
+def test_a_broken_line_of_json_is_a_problem_with_its_byte(tmp_path, line, reason):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"text": "a"}\n' + line + b'\r\n{"text": "\\ud83d\\ude00"}\n')
     first, problem, last = read(settings_of(path))
@@ -257,8 +257,8 @@ def test_a_broken_line_of_json_is_a_problem_with_its_byte(tmp_path, line, what):
     assert isinstance(last, Document)
     assert (first.text, last.text) == ("a", "😀")
     assert isinstance(problem, Problem)
-    assert (problem.file, problem.place) == (str(path), "byte 17")
-    assert what in problem.what
+    assert (problem.file, problem.location) == (str(path), "byte 17")
+    assert reason in problem.reason
 
 
 def test_a_damaged_row_group_is_a_problem_and_the_others_are_read(tmp_path):
@@ -272,12 +272,12 @@ def test_a_damaged_row_group_is_a_problem_and_the_others_are_read(tmp_path):
     path.write_bytes(content)
     for most in (1, 2**20):
         found = read(settings_of(path, shard_bytes=most))
-        assert [each.text if isinstance(each, Document) else each.place for each in found] == [
+        assert [each.text if isinstance(each, Document) else each.location for each in found] == [
             *values[:2],
             "row group 1",
             *values[4:],
         ]
-    assert "is damaged" in problems(settings_of(path))[0].what
+    assert "is damaged" in problems(settings_of(path))[0].reason
 
 
 def test_rows_that_are_not_utf8_are_problems(tmp_path):
@@ -285,11 +285,11 @@ def test_rows_that_are_not_utf8_are_problems(tmp_path):
     column = arrow.Array.from_buffers(arrow.string(), 3, raw.buffers())
     parquet.write_table(arrow.table({"text": column}), tmp_path / "a.parquet")
     found = read(settings_of(tmp_path))
-    assert [each.text if isinstance(each, Document) else each.place for each in found] == ["a", "row 1", "é"]
+    assert [each.text if isinstance(each, Document) else each.location for each in found] == ["a", "row 1", "é"]
 
 
 def test_large_strings_are_text(tmp_path):
-    write_parquet(tmp_path / "a.parquet", ["a", None, "é"], kind=arrow.large_string())
+    write_parquet(tmp_path / "a.parquet", ["a", None, "é"], dtype=arrow.large_string())
     assert texts(settings_of(tmp_path)) == ["a", "é"]
 
 
@@ -298,23 +298,23 @@ def test_files_that_change_after_the_plan_are_problems(tmp_path):
         (tmp_path / name).write_text("line\n" * 10)
     write_parquet(tmp_path / "c.parquet", ["a", "b"])
     settings = settings_of(tmp_path, shard_bytes=25)
-    plan = make_plan(settings)
+    plan = plan_shards(settings)
     (tmp_path / "a.txt").unlink()
     os.truncate(tmp_path / "b.txt", 10)
     (tmp_path / "c.parquet").write_bytes(b"PAR1 but no longer")
-    found = [each for shard in plan.shards for each in documents_of(shard, settings)]
+    found = [each for shard in plan.shards for each in ShardDocuments(shard, settings)]
     assert "".join(each.text for each in found if isinstance(each, Document)) == "line\n" * 12
-    what = [(Path(each.file).name, each.place, each.what) for each in found if isinstance(each, Problem)]
-    assert [name for name, _, _ in what] == ["a.txt", "a.txt", "b.txt", "b.txt", "c.parquet"]
-    assert "can no longer be opened" in what[0][2]
-    assert what[2][1:] == ("byte 0", "has become shorter: it ends before byte 25")
-    assert "no longer the Parquet it was" in what[4][2]
+    reason = [(Path(each.file).name, each.location, each.reason) for each in found if isinstance(each, Problem)]
+    assert [name for name, _, _ in reason] == ["a.txt", "a.txt", "b.txt", "b.txt", "c.parquet"]
+    assert "can no longer be opened" in reason[0][2]
+    assert reason[2][1:] == ("byte 0", "has become shorter: it ends before byte 25")
+    assert "no longer the same Parquet file" in reason[4][2]
 
 
 def test_a_failing_disk_is_an_error_and_no_problem(tmp_path, monkeypatch):
-    for name, kind in (("a.txt", "text"), ("b.parquet", "parquet")):
+    for name, format in (("a.txt", "text"), ("b.parquet", "parquet")):
         path = write_parquet(tmp_path / name, ["a"])
-        shard = Shard(0, (Span(str(path), kind, 0, 1),))
+        shard = Shard(0, (Span(str(path), format, 0, 1),))
 
         def fail(*arguments):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -323,17 +323,17 @@ def test_a_failing_disk_is_an_error_and_no_problem(tmp_path, monkeypatch):
             patch.setattr("fsspec.implementations.local.LocalFileOpener.read", fail, raising=False)
             patch.setattr("fsspec.implementations.local.LocalFileOpener.seek", fail)
             with pytest.raises(OSError, match="Input/output"):
-                list(documents_of(shard, settings_of(path)))
+                list(ShardDocuments(shard, settings_of(path)))
 
 
 def test_the_digest_is_that_of_what_was_read_and_known_at_the_end(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"one\ntwo\n" * 100)
     settings = settings_of(tmp_path, shard_bytes=300)
-    readings = [documents_of(shard, settings) for shard in make_plan(settings).shards]
+    readings = [ShardDocuments(shard, settings) for shard in plan_shards(settings).shards]
     for reading in readings:
         with pytest.raises(SettingError, match="after its last document"):
             _ = reading.digest
-        assert len(list(reading)) == reading.documents == 1
+        assert len(list(reading)) == reading.num_documents == 1
     digests = [reading.digest for reading in readings]
     assert digests[0] == hashlib.sha256(b"one\ntwo\n" * 50 + b"\0end of span\0").hexdigest()
     list(readings[0])
@@ -348,9 +348,9 @@ def test_the_digest_is_that_of_what_was_read_and_known_at_the_end(tmp_path):
 def test_the_digest_of_parquet_follows_values_and_nulls(tmp_path):
     def digest(values):
         path = write_parquet(tmp_path / "a.parquet", values)
-        reading = documents_of(Shard(0, (Span(str(path), "parquet", 0, 1),)), settings_of(path))
-        list(reading)
-        return reading.digest
+        documents = ShardDocuments(Shard(0, (Span(str(path), "parquet", 0, 1),)), settings_of(path))
+        list(documents)
+        return documents.digest
 
     assert digest(["a", "b"]) == digest(["a", "b"])
     assert len({digest(values) for values in (["a", "b"], ["ab", ""], ["", "ab"], [None, "ab"], ["a", "c"])}) == 5

@@ -7,7 +7,7 @@ import fsspec
 import pytest
 
 from attnscope.errors import SettingError
-from attnscope.survey.corpus.files import listed, opened
+from attnscope.survey.corpus.files import list_files, open_file
 
 
 @pytest.fixture
@@ -20,14 +20,14 @@ def memory() -> Iterator[fsspec.AbstractFileSystem]:
 
 
 def names(sources, folder: Path) -> list[str]:
-    return [str(Path(source.address).relative_to(folder)) for source in listed(sources)]
+    return [str(Path(source.url).relative_to(folder)) for source in list_files(sources)]
 
 
 def test_kinds_follow_from_suffixes_and_other_files_of_a_folder_are_passed_over(tmp_path):
     for name in ("a.txt", "b.MD", "c.jsonl", "d.ndjson", "e.parquet", "f.png", "README"):
         (tmp_path / name).write_bytes(b"1234567")
-    found = listed([str(tmp_path)])
-    assert [(Path(source.address).name, source.kind) for source in found] == [
+    found = list_files([str(tmp_path)])
+    assert [(Path(source.url).name, source.format) for source in found] == [
         ("a.txt", "text"),
         ("b.MD", "text"),
         ("c.jsonl", "jsonl"),
@@ -64,9 +64,9 @@ def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path):
 def test_addresses_hold_in_another_working_directory(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("here")
     monkeypatch.chdir(tmp_path)
-    [source] = listed(["a.txt"])
+    [source] = list_files(["a.txt"])
     monkeypatch.chdir("/")
-    with opened(source.address) as file:
+    with open_file(source.url) as file:
         assert file.read() == b"here"
 
 
@@ -74,10 +74,10 @@ def test_memory_and_disk_can_be_mixed(memory, tmp_path):
     (tmp_path / "disk.txt").write_text("disk")
     for name in ("b.txt", "a.jsonl", "deep/c.txt", "d.png"):
         memory.pipe(f"/corpus/{name}", name.encode())
-    found = [source.address for source in listed(["memory://corpus", str(tmp_path), "memory://corpus/*.txt"])]
-    assert [address.rpartition("/")[2] for address in found] == ["a.jsonl", "b.txt", "c.txt", "disk.txt"]
-    assert all(address.startswith("memory://") for address in found[:3])
-    with opened(found[2]) as file:
+    found = [source.url for source in list_files(["memory://corpus", str(tmp_path), "memory://corpus/*.txt"])]
+    assert [url.rpartition("/")[2] for url in found] == ["a.jsonl", "b.txt", "c.txt", "disk.txt"]
+    assert all(url.startswith("memory://") for url in found[:3])
+    with open_file(found[2]) as file:
         assert file.read() == b"deep/c.txt"
 
 
@@ -85,35 +85,35 @@ def test_a_file_in_an_archive_has_an_address(tmp_path):
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         archive.writestr("b.txt", "second")
         archive.writestr("a.txt", "first")
-    found = listed([f"zip://*.txt::{tmp_path}/all.zip"])
+    found = list_files([f"zip://*.txt::{tmp_path}/all.zip"])
     contents = []
     for source in found:
-        with opened(source.address) as file:
+        with open_file(source.url) as file:
             contents.append(file.read())
     assert contents == [b"first", b"second"]
 
 
-def test_a_stamp_is_another_when_the_file_is_and_the_same_when_not(memory, tmp_path):
+def test_a_version_is_another_when_the_file_is_and_the_same_when_not(memory, tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("one")
-    [before] = listed([str(path)])
-    assert listed([str(tmp_path)]) == [before]
+    [before] = list_files([str(path)])
+    assert list_files([str(tmp_path)]) == [before]
     os.utime(path, (1, 1))
-    [touched] = listed([str(path)])
-    assert touched.stamp != before.stamp
+    [touched] = list_files([str(path)])
+    assert touched.version != before.version
     memory.pipe("/a.txt", b"one")
-    [alone], [within] = listed(["memory://a.txt"]), listed(["memory://"])
+    [alone], [within] = list_files(["memory://a.txt"]), list_files(["memory://"])
     assert alone == within
 
 
 @pytest.mark.parametrize(
     ("source", "fault"),
     [
-        ("missing.txt", "is not there"),
-        ("missing*.txt", "is not there"),
-        ("empty", "has no file in it"),
+        ("missing.txt", "not found"),
+        ("missing*.txt", "not found"),
+        ("empty", "no .txt"),
         ("a.png", "unsupported file type: "),
-        ("no-such-protocol://a.txt", "cannot be read"),
+        ("no-such-protocol://a.txt", "cannot read"),
     ],
 )
 def test_a_source_with_nothing_to_read_is_refused_by_name(tmp_path, monkeypatch, source, fault):
@@ -121,5 +121,5 @@ def test_a_source_with_nothing_to_read_is_refused_by_name(tmp_path, monkeypatch,
     (tmp_path / "empty").mkdir()
     (tmp_path / "a.png").write_bytes(b"x")
     with pytest.raises(SettingError, match=fault) as caught:
-        listed([source])
+        list_files([source])
     assert source in str(caught.value)

@@ -13,7 +13,7 @@ from attnscope.models.text.character_tokenizer import CharacterTokenizer
 from attnscope.models.text.document_encoder import CHUNK_SIZE
 from attnscope.models.text.tokenizer import Tokenizer
 from attnscope.survey.corpus.documents import Document
-from attnscope.survey.corpus.passages import Passage, Passages, around_text, passages_of
+from attnscope.survey.corpus.passages import Passage, PassageSplitter, find_special_tokens
 from attnscope.survey.corpus.plan import Problem
 from attnscope.survey.settings import Settings
 
@@ -32,11 +32,11 @@ def smollm() -> AnyTokenizer:
 
 
 def settings_of(window: int | None) -> Settings:
-    return Settings(model="model", sources=("a.txt",), window=window)
+    return Settings(model="model", sources=("a.txt",), max_length=window)
 
 
 def passages(text: str, tokenizer: AnyTokenizer, window: int | None) -> list[Passage]:
-    found = list(passages_of([Document(text, "a.txt", 5)], tokenizer, settings_of(window)))
+    found = list(PassageSplitter(tokenizer, settings_of(window)).split([Document(text, "a.txt", 5)]))
     kept = [each for each in found if isinstance(each, Passage)]
     assert kept == found
     assert all((each.file, each.start) == ("a.txt", 5) for each in kept)
@@ -77,8 +77,8 @@ def test_windows_of_a_long_document_are_those_of_all_its_tokens(smollm):
 
 
 def test_bert_has_its_special_tokens_around_each_passage(minilm):
-    assert minilm.texts(around_text(minilm).before) == ["[CLS]"]
-    assert minilm.texts(around_text(minilm).after) == ["[SEP]"]
+    assert minilm.texts(find_special_tokens(minilm).before) == ["[CLS]"]
+    assert minilm.texts(find_special_tokens(minilm).after) == ["[SEP]"]
     found = passages("a rose is a rose is a rose", minilm, 5)
     assert [minilm.texts(each.ids) for each in found] == [
         ["[CLS]", "a", "rose", "is", "[SEP]"],
@@ -91,7 +91,7 @@ def test_bert_has_its_special_tokens_around_each_passage(minilm):
 
 
 def test_smollm_has_nothing_around_a_passage(smollm):
-    assert around_text(smollm) == ([], [])
+    assert find_special_tokens(smollm) == ([], [])
     [passage] = passages("a rose", smollm, 512)
     assert passage.ids == smollm.encode("a rose", add_special_tokens=False)
 
@@ -100,7 +100,7 @@ def test_smollm_has_nothing_around_a_passage(smollm):
 def test_what_looks_like_a_special_token_is_text(request, model, special):
     tokenizer = request.getfixturevalue(model)
     [passage] = passages(f"one {special} two", tokenizer, None)
-    around = around_text(tokenizer)
+    around = find_special_tokens(tokenizer)
     body = passage.ids[len(around.before) : len(passage.ids) - len(around.after)]
     [number] = tokenizer.encode(special, add_special_tokens=False)
     assert number not in body
@@ -118,7 +118,7 @@ def test_what_looks_like_a_special_token_is_text(request, model, special):
     ],
 )
 def test_what_a_tokenizer_puts_around_a_text_is_found(template, around):
-    assert around_text(words(template)) == around
+    assert find_special_tokens(words(template)) == around
 
 
 def test_a_tokenizer_whose_border_cannot_be_told_is_refused():
@@ -126,13 +126,13 @@ def test_a_tokenizer_whose_border_cannot_be_told_is_refused():
         def encode(self, text, *, add_special_tokens=True):
             return [0] * (len(text) + 2 * add_special_tokens)
 
-    with pytest.raises(UnsupportedError, match="which come before"):
-        around_text(Odd(words("$A").backend))
+    with pytest.raises(UnsupportedError, match="special tokens"):
+        find_special_tokens(Odd(words("$A").backend))
 
 
 def test_a_window_without_room_for_text_is_refused(minilm):
-    with pytest.raises(SettingError, match="puts 2 around each; give 3 at least"):
-        passages_of([], minilm, settings_of(2))
+    with pytest.raises(SettingError, match=r"2 special tokens.*max_length.*at least 3"):
+        PassageSplitter(minilm, settings_of(2)).split([])
 
 
 def test_a_lone_token_is_left_out_unless_something_stands_around_it(minilm, smollm):
@@ -151,22 +151,22 @@ def test_problems_are_passed_on_and_a_document_that_is_refused_is_one():
         Document("a?c", "b.parquet", 17),
         Document("def", "a.txt", 9),
     ]
-    first, second, third, fourth, last = passages_of(documents, CHARACTERS, settings_of(8))
+    first, second, third, fourth, last = PassageSplitter(CHARACTERS, settings_of(8)).split(documents)
     assert second == problem
     assert (third[0], third[1], fourth[0], fourth[1]) == ("a.txt", "byte 1,234", "b.parquet", "row 17")
     assert isinstance(third, Problem)
-    assert "'?'" in third.what
+    assert "'?'" in third.reason
     assert [CHARACTERS.decode(each.ids) for each in (first, last) if isinstance(each, Passage)] == ["abc", "def"]
 
 
 def test_the_tokenizer_is_not_changed_and_serves_many_shards(smollm):
     before = smollm.encode("<|endoftext|>")
-    cutting = Passages(smollm, settings_of(4))
-    found = [list(cutting.of([Document(f"number {shard} of many shards", "a.txt", 0)])) for shard in range(3)]
+    cutting = PassageSplitter(smollm, settings_of(4))
+    found = [list(cutting.split([Document(f"number {shard} of many shards", "a.txt", 0)])) for shard in range(3)]
     assert found == [passages_of_text(f"number {shard} of many shards", smollm) for shard in range(3)]
     assert smollm.encode("<|endoftext|>") == before
     assert len(before) == 1
 
 
 def passages_of_text(text: str, tokenizer: AnyTokenizer) -> list[Passage | Problem]:
-    return list(passages_of([Document(text, "a.txt", 0)], tokenizer, settings_of(4)))
+    return list(PassageSplitter(tokenizer, settings_of(4)).split([Document(text, "a.txt", 0)]))

@@ -10,14 +10,14 @@ from pyarrow import parquet
 
 from attnscope.errors import SettingError
 from attnscope.survey.corpus import plan as plans
-from attnscope.survey.corpus.plan import Plan, make_plan
+from attnscope.survey.corpus.plan import ShardPlan, plan_shards
 from attnscope.survey.settings import Settings
 
 MANY, SECONDS = 5_000, 5.0
 
 
-def planned(*sources, **told) -> Plan:
-    return make_plan(Settings(model="model", sources=tuple(map(str, sources)), **told))
+def planned(*sources, **settings) -> ShardPlan:
+    return plan_shards(Settings(model="model", sources=tuple(map(str, sources)), **settings))
 
 
 def write_parquet(path, values, *, rows=2, column="text"):
@@ -62,7 +62,7 @@ def test_unless_told_a_shard_has_64_kib_and_there_are_about_4096_at_most(tmp_pat
 def test_more_shards_than_can_be_kept_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(plans, "MAX_SHARDS", 16)
     (tmp_path / "a.txt").write_bytes(b"x" * 64)
-    with pytest.raises(SettingError, match="give 4 bytes at least"):
+    with pytest.raises(SettingError, match=r"shard_bytes.*at least 4"):
         planned(tmp_path, shard_bytes=1)
     assert len(planned(tmp_path, shard_bytes=4).shards) == 16
 
@@ -84,14 +84,14 @@ def test_broken_files_are_problems_and_the_others_are_planned(tmp_path):
     write_parquet(tmp_path / "rowless.parquet", arrow.array([], arrow.string()))
     plan = planned(tmp_path)
     assert [span.file for shard in plan.shards for span in shard.spans] == [str(good)]
-    problems = {os.path.basename(problem.file): problem.what for problem in plan.problems}
-    assert {problem.place for problem in plan.problems} == {""}
+    problems = {os.path.basename(problem.file): problem.reason for problem in plan.problems}
+    assert {problem.location for problem in plan.problems} == {""}
     assert "damaged or not Parquet" in problems.pop("cut.parquet")
     assert "damaged or not Parquet" in problems.pop("garbage.parquet")
     assert problems == {
         "empty.txt": "is empty",
         "other.parquet": "has no column 'text'; its columns are id, content",
-        "numbers.parquet": "has int64 in its column 'text', and not text",
+        "numbers.parquet": "has int64 in its column 'text', not strings",
         "rowless.parquet": "has no rows",
     }
 
@@ -112,13 +112,13 @@ def test_the_fingerprint_follows_what_decides_the_result(tmp_path, monkeypatch):
     others = [
         planned("b.txt", "a.txt"),
         planned("a.txt"),
-        planned(tmp_path, window=None),
-        planned(tmp_path, batch=1),
+        planned(tmp_path, max_length=None),
+        planned(tmp_path, batch_tokens=1),
         planned(tmp_path, field="content"),
         planned(tmp_path, separator="--"),
         planned(tmp_path, shard_bytes=50),
         planned(tmp_path, seed=1),
-        make_plan(Settings(model="another", sources=(str(tmp_path),))),
+        plan_shards(Settings(model="another", sources=(str(tmp_path),))),
     ]
     os.utime(tmp_path / "a.txt", (1, 1))
     others.append(planned(tmp_path))

@@ -13,9 +13,9 @@ import pytest
 
 from attnscope.errors import SettingError
 from attnscope.survey import Difference, compare, open_survey
-from attnscope.survey.tables.difference import Samples, changes_between, size_of, student_quantile
-from attnscope.survey.tally.statistics import STATISTICS
-from tests.survey.made import ABOUT, clustered, write_survey
+from attnscope.survey.partials.bins import STATISTICS
+from attnscope.survey.tables.difference import Samples, compare_samples, effect_size, student_quantile
+from tests.survey.synthetic_surveys import ABOUT, clustered, write_survey
 
 FAMILIES, COMPARISONS = 400, 300
 FALSE_ALARMS = 0.05
@@ -50,7 +50,7 @@ def test_without_a_true_change_at_most_one_family_in_twenty_shows_any(kind: str,
     alarms = 0
     for _ in range(FAMILIES):
         before, after = (samples(chance, some, kind) for some in passages)
-        alarms += bool(changes_between(before, after).changed.any())
+        alarms += bool(compare_samples(before, after).changed.any())
     assert alarms <= FALSE_ALARMS * FAMILIES, f"{alarms} of {FAMILIES} families"
 
 
@@ -60,7 +60,7 @@ def test_errors_of_queries_instead_of_passages_would_break_that_promise() -> Non
     for _ in range(20):
         before, after = (samples(chance, 100, "even") for _ in range(2))
         naive = [some._replace(error=some.error / np.sqrt(257)) for some in (before, after)]
-        alarms += bool(changes_between(*naive).changed.any())
+        alarms += bool(compare_samples(*naive).changed.any())
     assert alarms == 20
 
 
@@ -68,7 +68,7 @@ def test_known_changes_are_found_and_their_intervals_hold_them() -> None:
     chance = np.random.default_rng(2)
     shift, missed, outside = 0.15, 0, 0
     for _ in range(20):
-        found = changes_between(samples(chance, 400, "even"), samples(chance, 400, "even", shift))
+        found = compare_samples(samples(chance, 400, "even"), samples(chance, 400, "even", shift))
         missed += int((~found.changed).sum())
         outside += bool(((found.low > shift) | (found.high < shift)).any())
     assert missed < 0.01 * 20 * COMPARISONS
@@ -94,7 +94,7 @@ def test_quantiles_of_student_are_those_of_the_exact_sum(degrees: int, tail: flo
 
 def test_too_few_passages_tell_nothing() -> None:
     few = Samples(np.array([0.1, 0.1]), np.array([0.001, np.nan]), np.array([19, 100]))
-    found = changes_between(few, few._replace(mean=np.array([0.9, 0.9]), error=np.array([0.001, 0.001])))
+    found = compare_samples(few, few._replace(mean=np.array([0.9, 0.9]), error=np.array([0.001, 0.001])))
     assert not found.changed.any()
     assert np.isnan(found.low).all()
     np.testing.assert_allclose(found.change, 0.8)
@@ -102,8 +102,8 @@ def test_too_few_passages_tell_nothing() -> None:
 
 def test_a_difference_in_rounding_is_no_change() -> None:
     exact = Samples(np.array([1.0]), np.array([0.0]), np.array([1000]))
-    assert not changes_between(exact, exact._replace(mean=np.array([1.0 - 6e-8]))).changed.any()
-    assert changes_between(exact, exact._replace(mean=np.array([0.99]))).changed.all()
+    assert not compare_samples(exact, exact._replace(mean=np.array([1.0 - 6e-8]))).changed.any()
+    assert compare_samples(exact, exact._replace(mean=np.array([0.99]))).changed.all()
 
 
 def test_sizes_are_from_minus_one_to_one_and_half_is_half_or_twice() -> None:
@@ -113,11 +113,11 @@ def test_sizes_are_from_minus_one_to_one_and_half_is_half_or_twice() -> None:
         "effective_keys": (one, two),
         "entropy": (np.log(one), np.log(two)),
     }.items():
-        assert float(size_of(name, before, after)) == pytest.approx(0.5)
-        assert float(size_of(name, after, before)) == pytest.approx(-0.5)
-    assert float(size_of("sink", np.array(0.9), np.array(0.2))) == pytest.approx(-0.7)
-    assert float(size_of("reach", np.array(0.001), np.array(0.01))) < 0.01, "hundredths of a token"
-    assert all(abs(float(size_of(name, np.array(0.0), np.array(1.0)))) <= 1.0 for name in STATISTICS)
+        assert float(effect_size(name, before, after)) == pytest.approx(0.5)
+        assert float(effect_size(name, after, before)) == pytest.approx(-0.5)
+    assert float(effect_size("sink", np.array(0.9), np.array(0.2))) == pytest.approx(-0.7)
+    assert float(effect_size("reach", np.array(0.001), np.array(0.01))) < 0.01, "hundredths of a token"
+    assert all(abs(float(effect_size(name, np.array(0.0), np.array(1.0)))) <= 1.0 for name in STATISTICS)
 
 
 def survey_of(folder: Path, means: np.ndarray, seed: int, passages: int = 60, **options: Any) -> Path:
@@ -136,8 +136,8 @@ def test_from_folders_the_head_that_changed_is_named_and_no_other(tmp_path: Path
     found = difference(tmp_path, np.array([0.1, 0.7, 0.6, 0.9]), digest="another corpus")
     assert found.changed_heads.heads_by_layer == {LAYERS[0]: [1]}
     assert found.num_comparisons == 12
-    assert found.relabelled() == {("local", "sink"): 1}
-    assert found.caution is None
+    assert found.label_changes() == {("local", "sink"): 1}
+    assert found.warning is None
     rows = list(found.rows())
     assert {(row.layer, row.head, row.statistic) for row in rows} == {
         (LAYERS[0], 1, name) for name in ("sink", "reach", "local")
@@ -146,7 +146,7 @@ def test_from_folders_the_head_that_changed_is_named_and_no_other(tmp_path: Path
     sink = next(row for row in rows if row.statistic == "sink")
     assert sink.low < 0.4 < sink.high
     assert sink.change == pytest.approx(sink.after - sink.before, abs=ROUNDING)
-    assert sink.size == pytest.approx(sink.change, abs=ROUNDING)
+    assert sink.effect_size == pytest.approx(sink.change, abs=ROUNDING)
     assert [row.statistic for row in found.rows("local")] == ["local"]
 
 
@@ -155,7 +155,7 @@ def test_a_survey_does_not_differ_from_itself(tmp_path: Path) -> None:
     found = compare(survey, survey)
     assert list(found.rows()) == []
     assert not found.changes.change.any()
-    assert len(list(found.rows(all_of_them=True))) == 12
+    assert len(list(found.rows(include_unchanged=True))) == 12
 
 
 def test_csv_has_every_comparison_the_largest_first(tmp_path: Path) -> None:
@@ -163,8 +163,8 @@ def test_csv_has_every_comparison_the_largest_first(tmp_path: Path) -> None:
     found.to_csv(file)
     rows = list(csv.DictReader(io.StringIO(file.getvalue())))
     assert len(rows) == 12
-    sizes = [abs(float(row["size"])) for row in rows]
-    assert sizes == sorted(sizes, reverse=True)
+    effect_sizes = [abs(float(row["effect_size"])) for row in rows]
+    assert effect_sizes == sorted(effect_sizes, reverse=True)
     assert [row["changed"] for row in rows] == ["True"] * 3 + ["False"] * 9
     assert rows[0]["labels_after"] == "sink"
 
@@ -172,23 +172,23 @@ def test_csv_has_every_comparison_the_largest_first(tmp_path: Path) -> None:
 def test_other_heads_are_refused_and_other_causes_named(tmp_path: Path) -> None:
     survey = open_survey(survey_of(tmp_path / "a", MEANS, 1))
     other = open_survey(survey_of(tmp_path / "other", MEANS, 1, layers=("blocks.0.attention", "blocks.2.attention")))
-    with pytest.raises(SettingError, match=r"head 0 of blocks.1.attention is in one of them only\); compare one model"):
+    with pytest.raises(SettingError, match=r"head 0 of blocks.1.attention"):
         compare(survey, other)
     model = ABOUT | {"hash": "sha256:another"}
-    both = open_survey(survey_of(tmp_path / "both", MEANS, 1, about=model, digest="another", window=None))
-    caution = str(compare(survey, both).caution)
-    assert "both the model and the corpus differ" in caution
-    assert "cut at 512 tokens and nowhere" in caution
+    both = open_survey(survey_of(tmp_path / "both", MEANS, 1, about=model, digest="another", max_length=None))
+    warning = str(compare(survey, both).warning)
+    assert "both the model and the corpus differ" in warning
+    assert "512 tokens and whole documents" in warning
     checkpoint = open_survey(survey_of(tmp_path / "checkpoint", MEANS, 1, about=model))
-    assert compare(survey, checkpoint).caution is None
+    assert compare(survey, checkpoint).warning is None
 
 
-def test_passages_of_few_documents_are_told_to_be_no_independent_witnesses(tmp_path: Path) -> None:
+def test_few_documents_are_a_warning(tmp_path: Path) -> None:
     found = difference(tmp_path, MEANS, documents=1)
-    assert str(found.caution).startswith("one of them has 1 document only")
+    assert str(found.warning).startswith("one survey has only 1 document")
 
 
 def test_a_statistic_that_only_one_has_is_refused(tmp_path: Path) -> None:
     found = difference(tmp_path, MEANS)
-    with pytest.raises(SettingError, match="'entropy' is in none or one of both surveys"):
+    with pytest.raises(SettingError, match="'entropy' is not in both surveys"):
         next(found.rows("entropy"))

@@ -5,35 +5,35 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.survey.corpus.plan import Plan, Problem, Shard, Span
+from attnscope.survey.corpus.plan import Problem, Shard, ShardPlan, Span
 from attnscope.survey.folder import MANIFEST
+from attnscope.survey.partials.bins import STATISTICS
+from attnscope.survey.partials.partial import MAX_PROBLEMS, PartialResult, merge_partials
 from attnscope.survey.settings import Settings
-from attnscope.survey.tables import writing
-from attnscope.survey.tables.manifest import corpus_hash, write_manifest
-from attnscope.survey.tables.writing import COLUMNS, write_tables
-from attnscope.survey.tally.partial import MAX_PROBLEMS, Partial, merge_all
-from attnscope.survey.tally.statistics import STATISTICS
-from tests.survey.gathered import shard_of
+from attnscope.survey.tables import parquet
+from attnscope.survey.tables.manifest import hash_corpus, write_manifest
+from attnscope.survey.tables.parquet import COLUMNS, write_tables
+from tests.survey.random_shards import shard_of
 
 SETTINGS = Settings(model="model", sources=("corpus",), seed=5)
 ABOUT = {"name": "model", "hash": "sha256:0", "parameters": 3}
 
 
-def plan_of(problems: int) -> Plan:
+def plan_of(problems: int) -> ShardPlan:
     """Three shards of two files."""
     spans = [(Span("a.txt", "text", 0, 10), Span("b.txt", "text", 0, 5)), (Span("b.txt", "text", 5, 9),), ()]
     found = tuple(Problem("c.txt", f"byte {place:,}", "broken") for place in range(problems))
-    return Plan(tuple(Shard(number, its) for number, its in enumerate(spans)), found, 19, "fingerprint")
+    return ShardPlan(tuple(Shard(number, its) for number, its in enumerate(spans)), found, 19, "fingerprint")
 
 
 def test_a_manifest_says_what_the_survey_is(tmp_path: Path) -> None:
-    merged = merge_all(shard_of(number, 0) for number in range(3))
+    merged = merge_partials(shard_of(number, 0) for number in range(3))
     write_manifest(tmp_path, merged, plan_of(2), SETTINGS, ABOUT)
     found = json.loads((tmp_path / MANIFEST).read_text())
     assert found["format"] == 1
     assert found["model"] == ABOUT
     assert found["corpus"] == {
-        "hash": corpus_hash({number: f"digest {number}" for number in range(3)}),
+        "hash": hash_corpus({number: f"digest {number}" for number in range(3)}),
         "files": 2,
         "bytes": 19,
         "documents": merged.documents,
@@ -44,7 +44,7 @@ def test_a_manifest_says_what_the_survey_is(tmp_path: Path) -> None:
     assert list(found["statistics"]) == list(STATISTICS)
     assert found["statistics"]["sink"] == {"floor": 1e-4, "ceiling": 1.0, "bins": 232}
     assert found["problems"]["count"] == 2 + 9
-    assert {"file": "c.txt", "place": "byte 1", "what": "broken"} in found["problems"]["first"]
+    assert {"file": "c.txt", "location": "byte 1", "reason": "broken"} in found["problems"]["first"]
 
 
 def test_only_the_first_problems_are_listed(tmp_path: Path) -> None:
@@ -56,14 +56,14 @@ def test_only_the_first_problems_are_listed(tmp_path: Path) -> None:
 def test_a_survey_whose_tables_are_not_all_written_has_no_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_tables(tmp_path, Partial.empty())
-    write_manifest(tmp_path, Partial.empty(), plan_of(0), SETTINGS, ABOUT)
+    write_tables(tmp_path, PartialResult.empty())
+    write_manifest(tmp_path, PartialResult.empty(), plan_of(0), SETTINGS, ABOUT)
     assert {path.name for path in tmp_path.iterdir()} == {*COLUMNS, MANIFEST}
 
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(writing, "write_whole", full)
+    monkeypatch.setattr(parquet, "write_atomically", full)
     with pytest.raises(OSError, match="No space left"):
-        write_tables(tmp_path, Partial.empty())
+        write_tables(tmp_path, PartialResult.empty())
     assert not (tmp_path / MANIFEST).exists()

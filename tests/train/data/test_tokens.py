@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from attnscope.errors import CheckpointError, SettingError, VocabularyError
 from attnscope.models import CharacterTokenizer, Tokenizer, load_tokenizer, train_bpe
-from attnscope.train.data.tokens import Tokens, open_tokens, split, write_tokens
+from attnscope.train.data.tokens import Tokens, open_tokens, train_validation_split, write_tokens
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 TEXTS = [path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))]
@@ -72,10 +72,10 @@ def test_any_stretch_is_that_of_all_documents_in_a_row(tmp_path_factory, texts, 
     length = data.draw(st.integers(1, len(part) - start))
     begin = first + start
     assert part.window(start, length).tolist() == whole[begin : begin + length]
-    assert part.documents_in(start, length).tolist() == [
+    assert part.document_ids(start, length).tolist() == [
         number - numbers[begin] for number in numbers[begin : begin + length]
     ]
-    assert part.window(start, length).dtype == part.documents_in(start, length).dtype == torch.int64
+    assert part.window(start, length).dtype == part.document_ids(start, length).dtype == torch.int64
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(2**16, "uint16"), (2**16 + 1, "uint32"), (200_000, "uint32")])
@@ -201,7 +201,7 @@ def test_a_folder_can_be_moved(tmp_path):
 @pytest.mark.parametrize(("start", "length"), [(-1, 2), (0, 0), (0, 5), (4, 1), (3, -1)])
 def test_what_is_not_there_is_refused(tmp_path, start, length):
     tokens = write_tokens(["abcdef"], LETTERS, tmp_path / "a").part(1, 5)
-    for ask in (tokens.window, tokens.documents_in, lambda start, length: tokens.part(start, start + length)):
+    for ask in (tokens.window, tokens.document_ids, lambda start, length: tokens.part(start, start + length)):
         with pytest.raises(SettingError, match="were asked for, and there are 4"):
             ask(start, length)
 
@@ -222,26 +222,26 @@ def test_what_is_not_there_is_refused(tmp_path, start, length):
 def test_the_last_share_is_for_validation(tmp_path, documents, share, training):
     texts = ["abcdefgh"[number % 8] * size for number, size in enumerate(documents)]
     tokens = write_tokens(texts, LETTERS, tmp_path / "a")
-    first, second = split(tokens, share)
+    first, second = train_validation_split(tokens, share)
     assert len(first) == training
     assert listed(first) + listed(second) == listed(tokens)
 
 
 def test_a_part_can_be_split_again(tmp_path):
     tokens = write_tokens(["a" * 10, "b" * 10, "c" * 10], LETTERS, tmp_path / "a").part(5, 30)
-    first, second = split(tokens, 0.4)
+    first, second = train_validation_split(tokens, 0.4)
     assert (listed(first), listed(second)) == ([0] * 5 + [1] * 10, [2] * 10)
     assert first.starts.tolist() == [0, 5]
-    assert second.documents_in(0, 10).tolist() == [0] * 10
+    assert second.document_ids(0, 10).tolist() == [0] * 10
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, 1.5, float("nan")])
 def test_a_share_that_is_none_is_refused(tmp_path, share):
     tokens = write_tokens(["abc"], LETTERS, tmp_path / "a")
-    with pytest.raises(SettingError, match="it lies between 0 and 1"):
-        split(tokens, share)
+    with pytest.raises(SettingError, match="between 0 and 1"):
+        train_validation_split(tokens, share)
     with pytest.raises(SettingError, match="leaves one part empty"):
-        split(tokens, 0.01)
+        train_validation_split(tokens, 0.01)
 
 
 def test_wrong_questions_are_refused(tmp_path):

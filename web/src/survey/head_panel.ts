@@ -19,12 +19,12 @@ const CHART = 132;
 const FACTS: readonly (readonly [name: string, key: string, says: string])[] = [
   ["mean", "mean", "Over all queries that tell it"],
   ["± standard error", "standard_error", "Of the mean, from passage to passage"],
-  ["deviation", "deviation", "From query to query"],
+  ["standard deviation", "std", "From query to query"],
   ["median", "p50", "Half of the queries have less"],
   ["5% have less than", "p05", "The lower end of the bar under the histogram"],
   ["5% have more than", "p95", "The upper end of the bar under the histogram"],
-  ["least", "smallest", "Of any query"],
-  ["most", "largest", "Of any query"],
+  ["minimum", "min", "Of any query"],
+  ["maximum", "max", "Of any query"],
   ["queries", "count", "Those that tell it"],
   ["passages", "passages", "That have such queries"],
 ];

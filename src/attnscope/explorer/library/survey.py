@@ -20,9 +20,9 @@ from attnscope.heads.scores import SCORES
 from attnscope.heads.table import HeadTable
 from attnscope.recording import Trace
 from attnscope.survey.folder import MANIFEST, SURVEY
-from attnscope.survey.tables.opening import Example, Survey
+from attnscope.survey.tables.survey import Example, Survey
 
-NUMBERS = ("count", "passages", "mean", "deviation", "standard_error")
+NUMBERS = ("count", "passages", "mean", "std", "standard_error")
 MAX_TEXT = 4_000  # characters before and after the mark
 
 
@@ -116,7 +116,7 @@ class SurveyView:
 
     @cached_property
     def _largest(self) -> HeadTable:
-        return self.survey.table("largest")
+        return self.survey.table("max")
 
     def _is_defined(self, place: tuple[str, int], statistic: str) -> bool:
         return bool(self._counts.columns[statistic][self._rows[place]] > 0)
@@ -127,7 +127,7 @@ class SurveyView:
         return histogram_edges(float(known.max()) if len(known) else 1.0)
 
     def _heads(self) -> list[dict[str, Any]]:
-        means, spread = self.survey.heads, self.survey.table("deviation")
+        means, spread = self.survey.heads, self.survey.table("std")
         places = [(at, head) for at, layer in enumerate(self.layers) for head in range(len(layer.numbers))]
         rows = []
         for layer, head in places:
@@ -153,12 +153,12 @@ def _is_number(value: object) -> bool:
 
 
 def _shares(histogram: Any, edges: list[float]) -> list[float]:
-    return [round(float(share), 6) for share in histogram.cells(numpy.array(edges))]
+    return [round(float(share), 6) for share in histogram.rebin(numpy.array(edges))]
 
 
 def _describe_passage(example: Example) -> dict[str, Any]:
     """Split a passage into the token of its strongest query, and the text before and after."""
-    text, (start, stop) = example.text, example.strongest or (0, 0)
+    text, (start, stop) = example.text, example.strongest_span or (0, 0)
     first, last = max(0, start - MAX_TEXT), stop + MAX_TEXT
     return {
         "kind": example.kind,

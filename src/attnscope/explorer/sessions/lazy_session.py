@@ -15,7 +15,7 @@ from attnscope.explorer.cancellation import CancelCheck
 from attnscope.explorer.sessions.model_session import MAX_TOKENS, ModelSession
 from attnscope.models.fingerprint import fingerprint_model
 from attnscope.recording import load
-from attnscope.survey.tables.opening import Survey
+from attnscope.survey.tables.survey import Survey
 
 MAX_PASSAGE_TOKENS = 8192  # of a document that the survey ran whole
 
@@ -78,7 +78,7 @@ def survey_session(survey: Survey, model: str | Path | None) -> LazySession:
             raise SettingError(
                 f"the parameters in {source} have changed since the survey; to use them anyway, add --model"
             )
-        window = survey.manifest["settings"].get("window") or MAX_PASSAGE_TOKENS
+        window = survey.manifest["settings"].get("max_length") or MAX_PASSAGE_TOKENS
         return ModelSession(found, tokenizer, name, max_tokens=max(window, MAX_TOKENS))
 
     return LazySession(name, create)

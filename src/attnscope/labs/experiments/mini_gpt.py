@@ -83,10 +83,10 @@ def train_mini_gpt(seed: int, steps: int, batch: int) -> MiniGPT:
         recipe = char_gpt(
             [source],
             steps=steps,
-            batch=batch,
+            batch_size=batch,
             seed=seed,
             evaluate_every=every,
-            evaluate_rows=64,
+            evaluate_sequences=64,
             heads_every=every,
             sample_every=steps,
             checkpoint_every=0,

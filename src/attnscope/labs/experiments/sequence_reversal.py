@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from attnscope import AttentionMatrix
 from attnscope.figures import heatmap, lines
 from attnscope.labs import Lab, Measurement, Verdict
-from attnscope.train.tasks import Reverser, blind_guess
+from attnscope.train.tasks import ReversalModel, best_without_positions
 
 DIGITS, LENGTH = 10, 12
 
@@ -31,13 +31,13 @@ DIGITS, LENGTH = 10, 12
 class TrainedModel(NamedTuple):
     """A model, and its accuracy during training."""
 
-    model: Reverser
+    model: ReversalModel
     steps: list[int]
     accuracy: list[float]
 
 
 @torch.no_grad()
-def accuracy_of(model: Reverser, rows: Tensor) -> float:
+def accuracy_of(model: ReversalModel, rows: Tensor) -> float:
     """Return the share of correct digits."""
     return float((model(rows).argmax(2) == rows.flip(1)).double().mean())
 
@@ -47,7 +47,7 @@ def train(seed: int, steps: int, length: int, with_positions: bool) -> TrainedMo
     """Train one layer of four heads on new random sequences at every step."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)  # the same sequences for both models
-    model = Reverser(vocabulary=DIGITS, length=length, with_positions=with_positions)
+    model = ReversalModel(vocab_size=DIGITS, sequence_length=length, with_positions=with_positions)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=steps, pct_start=0.1)
     held_out = torch.randint(DIGITS, (1000, length), generator=generator)
@@ -71,12 +71,12 @@ def accuracy_on_all_sequences(seed: int, steps: int) -> dict[str, float]:
     """Return the accuracy on all sequences of four digits, by model."""
     every_row = torch.cartesian_prod(*[torch.arange(DIGITS)] * 4)
     torch.manual_seed(seed)
-    fresh = Reverser(vocabulary=DIGITS, length=4, with_positions=False)
+    fresh = ReversalModel(vocab_size=DIGITS, sequence_length=4, with_positions=False)
     return {
         "random digits": 1 / DIGITS,
         "random initialisation, no positions": accuracy_of(fresh, every_row),
         "trained, no positions": accuracy_of(train(seed, steps, 4, False).model, every_row),
-        "bound without positions": blind_guess(every_row)[1],
+        "bound without positions": best_without_positions(every_row)[1],
         "trained, with positions": accuracy_of(train(seed, steps, 4, True).model, every_row),
     }
 
@@ -85,7 +85,7 @@ def bound_without_positions(lab: Lab) -> None:
     """Without positions, two tokens with the same digit in sequences of the same digits get the same output.
 
     So the target is one of the other digits of the sequence, all equally likely, and the best answer is the most
-    frequent of them. `blind_guess` computes the accuracy of this strategy.
+    frequent of them. `best_without_positions` computes the accuracy of this strategy.
 
     There are only 10,000 sequences of four digits, so the lab tests all of them. A randomly initialised layer and a
     trained one are compared with the bound; neither exceeds it.
@@ -107,7 +107,7 @@ def training_with_and_without_positions(lab: Lab) -> None:
     lab.step("training with positions")
     with_positions = train(lab.seed, steps, LENGTH, True)
     held_out = torch.randint(DIGITS, (20_000, LENGTH), generator=torch.Generator().manual_seed(lab.seed + 1))
-    _, best = blind_guess(held_out)
+    _, best = best_without_positions(held_out)
     without, with_them = accuracy_of(without_positions.model, held_out), accuracy_of(with_positions.model, held_out)
     rows = [("without positions", without), ("bound without positions", best), ("with positions", with_them)]
     lab.table("Accuracy on 20,000 sequences of twelve digits", ("layer", "accuracy"), rows)

@@ -1,9 +1,9 @@
-"""The documents of a shard: out of lines of text, lines of JSON, or rows of Parquet.
+"""Reads the documents of a shard from text files, JSONL or Parquet.
 
-In: a shard and the settings. Out: a `Reading`: documents and problems in the order of the files, and a digest of the
-bytes they came from. However a corpus is divided, its documents are the same: what begins in a shard belongs to it, and
-is read to its end.
-Does not know: tokens, models. Memory: `MOST` bytes of text and a few copies; of Parquet some rows at a time.
+In: a shard and the settings. Out: `ShardDocuments`: documents and problems in the order of the files, and a digest of
+the bytes that were read. With a separator, JSONL or Parquet, the documents do not depend on the shards: a document
+belongs to the shard that it starts in, and is read to its end.
+Does not know: tokens, models. Memory: `MAX_TEXT_BYTES` bytes of text and a few copies; some rows of Parquet.
 """
 
 from __future__ import annotations
@@ -16,75 +16,31 @@ from typing import IO, Any, NamedTuple
 
 from attnscope.errors import SettingError
 from attnscope.extras import import_extra
-from attnscope.survey.corpus.files import opened
-from attnscope.survey.corpus.lines import MOST, Blocks, lines_of
+from attnscope.survey.corpus.files import open_file
+from attnscope.survey.corpus.lines import MAX_TEXT_BYTES, SpanReader, read_lines
 from attnscope.survey.corpus.plan import Problem, Shard, Span
 from attnscope.survey.settings import Settings
 
-ROWS, BUFFER = 64, 2**16  # of Parquet, and bytes of a column, read at a time: some documents have megabytes
-PROBLEMS = 100  # of a span that are told one by one; a file in another encoding has one in every line
-TOO_LONG = f"is longer than {MOST // 2**20} MiB and is left out"
+ROWS, BUFFER = 64, 2**16  # rows and bytes of a Parquet column per read: some documents have megabytes
+MAX_PROBLEMS_PER_SPAN = 100  # listed one by one; a file in another encoding has one in every line
+TOO_LONG = f"is longer than {MAX_TEXT_BYTES // 2**20} MiB and is skipped"
 
-
-Lines = Iterator[tuple[int, bytes | None]]  # as of `lines_of`
+Lines = Iterator[tuple[int, bytes | None]]
+"""What `read_lines` yields."""
 
 
 class Document(NamedTuple):
-    """A text, and where it begins: at a byte of its file, or in a row of Parquet."""
+    """A text, and where it starts: a byte of its file, or a row of Parquet."""
 
     text: str
     file: str
     start: int
 
 
-class Reading:
-    """A shard as documents and problems; each time it is iterated over, it is read anew."""
+class ShardDocuments:
+    r"""Iterates over the documents of a shard, none of them empty, and over problems with skipped input.
 
-    def __init__(self, shard: Shard, settings: Settings):
-        self.shard, self.settings = shard, settings
-        self.documents = 0
-        """How many documents there were so far."""
-        self._hash, self._complete = hashlib.sha256(), False
-
-    @property
-    def digest(self) -> str:
-        """A hash of the bytes of all spans, or of the values of Parquet; known once all documents were given."""
-        if not self._complete:
-            raise SettingError(f"Reading: the digest of shard {self.shard.number} is known after its last document")
-        return self._hash.hexdigest()
-
-    def __iter__(self) -> Iterator[Document | Problem]:
-        self.documents, self._hash, self._complete = 0, hashlib.sha256(), False
-        for span in self.shard.spans:
-            problems = 0
-            for found in self._found(span):
-                if isinstance(found, Document):
-                    self.documents += 1
-                    yield found
-                else:
-                    problems += 1
-                    if problems <= PROBLEMS:
-                        yield found
-            if problems > PROBLEMS:
-                place = f"row group {span.start:,}" if span.kind == "parquet" else f"byte {span.start:,}"
-                yield Problem(span.file, place, f"has {problems - PROBLEMS:,} more problems from here on")
-            self._hash.update(b"\0end of span\0")
-        self._complete = True
-
-    def _found(self, span: Span) -> Iterator[Document | Problem]:
-        """What a span has; a file that is gone or closed to us is a problem, a failing disk or network an error."""
-        try:
-            with opened(span.file) as file:
-                if span.kind == "parquet":
-                    yield from _rows(file, span, self.settings.field, self._hash)
-                else:
-                    yield from _texts(file, span, self.settings, self._hash)
-        except (FileNotFoundError, PermissionError) as error:
-            yield Problem(span.file, "", f"can no longer be opened: {error.strerror or error}")
-
-
-def documents_of(shard: Shard, settings: Settings) -> Reading:
-    r"""The documents of a shard, none of them empty, and what had to be left out.
+    Each iteration reads the shard again.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -92,42 +48,84 @@ def documents_of(shard: Shard, settings: Settings) -> Reading:
     ...     path = Path(folder, "poems.jsonl")
     ...     _ = path.write_text('{"text": "a rose"}\n{"name": "rose"}\n{"text": "is a rose"}')
     ...     span = Span(str(path), "jsonl", 0, path.stat().st_size)
-    ...     reading = documents_of(Shard(0, (span,)), Settings(model="", sources=(folder,)))
-    ...     [found.text if isinstance(found, Document) else (found.place, found.what) for found in reading]
+    ...     documents = ShardDocuments(Shard(0, (span,)), Settings(model="", sources=(folder,)))
+    ...     [found.text if isinstance(found, Document) else (found.location, found.reason) for found in documents]
     ['a rose', ('byte 19', "has no field 'text'"), 'is a rose']
     """
-    return Reading(shard, settings)
+
+    def __init__(self, shard: Shard, settings: Settings):
+        self.shard, self.settings = shard, settings
+        self.num_documents = 0
+        """The number of documents so far."""
+        self._hash, self._complete = hashlib.sha256(), False
+
+    @property
+    def digest(self) -> str:
+        """A hash of the bytes of all spans, or of the Parquet values; available after the last document."""
+        if not self._complete:
+            raise SettingError(f"the digest of shard {self.shard.number} is available after its last document")
+        return self._hash.hexdigest()
+
+    def __iter__(self) -> Iterator[Document | Problem]:
+        self.num_documents, self._hash, self._complete = 0, hashlib.sha256(), False
+        for span in self.shard.spans:
+            problems = 0
+            for found in self._read_span(span):
+                if isinstance(found, Document):
+                    self.num_documents += 1
+                    yield found
+                else:
+                    problems += 1
+                    if problems <= MAX_PROBLEMS_PER_SPAN:
+                        yield found
+            if problems > MAX_PROBLEMS_PER_SPAN:
+                location = f"row group {span.start:,}" if span.format == "parquet" else f"byte {span.start:,}"
+                more = problems - MAX_PROBLEMS_PER_SPAN
+                yield Problem(span.file, location, f"has {more:,} more problems from here on")
+            self._hash.update(b"\0end of span\0")
+        self._complete = True
+
+    def _read_span(self, span: Span) -> Iterator[Document | Problem]:
+        """Read a span; a file that is missing or not readable is a problem, a failing disk or network an error."""
+        try:
+            with open_file(span.file) as file:
+                if span.format == "parquet":
+                    yield from _read_parquet(file, span, self.settings.field, self._hash)
+                else:
+                    yield from _read_text(file, span, self.settings, self._hash)
+        except (FileNotFoundError, PermissionError) as error:
+            yield Problem(span.file, "", f"can no longer be opened: {error.strerror or error}")
 
 
-def _texts(file: IO[bytes], span: Span, settings: Settings, digest: Any) -> Iterator[Document | Problem]:
-    border = None if settings.separator is None else settings.separator.encode("utf-8")
-    # A line begins behind the end of another; a document behind a separator, which may begin before the span.
-    back = 1 if border is None or span.kind == "jsonl" else len(border) + len("\n\r\n")
-    blocks = Blocks(file, span, max(0, span.start - back), digest)
-    lines = lines_of(blocks)
-    if span.kind == "jsonl":
+def _read_text(file: IO[bytes], span: Span, settings: Settings, digest: Any) -> Iterator[Document | Problem]:
+    separator = None if settings.separator is None else settings.separator.encode("utf-8")
+    # A line starts after a line end, and a document after a separator, which may start before the span.
+    back = 1 if separator is None or span.format == "jsonl" else len(separator) + len("\n\r\n")
+    reader = SpanReader(file, span, max(0, span.start - back), digest)
+    lines = read_lines(reader)
+    if span.format == "jsonl":
         yield from _json_lines(lines, span, settings.field)
-    elif border is None:
-        yield from _undivided(lines, span)
+    elif separator is None:
+        yield from _whole_text(lines, span)
     else:
-        yield from _separated(lines, span, border)
-    if not blocks.behind:
+        yield from _split_at_separator(lines, span, separator)
+    if not reader.is_past_span:
         yield Problem(span.file, f"byte {span.start:,}", f"has become shorter: it ends before byte {span.stop:,}")
 
 
-def _beginning_in(span: Span, lines: Lines) -> Lines:
+def _lines_starting_in(span: Span, lines: Lines) -> Lines:
     for start, line in lines:
         if start >= span.stop:
             return
-        if start >= span.start:  # the byte before a span may be a whole line
+        if start >= span.start:  # the byte before a span may be a line of its own
             yield start, line
 
 
 def _json_lines(lines: Lines, span: Span, field: str) -> Iterator[Document | Problem]:
-    for start, line in _beginning_in(span, lines):
-        place = f"byte {start:,}"
+    for start, line in _lines_starting_in(span, lines):
+        location = f"byte {start:,}"
         if line is None:
-            yield Problem(span.file, place, f"the line {TOO_LONG}")
+            yield Problem(span.file, location, f"the line {TOO_LONG}")
             continue
         try:
             text = line.decode("utf-8-sig" if start == 0 else "utf-8")
@@ -135,26 +133,26 @@ def _json_lines(lines: Lines, span: Span, field: str) -> Iterator[Document | Pro
         except UnicodeDecodeError as error:
             yield _not_utf8(span, start, error)
         except (ValueError, RecursionError) as error:
-            yield Problem(span.file, place, f"is no JSON: {error}")
+            yield Problem(span.file, location, f"is not valid JSON: {error}")
         else:
             if not isinstance(value, dict):
-                yield Problem(span.file, place, f"is JSON, but no object with a field {field!r}")
+                yield Problem(span.file, location, f"is JSON, but not an object with a field {field!r}")
             elif field not in value:
-                yield Problem(span.file, place, f"has no field {field!r}")
+                yield Problem(span.file, location, f"has no field {field!r}")
             elif not isinstance(text := value[field], str):
-                yield Problem(span.file, place, f"has a field {field!r} that is no text")
-            elif text.isascii() or _is_whole(text):
+                yield Problem(span.file, location, f"has a field {field!r} that is not a string")
+            elif text.isascii() or _is_valid_unicode(text):
                 yield from _unless_empty(text, span, start)
             else:
-                yield Problem(span.file, place, f"has half a character in its field {field!r}")
+                yield Problem(span.file, location, f"has an unpaired surrogate in its field {field!r}")
 
 
-def _undivided(lines: Lines, span: Span) -> Iterator[Document | Problem]:
-    """All lines of a span as one document, or as several where it is too long to be held."""
+def _whole_text(lines: Lines, span: Span) -> Iterator[Document | Problem]:
+    """All lines of a span as one document, or as several if it is longer than `MAX_TEXT_BYTES`."""
     held, begin = bytearray(), span.start
-    for start, line in _beginning_in(span, lines):
-        if line is None or len(held) + len(line) > MOST:
-            yield from _decoded(held, span, begin)
+    for start, line in _lines_starting_in(span, lines):
+        if line is None or len(held) + len(line) > MAX_TEXT_BYTES:
+            yield from _decode_utf8(held, span, begin)
             held.clear()
         if line is None:
             yield Problem(span.file, f"byte {start:,}", f"the line {TOO_LONG}")
@@ -162,36 +160,36 @@ def _undivided(lines: Lines, span: Span) -> Iterator[Document | Problem]:
         if not held:
             begin = start
         held += line
-    yield from _decoded(held, span, begin)
+    yield from _decode_utf8(held, span, begin)
 
 
-def _separated(lines: Lines, span: Span, border: bytes) -> Iterator[Document | Problem]:
-    """The documents that begin in a span: at the start of the file, and behind lines that are `border`."""
-    borders = [border + end for end in (b"\n", b"\r\n", b"", b"\r")]
+def _split_at_separator(lines: Lines, span: Span, separator: bytes) -> Iterator[Document | Problem]:
+    """The documents that start in a span: at the start of the file, and after each separator line."""
+    separators = [separator + end for end in (b"\n", b"\r\n", b"", b"\r")]
     held, begin = bytearray(), 0
-    ours = whole = span.start == 0  # whether there is a document of this span, and whether it can be held
+    ours = complete = span.start == 0  # whether a document of this span is being read, and fits into memory
     for start, line in lines:
-        if line is not None and line in borders:
-            if ours and whole:
-                yield from _decoded(held, span, begin)
+        if line is not None and line in separators:
+            if ours and complete:
+                yield from _decode_utf8(held, span, begin)
             held.clear()
             begin = start + len(line)
-            ours = whole = span.start <= begin < span.stop
-        elif start >= span.stop and not (ours and whole):
+            ours = complete = span.start <= begin < span.stop
+        elif start >= span.stop and not (ours and complete):
             return
-        elif ours and whole:
-            whole = line is not None and len(held) + len(line) <= MOST
-            if not whole:
+        elif ours and complete:
+            complete = line is not None and len(held) + len(line) <= MAX_TEXT_BYTES
+            if not complete:
                 yield Problem(span.file, f"byte {begin:,}", f"the document {TOO_LONG}")
                 held.clear()
             else:
                 held += line or b""
-    if ours and whole:
-        yield from _decoded(held, span, begin)
+    if ours and complete:
+        yield from _decode_utf8(held, span, begin)
 
 
-def _decoded(content: bytearray, span: Span, start: int) -> Iterator[Document | Problem]:
-    """A document, or what is left of it between lines that are not UTF-8."""
+def _decode_utf8(content: bytearray, span: Span, start: int) -> Iterator[Document | Problem]:
+    """A document, or the parts of it between lines that are not UTF-8."""
     try:
         yield from _unless_empty(content.decode("utf-8"), span, start)
         return
@@ -213,7 +211,7 @@ def _decoded(content: bytearray, span: Span, start: int) -> Iterator[Document | 
 
 def _not_utf8(span: Span, start: int, error: UnicodeDecodeError) -> Problem:
     return Problem(
-        span.file, f"byte {start + error.start:,}", f"is not UTF-8 ({error.reason}), and its line is left out"
+        span.file, f"byte {start + error.start:,}", f"is not UTF-8 ({error.reason}), and its line is skipped"
     )
 
 
@@ -222,8 +220,8 @@ def _unless_empty(text: str, span: Span, start: int) -> Iterator[Document]:
         yield Document(text, span.file, start)
 
 
-def _is_whole(text: str) -> bool:
-    """Whether all characters are whole: JSON can write the halves of one that UTF-16 divides."""
+def _is_valid_unicode(text: str) -> bool:
+    """Whether a string has no unpaired surrogates, which JSON can express."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -231,8 +229,8 @@ def _is_whole(text: str) -> bool:
     return True
 
 
-def _rows(file: IO[bytes], span: Span, field: str, digest: Any) -> Iterator[Document | Problem]:
-    """The rows of some row groups, without nulls; a group that is damaged ends where the damage begins."""
+def _read_parquet(file: IO[bytes], span: Span, field: str, digest: Any) -> Iterator[Document | Problem]:
+    """The rows of some row groups, without nulls; a damaged group is read up to the damage."""
     arrow, parquet = import_extra("pyarrow"), import_extra("pyarrow.parquet")
     try:
         with parquet.ParquetFile(file, buffer_size=BUFFER, page_checksum_verification=True) as opened_file:
@@ -241,33 +239,35 @@ def _rows(file: IO[bytes], span: Span, field: str, digest: Any) -> Iterator[Docu
                 first = sum(rows[:group])
                 try:
                     batches = opened_file.iter_batches(ROWS, row_groups=[group], columns=[field])
-                    yield from _values(batches, span, first, digest)
+                    yield from _parquet_values(batches, span, first, digest)
                 except (OSError, arrow.ArrowException) as error:
-                    yield Problem(span.file, f"row group {group:,}", f"is damaged: {_damage(error)}")
+                    yield Problem(span.file, f"row group {group:,}", f"is damaged: {_arrow_error(error)}")
     except (OSError, arrow.ArrowException) as error:
-        yield Problem(span.file, f"row group {span.start:,}", f"is no longer the Parquet it was: {_damage(error)}")
+        yield Problem(
+            span.file, f"row group {span.start:,}", f"is no longer the same Parquet file: {_arrow_error(error)}"
+        )
 
 
-def _damage(error: Exception) -> Exception:
-    """An error of Arrow's own; one that the system raised says nothing about the file, and goes on."""
+def _arrow_error(error: Exception) -> Exception:
+    """Return an error of Arrow about the file, and raise one of the operating system."""
     if isinstance(error, OSError) and error.errno is not None:
         raise error
     return error
 
 
-def _values(batches: Iterator[Any], span: Span, row: int, digest: Any) -> Iterator[Document | Problem]:
-    """The texts of batches with a single column, the first of them in `row` of the file."""
+def _parquet_values(batches: Iterator[Any], span: Span, row: int, digest: Any) -> Iterator[Document | Problem]:
+    """The texts of batches with a single column, of which the first is row `row` of the file."""
     binary = import_extra("pyarrow").large_binary()
     for batch in batches:
         for value in batch.column(0).cast(binary):
-            place, content = f"row {row:,}", value.as_py()
+            location, content = f"row {row:,}", value.as_py()
             digest.update(b"\0" if content is None else len(content).to_bytes(8, "little") + b"\1")
-            if content is not None and len(content) > MOST:
-                yield Problem(span.file, place, f"the text {TOO_LONG}")
+            if content is not None and len(content) > MAX_TEXT_BYTES:
+                yield Problem(span.file, location, f"the text {TOO_LONG}")
             elif content is not None:
                 digest.update(content)
                 try:
                     yield from _unless_empty(content.decode("utf-8"), span, row)
                 except UnicodeDecodeError as error:
-                    yield Problem(span.file, place, f"is not UTF-8 ({error.reason})")
+                    yield Problem(span.file, location, f"is not UTF-8 ({error.reason})")
             row += 1

@@ -1,8 +1,8 @@
-"""Files of a corpus, wherever they lie: on the disk, or behind any address that fsspec knows.
+"""The files of a corpus, local or at any URL that fsspec supports.
 
-In: files, folders, globs and addresses. Out: every file once, with its size and what changes if it does; and any of
-them opened for reading, by an address that holds in every process.
-Does not know: what is in a file. Memory: one entry a file.
+In: files, folders, globs and URLs. Out: every file once, with its size and a version; and any of them opened for
+reading, by a URL that is valid in every process.
+Does not know: the content of a file. Memory: one entry per file.
 """
 
 from __future__ import annotations
@@ -19,112 +19,110 @@ from fsspec.implementations.local import LocalFileSystem
 
 from attnscope.errors import SettingError
 
-KINDS = {".txt": "text", ".md": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-"""What a file is taken for, by its suffix."""
+FORMATS = {".txt": "text", ".md": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+"""The format of a file, by its suffix."""
 
-STAMPS = (
-    "etag",
-    "ETag",
-    "mtime",
-    "LastModified",
-    "last_modified",
-    "updated",
-    "CRC",
-    "created",
-)  # as file systems name them
+VERSION_FIELDS = ("etag", "ETag", "mtime", "LastModified", "last_modified", "updated", "CRC", "created")
+"""Names that fsspec file systems use for the version or modification time of a file."""
 
 
-class Source(NamedTuple):
+class CorpusFile(NamedTuple):
     """A file of a corpus."""
 
-    address: str
-    """Where it lies: a full path, or an address with its protocol."""
-    kind: str
+    url: str
+    """An absolute path, or a URL with its protocol."""
+    format: str
     """"text", "jsonl" or "parquet"."""
     size: int
-    stamp: str
-    """Another text whenever the file is another."""
+    version: str
+    """Changes whenever the file changes."""
 
 
-def listed(sources: Sequence[str]) -> list[Source]:
-    """The files that sources stand for: sources in their order, the files of one sorted by name, each file once.
+def list_files(sources: Sequence[str]) -> list[CorpusFile]:
+    """List the files of all sources: in the order of the sources, sorted by name within each, every file once.
 
-    A folder stands for all files in it and below whose kind is known, a glob for what it matches. A source that is
-    not there, and one with nothing to read, is refused.
+    Args:
+        sources: Files, folders (read recursively), globs and URLs. In folders and globs, other formats are skipped.
+
+    Returns:
+        The files.
+
+    Raises:
+        SettingError: A source does not exist, has no supported file, or cannot be read.
 
     >>> import tempfile
     >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for name in ("rose.txt", "is.jsonl", "picture.png"):
     ...         _ = Path(folder, name).write_bytes(b"{}")
-    ...     [(Path(source.address).name, source.kind, source.size) for source in listed([folder])]
+    ...     [(Path(source.url).name, source.format, source.size) for source in list_files([folder])]
     [('is.jsonl', 'jsonl', 2), ('rose.txt', 'text', 2)]
     """
-    found: dict[str, Source] = {}
+    found: dict[str, CorpusFile] = {}
     for source in sources:
         for file in _files(source):
-            found.setdefault(file.address, file)
+            found.setdefault(file.url, file)
     return list(found.values())
 
 
 @contextmanager
-def opened(address: str) -> Iterator[IO[bytes]]:
-    """A file of `listed`, open for reading as long as the block lasts."""
-    system, path = url_to_fs(address)
-    with system.open(path, "rb") as file:  # an archive closes with its `system`, which is therefore held here
+def open_file(url: str) -> Iterator[IO[bytes]]:
+    """Open a file of `list_files` for reading, in a `with` block."""
+    system, path = url_to_fs(url)
+    with system.open(path, "rb") as file:  # an archive closes with its `system`, so keep that alive
         yield file
 
 
-def _files(source: str) -> list[Source]:
+def _files(source: str) -> list[CorpusFile]:
     try:
         system, path = url_to_fs(source)
         found = sorted(_entries(system, path), key=itemgetter(0))
-    except (OSError, ValueError, ImportError) as error:  # fsspec's for: not there, no such protocol, not installed
-        raise SettingError(f"survey: {source} cannot be read: {error}") from error
+    except (OSError, ValueError, ImportError) as error:  # not found, unknown protocol, not installed
+        raise SettingError(f"survey: cannot read {source}: {error}") from error
     if not found:
-        there = "is not there" if not system.exists(path) else f"has no file in it that ends in {', '.join(KINDS)}"
-        raise SettingError(f"survey: {source} {there}; give files, folders, globs or addresses of text")
+        fault = f"no {', '.join(FORMATS)} file in {source}" if system.exists(path) else f"{source} not found"
+        raise SettingError(f"survey: {fault}; give files, folders, globs or URLs of text")
     return [_source(system, source, path, entry) for path, entry in found]
 
 
 def _entries(system: AbstractFileSystem, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The path and the entry of each file that a path stands for."""
-    found: Any  # a dictionary, for `detail` is asked for
+    """The path and the entry of each file of a file, folder or glob."""
+    found: Any  # a dictionary, because of `detail=True`
     if system.isfile(path):
         yield path, system.info(path)
     elif system.isdir(path):
         found = system.find(path, detail=True)
-        yield from ((name, entry) for name, entry in found.items() if kind_of(name) and entry["type"] == "file")
+        yield from ((name, entry) for name, entry in found.items() if file_format(name) and entry["type"] == "file")
     elif any(sign in path for sign in "*?["):
         found = system.glob(path, detail=True)
         for name, entry in found.items():
             if entry["type"] == "directory":
                 yield from _entries(system, name)
-            elif kind_of(name):
+            elif file_format(name):
                 yield name, entry
 
 
-def _source(system: AbstractFileSystem, source: str, path: str, entry: Mapping[str, Any]) -> Source:
-    address, size, kind = _address(system, source, path), entry.get("size"), kind_of(path)
-    if not kind:
-        raise SettingError(f"survey: unsupported file type: {address} (expected {', '.join(KINDS)})")
+def _source(system: AbstractFileSystem, source: str, path: str, entry: Mapping[str, Any]) -> CorpusFile:
+    url, size, found = _url(system, source, path), entry.get("size"), file_format(path)
+    if not found:
+        raise SettingError(f"survey: unsupported file type: {url} (expected {', '.join(FORMATS)})")
     if size is None:
-        raise SettingError(f"survey: {address} does not tell how long it is; copy it to the disk first")
-    changed = next((entry[name] for name in STAMPS if entry.get(name) is not None), "")
+        raise SettingError(f"survey: the size of {url} is unknown; copy it to a local disk first")
+    changed = next((entry[name] for name in VERSION_FIELDS if entry.get(name) is not None), "")
     if isinstance(changed, datetime):
         changed = changed.timestamp()
-    return Source(address, kind, size, f"{size} {changed}")
+    return CorpusFile(url, found, size, f"{size} {changed}")
 
 
-def kind_of(address: str) -> str:
-    """The kind of a file by its suffix, or "" where that is not known."""
-    name = address.partition("::")[0].lower()
-    return next((kind for suffix, kind in KINDS.items() if name.endswith(suffix)), "")
+def file_format(url: str) -> str:
+    """The format of a file by its suffix, or "" if it is not supported."""
+    name = url.partition("::")[0].lower()
+    return next((format for suffix, format in FORMATS.items() if name.endswith(suffix)), "")
 
 
-def _address(system: AbstractFileSystem, source: str, path: str) -> str:
-    """What opens this file in any process: the file systems behind an archive's are named along with it."""
+def _url(system: AbstractFileSystem, source: str, path: str) -> str:
+    """A URL that opens this file in any process; for an archive, it includes the file system that contains it."""
     if isinstance(system, LocalFileSystem):
         return path
-    _, chained, behind = source.partition("::")
-    return f"{system.unstrip_protocol(path)}{chained}{behind}"
+    _, chained, rest = source.partition("::")
+    return f"{system.unstrip_protocol(path)}{chained}{rest}"

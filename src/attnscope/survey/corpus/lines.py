@@ -1,8 +1,8 @@
-"""The lines of a part of a file, however long they are, and a hash of its bytes.
+"""Reads the lines of a span of a file, of any length, and hashes the bytes of the span.
 
-In: an open file and a span of it. Out: each line with the byte it begins at, from the first one that begins behind a
-given place to as far behind the span as somebody asks.
-Does not know: what a line means. Memory: `MOST` bytes and a copy; longer lines are passed over block by block.
+In: an open file and a span of it. Out: each line with its byte offset, from the first line that starts at or after a
+given offset, and on past the end of the span until the caller stops.
+Does not know: the meaning of a line. Memory: `MAX_TEXT_BYTES` bytes and a copy; longer lines are skipped.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import IO, Any
 
 from attnscope.survey.corpus.plan import Span
 
-MOST = 16 * 2**20
-"""Bytes of a line, or of a document, that are held at most."""
+MAX_TEXT_BYTES = 16 * 2**20
+"""The maximum size of a line or a document; longer ones are skipped."""
 
-BLOCK, BEYOND = 2**20, 2**16  # bytes read at a time: within a span, and behind it to the end of what begins in it
+READ_BYTES, READ_BYTES_PAST_SPAN = 2**20, 2**16  # bytes per read, within the span and after it
 
 
-class Blocks:
-    """The bytes of a file from `first` on, which is before a span or its start; those of the span are hashed."""
+class SpanReader:
+    """Reads a file from offset `first`, at or before the start of a span, and hashes the bytes of the span."""
 
     def __init__(self, file: IO[bytes], span: Span, first: int, digest: Any):
         self.first = self.at = first
@@ -27,39 +27,39 @@ class Blocks:
         self._start, self._stop = span.start, span.stop
 
     @property
-    def behind(self) -> bool:
-        """Whether the whole span was read."""
+    def is_past_span(self) -> bool:
+        """Whether the whole span has been read."""
         return self.at >= self._stop
 
     def __iter__(self) -> Iterator[bytes]:
         self._file.seek(self.at)
-        while block := self._file.read(self._next()):
+        while block := self._file.read(self._next_size()):
             if self._start <= self.at < self._stop:
                 self._digest.update(block)
             self.at += len(block)
             yield block
 
-    def _next(self) -> int:
-        """How many bytes to read: none of the borders of the span lies within a block."""
+    def _next_size(self) -> int:
+        """How many bytes to read next, so that no read crosses an end of the span."""
         if self.at < self._start:
             return self._start - self.at
-        return BEYOND if self.behind else min(BLOCK, self._stop - self.at)
+        return READ_BYTES_PAST_SPAN if self.is_past_span else min(READ_BYTES, self._stop - self.at)
 
 
-def lines_of(blocks: Blocks) -> Iterator[tuple[int, bytes | None]]:
-    """Where each line begins, and its bytes with their end; None for one that is too long to be held.
+def read_lines(reader: SpanReader) -> Iterator[tuple[int, bytes | None]]:
+    """Yield the offset of each line, and its bytes with the line end; None for a line that is too long.
 
-    The first one begins at the start of the file, or behind the first line end. Lines that begin behind the span come,
-    too: whoever has enough stops asking.
+    The first line starts at the start of the file, or after the first line end. Lines that start after the span follow,
+    too: stop iterating when you have enough.
     """
-    held, length, start = list[bytes](), 0, blocks.first
-    inside = start > 0  # of a line that began before
-    for block in blocks:
+    held, length, start = list[bytes](), 0, reader.first
+    inside = start > 0  # a line that started earlier
+    for block in reader:
         begin = 0
         if inside:
             begin = block.find(b"\n") + 1
             inside, start = not begin, start + (begin or len(block))
-            if inside and blocks.behind:
+            if inside and reader.is_past_span:
                 return
             if inside:
                 continue
@@ -69,15 +69,15 @@ def lines_of(blocks: Blocks) -> Iterator[tuple[int, bytes | None]]:
             if held:
                 line = b"".join((*held, line))
                 held.clear()
-            yield start, line if length <= MOST else None
+            yield start, line if length <= MAX_TEXT_BYTES else None
             start, length, begin = start + length, 0, end
         length += len(block) - begin
-        if length > MOST:
+        if length > MAX_TEXT_BYTES:
             held.clear()
-            if blocks.behind:  # where it ends is another shard's concern
+            if reader.is_past_span:  # another shard finds its end
                 yield start, None
                 return
         elif begin < len(block):
             held.append(block[begin:])
     if length:
-        yield start, b"".join(held) if length <= MOST else None
+        yield start, b"".join(held) if length <= MAX_TEXT_BYTES else None

@@ -1,9 +1,8 @@
-"""Documents as passages: as many tokens as the model reads at once.
+"""Tokenizes documents and splits them into passages.
 
-In: documents, the tokenizer of the model, the settings. Out: windows that do not overlap, each with the tokens around
-it that the tokenizer puts around a text; or documents whole. A document is nothing but text: what looks like a special
-token in it is none.
-Does not know: files, models. Memory: the document, a chunk of its ids (see `DocumentEncoder`) and one passage.
+In: documents, the tokenizer of the model, the settings. Out: passages that do not overlap, each with the special tokens
+that the tokenizer adds to a text; or whole documents. Text that looks like a special token is tokenized as plain text.
+Does not know: files, models. Memory: the document, some of its tokens (see `DocumentEncoder`) and one passage.
 """
 
 from __future__ import annotations
@@ -15,101 +14,101 @@ from attnscope.errors import CheckpointError, SettingError, UnsupportedError, Vo
 from attnscope.models.text.any_tokenizer import AnyTokenizer
 from attnscope.models.text.document_encoder import DocumentEncoder
 from attnscope.survey.corpus.documents import Document
-from attnscope.survey.corpus.files import kind_of
+from attnscope.survey.corpus.files import file_format
 from attnscope.survey.corpus.plan import Problem
 from attnscope.survey.settings import Settings
 
-LEAST = 2  # tokens of a passage: one alone has nothing to look at but itself
-PROBES = ("a", "the", "1", "é")  # texts that show what a tokenizer puts around one
+MIN_TOKENS = 2  # of a passage: a single token can attend only to itself
+PROBES = ("a", "the", "1", "é")  # texts that show which special tokens a tokenizer adds
 
 
 class Passage(NamedTuple):
-    """What the model reads at once."""
+    """A sequence of tokens that the model processes on its own."""
 
     ids: list[int]
     file: str
     start: int
-    """Where its document begins: a byte of the file, or a row."""
+    """Where its document starts: a byte of the file, or a row."""
     offset: int
-    """How many tokens of the document, as far as the shard has it, come before."""
+    """The number of tokens of the same document before this passage."""
 
 
-class Around(NamedTuple):
-    """The special tokens before and after every text."""
+class SpecialTokens(NamedTuple):
+    """The special tokens that a tokenizer adds before and after every text."""
 
     before: list[int]
     after: list[int]
 
 
-class Passages:
-    """Documents in, passages out: what a worker makes once, for it copies the tokenizer."""
+class PassageSplitter:
+    """Splits documents into passages. It copies the tokenizer, so create it once per worker.
+
+    Args:
+        tokenizer: The tokenizer of the model.
+        settings: Their `max_length` is the length of a passage, with special tokens.
+
+    Raises:
+        SettingError: `max_length` has no room for a token besides the special tokens.
+
+    >>> from attnscope.models.text.character_tokenizer import CharacterTokenizer
+    >>> settings = Settings(model="", sources=("poems.txt",), max_length=3)
+    >>> splitter = PassageSplitter(CharacterTokenizer.from_text("to be"), settings)
+    >>> [passage.ids for passage in splitter.split([Document("to be", "poems.txt", 0)])]
+    [[4, 3, 0], [1, 2]]
+    """
 
     def __init__(self, tokenizer: AnyTokenizer, settings: Settings):
-        self._plain, self._around = DocumentEncoder(tokenizer), around_text(tokenizer)
-        added = len(self._around.before) + len(self._around.after)
-        self._room = None if settings.window is None else settings.window - added
-        if self._room is not None and self._room < 1:
+        self._plain, self._special = DocumentEncoder(tokenizer), find_special_tokens(tokenizer)
+        added = len(self._special.before) + len(self._special.after)
+        self._max_text_tokens = None if settings.max_length is None else settings.max_length - added
+        if self._max_text_tokens is not None and self._max_text_tokens < 1:
             raise SettingError(
-                f"survey: passages of {settings.window} tokens were asked for, but the tokenizer puts {added} around "
-                f"each; give {added + 1} at least"
+                f"survey: the tokenizer adds {added} special tokens to each passage, so max_length must be at least "
+                f"{added + 1}, got {settings.max_length}"
             )
 
-    def of(self, documents: Iterable[Document | Problem]) -> Iterator[Passage | Problem]:
-        """The passages of documents; problems are passed on, and a document that the tokenizer refuses is one."""
+    def split(self, documents: Iterable[Document | Problem]) -> Iterator[Passage | Problem]:
+        """Yield the passages of documents, and problems: those given, and documents that cannot be tokenized."""
         for document in documents:
             if isinstance(document, Problem):
                 yield document
                 continue
             offset = 0
             try:
-                for ids in _windows(self._plain.encode_chunks(document.text), self._room):
-                    passage = [*self._around.before, *ids, *self._around.after]
-                    if len(passage) >= LEAST:
+                for ids in _split_ids(self._plain.encode_chunks(document.text), self._max_text_tokens):
+                    passage = [*self._special.before, *ids, *self._special.after]
+                    if len(passage) >= MIN_TOKENS:
                         yield Passage(passage, document.file, document.start, offset)
                     offset += len(ids)
             except (VocabularyError, CheckpointError) as error:
-                place = f"{'row' if kind_of(document.file) == 'parquet' else 'byte'} {document.start:,}"
-                yield Problem(document.file, place, f"is left out from its token {offset:,} on: {error}")
+                location = f"{'row' if file_format(document.file) == 'parquet' else 'byte'} {document.start:,}"
+                yield Problem(document.file, location, f"is skipped from its token {offset:,} on: {error}")
 
 
-def passages_of(
-    documents: Iterable[Document | Problem], tokenizer: AnyTokenizer, settings: Settings
-) -> Iterator[Passage | Problem]:
-    """The passages of documents, once; see `Passages`.
-
-    >>> from attnscope.models.text.character_tokenizer import CharacterTokenizer
-    >>> settings = Settings(model="", sources=("poems.txt",), window=3)
-    >>> passages = passages_of([Document("to be", "poems.txt", 0)], CharacterTokenizer.from_text("to be"), settings)
-    >>> [passage.ids for passage in passages]
-    [[4, 3, 0], [1, 2]]
-    """
-    return Passages(tokenizer, settings).of(documents)
-
-
-def around_text(tokenizer: AnyTokenizer) -> Around:
-    """What a tokenizer puts around a text, as it shows around short ones."""
+def find_special_tokens(tokenizer: AnyTokenizer) -> SpecialTokens:
+    """Find the special tokens that a tokenizer adds, by encoding short texts."""
     alone = tokenizer.encode("")
     if not alone:
-        return Around([], [])
+        return SpecialTokens([], [])
     for text in PROBES:
         bare, whole = tokenizer.encode(text, add_special_tokens=False), tokenizer.encode(text)
         places = [at for at in range(len(alone) + 1) if [*alone[:at], *bare, *alone[at:]] == whole]
         if bare and len(places) == 1:
-            return Around(alone[: places[0]], alone[places[0] :])
+            return SpecialTokens(alone[: places[0]], alone[places[0] :])
     raise UnsupportedError(
-        f"survey: this tokenizer puts {len(alone)} tokens around a text, and it cannot be told which come before it"
+        f"survey: cannot determine which of the {len(alone)} special tokens of this tokenizer precede a text"
     )
 
 
-def _windows(pieces: Iterable[list[int]], room: int | None) -> Iterator[list[int]]:
-    """Ids in portions of `room`, the last one shorter and never empty; all in one without `room`."""
+def _split_ids(pieces: Iterable[list[int]], size: int | None) -> Iterator[list[int]]:
+    """Ids in lists of `size`, the last one shorter and never empty; a single list if `size` is None."""
     held = list[int]()
     for ids in pieces:
         held += ids
-        if room is None:
+        if size is None:
             continue
-        full = len(held) - len(held) % room
-        yield from (held[at : at + room] for at in range(0, full, room))
+        full = len(held) - len(held) % size
+        yield from (held[at : at + size] for at in range(0, full, size))
         del held[:full]
     if held:
         yield held

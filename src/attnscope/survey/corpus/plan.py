@@ -1,8 +1,8 @@
-"""A corpus divided into shards: which bytes of which files are read in one go.
+"""Divides a corpus into shards: which bytes of which files are read together.
 
-In: settings. Out: a `Plan`, the same one whenever settings and files are the same. Only sizes of files and the footers
-of Parquet are read. Small files share a shard, large ones are divided.
-Does not know: what is in the text. Memory: one entry a file and a shard.
+In: settings. Out: a `ShardPlan`, which is the same whenever settings and files are the same. Only file sizes and
+Parquet footers are read. Small files share a shard, large ones are split.
+Does not know: the text. Memory: one entry per file and shard.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from attnscope.errors import SettingError
 from attnscope.extras import import_extra
-from attnscope.survey.corpus.files import Source, listed, opened
+from attnscope.survey.corpus.files import CorpusFile, list_files, open_file
 from attnscope.survey.settings import Settings
 
-MIN_BYTES = 2**16  # of a shard, unless another size is asked for
-SHARDS = 2**12  # so many at most, about, unless another size is asked for
+MIN_SHARD_BYTES = 2**16  # by default
+DEFAULT_SHARDS = 2**12  # at most about so many by default
 MAX_SHARDS = 2**20
 
 
@@ -27,58 +27,67 @@ class Span(NamedTuple):
     """A part of a file: bytes [start, stop) of text and jsonl, row groups [start, stop) of parquet."""
 
     file: str
-    kind: str
+    format: str
     start: int
     stop: int
 
 
 class Shard(NamedTuple):
-    """What is read in one go, and what is done again if that fails."""
+    """The unit of work: read by one worker, and retried as a whole."""
 
     number: int
     spans: tuple[Span, ...]
 
 
 class Problem(NamedTuple):
-    """Something that was left out, and why."""
+    """Input that was skipped, and why."""
 
     file: str
-    place: str
-    """As "byte 1,234", "row group 3", "row 17", or "" for a whole file."""
-    what: str
+    location: str
+    """For example "byte 1,234", "row group 3", "row 17", or "" for a whole file."""
+    reason: str
 
 
-class Plan(NamedTuple):
+class ShardPlan(NamedTuple):
     """Every shard of a corpus."""
 
     shards: tuple[Shard, ...]
     problems: tuple[Problem, ...]
     size: int
-    """Bytes to read: those of files, and of Parquet those of the column as they are before compression."""
+    """Bytes to read; of Parquet, the uncompressed bytes of the text column."""
     fingerprint: str
-    """Another text whenever any shard could give another result."""
+    """A hash that changes whenever the result of any shard could change."""
 
 
 class _Portion(NamedTuple):
-    """A file, or a row group of one: Parquet cannot be divided any further."""
+    """A text file, or one row group of a Parquet file, with its size in bytes."""
 
     span: Span
     size: int
 
 
-def make_plan(settings: Settings) -> Plan:
-    """The shards of a corpus; files that cannot be read become problems, and if nothing is left, an error.
+def plan_shards(settings: Settings) -> ShardPlan:
+    """Divide the corpus of a survey into shards.
+
+    Args:
+        settings: The settings of the survey.
+
+    Returns:
+        The shards, and a problem for each file that is skipped.
+
+    Raises:
+        SettingError: There is nothing to read, or `shard_bytes` would give too many shards.
 
     >>> import tempfile
     >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for name, size in (("a.txt", 10), ("b.txt", 10), ("c.txt", 250)):
     ...         _ = Path(folder, name).write_bytes(b"x" * size)
-    ...     plan = make_plan(Settings(model="", sources=(folder,), shard_bytes=100))
+    ...     plan = plan_shards(Settings(model="", sources=(folder,), shard_bytes=100))
     >>> [[(span.start, span.stop) for span in shard.spans] for shard in plan.shards]
     [[(0, 10), (0, 10), (0, 125)], [(125, 250)]]
     """
-    sources = listed(settings.sources)
+    sources = list_files(settings.sources)
     portions, problems = list[_Portion](), list[Problem]()
     for source in sources:
         for found in _portions(source, settings.field):
@@ -90,64 +99,65 @@ def make_plan(settings: Settings) -> Plan:
     if not portions:
         first = problems[0]
         raise SettingError(
-            f"survey: there is nothing to read in {len(problems):,} files; the first, {first.file}, {first.what}"
+            f"survey: nothing to read in {len(problems):,} files; the first, {first.file}, {first.reason}"
         )
-    most = settings.shard_bytes or max(MIN_BYTES, -(-size // SHARDS))
-    if size // most > MAX_SHARDS:
+    shard_bytes = settings.shard_bytes or max(MIN_SHARD_BYTES, -(-size // DEFAULT_SHARDS))
+    if size // shard_bytes > MAX_SHARDS:
         raise SettingError(
-            f"survey: shards of {most:,} bytes were asked for; {size:,} bytes would make more than {MAX_SHARDS:,} of "
-            f"them; give {-(-size // MAX_SHARDS):,} bytes at least"
+            f"survey: shard_bytes {shard_bytes:,} would divide {size:,} bytes into more than {MAX_SHARDS:,} shards; "
+            f"use at least {-(-size // MAX_SHARDS):,}"
         )
-    shards = tuple(Shard(number, spans) for number, spans in enumerate(_filled(_divided(portions, most), most)))
-    return Plan(shards, tuple(problems), size, _fingerprint(settings, sources, shards))
+    groups = _pack_into_shards(_split_large_files(portions, shard_bytes), shard_bytes)
+    shards = tuple(Shard(number, spans) for number, spans in enumerate(groups))
+    return ShardPlan(shards, tuple(problems), size, _fingerprint(settings, sources, shards))
 
 
-def _portions(source: Source, field: str) -> Iterator[_Portion | Problem]:
+def _portions(source: CorpusFile, field: str) -> Iterator[_Portion | Problem]:
     if source.size == 0:
-        yield Problem(source.address, "", "is empty")
-    elif source.kind == "parquet":
+        yield Problem(source.url, "", "is empty")
+    elif source.format == "parquet":
         yield from _row_groups(source, field)
     else:
-        yield _Portion(Span(source.address, source.kind, 0, source.size), source.size)
+        yield _Portion(Span(source.url, source.format, 0, source.size), source.size)
 
 
-def _row_groups(source: Source, field: str) -> Iterator[_Portion | Problem]:
-    """The row groups of a file, each with the bytes that its column of text has."""
+def _row_groups(source: CorpusFile, field: str) -> Iterator[_Portion | Problem]:
+    """The row groups of a Parquet file, each with the uncompressed size of its text column."""
     arrow, parquet = import_extra("pyarrow"), import_extra("pyarrow.parquet")
     try:
-        with opened(source.address) as stream, parquet.ParquetFile(stream) as file:
+        with open_file(source.url) as stream, parquet.ParquetFile(stream) as file:
             schema, metadata = file.schema_arrow, file.metadata
     except (OSError, arrow.ArrowException) as error:
-        yield Problem(source.address, "", f"is damaged or not Parquet: {error}")
+        yield Problem(source.url, "", f"is damaged or not Parquet: {error}")
         return
     if field not in schema.names:
-        yield Problem(source.address, "", f"has no column {field!r}; its columns are {', '.join(schema.names)}")
+        yield Problem(source.url, "", f"has no column {field!r}; its columns are {', '.join(schema.names)}")
         return
-    kind = schema.field(field).type
-    if not (arrow.types.is_string(kind) or arrow.types.is_large_string(kind)):
-        yield Problem(source.address, "", f"has {kind} in its column {field!r}, and not text")
+    dtype = schema.field(field).type
+    if not (arrow.types.is_string(dtype) or arrow.types.is_large_string(dtype)):
+        yield Problem(source.url, "", f"has {dtype} in its column {field!r}, not strings")
         return
     if metadata.num_rows == 0:
-        yield Problem(source.address, "", "has no rows")
+        yield Problem(source.url, "", "has no rows")
         return
     leaf = next(at for at in range(metadata.num_columns) if metadata.schema.column(at).path == field)
     for group in range(metadata.num_row_groups):
         size = metadata.row_group(group).column(leaf).total_uncompressed_size
-        yield _Portion(Span(source.address, source.kind, group, group + 1), size)
+        yield _Portion(Span(source.url, source.format, group, group + 1), size)
 
 
-def _divided(portions: Iterable[_Portion], most: int) -> Iterator[_Portion]:
-    """Files of twice `most` bytes and more as equal parts, none of them smaller than that."""
+def _split_large_files(portions: Iterable[_Portion], shard_bytes: int) -> Iterator[_Portion]:
+    """Split files of twice `shard_bytes` or more into equal parts of at least that size."""
     for portion in portions:
         span, size = portion
-        parts = 1 if span.kind == "parquet" else max(1, size // most)
+        parts = 1 if span.format == "parquet" else max(1, size // shard_bytes)
         for part in range(parts):
             start, stop = size * part // parts, size * (part + 1) // parts
             yield portion if parts == 1 else _Portion(span._replace(start=start, stop=stop), stop - start)
 
 
-def _filled(portions: Iterable[_Portion], most: int) -> Iterator[tuple[Span, ...]]:
-    """The spans of each shard: portions in their order, until there are `most` bytes."""
+def _pack_into_shards(portions: Iterable[_Portion], shard_bytes: int) -> Iterator[tuple[Span, ...]]:
+    """The spans of each shard: portions in order, until a shard has `shard_bytes` bytes."""
     spans, size = list[Span](), 0
     for portion in portions:
         span = portion.span
@@ -156,14 +166,14 @@ def _filled(portions: Iterable[_Portion], most: int) -> Iterator[tuple[Span, ...
         else:
             spans.append(span)
         size += portion.size
-        if size >= most:
+        if size >= shard_bytes:
             yield tuple(spans)
             spans, size = [], 0
     if spans:
         yield tuple(spans)
 
 
-def _fingerprint(settings: Settings, sources: list[Source], shards: tuple[Shard, ...]) -> str:
-    """A hash over what is read and how; how the user wrote the sources, and a default size, make no difference."""
-    told = {name: value for name, value in asdict(settings).items() if name not in ("sources", "shard_bytes")}
-    return hashlib.sha256(json.dumps([told, sources, shards]).encode("utf-8")).hexdigest()
+def _fingerprint(settings: Settings, sources: list[CorpusFile], shards: tuple[Shard, ...]) -> str:
+    """A hash of files, shards and settings, without how the user wrote the sources and without a default size."""
+    chosen = {name: value for name, value in asdict(settings).items() if name not in ("sources", "shard_bytes")}
+    return hashlib.sha256(json.dumps([chosen, sources, shards]).encode("utf-8")).hexdigest()

@@ -1,1 +1,1 @@
-"""What came of a survey: written, opened, compared."""
+"""The tables of a survey: written, opened, compared."""

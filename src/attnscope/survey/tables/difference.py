@@ -1,9 +1,9 @@
-"""`compare`: what changed between two surveys, a model on two corpora or two checkpoints on one, and how sure that is.
+"""`compare`: the differences between two surveys, of one model on two corpora or of two checkpoints on one corpus.
 
-In: two surveys of the same heads. Out: for each head and statistic the change of the mean with an interval; all
-intervals together hold with 95 %. Errors are over passages, which are taken to be independent of each other. Passages
-of one document are not: where documents have many passages, intervals are too narrow.
-Does not know: how surveys are made. Memory: some numbers a head and statistic.
+In: two surveys of the same heads. Out: for each head and statistic the change of the mean with a confidence interval;
+the simultaneous confidence of all intervals is 95 %. Each passage is one sample. Passages of the same document are
+correlated: if documents have many passages, intervals are too narrow.
+Does not know: how surveys are run. Memory: some values per head and statistic.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import numpy as np
 
 from attnscope.errors import SettingError
 from attnscope.heads.table import HeadTable
-from attnscope.survey.tables.opening import Survey, is_share
+from attnscope.survey.tables.survey import Survey, is_fraction
 
 CONFIDENCE = 0.95
-FEWEST = 20
-"""Passages on either side, below which nothing is said: errors from fewer are themselves too uncertain."""
-ROUNDING = 1e-6  # of a mean: scores are float32, so that another machine gives slightly other ones
+MIN_PASSAGES = 20
+"""With fewer passages in either survey, there is no interval: its width would be too uncertain."""
+ROUNDING = 1e-6  # relative error of a mean: scores are float32, and machines round differently
 
 
 class Samples(NamedTuple):
-    """Means of some comparisons, their standard errors over passages, and how many passages they come from."""
+    """Means, their standard errors over passages, and the numbers of passages, in arrays of the same shape."""
 
     mean: np.ndarray
     error: np.ndarray
@@ -37,16 +37,16 @@ class Samples(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """Changes of means and the ends of their intervals; NaN where too little is known."""
+    """Changes of means and the ends of their intervals; NaN where there are too few passages."""
 
     change: np.ndarray
     low: np.ndarray
     high: np.ndarray
     changed: np.ndarray
-    """Whether 0 lies outside of the interval."""
+    """Whether the interval excludes 0."""
 
 
-class Row(NamedTuple):
+class DifferenceRow(NamedTuple):
     """One statistic of one head, before and after."""
 
     layer: str
@@ -57,7 +57,7 @@ class Row(NamedTuple):
     change: float
     low: float
     high: float
-    size: float
+    effect_size: float
     changed: bool
     labels_before: tuple[str, ...]
     labels_after: tuple[str, ...]
@@ -71,52 +71,60 @@ class Difference:
     after: HeadTable
     statistics: tuple[str, ...]
     changes: Changes
-    caution: str | None
-    """What keeps the changes from being put down to one cause, in words."""
+    warning: str | None
+    """Why the changes may have several causes, or None."""
 
     @property
     def num_comparisons(self) -> int:
-        """How many intervals hold together."""
+        """The number of intervals."""
         return int(np.isfinite(self.changes.low).sum())
 
     @property
     def num_unknown(self) -> int:
-        """How many comparisons have too few passages."""
+        """The number of comparisons with too few passages for an interval."""
         return self.changes.low.size - self.num_comparisons
 
     @cached_property
-    def sizes(self) -> np.ndarray:
-        """Effect sizes (heads, statistics), as `size_of` computes them."""
+    def effect_sizes(self) -> np.ndarray:
+        """Effect sizes (heads, statistics); see `effect_size`."""
         pairs = [(self.before[name].numpy(), self.after[name].numpy()) for name in self.statistics]
-        return np.stack([size_of(name, *pair) for name, pair in zip(self.statistics, pairs, strict=True)], 1)
+        return np.stack([effect_size(name, *pair) for name, pair in zip(self.statistics, pairs, strict=True)], 1)
 
     @property
     def changed_heads(self) -> HeadTable:
-        """The heads of which some statistic changed, as they were before."""
+        """The heads with any changed statistic, with the values before."""
         return self.before.rows(np.flatnonzero(self.changes.changed.any(1)).tolist())
 
-    def relabelled(self) -> Counter[tuple[str, str]]:
-        """How many of the changed heads went from one first label to another."""
+    def label_changes(self) -> Counter[tuple[str, str]]:
+        """The number of changed heads per pair of first labels (before, after) that differ."""
         changed_heads = np.atleast_1d(self.changes.changed.any(axis=1))
         pairs = zip(self.before.labels or (), self.after.labels or (), changed_heads, strict=True)
         return Counter((old[0], new[0]) for old, new, changed in pairs if changed and old[0] != new[0])
 
-    def rows(self, statistic: str | None = None, *, all_of_them: bool = False) -> Iterator[Row]:
-        """What changed, the largest change first; of one statistic, or of all, and also what did not if told."""
+    def rows(self, statistic: str | None = None, *, include_unchanged: bool = False) -> Iterator[DifferenceRow]:
+        """Yield the changes, the largest effect size first.
+
+        Args:
+            statistic: Only this statistic; None for all.
+            include_unchanged: Also yield comparisons whose interval contains 0, or that have none.
+
+        Raises:
+            SettingError: The statistic is not in both surveys.
+        """
         if statistic is not None and statistic not in self.statistics:
             raise SettingError(
-                f"{statistic!r} is in none or one of both surveys; both have {', '.join(self.statistics)}"
+                f"statistic {statistic!r} is not in both surveys; expected one of {', '.join(self.statistics)}"
             )
         wanted = np.array([statistic in (None, name) for name in self.statistics])
-        shown = (self.changes.changed | all_of_them) & wanted
-        sizes = np.where(shown, np.abs(np.nan_to_num(self.sizes)), -1.0).ravel()
-        for place in np.argsort(-sizes, kind="stable")[: int(shown.sum())].tolist():
+        shown = (self.changes.changed | include_unchanged) & wanted
+        effect_sizes = np.where(shown, np.abs(np.nan_to_num(self.effect_sizes)), -1.0).ravel()
+        for place in np.argsort(-effect_sizes, kind="stable")[: int(shown.sum())].tolist():
             yield self._row(*divmod(place, len(self.statistics)))
 
-    def _row(self, head: int, column: int) -> Row:
+    def _row(self, head: int, column: int) -> DifferenceRow:
         name = self.statistics[column]
         change, low, high = (float(numbers[head, column]) for numbers in self.changes[:3])
-        return Row(
+        return DifferenceRow(
             self.before.layers[head],
             self.before.heads[head],
             name,
@@ -125,65 +133,77 @@ class Difference:
             change,
             low,
             high,
-            float(self.sizes[head, column]),
+            float(self.effect_sizes[head, column]),
             bool(self.changes.changed[head, column]),
             (self.before.labels or ())[head],
             (self.after.labels or ())[head],
         )
 
     def to_csv(self, file: TextIO, statistic: str | None = None) -> None:
-        """Write all comparisons as CSV, the largest change first, with a first row of names."""
+        """Write all comparisons as CSV with a header, the largest effect size first."""
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Row._fields)
-        for row in self.rows(statistic, all_of_them=True):
+        writer.writerow(DifferenceRow._fields)
+        for row in self.rows(statistic, include_unchanged=True):
             writer.writerow([*row[:-2], *map("+".join, row[-2:])])
 
 
 def compare(before: Survey, after: Survey) -> Difference:
-    """The change of every statistic of every head from one survey to another.
+    """Compare every statistic of every head between two surveys.
 
-    All intervals together hold with 95 % (Šidák over all comparisons, whatever their correlations). Both surveys are
-    taken to be independent samples: of two checkpoints on one corpus the passages are the same, which makes the true
-    error of a change smaller than stated. Passages of one document are not independent, which makes it larger.
+    The simultaneous confidence of all intervals is 95 % (Šidák correction over all comparisons). Both surveys are
+    treated as independent samples. For two checkpoints on one corpus the passages are the same, so the true error of a
+    change is smaller than stated. Passages of the same document are correlated, so it is larger.
+
+    Args:
+        before: A survey.
+        after: Another survey of the same heads: on another corpus, or of another checkpoint.
+
+    Returns:
+        The changes, with confidence intervals.
+
+    Raises:
+        SettingError: The surveys have different heads, or no statistic in common.
     """
     old, new = before.heads, after.heads
-    _refuse_other_heads(old, new)
+    _check_same_heads(old, new)
     statistics = tuple(name for name in before.statistics if name in after.statistics)
     if not statistics:
         raise SettingError("compare: these surveys have no statistic in common")
-    changes = changes_between(_samples(before, statistics), _samples(after, statistics))
-    return Difference(old, new, statistics, changes, _caution(before, after))
+    changes = compare_samples(_samples(before, statistics), _samples(after, statistics))
+    return Difference(old, new, statistics, changes, _find_confounders(before, after))
 
 
-def changes_between(before: Samples, after: Samples) -> Changes:
-    """Changes of means, with intervals that hold together; of any shape, each number a comparison.
+def compare_samples(before: Samples, after: Samples) -> Changes:
+    """Changes of means with simultaneous confidence intervals, for arrays of any shape.
 
-    A small sample of something rare may by chance have seen none of it, and with it no spread between passages. So the
-    spread counts that is the larger of both samples, and not each one's own: beside a sample ten times as large, own
-    errors find changes where there are none.
+    A small sample of rare events may by chance contain none, and then its variance is zero. So both samples use the
+    larger of the two variances: with separate variances, a comparison with a sample ten times as large finds changes
+    where there are none.
 
     >>> one = Samples(np.array([0.2]), np.array([0.01]), np.array([100]))
-    >>> changes_between(one, one._replace(mean=np.array([0.3]))).changed
+    >>> compare_samples(one, one._replace(mean=np.array([0.3]))).changed
     array([ True])
     """
     change = after.mean - before.mean
     largest = np.maximum(np.abs(before.mean), np.abs(after.mean))
     passages = np.minimum(before.passages, after.passages)
-    known = np.isfinite(change) & np.isfinite(before.error + after.error) & (passages >= FEWEST)
+    known = np.isfinite(change) & np.isfinite(before.error + after.error) & (passages >= MIN_PASSAGES)
     variance = np.maximum(before.error**2 * before.passages, after.error**2 * after.passages)
-    of_a_mean = [np.divide(variance, some.passages, where=known, out=np.zeros_like(change)) for some in (before, after)]
-    error = np.maximum(np.sqrt(of_a_mean[0] + of_a_mean[1]), ROUNDING * largest)
+    squared_errors = [
+        np.divide(variance, some.passages, where=known, out=np.zeros_like(change)) for some in (before, after)
+    ]
+    error = np.maximum(np.sqrt(squared_errors[0] + squared_errors[1]), ROUNDING * largest)
     tail = -np.expm1(np.log(CONFIDENCE) / max(int(known.sum()), 1)) / 2
-    # The true number of degrees of freedom lies between that of the smaller sample and that of both.
-    reach = student_quantile(float(tail), np.where(known, passages - 1, FEWEST - 1)) * error
-    low, high = (np.where(known, change + sign * reach, np.nan) for sign in (-1, 1))
+    # The true degrees of freedom lie between those of the smaller sample and of both.
+    margin = student_quantile(float(tail), np.where(known, passages - 1, MIN_PASSAGES - 1)) * error
+    low, high = (np.where(known, change + sign * margin, np.nan) for sign in (-1, 1))
     return Changes(change, low, high, known & ((low > 0) | (high < 0)))
 
 
 def student_quantile(tail: float, degrees: np.ndarray) -> np.ndarray:
-    """What a number of Student's distribution exceeds with the probability `tail`, for 19 degrees of freedom or more.
+    """The quantile of Student's t distribution with upper tail probability `tail`, for 19 degrees of freedom or more.
 
-    The expansion around the normal quantile in Abramowitz and Stegun, 26.7.5.
+    Uses the expansion around the normal quantile, Abramowitz and Stegun (1964), 26.7.5.
 
     >>> student_quantile(0.001, np.array([30.0])).round(3)
     array([3.385])
@@ -196,18 +216,20 @@ def student_quantile(tail: float, degrees: np.ndarray) -> np.ndarray:
     return z + first / v + second / v**2 + third / v**3 + fourth / v**4
 
 
-def size_of(statistic: str, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """A change as a number from -1 to 1 that is comparable between statistics.
+def effect_size(statistic: str, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """A change as a number from -1 to 1 that can be compared between statistics.
 
-    Shares of attention: the change itself. Reach and effective keys: the change as a share of the larger of both (and
-    of 1 token or key at least), so that 0.5 is twice as many and -0.5 half. Entropy is the logarithm of a number of
-    keys: the change of that number, likewise.
+    Fractions of attention: the change itself. Reach and effective keys: the change divided by the larger of both values
+    (at least 1), so 0.5 is twice as many and -0.5 half. Entropy is the logarithm of a number of keys: the change of
+    that number, in the same way.
 
-    >>> float(size_of("reach", np.array(10.0), np.array(20.0))), float(size_of("sink", np.array(0.5), np.array(0.75)))
-    (0.5, 0.25)
+    >>> float(effect_size("reach", np.array(10.0), np.array(20.0)))
+    0.5
+    >>> float(effect_size("sink", np.array(0.5), np.array(0.75)))
+    0.25
     """
     change = after - before
-    if is_share(statistic):
+    if is_fraction(statistic):
         return change
     if statistic == "entropy":
         return -np.sign(change) * np.expm1(-np.abs(change))
@@ -219,31 +241,31 @@ def _samples(survey: Survey, statistics: tuple[str, ...]) -> Samples:
     return Samples(*(np.stack([table[name].numpy() for name in statistics], 1) for table in tables))
 
 
-def _refuse_other_heads(old: HeadTable, new: HeadTable) -> None:
+def _check_same_heads(old: HeadTable, new: HeadTable) -> None:
     one, other = (list(zip(table.layers, table.heads, strict=True)) for table in (old, new))
     if one == other:
         return
     alone = next((head for head in [*one, *other] if (head in one) != (head in other)), None)
-    which = "in another order" if alone is None else f"head {alone[1]} of {alone[0]} is in one of them only"
+    difference = "in another order" if alone is None else f"head {alone[1]} of {alone[0]} is in only one of them"
     raise SettingError(
-        f"compare: these surveys are of other heads ({len(one)} and {len(other)}; {which}); compare one model on two "
-        "corpora, or two checkpoints of one model"
+        f"compare: the surveys have different heads ({len(one)} and {len(other)}; {difference}); compare one "
+        "model on two corpora, or two checkpoints of one model"
     )
 
 
-def _caution(before: Survey, after: Survey) -> str | None:
-    """What differs beside the one thing that should, and documents that are too few to stand for a corpus."""
+def _find_confounders(before: Survey, after: Survey) -> str | None:
+    """Describe differences other than the one that is compared, and too few documents."""
     model, corpus = (before.manifest[part]["hash"] != after.manifest[part]["hash"] for part in ("model", "corpus"))
-    windows = [survey.manifest["settings"]["window"] for survey in (before, after)]
+    lengths = [survey.manifest["settings"]["max_length"] for survey in (before, after)]
     found = []
     if model and corpus:
-        found.append("both the model and the corpus differ, so that a change may come from either")
-    if windows[0] != windows[1]:
-        cut = " and ".join("nowhere" if window is None else f"at {window:,} tokens" for window in windows)
-        found.append(f"passages were cut {cut}, which alone changes entropy, reach and others")
+        found.append("both the model and the corpus differ, so a change may come from either")
+    if lengths[0] != lengths[1]:
+        shown = " and ".join("whole documents" if length is None else f"{length:,} tokens" for length in lengths)
+        found.append(f"the passage lengths differ ({shown}), which alone changes entropy, reach and others")
     fewest = min(survey.manifest["corpus"]["documents"] for survey in (before, after))
-    if fewest < FEWEST:
+    if fewest < MIN_PASSAGES:
         found.append(
-            f"one of them has {fewest} document{'s' * (fewest != 1)} only, and intervals hold for independent passages"
+            f"one survey has only {fewest} document{'s' * (fewest != 1)}, but intervals assume independent passages"
         )
     return "; ".join(found) or None

@@ -1,8 +1,8 @@
-"""manifest.json: what a survey was made of and with, written last, so that a folder that has it is finished.
+"""manifest.json: the settings, hashes and skipped input of a survey. It is written last and marks a finished survey.
 
-Everything in it follows from model, corpus and settings: two runs of one survey write the same, whoever worked on them
-and for how long. In: a merged partial, the plan, the settings, what is known of the model. Out: a file.
-Does not know: tables, workers. Memory: O(problems that are listed).
+It depends only on model, corpus and settings, so two runs of the same survey write the same bytes. In: the merged
+result, the plan, the settings, the fingerprint of the model. Out: a file.
+Does not know: tables, workers. Memory: O(listed problems).
 """
 
 from __future__ import annotations
@@ -15,34 +15,37 @@ from typing import Any
 
 import torch
 
+from attnscope.atomic_files import write_atomically
 from attnscope.models.json_files import dump_json
-from attnscope.survey.corpus.plan import Plan
+from attnscope.survey.corpus.plan import ShardPlan
 from attnscope.survey.folder import MANIFEST
+from attnscope.survey.partials.bins import RELATIVE_ACCURACY, STATISTICS
+from attnscope.survey.partials.examples import NUM_TOP, SAMPLE_SIZE
+from attnscope.survey.partials.partial import PartialResult, Problems
 from attnscope.survey.settings import Settings
-from attnscope.survey.tally.examples import SAMPLE, TOP
-from attnscope.survey.tally.part_files import write_whole
-from attnscope.survey.tally.partial import Partial, Problems
-from attnscope.survey.tally.statistics import ACCURACY, STATISTICS
 from attnscope.version import __version__
 
 FORMAT = 1
 
 
-def write_manifest(folder: Path, merged: Partial, plan: Plan, settings: Settings, about: Mapping[str, Any]) -> None:
-    """Say that a survey is finished, and what it is; `about` is what `fingerprint_model` says of the model."""
-    found = described(merged, plan, settings, about)
-    write_whole(folder / MANIFEST, dump_json(found))
+def write_manifest(
+    folder: Path, merged: PartialResult, plan: ShardPlan, settings: Settings, fingerprint: Mapping[str, Any]
+) -> None:
+    """Write the manifest, which marks the survey as finished; `fingerprint` comes from `fingerprint_model`."""
+    write_atomically(folder / MANIFEST, dump_json(describe_survey(merged, plan, settings, fingerprint)))
 
 
-def described(merged: Partial, plan: Plan, settings: Settings, about: Mapping[str, Any]) -> dict[str, Any]:
-    """All that the manifest says."""
-    problems = Problems.of(plan.problems).plus(merged.problems)
+def describe_survey(
+    merged: PartialResult, plan: ShardPlan, settings: Settings, fingerprint: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The content of the manifest."""
+    problems = Problems.of(plan.problems).merge(merged.problems)
     files = {span.file for shard in plan.shards for span in shard.spans}
     return {
         "format": FORMAT,
-        "model": dict(about),
+        "model": dict(fingerprint),
         "corpus": {
-            "hash": corpus_hash(merged.digests),
+            "hash": hash_corpus(merged.digests),
             "files": len(files),
             "bytes": plan.size,
             "documents": merged.documents,
@@ -54,17 +57,17 @@ def described(merged: Partial, plan: Plan, settings: Settings, about: Mapping[st
         "shards": len(plan.shards),
         "versions": {"attnscope": __version__, "torch": torch.__version__},
         "seeds": {"sample": settings.seed},
-        "examples": {"top": TOP, "sample": SAMPLE},
-        "accuracy": ACCURACY,
+        "examples": {"top": NUM_TOP, "sample": SAMPLE_SIZE},
+        "accuracy": RELATIVE_ACCURACY,
         "statistics": {name: {**asdict(bins), "bins": len(bins)} for name, bins in STATISTICS.items()},
-        "problems": {"count": problems.number, "first": [problem._asdict() for problem in problems.first]},
+        "problems": {"count": problems.count, "first": [problem._asdict() for problem in problems.first]},
     }
 
 
-def corpus_hash(digests: Mapping[int, str]) -> str:
-    """Of what was read, shard by shard: the same corpus in shards of another size has another hash.
+def hash_corpus(digests: Mapping[int, str]) -> str:
+    """A hash of the input, shard by shard: the same corpus in shards of another size has another hash.
 
-    >>> corpus_hash({0: "ab", 1: "cd"}) == corpus_hash({1: "cd", 0: "ab"}) != corpus_hash({0: "cd", 1: "ab"})
+    >>> hash_corpus({0: "ab", 1: "cd"}) == hash_corpus({1: "cd", 0: "ab"}) != hash_corpus({0: "cd", 1: "ab"})
     True
     """
     text = "".join(f"{shard} {digest}\n" for shard, digest in sorted(digests.items()))

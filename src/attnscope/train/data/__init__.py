@@ -1,7 +1,15 @@
-"""From files to batches: documents, tokens on the disk, and windows of them in an order that needs no state."""
+"""Training data: from files to batches."""
 
-from attnscope.train.data.batches import EvaluationBatches, TextBatches
+from attnscope.train.data.datasets import TextDataset, ValidationDataset
 from attnscope.train.data.documents import read_documents
-from attnscope.train.data.tokens import Tokens, open_tokens, split, write_tokens
+from attnscope.train.data.tokens import Tokens, open_tokens, train_validation_split, write_tokens
 
-__all__ = ["EvaluationBatches", "TextBatches", "Tokens", "open_tokens", "read_documents", "split", "write_tokens"]
+__all__ = [
+    "TextDataset",
+    "Tokens",
+    "ValidationDataset",
+    "open_tokens",
+    "read_documents",
+    "train_validation_split",
+    "write_tokens",
+]

@@ -15,9 +15,9 @@ from attnscope.errors import SettingError
 from attnscope.models import load_tokenizer
 from attnscope.models.text.any_tokenizer import AnyTokenizer
 from attnscope.recording.progress import report_progress
-from attnscope.train.data.batches import EvaluationBatches, TextBatches
-from attnscope.train.data.documents import files_of, read_documents
-from attnscope.train.data.tokens import MANIFEST, Tokens, open_tokens, split, write_tokens
+from attnscope.train.data.datasets import TextDataset, ValidationDataset
+from attnscope.train.data.documents import list_files, read_documents
+from attnscope.train.data.tokens import MANIFEST, Tokens, open_tokens, train_validation_split, write_tokens
 from attnscope.train.recipe import Data
 from attnscope.train.settings import Settings
 
@@ -27,7 +27,7 @@ TOKENS, TOKENIZER = "tokens", "tokenizer"
 
 
 @dataclass(frozen=True)
-class Texts:
+class TextSources:
     """Files and folders of text, and the line that stands between documents in a file, if there is one."""
 
     sources: Sequence[str | Path]
@@ -39,18 +39,20 @@ class Texts:
 
     def identity(self) -> dict[str, object]:
         """What these files are, so that a run does not go on with others: names, sizes, and a hash of both ends."""
-        return {"data": [_recognized(file) for file in files_of(self.sources)], "separator": self.separator}
+        return {"data": [_recognized(file) for file in list_files(self.sources)], "separator": self.separator}
 
     def followed(self, tell: Callable[[int, int], object]) -> Iterator[str]:
         """All documents, while somebody is told how many characters have been read, of about how many."""
-        size, done = sum(file.stat().st_size for file in files_of(self.sources)), 0
+        size, done = sum(file.stat().st_size for file in list_files(self.sources)), 0
         for document in self.documents():
             yield document
             done += len(document)
             tell(done, max(done, size))  # Parquet holds more text than bytes
 
 
-def text_data(texts: Texts, make_tokenizer: Callable[[Texts], AnyTokenizer], folder: Path, settings: Settings) -> Data:
+def make_text_data(
+    texts: TextSources, make_tokenizer: Callable[[TextSources], AnyTokenizer], folder: Path, settings: Settings
+) -> Data:
     """The data of a run that learns from text."""
     if (folder / TOKENS / MANIFEST).exists():
         tokenizer = load_tokenizer(folder / TOKENIZER)
@@ -60,10 +62,10 @@ def text_data(texts: Texts, make_tokenizer: Callable[[Texts], AnyTokenizer], fol
             tokenizer = make_tokenizer(texts)
             tokenizer.save(folder / TOKENIZER)
             tokens = write_tokens(texts.followed(tell), tokenizer, folder / TOKENS)
-    training, validation = _parts(tokens, settings.length)
+    training, validation = _parts(tokens, settings.sequence_length)
     return Data(
-        TextBatches(training, settings.length, seed=settings.seed),
-        EvaluationBatches(validation, settings.length, settings.evaluate_rows),
+        TextDataset(training, settings.sequence_length, seed=settings.seed),
+        ValidationDataset(validation, settings.sequence_length, settings.evaluate_sequences),
         tokenizer,
     )
 
@@ -71,7 +73,7 @@ def text_data(texts: Texts, make_tokenizer: Callable[[Texts], AnyTokenizer], fol
 def _parts(tokens: Tokens, length: int) -> tuple[Tokens, Tokens]:
     """What is learned from, and what is not; each has to hold a row."""
     if len(tokens) * VALIDATION >= 2:
-        training, validation = split(tokens, VALIDATION)
+        training, validation = train_validation_split(tokens, VALIDATION)
         if min(len(training), len(validation)) > length:
             return training, validation
     raise SettingError(

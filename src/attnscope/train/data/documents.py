@@ -35,10 +35,10 @@ def read_documents(
         raise SettingError(f"read_documents: the sources are a list of files and folders; give [{str(sources)!r}]")
     if separator is not None and ("\n" in separator or "\r" in separator):
         raise SettingError(f"read_documents: the separator is one whole line, without its end, not {separator!r}")
-    return _documents(files_of(sources), column, separator)
+    return _documents(list_files(sources), column, separator)
 
 
-def files_of(sources: Sequence[str | Path]) -> list[Path]:
+def list_files(sources: Sequence[str | Path]) -> list[Path]:
     """The files that sources stand for, in order; a source that is not there is refused."""
     return [file for source in sources for file in _files(Path(source))]
 

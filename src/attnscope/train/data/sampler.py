@@ -17,10 +17,10 @@ from torch import Tensor
 from attnscope.errors import SettingError
 
 
-def window_of(sample: int, windows: int, seed: int) -> int:
+def window_index(sample: int, windows: int, seed: int) -> int:
     """The window that a sample is: samples 0 to `windows` - 1 are each window once, and so are the next `windows`.
 
-    >>> [window_of(sample, 4, seed=3) for sample in range(8)]
+    >>> [window_index(sample, 4, seed=3) for sample in range(8)]
     [3, 1, 0, 2, 2, 1, 3, 0]
     """
     if sample < 0:
@@ -29,17 +29,17 @@ def window_of(sample: int, windows: int, seed: int) -> int:
     return int(_order(epoch, windows, seed)[place])
 
 
-def offset_of(epoch: int, below: int, seed: int) -> int:
+def epoch_offset(epoch: int, below: int, seed: int) -> int:
     """A random number for each epoch, from 0 up to but not including `below`."""
-    return int(torch.randint(below, (), generator=dice("offset", epoch, seed)))
+    return int(torch.randint(below, (), generator=seeded_generator("offset", epoch, seed)))
 
 
 @lru_cache(maxsize=4)  # a batch may span two epochs
 def _order(epoch: int, windows: int, seed: int) -> Tensor:
-    return torch.randperm(windows, generator=dice("order", epoch, seed))
+    return torch.randperm(windows, generator=seeded_generator("order", epoch, seed))
 
 
-def dice(purpose: str, number: int, seed: int) -> torch.Generator:
+def seeded_generator(purpose: str, number: int, seed: int) -> torch.Generator:
     """Random numbers of their own for each purpose, number and seed: neighbouring numbers are mixed by a hash."""
     digest = hashlib.sha256(f"{purpose} {number} {seed}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))

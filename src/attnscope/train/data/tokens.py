@@ -78,7 +78,7 @@ class Tokens:
             filled, shard = filled + len(piece), shard + 1
         return torch.from_numpy(found)
 
-    def documents_in(self, start: int, length: int) -> Tensor:
+    def document_ids(self, start: int, length: int) -> Tensor:
         """(length,): the number of each of these tokens' document, counted from 0 at the first of them."""
         begin = self._place(start, length)
         first, stop = np.searchsorted(self._starts, [begin, begin + length], side="left")
@@ -107,22 +107,24 @@ class Tokens:
         return f"Tokens({len(self):,} in {len(self.starts):,} documents, vocabulary {self.vocab_size:,})"
 
 
-def split(tokens: Tokens, share: float) -> tuple[Tokens, Tokens]:
-    """Training and validation: the last `share` of the tokens is for validation.
+def train_validation_split(tokens: Tokens, validation_fraction: float) -> tuple[Tokens, Tokens]:
+    """Training and validation: the last `validation_fraction` of the tokens is for validation.
 
     The cut is moved to the nearest beginning of a document, unless that changes the size of the validation by more than
     half.
     """
-    if not 0 < share < 1:
-        raise SettingError(f"split: a share of {share} was asked for; it lies between 0 and 1, as 0.1 does")
-    size = round(len(tokens) * share)
+    if not 0 < validation_fraction < 1:
+        raise SettingError(f"validation_fraction must be between 0 and 1, got {validation_fraction}")
+    size = round(len(tokens) * validation_fraction)
     cut = len(tokens) - size
     starts = tokens.starts
     place = int(np.searchsorted(starts, cut))
     near = [int(start) for start in starts[max(place - 1, 0) : place + 1] if abs(int(start) - cut) <= size // 2]
     cut = min((start for start in near if start > 0), key=lambda start: abs(start - cut), default=cut)
     if not 0 < cut < len(tokens):
-        raise SettingError(f"split: {share} of {len(tokens):,} tokens leaves one part empty; give more text")
+        raise SettingError(
+            f"validation_fraction {validation_fraction} of {len(tokens):,} tokens leaves one part empty; give more text"
+        )
     return tokens.part(0, cut), tokens.part(cut, len(tokens))
 
 

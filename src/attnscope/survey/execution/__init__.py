@@ -1,0 +1,1 @@
+"""Reads shards with a model: in this process, or on Ray."""

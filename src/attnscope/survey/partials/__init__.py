@@ -1,0 +1,1 @@
+"""Partial results per shard, which can be merged and saved."""

@@ -1,1 +1,0 @@
-"""What is counted of every head, in a form that can be merged."""

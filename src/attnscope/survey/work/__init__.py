@@ -1,1 +1,0 @@
-"""Shards through a model, by one process or by many."""

@@ -1,0 +1,81 @@
+"""Throughput of a run: tokens per second, and model FLOPs utilization (MFU).
+
+In: the shape of a model, times. Out: numbers. MFU (Chowdhery et al., 2022, https://arxiv.org/abs/2204.02311) is the
+FLOPs that the model needs, divided by those of a large matrix product on this device, measured when a run starts.
+Does not know: the loop. Memory: one matrix product.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from attnscope.models import Decoder
+
+REPETITIONS = 5
+
+
+def flops_per_token(model: torch.nn.Module, length: int) -> float | None:
+    """FLOPs per token of a forward and backward pass; None if the model is not a decoder.
+
+    Each matrix parameter takes two operations per token forward and four backward, and so do the products of attention,
+    where a query attends to half of the sequence on average.
+
+    >>> from attnscope.models import DecoderConfig
+    >>> config = DecoderConfig(
+    ...     vocab_size=10, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=32, max_position_embeddings=16
+    ... )
+    >>> flops_per_token(Decoder(config), 16)
+    5856.0
+    """
+    if not isinstance(model, Decoder):
+        return None
+    config = model.config
+    weights = sum(
+        weight.numel() for name, weight in model.named_parameters() if weight.dim() == 2 and "embedding" not in name
+    )
+    weights += config.vocab_size * config.hidden_size if config.tie_word_embeddings else 0
+    wide = config.num_heads * (config.head_dim or config.hidden_size // config.num_heads)
+    return 6.0 * weights + 6.0 * config.num_layers * wide * length
+
+
+def peak_flops(device: torch.device, *, bf16: bool) -> float:
+    """FLOPs per second of a large matrix product on this device."""
+    size = 1024 if device.type == "cpu" else 8192
+    matrix = torch.ones(size, size, device=device, dtype=torch.bfloat16 if bf16 else torch.float32)
+    best = float("inf")
+    for _ in range(REPETITIONS):
+        started = time.perf_counter()
+        total = (matrix @ matrix)[0, 0].item()  # reading a number waits for the device
+        assert total
+        best = min(best, time.perf_counter() - started)
+    return 2.0 * size**3 / best
+
+
+class ThroughputMeter:
+    """Measures tokens per second of training, without validation and samples."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+        self._seconds, self._tokens = 0.0, 0
+
+    def add(self, tokens: int) -> None:
+        """Add tokens, and the time since the last call."""
+        self._seconds += self._elapsed()
+        self._tokens += tokens
+
+    def skip(self) -> None:
+        """Leave out the time since the last call."""
+        self._elapsed()
+
+    def tokens_per_second(self) -> float:
+        """Tokens per second since the last call of this method."""
+        speed = self._tokens / max(self._seconds, 1e-9)
+        self._seconds, self._tokens = 0.0, 0
+        return speed
+
+    def _elapsed(self) -> float:
+        now = time.perf_counter()
+        passed, self._last = now - self._last, now
+        return passed

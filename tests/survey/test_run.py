@@ -1,0 +1,163 @@
+"""A survey goes on where it stopped, ends whatever is in its corpus, and takes no more memory for a larger one."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from attnscope.errors import CheckpointError
+from attnscope.survey import Workers, run_survey
+from attnscope.survey.execution.progress import SurveyProgress
+from tests.survey.survey_process import SMALL, WORDS, Command, contents, count_partials, write_model, write_text
+
+ALONE = Workers(threads=1)
+MAX_GROWTH = 1.10  # of peak memory, for a corpus ten times as large
+LONG = 200_000_000  # bytes of one line
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "model")
+
+
+class Stop(Exception):  # noqa: N818 - nothing went wrong
+    """Somebody has had enough."""
+
+
+def stop_after(shards: int):
+    """A listener that ends a survey in the midst of things."""
+
+    def listen(pace: SurveyProgress) -> None:
+        if pace.shards_read == shards:
+            raise Stop
+
+    return listen
+
+
+def test_a_survey_that_stopped_goes_on_and_ends_with_the_same_bytes(model: Path, tmp_path: Path) -> None:
+    text = write_text(tmp_path / "text.txt", 10_000)
+    whole = run_survey(model, text, tmp_path / "whole", workers=ALONE, **SMALL)
+    for expected in (2, 3):
+        with pytest.raises(Stop):
+            run_survey(model, text, tmp_path / "out", workers=ALONE, progress=stop_after(expected - 1), **SMALL)
+        assert 0 < count_partials(tmp_path / "out") <= expected
+        assert not (tmp_path / "out" / "manifest.json").exists()
+    paces = list[SurveyProgress]()
+    survey = run_survey(model, text, tmp_path / "out", workers=ALONE, progress=paces.append, **SMALL)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    assert survey.manifest == whole.manifest
+    assert paces[-1].shards_read < paces[-1].shards == paces[-1].shards_done == 5
+    log = json.loads((tmp_path / "out" / "log.json").read_text())["runs"]
+    assert len(log) == 3
+    assert sum(run["shards"] for run in log) == 5
+
+
+def test_a_finished_survey_is_opened_and_not_read_again(model: Path, tmp_path: Path) -> None:
+    text = write_text(tmp_path / "text.txt", 3000)
+    first = run_survey(model, text, tmp_path / "out", workers=ALONE, **SMALL)
+    for part in (tmp_path / "out" / "partials").iterdir():
+        part.unlink()
+    again = run_survey(
+        model, text, tmp_path / "out", workers=ALONE, progress=lambda _: pytest.fail("it is read"), **SMALL
+    )
+    assert again.manifest == first.manifest
+
+
+def test_other_parameters_under_the_same_name_are_another_survey(tmp_path: Path) -> None:
+    text, place = write_text(tmp_path / "text.txt", 3000), tmp_path / "model"
+    run_survey(write_model(place), text, tmp_path / "out", workers=ALONE, **SMALL)
+    weights = bytearray((place / "model.safetensors").read_bytes())
+    weights[-1] ^= 1  # a sign, or the last bit of a number
+    (place / "model.safetensors").write_bytes(weights)
+    with pytest.raises(CheckpointError, match="other parameters"):
+        run_survey(place, text, tmp_path / "out", workers=ALONE, **SMALL)
+
+
+def test_a_damaged_part_is_named(model: Path, tmp_path: Path) -> None:
+    text = write_text(tmp_path / "text.txt", 6000)
+    with pytest.raises(Stop):
+        run_survey(model, text, tmp_path / "out", workers=ALONE, progress=stop_after(1), **SMALL)
+    part = tmp_path / "out" / "partials" / "00000000.partial"
+    part.write_bytes(part.read_bytes()[:-9])
+    with pytest.raises(CheckpointError, match=r"00000000\.partial is damaged.*delete it and run the survey again"):
+        run_survey(model, text, tmp_path / "out", workers=ALONE, **SMALL)
+    part.unlink()
+    run_survey(model, text, tmp_path / "out", workers=ALONE, **SMALL)
+    run_survey(model, text, tmp_path / "whole", workers=ALONE, **SMALL)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def write_broken(folder: Path) -> Path:
+    """A corpus in which much is wrong, and some is not."""
+    folder.mkdir()
+    write_text(folder / "good.txt", 2000)
+    (folder / "empty.txt").touch()
+    (folder / "latin.txt").write_bytes(b"a rose is a rose\nnobody sees \xe9 it.\nlight, and garden\n")
+    with (folder / "long.jsonl").open("w", encoding="utf-8") as file:
+        file.write('{"text": "rose is a rose"}\n{"text": "')
+        for _ in range(LONG // 1_000_000):
+            file.write("rose " * 200_000)
+        file.write('"}\n{"text": "nobody sees it."}\n{"text": 3}\n{"tex\n')
+    table = pyarrow.table({"text": [" ".join(WORDS)] * 50})
+    pyarrow.parquet.write_table(table, folder / "good.parquet")
+    whole = (folder / "good.parquet").read_bytes()
+    (folder / "truncated.parquet").write_bytes(whole[: len(whole) // 2])
+    return folder
+
+
+def test_what_is_broken_is_listed_and_the_rest_is_read(model: Path, tmp_path: Path) -> None:
+    corpus = write_broken(tmp_path / "corpus")
+    command = (model, corpus, "--max-length", "64", "--shard-bytes", "4000000", "--threads", "1")
+    with Command(*command, out=tmp_path / "out") as run:
+        printed = run.succeeded()
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    problems = manifest["problems"]["first"]
+    assert sorted(Path(problem["file"]).name for problem in problems) == [
+        "empty.txt", "latin.txt", "long.jsonl", "long.jsonl", "long.jsonl", "truncated.parquet",
+    ]  # fmt: skip
+    assert manifest["problems"]["count"] == 6
+    assert next(problem["location"] for problem in problems if problem["file"].endswith("latin.txt")) == "byte 29"
+    assert f"6 problems, in {tmp_path / 'out'}" in printed
+    # A text; one before and after what is no text; two lines of JSON; rows of Parquet.
+    assert manifest["corpus"]["documents"] == 1 + 2 + 2 + 50
+
+
+def peaks_of(run: Command) -> dict[str, int]:
+    """The highest memory of the driver and of the workers, in bytes, as it is when the command ends."""
+    found: dict[str, int] = {}
+
+    def look() -> bool:
+        for kind, pids in (("driver", [run.process.pid]), ("worker", run.actors())):
+            found[kind] = max([found.get(kind, 0), *map(peak_of, pids)])
+        return run.process.poll() is not None
+
+    while not look():
+        time.sleep(0.005)  # the system keeps the highest value, so that a look now and then is enough
+    assert run.process.returncode == 0, run.told()
+    return found
+
+
+def peak_of(pid: int) -> int:
+    """What a process has held at most; 0 once it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:")), 0)
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_corpus_ten_times_as_large_takes_no_more_memory(workers: int, tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model", num_layers=1, num_heads=2)
+    peaks = list[dict[str, int]]()
+    for times in (1, 10):
+        text = write_text(tmp_path / f"{times}.txt", times * 30_000)
+        options = ("--batch-tokens", "4096", "--shard-bytes", "6000", "--threads", "1", "--workers", str(workers))
+        with Command(model, text, *options, out=tmp_path / f"out-{times}") as run:
+            peaks.append(peaks_of(run))
+    assert all(peaks[1][kind] <= MAX_GROWTH * peaks[0][kind] for kind in peaks[0]), peaks
