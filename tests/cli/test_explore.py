@@ -96,9 +96,9 @@ def test_a_survey_is_shown_with_all_its_heads(
     begun.mkdir()
     (begun / "survey.json").write_text("{}")
     for arguments, words in (
-        ([survey, survey], "a survey is shown alone"),
-        ([survey, "--save", "page.html"], "and not of a survey"),
-        (["--model", "small-model"], "only the passages of a survey"),
+        ([survey, survey], "got 2 folders"),
+        ([survey, "--save", "page.html"], "got a survey"),
+        (["--model", "small-model"], "small-model"),
         ([str(begun)], "is not finished"),
     ):
         assert main(["explore", *arguments, "--no-browser"]) == 2

@@ -335,7 +335,7 @@ def test_a_page_of_what_cannot_be_shown_is_refused(tmp_path: Path) -> None:
         trace.save_page(tmp_path / "no folder" / "page.html")
     broken = random_head(8)
     broken.query[3] = float("nan")
-    with pytest.raises(AttnScopeError, match="not numbers"):
+    with pytest.raises(AttnScopeError, match="NaN"):
         broken.trace().save_page(tmp_path / "page.html")
     assert list(tmp_path.iterdir()) == []
 
