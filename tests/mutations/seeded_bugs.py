@@ -311,6 +311,63 @@ ATLAS = {
     ),
 }
 
+SURVEY = {
+    "standard error of queries as samples": SeededBug(
+        "survey/partials/moments.py",
+        "residuals = self.squared_sums - 2 * means * self.sum_count_products",
+        "residuals = self.squared_sums - means * self.sum_count_products",
+        ("tests/survey/partials/test_moments.py",),
+    ),
+    "minimum of two shards added": SeededBug(
+        "survey/partials/moments.py",
+        'combine = {"minima": np.minimum, "maxima": np.maximum}',
+        'combine = {"maxima": np.maximum}',
+        ("tests/survey/partials/test_moments.py", "tests/survey/partials/test_partial.py"),
+    ),
+    "shard counted twice": SeededBug(
+        "survey/partials/partial.py",
+        "if twice := one.digests.keys() & other.digests.keys():",
+        "if twice := set[int]():",
+        ("tests/survey/partials/test_partial.py",),
+    ),
+    "passages without a value counted": SeededBug(
+        "survey/partials/accumulator.py",
+        "passages=(counts > 0).sum(-1).T",
+        "passages=(counts >= 0).sum(-1).T",
+        ("tests/survey/partials/test_accumulator.py",),
+    ),
+    "scores that are NaN counted": SeededBug(
+        "survey/partials/accumulator.py",
+        "counted &= finite",
+        "finite &= finite",
+        ("tests/survey/partials/test_accumulator.py",),
+    ),
+    "end of a document lost": SeededBug(
+        "survey/corpus/passages.py",
+        "    if held:\n        yield held",
+        "    if held and len(held) == size:\n        yield held",
+        ("tests/survey/corpus/test_passages.py",),
+    ),
+    "offset with special tokens": SeededBug(
+        "survey/corpus/passages.py",
+        "offset += len(ids)",
+        "offset += len(passage)",
+        ("tests/survey/corpus/test_passages.py",),
+    ),
+    "top passages in the order of arrival": SeededBug(
+        "survey/partials/examples.py",
+        "order = np.lexsort((passages, -scores))[..., :NUM_TOP]",
+        "order = np.argsort(-scores, -1)[..., :NUM_TOP]",
+        ("tests/survey/partials/test_examples.py",),
+    ),
+    "fingerprint without the shards": SeededBug(
+        "survey/corpus/plan.py",
+        "json.dumps([chosen, sources, shards])",
+        "json.dumps([chosen, sources])",
+        ("tests/survey/corpus/test_plan.py", "tests/survey/test_folder.py"),
+    ),
+}
+
 GUARD_TESTS = ("tests/explorer/test_guard.py",)
 
 
@@ -340,4 +397,4 @@ EXPLORER = {
     ),
 }
 
-SEEDED_BUGS = ATTENTION | MATRIX | RECORDING | HEADS | ATLAS | EXPLORER
+SEEDED_BUGS = ATTENTION | MATRIX | RECORDING | HEADS | ATLAS | SURVEY | EXPLORER
