@@ -180,8 +180,7 @@ def _logits(model: nn.Module, ids: Tensor, target: Tensor | None, chunk_size: in
         raise SettingError("predict: the model is in training mode, where dropout changes losses; call model.eval()")
     if target is not None:
         device = next(model.parameters()).device
-        names = ("source", "target") if isinstance(model, Seq2Seq) else ("input_ids", "decoder_input_ids")
-        output = model(**dict(zip(names, (ids.to(device), target.to(device)), strict=True)))
+        output = model(input_ids=ids.to(device), decoder_input_ids=target.to(device))
         yield Chunk(0, target.shape[1], getattr(output, "logits", output))
         return
     for chunk in run_in_chunks(model, ids, chunk_size, logits=True):

@@ -200,10 +200,10 @@ def test_the_process_sees_nothing_of_the_environment(monkeypatch, tmp_path):
 
 
 def test_a_process_without_an_answer_is_reported(monkeypatch):
-    monkeypatch.setattr(chat_template, "_program", lambda: [sys.executable, "-c", "raise SystemExit(3)"])
+    monkeypatch.setattr(chat_template, "_command", lambda: [sys.executable, "-c", "raise SystemExit(3)"])
     with pytest.raises(CheckpointError, match="with status 3 and without an answer"):
         render_chat("x", [])
-    monkeypatch.setattr(chat_template, "_program", lambda: ["/nonexistent/python"])
+    monkeypatch.setattr(chat_template, "_command", lambda: ["/nonexistent/python"])
     with pytest.raises(CheckpointError, match="no process could be started"):
         render_chat("x", [])
 

@@ -8,7 +8,7 @@ Does not know: HTTP. Memory: the model, its random-weight baseline once requeste
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -361,6 +361,6 @@ def _can_generate(model: nn.Module) -> bool:
 def _find_eos_ids(model: nn.Module, tokenizer: Any) -> frozenset[int]:
     """All end-of-text ids of the model and the tokenizer."""
     found = [getattr(getattr(model, "generation_config", None), "eos_token_id", None)]
-    found += [getattr(tokenizer, "eos_token_id", None)]
-    listed = [one if isinstance(one, list | tuple) else [one] for one in found if one is not None]
-    return frozenset(getattr(tokenizer, "eos_token_ids", ())) | {number for ids in listed for number in ids}
+    found += [getattr(tokenizer, name, None) for name in ("eos_token_id", "eos_token_ids")]
+    listed = [one if isinstance(one, Collection) else [one] for one in found if one is not None]
+    return frozenset(number for ids in listed for number in ids)
