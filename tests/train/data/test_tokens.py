@@ -22,7 +22,7 @@ BPE = train_bpe(TEXTS, 500)
 class Wide(CharacterTokenizer):
     """A vocabulary of any size, and ids at its end."""
 
-    size, first, eos = 2**16, 2**16 - 8, frozenset({5, 7})
+    size, first, eos_token_ids = 2**16, 2**16 - 8, frozenset({5, 7})
 
     @property
     def vocab_size(self) -> int:
