@@ -317,7 +317,7 @@ REFUSALS = {
     "whole": "ShapeError: ring_attention: rank",
     "cache": "ShapeError: ring_attention: rank",
     "booleans": "UnsupportedError: ring_attention: the mask from_bool",
-    "mask size": "ShapeError: Padding: lengths (17,)",
+    "mask size": "ShapeError: Padding: expected lengths from 0 to 16",
     "torch's attention": "UnsupportedError: context_parallel: scaled_dot_product_attention was called",
     "torch's layer": "UnsupportedError: context_parallel: multi_head_attention_forward was called",
     "ranks": "SettingError: ring_attention: ContextShards(sequence_length=16",
