@@ -182,7 +182,7 @@ def test_without_a_change_that_is_said(before: Path, capsys: pytest.CaptureFixtu
         (("--by", "size"), "unknown score 'size' (expected previous, sink or reach)"),
         (("--head", "7.1"), "unknown head '7.1' (expected LAYER.HEAD, such as 0.0)"),
         (("--head", "1.9"), "head 9 of blocks.1.attention is not in this table"),
-        (("--csv", "/nowhere/at/all.csv"), "there is no folder /nowhere/at"),
+        (("--csv", "/nowhere/at/all.csv"), "folder /nowhere/at does not exist"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_in_one_line(

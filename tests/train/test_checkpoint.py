@@ -174,7 +174,7 @@ def test_checkpoints_of_a_run_that_goes_on_are_those_of_runs_that_end(text: Path
 
 
 def test_only_the_newest_are_kept(text: Path, tmp_path: Path) -> None:
-    train(small("rotary", text, steps=9, checkpoint_every=2, keep=2), tmp_path, progress=False)
+    train(small("rotary", text, steps=9, checkpoint_every=2, keep_checkpoints=2), tmp_path, progress=False)
     assert checkpoints(tmp_path) == ["step-00000008", "step-00000009"]
 
 
@@ -268,5 +268,5 @@ def test_another_run_in_the_same_folder_is_refused(
 
 
 def test_what_changes_nothing_but_rounding_may_change(run: Path, text: Path, tmp_path: Path) -> None:
-    again(run, tmp_path, text, gradient_accumulation_steps=2, checkpoint_every=3, keep=3, evaluate_every=4)
+    again(run, tmp_path, text, gradient_accumulation_steps=2, checkpoint_every=3, keep_checkpoints=3, evaluate_every=4)
     assert difference(tmp_path, run) < TOLERANCE

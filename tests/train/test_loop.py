@@ -165,7 +165,7 @@ def test_ranks_that_are_not_there_are_refused(text: Path, tmp_path: Path) -> Non
     ("ranks", "change", "message"),
     [
         (2, {"batch_size": 7}, "got 7 sequences over 2 ranks"),
-        (4, {"tensor_parallel_size": 4}, "key_heads is 2, which does not divide over 4 ranks"),
+        (4, {"tensor_parallel_size": 4}, "num_kv_heads is 2, which does not divide over 4 ranks"),
     ],
 )
 def test_work_that_does_not_divide_is_refused_by_all_ranks(
