@@ -50,8 +50,7 @@ def make_protocol(
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             self.logger, self._surplus = LOGGER, False
-            self._request_timer: TimerHandle | None = None
-            self._write_timer: TimerHandle | None = None
+            self._request_timer = self._write_timer = None
 
         def connection_made(self, transport: BaseTransport) -> None:
             super().connection_made(transport)
