@@ -26,7 +26,7 @@ def main() -> None:
     model, tokenizer = load(MODEL)
     trace = read(model, TEXT, tokenizer, heads=HEADS, progress=False)
     trace.model = "SmolLM2-135M"
-    print(score_heads(trace, progress=False).text())
+    print(score_heads(trace, progress=False).to_text())
     shutil.rmtree(FOLDER, ignore_errors=True)
     trace.save(FOLDER)
     files = [path for path in FOLDER.rglob("*") if path.is_file()]

@@ -41,11 +41,11 @@ def test_without_induction_heads_nothing_that_comes_again_is_expected(smollm2, t
     compared = compare_with_random_heads(smollm2[0], ids, found, table, num_draws=10, progress=False)
     first, second = slice(0, LENGTH - 1), slice(LENGTH, None)
     assert compared.loss[first].mean() > 5 * compared.loss[second].mean()  # the model does repeat
-    others = compared.others.mean(0)
-    assert compared.rise[second].mean() > 5 * others[second].mean()
-    assert compared.rise[second].mean() > 5.0  # nats of surprise at each token
-    assert compared.rise[first].mean() < 5 * others[first].mean()
-    assert compared.rise[first].mean() < 0.05 * compared.rise[second].mean()
+    others = compared.random_changes.mean(0)
+    assert compared.change[second].mean() > 5 * others[second].mean()
+    assert compared.change[second].mean() > 5.0  # nats of surprise at each token
+    assert compared.change[first].mean() < 5 * others[first].mean()
+    assert compared.change[first].mean() < 0.05 * compared.change[second].mean()
 
 
 def test_without_previous_token_heads_there_is_no_induction(smollm2, table: HeadTable) -> None:

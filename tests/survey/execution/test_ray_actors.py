@@ -132,7 +132,7 @@ for before in ({MAX_ATTEMPTS - 1}, {MAX_ATTEMPTS}):
 def test_ray_reads_hardly_slower_than_plain_processes(tmp_path: Path) -> None:
     """SmolLM2 in two workers with a thread each, the same shards on both sides, from the first parts to the last."""
     text = write_text(tmp_path / "text.txt", 40_000)
-    settings = Settings(model=str(SMOLLM2), sources=(str(text),), max_length=256, batch=512, shard_bytes=2500)
+    settings = Settings(model=str(SMOLLM2), sources=(str(text),), max_length=256, batch_tokens=512, shard_bytes=2500)
     best = {plain_speed: 0.0, ray_speed: 0.0}
     for turn in range(ROUNDS):
         for measure in best:
