@@ -24,7 +24,8 @@ PAGE = ROOT / "docs" / "support.md"
 BEGIN, END = "<!-- made by scripts/compat -->", "<!-- end of scripts/compat -->"
 TESTS = ("tests/attention", "tests/matrix", "tests/recording", "tests/heads")
 EXTRAS = ("models", "record", "figures", "tables")  # what these tests import
-TOOLS = ("pytest", "pytest-xdist", "hypothesis", "accelerate", "peft", "diffusers", "timm")
+TOOLS = ("pytest", "pytest-xdist", "hypothesis", "accelerate", "peft", "diffusers")
+LIBRARIES = ("timm",)  # its torchvision fits one version of torch only, so it is not in the test group
 OLDEST_PYTHON = (3, 11)
 WARNINGS_AS_USUAL = ("-o", "filterwarnings=default")  # other versions deprecate other things
 
@@ -137,7 +138,7 @@ def requirements() -> list[str]:
     """What the tests need beside torch and transformers, as pyproject.toml declares it."""
     project = declared()["project"]
     listed = [*project["dependencies"], *(one for extra in EXTRAS for one in project["optional-dependencies"][extra])]
-    return [one for one in listed if name_of(one) not in ("torch", "transformers")] + list(TOOLS)
+    return [one for one in listed if name_of(one) not in ("torch", "transformers")] + [*TOOLS, *LIBRARIES]
 
 
 def oldest(package: str) -> str:

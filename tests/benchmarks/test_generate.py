@@ -45,7 +45,7 @@ def test_reading_memory_has_a_sensible_speed() -> None:
 
 
 def test_contestants_write_the_same_tokens(tmp_path: Path) -> None:
-    save(Decoder(replace(DECODERS["smollm2-135m"], depth=2, vocab_size=1000)), tmp_path)
+    save(Decoder(replace(DECODERS["smollm2-135m"], num_layers=2, vocab_size=1000)), tmp_path)
     ours = load(tmp_path, dtype=torch.float64)
     assert isinstance(ours, Decoder)
     tokens = torch.randint(ours.config.vocab_size, (2, 5))

@@ -147,7 +147,7 @@ ALL = [name for names in SECTIONS.values() for name in names]
         (("survey", "show", "--hea"), ["--head"]),
         (("lab", "ch"), ["check"]),
         (("train", "re"), ["reversal"]),
-        (("train", "reversal", "--b"), ["--batch", "--bf16"]),
+        (("train", "reversal", "--b"), ["--base-model", "--batch-size", "--bf16"]),
         (("bench", "attention", "--size", ""), ["small", "full"]),
         (("bench", "attention", "--size", "full", "--si"), []),
         (("generate", "m", "--stop", "a", "--sto"), ["--stop"]),

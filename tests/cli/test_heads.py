@@ -165,7 +165,7 @@ def test_json_of_found_heads_holds_what_ablation_changes() -> None:
 
 def test_finding_heads_describes_and_ranks_them_and_shows_the_ablation(monkeypatch: pytest.MonkeyPatch) -> None:
     ablation = {"heads": 6, "draws": 5, "loss": [13.4, 3.0], "change": [-0.001, 10.18], "change_of_others": [0.06, 0.5]}
-    monkeypatch.setattr("attnscope.cli.heads.ablate_found", lambda subject, table, label: ablation)
+    monkeypatch.setattr("attnscope.cli.heads.measure_ablation", lambda subject, table, label: ablation)
     done = run_heads(MINILM, TEXT, "--find", "previous", "--top", "8", columns=160)
     assert (done.code, done.errors) == (0, "")
     assert done.output.startswith("previous: Attends to the previous token")
@@ -284,7 +284,7 @@ def test_a_training_run_of_one_step_without_losses_and_labels_is_shown(training_
     for name in ("heads/step-00000300.csv", "heads/step-00001200.csv", "metrics.jsonl"):
         (training_run / name).unlink()
     code, output, errors = run_heads("--over-training", training_run)
-    assert (code, output.split()) == (0, ["label", "step", "layer", "head", "score", "at", "the", "end"])
+    assert (code, output.split()) == (0, ["label", "step", "layer", "head", "final", "score"])
     assert "1 step recorded, the last is 100" in errors
     assert (training_run / "heads-over-training.png").is_file()
 

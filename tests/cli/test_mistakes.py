@@ -97,10 +97,10 @@ MISTAKES = {
         ["explore", "folder", "--no-browser"],
         "attnscope: folder is not a saved trace or survey (no trace.json or manifest.json)",
     ),
-    "a head that is not there": (["explore", "trace", "--save", "x.html", "--head", "L9H0"], "which has 1 layers"),
+    "a head that is not there": (["explore", "trace", "--save", "x.html", "--head", "L9H0"], "L9H0"),
     "a page in a place that is none": (
         ["explore", "trace", "--save", "no/page.html"],
-        "give a file in a folder that is",
+        "no/page.html",
     ),
     "a table on a folder": (
         ["heads", "trace", "--csv", "folder"],

@@ -340,7 +340,7 @@ def test_what_cannot_be_scored_is_said(browser: Browser) -> None:
     with serving(library, page=True) as handle:
         url = f"{handle.url}#1/{trace_in(handle)}/L0H0/heads?as=table"
         with in_trouble(browser, url) as page:
-            until(page, lambda: "looks both ways" in page.inner_text(".heads-words"), "the words")
+            until(page, lambda: "is bidirectional" in page.inner_text(".heads-words"), "the words")
             page.click("text=Pictures")
             until(page, lambda: "64 × 64 bins" in page.inner_text(".heads-words"), "the pictures")
 

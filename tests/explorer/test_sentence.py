@@ -224,7 +224,7 @@ def test_the_random_weight_baseline_shares_pins_and_head(page: Page) -> None:
     page.wait_for_selector(".stage figure:nth-of-type(2) .map[data-state=ready]", state="attached")
     captions = page.locator(".stage figcaption").all_inner_texts()
     assert captions[0] == "trained"
-    assert captions[1].startswith("has_baseline")
+    assert captions[1].startswith("random-weight baseline")
     one, other = (page.locator(".stage .map").nth(number).bounding_box() for number in (0, 1))
     assert one
     assert other

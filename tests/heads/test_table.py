@@ -276,7 +276,7 @@ def test_a_file_that_is_no_text_or_not_there_is_refused_by_name(tmp_path: Path) 
     (tmp_path / "heads.csv").write_bytes(b"layer,head\n\xff\xfe,0\n")
     with pytest.raises(CheckpointError, match=r"heads\.csv is not UTF-8 text"):
         HeadTable.from_csv(tmp_path / "heads.csv")
-    with pytest.raises(CheckpointError, match=r"none\.csv is not there"):
+    with pytest.raises(CheckpointError, match=r"none\.csv does not exist"):
         HeadTable.from_csv(tmp_path / "none.csv")
 
 

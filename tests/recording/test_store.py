@@ -710,7 +710,7 @@ def test_statistics_and_weights_that_do_not_fit_are_refused(name: str, tmp_path:
     trace = of_weights() if name == "weights" else of_a_summary()
     trace.save(tmp_path)
     tensor = safetensors.torch.load_file(tmp_path / FIRST)[name]
-    other = tensor.float() if name == "cells" else tensor.long()
+    other = tensor.float() if name == "visible_cells" else tensor.long()
     for wrong in (tensor[..., None].clone(), other, tensor[:1, :1].clone()):
         tensors_of(FIRST, put(name, wrong))(tmp_path)
         with pytest.raises(TraceError, match=name):

@@ -148,7 +148,7 @@ class Temperature(ScoreStep):
 
 @dataclass(frozen=True, init=False, eq=False)
 class ALiBi(ScoreStep):
-    """Attention with linear biases: subtracts slope * |distance| between query and key (arXiv 2108.12409).
+    """Attention with linear biases: subtracts slope times the distance between query and key (arXiv 2108.12409).
 
     Args:
         slopes: One slope per head, (heads,), or a number of heads for the published slopes.

@@ -23,21 +23,13 @@ class Word(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """A sentence for `score_relations`.
+    """A sentence for `score_relations`."""
 
-    Attributes:
-        text: The sentence.
-        query: The word that attends, such as a verb.
-        target: The word it should attend to, such as its subject.
-        distractor: Another word of the same kind.
-        group: The number of the balanced group it belongs to.
-    """
-
-    text: str
-    query: Word
-    target: Word
-    distractor: Word
-    group: int
+    text: str  #: the sentence
+    query: Word  #: the word that attends, such as a verb
+    target: Word  #: the word it should attend to, such as its subject
+    distractor: Word  #: another word of the same kind
+    group: int  #: the number of the balanced group it belongs to
 
 
 # "I think the key near the doors ..." and "I like the doors because the key ...": the start of each, what is between

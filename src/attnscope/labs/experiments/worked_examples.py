@@ -43,7 +43,7 @@ def softmax_by_hand(scores: Sequence[float]) -> list[float]:
 def difference_in_units(printed: Sequence[float], found: Sequence[float], digits: int) -> float:
     """Return the largest difference of two rows, in units of the last printed digit.
 
-    >>> round(units_off((0.39, 0.22), (0.401, 0.198), digits=2), 3)
+    >>> round(difference_in_units((0.39, 0.22), (0.401, 0.198), digits=2), 3)
     2.2
     """
     return max(abs(one - other) for one, other in zip(printed, found, strict=True)) * 10**digits
@@ -52,7 +52,7 @@ def difference_in_units(printed: Sequence[float], found: Sequence[float], digits
 def format_row(numbers: Sequence[float], digits: int) -> str:
     """Format a row as texts print it.
 
-    >>> in_words([0.5, 0.25], 2)
+    >>> format_row([0.5, 0.25], 2)
     '(0.50, 0.25)'
     """
     return f"({', '.join(f'{number:.{digits}f}' for number in numbers)})"
