@@ -265,7 +265,7 @@ def test_an_empty_trace_is_refused() -> None:
 
 
 def test_all_heads_of_a_trained_model_score_as_their_eager_weights() -> None:
-    length = 1024
+    length = 512
     model = transformers_model(torch.float32)
     ids = text_of(length)
     implementation = model.config._attn_implementation
@@ -274,7 +274,7 @@ def test_all_heads_of_a_trained_model_score_as_their_eager_weights() -> None:
         eager_weights = model(ids, output_attentions=True).attentions
     model.set_attn_implementation(implementation)
     _, tokenizer = load(FOLDER)
-    documents = torch.arange(length) // 300
+    documents = torch.arange(length) // 200
     table = score_heads(read(model, ids, tokenizer, chunk_size=length), documents=documents)
     assert len(table) == 270
     assert table.columns.keys() == SCORES.keys() - {"next"}

@@ -101,7 +101,7 @@ def test_a_window_ends_where_it_says() -> None:
 
 
 @pytest.mark.compiled
-@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3"])
+@pytest.mark.parametrize("name", ["llama", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "qwen3"))])
 @torch.no_grad()
 def test_a_compiled_forward_gives_the_same(name: str) -> None:
     torch.compiler.reset()

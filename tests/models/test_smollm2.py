@@ -49,7 +49,7 @@ def test_the_exact_answer_is_the_same_from_both() -> None:
     assert worst(ours_exact, exact_logits(100)) < 1e-10
 
 
-@pytest.mark.parametrize("length", [1, 17, 2048])
+@pytest.mark.parametrize("length", [1, 17, 512, pytest.param(2048, marks=pytest.mark.slow)])
 @torch.no_grad()
 def test_a_pass_without_cache_is_as_exact_as_transformers(length: int) -> None:
     tokens = torch.tensor(smollm2.token_rows((length,)))
@@ -57,7 +57,15 @@ def test_a_pass_without_cache_is_as_exact_as_transformers(length: int) -> None:
 
 
 @pytest.mark.parametrize("static", [True, False])
-@pytest.mark.parametrize(("length", "cuts"), [(1, []), (17, [1, 2, 16]), (2048, [1000, 2000, 2047])])
+@pytest.mark.parametrize(
+    ("length", "cuts"),
+    [
+        (1, []),
+        (17, [1, 2, 16]),
+        (512, [250, 500, 511]),
+        pytest.param(2048, [1000, 2000, 2047], marks=pytest.mark.slow),
+    ],
+)
 @torch.no_grad()
 def test_a_pass_in_pieces_with_cache_is_as_exact_as_transformers(length: int, cuts: list[int], static: bool) -> None:
     tokens = torch.tensor(smollm2.token_rows((length,)))
@@ -66,6 +74,7 @@ def test_a_pass_in_pieces_with_cache_is_as_exact_as_transformers(length: int, cu
     assert worst(torch.cat(pieces, dim=1)[0], exact_logits(length)) <= FACTOR * transformers_error(length)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_exact_angles_make_a_long_pass_more_exact_than_that_of_transformers() -> None:
     tokens = torch.tensor(smollm2.token_rows((2048,)))
