@@ -3,10 +3,17 @@
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
+from tests.explorer.browser import chromium, needs_chromium
 from tests.project.test_api import shown_on
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,3 +49,39 @@ def test_formulas_need_no_script(site: Path) -> None:
 def test_every_name_of_the_api_pages_has_a_place_to_link_to(site: Path) -> None:
     pages = "".join(page.read_text(encoding="utf-8") for page in (site / "api").glob("*.html"))
     assert {name for name in shown_on(ROOT / "docs" / "api") if f'id="{name}"' not in pages} == set()
+
+
+SEARCHES = {
+    "quickstart": "quickstart.html",
+    "KV cache": "models.html",
+    "sliding window": "guides/masks.html",
+    "attention pattern": "matrix.html",
+    "grouped-query": "support.html",
+    "sequence length": "faq.html",
+    "logit attribution": "heads.html",
+    "activation patching": "heads.html",
+    "hook": "record.html",
+    "tutorial": "guides/ablate.html",
+}
+"""Words of the field, and the page that the search of the site lists first."""
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a folder."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@needs_chromium
+def test_words_of_the_field_are_found(site: Path) -> None:
+    with served(site) as address, chromium() as browser:
+        page, found = browser.new_page(), {}
+        for words in SEARCHES:
+            page.goto(f"{address}/search.html?q={quote(words)}")
+            first = page.wait_for_selector("#search-results ul.search li > a")
+            assert first is not None
+            found[words] = re.sub(r"[?#].*", "", first.get_attribute("href") or "")
+    assert found == SEARCHES
