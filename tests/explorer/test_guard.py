@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import socket
 import threading
@@ -12,7 +13,7 @@ from contextlib import ExitStack
 import pytest
 
 from attnscope.errors import SettingError
-from attnscope.explorer.service.guard import CONTENT_SECURITY_POLICY, MAX_BODY_BYTES, Settings
+from attnscope.explorer.service.guard import CONTENT_SECURITY_POLICY, MAX_BODY_BYTES, Guard, Message, Settings
 from tests.explorer.serving import Answer, Handle, serving, small_trace
 
 SESSION = "/api/1/session"
@@ -316,3 +317,22 @@ def test_a_name_that_is_no_host_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["host", "my-host.example:8080", "[::1]:9000", "10.0.0.1:1"])
 def test_a_name_that_is_a_host_is_answered(name: str) -> None:
     assert name in Settings("127.0.0.1", 80, [name]).names
+
+
+def test_two_hosts_are_refused_also_by_the_guard_itself() -> None:
+    """The HTTP parser refuses them first; another server in front of the app may not."""
+    settings, sent = Settings("127.0.0.1", 8000), list[Message]()
+
+    async def app(*_: object) -> None:
+        raise AssertionError
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"127.0.0.1:8000"), (b"host", b"example.com"), (b"cookie", settings.cookie.encode())]
+    scope = {"type": "http", "method": "GET", "path": "/", "raw_path": b"/", "query_string": b"", "headers": headers}
+    asyncio.run(Guard(app, settings)(scope, receive, send))
+    assert sent[0]["status"] == 403

@@ -157,7 +157,7 @@ RECORDING = {
         "recording/hooks/transformers_attention.py",
         'return bool(kwargs["is_causal"])',
         "return False",
-        ("tests/recording/test_support.py", "tests/recording/test_record.py"),
+        ("tests/recording/test_transformers_masks.py",),
     ),
     "cached keys repeated at each step": SeededBug(
         "recording/layers/recorded.py",

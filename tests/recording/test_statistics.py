@@ -127,3 +127,12 @@ def test_a_text_that_goes_on_needs_its_length_beforehand():
 def test_options_for_what_is_not_kept_are_refused(option: dict):
     with pytest.raises(SettingError, match="holds no queries"), record(LLAMA.build(), keep="statistics", **option):
         pass
+
+
+def test_the_first_token_has_no_weight_once_a_sliding_cache_has_dropped_it() -> None:
+    model = next(exhibit for exhibit in EXHIBITS if exhibit.name == "Mistral").build()
+    ids = torch.randint(3, 99, (1, 40), generator=torch.Generator().manual_seed(0))
+    whole, chunked = (read(model, ids, keep="statistics", chunk_size=size, progress=False) for size in (40, 8))
+    for name in whole:
+        close(chunked.summary(name).first_weight, whole.summary(name).first_weight, 1e-5)
+        assert (chunked.summary(name).first_weight[..., 8:] == 0).all()

@@ -10,13 +10,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import masking_utils as theirs
 
 from attnscope.attention import Causal, Full, Window
-from attnscope.attention.algebra import Sizes
+from attnscope.attention.algebra import Mask, Sizes
 from attnscope.errors import UnsupportedError, VersionError
 from attnscope.recording.hooks import transformers_masks
+from attnscope.recording.hooks.transformers_attention import Arguments
+from attnscope.recording.hooks.transformers_attention import read as read_arguments
 from attnscope.recording.hooks.transformers_masks import LazyMask
 
 BATCH, LONGEST = 2, 16
@@ -159,3 +161,19 @@ def test_a_variable_that_transformers_renames_is_read_cell_by_cell():
     arguments = as_installed({**sizes, "mask_function": theirs.and_masks(theirs.causal_mask_function, predicate)})
     found = LazyMask(arguments, lambda _: None).slice(range(9), range(9))
     assert torch.equal(found.to_dense(Sizes(1, 1, 9, 9)), Window(3).to_dense(Sizes(1, 1, 9, 9)))
+
+
+@pytest.mark.parametrize(("is_causal", "mask"), [(True, Causal()), (False, Full())])
+def test_without_a_mask_the_flag_of_the_call_decides(is_causal: bool, mask: Mask) -> None:
+    tensor, module = torch.randn(1, 2, 3, 4), nn.Identity()
+    arguments = Arguments(
+        module=module,
+        query=tensor,
+        key=tensor,
+        value=tensor,
+        attention_mask=None,
+        scaling=None,
+        dropout=0.0,
+        kwargs={"is_causal": is_causal},
+    )
+    assert read_arguments(arguments).mask == mask
