@@ -15,7 +15,7 @@ from attnscope.extras import import_extra, require_names, unknown_version
 
 MAX_CONNECTIONS = 64
 REQUEST_TIMEOUT_SECONDS = 10.0  # from connecting, or from the last response, until a request is complete
-SURPLUS_TIMEOUT_SECONDS = 1.0  # for a connection above the limit, until it is told so
+SURPLUS_TIMEOUT_SECONDS = 1.0  # for a connection above the limit to send a request, which gets an error
 WRITE_TIMEOUT_SECONDS = 30.0  # for the client to read some of a response
 TOO_MANY_RESPONSE = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\nretry-after: 1\r\n"
