@@ -120,6 +120,6 @@ class SurveyFolder:
 
 def survey_identity(settings: Settings, plan: ShardPlan, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that determines the result of a survey: settings, versions, and hashes of parameters and corpus."""
-    chosen = {name: value for name, value in asdict(settings).items() if name != "sources"}
+    chosen = {name: value for name, value in asdict(settings).items() if name not in ("sources", "max_skipped")}
     versions = {"attnscope": __version__, "torch": torch.__version__}
     return {**chosen, **versions, "parameters": fingerprint["hash"], "corpus": plan.fingerprint}

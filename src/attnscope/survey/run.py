@@ -16,6 +16,7 @@ from typing import Any
 
 from attnscope.errors import SettingError
 from attnscope.models.fingerprint import fingerprint_model
+from attnscope.survey.corpus.names import escape_name
 from attnscope.survey.corpus.plan import ShardPlan, plan_shards
 from attnscope.survey.execution.in_process import run_in_process
 from attnscope.survey.execution.progress import SurveyProgress
@@ -53,14 +54,17 @@ def run_survey(
         out: The folder of the survey. All workers must see it.
         workers: The number of processes, or `Workers` for more control. More than one process needs Ray.
         progress: Called with a `SurveyProgress` before reading starts, and after each batch or shard.
-        **settings: Fields of `Settings`: `max_length`, `batch_tokens`, `field`, `separator`, `shard_bytes`, `seed`.
+        **settings: Fields of `Settings`: `max_length`, `batch_tokens`, `field`, `separator`, `shard_bytes`, `seed`,
+            `max_skipped`.
 
     Returns:
         The finished survey.
 
     Raises:
-        SettingError: A setting is invalid, or a source cannot be read.
-        CheckpointError: The folder has a survey of another model, corpus or settings.
+        SettingError: A setting is invalid, a source cannot be read, or more than `max_skipped` of the corpus was
+            skipped; in the last case the survey is finished, and `open_survey` opens it.
+        CheckpointError: The folder has a survey of another model, corpus or settings, or a file has changed while it
+            was read.
     """
     pool = workers if isinstance(workers, Workers) else Workers(count=workers)
     chosen = Settings(model=_absolute(model), sources=_as_tuple(sources), **settings)
@@ -69,7 +73,7 @@ def run_survey(
     fingerprint = fingerprint_model(reader.model, Path(chosen.model).name)
     folder.claim(survey_identity(chosen, plan, fingerprint))
     if folder.is_finished:
-        return open_survey(folder.path)
+        return check_skipped(open_survey(folder.path), chosen.max_skipped)
     missing = folder.missing_shards(plan)
     state = SurveyProgress(
         size=plan.size, shards=len(plan.shards), missing=len(missing), workers=min(pool.count, len(missing))
@@ -92,7 +96,19 @@ def run_survey(
     write_tables(folder.path, merged)
     write_manifest(folder.path, merged, plan, chosen, fingerprint)
     folder.remove_temporary_files()
-    return open_survey(folder.path)
+    return check_skipped(open_survey(folder.path), chosen.max_skipped)
+
+
+def check_skipped(survey: Survey, max_skipped: float) -> Survey:
+    """Return a finished survey, or raise an error if too much of its corpus was skipped; its tables stay."""
+    problems = survey.manifest["problems"]
+    if problems["skipped_share"] > max_skipped:
+        raise SettingError(
+            f"survey: {problems['skipped_share']:.1%} of the corpus was skipped, but max_skipped is {max_skipped:.1%}; "
+            f"the tables are written, and manifest.json in {escape_name(str(survey.folder))} lists the "
+            f"{problems['count']:,} problems: mend the corpus and use another folder, or allow more by --max-skipped"
+        )
+    return survey
 
 
 def merge_saved_partials(plan: ShardPlan, folder: SurveyFolder) -> PartialResult:

@@ -46,8 +46,8 @@ class SpanReader:
         return READ_BYTES_PAST_SPAN if self.is_past_span else min(READ_BYTES, self._stop - self.at)
 
 
-def read_lines(reader: SpanReader) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the offset of each line, and its bytes with the line end; None for a line that is too long.
+def read_lines(reader: SpanReader) -> Iterator[tuple[int, bytes | int]]:
+    """Yield the offset of each line, and its bytes with the line end; of a line that is too long, the number of bytes.
 
     The first line starts at the start of the file, or after the first line end. Lines that start after the span follow,
     too: stop iterating when you have enough.
@@ -69,15 +69,15 @@ def read_lines(reader: SpanReader) -> Iterator[tuple[int, bytes | None]]:
             if held:
                 line = b"".join((*held, line))
                 held.clear()
-            yield start, line if length <= MAX_TEXT_BYTES else None
+            yield start, line if length <= MAX_TEXT_BYTES else length
             start, length, begin = start + length, 0, end
         length += len(block) - begin
         if length > MAX_TEXT_BYTES:
             held.clear()
             if reader.is_past_span:  # another shard finds its end
-                yield start, None
+                yield start, length
                 return
         elif begin < len(block):
             held.append(block[begin:])
     if length:
-        yield start, b"".join(held) if length <= MAX_TEXT_BYTES else None
+        yield start, b"".join(held) if length <= MAX_TEXT_BYTES else length

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 
 from attnscope.atomic_files import write_atomically
 from attnscope.models.json_files import dump_json
+from attnscope.survey.corpus.names import escape_name
 from attnscope.survey.corpus.plan import ShardPlan
 from attnscope.survey.folder import MANIFEST
 from attnscope.survey.partials.bins import RELATIVE_ACCURACY, STATISTICS
@@ -26,6 +28,8 @@ from attnscope.survey.settings import Settings
 from attnscope.version import __version__
 
 FORMAT = 1
+MAX_FILES = 1000
+"""Files that are listed; `fingerprint` is a hash of the names, sizes and times of all."""
 
 
 def write_manifest(
@@ -40,7 +44,8 @@ def describe_survey(
 ) -> dict[str, Any]:
     """The content of the manifest."""
     problems = Problems.of(plan.problems).merge(merged.problems)
-    files = {span.file for shard in plan.shards for span in shard.spans}
+    skipped = min(1.0, problems.skipped_bytes / max(1, plan.total_bytes))  # sizes of Parquet are estimates
+    files = {span.file: span.version for shard in plan.shards for span in shard.spans}
     return {
         "format": FORMAT,
         "model": dict(fingerprint),
@@ -52,7 +57,8 @@ def describe_survey(
             "passages": merged.passages,
             "tokens": merged.tokens,
         },
-        "settings": asdict(settings),
+        "files": [{"file": file, "version": version} for file, version in islice(files.items(), MAX_FILES)],
+        "settings": {**asdict(settings), "sources": [escape_name(source) for source in settings.sources]},
         "fingerprint": plan.fingerprint,
         "shards": len(plan.shards),
         "versions": {"attnscope": __version__, "torch": torch.__version__},
@@ -60,7 +66,13 @@ def describe_survey(
         "examples": {"top": NUM_TOP, "sample": SAMPLE_SIZE},
         "accuracy": RELATIVE_ACCURACY,
         "statistics": {name: {**asdict(bins), "bins": len(bins)} for name, bins in STATISTICS.items()},
-        "problems": {"count": problems.count, "first": [problem._asdict() for problem in problems.first]},
+        "problems": {
+            "count": problems.count,
+            "skipped_bytes": problems.skipped_bytes,
+            "skipped_share": skipped,
+            "exceeds_max_skipped": skipped > settings.max_skipped,
+            "first": [problem._asdict() for problem in problems.first],
+        },
     }
 
 
