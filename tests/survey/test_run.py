@@ -15,6 +15,7 @@ import pytest
 
 from attnscope.cli.main import main
 from attnscope.errors import CheckpointError, SettingError
+from attnscope.folder_lock import lock_folder
 from attnscope.survey import Workers, open_survey, run_survey
 from attnscope.survey.corpus import retries
 from attnscope.survey.corpus.names import unescape_name
@@ -107,6 +108,29 @@ def test_a_damaged_part_is_named(model: Path, tmp_path: Path) -> None:
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
+def test_only_one_process_at_a_time_writes_to_a_folder(model: Path, tmp_path: Path) -> None:
+    text, out, begun = write_text(tmp_path / "text.txt", 6000), tmp_path / "out", list[Path]()
+
+    def run_again() -> None:
+        begun.append(out)
+        with pytest.raises(SettingError, match=rf"out is in use by process {os.getpid()} on .*another folder"):
+            run_survey(model, text, out, workers=ALONE, progress=lambda _: pytest.fail("it reads"), **SMALL)
+
+    run_survey(model, text, out, workers=ALONE, progress=act_after(1, run_again), **SMALL)
+    assert begun
+    run_survey(model, text, tmp_path / "whole", workers=ALONE, **SMALL)
+    assert contents(out) == contents(tmp_path / "whole")
+    (out / "manifest.json").unlink()
+    run_survey(model, text, out, workers=ALONE, **SMALL)  # the lock is free
+
+
+def test_a_finished_survey_is_opened_without_its_lock(model: Path, tmp_path: Path) -> None:
+    text, out = write_text(tmp_path / "text.txt", 3000), tmp_path / "out"
+    run_survey(model, text, out, workers=ALONE, **SMALL)
+    with lock_folder(out, print):
+        run_survey(model, text, out, workers=ALONE, **SMALL)
+
+
 def write_files(folder: Path, count: int) -> Path:
     """A corpus of files that are a shard each."""
     folder.mkdir()
@@ -190,7 +214,8 @@ def test_any_file_name_is_read_and_comes_back_from_the_tables(
     assert main(["survey", "run", str(model), str(corpus), *OPTIONS, "--out", str(out)]) == 0
     assert "5 documents, 1 problem, in " in capsys.readouterr().out
     survey = open_survey(out)
-    files = pyarrow.parquet.read_table(out / "passages.parquet", columns=["file"]).column(0).to_pylist()
+    with (out / "passages.parquet").open("rb") as table:
+        files = pyarrow.parquet.read_table(table, columns=["file"]).column(0).to_pylist()
     assert {os.path.basename(os.fsencode(unescape_name(file))) for file in files} == {b"0.txt", *names}
     assert survey.manifest["problems"]["first"][0]["file"] == str(corpus / "empty\\xff.txt")
     assert main(["survey", "show", str(out), "--head", "0.0"]) == 0

@@ -4,6 +4,7 @@
     partials/            the partial result of each shard that has been read
     *.parquet            the tables, and manifest.json, which is written last
     log.json             duration and throughput of each run
+    .lock, .lock.json    the lock of the process that writes to the folder
 
 In: a plan. Out: paths, and the shards without a partial result. Does not know: the content of partial results.
 Memory: one name per shard.

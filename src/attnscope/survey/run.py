@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.errors import SettingError
+from attnscope.folder_lock import lock_folder
 from attnscope.models.fingerprint import fingerprint_model
 from attnscope.survey.corpus.names import escape_name
 from attnscope.survey.corpus.plan import ShardPlan, plan_shards
@@ -61,19 +62,39 @@ def run_survey(
         The finished survey.
 
     Raises:
-        SettingError: A setting is invalid, a source cannot be read, or more than `max_skipped` of the corpus was
-            skipped; in the last case the survey is finished, and `open_survey` opens it.
+        SettingError: A setting is invalid, a source cannot be read, or another process runs a survey in the folder; or
+            more than `max_skipped` of the corpus was skipped, in which case `open_survey` opens the finished survey.
         CheckpointError: The folder has a survey of another model, corpus or settings, or a file has changed while it
             was read.
     """
     pool = workers if isinstance(workers, Workers) else Workers(count=workers)
     chosen = Settings(model=_absolute(model), sources=_as_tuple(sources), **settings)
     plan, folder = plan_shards(chosen), SurveyFolder(out)
-    reader = ShardReader.load(chosen, "cpu" if pool.uses_ray else pool.device)
+    reader: ShardReader | None = ShardReader.load(chosen, "cpu" if pool.uses_ray else pool.device)
     fingerprint = fingerprint_model(reader.model, Path(chosen.model).name)
-    folder.claim(survey_identity(chosen, plan, fingerprint))
-    if folder.is_finished:
-        return check_skipped(open_survey(folder.path), chosen.max_skipped)
+    if pool.uses_ray:
+        reader = None  # each actor has its own model
+    identity = survey_identity(chosen, plan, fingerprint)
+    folder.claim(identity)
+    if not folder.is_finished:
+        with lock_folder(folder.path, lambda _: None):  # a killed run may have left its lock: that is resuming
+            folder.claim(identity)  # again, because before the lock another process could do the same
+            _read_missing_shards(plan, reader or chosen, folder, pool, progress)
+            merged = merge_saved_partials(plan, folder)
+            write_tables(folder.path, merged)
+            write_manifest(folder.path, merged, plan, chosen, fingerprint)
+            folder.remove_temporary_files()
+    return check_skipped(open_survey(folder.path), chosen.max_skipped)
+
+
+def _read_missing_shards(
+    plan: ShardPlan,
+    reader: ShardReader | Settings,
+    folder: SurveyFolder,
+    pool: Workers,
+    progress: ProgressCallback | None,
+) -> None:
+    """Read the shards that have no partial result yet, in this process with a reader, or on Ray by the settings."""
     missing = folder.missing_shards(plan)
     state = SurveyProgress(
         size=plan.size, shards=len(plan.shards), missing=len(missing), workers=min(pool.count, len(missing))
@@ -87,16 +108,10 @@ def run_survey(
             progress(state)
 
     with _logged(folder, state, pool):
-        if missing and pool.uses_ray:
-            del reader  # each actor has its own model
-            run_on_ray(missing, chosen, folder, pool, update)
-        elif missing:
+        if isinstance(reader, ShardReader):
             run_in_process(missing, reader, folder, pool, update)
-    merged = merge_saved_partials(plan, folder)
-    write_tables(folder.path, merged)
-    write_manifest(folder.path, merged, plan, chosen, fingerprint)
-    folder.remove_temporary_files()
-    return check_skipped(open_survey(folder.path), chosen.max_skipped)
+        elif missing:
+            run_on_ray(missing, reader, folder, pool, update)
 
 
 def check_skipped(survey: Survey, max_skipped: float) -> Survey:

@@ -375,7 +375,7 @@ def test_a_failing_disk_is_an_error_and_no_problem(tmp_path, monkeypatch):
 
 def test_a_disk_that_fails_within_a_row_group_is_an_error_and_no_damage(tmp_path, monkeypatch):
     path = write_parquet(tmp_path / "a.parquet", ["text" * 1000] * 100, rows=10, use_dictionary=False)
-    settings, reads = settings_of(path), 0
+    settings, reads = settings_of(path, shard_bytes=2**30), 0
     (shard,) = plan_shards(settings).shards
 
     def fail(self, *arguments):

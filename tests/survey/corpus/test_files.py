@@ -139,7 +139,7 @@ def test_any_name_on_disk_is_listed_and_opened(tmp_path, name):
 
 def test_a_name_that_only_a_local_file_may_have_is_refused_elsewhere(memory):
     memory.pipe("/corpus/a::b.txt", b"there")
-    with pytest.raises(SettingError, match=r"memory://corpus/a::b\.txt has '::' in its name.*rename it"):
+    with pytest.raises(SettingError, match=r"memory:///corpus/a::b\.txt has '::' in its name.*rename it"):
         list_files(["memory://corpus"])
 
 

@@ -147,7 +147,7 @@ def test_texts_are_kept_exactly_for_what_is_referred_to() -> None:
     assert list(examples.passages) == sorted(wanted - {NO_PASSAGE})
     assert SAMPLE_SIZE < len(examples.passages) < merged.passages
     for number, example in examples.passages.items():
-        assert example.file == f"{number >> 24}.txt"
+        assert example.file == f"{number // MAX_PASSAGES_PER_SHARD}.txt"
         assert len(example.ids) == len(example.ends)
         starts = (0, *example.ends[:-1])
         pieces = [example.text[start:end] for start, end in zip(starts, example.ends, strict=True)]

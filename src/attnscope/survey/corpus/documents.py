@@ -18,7 +18,7 @@ from typing import IO, Any, NamedTuple
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.extras import import_extra
 from attnscope.survey.corpus.files import DAMAGED_ARCHIVE, AccessError, file_version, open_file
-from attnscope.survey.corpus.lines import MAX_TEXT_BYTES, SpanReader, read_lines
+from attnscope.survey.corpus.lines import MAX_COUNTED_BYTES, MAX_TEXT_BYTES, SpanReader, read_lines
 from attnscope.survey.corpus.plan import Problem, Shard, Span, column_bytes
 from attnscope.survey.settings import Settings
 
@@ -202,7 +202,7 @@ def _split_at_separator(lines: Lines, span: Span, separator: bytes) -> Iterator[
             held.clear()
             begin, skipped = start + len(line), 0
             ours = span.start <= begin < span.stop
-        elif start >= span.stop and (skipped or not ours):
+        elif start >= span.stop and (skipped > MAX_COUNTED_BYTES or not ours):
             break
         elif ours and (isinstance(line, int) or skipped or len(held) + len(line) > MAX_TEXT_BYTES):
             skipped += len(held) + (line if isinstance(line, int) else len(line))

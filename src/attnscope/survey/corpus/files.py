@@ -107,6 +107,15 @@ def file_version(url: str) -> str:
         return _version(system.info(path))
 
 
+class _LocalFiles(LocalFileSystem):
+    """The local file system; a folder that cannot be listed is an error, which fsspec omits by default."""
+
+    def walk(
+        self, path: str, maxdepth: int | None = None, topdown: bool = True, on_error: Any = "raise", **kwargs: Any
+    ):
+        return super().walk(path, maxdepth, topdown, on_error, **kwargs)
+
+
 class _AccessedFile(io.RawIOBase):
     """A file whose errors are `AccessError`; those of a file system have no common base class."""
 
@@ -156,7 +165,7 @@ def _is_local(source: str) -> bool:
 def _locate(source: str) -> tuple[AbstractFileSystem, str]:
     """The file system of a source, and the path in it."""
     if _is_local(source):
-        return LocalFileSystem(), LocalFileSystem._strip_protocol(source)
+        return _LocalFiles(), LocalFileSystem._strip_protocol(source)
     return url_to_fs(source)
 
 
@@ -174,15 +183,13 @@ def _files(source: str) -> list[CorpusFile]:
 
 def _entries(system: AbstractFileSystem, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The path and the entry of each file of a file, folder or glob; a folder that cannot be listed is an error."""
-    # By default, fsspec omits such folders. Object stores have their own `find`, which raises the errors of a listing.
-    walk: Any = {"on_error": "raise"} if type(system).find is AbstractFileSystem.find else {}
     found: Any = {}  # a dictionary, because of `detail=True`
     if system.isfile(path):
         yield path, system.info(path)
     elif system.isdir(path):
-        found = system.find(path, detail=True, **walk)
+        found = system.find(path, detail=True)
     elif any(sign in path for sign in "*?["):
-        found = system.glob(path, detail=True, **walk)
+        found = system.glob(path, detail=True)
     for name, entry in found.items():
         if entry["type"] == "directory":
             yield from _entries(system, name)

@@ -15,6 +15,9 @@ from attnscope.survey.corpus.plan import Span
 MAX_TEXT_BYTES = 16 * 2**20
 """The maximum size of a line or a document; longer ones are skipped."""
 
+MAX_COUNTED_BYTES = 64 * MAX_TEXT_BYTES
+"""How far a line or document that is too long is followed past its span, to know how much is skipped."""
+
 READ_BYTES, READ_BYTES_PAST_SPAN = 2**20, 2**16  # bytes per read, within the span and after it
 
 
@@ -47,7 +50,7 @@ class SpanReader:
 
 
 def read_lines(reader: SpanReader) -> Iterator[tuple[int, bytes | int]]:
-    """Yield the offset of each line, and its bytes with the line end; of a line that is too long, the number of bytes.
+    """Yield the offset of each line, and its bytes with the line end; of a line that is too long, how many.
 
     The first line starts at the start of the file, or after the first line end. Lines that start after the span follow,
     too: stop iterating when you have enough.
@@ -74,7 +77,7 @@ def read_lines(reader: SpanReader) -> Iterator[tuple[int, bytes | int]]:
         length += len(block) - begin
         if length > MAX_TEXT_BYTES:
             held.clear()
-            if reader.is_past_span:  # another shard finds its end
+            if reader.is_past_span and length > MAX_COUNTED_BYTES:  # another shard finds its end
                 yield start, length
                 return
         elif begin < len(block):
