@@ -13,11 +13,11 @@ import hashlib
 import io
 import json
 from collections.abc import Iterator
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.extras import import_extra
-from attnscope.survey.corpus.files import DAMAGED_ARCHIVE, AccessError, file_version, open_file
+from attnscope.survey.corpus.files import DAMAGED_ARCHIVE, AccessError, OpenFile, file_version, open_file
 from attnscope.survey.corpus.lines import MAX_COUNTED_BYTES, MAX_TEXT_BYTES, SpanReader, read_lines
 from attnscope.survey.corpus.plan import Problem, Shard, Span, column_bytes
 from attnscope.survey.settings import Settings
@@ -118,7 +118,7 @@ def _check_unchanged(span: Span) -> None:
         )
 
 
-def _read_text(file: IO[bytes], span: Span, settings: Settings, digest: Any) -> Iterator[Document | Problem]:
+def _read_text(file: OpenFile, span: Span, settings: Settings, digest: Any) -> Iterator[Document | Problem]:
     separator = None if settings.separator is None else settings.separator.encode("utf-8")
     # A line starts after a line end, and a document after a separator, which may start before the span.
     back = 1 if separator is None or span.format == "jsonl" else len(separator) + len("\n\r\n")
@@ -260,7 +260,7 @@ def _is_valid_unicode(text: str) -> bool:
     return True
 
 
-def _read_parquet(file: IO[bytes], span: Span, field: str, digest: Any) -> Iterator[Document | Problem]:
+def _read_parquet(file: OpenFile, span: Span, field: str, digest: Any) -> Iterator[Document | Problem]:
     """The rows of some row groups, without nulls; a damaged group is read up to the damage."""
     arrow, parquet = import_extra("pyarrow"), import_extra("pyarrow.parquet")
     damage = OSError, IndexError, arrow.ArrowException

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from operator import itemgetter
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
@@ -82,7 +82,7 @@ def list_files(sources: Sequence[str]) -> list[CorpusFile]:
 
 
 @contextmanager
-def open_file(url: str) -> Iterator[IO[bytes]]:
+def open_file(url: str) -> Iterator[OpenFile]:
     """Open a file of `list_files` for reading, in a `with` block.
 
     Raises:
@@ -92,7 +92,7 @@ def open_file(url: str) -> Iterator[IO[bytes]]:
         system, path = _locate(unescape_name(url))  # an archive closes with its `system`, so keep that alive
         file = system.open(path, "rb")
     with file:
-        yield _AccessedFile(file, url)
+        yield OpenFile(file, url)
 
 
 def file_version(url: str) -> str:
@@ -116,27 +116,32 @@ class _LocalFiles(LocalFileSystem):
         return super().walk(path, maxdepth, topdown, on_error, **kwargs)
 
 
-class _AccessedFile(io.RawIOBase):
-    """A file whose errors are `AccessError`; those of a file system have no common base class."""
+class OpenFile(io.RawIOBase):
+    """A file of any file system, opened for reading; all errors are `AccessError`."""
 
-    def __init__(self, file: IO[bytes], url: str) -> None:
+    def __init__(self, file: Any, url: str) -> None:
         self._file, self._url = file, url
 
     def read(self, size: int = -1, /) -> bytes:
+        """Read at most `size` bytes, or all."""
         with _access(self._url):
             return self._file.read(size)
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
+        """Move to an offset, and return it."""
         with _access(self._url):
             return self._file.seek(offset, whence)
 
     def tell(self) -> int:
+        """The current offset."""
         return self._file.tell()
 
     def readable(self) -> bool:
+        """Always true."""
         return True
 
     def seekable(self) -> bool:
+        """Always true."""
         return True
 
 

@@ -8,8 +8,9 @@ Does not know: the meaning of a line. Memory: `MAX_TEXT_BYTES` bytes and a copy;
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import Any
 
+from attnscope.survey.corpus.files import OpenFile
 from attnscope.survey.corpus.plan import Span
 
 MAX_TEXT_BYTES = 16 * 2**20
@@ -24,7 +25,7 @@ READ_BYTES, READ_BYTES_PAST_SPAN = 2**20, 2**16  # bytes per read, within the sp
 class SpanReader:
     """Reads a file from offset `first`, at or before the start of a span, and hashes the bytes of the span."""
 
-    def __init__(self, file: IO[bytes], span: Span, first: int, digest: Any):
+    def __init__(self, file: OpenFile, span: Span, first: int, digest: Any):
         self.first = self.at = first
         self._file, self._digest = file, digest
         self._start, self._stop = span.start, span.stop
