@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from attnscope.errors import SettingError
+from attnscope.errors import CheckpointError, SettingError
 from attnscope.folder_lock import lock_folder
 from attnscope.models.fingerprint import fingerprint_model
 from attnscope.survey.corpus.names import escape_name
@@ -47,7 +47,8 @@ def run_survey(
 ) -> Survey:
     """Collect the statistics of every head of a model over a corpus, and write them to a folder.
 
-    The same call resumes a survey that was interrupted, and opens one that is finished.
+    The same call resumes a survey that was interrupted, and opens one that is finished. If the tables of a finished
+    survey are damaged, it writes them again from the partial results.
 
     Args:
         model: A folder, a name on the hub, the name of a downloaded model, or a GGUF file.
@@ -76,15 +77,25 @@ def run_survey(
         reader = None  # each actor has its own model
     identity = survey_identity(chosen, plan, fingerprint)
     folder.claim(identity)
-    if not folder.is_finished:
+    survey = _open_finished(folder)
+    if survey is None:
         with lock_folder(folder.path, lambda _: None):  # a killed run may have left its lock: that is resuming
             folder.claim(identity)  # again, because before the lock another process could do the same
             _read_missing_shards(plan, reader or chosen, folder, pool, progress)
             merged = merge_saved_partials(plan, folder)
-            write_tables(folder.path, merged)
-            write_manifest(folder.path, merged, plan, chosen, fingerprint)
+            tables = write_tables(folder.path, merged)
+            write_manifest(folder.path, merged, plan, chosen, fingerprint, tables)
             folder.remove_temporary_files()
-    return check_skipped(open_survey(folder.path), chosen.max_skipped)
+        survey = open_survey(folder.path)
+    return check_skipped(survey, chosen.max_skipped)
+
+
+def _open_finished(folder: SurveyFolder) -> Survey | None:
+    """The survey in a folder; None if it is not finished, or if its tables are damaged and have to be written again."""
+    if folder.is_finished:
+        with suppress(CheckpointError):
+            return open_survey(folder.path)
+    return None
 
 
 def _read_missing_shards(
