@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attnscope.checksums import sha256_file
 from attnscope.errors import MissingExtraError, TraceError, UnsupportedError
 from attnscope.extras import import_extra
 from attnscope.models.checkpoint.safetensors_files import MAX_HEADER_BYTES
 from attnscope.models.json_fields import short_repr
+from attnscope.recording.files.file_check import FileCheck
 
 DTYPES = {
     "F64": torch.float64,
@@ -116,8 +116,8 @@ def _contiguous_parts(tensor: Tensor) -> Iterator[Tensor]:
             yield part.cpu().contiguous()
 
 
-def open_file(folder: Path, written: Written, names: Collection[str], *, verify: bool) -> dict[str, Tensor]:
-    """The tensors of a file, which has to hold these and no others; with `verify`, all of it is read and hashed."""
+def open_file(folder: Path, written: Written, names: Collection[str]) -> tuple[dict[str, Tensor], FileCheck]:
+    """The tensors of a file, which has to hold these and no others, and the check of its hash, to call before use."""
     path = folder / written.name
     try:
         refuse_way_out(folder, path)
@@ -128,18 +128,17 @@ def open_file(folder: Path, written: Written, names: Collection[str], *, verify:
                 "copy the folder again"
             )
         _refuse_long_header(path, len(names))
-        if verify:
-            _check_hash(path, written.sha256)
         with import_extra("safetensors").safe_open(path, framework="pt") as file:
             _check_header(path, file, written.name, names)
             found = {name: file.get_tensor(name) for name in names}
+        check = FileCheck(path, written.sha256, found.values())
     except (TraceError, MemoryError, MissingExtraError):
         raise
     except Exception as error:  # the library raises its own errors, those of the system and those of torch
         raise TraceError(f"{path} is damaged or no safetensors file ({_short(error)}); copy it again") from error
     for name, tensor in found.items():
         _check_content(path, name, tensor)
-    return found
+    return found, check
 
 
 def refuse_way_out(folder: Path, path: Path) -> None:
@@ -160,15 +159,6 @@ def _refuse_long_header(path: Path, tensors: int) -> None:
         raise TraceError(
             f"{path} claims to have a header of {length:,} bytes, where {_most_header(tensors):,} are enough for its "
             f"{tensors} tensors: it is damaged or no safetensors file; copy it again"
-        )
-
-
-def _check_hash(path: Path, wanted: str) -> None:
-    found = sha256_file(path)
-    if found != wanted:
-        raise TraceError(
-            f"{path} has the SHA-256 {found[:16]}... where trace.json says {wanted[:16]}...: its content was changed; "
-            "copy it again"
         )
 
 
