@@ -28,11 +28,11 @@ from attnscope.attention import Bias, Causal, Full, Mask, Padding, Softcap, from
 from attnscope.attention.algebra import Sizes
 from attnscope.bench.memory import in_fresh_process, peak_extra_bytes
 from attnscope.errors import TraceError, UnsupportedError
+from attnscope.models.checkpoint import safetensors_writer
 from attnscope.models.text.tokenizer import Tokenizer
 from attnscope.recording import Trace, record
 from attnscope.recording.call import Call
 from attnscope.recording.files import file_check, saving
-from attnscope.recording.files import tensors as tensor_files
 from attnscope.recording.files.manifest import content_hash
 from attnscope.recording.files.opening import open_trace
 from attnscope.recording.hooks.input_ids import Texts
@@ -239,7 +239,7 @@ def test_other_programs_can_read_the_files(tmp_path: Path) -> None:
 
 
 def test_a_strided_tensor_is_written_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_files, "PIECE_BYTES", 64)
+    monkeypatch.setattr(safetensors_writer, "PIECE_BYTES", 64)
     layer = layer_of()
     call = layer.joined()
     turned = torch.randn(9, 8, 2, 4).permute(2, 3, 0, 1)

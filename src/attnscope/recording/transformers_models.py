@@ -18,6 +18,7 @@ from torch import nn
 
 from attnscope.errors import CheckpointError
 from attnscope.extras import import_extra
+from attnscope.models.checkpoint.folder_checksums import verified
 from attnscope.models.checkpoint.safetensors_files import open_weights
 from attnscope.models.json_fields import short_repr
 from attnscope.models.json_files import read_json, read_optional_json
@@ -45,24 +46,26 @@ def load_transformers_model(folder: Path, dtype: torch.dtype | None) -> nn.Modul
         MissingExtraError: If transformers is not installed.
     """
     path = folder / "config.json"
-    fields, generation = read_json(path), read_optional_json(folder / "generation_config.json")
     with ExitStack() as files:
+        files.enter_context(verified(folder))
+        fields, generation = read_json(path), read_optional_json(folder / "generation_config.json")
         stored = open_weights(folder, files)
         limits = BuildLimits.from_tensors(stored.values(), str(path))
         limits.check_fields(fields)
         tensors = {name: tensor.whole() for name, tensor in stored.items()}
-    transformers = import_extra("transformers")
-    with _converted_errors(folder), limits.enforced(), no_network(f"{path} names something on the network"):
-        kind = _model_class(transformers, fields)
-        model, report = kind.from_pretrained(
-            None,
-            config=_build_config(transformers, kind, _without(DROPPED, fields), path),
-            state_dict=tensors,
-            dtype=dtype or "auto",
-            generation_config=transformers.GenerationConfig.from_dict(generation) if generation else None,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
+        transformers = import_extra("transformers")
+        files.enter_context(_converted_errors(folder))
+        with limits.enforced(), no_network(f"{path} names something on the network"):
+            kind = _model_class(transformers, fields)
+            model, report = kind.from_pretrained(
+                None,
+                config=_build_config(transformers, kind, _without(DROPPED, fields), path),
+                state_dict=tensors,
+                dtype=dtype or "auto",
+                generation_config=transformers.GenerationConfig.from_dict(generation) if generation else None,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
     _check_report(folder, report)
     model.config.name_or_path = str(folder)
     return model.eval()

@@ -21,6 +21,7 @@ from attnscope.attention.rotary import convert_layout
 from attnscope.errors import CheckpointError, ShapeError, UnsupportedModelError
 from attnscope.models.checkpoint.families import family_from_fields
 from attnscope.models.checkpoint.family import FileTensor, ParameterSource
+from attnscope.models.checkpoint.folder_checksums import verified
 from attnscope.models.checkpoint.gguf_file import open_gguf
 from attnscope.models.checkpoint.gguf_model import IGNORED, IGNORED_OF_BERT, config_from_gguf, parameters_from_gguf
 from attnscope.models.checkpoint.safetensors_files import StoredTensor, open_weights
@@ -78,7 +79,7 @@ def load(
         A `Decoder` or an `Encoder`.
 
     Raises:
-        CheckpointError: If the checkpoint is missing or invalid.
+        CheckpointError: If the checkpoint is missing or invalid, or differs from its checksums.
         UnsupportedModelError: If it is sound, but these models do not implement it.
         ShapeError: If `dtype` is not a floating-point dtype.
 
@@ -97,6 +98,8 @@ def load(
     path = locate(source, revision)
     ignore = (ignore,) if isinstance(ignore, str) else ignore
     with ExitStack() as files:
+        if path.is_dir():
+            files.enter_context(verified(path))
         try:
             opened = (open_folder if path.is_dir() else open_gguf_checkpoint)(path, files, ignore)
             parameters = match_tensors(opened)

@@ -16,6 +16,7 @@ from attnscope.extras import import_extra
 HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 
 NEEDED = (
+    "attnscope-checksums.json",
     "config.json",
     "generation_config.json",
     "model.safetensors",
