@@ -27,7 +27,7 @@ from attnscope.models.json_fields import short_repr
 LAYERS = re.compile(r"(layers?|depths?|blocks|stages|experts|labels)$", re.IGNORECASE)
 """Names of fields that say how often something is repeated."""
 
-MIN_REPEATS = 4096
+MIN_REPEATS = 2**15
 """A field of LAYERS may always be as large as this; more takes that many rows of tensors in the files."""
 
 MIN_ELEMENTS, ELEMENTS_PER_STORED = 2**26, 16

@@ -30,6 +30,9 @@ DROPPED = frozenset(
 )
 """Fields that name code, files or kernels instead of describing the model; the last two may name kernels of the hub."""
 
+NO_JSON = ("Infinity", "-Infinity", "NaN")
+"""What transformers writes as `{"__float__": ...}`."""
+
 
 def load_transformers_model(folder: Path, dtype: torch.dtype | None) -> nn.Module:
     """Load a model with transformers.
@@ -56,10 +59,11 @@ def load_transformers_model(folder: Path, dtype: torch.dtype | None) -> nn.Modul
         transformers = import_extra("transformers")
         files.enter_context(_converted_errors(folder))
         with limits.enforced(), no_network(f"{path} names something on the network"):
-            kind = _model_class(transformers, fields)
-            model, report = kind.from_pretrained(
+            named = _named_class(transformers, fields)
+            config = _build_config(transformers, named, _cleaned(fields), path)
+            model, report = (named or _body_class(transformers, config)).from_pretrained(
                 None,
-                config=_build_config(transformers, kind, _without(DROPPED, fields), path),
+                config=config,
                 state_dict=tensors,
                 dtype=dtype or "auto",
                 generation_config=transformers.GenerationConfig.from_dict(generation) if generation else None,
@@ -71,18 +75,24 @@ def load_transformers_model(folder: Path, dtype: torch.dtype | None) -> nn.Modul
     return model.eval()
 
 
-def _model_class(transformers: Any, fields: Mapping[str, Any]) -> Any:
-    """The class that the config names, or the one that finds it by the kind of config."""
+def _named_class(transformers: Any, fields: Mapping[str, Any]) -> Any:
+    """The class that the config names, or None if transformers has no such class."""
     named = fields.get("architectures")
     name = named[0] if isinstance(named, list) and named else None
     kind = getattr(transformers, name, None) if isinstance(name, str) else None
     is_model = isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
-    return kind if is_model and kind.config_class is not None else transformers.AutoModel
+    return kind if is_model and kind.config_class is not None else None
+
+
+def _body_class(transformers: Any, config: Any) -> Any:
+    """The class of a model without a head for a task."""
+    found = transformers.MODEL_MAPPING[type(config)]
+    return found[0] if isinstance(found, tuple | list) else found
 
 
 def _build_config(transformers: Any, kind: Any, fields: dict[str, Any], path: Path) -> Any:
     """The config, or that part of a nested one which the class is for."""
-    if kind is transformers.AutoModel:
+    if kind is None:
         model_type = fields.get("model_type")
         if model_type not in transformers.CONFIG_MAPPING:
             raise CheckpointError(
@@ -96,11 +106,15 @@ def _build_config(transformers: Any, kind: Any, fields: dict[str, Any], path: Pa
     return cls.from_dict(next(matching, fields))
 
 
-def _without(names: frozenset[str], value: Any) -> Any:
-    """A parsed JSON value without fields of these names, at any depth."""
-    if isinstance(value, dict):
-        return {name: _without(names, inner) for name, inner in value.items() if name not in names}
-    return [_without(names, inner) for inner in value] if isinstance(value, list) else value
+def _cleaned(value: Any) -> Any:
+    """A parsed JSON value without the fields of DROPPED, and with numbers that JSON does not have, at any depth."""
+    if isinstance(value, list):
+        return [_cleaned(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"__float__"} and value["__float__"] in NO_JSON:
+        return float(value["__float__"])
+    return {name: _cleaned(inner) for name, inner in value.items() if name not in DROPPED}
 
 
 def _check_report(folder: Path, report: Mapping[str, Any]) -> None:

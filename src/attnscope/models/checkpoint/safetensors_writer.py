@@ -1,17 +1,16 @@
-"""Writes a safetensors file as a stream, and computes its SHA-256 on the way.
+"""Writes a safetensors file as a stream, and computes a hash or checksum of it on the way.
 
-In: tensors that may be anywhere, have any strides, or are made when they are written. Out: the file, its size and hash.
+In: tensors that may be anywhere, have any strides, or are made when they are written. Out: the file, and its size.
 Does not know: what the tensors mean. Memory: one tensor that is made, and a piece of one that has to be copied.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -52,11 +51,12 @@ class TensorToWrite(NamedTuple):
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
-class WrittenFile(NamedTuple):
-    """The size and the hash of a file."""
+class Digest(Protocol):
+    """A hash or checksum of a stream, as those of hashlib."""
 
-    num_bytes: int
-    sha256: str
+    def update(self, content: memoryview, /) -> None:
+        """Add what follows in the stream."""
+        ...
 
 
 def to_file_order(tensors: Iterable[TensorToWrite]) -> list[TensorToWrite]:
@@ -81,9 +81,9 @@ def encode_header(tensors: Sequence[TensorToWrite], metadata: Mapping[str, str])
     return len(text).to_bytes(8, "little") + text
 
 
-def write_stream(path: Path, header: bytes, tensors: Iterable[TensorToWrite]) -> WrittenFile:
-    """Write a new file: a header, and the tensors in the order it was made for."""
-    digest, total = hashlib.sha256(), 0
+def write_stream(path: Path, header: bytes, tensors: Iterable[TensorToWrite], digest: Digest) -> int:
+    """Write a new file: a header, and the tensors in the order it was made for; return its size in bytes."""
+    total = 0
     hashed: Future[None] | None = None
     with path.open("xb") as file, ThreadPoolExecutor(1) as hasher:
         for piece in _pieces(header, tensors):
@@ -92,7 +92,9 @@ def write_stream(path: Path, header: bytes, tensors: Iterable[TensorToWrite]) ->
             hashed = hasher.submit(digest.update, piece)
             file.write(piece)
             total += len(piece)
-    return WrittenFile(total, digest.hexdigest())
+        if hashed is not None:
+            hashed.result()
+    return total
 
 
 def _pieces(header: bytes, tensors: Iterable[TensorToWrite]) -> Iterator[memoryview]:

@@ -7,6 +7,7 @@ Does not know: what the tensors mean. Memory: a piece of one tensor to write; th
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
@@ -55,7 +56,8 @@ def write_file(folder: Path, name: str, tensors: Mapping[str, Tensor]) -> Writte
     if len(header) - 8 > _most_header(len(tensors)):
         raise UnsupportedError(f"save: {len(tensors):,} tensors in {name} are more than one file of a trace can hold")
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    return Written(name, *write_stream(folder / name, header, ordered))
+    digest = hashlib.sha256()
+    return Written(name, write_stream(folder / name, header, ordered, digest), digest.hexdigest())
 
 
 def _itself(tensor: Tensor) -> Tensor:
