@@ -262,7 +262,7 @@ def test_settings_of_generation_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 def test_a_model_of_transformers_has_the_dtype_of_its_file_or_the_one_asked_for(dtype: Any, tmp_path: Path) -> None:
-    BY_NAME["GPT-NeoX"].build().to(torch.float16).save_pretrained(tmp_path)
+    BY_NAME["GPT-NeoX"].build().half().save_pretrained(tmp_path)
     found = load(tmp_path, dtype=dtype)[0]
     assert {parameter.dtype for parameter in found.parameters()} == {dtype or torch.float16}
 

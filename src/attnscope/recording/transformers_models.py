@@ -79,9 +79,9 @@ def _named_class(transformers: Any, fields: Mapping[str, Any]) -> Any:
     """The class that the config names, or None if transformers has no such class."""
     named = fields.get("architectures")
     name = named[0] if isinstance(named, list) and named else None
-    kind = getattr(transformers, name, None) if isinstance(name, str) else None
+    kind: Any = getattr(transformers, name, None) if isinstance(name, str) else None
     is_model = isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
-    return kind if is_model and kind.config_class is not None else None
+    return kind if is_model and getattr(kind, "config_class", None) is not None else None
 
 
 def _body_class(transformers: Any, config: Any) -> Any:
