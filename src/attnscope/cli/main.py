@@ -21,8 +21,12 @@ from attnscope.cli.completion import VARIABLE
 from attnscope.errors import AttnScopeError
 from attnscope.version import __version__
 
-NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
-"""Error numbers for missing permission or space, which are not bugs."""
+REMEDIES = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "give another path, or free some space"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "give another path, or free some space"),
+    **dict.fromkeys((errno.EIO, errno.ESTALE, errno.ENXIO), "check the disk, and run the same command again"),
+}
+"""What to do about error numbers of disks: missing permission or space, and failures, which are not bugs."""
 SECTIONS = {
     "Inspect attention": ("look", "explore"),
     "Analyze heads": ("heads", "survey"),
@@ -107,12 +111,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         discard_output()  # as in `attnscope ... | head`
         return 141
     except OSError as error:
-        if error.errno not in NOT_WRITABLE:
+        if error.errno not in REMEDIES:
             raise
-        if error.filename is None:  # standard output could not be written
-            discard_output()
-        path = "standard output" if error.filename is None else error.filename
-        print(f"attnscope: {path}: {error.strerror}; give another path, or free some space", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename is not None else "standard output: " * is_output_broken()
+        print(f"attnscope: {where}{error.strerror}; {REMEDIES[error.errno]}", file=sys.stderr)
         return 2
     return code
 
@@ -124,6 +126,16 @@ def run(words: list[str]) -> int:
             return cli.invoke(context) or 0
     except click.exceptions.Exit as end:
         return end.exit_code
+
+
+def is_output_broken() -> bool:
+    """Whether standard output cannot be written; then what was not written is discarded."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        discard_output()
+        return True
+    return False
 
 
 def discard_output() -> None:
