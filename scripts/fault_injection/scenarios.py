@@ -249,7 +249,7 @@ def save_trace(model_folder: str, text: str, out: str) -> int:
     try:
         model, tokenizer = load(model_folder), load_tokenizer(model_folder)
         read(model, text, tokenizer).save(out)
-    except AttnScopeError as error:
+    except (AttnScopeError, OSError) as error:
         return fail(error)
     return 0
 
@@ -260,7 +260,7 @@ def save_model(model_folder: str, out: str) -> int:
         model, tokenizer = load(model_folder), load_tokenizer(model_folder)
         save(model, out, overwrite=True)
         tokenizer.save(out)
-    except AttnScopeError as error:
+    except (AttnScopeError, OSError) as error:
         return fail(error)
     return 0
 
@@ -280,7 +280,7 @@ def read_survey(folder: str) -> int:
         places = [(layer, head, name) for layer, head in heads for name in survey.statistics]
         found["histograms"] = repr([(bins.low, bins.high, bins.count) for bins in survey.histograms(places)])
         found["examples"] = [repr(survey.examples(*place)) for place in places]
-    except AttnScopeError as error:
+    except (AttnScopeError, OSError) as error:
         return fail(error)
     return print_json(found)
 
@@ -293,7 +293,7 @@ def read_run(folder: str) -> int:
         line.pop("tokens_per_second", None)
     try:
         return print_json({"metrics": metrics, "model": describe_model(Path(folder) / "model")})
-    except AttnScopeError as error:
+    except (AttnScopeError, OSError) as error:
         return fail(error)
 
 
@@ -301,7 +301,7 @@ def read_model(folder: str) -> int:
     """Print all about a model."""
     try:
         return print_json(describe_model(Path(folder)))
-    except AttnScopeError as error:
+    except (AttnScopeError, OSError) as error:
         return fail(error)
 
 
@@ -317,7 +317,7 @@ def tensor_hash(tensor: torch.Tensor) -> str:
     return hashlib.sha256(tensor.detach().contiguous().numpy().tobytes()).hexdigest()
 
 
-def fail(error: AttnScopeError) -> int:
-    """Print an error of the library as the command line does."""
+def fail(error: Exception) -> int:
+    """Print an error of AttnScope or of the disk as the command line does."""
     print(f"attnscope: {' '.join(str(error).split())}", file=sys.stderr)
     return 2

@@ -21,12 +21,12 @@ from attnscope.cli.completion import VARIABLE
 from attnscope.errors import AttnScopeError
 from attnscope.version import __version__
 
-REMEDIES = {
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "give another path, or free some space"),
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "give another path, or free some space"),
-    **dict.fromkeys((errno.EIO, errno.ESTALE, errno.ENXIO), "check the disk, and run the same command again"),
-}
-"""What to do about error numbers of disks: missing permission or space, and failures, which are not bugs."""
+NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FAILED = (errno.EIO, errno.ESTALE)
+REMEDIES = dict.fromkeys(NOT_WRITABLE, "give another path, or free some space") | dict.fromkeys(
+    DISK_FAILED, "check the disk, and run the same command again"
+)
+"""What to do about error numbers that are not bugs: missing permission or space, and disks that fail."""
 SECTIONS = {
     "Inspect attention": ("look", "explore"),
     "Analyze heads": ("heads", "survey"),
