@@ -176,6 +176,7 @@ class Trial:
         damaged = files[int(self.fault.choice * len(files))]
         name = damaged.relative_to(self.scenario.out)
         before = {unit: stamp for unit, stamp in self.scenario.complete_work().items() if unit not in name.parts}
+        intact = damaged.read_bytes()
         self.description = f"{name} ({state}): {damage_file(damaged, self.fault)}"
         resumes = self.scenario.can_be_half_done
         ended = self._run(self.scenario.write(), "resumed") if resumes else None
@@ -187,7 +188,7 @@ class Trial:
                 self._compare(except_for=str(name))
                 return "identical", ""
             ended = used
-        self.scenario.repair(damaged)
+        self.scenario.repair(damaged, intact)
         self._resume(before)
         self._compare()
         return "refused", last_line(ended)

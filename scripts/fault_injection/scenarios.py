@@ -86,8 +86,13 @@ class Scenario(ABC):
         """Whether a damage to this file of `out` is one that the project promises to notice or survive."""
         return not path.name.startswith((".", "events.out"))
 
-    def repair(self, damaged: Path) -> None:
-        """Do what the error says about a damaged file: by default, start again."""
+    def repair(self, damaged: Path, intact: bytes) -> None:
+        """Do what the error says about a damaged file: by default, start again.
+
+        Args:
+            damaged: The file.
+            intact: What it was, as a backup has it.
+        """
         shutil.rmtree(self.out)
 
     def _job(self, command: Any, *arguments: str) -> Job:
@@ -129,10 +134,10 @@ class SurveyScenario(Scenario):
         read, shards = sum(run["shards"] for run in runs), len(self.complete_work())
         return f"{read} shards were read, and there are {shards}" if read > shards else ""
 
-    def repair(self, damaged: Path) -> None:
-        """Delete a damaged partial result or log; for a table, also the manifest that says that it is there."""
+    def repair(self, damaged: Path, intact: bytes) -> None:
+        """Delete a damaged file, for a table also the manifest that lists it; restore the identity of the survey."""
         if damaged.name == "survey.json":
-            super().repair(damaged)
+            damaged.write_bytes(intact)
             return
         damaged.unlink(missing_ok=True)
         if damaged.suffix == ".parquet":
@@ -177,15 +182,17 @@ class TrainingScenario(Scenario):
         found = re.search(r"resuming after step (\d+)", resumed.errors)
         return "" if int(found[1] if found else 0) >= newest else f"step-{newest:08}"
 
-    def repair(self, damaged: Path) -> None:
-        """Remove a damaged checkpoint, or damaged tokens, which are written again; else start again."""
-        if damaged.parent.parent.name == "checkpoints":
+    def repair(self, damaged: Path, intact: bytes) -> None:
+        """Remove a damaged checkpoint, or damaged tokens, which are written again; restore the identity of the run."""
+        if damaged.name == "run.json":
+            damaged.write_bytes(intact)
+        elif damaged.parent.parent.name == "checkpoints":
             shutil.rmtree(damaged.parent)
         elif damaged.parent.name in ("tokens", "tokenizer"):
             for name in ("tokens", "tokenizer"):
                 shutil.rmtree(self.out / name)
         else:
-            super().repair(damaged)
+            super().repair(damaged, intact)
 
 
 class SavedScenario(Scenario):

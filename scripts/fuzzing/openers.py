@@ -48,7 +48,7 @@ class TraceOpener(Opener):
         for name in list(trace.layers)[:4]:
             layer = trace[name]
             if layer.shape[-1] <= 1024 and layer.shape[-2] >= 1:
-                layer[0, 0]
+                layer[..., 0, :]
 
 
 class PartialOpener(Opener):
@@ -127,7 +127,10 @@ class GgufOpener(Opener):
             vocab_size=13, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
             max_position_embeddings=16, bos_token_id=None, eos_token_id=None, pad_token_id=None,
         )  # fmt: skip
-        write(folder / "model.gguf", LlamaForCausalLM(config), kind=GGMLQuantizationType.Q4_0)
+        vocabulary = {"pre": "gpt-2", "merges": ["a b"], "bos_token_id": 11, "eos_token_id": 12}
+        vocabulary |= {"tokens": [*"abcdefghij", "ab", "<s>", "</s>"], "token_type": [1] * 11 + [3] * 2}
+        metadata = {f"tokenizer.ggml.{name}": value for name, value in vocabulary.items()}
+        write(folder / "model.gguf", LlamaForCausalLM(config), kind=GGMLQuantizationType.Q4_0, metadata=metadata)
 
     def open(self, folder: Path) -> None:
         """Load the model and the tokenizer."""

@@ -20,7 +20,7 @@ from scripts.fault_injection.file_layer import Disturbance
 from scripts.fault_injection.processes import Job, prepare_environment
 from scripts.fault_injection.scenarios import SCENARIOS, Scenario
 
-SAMPLE: tuple[str, ...] = ()
+SAMPLE = ("0.0", "0.9", "0.31", "0.32", "0.35", "0.37", "0.39", "0.41", "0.54", "0.55")
 """A tenth of the campaign: faults of every kind, in every scenario."""
 
 
@@ -111,7 +111,7 @@ class Units(Scenario):
     def complete_work(self) -> Mapping[str, Any]:
         return {path.name: path.stat().st_ino for path in self.out.glob("*.unit")}
 
-    def repair(self, damaged: Path) -> None:
+    def repair(self, damaged: Path, intact: bytes) -> None:
         damaged.unlink()
 
 
