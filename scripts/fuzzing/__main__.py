@@ -14,7 +14,9 @@ import shutil
 import sys
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 ATHERIS = Path(__file__).resolve().parents[2] / ".cache" / "atheris"
 SUMMARY, SUMMARY_EVERY = "summary", 50
@@ -45,8 +47,7 @@ def main() -> int:
 def fuzz(options: argparse.Namespace, work: Path) -> None:
     """Fuzz in this process, which does not return from it."""
     sys.path.append(str(ATHERIS))
-    import atheris
-
+    atheris: Any = import_module("atheris")
     with atheris.instrument_imports(include=["attnscope"]):
         import attnscope.heads.over_training
         import attnscope.models

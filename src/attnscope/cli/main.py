@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from traceback import walk_tb
 
 import click
 from click.shell_completion import shell_complete
@@ -113,7 +114,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in REMEDIES:
             raise
-        where = f"{error.filename}: " if error.filename is not None else "standard output: " * is_output_broken()
+        where = "" if error.filename is None else f"{error.filename}: "
+        if error.filename is None and is_of_output(error):
+            discard_output()
+            where = "standard output: "
         print(f"attnscope: {where}{error.strerror}; {REMEDIES[error.errno]}", file=sys.stderr)
         return 2
     return code
@@ -128,14 +132,10 @@ def run(words: list[str]) -> int:
         return end.exit_code
 
 
-def is_output_broken() -> bool:
-    """Whether standard output cannot be written; then what was not written is discarded."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        discard_output()
-        return True
-    return False
+def is_of_output(error: OSError) -> bool:
+    """Whether an error without a path comes from printing, not from a file that a library writes."""
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__", "").startswith(("attnscope.cli", "click", "rich", "__main__"))
 
 
 def discard_output() -> None:
