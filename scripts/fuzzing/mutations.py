@@ -13,11 +13,13 @@ import random
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from attnscope.recording.files.manifest import content_hash
 from attnscope.survey.partials.partial_files import DIGEST_BYTES, LENGTH_BYTES, MAGIC
+from attnscope.survey.tables.manifest import encode_manifest
 
 Bytes = Callable[[bytes], bytes]
 """Mutates bytes; libFuzzer's own mutations, or `mutate_bytes`."""
@@ -144,18 +146,25 @@ def mutate_bytes(content: bytes, dice: random.Random) -> bytes:
 
 
 def update_checksums(files: dict[str, bytes]) -> None:
-    """Let the manifest of a trace agree with its files, and with itself."""
-    if "trace.json" not in files:
-        return
-    try:
-        manifest = json.loads(files["trace.json"])
-        for entry in _file_entries(manifest):
-            content = files.get(entry["name"], b"")
-            entry |= {"num_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        manifest["content"] = content_hash(manifest)
-        files["trace.json"] = json.dumps(manifest).encode("utf-8")
-    except Exception:  # what is left of it may be anything
-        return
+    """Let the manifest of a trace or of a survey agree with its files, and with itself."""
+    for name, update in (("trace.json", _update_trace), ("manifest.json", _update_survey)):
+        if name in files:
+            with suppress(Exception):  # what is left of it may be anything
+                files[name] = update(json.loads(files[name]), files)
+
+
+def _update_trace(manifest: dict[str, Any], files: Mapping[str, bytes]) -> bytes:
+    for entry in _file_entries(manifest):
+        content = files.get(entry["name"], b"")
+        entry |= {"num_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    return json.dumps({**manifest, "content": content_hash(manifest)}).encode("utf-8")
+
+
+def _update_survey(manifest: dict[str, Any], files: Mapping[str, bytes]) -> bytes:
+    for name, entry in manifest["tables"].items():
+        if name in files and isinstance(entry, dict):
+            entry |= {"size": len(files[name]), "sha256": hashlib.sha256(files[name]).hexdigest()}
+    return encode_manifest(manifest)
 
 
 def _file_entries(node: Any) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import time
@@ -13,12 +14,13 @@ import pytest
 
 from attnscope.errors import CheckpointError
 from attnscope.recording.files.manifest import content_hash
+from attnscope.survey import open_survey
 from attnscope.survey.partials.partial_files import DIGEST_BYTES, MAGIC, load_partial
 from scripts.fuzzing import __main__ as command
 from scripts.fuzzing import findings, mutations
 from scripts.fuzzing.findings import CORPUS, MAX_KEPT_BYTES, mutate, try_input
 from scripts.fuzzing.mutations import mutate_bytes, mutate_file, mutate_files, pack, read_folder, unpack
-from scripts.fuzzing.openers import OPENERS, Opener, PartialOpener, TraceOpener
+from scripts.fuzzing.openers import OPENERS, Opener, PartialOpener, SurveyOpener, TraceOpener
 
 KEPT = sorted(CORPUS.glob("*/*.zip"))
 
@@ -124,6 +126,22 @@ def test_a_mutated_trace_has_the_right_hashes(tmp_path: Path) -> None:
         except (ValueError, KeyError):
             continue
     assert reached > 40
+
+
+def test_a_mutated_survey_has_the_right_hashes(tmp_path: Path) -> None:
+    SurveyOpener().write_seed(tmp_path)
+    files = read_folder(tmp_path)
+    changed = files | {"heads.parquet": b"other"}
+    mutations.update_checksums(changed)
+    assert unpack(pack(changed)) == changed
+    manifest = json.loads(changed["manifest.json"])
+    assert manifest["tables"]["heads.parquet"]["sha256"] == hashlib.sha256(b"other").hexdigest()
+    mutations.write_folder(changed | {"heads.parquet": files["heads.parquet"]}, tmp_path)
+    with pytest.raises(CheckpointError, match=r"heads\.parquet"):
+        open_survey(tmp_path).table("mean")
+    mutations.write_folder(files, tmp_path)
+    assert mutations.update_checksums(files) is None
+    assert files == read_folder(tmp_path)
 
 
 def test_a_mutated_partial_result_has_the_right_hash(tmp_path: Path) -> None:
