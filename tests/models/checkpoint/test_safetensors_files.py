@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ CONFIG = DecoderConfig(
 )
 
 
-def save(model: Decoder, folder: Path, **options: int) -> None:
+def save(model: Decoder, folder: Path, **options: Any) -> None:
     """Save a model as others do, without checksums, which would find every change before anything else."""
     save_with_checksums(model, folder, **options)
     (folder / CHECKSUMS).unlink()
