@@ -8,6 +8,7 @@ Does not know: what the columns mean. Memory: one row group, and the rows that m
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,7 +132,7 @@ class TableReader:
 
     def _open(self, name: str, *, dictionaries: bool = True) -> Any:
         return import_extra("pyarrow.parquet").ParquetFile(
-            self._folder / name,
+            import_extra("pyarrow").OSFile(os.fsencode(self._folder / name)),  # as bytes, for names that are not UTF-8
             read_dictionary=STRINGS[name] if dictionaries else None,
             thrift_string_size_limit=MAX_FOOTER_STRINGS,
             thrift_container_size_limit=MAX_FOOTER_ITEMS,
