@@ -70,8 +70,10 @@ def open_run(recipe: Recipe, folder: Path, ranks: Ranks, report: Callable[[str],
         def make() -> Data:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
+                check_same_run(recipe, folder)  # what is of somebody else does not even get a lock
                 held.enter_context(lock_folder(folder, report))
                 check_same_run(recipe, folder)
+                begin(folder)
                 return recipe.data(folder, recipe.settings)
             except OSError as error:
                 raise SettingError(f"train: {folder} cannot be used: {error}") from error
@@ -81,9 +83,11 @@ def open_run(recipe: Recipe, folder: Path, ranks: Ranks, report: Callable[[str],
 
 
 def check_same_run(recipe: Recipe, folder: Path) -> None:
-    """Raise an error if the folder belongs to another run."""
+    """Raise an error if the folder belongs to another run, or holds what is of no run."""
     if not (folder / RUN).exists():
-        begin(folder)
+        names = RESULTS if (folder / UNFINISHED_RUN).exists() else (*RESULTS, TOKENS, TOKENIZER)
+        if found := [name for name in names if (folder / name).exists()]:
+            raise SettingError(f"{folder} holds {' and '.join(found)}, which are of no run; choose another folder")
         return
     before = read_json(folder / RUN)
     if not isinstance(before.get(RUN_ID), str):
@@ -98,14 +102,10 @@ def check_same_run(recipe: Recipe, folder: Path) -> None:
 
 
 def begin(folder: Path) -> None:
-    """Take a folder into use. What an attempt of ours left there that never began is cleared away; what is of somebody
-    else is neither used nor touched.
-    """
-    data = (TOKENS, TOKENIZER)
-    is_ours = (folder / UNFINISHED_RUN).exists()
-    if found := [name for name in (*RESULTS, *(() if is_ours else data)) if (folder / name).exists()]:
-        raise SettingError(f"{folder} holds {' and '.join(found)}, which are of no run; choose another folder")
-    for left in (*map(folder.joinpath, data), *folder.glob(f".unfinished-{TOKENS}-*")) if is_ours else ():
+    """Take a folder into use: data that was prepared for a run that never began is removed."""
+    if (folder / RUN).exists():
+        return
+    for left in (folder / TOKENS, folder / TOKENIZER, *folder.glob(f".unfinished-{TOKENS}-*")):
         shutil.rmtree(left, ignore_errors=True)
     (folder / UNFINISHED_RUN).touch()
 
