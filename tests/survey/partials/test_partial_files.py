@@ -160,6 +160,22 @@ def test_a_small_file_does_not_become_a_large_one(path: Path, monkeypatch: pytes
         load_partial(path)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0" * 8,
+        zlib.compress(b"\2" + b"\0" * 7 + b"{}"),
+        zlib.compress(b"\2" + b"\0" * 7 + b"\xff\xff"),
+        zlib.compress(b"\xff" * 9),
+    ],
+)
+def test_content_of_others_with_the_right_checksum_is_refused(path: Path, content: bytes) -> None:
+    seal(content, path)
+    with pytest.raises(CheckpointError, match=r"00000003\.partial .*delete it"):
+        load_partial(path)
+
+
 def test_what_is_not_there_is_said_to_be_missing(path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"00000003\.partial: No such file"):
         load_partial(path)
