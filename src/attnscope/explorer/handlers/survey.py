@@ -59,7 +59,7 @@ class SurveyHandlers(Handlers):
         if session is None:
             raise RequestError(409, "This survey names no model; start with: attnscope explore FOLDER --model MODEL")
         passage, layer, head = (json_field(body, name, int) for name in ("passage", "layer", "head"))
-        found = survey.passage(passage)
+        found = await self.run_quick(request, lambda: survey.passage(passage))
         if found is None or not 0 <= layer < len(survey.layers):
             raise RequestError(404, "This passage or this layer is not in the survey.")
 

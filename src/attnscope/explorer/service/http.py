@@ -102,10 +102,12 @@ async def read_json_object(request: Request) -> dict[str, Any]:
 
 
 def json_field(body: dict[str, Any], name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
-    """Get a field of exactly the given type (a bool is not an int); raises a 400 otherwise."""
+    """Get a field of exactly the given type (a bool is not an int); raises a 400 otherwise, also above 64 bits."""
     value = body.get(name, default)
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if type(value) not in kinds:
         expected = " or ".join(one.__name__ for one in kinds)
         raise RequestError(400, f"Expected {name} to be {expected}, got {str(value)[:20]!r}.")
+    if type(value) is int and not -(2**63) <= value < 2**63:  # no index, and tables of 64 bits cannot look it up
+        raise RequestError(400, f"Expected {name} to be an integer of 64 bits, got one of {value.bit_length()}.")
     return value
