@@ -63,7 +63,7 @@ WILD_JSON: list[Any] = [
     *(10**400, "", "a", "\x00", "\ud800", "\u0301" * 500, "x" * 30_000, [], [[]], [[0, 0]] * 65, [[0]], [[2**70, 0]]),
     *([[-1, -1]], [["0", "0"]], [[0.0, 0.0]], [0, 0], {}, {"a": {}}, [None], [True, False]),
 ]
-RANGE = re.compile(r"Expected (\w+) from ([\d,]+) to ([\d,]+), got")
+RANGE = re.compile(r"Expected (\w+)(?: to be an integer)? from ([\d,]+) to ([\d,]+), got")
 CHOICES = re.compile(r"Expected (\w+) to be one of (.+), got")
 KINDS = re.compile(r"Expected (\w+) to be (\w+(?: or \w+)*), got")
 TYPES = {"str", "int", "float", "bool", "list", "dict"}

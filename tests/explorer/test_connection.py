@@ -31,6 +31,7 @@ class Reader:
     """A client that has asked for a large file, and the server's side of its connection."""
 
     def __init__(self, server: Server, client: socket.socket, *lines: str) -> None:
+        assert server._loop is not None
         self.client, self._loop = client, server._loop
         client.sendall(
             "\r\n".join(["GET /explorer.js HTTP/1.1", f"host: 127.0.0.1:{server.port}", *lines, "", ""]).encode()
@@ -68,7 +69,6 @@ class Reader:
                     timer._run()  # type: ignore[attr-defined]
             self._loop.call_soon(done.set)
 
-        assert self._loop is not None
         self._loop.call_soon_threadsafe(fire)
         assert done.wait(20)
 

@@ -53,7 +53,7 @@ class OtherServer(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as the base class has it
         """Say nothing."""
 
 
