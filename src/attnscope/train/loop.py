@@ -43,7 +43,7 @@ class TrainingResult(NamedTuple):
     """The result of a run."""
 
     model: nn.Module | None
-    """The whole model in eval mode; None on all ranks but the first."""
+    """The whole model in eval mode; None on all ranks except the first."""
     step: int
     """The number of steps done; less than `Settings.steps` if the run was interrupted."""
     validation_loss: float
@@ -158,8 +158,8 @@ class TrainingRun:
         grad_norm = clip_grad_norm(list(self.model.parameters()), settings.max_grad_norm)
         if not math.isfinite(grad_norm):
             raise SettingError(
-                f"train: the gradient norm of step {self.step + 1} is {grad_norm}; start again in another folder "
-                "with a lower learning rate or a longer warm-up"
+                f"train: expected a finite gradient norm at step {self.step + 1}, got {grad_norm}; start again in "
+                "another folder with a lower learning rate or a longer warm-up"
             )
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -168,18 +168,18 @@ class TrainingRun:
         return StepResult(total / max(count, 1.0), grad_norm, interrupted > 0)
 
     def micro_batches(self) -> list[Batch]:
-        """The micro-batches of this rank in the current step."""
-        first, rows = (
+        """Return the micro-batches of this rank in the current step."""
+        first, size = (
             self.step * self.settings.batch_size,
             self.settings.batch_size // self.settings.gradient_accumulation_steps,
         )
         return [
-            self.ranks.local_batch(self.data.training.get_batch(self.ranks.local_samples(first + part * rows, rows)))
+            self.ranks.local_batch(self.data.training.get_batch(self.ranks.local_samples(first + part * size, size)))
             for part in range(self.settings.gradient_accumulation_steps)
         ]
 
     def logits(self, batch: Batch) -> Tensor:
-        """Logits (sequences, positions, vocabulary)."""
+        """Return the logits, (batch, positions, vocab_size)."""
         with (
             torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.settings.bf16),
             self.ranks.attention_context(self.settings.sequence_length),
@@ -227,14 +227,14 @@ class TrainingRun:
         self.throughput.skip()
 
     def evaluate(self) -> tuple[float, float]:
-        """Mean loss and accuracy on the validation data."""
+        """Return the mean loss and the accuracy on the validation data."""
         settings, ranks = self.settings, self.ranks
-        source, rows = self.data.validation, settings.batch_size // settings.gradient_accumulation_steps
+        source, size = self.data.validation, settings.batch_size // settings.gradient_accumulation_steps
         until = len(source) if isinstance(source, Sized) else settings.evaluate_sequences
         total = right = count = 0.0
         with monitoring.evaluation_mode(self.model):
-            for first in range(0, until, rows):
-                samples = ranks.local_samples(first, rows)
+            for first in range(0, until, size):
+                samples = ranks.local_samples(first, size)
                 batch = source.get_batch(samples)
                 counts = torch.tensor([sample < until for sample in samples])[:, None]  # count no sequence twice
                 batch = ranks.local_batch(batch._replace(targets=torch.where(counts, batch.targets, IGNORE_INDEX)))
@@ -247,7 +247,7 @@ class TrainingRun:
         return total / max(count, 1.0), right / max(count, 1.0)
 
     def gather_model(self) -> nn.Module | None:
-        """The whole model on the first rank, None on the others; all ranks must call this."""
+        """Return the whole model on the first rank, None on the others; all ranks must call this."""
         if self.ranks.world_size == 1:
             return self.model
         parameters = self.ranks.gather_parameters(self.model)
@@ -277,12 +277,12 @@ class TrainingRun:
 
 
 def sum_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """The cross-entropy in nats, summed over all targets but `IGNORE_INDEX`."""
+    """Return the cross-entropy in nats, summed over all targets except `IGNORE_INDEX`."""
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum")
 
 
 def model_inputs(batch: Batch) -> dict[str, Any]:
-    """The document mask and positions of a batch, as arguments of a model."""
+    """Return the document mask and positions of a batch, as arguments of a model."""
     inputs: dict[str, Any] = {}
     if batch.document_ids is not None:
         inputs["mask"] = Documents(batch.document_ids)
@@ -292,7 +292,7 @@ def model_inputs(batch: Batch) -> dict[str, Any]:
 
 
 def make_optimizer(model: nn.Module, settings: Settings) -> Optimizer:
-    """AdamW with weight decay on matrices only."""
+    """Return AdamW with weight decay on matrices only."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": settings.weight_decay},

@@ -1,6 +1,6 @@
 """The settings of a run, and its learning-rate schedule.
 
-In: numbers. Out: `Settings`, checked, and `learning_rate`, the one formula among them.
+In: numbers. Out: `Settings`, which are validated, and `learning_rate`.
 Does not know: models, data, files. Memory: O(1).
 """
 
@@ -107,7 +107,7 @@ class Settings:
 
 
 def learning_rate(settings: Settings, step: int) -> float:
-    """The learning rate of a step, counted from 0: linear warm-up, then cosine decay.
+    """Return the learning rate of a step, counted from 0: linear warm-up, then cosine decay.
 
     >>> settings = Settings(steps=100, batch_size=1, sequence_length=1, learning_rate=1.0, warmup_steps=4)
     >>> [round(learning_rate(settings, step), 2) for step in (0, 3, 52, 100)]
@@ -121,7 +121,7 @@ def learning_rate(settings: Settings, step: int) -> float:
 
 
 def is_due(every: int, step: int, steps: int) -> bool:
-    """Whether something with an interval is due after a step; it also is before the first and after the last step.
+    """Return whether an action with this interval is due after a step; step 0 and the last step are always included.
 
     >>> [step for step in range(9) if is_due(3, step, 8)]
     [0, 3, 6, 8]
