@@ -72,8 +72,6 @@ class WorkerPools:
 async def until_disconnect(receive: Receive, awaitable: Awaitable[Result]) -> Result:
     """Await a result; raises ClientDisconnected if the client disconnects first."""
     result, disconnect = asyncio.ensure_future(awaitable), asyncio.ensure_future(_wait_for_disconnect(receive))
-    for task in (disconnect, result):
-        task.add_done_callback(_ignore_failure)
     try:
         await asyncio.wait({result, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         if result.done():
@@ -81,7 +79,7 @@ async def until_disconnect(receive: Receive, awaitable: Awaitable[Result]) -> Re
         raise ClientDisconnected
     finally:
         for task in (disconnect, result):
-            task.cancel()  # work that has not started never starts
+            task.cancel()  # work that has not started never starts, and asyncio does not print a failure
 
 
 async def wait_until_done(future: Future[Any], timeout_seconds: float | None = None) -> None:
@@ -98,12 +96,6 @@ async def wait_until_done(future: Future[Any], timeout_seconds: float | None = N
     future.add_done_callback(wake)
     with suppress(asyncio.TimeoutError):
         await asyncio.wait_for(done.wait(), timeout_seconds)
-
-
-def _ignore_failure(future: asyncio.Future[Any]) -> None:
-    """Mark an exception as seen: asyncio would print it if the caller is cancelled before it sees it."""
-    if not future.cancelled():
-        future.exception()
 
 
 def _make_pool(name: str, threads: int) -> ThreadPoolExecutor:
