@@ -47,7 +47,7 @@ from tests.explorer.serving import small_model
 from tests.explorer.survey_folder import make_survey
 
 MAX_SECONDS = 5.0  # for a response
-LESSONS = 6  # requests to each route before the random ones
+LESSONS = 12  # requests to each route before the random ones
 TEXT = "to be, or not to be:\nthat is the question"
 WILD_SHARE = 0.15  # of the values, which are of no use to any handler
 ODD_SHARE = 0.05  # of the requests, whose method or headers are changed
