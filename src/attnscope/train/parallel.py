@@ -177,7 +177,7 @@ class Ranks:
             model.reshard()
 
     def gather_parameters(self, model: nn.Module) -> dict[str, Tensor]:
-        """All parameters, unsharded, on the CPU of rank 0; all ranks must call this, and the others get an empty dict."""
+        """All parameters, unsharded, on the CPU of rank 0; all ranks must call this, and others get an empty dict."""
         options = StateDictOptions(full_state_dict=True, cpu_offload=self.world_size > 1)
         weights: dict[str, Any] = get_model_state_dict(model, options=options)
         orders = {name: fused_row_order(model, name, self.tensor_parallel_size) for name in weights}
