@@ -10,8 +10,11 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from traceback import walk_tb
 
 import click
 from click.shell_completion import shell_complete
@@ -21,8 +24,12 @@ from attnscope.cli.completion import VARIABLE
 from attnscope.errors import AttnScopeError
 from attnscope.version import __version__
 
-NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
-"""Error numbers for missing permission or space, which are not bugs."""
+NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FAILED = (errno.EIO, errno.ESTALE)
+REMEDIES = dict.fromkeys(NOT_WRITABLE, "give another path, or free some space") | dict.fromkeys(
+    DISK_FAILED, "check the disk, and run the same command again"
+)
+"""What to do about error numbers that are not bugs: missing permission or space, and disks that fail."""
 SECTIONS = {
     "Inspect attention": ("look", "explore"),
     "Analyze heads": ("heads", "survey"),
@@ -92,7 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None and (instruction := os.environ.get(VARIABLE)):
         return shell_complete(cli, {}, "attnscope", VARIABLE, instruction)
     try:
-        code = run(words)
+        with one_line_for_threads():
+            code = run(words)
         sys.stdout.flush()  # so that a closed pipe is noticed here
     except click.ClickException as error:
         print(format_error(error), file=sys.stderr)
@@ -107,12 +115,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         discard_output()  # as in `attnscope ... | head`
         return 141
     except OSError as error:
-        if error.errno not in NOT_WRITABLE:
+        if error.errno not in REMEDIES:
             raise
-        if error.filename is None:  # standard output could not be written
+        where = "" if error.filename is None else f"{error.filename}: "
+        if error.filename is None and is_of_output(error):
             discard_output()
-        path = "standard output" if error.filename is None else error.filename
-        print(f"attnscope: {path}: {error.strerror}; give another path, or free some space", file=sys.stderr)
+            where = "standard output: "
+        print(f"attnscope: {where}{error.strerror}; {REMEDIES[error.errno]}", file=sys.stderr)
         return 2
     return code
 
@@ -124,6 +133,31 @@ def run(words: list[str]) -> int:
             return cli.invoke(context) or 0
     except click.exceptions.Exit as end:
         return end.exit_code
+
+
+@contextmanager
+def one_line_for_threads() -> Iterator[None]:
+    """Print one line where a thread of a library, such as TensorBoard's, fails because of the disk."""
+    before = threading.excepthook
+
+    def report(found: threading.ExceptHookArgs) -> None:
+        error = found.exc_value
+        if isinstance(error, OSError) and error.errno in REMEDIES:
+            print(f"a thread in the background failed: {error.strerror}", file=sys.stderr)
+        else:
+            before(found)
+
+    threading.excepthook = report
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+
+
+def is_of_output(error: OSError) -> bool:
+    """Whether an error without a path comes from printing, not from a file that a library writes."""
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__", "").startswith(("attnscope.cli", "click", "rich", "__main__"))
 
 
 def discard_output() -> None:

@@ -1,7 +1,7 @@
 """Untrusted text and JSON files, and how to write JSON.
 
-In: a path, and a limit in bytes. Out: its text, or the JSON object in it; an invalid file raises a `CheckpointError`
-with its name.
+In: a path, and a limit in bytes. Out: its bytes, its text, or the JSON object in it; an invalid file raises a
+`CheckpointError` with its name.
 Does not know: what the objects mean.
 Memory: O(bytes of the file), at most the limit.
 """
@@ -17,9 +17,11 @@ from attnscope.errors import CheckpointError
 MAX_BYTES = 16 * 2**20
 """The limit of a configuration; real ones have a few thousand bytes."""
 
+DOWNLOAD_AGAIN = "download it again"
 
-def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
-    """Read a UTF-8 file of at most `max_bytes`."""
+
+def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
+    """Read a file of at most `max_bytes`."""
     if not path.is_file():  # opening a named pipe would block
         raise CheckpointError(f"{path} does not exist" if not path.exists() else f"{path} is not a file")
     try:
@@ -29,25 +31,30 @@ def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
     if len(content) > max_bytes:
         raise CheckpointError(f"{path} has more than {max_bytes:,} bytes")
+    return content
+
+
+def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
+    """Read a UTF-8 file of at most `max_bytes`."""
     try:
-        return content.decode("utf-8")
+        return read_bytes(path, max_bytes).decode("utf-8")
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{path} is not UTF-8 text: {error}") from error
 
 
-def read_json(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
-    """Read the JSON object in a file of at most `max_bytes`; duplicate keys raise an error."""
-    return parse_json(read_text(path, max_bytes), path)
+def read_json(path: Path, max_bytes: int = MAX_BYTES, *, advice: str = DOWNLOAD_AGAIN) -> dict[str, Any]:
+    """Read the JSON object in a file of at most `max_bytes`; duplicate keys raise an error, which ends in `advice`."""
+    return parse_json(read_text(path, max_bytes), path, advice=advice)
 
 
-def parse_json(text: str, path: Path) -> dict[str, Any]:
-    """Parse the text of a file as a JSON object."""
+def parse_json(text: str, path: Path, *, advice: str = DOWNLOAD_AGAIN) -> dict[str, Any]:
+    """Parse the text of a file as a JSON object; `advice` says what to do with one that is damaged."""
     try:
         found = json.loads(text, object_pairs_hook=_reject_duplicate_keys)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not valid JSON ({error}); download it again") from error
+        raise CheckpointError(f"{path} is not valid JSON ({error}); {advice}") from error
     if not isinstance(found, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, got a {type(found).__name__}")
+        raise CheckpointError(f"{path}: expected a JSON object, got a {type(found).__name__}; {advice}")
     return found
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ from attnscope.errors import AttnScopeError
 from attnscope.models import load_tokenizer
 from attnscope.survey import Settings, Workers, open_survey, run_survey
 from attnscope.survey.corpus.plan import plan_shards
+from attnscope.survey.execution import ray_cluster
 from attnscope.survey.execution.ray_actors import MAX_ATTEMPTS, run_on_ray
 from attnscope.survey.execution.ray_cluster import connect_to_ray
 from attnscope.survey.execution.workers import WorkReport
@@ -26,6 +29,8 @@ from tests.survey.survey_process import (
     SMOLLM2,
     Command,
     contents,
+    descendants,
+    listening_addresses,
     write_model,
     write_text,
 )
@@ -41,7 +46,7 @@ FINISHED = {
 
 @pytest.mark.alone
 def test_actors_write_the_bytes_of_one_process_and_raise_what_they_refuse_in_one_line(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All in one cluster, since a start of Ray takes longer than what is done in it."""
     ray, workers, steps = pytest.importorskip("ray"), Workers(count=2, threads=1), list[WorkReport]()
@@ -51,6 +56,8 @@ def test_actors_write_the_bytes_of_one_process_and_raise_what_they_refuse_in_one
         Settings(model=str(MINILM), sources=(str(text),), max_length=600),
     )
     (folder.path / PARTIALS).mkdir(parents=True)
+    monkeypatch.setattr(ray_cluster, "REPORT_SECONDS", 3600.0)  # nothing is printed, however slow the machine is
+    before = listening_addresses([os.getpid()])
     with connect_to_ray(workers):
         run_survey(model, text, tmp_path / "two", workers=workers, **SMALL)
         with pytest.raises(AttnScopeError, match="at most 512 tokens") as caught:
@@ -59,6 +66,9 @@ def test_actors_write_the_bytes_of_one_process_and_raise_what_they_refuse_in_one
         with pytest.raises(AttnScopeError, match="4 workers need 1 CPU each, but Ray has 3 CPU"):
             run_on_ray(plan_shards(too_long).shards, too_long, folder, Workers(count=4, threads=1), steps.append)
         assert steps == []
+        processes = [os.getpid(), *descendants(os.getpid())]
+        assert len(processes) > 4
+        assert listening_addresses(processes) - before <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
         assert ray.is_initialized()  # a cluster that was there before is not for a run to end
     assert capfd.readouterr() == ("", "")
     run_survey(model, text, tmp_path / "one", workers=Workers(threads=1), **SMALL)
@@ -75,7 +85,8 @@ def test_the_command_with_two_actors_prints_its_progress_and_nothing_of_ray(tmp_
     lines = on_report.splitlines()
     assert lines[0] == "10 shards to read, about 5,000 tokens; the corpus has 20.0 kB"
     assert lines[-1].endswith(f"passages of 10 documents, 0 problems, in {tmp_path / 'two'}")
-    assert all("shard" in line and "tokens/s" in line for line in lines[1:-1])  # lines of progress, if it was slow
+    slow = [line for line in lines[1:-1] if not line.startswith("waiting to start Ray for ")]
+    assert all("shard" in line and "tokens/s" in line for line in slow)  # lines of progress
 
 
 @pytest.mark.slow
@@ -111,6 +122,7 @@ def test_a_shard_that_kills_its_workers_is_not_begun_for_ever(tmp_path: Path) ->
     command = f"""
 from pathlib import Path
 from attnscope.survey import Settings, Workers
+from attnscope.survey.execution import ray_cluster
 from attnscope.survey.execution.ray_actors import SurveyActor
 actor = SurveyActor({settings!r}, {str(folder.path)!r}, Workers(threads=1), "now")
 attempts = Path({str(folder.attempts_path(shard.number, "now"))!r})
@@ -126,6 +138,29 @@ for before in ({MAX_ATTEMPTS - 1}, {MAX_ATTEMPTS}):
     assert (accepted, written) == ("", "['00000000.partial']")
     assert f"{MAX_ATTEMPTS} workers died while reading shard 0, which starts in {text}; if memory" in refused
     assert "'00000000.partial'" not in left
+
+
+def test_an_actor_that_does_not_see_the_corpus_names_its_machine_and_writes_nothing(tmp_path: Path) -> None:
+    model, text = write_model(tmp_path / "model"), write_text(tmp_path / "text.txt", 1000)
+    settings = Settings(model=str(model), sources=(str(text),))
+    (shard,), folder = plan_shards(settings).shards, SurveyFolder(tmp_path / "out")
+    (folder.path / PARTIALS).mkdir(parents=True)
+    text.unlink()
+    command = f"""
+from attnscope.survey import Settings, Workers
+from attnscope.survey.corpus import retries
+from attnscope.survey.execution.ray_actors import SurveyActor
+retries.RETRY_DELAYS = (0.0,)
+actor = SurveyActor({settings!r}, {str(folder.path)!r}, Workers(threads=1), "now")
+for _ in range(2):
+    print(actor({{"shard": {json.dumps(shard)!r}}})["error"])
+"""
+    ran = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=300)
+    first, second = ran.stdout.splitlines()
+    assert first == second
+    assert first.startswith(f"survey: the machine {platform.node()} could not read shard 0, or save its partial result")
+    assert f"{text} cannot be read: No such file or directory" in first
+    assert not list((folder.path / PARTIALS).glob("*.partial"))
 
 
 @pytest.mark.timed

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, replace
 
 from attnscope.errors import SettingError, ShapeError
 from attnscope.survey.corpus.plan import Problem
@@ -43,26 +42,29 @@ class PartialResult:
         """The neutral element of `merge`."""
         layers, heads = tuple(layers), tuple(heads)
         moments, examples = Moments.zeros(len(layers)), Examples.empty(len(layers))
-        return PartialResult(layers, heads, moments, examples, 0, 0, 0, Problems((), 0), {})
+        return PartialResult(layers, heads, moments, examples, 0, 0, 0, Problems((), 0, 0), {})
 
 
 @dataclass(frozen=True)
 class Problems:
-    """Skipped input: the first problems, sorted by file and location, and their total number."""
+    """Skipped input: the first problems, sorted by file and location, and their total number and size."""
 
     first: tuple[Problem, ...]
     count: int
+    skipped_bytes: int
 
     @staticmethod
     def of(problems: Iterable[Problem]) -> Problems:
         """Sort and count the problems of a shard."""
         found = sorted(problems, key=_sort_key)
-        return Problems(tuple(found[:MAX_PROBLEMS]), len(found))
+        return Problems(tuple(found[:MAX_PROBLEMS]), len(found), sum(problem.skipped_bytes for problem in found))
 
     def merge(self, other: Problems) -> Problems:
         """The problems of both."""
+        if not other.count:
+            return self
         first = sorted(self.first + other.first, key=_sort_key)[:MAX_PROBLEMS]
-        return Problems(tuple(first), self.count + other.count)
+        return Problems(tuple(first), self.count + other.count, self.skipped_bytes + other.skipped_bytes)
 
 
 def merge(one: PartialResult, other: PartialResult) -> PartialResult:
@@ -72,10 +74,29 @@ def merge(one: PartialResult, other: PartialResult) -> PartialResult:
         SettingError: A shard is in both.
         ShapeError: They have different heads.
     """
-    if twice := one.digests.keys() & other.digests.keys():
-        raise SettingError(
-            f"merge: shard {min(twice)} is in both and would be counted twice; merge each partial result once"
-        )
+    return merge_partials([one, other])
+
+
+def merge_partials(partials: Iterable[PartialResult]) -> PartialResult:
+    """Merge partial results one after the other, in the given order; the time for each does not grow with the others.
+
+    Raises:
+        SettingError: A shard is in two of them.
+        ShapeError: They have different heads.
+    """
+    merged, digests = PartialResult.empty(), dict[int, str]()
+    for partial in partials:
+        if twice := digests.keys() & partial.digests.keys():
+            raise SettingError(
+                f"merge: shard {min(twice)} is in both and would be counted twice; merge each partial result once"
+            )
+        digests.update(partial.digests)
+        merged = _merge_counts(merged, partial)
+    return replace(merged, digests=dict(sorted(digests.items())))
+
+
+def _merge_counts(one: PartialResult, other: PartialResult) -> PartialResult:
+    """Merge everything but the digests, which are left out."""
     if not one.layers or not other.layers:  # without a passage, the heads are unknown
         known = one if one.layers else other
         layers, heads, moments, examples = known.layers, known.heads, known.moments, known.examples
@@ -96,13 +117,8 @@ def merge(one: PartialResult, other: PartialResult) -> PartialResult:
         one.passages + other.passages,
         one.documents + other.documents,
         one.problems.merge(other.problems),
-        dict(sorted({**one.digests, **other.digests}.items())),
+        {},
     )
-
-
-def merge_partials(partials: Iterable[PartialResult]) -> PartialResult:
-    """Merge partial results one after the other, in the given order."""
-    return reduce(merge, partials, PartialResult.empty())
 
 
 def _layer_range(partial: PartialResult) -> str:
