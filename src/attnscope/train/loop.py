@@ -30,9 +30,9 @@ from attnscope.train.batch import IGNORE_INDEX, Batch
 from attnscope.train.checkpoint import CheckpointManager
 from attnscope.train.interrupts import stop_on_signal
 from attnscope.train.metrics import MetricsWriter
-from attnscope.train.parallel import Ranks, clip_grad_norm, init_ranks
+from attnscope.train.parallel import Ranks, clip_grad_norm, init_ranks, name_missing_ranks
 from attnscope.train.recipe import Data, Recipe
-from attnscope.train.run_folder import claim, prepare_data, write_model
+from attnscope.train.run_folder import CHECKPOINTS, claim, open_run, write_model
 from attnscope.train.settings import Settings, is_due, learning_rate
 from attnscope.train.throughput import ThroughputMeter, flops_per_token, peak_flops
 
@@ -75,18 +75,22 @@ def train(recipe: Recipe, folder: str | Path, *, progress: bool = True) -> Train
         The trained model, the number of steps, and the validation loss.
 
     Raises:
-        SettingError: The settings do not fit the data, the model or the number of ranks.
-        CheckpointError: The folder has another run, or a damaged checkpoint.
+        SettingError: The settings do not fit the data, the model or the number of ranks; another process trains in
+            the folder; or a rank does not answer.
+        CheckpointError: The folder has another run, or only damaged checkpoints.
     """
     folder = Path(folder)
     with init_ranks(recipe.settings) as ranks:
-        data = prepare_data(recipe, folder, ranks)
+        display = StatusBar(COUNTER, total=recipe.settings.steps, enabled=progress and ranks.is_first)
         with (
+            open_run(recipe, folder, ranks, display.print) as data,
             stop_on_signal() as stopping,
-            StatusBar(COUNTER, total=recipe.settings.steps, enabled=progress and ranks.is_first) as display,
-            TrainingRun(recipe, data, folder, ranks, display) as run,
+            display,
         ):
-            return run.run(stopping)
+            with name_missing_ranks(ranks):
+                run = TrainingRun(recipe, data, folder, ranks, display)
+            with run, name_missing_ranks(ranks):
+                return run.run(stopping)
 
 
 class TrainingRun:
@@ -102,10 +106,14 @@ class TrainingRun:
         self.peak = peak_flops(ranks.device, bf16=self.settings.bf16) * ranks.world_size
         self.model = ranks.shard(model)
         self.optimizer = make_optimizer(self.model, self.settings)
-        self.checkpoints = CheckpointManager(folder / "checkpoints", ranks, keep=self.settings.keep_checkpoints)
-        self.step = self.checkpoints.load(self.model, self.optimizer)
-        if ranks.is_first:
-            claim(recipe, folder)
+        self.checkpoints = CheckpointManager(
+            folder / CHECKPOINTS,
+            ranks,
+            keep=self.settings.keep_checkpoints,
+            run_id=claim(recipe, folder) if ranks.is_first else "",
+            report=display.print,
+        )
+        self.step = self.first_step = self.checkpoints.load(self.model, self.optimizer)
         self.metrics = MetricsWriter(folder, self.step or -1) if ranks.is_first else None  # -1: from the start
         # Both share their parameters; heads are recorded in the model that is not compiled.
         self.forward = torch.compile(self.model) if self.settings.compile else self.model
@@ -128,7 +136,8 @@ class TrainingRun:
             self.monitor()
         stopped = False
         while self.step < self.settings.steps and not stopped:
-            result = self.train_step(stopping)
+            with self.ranks.step_timeout(enabled=self.step > self.first_step):
+                result = self.train_step(stopping)
             stopped = result.should_stop
             self.step += 1
             if is_due(self.settings.log_every, self.step, self.settings.steps):
@@ -224,6 +233,8 @@ class TrainingRun:
             model = self.gather_model()
             if model is not None:
                 monitoring.write_head_scores(model, self.data, self.folder, step)
+        if is_due(settings.sample_every, step, settings.steps) or is_due(settings.heads_every, step, settings.steps):
+            self.ranks.sum_over_ranks(0.0)  # the others wait here for the first rank, and not within a step
         self.throughput.skip()
 
     def evaluate(self) -> tuple[float, float]:

@@ -30,6 +30,7 @@ from uuid import uuid4
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import distributed_c10d
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -46,8 +47,11 @@ from attnscope.train.settings import Settings
 
 Result = TypeVar("Result")
 POLL = 0.2  # seconds between two looks at a note
-TIMEOUT = timedelta(minutes=10)
-"""How long a rank waits for the others: a checkpoint of a large model takes a while."""
+MISSING_SECONDS = 5.0
+"""How long ranks wait for each other to report that they have timed out."""
+TIMED_OUT = "timed out"
+set_group_timeout = getattr(distributed_c10d, "set_timeout", None) or distributed_c10d._set_pg_timeout
+"""Public from torch 2.15 on, and the private one deprecated since."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,10 @@ class Ranks:
     """Where processes leave notes for each other."""
     checkpoint_group: Any = None
     """A second group of all ranks, in which checkpoints are agreed on while training goes on."""
+    training_groups: tuple[dist.ProcessGroup | None, ...] = (None,)
+    """All other groups that this rank belongs to; None is that of all ranks."""
+    start_timeout_seconds: float = 0.0
+    step_timeout_seconds: float = 0.0
 
     @property
     def is_first(self) -> bool:
@@ -137,6 +145,20 @@ class Ranks:
         dist.all_reduce(total)
         return (total / self.tensor_parallel_size).tolist()  # the ranks of one layer have counted the same tokens
 
+    @contextmanager
+    def step_timeout(self, *, enabled: bool) -> Iterator[None]:
+        """Wait for other ranks only as long as within a step."""
+        if self.world_size == 1 or not enabled:
+            yield
+            return
+        self._set_timeout(self.step_timeout_seconds)
+        yield
+        self._set_timeout(self.start_timeout_seconds)
+
+    def _set_timeout(self, seconds: float) -> None:
+        for group in self.training_groups:
+            set_group_timeout(timedelta(seconds=seconds), group)
+
     def run_on_first(self, make: Callable[[], Result]) -> Result | None:
         """What the first rank makes, there; the others wait, however long it takes, and refuse what it refuses."""
         if self.world_size == 1:
@@ -163,6 +185,14 @@ class Ranks:
         box = [value]
         dist.broadcast_object_list(box, src=0, device=self.device)
         return box[0]
+
+    def first_text(self, text: str) -> str:
+        """The first text that is not empty on any rank, on all ranks."""
+        if self.world_size == 1:
+            return text
+        texts = [""] * self.world_size
+        dist.all_gather_object(texts, text, group=self.checkpoint_group)
+        return next(filter(None, texts), "")
 
     def reshard(self, model: nn.Module) -> None:
         """Let go of weights that a pass without gradients has left whole."""
@@ -208,15 +238,24 @@ def init_ranks(settings: Settings) -> Iterator[Ranks]:
     # It would say at every start that weights cut twice are fetched by two calls, which is what was asked for.
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
     backend = "cpu:gloo,cuda:nccl" if is_cuda else "gloo"
+    timeout = timedelta(seconds=settings.start_timeout_seconds)
     store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage] - documented, and in no list of names
     if count > 1:
-        store, _, _ = next(rendezvous("env://", timeout=TIMEOUT))
+        store, _, _ = next(rendezvous("env://", timeout=timeout))
         store = dist.PrefixStore(agree_on_restart(store, rank, count), store)  # pyright: ignore[reportPrivateImportUsage] - likewise
     hook = sys.excepthook  # torch wraps it at each start, to name the rank, and never unwraps it
-    dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=TIMEOUT)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=timeout)
     try:
-        files = dist.new_group(backend="gloo", timeout=TIMEOUT)
-        ranks = Ranks(rank=rank, world_size=count, device=device, store=store, checkpoint_group=files)
+        files = dist.new_group(backend="gloo", timeout=timeout)
+        ranks = Ranks(
+            rank=rank,
+            world_size=count,
+            device=device,
+            store=store,
+            checkpoint_group=files,
+            start_timeout_seconds=settings.start_timeout_seconds,
+            step_timeout_seconds=settings.step_timeout_seconds,
+        )
         yield ranks if count == 1 else with_device_meshes(ranks, settings)
     finally:
         dist.destroy_process_group()
@@ -252,10 +291,49 @@ def with_device_meshes(ranks: Ranks, settings: Settings) -> Ranks:
     spread = init_device_mesh(kind, (num_replicas, tensor), mesh_dim_names=("replica", "tensor"))
     parts = (num_replicas // context, context, tensor)
     reading = init_device_mesh(kind, parts, mesh_dim_names=("data", "context", "tensor"))
-    group = reading["context"].get_group()
+    groups = (None, *spread.get_all_groups(), *reading.get_all_groups())
     return replace(
-        ranks, tensor_parallel_size=tensor, context_parallel_size=context, shard_mesh=spread, context_group=group
+        ranks,
+        tensor_parallel_size=tensor,
+        context_parallel_size=context,
+        shard_mesh=spread,
+        context_group=reading["context"].get_group(),
+        training_groups=groups,
     )
+
+
+@contextmanager
+def name_missing_ranks(ranks: Ranks) -> Iterator[None]:
+    """Turn a timeout of communication into an error that names the ranks that did not answer."""
+    try:
+        yield
+    except RuntimeError as error:
+        if ranks.world_size == 1:
+            raise
+        is_timeout = "timed out" in str(error).lower()
+        missing = find_missing_ranks(ranks, seconds=MISSING_SECONDS if is_timeout else 0.0)
+        if not is_timeout:  # most often, a rank that was killed has closed its connections
+            raise
+        named = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing)) or '(unknown)'}"
+        raise SettingError(
+            f"train: {named} of {ranks.world_size} did not answer in time, so rank {ranks.rank} has ended; if it was "
+            "only slow, increase step_timeout_seconds (within a step) or start_timeout_seconds (else)"
+        ) from error
+
+
+def find_missing_ranks(ranks: Ranks, *, seconds: float) -> list[int]:
+    """The ranks that do not report a failure of communication within some seconds, as this one does."""
+    deadline = time.monotonic() + seconds
+    try:
+        ranks.store.set_timeout(timedelta(seconds=max(seconds, 1.0)))
+        ranks.store.set(f"{TIMED_OUT} {ranks.rank}", "")
+        while True:
+            missing = [rank for rank in range(ranks.world_size) if not ranks.store.check([f"{TIMED_OUT} {rank}"])]
+            if not missing or time.monotonic() >= deadline:
+                return missing
+            time.sleep(POLL)
+    except RuntimeError:  # without torchrun, the store is in the process of the first rank
+        return [0]
 
 
 def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh) -> None:

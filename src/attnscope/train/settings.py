@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from attnscope.errors import SettingError
 
+MAX_TIMEOUT_SECONDS = 7 * 24 * 3600
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -64,6 +66,10 @@ class Settings:
     """Tensor-parallel ranks, which share the heads and the feed-forward network of each layer."""
     context_parallel_size: int = 1
     """Context-parallel ranks, which share the positions of each sequence."""
+    start_timeout_seconds: float = 600.0
+    """How long a rank waits for the others until the first step is done, and between steps (checkpoints, samples)."""
+    step_timeout_seconds: float = 100.0
+    """How long a rank waits for the others within a step; after that, a rank has hung, and the run ends."""
 
     def __post_init__(self):
         for name in (
@@ -88,6 +94,10 @@ class Settings:
             "max_grad_norm",
         ):
             self._check(name, getattr(self, name) >= 0, "at least 0")
+        for name in ("start_timeout_seconds", "step_timeout_seconds"):
+            self._check(
+                name, 0 < getattr(self, name) <= MAX_TIMEOUT_SECONDS, f"above 0 and at most {MAX_TIMEOUT_SECONDS}"
+            )
         self._check("learning_rate", 0 < self.learning_rate < math.inf, "above 0")
         self._check("min_lr_ratio", 0 <= self.min_lr_ratio <= 1, "between 0 and 1")
         self._check(

@@ -27,7 +27,7 @@ from attnscope.survey.partials.examples import Examples, PassageSample, StoredPa
 from attnscope.survey.partials.moments import Moments
 from attnscope.survey.partials.partial import PartialResult, Problems
 
-MAGIC = b"attnscope survey partial 1\n"
+MAGIC = b"attnscope survey partial 2\n"
 DIGEST_BYTES = hashlib.sha256().digest_size
 LENGTH_BYTES = 8
 REMEDY = "delete it and run the survey again, which reads its shard again"
@@ -81,6 +81,7 @@ def _encode(partial: PartialResult) -> bytes:
         "documents": partial.documents,
         "problems": partial.problems.first,
         "num_problems": partial.problems.count,
+        "skipped_bytes": partial.problems.skipped_bytes,
         "digests": sorted(partial.digests.items()),
         "examples": [(number, *example) for number, example in sorted(partial.examples.passages.items())],
         "arrays": [(name, array.dtype.str, array.shape) for name, array in arrays.items()],
@@ -105,6 +106,7 @@ def _decode(path: Path, content: bytes) -> PartialResult:
         number: StoredPassage(file, begin, offset, tuple(ids), text, tuple(ends))
         for number, file, begin, offset, ids, text, ends in header["examples"]
     }
+    problems = tuple(Problem(*each) for each in header["problems"])
     return PartialResult(
         layers=empty.layers,
         heads=empty.heads,
@@ -117,7 +119,7 @@ def _decode(path: Path, content: bytes) -> PartialResult:
         tokens=header["tokens"],
         passages=header["passages"],
         documents=header["documents"],
-        problems=Problems(tuple(Problem(*each) for each in header["problems"]), header["num_problems"]),
+        problems=Problems(problems, header["num_problems"], header["skipped_bytes"]),
         digests=dict(header["digests"]),
     )
 
