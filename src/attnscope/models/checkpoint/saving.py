@@ -164,7 +164,5 @@ def _move_files(scratch: Path, folder: Path) -> None:
     """Move the complete files to the folder; config.json is removed first and moved last, since it marks a model."""
     for path in _model_files(folder):
         path.unlink()
-    mode = (scratch / "config.json").stat().st_mode  # safetensors creates files that only their owner can read
     for path in sorted(scratch.iterdir(), key=lambda path: path.name == "config.json"):
-        path.chmod(mode)
         os.replace(path, folder / path.name)
