@@ -39,11 +39,32 @@ def crc32_file(path: Path) -> str:
     Raises:
         OSError: The file cannot be read.
     """
-    value = 0
+    digest = Crc32()
     with path.open("rb") as file:
         while piece := file.read(PIECE_BYTES):
-            value = zlib.crc32(piece, value)
-    return f"{value:08x}"
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+class Crc32:
+    """The CRC-32 of a stream, with the methods of a hash of hashlib.
+
+    >>> digest = Crc32()
+    >>> digest.update(b"to be")
+    >>> digest.hexdigest()
+    'fb6b8c55'
+    """
+
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, content: bytes | memoryview, /) -> None:
+        """Add what follows in the stream."""
+        self._value = zlib.crc32(content, self._value)
+
+    def hexdigest(self) -> str:
+        """The CRC-32 so far, as 8 hexadecimal digits."""
+        return f"{self._value:08x}"
 
 
 def sha256_folder(folder: Path) -> dict[str, str]:
