@@ -191,7 +191,8 @@ def _rows(
         return _rows(content, kind, place, row_bytes, False, 0, 1)[0, start:stop]
     num_rows = stop - start
     stored = np.frombuffer(content, np.uint8, num_rows * row_bytes, place + start * row_bytes)
-    numbers = import_extra("gguf.quants").dequantize(stored.reshape(num_rows, row_bytes), kind)
+    with np.errstate(all="ignore"):  # a damaged block may hold any number
+        numbers = import_extra("gguf.quants").dequantize(stored.reshape(num_rows, row_bytes), kind)
     return torch.from_numpy(numbers)
 
 

@@ -1,0 +1,89 @@
+"""The checksums of a saved model: a small file next to it, with the CRC-32 of each of the others.
+
+In: a folder. Out: nothing, or a `CheckpointError` that names the file that was damaged. Checksums are computed in a
+thread while another one reads the model. Folders without the file, as others write them, are not checked.
+CRC-32 finds every flipped bit, and misses other damage once in 4 billion times; it costs a fraction of a cryptographic
+hash, which would not stop who can write the folder either.
+Does not know: what the files mean. Memory: one buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+from attnscope.checksums import crc32_file
+from attnscope.errors import CheckpointError
+from attnscope.models.json_fields import Fields
+from attnscope.models.json_files import read_json, write_json
+
+FILE = "attnscope-checksums.json"
+VERSION = 1
+ADVICE = f"Copy the folder again, or delete {FILE} to load it without checksums"
+
+
+def write_checksums(folder: Path, checksums: Mapping[str, str]) -> None:
+    """Write the checksums of files by their names."""
+    write_json(folder / FILE, {"version": VERSION, "crc32": dict(checksums)})
+
+
+def read_checksums(folder: Path) -> dict[str, str]:
+    """The checksums of files by their names; empty if the folder has none.
+
+    Raises:
+        CheckpointError: If the file is invalid, or of a newer version.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return {}
+    fields = Fields(read_json(path), source=str(path), advice=ADVICE)
+    fields.integer("version", minimum=1, maximum=VERSION)
+    inner = fields.inner("crc32")
+    fields.finish()
+    names = list(inner.found)
+    if wrong := next((name for name in names if Path(name).name != name or "\\" in name), None):
+        raise fields.invalid("crc32", wrong, "the names of files in the same folder")
+    return {name: inner.string(name) for name in names}
+
+
+@contextmanager
+def verified(folder: Path) -> Iterator[None]:
+    """Compare the files of a folder with their checksums while the block reads them.
+
+    Raises:
+        CheckpointError: At the end of the block, if a file has another checksum, also if the block has failed.
+    """
+    checksums = read_checksums(folder)
+    damaged: list[str] = []
+    thread = Thread(target=lambda: damaged.extend(_damaged_files(folder, checksums)), daemon=True)
+    if checksums:
+        thread.start()
+    try:
+        yield
+    except Exception as error:  # which may come from the damage
+        _finish(folder, thread, damaged, error)
+        raise
+    _finish(folder, thread, damaged, None)
+
+
+def _damaged_files(folder: Path, checksums: Mapping[str, str]) -> Iterator[str]:
+    for name, expected in checksums.items():
+        try:
+            is_intact = (folder / name).is_file() and crc32_file(folder / name) == expected
+        except OSError:
+            is_intact = False
+        if not is_intact:
+            yield name
+
+
+def _finish(folder: Path, thread: Thread, damaged: list[str], cause: Exception | None) -> None:
+    if thread.ident is not None:
+        thread.join()
+    if cause is not None:  # it says by itself what is missing
+        damaged = [name for name in damaged if (folder / name).exists()]
+    if damaged:
+        raise CheckpointError(
+            f"{folder / damaged[0]} is not the file that was saved: its checksum differs from {FILE}. {ADVICE}"
+        ) from cause
