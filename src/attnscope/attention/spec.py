@@ -104,6 +104,8 @@ def make_spec(
     if scale is not None and not isinstance(scale, Real):
         kind = type(scale).__name__
         raise TypeError(f"attention: expected scale to be a number, got {kind}; multiply the query by a learned scale")
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"attention: expected a finite scale, got {scale}")
     factor, steps, sinks = split_score_mod(score_mod)
     *batch, heads, queries, dim = (1, 1, *signature.query) if len(signature.query) < 4 else signature.query
     sizes = Sizes(math.prod(batch), heads, queries, keys=signature.key[-2])
