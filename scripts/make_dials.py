@@ -100,14 +100,17 @@ def shares(survey: Survey) -> Table:
 def changes(prose: Survey, plays: Survey) -> Table:
     """What differs most between the texts."""
     found = compare(prose, plays)
+    intervals = (
+        f"{len(found.changed_heads):,} of {len(prose.heads):,} heads differ in some statistic; "
+        f"{found.num_comparisons:,} intervals that hold together with 95 %"
+    )
     table = Table(
         title="from prose to plays",
-        comparison=f"{len(found.changed_heads):,} of {len(prose.heads):,} heads differ in some statistic; "
-        f"{found.num_comparisons:,} intervals that hold together with 95 %; the largest changes of each kind",
+        comparison=f"{found.inconclusive or intervals}; the largest changes of each kind",
         columns=("kind", "head", "prose", "plays", "change", "from", "to"),
     )
     for kind in (*FORMATS, "sink"):
-        for row, _ in zip(found.rows(kind), range(MAX_CHANGED), strict=False):
+        for row, _ in zip(found.rows(kind, include_unchanged=True), range(MAX_CHANGED), strict=False):
             numbers = (row.before, row.after, row.change, row.low, row.high)
             table.add(kind, prose.heads.head_name(row.layer, row.head), *(f"{number:.3f}" for number in numbers))
     return table

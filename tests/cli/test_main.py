@@ -1,5 +1,6 @@
 """The command line turns arguments into calls, and expected errors into one line."""
 
+import errno
 import json
 import sys
 from types import ModuleType
@@ -46,6 +47,31 @@ def test_bench_is_small_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_bench(monkeypatch, lambda *args, **kwargs: calls.append(kwargs))
     command.main(["bench", "lse"])
     assert calls == [{"size": "small", "report": None}]
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            OSError(errno.EIO, "Input/output error"),
+            "Input/output error; check the disk, and run the same command again",
+        ),
+        (
+            OSError(errno.ENOSPC, "No space left", "a.csv"),
+            "a.csv: No space left; give another path, or free some space",
+        ),
+        (OSError(errno.ENOSPC, "No space left"), "No space left; give another path, or free some space"),
+    ],
+)
+def test_an_error_of_the_disk_is_one_line(
+    error: OSError, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise error
+
+    fake_bench(monkeypatch, fail)
+    assert command.main(["bench", "lse"]) == 2
+    assert capsys.readouterr().err == f"attnscope: {line}\n"
 
 
 def test_an_expected_error_is_one_line_and_exit_code_two(

@@ -175,6 +175,18 @@ def test_without_a_change_that_is_said(before: Path, capsys: pytest.CaptureFixtu
     assert table_in(output) == []
 
 
+def test_from_few_documents_no_conclusion_is_printed(
+    before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = write_survey(tmp_path / "one", scores(np.array([0.9, 0.9, 0.1, 0.9]), 2), digest="another", documents=1)
+    output, _ = run(capsys, "diff", before, one)
+    assert "no conclusion about 4 heads: one survey has only 1 document" in output
+    assert "changed" not in output
+    assert table_in(output) == []
+    rows = list(csv.DictReader(io.StringIO(run(capsys, "diff", before, one, "--csv", "-")[0])))
+    assert {(row["changed"], row["low"], row["high"]) for row in rows} == {("False", "nan", "nan")}
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

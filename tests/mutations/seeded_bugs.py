@@ -326,7 +326,7 @@ SURVEY = {
     ),
     "shard counted twice": SeededBug(
         "survey/partials/partial.py",
-        "if twice := one.digests.keys() & other.digests.keys():",
+        "if twice := digests.keys() & partial.digests.keys():",
         "if twice := set[int]():",
         ("tests/survey/partials/test_partial.py",),
     ),
@@ -356,8 +356,8 @@ SURVEY = {
     ),
     "top passages in the order of arrival": SeededBug(
         "survey/partials/examples.py",
-        "order = np.lexsort((passages, -scores))[..., :NUM_TOP]",
-        "order = np.argsort(-scores, -1)[..., :NUM_TOP]",
+        "order = np.lexsort((both[1], -both[0]))[..., :NUM_TOP]",
+        "order = np.argsort(-both[0], -1)[..., :NUM_TOP]",
         ("tests/survey/partials/test_examples.py",),
     ),
     "fingerprint without the shards": SeededBug(

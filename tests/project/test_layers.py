@@ -15,7 +15,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "attnscope"
 # public names come from everywhere: whoever imports it stands above them all.
 FLOORS = (
     {"errors", "version"},
-    {"atomic_files", "extras", "downloads"},
+    {"atomic_files", "checksums", "folder_lock", "extras", "downloads"},
     {"attention"},
     {"matrix", "variants"},
     {"figures"},
@@ -29,7 +29,7 @@ FLOORS = (
 )
 RANK = {layer: rank for rank, floor in enumerate(FLOORS) for layer in floor}
 
-CORE = {"torch", "numpy", "rich"}
+CORE = {"torch", "numpy", "rich", "filelock"}
 PLACES = {
     "click": {"cli"},
     "tokenizers": {"models"},

@@ -29,7 +29,7 @@ from attnscope.version import __version__
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "attnscope"
 MAX_BYTES = 2_000_000
-CORE = {"torch", "numpy", "rich", "click", "fsspec"}
+CORE = {"torch", "numpy", "rich", "click", "fsspec", "filelock"}
 OFFLINE = {"HF_HUB_OFFLINE": "1", "PYTHONNOUSERSITE": "1", "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
 
 FENCE = re.compile(r"^```(bash|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +154,24 @@ def command_line(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return b""
+
+
+def listening_addresses(pids: Iterable[int]) -> set[str]:
+    """The IP addresses at which processes accept TCP connections."""
+    sockets = set[str]()
+    for pid in pids:
+        for entry in _listed(Path(f"/proc/{pid}/fd")):
+            with suppress(OSError):
+                sockets.add(os.readlink(entry))
+    found = set[str]()
+    for family, table in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
+        for line in Path(f"/proc/net/{table}").read_text(encoding="utf-8").splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            if state == "0A" and f"socket:[{rest[5]}]" in sockets:
+                words = [local.partition(":")[0][start : start + 8] for start in range(0, len(local) - 5, 8)]
+                packed = b"".join(bytes.fromhex(word)[::-1] for word in words)
+                found.add(socket.inet_ntop(family, packed))
+    return found
 
 
 def is_running(pid: int) -> bool:

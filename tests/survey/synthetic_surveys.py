@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as parquet
 import torch
 
 from attnscope.heads.rows import RowScores
 from attnscope.survey.corpus.batches import Batch, PlacedPassage
 from attnscope.survey.corpus.passages import Passage
 from attnscope.survey.corpus.plan import Problem, Shard, ShardPlan, Span
+from attnscope.survey.folder import MANIFEST, TABLES
 from attnscope.survey.partials.accumulator import ShardAccumulator
 from attnscope.survey.partials.examples import passage_id
 from attnscope.survey.settings import Settings
-from attnscope.survey.tables.manifest import write_manifest
+from attnscope.survey.tables.manifest import TableFile, encode_manifest, write_manifest
 from attnscope.survey.tables.parquet import write_tables
 
 ABOUT = {"name": "made", "hash": "sha256:made", "parameters": 1234}
@@ -51,10 +55,21 @@ def write_survey(
         0, digest, documents=len(scores) if documents is None else documents, problems=problems
     )
     folder.mkdir(parents=True, exist_ok=True)
-    write_tables(folder, merged)
+    tables = write_tables(folder, merged)
     plan = ShardPlan((Shard(0, (Span("/corpus/made.txt", "text", 0, 100),)),), (), 100, "made")
-    write_manifest(folder, merged, plan, Settings(model="made", sources=("made.txt",), max_length=max_length), about)
+    settings = Settings(model="made", sources=("made.txt",), max_length=max_length)
+    write_manifest(folder, merged, plan, settings, about, tables)
     return folder
+
+
+def restate_tables(folder: Path, rows: Mapping[str, int] | None = None) -> None:
+    """Write the manifest that fits the tables as they are now, or states other numbers of rows, with its checksum."""
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    for name in TABLES:
+        content, found = (folder / name).read_bytes(), parquet.read_metadata(folder / name).num_rows or 0
+        stated = TableFile(len(content), (rows or {}).get(name, found), hashlib.sha256(content).hexdigest())
+        manifest["tables"][name] = stated._asdict()
+    (folder / MANIFEST).write_bytes(encode_manifest(manifest))
 
 
 def row_scores(values: np.ndarray) -> RowScores:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.errors import CheckpointError, SettingError
+from attnscope.errors import AttnScopeError, CheckpointError, SettingError
 from attnscope.survey.corpus.plan import plan_shards
 from attnscope.survey.folder import SurveyFolder, survey_identity
 from attnscope.survey.settings import Settings
@@ -98,3 +98,34 @@ def test_every_run_is_logged(text: Path, tmp_path: Path) -> None:
     folder.append_log({"tokens": 1})
     folder.append_log({"tokens": 2})
     assert json.loads((tmp_path / "out" / "log.json").read_text()) == {"runs": [{"tokens": 1}, {"tokens": 2}]}
+
+
+WRONG = (None, True, -1, 2**70, 1.5, "", "x" * 10_000, [], {}, {"runs": 3})
+
+
+@pytest.mark.parametrize("name", ["survey.json", "log.json"])
+def test_damaged_json_is_refused_or_the_same_and_always_in_one_line(text: Path, tmp_path: Path, name: str) -> None:
+    settings = settings_for(text)
+    plan, folder = plan_shards(settings), claimed(tmp_path / "out", settings)
+    folder.append_log({"tokens": 1})
+    path = tmp_path / "out" / name
+    whole = path.read_text()
+    found = json.loads(whole)
+    contents = ["", whole[:-10], "{" * 100_000, whole.replace('"', '"\\ud800', 1), *map(json.dumps, WRONG)]
+    for key in found:
+        contents += [json.dumps({**found, key: value}) for value in WRONG]
+        contents.append(json.dumps({other: value for other, value in found.items() if other != key}))
+        contents.append(whole.replace(f'"{key}":', f'"{key}": 1, "{key}":', 1))
+    messages = list[str]()
+    for content in contents:
+        path.write_text(content)
+        try:
+            folder.claim(survey_identity(settings, plan, ABOUT))
+            folder.append_log({"tokens": 2})
+        except AttnScopeError as error:
+            messages.append(str(error))
+    assert len(messages) > 0.8 * len(contents)
+    assert all(len(message.splitlines()) == 1 and "Traceback" not in message for message in messages)
+    assert all("delete it" in message for message in messages) or name == "survey.json"
+    path.write_text(whole)
+    folder.claim(survey_identity(settings, plan, ABOUT))

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from attnscope.errors import CheckpointError
-from attnscope.survey import Workers, run_survey
+from attnscope.survey import Workers, open_survey, run_survey
 from attnscope.survey.execution.progress import SurveyProgress
 from tests.survey.survey_process import SMALL, WORDS, Command, contents, count_partials, write_model, write_text
 
@@ -90,6 +90,31 @@ def test_a_damaged_part_is_named(model: Path, tmp_path: Path) -> None:
     run_survey(model, text, tmp_path / "out", workers=ALONE, **SMALL)
     run_survey(model, text, tmp_path / "whole", workers=ALONE, **SMALL)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["heads.parquet", "histograms.parquet", "examples.parquet", "passages.parquet"])
+def test_damaged_tables_are_written_again_from_the_partial_results(model: Path, tmp_path: Path, name: str) -> None:
+    text, out = write_text(tmp_path / "text.txt", 3000), tmp_path / "out"
+    run_survey(model, text, out, workers=ALONE, **SMALL)
+    before = contents(out)
+    for damaged in ({name: flipped(before[name])}, {"manifest.json": flipped(before["manifest.json"])}):
+        for file, content in damaged.items():
+            (out / file).write_bytes(content)
+        with pytest.raises(CheckpointError, match="run the same survey command again"):
+            open_survey(out)
+        paces = list[SurveyProgress]()
+        run_survey(model, text, out, workers=ALONE, progress=paces.append, **SMALL)
+        assert contents(out) == before
+        assert paces[-1].shards_read == 0
+    (out / name).unlink()
+    run_survey(model, text, out, workers=ALONE, **SMALL)
+    assert contents(out) == before
+
+
+def flipped(content: bytes) -> bytes:
+    """The content with one other bit in the middle."""
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
 def write_broken(folder: Path) -> Path:

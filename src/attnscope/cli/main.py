@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from traceback import walk_tb
 
 import click
 from click.shell_completion import shell_complete
@@ -21,8 +22,12 @@ from attnscope.cli.completion import VARIABLE
 from attnscope.errors import AttnScopeError
 from attnscope.version import __version__
 
-NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
-"""Error numbers for missing permission or space, which are not bugs."""
+NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FAILED = (errno.EIO, errno.ESTALE)
+REMEDIES = dict.fromkeys(NOT_WRITABLE, "give another path, or free some space") | dict.fromkeys(
+    DISK_FAILED, "check the disk, and run the same command again"
+)
+"""What to do about error numbers that are not bugs: missing permission or space, and disks that fail."""
 SECTIONS = {
     "Inspect attention": ("look", "explore"),
     "Analyze heads": ("heads", "survey"),
@@ -107,12 +112,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         discard_output()  # as in `attnscope ... | head`
         return 141
     except OSError as error:
-        if error.errno not in NOT_WRITABLE:
+        if error.errno not in REMEDIES:
             raise
-        if error.filename is None:  # standard output could not be written
+        where = "" if error.filename is None else f"{error.filename}: "
+        if error.filename is None and is_of_output(error):
             discard_output()
-        path = "standard output" if error.filename is None else error.filename
-        print(f"attnscope: {path}: {error.strerror}; give another path, or free some space", file=sys.stderr)
+            where = "standard output: "
+        print(f"attnscope: {where}{error.strerror}; {REMEDIES[error.errno]}", file=sys.stderr)
         return 2
     return code
 
@@ -124,6 +130,12 @@ def run(words: list[str]) -> int:
             return cli.invoke(context) or 0
     except click.exceptions.Exit as end:
         return end.exit_code
+
+
+def is_of_output(error: OSError) -> bool:
+    """Whether an error without a path comes from printing, not from a file that a library writes."""
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__", "").startswith(("attnscope.cli", "click", "rich", "__main__"))
 
 
 def discard_output() -> None:

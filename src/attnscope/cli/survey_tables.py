@@ -122,7 +122,8 @@ def diff(options: Options) -> None:
         ]
         say(console, "")
         print_table(console, names, lines)
-    say(console, f"\nthe simultaneous confidence of all intervals (from, to) is 95 %; {PASSAGES}\n{EFFECT_SIZE}")
+    if found.inconclusive is None:
+        say(console, f"\nthe simultaneous confidence of all intervals (from, to) is 95 %; {PASSAGES}\n{EFFECT_SIZE}")
 
 
 def check(options: Options, name: str) -> None:
@@ -174,7 +175,9 @@ def count_labels(table: HeadTable) -> str:
 
 
 def summarize(found: Difference) -> list[str]:
-    """The number of changed comparisons, heads and labels."""
+    """The number of changed comparisons, heads and labels, or why there is no conclusion."""
+    if found.inconclusive is not None:
+        return [f"no conclusion about {len(found.before)} heads: {found.inconclusive}"]
     changed, heads = found.changed_heads, len(found.before)
     lines = [f"{found.num_comparisons:,} comparisons, {int(found.changes.changed.sum()):,} changed"]
     if found.num_unknown:

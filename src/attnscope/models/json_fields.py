@@ -130,9 +130,9 @@ class Fields:
             raise self.invalid(name, value, "true or false")
         return value
 
-    def string(self, name: str) -> str:
-        """Read a string of limited length."""
-        return self._string(name, self.take(name))
+    def string(self, name: str, *, maximum: int = MAX_CHARACTERS) -> str:
+        """Read a string of at most `maximum` characters."""
+        return self._string(name, self.take(name), maximum)
 
     def strings(self, name: str) -> list[str]:
         """Read a list of strings of limited length."""
@@ -212,9 +212,9 @@ class Fields:
             raise self.invalid(name, value, f"an integer from {minimum:,} to {maximum:,}")
         return value
 
-    def _string(self, name: str, value: object) -> str:
-        if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
-            raise self.invalid(name, value, f"a string of at most {MAX_CHARACTERS:,} characters")
+    def _string(self, name: str, value: object, maximum: int = MAX_CHARACTERS) -> str:
+        if not isinstance(value, str) or len(value) > maximum:
+            raise self.invalid(name, value, f"a string of at most {maximum:,} characters")
         return value
 
 

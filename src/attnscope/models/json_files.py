@@ -17,6 +17,8 @@ from attnscope.errors import CheckpointError
 MAX_BYTES = 16 * 2**20
 """The limit of a configuration; real ones have a few thousand bytes."""
 
+DOWNLOAD_AGAIN = "download it again"
+
 
 def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
     """Read a UTF-8 file of at most `max_bytes`."""
@@ -35,19 +37,19 @@ def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
         raise CheckpointError(f"{path} is not UTF-8 text: {error}") from error
 
 
-def read_json(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
-    """Read the JSON object in a file of at most `max_bytes`; duplicate keys raise an error."""
-    return parse_json(read_text(path, max_bytes), path)
+def read_json(path: Path, max_bytes: int = MAX_BYTES, *, advice: str = DOWNLOAD_AGAIN) -> dict[str, Any]:
+    """Read the JSON object in a file of at most `max_bytes`; duplicate keys raise an error, which ends in `advice`."""
+    return parse_json(read_text(path, max_bytes), path, advice=advice)
 
 
-def parse_json(text: str, path: Path) -> dict[str, Any]:
-    """Parse the text of a file as a JSON object."""
+def parse_json(text: str, path: Path, *, advice: str = DOWNLOAD_AGAIN) -> dict[str, Any]:
+    """Parse the text of a file as a JSON object; `advice` says what to do with one that is damaged."""
     try:
         found = json.loads(text, object_pairs_hook=_reject_duplicate_keys)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not valid JSON ({error}); download it again") from error
+        raise CheckpointError(f"{path} is not valid JSON ({error}); {advice}") from error
     if not isinstance(found, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, got a {type(found).__name__}")
+        raise CheckpointError(f"{path}: expected a JSON object, got a {type(found).__name__}; {advice}")
     return found
 
 

@@ -22,6 +22,7 @@ import torch
 
 from attnscope.atomic_files import TEMPORARY, write_atomically
 from attnscope.errors import CheckpointError, SettingError
+from attnscope.models.json_fields import Fields, short_repr
 from attnscope.models.json_files import dump_json, read_json
 from attnscope.survey.corpus.plan import Shard, ShardPlan
 from attnscope.survey.settings import Settings
@@ -73,12 +74,13 @@ class SurveyFolder:
         """Create the folder for a survey, or check that it already belongs to the same one.
 
         Raises:
-            CheckpointError: The folder belongs to another survey.
+            CheckpointError: The folder belongs to another survey, or its files are damaged.
             SettingError: The folder has files of unknown origin, or cannot be written to.
         """
         try:
             if (self.path / SURVEY).exists():
                 self._check_identity(identity)
+                self._read_log()  # a damaged one is reported before anything is read
             else:
                 self._check_unused()
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -88,13 +90,14 @@ class SurveyFolder:
             raise SettingError(f"survey: cannot write to {self.path}: {error.strerror or error}") from error
 
     def _check_identity(self, identity: dict[str, Any]) -> None:
-        before = read_json(self.path / SURVEY)
+        before = self._read(SURVEY, advice="use another folder, or copy this one again")
         for name, value in json.loads(json.dumps(identity)).items():
-            if before.get(name) != value:
-                difference = CHANGED_INPUTS.get(name, f"{name} = {before.get(name)!r}, got {value!r}")
+            if (found := before.take(name)) != value:
+                difference = CHANGED_INPUTS.get(name, f"{name} = {short_repr(found)}, got {short_repr(value)}")
                 raise CheckpointError(
                     f"{self.path} has a survey with {difference}; use the same settings, or another folder"
                 )
+        before.finish()
 
     def _check_unused(self) -> None:
         found = [name for name in (PARTIALS, MANIFEST, LOG, *TABLES) if (self.path / name).exists()]
@@ -110,9 +113,15 @@ class SurveyFolder:
 
     def append_log(self, run: dict[str, Any]) -> None:
         """Add an entry about a run to the log."""
-        path = self.path / LOG
-        runs = read_json(path)["runs"] if path.exists() else []
-        self._write(LOG, {"runs": [*runs, run]})
+        self._write(LOG, {"runs": [*self._read_log(), run]})
+
+    def _read_log(self) -> list[Any]:
+        if not (self.path / LOG).exists():
+            return []
+        return self._read(LOG, advice="delete it: it only states how long each run took").array("runs")
+
+    def _read(self, name: str, *, advice: str) -> Fields:
+        return Fields(read_json(self.path / name, advice=advice), source=str(self.path / name), advice=advice)
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
         write_atomically(self.path / name, dump_json(content))

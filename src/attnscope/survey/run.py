@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from attnscope.errors import SettingError
+from attnscope.errors import CheckpointError, SettingError
 from attnscope.models.fingerprint import fingerprint_model
 from attnscope.survey.corpus.plan import ShardPlan, plan_shards
 from attnscope.survey.execution.in_process import run_in_process
@@ -45,7 +45,8 @@ def run_survey(
 ) -> Survey:
     """Collect the statistics of every head of a model over a corpus, and write them to a folder.
 
-    The same call resumes a survey that was interrupted, and opens one that is finished.
+    The same call resumes a survey that was interrupted, and opens one that is finished. If the tables of a finished
+    survey are damaged, it writes them again from the partial results.
 
     Args:
         model: A folder, a name on the hub, the name of a downloaded model, or a GGUF file.
@@ -69,7 +70,8 @@ def run_survey(
     fingerprint = fingerprint_model(reader.model, Path(chosen.model).name)
     folder.claim(survey_identity(chosen, plan, fingerprint))
     if folder.is_finished:
-        return open_survey(folder.path)
+        with suppress(CheckpointError):  # damaged tables are written again
+            return open_survey(folder.path)
     missing = folder.missing_shards(plan)
     state = SurveyProgress(
         size=plan.size, shards=len(plan.shards), missing=len(missing), workers=min(pool.count, len(missing))
@@ -89,8 +91,8 @@ def run_survey(
         elif missing:
             run_in_process(missing, reader, folder, pool, update)
     merged = merge_saved_partials(plan, folder)
-    write_tables(folder.path, merged)
-    write_manifest(folder.path, merged, plan, chosen, fingerprint)
+    tables = write_tables(folder.path, merged)
+    write_manifest(folder.path, merged, plan, chosen, fingerprint, tables)
     folder.remove_temporary_files()
     return open_survey(folder.path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from attnscope.errors import AttnScopeError
 from attnscope.models import load_tokenizer
 from attnscope.survey import Settings, Workers, open_survey, run_survey
 from attnscope.survey.corpus.plan import plan_shards
+from attnscope.survey.execution import ray_cluster
 from attnscope.survey.execution.ray_actors import MAX_ATTEMPTS, run_on_ray
 from attnscope.survey.execution.ray_cluster import connect_to_ray
 from attnscope.survey.execution.workers import WorkReport
@@ -26,6 +28,8 @@ from tests.survey.survey_process import (
     SMOLLM2,
     Command,
     contents,
+    descendants,
+    listening_addresses,
     write_model,
     write_text,
 )
@@ -41,7 +45,7 @@ FINISHED = {
 
 @pytest.mark.alone
 def test_actors_write_the_bytes_of_one_process_and_raise_what_they_refuse_in_one_line(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All in one cluster, since a start of Ray takes longer than what is done in it."""
     ray, workers, steps = pytest.importorskip("ray"), Workers(count=2, threads=1), list[WorkReport]()
@@ -51,6 +55,8 @@ def test_actors_write_the_bytes_of_one_process_and_raise_what_they_refuse_in_one
         Settings(model=str(MINILM), sources=(str(text),), max_length=600),
     )
     (folder.path / PARTIALS).mkdir(parents=True)
+    monkeypatch.setattr(ray_cluster, "REPORT_SECONDS", 3600.0)  # nothing is printed, however slow the machine is
+    before = listening_addresses([os.getpid()])
     with connect_to_ray(workers):
         run_survey(model, text, tmp_path / "two", workers=workers, **SMALL)
         with pytest.raises(AttnScopeError, match="at most 512 tokens") as caught:
@@ -59,6 +65,9 @@ def test_actors_write_the_bytes_of_one_process_and_raise_what_they_refuse_in_one
         with pytest.raises(AttnScopeError, match="4 workers need 1 CPU each, but Ray has 3 CPU"):
             run_on_ray(plan_shards(too_long).shards, too_long, folder, Workers(count=4, threads=1), steps.append)
         assert steps == []
+        processes = [os.getpid(), *descendants(os.getpid())]
+        assert len(processes) > 4
+        assert listening_addresses(processes) - before <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
         assert ray.is_initialized()  # a cluster that was there before is not for a run to end
     assert capfd.readouterr() == ("", "")
     run_survey(model, text, tmp_path / "one", workers=Workers(threads=1), **SMALL)
@@ -75,7 +84,8 @@ def test_the_command_with_two_actors_prints_its_progress_and_nothing_of_ray(tmp_
     lines = on_report.splitlines()
     assert lines[0] == "10 shards to read, about 5,000 tokens; the corpus has 20.0 kB"
     assert lines[-1].endswith(f"passages of 10 documents, 0 problems, in {tmp_path / 'two'}")
-    assert all("shard" in line and "tokens/s" in line for line in lines[1:-1])  # lines of progress, if it was slow
+    slow = [line for line in lines[1:-1] if not line.startswith("waiting to start Ray for ")]
+    assert all("shard" in line and "tokens/s" in line for line in slow)  # lines of progress
 
 
 @pytest.mark.slow
@@ -111,6 +121,7 @@ def test_a_shard_that_kills_its_workers_is_not_begun_for_ever(tmp_path: Path) ->
     command = f"""
 from pathlib import Path
 from attnscope.survey import Settings, Workers
+from attnscope.survey.execution import ray_cluster
 from attnscope.survey.execution.ray_actors import SurveyActor
 actor = SurveyActor({settings!r}, {str(folder.path)!r}, Workers(threads=1), "now")
 attempts = Path({str(folder.attempts_path(shard.number, "now"))!r})

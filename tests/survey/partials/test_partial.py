@@ -2,6 +2,7 @@
 
 import functools
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,34 @@ def test_a_shard_cannot_be_counted_twice() -> None:
     both = merge(shard(0, 0), shard(1, 0))
     with pytest.raises(SettingError, match="shard 1 is in both"):
         merge(both, shard(1, 0))
+
+
+class CountedShard(int):
+    """The number of a shard, which counts how often it is compared or hashed."""
+
+    operations = 0
+
+    def __lt__(self, other: int) -> bool:
+        CountedShard.operations += 1
+        return int(self) < int(other)
+
+    def __hash__(self) -> int:
+        CountedShard.operations += 1
+        return hash(int(self))
+
+    def __eq__(self, other: object) -> bool:
+        CountedShard.operations += 1
+        return isinstance(other, int) and int(self) == int(other)
+
+
+def test_merging_twice_as_many_shards_takes_twice_as_many_operations() -> None:
+    counts = []
+    for many in (200, 400):
+        partials = [replace(PartialResult.empty(), digests={CountedShard(number): "digest"}) for number in range(many)]
+        CountedShard.operations = 0
+        assert list(merge_partials(partials).digests) == list(range(many))
+        counts.append(CountedShard.operations)
+    assert counts[1] < 2.5 * counts[0], counts
 
 
 def test_heads_of_different_models_are_not_merged() -> None:

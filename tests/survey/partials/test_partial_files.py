@@ -1,10 +1,12 @@
 """A part is on the disk whole, or not at all; and damage is noticed."""
 
+import hashlib
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import zlib
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,22 @@ def test_a_part_with_other_bins_is_refused(path: Path, monkeypatch: pytest.Monke
     save_partial(shard_of(3, 0), path)
     monkeypatch.setattr(partial_files, "RELATIVE_ACCURACY", 0.01)
     with pytest.raises(CheckpointError, match="other statistics or bins"):
+        load_partial(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0" * 8,
+        zlib.compress(b"\2" + b"\0" * 7 + b"{}"),
+        zlib.compress(b"\2" + b"\0" * 7 + b"\xff\xff"),
+        zlib.compress(b"\xff" * 9),
+    ],
+)
+def test_content_of_others_with_the_right_checksum_is_refused(path: Path, content: bytes) -> None:
+    path.write_bytes(MAGIC + hashlib.sha256(content).digest() + content)
+    with pytest.raises(CheckpointError, match="is not a partial result"):
         load_partial(path)
 
 

@@ -183,9 +183,30 @@ def test_other_heads_are_refused_and_other_causes_named(tmp_path: Path) -> None:
     assert compare(survey, checkpoint).warning is None
 
 
-def test_few_documents_are_a_warning(tmp_path: Path) -> None:
-    found = difference(tmp_path, MEANS, documents=1)
-    assert str(found.warning).startswith("one survey has only 1 document")
+@pytest.mark.parametrize("documents", [1, 2, 19])
+def test_from_few_documents_nothing_is_concluded(tmp_path: Path, documents: int) -> None:
+    found = difference(tmp_path, np.array([0.1, 0.7, 0.6, 0.9]), documents=documents)
+    assert f"only {documents} document" in str(found.inconclusive)
+    assert "at least 20 documents" in str(found.inconclusive)
+    assert (found.num_comparisons, found.num_unknown) == (0, 12)
+    assert len(found.changed_heads) == 0
+    assert list(found.rows()) == []
+    assert not found.label_changes()
+    everything = list(found.rows(include_unchanged=True))
+    assert len(everything) == 12
+    assert all(math.isnan(row.low) and math.isnan(row.high) and not row.changed for row in everything)
+    assert everything[0].change > 0.3, "the means are still shown"
+
+
+def test_from_20_documents_a_large_change_is_concluded(tmp_path: Path) -> None:
+    found = difference(tmp_path, np.array([0.1, 0.7, 0.6, 0.9]), documents=20)
+    assert found.inconclusive is None
+    assert found.changed_heads.heads_by_layer == {LAYERS[0]: [1]}
+
+
+def test_from_few_passages_nothing_is_concluded(tmp_path: Path) -> None:
+    found = difference(tmp_path, MEANS, passages=19, documents=30)
+    assert "in 20 passages of both surveys" in str(found.inconclusive)
 
 
 def test_a_statistic_that_only_one_has_is_refused(tmp_path: Path) -> None:

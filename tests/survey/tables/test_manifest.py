@@ -1,17 +1,31 @@
 """The manifest is written last and is the same for every run."""
 
+import copy
+import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from attnscope.cli.survey_tables import describe_survey
+from attnscope.errors import AttnScopeError, CheckpointError
+from attnscope.survey import Survey, compare
 from attnscope.survey.corpus.plan import Problem, Shard, ShardPlan, Span
 from attnscope.survey.folder import MANIFEST
 from attnscope.survey.partials.bins import STATISTICS
 from attnscope.survey.partials.partial import MAX_PROBLEMS, PartialResult, merge_partials
 from attnscope.survey.settings import Settings
 from attnscope.survey.tables import parquet
-from attnscope.survey.tables.manifest import hash_corpus, write_manifest
+from attnscope.survey.tables.manifest import (
+    encode_manifest,
+    hash_corpus,
+    read_manifest,
+    table_files,
+    write_manifest,
+)
 from attnscope.survey.tables.parquet import COLUMNS, write_tables
 from tests.survey.random_shards import shard_of
 
@@ -28,9 +42,15 @@ def plan_of(problems: int) -> ShardPlan:
 
 def test_a_manifest_says_what_the_survey_is(tmp_path: Path) -> None:
     merged = merge_partials(shard_of(number, 0) for number in range(3))
-    write_manifest(tmp_path, merged, plan_of(2), SETTINGS, ABOUT)
+    tables = write_tables(tmp_path, merged)
+    write_manifest(tmp_path, merged, plan_of(2), SETTINGS, ABOUT, tables)
     found = json.loads((tmp_path / MANIFEST).read_text())
-    assert found["format"] == 1
+    assert found["format"] == 2
+    assert read_manifest(tmp_path) == found
+    for name, file in tables.items():
+        content = (tmp_path / name).read_bytes()
+        stated = {"size": len(content), "rows": file.rows, "sha256": hashlib.sha256(content).hexdigest()}
+        assert found["tables"][name] == stated
     assert found["model"] == ABOUT
     assert found["corpus"] == {
         "hash": hash_corpus({number: f"digest {number}" for number in range(3)}),
@@ -48,7 +68,8 @@ def test_a_manifest_says_what_the_survey_is(tmp_path: Path) -> None:
 
 
 def test_only_the_first_problems_are_listed(tmp_path: Path) -> None:
-    write_manifest(tmp_path, shard_of(0, 0), plan_of(2 * MAX_PROBLEMS), SETTINGS, ABOUT)
+    tables = write_tables(tmp_path, shard_of(0, 0))
+    write_manifest(tmp_path, shard_of(0, 0), plan_of(2 * MAX_PROBLEMS), SETTINGS, ABOUT, tables)
     problems = json.loads((tmp_path / MANIFEST).read_text())["problems"]
     assert (problems["count"], len(problems["first"])) == (2 * MAX_PROBLEMS + 3, MAX_PROBLEMS)
 
@@ -56,8 +77,8 @@ def test_only_the_first_problems_are_listed(tmp_path: Path) -> None:
 def test_a_survey_whose_tables_are_not_all_written_has_no_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_tables(tmp_path, PartialResult.empty())
-    write_manifest(tmp_path, PartialResult.empty(), plan_of(0), SETTINGS, ABOUT)
+    tables = write_tables(tmp_path, PartialResult.empty())
+    write_manifest(tmp_path, PartialResult.empty(), plan_of(0), SETTINGS, ABOUT, tables)
     assert {path.name for path in tmp_path.iterdir()} == {*COLUMNS, MANIFEST}
 
     def full(path: Path, content: bytes) -> None:
@@ -67,3 +88,75 @@ def test_a_survey_whose_tables_are_not_all_written_has_no_manifest(
     with pytest.raises(OSError, match="No space left"):
         write_tables(tmp_path, PartialResult.empty())
     assert not (tmp_path / MANIFEST).exists()
+
+
+WRONG = (None, True, -1, 0, 2**70, 1.5, float("nan"), "", "text", "x" * 100_000, [], [None], {}, {"a": 1})
+
+
+def changed_once(found: Any) -> Iterator[Any]:
+    """Copies of a JSON value, each with one inner value replaced, one field left out, or one item doubled."""
+    items = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
+    for key, value in list(items):
+        for inner in (*WRONG, *changed_once(value)):
+            other = copy.copy(found)
+            other[key] = inner
+            yield other
+        other = copy.copy(found)
+        del other[key]
+        yield other
+        if isinstance(found, list):
+            yield [*found, value]
+
+
+def test_a_manifest_with_any_one_change_is_refused_or_has_all_that_readers_use(tmp_path: Path) -> None:
+    before = written_manifest(tmp_path)
+    changes, messages = list(changed_once(before)), list[str]()
+    for changed in changes:
+        (tmp_path / MANIFEST).write_bytes(encode_manifest(changed))  # with the checksum that fits
+        try:
+            survey = Survey(tmp_path, read_manifest(tmp_path))
+        except AttnScopeError as error:
+            messages.append(str(error))
+            continue
+        describe_survey(survey)
+        table_files(survey.manifest)
+        if any(changed.get(part) != before[part] for part in ("model", "corpus", "settings")):
+            compare(survey, survey)
+    assert len(changes) > 700
+    assert len(messages) > len(changes) // 4
+    assert all(len(message.splitlines()) == 1 for message in messages)
+
+
+def test_any_one_change_of_a_manifest_is_found_by_its_checksum(tmp_path: Path) -> None:
+    before = written_manifest(tmp_path)
+    checksum = json.loads(encode_manifest(before))["checksum"]
+    for changed in changed_once(before):
+        if json.dumps(changed) != json.dumps(before):
+            (tmp_path / MANIFEST).write_text(json.dumps(changed | {"checksum": checksum}))
+            with pytest.raises(AttnScopeError):
+                read_manifest(tmp_path)
+
+
+def test_a_doubled_field_is_refused_and_flipped_bits_are_refused_or_change_nothing(tmp_path: Path) -> None:
+    written_manifest(tmp_path)
+    whole, before = (tmp_path / MANIFEST).read_bytes(), read_manifest(tmp_path)
+    (tmp_path / MANIFEST).write_bytes(whole.replace(b'"shards": 3,', b'"shards": 3, "shards": 3,'))
+    with pytest.raises(CheckpointError, match=r"duplicate key 'shards'.*run the same survey command again"):
+        read_manifest(tmp_path)
+    for place in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        (tmp_path / MANIFEST).write_bytes(damaged)
+        with suppress(AttnScopeError):
+            assert read_manifest(tmp_path) == before
+
+
+def written_manifest(folder: Path) -> dict[str, Any]:
+    """Write tables and a manifest; its content, without the checksum."""
+    merged = merge_partials(shard_of(number, 0, batches=1) for number in range(2))
+    write_manifest(folder, merged, plan_of(1), SETTINGS, ABOUT, write_tables(folder, merged))
+    found = json.loads((folder / MANIFEST).read_text())
+    found["problems"]["first"] = found["problems"]["first"][:1]
+    found["statistics"] = {"sink": found["statistics"]["sink"]}
+    del found["checksum"]
+    return found

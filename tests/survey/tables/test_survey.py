@@ -19,7 +19,7 @@ from attnscope.survey.folder import EXAMPLES, HEADS, HISTOGRAMS, MANIFEST, PASSA
 from attnscope.survey.partials.bins import RELATIVE_ACCURACY, STATISTICS
 from attnscope.survey.tables.parquet import COLUMNS, ROW_GROUP_SIZE
 from attnscope.survey.tables.survey import Histogram, split
-from tests.survey.synthetic_surveys import WORDS, write_survey
+from tests.survey.synthetic_surveys import WORDS, restate_tables, write_survey
 
 FLOAT32 = 1e-6
 PASSAGES_MADE, TOKENS = 30, 8
@@ -148,7 +148,8 @@ def test_a_passage_can_be_had_by_its_number_to_be_read_again(folder: Path) -> No
     found = survey.passage(example.passage)
     assert found is not None
     assert (found.text, found.ids, found.ends) == (example.text, tuple(range(TOKENS)), example.ends)
-    assert survey.passage(10**9) is None
+    for number in (10**9, -1, 2**63 - 1, 2**63, 2**64, 10**30):
+        assert survey.passage(number) is None
 
 
 def test_a_head_or_statistic_that_is_not_there_is_refused(folder: Path) -> None:
@@ -174,26 +175,51 @@ def test_folders_that_are_no_finished_survey_are_refused_with_what_to_do(tmp_pat
         open_survey(tmp_path)
 
 
-def test_another_format_and_missing_or_damaged_tables_are_refused(tmp_path: Path) -> None:
+def test_another_format_and_missing_or_wrong_tables_are_refused(tmp_path: Path) -> None:
     folder = write_survey(tmp_path / "made", made_scores()[:3])
     survey = open_survey(folder)
     (folder / HISTOGRAMS).write_bytes((folder / HISTOGRAMS).read_bytes()[:-40])
-    with pytest.raises(CheckpointError, match=r"histograms.parquet .*run the survey again"):
+    with pytest.raises(CheckpointError, match=r"histograms.parquet is damaged.*run the same survey command again"):
         survey.histogram(LAYERS[0], 0, "sink")
+    write_survey(folder, made_scores()[:3])
     table = parquet.read_table(folder / HEADS)
-    parquet.write_table(arrow.concat_tables([table, table.slice(0, 1)]), folder / HEADS)
-    with pytest.raises(CheckpointError, match=r"heads.parquet .*twice"):
-        open_survey(folder).table("mean")
-    parquet.write_table(table.drop_columns(["passages"]), folder / HEADS)
-    with pytest.raises(CheckpointError, match=r"heads.parquet .*run the survey again"):
-        open_survey(folder).table("passages")
-    (folder / EXAMPLES).unlink()
-    with pytest.raises(CheckpointError, match=r"examples.parquet not found"):
+    for changed, fault in (
+        (arrow.concat_tables([table.slice(1), table.slice(1, 1)]), "twice"),
+        (table.drop_columns(["passages"]), "other columns"),
+        (table.slice(1), "rows are not those of a model"),
+        (with_column(table, "statistic", ["beauty"] * len(table)), "unknown statistic 'beauty'"),
+        (with_column(table, "layer", ["l" * 2000] * len(table)), "invalid layer"),
+        (with_column(table, "head", [-1] * len(table)), "invalid layer or head"),
+        (with_column(table, "count", [None] * len(table)), "count has empty cells"),
+    ):
+        parquet.write_table(changed, folder / HEADS)
+        restate_tables(folder)
+        with pytest.raises(CheckpointError, match=rf"heads.parquet is damaged.*{fault}.*run the same survey command"):
+            open_survey(folder).table("passages")
+    (write_survey(folder, made_scores()[:3]) / EXAMPLES).unlink()
+    with pytest.raises(CheckpointError, match=r"examples.parquet not found.*run the same survey command again"):
         open_survey(folder)
     manifest = json.loads((folder / MANIFEST).read_text())
-    (folder / MANIFEST).write_text(json.dumps(manifest | {"format": 2}))
-    with pytest.raises(CheckpointError, match=r"format 2.*reads format 1; update AttnScope"):
+    (folder / MANIFEST).write_text(json.dumps(manifest | {"format": 3}))
+    with pytest.raises(CheckpointError, match=r"format 3.*reads format 2; update AttnScope"):
         open_survey(folder)
+
+
+def with_column(table: arrow.Table, name: str, values: list[object]) -> arrow.Table:
+    """The table with other values in one column."""
+    at = table.column_names.index(name)
+    return table.set_column(at, name, arrow.array(values, table.schema.field(name).type))
+
+
+def test_a_table_that_is_written_again_is_verified_again(tmp_path: Path) -> None:
+    folder = write_survey(tmp_path / "made", made_scores()[:3])
+    survey = open_survey(folder)
+    before = survey.table("mean")["sink"].tolist()
+    write_survey(folder, made_scores()[:3])
+    assert survey.table("mean")["sink"].tolist() == before
+    write_survey(folder, made_scores()[:4])
+    with pytest.raises(CheckpointError, match=r"heads.parquet is damaged"):
+        survey.table("mean")
 
 
 @pytest.mark.timed
@@ -207,13 +233,15 @@ def test_the_survey_of_a_model_with_5120_heads_opens_within_a_second(tmp_path: P
     }
     numbers = {name: np.random.default_rng(0).random(num_rows) for name in COLUMNS[HEADS] if name not in named}
     numbers["count"] = numbers["passages"] = np.full(num_rows, 1000)
-    parquet.write_table(arrow.table(named | numbers), tmp_path / HEADS)
+    numbers_table = arrow.table(named | numbers)
+    parquet.write_table(numbers_table, tmp_path / HEADS, row_group_size=ROW_GROUP_SIZE)
     low, each = np.tile(np.geomspace(1e-4, 1.0, bins), num_rows), arrow.array(np.repeat(np.arange(num_rows), bins))
     rows = {name: column.take(each) for name, column in named.items()}
     rows |= {"low": low, "high": low * 1.04, "count": np.full(len(low), 10)}
     parquet.write_table(arrow.table(rows), tmp_path / HISTOGRAMS, compression="zstd", row_group_size=ROW_GROUP_SIZE)
     for name in (EXAMPLES, PASSAGES, MANIFEST):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
+    restate_tables(tmp_path)
     start = time.perf_counter()
     survey = open_survey(tmp_path)
     assert len(survey.heads.top("sink", 20)) == 20

@@ -17,7 +17,15 @@ from attnscope.explorer.cancellation import CancelCheck
 from attnscope.explorer.handlers.base import Handlers
 from attnscope.explorer.library.library import Library
 from attnscope.explorer.service.guard import RequestError
-from attnscope.explorer.service.http import INTERNAL_ERROR, json_field, read_json_object, respond_json, to_json
+from attnscope.explorer.service.http import (
+    INTERNAL_ERROR,
+    check_int,
+    json_field,
+    json_int,
+    read_json_object,
+    respond_json,
+    to_json,
+)
 from attnscope.explorer.service.workers import WorkerPools
 from attnscope.explorer.sessions.ablation import Ablation
 from attnscope.explorer.sessions.lazy_session import LazySession, get_session
@@ -30,7 +38,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 MAX_NAME_LENGTH = 80
-MIN_TEMPERATURE = 0.01  # unless it is 0: logits divided by less overflow
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100  # unless it is 0: logits divided by less overflow
 MAX_ABLATED = 64
 MAX_INDEX = 9_999  # of a layer or head: more than any model has
 
@@ -97,19 +105,14 @@ class ModelHandlers(Handlers):
     async def generate(self, request: Request) -> Response:
         """Generate from a typed text; a line of JSON for each event."""
         session, body = self._require_session(), await read_json_object(request)
-        count, seed, layer, head = (
-            json_field(body, name, int, default)
-            for name, default in (("count", 32), ("seed", 0), ("layer", 0), ("head", 0))
-        )
+        count = json_int(body, "count", 32, minimum=1, maximum=MAX_NEW_TOKENS)
+        seed = json_int(body, "seed", 0)
+        layer, head = (json_int(body, name, 0, maximum=MAX_INDEX) for name in ("layer", "head"))
         temperature = json_field(body, "temperature", (int, float), 0.0)
-        if not 1 <= count <= MAX_NEW_TOKENS or not 0 <= seed < 2**63 or not 0 <= temperature <= 100:
+        if temperature != 0 and not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
             raise RequestError(
-                400, f"Expected count from 1 to {MAX_NEW_TOKENS}, temperature from 0 to 100, and seed of at least 0."
+                400, f"Expected temperature 0, or {MIN_TEMPERATURE} to {MAX_TEMPERATURE}, got {str(temperature)[:20]}."
             )
-        if 0 < temperature < MIN_TEMPERATURE:
-            raise RequestError(400, f"Expected temperature 0, or {MIN_TEMPERATURE} to 100, got {temperature}.")
-        if not 0 <= layer <= MAX_INDEX or not 0 <= head <= MAX_INDEX:
-            raise RequestError(400, f"Expected layer and head from 0 to {MAX_INDEX:,}.")
         disconnected = threading.Event()
         events = EventStream(
             session.generate(
@@ -179,7 +182,9 @@ def add_live_trace(library: Library, trace: Trace, text: str) -> dict[str, Any]:
 
 def _parse_heads(pairs: list[Any]) -> list[tuple[int, int]]:
     """Parse [layer, head] pairs."""
-    valid = all(type(pair) is list and [type(number) for number in pair] == [int, int] for pair in pairs)
-    if not valid or len(pairs) > MAX_ABLATED:
+    if len(pairs) > MAX_ABLATED or not all(type(pair) is list and len(pair) == 2 for pair in pairs):
         raise RequestError(400, f"Expected heads as at most {MAX_ABLATED} pairs [layer, head] of integers.")
-    return [(layer, head) for layer, head in pairs]
+    return [
+        (check_int("layer", layer, maximum=MAX_INDEX), check_int("head", head, maximum=MAX_INDEX))
+        for layer, head in pairs
+    ]

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.explorer.cancellation import CancelCheck
 from attnscope.explorer.handlers.base import Handlers
-from attnscope.explorer.handlers.model import add_live_trace
+from attnscope.explorer.handlers.model import MAX_INDEX, add_live_trace
 from attnscope.explorer.library.library import Library
 from attnscope.explorer.library.survey import SurveyView
 from attnscope.explorer.service.guard import RequestError
-from attnscope.explorer.service.http import json_field, path_int, query_choice, read_json_object, respond_json
+from attnscope.explorer.service.http import json_int, path_int, query_choice, read_json_object, respond_json
 from attnscope.explorer.service.workers import WorkerPools
 from attnscope.explorer.sessions.lazy_session import LazySession
 
@@ -58,9 +58,10 @@ class SurveyHandlers(Handlers):
         survey, session, body = self._require_survey(), self._session, await read_json_object(request)
         if session is None:
             raise RequestError(409, "This survey names no model; start with: attnscope explore FOLDER --model MODEL")
-        passage, layer, head = (json_field(body, name, int) for name in ("passage", "layer", "head"))
-        found = survey.passage(passage)
-        if found is None or not 0 <= layer < len(survey.layers):
+        passage = json_int(body, "passage")
+        layer, head = (json_int(body, name, maximum=MAX_INDEX) for name in ("layer", "head"))
+        found = await self.run_quick(request, lambda: survey.passage(passage))
+        if found is None or layer >= len(survey.layers):
             raise RequestError(404, "This passage or this layer is not in the survey.")
 
         def read(cancelled: CancelCheck) -> dict[str, Any]:

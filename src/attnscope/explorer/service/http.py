@@ -25,6 +25,8 @@ IMMUTABLE = "private, max-age=31536000, immutable"
 NOT_FOUND = "Not found."
 INTERNAL_ERROR = "Internal error; see the terminal for details."
 NUMBER = re.compile(r"[0-9]{1,7}")
+MAX_JSON_INTEGER = 2**53 - 1
+"""The largest integer that JavaScript holds exactly."""
 
 
 def respond(
@@ -101,11 +103,36 @@ async def read_json_object(request: Request) -> dict[str, Any]:
     return found
 
 
+def json_int(
+    body: dict[str, Any],
+    name: str,
+    default: int | None = None,
+    *,
+    minimum: int = 0,
+    maximum: int = MAX_JSON_INTEGER,
+) -> int:
+    """Get an integer field in a range; raises a 400 otherwise."""
+    return check_int(name, body.get(name, default), minimum=minimum, maximum=maximum)
+
+
+def check_int(name: str, value: object, *, minimum: int = 0, maximum: int = MAX_JSON_INTEGER) -> int:
+    """Return a value of a JSON body if it is an integer in a range; raises a 400 otherwise."""
+    if type(value) is not int or not minimum <= value <= maximum:  # a bool is not an integer
+        raise RequestError(
+            400, f"Expected {name} to be an integer from {minimum:,} to {maximum:,}, got {_shorten(value)}."
+        )
+    return value
+
+
 def json_field(body: dict[str, Any], name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
-    """Get a field of exactly the given type (a bool is not an int); raises a 400 otherwise."""
+    """Get a field of exactly the given type; raises a 400 otherwise. Integers have a range: see `json_int`."""
     value = body.get(name, default)
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if type(value) not in kinds:
         expected = " or ".join(one.__name__ for one in kinds)
-        raise RequestError(400, f"Expected {name} to be {expected}, got {str(value)[:20]!r}.")
+        raise RequestError(400, f"Expected {name} to be {expected}, got {_shorten(value)}.")
     return value
+
+
+def _shorten(value: object) -> str:
+    return repr(str(value)[:20])

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from attnscope.errors import TraceError, UnsupportedError
+from attnscope.errors import SettingError, TraceError, UnsupportedError
+from attnscope.folder_lock import lock_folder
 from attnscope.models.json_fields import MAX_CHARACTERS
 from attnscope.models.json_files import write_json
 from attnscope.recording.files.expressions import MAX_NODES, ExpressionReader, ExpressionWriter
@@ -157,21 +158,38 @@ def _scratch(folder: Path) -> Iterator[Path]:
     created = not folder.exists()
     fresh = _is_free(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(f"{SCRATCH}*"):
-        shutil.rmtree(left, ignore_errors=True)  # left by a save that was killed
     scratch = Path(tempfile.mkdtemp(dir=folder, prefix=SCRATCH))
     try:
-        if fresh:
-            _mark_unfinished(scratch, folder)
-        yield scratch
-    except BaseException:
-        if fresh:
-            _remove_trace(folder)
-        raise
+        with lock_folder(scratch, _ignore):
+            _remove_abandoned(folder, scratch)
+            try:
+                if fresh:
+                    _mark_unfinished(scratch, folder)
+                yield scratch
+            except BaseException:
+                if fresh:
+                    _remove_trace(folder)
+                raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         if created and not any(folder.iterdir()):
             folder.rmdir()
+
+
+def _ignore(_: str) -> None: ...
+
+
+def _remove_abandoned(folder: Path, own: Path) -> None:
+    """Remove the temporary folders of saves that were killed; raise TraceError if one is still in progress."""
+    for left in folder.glob(f"{SCRATCH}*"):
+        if left == own:
+            continue
+        try:
+            with lock_folder(left, _ignore):
+                shutil.rmtree(left, ignore_errors=True)
+        except SettingError as error:
+            if left.exists():
+                raise TraceError(f"save: another process is saving a trace to {folder}; wait until it ends") from error
 
 
 def _is_free(folder: Path) -> bool:
@@ -180,7 +198,7 @@ def _is_free(folder: Path) -> bool:
         return True
     if not folder.is_dir():
         raise TraceError(f"save: {folder} is a file; give the name of a folder")
-    if not any(folder.iterdir()):
+    if not any(not path.name.startswith(SCRATCH) for path in folder.iterdir()):
         return True
     try:
         ours = read_manifest(folder / MANIFEST).get("format") == FORMAT

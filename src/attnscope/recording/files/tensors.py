@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from attnscope.checksums import sha256_file
 from attnscope.errors import MissingExtraError, TraceError, UnsupportedError
 from attnscope.extras import import_extra
 from attnscope.models.checkpoint.safetensors_files import MAX_HEADER_BYTES
@@ -163,8 +164,7 @@ def _refuse_long_header(path: Path, tensors: int) -> None:
 
 
 def _check_hash(path: Path, wanted: str) -> None:
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    found = sha256_file(path)
     if found != wanted:
         raise TraceError(
             f"{path} has the SHA-256 {found[:16]}... where trace.json says {wanted[:16]}...: its content was changed; "

@@ -11,11 +11,14 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from attnscope.errors import SettingError
 from attnscope.extras import import_extra
@@ -25,8 +28,12 @@ OBJECT_STORE_BYTES = 128 * 2**20  # only paths and counts are sent
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # no network access
     "RAY_BACKEND_LOG_LEVEL": "fatal",  # nothing on the terminal
+    "RAY_gcs_server_port_wait_time_s": "120",  # instead of 30: a busy machine sometimes needs more
 }
-MAX_START_ATTEMPTS = 5  # Ray gives its processes 15 seconds each, and a busy machine sometimes needs more
+START_SECONDS = 900.0  # to start Ray, which gives up an attempt after 30 seconds or more
+CONNECT_SECONDS, CONNECT_ATTEMPTS, RETRY_SECONDS = 3.0, 3, 1.0  # for the address of a running cluster
+REPORT_SECONDS = 60.0  # between lines that say what is waited for
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # Ray's variable for clusters of one machine, on any system
 
 
 @contextmanager
@@ -38,7 +45,7 @@ def connect_to_ray(workers: Workers) -> Iterator[None]:
         if not ray.is_initialized():
             stack.enter_context(preserve_sigterm())  # Ray installs its own handler
             stack.callback(ray.shutdown)
-            _start(ray, workers)
+            start_ray(ray, workers)
         check_resources(ray.cluster_resources(), workers)
         yield
 
@@ -58,22 +65,115 @@ def check_resources(available: dict[str, float], workers: Workers) -> None:
             )
 
 
-def _start(ray: Any, workers: Workers) -> None:
+def check_address(address: str) -> None:
+    """Raise an error if nothing listens at the address of a cluster: Ray would try for a quarter of an hour.
+
+    Args:
+        address: HOST:PORT, ray://HOST:PORT, or auto, which is the address in the variable RAY_ADDRESS, or else that of
+            the latest cluster on this machine.
+    """
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS") or _latest_address() or "auto"
+    if address in ("auto", "local"):
+        return  # Ray has its own message
+    try:
+        place = urlsplit(address if "://" in address else f"ray://{address}")
+        host, port = place.hostname, place.port
+    except ValueError:
+        host = port = None
+    if not host or not port:
+        raise SettingError(f"survey: expected the address of a Ray cluster as HOST:PORT or auto, got {address!r}")
+    for attempt in range(1, CONNECT_ATTEMPTS + 1):
+        try:
+            socket.create_connection((host, port), CONNECT_SECONDS).close()
+            return
+        except OSError as error:
+            if attempt == CONNECT_ATTEMPTS:
+                raise SettingError(
+                    f"survey: cannot connect to Ray at {address}: {error.strerror or error}; start a cluster there "
+                    "with ray start --head, or correct the address"
+                ) from error
+            time.sleep(RETRY_SECONDS)
+
+
+def _latest_address() -> str | None:
+    """The address that Ray would connect to; it may be of a cluster that has ended."""
+    try:
+        return import_extra("ray._private.services").canonicalize_bootstrap_address("auto")
+    except Exception:  # there is none, or this version of Ray has no such function
+        return None
+
+
+def start_ray(ray: Any, workers: Workers) -> None:
+    """Start a cluster for this process, or connect to `workers.address`.
+
+    Args:
+        ray: The module.
+        workers: The number of workers, and the address of a running cluster.
+
+    Raises:
+        SettingError: Ray cannot be started or reached.
+    """
     options: dict[str, Any] = {"address": workers.address}
     if workers.address is None:
         num_cpus = int(workers.count * workers.num_cpus) + 1  # one more than the workers use, for Ray itself
         options = {"address": "local", "num_cpus": num_cpus, "object_store_memory": OBJECT_STORE_BYTES}
-    for attempt in range(1, MAX_START_ATTEMPTS + 1):
+    else:
+        check_address(workers.address)
+    task = "start Ray" if workers.address is None else f"connect to Ray at {workers.address}"
+    start = time.monotonic()
+    while True:
         try:
-            with set_environment(ENVIRONMENT), suppress_stderr():
+            with ExitStack() as stack:
+                stack.enter_context(set_environment(ENVIRONMENT))
+                if workers.address is None:
+                    stack.enter_context(use_loopback())
+                stack.enter_context(report_waiting(task, start, stack.enter_context(suppress_stderr())))
                 ray.init(**options, logging_level=logging.CRITICAL, log_to_driver=False)
             return
         except Exception as error:  # its errors have no common base class
             ray.shutdown()
-            if attempt == MAX_START_ATTEMPTS or "timed out during startup" not in str(error):
+            is_slow = workers.address is None and "timed out" in str(error).lower()
+            if not is_slow or time.monotonic() - start >= START_SECONDS:
                 first = str(error).strip().partition("\n")[0]
-                task = "start Ray" if workers.address is None else f"connect to Ray at {workers.address}"
                 raise SettingError(f"survey: cannot {task}: {first}") from error
+
+
+@contextmanager
+def use_loopback() -> Iterator[None]:
+    """Let a cluster that is started in this context listen on 127.0.0.1 only, as Ray does on macOS and Windows."""
+    constants: Any = import_extra("ray._private.ray_constants")
+    before = constants.ENABLE_RAY_CLUSTER  # the variable, as it was when Ray was imported
+    with set_environment(LOOPBACK):
+        constants.ENABLE_RAY_CLUSTER = False
+        try:
+            yield
+        finally:
+            constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def report_waiting(task: str, start: float, descriptor: int) -> Iterator[None]:
+    """Write a line to a file descriptor now and then, while this context lasts.
+
+    Args:
+        task: What is waited for, as an infinitive.
+        start: When it began, in seconds of the monotonic clock.
+        descriptor: Where to write to; standard error itself is suppressed meanwhile.
+    """
+    done = threading.Event()
+
+    def report() -> None:
+        while not done.wait(REPORT_SECONDS):
+            os.write(descriptor, f"waiting to {task} for {time.monotonic() - start:.0f} seconds\n".encode())
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 @contextmanager
@@ -117,12 +217,12 @@ def set_environment(changes: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def suppress_stderr() -> Iterator[None]:
-    """Discard what this process writes to standard error, also from C++."""
+def suppress_stderr() -> Iterator[int]:
+    """Discard what this process writes to standard error, also from C++; the yielded descriptor still writes to it."""
     original, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(devnull, 2)
-        yield
+        yield original
     finally:
         os.dup2(original, 2)
         os.close(original)

@@ -22,6 +22,8 @@ NUM_TOP = 4
 SAMPLE_SIZE = 256
 """The number of passages in the random sample."""
 
+NUM_DECILES = 10
+
 MAX_PASSAGES_PER_SHARD = 2**24
 
 NO_PASSAGE = np.iinfo(np.int64).max
@@ -77,16 +79,14 @@ class TopPassages(NamedTuple):
         )
 
     def merge(self, other: TopPassages) -> TopPassages:
-        """The passages with the highest means of both."""
-        scores = np.concatenate([self.scores, other.scores], -1)
-        passages = np.concatenate([self.passages, other.passages], -1)
-        positions = np.concatenate([self.positions, other.positions], -1)
-        order = np.lexsort((passages, -scores))[..., :NUM_TOP]
-        return TopPassages(
-            np.take_along_axis(scores, order, -1),
-            np.take_along_axis(passages, order, -1),
-            np.take_along_axis(positions, order, -1),
-        )
+        """The passages with the highest means of both; only cells that `other` may change are sorted."""
+        changing = (other.scores >= self.scores[..., -1:]).any(-1)
+        both = [np.concatenate([mine[changing], yours[changing]], -1) for mine, yours in zip(self, other, strict=True)]
+        order = np.lexsort((both[1], -both[0]))[..., :NUM_TOP]
+        merged = TopPassages(self.scores.copy(), self.passages.copy(), self.positions.copy())
+        for array, candidates in zip(merged, both, strict=True):
+            array[changing] = np.take_along_axis(candidates, order, -1)
+        return merged
 
 
 class PassageSample(NamedTuple):
@@ -105,20 +105,22 @@ class PassageSample(NamedTuple):
 
     def merge(self, other: PassageSample) -> PassageSample:
         """The passages with the lowest priorities of both."""
+        if len(self.priorities) == SAMPLE_SIZE and not (other.priorities <= self.priorities[-1]).any():
+            return self  # means are large, and a full sample of many passages rarely changes
         priorities = np.concatenate([self.priorities, other.priorities])
         passages = np.concatenate([self.passages, other.passages])
         order = np.lexsort((passages, priorities))[:SAMPLE_SIZE]
         return PassageSample(priorities[order], passages[order], np.concatenate([self.means, other.means])[order])
 
     def deciles(self) -> NDArray[np.int64]:
-        """Indices (heads, statistics, 10) of the passage in the middle of each decile, or -1 without any.
+        """Indices (heads, statistics, NUM_DECILES) of the passage in the middle of each decile, or -1 without any.
 
         Passages are sorted by the mean of a head, the lowest first, and ties by id.
         """
         means = np.moveaxis(self.means, 0, -1)
         order = np.lexsort((np.broadcast_to(self.passages, means.shape), means))  # NaN comes last
         known = np.count_nonzero(~np.isnan(means), -1)[..., None]
-        ranks = -(-known * np.arange(1, 20, 2) // 20) - 1
+        ranks = -(-known * np.arange(1, 2 * NUM_DECILES, 2) // (2 * NUM_DECILES)) - 1
         if not len(self.passages):
             return np.full(ranks.shape, -1)
         return np.where(known, np.take_along_axis(order, ranks.clip(0), -1), -1)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, replace
 
 from attnscope.errors import SettingError, ShapeError
 from attnscope.survey.corpus.plan import Problem
@@ -61,6 +60,8 @@ class Problems:
 
     def merge(self, other: Problems) -> Problems:
         """The problems of both."""
+        if not other.count:
+            return self
         first = sorted(self.first + other.first, key=_sort_key)[:MAX_PROBLEMS]
         return Problems(tuple(first), self.count + other.count)
 
@@ -72,10 +73,29 @@ def merge(one: PartialResult, other: PartialResult) -> PartialResult:
         SettingError: A shard is in both.
         ShapeError: They have different heads.
     """
-    if twice := one.digests.keys() & other.digests.keys():
-        raise SettingError(
-            f"merge: shard {min(twice)} is in both and would be counted twice; merge each partial result once"
-        )
+    return merge_partials([one, other])
+
+
+def merge_partials(partials: Iterable[PartialResult]) -> PartialResult:
+    """Merge partial results one after the other, in the given order; the time for each does not grow with the others.
+
+    Raises:
+        SettingError: A shard is in two of them.
+        ShapeError: They have different heads.
+    """
+    merged, digests = PartialResult.empty(), dict[int, str]()
+    for partial in partials:
+        if twice := digests.keys() & partial.digests.keys():
+            raise SettingError(
+                f"merge: shard {min(twice)} is in both and would be counted twice; merge each partial result once"
+            )
+        digests.update(partial.digests)
+        merged = _merge_counts(merged, partial)
+    return replace(merged, digests=dict(sorted(digests.items())))
+
+
+def _merge_counts(one: PartialResult, other: PartialResult) -> PartialResult:
+    """Merge everything but the digests, which are left out."""
     if not one.layers or not other.layers:  # without a passage, the heads are unknown
         known = one if one.layers else other
         layers, heads, moments, examples = known.layers, known.heads, known.moments, known.examples
@@ -96,13 +116,8 @@ def merge(one: PartialResult, other: PartialResult) -> PartialResult:
         one.passages + other.passages,
         one.documents + other.documents,
         one.problems.merge(other.problems),
-        dict(sorted({**one.digests, **other.digests}.items())),
+        {},
     )
-
-
-def merge_partials(partials: Iterable[PartialResult]) -> PartialResult:
-    """Merge partial results one after the other, in the given order."""
-    return reduce(merge, partials, PartialResult.empty())
 
 
 def _layer_range(partial: PartialResult) -> str:

@@ -55,7 +55,19 @@ def load_partial(path: Path) -> PartialResult:
     digest, rest = content[len(MAGIC) :][:DIGEST_BYTES], content[len(MAGIC) + DIGEST_BYTES :]
     if hashlib.sha256(rest).digest() != digest:
         raise CheckpointError(f"{path} is damaged: the checksum of its {len(content):,} bytes does not match; {REMEDY}")
-    return _decode(path, zlib.decompress(rest))
+    try:
+        return _decode(path, zlib.decompress(rest))
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, zlib.error) as error:
+        raise _not_a_partial(path, error) from error
+    except ValueError as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise _not_a_partial(path, error) from error
+
+
+def _not_a_partial(path: Path, error: Exception) -> CheckpointError:
+    """The error for a file whose checksum is right, but which AttnScope did not write."""
+    return CheckpointError(f"{path} is not a partial result ({type(error).__name__}: {str(error)[:100]}); {REMEDY}")
 
 
 def _encode(partial: PartialResult) -> bytes:

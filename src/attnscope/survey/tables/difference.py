@@ -2,7 +2,7 @@
 
 In: two surveys of the same heads. Out: for each head and statistic the change of the mean with a confidence interval;
 the simultaneous confidence of all intervals is 95 %. Each passage is one sample. Passages of the same document are
-correlated: if documents have many passages, intervals are too narrow.
+correlated: if documents have many passages, intervals are too narrow, and with fewer than 20 documents there are none.
 Does not know: how surveys are run. Memory: some values per head and statistic.
 """
 
@@ -23,8 +23,8 @@ from attnscope.heads.table import HeadTable
 from attnscope.survey.tables.survey import Survey, is_fraction
 
 CONFIDENCE = 0.95
-MIN_PASSAGES = 20
-"""With fewer passages in either survey, there is no interval: its width would be too uncertain."""
+MIN_PASSAGES = MIN_DOCUMENTS = 20
+"""With fewer passages or documents in either survey, there is no interval: its width would be too uncertain."""
 ROUNDING = 1e-6  # relative error of a mean: scores are float32, and machines round differently
 
 
@@ -73,6 +73,8 @@ class Difference:
     changes: Changes
     warning: str | None
     """Why the changes may have several causes, or None."""
+    inconclusive: str | None = None
+    """Why there are no intervals, and so no conclusion; None if there are some."""
 
     @property
     def num_comparisons(self) -> int:
@@ -81,7 +83,7 @@ class Difference:
 
     @property
     def num_unknown(self) -> int:
-        """The number of comparisons with too few passages for an interval."""
+        """The number of comparisons with too few passages or documents for an interval."""
         return self.changes.low.size - self.num_comparisons
 
     @cached_property
@@ -152,7 +154,8 @@ def compare(before: Survey, after: Survey) -> Difference:
 
     The simultaneous confidence of all intervals is 95 % (Šidák correction over all comparisons). Both surveys are
     treated as independent samples. For two checkpoints on one corpus the passages are the same, so the true error of a
-    change is smaller than stated. Passages of the same document are correlated, so it is larger.
+    change is smaller than stated. Passages of the same document are correlated, so it is larger. If either survey has
+    fewer than `MIN_DOCUMENTS` documents, no change has an interval, and `inconclusive` says why.
 
     Args:
         before: A survey.
@@ -169,8 +172,14 @@ def compare(before: Survey, after: Survey) -> Difference:
     statistics = tuple(name for name in before.statistics if name in after.statistics)
     if not statistics:
         raise SettingError("compare: these surveys have no statistic in common")
-    changes = compare_samples(_samples(before, statistics), _samples(after, statistics))
-    return Difference(old, new, statistics, changes, _find_confounders(before, after))
+    samples = [_samples(survey, statistics) for survey in (before, after)]
+    inconclusive = _find_too_few(before, after)
+    if inconclusive is not None:
+        samples = [some._replace(passages=np.zeros_like(some.passages)) for some in samples]
+    changes = compare_samples(*samples)
+    if inconclusive is None and not np.isfinite(changes.low).any():
+        inconclusive = f"no statistic of any head has values in {MIN_PASSAGES} passages of both surveys"
+    return Difference(old, new, statistics, changes, _find_confounders(before, after), inconclusive)
 
 
 def compare_samples(before: Samples, after: Samples) -> Changes:
@@ -253,8 +262,19 @@ def _check_same_heads(old: HeadTable, new: HeadTable) -> None:
     )
 
 
+def _find_too_few(before: Survey, after: Survey) -> str | None:
+    """Describe why there are too few documents for a conclusion, or return None."""
+    fewest = min(survey.manifest["corpus"]["documents"] for survey in (before, after))
+    if fewest >= MIN_DOCUMENTS:
+        return None
+    return (
+        f"one survey has only {fewest} document{'s' * (fewest != 1)}, but passages of one document are correlated; "
+        f"survey at least {MIN_DOCUMENTS} documents (--separator divides a text file into documents)"
+    )
+
+
 def _find_confounders(before: Survey, after: Survey) -> str | None:
-    """Describe differences other than the one that is compared, and too few documents."""
+    """Describe differences other than the one that is compared."""
     model, corpus = (before.manifest[part]["hash"] != after.manifest[part]["hash"] for part in ("model", "corpus"))
     lengths = [survey.manifest["settings"]["max_length"] for survey in (before, after)]
     found = []
@@ -263,9 +283,4 @@ def _find_confounders(before: Survey, after: Survey) -> str | None:
     if lengths[0] != lengths[1]:
         shown = " and ".join("whole documents" if length is None else f"{length:,} tokens" for length in lengths)
         found.append(f"the passage lengths differ ({shown}), which alone changes entropy, reach and others")
-    fewest = min(survey.manifest["corpus"]["documents"] for survey in (before, after))
-    if fewest < MIN_PASSAGES:
-        found.append(
-            f"one survey has only {fewest} document{'s' * (fewest != 1)}, but intervals assume independent passages"
-        )
     return "; ".join(found) or None

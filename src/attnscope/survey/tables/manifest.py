@@ -1,8 +1,10 @@
-"""manifest.json: the settings, hashes and skipped input of a survey. It is written last and marks a finished survey.
+"""manifest.json: settings, hashes, checksums of the tables, and skipped input.
 
-It depends only on model, corpus and settings, so two runs of the same survey write the same bytes. In: the merged
-result, the plan, the settings, the fingerprint of the model. Out: a file.
-Does not know: tables, workers. Memory: O(listed problems).
+It is written last and marks a finished survey. It depends only on model, corpus and settings, so two runs of the same
+survey write the same bytes. Its last field is a checksum of the others. In: the merged result, the plan, the settings,
+the fingerprint of the model, the written tables. Out: a file; and its content again, with the types and ranges that
+readers rely on, or a `CheckpointError`.
+Does not know: the content of tables, workers. Memory: O(listed problems).
 """
 
 from __future__ import annotations
@@ -11,34 +13,67 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from attnscope.atomic_files import write_atomically
-from attnscope.models.json_files import dump_json
+from attnscope.errors import CheckpointError, SettingError
+from attnscope.models.json_fields import Fields, short_repr
+from attnscope.models.json_files import dump_json, read_json
 from attnscope.survey.corpus.plan import ShardPlan
-from attnscope.survey.folder import MANIFEST
+from attnscope.survey.folder import MANIFEST, TABLES
 from attnscope.survey.partials.bins import RELATIVE_ACCURACY, STATISTICS
 from attnscope.survey.partials.examples import NUM_TOP, SAMPLE_SIZE
-from attnscope.survey.partials.partial import PartialResult, Problems
+from attnscope.survey.partials.partial import MAX_PROBLEMS, PartialResult, Problems
 from attnscope.survey.settings import Settings
 from attnscope.version import __version__
 
-FORMAT = 1
+FORMAT = 2
+MAX_BYTES = 2**26  # of the file; a thousand problems with long paths need a few million
+MAX_TEXT = 2**16  # characters of a path or a reason
+REMEDY = "run the same survey command again, which writes all tables again from the partial results"
+
+
+class TableFile(NamedTuple):
+    """What the manifest states about the file of a table."""
+
+    size: int
+    """In bytes."""
+    rows: int
+    sha256: str
 
 
 def write_manifest(
-    folder: Path, merged: PartialResult, plan: ShardPlan, settings: Settings, fingerprint: Mapping[str, Any]
+    folder: Path,
+    merged: PartialResult,
+    plan: ShardPlan,
+    settings: Settings,
+    fingerprint: Mapping[str, Any],
+    tables: Mapping[str, TableFile],
 ) -> None:
-    """Write the manifest, which marks the survey as finished; `fingerprint` comes from `fingerprint_model`."""
-    write_atomically(folder / MANIFEST, dump_json(describe_survey(merged, plan, settings, fingerprint)))
+    """Write the manifest, which marks the survey as finished.
+
+    Args:
+        folder: The folder of the survey.
+        merged: The result of all shards.
+        plan: The shards.
+        settings: The settings of the survey.
+        fingerprint: What `fingerprint_model` returned.
+        tables: What `write_tables` returned.
+    """
+    content = describe_survey(merged, plan, settings, fingerprint, tables)
+    write_atomically(folder / MANIFEST, encode_manifest(content))
 
 
 def describe_survey(
-    merged: PartialResult, plan: ShardPlan, settings: Settings, fingerprint: Mapping[str, Any]
+    merged: PartialResult,
+    plan: ShardPlan,
+    settings: Settings,
+    fingerprint: Mapping[str, Any],
+    tables: Mapping[str, TableFile],
 ) -> dict[str, Any]:
-    """The content of the manifest."""
+    """The content of the manifest, without its checksum."""
     problems = Problems.of(plan.problems).merge(merged.problems)
     files = {span.file for shard in plan.shards for span in shard.spans}
     return {
@@ -60,8 +95,45 @@ def describe_survey(
         "examples": {"top": NUM_TOP, "sample": SAMPLE_SIZE},
         "accuracy": RELATIVE_ACCURACY,
         "statistics": {name: {**asdict(bins), "bins": len(bins)} for name, bins in STATISTICS.items()},
+        "tables": {name: file._asdict() for name, file in tables.items()},
         "problems": {"count": problems.count, "first": [problem._asdict() for problem in problems.first]},
     }
+
+
+def encode_manifest(content: Mapping[str, Any]) -> bytes:
+    """The bytes of the manifest: its content, and a checksum of it as the last field."""
+    return dump_json({**_without_checksum(content), "checksum": _checksum(content)})
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Read the manifest of a survey.
+
+    Returns:
+        The parsed object. All fields that this package reads have their types; other fields may have any.
+
+    Raises:
+        SettingError: The file has nothing in common with the manifest of a survey.
+        CheckpointError: It is damaged, or of another format.
+    """
+    path = folder / MANIFEST
+    manifest = read_json(path, MAX_BYTES, advice=REMEDY)
+    if not manifest.keys() & {"format", "corpus", "checksum"}:
+        raise SettingError(f"{path} is not the manifest of a survey; give the folder of a survey")
+    fields = Fields(manifest, source=str(path), advice=REMEDY)
+    if (found := fields.take("format")) != FORMAT:
+        raise CheckpointError(
+            f"the survey in {folder} has format {short_repr(found)}, but this version of AttnScope reads format "
+            f"{FORMAT}; update AttnScope, or {REMEDY}"
+        )
+    if fields.string("checksum") != _checksum(manifest):
+        raise CheckpointError(f"{path} is damaged: its checksum does not match its content; {REMEDY}")
+    _check_fields(fields)
+    return manifest
+
+
+def table_files(manifest: Mapping[str, Any]) -> dict[str, TableFile]:
+    """What a manifest states about each table."""
+    return {name: TableFile(**{key: manifest["tables"][name][key] for key in TableFile._fields}) for name in TABLES}
 
 
 def hash_corpus(digests: Mapping[int, str]) -> str:
@@ -72,3 +144,35 @@ def hash_corpus(digests: Mapping[int, str]) -> str:
     """
     text = "".join(f"{shard} {digest}\n" for shard, digest in sorted(digests.items()))
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _check_fields(fields: Fields) -> None:
+    """Check the type and range of every field that readers of a survey use."""
+    model, corpus, settings, problems, tables = map(fields.inner, ("model", "corpus", "settings", "problems", "tables"))
+    model.string("name", maximum=MAX_TEXT)
+    model.string("hash")
+    model.integer("parameters")
+    corpus.string("hash")
+    for name in ("files", "bytes", "documents", "passages", "tokens"):
+        corpus.integer(name)
+    settings.string("model", maximum=MAX_TEXT)
+    if settings.take("max_length") is not None:
+        settings.size("max_length")
+    problems.integer("count")
+    for number, problem in enumerate(problems.array("first", maximum=MAX_PROBLEMS)):
+        listed = Fields(problem, source=f"{fields.source}: problem {number}", advice=REMEDY)
+        for name in ("file", "location", "reason"):
+            listed.string(name, maximum=MAX_TEXT)
+    for name in TABLES:
+        table = tables.inner(name)
+        table.integer("size")
+        table.integer("rows")
+        table.string("sha256")
+
+
+def _without_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in content.items() if name != "checksum"}
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return f"sha256:{hashlib.sha256(dump_json(_without_checksum(content))).hexdigest()}"

@@ -5,11 +5,14 @@
     examples.parquet      one row per example: the highest means, and the middle of each decile of the sample
     passages.parquet      one row per passage that an example refers to
 
-In: the merged result. Out: files, written atomically. Does not know: their readers. Memory: one table.
+In: the merged result. Out: files, written atomically, and their checksums. Does not know: their readers.
+Memory: one table.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +25,10 @@ from attnscope.survey.folder import EXAMPLES, HEADS, HISTOGRAMS, MANIFEST, PASSA
 from attnscope.survey.partials.bins import NUM_BINS, STATISTICS, select_bins
 from attnscope.survey.partials.examples import NO_PASSAGE
 from attnscope.survey.partials.partial import PartialResult
+from attnscope.survey.tables.manifest import TableFile
 
 ROW_GROUP_SIZE = 2**16  # reading one head reads only its row group
+PASSAGES_PER_GROUP, PASSAGE_GROUP_BYTES = 2**10, 2**24  # reading one passage reads only its row group
 QUANTILES = {"p05": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
 
 _HEAD = {"layer": "string", "head": "int32", "statistic": "string"}
@@ -44,26 +49,59 @@ COLUMNS = {
 """The columns of each table, with their Arrow types."""
 
 
-def write_tables(folder: Path, merged: PartialResult) -> None:
-    """Write all four tables. This removes the manifest first; write it again afterwards."""
+def write_tables(folder: Path, merged: PartialResult) -> dict[str, TableFile]:
+    """Write all four tables. This removes the manifest first; write it again afterwards.
+
+    Returns:
+        The size, the number of rows and the checksum of each table, for the manifest.
+    """
     (folder / MANIFEST).unlink(missing_ok=True)
+    written = {}
     for name, columns in (
         (HEADS, _heads(merged)),
         (HISTOGRAMS, _histograms(merged)),
         (EXAMPLES, _examples(merged)),
         (PASSAGES, _passages(merged)),
     ):
-        write_atomically(folder / name, _parquet(name, columns))
+        table = _to_table(name, columns)
+        content = _encode(name, table)
+        write_atomically(folder / name, content)
+        written[name] = TableFile(len(content), len(table), hashlib.sha256(content).hexdigest())
+    return written
 
 
-def _parquet(name: str, columns: dict[str, Any]) -> bytes:
-    arrow, parquet = import_extra("pyarrow"), import_extra("pyarrow.parquet")
-    types = {column: _arrow_type(arrow, dtype) for column, dtype in COLUMNS[name].items()}
-    arrays = [arrow.array(columns[column], dtype, from_pandas=True) for column, dtype in types.items()]  # NaN is null
-    table = arrow.table(arrays, schema=arrow.schema(list(types.items())))
-    sink = arrow.BufferOutputStream()
-    parquet.write_table(table, sink, compression="zstd", row_group_size=ROW_GROUP_SIZE)
+def table_schema(name: str) -> Any:
+    """The Arrow schema of a table."""
+    arrow = import_extra("pyarrow")
+    return arrow.schema([(column, _arrow_type(arrow, dtype)) for column, dtype in COLUMNS[name].items()])
+
+
+def _to_table(name: str, columns: dict[str, Any]) -> Any:
+    arrow, schema = import_extra("pyarrow"), table_schema(name)
+    arrays = [arrow.array(columns[field.name], field.type, from_pandas=True) for field in schema]  # NaN is null
+    return arrow.table(arrays, schema=schema)
+
+
+def _encode(name: str, table: Any) -> bytes:
+    sink = import_extra("pyarrow").BufferOutputStream()
+    writer = import_extra("pyarrow.parquet").ParquetWriter
+    with writer(sink, table.schema, compression="zstd", write_page_checksum=True) as file:
+        for start, stop in _row_groups(name, table):
+            file.write_table(table.slice(start, stop - start), row_group_size=stop - start)
     return sink.getvalue().to_pybytes()
+
+
+def _row_groups(name: str, table: Any) -> Iterator[tuple[int, int]]:
+    """The first row of each row group, and the end of its rows."""
+    if name != PASSAGES:
+        yield from ((start, min(start + ROW_GROUP_SIZE, len(table))) for start in range(0, len(table), ROW_GROUP_SIZE))
+        return
+    start = size = 0
+    for stop, (text, tokens) in enumerate(zip(table["text"], table["tokens"], strict=True), 1):
+        size += len(text.as_py()) + 8 * tokens.as_py()  # an id and an end per token
+        if stop - start == PASSAGES_PER_GROUP or size >= PASSAGE_GROUP_BYTES or stop == len(table):
+            yield start, stop
+            start, size = stop, 0
 
 
 def _arrow_type(arrow: Any, dtype: str) -> Any:

@@ -17,18 +17,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from attnscope.errors import CheckpointError, SettingError
-from attnscope.extras import import_extra
+from attnscope.errors import SettingError
 from attnscope.heads.labels import assign_labels
 from attnscope.heads.table import HeadTable
-from attnscope.models.json_files import read_json
 from attnscope.survey.folder import EXAMPLES, HEADS, HISTOGRAMS, MANIFEST, PASSAGES, SURVEY, TABLES
 from attnscope.survey.partials.bins import STATISTICS
-from attnscope.survey.tables.manifest import FORMAT
+from attnscope.survey.partials.examples import NUM_DECILES, NUM_TOP
+from attnscope.survey.tables.manifest import read_manifest, table_files
+from attnscope.survey.tables.table_reader import Filters, TableReader
 
 SUMMARY_COLUMNS = ("count", "passages", "mean", "std", "standard_error")
 QUANTILES = ("min", "p05", "p25", "p50", "p75", "p95", "max")
 BINS = ("low", "high", "count")
+MAX_NAME = 1000  # characters of the name of a layer
+MAX_PASSAGE = 2**63  # the ids of passages are int64
 HeadStatistic = tuple[str, int, str]
 """A layer, a head and a statistic."""
 
@@ -138,6 +140,11 @@ class Survey:
     manifest: dict[str, Any]
 
     @cached_property
+    def tables(self) -> TableReader:
+        """Reads the tables of this survey."""
+        return TableReader(self.folder, table_files(self.manifest))
+
+    @cached_property
     def heads(self) -> HeadTable:
         """The mean of every statistic over all queries of the corpus, with labels."""
         return assign_labels(self.table("mean"))
@@ -161,7 +168,7 @@ class Survey:
             )
         layers, heads, statistics, known, places = self._index
         cells = np.full((len(heads), len(statistics)), np.nan)
-        values = self._rows(HEADS, [column]).column(0)
+        values = self.tables.read(HEADS, [column]).column(0)
         cells[places] = values.cast("float64").fill_null(float("nan")).to_numpy()[known]
         return HeadTable(layers, heads, dict(zip(statistics, torch.from_numpy(cells).unbind(1), strict=True)))
 
@@ -185,7 +192,8 @@ class Survey:
             SettingError: The survey has no such head or statistic, or no query has a value.
         """
         self._check(layer, head, statistic)
-        row = self._rows(HEADS, [*SUMMARY_COLUMNS, *QUANTILES], _filter_for(layer, head, statistic)).to_pylist()
+        only = _filter_for(layer, head, statistic)
+        row = self.tables.read(HEADS, [*SUMMARY_COLUMNS, *QUANTILES], only).to_pylist()
         if not row or not row[0]["count"]:
             raise SettingError(f"no query of this corpus has a value of {statistic} for head {head} of {layer}")
         return Distribution(
@@ -204,49 +212,61 @@ class Survey:
         for place in requested:
             self._check(*place)
         names = ("layer", "head", "statistic")
-        only = [
-            (name, "in", sorted(set(some))) for name, some in zip(names, zip(*requested, strict=True), strict=False)
+        only = {name: set(some) for name, some in zip(names, zip(*requested, strict=True), strict=False)}
+        found = self.tables.read(HISTOGRAMS, [*names, *BINS], only)
+        layers, layer_numbers = _dictionary_encode(found["layer"])
+        statistics, numbers = _dictionary_encode(found["statistic"])
+        heads = found["head"].to_numpy().tolist()
+        places = [
+            (layers[layer], head, statistics[statistic])
+            for layer, head, statistic in zip(layer_numbers.tolist(), heads, numbers.tolist(), strict=True)
         ]
-        found = self._rows(HISTOGRAMS, [*names, *BINS], only).sort_by("low")
-        rows: dict[HeadStatistic, list[int]] = {place: [] for place in requested}
-        for row, place in enumerate(zip(*(found[name].to_pylist() for name in names), strict=True)):
-            if place in rows:
-                rows[place].append(row)
         bins = [found[name].to_numpy() for name in BINS]
+        rows: dict[HeadStatistic, list[int]] = {place: [] for place in requested}
+        for row in np.argsort(bins[0], kind="stable").tolist():
+            if places[row] in rows:
+                rows[places[row]].append(row)
         return [Histogram(*(some[rows[place]] for some in bins)) for place in requested]
 
     def examples(self, layer: str, head: int, statistic: str) -> list[Example]:
         """The passages with the highest means, the highest first, and then one of each decile, the lowest first."""
         self._check(layer, head, statistic)
         columns = ["kind", "decile", "score", "position", "passage"]
-        rows = self._rows(EXAMPLES, columns, _filter_for(layer, head, statistic)).to_pylist()
+        found = self.tables.read(EXAMPLES, columns, _filter_for(layer, head, statistic))
+        if len(found) > NUM_TOP + NUM_DECILES:
+            raise self.tables.damaged(EXAMPLES, f"head {head} of {layer} has {len(found):,} examples of {statistic}")
+        rows = found.to_pylist()
         passages = self._passages({row["passage"] for row in rows})
         for row in rows:
             where = passages.get(row["passage"])
             if where is None or not 0 <= (row["position"] or 0) < len(where.ends):
-                raise self._damaged(PASSAGES, f"token {row['position']} of passage {row['passage']} not found")
+                raise self.tables.damaged(PASSAGES, f"token {row['position']} of passage {row['passage']} not found")
         rows.sort(key=lambda row: (row["decile"] or 0, -row["score"], row["passage"]))
         return [Example(**{**passages[row["passage"]]._asdict(), **row}) for row in rows]
 
     def passage(self, number: int) -> Passage | None:
         """The passage with the number that examples refer to, or None."""
-        return self._passages({number}).get(number)
+        return self._passages({number}).get(number) if 0 <= number < MAX_PASSAGE else None
 
     def _passages(self, numbers: set[int]) -> dict[int, Passage]:
-        only = [("passage", "in", sorted(numbers))]
-        found = self._rows(PASSAGES, Passage._fields, only).to_pylist() if numbers else []
+        found = self.tables.read(PASSAGES, Passage._fields, {"passage": numbers})
+        if len(found) > len(numbers):
+            raise self.tables.damaged(PASSAGES, "a passage occurs twice")
         return {
-            row["passage"]: Passage(**{**row, "ids": tuple(row["ids"]), "ends": tuple(row["ends"])}) for row in found
+            row["passage"]: Passage(**{**row, "ids": tuple(row["ids"]), "ends": tuple(row["ends"])})
+            for row in found.to_pylist()
         }
 
     @cached_property
     def _index(self) -> _Index:
-        rows = self._rows(HEADS, ["layer", "head", "statistic", "count"])
+        rows = self.tables.read(HEADS, ["layer", "head", "statistic", "count"])
         layers, layer_numbers = _dictionary_encode(rows["layer"])
         names, name_numbers = _dictionary_encode(rows["statistic"])
         unknown = [name for name in names if name not in STATISTICS]
         if unknown:
-            raise self._damaged(HEADS, f"unknown statistic {unknown[0]!r}")
+            raise self.tables.damaged(HEADS, f"unknown statistic {unknown[0][:50]!r}")
+        if max(map(len, layers), default=0) > MAX_NAME or rows["head"].to_numpy().min(initial=0) < 0:
+            raise self.tables.damaged(HEADS, "it has an invalid layer or head")
         keys = layer_numbers * 2**32 + rows["head"].to_numpy()
         _, first, which = np.unique(keys, return_index=True, return_inverse=True)
         order = np.argsort(first)  # in the order of the model, not by layer name
@@ -256,7 +276,7 @@ class Survey:
         columns = {name: at for at, name in enumerate(statistics)}
         places = np.argsort(order)[which], np.array([columns.get(name, -1) for name in names])[name_numbers]
         if len(np.unique(keys * len(STATISTICS) + name_numbers)) < len(keys):
-            raise self._damaged(HEADS, "a statistic of a head occurs twice")
+            raise self.tables.damaged(HEADS, "a statistic of a head occurs twice")
         chosen = keys[first[order]].tolist()
         return _Index(
             tuple(layers[key >> 32] for key in chosen),
@@ -271,20 +291,6 @@ class Survey:
         self.heads[statistic]
         self.heads.head_scores(layer, head)
 
-    def _rows(self, name: str, columns: Any, only: list[tuple[str, str, Any]] | None = None) -> Any:
-        """Read some columns of a table, of the rows that match all filters."""
-        arrow, parquet = import_extra("pyarrow"), import_extra("pyarrow.parquet")
-        try:
-            return parquet.read_table(self.folder / name, columns=list(columns), filters=only).select(list(columns))
-        except (arrow.ArrowException, KeyError, OSError) as error:
-            raise self._damaged(name, str(error)) from error
-
-    def _damaged(self, name: str, fault: str) -> CheckpointError:
-        return CheckpointError(
-            f"{self.folder / name} is not a table of a survey: {' '.join(fault.split())[:200]}; delete "
-            f"{self.folder / MANIFEST} and run the survey again, which writes all tables from its partial results"
-        )
-
 
 def open_survey(folder: str | Path) -> Survey:
     """Open a finished survey.
@@ -296,11 +302,11 @@ def open_survey(folder: str | Path) -> Survey:
         folder: The folder that `attnscope survey run MODEL CORPUS... --out FOLDER` or `run_survey` wrote.
 
     Returns:
-        The survey; its tables are read on access.
+        The survey. The checksums of its tables have been verified; their rows are read on access.
 
     Raises:
         SettingError: The folder is not a survey, or the survey is not finished.
-        CheckpointError: A table is missing, or another version of AttnScope wrote the survey.
+        CheckpointError: A file is missing or damaged, or another version of AttnScope wrote the survey.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -309,18 +315,10 @@ def open_survey(folder: str | Path) -> Survey:
         if (folder / SURVEY).exists():
             raise SettingError(f"the survey in {folder} is not finished; run the same command again, which resumes it")
         raise SettingError(f"{folder} is not a survey (no {MANIFEST}); attnscope survey run makes one")
-    manifest = read_json(folder / MANIFEST)
-    if "format" not in manifest or "corpus" not in manifest:
-        raise SettingError(f"{folder / MANIFEST} is not the manifest of a survey; give the folder of a survey")
-    if manifest["format"] != FORMAT:
-        raise CheckpointError(
-            f"the survey in {folder} has format {str(manifest['format'])[:50]}, but this version of AttnScope reads "
-            f"format {FORMAT}; update AttnScope, or run the survey again"
-        )
-    missing = [name for name in TABLES if not (folder / name).is_file()]
-    if missing:
-        raise CheckpointError(f"{folder / missing[0]} not found, but the survey is finished; copy the whole folder")
-    return Survey(folder, manifest)
+    survey = Survey(folder, read_manifest(folder))
+    for name in TABLES:
+        survey.tables.verify(name)
+    return survey
 
 
 def is_fraction(statistic: str) -> bool:
@@ -349,8 +347,8 @@ def split(statistic: str, mean: Any, std: Any) -> Any:
     return np.divide(std**2, largest, where=largest > rounding, out=np.full_like(mean, np.nan)).clip(max=1.0)
 
 
-def _filter_for(layer: str, head: int, statistic: str) -> list[tuple[str, str, Any]]:
-    return [("layer", "==", layer), ("head", "==", head), ("statistic", "==", statistic)]
+def _filter_for(layer: str, head: int, statistic: str) -> Filters:
+    return {"layer": [layer], "head": [head], "statistic": [statistic]}
 
 
 def _dictionary_encode(column: Any) -> tuple[list[str], np.ndarray]:

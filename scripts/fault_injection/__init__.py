@@ -1,0 +1,1 @@
+"""The fault campaign: run commands, disturb them, and check that nothing is wrong or lost afterwards."""

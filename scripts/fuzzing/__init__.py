@@ -1,0 +1,1 @@
+"""Fuzzers of everything that opens files: traces, surveys, models, tokenizers, training runs."""

@@ -1,0 +1,48 @@
+"""Every damaged file is found, and names from an untrusted list do not lead out of the folder."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from attnscope.checksums import find_damaged, sha256_file, sha256_folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "folder"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "a.bin").write_bytes(bytes(range(256)) * 4096)
+    (folder / "inner" / ".hidden").write_bytes(b"x")
+    (folder / "empty").touch()
+    return folder
+
+
+def test_every_file_is_hashed(folder: Path) -> None:
+    checksums = sha256_folder(folder)
+    assert list(checksums) == ["a.bin", "empty", "inner/.hidden"]
+    assert checksums["inner/.hidden"] == hashlib.sha256(b"x").hexdigest() == sha256_file(folder / "inner" / ".hidden")
+    assert find_damaged(folder, checksums) == []
+
+
+def test_a_flipped_bit_a_cut_file_and_a_missing_file_are_found(folder: Path) -> None:
+    checksums = sha256_folder(folder)
+    content = bytearray((folder / "a.bin").read_bytes())
+    content[500_000] ^= 1
+    (folder / "a.bin").write_bytes(content)
+    assert find_damaged(folder, checksums) == ["a.bin"]
+    (folder / "inner" / ".hidden").write_bytes(b"")
+    assert find_damaged(folder, checksums) == ["a.bin", "inner/.hidden"]
+    (folder / "empty").unlink()
+    assert find_damaged(folder, checksums) == ["a.bin", "empty", "inner/.hidden"]
+
+
+def test_names_that_lead_out_of_the_folder_are_damaged(folder: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"x")
+    (folder / "link").symlink_to(outside)
+    os.mkfifo(folder / "pipe")  # reading it would block
+    right = hashlib.sha256(b"x").hexdigest()
+    names = [str(outside), "../outside", "link", "pipe", "inner", "", "a\0b"]
+    assert find_damaged(folder, dict.fromkeys([*names, "inner/.hidden"], right)) == names
