@@ -192,4 +192,4 @@ def test_arguments_without_a_meaning_are_refused(make, message: str) -> None:
 
 def test_slopes_may_be_a_list_and_a_number_of_heads_any_integer() -> None:
     assert ALiBi([0.5, 0.25]).slopes.tolist() == [0.5, 0.25]
-    assert torch.equal(ALiBi(numpy.int64(2)).slopes, alibi_slopes(2))
+    assert torch.equal(ALiBi(numpy.int64(2)).slopes, alibi_slopes(2))  # pyright: ignore[reportArgumentType]

@@ -49,7 +49,7 @@ def test_the_devices_are_strict():
         one.double()
     for wrong in (other, torch.ones(3)):
         with pytest.raises(RuntimeError, match="one device"):
-            one + wrong
+            _ = one + wrong
     assert (one + one).cpu().tolist() == [2.0, 2.0, 2.0]
 
 

@@ -542,7 +542,8 @@ def test_one_key_head_for_several_value_heads_is_spread():
 
 
 def test_the_meta_device_is_refused():
-    model: Any = LLAMA.build().to("meta")
+    model: Any = LLAMA.build()
+    model.to("meta")
     with torch.no_grad(), pytest.raises(UnsupportedError, match="meta device"), record(model):
         model(torch.tensor([[5, 6, 7]], device="meta"))
     x = torch.randn(1, 2, 5, 8, device="meta")
