@@ -41,7 +41,7 @@ class Plan:
     def execute(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return output and lse of 4-D tensors; autocast does not change how they are computed."""
         device = self.spec.signature.device.type
-        if torch.is_autocast_enabled(device):
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
                 return self.execute(query, key, value)
         if self.fused_plan is not None:

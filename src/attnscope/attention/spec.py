@@ -7,6 +7,7 @@ and never on the values in query, key and value, so plans made for it can be cac
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from numbers import Real
 from typing import NamedTuple
@@ -72,6 +73,12 @@ def to_autocast_dtype(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor
         return tensor.to(dtype) if is_cast else tensor
 
     return cast(query), cast(key), cast(value)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context outside of any autocast; some devices, such as "meta", do not have it."""
+    kind = device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
 def signature_of(query: Tensor, key: Tensor, value: Tensor) -> Signature:
