@@ -40,12 +40,13 @@ BATCH = 2048  # tokens
 WINDOWS = (128, 256, 512, 1024)
 KNOWN = 128, 512  # the windows from which the costs of the others are predicted
 
-ESTIMATED_MODELS = ("llama-3.1-8b", "llama-3.1-70b")
+ESTIMATED_MODELS = ("smollm2-1.7b", "llama-3.1-8b")  # in bf16, each fits into one GPU, as a survey needs
 ESTIMATED_WINDOW = 2048
 ESTIMATED_TOKENS = (10**6, 10**9, 10**12)
-ACCELERATOR = Rates(flops=400e12, attention_weights=3.35e12 / 100, binned_values=3.35e12 / 200)
+ACCELERATOR = Rates(flops=400e12, attention_weights=3.35e12 / 100, binned_values=21e6)
 """Assumed rates of an H100: 400 of its 989 TFLOP/s in bf16, and 3.35 TB/s of memory bandwidth, with about 100 bytes
-moved per cell and 200 per gathered number."""
+moved per cell. Gathering runs on one thread of the host, after the model: 2,970 numbers took 0.14 ms
+(results/survey_2026-11-16_2.md)."""
 
 
 class TokenSeconds(NamedTuple):
@@ -231,11 +232,10 @@ def estimate_large_models() -> Table:
     table = Table(
         title="estimated",
         comparison=f"not measured: counts of the cost model for passages of {ESTIMATED_WINDOW:,} tokens, at the "
-        "assumed "
-        "rates of an H100 (400 TFLOP/s, 100 bytes per cell and 200 per number at 3.35 TB/s)",
+        "assumed rates of an H100 (400 TFLOP/s, 100 bytes per cell at 3.35 TB/s) and a measured rate of the host "
+        f"({ACCELERATOR.binned_values / 1e6:.0f} million gathered numbers/s on one thread)",
         columns=("model", "heads", "GFLOP per token", "cells per token", "tokens per second and GPU",
-                 "GPU-hours for 1e6",
-                 "1e9", "1e12", "queries and keys of 1e9 tokens in bf16"),
+                 "share of gathering", "GPU-hours for 1e6", "1e9", "1e12", "queries and keys of 1e9 tokens in bf16"),
     )  # fmt: skip
     for name in (SHAPE, *ESTIMATED_MODELS):
         config = DECODERS[name]
@@ -248,7 +248,8 @@ def estimate_large_models() -> Table:
             * (config.head_dim or 0)
         )
         hours = [rounded(tokens * spent / 3600) for tokens in ESTIMATED_TOKENS]
-        counts = f"{cost.flops / 1e9:.3g}", f"{cost.attention_weights:,.0f}", f"{1 / spent:,.0f}"
+        gathering = cost.binned_values / ACCELERATOR.binned_values / spent
+        counts = f"{cost.flops / 1e9:.3g}", f"{cost.attention_weights:,.0f}", f"{1 / spent:,.0f}", f"{gathering:.0%}"
         table.add(
             name, f"{config.num_layers * config.num_heads:,}", *counts, *hours, f"{rounded(kept * 10**9 / 1e12)} TB"
         )

@@ -72,8 +72,9 @@ def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_lock, "STALE_SECONDS", 1.0)
+    monkeypatch.setattr(folder_lock, "STALE_SECONDS", 2.0)
     monkeypatch.setattr(folder_lock, "POLL_SECONDS", 0.1)
+    monkeypatch.setattr(folder_lock, "HEARTBEAT_SECONDS", 0.05)
 
 
 def test_a_lock_leaves_nothing_but_an_empty_file(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def fuzz(options: argparse.Namespace, work: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         opener.write_seed(Path(folder))
         (seeds / "seed.zip").write_bytes(pack(read_folder(Path(folder))))
+        opener.open(Path(folder))  # imports what is imported on first use, which may take longer than an input
     limit_memory()
     tried = 0
 

@@ -20,6 +20,8 @@ from typing import Any
 from attnscope.recording.files.manifest import content_hash
 from attnscope.survey.partials.partial_files import DIGEST_BYTES, LENGTH_BYTES, MAGIC
 from attnscope.survey.tables.manifest import encode_manifest
+from attnscope.train.checkpoint_files import CHECKSUM, _checksum_of
+from attnscope.train.checkpoint_files import MANIFEST as CHECKPOINT
 
 Bytes = Callable[[bytes], bytes]
 """Mutates bytes; libFuzzer's own mutations, or `mutate_bytes`."""
@@ -146,11 +148,14 @@ def mutate_bytes(content: bytes, dice: random.Random) -> bytes:
 
 
 def update_checksums(files: dict[str, bytes]) -> None:
-    """Let the manifest of a trace or of a survey agree with its files, and with itself."""
-    for name, update in (("trace.json", _update_trace), ("manifest.json", _update_survey)):
-        if name in files:
+    """Let the manifest of a trace, a survey or a checkpoint agree with its files, and with itself."""
+    updates = {"trace.json": _update_trace, "manifest.json": _update_survey, CHECKPOINT: _update_checkpoint}
+    for path in list(files):
+        folder, _, name = path.rpartition("/")
+        if name in updates:
+            beside = {other.removeprefix(f"{folder}/"): content for other, content in files.items()}
             with suppress(Exception):  # what is left of it may be anything
-                files[name] = update(json.loads(files[name]), files)
+                files[path] = updates[name](json.loads(files[path]), beside)
 
 
 def _update_trace(manifest: dict[str, Any], files: Mapping[str, bytes]) -> bytes:
@@ -165,6 +170,13 @@ def _update_survey(manifest: dict[str, Any], files: Mapping[str, bytes]) -> byte
         if name in files and isinstance(entry, dict):
             entry |= {"size": len(files[name]), "sha256": hashlib.sha256(files[name]).hexdigest()}
     return encode_manifest(manifest)
+
+
+def _update_checkpoint(manifest: dict[str, Any], files: Mapping[str, bytes]) -> bytes:
+    hashes = {name: hashlib.sha256(files.get(name, b"")).hexdigest() for name in manifest["files"]}
+    fields = {**manifest, "files": hashes}
+    del fields[CHECKSUM]
+    return json.dumps({**fields, CHECKSUM: _checksum_of(fields)}).encode("utf-8")
 
 
 def _file_entries(node: Any) -> list[dict[str, Any]]:

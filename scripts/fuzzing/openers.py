@@ -102,6 +102,7 @@ class ModelOpener(Opener):
     def write_seed(self, folder: Path) -> None:
         """A Llama of one layer."""
         save(tiny_model(13), folder)
+        (folder / "attnscope-checksums.json").unlink()  # it would find every change before the readers see it
 
     def open(self, folder: Path) -> None:
         """Load it, and predict a token."""

@@ -35,10 +35,10 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    _flush_folder(path.parent)
+    flush_folder(path.parent)
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
     """Flush the names in a folder to disk, on systems that can open folders."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)

@@ -40,6 +40,10 @@ class CheckpointError(AttnScopeError, ValueError):
     """Files of a model that are missing, damaged, hostile or not understood."""
 
 
+class UnsupportedModelError(CheckpointError):
+    """A checkpoint that AttnScope's own models do not implement, and transformers may: no file of it is at fault."""
+
+
 class TraceError(AttnScopeError, ValueError):
     """A saved trace that is missing, damaged, hostile or not understood."""
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import sys
+import threading
 from types import ModuleType
 
 import pytest
@@ -72,6 +73,29 @@ def test_an_error_of_the_disk_is_one_line(
     fake_bench(monkeypatch, fail)
     assert command.main(["bench", "lse"]) == 2
     assert capsys.readouterr().err == f"attnscope: {line}\n"
+
+
+def test_a_thread_that_fails_because_of_the_disk_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda found: others.append(found.exc_value))
+    bug = ValueError("a bug")
+
+    def fail_in_threads(*args: object, **kwargs: object) -> None:
+        for error in (OSError(errno.ENOSPC, "No space left"), bug):
+            thread = threading.Thread(target=raise_error, args=(error,))
+            thread.start()
+            thread.join()
+
+    fake_bench(monkeypatch, fail_in_threads)
+    assert command.main(["bench", "lse"]) == 0
+    assert capsys.readouterr().err == "a thread in the background failed: No space left\n"
+    assert others == [bug]
+
+
+def raise_error(error: Exception) -> None:
+    raise error
 
 
 def test_an_expected_error_is_one_line_and_exit_code_two(

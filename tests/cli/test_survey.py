@@ -87,6 +87,8 @@ def test_show_and_diff_are_commands_of_their_own(
         (["MODEL", "TEXT", "--shard-bytes", "0"], "survey: shard_bytes must be at least 1, got 0"),
         (["MODEL", "TEXT", "--workers", "0"], "survey: workers must be at least 1, got 0"),
         (["MODEL", "TEXT", "--threads", "0"], "survey: threads must be at least 1, got 0"),
+        (["MODEL", "TEXT", "--gpus", "8", "--workers", "2"], "survey: gpus must be at most 1 per worker, got 8"),
+        (["MODEL", "TEXT", "--max-skipped", "5"], "survey: max_skipped must be from 0 to 1, got 5"),
         (["MODEL", "TEXT", "--cpus", "2"], "survey: --cpus and --gpus need Ray; give --workers or --ray"),
         (["MODEL", "TEXT", "--max-length", "64", "--whole"], "survey: --max-length cannot be combined with --whole"),
         (["MODEL", "TEXT", "--device", "moon"], "survey: device 'moon' is not available"),

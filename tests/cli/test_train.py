@@ -44,7 +44,7 @@ def test_runs_go_to_a_folder_of_their_recipe(tmp_path: Path, monkeypatch: pytest
             ["reversal", "--tensor-parallel-size", "2"],
             "context_parallel_size = 2 x 1, got 1; start them with torchrun",
         ),
-        (["char-gpt", "--data", "nowhere.txt"], "read_documents: nowhere.txt is not there"),
+        (["char-gpt", "--data", "nowhere.txt"], "read_documents: nowhere.txt was not found"),
     ],
 )
 def test_a_mistake_ends_in_one_line(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
 import pickle
+import random
 import shutil
 import struct
 import time
@@ -26,11 +28,11 @@ from attnscope.attention import Bias, Causal, Full, Mask, Padding, Softcap, from
 from attnscope.attention.algebra import Sizes
 from attnscope.bench.memory import in_fresh_process, peak_extra_bytes
 from attnscope.errors import TraceError, UnsupportedError
+from attnscope.models.checkpoint import safetensors_writer
 from attnscope.models.text.tokenizer import Tokenizer
 from attnscope.recording import Trace, record
 from attnscope.recording.call import Call
-from attnscope.recording.files import saving
-from attnscope.recording.files import tensors as tensor_files
+from attnscope.recording.files import file_check, saving
 from attnscope.recording.files.manifest import content_hash
 from attnscope.recording.files.opening import open_trace
 from attnscope.recording.hooks.input_ids import Texts
@@ -237,7 +239,7 @@ def test_other_programs_can_read_the_files(tmp_path: Path) -> None:
 
 
 def test_a_strided_tensor_is_written_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_files, "PIECE_BYTES", 64)
+    monkeypatch.setattr(safetensors_writer, "PIECE_BYTES", 64)
     layer = layer_of()
     call = layer.joined()
     turned = torch.randn(9, 8, 2, 4).permute(2, 3, 0, 1)
@@ -735,14 +737,76 @@ def test_a_newer_version_asks_for_an_update(folder: Path) -> None:
         open_trace(folder)
 
 
+def flip_bit(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
 @pytest.mark.parametrize("name", [FIRST, TEXT, RULE])
 def test_a_changed_byte_is_found_by_its_hash(name: str, folder: Path) -> None:
-    path = folder / name
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    flip_bit(folder / name, -1)
     with pytest.raises(TraceError, match="SHA-256"):
         open_trace(folder, verify=True)
+
+
+USES: dict[str, Callable[[Trace, Path], object]] = {
+    "summary": lambda trace, _: trace.summary(0),
+    "to": lambda trace, _: trace.to("cpu"),
+    "save": lambda trace, folder: trace.save(folder / "again"),
+    "pickle": lambda trace, _: pickle.dumps(trace),
+    "copy": lambda trace, _: copy.deepcopy(trace),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("make", [small, of_a_summary, of_weights], ids=["matrix", "statistics", "dense"])
+def test_a_changed_bit_is_found_before_a_number_is_used(make: Callable[[], Trace], use: str, tmp_path: Path) -> None:
+    make().save(tmp_path / "trace")
+    flip_bit(tmp_path / "trace" / FIRST, -1)
+    trace = open_trace(tmp_path / "trace")
+    for _ in range(2):
+        with pytest.raises(TraceError, match="SHA-256"):
+            USES[use](trace, tmp_path)
+
+
+def test_every_bit_of_every_file_counts(folder: Path) -> None:
+    """A flipped bit is found when the folder is opened, or else when the layers are first used."""
+    generator = random.Random(0)
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        for place in {0, len(content) - 1, *(generator.randrange(len(content)) for _ in range(40))}:
+            changed = bytearray(content)
+            changed[place] ^= 1 << generator.randrange(8)
+            path.write_bytes(changed)
+            with pytest.raises(TraceError):
+                [trace[name] for trace in [open_trace(folder)] for name in trace]
+        path.write_bytes(content)
+    assert len(open_trace(folder)) == 2
+
+
+def test_a_layer_is_hashed_once_and_only_if_it_is_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[str] = []
+    plain = file_check.sha256_file
+    monkeypatch.setattr(file_check, "sha256_file", lambda path: hashed.append(path.name) or plain(path))
+    trace = open_trace(folder)
+    assert sorted(hashed) == [RULE, TEXT]
+    for _ in range(3):
+        trace["two"].to_dense()
+    assert hashed[2:] == ["00001.safetensors"]
+
+
+def test_a_trace_that_was_replaced_is_checked_by_what_is_mapped(tmp_path: Path) -> None:
+    trace = small()
+    trace.save(tmp_path)
+    opened, damaged = open_trace(tmp_path), open_trace(tmp_path)
+    first = damaged.layer("one")
+    assert isinstance(first, Layer)
+    trace_of(layer_of("other")).save(tmp_path)
+    assert torch.equal(opened["one"].to_dense(), trace["one"].to_dense())
+    first._calls[0].key[0, 0, 0, 0] += 1  # a copy of the page, as of a file that changes under the map
+    with pytest.raises(TraceError, match="SHA-256"):
+        damaged["one"]
 
 
 def test_an_unreadable_folder_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from scripts.fault_injection.file_layer import Disturbance
 from scripts.fault_injection.processes import Job, prepare_environment
 from scripts.fault_injection.scenarios import SCENARIOS, Scenario
 
-SAMPLE = ("0.0", "0.9", "0.31", "0.32", "0.35", "0.37", "0.39", "0.41", "0.54", "0.55")
+SAMPLE = ("0.22", "0.31", "0.32", "0.36", "0.37", "0.39", "0.41", "0.54", "0.55", "0.146")
 """A tenth of the campaign: faults of every kind, in every scenario."""
 
 

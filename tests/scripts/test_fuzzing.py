@@ -12,15 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from attnscope.checksums import find_damaged
 from attnscope.errors import CheckpointError
 from attnscope.recording.files.manifest import content_hash
 from attnscope.survey import open_survey
 from attnscope.survey.partials.partial_files import DIGEST_BYTES, MAGIC, load_partial
+from attnscope.train.checkpoint_files import read_manifest
 from scripts.fuzzing import __main__ as command
 from scripts.fuzzing import findings, mutations
 from scripts.fuzzing.findings import CORPUS, MAX_KEPT_BYTES, mutate, try_input
 from scripts.fuzzing.mutations import mutate_bytes, mutate_file, mutate_files, pack, read_folder, unpack
-from scripts.fuzzing.openers import OPENERS, Opener, PartialOpener, SurveyOpener, TraceOpener
+from scripts.fuzzing.openers import OPENERS, Opener, PartialOpener, RunOpener, SurveyOpener, TraceOpener
 
 KEPT = sorted(CORPUS.glob("*/*.zip"))
 
@@ -142,6 +144,19 @@ def test_a_mutated_survey_has_the_right_hashes(tmp_path: Path) -> None:
     mutations.write_folder(files, tmp_path)
     assert mutations.update_checksums(files) is None
     assert files == read_folder(tmp_path)
+
+
+def test_a_mutated_checkpoint_has_the_right_hashes(tmp_path: Path) -> None:
+    RunOpener().write_seed(tmp_path)
+    files = read_folder(tmp_path)
+    name = next(name for name in files if name.endswith("__0_0.distcp"))
+    changed = files | {name: files[name] + b"more"}
+    mutations.write_folder(changed, tmp_path)
+    folder = (tmp_path / name).parent
+    assert find_damaged(folder, read_manifest(folder).files) == ["__0_0.distcp"]
+    mutations.update_checksums(changed)
+    mutations.write_folder(changed, tmp_path)
+    assert find_damaged(folder, read_manifest(folder).files) == []
 
 
 def test_a_mutated_partial_result_has_the_right_hash(tmp_path: Path) -> None:

@@ -65,8 +65,8 @@ def write_text(path: Path, size: int, seed: int = 0) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All that a survey has written but its log."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "log.json")
+    """All that a survey has written but its log and its lock."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name not in ("log.json", ".lock"))
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from attnscope.errors import CheckpointError
+from attnscope.cli.main import main
+from attnscope.errors import CheckpointError, SettingError
+from attnscope.folder_lock import lock_folder
 from attnscope.survey import Workers, open_survey, run_survey
+from attnscope.survey.corpus import retries
+from attnscope.survey.corpus.names import unescape_name
 from attnscope.survey.execution.progress import SurveyProgress
-from tests.survey.survey_process import SMALL, WORDS, Command, contents, count_partials, write_model, write_text
+from tests.survey.survey_process import (
+    OPTIONS,
+    SMALL,
+    WORDS,
+    Command,
+    contents,
+    count_partials,
+    write_model,
+    write_text,
+)
 
 ALONE = Workers(threads=1)
 MAX_GROWTH = 1.10  # of peak memory, for a corpus ten times as large
@@ -117,6 +133,142 @@ def flipped(content: bytes) -> bytes:
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
+def test_only_one_process_at_a_time_writes_to_a_folder(model: Path, tmp_path: Path) -> None:
+    text, out, begun = write_text(tmp_path / "text.txt", 6000), tmp_path / "out", list[Path]()
+
+    def run_again() -> None:
+        begun.append(out)
+        with pytest.raises(SettingError, match=rf"out is in use by process {os.getpid()} on .*another folder"):
+            run_survey(model, text, out, workers=ALONE, progress=lambda _: pytest.fail("it reads"), **SMALL)
+
+    run_survey(model, text, out, workers=ALONE, progress=act_after(1, run_again), **SMALL)
+    assert begun
+    run_survey(model, text, tmp_path / "whole", workers=ALONE, **SMALL)
+    assert contents(out) == contents(tmp_path / "whole")
+    (out / "manifest.json").unlink()
+    run_survey(model, text, out, workers=ALONE, **SMALL)  # the lock is free
+
+
+def test_a_finished_survey_is_opened_without_its_lock(model: Path, tmp_path: Path) -> None:
+    text, out = write_text(tmp_path / "text.txt", 3000), tmp_path / "out"
+    run_survey(model, text, out, workers=ALONE, **SMALL)
+    with lock_folder(out, print):
+        run_survey(model, text, out, workers=ALONE, **SMALL)
+
+
+def write_files(folder: Path, count: int) -> Path:
+    """A corpus of files that are a shard each."""
+    folder.mkdir()
+    for number in range(count):
+        write_text(folder / f"{number}.txt", SMALL["shard_bytes"], seed=number)
+    return folder
+
+
+def act_after(shards: int, action: Callable[[], object]) -> Callable[[SurveyProgress], None]:
+    """A listener that does something once, after so many shards."""
+    waiting = [action]
+
+    def listen(progress: SurveyProgress) -> None:
+        if progress.shards_read == shards and waiting:
+            waiting.pop()()
+
+    return listen
+
+
+def test_a_corpus_that_goes_away_ends_the_survey_and_the_same_command_resumes_it(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delays = list[float]()
+    monkeypatch.setattr(retries.time, "sleep", delays.append)
+    corpus, out, hidden = write_files(tmp_path / "corpus", 5), tmp_path / "out", tmp_path / "hidden"
+    run_survey(model, corpus, tmp_path / "whole", workers=ALONE, **SMALL)
+    hide = act_after(2, lambda: corpus.rename(hidden))
+    message = r"could not read shard 2, .*2\.txt cannot be read: No such file or directory; fix this, .* resume"
+    with pytest.raises(SettingError, match=message) as caught:
+        run_survey(model, corpus, out, workers=ALONE, progress=hide, **SMALL)
+    assert f"the machine {platform.node()} " in str(caught.value)
+    assert tuple(delays) == retries.RETRY_DELAYS
+    assert sorted(path.name for path in (out / "partials").iterdir()) == ["00000000.partial", "00000001.partial"]
+    assert not (out / "manifest.json").exists()
+    hidden.rename(corpus)
+    run_survey(model, corpus, out, workers=ALONE, **SMALL)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_a_corpus_that_is_back_in_time_changes_nothing(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus, hidden = write_files(tmp_path / "corpus", 4), tmp_path / "hidden"
+    run_survey(model, corpus, tmp_path / "whole", workers=ALONE, **SMALL)
+    monkeypatch.setattr(retries.time, "sleep", lambda _: hidden.rename(corpus))
+    hide = act_after(2, lambda: corpus.rename(hidden))
+    survey = run_survey(model, corpus, tmp_path / "out", workers=ALONE, progress=hide, **SMALL)
+    assert survey.manifest["problems"]["count"] == 0
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_a_file_that_is_rewritten_under_a_survey_ends_it(model: Path, tmp_path: Path) -> None:
+    corpus, out = write_files(tmp_path / "corpus", 4), tmp_path / "out"
+    last = corpus / "3.txt"
+    before, stamp = last.read_text(), last.stat().st_mtime_ns
+
+    def rewrite() -> None:
+        last.write_text(before[::-1])
+        os.utime(last, ns=(stamp + 10**9, stamp + 10**9))
+
+    with pytest.raises(CheckpointError, match=r"3\.txt has changed while the survey ran"):
+        run_survey(model, corpus, out, workers=ALONE, progress=act_after(1, rewrite), **SMALL)
+    assert count_partials(out) == 3
+    with pytest.raises(CheckpointError, match="its files have changed since"):
+        run_survey(model, corpus, out, workers=ALONE, **SMALL)
+    last.write_text(before)
+    os.utime(last, ns=(stamp, stamp))
+    survey = run_survey(model, corpus, out, workers=ALONE, **SMALL)
+    assert [entry["file"] for entry in survey.manifest["files"]] == [str(corpus / f"{at}.txt") for at in range(4)]
+    assert survey.manifest["files"][3]["version"].startswith(f"{last.stat().st_size} ")
+
+
+def test_any_file_name_is_read_and_comes_back_from_the_tables(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus, out = write_files(tmp_path / "corpus", 1), tmp_path / os.fsdecode(b"s\xe9rie")
+    names = {b"caf\xe9.txt", b"a::b.txt", b"back\\slash.txt", b"line\nbreak.txt"}
+    for number, name in enumerate(names, start=1):
+        write_text(corpus / os.fsdecode(name), SMALL["shard_bytes"], seed=number)
+    (corpus / os.fsdecode(b"empty\xff.txt")).touch()
+    assert main(["survey", "run", str(model), str(corpus), *OPTIONS, "--out", str(out)]) == 0
+    assert "5 documents, 1 problem, in " in capsys.readouterr().out
+    survey = open_survey(out)
+    with (out / "passages.parquet").open("rb") as table:
+        files = pyarrow.parquet.read_table(table, columns=["file"]).column(0).to_pylist()
+    assert {os.path.basename(os.fsencode(unescape_name(file))) for file in files} == {b"0.txt", *names}
+    assert survey.manifest["problems"]["first"][0]["file"] == str(corpus / "empty\\xff.txt")
+    assert main(["survey", "show", str(out), "--head", "0.0"]) == 0
+
+
+def test_more_invalid_input_than_allowed_is_an_error_after_the_tables_are_written(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus, out = write_files(tmp_path / "corpus", 2), tmp_path / "out"
+    size = sum(path.stat().st_size for path in corpus.iterdir())
+    (corpus / "latin.txt").write_bytes(b"\xe9\n" * 300)
+    command = ["survey", "run", str(model), str(corpus), *OPTIONS, "--out", str(out)]
+    assert main(command) == 2
+    printed = capsys.readouterr().err
+    assert f"survey: {600 / (size + 600):.1%} of the corpus was skipped, but max_skipped is 5.0%" in printed
+    problems = open_survey(out).manifest["problems"]
+    assert (problems["skipped_bytes"], problems["exceeds_max_skipped"]) == (600, True)
+    assert problems["skipped_share"] == 600 / (size + 600)
+    before = contents(out)
+    assert main(command) == 2
+    assert main([*command, "--max-skipped", "0.2"]) == 0
+    with pytest.raises(SettingError, match="of the corpus was skipped"):
+        run_survey(model, corpus, out, workers=ALONE, **SMALL)
+    assert contents(out) == before
+    run_survey(model, corpus, tmp_path / "allowed", workers=ALONE, max_skipped=0.2, **SMALL)
+    assert not open_survey(tmp_path / "allowed").manifest["problems"]["exceeds_max_skipped"]
+
+
 def write_broken(folder: Path) -> Path:
     """A corpus in which much is wrong, and some is not."""
     folder.mkdir()
@@ -137,7 +289,7 @@ def write_broken(folder: Path) -> Path:
 
 def test_what_is_broken_is_listed_and_the_rest_is_read(model: Path, tmp_path: Path) -> None:
     corpus = write_broken(tmp_path / "corpus")
-    command = (model, corpus, "--max-length", "64", "--shard-bytes", "4000000", "--threads", "1")
+    command = (model, corpus, "--max-length", "64", "--shard-bytes", "4000000", "--threads", "1", "--max-skipped", "1")
     with Command(*command, out=tmp_path / "out") as run:
         printed = run.succeeded()
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
@@ -146,6 +298,8 @@ def test_what_is_broken_is_listed_and_the_rest_is_read(model: Path, tmp_path: Pa
         "empty.txt", "latin.txt", "long.jsonl", "long.jsonl", "long.jsonl", "truncated.parquet",
     ]  # fmt: skip
     assert manifest["problems"]["count"] == 6
+    assert 0.99 < manifest["problems"]["skipped_share"] < 1
+    assert manifest["problems"]["exceeds_max_skipped"] is False
     assert next(problem["location"] for problem in problems if problem["file"].endswith("latin.txt")) == "byte 29"
     assert f"6 problems, in {tmp_path / 'out'}" in printed
     # A text; one before and after what is no text; two lines of JSON; rows of Parquet.

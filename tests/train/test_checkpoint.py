@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
+import random
 import resource
 import shutil
 import time
@@ -13,6 +17,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint import filesystem
+from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.optim import Optimizer
 
 from attnscope.errors import CheckpointError
@@ -22,7 +28,7 @@ from attnscope.train.checkpoint import CheckpointManager
 from attnscope.train.loop import make_optimizer
 from attnscope.train.parallel import init_ranks
 from tests.train.ranks import LastingRanks
-from tests.train.torchrun import Forked, curve, small, train_small, write_text
+from tests.train.torchrun import Forked, curve, open_checkpoints, small, train_small, write_text
 
 TOLERANCE = 1e-5  # see test_parallel
 STAGE = 3  # steps between two changes of the ranks
@@ -53,13 +59,16 @@ def checkpoints(folder: Path) -> list[str]:
 
 
 @contextmanager
-def opened(folder: Path, text: Path, kind: str = "rotary") -> Iterator[tuple[Decoder, Optimizer, CheckpointManager]]:
+def opened(
+    folder: Path, text: Path, kind: str = "rotary", reported: list[str] | None = None
+) -> Iterator[tuple[Decoder, Optimizer, CheckpointManager]]:
     """Model, optimizer and checkpoints of a run, outside of the loop."""
+    reported = [] if reported is None else reported
     recipe = small(kind, text)
     with init_ranks(recipe.settings) as ranks:
         model = recipe.model(recipe.data(folder, recipe.settings), recipe.settings)
         assert isinstance(model, Decoder)
-        yield model, make_optimizer(model, recipe.settings), CheckpointManager(folder / "checkpoints", ranks, keep=9)
+        yield model, make_optimizer(model, recipe.settings), open_checkpoints(folder, ranks, report=reported.append)
 
 
 def difference(folder: Path, other: Path) -> float:
@@ -142,7 +151,7 @@ def test_a_checkpoint_holds_the_weights_of_the_moment_it_was_asked_for(text: Pat
         model.weight.grad = torch.randn_like(model.weight)
         optimizer.step()
         weight, momentum = model.weight.detach().clone(), optimizer.state[model.weight]["exp_avg"].clone()
-        saved = CheckpointManager(tmp_path, ranks, keep=1)
+        saved = CheckpointManager(tmp_path, ranks, keep=1, run_id="", report=print)
         saved.save(model, optimizer, 7)
         optimizer.step()
         optimizer.step()
@@ -197,34 +206,104 @@ def cut(share: float) -> Callable[[Path], object]:
     return harm
 
 
+def load_weights(folder: Path, text: Path, reported: list[str]) -> tuple[int, dict[str, torch.Tensor]]:
+    """The step, parameters and momenta that a run would resume from."""
+    with opened(folder, text, reported=reported) as (model, optimizer, saved):
+        step = saved.load(model, optimizer)
+        found = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        for name, parameter in model.named_parameters():
+            found |= {f"{name}.{kind}": moment.clone() for kind, moment in optimizer.state[parameter].items()}
+        return step, found
+
+
+@pytest.fixture(scope="module")
+def before(run: Path, text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    """What the run has after step 5."""
+    folder = tmp_path_factory.mktemp("before") / "run"
+    shutil.copytree(run, folder)
+    shutil.rmtree(folder / "checkpoints" / "step-00000010")
+    step, found = load_weights(folder, text, [])
+    assert step == 5
+    return found
+
+
+FILES = [".metadata", "__0_0.distcp", "checkpoint.json"]
+
+
 @pytest.mark.parametrize(
     "harm", [Path.unlink, cut(0), cut(0.5), cut(1)], ids=["gone", "empty", "half", "cut at its end"]
 )
-@pytest.mark.parametrize("name", [".metadata", "__0_0.distcp", "checkpoint.json"])
-def test_a_damaged_checkpoint_is_refused(
-    name: str, harm: Callable[[Path], object], run: Path, text: Path, tmp_path: Path
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_checkpoint_is_skipped_with_a_sentence(
+    name: str,
+    harm: Callable[[Path], object],
+    run: Path,
+    before: dict[str, torch.Tensor],
+    text: Path,
+    tmp_path: Path,
 ) -> None:
-    shutil.copytree(run / "checkpoints", tmp_path / "checkpoints")
-    newest = tmp_path / "checkpoints" / "step-00000010"
-    harm(newest / name)
+    shutil.copytree(run, tmp_path, dirs_exist_ok=True)
+    harm(tmp_path / "checkpoints" / "step-00000010" / name)
+    reported: list[str] = []
+    step, found = load_weights(tmp_path, text, reported)
+    assert step == 5
+    assert all(torch.equal(found[name], before[name]) for name in before)
+    (sentence,) = reported
+    assert "step-00000010 is damaged" in sentence
+    assert name in sentence
+    assert sentence.endswith("loading step-00000005 instead")
+    assert checkpoints(tmp_path) == ["step-00000005", "step-00000010.damaged"]
+    harm(tmp_path / "checkpoints" / "step-00000005" / name)
+    with pytest.raises(
+        CheckpointError, match=rf"all checkpoints .* are damaged: step-00000005 \(.*{name}.*another folder"
+    ):
+        load_weights(tmp_path, text, reported)
+    assert checkpoints(tmp_path) == ["step-00000005", "step-00000010.damaged"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_flipped_bit_is_found(name: str, run: Path, text: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "checkpoints" / "step-00000005")
+    path, dice = tmp_path / "checkpoints" / "step-00000010" / name, random.Random(name)
+    content = path.read_bytes()
     with opened(tmp_path, text) as (model, optimizer, saved):
-        with pytest.raises(CheckpointError, match=f"{newest}.*remove this folder"):
+        assert saved.load(model, optimizer) == 10
+        for _ in range(40):
+            place = dice.randrange(8 * len(content))
+            damaged = bytearray(content)
+            damaged[place // 8] ^= 1 << place % 8
+            path.write_bytes(damaged)
+            with pytest.raises(CheckpointError, match="all checkpoints"):
+                saved.load(model, optimizer)
+        page = dice.randrange(max(1, len(content) - 4096))
+        path.write_bytes(content[:page] + bytes(4096) + content[page + 4096 :])  # a page that was not written
+        with pytest.raises(CheckpointError, match="all checkpoints"):
             saved.load(model, optimizer)
-        shutil.rmtree(newest)
-        assert saved.load(model, optimizer) == 5
+        path.write_bytes(content)
+        assert saved.load(model, optimizer) == 10
+
+
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(run: Path, text: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path, dirs_exist_ok=True)
+    cut(0.5)(tmp_path / "checkpoints" / "step-00000010" / "__0_0.distcp")
+    train(small("rotary", text, steps=10, checkpoint_every=5, keep_checkpoints=2), tmp_path, progress=False)
+    assert curve(tmp_path) == curve(run)
+    assert checkpoints(tmp_path) == ["step-00000005", "step-00000010", "step-00000010.damaged"]
 
 
 def test_a_checkpoint_under_another_name_is_refused(run: Path, text: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path, dirs_exist_ok=True)
     shutil.copytree(run / "checkpoints" / "step-00000010", tmp_path / "checkpoints" / "step-00000020")
     with (
         opened(tmp_path, text) as (model, optimizer, saved),
-        pytest.raises(CheckpointError, match="that of another checkpoint"),
+        pytest.raises(CheckpointError, match="step-00000020 was written as step-00000010"),
     ):
         saved.load(model, optimizer)
 
 
 def test_a_checkpoint_of_another_model_is_refused(run: Path, text: Path, tmp_path: Path) -> None:
-    shutil.copytree(run / "checkpoints", tmp_path / "checkpoints")
+    shutil.copytree(run, tmp_path, dirs_exist_ok=True)
     with (
         opened(tmp_path, text, "learned") as (model, optimizer, saved),
         pytest.raises(CheckpointError, match="of another model"),
@@ -232,14 +311,67 @@ def test_a_checkpoint_of_another_model_is_refused(run: Path, text: Path, tmp_pat
         saved.load(model, optimizer)
 
 
-def test_two_ranks_refuse_a_damaged_checkpoint_together(run: Path, text: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_run_is_refused(run: Path, text: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"steps": 10, "checkpoint_every": 5}
+    train(small("rotary", text, **settings), tmp_path, progress=False)
+    shutil.rmtree(tmp_path / "checkpoints")
+    shutil.copytree(run / "checkpoints", tmp_path / "checkpoints")
+    with pytest.raises(CheckpointError, match="step-00000010 is of another run; remove it"):
+        train(small("rotary", text, **settings), tmp_path, progress=False)
+
+
+def test_two_ranks_skip_a_damaged_checkpoint_together(run: Path, text: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path, dirs_exist_ok=True)
     cut(0.3)(tmp_path / "checkpoints" / "step-00000010" / "__0_0.distcp")
+    both = Forked(2, "rotary", text, tmp_path, steps=10, checkpoint_every=5)
+    both.succeeded()
+    assert ["loading step-00000005 instead" in log.read_text(encoding="utf-8") for log in both.logs] == [True, False]
+    assert difference(tmp_path, run) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_two_ranks_refuse_damaged_checkpoints_together(name: str, run: Path, text: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path, dirs_exist_ok=True)
+    for place in (tmp_path / "checkpoints").iterdir():
+        cut(0.3)(place / name)
     started = time.monotonic()
     both = Forked(2, "rotary", text, tmp_path, steps=10, checkpoint_every=5)
     assert both.ended() == [1, 1]
     assert time.monotonic() - started < 60, "one rank waited for the other"
-    assert all("remove this folder" in log.read_text(encoding="utf-8") for log in both.logs)
+    assert all("all checkpoints" in log.read_text(encoding="utf-8") for log in both.logs)
+
+
+class FullDisk(FileSystem):
+    """A disk on which nothing has room after the first bytes."""
+
+    @contextmanager
+    def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
+        with super().create_stream(path, mode) as stream:
+            yield FullStream(stream)
+
+
+class FullStream(io.BufferedIOBase):
+    def __init__(self, stream: Any):
+        self.stream = stream
+
+    def write(self, content: Any) -> int:
+        if self.stream.tell() + memoryview(content).nbytes > 10_000:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self.stream.write(content)
+
+    def tell(self) -> int:
+        return self.stream.tell()
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+
+def test_a_full_disk_is_named(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filesystem, "FileSystem", FullDisk)
+    with pytest.raises(
+        CheckpointError, match=r"could not be written .*No space left on device.* see that there is room"
+    ):
+        train(small("rotary", text, steps=10, checkpoint_every=5), tmp_path, progress=False)
 
 
 def test_a_checkpoint_that_cannot_be_written_is_an_error(run: Path, text: Path, tmp_path: Path) -> None:
@@ -247,7 +379,7 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error(run: Path, text: Path, 
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))  # as on a full disk, writing fails half-way
     try:
-        with pytest.raises(CheckpointError, match="could not be written"):
+        with pytest.raises(CheckpointError, match=r"could not be written .*File too large"):
             train(small("rotary", text, **settings), tmp_path, progress=False)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,11 +15,19 @@ import torch
 
 from attnscope.errors import CheckpointError
 from attnscope.models import Decoder
-from attnscope.train.checkpoint import CheckpointManager
 from attnscope.train.loop import make_optimizer
 from attnscope.train.parallel import init_ranks
 from tests.train.ranks import LastingRanks
-from tests.train.torchrun import Forked, Torchrun, curve, small, train_by_command, train_small, write_text
+from tests.train.torchrun import (
+    Forked,
+    Torchrun,
+    curve,
+    open_checkpoints,
+    small,
+    train_by_command,
+    train_small,
+    write_text,
+)
 
 CHAR_GPT = (
     "char-gpt", "--batch-size", "4", "--sequence-length", "37", "--warmup-steps", "5", "--learning-rate", "1e-3",
@@ -85,6 +94,25 @@ def test_ctrl_c_ends_one_process_with_a_checkpoint_and_a_hint(text: Path, tmp_pa
     assert list(curve(tmp_path)) == list(range(1, steps + 1))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_stopped_rank_is_named_and_the_run_goes_on(
+    victim: int, ranks: LastingRanks, text: Path, tmp_path: Path
+) -> None:
+    steps = 40
+    command = (*CHAR_GPT, "--data", str(text), "--steps", str(steps))
+    with Torchrun(tmp_path / "stopped", *command, "--step-timeout-seconds", "5", ranks=2, restarts=1) as run:
+        run.reached(lambda: run.step() >= 6)
+        workers = run.workers()
+        os.kill(workers[victim], signal.SIGSTOP)
+        started = time.monotonic()
+        run.reached(lambda: f"rank {victim} of 2 did not answer in time" in run.told())
+        assert time.monotonic() - started < 30
+        run.succeeded()  # torchrun kills the stopped rank, and starts both anew
+    ranks.run(train_by_command, 2, *command, "--out", str(tmp_path / "whole"))
+    assert curve(tmp_path / "stopped") == curve(tmp_path / "whole")
+
+
 def contents(folder: Path) -> set[str]:
     """The names of files in the checkpoint that is being written."""
     for half in folder.glob("step-*.unfinished"):
@@ -100,6 +128,7 @@ MOMENTS: dict[str, Callable[[set[str]], bool]] = {
     "the first share": lambda names: any(name.endswith(".distcp") for name in names),
     "all shares": lambda names: len(names) >= 3,
     "what is in them": lambda names: any("metadata" in name for name in names),
+    "checksums": lambda names: any("checkpoint.json" in name for name in names),
     "renamed": lambda names: not names,
 }
 
@@ -111,7 +140,7 @@ def state(folder: Path, text: Path) -> tuple[int, dict[str, torch.Tensor]]:
         model = recipe.model(recipe.data(folder, recipe.settings), recipe.settings)
         assert isinstance(model, Decoder)
         optimizer = make_optimizer(model, recipe.settings)
-        step = CheckpointManager(folder / "checkpoints", ranks, keep=1).load(model, optimizer)
+        step = open_checkpoints(folder, ranks).load(model, optimizer)
         found = dict(model.state_dict())
         for name, parameter in model.named_parameters():
             found |= {f"{name}.{kind}": momentum for kind, momentum in optimizer.state[parameter].items()}
@@ -121,7 +150,7 @@ def state(folder: Path, text: Path) -> tuple[int, dict[str, torch.Tensor]]:
 def assert_half_is_refused(killed: Path, other: Path, text: Path) -> None:
     """What was being written could not have been read: without its other name, the run would be lost."""
     for half in killed.glob("checkpoints/step-*.unfinished"):
-        if not (half / ".metadata").exists():
+        if not (half / "checkpoint.json").exists():
             shutil.copytree(half, other / "checkpoints" / half.name.removesuffix(".unfinished"))
             with pytest.raises(CheckpointError):
                 state(other, text)
@@ -158,6 +187,7 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_whole_ones_only(
         shutil.copytree(
             complete / "checkpoints" / f"step-{before:08}", tmp_path / f"{number}/checkpoints/step-{before:08}"
         )
+        shutil.copy(complete / "run.json", tmp_path / str(number))
         step, expected = state(tmp_path / str(number), text)
         assert step == before
         assert found.keys() == expected.keys()

@@ -127,7 +127,7 @@ def test_a_gradient_that_is_no_number_ends_the_run_before_it_spoils_the_weights(
             with torch.no_grad():
                 next(weights["model"].parameters()).fill_(float("nan"))
 
-    with pytest.raises(SettingError, match=r"gradient norm of step 5 is nan; .* lower learning rate"):
+    with pytest.raises(SettingError, match=r"gradient norm at step 5, got nan; .* lower learning rate"):
         train(call_before_steps(replace(recipe, model=model), spoil), tmp_path, progress=False)
     assert list(curve(tmp_path)) == [1, 2, 3, 4]
     whole = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())

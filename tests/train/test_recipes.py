@@ -128,7 +128,7 @@ def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], message: s
 
 
 def test_a_text_that_is_not_there_is_refused(tmp_path: Path):
-    with pytest.raises(SettingError, match=r"nowhere\.txt is not there"):
+    with pytest.raises(SettingError, match=r"nowhere\.txt was not found"):
         train(char_gpt([tmp_path / "nowhere.txt"]), tmp_path / "run", progress=False)
 
 
@@ -141,7 +141,7 @@ def test_a_shorter_run_warms_up_for_a_tenth_of_it():
 def test_a_run_that_failed_at_first_leaves_the_folder_free(tmp_path: Path):
     text = tmp_path / "text.txt"
     text.write_text("too short")
-    with pytest.raises(SettingError, match=r"the text has 9 tokens, of which the last 10% are kept for validation"):
+    with pytest.raises(SettingError, match=r"validation .*10%.* got 9 tokens .*--length"):
         train(char_gpt([text], steps=1), tmp_path / "run", progress=False)
     text.write_text("a rose is a rose is a rose. " * 100)
     trained = train(char_gpt([text], **ONE_STEP), tmp_path / "run", progress=False)

@@ -21,7 +21,9 @@ from attnscope.attention.rotary import Rotary
 from attnscope.cli.main import main
 from attnscope.models import Decoder, DecoderConfig
 from attnscope.train import Batch, Data, Dataset, Recipe, Settings, train
+from attnscope.train.checkpoint import CheckpointManager
 from attnscope.train.data.corpus import TextSources
+from attnscope.train.parallel import Ranks
 from attnscope.train.recipes import text_recipe, train_character_tokenizer
 from tests.train.ranks import find_free_port, forkserver, prepare_process, torchrun_environment
 
@@ -101,6 +103,15 @@ def train_small(kind: str, text: Path, folder: Path, changes: dict[str, Any], st
 def train_by_command(*arguments: str) -> None:
     """`attnscope train` on the ranks of this environment."""
     assert main(["train", *arguments]) == 0
+
+
+def open_checkpoints(
+    folder: Path, ranks: Ranks, *, keep: int = 9, report: Callable[[str], object] = print
+) -> CheckpointManager:
+    """The checkpoints in the folder of a run, outside of the loop."""
+    described = folder / "run.json"
+    run_id = json.loads(described.read_text(encoding="utf-8"))["id"] if described.exists() else ""
+    return CheckpointManager(folder / "checkpoints", ranks, keep=keep, run_id=run_id, report=report)
 
 
 def curve(folder: Path, name: str = "loss") -> dict[int, Any]:

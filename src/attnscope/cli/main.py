@@ -10,7 +10,9 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from traceback import walk_tb
 
@@ -97,7 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None and (instruction := os.environ.get(VARIABLE)):
         return shell_complete(cli, {}, "attnscope", VARIABLE, instruction)
     try:
-        code = run(words)
+        with one_line_for_threads():
+            code = run(words)
         sys.stdout.flush()  # so that a closed pipe is noticed here
     except click.ClickException as error:
         print(format_error(error), file=sys.stderr)
@@ -130,6 +133,25 @@ def run(words: list[str]) -> int:
             return cli.invoke(context) or 0
     except click.exceptions.Exit as end:
         return end.exit_code
+
+
+@contextmanager
+def one_line_for_threads() -> Iterator[None]:
+    """Print one line where a thread of a library, such as TensorBoard's, fails because of the disk."""
+    before = threading.excepthook
+
+    def report(found: threading.ExceptHookArgs) -> None:
+        error = found.exc_value
+        if isinstance(error, OSError) and error.errno in REMEDIES:
+            print(f"a thread in the background failed: {error.strerror}", file=sys.stderr)
+        else:
+            before(found)
+
+    threading.excepthook = report
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def is_of_output(error: OSError) -> bool:

@@ -57,13 +57,27 @@ EXECUTION = "Execution options (do not affect results beyond floating-point roun
 @option("--separator", metavar="LINE", section=INPUT, about="the line between documents in a text file")
 @option("--shard-bytes", type=int, metavar="N", section=INPUT, about="bytes per shard")
 @option(
+    "--max-skipped",
+    type=float,
+    metavar="SHARE",
+    section=EXECUTION,
+    about="exit with an error if more of the corpus than this is invalid and skipped (default: 0.05)",
+)
+@option(
     "--workers", type=int, default=1, metavar="N", section=EXECUTION, about="number of processes; more than 1 need Ray"
 )
 @option(
     "--threads", type=int, metavar="N", section=EXECUTION, about="threads per worker (default: its share of the cores)"
 )
 @option("--cpus", type=float, metavar="N", section=EXECUTION, about="CPUs per worker for Ray (default: its threads)")
-@option("--gpus", type=float, default=0.0, metavar="N", section=EXECUTION, about="GPUs per worker for Ray (default: 0)")
+@option(
+    "--gpus",
+    type=float,
+    default=0.0,
+    metavar="N",
+    section=EXECUTION,
+    about="GPUs per worker for Ray, at most 1 (default: 0)",
+)
 @option(
     "--device", default="cpu", metavar="NAME", section=EXECUTION, about="device of the model: cpu, cuda (default: cpu)"
 )
@@ -85,7 +99,7 @@ def run(options: Options) -> None:
     )
     if not workers.uses_ray and (options.cpus is not None or options.gpus):
         raise SettingError("survey: --cpus and --gpus need Ray; give --workers or --ray")
-    named = ("max_length", "batch_tokens", "field", "separator", "shard_bytes")
+    named = ("max_length", "batch_tokens", "field", "separator", "shard_bytes", "max_skipped")
     settings = {name: getattr(options, name) for name in named if getattr(options, name) is not None}
     if options.whole:
         settings["max_length"] = None
@@ -98,7 +112,7 @@ def run(options: Options) -> None:
     except KeyboardInterrupt:
         display.print_resume_hint()
         raise
-    print_result(found, options.out, was_finished=display.progress is None)
+    print_result(found, click.format_filename(options.out), was_finished=display.progress is None)
 
 
 survey.add_command(show)

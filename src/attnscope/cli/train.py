@@ -40,6 +40,8 @@ SETTINGS = (
     ("heads-every", int, "score all heads every N steps, for attnscope heads --over-training"),
     ("tensor-parallel-size", int, "ranks that share the heads of each layer"),
     ("context-parallel-size", int, "ranks that share the positions of each sequence (ring attention)"),
+    ("start-timeout-seconds", float, "how long ranks wait for each other before the first step and between steps"),
+    ("step-timeout-seconds", float, "how long ranks wait for each other within a step"),
 )
 SECTION = "Training options (the defaults depend on the recipe; N in steps, 0 for never)"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_FULL_ROW = 40  # keys of a row that is drawn in full
 MAX_TOP_KEYS = 20  # keys that are drawn of a longer row
-MIN_LABELLED_SHARE = 0.005  # of the longest bar; shorter bars of a full row have no number
+MIN_LABELLED_FRACTION = 0.005  # of the longest bar; shorter bars of a full row have no number
 COLOUR, REST_COLOUR = "#31688e", "#9a9a9a"
 
 
@@ -107,7 +107,7 @@ def _draw(axes: Axes, bars: Bars) -> None:
         axes.barh([len(places)], [bars.rest], height=0.75, color=REST_COLOUR)
         ends.append((len(places), bars.rest, False))
     for place, weight, masked in ends:
-        if not masked and (bars.rest is not None or weight >= longest * MIN_LABELLED_SHARE):
+        if not masked and (bars.rest is not None or weight >= longest * MIN_LABELLED_FRACTION):
             text = f"{weight:.3f}" if weight >= 0.001 else f"{weight:.1e}"
             axes.text(weight + longest * 0.012, place, text, va="center_baseline", fontsize=6.5, color="#333333")
     axes.set_xlim(0, longest * 1.16)

@@ -203,7 +203,7 @@ def _inches_across(axes: Axes, step: float) -> float:
 def _lanes(starts: Sequence[float], widths: Sequence[float]) -> list[int]:
     """Return a lane for each flag, so that they do not overlap; 0 is the lowest.
 
-    Of overlapping flags, the left one is higher: its pole passes all flags below it, which begin further right.
+    Of overlapping flags, the left one is higher, so that its pole does not cross the flags to its right.
 
     >>> _lanes([0.0, 0.5, 3.0], [1.0, 1.0, 1.0])
     [1, 0, 0]

@@ -84,7 +84,7 @@ def _heads(matrices: AttentionMatrix | Sequence[AttentionMatrix]) -> list[Attent
         return heads
     leading = tuple(matrices.shape[:-2])
     if len(leading) == 2 and leading[0] != 1:
-        raise ShapeError(f"head_grid: expected one batch row, got {leading[0]}; select one with .batch(b)")
+        raise ShapeError(f"head_grid: expected a batch of one sequence, got {leading[0]}; select one with .batch(b)")
     matrices = matrices.batch(0) if len(leading) == 2 else matrices
     return [matrices.head(at) for at in range(leading[-1])] if leading else [matrices]
 

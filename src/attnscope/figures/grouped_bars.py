@@ -159,5 +159,5 @@ def _number(axes: Axes, place: float, value: float) -> None:
         va="top" if value < 0 else "bottom",
         fontsize=SMALL,
         color="#333333",
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},  # a level does not strike it through
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},  # keeps reference lines from crossing the number
     )

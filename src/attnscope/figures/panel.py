@@ -29,7 +29,7 @@ POINTS, SMALL, LARGE = 8, 7, 9
 LANE = 0.14  # inches between lines of text
 EDGE = 0.12  # inches of margin
 LETTER_INCHES = 0.066  # of the title
-EARLY = 0.9  # share of the width of a panel
+EARLY = 0.9  # fraction of the width of a panel
 LEADER: dict[str, Any] = {"arrowstyle": "-", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2, "relpos": (0.0, 0.5)}
 
 

@@ -52,15 +52,15 @@ LABELS = (
         0.3,
         "Attends to the token after another occurrence of the current token: after A B ... A it attends to B, and so "
         "predicts that the sequence repeats. On the repeated-token probe, nothing else predicts the second half. "
-        "Induction heads depend on previous-token heads in earlier layers, which write into each position which token "
-        "came before it.",
+        "Induction heads depend on previous-token heads in earlier layers, which write information about the previous "
+        "token into each position.",
     ),
     Label(
         "duplicate",
         ("duplicate_probe", "duplicate"),
         0.3,
-        "Attends to other occurrences of the same token. It marks a token as repeated and shows where it occurred, "
-        "which names and repeated words need.",
+        "Attends to other occurrences of the same token. It marks a token as repeated and shows where it occurred. "
+        "Later layers can use this, for example for names that occur twice.",
     ),
     Label(
         "agreement",
@@ -110,8 +110,9 @@ LABELS = (
         ("sink",),
         0.5,
         "Puts most of its attention on the first token of the text, whatever that token is. The weights of a row must "
-        "sum to one. The value vector of the first token is small, so a head that finds nothing to attend to can leave "
-        "its attention there. Induction heads are sinks where nothing repeats.",
+        "sum to one. The value vector of the first token is often small, so attention to it changes the head output "
+        "little. Many heads are sinks where their own pattern does not occur: induction heads, for example, where "
+        "nothing repeats.",
     ),
     Label(
         "broad",

@@ -1,7 +1,7 @@
 """Untrusted text and JSON files, and how to write JSON.
 
-In: a path, and a limit in bytes. Out: its text, or the JSON object in it; an invalid file raises a `CheckpointError`
-with its name.
+In: a path, and a limit in bytes. Out: its bytes, its text, or the JSON object in it; an invalid file raises a
+`CheckpointError` with its name.
 Does not know: what the objects mean.
 Memory: O(bytes of the file), at most the limit.
 """
@@ -20,8 +20,8 @@ MAX_BYTES = 16 * 2**20
 DOWNLOAD_AGAIN = "download it again"
 
 
-def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
-    """Read a UTF-8 file of at most `max_bytes`."""
+def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
+    """Read a file of at most `max_bytes`."""
     if not path.is_file():  # opening a named pipe would block
         raise CheckpointError(f"{path} does not exist" if not path.exists() else f"{path} is not a file")
     try:
@@ -31,8 +31,13 @@ def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
     if len(content) > max_bytes:
         raise CheckpointError(f"{path} has more than {max_bytes:,} bytes")
+    return content
+
+
+def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
+    """Read a UTF-8 file of at most `max_bytes`."""
     try:
-        return content.decode("utf-8")
+        return read_bytes(path, max_bytes).decode("utf-8")
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{path} is not UTF-8 text: {error}") from error
 

@@ -1,12 +1,14 @@
 """`load`: a model and its tokenizer from what a person calls it: a folder, a name on the hub, or a GGUF file.
 
-In: the name. Out: one of AttnScope's own models where the family is known, else one of transformers, in eval mode; and
-a tokenizer, or None where there is none (as with models of pictures).
+In: the name. Out: one of AttnScope's own models where it implements the checkpoint, else one of transformers, in eval
+mode; and a tokenizer, or None where there is none (as with models of pictures). Only `UnsupportedModelError` leads to
+transformers: a file that is damaged or hostile ends the load.
 Does not know: recording. Memory: the model.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -15,14 +17,13 @@ import torch
 from torch import nn
 
 from attnscope import models
-from attnscope.errors import CheckpointError, MissingExtraError, SettingError
-from attnscope.extras import import_extra
+from attnscope.errors import CheckpointError, MissingExtraError, SettingError, UnsupportedModelError
 from attnscope.models.checkpoint import locate
+from attnscope.models.checkpoint.families import FAMILIES
 from attnscope.models.json_files import read_json
-from attnscope.recording.token_texts import as_tokenizer
-
-VOCABULARIES = ("vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm")
-"""Files of tokenizers that transformers can read and we cannot."""
+from attnscope.models.text.any_tokenizer import tokenizer_files
+from attnscope.recording.transformers_models import load_transformers_model
+from attnscope.recording.transformers_tokenizers import has_vocabulary, load_transformers_tokenizer
 
 
 def load(
@@ -34,51 +35,44 @@ def load(
 ) -> tuple[nn.Module, Any]:
     """The model and tokenizer at a place: (model, tokenizer).
 
-    `using` insists on one of the two libraries; "auto" takes transformers for families that AttnScope does not know.
-    Weights have the dtype of the file unless you choose one. Nothing but safetensors and GGUF is read, and no code.
+    `using` insists on one of the two libraries; "auto" takes transformers for models that AttnScope does not
+    implement, with a warning if it knows the family. Weights have the dtype of the file unless you choose one. Nothing
+    but safetensors and GGUF is read, and no code.
+
+    Raises:
+        CheckpointError: The files are missing, damaged, hostile, or of a model that neither library knows.
     """
     if using not in ("auto", "attnscope", "transformers"):
         raise SettingError(f"load: using={using!r}; it is 'auto', 'attnscope' or 'transformers'")
     path = locate(place)
-    if using == "transformers":
-        return _from_transformers(path, dtype)
-    try:
-        return models.load(path, dtype=dtype, progress=progress), models.load_tokenizer(path)
-    except CheckpointError as error:
-        if using == "attnscope" or path.is_file():
-            raise
-        try:
-            return _from_transformers(path, dtype)
-        except MissingExtraError as missing:
-            raise CheckpointError(f"{error}. transformers may know it: {missing}") from error
-
-
-def _from_transformers(path: Path, dtype: torch.dtype | None) -> tuple[nn.Module, Any]:
     if path.is_file():
-        raise CheckpointError(f"load: {path} is a GGUF file, which is read by AttnScope's own models only")
-    transformers = import_extra("transformers")
-    named = read_json(path / "config.json").get("architectures") or [None]
-    kind = getattr(transformers, str(named[0]), None)
-    auto = kind if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel) else transformers.AutoModel
+        if using == "transformers":
+            raise CheckpointError(f"load: {path} is a GGUF file, which is read by AttnScope's own models only")
+        return models.load(path, dtype=dtype, progress=progress), models.load_tokenizer(path)
+    if using == "transformers":
+        return load_transformers_model(path, dtype), _tokenizer_at(path)
     try:
-        model = auto.from_pretrained(
-            path, dtype=dtype or "auto", local_files_only=True, use_safetensors=True, trust_remote_code=False
-        )
-    except Exception as error:  # its errors have no common root
-        first = str(error).strip().partition("\n")[0]
-        raise CheckpointError(f"load: transformers could not open {path}: {type(error).__name__}: {first}") from error
-    return model.eval(), _tokenizer_at(path)
+        model = models.load(path, dtype=dtype, progress=progress)
+    except UnsupportedModelError as error:
+        if using == "attnscope":
+            raise
+        model = _load_instead(path, dtype, error)
+    return model, _tokenizer_at(path)
+
+
+def _load_instead(path: Path, dtype: torch.dtype | None, reason: UnsupportedModelError) -> nn.Module:
+    """The model by transformers, because AttnScope does not implement it."""
+    try:
+        model = load_transformers_model(path, dtype)
+    except MissingExtraError as missing:
+        raise CheckpointError(f"{reason}. transformers may know it: {missing}") from reason
+    if read_json(path / "config.json").get("model_type") in FAMILIES:
+        warnings.warn(f"load: opened by transformers, because {reason}", stacklevel=3)
+    return model
 
 
 def _tokenizer_at(path: Path) -> Any:
-    try:
+    """The tokenizer in a folder, or None if there is none; transformers reads only formats that AttnScope does not."""
+    if tokenizer_files(path):
         return models.load_tokenizer(path)
-    except CheckpointError:
-        pass
-    if not any((path / name).exists() for name in VOCABULARIES):  # it would make up an empty one
-        return None
-    auto = import_extra("transformers").AutoTokenizer
-    try:  # unless told, it asks on the terminal whether to run code that lies in the folder
-        return as_tokenizer(auto.from_pretrained(path, local_files_only=True, trust_remote_code=False))
-    except (OSError, ValueError):
-        return None
+    return load_transformers_tokenizer(path) if has_vocabulary(path) else None

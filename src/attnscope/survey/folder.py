@@ -4,6 +4,7 @@
     partials/            the partial result of each shard that has been read
     *.parquet            the tables, and manifest.json, which is written last
     log.json             duration and throughput of each run
+    .lock, .lock.json    the lock of the process that writes to the folder
 
 In: a plan. Out: paths, and the shards without a partial result. Does not know: the content of partial results.
 Memory: one name per shard.
@@ -129,6 +130,6 @@ class SurveyFolder:
 
 def survey_identity(settings: Settings, plan: ShardPlan, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that determines the result of a survey: settings, versions, and hashes of parameters and corpus."""
-    chosen = {name: value for name, value in asdict(settings).items() if name != "sources"}
+    chosen = {name: value for name, value in asdict(settings).items() if name not in ("sources", "max_skipped")}
     versions = {"attnscope": __version__, "torch": torch.__version__}
     return {**chosen, **versions, "parameters": fingerprint["hash"], "corpus": plan.fingerprint}

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.errors import CheckpointError, SettingError
+from attnscope.folder_lock import lock_folder
 from attnscope.models.fingerprint import fingerprint_model
+from attnscope.survey.corpus.names import escape_name
 from attnscope.survey.corpus.plan import ShardPlan, plan_shards
 from attnscope.survey.execution.in_process import run_in_process
 from attnscope.survey.execution.progress import SurveyProgress
@@ -54,24 +56,56 @@ def run_survey(
         out: The folder of the survey. All workers must see it.
         workers: The number of processes, or `Workers` for more control. More than one process needs Ray.
         progress: Called with a `SurveyProgress` before reading starts, and after each batch or shard.
-        **settings: Fields of `Settings`: `max_length`, `batch_tokens`, `field`, `separator`, `shard_bytes`, `seed`.
+        **settings: Fields of `Settings`: `max_length`, `batch_tokens`, `field`, `separator`, `shard_bytes`, `seed`,
+            `max_skipped`.
 
     Returns:
         The finished survey.
 
     Raises:
-        SettingError: A setting is invalid, or a source cannot be read.
-        CheckpointError: The folder has a survey of another model, corpus or settings.
+        SettingError: A setting is invalid, a source cannot be read, or another process runs a survey in the folder; or
+            more than `max_skipped` of the corpus was skipped, in which case `open_survey` opens the finished survey.
+        CheckpointError: The folder has a survey of another model, corpus or settings, or a file has changed while it
+            was read.
     """
     pool = workers if isinstance(workers, Workers) else Workers(count=workers)
     chosen = Settings(model=_absolute(model), sources=_as_tuple(sources), **settings)
     plan, folder = plan_shards(chosen), SurveyFolder(out)
-    reader = ShardReader.load(chosen, "cpu" if pool.uses_ray else pool.device)
+    reader: ShardReader | None = ShardReader.load(chosen, "cpu" if pool.uses_ray else pool.device)
     fingerprint = fingerprint_model(reader.model, Path(chosen.model).name)
-    folder.claim(survey_identity(chosen, plan, fingerprint))
+    if pool.uses_ray:
+        reader = None  # each actor has its own model
+    identity = survey_identity(chosen, plan, fingerprint)
+    folder.claim(identity)
+    survey = _open_finished(folder)
+    if survey is None:
+        with lock_folder(folder.path, lambda _: None):  # a killed run may have left its lock: that is resuming
+            folder.claim(identity)  # again, because before the lock another process could do the same
+            _read_missing_shards(plan, reader or chosen, folder, pool, progress)
+            merged = merge_saved_partials(plan, folder)
+            tables = write_tables(folder.path, merged)
+            write_manifest(folder.path, merged, plan, chosen, fingerprint, tables)
+            folder.remove_temporary_files()
+        survey = open_survey(folder.path)
+    return check_skipped(survey, chosen.max_skipped)
+
+
+def _open_finished(folder: SurveyFolder) -> Survey | None:
+    """The survey in a folder; None if it is not finished, or if its tables are damaged and have to be written again."""
     if folder.is_finished:
-        with suppress(CheckpointError):  # damaged tables are written again
+        with suppress(CheckpointError):
             return open_survey(folder.path)
+    return None
+
+
+def _read_missing_shards(
+    plan: ShardPlan,
+    reader: ShardReader | Settings,
+    folder: SurveyFolder,
+    pool: Workers,
+    progress: ProgressCallback | None,
+) -> None:
+    """Read the shards that have no partial result yet, in this process with a reader, or on Ray by the settings."""
     missing = folder.missing_shards(plan)
     state = SurveyProgress(
         size=plan.size, shards=len(plan.shards), missing=len(missing), workers=min(pool.count, len(missing))
@@ -85,16 +119,22 @@ def run_survey(
             progress(state)
 
     with _logged(folder, state, pool):
-        if missing and pool.uses_ray:
-            del reader  # each actor has its own model
-            run_on_ray(missing, chosen, folder, pool, update)
-        elif missing:
+        if isinstance(reader, ShardReader):
             run_in_process(missing, reader, folder, pool, update)
-    merged = merge_saved_partials(plan, folder)
-    tables = write_tables(folder.path, merged)
-    write_manifest(folder.path, merged, plan, chosen, fingerprint, tables)
-    folder.remove_temporary_files()
-    return open_survey(folder.path)
+        elif missing:
+            run_on_ray(missing, reader, folder, pool, update)
+
+
+def check_skipped(survey: Survey, max_skipped: float) -> Survey:
+    """Return a finished survey, or raise an error if too much of its corpus was skipped; its tables stay."""
+    problems = survey.manifest["problems"]
+    if problems["skipped_share"] > max_skipped:
+        raise SettingError(
+            f"survey: {problems['skipped_share']:.1%} of the corpus was skipped, but max_skipped is {max_skipped:.1%}; "
+            f"the tables are written, and manifest.json in {escape_name(str(survey.folder))} lists the "
+            f"{problems['count']:,} problems: mend the corpus and use another folder, or allow more by --max-skipped"
+        )
+    return survey
 
 
 def merge_saved_partials(plan: ShardPlan, folder: SurveyFolder) -> PartialResult:

@@ -12,6 +12,7 @@ from attnscope.errors import SettingError
 
 MAX_LENGTH = 512
 BATCH_TOKENS = 2048
+MAX_SKIPPED = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,10 @@ class Settings:
     seed: int = 0
     """Random seed of the sample of passages."""
 
+    max_skipped: float = MAX_SKIPPED
+    """The largest share of the corpus, in bytes, that may be skipped as invalid; more is an error at the end of the
+    survey. It does not change the tables."""
+
     def __post_init__(self) -> None:
         if not self.sources:
             raise SettingError("survey: no sources; give files, folders, globs or URLs of text")
@@ -53,5 +58,7 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < minimum:
                 raise SettingError(f"survey: {name} must be at least {minimum}, got {value}")
+        if not 0 <= self.max_skipped <= 1:
+            raise SettingError(f"survey: max_skipped must be from 0 to 1, got {self.max_skipped:g}")
         if self.separator is not None and ("\n" in self.separator or "\r" in self.separator):
             raise SettingError(f"survey: separator must be one line without a line end, got {self.separator!r}")

@@ -21,12 +21,12 @@ def stop_on_signal() -> Iterator[threading.Event]:
         return
     before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def ask(number: int, _frame: object) -> None:
+    def request_stop(number: int, _frame: object) -> None:
         stopping.set()
         signal.signal(number, before[number])
 
     for number in before:
-        signal.signal(number, ask)
+        signal.signal(number, request_stop)
     try:
         yield stopping
     finally:

@@ -30,9 +30,9 @@ from attnscope.train.batch import IGNORE_INDEX, Batch
 from attnscope.train.checkpoint import CheckpointManager
 from attnscope.train.interrupts import stop_on_signal
 from attnscope.train.metrics import MetricsWriter
-from attnscope.train.parallel import Ranks, clip_grad_norm, init_ranks
+from attnscope.train.parallel import Ranks, clip_grad_norm, init_ranks, name_missing_ranks
 from attnscope.train.recipe import Data, Recipe
-from attnscope.train.run_folder import claim, prepare_data, write_model
+from attnscope.train.run_folder import CHECKPOINTS, claim, open_run, write_model
 from attnscope.train.settings import Settings, is_due, learning_rate
 from attnscope.train.throughput import ThroughputMeter, flops_per_token, peak_flops
 
@@ -43,7 +43,7 @@ class TrainingResult(NamedTuple):
     """The result of a run."""
 
     model: nn.Module | None
-    """The whole model in eval mode; None on all ranks but the first."""
+    """The whole model in eval mode; None on all ranks except the first."""
     step: int
     """The number of steps done; less than `Settings.steps` if the run was interrupted."""
     validation_loss: float
@@ -75,18 +75,22 @@ def train(recipe: Recipe, folder: str | Path, *, progress: bool = True) -> Train
         The trained model, the number of steps, and the validation loss.
 
     Raises:
-        SettingError: The settings do not fit the data, the model or the number of ranks.
-        CheckpointError: The folder has another run, or a damaged checkpoint.
+        SettingError: The settings do not fit the data, the model or the number of ranks; another process trains in
+            the folder; or a rank does not answer.
+        CheckpointError: The folder has another run, or only damaged checkpoints.
     """
     folder = Path(folder)
     with init_ranks(recipe.settings) as ranks:
-        data = prepare_data(recipe, folder, ranks)
+        display = StatusBar(COUNTER, total=recipe.settings.steps, enabled=progress and ranks.is_first)
         with (
+            open_run(recipe, folder, ranks, display.print) as data,
             stop_on_signal() as stopping,
-            StatusBar(COUNTER, total=recipe.settings.steps, enabled=progress and ranks.is_first) as display,
-            TrainingRun(recipe, data, folder, ranks, display) as run,
+            display,
         ):
-            return run.run(stopping)
+            with name_missing_ranks(ranks):
+                run = TrainingRun(recipe, data, folder, ranks, display)
+            with run, name_missing_ranks(ranks):
+                return run.run(stopping)
 
 
 class TrainingRun:
@@ -102,10 +106,14 @@ class TrainingRun:
         self.peak = peak_flops(ranks.device, bf16=self.settings.bf16) * ranks.world_size
         self.model = ranks.shard(model)
         self.optimizer = make_optimizer(self.model, self.settings)
-        self.checkpoints = CheckpointManager(folder / "checkpoints", ranks, keep=self.settings.keep_checkpoints)
-        self.step = self.checkpoints.load(self.model, self.optimizer)
-        if ranks.is_first:
-            claim(recipe, folder)
+        self.checkpoints = CheckpointManager(
+            folder / CHECKPOINTS,
+            ranks,
+            keep=self.settings.keep_checkpoints,
+            run_id=claim(recipe, folder) if ranks.is_first else "",
+            report=display.print,
+        )
+        self.step = self.first_step = self.checkpoints.load(self.model, self.optimizer)
         self.metrics = MetricsWriter(folder, self.step or -1) if ranks.is_first else None  # -1: from the start
         # Both share their parameters; heads are recorded in the model that is not compiled.
         self.forward = torch.compile(self.model) if self.settings.compile else self.model
@@ -128,7 +136,8 @@ class TrainingRun:
             self.monitor()
         stopped = False
         while self.step < self.settings.steps and not stopped:
-            result = self.train_step(stopping)
+            with self.ranks.step_timeout(enabled=self.step > self.first_step):
+                result = self.train_step(stopping)
             stopped = result.should_stop
             self.step += 1
             if is_due(self.settings.log_every, self.step, self.settings.steps):
@@ -158,8 +167,8 @@ class TrainingRun:
         grad_norm = clip_grad_norm(list(self.model.parameters()), settings.max_grad_norm)
         if not math.isfinite(grad_norm):
             raise SettingError(
-                f"train: the gradient norm of step {self.step + 1} is {grad_norm}; start again in another folder "
-                "with a lower learning rate or a longer warm-up"
+                f"train: expected a finite gradient norm at step {self.step + 1}, got {grad_norm}; start again in "
+                "another folder with a lower learning rate or a longer warm-up"
             )
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -168,18 +177,18 @@ class TrainingRun:
         return StepResult(total / max(count, 1.0), grad_norm, interrupted > 0)
 
     def micro_batches(self) -> list[Batch]:
-        """The micro-batches of this rank in the current step."""
-        first, rows = (
+        """Return the micro-batches of this rank in the current step."""
+        first, size = (
             self.step * self.settings.batch_size,
             self.settings.batch_size // self.settings.gradient_accumulation_steps,
         )
         return [
-            self.ranks.local_batch(self.data.training.get_batch(self.ranks.local_samples(first + part * rows, rows)))
+            self.ranks.local_batch(self.data.training.get_batch(self.ranks.local_samples(first + part * size, size)))
             for part in range(self.settings.gradient_accumulation_steps)
         ]
 
     def logits(self, batch: Batch) -> Tensor:
-        """Logits (sequences, positions, vocabulary)."""
+        """Return the logits, (batch, positions, vocab_size)."""
         with (
             torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.settings.bf16),
             self.ranks.attention_context(self.settings.sequence_length),
@@ -224,17 +233,19 @@ class TrainingRun:
             model = self.gather_model()
             if model is not None:
                 monitoring.write_head_scores(model, self.data, self.folder, step)
+        if is_due(settings.sample_every, step, settings.steps) or is_due(settings.heads_every, step, settings.steps):
+            self.ranks.sum_over_ranks(0.0)  # the others wait here for the first rank, and not within a step
         self.throughput.skip()
 
     def evaluate(self) -> tuple[float, float]:
-        """Mean loss and accuracy on the validation data."""
+        """Return the mean loss and the accuracy on the validation data."""
         settings, ranks = self.settings, self.ranks
-        source, rows = self.data.validation, settings.batch_size // settings.gradient_accumulation_steps
+        source, size = self.data.validation, settings.batch_size // settings.gradient_accumulation_steps
         until = len(source) if isinstance(source, Sized) else settings.evaluate_sequences
         total = right = count = 0.0
         with monitoring.evaluation_mode(self.model):
-            for first in range(0, until, rows):
-                samples = ranks.local_samples(first, rows)
+            for first in range(0, until, size):
+                samples = ranks.local_samples(first, size)
                 batch = source.get_batch(samples)
                 counts = torch.tensor([sample < until for sample in samples])[:, None]  # count no sequence twice
                 batch = ranks.local_batch(batch._replace(targets=torch.where(counts, batch.targets, IGNORE_INDEX)))
@@ -247,7 +258,7 @@ class TrainingRun:
         return total / max(count, 1.0), right / max(count, 1.0)
 
     def gather_model(self) -> nn.Module | None:
-        """The whole model on the first rank, None on the others; all ranks must call this."""
+        """Return the whole model on the first rank, None on the others; all ranks must call this."""
         if self.ranks.world_size == 1:
             return self.model
         parameters = self.ranks.gather_parameters(self.model)
@@ -277,12 +288,12 @@ class TrainingRun:
 
 
 def sum_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """The cross-entropy in nats, summed over all targets but `IGNORE_INDEX`."""
+    """Return the cross-entropy in nats, summed over all targets except `IGNORE_INDEX`."""
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum")
 
 
 def model_inputs(batch: Batch) -> dict[str, Any]:
-    """The document mask and positions of a batch, as arguments of a model."""
+    """Return the document mask and positions of a batch, as arguments of a model."""
     inputs: dict[str, Any] = {}
     if batch.document_ids is not None:
         inputs["mask"] = Documents(batch.document_ids)
@@ -292,7 +303,7 @@ def model_inputs(batch: Batch) -> dict[str, Any]:
 
 
 def make_optimizer(model: nn.Module, settings: Settings) -> Optimizer:
-    """AdamW with weight decay on matrices only."""
+    """Return AdamW with weight decay on matrices only."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": settings.weight_decay},

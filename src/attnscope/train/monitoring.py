@@ -1,8 +1,8 @@
 """Samples and head scores during training.
 
-In: a whole model on one rank. Out: a sample of text; a table of heads in the folder of the run, one file a step, from
-which `attnscope heads --over-training` draws when each kind of head appears.
-Does not know: the loop, ranks. Memory: a trace of two rows.
+In: a whole model on one rank. Out: a sample of text, and a table of head scores per scored step in the folder of the
+run. `attnscope heads --over-training` reads these tables and draws when each kind of head appears.
+Does not know: the loop, ranks. Memory: a trace of two sequences.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def generate_sample(model: nn.Module, data: Data, prompt: str | None, *, seed: i
 def write_head_scores(model: nn.Module, data: Data, folder: Path, step: int) -> None:
     """Write the scores of every head on a validation document and on a repeated-token probe, as CSV."""
     with evaluation_mode(model):
-        row = longest_document(data.validation.get_batch([0])).to(next(model.parameters()).device)
-        trace = read(model, row, data.tokenizer, progress=False)
+        input_ids = longest_document(data.validation.get_batch([0])).to(next(model.parameters()).device)
+        trace = read(model, input_ids, data.tokenizer, progress=False)
         probe = None
         if isinstance(model, Decoder) and model.config.vocab_size > 1:
             length = min(LENGTH, model.config.vocab_size // 2)
@@ -73,7 +73,7 @@ def write_head_scores(model: nn.Module, data: Data, folder: Path, step: int) -> 
 
 
 def longest_document(batch: Batch) -> Tensor:
-    """The longest document of the first sequence, (1, positions); documents do not attend to each other in training."""
+    """Return the longest document of the first sequence, (1, positions); documents do not attend to each other."""
     if batch.document_ids is None:
         return batch.input_ids[:1]
     return batch.input_ids[:1, batch.document_ids[0] == batch.document_ids[0].mode().values]

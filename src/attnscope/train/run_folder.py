@@ -1,6 +1,7 @@
 """The folder of a run: what lies where, whose it is, and the model that is left in it.
 
     run.json             what the run is; another run in the same folder is refused
+    .lock .lock.json     held while a run writes to the folder
     tokens/ tokenizer/   the data, for recipes that learn from text
     metrics.jsonl        the curve, and events/ for TensorBoard
     checkpoints/         the last ones
@@ -12,7 +13,10 @@ In: a recipe or a model, and the folder. Out: data, or files. Does not know: the
 
 from __future__ import annotations
 
+import secrets
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,45 +24,74 @@ from typing import Any
 
 from torch import nn
 
+from attnscope.atomic_files import write_atomically
 from attnscope.errors import CheckpointError, SettingError
+from attnscope.folder_lock import lock_folder
 from attnscope.models import Decoder, save
-from attnscope.models.json_files import read_json, write_json
+from attnscope.models.json_files import dump_json, read_json
 from attnscope.models.text.any_tokenizer import AnyTokenizer
 from attnscope.train.data.corpus import TOKENIZER, TOKENS
+from attnscope.train.metrics import EVENTS, FILE
+from attnscope.train.monitoring import HEADS
 from attnscope.train.parallel import Ranks
 from attnscope.train.recipe import Data, Recipe
 
 RUN = "run.json"
 UNFINISHED_RUN = "run.json.unfinished"
 """Replaces run.json until data and model are ready."""
+CHECKPOINTS, MODEL = "checkpoints", "model"
+RESULTS = (CHECKPOINTS, FILE, EVENTS, HEADS, MODEL)
+"""What a run writes after run.json."""
+RUN_ID = "id"
+"""The field of run.json that every checkpoint of the run repeats."""
 RESUMABLE_SETTINGS = {
     "gradient_accumulation_steps", "compile", "log_every", "evaluate_every", "evaluate_sequences", "sample_every",
     "checkpoint_every", "keep_checkpoints", "heads_every", "tensor_parallel_size", "context_parallel_size",
+    "start_timeout_seconds", "step_timeout_seconds",
 }  # fmt: skip
 """Settings that may change when a run resumes: they affect only rounding and dropout."""
 
 
-def prepare_data(recipe: Recipe, folder: Path, ranks: Ranks) -> Data:
-    """The data of a run: the first rank creates it, then the others open it."""
+@contextmanager
+def open_run(recipe: Recipe, folder: Path, ranks: Ranks, report: Callable[[str], object]) -> Iterator[Data]:
+    """Lock the folder of a run, and yield its data: the first rank creates it, then the others open it.
 
-    def make() -> Data:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            check_same_run(recipe, folder)
-            return recipe.data(folder, recipe.settings)
-        except OSError as error:
-            raise SettingError(f"train: {folder} cannot be used: {error}") from error
+    Args:
+        recipe: The recipe of the run.
+        folder: The folder, which is created if necessary.
+        ranks: All ranks; the first one holds the lock.
+        report: Called with one sentence if the lock of a killed run was taken over.
 
-    data = ranks.run_on_first(make)
-    return recipe.data(folder, recipe.settings) if data is None else data
+    Raises:
+        SettingError: The folder is in use, belongs to another run, or cannot be written to.
+    """
+    with ExitStack() as held:
+
+        def make() -> Data:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                check_same_run(recipe, folder)  # what is of somebody else does not even get a lock
+                held.enter_context(lock_folder(folder, report))
+                check_same_run(recipe, folder)
+                begin(folder)
+                return recipe.data(folder, recipe.settings)
+            except OSError as error:
+                raise SettingError(f"train: {folder} cannot be used: {error}") from error
+
+        data = ranks.run_on_first(make)
+        yield recipe.data(folder, recipe.settings) if data is None else data
 
 
 def check_same_run(recipe: Recipe, folder: Path) -> None:
-    """Raise an error if the folder belongs to another run."""
+    """Raise an error if the folder belongs to another run, or holds what is of no run."""
     if not (folder / RUN).exists():
-        begin(folder)
+        names = RESULTS if (folder / UNFINISHED_RUN).exists() else (*RESULTS, TOKENS, TOKENIZER)
+        if found := [name for name in names if (folder / name).exists()]:
+            raise SettingError(f"{folder} holds {' and '.join(found)}, which are of no run; choose another folder")
         return
     before = read_json(folder / RUN)
+    if not isinstance(before.get(RUN_ID), str):
+        raise CheckpointError(f"{folder / RUN} has no field {RUN_ID!r}; choose another folder")
     for name, value in described(recipe).items():
         if name not in RESUMABLE_SETTINGS and before.get(name) != value:
             shown = " other files" if name == "data" else f" {name} = {before.get(name)}, and {value} was asked for"
@@ -69,23 +102,20 @@ def check_same_run(recipe: Recipe, folder: Path) -> None:
 
 
 def begin(folder: Path) -> None:
-    """Take a folder into use. What an attempt of ours left there that never began is cleared away; what is of somebody
-    else is neither used nor touched.
-    """
-    data = [folder / TOKENS, folder / TOKENIZER]
-    if (folder / UNFINISHED_RUN).exists():
-        for left in (*data, *folder.glob(f".unfinished-{TOKENS}-*")):
-            shutil.rmtree(left, ignore_errors=True)
-    elif found := [place.name for place in data if place.exists()]:
-        raise SettingError(f"{folder} holds {' and '.join(found)}, which are of no run; choose another folder")
+    """Take a folder into use: data that was prepared for a run that never began is removed."""
+    if (folder / RUN).exists():
+        return
+    for left in (folder / TOKENS, folder / TOKENIZER, *folder.glob(f".unfinished-{TOKENS}-*")):
+        shutil.rmtree(left, ignore_errors=True)
     (folder / UNFINISHED_RUN).touch()
 
 
-def claim(recipe: Recipe, folder: Path) -> None:
-    """Write run.json, once data and model are ready."""
+def claim(recipe: Recipe, folder: Path) -> str:
+    """Write run.json, once data and model are ready; returns the id of the run."""
     if not (folder / RUN).exists():
-        write_json(folder / UNFINISHED_RUN, described(recipe))
-        (folder / UNFINISHED_RUN).replace(folder / RUN)
+        write_atomically(folder / RUN, dump_json(described(recipe) | {RUN_ID: secrets.token_hex(16)}))
+        (folder / UNFINISHED_RUN).unlink(missing_ok=True)
+    return str(read_json(folder / RUN)[RUN_ID])
 
 
 def described(recipe: Recipe) -> dict[str, Any]:
@@ -96,13 +126,13 @@ def described(recipe: Recipe) -> dict[str, Any]:
 def write_model(model: nn.Module, tokenizer: AnyTokenizer | None, folder: Path) -> str:
     """Write a whole model with its tokenizer, where the layout of Hugging Face can express it; says what was done."""
     if not isinstance(model, Decoder):
-        return f"the weights are in {folder / 'checkpoints'}; there is no common layout for a {type(model).__name__}"
-    place, trained = folder / "model", copy(model)
+        return f"the weights are in {folder / CHECKPOINTS}; there is no common layout for a {type(model).__name__}"
+    place, trained = folder / MODEL, copy(model)
     trained.config = replace(model.config, dropout=0.0)  # most families cannot say it, and it has done its work
     try:
         save(trained, place, overwrite=True)
     except CheckpointError as error:
-        return f"the weights are in {folder / 'checkpoints'}; Hugging Face has no layout for this model: {error}"
+        return f"the weights are in {folder / CHECKPOINTS}; Hugging Face has no layout for this model: {error}"
     if tokenizer is not None:
         tokenizer.save(place)
     return f"the model is in {place}"

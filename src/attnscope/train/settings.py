@@ -1,6 +1,6 @@
 """The settings of a run, and its learning-rate schedule.
 
-In: numbers. Out: `Settings`, checked, and `learning_rate`, the one formula among them.
+In: numbers. Out: `Settings`, which are validated, and `learning_rate`.
 Does not know: models, data, files. Memory: O(1).
 """
 
@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 
 from attnscope.errors import SettingError
+
+MAX_TIMEOUT_SECONDS = 7 * 24 * 3600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,10 @@ class Settings:
     """Tensor-parallel ranks, which share the heads and the feed-forward network of each layer."""
     context_parallel_size: int = 1
     """Context-parallel ranks, which share the positions of each sequence."""
+    start_timeout_seconds: float = 600.0
+    """How long a rank waits for the others until the first step is done, and between steps (checkpoints, samples)."""
+    step_timeout_seconds: float = 100.0
+    """How long a rank waits for the others within a step; after that, a rank has hung, and the run ends."""
 
     def __post_init__(self):
         for name in (
@@ -88,6 +94,10 @@ class Settings:
             "max_grad_norm",
         ):
             self._check(name, getattr(self, name) >= 0, "at least 0")
+        for name in ("start_timeout_seconds", "step_timeout_seconds"):
+            self._check(
+                name, 0 < getattr(self, name) <= MAX_TIMEOUT_SECONDS, f"above 0 and at most {MAX_TIMEOUT_SECONDS}"
+            )
         self._check("learning_rate", 0 < self.learning_rate < math.inf, "above 0")
         self._check("min_lr_ratio", 0 <= self.min_lr_ratio <= 1, "between 0 and 1")
         self._check(
@@ -107,7 +117,7 @@ class Settings:
 
 
 def learning_rate(settings: Settings, step: int) -> float:
-    """The learning rate of a step, counted from 0: linear warm-up, then cosine decay.
+    """Return the learning rate of a step, counted from 0: linear warm-up, then cosine decay.
 
     >>> settings = Settings(steps=100, batch_size=1, sequence_length=1, learning_rate=1.0, warmup_steps=4)
     >>> [round(learning_rate(settings, step), 2) for step in (0, 3, 52, 100)]
@@ -121,7 +131,7 @@ def learning_rate(settings: Settings, step: int) -> float:
 
 
 def is_due(every: int, step: int, steps: int) -> bool:
-    """Whether something with an interval is due after a step; it also is before the first and after the last step.
+    """Return whether an action with this interval is due after a step; step 0 and the last step are always included.
 
     >>> [step for step in range(9) if is_due(3, step, 8)]
     [0, 3, 6, 8]

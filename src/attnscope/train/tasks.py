@@ -1,7 +1,7 @@
-"""Tasks that make their own data: reversing a row, and going on with a row that repeats.
+"""Synthetic tasks: reverse a sequence, and continue a sequence that repeats.
 
-In: numbers of samples. Out: batches; the same sample is always the same row. And `ReversalModel`, the smallest model
-that can (or, without positions, cannot) reverse.
+In: sample numbers. Out: batches; a sample number always gives the same sequence. Also `ReversalModel`, a minimal model
+that can reverse a sequence with position embeddings and cannot without them.
 Does not know: the loop. Memory: one batch.
 """
 
@@ -29,7 +29,7 @@ class Reversal:
         self.sequence_length, self.seed = sequence_length, seed
 
     def get_batch(self, samples: Sequence[int]) -> Batch:
-        """The samples with these numbers, as a batch."""
+        """Return the samples with these numbers."""
         drawn = (
             torch.randint(
                 self.vocab_size, (self.sequence_length,), generator=seeded_generator("reversal", sample, self.seed)
@@ -40,29 +40,29 @@ class Reversal:
         return Batch(tokens, tokens.flip(1))
 
 
-def best_without_positions(rows: Tensor) -> tuple[float, float]:
-    """The best loss and accuracy at reversing sequences of even length for a model that ignores token order.
+def best_without_positions(sequences: Tensor) -> tuple[float, float]:
+    """Return the best loss and accuracy at reversing sequences of even length for a model that ignores token order.
 
-    The token at the mirrored place is then any of the other tokens of the row, each as likely as the next.
+    For such a model, the token at the mirrored position is any other token of the sequence with equal probability.
 
     >>> best_without_positions(torch.tensor([[4, 4, 4, 4]])), best_without_positions(torch.tensor([[1, 2, 3, 4]]))[1]
     ((0.0, 1.0), 0.3333333333333333)
     """
-    length = rows.shape[1]
+    length = sequences.shape[1]
     if length % 2:
         raise SettingError(f"best_without_positions: expected an even sequence length, got {length}")
-    same = (rows[:, :, None] == rows[:, None, :]).double()
-    # For each place i and each place j of its row: how often the token of j stands at other places than i.
+    same = (sequences[:, :, None] == sequences[:, None, :]).double()
+    # For positions i and j of a sequence: the fraction of positions other than i that have the token of j.
     fractions = (same.sum(2)[:, None, :] - same) / (length - 1)
     elsewhere = ~torch.eye(length, dtype=torch.bool)
     return float(fractions[:, elsewhere].log().mean().abs()), float(fractions.amax(2).mean())
 
 
 class Repetition:
-    """Rows in which a random stretch comes again and again; only what can be known counts: all but its first time.
+    """Sequences in which a random segment is repeated; its first occurrence has no targets, being unpredictable.
 
-    How long the stretch is differs from row to row, so that looking back by a fixed distance does not help: a model
-    has to find the last place of the current token and read on from there, which is what induction heads do.
+    The length of the segment differs between sequences, so attending to a fixed distance does not help. A model has to
+    find the last occurrence of the current token and predict the token after it, as induction heads do.
     """
 
     vocab_size = 64
@@ -73,24 +73,24 @@ class Repetition:
             raise SettingError(f"Repetition: sequence_length must be at least 8, got {sequence_length}")
 
     def get_batch(self, samples: Sequence[int]) -> Batch:
-        """The samples with these numbers, as a batch."""
-        parts = [self._row(seeded_generator("repetition", sample, self.seed)) for sample in samples]
+        """Return the samples with these numbers."""
+        parts = [self._sequence(seeded_generator("repetition", sample, self.seed)) for sample in samples]
         return Batch(torch.stack([tokens for tokens, _ in parts]), torch.stack([targets for _, targets in parts]))
 
-    def _row(self, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _sequence(self, random: torch.Generator) -> tuple[Tensor, Tensor]:
         period = int(torch.randint(self.sequence_length // 4, self.sequence_length // 2 + 1, (), generator=random))
-        stretch = torch.randint(self.vocab_size, (period,), generator=random)
-        row = stretch.repeat(-(-(self.sequence_length + 1) // period))[: self.sequence_length + 1]
-        targets = row[1:].clone()
+        segment = torch.randint(self.vocab_size, (period,), generator=random)
+        tokens = segment.repeat(-(-(self.sequence_length + 1) // period))[: self.sequence_length + 1]
+        targets = tokens[1:].clone()
         targets[: period - 1] = IGNORE_INDEX
-        return row[:-1], targets
+        return tokens[:-1], targets
 
 
 class ReversalModel(nn.Module):
-    """One layer of attention between an embedding and the scores of every token: logits (batch, position, vocab_size).
+    """An embedding, one attention layer and an unembedding; returns logits (batch, positions, vocab_size).
 
-    Every token sees all others. Without positions the output of a token depends on which tokens there are and not on
-    where they are, so that no weights whatever can reverse.
+    Every token attends to all others. Without position embeddings, the output at a token does not depend on the order
+    of the others, so no parameters can reverse a sequence.
     """
 
     def __init__(

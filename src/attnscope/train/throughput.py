@@ -1,7 +1,8 @@
 """Throughput of a run: tokens per second, and model FLOPs utilization (MFU).
 
 In: the shape of a model, times. Out: numbers. MFU (Chowdhery et al., 2022, https://arxiv.org/abs/2204.02311) is the
-FLOPs that the model needs, divided by those of a large matrix product on this device, measured when a run starts.
+FLOPs per second that the model needs at the measured speed, divided by the peak of the device. Here the peak is the
+speed of a large matrix product, measured when a run starts.
 Does not know: the loop. Memory: one matrix product.
 """
 
@@ -17,10 +18,10 @@ REPETITIONS = 5
 
 
 def flops_per_token(model: torch.nn.Module, length: int) -> float | None:
-    """FLOPs per token of a forward and backward pass; None if the model is not a decoder.
+    """Return the FLOPs per token of a forward and a backward pass; None if the model is not a decoder.
 
-    Each matrix parameter takes two operations per token forward and four backward, and so do the products of attention,
-    where a query attends to half of the sequence on average.
+    Each matrix parameter takes two FLOPs per token in the forward pass and four in the backward pass. The two products
+    of attention count in the same way; with a causal mask, a query attends to half of the sequence on average.
 
     >>> from attnscope.models import DecoderConfig
     >>> config = DecoderConfig(
@@ -32,22 +33,24 @@ def flops_per_token(model: torch.nn.Module, length: int) -> float | None:
     if not isinstance(model, Decoder):
         return None
     config = model.config
-    weights = sum(
-        weight.numel() for name, weight in model.named_parameters() if weight.dim() == 2 and "embedding" not in name
+    matrices = sum(
+        parameter.numel()
+        for name, parameter in model.named_parameters()
+        if parameter.dim() == 2 and "embedding" not in name
     )
-    weights += config.vocab_size * config.hidden_size if config.tie_word_embeddings else 0
-    wide = config.num_heads * (config.head_dim or config.hidden_size // config.num_heads)
-    return 6.0 * weights + 6.0 * config.num_layers * wide * length
+    matrices += config.vocab_size * config.hidden_size if config.tie_word_embeddings else 0
+    attention_size = config.num_heads * (config.head_dim or config.hidden_size // config.num_heads)
+    return 6.0 * matrices + 6.0 * config.num_layers * attention_size * length
 
 
 def peak_flops(device: torch.device, *, bf16: bool) -> float:
-    """FLOPs per second of a large matrix product on this device."""
+    """Return the FLOPs per second of a large matrix product on this device."""
     size = 1024 if device.type == "cpu" else 8192
     matrix = torch.ones(size, size, device=device, dtype=torch.bfloat16 if bf16 else torch.float32)
     best = float("inf")
     for _ in range(REPETITIONS):
         started = time.perf_counter()
-        total = (matrix @ matrix)[0, 0].item()  # reading a number waits for the device
+        total = (matrix @ matrix)[0, 0].item()  # waits for the device
         assert total
         best = min(best, time.perf_counter() - started)
     return 2.0 * size**3 / best
@@ -70,7 +73,7 @@ class ThroughputMeter:
         self._elapsed()
 
     def tokens_per_second(self) -> float:
-        """Tokens per second since the last call of this method."""
+        """Return the tokens per second since the last call of this method."""
         speed = self._tokens / max(self._seconds, 1e-9)
         self._seconds, self._tokens = 0.0, 0
         return speed

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from attnscope.bench.memory import peak_extra_bytes
 from attnscope.errors import CheckpointError
 from attnscope.models.checkpoint import load, save, saving
 from attnscope.models.decoder import Decoder, DecoderConfig
@@ -85,7 +89,8 @@ def test_a_model_is_overwritten_only_when_told(model: Decoder, tmp_path: Path) -
         )
     )
     save(other, tmp_path, overwrite=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    files = ["attnscope-checksums.json", "config.json", "model.safetensors", "tokenizer.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == files
     assert isinstance(load(tmp_path), Encoder)
 
 
@@ -96,11 +101,33 @@ def test_a_file_in_the_place_of_the_folder_is_refused(model: Decoder, tmp_path: 
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_all_files_have_the_permissions_that_the_user_asks_for(model: Decoder, mask: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        save(model, tmp_path, max_shard_bytes=15_000)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o666 & ~mask}
+
+
+def test_saving_copies_one_tensor_at_a_time(tmp_path: Path) -> None:
+    assert peak_extra_bytes(saving_to_bfloat16, str(tmp_path)) < 90e6  # half of the model in bfloat16
+
+
+def saving_to_bfloat16(folder: str) -> Callable[[], object]:
+    sizes = DecoderConfig(
+        vocab_size=500, hidden_size=1024, num_layers=7, num_heads=8, intermediate_size=4096, max_position_embeddings=64
+    )
+    save(Decoder(CONFIG), Path(folder) / "small")
+    return partial(save, Decoder(sizes), Path(folder) / "model", dtype=torch.bfloat16)
+
+
 class PowerCutError(Exception):
     """What interrupts a save in these tests."""
 
 
-@pytest.mark.parametrize("step", range(5))
+@pytest.mark.parametrize("step", range(7))
 def test_an_interrupted_save_leaves_the_old_model_or_none(
     step: int, model: Decoder, tmp_path: Path, monkeypatch
 ) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import fsspec
@@ -14,9 +15,10 @@ from hypothesis import settings as trying
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from attnscope.errors import SettingError
+from attnscope.errors import CheckpointError, SettingError
 from attnscope.survey.corpus import documents, lines
 from attnscope.survey.corpus.documents import Document, ShardDocuments
+from attnscope.survey.corpus.files import AccessError
 from attnscope.survey.corpus.plan import Problem, Shard, Span, plan_shards
 from attnscope.survey.settings import Settings
 
@@ -293,22 +295,67 @@ def test_large_strings_are_text(tmp_path):
     assert texts(settings_of(tmp_path)) == ["a", "é"]
 
 
-def test_files_that_change_after_the_plan_are_problems(tmp_path):
-    for name in ("a.txt", "b.txt", "d.txt"):
-        (tmp_path / name).write_text("line\n" * 10)
-    write_parquet(tmp_path / "c.parquet", ["a", "b"])
-    settings = settings_of(tmp_path, shard_bytes=25)
-    plan = plan_shards(settings)
-    (tmp_path / "a.txt").unlink()
-    os.truncate(tmp_path / "b.txt", 10)
-    (tmp_path / "c.parquet").write_bytes(b"PAR1 but no longer")
-    found = [each for shard in plan.shards for each in ShardDocuments(shard, settings)]
-    assert "".join(each.text for each in found if isinstance(each, Document)) == "line\n" * 12
-    reason = [(Path(each.file).name, each.location, each.reason) for each in found if isinstance(each, Problem)]
-    assert [name for name, _, _ in reason] == ["a.txt", "a.txt", "b.txt", "b.txt", "c.parquet"]
-    assert "can no longer be opened" in reason[0][2]
-    assert reason[2][1:] == ("byte 0", "has become shorter: it ends before byte 25")
-    assert "no longer the same Parquet file" in reason[4][2]
+def rewrite(path: Path) -> None:
+    """Other bytes, as many as before, a moment later."""
+    stamp = path.stat().st_mtime_ns
+    path.write_bytes(bytes(255 - byte for byte in path.read_bytes()))
+    os.utime(path, ns=(stamp + 10**9, stamp + 10**9))
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def replace_parquet(path: Path) -> None:
+    """A file that is valid, with fewer row groups."""
+    write_parquet(path, ["a"])
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("a.txt", rewrite), ("a.txt", cut), ("a.jsonl", cut), ("a.parquet", rewrite), ("a.parquet", replace_parquet)],
+)
+def test_a_file_that_changes_after_the_plan_is_an_error(tmp_path, name, change):
+    path = tmp_path / name
+    if name.endswith(".parquet"):
+        write_parquet(path, ["some text"] * 8)
+    else:
+        path.write_text('{"text": "line"}\n' * 10)
+    settings = settings_of(path, shard_bytes=25)
+    shards = plan_shards(settings).shards
+    assert [list(ShardDocuments(shard, settings)) for shard in shards]
+    change(path)
+    for shard in shards:
+        with pytest.raises(CheckpointError, match=rf"{name} has changed while the survey ran.*another folder"):
+            list(ShardDocuments(shard, settings))
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path):
+    path = write_parquet(tmp_path / "a.parquet", [f"text {number}" for number in range(1000)])
+    settings = settings_of(path)
+    (shard,) = plan_shards(settings).shards
+    documents = iter(ShardDocuments(shard, settings))
+    assert isinstance(next(documents), Document)
+    stamp = path.stat().st_mtime_ns + 10**9
+    os.utime(path, ns=(stamp, stamp))
+    with pytest.raises(CheckpointError, match="has changed while the survey ran"):
+        list(documents)
+
+
+def test_a_file_that_is_gone_is_an_error_of_access_and_no_problem(tmp_path):
+    for name in ("a.txt", "b.jsonl", "c.parquet"):
+        path = write_parquet(tmp_path / name, ["a", "b"])
+        settings = settings_of(path)
+        (shard,) = plan_shards(settings).shards if name != "b.jsonl" else [Shard(0, (Span(str(path), "jsonl", 0, 9),))]
+        path.unlink()
+        with pytest.raises(AccessError, match=rf"{name} cannot be read: No such file or directory"):
+            list(ShardDocuments(shard, settings))
+
+
+def test_a_file_that_ends_early_is_an_error_of_access(tmp_path):
+    (tmp_path / "a.txt").write_text("line\n")
+    with pytest.raises(AccessError, match="ends at byte 5, before byte 9"):
+        list(ShardDocuments(Shard(0, (Span(str(tmp_path / "a.txt"), "text", 0, 9),)), settings_of(tmp_path)))
 
 
 def test_a_failing_disk_is_an_error_and_no_problem(tmp_path, monkeypatch):
@@ -322,8 +369,59 @@ def test_a_failing_disk_is_an_error_and_no_problem(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr("fsspec.implementations.local.LocalFileOpener.read", fail, raising=False)
             patch.setattr("fsspec.implementations.local.LocalFileOpener.seek", fail)
-            with pytest.raises(OSError, match="Input/output"):
+            with pytest.raises(AccessError, match="Input/output"):
                 list(ShardDocuments(shard, settings_of(path)))
+
+
+def test_a_disk_that_fails_within_a_row_group_is_an_error_and_no_damage(tmp_path, monkeypatch):
+    path = write_parquet(tmp_path / "a.parquet", ["text" * 1000] * 100, rows=10, use_dictionary=False)
+    settings, reads = settings_of(path, shard_bytes=2**30), 0
+    (shard,) = plan_shards(settings).shards
+
+    def fail(self, *arguments):
+        nonlocal reads
+        reads += 1
+        if reads > 8:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return self.f.read(*arguments)
+
+    monkeypatch.setattr("fsspec.implementations.local.LocalFileOpener.read", fail, raising=False)
+    found = list[Document | Problem]()
+    with pytest.raises(AccessError, match="Input/output"):
+        found.extend(ShardDocuments(shard, settings))
+    assert reads == 9
+    assert not any(isinstance(each, Problem) for each in found)
+
+
+def test_a_damaged_member_of_an_archive_is_a_problem_and_the_others_are_read(tmp_path):
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.writestr("a.txt", "first member")
+        archive.writestr("b.txt", "second member")
+    content = (tmp_path / "all.zip").read_bytes()
+    (tmp_path / "all.zip").write_bytes(content.replace(b"first member", b"FIRST member"))
+    found = read(settings_of(f"zip://*.txt::{tmp_path}/all.zip"))
+    assert [each.text if isinstance(each, Document) else each.reason[:24] for each in found] == [
+        "is in a damaged archive:",
+        "second member",
+    ]
+
+
+def test_a_problem_says_how_much_is_skipped(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "MAX_TEXT_BYTES", 20)
+    monkeypatch.setattr(documents, "MAX_TEXT_BYTES", 20)
+    monkeypatch.setattr(documents, "MAX_PROBLEMS_PER_SPAN", 2)
+    contents = {
+        "a.jsonl": (b'{"text": "a"}\n{"text": "' + b"x" * 50 + b'"}\n\xff\n[]\n{"text": 3}\n', [63, 2, 3 + 12]),
+        "a.txt": (b"good\n" + b"y" * 30 + b"\nb\xffd\ngood\n", [31, 4]),
+        "b.md": (b"--\n" + b"short\n" * 10 + b"--\nb\n--\n" + b"y" * 50, [60, 50]),
+    }
+    for name, (content, expected) in contents.items():
+        (tmp_path / name).write_bytes(content)
+        separator = "--" if name == "b.md" else None
+        found = problems(settings_of(tmp_path / name, separator=separator))
+        assert [problem.skipped_bytes for problem in found] == expected
+    write_parquet(tmp_path / "a.parquet", ["a", "x" * 21, "b"])
+    assert [problem.skipped_bytes for problem in problems(settings_of(tmp_path / "a.parquet"))] == [21]
 
 
 def test_the_digest_is_that_of_what_was_read_and_known_at_the_end(tmp_path):
@@ -339,10 +437,11 @@ def test_the_digest_is_that_of_what_was_read_and_known_at_the_end(tmp_path):
     list(readings[0])
     assert readings[0].digest == digests[0]
     (tmp_path / "a.txt").write_bytes(b"one\ntwo\n" * 99 + b"one\nTwo\n")
-    for reading in readings:
+    changed = [ShardDocuments(shard, settings) for shard in plan_shards(settings).shards]
+    for reading in changed:
         list(reading)
-    assert readings[0].digest == digests[0]
-    assert readings[1].digest != digests[1]
+    assert changed[0].digest == digests[0]
+    assert changed[1].digest != digests[1]
 
 
 def test_the_digest_of_parquet_follows_values_and_nulls(tmp_path):

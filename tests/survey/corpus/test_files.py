@@ -1,3 +1,4 @@
+import errno
 import os
 import zipfile
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ import fsspec
 import pytest
 
 from attnscope.errors import SettingError
-from attnscope.survey.corpus.files import list_files, open_file
+from attnscope.survey.corpus.files import AccessError, file_format, file_version, list_files, open_file
 
 
 @pytest.fixture
@@ -104,6 +105,87 @@ def test_a_version_is_another_when_the_file_is_and_the_same_when_not(memory, tmp
     memory.pipe("/a.txt", b"one")
     [alone], [within] = list_files(["memory://a.txt"]), list_files(["memory://"])
     assert alone == within
+
+
+def test_links_to_files_are_followed_and_a_version_is_that_of_the_file(tmp_path):
+    (tmp_path / "corpus").mkdir()
+    target = tmp_path / "blob"
+    target.write_text("here")
+    (tmp_path / "corpus" / "a.txt").symlink_to(target)
+    for source in (tmp_path / "corpus", tmp_path / "corpus" / "*.txt", tmp_path / "corpus" / "a.txt"):
+        os.utime(target, (1, 1))
+        [before] = list_files([str(source)])
+        assert (before.size, file_version(before.url)) == (4, before.version)
+        os.utime(target, (2, 2))
+        assert file_version(before.url) != before.version
+    target.unlink()
+    with pytest.raises(SettingError, match=r"a\.txt cannot be read: No such file"):
+        list_files([str(tmp_path / "corpus")])
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9.txt", b"a::b.txt", b"zip::c.txt", b"line\nbreak.txt", b"back\\xe9.txt"])
+def test_any_name_on_disk_is_listed_and_opened(tmp_path, name):
+    (tmp_path / "plain.txt").write_bytes(b"plain")
+    (tmp_path / os.fsdecode(name)).write_bytes(b"here")
+    path = f"{tmp_path}/{os.fsdecode(name)}"
+    for source in (str(tmp_path), f"{tmp_path}/*.txt", path, f"file://{path}"):
+        [found] = [file for file in list_files([source]) if not file.url.endswith("plain.txt")]
+        assert found.url.encode("utf-8").isascii()
+        assert (found.format, found.size, found.version) == ("text", 4, file_version(found.url))
+        assert file_format(found.url) == "text"
+        with open_file(found.url) as file:
+            assert file.read() == b"here"
+
+
+def test_a_name_that_only_a_local_file_may_have_is_refused_elsewhere(memory):
+    memory.pipe("/corpus/a::b.txt", b"there")
+    with pytest.raises(SettingError, match=r"memory:///corpus/a::b\.txt has '::' in its name.*rename it"):
+        list_files(["memory://corpus"])
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text.txt").write_text("here")
+    scandir = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("/b"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    for source in (str(tmp_path), f"{tmp_path}/**/*.txt", f"{tmp_path}/*"):
+        with pytest.raises(SettingError, match=r"cannot read .*: Permission denied"):
+            list_files([source])
+
+
+def read_again(url: str) -> bytes:
+    with open_file(url) as file:
+        file.seek(0)
+        return file.read(1)
+
+
+class ExpiredError(Exception):
+    """As libraries of object stores have their own."""
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError(2, "No such file"), TimeoutError(), ExpiredError("token\nexpired"), KeyError("a")]
+)
+@pytest.mark.parametrize("method", ["open", "read", "seek"])
+def test_every_error_of_a_file_system_is_about_access(memory, monkeypatch, error, method):
+    memory.pipe("/a.txt", b"here")
+
+    def fail(*args, **kwargs):
+        raise error
+
+    owner = type(memory) if method == "open" else type(memory.store["/a.txt"])
+    monkeypatch.setattr(owner, method, fail)
+    with pytest.raises(AccessError, match=r"^memory://.*a\.txt cannot be read: .+$") as caught:
+        read_again("memory://a.txt")
+    assert len(str(caught.value).splitlines()) == 1
+    assert caught.value.__cause__ is error
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
+import errno
+import math
 import os
 import time
 
 import pyarrow as arrow
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from hypothesis import given
 from hypothesis import settings as trying
 from hypothesis import strategies as st
@@ -10,6 +13,7 @@ from pyarrow import parquet
 
 from attnscope.errors import SettingError
 from attnscope.survey.corpus import plan as plans
+from attnscope.survey.corpus import retries
 from attnscope.survey.corpus.plan import ShardPlan, plan_shards
 from attnscope.survey.settings import Settings
 
@@ -94,6 +98,43 @@ def test_broken_files_are_problems_and_the_others_are_planned(tmp_path):
         "numbers.parquet": "has int64 in its column 'text', not strings",
         "rowless.parquet": "has no rows",
     }
+
+
+def test_a_problem_of_a_plan_counts_the_bytes_of_its_file(tmp_path):
+    write_parquet(tmp_path / "good.parquet", ["a", "b", "c"])
+    (tmp_path / "garbage.parquet").write_bytes(b"no Parquet at all")
+    (tmp_path / "empty.txt").touch()
+    plan = planned(tmp_path)
+    assert sorted(problem.skipped_bytes for problem in plan.problems) == [0, 17]
+    assert plan.total_bytes == plan.size + 17
+
+
+def test_a_footer_that_cannot_be_accessed_is_retried_and_then_an_error(tmp_path, monkeypatch):
+    path, attempts = write_parquet(tmp_path / "good.parquet", ["a"]), list[str]()
+    opened = LocalFileSystem.open
+
+    def fail(system, name, *arguments, **options):
+        attempts.append(name)
+        if len(attempts) <= failures:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return opened(system, name, *arguments, **options)
+
+    monkeypatch.setattr(LocalFileSystem, "open", fail)
+    monkeypatch.setattr(retries, "RETRY_DELAYS", (0.0, 0.0))
+    failures = 2
+    assert not planned(path).problems
+    attempts.clear()
+    failures = 3
+    with pytest.raises(SettingError, match=r"good\.parquet cannot be read: Input/output error; fix this"):
+        planned(path)
+    assert attempts == [str(path)] * 3
+
+
+def test_a_damaged_footer_is_not_retried(tmp_path, monkeypatch):
+    write_parquet(tmp_path / "good.parquet", ["a"])
+    (tmp_path / "garbage.parquet").write_bytes(b"no Parquet at all")
+    monkeypatch.setattr(retries, "RETRY_DELAYS", (math.inf,))
+    assert len(planned(tmp_path).problems) == 1
 
 
 def test_a_corpus_with_nothing_to_read_is_refused_with_the_reason(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -137,6 +138,29 @@ for before in ({MAX_ATTEMPTS - 1}, {MAX_ATTEMPTS}):
     assert (accepted, written) == ("", "['00000000.partial']")
     assert f"{MAX_ATTEMPTS} workers died while reading shard 0, which starts in {text}; if memory" in refused
     assert "'00000000.partial'" not in left
+
+
+def test_an_actor_that_does_not_see_the_corpus_names_its_machine_and_writes_nothing(tmp_path: Path) -> None:
+    model, text = write_model(tmp_path / "model"), write_text(tmp_path / "text.txt", 1000)
+    settings = Settings(model=str(model), sources=(str(text),))
+    (shard,), folder = plan_shards(settings).shards, SurveyFolder(tmp_path / "out")
+    (folder.path / PARTIALS).mkdir(parents=True)
+    text.unlink()
+    command = f"""
+from attnscope.survey import Settings, Workers
+from attnscope.survey.corpus import retries
+from attnscope.survey.execution.ray_actors import SurveyActor
+retries.RETRY_DELAYS = (0.0,)
+actor = SurveyActor({settings!r}, {str(folder.path)!r}, Workers(threads=1), "now")
+for _ in range(2):
+    print(actor({{"shard": {json.dumps(shard)!r}}})["error"])
+"""
+    ran = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=300)
+    first, second = ran.stdout.splitlines()
+    assert first == second
+    assert first.startswith(f"survey: the machine {platform.node()} could not read shard 0, or save its partial result")
+    assert f"{text} cannot be read: No such file or directory" in first
+    assert not list((folder.path / PARTIALS).glob("*.partial"))
 
 
 @pytest.mark.timed

@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attnscope.errors import SettingError
 from attnscope.survey.partials.bins import STATISTICS
 from attnscope.survey.partials.examples import (
+    MAX_PASSAGES_PER_SHARD,
     NO_PASSAGE,
     NUM_TOP,
     SAMPLE_SIZE,
@@ -22,6 +24,14 @@ from tests.survey.random_shards import shard_of
 
 HEADS = 2
 ROUNDING = 1e-12  # 0.55 * 220 is a little more than 121 to numpy, which then takes the 122nd
+
+
+def test_ids_have_room_for_every_passage_of_a_large_row_group() -> None:
+    first, last = passage_id(2**20, 0), passage_id(2**20, MAX_PASSAGES_PER_SHARD - 1)
+    assert passage_id(7, 2**24) == passage_id(7, 0) + 2**24 < passage_id(8, 0)
+    assert passage_id(2**20 - 1, MAX_PASSAGES_PER_SHARD - 1) < first < last < 2**53  # as far as JavaScript counts
+    with pytest.raises(SettingError, match="shard 3 has more than 4,294,967,296 passages; use a smaller --shard-bytes"):
+        passage_id(3, MAX_PASSAGES_PER_SHARD)
 
 
 def means_of(passages: int, seed: int, *, levels: int | None = None) -> np.ndarray:
@@ -137,7 +147,7 @@ def test_texts_are_kept_exactly_for_what_is_referred_to() -> None:
     assert list(examples.passages) == sorted(wanted - {NO_PASSAGE})
     assert SAMPLE_SIZE < len(examples.passages) < merged.passages
     for number, example in examples.passages.items():
-        assert example.file == f"{number >> 24}.txt"
+        assert example.file == f"{number // MAX_PASSAGES_PER_SHARD}.txt"
         assert len(example.ids) == len(example.ends)
         starts = (0, *example.ends[:-1])
         pieces = [example.text[start:end] for start, end in zip(starts, example.ends, strict=True)]

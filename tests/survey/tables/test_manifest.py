@@ -35,8 +35,9 @@ ABOUT = {"name": "model", "hash": "sha256:0", "parameters": 3}
 
 def plan_of(problems: int) -> ShardPlan:
     """Three shards of two files."""
-    spans = [(Span("a.txt", "text", 0, 10), Span("b.txt", "text", 0, 5)), (Span("b.txt", "text", 5, 9),), ()]
-    found = tuple(Problem("c.txt", f"byte {place:,}", "broken") for place in range(problems))
+    first, second = Span("a.txt", "text", 0, 10, "10 1.5"), Span("b.txt", "text", 0, 5, "9 2.5")
+    spans = [(first, second), (second._replace(start=5, stop=9),), ()]
+    found = tuple(Problem("c.txt", f"byte {place:,}", "broken", 10) for place in range(problems))
     return ShardPlan(tuple(Shard(number, its) for number, its in enumerate(spans)), found, 19, "fingerprint")
 
 
@@ -64,7 +65,13 @@ def test_a_manifest_says_what_the_survey_is(tmp_path: Path) -> None:
     assert list(found["statistics"]) == list(STATISTICS)
     assert found["statistics"]["sink"] == {"floor": 1e-4, "ceiling": 1.0, "bins": 232}
     assert found["problems"]["count"] == 2 + 9
-    assert {"file": "c.txt", "location": "byte 1", "reason": "broken"} in found["problems"]["first"]
+    listed = {"file": "c.txt", "location": "byte 1", "reason": "broken", "skipped_bytes": 10}
+    assert listed in found["problems"]["first"]
+    assert found["problems"]["skipped_bytes"] == 20
+    assert found["problems"]["skipped_share"] == 20 / (19 + 20)
+    assert found["problems"]["exceeds_max_skipped"] is True
+    assert found["settings"]["max_skipped"] == 0.05
+    assert found["files"] == [{"file": "a.txt", "version": "10 1.5"}, {"file": "b.txt", "version": "9 2.5"}]
 
 
 def test_only_the_first_problems_are_listed(tmp_path: Path) -> None:

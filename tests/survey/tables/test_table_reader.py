@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -159,3 +160,12 @@ def test_passages_are_divided_into_row_groups_by_number_and_by_size(
         found = survey.passage(example.passage)
         assert found is not None
         assert found.text == example.text
+
+
+def test_a_folder_with_a_name_that_is_not_unicode_is_opened(folder: Path, tmp_path: Path) -> None:
+    named = folder.rename(tmp_path / os.fsdecode(b"caf\xe9"))
+    survey = open_survey(named)
+    assert survey.examples(LAYER, 0, "sink")
+    (named / HEADS).write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"heads.parquet is damaged"):
+        open_survey(named)

@@ -129,13 +129,13 @@ def test_too_few_tokens_are_refused(tmp_path):
     tokens = numbered(tmp_path, 4, 4)
     assert TextDataset(tokens, 7).get_batch([0, 1]).input_ids.tolist() == [list(range(7))] * 2
     for source in (lambda length: TextDataset(tokens, length), lambda length: ValidationDataset(tokens, length, 1)):
-        with pytest.raises(SettingError, match="take 9 tokens, got 8; use more text"):
+        with pytest.raises(SettingError, match=r"at least 9 tokens .* got 8; .*sequence_length"):
             source(8)
-        with pytest.raises(SettingError, match="rows of 0 tokens were asked for"):
+        with pytest.raises(SettingError, match=r"sequence_length .* got 0"):
             source(0)
-    with pytest.raises(SettingError, match="0 windows were asked for"):
+    with pytest.raises(SettingError, match=r"ValidationDataset: .*count .* got 0"):
         ValidationDataset(tokens, 2, 0)
-    with pytest.raises(SettingError, match="a batch of no samples"):
+    with pytest.raises(SettingError, match=r"get_batch: .* empty"):
         TextDataset(tokens, 2).get_batch([])
 
 

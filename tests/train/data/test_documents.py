@@ -79,7 +79,7 @@ def test_parquet_is_read_as_it_is_asked_for(tmp_path):
 @pytest.mark.parametrize(("separator", "place"), [(None, "6"), ("--", "6"), ("ab", "6")])
 def test_bad_utf8_is_refused_with_its_file_and_byte(tmp_path, separator, place):
     (tmp_path / "bad.txt").write_bytes(b"ab\n\xc3\xa9\n\xffx")
-    with pytest.raises(SettingError, match=rf"bad\.txt is not UTF-8 at byte {place} \(invalid start byte\)"):
+    with pytest.raises(SettingError, match=rf"bad\.txt .*UTF-8 at byte {place} \(invalid start byte\)"):
         list(read_documents([tmp_path], separator=separator))
 
 
@@ -87,21 +87,21 @@ def test_bad_utf8_in_parquet_is_refused_with_its_row(tmp_path):
     content = arrow.array([b"fine", b"fine", b"\xff"], arrow.binary()).buffers()
     values = arrow.StringArray.from_buffers(3, content[1], content[2])
     parquet.write_table(arrow.table({"text": values}), tmp_path / "a.parquet")
-    with pytest.raises(SettingError, match=r"row 2 of .*a\.parquet is not UTF-8"):
+    with pytest.raises(SettingError, match=r"row 2 of .*a\.parquet .*UTF-8"):
         list(read_documents([tmp_path]))
 
 
 def test_what_is_not_there_is_refused_at_once(tmp_path):
-    with pytest.raises(SettingError, match=r"nothing\.txt is not there"):
+    with pytest.raises(SettingError, match=r"nothing\.txt was not found"):
         read_documents([tmp_path / "nothing.txt"])
-    with pytest.raises(SettingError, match="neither a file nor a folder"):
+    with pytest.raises(SettingError, match="not a file or a folder"):
         read_documents(["/dev/null"])
 
 
 def test_wrong_questions_are_refused(tmp_path):
-    with pytest.raises(SettingError, match=r"a list of files and folders; give \['a\.txt'\]"):
+    with pytest.raises(SettingError, match=r"read_documents: .*\['a\.txt'\]"):
         read_documents("a.txt")
-    with pytest.raises(SettingError, match="the separator is one whole line"):
+    with pytest.raises(SettingError, match=r"read_documents: .*separator"):
         read_documents([tmp_path], separator="--\n")
 
 
@@ -109,7 +109,7 @@ def test_parquet_that_has_no_such_text_is_refused(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", ["a"], column="content")
     with pytest.raises(SettingError, match=r"a\.parquet has no column 'text'; its columns are id, content"):
         list(read_documents([path]))
-    with pytest.raises(SettingError, match=r"the column 'id' of .* holds int64, and not text"):
+    with pytest.raises(SettingError, match=r"column 'id' of .*a\.parquet, got int64"):
         list(read_documents([path], column="id"))
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(SettingError, match=r"a\.parquet is damaged or not Parquet"):
@@ -117,9 +117,9 @@ def test_parquet_that_has_no_such_text_is_refused(tmp_path):
 
 
 def test_sources_without_a_document_are_refused(tmp_path):
-    with pytest.raises(SettingError, match="there is no document in these sources"):
+    with pytest.raises(SettingError, match=r"read_documents: .*no text"):
         list(read_documents([tmp_path]))
     (tmp_path / "a.txt").touch()
     write_parquet(tmp_path / "b.parquet", [None, ""])
-    with pytest.raises(SettingError, match=r"no document in .*a\.txt, .*b\.parquet; give files with text"):
+    with pytest.raises(SettingError, match=r"no text in .*a\.txt, .*b\.parquet; "):
         list(read_documents([tmp_path]))

@@ -91,16 +91,14 @@ def test_ids_take_as_many_bytes_as_the_vocabulary_needs(tmp_path, size, dtype, m
 
 def test_an_id_beyond_the_vocabulary_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Wide, "first", 2**16 - 7)
-    with pytest.raises(
-        VocabularyError, match="document 1: the tokenizer gives ids up to 65536, and says that it has 65,536"
-    ):
+    with pytest.raises(VocabularyError, match=r"document 1: .*vocab_size, 65,536, got 65,536"):
         write_tokens(["abc", "h"], Wide("abcdefgh"), tmp_path / "a")
 
 
 def test_documents_without_tokens_are_left_out(tmp_path):
     tokens = write_tokens(["", "ab", "", "", "c", ""], LETTERS, tmp_path / "a")
     assert tokens.starts.tolist() == [0, 2]
-    with pytest.raises(SettingError, match="there is no document with a token in it"):
+    with pytest.raises(SettingError, match=r"write_tokens: .*at least one token"):
         write_tokens(["", ""], LETTERS, tmp_path / "b")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
@@ -132,11 +130,11 @@ def test_a_broken_off_write_leaves_nothing(tmp_path):
 def test_tokens_that_are_there_are_not_written_over(tmp_path):
     (tmp_path / "a").mkdir()
     write_tokens(["ab"], LETTERS, tmp_path / "a")
-    with pytest.raises(SettingError, match="a is there already; open_tokens reads"):
+    with pytest.raises(SettingError, match=r"write_tokens: .*a; .*open_tokens"):
         write_tokens(["cd"], LETTERS, tmp_path / "a")
     assert listed(open_tokens(tmp_path / "a")) == [0, 1]
     (tmp_path / "b").touch()
-    with pytest.raises(SettingError, match="b is there already"):
+    with pytest.raises(SettingError, match=r"write_tokens: .*b; .*open_tokens"):
         write_tokens(["cd"], LETTERS, tmp_path / "b")
 
 
@@ -155,29 +153,29 @@ def test_a_cache_knows_its_tokenizer(tmp_path, tokenizer):
     )
     others = [CharacterTokenizer("abcdefg"), CharacterTokenizer("hgfedcba"), train_bpe(TEXTS, 499)]
     for other in [*others, Tokenizer(BPE.backend), train_bpe(TEXTS, 500, end="<end>")]:
-        with pytest.raises(CheckpointError, match="were made by another tokenizer"):
+        with pytest.raises(CheckpointError, match="another tokenizer"):
             open_tokens(tmp_path / "a", other)
 
 
 @pytest.mark.parametrize(
     ("name", "change", "reason"),
     [
-        ("tokens-00001.bin", lambda content: content[:-1], r"tokens-00001\.bin has 5 bytes instead of 6; delete"),
-        ("tokens-00000.bin", lambda content: content + b"\0\0", r"tokens-00000\.bin has 8 bytes instead of 6"),
-        ("tokens-00002.bin", None, r"tokens-00002\.bin is not there"),
-        ("documents.bin", lambda content: content[:8], r"documents\.bin has 8 bytes instead of 16"),
-        ("documents.bin", lambda content: content[8:] + content[:8], r"documents\.bin does not fit tokens\.json"),
-        ("documents.bin", lambda content: content[:9] + b"\1" + content[10:], r"documents\.bin does not fit"),
-        ("tokens.json", None, r"holds no tokens, for there is no tokens\.json in it"),
+        ("tokens-00001.bin", lambda content: content[:-1], r"tokens-00001\.bin: expected 6 bytes, got 5 bytes; delete"),
+        ("tokens-00000.bin", lambda content: content + b"\0\0", r"tokens-00000\.bin: expected 6 bytes, got 8"),
+        ("tokens-00002.bin", None, r"tokens-00002\.bin: expected .* got no file"),
+        ("documents.bin", lambda content: content[:8], r"documents\.bin: expected 16 bytes, got 8"),
+        ("documents.bin", lambda content: content[8:] + content[:8], r"documents\.bin .* tokens\.json"),
+        ("documents.bin", lambda content: content[:9] + b"\1" + content[10:], r"documents\.bin .* tokens\.json"),
+        ("tokens.json", None, r"no tokens\.json; .*write_tokens"),
         ("tokens.json", lambda content: content[:-9], r"tokens\.json is not valid JSON"),
-        ("tokens.json", lambda content: b"{}", r"tokens\.json does not describe tokens"),
-        ("tokens.json", lambda content: content.replace(b'version": 1', b'version": 2'), "version 2, .* reads 1; del"),
-        ("tokens.json", lambda content: content.replace(b"uint16", b"float8"), "dtype is 'float8', which cannot be"),
-        ("tokens.json", lambda content: content.replace(b"uint16", b"uint32"), "has 6 bytes instead of 12"),
-        ("tokens.json", lambda content: content.replace(b'documents": 2', b'documents": true'), "documents is True"),
-        ("tokens.json", lambda content: content.replace(b"    3,", b"    0,"), r"shards is \[0, 0, 1\]"),
-        ("tokens.json", lambda content: content.replace(b"size", b"sizes"), "vocab_size is None"),
-        ("tokens.json", lambda content: content.replace(b"{", b'{"more": 1,'), "more is 1, which cannot be"),
+        ("tokens.json", lambda content: b"{}", r"tokens\.json .*not a manifest"),
+        ("tokens.json", lambda content: content.replace(b'version": 1', b'version": 2'), "version 1, got 2; del"),
+        ("tokens.json", lambda content: content.replace(b"uint16", b"float8"), "dtype: 'float8'"),
+        ("tokens.json", lambda content: content.replace(b"uint16", b"uint32"), "expected 12 bytes, got 6"),
+        ("tokens.json", lambda content: content.replace(b'documents": 2', b'documents": true'), "documents: True"),
+        ("tokens.json", lambda content: content.replace(b"    3,", b"    0,"), r"shards: \[0, 0, 1\]"),
+        ("tokens.json", lambda content: content.replace(b"size", b"sizes"), "vocab_size: None"),
+        ("tokens.json", lambda content: content.replace(b"{", b'{"more": 1,'), "more: 1;"),
     ],
 )  # fmt: skip
 def test_a_damaged_folder_is_refused_by_name(tmp_path, name, change, reason):
@@ -202,7 +200,7 @@ def test_a_folder_can_be_moved(tmp_path):
 def test_what_is_not_there_is_refused(tmp_path, start, length):
     tokens = write_tokens(["abcdef"], LETTERS, tmp_path / "a").part(1, 5)
     for ask in (tokens.window, tokens.document_ids, lambda start, length: tokens.part(start, start + length)):
-        with pytest.raises(SettingError, match="were asked for, and there are 4"):
+        with pytest.raises(SettingError, match="within 0 to 4, got "):
             ask(start, length)
 
 
@@ -245,7 +243,7 @@ def test_a_share_that_is_none_is_refused(tmp_path, share):
 
 
 def test_wrong_questions_are_refused(tmp_path):
-    with pytest.raises(SettingError, match=r"give \[text\]"):
+    with pytest.raises(SettingError, match=r"write_tokens: .*\[text\]"):
         write_tokens("abc", LETTERS, tmp_path / "a")
-    with pytest.raises(SettingError, match="shards of 0 tokens were asked for"):
+    with pytest.raises(SettingError, match=r"shard_tokens .* got 0"):
         write_tokens(["abc"], LETTERS, tmp_path / "a", shard_tokens=0)

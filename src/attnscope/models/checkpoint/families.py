@@ -6,7 +6,7 @@ In: a `model_type`, or a config. Out: a `Family`. Does not know: files. Memory: 
 from __future__ import annotations
 
 from attnscope.attention.rotary import Rotary
-from attnscope.errors import CheckpointError
+from attnscope.errors import UnsupportedModelError
 from attnscope.models.checkpoint.bert import BERT
 from attnscope.models.checkpoint.family import Family
 from attnscope.models.checkpoint.gpt2 import GPT2
@@ -22,7 +22,7 @@ FAMILIES: dict[str, Family] = {family.name: family for family in (GPT2, LLAMA, M
 def family_from_fields(fields: Fields) -> Family:
     """The family that the fields of a config.json say they belong to."""
     if "auto_map" in fields:
-        raise CheckpointError(
+        raise UnsupportedModelError(
             f"{fields.source} asks for code that came with the model (auto_map), which is never run. If the code only "
             'repeats what its model_type already is, pass ignore=("auto_map",)'
         )

@@ -1,9 +1,9 @@
-"""The GGUF format: a list of metadata, a list of tensors, and their numbers, which may be quantized.
+"""Reads GGUF files: metadata, a list of tensors, and their data, which may be quantized.
 
 In: a path. Out: the metadata as Python values, and a `StoredTensor` for each tensor.
-Does not know: what the metadata mean, models.
-Memory: the metadata; numbers are mapped, and dequantized by rows. What a file claims about its own counts and lengths
-is compared with the bytes it has before anything is made of it; the reader of the gguf package trusts those claims.
+Does not know: the meaning of the metadata, models.
+Memory: the metadata; tensor data is memory-mapped and dequantized by rows. All counts and lengths in the header are
+checked against the size of the file before anything is allocated. The reader of the gguf package does not do this.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from attnscope.models.json_fields import short_repr
 
 VERSIONS = (2, 3)
 MAX_METADATA, MAX_ELEMENTS, MAX_TENSORS, MAX_AXES = 2**16, 2**24, 2**20, 4
-"""Far more than any model has: the largest vocabularies have 2**18 tokens."""
+"""Limits far above any model; for example, the largest vocabularies have 2**18 tokens."""
 
 STRING, ARRAY = 8, 9
 SCALARS = {
@@ -44,27 +44,27 @@ SCALARS = {
     11: "<i8",
     12: "<f8",
 }
-"""The types of metadata that are numbers."""
+"""The numeric types of metadata."""
 
 
 class Header(NamedTuple):
-    """What a file says before its numbers begin."""
+    """The header of a file."""
 
     metadata: dict[str, object]
     tensors: dict[str, tuple[tuple[int, ...], int, int]]
-    """The shape, the type and the place of each tensor."""
+    """The shape, the type and the offset of each tensor."""
     start: int
-    """Where the numbers begin."""
+    """The start of the tensor data."""
 
 
 def read_metadata(path: str | Path) -> dict[str, object]:
-    """The metadata of a GGUF file as numbers, texts, flags and lists of them."""
+    """Return the metadata of a GGUF file as numbers, strings, booleans and lists of them."""
     with ExitStack() as files:
         return _header(Path(path), _mapped(Path(path), files)).metadata
 
 
 def open_gguf(path: Path, files: ExitStack) -> tuple[dict[str, object], dict[str, StoredTensor]]:
-    """The metadata and all tensors of a file, which stays mapped as long as `files` is open."""
+    """Return the metadata and all tensors of a file, which stays mapped as long as `files` is open."""
     content = _mapped(path, files)
     header = _header(path, content)
     found, places = {}, []
@@ -72,19 +72,19 @@ def open_gguf(path: Path, files: ExitStack) -> tuple[dict[str, object], dict[str
         stored = _stored(path, content, name, shape, kind, header.start + offset)
         places.append((offset, stored.num_bytes, name))
         found[name] = stored
-    _refuse_overlaps(path, places)
+    _check_overlaps(path, places)
     return header.metadata, found
 
 
 class _Cursor:
-    """A place in a file that moves on as things are read, and never past the end."""
+    """Reads values one after the other, and raises at the end of the file."""
 
     def __init__(self, path: Path, content: mmap.mmap):
         self.path, self.content, self.place, self.elements = path, content, 0, 0
 
     def take(self, num_bytes: int) -> bytes:
         if num_bytes > len(self.content) - self.place:
-            raise CheckpointError(f"{self.path} ends in the middle of its header; it is damaged: fetch it again")
+            raise CheckpointError(f"{self.path} ends within its header; download the file again")
         self.place += num_bytes
         return self.content[self.place - num_bytes : self.place]
 
@@ -94,7 +94,9 @@ class _Cursor:
     def count(self, what: str, most: int) -> int:
         number = self.whole("Q")
         if number > most:
-            raise CheckpointError(f"{self.path} claims to have {number:,} {what}; at most {most:,} are understood")
+            raise CheckpointError(
+                f"{self.path}: expected at most {most:,} {what}, got {number:,}; the file is damaged, download it again"
+            )
         return number
 
     def text(self) -> str:
@@ -102,7 +104,7 @@ class _Cursor:
         try:
             return content.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise CheckpointError(f"{self.path} has a text in its header that is not UTF-8: {error}") from error
+            raise CheckpointError(f"{self.path} has a string in its header that is not valid UTF-8: {error}") from error
 
     def value(self, kind: int) -> object:
         if kind == STRING:
@@ -119,17 +121,17 @@ class _Cursor:
 
     def numbers(self, kind: int, number: int) -> list:
         if kind not in SCALARS:
-            raise CheckpointError(f"{self.path} has metadata of type {kind}, which is not understood")
+            raise CheckpointError(f"{self.path} has metadata of the unknown type {kind}")
         dtype = np.dtype(SCALARS[kind])
         return np.frombuffer(self.take(number * dtype.itemsize), dtype).tolist()
 
 
 def _mapped(path: Path, files: ExitStack) -> mmap.mmap:
     if not path.is_file():
-        raise CheckpointError(f"{path} is not a file")
+        raise CheckpointError(f"expected a GGUF file, got {path}, which is not a file")
     try:
         file = files.enter_context(path.open("rb"))
-        # Copy on write: torch wants memory that it could write to, and the file must not change.
+        # Copy on write: torch requires writable memory, and the file must not change.
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
@@ -138,13 +140,13 @@ def _mapped(path: Path, files: ExitStack) -> mmap.mmap:
 def _header(path: Path, content: mmap.mmap) -> Header:
     cursor = _Cursor(path, content)
     if content[:4] != b"GGUF":
-        raise CheckpointError(f"{path} is not a GGUF file: it begins with {content[:4]!r}")
+        raise CheckpointError(f"{path} is not a GGUF file: expected b'GGUF' at its start, got {content[:4]!r}")
     cursor.take(4)
     version = cursor.whole("I")
     if version & 0xFFFF == 0:
         raise CheckpointError(f"{path} is a big-endian GGUF file; convert it with gguf-convert-endian")
     if version not in VERSIONS:
-        raise CheckpointError(f"{path} is GGUF version {version}; versions 2 and 3 are understood")
+        raise CheckpointError(f"{path}: expected GGUF version 2 or 3, got {version}; convert the model again")
     num_tensors = cursor.count("tensors", MAX_TENSORS)
     metadata: dict[str, object] = {}
     for _ in range(cursor.count("metadata", MAX_METADATA)):
@@ -157,11 +159,11 @@ def _header(path: Path, content: mmap.mmap) -> Header:
         name, num_axes = cursor.text(), cursor.whole("I")
         if name in tensors or num_axes > MAX_AXES:
             raise CheckpointError(f"{path} has the tensor {short_repr(name)} twice, or with {num_axes} axes")
-        shape = tuple(cursor.whole("Q") for _ in range(num_axes))[::-1]  # the file counts axes from the last one
+        shape = tuple(cursor.whole("Q") for _ in range(num_axes))[::-1]  # GGUF lists axes from the last one
         tensors[name] = (shape, cursor.whole("I"), cursor.whole("Q"))
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or not 0 < alignment <= 2**20 or alignment & (alignment - 1):
-        raise CheckpointError(f"{path} has general.alignment {short_repr(alignment)}, which is no power of two")
+        raise CheckpointError(f"{path}: expected a power of two as general.alignment, got {short_repr(alignment)}")
     return Header(metadata, tensors, -(-cursor.place // alignment) * alignment)
 
 
@@ -171,34 +173,35 @@ def _stored(path: Path, content: mmap.mmap, name: str, shape: tuple[int, ...], n
         kind = gguf.GGMLQuantizationType(number)
         block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     except (ValueError, KeyError) as error:
-        raise CheckpointError(f"{path}: {short_repr(name)} has the type {number}, which is not understood") from error
+        raise CheckpointError(f"{path}: {short_repr(name)} has the unknown type {number}") from error
     if not shape or min(shape) < 1 or shape[-1] % block:
-        raise CheckpointError(f"{path}: {short_repr(name)} has shape {shape}, which is not made of blocks of {block}")
+        raise CheckpointError(f"{path}: {short_repr(name)} has shape {shape}; expected rows of blocks of {block}")
     num_bytes = prod(shape) // block * block_bytes
     if place + num_bytes > len(content):
-        raise CheckpointError(f"{path}: {short_repr(name)} lies outside the file, which is damaged or cut short")
+        raise CheckpointError(f"{path}: {short_repr(name)} extends past the end of the file; download the file again")
     rows = partial(_rows, content, kind, place, shape[-1] // block * block_bytes, len(shape) == 1)
-    return StoredTensor(name, shape, kind.name, torch.float32 if _is_understood(kind) else None, num_bytes, rows)
+    return StoredTensor(name, shape, kind.name, torch.float32 if _can_dequantize(kind) else None, num_bytes, rows)
 
 
 def _rows(
     content: mmap.mmap, kind: IntEnum, place: int, row_bytes: int, is_one_row: bool, start: int, stop: int
 ) -> Tensor:
-    """Some rows of a matrix, or some numbers of a vector, which is one row, dequantized."""
+    """Return rows `start` to `stop` - 1 of a matrix, or these elements of a vector, dequantized."""
     if is_one_row:
         return _rows(content, kind, place, row_bytes, False, 0, 1)[0, start:stop]
     num_rows = stop - start
     stored = np.frombuffer(content, np.uint8, num_rows * row_bytes, place + start * row_bytes)
-    numbers = import_extra("gguf.quants").dequantize(stored.reshape(num_rows, row_bytes), kind)
+    with np.errstate(all="ignore"):  # a damaged block may hold any number
+        numbers = import_extra("gguf.quants").dequantize(stored.reshape(num_rows, row_bytes), kind)
     return torch.from_numpy(numbers)
 
 
 @cache
-def _is_understood(kind: IntEnum) -> bool:
-    """Whether the gguf package turns one empty block of this type into numbers."""
+def _can_dequantize(kind: IntEnum) -> bool:
+    """Return whether the gguf package can dequantize this type."""
     block_bytes = import_extra("gguf").GGML_QUANT_SIZES[kind][1]
     try:
-        # Some blocks hold a divisor, which is zero here.
+        # Blocks of some types have a divisor, which is zero here.
         with np.errstate(all="ignore"):
             import_extra("gguf.quants").dequantize(np.zeros((1, block_bytes), np.uint8), kind)
     except NotImplementedError:
@@ -206,10 +209,10 @@ def _is_understood(kind: IntEnum) -> bool:
     return True
 
 
-def _refuse_overlaps(path: Path, places: list[tuple[int, int, str]]) -> None:
-    """Tensors that share bytes would let a small file ask for any amount of memory."""
+def _check_overlaps(path: Path, places: list[tuple[int, int, str]]) -> None:
+    """Raise if tensors share bytes: otherwise a small file could expand to any amount of memory."""
     end = 0
     for offset, num_bytes, name in sorted(places):
         if offset < end:
-            raise CheckpointError(f"{path}: {short_repr(name)} overlaps another tensor; the file is damaged")
+            raise CheckpointError(f"{path}: {short_repr(name)} overlaps another tensor; download the file again")
         end = offset + num_bytes

@@ -1,6 +1,6 @@
-"""What a GGUF file says about a model, in the terms of the families: its config, and the names of its tensors.
+"""Maps GGUF metadata to model configs, and model parameters to the tensor names of GGUF.
 
-In: metadata and the headers of tensors. Out: a family, one of our configs, and its parameters with the names of GGUF.
+In: metadata and tensor headers. Out: a family, one of our configs, and its parameters with their GGUF names.
 Does not know: bytes. Memory: O(1); parameters are generated lazily.
 """
 
@@ -28,22 +28,22 @@ from attnscope.models.encoder import EncoderConfig
 from attnscope.models.json_fields import Fields
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gpt2", "bert")
-"""Mistral has no name of its own here: its files say llama."""
+"""The supported architectures. The files of Mistral have the architecture llama."""
 
 ROPE_FREQUENCIES = "rope_freqs.weight"
 
 IGNORED_OF_BERT, IGNORED = re.compile(r"cls\..*"), re.compile(r"rope_freqs\.weight")
-"""The heads of BERT, which are left out, and the slowing of Llama 3, which goes into the config."""
+"""Tensors that are not parameters: the task heads of BERT, and the frequency divisors of Llama 3."""
 
 NOTES = re.compile(r"(general|tokenizer|quantize)\..*|split\.(no|tensors\.count)")
-"""Metadata about the file, its text and how it was quantized."""
+"""Metadata about the file, the tokenizer and the quantization."""
 
 BIASES = {"qkv_bias": "attn_q", "output_bias": "attn_output", "feed_forward_bias": "ffn_up"}
-"""Where the biases that llama and qwen3 may have show themselves, since no metadata tell."""
+"""Tensors that show whether llama and qwen3 have a bias; no metadata field states it."""
 
 
 def config_from_gguf(metadata: Fields, stored: dict[str, StoredTensor]) -> tuple[Family, DecoderConfig | EncoderConfig]:
-    """The family of a file, and the config of its model."""
+    """Return the family and the config of the model in a file."""
     name = metadata.choice("general.architecture", {name: name for name in ARCHITECTURES})
     metadata.only(**{"general.type": "model", "split.count": 1})
     metadata.changes_nothing(*(key for key in metadata.found if NOTES.fullmatch(key)))
@@ -60,10 +60,10 @@ def config_from_gguf(metadata: Fields, stored: dict[str, StoredTensor]) -> tuple
 
 
 def parameters_from_gguf(family: Family, config: DecoderConfig | EncoderConfig) -> Iterator[ParameterSource]:
-    """The parameters of a family with the tensor names and the layout of GGUF, where nothing is transposed."""
+    """Yield the parameters of a family with the tensor names and the layout of GGUF, where nothing is transposed."""
     gguf = import_extra("gguf")
     arch = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == family.name)
-    # The map has a line for every layer; one layer is enough to learn the names, however many a file claims to have.
+    # One layer is enough for the names, so the number of layers in the file does not matter.
     names = gguf.get_tensor_name_map(arch, 1)
     interleaved = head_dim_of(config) if isinstance(config, DecoderConfig) and family.name == "llama" else None
     rename = partial(_rename, names, family, interleaved)
@@ -77,7 +77,7 @@ def _rename(names: Any, family: Family, interleaved: int | None, part: FileTenso
     first = part.name if layer is None else part.name.replace(layer[0], ".0.", 1)
     suffixes = (".weight", ".bias")
     name = names.get_name(family.file_name(first), suffixes) or names.get_name(first, suffixes)
-    assert name is not None, f"the gguf package knows no name for {first}"
+    assert name is not None, f"the gguf package has no name for {first}"
     if layer is not None:
         name = name.replace(".0.", layer[0], 1)
     shape = part.shape[::-1] if transposed else part.shape
@@ -86,7 +86,7 @@ def _rename(names: Any, family: Family, interleaved: int | None, part: FileTenso
 
 
 def _sizes(arch: str, metadata: Fields, stored: dict[str, StoredTensor]) -> dict[str, int]:
-    """The sizes of every architecture, as fields of Hugging Face; vocab_size may follow from the embeddings."""
+    """Return the sizes of any architecture as Hugging Face fields; vocab_size defaults to the embedding rows."""
     embeddings = stored.get("token_embd.weight")
     rows = embeddings.shape[0] if embeddings else 1
     return {
@@ -156,23 +156,27 @@ def _rope(prefix: str, metadata: Fields) -> dict[str, object]:
 
 
 def _with_frequencies(config: DecoderConfig, stored: StoredTensor | None, source: str) -> DecoderConfig:
-    """The config with the scaling of Llama 3, which a file holds as the divisor of each frequency.
+    """Return the config with the rotary scaling of Llama 3, which a GGUF file stores as a divisor per frequency.
 
-    Three of its four numbers cannot be told from the divisors, but all of Llama 3 has the same: 1, 4 and 8192.
+    Three of its four parameters cannot be derived from the divisors. They are the same in all Llama 3 models: 1, 4 and
+    8192.
     """
     if stored is None:
         return config
     rotary = config.position_encoding
     pairs = head_dim_of(config) // 2
     if not isinstance(rotary, Rotary) or rotary.scaling is not None or stored.shape != (pairs,) or not stored.dtype:
-        raise CheckpointError(f"{source}: {ROPE_FREQUENCIES} {stored.shape} does not fit the rest of the file")
+        raise CheckpointError(
+            f"{source}: {ROPE_FREQUENCIES} with shape {stored.shape} does not match the model; expected ({pairs},) in "
+            "a model with rotary positions and no other scaling"
+        )
     divisors = stored.rows(0, pairs).double().nan_to_num(nan=0.0, posinf=0.0)
     scaling = Llama3Scaling(factor=float(divisors.max()), original_length=8192)
     expected = plain_frequencies(rotary.dim, rotary.base) / scaling.frequencies(rotary.dim, rotary.base)
-    # The file was computed in float32: frequencies are off by about 1e-6, and the ramp magnifies that by the factor.
+    # The divisors were computed in float32: frequencies have an error of about 1e-6, times the factor on the ramp.
     if not torch.allclose(divisors, expected, rtol=min(3e-6 * scaling.factor, 1e-3), atol=0):
         raise CheckpointError(
-            f"{source}: {ROPE_FREQUENCIES} is not the scaling of Llama 3 with its published numbers; convert the model "
-            "from its Hugging Face folder instead, whose config.json states them"
+            f"{source}: {ROPE_FREQUENCIES} is not the published rotary scaling of Llama 3; load the Hugging Face "
+            "folder of the model instead, whose config.json has the parameters"
         )
     return replace(config, position_encoding=replace(rotary, scaling=scaling))

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from attnscope.attention.rotary import convert_layout
-from attnscope.errors import CheckpointError, ShapeError
+from attnscope.errors import CheckpointError, ShapeError, UnsupportedModelError
 from attnscope.models.checkpoint.families import family_from_fields
 from attnscope.models.checkpoint.family import FileTensor, ParameterSource
+from attnscope.models.checkpoint.folder_checksums import verified
 from attnscope.models.checkpoint.gguf_file import open_gguf
 from attnscope.models.checkpoint.gguf_model import IGNORED, IGNORED_OF_BERT, config_from_gguf, parameters_from_gguf
 from attnscope.models.checkpoint.safetensors_files import StoredTensor, open_weights
@@ -78,7 +79,8 @@ def load(
         A `Decoder` or an `Encoder`.
 
     Raises:
-        CheckpointError: If the checkpoint is missing, invalid or not supported.
+        CheckpointError: If the checkpoint is missing or invalid, or differs from its checksums.
+        UnsupportedModelError: If it is sound, but these models do not implement it.
         ShapeError: If `dtype` is not a floating-point dtype.
 
     >>> from tempfile import TemporaryDirectory
@@ -96,6 +98,8 @@ def load(
     path = locate(source, revision)
     ignore = (ignore,) if isinstance(ignore, str) else ignore
     with ExitStack() as files:
+        if path.is_dir():
+            files.enter_context(verified(path))
         try:
             opened = (open_folder if path.is_dir() else open_gguf_checkpoint)(path, files, ignore)
             parameters = match_tensors(opened)
@@ -114,7 +118,8 @@ def load(
 
 def open_folder(folder: Path, files: ExitStack, ignore: Collection[str]) -> OpenCheckpoint:
     """Read the config and the tensor headers of a folder."""
-    fields = Fields(read_json(folder / "config.json"), source=str(folder / "config.json"), ignore=ignore)
+    path = folder / "config.json"
+    fields = Fields(read_json(path), source=str(path), ignore=ignore, error=UnsupportedModelError)
     family = family_from_fields(fields)
     stored: dict[str, StoredTensor] = {}
     for name, tensor in open_weights(folder, files).items():
@@ -155,7 +160,7 @@ def match_tensors(opened: OpenCheckpoint) -> list[ParameterSource]:
         stored = opened.stored[name]
         original = opened.stored.get(opened.tied_tensors.get(name, ""))
         if original is None:
-            raise CheckpointError(
+            raise UnsupportedModelError(
                 f"{opened.source} has an unknown tensor {short_repr(stored.name)} {stored.shape}. It may change what "
                 f"the model computes. If you know that it does not, pass ignore=({short_repr(stored.name)},)"
             )
@@ -226,7 +231,7 @@ def _check_tensor(tensor: FileTensor, opened: OpenCheckpoint) -> None:
     stored = opened.stored.get(tensor.name)
     if stored is None:
         if tensor.name in opened.tied_tensors:
-            raise CheckpointError(
+            raise UnsupportedModelError(
                 f"{opened.source} has no {tensor.name}, and its config says that the token embeddings do not stand in "
                 "for it; this may be the body of a model without its head"
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from attnscope.attention.rotary import Rotary
 from attnscope.attention.rotary_scaling import LinearScaling, Llama3Scaling, Scaling, YarnScaling
-from attnscope.errors import CheckpointError
+from attnscope.errors import CheckpointError, UnsupportedModelError
 from attnscope.models.json_fields import Fields
 
 SCALINGS = {name: name for name in ("default", "linear", "llama3", "yarn")}
@@ -21,7 +21,7 @@ def rotary_from(fields: Fields, *, head_dim: int, max_position_embeddings: int) 
     fields.only(partial_rotary_factor=1.0)
     scaling, parameters = fields.optional_inner("rope_scaling"), fields.optional_inner("rope_parameters")
     if scaling is not None and parameters is not None:
-        raise CheckpointError(
+        raise UnsupportedModelError(
             f"{fields.source} has both rope_scaling and rope_parameters, which may disagree; choose one of them by "
             'ignore=("rope_scaling",) or ignore=("rope_parameters",)'
         )

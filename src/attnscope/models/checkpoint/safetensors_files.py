@@ -47,6 +47,10 @@ class StoredTensor(NamedTuple):
     rows: Callable[[int, int], Tensor]
     """Its numbers from one row up to another."""
 
+    def whole(self) -> Tensor:
+        """All its numbers, in any dtype that the file has."""
+        return self.rows(0, self.shape[0] if self.shape else 1)
+
 
 def open_weights(folder: Path, files: ExitStack) -> dict[str, StoredTensor]:
     """All tensors of a folder; its files stay open as long as `files` does."""
@@ -86,7 +90,8 @@ def _refuse_long_header(path: Path) -> None:
 
 
 def _rows(file: Any, name: str, start: int, stop: int) -> Tensor:
-    return file.get_tensor(name)[start:stop]  # a view of the mapped file
+    tensor = file.get_tensor(name)  # a view of the mapped file
+    return tensor[start:stop] if tensor.dim() else tensor
 
 
 def _open_shards(folder: Path, files: ExitStack) -> dict[str, StoredTensor]:

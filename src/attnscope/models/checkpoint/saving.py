@@ -1,7 +1,7 @@
 """Model to checkpoint: a folder that Hugging Face transformers loads.
 
-In: a `Decoder` or an `Encoder`. Out: config.json, and model.safetensors or shards with their index.
-Does not know: tokens, text. Memory: the model, and one shard.
+In: a `Decoder` or an `Encoder`. Out: config.json, model.safetensors or shards with their index, and the
+checksums of all of them. Does not know: tokens, text. Memory: the model, and one tensor.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from attnscope.errors import CheckpointError
-from attnscope.extras import import_extra
 from attnscope.models.checkpoint.families import family_from_config
 from attnscope.models.checkpoint.family import FileTensor, ParameterSource
+from attnscope.models.checkpoint.folder_checksums import FILE as CHECKSUMS
+from attnscope.models.checkpoint.folder_checksums import BlockChecksums, file_checksums, write_checksums
 from attnscope.models.checkpoint.safetensors_files import INDEX, NAMES, WEIGHTS
+from attnscope.models.checkpoint.safetensors_writer import TensorToWrite, encode_header, to_file_order, write_stream
 from attnscope.models.decoder import Decoder
 from attnscope.models.encoder import Encoder
 from attnscope.models.json_files import write_json
@@ -43,7 +45,7 @@ def save(
     """Save a model as a folder that Hugging Face transformers loads.
 
     The model family follows from the config: gpt2, llama, mistral, qwen2, qwen3 or bert. Files get their final names
-    when all of them are complete, config.json last.
+    when all of them are complete, config.json last. `load` compares them with their checksums, which are saved, too.
 
     Args:
         model: A `Decoder` or an `Encoder`.
@@ -63,7 +65,7 @@ def save(
     >>> with TemporaryDirectory() as folder:
     ...     save(Encoder(config), folder)
     ...     sorted(path.name for path in Path(folder).iterdir())
-    ['config.json', 'model.safetensors']
+    ['attnscope-checksums.json', 'config.json', 'model.safetensors']
     """
     if not isinstance(model, Decoder | Encoder):
         raise CheckpointError(f"save: expected a Decoder or an Encoder, got {type(model).__name__}")
@@ -86,13 +88,15 @@ def save(
     folder.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=folder, prefix=".unfinished-"))
     try:
-        _write_weights(scratch, shards, parameters, dtype)
+        checksums = _write_weights(scratch, shards, parameters, dtype)
         about = {
             "architectures": [family.architecture],
             "model_type": family.name,
             "dtype": str(dtype)[len("torch.") :],
         }
         write_json(scratch / "config.json", {**about, **NO_TOKENS, **fields})
+        small = [path for path in scratch.iterdir() if path.name not in checksums]
+        write_checksums(scratch, checksums | {path.name: file_checksums(path) for path in small})
         _move_files(scratch, folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -111,19 +115,25 @@ def _shards(named: Shard, dtype: torch.dtype, max_bytes: int) -> Iterator[Shard]
     yield shard
 
 
-def _write_weights(scratch: Path, shards: list[Shard], parameters: dict[str, Tensor], dtype: torch.dtype) -> None:
-    writer = import_extra("safetensors.torch")
-    places, total = {}, 0
+def _write_weights(
+    scratch: Path, shards: list[Shard], parameters: dict[str, Tensor], dtype: torch.dtype
+) -> dict[str, list[int]]:
+    """Write all tensors, and return the checksums of each file."""
+    places, total, checksums = {}, 0, {}
     for number, shard in enumerate(shards, start=1):
         name = WEIGHTS if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
-        tensors = {
-            file_name: _to_file(parameters, source, tensor, rows, dtype) for file_name, source, tensor, rows in shard
-        }
-        writer.save_file(tensors, scratch / name, metadata={"format": "pt"})
-        places |= dict.fromkeys(tensors, name)
-        total += sum(tensor.nbytes for tensor in tensors.values())
+        tensors = to_file_order(
+            TensorToWrite(file_name, dtype, tensor.shape, partial(_to_file, parameters, source, tensor, rows, dtype))
+            for file_name, source, tensor, rows in shard
+        )
+        digest = BlockChecksums()
+        write_stream(scratch / name, encode_header(tensors, {"format": "pt"}), tensors, digest)
+        checksums[name] = digest.blocks
+        places |= dict.fromkeys((tensor.name for tensor in tensors), name)
+        total += sum(tensor.num_bytes for tensor in tensors)
     if len(shards) > 1:
         write_json(scratch / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
+    return checksums
 
 
 def _to_file(
@@ -131,7 +141,7 @@ def _to_file(
 ) -> Tensor:
     """One tensor of the file, from the rows of a parameter."""
     part = parameters[source.name].detach()[rows]
-    result = (part.T if source.transposed else part).to(device="cpu", dtype=dtype, copy=True).contiguous()
+    result = (part.T if source.transposed else part).to(device="cpu", dtype=dtype).contiguous()
     assert tuple(result.shape) == tensor.shape, f"{source.name}: expected {tensor.shape}, got {tuple(result.shape)}"
     return result
 
@@ -146,7 +156,7 @@ def _check_folder(folder: Path, overwrite: bool) -> None:
 
 
 def _model_files(folder: Path) -> list[Path]:
-    names = ("config.json", WEIGHTS, INDEX, "model-*-of-*.safetensors")
+    names = ("config.json", WEIGHTS, INDEX, "model-*-of-*.safetensors", CHECKSUMS)
     return [path for name in names for path in sorted(folder.glob(name))]
 
 

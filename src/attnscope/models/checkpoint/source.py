@@ -1,6 +1,7 @@
 """Where a checkpoint is: a folder, a GGUF file, a downloaded model, or a name on the hub, which is fetched or cached.
 
-In: what a person writes. Out: a path that exists. Does not know: what is inside. Memory: O(1).
+In: what a person writes. Out: a path that exists, and a folder whose files are really in it. Does not know: what is
+inside. Memory: O(1).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from attnscope.extras import import_extra
 HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 
 NEEDED = (
+    "attnscope-checksums.json",
     "config.json",
     "generation_config.json",
     "model.safetensors",
@@ -44,7 +46,7 @@ def locate(source: str | Path, revision: str | None = None) -> Path:
     try:
         path = Path(source).expanduser()
         if path.is_dir():
-            return path
+            return _without_links_out(path)
     except (OSError, RuntimeError, ValueError) as error:  # a name too long for a file, or of a user who is not there
         raise CheckpointError(f"{str(source)[:80]!r} cannot be the place of a model: {error}") from error
     if path.is_file():
@@ -58,11 +60,24 @@ def locate(source: str | Path, revision: str | None = None) -> Path:
             return found
         raise CheckpointError(f"model {source!r} is not downloaded yet. Run: attnscope download {source}")
     if isinstance(source, str) and HUB_NAME.fullmatch(source):
-        return _fetch(source, revision)
+        return _without_links_out(_fetch(source, revision))
     raise CheckpointError(
         f"{str(source)!r} is neither a folder, nor a .gguf file, nor a name on the hub such as "
         f'"HuggingFaceTB/SmolLM2-135M-Instruct", nor one of {", ".join(MODELS)}, which `attnscope download` gets'
     )
+
+
+def _without_links_out(folder: Path) -> Path:
+    """The folder, unless a file in it is a link to elsewhere; in the hub's cache, files are links into its `blobs`."""
+    place = folder.resolve()
+    allowed = [place, place.parent.parent / "blobs"] if place.parent.name == "snapshots" else [place]
+    for path in folder.iterdir():
+        if not path.is_symlink() or path.is_dir():
+            continue
+        target = path.resolve()
+        if not any(target.is_relative_to(root) for root in allowed):
+            raise CheckpointError(f"{path} is a link that leads out of the folder; put the file itself there")
+    return folder
 
 
 def _fetch(name: str, revision: str | None) -> Path:

@@ -91,9 +91,17 @@ def load_tokenizer(source: str | Path) -> AnyTokenizer:
     path = locate(source)
     if path.suffix.lower() == ".gguf":
         return Tokenizer.from_gguf(read_metadata(path))
-    kinds = {TOKENIZER: Tokenizer, CHARACTERS: CharacterTokenizer}
-    there = [name for name in kinds if (path / name).exists()]
+    there = tokenizer_files(path)
     if len(there) != 1:
         found = " and ".join(there) or "neither"
         raise CheckpointError(f"load_tokenizer: expected {TOKENIZER} or {CHARACTERS} in {path}, found {found}")
-    return kinds[there[0]].load(path)
+    return KINDS[there[0]].load(path)
+
+
+KINDS = {TOKENIZER: Tokenizer, CHARACTERS: CharacterTokenizer}
+"""The tokenizers by the file they are in."""
+
+
+def tokenizer_files(folder: Path) -> list[str]:
+    """The names of the files in a folder that `load_tokenizer` reads a tokenizer from; a sound folder has one."""
+    return [name for name in KINDS if (folder / name).exists()]

@@ -224,7 +224,10 @@ class Tokenizer:
         if name not in self.special_tokens:
             return None
         text = self.special_tokens[name]
-        number = self.backend.token_to_id(text)
+        try:
+            number = self.backend.token_to_id(text)
+        except UnicodeEncodeError:  # half of a surrogate pair
+            number = None
         if number is None:
             raise CheckpointError(
                 f"{CONFIG} names {text!r} as {name}, but {FILE} has no such token; download both files again"

@@ -290,7 +290,7 @@ MASK = Field(lambda node, name: node.child(node.fields.integer(name), Mask), lam
 SCORES = Field(_decode_scores, lambda value, writer: [writer.score(part) for part in value])
 
 
-class AnyTokenizer:
+class Codec:
     """Writes a mask or score as the fields of a node, one per attribute, and builds it from them again."""
 
     def __init__(self, cls: type[Any], build: Callable[..., Mask | ScoreMod] | None = None, **fields: Field) -> None:
@@ -306,7 +306,7 @@ class AnyTokenizer:
         return self._build(**{name: field.decode(node, name) for name, field in self.fields.items()})
 
 
-class _StepsCodec(AnyTokenizer):
+class _StepsCodec(Codec):
     """The steps as a table (steps, 5) of rows, columns and the number of a mask; there may be 100,000 of them."""
 
     def encode(self, value: StackedMask, writer: ExpressionWriter) -> Node:
@@ -347,24 +347,24 @@ def _build_t5(table: Tensor, bidirectional: bool, max_distance: int, offset: int
     return Bias.t5(table, bidirectional=bidirectional, max_distance=max_distance, offset=offset)
 
 
-CODECS: dict[str, AnyTokenizer] = {
-    "full": AnyTokenizer(Full),
-    "causal": AnyTokenizer(Causal, offset=OFFSETS),
-    "window": AnyTokenizer(Window, before=_integer(0), after=_integer(0), offset=OFFSETS),
-    "prefix": AnyTokenizer(Prefix, length=_integers()),
-    "documents": AnyTokenizer(Documents, ids=_tensor(copied=True), query_ids=_optional(_tensor(copied=True))),
-    "lengths": AnyTokenizer(Padding, lengths=_integers(0, single=False)),
-    "padding": AnyTokenizer(Padding, _build_padding, keep=_tensor(copied=True)),
-    "booleans": AnyTokenizer(DenseMask, from_bool, attend=_tensor()._replace(encode=_encode_broadcast)),
-    "and": AnyTokenizer(And, first=MASK, second=MASK),
-    "or": AnyTokenizer(Or, first=MASK, second=MASK),
-    "not": AnyTokenizer(Not, inner=MASK),
+CODECS: dict[str, Codec] = {
+    "full": Codec(Full),
+    "causal": Codec(Causal, offset=OFFSETS),
+    "window": Codec(Window, before=_integer(0), after=_integer(0), offset=OFFSETS),
+    "prefix": Codec(Prefix, length=_integers()),
+    "documents": Codec(Documents, ids=_tensor(copied=True), query_ids=_optional(_tensor(copied=True))),
+    "lengths": Codec(Padding, lengths=_integers(0, single=False)),
+    "padding": Codec(Padding, _build_padding, keep=_tensor(copied=True)),
+    "booleans": Codec(DenseMask, from_bool, attend=_tensor()._replace(encode=_encode_broadcast)),
+    "and": Codec(And, first=MASK, second=MASK),
+    "or": Codec(Or, first=MASK, second=MASK),
+    "not": Codec(Not, inner=MASK),
     "stacked": _StepsCodec(StackedMask, steps=_tensor()),
-    "softcap": AnyTokenizer(Softcap, cap=NUMBER),
-    "temperature": AnyTokenizer(Temperature, value=NUMBER),
-    "alibi": AnyTokenizer(ALiBi, slopes=_tensor(floating=True, axes=1), offset=OFFSET),
-    "bias": AnyTokenizer(Bias, values=_tensor(floating=True)._replace(encode=_encode_broadcast)),
-    "t5": AnyTokenizer(
+    "softcap": Codec(Softcap, cap=NUMBER),
+    "temperature": Codec(Temperature, value=NUMBER),
+    "alibi": Codec(ALiBi, slopes=_tensor(floating=True, axes=1), offset=OFFSET),
+    "bias": Codec(Bias, values=_tensor(floating=True)._replace(encode=_encode_broadcast)),
+    "t5": Codec(
         T5Bias,
         _build_t5,
         table=_tensor(floating=True, axes=2),
@@ -372,9 +372,9 @@ CODECS: dict[str, AnyTokenizer] = {
         max_distance=_integer(1),
         offset=OFFSET,
     ),
-    "by distance": AnyTokenizer(DistanceBias, values=_tensor(floating=True, axes=2), first=_integer(), offset=OFFSET),
-    "sinks": AnyTokenizer(Sinks, logits=_tensor(floating=True, axes=1)),
-    "chain": AnyTokenizer(ScoreChain, lambda parts: reduce(add, parts), parts=SCORES),
+    "by distance": Codec(DistanceBias, values=_tensor(floating=True, axes=2), first=_integer(), offset=OFFSET),
+    "sinks": Codec(Sinks, logits=_tensor(floating=True, axes=1)),
+    "chain": Codec(ScoreChain, lambda parts: reduce(add, parts), parts=SCORES),
 }
 """By the `kind` of a node."""
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from attnscope.errors import TraceError
 from attnscope.models.json_fields import Fields, short_repr
 from attnscope.recording.files.expressions import MAX_NODES, ExpressionReader, tensor_names
+from attnscope.recording.files.file_check import FileCheck
 from attnscope.recording.files.layers import AnyLayer, Header, decode_layer
 from attnscope.recording.files.manifest import content_hash, read_manifest, trace_fields
 from attnscope.recording.files.saving import FORMAT, MANIFEST, MAX_LAYERS, RULES, TEXTS, VERSION, Contents, layer_file
@@ -31,13 +32,15 @@ def open_trace(folder: str | Path, *, verify: bool = False) -> Trace:
 
     Args:
         folder: The folder of the trace.
-        verify: Also read all files and compare their SHA-256. Sizes, shapes and trace.json are always checked.
+        verify: Compare the SHA-256 of all files at once. Otherwise the file of a layer is read and compared when the
+            layer is first used; the other files are small and always compared.
 
     Returns:
         The trace, with tensors that are views of the files.
 
     Raises:
-        TraceError: The folder is not a trace, or is damaged, hostile or of a newer version.
+        TraceError: The folder is not a trace, or is damaged, hostile or of a newer version. The first use of a layer
+            raises it, too, if its numbers were changed.
 
     >>> from tempfile import TemporaryDirectory
     >>> import torch
@@ -79,8 +82,12 @@ class _Reader:
         source = f"{self._folder / MANIFEST}: layer {place}"
         fields = trace_fields(found, source)
         header = Header.read(fields, source)
-        tensors = self._tensors(fields.inner("file"), layer_file(place), header.tensors)
-        return decode_layer(header, fields, tensors, expressions)
+        tensors, check = self._tensors(fields.inner("file"), layer_file(place), header.tensors)
+        if self._verify:
+            check()
+        layer = decode_layer(header, fields, tensors, expressions)
+        layer.check_file = check
+        return layer
 
     def _expressions(self, fields: Fields) -> ExpressionReader:
         nodes = fields.array("expressions", maximum=MAX_NODES)
@@ -106,21 +113,25 @@ class _Reader:
         return texts, strings.between(0, given)
 
     def _optional_tensors(self, fields: Fields, name: str, names: list[str]) -> dict[str, Tensor]:
-        """The tensors of a file that exists only if there are any."""
+        """The tensors, compared with their hash, of a file that exists only if there are any."""
         file = None if fields.is_null("file") else fields.inner("file")
         if (file is None) == bool(names):
             raise TraceError(
                 f"{self._folder / MANIFEST} refers to {len(names)} tensors of {name}, but to "
                 f"{'no' if file is None else 'a'} file; save the trace again"
             )
-        return {} if file is None else self._tensors(file, name, names)
+        if file is None:
+            return {}
+        tensors, check = self._tensors(file, name, names)
+        check()
+        return tensors
 
-    def _tensors(self, fields: Fields, name: str, names: list[str]) -> dict[str, Tensor]:
-        """The tensors of a file; its name is fixed, so a manifest cannot point elsewhere."""
+    def _tensors(self, fields: Fields, name: str, names: list[str]) -> tuple[dict[str, Tensor], FileCheck]:
+        """The tensors of a file and its check; its name is fixed, so a manifest cannot point elsewhere."""
         fields.choice("name", {name: name})
         written = Written(name, fields.integer("num_bytes", minimum=8), fields.string("sha256"))
         fields.finish()
-        return open_file(self._folder, written, names, verify=self._verify)
+        return open_file(self._folder, written, names)
 
 
 class _Part:

@@ -7,7 +7,7 @@ Does not know: models, tokens. Memory: query, key and normalisers of all rows, k
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -22,12 +22,16 @@ from attnscope.attention.tensors import count_bytes
 from attnscope.errors import UnsupportedError
 from attnscope.matrix import AttentionMatrix
 from attnscope.recording.call import Call, same_numbers
+from attnscope.recording.files.file_check import skip_check
 from attnscope.recording.layers.disk import Spill
 from attnscope.recording.layers.step_masks import StackedMask, Step
 
 
 class Layer:
     """A name and the calls that belong together."""
+
+    check_file: Callable[[], None] = staticmethod(skip_check)
+    """Called before the calls are used."""
 
     def __init__(self, name: str, call: Call, *, cross: bool, spill: Spill | None = None) -> None:
         """`spill` moves what is held elsewhere."""
@@ -99,6 +103,7 @@ class Layer:
 
     def joined(self) -> Call:
         """All calls as one, which takes their place."""
+        self.check_file()
         if len(self._calls) > 1:
             first, last = self._calls[0], self._calls[-1]
             together = {name: _joined(self._calls, name) for name in ("query", "key", "value", "lse")}

@@ -7,7 +7,7 @@ Does not know: models, what tokens say. Memory: some numbers for each row and ea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -20,6 +20,7 @@ from attnscope.matrix import AttentionMatrix
 from attnscope.matrix.pooling import even_edges
 from attnscope.matrix.summary import Summary, concat_rows
 from attnscope.recording.call import Call
+from attnscope.recording.files.file_check import skip_check
 from attnscope.recording.token_pairs import PairCache, Pairs, beginnings, documents_in
 
 BINS = 64
@@ -27,6 +28,9 @@ BINS = 64
 
 class StatisticsLayer:
     """A name and what was summed up under it."""
+
+    check_file: Callable[[], None] = staticmethod(skip_check)
+    """Called before the statistics are used."""
 
     def __init__(
         self,
@@ -83,6 +87,7 @@ class StatisticsLayer:
     @property
     def begins(self) -> Tensor | None:
         """(batch, keys): where the document of each token begins, if a mask has kept documents apart."""
+        self.check_file()
         return beginnings(self._documents) if self._documents is not None and "start" in self.pairings else None
 
     @property
@@ -116,6 +121,7 @@ class StatisticsLayer:
 
     def summary(self) -> Summary:
         """The statistics of all rows."""
+        self.check_file()
         if self._summary is None:
             if self._length is not None and not self.cross and len(self._rows) < self._length:
                 raise UnsupportedError(

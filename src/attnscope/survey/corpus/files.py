@@ -1,23 +1,30 @@
 """The files of a corpus, local or at any URL that fsspec supports.
 
 In: files, folders, globs and URLs. Out: every file once, with its size and a version; and any of them opened for
-reading, by a URL that is valid in every process.
+reading, by a URL that is valid in every process. A file that cannot be accessed is an `AccessError`.
 Does not know: the content of a file. Memory: one entry per file.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
+import lzma
+import tarfile
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from operator import itemgetter
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from attnscope.errors import SettingError
+from attnscope.survey.corpus.names import escape_name, unescape_name
 
 FORMATS = {".txt": "text", ".md": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 """The format of a file, by its suffix."""
@@ -25,12 +32,21 @@ FORMATS = {".txt": "text", ".md": "text", ".jsonl": "jsonl", ".ndjson": "jsonl",
 VERSION_FIELDS = ("etag", "ETag", "mtime", "LastModified", "last_modified", "updated", "CRC", "created")
 """Names that fsspec file systems use for the version or modification time of a file."""
 
+LOCAL = ("file://", "local://")
+
+DAMAGED_ARCHIVE = (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError)
+"""Errors about the content of an archive; all other errors of a file system are about access to it."""
+
+
+class AccessError(OSError):
+    """A file that is missing, not permitted, or not reachable now: this says nothing about its content."""
+
 
 class CorpusFile(NamedTuple):
     """A file of a corpus."""
 
     url: str
-    """An absolute path, or a URL with its protocol."""
+    """An absolute path, or a URL with its protocol, escaped by `escape_name`."""
     format: str
     """"text", "jsonl" or "parquet"."""
     size: int
@@ -66,19 +82,104 @@ def list_files(sources: Sequence[str]) -> list[CorpusFile]:
 
 
 @contextmanager
-def open_file(url: str) -> Iterator[IO[bytes]]:
-    """Open a file of `list_files` for reading, in a `with` block."""
-    system, path = url_to_fs(url)
-    with system.open(path, "rb") as file:  # an archive closes with its `system`, so keep that alive
-        yield file
+def open_file(url: str) -> Iterator[OpenFile]:
+    """Open a file of `list_files` for reading, in a `with` block.
+
+    Raises:
+        AccessError: The file cannot be opened; reading from it raises the same error.
+    """
+    with _access(url):
+        system, path = _locate(unescape_name(url))  # an archive closes with its `system`, so keep that alive
+        file = system.open(path, "rb")
+    with file:
+        yield OpenFile(file, url)
+
+
+def file_version(url: str) -> str:
+    """The `CorpusFile.version` of a file now.
+
+    Raises:
+        AccessError: The file cannot be accessed.
+    """
+    with _access(url, damage=()):
+        system, path = _locate(unescape_name(url))
+        system.invalidate_cache(path)
+        return _version(system.info(path))
+
+
+class _LocalFiles(LocalFileSystem):
+    """The local file system; a folder that cannot be listed is an error, which fsspec omits by default."""
+
+    def walk(
+        self, path: str, maxdepth: int | None = None, topdown: bool = True, on_error: Any = "raise", **kwargs: Any
+    ):
+        return super().walk(path, maxdepth, topdown, on_error, **kwargs)
+
+
+class OpenFile(io.RawIOBase):
+    """A file of any file system, opened for reading; all errors are `AccessError`."""
+
+    def __init__(self, file: Any, url: str) -> None:
+        self._file, self._url = file, url
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Read at most `size` bytes, or all."""
+        with _access(self._url):
+            return self._file.read(size)
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """Move to an offset, and return it."""
+        with _access(self._url):
+            return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """The current offset."""
+        return self._file.tell()
+
+    def readable(self) -> bool:
+        """Always true."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always true."""
+        return True
+
+
+@contextmanager
+def _access(url: str, damage: tuple[type[Exception], ...] = DAMAGED_ARCHIVE) -> Iterator[None]:
+    """Raise any error of a file system except `damage` as an `AccessError`."""
+    try:
+        yield
+    except damage:
+        raise
+    except Exception as error:
+        raise AccessError(f"{url} cannot be read: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """An error in one line."""
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return escape_name(" ".join(said.split())) or type(error).__name__
+
+
+def _is_local(source: str) -> bool:
+    """Whether a source is a path; in a path, `::` is part of a name and does not chain file systems."""
+    return "://" not in source or source.startswith(LOCAL)
+
+
+def _locate(source: str) -> tuple[AbstractFileSystem, str]:
+    """The file system of a source, and the path in it."""
+    if _is_local(source):
+        return _LocalFiles(), LocalFileSystem._strip_protocol(source)
+    return url_to_fs(source)
 
 
 def _files(source: str) -> list[CorpusFile]:
     try:
-        system, path = url_to_fs(source)
+        system, path = _locate(source)
         found = sorted(_entries(system, path), key=itemgetter(0))
-    except (OSError, ValueError, ImportError) as error:  # not found, unknown protocol, not installed
-        raise SettingError(f"survey: cannot read {source}: {error}") from error
+    except Exception as error:  # not found, not permitted, unknown protocol, not installed
+        raise SettingError(f"survey: cannot read {source}: {_reason(error)}") from error
     if not found:
         fault = f"no {', '.join(FORMATS)} file in {source}" if system.exists(path) else f"{source} not found"
         raise SettingError(f"survey: {fault}; give files, folders, globs or URLs of text")
@@ -86,43 +187,60 @@ def _files(source: str) -> list[CorpusFile]:
 
 
 def _entries(system: AbstractFileSystem, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The path and the entry of each file of a file, folder or glob."""
-    found: Any  # a dictionary, because of `detail=True`
+    """The path and the entry of each file of a file, folder or glob; a folder that cannot be listed is an error."""
+    found: Any = {}  # a dictionary, because of `detail=True`
     if system.isfile(path):
         yield path, system.info(path)
     elif system.isdir(path):
         found = system.find(path, detail=True)
-        yield from ((name, entry) for name, entry in found.items() if file_format(name) and entry["type"] == "file")
     elif any(sign in path for sign in "*?["):
         found = system.glob(path, detail=True)
-        for name, entry in found.items():
-            if entry["type"] == "directory":
-                yield from _entries(system, name)
-            elif file_format(name):
-                yield name, entry
+    for name, entry in found.items():
+        if entry["type"] == "directory":
+            yield from _entries(system, name)
+        elif _format(name) and (file := _follow_link(system, name, entry))["type"] == "file":
+            yield name, file
+
+
+def _follow_link(system: AbstractFileSystem, path: str, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The entry of the file that a link points to; a listing describes the link itself."""
+    with _access(escape_name(path)):
+        return system.info(path) if entry.get("islink") else entry
 
 
 def _source(system: AbstractFileSystem, source: str, path: str, entry: Mapping[str, Any]) -> CorpusFile:
-    url, size, found = _url(system, source, path), entry.get("size"), file_format(path)
+    url, found = _url(system, source, path), _format(path)
     if not found:
         raise SettingError(f"survey: unsupported file type: {url} (expected {', '.join(FORMATS)})")
-    if size is None:
+    if entry.get("size") is None:
         raise SettingError(f"survey: the size of {url} is unknown; copy it to a local disk first")
+    return CorpusFile(url, found, entry["size"], _version(entry))
+
+
+def _version(entry: Mapping[str, Any]) -> str:
     changed = next((entry[name] for name in VERSION_FIELDS if entry.get(name) is not None), "")
     if isinstance(changed, datetime):
         changed = changed.timestamp()
-    return CorpusFile(url, found, size, f"{size} {changed}")
+    return f"{entry.get('size')} {changed}"
 
 
 def file_format(url: str) -> str:
     """The format of a file by its suffix, or "" if it is not supported."""
-    name = url.partition("::")[0].lower()
-    return next((format for suffix, format in FORMATS.items() if name.endswith(suffix)), "")
+    return _format(url if _is_local(url) else url.partition("::")[0])
+
+
+def _format(path: str) -> str:
+    return next((format for suffix, format in FORMATS.items() if path.lower().endswith(suffix)), "")
 
 
 def _url(system: AbstractFileSystem, source: str, path: str) -> str:
     """A URL that opens this file in any process; for an archive, it includes the file system that contains it."""
     if isinstance(system, LocalFileSystem):
-        return path
+        return escape_name(path)
     _, chained, rest = source.partition("::")
-    return f"{system.unstrip_protocol(path)}{chained}{rest}"
+    url = system.unstrip_protocol(path)
+    if "::" in url:
+        raise SettingError(
+            f"survey: {escape_name(url)} has '::' in its name, which only a local file may have; rename it"
+        )
+    return escape_name(f"{url}{chained}{rest}")

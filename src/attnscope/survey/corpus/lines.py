@@ -8,12 +8,16 @@ Does not know: the meaning of a line. Memory: `MAX_TEXT_BYTES` bytes and a copy;
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import Any
 
+from attnscope.survey.corpus.files import OpenFile
 from attnscope.survey.corpus.plan import Span
 
 MAX_TEXT_BYTES = 16 * 2**20
 """The maximum size of a line or a document; longer ones are skipped."""
+
+MAX_COUNTED_BYTES = 64 * MAX_TEXT_BYTES
+"""How far a line or document that is too long is followed past its span, to know how much is skipped."""
 
 READ_BYTES, READ_BYTES_PAST_SPAN = 2**20, 2**16  # bytes per read, within the span and after it
 
@@ -21,7 +25,7 @@ READ_BYTES, READ_BYTES_PAST_SPAN = 2**20, 2**16  # bytes per read, within the sp
 class SpanReader:
     """Reads a file from offset `first`, at or before the start of a span, and hashes the bytes of the span."""
 
-    def __init__(self, file: IO[bytes], span: Span, first: int, digest: Any):
+    def __init__(self, file: OpenFile, span: Span, first: int, digest: Any):
         self.first = self.at = first
         self._file, self._digest = file, digest
         self._start, self._stop = span.start, span.stop
@@ -46,8 +50,8 @@ class SpanReader:
         return READ_BYTES_PAST_SPAN if self.is_past_span else min(READ_BYTES, self._stop - self.at)
 
 
-def read_lines(reader: SpanReader) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the offset of each line, and its bytes with the line end; None for a line that is too long.
+def read_lines(reader: SpanReader) -> Iterator[tuple[int, bytes | int]]:
+    """Yield the offset of each line, and its bytes with the line end; of a line that is too long, how many.
 
     The first line starts at the start of the file, or after the first line end. Lines that start after the span follow,
     too: stop iterating when you have enough.
@@ -69,15 +73,15 @@ def read_lines(reader: SpanReader) -> Iterator[tuple[int, bytes | None]]:
             if held:
                 line = b"".join((*held, line))
                 held.clear()
-            yield start, line if length <= MAX_TEXT_BYTES else None
+            yield start, line if length <= MAX_TEXT_BYTES else length
             start, length, begin = start + length, 0, end
         length += len(block) - begin
         if length > MAX_TEXT_BYTES:
             held.clear()
-            if reader.is_past_span:  # another shard finds its end
-                yield start, None
+            if reader.is_past_span and length > MAX_COUNTED_BYTES:  # another shard finds its end
+                yield start, length
                 return
         elif begin < len(block):
             held.append(block[begin:])
     if length:
-        yield start, b"".join(held) if length <= MAX_TEXT_BYTES else None
+        yield start, b"".join(held) if length <= MAX_TEXT_BYTES else length

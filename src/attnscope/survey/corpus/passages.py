@@ -82,7 +82,8 @@ class PassageSplitter:
                     offset += len(ids)
             except (VocabularyError, CheckpointError) as error:
                 location = f"{'row' if file_format(document.file) == 'parquet' else 'byte'} {document.start:,}"
-                yield Problem(document.file, location, f"is skipped from its token {offset:,} on: {error}")
+                reason = f"is skipped from its token {offset:,} on: {error}"
+                yield Problem(document.file, location, reason, len(document.text.encode("utf-8")))
 
 
 def find_special_tokens(tokenizer: AnyTokenizer) -> SpecialTokens:

@@ -11,11 +11,12 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attnscope.errors import SettingError
 from attnscope.extras import import_extra
-from attnscope.survey.corpus.files import CorpusFile, list_files, open_file
+from attnscope.survey.corpus.files import DAMAGED_ARCHIVE, AccessError, CorpusFile, list_files, open_file
+from attnscope.survey.corpus.retries import retry_access
 from attnscope.survey.settings import Settings
 
 MIN_SHARD_BYTES = 2**16  # by default
@@ -30,6 +31,8 @@ class Span(NamedTuple):
     format: str
     start: int
     stop: int
+    version: str = ""
+    """The `CorpusFile.version` of the file when the shards were planned; "" if there is none to compare with."""
 
 
 class Shard(NamedTuple):
@@ -46,6 +49,8 @@ class Problem(NamedTuple):
     location: str
     """For example "byte 1,234", "row group 3", "row 17", or "" for a whole file."""
     reason: str
+    skipped_bytes: int = 0
+    """The size of what was skipped, as far as it is known."""
 
 
 class ShardPlan(NamedTuple):
@@ -57,6 +62,11 @@ class ShardPlan(NamedTuple):
     """Bytes to read; of Parquet, the uncompressed bytes of the text column."""
     fingerprint: str
     """A hash that changes whenever the result of any shard could change."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the corpus: those to read, and those of files that are skipped."""
+        return self.size + sum(problem.skipped_bytes for problem in self.problems)
 
 
 class _Portion(NamedTuple):
@@ -76,7 +86,7 @@ def plan_shards(settings: Settings) -> ShardPlan:
         The shards, and a problem for each file that is skipped.
 
     Raises:
-        SettingError: There is nothing to read, or `shard_bytes` would give too many shards.
+        SettingError: There is nothing to read, a file cannot be accessed, or `shard_bytes` would give too many shards.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -118,32 +128,46 @@ def _portions(source: CorpusFile, field: str) -> Iterator[_Portion | Problem]:
     elif source.format == "parquet":
         yield from _row_groups(source, field)
     else:
-        yield _Portion(Span(source.url, source.format, 0, source.size), source.size)
+        yield _Portion(Span(source.url, source.format, 0, source.size, source.version), source.size)
 
 
 def _row_groups(source: CorpusFile, field: str) -> Iterator[_Portion | Problem]:
     """The row groups of a Parquet file, each with the uncompressed size of its text column."""
-    arrow, parquet = import_extra("pyarrow"), import_extra("pyarrow.parquet")
+    arrow = import_extra("pyarrow")
     try:
-        with open_file(source.url) as stream, parquet.ParquetFile(stream) as file:
-            schema, metadata = file.schema_arrow, file.metadata
-    except (OSError, arrow.ArrowException) as error:
-        yield Problem(source.url, "", f"is damaged or not Parquet: {error}")
+        schema, metadata = retry_access(lambda: _read_footer(source.url), AccessError)
+    except AccessError as error:
+        raise SettingError(f"survey: {error}; fix this, and run the same command again") from error
+    except (OSError, arrow.ArrowException, *DAMAGED_ARCHIVE) as error:
+        yield Problem(source.url, "", f"is damaged or not Parquet: {error}", source.size)
         return
     if field not in schema.names:
-        yield Problem(source.url, "", f"has no column {field!r}; its columns are {', '.join(schema.names)}")
+        reason = f"has no column {field!r}; its columns are {', '.join(schema.names)}"
+        yield Problem(source.url, "", reason, source.size)
         return
     dtype = schema.field(field).type
     if not (arrow.types.is_string(dtype) or arrow.types.is_large_string(dtype)):
-        yield Problem(source.url, "", f"has {dtype} in its column {field!r}, not strings")
+        yield Problem(source.url, "", f"has {dtype} in its column {field!r}, not strings", source.size)
         return
     if metadata.num_rows == 0:
         yield Problem(source.url, "", "has no rows")
         return
-    leaf = next(at for at in range(metadata.num_columns) if metadata.schema.column(at).path == field)
     for group in range(metadata.num_row_groups):
-        size = metadata.row_group(group).column(leaf).total_uncompressed_size
-        yield _Portion(Span(source.url, source.format, group, group + 1), size)
+        span = Span(source.url, source.format, group, group + 1, source.version)
+        yield _Portion(span, column_bytes(metadata, group, field))
+
+
+def _read_footer(url: str) -> tuple[Any, Any]:
+    """The schema and the metadata of a Parquet file."""
+    parquet = import_extra("pyarrow.parquet")
+    with open_file(url) as stream, parquet.ParquetFile(stream) as file:
+        return file.schema_arrow, file.metadata
+
+
+def column_bytes(metadata: Any, group: int, field: str) -> int:
+    """The uncompressed size of a column of a Parquet row group."""
+    leaf = next(at for at in range(metadata.num_columns) if metadata.schema.column(at).path == field)
+    return metadata.row_group(group).column(leaf).total_uncompressed_size
 
 
 def _split_large_files(portions: Iterable[_Portion], shard_bytes: int) -> Iterator[_Portion]:
@@ -175,5 +199,6 @@ def _pack_into_shards(portions: Iterable[_Portion], shard_bytes: int) -> Iterato
 
 def _fingerprint(settings: Settings, sources: list[CorpusFile], shards: tuple[Shard, ...]) -> str:
     """A hash of files, shards and settings, without how the user wrote the sources and without a default size."""
-    chosen = {name: value for name, value in asdict(settings).items() if name not in ("sources", "shard_bytes")}
+    left_out = ("sources", "shard_bytes", "max_skipped")
+    chosen = {name: value for name, value in asdict(settings).items() if name not in left_out}
     return hashlib.sha256(json.dumps([chosen, sources, shards]).encode("utf-8")).hexdigest()

@@ -101,7 +101,8 @@ class ShardReader:
         for found in passages:
             if isinstance(found, Passage) and self.max_length is not None and len(found.ids) > self.max_length:
                 reason = f"has {len(found.ids):,} tokens, but the model supports at most {self.max_length:,}"
-                yield Problem(found.file, f"document at {found.start:,}", reason)
+                size = len("".join(self.tokenizer.texts(found.ids)).encode("utf-8", "replace"))
+                yield Problem(found.file, f"document at {found.start:,}", reason, size)
             else:
                 yield found
 
@@ -116,6 +117,10 @@ def read_shard(shard: Shard, reader: ShardReader, on_batch: Callable[[int], obje
 
     Returns:
         The partial result of the shard.
+
+    Raises:
+        AccessError: A file cannot be accessed, perhaps only now.
+        CheckpointError: A file has changed since the shards were planned.
     """
     settings, problems = reader.settings, list[Problem]()
     accumulator, tokens, number = ShardAccumulator(settings.seed), 0, 0

@@ -8,6 +8,7 @@ Does not know: Ray, which shards are missing. Memory: the model, and one batch.
 from __future__ import annotations
 
 import os
+import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,13 +18,11 @@ import torch
 
 from attnscope.errors import SettingError
 from attnscope.survey.corpus.plan import Shard
+from attnscope.survey.corpus.retries import retry_access
 from attnscope.survey.execution.shard_reader import ShardReader, read_shard
 from attnscope.survey.folder import SurveyFolder
 from attnscope.survey.partials.partial import PartialResult
 from attnscope.survey.partials.partial_files import save_partial
-
-RETRY_DELAYS = (1.0, 10.0)
-"""Seconds before each retry of a shard that could not be read or saved."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +43,7 @@ class Workers:
     """CPUs per worker that Ray reserves; None reserves one per thread."""
 
     gpus: float = 0.0
-    """GPUs per worker that Ray reserves; fractions share one GPU."""
+    """GPUs per worker that Ray reserves, at most 1: a model runs on one device. Fractions share one GPU."""
 
     device: str = "cpu"
     """The device of the model: cpu, cuda, cuda:1, ..."""
@@ -58,6 +57,11 @@ class Workers:
             if value is not None and value < minimum:
                 shown = "workers" if name == "count" else name
                 raise SettingError(f"survey: {shown} must be at least {minimum}, got {value}")
+        if self.gpus > 1:
+            raise SettingError(
+                f"survey: gpus must be at most 1 per worker, got {self.gpus:g}: a model runs on one device; use more "
+                "workers"
+            )
         if self.cpus is not None and self.cpus <= 0:
             raise SettingError(f"survey: cpus must be above 0, got {self.cpus:g}")
 
@@ -118,7 +122,8 @@ class Worker:
             The last report of the shard: the work since the last call of `on_report`, or all of it.
 
         Raises:
-            SettingError: The shard could not be read or saved, also when retried.
+            SettingError: The shard could not be read or saved, also when retried; nothing of it was saved.
+            CheckpointError: A file of the shard has changed.
         """
         timer = ReportTimer(self._last, self.reader)
         partial = self._read(shard, None if on_report is None else lambda tokens: on_report(timer.next(tokens)))
@@ -127,17 +132,12 @@ class Worker:
         return last
 
     def _read(self, shard: Shard, on_batch: Callable[[int], object] | None) -> PartialResult:
-        for delay in RETRY_DELAYS:
-            try:
-                return self._read_and_save(shard, on_batch)
-            except OSError:  # a disk or network error, which may be temporary
-                time.sleep(delay)
         try:
-            return self._read_and_save(shard, on_batch)
+            return retry_access(lambda: self._read_and_save(shard, on_batch))
         except OSError as error:
             raise SettingError(
-                f"survey: could not read shard {shard.number}, or save its partial result: {error}; fix this, and run "
-                "the same command again to resume"
+                f"survey: the machine {platform.node()} could not read shard {shard.number}, or save its partial "
+                f"result: {error}; fix this, and run the same command again to resume"
             ) from error
 
     def _read_and_save(self, shard: Shard, on_batch: Callable[[int], object] | None) -> PartialResult:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attnscope.errors import SettingError
 from attnscope.survey.partials.bins import STATISTICS
 
 NUM_TOP = 4
@@ -24,7 +25,8 @@ SAMPLE_SIZE = 256
 
 NUM_DECILES = 10
 
-MAX_PASSAGES_PER_SHARD = 2**24
+MAX_PASSAGES_PER_SHARD = 2**32
+"""With at most 2^20 shards, a passage id is an integer that JavaScript holds exactly, too."""
 
 NO_PASSAGE = np.iinfo(np.int64).max
 """Marks an empty place; it sorts after all passage ids."""
@@ -33,10 +35,17 @@ NO_PASSAGE = np.iinfo(np.int64).max
 def passage_id(shard: int, number: int) -> int:
     """A passage id, which depends only on the shard and the index of the passage in it.
 
+    Raises:
+        SettingError: The shard has more passages than ids.
+
     >>> passage_id(2, 3)
-    33554435
+    8589934595
     """
-    assert 0 <= number < MAX_PASSAGES_PER_SHARD, f"passage {number} of shard {shard}"
+    if number >= MAX_PASSAGES_PER_SHARD:
+        raise SettingError(
+            f"survey: shard {shard} has more than {MAX_PASSAGES_PER_SHARD:,} passages; use a smaller --shard-bytes, "
+            "and smaller row groups of Parquet"
+        )
     return shard * MAX_PASSAGES_PER_SHARD + number
 
 

@@ -42,28 +42,29 @@ class PartialResult:
         """The neutral element of `merge`."""
         layers, heads = tuple(layers), tuple(heads)
         moments, examples = Moments.zeros(len(layers)), Examples.empty(len(layers))
-        return PartialResult(layers, heads, moments, examples, 0, 0, 0, Problems((), 0), {})
+        return PartialResult(layers, heads, moments, examples, 0, 0, 0, Problems((), 0, 0), {})
 
 
 @dataclass(frozen=True)
 class Problems:
-    """Skipped input: the first problems, sorted by file and location, and their total number."""
+    """Skipped input: the first problems, sorted by file and location, and their total number and size."""
 
     first: tuple[Problem, ...]
     count: int
+    skipped_bytes: int
 
     @staticmethod
     def of(problems: Iterable[Problem]) -> Problems:
         """Sort and count the problems of a shard."""
         found = sorted(problems, key=_sort_key)
-        return Problems(tuple(found[:MAX_PROBLEMS]), len(found))
+        return Problems(tuple(found[:MAX_PROBLEMS]), len(found), sum(problem.skipped_bytes for problem in found))
 
     def merge(self, other: Problems) -> Problems:
         """The problems of both."""
         if not other.count:
             return self
         first = sorted(self.first + other.first, key=_sort_key)[:MAX_PROBLEMS]
-        return Problems(tuple(first), self.count + other.count)
+        return Problems(tuple(first), self.count + other.count, self.skipped_bytes + other.skipped_bytes)
 
 
 def merge(one: PartialResult, other: PartialResult) -> PartialResult:

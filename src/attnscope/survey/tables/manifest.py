@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from attnscope.atomic_files import write_atomically
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.models.json_fields import Fields, short_repr
 from attnscope.models.json_files import dump_json, read_json
+from attnscope.survey.corpus.names import escape_name
 from attnscope.survey.corpus.plan import ShardPlan
 from attnscope.survey.folder import MANIFEST, TABLES
 from attnscope.survey.partials.bins import RELATIVE_ACCURACY, STATISTICS
@@ -31,6 +33,8 @@ from attnscope.version import __version__
 
 FORMAT = 2
 MAX_BYTES = 2**26  # of the file; a thousand problems with long paths need a few million
+MAX_FILES = 1000
+"""Files that are listed; `fingerprint` is a hash of the names, sizes and times of all."""
 MAX_TEXT = 2**16  # characters of a path or a reason
 REMEDY = "run the same survey command again, which writes all tables again from the partial results"
 
@@ -75,7 +79,8 @@ def describe_survey(
 ) -> dict[str, Any]:
     """The content of the manifest, without its checksum."""
     problems = Problems.of(plan.problems).merge(merged.problems)
-    files = {span.file for shard in plan.shards for span in shard.spans}
+    skipped = min(1.0, problems.skipped_bytes / max(1, plan.total_bytes))  # sizes of Parquet are estimates
+    files = {span.file: span.version for shard in plan.shards for span in shard.spans}
     return {
         "format": FORMAT,
         "model": dict(fingerprint),
@@ -87,7 +92,8 @@ def describe_survey(
             "passages": merged.passages,
             "tokens": merged.tokens,
         },
-        "settings": asdict(settings),
+        "files": [{"file": file, "version": version} for file, version in islice(files.items(), MAX_FILES)],
+        "settings": {**asdict(settings), "sources": [escape_name(source) for source in settings.sources]},
         "fingerprint": plan.fingerprint,
         "shards": len(plan.shards),
         "versions": {"attnscope": __version__, "torch": torch.__version__},
@@ -96,7 +102,13 @@ def describe_survey(
         "accuracy": RELATIVE_ACCURACY,
         "statistics": {name: {**asdict(bins), "bins": len(bins)} for name, bins in STATISTICS.items()},
         "tables": {name: file._asdict() for name, file in tables.items()},
-        "problems": {"count": problems.count, "first": [problem._asdict() for problem in problems.first]},
+        "problems": {
+            "count": problems.count,
+            "skipped_bytes": problems.skipped_bytes,
+            "skipped_share": skipped,
+            "exceeds_max_skipped": skipped > settings.max_skipped,
+            "first": [problem._asdict() for problem in problems.first],
+        },
     }
 
 
@@ -159,6 +171,7 @@ def _check_fields(fields: Fields) -> None:
     if settings.take("max_length") is not None:
         settings.size("max_length")
     problems.integer("count")
+    problems.number("skipped_share")
     for number, problem in enumerate(problems.array("first", maximum=MAX_PROBLEMS)):
         listed = Fields(problem, source=f"{fields.source}: problem {number}", advice=REMEDY)
         for name in ("file", "location", "reason"):

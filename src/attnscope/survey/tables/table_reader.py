@@ -61,7 +61,8 @@ class TableReader:
                 return
             self._check_rows(name)
             self._check_content(name, status.st_size)
-            self._check_footer(name)
+            with self._open(name, dictionaries=False) as file:
+                self._check_footer(name, file)
             self._verified[name] = identity
 
     def read(self, name: str, columns: Sequence[str], only: Filters | None = None) -> Any:
@@ -72,8 +73,7 @@ class TableReader:
         """
         self.verify(name)
         only = only or {}
-        with self._reported(name):
-            file = self._open(name)
+        with self._reported(name), self._open(name) as file:
             groups = [
                 _matching_rows(file.read_row_group(group, columns=sorted({*columns, *only})), only).select(columns)
                 for group in range(file.num_row_groups)
@@ -112,9 +112,8 @@ class TableReader:
         if sha256_file(self._folder / name) != expected.sha256:
             raise self.damaged(name, "its checksum is not the one in the manifest")
 
-    def _check_footer(self, name: str) -> None:
+    def _check_footer(self, name: str, file: Any) -> None:
         """Compare the columns and sizes in the footer with the limits, before any data is read."""
-        file = self._open(name, dictionaries=False)
         if not file.schema_arrow.equals(table_schema(name)):
             raise self.damaged(name, "it has other columns")
         if file.metadata.num_rows != self._files[name].rows:
@@ -129,14 +128,16 @@ class TableReader:
             if group.num_rows > max_rows or size > MAX_GROUP_BYTES or values > MAX_GROUP_VALUES:
                 raise self.damaged(name, f"a row group of {group.num_rows:,} rows and {size:,} bytes is too large")
 
-    def _open(self, name: str, *, dictionaries: bool = True) -> Any:
-        return import_extra("pyarrow.parquet").ParquetFile(
-            self._folder / name,
-            read_dictionary=STRINGS[name] if dictionaries else None,
-            thrift_string_size_limit=MAX_FOOTER_STRINGS,
-            thrift_container_size_limit=MAX_FOOTER_ITEMS,
-            page_checksum_verification=True,
-        )
+    @contextmanager
+    def _open(self, name: str, *, dictionaries: bool = True) -> Iterator[Any]:
+        with (self._folder / name).open("rb") as source:  # Arrow opens only paths that are UTF-8
+            yield import_extra("pyarrow.parquet").ParquetFile(
+                source,
+                read_dictionary=STRINGS[name] if dictionaries else None,
+                thrift_string_size_limit=MAX_FOOTER_STRINGS,
+                thrift_container_size_limit=MAX_FOOTER_ITEMS,
+                page_checksum_verification=True,
+            )
 
     @contextmanager
     def _reported(self, name: str) -> Iterator[None]:

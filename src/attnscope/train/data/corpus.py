@@ -1,6 +1,6 @@
-"""Files of text as data for a run: turned into tokens once, in the folder of the run, and opened from then on.
+"""Text files as training data: tokenized once into the folder of the run, and memory-mapped from then on.
 
-In: files, and a function that makes a tokenizer for them. Out: `Data`, of which the last tenth is for validation.
+In: files, and a function that makes a tokenizer for them. Out: `Data`; the last tenth of the text is for validation.
 Does not know: models, the loop. Memory: see `documents` and `tokens`.
 """
 
@@ -21,48 +21,48 @@ from attnscope.train.data.tokens import MANIFEST, Tokens, open_tokens, train_val
 from attnscope.train.recipe import Data
 from attnscope.train.settings import Settings
 
-VALIDATION = 0.1  # of the text
-LOOK = 2**20  # bytes at each end of a file by which it is recognized
+VALIDATION_FRACTION = 0.1  # of the text
+HASHED_BYTES = 2**20  # at each end of a file
 TOKENS, TOKENIZER = "tokens", "tokenizer"
 
 
 @dataclass(frozen=True)
 class TextSources:
-    """Files and folders of text, and the line that stands between documents in a file, if there is one."""
+    """Files and folders of text, and the line that separates documents in a file, if there is one."""
 
     sources: Sequence[str | Path]
     separator: str | None = None
 
     def documents(self) -> Iterator[str]:
-        """All documents, in order."""
+        """Return all documents, in order."""
         return read_documents(self.sources, separator=self.separator)
 
     def identity(self) -> dict[str, object]:
-        """What these files are, so that a run does not go on with others: names, sizes, and a hash of both ends."""
-        return {"data": [_recognized(file) for file in list_files(self.sources)], "separator": self.separator}
+        """Return the names, sizes and hashes of the files, so that a run does not resume with other files."""
+        return {"data": [_file_identity(file) for file in list_files(self.sources)], "separator": self.separator}
 
-    def followed(self, tell: Callable[[int, int], object]) -> Iterator[str]:
-        """All documents, while somebody is told how many characters have been read, of about how many."""
+    def documents_with_progress(self, progress: Callable[[int, int], object]) -> Iterator[str]:
+        """Yield all documents, and call `progress` with the characters read so far and an estimate of their total."""
         size, done = sum(file.stat().st_size for file in list_files(self.sources)), 0
         for document in self.documents():
             yield document
             done += len(document)
-            tell(done, max(done, size))  # Parquet holds more text than bytes
+            progress(done, max(done, size))  # Parquet is compressed: its text is longer than the file
 
 
 def make_text_data(
     texts: TextSources, make_tokenizer: Callable[[TextSources], AnyTokenizer], folder: Path, settings: Settings
 ) -> Data:
-    """The data of a run that learns from text."""
+    """Return the training and validation data of a run, and its tokenizer."""
     if (folder / TOKENS / MANIFEST).exists():
         tokenizer = load_tokenizer(folder / TOKENIZER)
         tokens = open_tokens(folder / TOKENS, tokenizer)
     else:
-        with report_progress(True, "reading the text") as tell:
+        with report_progress(True, "reading the text") as progress:
             tokenizer = make_tokenizer(texts)
             tokenizer.save(folder / TOKENIZER)
-            tokens = write_tokens(texts.followed(tell), tokenizer, folder / TOKENS)
-    training, validation = _parts(tokens, settings.sequence_length)
+            tokens = write_tokens(texts.documents_with_progress(progress), tokenizer, folder / TOKENS)
+    training, validation = _split(tokens, settings.sequence_length)
     return Data(
         TextDataset(training, settings.sequence_length, seed=settings.seed),
         ValidationDataset(validation, settings.sequence_length, settings.evaluate_sequences),
@@ -70,21 +70,22 @@ def make_text_data(
     )
 
 
-def _parts(tokens: Tokens, length: int) -> tuple[Tokens, Tokens]:
-    """What is learned from, and what is not; each has to hold a row."""
-    if len(tokens) * VALIDATION >= 2:
-        training, validation = train_validation_split(tokens, VALIDATION)
+def _split(tokens: Tokens, length: int) -> tuple[Tokens, Tokens]:
+    """Return the training and the validation tokens, each with at least one sequence and its targets."""
+    if len(tokens) * VALIDATION_FRACTION >= 2:
+        training, validation = train_validation_split(tokens, VALIDATION_FRACTION)
         if min(len(training), len(validation)) > length:
             return training, validation
     raise SettingError(
-        f"train: the text has {len(tokens):,} tokens, of which the last {VALIDATION:.0%} are kept for validation, and "
-        f"rows of {length:,} were asked for; give more text, or ask for shorter rows with --length"
+        f"train: expected more than {length:,} tokens, the sequence length, for training and for validation (the last "
+        f"{VALIDATION_FRACTION:.0%} of the text), got {len(tokens):,} tokens in all; use more text, or a smaller "
+        "--length"
     )
 
 
-def _recognized(file: Path) -> list[str | int]:
+def _file_identity(file: Path) -> list[str | int]:
     with file.open("rb") as opened:
-        size, found = file.stat().st_size, sha256(opened.read(LOOK))
-        opened.seek(max(size - LOOK, 0))
-        found.update(opened.read(LOOK))
+        size, found = file.stat().st_size, sha256(opened.read(HASHED_BYTES))
+        opened.seek(max(size - HASHED_BYTES, 0))
+        found.update(opened.read(HASHED_BYTES))
     return [file.name, size, found.hexdigest()]

@@ -1,7 +1,7 @@
-"""Batches of text: windows of a corpus, in which each document is alone with itself.
+"""Batches of text: windows of a corpus, with a document mask.
 
-In: tokens, and the length of a row. Out: a `Batch` for any numbers of samples. No token sees, and none is asked to
-predict, a token of another document.
+In: tokens, and a sequence length. Out: a `Batch` for any sample numbers. No token attends to a token of another
+document, and none has a token of another document as its target.
 Does not know: models, ranks. Memory: one batch, and the order of an epoch (see `sampler`).
 """
 
@@ -19,22 +19,22 @@ from attnscope.train.data.tokens import Tokens
 
 
 class TextDataset:
-    """Windows of `sequence_length` tokens without end, in another order in each epoch: implements `Dataset`.
+    """An endless sequence of windows of `sequence_length` tokens, shuffled in each epoch: implements `Dataset`.
 
-    The windows of an epoch do not overlap. They begin at another offset in each epoch, so that what was cut apart in
-    one is whole in the next; fewer than 2 * `sequence_length` tokens, at the ends of the corpus, are left out. Which
-    tokens a sample has depends on its number, the seed and the corpus, and on nothing else.
+    The windows of an epoch do not overlap. They start at a different offset in each epoch, so that the corpus is not
+    always cut at the same places. Fewer than 2 * `sequence_length` tokens, at the ends of the corpus, are left out per
+    epoch. The tokens of a sample depend only on its number, the seed and the corpus.
     """
 
     def __init__(self, tokens: Tokens, sequence_length: int, *, seed: int = 0):
         _check(tokens, sequence_length)
         self.tokens, self.sequence_length, self.seed = tokens, sequence_length, seed
-        # Room for every offset, unless the corpus is shorter than two rows.
+        # Windows fit at every offset, unless the corpus is shorter than two sequences.
         self.windows = max(1, (len(tokens) - sequence_length) // sequence_length)
         self._offsets = min(sequence_length, len(tokens) - self.windows * sequence_length)
 
     def get_batch(self, samples: Sequence[int]) -> Batch:
-        """The samples with these numbers, counted from the beginning of the run."""
+        """Return the samples with these numbers, counted from the beginning of the run."""
         return _batch(self.tokens, [self._start_of(sample) for sample in samples], self.sequence_length)
 
     def _start_of(self, sample: int) -> int:
@@ -43,40 +43,40 @@ class TextDataset:
 
 
 class ValidationDataset:
-    """At most `count` windows that are spread evenly over the tokens, the same ones each time: implements `Dataset`."""
+    """At most `count` windows, evenly spaced over the tokens and always the same: implements `Dataset`."""
 
     def __init__(self, tokens: Tokens, sequence_length: int, count: int):
         _check(tokens, sequence_length)
         if count < 1:
-            raise SettingError(f"ValidationDataset: {count} windows were asked for; it takes one at least")
+            raise SettingError(f"ValidationDataset: expected a count of at least 1, got {count}")
         self.tokens, self.sequence_length = tokens, sequence_length
         windows = (len(tokens) - 1) // sequence_length
         self._count = min(count, windows)
         self._starts = [number * windows // self._count * sequence_length for number in range(self._count)]
 
     def __len__(self) -> int:
-        """How many different samples there are."""
+        """The number of different samples."""
         return self._count
 
     def get_batch(self, samples: Sequence[int]) -> Batch:
-        """The samples with these numbers; after the last one the first one comes again."""
+        """Return the samples with these numbers; numbers above the last wrap around to the first."""
         return _batch(self.tokens, [self._starts[sample % self._count] for sample in samples], self.sequence_length)
 
 
 def _check(tokens: Tokens, sequence_length: int) -> None:
     if sequence_length < 1:
-        raise SettingError(f"rows of {sequence_length} tokens were asked for; it takes one at least")
+        raise SettingError(f"expected a sequence_length of at least 1, got {sequence_length}")
     if len(tokens) < sequence_length + 1:
         raise SettingError(
-            f"a sequence of {sequence_length:,} tokens and its targets take {sequence_length + 1:,} tokens, got "
-            f"{len(tokens):,}; use more text, or a smaller sequence_length"
+            f"expected at least {sequence_length + 1:,} tokens for a sequence of {sequence_length:,} and its targets, "
+            f"got {len(tokens):,}; use more text, or a smaller sequence_length"
         )
 
 
 def _batch(tokens: Tokens, starts: Sequence[int], length: int) -> Batch:
-    """A row from each start on, whose targets are the tokens one further."""
+    """Return the sequences at these starts; the target of each token is the next token."""
     if not starts:
-        raise SettingError("a batch of no samples was asked for; it takes one at least")
+        raise SettingError("get_batch: expected at least one sample number, got an empty list")
     windows = torch.stack([tokens.window(start, length + 1) for start in starts])
     documents = torch.stack([tokens.document_ids(start, length + 1) for start in starts])
     borders = documents[:, 1:] != documents[:, :-1]
@@ -89,7 +89,7 @@ def _batch(tokens: Tokens, starts: Sequence[int], length: int) -> Batch:
 
 
 def _positions(documents: Tensor) -> Tensor:
-    """How far each token stands behind the first one of its document in its row."""
+    """Return the position of each token within its document, counted from the first one in its sequence."""
     places = torch.arange(documents.shape[1]).expand_as(documents)
     begins = torch.zeros_like(documents)
     begins[:, 1:] = torch.where(documents[:, 1:] != documents[:, :-1], places[:, 1:], 0)

@@ -1,7 +1,7 @@
-"""Documents out of files: text as it lies there, or a column of Parquet.
+"""Reads documents from text files and from a column of Parquet files.
 
 In: files and folders. Out: one string for each document, in the order of the files.
-Does not know: tokens. Memory: O(longest document); of Parquet some rows at a time.
+Does not know: tokens. Memory: O(longest document), or a few rows of Parquet.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from attnscope.errors import SettingError
 from attnscope.extras import import_extra, require
 
 TEXT, PARQUET = (".txt", ".md"), ".parquet"
-ROWS = 64  # of Parquet, read at a time: some documents have megabytes
+ROWS = 64  # of Parquet, read at a time; a row can have megabytes
 
 
 def read_documents(
     sources: Sequence[str | Path], *, column: str = "text", separator: str | None = None
 ) -> Iterator[str]:
-    r"""The documents of files, in the given order; empty ones are left out.
+    r"""Yield the documents of files, in the given order, without empty ones.
 
-    A folder stands for the .txt, .md and .parquet files in it and below, sorted by name. In Parquet each row of
-    `column` is a document. A text file is one document, byte for byte, or several where lines that are `separator`
-    stand between them.
+    A folder is searched, with its subfolders, for .txt, .md and .parquet files, sorted by name. Each row of `column` of
+    a Parquet file is a document. A text file is one document; with `separator`, lines that are equal to it separate
+    documents.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -32,14 +32,14 @@ def read_documents(
     ['a rose\n', 'is a rose\n']
     """
     if isinstance(sources, str | Path):
-        raise SettingError(f"read_documents: the sources are a list of files and folders; give [{str(sources)!r}]")
+        raise SettingError(f"read_documents: expected a list of files and folders, got a path; use [{str(sources)!r}]")
     if separator is not None and ("\n" in separator or "\r" in separator):
-        raise SettingError(f"read_documents: the separator is one whole line, without its end, not {separator!r}")
+        raise SettingError(f"read_documents: expected a separator without line breaks, got {separator!r}")
     return _documents(list_files(sources), column, separator)
 
 
 def list_files(sources: Sequence[str | Path]) -> list[Path]:
-    """The files that sources stand for, in order; a source that is not there is refused."""
+    """Return all files of the sources, in order; raise if a source does not exist."""
     return [file for source in sources for file in _files(Path(source))]
 
 
@@ -47,8 +47,8 @@ def _files(source: Path) -> list[Path]:
     if source.is_file():
         return [source]
     if not source.is_dir():
-        fault = "is neither a file nor a folder" if source.exists() else "is not there"
-        raise SettingError(f"read_documents: {source} {fault}")
+        reason = "is not a file or a folder" if source.exists() else "was not found"
+        raise SettingError(f"read_documents: {source} {reason}; expected an existing file or folder")
     kinds = (*TEXT, PARQUET)
     return sorted(path for path in source.rglob("*") if path.suffix.lower() in kinds and path.is_file())
 
@@ -67,13 +67,13 @@ def _documents(files: Sequence[Path], column: str, separator: str | None) -> Ite
     if not any_at_all:
         names = ", ".join(str(path) for path in files[:3]) + (", ..." if len(files) > 3 else "")
         raise SettingError(
-            f"read_documents: there is no document in {names or 'these sources'}; give files with text, or folders "
-            f"with {', '.join(TEXT)} or {PARQUET} files"
+            f"read_documents: found no text in {names or 'the sources'}; expected files with text, or folders with "
+            f"{', '.join(TEXT)} or {PARQUET} files"
         )
 
 
 def _texts(path: Path, separator: str | None) -> Iterator[str]:
-    """The documents between the separators, decoded one by one: half a character never spans a line."""
+    """Yield the documents between the separators. In UTF-8 no character contains the byte of a line break."""
     with path.open("rb") as file:
         if separator is None:
             yield _decoded(file.read(), path, 0)
@@ -95,13 +95,13 @@ def _decoded(content: bytes, path: Path, start: int) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise SettingError(
-            f"read_documents: {path} is not UTF-8 at byte {start + error.start:,} ({error.reason}); convert the file, "
-            "or repair it there"
+            f"read_documents: {path} is not valid UTF-8 at byte {start + error.start:,} ({error.reason}); convert the "
+            "file to UTF-8"
         ) from None
 
 
 def _rows(path: Path, column: str) -> Iterator[str]:
-    """The rows of a column of strings; nulls are left out."""
+    """Yield the rows of a column of strings, without nulls."""
     require("train", "pyarrow")
     arrow, parquet = import_extra("pyarrow"), import_extra("pyarrow.parquet")
     row = 0
@@ -114,7 +114,7 @@ def _rows(path: Path, column: str) -> Iterator[str]:
                 )
             kind = schema.field(column).type
             if not (arrow.types.is_string(kind) or arrow.types.is_large_string(kind)):
-                raise SettingError(f"read_documents: the column {column!r} of {path} holds {kind}, and not text")
+                raise SettingError(f"read_documents: expected strings in column {column!r} of {path}, got {kind}")
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(ROWS, row_groups=[group], columns=[column]):
                     for value in batch.column(0):
@@ -122,6 +122,6 @@ def _rows(path: Path, column: str) -> Iterator[str]:
                             yield value.as_py()
                         row += 1
     except UnicodeDecodeError as error:
-        raise SettingError(f"read_documents: row {row:,} of {path} is not UTF-8 ({error.reason})") from None
+        raise SettingError(f"read_documents: row {row:,} of {path} is not valid UTF-8 ({error.reason})") from None
     except arrow.ArrowException as error:
         raise SettingError(f"read_documents: {path} is damaged or not Parquet: {error}") from error

@@ -1,9 +1,9 @@
-"""A corpus as numbers on the disk: written once as a stream, read by memory map.
+"""A tokenized corpus on disk: written once as a stream, then memory-mapped.
 
-In: documents and a tokenizer, or a folder that was written before. Out: `Tokens`, of which any stretch can be read.
-The folder holds tokens-00000.bin and so on, one token after the other, documents.bin, where each document begins, and
-tokens.json, which describes them. It is there when it is complete, and not before.
-Does not know: models, batches. Memory: O(longest document) to write (see `DocumentEncoder`), what is asked for to read.
+In: documents and a tokenizer, or a folder written before. Out: `Tokens`, any range of which can be read. The folder has
+the token ids in shards (tokens-00000.bin and so on), the start of each document in documents.bin, and a manifest,
+tokens.json. It gets its name only when it is complete.
+Does not know: models, batches. Memory: O(longest document) to write (see `DocumentEncoder`), O(range) to read.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ ADVICE = "delete the folder and write the tokens again"
 
 
 class Manifest(NamedTuple):
-    """What tokens.json says."""
+    """The contents of tokens.json."""
 
     dtype: str
     shards: list[int]
-    """How many tokens each file has; its size follows from that."""
+    """The number of tokens of each shard."""
     documents: int
     vocab_size: int
     tokenizer: str
-    """The fingerprint of the tokenizer that made the tokens."""
+    """The fingerprint of the tokenizer."""
 
 
 class Tokens:
-    """Documents in a row, or a part of them. Made by `write_tokens`, `open_tokens`, `part` and `split`."""
+    """The concatenated tokens of documents, or a range of them; see `write_tokens` and `open_tokens`."""
 
     def __init__(self, shards: Sequence[np.ndarray], starts: np.ndarray, manifest: Manifest):
         self.vocab_size, self.fingerprint = manifest.vocab_size, manifest.tokenizer
@@ -60,14 +60,14 @@ class Tokens:
 
     @property
     def starts(self) -> np.ndarray:
-        """Where each document begins, the first one at 0; read from the disk where it is looked at."""
+        """The start of each document, the first one at 0. The array is memory-mapped."""
         first = int(np.searchsorted(self._starts, self._first, side="right")) - 1
         stop = int(np.searchsorted(self._starts, self._stop, side="left"))
         inside = self._starts[first:stop]
         return inside if not self._first else np.maximum(inside - self._first, 0)
 
     def window(self, start: int, length: int) -> Tensor:
-        """(length,): the tokens from `start` on, as int64."""
+        """Return `length` tokens from `start` on, (length,), as int64."""
         begin, filled = self._place(start, length), 0
         shard = bisect_right(self._borders, begin) - 1
         found = np.empty(length, np.int64)
@@ -79,7 +79,7 @@ class Tokens:
         return torch.from_numpy(found)
 
     def document_ids(self, start: int, length: int) -> Tensor:
-        """(length,): the number of each of these tokens' document, counted from 0 at the first of them."""
+        """Return the document number of each of these tokens, (length,); that of the first token is 0."""
         begin = self._place(start, length)
         first, stop = np.searchsorted(self._starts, [begin, begin + length], side="left")
         numbers = np.zeros(length, np.int64)
@@ -88,18 +88,17 @@ class Tokens:
         return torch.from_numpy(numbers.cumsum())
 
     def part(self, start: int, stop: int) -> Tokens:
-        """The tokens from `start` up to but not including `stop`; a document may be cut there."""
+        """Return the tokens from `start` to `stop` - 1. Documents are cut at both ends."""
         found = copy(self)
         found._first = self._place(start, stop - start)
         found._stop = found._first + stop - start
         return found
 
     def _place(self, start: int, length: int) -> int:
-        """Where `start` lies in the whole, after a look at the bounds."""
+        """Check the bounds, and return `start` as a position in the whole corpus."""
         if start < 0 or length < 1 or start + length > len(self):
             raise SettingError(
-                f"tokens {start:,} to {start + length:,} were asked for, and there are {len(self):,}; ask for one at "
-                "least, and for none beyond the end"
+                f"expected a range of at least one token within 0 to {len(self):,}, got {start:,} to {start + length:,}"
             )
         return self._first + start
 
@@ -108,10 +107,10 @@ class Tokens:
 
 
 def train_validation_split(tokens: Tokens, validation_fraction: float) -> tuple[Tokens, Tokens]:
-    """Training and validation: the last `validation_fraction` of the tokens is for validation.
+    """Split tokens into training and validation; the last `validation_fraction` is for validation.
 
-    The cut is moved to the nearest beginning of a document, unless that changes the size of the validation by more than
-    half.
+    The split is moved to the nearest start of a document, unless that changes the size of the validation part by more
+    than half.
     """
     if not 0 < validation_fraction < 1:
         raise SettingError(f"validation_fraction must be between 0 and 1, got {validation_fraction}")
@@ -123,13 +122,13 @@ def train_validation_split(tokens: Tokens, validation_fraction: float) -> tuple[
     cut = min((start for start in near if start > 0), key=lambda start: abs(start - cut), default=cut)
     if not 0 < cut < len(tokens):
         raise SettingError(
-            f"validation_fraction {validation_fraction} of {len(tokens):,} tokens leaves one part empty; give more text"
+            f"validation_fraction {validation_fraction} of {len(tokens):,} tokens leaves one part empty; use more text"
         )
     return tokens.part(0, cut), tokens.part(cut, len(tokens))
 
 
 def fingerprint(tokenizer: AnyTokenizer) -> str:
-    """A hash of all that a tokenizer writes about itself."""
+    """Return a hash of the files that a tokenizer saves."""
     found = hashlib.sha256()
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save(folder)
@@ -147,16 +146,17 @@ def write_tokens(
     shard_tokens: int = 2**27,
     progress: Callable[[int], object] | None = None,
 ) -> Tokens:
-    """Write documents as tokens to a folder that is not there yet or is empty, and open it.
+    """Tokenize documents into a new or empty folder, and open it.
 
-    Each document is text and nothing else, and is followed by the id that ends a text, if the tokenizer has one. A file
-    holds `shard_tokens` at most. `progress` is called with the number of tokens written so far.
+    Special tokens in the text of a document are encoded as plain text. Each document is followed by the end-of-text
+    token, if the tokenizer has one. A shard has at most `shard_tokens` tokens. `progress` is called with the number of
+    tokens written so far.
     """
     folder = Path(folder)
     if isinstance(documents, str):
-        raise SettingError("write_tokens: one string is one document for each of its characters; give [text]")
+        raise SettingError("write_tokens: expected an iterable of documents, got one string; use [text]")
     if shard_tokens < 1:
-        raise SettingError(f"write_tokens: shards of {shard_tokens} tokens were asked for; it takes one at least")
+        raise SettingError(f"write_tokens: expected shard_tokens of at least 1, got {shard_tokens}")
     with _scratch(folder) as scratch:
         end = np.array(sorted(tokenizer.eos_token_ids)[:1], np.int64)
         dtype = "uint16" if tokenizer.vocab_size <= 2**16 else "uint32"
@@ -173,22 +173,22 @@ def write_tokens(
                 if progress is not None:
                     progress(shards.written)
         if not count:
-            raise SettingError("write_tokens: there is no document with a token in it; an iterator can be read once")
+            raise SettingError("write_tokens: expected at least one token, got none; an iterator can be read only once")
         found = Manifest(dtype, shards.counts, count, tokenizer.vocab_size, fingerprint(tokenizer))
         write_json(scratch / MANIFEST, {"format": FORMAT, "version": VERSION, **found._asdict()})
     return open_tokens(folder)
 
 
 def open_tokens(folder: str | Path, tokenizer: AnyTokenizer | None = None) -> Tokens:
-    """Tokens that were written before; those that another tokenizer made are refused, if one is given."""
+    """Open tokens written before; if `tokenizer` is given, raise unless it is the one that made them."""
     folder = Path(folder)
     if not (folder / MANIFEST).is_file():
-        raise CheckpointError(f"{folder} holds no tokens, for there is no {MANIFEST} in it; write_tokens makes them")
+        raise CheckpointError(f"{folder} has no {MANIFEST}; expected a folder made by write_tokens")
     manifest = _read_manifest(folder / MANIFEST)
     if tokenizer is not None and fingerprint(tokenizer) != manifest.tokenizer:
         raise CheckpointError(
-            f"the tokens in {folder} were made by another tokenizer, of {manifest.vocab_size:,} ids; open the one they "
-            "were made by, or write them again to another folder"
+            f"the tokens in {folder} were made by another tokenizer, with {manifest.vocab_size:,} ids; use that "
+            "tokenizer, or write the tokens again to another folder"
         )
     shards = [
         _mapped(folder / _shard_name(number), TYPES[manifest.dtype], count)
@@ -196,12 +196,12 @@ def open_tokens(folder: str | Path, tokenizer: AnyTokenizer | None = None) -> To
     ]
     starts = _mapped(folder / STARTS, START_TYPE, manifest.documents)
     if starts[0] != 0 or not 0 <= starts[-1] < sum(manifest.shards):
-        raise CheckpointError(f"{folder / STARTS} does not fit {MANIFEST}; {ADVICE}")
+        raise CheckpointError(f"{folder / STARTS} does not match {MANIFEST}; {ADVICE}")
     return Tokens(shards, starts, manifest)
 
 
 class _Shards:
-    """Tokens appended to one file after the other."""
+    """Appends tokens to shards."""
 
     def __init__(self, folder: Path, dtype: str, most: int):
         self.counts: list[int] = []
@@ -237,12 +237,12 @@ def _shard_name(number: int) -> str:
 
 
 def _encoded(document: str, number: int, plain: DocumentEncoder, vocab_size: int) -> Iterator[np.ndarray]:
-    """The ids of a document in pieces, each of which the vocabulary has."""
+    """Yield the ids of a document in chunks, and check that all are in the vocabulary."""
     try:
         for piece in plain.encode_chunks(document):
             ids = np.array(piece, np.int64)
             if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
-                raise VocabularyError(f"the tokenizer gives ids up to {ids.max()}, and says that it has {vocab_size:,}")
+                raise VocabularyError(f"expected ids below the vocab_size, {vocab_size:,}, got {ids.max():,}")
             yield ids
     except VocabularyError as error:
         raise VocabularyError(f"document {number:,}: {error}") from error
@@ -250,15 +250,14 @@ def _encoded(document: str, number: int, plain: DocumentEncoder, vocab_size: int
 
 @contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
-    """A folder beside the one that is wanted, which becomes it when all has gone well, and else is gone."""
+    """Yield a temporary folder that is renamed to `folder` at the end, or removed after an error."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SettingError(
-            f"write_tokens: {folder} is there already; open_tokens reads tokens that are complete, and others need a "
-            "folder that is empty or not there"
+            f"write_tokens: expected a new or empty folder, got {folder}; open complete tokens with open_tokens"
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".unfinished-{folder.name}-") as outer:
-        scratch = Path(outer) / "tokens"  # one that others may read, as they may not the outer one
+        scratch = Path(outer) / "tokens"  # readable for other users, unlike the outer folder
         scratch.mkdir()
         yield scratch
         if folder.exists():
@@ -269,10 +268,10 @@ def _scratch(folder: Path) -> Iterator[Path]:
 def _read_manifest(path: Path) -> Manifest:
     found = read_json(path)
     if found.pop("format", None) != FORMAT:
-        raise CheckpointError(f"{path} does not describe tokens; {ADVICE}")
+        raise CheckpointError(f"{path} is not a manifest of tokens; {ADVICE}")
     version = found.pop("version", None)
     if version != VERSION:
-        raise CheckpointError(f"{path} is of version {version!r}, and this AttnScope reads {VERSION}; {ADVICE}")
+        raise CheckpointError(f"{path}: expected version {VERSION}, got {version!r}; {ADVICE}")
     checks: dict[str, Callable[[Any], bool]] = {
         "dtype": lambda value: isinstance(value, str) and value in TYPES,
         "shards": lambda value: isinstance(value, list) and bool(value) and all(map(_is_count, value)),
@@ -282,7 +281,7 @@ def _read_manifest(path: Path) -> Manifest:
     }
     wrong = [name for name, check in checks.items() if not check(found.get(name))] + sorted(found.keys() - checks)
     if wrong:
-        raise CheckpointError(f"{path}: {wrong[0]} is {found.get(wrong[0])!r}, which cannot be; {ADVICE}")
+        raise CheckpointError(f"{path}: invalid {wrong[0]}: {found.get(wrong[0])!r}; {ADVICE}")
     return Manifest(**found)
 
 
@@ -291,9 +290,9 @@ def _is_count(value: object) -> bool:
 
 
 def _mapped(path: Path, dtype: str, count: int) -> np.ndarray:
-    """So many numbers in a file of just the right size."""
+    """Memory-map a file of `count` numbers, after a check of its size."""
     size, expected = (path.stat().st_size if path.is_file() else None), count * np.dtype(dtype).itemsize
     if size != expected:
-        arrived = "is not there" if size is None else f"has {size:,} bytes instead of {expected:,}"
-        raise CheckpointError(f"{path} {arrived}; {ADVICE}")
+        found = "no file" if size is None else f"{size:,} bytes"
+        raise CheckpointError(f"{path}: expected {expected:,} bytes, got {found}; {ADVICE}")
     return np.asarray(np.memmap(path, dtype, mode="r"))
