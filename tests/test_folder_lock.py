@@ -141,8 +141,11 @@ def test_a_heartbeat_of_another_host_is_respected(tmp_path: Path, monkeypatch: p
     assert f"from process {process.pid} on elsewhere" in sentence
 
 
-@pytest.mark.usefixtures("short", "without_locks")
-def test_of_many_that_start_at_once_without_locks_one_gets_the_folder(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("without_locks")
+def test_of_many_that_start_at_once_without_locks_one_gets_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_lock, "HEARTBEAT_SECONDS", 0.05)  # the others see it, and do not wait until it is stale
     ready, done, got = threading.Barrier(8), threading.Barrier(8), []
 
     def start() -> None:
@@ -161,6 +164,36 @@ def test_of_many_that_start_at_once_without_locks_one_gets_the_folder(tmp_path: 
     for thread in threads:
         thread.join()
     assert got == [True]
+
+
+@pytest.mark.usefixtures("short", "without_locks")
+def test_of_two_that_take_over_at_once_one_gets_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with holder(tmp_path) as process:
+        process.kill()
+        process.wait()
+    read_owner, others = folder_lock._read_owner, list[str]()
+
+    def read_late(folder: Path) -> folder_lock.LockOwner | None:
+        if (folder / folder_lock.TAKEOVER).exists() and not others:  # the second one comes while the first takes over
+            others.append("started")
+            with pytest.raises(FileExistsError):
+                folder_lock._remove_owner(folder, folder_lock.UNKNOWN)
+        return read_owner(folder)
+
+    monkeypatch.setattr(folder_lock, "_read_owner", read_late)
+    assert len(take(tmp_path)) == 1
+    assert others == ["started"]
+
+
+@pytest.mark.usefixtures("short", "without_locks")
+def test_who_takes_over_late_does_not_remove_the_new_owner(tmp_path: Path) -> None:
+    with holder(tmp_path) as process:
+        stale = folder_lock._read_owner(tmp_path)
+        process.kill()
+        process.wait()
+    assert stale is not None
+    with lock_folder(tmp_path, print), pytest.raises(FileExistsError):
+        folder_lock._remove_owner(tmp_path, stale)
 
 
 @pytest.mark.usefixtures("short")

@@ -25,6 +25,8 @@ from attnscope.errors import SettingError
 LOCK = ".lock"
 OWNER = ".lock.json"
 """Names the holder; its modification time is the heartbeat."""
+TAKEOVER = ".lock.takeover"
+"""Exists while a process takes over a stale lock."""
 HEARTBEAT_SECONDS = 5.0
 STALE_SECONDS = 30.0
 """A holder on another host whose heartbeat stops for this long has ended."""
@@ -79,7 +81,7 @@ def lock_folder(folder: Path, report: Callable[[str], object]) -> Iterator[None]
             if before is not None and not (is_native and before.boot_id == _boot_id()):
                 before = _wait_until_stale(folder, before)
             if before is not None:
-                (folder / OWNER).unlink(missing_ok=True)
+                _remove_owner(folder, before)
             _write_owner(folder, held)
         except FileExistsError:
             raise _in_use(folder) from None
@@ -116,6 +118,18 @@ def _wait_until_stale(folder: Path, owner: LockOwner) -> LockOwner | None:
         if now != owner or _heartbeat(folder) != first:
             raise _in_use(folder)
     return owner
+
+
+def _remove_owner(folder: Path, stale: LockOwner) -> None:
+    """Remove the file of a stale owner; raises FileExistsError if another process takes over at the same time."""
+    marker = folder / TAKEOVER
+    marker.touch(exist_ok=False)  # atomic, also where the file system has no locks
+    try:
+        if _read_owner(folder) not in (stale, None):
+            raise FileExistsError(errno.EEXIST, "another process has taken over", str(folder))
+        (folder / OWNER).unlink(missing_ok=True)
+    finally:
+        marker.unlink()
 
 
 def _heartbeat(folder: Path) -> int:
