@@ -1,4 +1,4 @@
-"""What every test gets: a fixed seed, and uninitialized memory that shows itself."""
+"""What every test gets: a fixed seed, uninitialized memory that shows itself, and no time limit for an example."""
 
 import functools
 import sys
@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 from torch._dynamo import trace_rules
 from torch.utils import _device
 
 # `with torch.device("meta")` remembers the allocating functions as it first finds them: let it find torch's own.
 _device._device_constructors()
+
+settings.register_profile("attnscope", deadline=None)  # the time of an example depends on what else the machine does
+settings.load_profile("attnscope")
 
 SOURCE = str(Path(__file__).resolve().parent.parent / "src" / "attnscope")
 

@@ -2,11 +2,12 @@
 
 import hashlib
 import os
+import zlib
 from pathlib import Path
 
 import pytest
 
-from attnscope.checksums import find_damaged, sha256_file, sha256_folder
+from attnscope.checksums import PIECE_BYTES, crc32_file, find_damaged, sha256_file, sha256_folder
 
 
 @pytest.fixture
@@ -36,6 +37,17 @@ def test_a_flipped_bit_a_cut_file_and_a_missing_file_are_found(folder: Path) -> 
     assert find_damaged(folder, checksums) == ["a.bin", "inner/.hidden"]
     (folder / "empty").unlink()
     assert find_damaged(folder, checksums) == ["a.bin", "empty", "inner/.hidden"]
+
+
+def test_crc32_is_that_of_the_whole_file(folder: Path) -> None:
+    content = bytes(range(251)) * (3 * PIECE_BYTES // 251)
+    (folder / "long").write_bytes(content)
+    assert crc32_file(folder / "long") == f"{zlib.crc32(content):08x}"
+    assert crc32_file(folder / "empty") == "00000000"
+    checksums = {"long": crc32_file(folder / "long")}
+    assert find_damaged(folder, checksums, crc32_file) == []
+    (folder / "long").write_bytes(content[:-1] + b"\0")
+    assert find_damaged(folder, checksums, crc32_file) == ["long"]
 
 
 def test_names_that_lead_out_of_the_folder_are_damaged(folder: Path, tmp_path: Path) -> None:

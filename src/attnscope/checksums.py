@@ -1,4 +1,4 @@
-"""SHA-256 checksums of files and folders.
+"""Checksums of files and folders: SHA-256, or CRC-32 where large files are only checked for accidental damage.
 
 In: paths. Out: hexadecimal digests, and the names of files that do not match theirs. Does not know: what the files
 contain. Memory: one buffer.
@@ -7,8 +7,11 @@ contain. Memory: one buffer.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
+
+PIECE_BYTES = 2**20
 
 
 def sha256_file(path: Path) -> str:
@@ -27,6 +30,43 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def crc32_file(path: Path) -> str:
+    """The CRC-32 of a file, as 8 hexadecimal digits.
+
+    It finds every flipped bit and costs a tenth of SHA-256 on a processor without instructions for that, but somebody
+    can make a file with a given CRC-32.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    digest = Crc32()
+    with path.open("rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+class Crc32:
+    """The CRC-32 of a stream, with the methods of a hash of hashlib.
+
+    >>> digest = Crc32()
+    >>> digest.update(b"to be")
+    >>> digest.hexdigest()
+    'fb6b8c55'
+    """
+
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, content: bytes | memoryview, /) -> None:
+        """Add what follows in the stream."""
+        self._value = zlib.crc32(content, self._value)
+
+    def hexdigest(self) -> str:
+        """The CRC-32 so far, as 8 hexadecimal digits."""
+        return f"{self._value:08x}"
+
+
 def sha256_folder(folder: Path) -> dict[str, str]:
     """The SHA-256 of every file in a folder and in the folders inside it, by its relative path with forward slashes.
 
@@ -37,24 +77,27 @@ def sha256_folder(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): sha256_file(path) for path in files}
 
 
-def find_damaged(folder: Path, checksums: Mapping[str, str]) -> list[str]:
-    """The names of files that are missing, unreadable, outside of the folder, or have another SHA-256.
+def find_damaged(
+    folder: Path, checksums: Mapping[str, str], checksum: Callable[[Path], str] = sha256_file
+) -> list[str]:
+    """The names of files that are missing, unreadable, outside of the folder, or have another checksum.
 
     Args:
         folder: Where the files are.
-        checksums: What `sha256_folder` returned; it may come from an untrusted file.
+        checksums: The checksum of each file by its relative path; it may come from an untrusted file.
+        checksum: Computes the checksum of a file.
 
     Returns:
         The names, in the order of `checksums`; empty if all files are intact. Files without a checksum do not count.
     """
-    return [name for name, expected in checksums.items() if not _is_intact(folder, name, expected)]
+    return [name for name, expected in checksums.items() if not _is_intact(folder, name, expected, checksum)]
 
 
-def _is_intact(folder: Path, name: str, expected: str) -> bool:
+def _is_intact(folder: Path, name: str, expected: str, checksum: Callable[[Path], str]) -> bool:
     try:
         path = folder / PurePosixPath(name)
         if not path.is_file() or not path.resolve().is_relative_to(folder.resolve()):
             return False
-        return sha256_file(path) == expected
+        return checksum(path) == expected
     except (OSError, ValueError):  # ValueError: a NUL in the name
         return False

@@ -32,14 +32,10 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 def asked(address: str, path: str = "/api/1/session") -> tuple[int, str]:
     """What a browser that was given the address is told."""
-    found = re.search(r"http://(127\.0\.0\.1:\d+)(/\?token=\S+)$", address.strip())
+    found = re.search(r"http://(127\.0\.0\.1:\d+)/#token=(\S+)$", address.strip())
     assert found is not None
     connection = http.client.HTTPConnection(found[1], timeout=60)
-    connection.request("GET", found[2])
-    answer = connection.getresponse()
-    answer.read()
-    cookie = (answer.getheader("set-cookie") or "").partition(";")[0]
-    connection.request("GET", path, headers={"cookie": cookie})
+    connection.request("GET", path, headers={"authorization": f"Bearer {found[2]}"})
     answer = connection.getresponse()
     told = answer.status, answer.read().decode()
     connection.close()

@@ -38,22 +38,20 @@ class Answer(NamedTuple):
 
 
 class Handle:
-    """A server, with a client that has shown its token."""
+    """A server, and a client that has its token."""
 
     def __init__(self, server: Server) -> None:
         self.server, self.base, self.url = server, server.base, server.url
         self.host = self.base.removeprefix("http://")
-        path = self.url.removeprefix(self.base)
-        self.cookie = self.request("GET", path, {"cookie": ""}).headers["set-cookie"].partition(";")[0]
+        self.authorization = f"Bearer {server.settings.token}"
 
     def request(
         self, method: str, path: str, headers: dict[str, str] | None = None, body: bytes | Iterator[bytes] | None = None
     ) -> Answer:
-        """Any request; the cookie goes along unless `headers` has another. A body in pieces is sent in chunks."""
+        """Any request; the token goes along unless `headers` has another. A body in pieces is sent in chunks."""
         connection = http.client.HTTPConnection(self.host, timeout=60)
         try:
-            sent = {"cookie": self.cookie} if "cookie" not in (headers or {}) else {}
-            connection.request(method, path, body, {**sent, **(headers or {})})
+            connection.request(method, path, body, {"authorization": self.authorization, **(headers or {})})
             found = connection.getresponse()
             named = {name.lower(): value for name, value in found.getheaders()}
             return Answer(found.status, named, found.read())
@@ -61,12 +59,12 @@ class Handle:
             connection.close()
 
     def get(self, path: str, **headers: str) -> Answer:
-        """A GET with the cookie."""
+        """A GET with the token."""
         return self.request("GET", path, {name.replace("_", "-"): value for name, value in headers.items()})
 
     def post(self, path: str, value: object, **headers: str) -> Answer:
         """A POST as the page sends it; None leaves a header out."""
-        usual = {"content-type": "application/json", "x-attnscope": "1"}
+        usual = {"content-type": "application/json"}
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         sent = {name: told for name, told in {**usual, **named}.items() if told}
         return self.request("POST", path, sent, value if isinstance(value, bytes) else json.dumps(value).encode())

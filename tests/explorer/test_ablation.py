@@ -224,7 +224,7 @@ def test_nobody_is_worked_for_who_has_gone() -> None:
 
     with serving(trace, stage) as handle, model.blocks[0].register_forward_pre_hook(wait):
         wish = {"trace": handle.server.library.summaries()[0]["trace"], "heads": [[1, 2]]}
-        headers = {"cookie": handle.cookie, "content-type": "application/json", "x-attnscope": "1"}
+        headers = {"authorization": handle.authorization, "content-type": "application/json"}
         connection = http.client.HTTPConnection(handle.host, timeout=60)
         connection.request("POST", "/api/1/ablate", json.dumps(wish), headers)
         entered.wait()

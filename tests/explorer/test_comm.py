@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import itertools
 import json
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from attnscope.errors import SettingError
+from attnscope.errors import Cancelled, SettingError
 from attnscope.explorer.library.library import Library
 from attnscope.explorer.service import comm
 from attnscope.explorer.service.app import make_router
@@ -126,6 +127,81 @@ def test_what_is_cancelled_is_not_answered_and_others_are(page: Page) -> None:
     page.answers(other)
     page.told("session")
     assert all(content["id"] != given_up for content, *_ in page.heard)
+
+
+@pytest.mark.parametrize("how", ["closed", "hidden"])
+def test_a_view_that_goes_takes_its_requests_along_and_no_others(
+    page: Page, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comm, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(comm, "IDLE_SECONDS", 0.05)
+    begun, cancelled, closed = list[str](), list[str](), threading.Event()
+
+    async def wait(scope: Any, *_: object) -> None:
+        begun.append(scope["path"])
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(scope["path"])
+
+    page.conversation._open_app = lambda: OpenApp(wait, closed.set)
+    for view in (1, 2):
+        page.conversation.receive({"view": "opened", "id": view})
+        for path in ("tile", "row"):
+            page.request(f"{path}{view}", **{"from": view})
+    until(lambda: len(begun) == 4, "the requests")
+    page.conversation.receive({"view": how, "id": 1})
+    until(lambda: len(cancelled) == 2, "the first view")
+    assert cancelled == ["/api/1/tile1", "/api/1/row1"]
+    assert not closed.is_set()
+    page.conversation.receive({"view": how, "id": 2})
+    until(closed.is_set, "the app to be closed, which waits for requests")
+    assert sorted(cancelled) == sorted(begun)
+    assert page.heard == []
+
+
+def test_a_closed_conversation_cancels_what_is_under_way(page: Page) -> None:
+    begun, cancelled = threading.Event(), threading.Event()
+
+    async def wait(*_: object) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    page.conversation._open_app = lambda: OpenApp(wait, lambda: None)
+    page.request("tile")
+    begun.wait()
+    page.conversation.close().result()
+    assert cancelled.wait(MAX_SECONDS)
+
+
+def test_a_closed_view_ends_the_work_in_the_pools(page: Page) -> None:
+    """As far as a real handler has come: what runs is told to stop, and what waits in the queue never begins."""
+    work, begun, checks = get_notebook_loop().workers, threading.Event(), list[bool]()
+    free = threading.Event()
+    page.told("session")
+    (library,) = page.libraries
+
+    def compute(key: object, function: object, size: object) -> None:
+        begun.set()
+        free.wait(MAX_SECONDS)
+        raise Cancelled("cancelled")
+
+    library.cache.get = compute  # type: ignore[method-assign, assignment]
+    name = library.summaries()[0]["trace"]
+    for layer in (0, 1):
+        page.request(f"{name}/{layer}/thumbs?ch=mean", **{"from": 1})
+    begun.wait()
+    until(lambda: work.slow._work_queue.qsize() == 1, "the second request in the queue")
+    page.conversation.receive({"view": "closed", "id": 1})
+    until(lambda: not page.conversation._tasks, "the requests")
+    begun.clear()
+    free.set()
+    until(lambda: work.slow._work_queue.qsize() == 0, "the queue")
+    work.slow.submit(checks.append, True).result()
+    assert not begun.is_set()
 
 
 def test_messages_of_others_are_passed_over(page: Page) -> None:

@@ -34,8 +34,9 @@ OPEN_CELL = """async ([width, height]) => {
     send: async ({id, path, body}) => {
       if (path === undefined) return;
       cell.asked.push(path);
-      const answer = await fetch("api/1/" + path, body === undefined ? {} : {
-        method: "POST", body: JSON.stringify(body), headers: {"content-type": "application/json", "x-attnscope": "1"},
+      const headers = {authorization: "Bearer " + localStorage.getItem("attnscope.token")};
+      const answer = await fetch("api/1/" + path, body === undefined ? {headers} : {
+        method: "POST", body: JSON.stringify(body), headers: {...headers, "content-type": "application/json"},
       });
       tell("msg:custom", {id, status: answer.status, more: false}, [await answer.arrayBuffer()]);
     },

@@ -24,6 +24,7 @@ from attnscope.errors import SettingError, VocabularyError
 from attnscope.explorer import launch
 from attnscope.explorer.launch import Server
 from attnscope.explorer.library.library import Library
+from attnscope.explorer.service.guard import ACCESS_PATH
 from attnscope.recording import Trace
 from attnscope.recording.call import Call
 from attnscope.recording.layers.recorded import Layer
@@ -80,7 +81,7 @@ class Process:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True,
         )  # fmt: skip
         assert self._process.stdout is not None
-        found = re.search(r"http://127\.0\.0\.1:(\d+)/\?token=([0-9a-f]{32})$", self._process.stdout.readline().strip())
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/#token=([0-9a-f]{32})$", self._process.stdout.readline().strip())
         assert found is not None
         self.port, self.token = int(found[1]), found[2]
         assert "Ctrl-C" in self._process.stdout.readline()
@@ -118,8 +119,8 @@ def test_ctrl_c_ends_it_cleanly(started: Callable[[Trace], Process]) -> None:
     process = started(small_trace())
     with ExitStack() as stack:
         connection = connected(process.port, stack)
-        connection.request("GET", f"/?token={process.token}")
-        assert connection.getresponse().status == 303  # and the connection stays open
+        connection.request("GET", "/api/1/session", headers={"authorization": f"Bearer {process.token}"})
+        assert connection.getresponse().status == 200  # and the connection stays open
         code, output, errors, seconds = process.interrupted()
     assert (code, output, errors) == (0, "ended\n", "")
     assert is_free(process.port)
@@ -131,10 +132,7 @@ def test_ctrl_c_ends_it_while_it_computes(started: Callable[[Trace], Process]) -
     process = started(long_trace())
     with ExitStack() as stack:
         connection = connected(process.port, stack)
-        connection.request("GET", f"/?token={process.token}")
-        answer = connection.getresponse()
-        answer.read()
-        headers = {"cookie": (answer.getheader("set-cookie") or "").partition(";")[0]}
+        headers = {"authorization": f"Bearer {process.token}"}
         connection.request("GET", "/api/1/session", headers=headers)
         name = re.search(rb'"trace":"([0-9a-f]+)"', connection.getresponse().read())
         assert name is not None
@@ -171,7 +169,7 @@ def test_what_still_waits_when_its_client_goes_is_never_begun() -> None:
         name, free = library.summaries()[0]["trace"], threading.Event()
         held = [work.quick.submit(free.wait, 30) for _ in range(work.quick._max_workers)]
         connection = http.client.HTTPConnection(handle.host)
-        connection.request("GET", f"/api/1/{name}/0/0/row/3", headers={"cookie": handle.cookie})
+        connection.request("GET", f"/api/1/{name}/0/0/row/3", headers={"authorization": handle.authorization})
         until(lambda: work.quick._work_queue.qsize() == 1)
         connection.close()
         until(lambda: not handle.server._uvicorn.server_state.tasks)
@@ -210,8 +208,10 @@ def test_explore_returns_a_server_where_it_does_not_wait(monkeypatch: pytest.Mon
     assert said == [f"The explorer is at {server.url}"]
     until(lambda: bool(opened))
     assert server.settings.token not in opened[0]
-    path = opened[0].removeprefix(server.base)
-    assert [Handle(server).get(path, cookie="").status for _ in range(2)] == [303, 403]
+    given = {"token": opened[0].removeprefix(f"{server.base}/#token=")}
+    answers = [Handle(server).post(ACCESS_PATH, given, authorization="") for _ in range(2)]
+    assert [answer.status for answer in answers] == [200, 403]
+    assert answers[0].json == {"token": server.settings.token}
     server.close()
 
     small_trace().save(tmp_path / "folder")
@@ -260,7 +260,7 @@ def test_a_host_that_others_can_reach_is_warned_of_and_asks_for_the_token() -> N
     assert said[1:] == [f"The explorer is at {server.url}", f"From other machines: {server.remote_url}"]
     assert server.url.startswith("http://127.0.0.1:")
     handle = Handle(server)
-    assert handle.get("/api/1/session", cookie="").status == 401
+    assert handle.get("/api/1/session", authorization="").status == 401
     assert handle.get("/api/1/session", host=f"{socket.gethostname()}:{server.port}").status == 200
     assert handle.get("/api/1/session", host=f"0.0.0.0:{server.port}").status == 403
     server.close()
@@ -272,7 +272,7 @@ def test_all_addresses_of_both_versions_of_the_protocol_are_answered() -> None:
         assert handle.base == f"http://127.0.0.1:{port}"
         assert handle.get("/api/1/session").status == 200
         with closing(http.client.HTTPConnection("::1", port)) as connection:
-            connection.request("GET", "/api/1/session", headers={"cookie": handle.cookie})
+            connection.request("GET", "/api/1/session", headers={"authorization": handle.authorization})
             assert connection.getresponse().status == 200
 
 
@@ -290,7 +290,7 @@ def test_other_machines_may_use_the_numbers_of_this_one(monkeypatch: pytest.Monk
     monkeypatch.undo()
     with server:
         handle = Handle(server)
-        assert server.remote_url == f"http://192.0.2.7:{server.port}/?token={server.settings.token}"
+        assert server.remote_url == f"http://192.0.2.7:{server.port}/#token={server.settings.token}"
         assert handle.get("/api/1/session", host=f"192.0.2.7:{server.port}").status == 200
         assert handle.get("/api/1/session", host=f"192.0.2.8:{server.port}").status == 403
 

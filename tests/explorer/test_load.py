@@ -35,12 +35,7 @@ class Process:
 
     def __init__(self, process: subprocess.Popen[str], url: str) -> None:
         self.process, self.address = process, urlsplit(url)
-        connection = self.connected()
-        connection.request("GET", f"/?{self.address.query}")
-        answer = connection.getresponse()
-        answer.read()
-        self.cookie = {"cookie": answer.headers["set-cookie"].partition(";")[0]}
-        connection.close()
+        self.headers = {"authorization": f"Bearer {self.address.fragment.removeprefix('token=')}"}
 
     def connected(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(self.address.hostname or "", self.address.port, timeout=60)
@@ -104,7 +99,7 @@ class Crowd:
         draw, connection = random.Random(number), self.server.connected()
         try:
             while time.monotonic() < self._end:
-                connection.request("GET", self.tile(draw), headers=self.server.cookie)
+                connection.request("GET", self.tile(draw), headers=self.server.headers)
                 answer = connection.getresponse()
                 answer.read()
                 with self._lock:
@@ -119,7 +114,7 @@ class Crowd:
 def asked(server: Process, path: str) -> Any:
     connection = server.connected()
     try:
-        connection.request("GET", path, headers=server.cookie)
+        connection.request("GET", path, headers=server.headers)
         answer = connection.getresponse()
         assert answer.status == 200
         return json.loads(answer.read())

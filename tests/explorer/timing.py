@@ -118,7 +118,7 @@ def answer_times(server: Handle, paths: Sequence[str]) -> list[float]:
     try:
         for path in paths:
             begun = time.perf_counter()
-            connection.request("GET", path, headers={"cookie": server.cookie})
+            connection.request("GET", path, headers={"authorization": server.authorization})
             answer = connection.getresponse()
             answer.read()
             found.append((time.perf_counter() - begun) * 1000)

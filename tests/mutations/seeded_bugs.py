@@ -384,8 +384,8 @@ EXPLORER = {
         'if headers.fetch_site not in (None, "same-origin", "none"):', "if False:"
     ),
     "invitation used twice": in_guard("self._one_time_tokens.difference_update(found)", "pass"),
-    "cookie of another server": in_guard("name == self.cookie_name and _is_equal", "_is_equal"),
-    "cookie that scripts read": in_guard("; Path=/; HttpOnly; SameSite=Strict", "; Path=/; SameSite=Strict"),
+    "any authorization": in_guard('authorization is not None and _is_equal(f"Bearer', 'authorization or _is_equal(f"'),
+    "data without the token": in_guard("if not is_exchange and not self._is_public(scope):", "if False:"),
     "body as large as it likes": in_guard(
         "if size > MAX_BODY_BYTES or (headers.length or 0) > MAX_BODY_BYTES:", "if False:"
     ),

@@ -41,7 +41,7 @@ export function render({ model, el, css }: WidgetCell): () => void {
   el.append(frame);
   sendMessage(model, { view: "opened", id });
   addEventListener("pagehide", () => sendMessage(model, { view: "hidden", id }), { signal: stop.signal });
-  const transport = createCommTransport(model, stop.signal, (silent) => {
+  const transport = createCommTransport(model, id, stop.signal, (silent) => {
     if (silent) root.append(waiting);
     else waiting.remove();
   });

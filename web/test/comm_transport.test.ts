@@ -7,8 +7,11 @@ interface Sent {
   id?: number;
   path?: string;
   body?: unknown;
+  from?: number;
   cancel?: number;
 }
+
+const VIEW = 7;
 
 type Listener = (...values: never[]) => void;
 
@@ -47,11 +50,11 @@ function connected(): { kernel: Kernel; transport: Transport; leave: AbortContro
   const kernel = new Kernel();
   const leave = new AbortController();
   const waits: boolean[] = [];
-  const transport = createCommTransport(kernel, leave.signal, (waiting) => waits.push(waiting));
+  const transport = createCommTransport(kernel, VIEW, leave.signal, (waiting) => waits.push(waiting));
   return { kernel, transport, leave, waits };
 }
 
-test("a request carries its path and its body", async () => {
+test("a request carries its path, its body and its view, so that the kernel can cancel it with the view", async () => {
   const { kernel, transport } = connected();
   const requested = transport.json("session");
   kernel.answer('{"a":1}');
@@ -60,10 +63,10 @@ test("a request carries its path and its body", async () => {
   kernel.answer("[]");
   await posted;
   assert.deepEqual(
-    kernel.sent.map(({ path, body }) => [path, body]),
+    kernel.sent.map(({ path, body, from }) => [path, body, from]),
     [
-      ["session", undefined],
-      ["run", { text: "x" }],
+      ["session", undefined, VIEW],
+      ["run", { text: "x" }, VIEW],
     ],
   );
 });

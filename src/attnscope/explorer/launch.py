@@ -37,7 +37,8 @@ from attnscope.recording import Trace, open_trace, read
 from attnscope.survey.tables.survey import open_survey
 
 LOOPBACK = "127.0.0.1"
-MAX_HEADER_BYTES = 2**14  # includes the cookies of all servers on this host
+# Includes the cookies of all servers on this host: a browser keeps and sends at most 180 of 4 KB.
+MAX_HEADER_BYTES = 2**20
 KEEP_ALIVE_SECONDS = 5
 
 Print = Callable[[str], object]
@@ -111,13 +112,13 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The address with the token, which grants access."""
-        return f"{self.base}/?token={self.settings.token}"
+        """The address with the token, which grants access; browsers do not send a fragment, so no log has it."""
+        return f"{self.base}/#token={self.settings.token}"
 
     @property
     def remote_url(self) -> str | None:
         """The address for other machines, or None if the server binds only this one."""
-        return f"http://{self._own_hosts[0]}:{self.port}/?token={self.settings.token}" if self._own_hosts else None
+        return f"http://{self._own_hosts[0]}:{self.port}/#token={self.settings.token}" if self._own_hosts else None
 
     def start(self) -> Server:
         """Serve, in a separate thread."""
@@ -130,7 +131,7 @@ class Server:
         """Open the page with a one-time token, because other users of the machine can read the command line."""
         if not _has_screen():
             return
-        address = f"{self.base}/?token={self.settings.make_one_time_token()}"
+        address = f"{self.base}/#token={self.settings.make_one_time_token()}"
         # In a thread: a text browser returns only when it is closed.
         threading.Thread(target=webbrowser.open, args=(address,), name="attnscope-browser", daemon=True).start()
 

@@ -115,8 +115,8 @@ def measure_effect(
     >>> measure_effect(model, [3, 1, 4, 1, 5], ablate(model, {0: [2]})).loss_change.shape
     torch.Size([1, 4])
     """
-    ids = to_input_ids(text, tokenizer, asked_by="measure_effect")
-    decoder_ids = None if target is None else to_input_ids(target, tokenizer, asked_by="measure_effect")
+    ids = to_input_ids(text, tokenizer, caller="measure_effect")
+    decoder_ids = None if target is None else to_input_ids(target, tokenizer, caller="measure_effect")
     before = predict(model, ids, target=decoder_ids, chunk_size=chunk_size)
     with intervention:
         after = predict(model, ids, target=decoder_ids, chunk_size=chunk_size)

@@ -192,7 +192,7 @@ class _Intervention:
         self._caller, self._replacement = caller, replacement
         self._names = {id(module): name for name, module in model.named_modules()}
         self._heads = heads = heads_by_layer(heads, self._names.values())
-        self._selection = Selection(list(heads), heads, asked_by=caller)
+        self._selection = Selection(list(heads), heads, caller=caller)
         self._selection.check(self._names.values())
         self.coverage = Coverage(model, [name for name in self._names.values() if self._selection.has(name)])
         self._calls: Counter[str] = Counter()  # per layer, in this pass

@@ -1,7 +1,7 @@
 """One attention call of a model, as every hook hands it to the recorder.
 
-In: tensors (batch, head, position, dim) and what stands between them. Out: the same for some heads alone, and as copies
-that no other code writes to. Does not know: models, names, where the call was seen. Memory: O(n).
+In: tensors (batch, head, position, dim), a mask and score modifications. Out: the same for some of the heads, and as
+copies that no other code writes to. Does not know: models, names, where the call was seen. Memory: O(n).
 """
 
 from __future__ import annotations
@@ -25,25 +25,34 @@ T = TypeVar("T")
 
 
 class SequenceMask(Protocol):
-    """A mask that is known for all of a text, not only for the rows and columns of one call."""
+    """A mask that is known for the whole sequence, not only for the rows and columns of one call."""
 
     def slice(self, rows: range, columns: range) -> Mask:
         """The mask of these positions."""
         ...
 
     def is_consistent_with(self, other: SequenceMask) -> bool:
-        """Whether both say the same about what both know."""
+        """Whether both masks agree on the positions that both have."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Call:
-    """Query (batch, heads, queries, dim) and key (batch, key heads, keys, dim), and the rule between them.
+    """The arguments of an attention call.
 
-    `row` and `column` are the positions of the first query and the first key in their texts: with a cache, a call
-    brings the last rows of a matrix. `cross` says whether the keys are of another text, if the place it was seen at
-    knows. `whole` knows the mask of other rows and columns, too, where something does. `heads` are the numbers that
-    these heads have in their model, where they are not all of them.
+    Args:
+        query: (batch, heads, queries, dim).
+        key: (batch, key heads, keys, dim).
+        value: (batch, key heads, keys, value dim), or None if it is not stored.
+        mask: Which keys each query sees.
+        scale: Multiplies the scores; 1 / sqrt(dim) if None.
+        score_mod: Modifies the scores.
+        row: The position of the first query in its sequence: with a KV cache, a call has the last rows of a matrix.
+        column: The position of the first key in its sequence.
+        cross: Whether it is cross-attention; None if the hook does not know.
+        whole: The mask of other rows and columns, too, if it is known.
+        lse: The log-sum-exp of the scores, (batch, heads, queries), if the kernel returned it.
+        heads: The indices of these heads in the model, if they are not all of them.
     """
 
     query: Tensor
@@ -70,18 +79,18 @@ class Call:
         return range(self.column, self.column + self.key.shape[2])
 
     def tensors(self) -> Iterator[Tensor]:
-        """Every tensor that the call holds, those of its mask and scores included."""
+        """All tensors of the call, including those of its mask and score modifications."""
         yield from (one for one in (self.query, self.key, self.value, self.lse) if one is not None)
         yield from iter_tensors((self.mask, self.score_mod))
 
     def to(self, device: torch.device) -> Call:
-        """The call with all its tensors on a device; it no longer knows the mask of other rows."""
+        """The call with all its tensors on a device, without the mask of other rows."""
         moved = {name: getattr(self, name) for name in ("query", "key", "value", "lse", "mask", "score_mod")}
         moved = {name: map_tensors(one, lambda tensor: tensor.to(device)) for name, one in moved.items()}
         return replace(self, **moved, whole=None)
 
     def matrix(self) -> AttentionMatrix:
-        """Its weights, with leading (batch, head)."""
+        """Its attention matrix, (batch, heads, queries, keys)."""
         return AttentionMatrix(
             self.query,
             self.key,
@@ -94,7 +103,7 @@ class Call:
 
 
 def with_heads(call: Call, heads: Sequence[int]) -> Call:
-    """The call of some query heads alone, each with a key head of its own."""
+    """The call restricted to some query heads, each with its own key head."""
     group = call.query.shape[1] // call.key.shape[1]
     chosen, key_heads, everything = list(heads), [head // group for head in heads], slice(None)
     return replace(
@@ -115,9 +124,13 @@ def _score_of(score: ScoreMod, heads: list[int]) -> ScoreMod | None:
 
 
 def copy_call(call: Call, dtype: torch.dtype | None, *, values: bool) -> Call:
-    """The call with tensors of its own, in a dtype for storage: models write to caches, buffers and parameters later.
+    """The call with copies of its tensors, since models write to caches, buffers and parameters later.
 
-    In another dtype the normalisers would no longer be those of the stored query and key, and are left out.
+    Args:
+        call: The call.
+        dtype: The dtype of the copies; that of the query if None. In another dtype, the lse would not fit the stored
+            query and key, and is left out.
+        values: Whether to copy the values; otherwise they are left out.
     """
     kept = call.query.dtype if dtype is None else dtype
     return replace(
@@ -130,13 +143,13 @@ def copy_call(call: Call, dtype: torch.dtype | None, *, values: bool) -> Call:
 
 
 class MaskCopies:
-    """Masks and scores with tensors of their own, each copied once however many layers share it."""
+    """Copies of masks and score modifications; one that several layers share is copied once."""
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[object, Any]] = {}  # the original stays alive, so that its id stays its own
 
     def of(self, call: Call) -> Call:
-        """The call with its own copies of mask and scores; a mask of the whole text is already a copy."""
+        """The call with copies of mask and score modification; a mask of the whole sequence is already a copy."""
         mask = call.mask if call.mask.is_static or call.whole is not None else self._of(call.mask)
         score = None if call.score_mod is None else chain_scores(self._of(part) for part in call.score_mod.parts)
         return replace(call, mask=mask, score_mod=score)
@@ -160,10 +173,10 @@ def _copied(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def follows(rows: range, columns: range, call: Call) -> bool:
-    """Whether the queries of a call stand after these rows, and its keys end with its queries, as with a cache."""
+    """Whether the queries of a call come after these rows and its keys end with its queries, as with a KV cache."""
     return 0 < call.row == rows.stop == columns.stop and call.columns.stop == call.rows.stop
 
 
 def same_numbers(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors agree in the dtype of the second."""
+    """Whether two tensors are equal in the dtype of the second."""
     return first.data_ptr() == second.data_ptr() or torch.equal(first.detach().to(second.dtype), second)

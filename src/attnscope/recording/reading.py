@@ -62,16 +62,14 @@ def read(
     return trace
 
 
-def to_input_ids(text: str | Sequence[int] | Tensor, tokenizer: Any, *, asked_by: str = "read") -> Tensor:
-    """Ids (1, position) or (batch, position); `asked_by` is the function that errors speak of."""
+def to_input_ids(text: str | Sequence[int] | Tensor, tokenizer: Any, *, caller: str = "read") -> Tensor:
+    """Ids (1, position) or (batch, position); `caller` is the function that errors speak of."""
     if isinstance(text, str):
         if tokenizer is None:
-            raise SettingError(f"{asked_by}: a text needs a tokenizer; give one, or give ids instead of the text")
+            raise SettingError(f"{caller}: a text needs a tokenizer; give one, or give ids instead of the text")
         text = tokenizer.encode(text)
     ids = torch.as_tensor(text)
     ids = ids[None] if ids.dim() == 1 else ids
     if ids.dim() != 2 or ids.is_floating_point() or not ids.numel():
-        raise SettingError(
-            f"{asked_by}: wants ids (position,) or (batch, position), got {tuple(ids.shape)} {ids.dtype}"
-        )
+        raise SettingError(f"{caller}: wants ids (position,) or (batch, position), got {tuple(ids.shape)} {ids.dtype}")
     return ids

@@ -60,14 +60,27 @@ def record(
     verify: bool = False,
     length: int | None = None,
 ) -> Iterator[Trace]:
-    """Record what a model attends to while it runs inside the with block, in this thread.
+    """Record the attention of a model while it runs inside the with block, in this thread.
 
-    `layers` are numbers or names (* stands for anything), `heads` a list for all layers or one for each; without them,
-    everything is recorded. `dtype` stores queries and keys in another one: bfloat16 takes half the memory. With
-    keep="statistics", each layer becomes a `Summary` as it runs and nothing else is held. `values` keeps the values,
-    too, for `AttentionMatrix.weighted`. `spill` is a folder to hold everything in instead of memory. `verify` compares
-    blocks of each layer with the model's own code; the largest differences are in `trace.errors`. `length` is that of
-    the whole text, if the model reads it in pieces and keeps statistics.
+    Args:
+        model: Any PyTorch model; it is restored at the end, also after an error.
+        tokenizer: Decodes the tokens of the trace; without it they are shown as numbers.
+        layers: Indices or names of the layers to record (`*` matches any characters); all of them if None.
+        heads: A list of heads for all layers, or a mapping from layers to lists; all of them if None.
+        dtype: Stores queries and keys in another dtype; torch.bfloat16 takes half the memory of float32.
+        keep: "matrix" stores queries and keys; "statistics" reduces each layer to a `Summary` as it runs.
+        values: Whether to store the values, too, for `AttentionMatrix.weighted`.
+        spill: A folder to write queries, keys and values to instead of holding them in memory.
+        verify: Whether to compare blocks of each layer with the model's own code; the largest absolute differences
+            are in `trace.errors`.
+        length: The length of the whole sequence, for keep="statistics" if the model reads it in chunks.
+
+    Yields:
+        The `Trace`, which is filled as the model runs.
+
+    Raises:
+        SettingError: An argument is not valid, or a layer or head does not exist.
+        UnsupportedError: The model computed attention that cannot be recorded exactly, or none at all.
 
     >>> attention = nn.MultiheadAttention(8, 2, batch_first=True)
     >>> text = torch.randn(1, 5, 8)

@@ -25,10 +25,10 @@ class Selection:
     """
 
     def __init__(
-        self, layers: Iterable[Wanted] | Wanted | None, heads: Heads | None, *, asked_by: str = "record"
+        self, layers: Iterable[Wanted] | Wanted | None, heads: Heads | None, *, caller: str = "record"
     ) -> None:
-        """`asked_by` is the function that errors speak of."""
-        self._asked_by = asked_by
+        """`caller` is the function that errors speak of."""
+        self._caller = caller
         if isinstance(layers, int | str):
             layers = (layers,)
         self._layers = None if layers is None else tuple(layers)
@@ -51,7 +51,7 @@ class Selection:
         wrong = [head for head in chosen if not -count <= head < count]
         if wrong or not len(chosen):
             asked = f"head {wrong[0]}" if wrong else "no head at all"
-            raise SettingError(f"{self._asked_by}: {asked} was asked for of {name}, whose heads are 0 to {count - 1}")
+            raise SettingError(f"{self._caller}: {asked} was asked for of {name}, whose heads are 0 to {count - 1}")
         return list(dict.fromkeys(head % count for head in chosen))
 
     def check(self, names: Iterable[str]) -> None:
@@ -64,7 +64,7 @@ class Selection:
         for wanted in self._layers or ():
             if not any(matches(name, wanted) for name in names):
                 raise SettingError(
-                    f"{self._asked_by}: layer {wanted!r} was asked for, and no module of the model is called so; a "
+                    f"{self._caller}: layer {wanted!r} was asked for, and no module of the model is called so; a "
                     "number is the first one in a name, as 3 in model.layers.3.self_attn, and a name may hold * "
                     "for anything"
                 )

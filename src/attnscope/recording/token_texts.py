@@ -1,8 +1,8 @@
-"""The texts of a trace: ids, and how they are shown.
+"""Decodes the token ids of a trace.
 
-In: ids, and a tokenizer of AttnScope or of transformers, or what one has said before. Out: the text of each token, and
-where in the whole text it stands. Does not know: models, attention. Memory: O(n); strings are made when they are asked
-for.
+In: ids, and a tokenizer of AttnScope or of transformers, or its output that was saved with a trace. Out: the text of
+each token, and its span in the whole text. Does not know: models, attention. Memory: O(n); strings are created on
+demand.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ INTEGERS = (torch.int64, torch.int32)
 
 
 class Texts(NamedTuple):
-    """Ids (batch, position) that a part of a model was given, before the layer with the number `since` ran."""
+    """Token ids (batch, position) that a submodule was called with, before the layer with the index `since` ran."""
 
     part: str
     ids: Tensor
     shown: Shown | None = None
-    """What a tokenizer has said about them, once it is gone."""
+    """The decoded tokens, if the trace was opened from a folder without a tokenizer."""
     since: int = 0
 
 
 def as_tokenizer(tokenizer: Any) -> Any:
-    """A tokenizer of transformers as one of ours, which can tell texts and places; ours as it is."""
+    """A tokenizer of transformers in the interface of `Tokenizer`; one of AttnScope is returned as it is."""
     if hasattr(tokenizer, "texts"):
         return tokenizer
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -54,7 +54,7 @@ class _Slow:
 
 
 def spans_of(codec: Any, ids: Sequence[int]) -> list[tuple[int, int]] | None:
-    """Where in `codec.decode(ids)` each token stands; None where that text does not give these ids again."""
+    """The span of each token in `codec.decode(ids)`; None if encoding that text gives other ids."""
     if not hasattr(codec, "offsets"):
         return None
     spans: list[Span] = codec.offsets(codec.decode(ids, skip_special_tokens=False), add_special_tokens=False)
@@ -64,13 +64,13 @@ def spans_of(codec: Any, ids: Sequence[int]) -> list[tuple[int, int]] | None:
 
 
 def describe_tokens(codec: Any, ids: Tensor) -> Shown | None:
-    """All that a tokenizer has to say about ids, to be kept without it; None where it does not know them."""
+    """The texts and spans of all tokens, to be saved without the tokenizer; None if it does not know the ids."""
     rows = ids.tolist()
     try:
         words = [word for row in rows for word in codec.texts(row)]
         spans = [spans_of(codec, row) for row in rows]
         texts = [codec.decode(row, skip_special_tokens=False) for row in rows]
-    except VocabularyError:  # ids of something else, such as sounds
+    except VocabularyError:  # ids of another vocabulary, such as audio codes
         return None
     table = torch.zeros(*ids.shape, 2, dtype=torch.int64)
     for row, found in enumerate(spans):

@@ -29,9 +29,15 @@ from attnscope.recording.viewer import load_viewer
 
 
 class Trace(Mapping[str, AttentionMatrix]):
-    """Layer names in the order in which they ran, each with an AttentionMatrix of leading (batch, head).
+    """The attention of a model in one pass: a mapping from the names of its layers to attention matrices.
 
-    The second independent call of the same layer is named `name#2`.
+    The layers are in the order in which they ran, and each matrix has the shape (batch, heads, queries, keys). The
+    second independent call of the same layer is named `name#2`. `trace[0]` and `trace[-1]` are the first and the last
+    layer.
+
+    Args:
+        model: The name of the model, which is shown.
+        tokenizer: Decodes the tokens; a tokenizer of transformers or of AttnScope, or None.
     """
 
     def __init__(self, model: str = "", tokenizer: Any = None) -> None:
@@ -57,7 +63,15 @@ class Trace(Mapping[str, AttentionMatrix]):
         return len(self.layers)
 
     def layer(self, name: str | int) -> AnyLayer:
-        """A layer by its name, or by its place in the order."""
+        """What is stored of a layer.
+
+        Args:
+            name: The name of the layer, or its index.
+
+        Raises:
+            KeyError: There is no layer of this name.
+            IndexError: There are fewer layers.
+        """
         if not isinstance(name, str):
             if not -len(self) <= name < len(self):
                 raise IndexError(f"layer {name} was asked for, and this trace has {len(self)} layers")
@@ -67,7 +81,14 @@ class Trace(Mapping[str, AttentionMatrix]):
         return self.layers[name]
 
     def summary(self, name: str | int) -> Summary:
-        """The statistics of a layer: kept ones, or those of its matrix."""
+        """The statistics of a layer: those that were recorded with keep="statistics", or those of its matrix.
+
+        Args:
+            name: The name of the layer, or its index.
+
+        Returns:
+            Statistics of all heads, as `AttentionMatrix.summary` computes them.
+        """
         layer = self.layer(name)
         if isinstance(layer, StatisticsLayer):
             return layer.summary()
@@ -76,9 +97,18 @@ class Trace(Mapping[str, AttentionMatrix]):
 
     @classmethod
     def from_attentions(cls, attentions: Any, *, tokens: Sequence[str] | None = None) -> Trace:
-        """A trace of weights that are already there, as transformers returns them: `outputs.attentions`.
+        """A trace of attention weights that exist already, such as `outputs.attentions` of transformers.
 
-        Takes a tensor (batch, heads, queries, keys) for each layer, or a mapping from names to them.
+        Args:
+            attentions: A tensor (batch, heads, queries, keys) for each layer, or a mapping from names to tensors.
+            tokens: The text of each token, if all layers have as many keys.
+
+        Raises:
+            SettingError: A layer is not such a tensor, or the number of tokens differs from that of the keys.
+
+        >>> trace = Trace.from_attentions([torch.eye(2).expand(1, 4, 2, 2)], tokens=["a", "rose"])
+        >>> trace["0"].shape, trace.tokens()
+        (torch.Size([1, 4, 2, 2]), ['a', 'rose'])
         """
         named = attentions if isinstance(attentions, Mapping) else {str(at): one for at, one in enumerate(attentions)}
         wrong = [name for name, one in named.items() if not isinstance(one, Tensor) or one.dim() != 4]
@@ -100,13 +130,28 @@ class Trace(Mapping[str, AttentionMatrix]):
         return trace
 
     def tokens(self, batch: int = 0) -> list[str] | None:
-        """The tokens of a batch row as text: those of the decoder, where an encoder reads another text."""
+        """The tokens as text; of an encoder-decoder model, those of the decoder.
+
+        Args:
+            batch: The index in the batch.
+
+        Returns:
+            One string for each token, or None if the model was not given token ids.
+        """
         if self._given is not None:
             return list(self._given)
         return self._shown(self.texts[-1], batch) if self.texts else None
 
     def labels(self, name: str | int, batch: int = 0) -> tuple[list[str] | None, list[str] | None]:
-        """The texts of the queries and of the keys of a layer; None where they are not tokens, as in a picture."""
+        """The tokens of the queries and of the keys of a layer as text.
+
+        Args:
+            name: The name of the layer, or its index.
+            batch: The index in the batch.
+
+        Returns:
+            Two lists; None in place of one whose positions are not tokens, such as the patches of an image.
+        """
         layer = self.layer(name)
         queries, keys = layer.shape[2:]
         if self._given is not None:
@@ -116,12 +161,19 @@ class Trace(Mapping[str, AttentionMatrix]):
         return rows, columns
 
     def ids(self, name: str | int) -> tuple[Tensor | None, Tensor | None]:
-        """The ids of the queries and of the keys of a layer, (batch, position) each; None where they are not tokens."""
+        """The token ids of the queries and of the keys of a layer.
+
+        Args:
+            name: The name of the layer, or its index.
+
+        Returns:
+            Two tensors (batch, position); None in place of one whose positions are not tokens.
+        """
         rows, columns = self._texts_of(self.layer(name))
         return None if rows is None else rows.ids, None if columns is None else columns.ids
 
     def ids_at(self, name: str, place: int) -> Tensor | None:
-        """The ids, as far as they have come, of the text that a layer of this name and place in the order reads."""
+        """The token ids so far of the sequence that the layer of this name and index reads, (batch, position)."""
         text = self._text_at(name, place)
         return None if text is None else text.ids
 
@@ -130,7 +182,7 @@ class Trace(Mapping[str, AttentionMatrix]):
         return max(reading, key=lambda text: (len(text.part), text.since), default=None)
 
     def _texts_of(self, layer: AnyLayer) -> tuple[Texts | None, Texts | None]:
-        """The texts that the queries and the keys of a layer are, as far as they are as long."""
+        """The sequences of the queries and of the keys of a layer; None for one of another length."""
         queries, keys = layer.shape[2:]
         rows = self._text_at(layer.name, list(self.layers).index(layer.name))
         others = [text for text in self.texts if text is not rows and text.ids.shape[1] == keys]
@@ -141,7 +193,14 @@ class Trace(Mapping[str, AttentionMatrix]):
         )
 
     def spans(self, batch: int = 0) -> tuple[str, list[tuple[int, int]]] | None:
-        """The text of a batch row and the span of each token in it; None if the tokenizer does not give spans."""
+        """The whole text and the span of each token in it.
+
+        Args:
+            batch: The index in the batch.
+
+        Returns:
+            The text and a (start, stop) for each token, or None if the tokenizer does not give spans.
+        """
         text, codec = self.texts[-1] if self.texts else None, self._codec_of()
         if text is None or (text.shown is None and codec is None):
             return None
@@ -158,9 +217,13 @@ class Trace(Mapping[str, AttentionMatrix]):
         return [str(number) for number in ids] if codec is None else codec.texts(ids)
 
     def save(self, folder: str | Path) -> None:
-        """Write the trace to a folder that `attnscope.open_trace` maps into memory; it no longer needs the tokenizer.
+        """Write the trace to a folder, with the text of its tokens; `attnscope.open_trace` opens it.
 
-        A trace that is already there is replaced. In a folder with other files, nothing is written.
+        Args:
+            folder: A new folder, or one with a trace, which is replaced.
+
+        Raises:
+            TraceError: The folder has other files, or the trace cannot be serialized.
         """
         codec = self._codec_of()
         texts = [
@@ -170,19 +233,30 @@ class Trace(Mapping[str, AttentionMatrix]):
         save_contents(Path(folder), Contents(*about, texts, self.layers))
 
     def explore(self, **options: Any) -> Any:
-        """Show it in the browser; options are those of `attnscope.explore`."""
+        """Show the trace in the browser; the options are those of `attnscope.explore`."""
         return load_viewer().explore(self, **options)
 
     def save_page(self, path: str | Path, *, layer: int = 0, head: int = 0) -> None:
-        """Write a head to a page in one file: any browser shows it, without AttnScope and without a network."""
+        """Write one head to an HTML file that any browser shows, without AttnScope and without a network.
+
+        Args:
+            path: The file.
+            layer: The index of the layer.
+            head: The index of the head.
+        """
         load_viewer().save_page(self, path, layer=layer, head=head)
 
     def widget(self, *others: Trace, **options: Any) -> Any:
-        """Show it in a notebook cell, with others to compare; options: `layer`, `head`, `height` in pixels."""
+        """Show the trace in a notebook cell.
+
+        Args:
+            *others: Traces to compare it with.
+            **options: `layer` and `head` to begin with, and `height` in pixels.
+        """
         return load_viewer().make_widget(self, *others, **options)
 
     def _repr_mimebundle_(self, **_: Any) -> Any:
-        """What a notebook shows of it: the explorer, or in its place the line that stands everywhere else."""
+        """The explorer in a notebook, and the text of `repr` elsewhere."""
         try:
             if _is_notebook():
                 return load_viewer().display(self)
@@ -192,7 +266,7 @@ class Trace(Mapping[str, AttentionMatrix]):
 
     @classmethod
     def restored(cls, contents: Contents) -> Trace:
-        """A trace of what a folder holds."""
+        """A trace from the contents of a folder."""
         trace = cls(contents.model)
         trace.without_softmax, trace.errors = tuple(contents.without_softmax), dict(contents.errors)
         trace.texts, trace.layers = list(contents.texts), dict(contents.layers)
@@ -206,11 +280,11 @@ class Trace(Mapping[str, AttentionMatrix]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are held; a mask that several layers share counts once."""
+        """The bytes of all stored tensors; a mask that several layers share counts once."""
         return count_bytes(tensor for layer in self.layers.values() for tensor in layer.tensors())
 
     def to(self, device: torch.device | str) -> Trace:
-        """The trace with the tensors of all layers on a device, for example `trace.to("cpu")`."""
+        """The trace with the tensors of all layers on a device, for example "cpu"."""
         moved = copy(self)
         moved.layers = {name: layer.to(torch.device(device)) for name, layer in self.layers.items()}
         return moved
@@ -221,7 +295,7 @@ class Trace(Mapping[str, AttentionMatrix]):
 
     @property
     def dense_nbytes(self) -> int:
-        """Bytes that the weights would take in fp32."""
+        """The bytes that the weights of all heads would take as float32 matrices."""
         return sum(4 * math.prod(layer.shape) for layer in self.layers.values())
 
     def __repr__(self) -> str:
@@ -232,7 +306,7 @@ class Trace(Mapping[str, AttentionMatrix]):
 
 
 def _is_notebook() -> bool:
-    """Whether a kernel runs this, and not a terminal; IPython is not imported for the question."""
+    """Whether this runs in a Jupyter kernel; IPython is not imported to find out."""
     asked = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
     return hasattr(asked(), "kernel")
 

@@ -28,7 +28,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
 
 from attnscope.atomic_files import flush_folder
-from attnscope.checksums import find_damaged
+from attnscope.checksums import crc32_file, find_damaged
 from attnscope.errors import CheckpointError
 from attnscope.train.checkpoint_files import (
     CheckpointManifest,
@@ -144,7 +144,7 @@ class CheckpointManager:
         parameters, optimizer_state = get_state_dict(model, optimizer)
         mine = dict(list(manifest.files.items())[self.ranks.rank :: self.ranks.world_size])
         with ThreadPoolExecutor(1) as pool:
-            verifying = pool.submit(find_damaged, place, mine)
+            verifying = pool.submit(find_damaged, place, mine, crc32_file)
             failure = self._load_into({"model": parameters, "optimizer": optimizer_state}, place, manifest)
             damaged = self.ranks.first_text(", ".join(verifying.result()))
         if damaged:

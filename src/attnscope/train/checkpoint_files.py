@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from attnscope.atomic_files import write_atomically
-from attnscope.checksums import sha256_file
+from attnscope.checksums import crc32_file
 from attnscope.errors import CheckpointError
 from attnscope.models.json_fields import Fields, short_repr
 from attnscope.models.json_files import dump_json, read_json
@@ -50,7 +50,7 @@ class CheckpointManifest(NamedTuple):
     """The number of tensor-parallel ranks whose order the rows have."""
     run_id: str
     files: dict[str, str]
-    """The SHA-256 of every other file."""
+    """The CRC-32 of every other file."""
 
 
 def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
@@ -121,10 +121,10 @@ class ChecksumWriter(FileSystemWriter):
 
 
 def _sync_and_hash(path: Path) -> str:
-    """Flush a file to disk, and compute its SHA-256 meanwhile."""
+    """Flush a file to disk, and compute its CRC-32 meanwhile."""
     with path.open("rb") as file, ThreadPoolExecutor(1) as pool:
         syncing = pool.submit(os.fsync, file.fileno())
-        digest = sha256_file(path)
+        digest = crc32_file(path)
         syncing.result()
     return digest
 

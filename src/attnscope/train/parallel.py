@@ -1,16 +1,16 @@
-"""One model over many ranks: who holds which weights, who reads which part of a batch, and how they agree.
+"""Distributed training: shards a model and its batches over the ranks of a process group.
 
-In: settings, and the environment that torchrun sets up. Out: `Ranks`, which spreads a model, takes this rank's part of
-a batch, and adds up what the ranks have found. Without torchrun there is one rank, and nothing is spread.
+In: settings, and the environment that torchrun sets up. Out: `Ranks`, which shards a model, takes this rank's part of
+a batch, and sums over ranks. Without torchrun there is one rank, and nothing is sharded.
 
-Three ways to divide the work, which can be combined; ranks = data x context x tensor:
+Three kinds of parallelism, which can be combined; ranks = data x context x tensor:
 
-- data: each rank reads other rows. The weights, their gradients and their momenta are cut over the ranks and fetched
-  block by block when they are needed (FSDP2, `fully_shard`).
+- data: each rank reads other sequences. Parameters, gradients and optimizer state are sharded, and the parameters of a
+  block are gathered when they are needed (FSDP2, `fully_shard`).
 - tensor: each rank has some heads, and some of the feed-forward network, of every layer (DTensor).
-- context: each rank reads other positions of the same rows, and keys and values go round (see `ring`).
+- context: each rank reads other positions of the same sequences, with ring attention (see `ring_attention`).
 
-Does not know: the loop, files, text. Memory: this rank's share of the model, and one block of it whole.
+Does not know: the loop, files, text. Memory: this rank's shard of the model, and the whole parameters of one block.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ set_group_timeout = getattr(distributed_c10d, "set_timeout", None) or distribute
 
 @dataclass(frozen=True)
 class Ranks:
-    """All ranks, seen from one of them."""
+    """The process group, as one of its ranks sees it."""
 
     rank: int
     world_size: int
@@ -64,12 +64,12 @@ class Ranks:
     tensor_parallel_size: int = 1
     context_parallel_size: int = 1
     shard_mesh: DeviceMesh | None = None
-    """(data x context, tensor): the weights are cut over both; None for one rank."""
+    """The mesh (data x context, tensor) that parameters are sharded over; None for one rank."""
     context_group: dist.ProcessGroup | None = None
     store: Any = None
-    """Where processes leave notes for each other."""
+    """The key-value store of the process group."""
     checkpoint_group: Any = None
-    """A second group of all ranks, in which checkpoints are agreed on while training goes on."""
+    """A second group of all ranks, for asynchronous checkpoints."""
     training_groups: tuple[dist.ProcessGroup | None, ...] = (None,)
     """All other groups that this rank belongs to; None is that of all ranks."""
     start_timeout_seconds: float = 0.0
@@ -77,21 +77,21 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the rank that writes and prints."""
+        """Whether this is rank 0, which writes and prints."""
         return self.rank == 0
 
     @property
     def num_replicas(self) -> int:
-        """Ranks that see different tokens."""
+        """The number of groups of ranks that read different tokens."""
         return self.world_size // self.tensor_parallel_size
 
     @property
     def replica(self) -> int:
-        """Which of those this one belongs to."""
+        """The index of the group that this rank belongs to."""
         return self.rank // self.tensor_parallel_size
 
     def shard(self, model: nn.Module) -> nn.Module:
-        """The model with this rank's share of its weights, changed in place."""
+        """Shard the parameters of a model over the ranks, in place."""
         if self.shard_mesh is None:
             return model.to(self.device)
         if not isinstance(model, Decoder):
@@ -106,12 +106,12 @@ class Ranks:
         return model
 
     def local_samples(self, first: int, count: int) -> range:
-        """Of `count` samples from number `first` on, those whose rows this rank reads."""
+        """The samples that this rank reads, of `count` samples from `first` on."""
         data, mine = self.num_replicas // self.context_parallel_size, self.replica // self.context_parallel_size
         return range(first + mine * (count // data), first + (mine + 1) * (count // data))
 
     def local_batch(self, batch: Batch) -> Batch:
-        """The positions that this rank reads; documents stay whole, since what a token sees lies on other ranks."""
+        """The positions of a batch that this rank reads, on its device; `document_ids` keeps all positions."""
         if self.context_parallel_size > 1:
             shards = ContextShards(batch.input_ids.shape[1], self.context_parallel_size)
             rank = dist.get_rank(self.context_group)
@@ -126,19 +126,19 @@ class Ranks:
         return batch._replace(**there)
 
     def attention_context(self, length: int) -> AbstractContextManager[object]:
-        """Where a model has to run so that tokens see those on other ranks."""
+        """A context in which `attend` attends to the positions of all ranks."""
         if self.context_parallel_size == 1:
             return nullcontext()
         assert self.context_group is not None
         return context_parallel(ContextShards(length, self.context_parallel_size), self.context_group)
 
     def set_gradient_sync(self, model: nn.Module, is_last: bool) -> None:
-        """Say whether the coming backward completes a step: only then do ranks exchange gradients."""
+        """Reduce gradients over ranks in the next backward pass only if it is the last one of a step."""
         if isinstance(model, FSDPModule):
             model.set_requires_gradient_sync(is_last)
 
     def sum_over_ranks(self, *numbers: float) -> list[float]:
-        """The sums of numbers over all replicas."""
+        """The sums of numbers over all groups of ranks that read different tokens."""
         if self.world_size == 1:
             return list(numbers)
         total = torch.tensor(numbers, dtype=torch.float64, device=self.device)
@@ -160,7 +160,14 @@ class Ranks:
             set_group_timeout(timedelta(seconds=seconds), group)
 
     def run_on_first(self, make: Callable[[], Result]) -> Result | None:
-        """What the first rank makes, there; the others wait, however long it takes, and refuse what it refuses."""
+        """Call a function on rank 0, while the others wait without a timeout.
+
+        Returns:
+            Its result on rank 0, and None on the others.
+
+        Raises:
+            SettingError: The function raised an error; all ranks raise it.
+        """
         if self.world_size == 1:
             return make()
         made, refused = None, ""
@@ -179,7 +186,7 @@ class Ranks:
         return made
 
     def broadcast(self, value: Any) -> Any:
-        """What the first rank says."""
+        """The value of rank 0."""
         if self.world_size == 1:
             return value
         box = [value]
@@ -195,12 +202,12 @@ class Ranks:
         return next(filter(None, texts), "")
 
     def reshard(self, model: nn.Module) -> None:
-        """Let go of weights that a pass without gradients has left whole."""
+        """Free the gathered parameters after a pass without gradients."""
         if isinstance(model, FSDPModule):
             model.reshard()
 
     def gather_parameters(self, model: nn.Module) -> dict[str, Tensor]:
-        """All weights, whole, on the CPU of the first rank; every rank has to call this, and the others get nothing."""
+        """All parameters, unsharded, on the CPU of rank 0; all ranks must call this, and others get an empty dict."""
         options = StateDictOptions(full_state_dict=True, cpu_offload=self.world_size > 1)
         weights: dict[str, Any] = get_model_state_dict(model, options=options)
         orders = {name: fused_row_order(model, name, self.tensor_parallel_size) for name in weights}
@@ -212,7 +219,11 @@ class Ranks:
 
 @contextmanager
 def init_ranks(settings: Settings) -> Iterator[Ranks]:
-    """The ranks that torchrun has started, or this process alone."""
+    """Start the process group of torchrun, or one of this process alone.
+
+    Raises:
+        SettingError: The number of ranks does not fit the settings, or there is a process group already.
+    """
     count, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     if count % (settings.tensor_parallel_size * settings.context_parallel_size):
         raise SettingError(
@@ -235,7 +246,7 @@ def init_ranks(settings: Settings) -> Iterator[Ranks]:
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if is_cuda else torch.device("cpu")
     if is_cuda:
         torch.cuda.set_device(device)
-    # It would say at every start that weights cut twice are fetched by two calls, which is what was asked for.
+    # It warns at every start that parameters which are sharded twice are gathered by two calls.
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
     backend = "cpu:gloo,cuda:nccl" if is_cuda else "gloo"
     timeout = timedelta(seconds=settings.start_timeout_seconds)
@@ -264,12 +275,12 @@ def init_ranks(settings: Settings) -> Iterator[Ranks]:
 
 
 def agree_on_restart(store: Any, rank: int, count: int) -> str:
-    """A name for these very processes, on which all of them agree.
+    """A prefix of keys in the store that is unique to these processes, and on which all of them agree.
 
-    When a rank was killed, torchrun starts all of them anew beside the store of those before, where gloo would find the
-    addresses of the dead. So each process leaves a mark of its own, the first one lists all marks, and the list holds
-    when everybody has found their own mark in it. A list with a mark of the dead never holds, since the dead do not
-    count themselves; it is written anew until the mark has been overwritten by whoever came in their place.
+    After a rank was killed, torchrun restarts all ranks with the same store, where gloo would find the addresses of the
+    old processes. So each process sets a random mark, rank 0 lists the marks of all ranks, and a list is valid when
+    every process has found its own mark in it. A list with the mark of an old process never becomes valid; rank 0
+    writes it again until the new process has replaced the mark.
     """
     mark, seen = uuid4().hex, ""
     store.set(f"mark {rank}", mark)
@@ -285,7 +296,7 @@ def agree_on_restart(store: Any, rank: int, count: int) -> str:
 
 
 def with_device_meshes(ranks: Ranks, settings: Settings) -> Ranks:
-    """Several ranks, and which of them work together in which way."""
+    """The ranks with their device meshes and the group of context parallelism."""
     kind, tensor, context = ranks.device.type, settings.tensor_parallel_size, settings.context_parallel_size
     num_replicas = ranks.world_size // tensor
     spread = init_device_mesh(kind, (num_replicas, tensor), mesh_dim_names=("replica", "tensor"))
@@ -337,7 +348,7 @@ def find_missing_ranks(ranks: Ranks, *, seconds: float) -> list[int]:
 
 
 def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh) -> None:
-    """Give each rank of a mesh some heads, and some of the feed-forward network, of every block."""
+    """Shard the heads and the feed-forward network of every block over the ranks of a mesh, in place."""
     config, ranks = model.config, mesh.size()
     num_kv_heads = config.num_kv_heads or config.num_heads
     if config.qk_norm:
@@ -368,7 +379,7 @@ def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh) -> None:
 
 
 def interleave_shards(parts: Sequence[int], ranks: int) -> Tensor:
-    """The order of rows in which each rank, taking an equal stretch of all, has an equal stretch of every part.
+    """The order of rows in which equal chunks, one for each rank, have equal chunks of every part.
 
     >>> interleave_shards((4, 2), 2)
     tensor([0, 1, 4, 2, 3, 5])
@@ -378,9 +389,9 @@ def interleave_shards(parts: Sequence[int], ranks: int) -> Tensor:
 
 
 def fused_row_order(model: nn.Module, name: str, ranks: int) -> Tensor | None:
-    """The order in which so many ranks keep the rows of a parameter, where several projections stand in it.
+    """The order of the rows of a parameter that fuses several projections, sharded over so many ranks.
 
-    None where the rows lie as they are written.
+    None if the rows are not reordered.
     """
     if ranks == 1 or not isinstance(model, Decoder):
         return None
@@ -396,9 +407,13 @@ def fused_row_order(model: nn.Module, name: str, ranks: int) -> Tensor | None:
 
 
 def clip_grad_norm(parameters: Sequence[nn.Parameter], longest: float) -> float:
-    """The length of all gradients together, which are shortened if it is above `longest` (0: never).
+    """Clip the norm of all gradients, and return it as it was before.
 
-    Weights are cut in different ways, and torch adds up only those that are cut alike.
+    torch.nn.utils sums only over parameters with the same sharding, and these have different ones.
+
+    Args:
+        parameters: Parameters with gradients.
+        longest: The largest norm; 0 to clip nothing.
     """
     alike: dict[object, list[nn.Parameter]] = {}
     for parameter in parameters:

@@ -1,6 +1,6 @@
-"""Recipes: complete descriptions of runs that are known to work, to be taken as they are or changed.
+"""Recipes: complete configurations of training runs that are known to work.
 
-In: files of text, and what should be different. Out: a `Recipe` for `train`.
+In: text files, and settings to override. Out: a `Recipe` for `train`.
 Does not know: the loop, ranks. Memory: none before the run.
 """
 
@@ -27,11 +27,17 @@ from attnscope.train.settings import Settings
 from attnscope.train.tasks import Repetition, Reversal, ReversalModel
 
 Sources = Sequence[str | Path]
-OTHER = 1_000_003  # added to the seed of a task for rows that are not learned from
+VALIDATION_SEED_OFFSET = 1_000_003
 
 
 def char_gpt(sources: Sources, *, separator: str | None = None, **changes: Any) -> Recipe:
-    """A small GPT that learns to write character by character: minutes on two cores."""
+    """A small character-level GPT; trains in minutes on two cores.
+
+    Args:
+        sources: Text files, or folders with text files.
+        separator: A line that separates documents; each file is one document if None.
+        **changes: Settings to override, see `Settings`.
+    """
     settings = Settings(
         steps=1500,
         batch_size=32,
@@ -62,7 +68,14 @@ def char_gpt(sources: Sources, *, separator: str | None = None, **changes: Any) 
 def gpt2_small(
     sources: Sources, *, tokenizer: str | Path | None = None, separator: str | None = None, **changes: Any
 ) -> Recipe:
-    """GPT-2 at its real size, 124 million weights, for a cluster; a BPE vocabulary is learned if none is given."""
+    """GPT-2 small with 124 million parameters, for a cluster.
+
+    Args:
+        sources: Text files, or folders with text files.
+        tokenizer: A folder or hub name of a tokenizer; a BPE tokenizer is trained on the sources if None.
+        separator: A line that separates documents; each file is one document if None.
+        **changes: Settings to override, see `Settings`.
+    """
     settings = Settings(
         steps=600_000,
         batch_size=480,
@@ -103,7 +116,14 @@ def smollm2_finetune(
     separator: str | None = None,
     **changes: Any,
 ) -> Recipe:
-    """SmolLM2, or another decoder with its tokenizer, goes on learning from a text of yours."""
+    """Fine-tunes SmolLM2, or another decoder with a tokenizer, on text files.
+
+    Args:
+        sources: Text files, or folders with text files.
+        base_model: A folder or hub name of a decoder.
+        separator: A line that separates documents; each file is one document if None.
+        **changes: Settings to override, see `Settings`.
+    """
     settings = Settings(
         steps=200,
         batch_size=8,
@@ -120,7 +140,7 @@ def smollm2_finetune(
     def model(_data: Data, _settings: Settings) -> nn.Module:
         loaded = load(base_model, dtype=torch.float32)
         if not isinstance(loaded, Decoder):
-            raise SettingError(f"smollm2-finetune: {base_model} is an encoder, and only decoders learn to write")
+            raise SettingError(f"smollm2-finetune: expected a decoder, and {base_model} is an encoder")
         return loaded.train()
 
     def tokenizer(_texts: TextSources) -> AnyTokenizer:
@@ -132,7 +152,12 @@ def smollm2_finetune(
 
 
 def reversal(*, with_positions: bool = True, **changes: Any) -> Recipe:
-    """One layer of attention learns to reverse a row of digits; without positions it cannot."""
+    """One attention layer learns to reverse a sequence of digits, which it cannot do without positions.
+
+    Args:
+        with_positions: Whether the model has position embeddings.
+        **changes: Settings to override, see `Settings`.
+    """
     settings = Settings(
         steps=600,
         batch_size=64,
@@ -160,7 +185,7 @@ def reversal(*, with_positions: bool = True, **changes: Any) -> Recipe:
 
 
 def induction(**changes: Any) -> Recipe:
-    """A decoder of two layers learns to go on with rows that repeat, and grows induction heads."""
+    """A two-layer decoder learns to continue repeated sequences and develops induction heads."""
     settings = Settings(
         steps=500,
         batch_size=64,
@@ -189,11 +214,15 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
     "reversal": reversal,
     "induction": induction,
 }
-"""Recipes by the names that the command line knows."""
+"""Recipes by their names on the command line."""
 
 
 def override_settings(settings: Settings, changes: dict[str, Any]) -> Settings:
-    """Settings with some of them changed; a name that is none is refused, and a shorter run warms up for a tenth."""
+    """Settings with some of them changed; if only `steps` is, warmup takes at most a tenth of them.
+
+    Raises:
+        SettingError: There is no setting of this name.
+    """
     unknown = changes.keys() - Settings.__dataclass_fields__
     if unknown:
         raise SettingError(
@@ -205,11 +234,12 @@ def override_settings(settings: Settings, changes: dict[str, Any]) -> Settings:
 
 
 def task_data(task: Callable[..., Dataset]) -> Callable[[Path, Settings], Data]:
-    """The data of a task that makes its own, and other rows of it for validation."""
+    """The data of a synthetic task, with other samples for validation."""
 
     def data(_folder: Path, settings: Settings) -> Data:
         training, validation = (
-            task(sequence_length=settings.sequence_length, seed=settings.seed + more) for more in (0, OTHER)
+            task(sequence_length=settings.sequence_length, seed=settings.seed + offset)
+            for offset in (0, VALIDATION_SEED_OFFSET)
         )
         return Data(training, validation)
 
@@ -219,10 +249,10 @@ def task_data(task: Callable[..., Dataset]) -> Callable[[Path, Settings], Data]:
 def small_llama(
     *, vocab_size: int, hidden_size: int, num_layers: int, num_heads: int, settings: Settings
 ) -> DecoderConfig:
-    """Today's usual decoder, small: rotary positions, RMSNorm, SwiGLU, no biases.
+    """A small decoder like Llama: rotary positions, RMSNorm, SwiGLU, no biases.
 
-    It looks back by one row at most, which in training is all there is: so it writes on past the length of a row, where
-    a model that looked back further would meet distances that it has never seen.
+    Its sliding window is as long as a training sequence, so that it can generate beyond that length without distances
+    that it was not trained on.
     """
     return DecoderConfig(
         vocab_size=vocab_size,
@@ -243,7 +273,7 @@ def small_llama(
 
 
 def train_character_tokenizer(texts: TextSources) -> CharacterTokenizer:
-    """A tokenizer of all characters that the files have."""
+    """A tokenizer of all characters in the sources."""
     return CharacterTokenizer(sorted(set().union(*map(set, texts.documents()))))
 
 
@@ -254,6 +284,6 @@ def text_recipe(
     model: Callable[[Data, Settings], nn.Module],
     settings: Settings,
 ) -> Recipe:
-    """A run that learns from files of text."""
+    """A recipe that trains on text files."""
     data = partial(make_text_data, texts, make_tokenizer)
     return Recipe(name=name, settings=settings, data=data, model=model, identity=texts.identity())

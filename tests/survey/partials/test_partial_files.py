@@ -1,20 +1,25 @@
 """A part is on the disk whole, or not at all; and damage is noticed."""
 
+import copy
 import hashlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from attnscope.errors import CheckpointError
 from attnscope.survey.partials import partial_files
-from attnscope.survey.partials.partial import PartialResult, merge_partials
-from attnscope.survey.partials.partial_files import MAGIC, load_partial, save_partial
+from attnscope.survey.partials.partial import PartialResult, merge, merge_partials
+from attnscope.survey.partials.partial_files import DIGEST_BYTES, LENGTH_BYTES, MAGIC, load_partial, save_partial
 from tests.survey.random_shards import assert_same, shard_of
 
 
@@ -82,6 +87,79 @@ def test_a_part_with_other_bins_is_refused(path: Path, monkeypatch: pytest.Monke
         load_partial(path)
 
 
+WRONG = (None, True, -1, 2**70, 1.5, "", "x" * 5000, "<f8", [], [None], [[1, 2, 3, 4, 5, 6]], {}, {"a": 1})
+
+
+def seal(content: bytes, path: Path) -> None:
+    """Write content with the checksum that fits."""
+    path.write_bytes(MAGIC + hashlib.sha256(content).digest() + content)
+
+
+def changed_once(found: Any) -> Iterator[Any]:
+    """Copies of a JSON value, each with one inner value replaced, left out or doubled."""
+    items = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
+    for key, value in list(items)[:2] if isinstance(found, list) else list(items):
+        for inner in (*WRONG, *changed_once(value)):
+            other = copy.copy(found)
+            other[key] = inner
+            yield other
+        other = copy.copy(found)
+        del other[key]
+        yield other
+        if isinstance(found, list):
+            yield [*found, value]
+
+
+def test_a_header_with_any_one_change_is_refused_or_read_and_merged(path: Path) -> None:
+    partial = shard_of(3, 0, batches=1)
+    save_partial(partial, path)
+    whole = zlib.decompress(path.read_bytes()[len(MAGIC) + DIGEST_BYTES :])
+    start = LENGTH_BYTES + int.from_bytes(whole[:LENGTH_BYTES], "little")
+    changes = list(changed_once(json.loads(whole[LENGTH_BYTES:start])))
+    refused = 0
+    for changed in changes:
+        text = json.dumps(changed).encode()
+        seal(zlib.compress(len(text).to_bytes(LENGTH_BYTES, "little") + text + whole[start:], 1), path)
+        try:
+            found = load_partial(path)
+        except CheckpointError as error:
+            refused += len(str(error).splitlines()) == 1
+            continue
+        if found.layers == partial.layers and found.heads == partial.heads:
+            merge(found, shard_of(1, 0, batches=1))
+        refused += 1
+    assert refused == len(changes) > 400
+
+
+def test_invalid_content_with_the_right_checksum_is_refused(path: Path) -> None:
+    save_partial(shard_of(3, 0), path)
+    whole = zlib.decompress(path.read_bytes()[len(MAGIC) + DIGEST_BYTES :])
+    for content in (b"", whole[:4], whole[:100], whole[:-1], whole + b"\0", b"\xff" * 100, bytes(1000)):
+        seal(zlib.compress(content), path)
+        with pytest.raises(CheckpointError, match=r"00000003\.partial.*delete it"):
+            load_partial(path)
+    for compressed in (b"", whole, zlib.compress(whole)[:-5], zlib.compress(whole) + b"\0"):
+        seal(compressed, path)
+        with pytest.raises(CheckpointError, match=r"00000003\.partial is damaged.*delete it"):
+            load_partial(path)
+
+
+def test_a_small_file_does_not_become_a_large_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partial_files, "MIN_LIMIT", 2**20)
+    seal(zlib.compress(bytes(2**26), 9), path)
+    assert path.stat().st_size < 2**17
+    tracemalloc.start()
+    with pytest.raises(CheckpointError, match=r"00000003\.partial is damaged.*does not end"):
+        load_partial(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**24
+    header = json.dumps({"statistics": partial_files._statistics(), "layers": ["x"] * 10**5, "heads": [0] * 10**5})
+    seal(zlib.compress(len(header).to_bytes(LENGTH_BYTES, "little") + header.encode()), path)
+    with pytest.raises(CheckpointError, match="and their histograms"):
+        load_partial(path)
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -93,8 +171,8 @@ def test_a_part_with_other_bins_is_refused(path: Path, monkeypatch: pytest.Monke
     ],
 )
 def test_content_of_others_with_the_right_checksum_is_refused(path: Path, content: bytes) -> None:
-    path.write_bytes(MAGIC + hashlib.sha256(content).digest() + content)
-    with pytest.raises(CheckpointError, match="is not a partial result"):
+    seal(content, path)
+    with pytest.raises(CheckpointError, match=r"00000003\.partial .*delete it"):
         load_partial(path)
 
 

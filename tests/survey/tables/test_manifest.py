@@ -97,7 +97,7 @@ def test_a_survey_whose_tables_are_not_all_written_has_no_manifest(
     assert not (tmp_path / MANIFEST).exists()
 
 
-WRONG = (None, True, -1, 0, 2**70, 1.5, float("nan"), "", "text", "x" * 100_000, [], [None], {}, {"a": 1})
+WRONG = (None, True, -1, 2**70, float("nan"), "text", "x" * 70_000, [None], {})
 
 
 def changed_once(found: Any) -> Iterator[Any]:
@@ -129,7 +129,7 @@ def test_a_manifest_with_any_one_change_is_refused_or_has_all_that_readers_use(t
         table_files(survey.manifest)
         if any(changed.get(part) != before[part] for part in ("model", "corpus", "settings")):
             compare(survey, survey)
-    assert len(changes) > 700
+    assert len(changes) > 500
     assert len(messages) > len(changes) // 4
     assert all(len(message.splitlines()) == 1 for message in messages)
 
@@ -164,6 +164,7 @@ def written_manifest(folder: Path) -> dict[str, Any]:
     write_manifest(folder, merged, plan_of(1), SETTINGS, ABOUT, write_tables(folder, merged))
     found = json.loads((folder / MANIFEST).read_text())
     found["problems"]["first"] = found["problems"]["first"][:1]
+    found["files"] = found["files"][:1]
     found["statistics"] = {"sink": found["statistics"]["sink"]}
     del found["checksum"]
     return found

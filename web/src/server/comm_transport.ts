@@ -37,8 +37,16 @@ export function createMessageId(): number {
   return Math.floor(Math.random() * 2 ** 52);
 }
 
-/** `onWaiting` is called with true when the kernel does not respond for a while, and with false when it does. */
-export function createCommTransport(model: WidgetModel, signal: AbortSignal, onWaiting: (waiting: boolean) => void): Transport {
+/**
+ * `view` is the id of the view: the kernel cancels its requests when it is closed. `onWaiting` is called with true when the kernel does not
+ * respond for a while, and with false when it does.
+ */
+export function createCommTransport(
+  model: WidgetModel,
+  view: number,
+  signal: AbortSignal,
+  onWaiting: (waiting: boolean) => void,
+): Transport {
   const requests = new Map<number, PendingRequest>();
   let timer: ReturnType<typeof setTimeout> | undefined;
 
@@ -113,7 +121,7 @@ export function createCommTransport(model: WidgetModel, signal: AbortSignal, onW
         },
       });
       if (!timer) restartTimer();
-      if (!sendMessage(model, body === undefined ? { id, path } : { id, path, body })) failAll();
+      if (!sendMessage(model, { id, path, from: view, ...(body !== undefined && { body }) })) failAll();
     });
   });
 }

@@ -1,14 +1,15 @@
 // Transport over HTTP to the server that served this page.
+import { openAccess } from "./access";
 import { ResponseError, type Transport } from "./transport";
 
-const POST_HEADERS = { "content-type": "application/json", "x-attnscope": "1" };
-
-function createRequest(signal: AbortSignal | undefined, body?: unknown): RequestInit {
-  const request: RequestInit = { credentials: "same-origin" };
+/** Without cookies, which other servers of this host can set: too many of them would fail every request. */
+function createRequest(token: string | null, signal: AbortSignal | undefined, body?: unknown): RequestInit {
+  const headers: Record<string, string> = token === null ? {} : { authorization: `Bearer ${token}` };
+  const request: RequestInit = { credentials: "omit", headers };
   if (signal) request.signal = signal;
   if (body !== undefined) {
     request.method = "POST";
-    request.headers = POST_HEADERS;
+    headers["content-type"] = "application/json";
     request.body = JSON.stringify(body);
   }
   return request;
@@ -71,5 +72,10 @@ export function createTransport(send: (path: string, signal?: AbortSignal, body?
 }
 
 export function createHttpTransport(base = "api/1/"): Transport {
-  return createTransport((path, signal, body) => fetch(base + path, createRequest(signal, body)));
+  const getToken = openAccess(window, async (given) => {
+    const answer = await fetch(`${base}access`, createRequest(null, undefined, { token: given }));
+    if (!answer.ok) throw await readError(answer);
+    return ((await answer.json()) as { token: string }).token;
+  });
+  return createTransport(async (path, signal, body) => fetch(base + path, createRequest(await getToken(), signal, body)));
 }

@@ -6,7 +6,6 @@ Memory: one response.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from attnscope.atlas.pyramid import EncodedTile
@@ -14,6 +13,7 @@ from attnscope.explorer.analysis.thumbnails import thumbnails
 from attnscope.explorer.cancellation import CancelCheck
 from attnscope.explorer.handlers.base import Handlers
 from attnscope.explorer.service.http import BYTES, query_choice, respond, respond_json
+from attnscope.explorer.service.workers import wait_until_done
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -56,7 +56,7 @@ class LayerHandlers(Handlers):
         future = self.workers.submit_background(
             (entry.trace_id, layer, "heads"), lambda: self.library.layer_scores(entry, layer)
         )
-        await asyncio.wait({asyncio.wrap_future(future)}, timeout=SCORES_TIMEOUT_SECONDS)
+        await wait_until_done(future, SCORES_TIMEOUT_SECONDS)
         if not future.done() or future.cancelled():
             return respond_json(request, PENDING, cache="no-store")
         return respond_json(request, {**future.result(), "pending": False}, cache="no-cache")

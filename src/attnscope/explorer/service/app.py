@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     Handler = Callable[[Request], Awaitable[Response]]
 
 STATIC = Path(__file__).parents[1] / "static"
+PAGE_PATHS = (*PAGES, *(f"/{name}" for name in ASSETS if name not in PAGES.values()))
+"""Paths of the files of the page, which are served without the token."""
 
 
 def make_app(
@@ -44,7 +46,7 @@ def make_app(
     assets: Mapping[str, bytes] | None = None,
 ) -> Guard:
     """Make the app behind its guard; `assets` replace the files of the page."""
-    return Guard(make_router(library, session, workers, assets=assets), settings)
+    return Guard(make_router(library, session, workers, assets=assets), settings, PAGE_PATHS)
 
 
 def read_assets(folder: Path = STATIC) -> dict[str, bytes]:
@@ -102,8 +104,7 @@ def make_router(
 def _page_routes(traces: TraceHandlers, survey: SurveyHandlers) -> dict[str, Handler]:
     """Routes of both pages, the session and the survey; they precede those of traces, which would match them too."""
     return {
-        **dict.fromkeys(PAGES, traces.page),
-        **{f"/{name}": traces.page for name in ASSETS if name not in PAGES.values()},
+        **dict.fromkeys(PAGE_PATHS, traces.page),
         "/api/1/session": traces.session,
         "/api/1/survey/about": survey.about,
         "/api/1/survey/histograms": survey.histograms,

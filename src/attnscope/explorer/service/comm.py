@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from attnscope.errors import AttnScopeError
 from attnscope.explorer.service.guard import App
 from attnscope.explorer.service.http import INTERNAL_ERROR, to_json
 from attnscope.explorer.service.in_process import send_request
-from attnscope.explorer.service.workers import WorkerPools
+from attnscope.explorer.service.workers import WorkerPools, wait_until_done
 
 GRACE_SECONDS = 5.0  # after the last view has closed: moving a cell closes its view and opens another
 IDLE_SECONDS = 600.0  # without a request: a closed browser sends no message, and may be opened again
@@ -37,6 +38,13 @@ class OpenApp(NamedTuple):
 
     app: App
     close: Callable[[], object]
+
+
+class PendingRequest(NamedTuple):
+    """A request that is not answered yet, and the view that sent it."""
+
+    task: asyncio.Task[None]
+    view: object
 
 
 class NotebookLoop:
@@ -60,7 +68,8 @@ class CommServer:
 
     - `{"view": "opened", "id": number}`, or `"closed"`: a view was opened or closed; `"hidden"`: its page was left,
       for example reloaded, and may come back;
-    - `{"id": number, "path": path, "body": anything}`: a request, a POST if there is a body;
+    - `{"id": number, "path": path, "body": anything, "from": view}`: a request, a POST if there is a body; it is
+      cancelled when its view is closed or hidden;
     - `{"cancel": number}`: cancels that request.
 
     A response is `{"id": number, "status": status, "more": whether another part follows}` with one buffer.
@@ -78,7 +87,7 @@ class CommServer:
         self._open_app, self._send, self._files, self._on_idle = open_app, send, files, on_idle
         self._app: Future[OpenApp] | None = None
         self._views: set[int] = set()
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._tasks: dict[int, PendingRequest] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def receive(self, content: Any) -> None:
@@ -100,17 +109,17 @@ class CommServer:
     def _handle(self, content: Any) -> None:
         match content:
             case {"id": int(number), "path": str(path)}:
-                self._tasks[number] = get_notebook_loop().loop.create_task(
-                    self._respond(number, path, content.get("body"))
-                )
+                task = get_notebook_loop().loop.create_task(self._respond(number, path, content.get("body")))
+                self._tasks[number] = PendingRequest(task, content.get("from"))
                 self._close_after(IDLE_SECONDS)
             case {"cancel": int(number)} if number in self._tasks:
-                self._tasks[number].cancel()
+                self._tasks[number].task.cancel()
             case {"view": "opened", "id": int(number)}:
                 self._views.add(number)
                 self._close_after(IDLE_SECONDS)
             case {"view": "closed" | "hidden" as how, "id": int(number)}:
                 self._views.discard(number)
+                self._cancel(lambda pending: pending.view == number)
                 if not self._views:
                     self._close_after(GRACE_SECONDS if how == "closed" else IDLE_SECONDS)
             case _:
@@ -125,8 +134,9 @@ class CommServer:
                 return reply(200, self._files[path])
             if self._app is None:
                 self._app = get_notebook_loop().workers.quick.submit(self._open_app)
-            app = await asyncio.shield(asyncio.wrap_future(self._app))
-            async with send_request(app.app, path, body) as response:
+            opening = self._app
+            await wait_until_done(opening)
+            async with send_request(opening.result().app, path, body) as response:
                 if response.media != NDJSON:
                     return reply(response.status, await response.read())
                 async for part in response.parts:
@@ -137,9 +147,16 @@ class CommServer:
             return reply(400, to_json({"error": " ".join(str(error).split())}))
         except Exception:
             LOGGER.exception("request for %s failed", path[:80])
-            return reply(500, to_json({"error": INTERNAL_ERROR}))
+            with suppress(Exception):  # sending may be what failed
+                reply(500, to_json({"error": INTERNAL_ERROR}))
+            return None
         finally:
             self._tasks.pop(number, None)
+
+    def _cancel(self, chosen: Callable[[PendingRequest], bool]) -> None:
+        for pending in list(self._tasks.values()):
+            if chosen(pending):
+                pending.task.cancel()
 
     def _close_after(self, seconds: float) -> None:
         """Close the app after a while; the next message restarts the timer."""
@@ -163,8 +180,7 @@ class CommServer:
     async def _cancel_all(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for task in list(self._tasks.values()):
-            task.cancel()
+        self._cancel(lambda _: True)
         self._views.clear()
         self._close_app()
 

@@ -1,7 +1,8 @@
 """Access checks, and the headers of every response.
 
 In: requests of anyone who reaches the port: any page in the same browser, any user of the same machine. Out: requests
-with the token, whose small body has been read; all others get an error response.
+with the token, whose small body has been read, and those for the files of the page; all others get an error response.
+The token is in a header that only the page itself sets. A cookie would be sent to every port of the host.
 Does not know: routes, traces. Memory: a body of at most 64 KB per request.
 """
 
@@ -11,9 +12,8 @@ import asyncio
 import json
 import re
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs
 
 from attnscope.errors import SettingError
 
@@ -39,6 +39,12 @@ SECURITY_HEADERS = (
 """Headers of every response."""
 
 METHODS = ("GET", "POST")
+ACCESS_PATH = "/api/1/access"
+"""Returns the token for the token of an address, which may be a one-time token."""
+
+AUTHORIZED = "attnscope.authorized"
+"""The key of a scope that is set once its request has shown the token."""
+
 NAME = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 PLAIN_PATH = re.compile(rb"/[A-Za-z0-9/._-]*")  # no route needs a percent sign
 
@@ -52,7 +58,7 @@ class RequestError(Exception):
 
 
 class Settings:
-    """The host names of a server, and the secrets of one run.
+    """The host names of a server, and the token of one run.
 
     Args:
         host: The address that the server binds.
@@ -74,19 +80,8 @@ class Settings:
                 )
         self.names = frozenset(name.lower() for name in {*own, *short, *names})
         self.origins = frozenset(f"{scheme}://{name}" for scheme in ("http", "https") for name in self.names)
-        self.port = port
-        self.token, self._cookie = secrets.token_hex(16), secrets.token_hex(16)
+        self.token = secrets.token_hex(16)
         self._one_time_tokens: set[str] = set()
-
-    @property
-    def cookie_name(self) -> str:
-        """The name of the cookie; it contains the port, because all ports of a host share cookies."""
-        return f"attnscope-{self.port}"
-
-    @property
-    def cookie(self) -> str:
-        """The cookie that a browser gets for the token."""
-        return f"{self.cookie_name}={self._cookie}"
 
     def make_one_time_token(self) -> str:
         """Make a token that works once: all users of a machine can read the command line of a browser."""
@@ -100,17 +95,22 @@ class Settings:
         self._one_time_tokens.difference_update(found)
         return bool(found) or _is_equal(self.token, token)
 
-    def has_cookie(self, cookies: str) -> bool:
-        """Whether a Cookie header has the cookie of this run."""
-        pairs = [pair.strip().partition("=") for pair in cookies.split(";")]
-        return any(name == self.cookie_name and _is_equal(self._cookie, value) for name, _, value in pairs)
+    def is_authorized(self, authorization: str | None) -> bool:
+        """Whether an Authorization header has the token; a one-time token does not count."""
+        return authorization is not None and _is_equal(f"Bearer {self.token}", authorization)
 
 
 class Guard:
-    """ASGI middleware that passes on only requests with access."""
+    """ASGI middleware that passes on only requests with access.
 
-    def __init__(self, app: App, settings: Settings) -> None:
-        self._app, self._settings = app, settings
+    Args:
+        app: The app behind it.
+        settings: Whom to let in.
+        public: Paths that are served without the token: the files of the page, which contain no data.
+    """
+
+    def __init__(self, app: App, settings: Settings, public: Collection[str] = ()) -> None:
+        self._app, self._settings, self._public = app, settings, frozenset(public)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Check the request, cheapest checks first; read its body; pass it on."""
@@ -126,13 +126,19 @@ class Guard:
         try:
             self._check_sender(headers)
             _check_form(scope, headers)
-            if self._is_login(scope):
-                await _send_response(send_with_headers, 303, b"", location=b"/", set_cookie=self._set_cookie())
-                return
-            self._check_cookie(headers)
+            is_exchange = (scope["method"], scope["path"]) == ("POST", ACCESS_PATH)
+            if not is_exchange and not self._is_public(scope):
+                self._check_token(headers)
+                scope[AUTHORIZED] = True
             has_read = True
+            body = await _read_body(headers, receive) if scope["method"] == "POST" else b""
+            if is_exchange:
+                response = self._exchange(body)
+                scope[AUTHORIZED] = True
+                await _send_response(send_with_headers, 200, response)
+                return
             if scope["method"] == "POST":
-                receive = _replay(await _read_body(headers, receive), receive)
+                receive = _replay(body, receive)
             await self._app(scope, receive, send_with_headers)
         except RequestError as error:
             if error.close and not has_read:
@@ -147,32 +153,40 @@ class Guard:
         if len(headers.hosts) != 1 or headers.hosts[0].lower() not in self._settings.names:
             known = ", ".join(sorted(self._settings.names))
             raise RequestError(
-                403, f"Expected the host to be one of {known}. For another name, start with --name HOST:PORT."
+                403,
+                f"Expected the host to be one of {known}. For another name, start with --name HOST:PORT.",
+                close=True,
             )
         if headers.origin is not None and headers.origin.lower() not in self._settings.origins:
-            raise RequestError(403, "Requests from another site are not allowed.")
+            raise RequestError(403, "Requests from another site are not allowed.", close=True)
         if headers.fetch_site not in (None, "same-origin", "none"):
             raise RequestError(
-                403, "Requests from another site are not allowed. Paste the address into a new tab instead."
+                403,
+                "Requests from another site are not allowed. Paste the address into a new tab instead.",
+                close=True,
             )
 
-    def _is_login(self, scope: MutableMapping[str, Any]) -> bool:
-        """Whether this request has a valid token; raises a 403 for a wrong one."""
-        if scope["path"] != "/" or scope["method"] != "GET":
-            return False
-        tokens = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
-        if tokens and not (len(tokens) == 1 and self._settings.accept_token(tokens[0])):
-            raise RequestError(403, "The token in this address is from another run; use the address printed last.")
-        return bool(tokens)
+    def _is_public(self, scope: MutableMapping[str, Any]) -> bool:
+        return scope["method"] == "GET" and scope["path"] in self._public
 
-    def _check_cookie(self, headers: Headers) -> None:
-        if not self._settings.has_cookie(headers.cookies):
+    def _check_token(self, headers: Headers) -> None:
+        if not self._settings.is_authorized(headers.authorization):
             raise RequestError(
-                401, "Open the address that was printed when the explorer started: it contains the token."
+                401, "Open the address that was printed when the explorer started: it contains the token.", close=True
             )
 
-    def _set_cookie(self) -> bytes:
-        return f"{self._settings.cookie}; Path=/; HttpOnly; SameSite=Strict".encode()
+    def _exchange(self, body: bytes) -> bytes:
+        """Return the token for the one of an address, as JSON; raises a 403 for a wrong one."""
+        try:
+            given = json.loads(body)
+        except (ValueError, RecursionError):
+            given = None
+        token = given.get("token") if isinstance(given, dict) else None
+        if not isinstance(token, str) or not self._settings.accept_token(token):
+            raise RequestError(
+                403, "The token in this address is from another run; use the address printed last.", close=True
+            )
+        return json.dumps({"token": self._settings.token}).encode()
 
 
 class Headers(NamedTuple):
@@ -181,15 +195,15 @@ class Headers(NamedTuple):
     hosts: list[str]
     origin: str | None
     fetch_site: str | None
-    cookies: str
+    authorization: str | None
     content_type: str | None
-    marked: bool
     length: int | None
     has_body: bool
+    has_two_framings: bool
 
     @staticmethod
     def from_scope(scope: MutableMapping[str, Any]) -> Headers:
-        """Read the headers; of a repeated header the last counts, but all cookies and hosts are kept."""
+        """Read the headers; of a repeated header the last counts, but all hosts are kept."""
         pairs = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]]
         last = dict(pairs)
         length = last.get("content-length", "")
@@ -197,11 +211,11 @@ class Headers(NamedTuple):
             hosts=[value for name, value in pairs if name == "host"],
             origin=last.get("origin"),
             fetch_site=last.get("sec-fetch-site"),
-            cookies="; ".join(value for name, value in pairs if name == "cookie"),
+            authorization=last.get("authorization"),
             content_type=last.get("content-type"),
-            marked=last.get("x-attnscope") == "1",
             length=int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None,
             has_body=length not in ("", "0") or "transfer-encoding" in last,
+            has_two_framings="content-length" in last and "transfer-encoding" in last,
         )
 
 
@@ -232,14 +246,14 @@ def _check_form(scope: MutableMapping[str, Any], headers: Headers) -> None:
         raise RequestError(414, f"Expected an address of at most {MAX_TARGET_BYTES:,} bytes.", close=True)
     if not PLAIN_PATH.fullmatch(path):
         raise RequestError(404, "Not found.")
+    if headers.has_two_framings:  # servers disagree on where such a request ends
+        raise RequestError(400, "Expected content-length or transfer-encoding, got both.", close=True)
     if method == "GET" and headers.has_body:
         raise RequestError(400, "Expected no body in a GET.", close=True)
     if method == "POST":
         kind = (headers.content_type or "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise RequestError(415, "Expected a POST with content-type application/json.", close=True)
-        if not headers.marked:
-            raise RequestError(403, "Expected a POST with the header x-attnscope: 1.", close=True)
 
 
 async def _read_body(headers: Headers, receive: Receive) -> bytes:
@@ -278,10 +292,9 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-async def _send_response(send: Send, status: int, body: bytes, *, close: bool = False, **headers: bytes) -> None:
-    """Send a response of the guard; `close` ends the connection if a body is left unread."""
-    pairs = [(name.replace("_", "-").encode(), value) for name, value in headers.items()]
-    pairs += [
+async def _send_response(send: Send, status: int, body: bytes, *, close: bool = False) -> None:
+    """Send a response of the guard; `close` ends the connection."""
+    pairs = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
         (b"cache-control", b"no-store"),

@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from attnscope.explorer.service.guard import Receive
@@ -78,7 +79,23 @@ async def until_disconnect(receive: Receive, awaitable: Awaitable[Result]) -> Re
         raise ClientDisconnected
     finally:
         for task in (disconnect, result):
-            task.cancel()  # work that has not started never starts
+            task.cancel()  # work that has not started never starts, and asyncio does not print a failure
+
+
+async def wait_until_done(future: Future[Any], timeout_seconds: float | None = None) -> None:
+    """Wait until work in a pool is done, or until the timeout; neither that nor cancelling the wait cancels the work.
+
+    There is no second future, whose exception asyncio would print if the wait has ended before.
+    """
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake(_: Future[Any]) -> None:
+        with suppress(RuntimeError):  # the loop has been closed since
+            loop.call_soon_threadsafe(done.set)
+
+    future.add_done_callback(wake)
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(done.wait(), timeout_seconds)
 
 
 def _make_pool(name: str, threads: int) -> ThreadPoolExecutor:

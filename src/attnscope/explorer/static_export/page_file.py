@@ -10,6 +10,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from attnscope.atomic_files import write_atomically
 from attnscope.errors import SettingError
 from attnscope.explorer.library.library import Library
 from attnscope.explorer.service.app import make_router, read_assets
@@ -29,7 +30,8 @@ def save_page(trace: Trace, path: str | Path, *, layer: int = 0, head: int = 0, 
         name: The name to display; by default that of the model.
 
     Raises:
-        SettingError: The path, the layer or the head is invalid.
+        SettingError: The path, the layer or the head is invalid, or the file cannot be written; a file that was there
+            is then unchanged.
         UnsupportedError: The trace has no weights.
     """
     library, workers = Library(), WorkerPools()
@@ -48,11 +50,17 @@ def save_page(trace: Trace, path: str | Path, *, layer: int = 0, head: int = 0, 
     finally:
         library.close()
         workers.close()
-    Path(path).write_bytes(page)
+    try:
+        write_atomically(Path(path).resolve(), page)  # through a link, to the file that it names
+    except OSError as error:
+        raise SettingError(
+            f"save_page: cannot write {path} ({len(page) / 1e6:.1f} MB): {error.strerror or error}; free some space or "
+            "give another path"
+        ) from error
 
 
 def _check(trace: Trace, layer: int, head: int, path: Path) -> None:
-    if path.is_dir() or not path.parent.is_dir():
+    if (path.exists() and not path.is_file()) or not path.parent.is_dir():
         raise SettingError(f"save_page: cannot write {path}; expected a file in an existing folder")
     if not 0 <= layer < len(trace):
         raise SettingError(f"save_page: expected a layer from 0 to {len(trace) - 1}, got {layer}")

@@ -16,11 +16,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from attnscope.checksums import Crc32, crc32_file
 from attnscope.errors import CheckpointError
 from attnscope.models.checkpoint.families import family_from_config
 from attnscope.models.checkpoint.family import FileTensor, ParameterSource
 from attnscope.models.checkpoint.folder_checksums import FILE as CHECKSUMS
-from attnscope.models.checkpoint.folder_checksums import BlockChecksums, file_checksums, write_checksums
+from attnscope.models.checkpoint.folder_checksums import write_checksums
 from attnscope.models.checkpoint.safetensors_files import INDEX, NAMES, WEIGHTS
 from attnscope.models.checkpoint.safetensors_writer import TensorToWrite, encode_header, to_file_order, write_stream
 from attnscope.models.decoder import Decoder
@@ -96,7 +97,7 @@ def save(
         }
         write_json(scratch / "config.json", {**about, **NO_TOKENS, **fields})
         small = [path for path in scratch.iterdir() if path.name not in checksums]
-        write_checksums(scratch, checksums | {path.name: file_checksums(path) for path in small})
+        write_checksums(scratch, checksums | {path.name: crc32_file(path) for path in small})
         _move_files(scratch, folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -117,8 +118,8 @@ def _shards(named: Shard, dtype: torch.dtype, max_bytes: int) -> Iterator[Shard]
 
 def _write_weights(
     scratch: Path, shards: list[Shard], parameters: dict[str, Tensor], dtype: torch.dtype
-) -> dict[str, list[int]]:
-    """Write all tensors, and return the checksums of each file."""
+) -> dict[str, str]:
+    """Write all tensors, and return the checksum of each file."""
     places, total, checksums = {}, 0, {}
     for number, shard in enumerate(shards, start=1):
         name = WEIGHTS if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
@@ -126,9 +127,9 @@ def _write_weights(
             TensorToWrite(file_name, dtype, tensor.shape, partial(_to_file, parameters, source, tensor, rows, dtype))
             for file_name, source, tensor, rows in shard
         )
-        digest = BlockChecksums()
+        digest = Crc32()
         write_stream(scratch / name, encode_header(tensors, {"format": "pt"}), tensors, digest)
-        checksums[name] = digest.blocks
+        checksums[name] = digest.hexdigest()
         places |= dict.fromkeys((tensor.name for tensor in tensors), name)
         total += sum(tensor.num_bytes for tensor in tensors)
     if len(shards) > 1:
@@ -164,7 +165,5 @@ def _move_files(scratch: Path, folder: Path) -> None:
     """Move the complete files to the folder; config.json is removed first and moved last, since it marks a model."""
     for path in _model_files(folder):
         path.unlink()
-    mode = (scratch / "config.json").stat().st_mode  # safetensors creates files that only their owner can read
     for path in sorted(scratch.iterdir(), key=lambda path: path.name == "config.json"):
-        path.chmod(mode)
         os.replace(path, folder / path.name)
