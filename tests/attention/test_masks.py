@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 from torch import Tensor
 
-from attnscope.attention import Causal, Documents, Full, Mask, Padding, Prefix, Window, from_bool
+from attnscope.attention import Causal, Documents, Full, Mask, Padding, Prefix, Window, attend, from_bool
 from attnscope.attention.algebra import Sizes
 from attnscope.errors import ShapeError
 from tests.attention.cases import MASKS, SHAPES
@@ -173,3 +175,28 @@ def test_an_attention_mask_of_zeros_and_ones_is_padding(dtype: torch.dtype) -> N
     keep = torch.tensor([[0, 0, 1, 1], [1, 0, 1, 1]], dtype=dtype)
     sizes = Sizes(2, 1, 4, 4)
     assert torch.equal(Padding(keep=keep).to_dense(sizes), Padding(keep=keep == 1).to_dense(sizes))
+
+
+@pytest.mark.parametrize(
+    ("mask", "batch"),
+    [
+        (Documents(torch.zeros(0, dtype=torch.long)), 2),
+        (Documents(torch.zeros(2, 0, dtype=torch.long)), 2),
+        (Padding(keep=torch.zeros(2, 0, dtype=torch.bool)), 2),
+        (Padding([0, 0]), 2),
+        (Padding([]), 0),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("backend", ["auto", "streaming", "reference"])
+def test_an_empty_sequence_or_batch_has_an_empty_output(mask: Mask, batch: int, backend: Literal["auto"]) -> None:
+    query = torch.randn(batch, 3, 0, 4)
+    output, lse = attend(query, query, query, mask=mask, backend=backend, return_lse=True)
+    assert output.shape == (batch, 3, 0, 4)
+    assert lse.shape == (batch, 3, 0)
+
+
+@pytest.mark.parametrize("make", [lambda number: Prefix(number), lambda number: Causal(offset=number)])
+def test_a_fraction_is_not_a_position(make) -> None:
+    with pytest.raises(TypeError, match="whole number"):
+        make(2.7)

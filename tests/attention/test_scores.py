@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy
 import pytest
 import torch
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
@@ -10,6 +11,8 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from attnscope.attention import ALiBi, Bias, Causal, ScoreMod, Sinks, Softcap, Temperature, attend
 from attnscope.attention.scores import alibi_slopes, relative_buckets, split_score_mod
 from attnscope.errors import ShapeError
+from attnscope.matrix import AttentionMatrix
+from tests.largest import LargestTensor
 
 QUERY, KEY, VALUE = (torch.randn(1, 2, 6, 4, generator=torch.Generator().manual_seed(seed)) for seed in range(3))
 
@@ -121,3 +124,72 @@ def test_what_does_not_fit_the_attention_is_refused(score: ScoreMod, message: st
 def test_scores_combine_with_scores_only() -> None:
     with pytest.raises(TypeError, match=r"got Tensor.*Bias\(tensor\)"):
         _ = Softcap(1.0) + torch.ones(2, 2)  # pyright: ignore[reportOperatorIssue]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_half_precision_bias_is_never_converted_whole(dtype: torch.dtype, learned: bool) -> None:
+    n = 2048
+    values = torch.randn(1, 1, n, n).to(dtype).requires_grad_(learned)
+    query = torch.randn(1, 1, n, 4)
+    with LargestTensor() as largest:
+        attend(query, query, query, mask=Causal(), score_mod=Bias(values))
+        if not learned:
+            AttentionMatrix(query, query, mask=Causal(), score_mod=Bias(values)).entropy()
+    assert largest.bytes <= n * n * dtype.itemsize  # the table itself; in fp32 it takes twice as much
+
+
+def test_a_half_precision_bias_has_the_values_and_gradients_of_fp32() -> None:
+    torch.manual_seed(0)
+    values = torch.randn(2, 1, 1, 40).bfloat16()  # one number for 40 queries and 2 heads: gradients are sums of 80
+    query = torch.randn(2, 2, 40, 4)
+    found = {}
+    for backend in ("reference", "streaming"):
+        for dtype in (torch.float32, torch.bfloat16):
+            table = values.detach().to(dtype).clone().requires_grad_()
+            output = attend(query, query, query, mask=Causal(), score_mod=Softcap(2.0) + Bias(table), backend=backend)
+            output.square().sum().backward()
+            found[backend, dtype] = output.detach(), table.grad
+    expected, gradient = found["reference", torch.float32]
+    for output, grad in found.values():
+        torch.testing.assert_close(output, expected)
+        assert grad is not None
+        assert gradient is not None
+        torch.testing.assert_close(grad, gradient.to(grad.dtype), atol=1e-5, rtol=torch.finfo(grad.dtype).eps)
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+def test_a_row_whose_bias_is_minus_infinity_is_a_row_without_keys(sinks: bool) -> None:
+    values = torch.randn(6, 6)
+    values[2] = -torch.inf
+    score_mod = Bias(values) + Sinks(torch.tensor([0.3, -0.2])) if sinks else Bias(values)
+    found = {
+        backend: attend(QUERY, KEY, VALUE, mask=Causal(), score_mod=score_mod, backend=backend, return_lse=True)
+        for backend in ("reference", "streaming")
+    }
+    for output, lse in found.values():
+        assert not output[:, :, 2].any()
+        assert (lse[:, :, 2] == -torch.inf).all()
+    for one, other in zip(*found.values(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Bias.t5(torch.zeros(1, 2), bidirectional=False), "at least 2 buckets"),
+        (lambda: Bias.t5(torch.zeros(2, 2), bidirectional=True), "at least 4 buckets"),
+        (lambda: Bias.t5(torch.zeros(32, 2), bidirectional=False, max_distance=16), "max_distance=16"),
+        (lambda: Bias.t5(torch.zeros(32), bidirectional=False), r"\(buckets, heads\), got \(32,\)"),
+        (lambda: attend(QUERY, KEY, VALUE, scale=float("nan")), "finite scale, got nan"),
+        (lambda: attend(QUERY, KEY, VALUE, scale=float("inf")), "finite scale, got inf"),
+    ],
+)
+def test_arguments_without_a_meaning_are_refused(make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_slopes_may_be_a_list_and_a_number_of_heads_any_integer() -> None:
+    assert ALiBi([0.5, 0.25]).slopes.tolist() == [0.5, 0.25]
+    assert torch.equal(ALiBi(numpy.int64(2)).slopes, alibi_slopes(2))  # pyright: ignore[reportArgumentType]

@@ -121,10 +121,9 @@ def test_ctrl_c_ends_it_cleanly(started: Callable[[Trace], Process]) -> None:
         connection = connected(process.port, stack)
         connection.request("GET", "/api/1/session", headers={"authorization": f"Bearer {process.token}"})
         assert connection.getresponse().status == 200  # and the connection stays open
-        code, output, errors, seconds = process.interrupted()
+        code, output, errors, _ = process.interrupted()
     assert (code, output, errors) == (0, "ended\n", "")
     assert is_free(process.port)
-    assert seconds < 2
 
 
 @pytest.mark.timed

@@ -13,7 +13,17 @@ import pytest
 import torch
 
 from attnscope.bench.memory import peak_extra_bytes
-from attnscope.bench.record import BOUND_LENGTH, BOUNDS, MODES, is_within_bounds, prepare_run, run
+from attnscope.bench.record import (
+    BOUND_LENGTH,
+    BOUNDS,
+    GENERATION_BOUND,
+    MODES,
+    generation_calls,
+    is_within_bounds,
+    prepare_run,
+    run,
+)
+from attnscope.bench.timing import race
 from tests.models.smollm2 import FOLDER, transformers_model
 from tests.recording.test_statistics import text_of
 
@@ -59,3 +69,13 @@ def test_a_pass_with_everything_recorded_holds_little_more_than_a_plain_one():
     assert set(found) == set(MODES)
     rises = {mode: amount - found["plain"] for mode, amount in found.items()}
     assert all(is_within_bounds(0.0, rises[mode], mode) for mode in BOUNDS), rises
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("new_tokens", [100, 400])
+def test_generation_with_everything_recorded_costs_at_most_half_as_much_again(new_tokens: int):
+    """30 layers and 270 heads, one decoding step at a time."""
+    model = transformers_model(torch.float32)
+    model.generation_config.eos_token_id = None
+    found = race(generation_calls(model, text_of(16), new_tokens), rounds=5, clock=time.process_time)
+    assert found["recorded"] / found["plain"] <= GENERATION_BOUND, found

@@ -204,3 +204,16 @@ def test_cross_attention_rows_of_chosen_heads_and_nothing_else():
     frames, dim = matrix.shape[3], model.config.d_model // model.config.decoder_attention_heads
     rows = matrix.shape[2]
     assert trace.nbytes <= 4 * matrix.shape[0] * 2 * ((rows + frames) * dim + rows)  # two heads: queries, keys, lse
+
+
+@pytest.mark.parametrize("how", ["prompt lookup", "assistant"])
+def test_speculative_decoding_is_refused_by_its_name(how: str):
+    torch.manual_seed(0)
+    model: Any = BY_NAME["Llama"].build()
+    ids = torch.tensor([[5, 6, 7, 8, 5, 6, 7, 9, 5, 6, 7]])
+    other: Any = BY_NAME["Llama"].build()
+    for parameter in other.parameters():
+        parameter.data.normal_()
+    options = {"prompt_lookup_num_tokens": 3} if how == "prompt lookup" else {"assistant_model": other}
+    with pytest.raises(UnsupportedError, match="speculative decoding"), torch.no_grad(), record(model):
+        model.generate(ids, max_new_tokens=20, do_sample=False, pad_token_id=0, eos_token_id=-1, **options)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig, Encoder, save
@@ -80,7 +81,7 @@ def test_an_estimate_of_statistics_is_near_what_they_hold():
 
 
 def test_a_trace_that_would_not_fit_is_refused_before_it_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(estimates, "available_bytes", lambda: 2_000_000)
+    monkeypatch.setattr(estimates, "available_bytes", lambda device: 2_000_000)
     model, ids = small(head_dim=16), torch.zeros(1, 4096, dtype=torch.long)
     with pytest.raises(SettingError, match=r"would hold .* spill=FOLDER"):
         read(model, ids)
@@ -150,3 +151,17 @@ def test_code_of_a_tokenizer_is_not_run_and_nobody_is_asked(tmp_path: Path, monk
     assert load(tmp_path)[1] is None
     assert not asked
     assert not (tmp_path / "ran").exists()
+
+
+def test_an_estimate_fits_a_model_with_few_positions():
+    config = GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=1, n_head=2)
+    assert estimate(GPT2LMHeadModel(config).eval(), 12).held > 0
+
+
+def test_memory_is_that_of_the_devices_which_hold_the_trace(monkeypatch):
+    asked = []
+    monkeypatch.setattr(estimates, "available_bytes", lambda device: asked.append(device))
+    read(small(), torch.arange(estimates.CALL)[None] % 50, chunk_size=2048, progress=False, layers=[0])
+    assert asked == [torch.device("cpu")]
+    monkeypatch.undo()
+    assert estimates.available_bytes(torch.device("mps")) is None  # main memory says nothing about it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -224,9 +225,47 @@ def test_numbers_of_positions_are_not_taken_for_tokens_and_columns_of_texts_are_
         model(ids)
     assert trace.tokens(0) == ["7", "4", "9"]
     assert trace.labels(0, 1) == (["1", "4", "0"], ["1", "4", "0"])
-    square = torch.tensor([[7, 1], [4, 4]])  # nobody can tell
     with torch.no_grad(), record(model) as trace:
+        model(ids[:, :1])
+    assert trace.tokens() == ["7", "4", "9"]  # of one text, too
+    square = torch.tensor([[7, 1], [4, 4]])  # nobody can tell
+    with torch.no_grad(), record(model) as trace, pytest.warns(UserWarning, match="2 sequences of 2 tokens"):
         model(square)
+    assert trace.tokens() is None
+
+
+class CachedBlock(nn.Module):
+    """A decoder of one layer that keeps its keys, and whose argument is not called input_ids."""
+
+    def __init__(self, *, batch_first: bool) -> None:
+        super().__init__()
+        self.batch_first, self.embedding, self.kept = batch_first, nn.Embedding(50, 8), torch.empty(0)
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.embedding(words if self.batch_first else words.T)[:, None]
+        self.kept = torch.cat([self.kept, x], 2) if self.kept.numel() else x
+        causal = torch.ones(x.shape[2], self.kept.shape[2], dtype=torch.bool).tril(self.kept.shape[2] - x.shape[2])
+        return F.scaled_dot_product_attention(x, self.kept, self.kept, attn_mask=causal)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_a_square_chunk_is_read_as_the_chunks_before_it(batch_first: bool):
+    ids, model = torch.randint(50, (2, 12)), CachedBlock(batch_first=batch_first)
+    with torch.no_grad(), record(model) as trace, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for some in ids.split(5, dim=1):  # the last one is 2 x 2
+            model(some if batch_first else some.T)
+    assert trace[0].shape[-1] == 12
+    for row in (0, 1):
+        assert trace.tokens(row) == [str(number) for number in ids[row].tolist()]
+
+
+def test_tokens_that_follow_an_ambiguous_chunk_are_left_out_with_it():
+    ids, model = torch.randint(50, (2, 5)), CachedBlock(batch_first=True)
+    with torch.no_grad(), record(model) as trace:
+        with pytest.warns(UserWarning, match="2 sequences of 2 tokens"):
+            model(ids[:, :2])
+        model(ids[:, 2:])
     assert trace.tokens() is None
 
 
@@ -449,3 +488,73 @@ def test_a_score_that_the_models_own_kernel_ignores_is_refused(monkeypatch: pyte
     model.config._attn_implementation_internal = "sdpa"
     with pytest.raises(UnsupportedError, match=r"softcap.*eager"), record(model), torch.no_grad():
         model(torch.tensor([[5, 9, 4]]))
+
+
+@pytest.mark.parametrize("name", ["Llama", "GPT-2", "BERT", "T5", "BART", "ViT"])
+def test_an_eager_model_returns_the_weights_that_it_is_asked_for(name: str):
+    exhibit = next(one for one in EXHIBITS if one.name == name)
+    model: Any = exhibit.build()
+    model.set_attn_implementation("eager")
+    inputs = exhibit.inputs(model)
+    with torch.no_grad():
+        plain = model(**inputs, output_attentions=True)
+        with record(model) as trace:
+            recorded = model(**inputs, output_attentions=True)
+    fields = [field for field in plain if field.endswith("attentions") and plain[field]]
+    assert fields
+    for field in fields:
+        assert len(recorded[field]) == len(plain[field])
+        for ours, theirs in zip(recorded[field], plain[field], strict=True):
+            torch.testing.assert_close(ours, theirs)
+    assert len(trace) == sum(len(plain[field]) for field in fields)
+
+
+def test_an_sdpa_model_returns_no_weights_recorded_or_not():
+    model = LLAMA.build()
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        plain = model(ids, output_attentions=True).attentions
+        with record(model):
+            assert model(ids, output_attentions=True).attentions == plain
+
+
+def test_a_record_is_for_one_with_block():
+    model, text = SmallGPT(), torch.tensor([[1, 2, 3]])
+    for context in (record(model), attnscope.ablate(model, {0: [0]})):
+        with torch.no_grad(), context:
+            model(text)
+        with pytest.raises(SettingError, match=r"(record|ablate)\(\.\.\.\) for each"), context:
+            model(text)
+
+
+def test_a_text_is_not_taken_for_a_tokenizer():
+    with pytest.raises(SettingError, match=r"attnscope\.read"), record(SmallGPT(), "some text"):
+        pass
+
+
+def test_one_key_head_for_several_value_heads_is_spread():
+    query, key, value = torch.randn(1, 2, 5, 8), torch.randn(1, 1, 5, 8), torch.randn(1, 2, 5, 8)
+    model = Single(lambda: F.scaled_dot_product_attention(query, key, value))
+    with record(model, verify=True, values=True) as trace:
+        model()
+    torch.testing.assert_close(trace[0].to_dense(), dense(query, key))
+    assert trace.errors[""] < 5e-6
+
+
+def test_the_meta_device_is_refused():
+    model: Any = LLAMA.build()
+    model.to("meta")
+    with torch.no_grad(), pytest.raises(UnsupportedError, match="meta device"), record(model):
+        model(torch.tensor([[5, 6, 7]], device="meta"))
+    x = torch.randn(1, 2, 5, 8, device="meta")
+    other = Single(lambda: F.scaled_dot_product_attention(x, x, x))
+    with pytest.raises(UnsupportedError, match="meta device"), record(other):
+        other()
+
+
+def test_an_attention_without_tokens_is_recorded_as_such():
+    empty = torch.randn(1, 2, 0, 8)
+    model = Single(lambda: F.scaled_dot_product_attention(empty, empty, empty))
+    with record(model) as trace:
+        model()
+    assert trace[0].shape == (1, 2, 0, 0)

@@ -136,7 +136,7 @@ class Pyramid:
         bins = matrix.bins(axis_edges(queries, COARSE_STRIDE, row), [*range(0, keys, COARSE_STRIDE), keys])
         self._levels.add(0, PooledBins.from_bins(bins))
         self._entropies.append(bins.entropy.float().cpu())
-        self._received += bins.received.double().cpu()
+        self._received += bins.received.cpu().double()
         if row + 1 < count:
             return False
         self._levels.finish()

@@ -8,7 +8,7 @@ tensors, never n x n.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
@@ -315,7 +315,7 @@ class Padding(Mask):
             )
         if self.lengths is not None:
             _check_batch(self, self.lengths, sizes)
-            if max(self.lengths) > sizes.keys or min(self.lengths) < 0:
+            if any(not 0 <= length <= sizes.keys for length in self.lengths):
                 raise ShapeError(
                     f"Padding: expected lengths from 0 to {sizes.keys}, the number of keys, got {self.lengths}"
                 )
@@ -370,11 +370,11 @@ class DenseMask(Mask):
     attend: Tensor
 
     def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
-        table = self.attend.to(key.device)
-        query, key = torch.broadcast_tensors(query, key)
+        table, device = self.attend, key.device
+        query, key = torch.broadcast_tensors(query.to(table.device), key.to(table.device))
         row = query if table.shape[-2] > 1 else torch.zeros_like(query)
         column = key if table.shape[-1] > 1 else torch.zeros_like(key)
-        found = table[..., row, column]
+        found = table[..., row, column].to(device)  # of a block, not of the whole table
         return found if table.dim() == 2 else found[(None,) * (4 - table.dim())]
 
     def to_regions(self, sizes: Sizes) -> RegionMask | None:
@@ -407,7 +407,7 @@ def _column_regions(sizes: Sizes, runs: list[tuple[int, int]]) -> tuple[Region, 
 def _find_runs(values: Tensor) -> list[list[tuple[int, int, int]]]:
     """Return the runs (start, stop, value) of equal neighbours in each row of a (n,) or (batch, n) tensor."""
     table = []
-    for row in values.reshape(-1, values.shape[-1]).cpu():
+    for row in (values if values.dim() > 1 else values[None]).cpu():
         kept, counts = torch.unique_consecutive(row, return_counts=True)
         stops = counts.cumsum(0).tolist()
         table.append(list(zip([0, *stops[:-1]], stops, kept.tolist(), strict=True)) if stops else [])
@@ -420,7 +420,9 @@ def _to_ints(value: Integers | None) -> int | tuple[int, ...] | None:
         return None if value is None else int(value)
     if isinstance(value, Tensor):
         return int(value) if value.dim() == 0 else tuple(value.reshape(-1).tolist())
-    return tuple(int(number) for number in value)  # pyright: ignore[reportGeneralTypeIssues]
+    if not isinstance(value, Iterable):
+        raise TypeError(f"expected a whole number, or one per batch row, got {value!r}")
+    return tuple(int(number) for number in value)
 
 
 def _select_rows(value: Numbers, batch: slice) -> Numbers:

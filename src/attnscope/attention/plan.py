@@ -41,7 +41,7 @@ class Plan:
     def execute(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return output and lse of 4-D tensors; autocast does not change how they are computed."""
         device = self.spec.signature.device.type
-        if torch.is_autocast_enabled(device):
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
                 return self.execute(query, key, value)
         if self.fused_plan is not None:
@@ -203,7 +203,7 @@ def _make_streaming_plan(spec: AttentionSpec, region_mask: RegionMask | None) ->
     groups = tuple(
         streaming.BatchRegions(batch, regions) for batch, regions in group_batch_rows(region_mask or everything)
     )
-    keys_per_row = max(area(group.regions) for group in groups) // max(sizes.queries, 1)
+    keys_per_row = max((area(group.regions) for group in groups), default=0) // max(sizes.queries, 1)
     rows = min(rows, max(MIN_BLOCK_ROWS, keys_per_row))  # high blocks of a narrow band are mostly outside it
     exact = region_mask is not None and region_mask.key_mask is None
     return streaming.StreamingPlan(groups, exact, rows, columns)

@@ -62,9 +62,9 @@ def reference_attention(
 
 
 def masked_softmax(scores: Tensor, allowed: Tensor, sinks: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return weights and lse of each row over the allowed keys; a row without keys has weights 0 and lse -inf."""
-    empty = ~allowed.any(dim=-1, keepdim=True)
+    """Return weights and lse of each row; without a key that is allowed and above -inf, weights are 0 and lse -inf."""
     scores = scores.masked_fill(~allowed, -math.inf)
+    empty = (scores == -math.inf).all(dim=-1, keepdim=True)
     scores = scores.masked_fill(empty, 0.0)  # any finite number: its weights are overwritten, and gradients stay finite
     if sinks is not None:
         sink = sinks.to(scores)[:, None, None].expand(*scores.shape[:-1], 1)

@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from attnscope.attention.float64 import float64_device
 from attnscope.attention.positions import position_ids
 from attnscope.attention.rotary_scaling import Scaling, plain_frequencies
 from attnscope.errors import ShapeError
@@ -104,9 +105,9 @@ def rotation(rotary: Rotary, positions: Tensor, *, dtype: torch.dtype = torch.fl
     >>> apply_rotation(torch.randn(2, 5, 8), shared).shape
     torch.Size([2, 5, 8])
     """
-    # A float32 angle near 1,000,000 has an error of up to 0.03 radians, so angles are float64, which MPS does not have.
+    # A float32 angle near 1,000,000 has an error of up to 0.03 radians, so angles are float64.
     device = positions.device
-    exact = torch.device("cpu") if device.type == "mps" else device
+    exact = float64_device(device)
     angles = positions.to(exact, torch.float64).unsqueeze(-1) * rotary.frequencies().to(exact)
     if positions.ndim > 1:
         angles = angles.unsqueeze(-3)  # all heads of a batch row have the same positions

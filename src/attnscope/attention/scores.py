@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from numbers import Integral
 from typing import NamedTuple
 
 import torch
@@ -158,8 +159,9 @@ class ALiBi(ScoreStep):
     slopes: Tensor
     offset: int | None
 
-    def __init__(self, slopes: Tensor | int, *, offset: int | None = None) -> None:
-        object.__setattr__(self, "slopes", alibi_slopes(slopes) if isinstance(slopes, int) else slopes)
+    def __init__(self, slopes: Tensor | Sequence[float] | int, *, offset: int | None = None) -> None:
+        given = alibi_slopes(int(slopes)) if isinstance(slopes, Integral) else torch.as_tensor(slopes)
+        object.__setattr__(self, "slopes", given)
         object.__setattr__(self, "offset", offset)
 
     @property
@@ -247,7 +249,10 @@ class Bias(ScoreStep):
         return DistanceBias(values, first, offset)
 
     def apply(self, scores: Tensor, cells: Cells) -> Tensor:
-        return scores + self._to_4d().to(scores)[self._index(cells)]  # sums of gradients keep their precision
+        table = self._to_4d()
+        if table.requires_grad and torch.is_grad_enabled():  # the index sums gradients in the dtype of its input
+            table = table.to(scores)
+        return scores + table[self._index(cells)].to(scores)  # of a block, not of the whole table
 
     def backward(self, grad_output: Tensor, output: Tensor, cells: Cells, grad_param: Tensor | None) -> Tensor:
         if grad_param is not None:
@@ -257,7 +262,7 @@ class Bias(ScoreStep):
             flat = view.flatten(2)
             target = (row * full.shape[-1] + column).flatten()
             reduced = grad_output.sum_to_size(*view.shape[:2], *grad_output.shape[2:]).flatten(2)
-            flat.index_add_(2, target, reduced)
+            flat.index_add_(2, target, reduced.to(flat))
         return grad_output
 
     def narrow(self, batch: slice, heads: slice | list[int]) -> Bias:
@@ -272,7 +277,7 @@ class Bias(ScoreStep):
 
     def _index(self, cells: Cells) -> tuple[slice, slice, Tensor, Tensor]:
         batch, _, rows, columns = self._to_4d().shape
-        query, key = torch.broadcast_tensors(cells.query, cells.key)
+        query, key = torch.broadcast_tensors(*(one.to(self.values.device) for one in (cells.query, cells.key)))
         return (
             cells.batch if batch > 1 else slice(None),
             slice(None),
@@ -292,6 +297,16 @@ class T5Bias(ScoreStep):
     bidirectional: bool
     max_distance: int
     offset: int | None
+
+    def __post_init__(self) -> None:
+        if self.table.dim() != 2:
+            raise ShapeError(f"Bias.t5: expected a table (buckets, heads), got {tuple(self.table.shape)}")
+        side = self.table.shape[0] // 2 if self.bidirectional else self.table.shape[0]
+        if side < 2 or self.max_distance <= side // 2:
+            raise ShapeError(
+                f"Bias.t5: expected at least {4 if self.bidirectional else 2} buckets and a max_distance above those "
+                f"of single distances, got {self.table.shape[0]} buckets and max_distance={self.max_distance}"
+            )
 
     @property
     def parameter(self) -> Tensor:

@@ -7,6 +7,7 @@ and never on the values in query, key and value, so plans made for it can be cac
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from numbers import Real
 from typing import NamedTuple
@@ -74,6 +75,12 @@ def to_autocast_dtype(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor
     return cast(query), cast(key), cast(value)
 
 
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context outside of any autocast; some devices, such as "meta", do not have it."""
+    kind = device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
+
+
 def signature_of(query: Tensor, key: Tensor, value: Tensor) -> Signature:
     """Return the signature of three tensors; they must have the same floating-point dtype and the same device."""
     dtype, device = query.dtype, query.device
@@ -104,6 +111,8 @@ def make_spec(
     if scale is not None and not isinstance(scale, Real):
         kind = type(scale).__name__
         raise TypeError(f"attention: expected scale to be a number, got {kind}; multiply the query by a learned scale")
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"attention: expected a finite scale, got {scale}")
     factor, steps, sinks = split_score_mod(score_mod)
     *batch, heads, queries, dim = (1, 1, *signature.query) if len(signature.query) < 4 else signature.query
     sizes = Sizes(math.prod(batch), heads, queries, keys=signature.key[-2])

@@ -18,7 +18,7 @@ from attnscope.attention.cells import allowed_cells, block_scores, fold_query_gr
 from attnscope.attention.first_order import Gradients, first_order
 from attnscope.attention.regions import Region
 from attnscope.attention.scores import Cells
-from attnscope.attention.spec import AttentionSpec
+from attnscope.attention.spec import AttentionSpec, without_autocast
 
 
 class BatchRegions(NamedTuple):
@@ -77,7 +77,7 @@ class _StreamingFunction(torch.autograd.Function):
         attention = StreamingAttention(spec, plan, seed, (query, key, value))
 
         def compute(grad_output: Tensor | None, grad_lse: Tensor | None, output: Tensor, lse: Tensor) -> Gradients:
-            with torch.autocast(query.device.type, enabled=False):
+            with without_autocast(query.device):
                 return attention.backward(grad_output, grad_lse, output, lse, needs_grad=ctx.needs_input_grad[3:])
 
         return None, None, None, *first_order("streaming", compute, *gradients, output, lse)

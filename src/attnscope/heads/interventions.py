@@ -27,6 +27,7 @@ from attnscope.recording.hooks.observers import current_interventions, is_suppre
 from attnscope.recording.layers.recorded import Layer
 from attnscope.recording.recorder import is_cross
 from attnscope.recording.selection import Selection, Wanted, heads_by_layer, matches
+from attnscope.recording.single_use import single_use
 
 HeadIndices = int | Sequence[int]
 HeadSelection = Mapping[int, HeadIndices] | Mapping[str, HeadIndices] | Mapping[Wanted, HeadIndices] | HeadTable
@@ -51,7 +52,7 @@ Replacement = Callable[[HeadOutput], Tensor]
 """Returns the values to use instead, of the same shape."""
 
 
-@contextmanager
+@single_use
 def ablate(model: nn.Module, heads: HeadSelection, how: How = "zero") -> Iterator[None]:
     """Ablate heads of a model inside the with block, in this thread.
 
@@ -84,7 +85,7 @@ def ablate(model: nn.Module, heads: HeadSelection, how: How = "zero") -> Iterato
         yield
 
 
-@contextmanager
+@single_use
 def patch(
     model: nn.Module, heads: HeadSelection, donor: Trace, *, positions: int | Sequence[int] | slice = slice(None)
 ) -> Iterator[None]:

@@ -126,7 +126,7 @@ def compute_scores(weights: Tensor, groups: Sequence[int]) -> RelationScores:
     RelationScores(target_weight=tensor([0.5500]), preference=tensor([0.5000]), standard_error=tensor([0.1000]))
     """
     group_ids = torch.tensor(groups)
-    exact = weights.double()  # so that what cancels does so exactly
+    exact = weights.cpu().double()  # so that what cancels does so exactly
     preference = exact[..., 0] - exact[..., 1]
     by_group = torch.stack([preference[group_ids == group].mean(0) for group in group_ids.unique()])
     error = by_group.std(0) / len(by_group) ** 0.5

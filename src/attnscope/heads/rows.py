@@ -34,9 +34,9 @@ class RowScores(NamedTuple):
     """Whether a query counts; expands to the shape of `values`."""
 
     def mean(self) -> Tensor:
-        """Return the mean over the queries that count, (heads,); NaN without any."""
-        rows = self.counted.expand_as(self.values)
-        return self.values.double().masked_fill(~rows, 0.0).sum((0, 2)) / rows.sum((0, 2))
+        """Return the mean over the queries that count, (heads,), on the CPU; NaN without any."""
+        rows = self.counted.expand_as(self.values).cpu()
+        return self.values.cpu().double().masked_fill(~rows, 0.0).sum((0, 2)) / rows.sum((0, 2))
 
 
 def row_scores(
@@ -93,6 +93,8 @@ class LayerRows(NamedTuple):
         ids = trace.ids(name)[1] if aligned else None
         fits = documents is not None and aligned and documents.shape[-1:] == (keys,)
         documents = documents.expand(batch, keys) if documents is not None and fits else None
+        # Ids are where the model reads them, documents where the caller has them, and the layer may be elsewhere.
+        ids, documents = (None if one is None else one.cpu() for one in (ids, documents))
         if isinstance(layer, StatisticsLayer):
             summary, names = layer.summary(), layer.pairings
         else:
@@ -104,6 +106,7 @@ class LayerRows(NamedTuple):
             attended[..., keys - queries :] if aligned else torch.ones_like(summary.visible_keys, dtype=torch.bool)
         )
         counted, first = is_token & (summary.visible_keys > 1), attended.any(1).long().argmax(-1)
+        ids = None if ids is None else ids.to(first.device)
         found = LayerRows(layer, summary, names, ids, documents, None, is_token, counted, first)
         return found if documents is None else found._replace(begins=found._document_starts(documents, attended.any(1)))
 

@@ -78,7 +78,7 @@ def score_heads(
             heads += trace.layer(name).heads
             rows.append(scores)
             report(layer + 1, len(trace))
-    columns = dict(zip(SCORES, torch.cat(rows).cpu().unbind(1), strict=True))
+    columns = dict(zip(SCORES, torch.cat(rows).unbind(1), strict=True))
     if documents is not None and not _has_values(columns["leakage"]):
         lengths = sorted({layer.shape[3] for layer in trace.layers.values()})
         raise ShapeError(
@@ -103,7 +103,7 @@ def _has_values(column: Tensor) -> bool:
 
 
 def _layer_scores(trace: Trace, name: str, documents: Tensor | None) -> Tensor:
-    """Compute the scores (heads, scores) of a layer."""
+    """Compute the scores (heads, scores) of a layer, on the CPU: layers may be on several devices."""
     rows = LayerRows.from_trace(trace, name, documents)
     found = {score: each.mean() for score, each in rows.scores().items()}
     found["concentration"] = _concentration(_received(rows))
@@ -122,6 +122,7 @@ def _received(rows: LayerRows) -> Tensor:
 
 
 def _concentration(received: Tensor) -> Tensor:
-    """Sum the squared shares of the attention that keys receive: (heads,)."""
-    share = received.double() / received.double().sum(-1, keepdim=True)
+    """Sum the squared shares of the attention that keys receive: (heads,), on the CPU."""
+    exact = received.cpu().double()
+    share = exact / exact.sum(-1, keepdim=True)
     return share.square().sum(-1).mean(0)

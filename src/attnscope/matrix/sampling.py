@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from attnscope.attention.float64 import float64_device
 from attnscope.matrix.blocks import Weights, reduce_blocks
 from attnscope.matrix.reducers import BinAxis, BinSums
 from attnscope.matrix.schedule import Schedule, ranges
@@ -34,24 +35,25 @@ def sample(
     if rows_per_bin < 1:
         raise ValueError(f"sample: expected rows_per_bin of at least 1, got {rows_per_bin}")
     each = [spaced_rows(start, stop, rows_per_bin) for start, stop in pairwise(rows)]
+    exact = float64_device(source.device)
     picked = torch.tensor([row for some in each for row in some], device=source.device)
-    seen = torch.tensor([len(some) for some in each], device=source.device)
+    seen = torch.tensor([len(some) for some in each], device=exact)
     row_bin = torch.repeat_interleave(seen)
     across, edges = BinAxis(columns), torch.tensor(columns, device=source.device)
     shape = (*source.sizes[:2], len(rows) - 1, len(columns) - 1)
-    sums = _Sums(*(torch.zeros(shape, dtype=torch.float64, device=source.device) for _ in range(5)))
+    sums = _Sums(*(torch.zeros(shape, dtype=torch.float64, device=exact) for _ in range(5)))
     steps = ranges(len(picked), ROWS)
     for step, part in zip(steps, schedule.split(len(steps)), strict=True):
         here = picked[step.start : step.stop]
         weight_of_rows = BinSums(source, BinAxis(range(len(here) + 1)), across)
         reduce_blocks(source, [weight_of_rows], part, rows=here, align=(1, across.align))
-        weight = weight_of_rows.result.double()
-        cells = count_between(source, here, edges).double().expand_as(weight)
+        weight = weight_of_rows.result.to(exact).double()
+        cells = count_between(source, here, edges).to(exact).double().expand_as(weight)
         for total, each_row in zip(sums, (weight, cells, weight * weight, weight * cells, cells * cells), strict=True):
             total.index_add_(2, row_bin[step.start : step.stop], each_row)
-    there = torch.tensor(rows, device=source.device).diff()
+    there = torch.tensor(rows, device=exact).diff()
     density, error = sums.estimate(seen[:, None], there[:, None])
-    return density.to(source.dtype), error.to(source.dtype)
+    return density.to(source.dtype).to(source.device), error.to(source.dtype).to(source.device)
 
 
 class _Sums(NamedTuple):

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from attnscope.attention.spec import without_autocast
 from attnscope.errors import ShapeError, UnsupportedError
 from attnscope.matrix.indexing import Index, Key, resolve_index, split_index
 
@@ -29,7 +30,7 @@ def no_grad_no_autocast(method: Callable[..., Result]) -> Callable[..., Result]:
 
     @wraps(method)
     def run(self: MatrixView, *arguments: object, **options: object) -> Result:
-        with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
+        with torch.no_grad(), without_autocast(self.device):
             return method(self, *arguments, **options)
 
     return run

@@ -67,6 +67,8 @@ def check_input_ids(input_ids: Tensor, position_ids: Tensor) -> None:
             f"input_ids: expected shape (batch, sequence), got {tuple(input_ids.shape)}; "
             "add a batch dimension with input_ids[None]"
         )
+    if not input_ids.shape[1]:
+        raise ShapeError("input_ids: expected at least one token per row, got none; pass a start token")
     if tuple(position_ids.shape) not in (tuple(input_ids.shape[1:]), tuple(input_ids.shape)):
         raise ShapeError(
             f"position_ids: expected shape ({input_ids.shape[1]},) or {tuple(input_ids.shape)}, "

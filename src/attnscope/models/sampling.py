@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnscope.attention.float64 import float64_device
 from attnscope.errors import SettingError, UnsupportedError
 
 
@@ -76,10 +77,11 @@ class Sampler:
             return logits.argmax(dim=-1)
         # Inverse transform: where the running sum of probabilities passes a uniform number. In float64, because
         # the steps of a float32 sum near 1 are larger than the probabilities of rare tokens.
-        running = probabilities(logits, self.sampling).double().cumsum(dim=-1)
+        exact = float64_device(logits.device)
+        running = probabilities(logits, self.sampling).to(exact).double().cumsum(dim=-1)
         draws = torch.stack([torch.rand((), generator=stream, dtype=torch.float64) for stream in self._streams])
-        below = draws.to(logits.device)[:, None] * running[:, -1:]
-        return torch.searchsorted(running, below, right=True)[:, 0]
+        below = draws.to(exact)[:, None] * running[:, -1:]
+        return torch.searchsorted(running, below, right=True)[:, 0].to(logits.device)
 
 
 def _mix_seed(seed: int, row: int) -> int:

@@ -17,6 +17,7 @@ from torch import Tensor
 from attnscope.attention.algebra import Mask
 from attnscope.attention.scores import ScoreMod, Sinks, chain_scores
 from attnscope.attention.tensors import iter_tensors, map_tensors
+from attnscope.errors import UnsupportedError
 from attnscope.matrix import AttentionMatrix
 
 APART = 2**18  # bytes of a copy that is worth a mapping of its own
@@ -123,41 +124,60 @@ def _score_of(score: ScoreMod, heads: list[int]) -> ScoreMod | None:
     return chain_scores(parts)
 
 
-def copy_call(call: Call, dtype: torch.dtype | None, *, values: bool) -> Call:
-    """The call with copies of its tensors, since models write to caches, buffers and parameters later.
-
-    Args:
-        call: The call.
-        dtype: The dtype of the copies; that of the query if None. In another dtype, the lse would not fit the stored
-            query and key, and is left out.
-        values: Whether to copy the values; otherwise they are left out.
-    """
-    kept = call.query.dtype if dtype is None else dtype
-    return replace(
-        call,
-        query=_copied(call.query, kept),
-        key=_copied(call.key, kept),
-        value=_copied(call.value, kept) if values and call.value is not None else None,
-        lse=_copied(call.lse, call.lse.dtype) if call.lse is not None and kept == call.query.dtype else None,
-    )
-
-
 class MaskCopies:
     """Copies of masks and score modifications; one that several layers share is copied once."""
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[object, Any]] = {}  # the original stays alive, so that its id stays its own
 
-    def of(self, call: Call) -> Call:
-        """The call with copies of mask and score modification; a mask of the whole sequence is already a copy."""
-        mask = call.mask if call.mask.is_static or call.whole is not None else self._of(call.mask)
-        score = None if call.score_mod is None else chain_scores(self._of(part) for part in call.score_mod.parts)
-        return replace(call, mask=mask, score_mod=score)
+    def mask_of(self, call: Call) -> Mask:
+        """The mask of a call as a copy; a mask of the whole sequence is already a copy."""
+        return call.mask if call.mask.is_static or call.whole is not None else self._of(call.mask)
+
+    def score_of(self, call: Call) -> ScoreMod | None:
+        """The score modifier of a call as a copy."""
+        return None if call.score_mod is None else chain_scores(self._of(part) for part in call.score_mod.parts)
 
     def _of(self, original: T) -> T:
         if id(original) not in self._made:
             self._made[id(original)] = original, map_tensors(original, lambda tensor: tensor.detach().clone())
         return self._made[id(original)][1]
+
+
+def copy_call(
+    call: Call,
+    dtype: torch.dtype | None,
+    *,
+    values: bool,
+    copies: MaskCopies,
+    row: int | None = None,
+    first_key: int = 0,
+) -> Call:
+    """The call with copies of its tensors, since models write to caches, buffers and parameters later.
+
+    Args:
+        call: The call.
+        dtype: The dtype of the copies; that of the query if None. In another dtype, the lse would not fit the stored
+            query and key, and is left out. Otherwise it is not copied, because `attend` has made it for this call.
+        values: Whether to copy the values; otherwise they are left out.
+        copies: The copies of masks and score modifications.
+        row: The position of the first query, instead of that of the call.
+        first_key: The keys before this one are left out, for a call that continues others.
+    """
+    kept = call.query.dtype if dtype is None else dtype
+    key, value = call.key, call.value if values else None
+    if first_key:
+        key, value = key[:, :, first_key:], None if value is None else value[:, :, first_key:]
+    return replace(
+        call,
+        row=call.row if row is None else row,
+        query=_copied(call.query, kept),
+        key=_copied(key, kept),
+        value=None if value is None else _copied(value, kept),
+        lse=call.lse.detach().contiguous() if call.lse is not None and kept == call.query.dtype else None,
+        mask=copies.mask_of(call),
+        score_mod=copies.score_of(call),
+    )
 
 
 def _copied(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -172,6 +192,15 @@ def _copied(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(mmap(-1, num_bytes), dtype=dtype).view(tensor.shape).copy_(tensor.detach())
 
 
+def refuse_meta(tensor: Tensor) -> None:
+    """Raise UnsupportedError for a tensor without numbers."""
+    if tensor.is_meta:
+        raise UnsupportedError(
+            "record: the model ran on the meta device, which has shapes but no numbers to record; load its parameters "
+            "on a device first"
+        )
+
+
 def follows(rows: range, columns: range, call: Call) -> bool:
     """Whether the queries of a call come after these rows and its keys end with its queries, as with a KV cache."""
     return 0 < call.row == rows.stop == columns.stop and call.columns.stop == call.rows.stop
@@ -179,4 +208,4 @@ def follows(rows: range, columns: range, call: Call) -> bool:
 
 def same_numbers(first: Tensor, second: Tensor) -> bool:
     """Whether two tensors are equal in the dtype of the second."""
-    return first.data_ptr() == second.data_ptr() or torch.equal(first.detach().to(second.dtype), second)
+    return torch.equal(first if first.dtype == second.dtype else first.to(second.dtype), second)

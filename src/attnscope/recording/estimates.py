@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +22,13 @@ from attnscope.attention.plan import format_bytes
 from attnscope.errors import SettingError
 from attnscope.matrix import AttentionMatrix
 from attnscope.recording.chunks import run_in_chunks
+from attnscope.recording.files.saving import AnyLayer
 from attnscope.recording.layers.recorded import Layer
 from attnscope.recording.recorder import record
 from attnscope.recording.trace import Trace
 
-PASS, CALL = 64, 2048  # tokens of the small pass and of the single calls
+PASS, CALL = 64, 2048  # tokens of the small pass, where the model takes as many, and of the single calls
+CPU = torch.device("cpu")
 ROW_NUMBERS = 14  # of a summary, for each row or key of a head; counts of keys and rows are the same for all heads
 
 
@@ -51,69 +53,107 @@ def estimate(model: nn.Module, tokens: int, *, batch: int = 1, **options: Any) -
     run_small_pass(model, batch, options)  # what is slow the first time
     started = time.perf_counter()
     trace = run_small_pass(model, batch, options)
-    seconds = (time.perf_counter() - started) * tokens / PASS
-    shapes = Counter(_shapes(trace))
-    for (query, key), count in shapes.items():
-        seconds += count * _call_seconds(query, key, statistics=statistics) * (tokens / CALL) ** 2
+    _synchronize(*_devices(trace))
+    seconds = (time.perf_counter() - started) * tokens / _pass_length(model)
+    for layer, count in Counter(_layer_shapes(trace)).items():
+        seconds += count * _call_seconds(layer, statistics=statistics) * (tokens / CALL) ** 2
     return Estimate(tokens, held_bytes(trace, tokens, statistics=statistics), seconds)
 
 
 def run_small_pass(model: nn.Module, batch: int, options: dict[str, Any]) -> Trace:
     """A trace of a few tokens, whatever they are."""
     vocabulary = getattr(getattr(model, "config", None), "vocab_size", None) or 2
-    ids = (torch.arange(PASS) % vocabulary).expand(batch, -1)
+    ids = (torch.arange(_pass_length(model)) % vocabulary).expand(batch, -1)
     with torch.no_grad(), record(model, **options) as trace:
         for _ in run_in_chunks(model, ids, PASS):
             pass
     return trace
 
 
-def held_bytes(trace: Trace, tokens: int, *, statistics: bool) -> int:
-    """What a trace of the same layers will hold for so many tokens."""
+def _pass_length(model: nn.Module) -> int:
+    config = getattr(model, "config", None)
+    limits = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
+    return min([PASS, *(limit for limit in limits if isinstance(limit, int) and limit > 0)])
+
+
+def held_bytes(trace: Trace, tokens: int, *, statistics: bool, device: torch.device | None = None) -> int:
+    """What a trace of the same layers will hold for so many tokens, on one device or on all."""
+    layers = [layer for layer in trace.layers.values() if device is None or _device_of(layer) == device]
     if statistics:
-        return sum(4 * layer.shape[0] * layer.shape[1] * ROW_NUMBERS * tokens for layer in trace.layers.values())
-    return sum(layer.nbytes * tokens // layer.shape[2] for layer in trace.layers.values())
+        return sum(4 * layer.shape[0] * layer.shape[1] * ROW_NUMBERS * tokens for layer in layers)
+    return sum(layer.nbytes * tokens // layer.shape[2] for layer in layers)
 
 
 def check_memory(model: nn.Module, ids: Tensor, options: dict[str, Any]) -> None:
-    """Raise SettingError if the trace of a long text would not fit into the memory that is left."""
-    available = available_bytes()
-    if available is None or ids.shape[1] < CALL or options.get("spill") is not None:
+    """Raise SettingError if the trace of a long text would not fit into the memory of the devices that hold it."""
+    if ids.shape[1] < CALL or options.get("spill") is not None:
         return
     statistics = options.get("keep") == "statistics"
     chosen = {name: value for name, value in options.items() if name in ("layers", "heads", "dtype", "values")}
-    held = held_bytes(run_small_pass(model, ids.shape[0], chosen), ids.shape[1], statistics=statistics)
-    if held > available:
-        raise SettingError(
-            f"read: a trace of {ids.shape[1]:,} tokens would hold {format_bytes(held)}, and {format_bytes(available)} "
-            "of memory are left; choose layers= or heads=, halve it with dtype=torch.bfloat16, keep='statistics' only, "
-            "or hold it on disk with spill=FOLDER"
-        )
+    trace = run_small_pass(model, ids.shape[0], chosen)
+    for device in _devices(trace):
+        available = available_bytes(device)
+        held = held_bytes(trace, ids.shape[1], statistics=statistics, device=device)
+        if available is not None and held > available:
+            raise SettingError(
+                f"read: a trace of {ids.shape[1]:,} tokens would hold {format_bytes(held)} on {device}, and "
+                f"{format_bytes(available)} of memory are left; choose layers= or heads=, halve it with "
+                "dtype=torch.bfloat16, keep='statistics' only, or hold it on disk with spill=FOLDER"
+            )
 
 
-def _shapes(trace: Trace) -> list[tuple[torch.Size, torch.Size]]:
-    layers = [layer for layer in trace.layers.values() if isinstance(layer, Layer)]
-    return [(layer.joined().query.shape, layer.joined().key.shape) for layer in layers]
+class _LayerShape(NamedTuple):
+    query: torch.Size
+    key: torch.Size
+    dtype: torch.dtype
+    device: torch.device
 
 
-def _call_seconds(query: torch.Size, key: torch.Size, *, statistics: bool) -> float:
-    """One causal attention over CALL tokens with heads of these shapes, and the statistics of it if they are wanted."""
-    queries, keys = (torch.randn(*shape[:2], CALL, shape[3]) for shape in (query, key))
-    seconds = _seconds(lambda: attend(queries, keys, keys, mask=Causal()))
+def _layer_shapes(trace: Trace) -> list[_LayerShape]:
+    calls = [layer.joined() for layer in trace.layers.values() if isinstance(layer, Layer)]
+    return [_LayerShape(call.query.shape, call.key.shape, call.query.dtype, call.query.device) for call in calls]
+
+
+def _devices(trace: Trace) -> list[torch.device]:
+    return list(dict.fromkeys(_device_of(layer) for layer in trace.layers.values()))
+
+
+def _device_of(layer: AnyLayer) -> torch.device:
+    return next(iter(layer.tensors())).device
+
+
+def _synchronize(*devices: torch.device) -> None:
+    """Wait for the work of these devices, which run beside Python."""
+    for device in devices:
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
+
+
+def _call_seconds(layer: _LayerShape, *, statistics: bool) -> float:
+    """One causal attention over CALL tokens with such heads, and the statistics of it if they are wanted."""
+    options = {"dtype": layer.dtype, "device": layer.device}
+    queries, keys = (torch.randn(*shape[:2], CALL, shape[3], **options) for shape in (layer.query, layer.key))
+    seconds = _seconds(lambda: attend(queries, keys, keys, mask=Causal()), layer.device)
     if statistics:
-        seconds += _seconds(lambda: AttentionMatrix(queries, keys, mask=Causal()).summary())
+        seconds += _seconds(lambda: AttentionMatrix(queries, keys, mask=Causal()).summary(), layer.device)
     return seconds
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
     work()
+    _synchronize(device)
     started = time.perf_counter()
     work()
+    _synchronize(device)
     return time.perf_counter() - started
 
 
-def available_bytes() -> int | None:
-    """Memory that a process could still get, where the system reports it."""
+def available_bytes(device: torch.device = CPU) -> int | None:
+    """Memory that a process could still get on a device, where the system reports it."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if device.type != "cpu":
+        return None
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,10 +21,11 @@ from torch.overrides import TorchFunctionMode
 
 from attnscope.attention import attend
 from attnscope.errors import SettingError, UnsupportedError
-from attnscope.recording.call import Call, MaskCopies, copy_call, follows, same_numbers, with_heads
+from attnscope.recording.call import Call, MaskCopies, copy_call, follows, refuse_meta, same_numbers, with_heads
 from attnscope.recording.heap import Heap
 from attnscope.recording.hooks.coverage import Coverage
 from attnscope.recording.hooks.eager import eagerly, uncompiled
+from attnscope.recording.hooks.function_mode import needs_function_mode
 from attnscope.recording.hooks.input_ids import PendingIds, observe_input_ids
 from attnscope.recording.hooks.module_stack import ModuleStack
 from attnscope.recording.hooks.observers import (
@@ -39,6 +41,7 @@ from attnscope.recording.layers.disk import Spill, spill_to
 from attnscope.recording.layers.recorded import Layer
 from attnscope.recording.layers.statistics import StatisticsLayer
 from attnscope.recording.selection import Heads, Selection, Wanted
+from attnscope.recording.single_use import single_use
 from attnscope.recording.token_pairs import PairCache
 from attnscope.recording.trace import Trace
 
@@ -46,7 +49,7 @@ CROSS = re.compile(r"cross|encoder_attn|encdec|multihead_attn|src_attn|attn2", r
 """Names that model code gives to cross-attention modules."""
 
 
-@contextmanager
+@single_use
 def record(
     model: nn.Module,
     tokenizer: Any = None,
@@ -91,6 +94,11 @@ def record(
     """
     if not isinstance(model, nn.Module):
         raise SettingError(f"record: wants a torch.nn.Module, got {type(model).__name__}")
+    if tokenizer is not None and not hasattr(tokenizer, "texts") and not hasattr(tokenizer, "decode"):
+        raise SettingError(
+            f"record: tokenizer is {type(tokenizer).__name__!r}, which cannot decode; to run the model on a text, call "
+            "it inside the with block, or use attnscope.read(model, text, tokenizer)"
+        )
     if keep not in ("matrix", "statistics"):
         raise SettingError(f"record: keep={keep!r}; it is 'matrix' or 'statistics'")
     if keep == "statistics" and (dtype is not None or values or spill is not None):
@@ -107,9 +115,10 @@ def record(
         stack.enter_context(observe_input_ids(model, recorder, recorder.ids.note))
         stack.enter_context(recorder.checking(model))
         stack.enter_context(observe(recorder))
-        modules = ModuleStack()
-        stack.enter_context(modules.track(model))
-        stack.enter_context(_TorchFunctionRecorder(recorder, modules))
+        if needs_function_mode(model):
+            modules = ModuleStack()
+            stack.enter_context(modules.track(model))
+            stack.enter_context(_TorchFunctionRecorder(recorder, modules))
         yield recorder.trace
     recorder.check(finished=True)
 
@@ -138,10 +147,10 @@ class LayerFactory:
         if isinstance(layer, StatisticsLayer):
             layer.append(call, ids)
         else:
-            layer.append(self._copy(layer.new_rows(call)))
+            layer.append(self._copy(call, row=layer.rows.stop, first_key=layer.num_known_keys(call)))
 
-    def _copy(self, call: Call) -> Call:
-        kept = self.copies.of(copy_call(call, self.dtype, values=self.values))
+    def _copy(self, call: Call, **where: int) -> Call:
+        kept = copy_call(call, self.dtype, values=self.values, copies=self.copies, **where)
         self.heap.after(kept.query.nbytes)
         return kept
 
@@ -160,16 +169,16 @@ class Run:
         if not follows(self.rows, self.columns, call):
             return False
         past = call.row - call.column
-        if past and not same_numbers(call.key[:, :, past - 1], self.last_key):
+        if past and not same_numbers(call.key[:, :, past - 1 : past], self.last_key):
             raise UnsupportedError(
                 "record: the keys in the KV cache have changed since the last step. Beam search reorders the cache, "
                 "and some caches are rewritten; use num_beams=1, or record one forward pass over the finished text"
             )
         return True
 
-    def advance(self, call: Call) -> None:
+    def advance(self, call: Call, last_key: Tensor) -> None:
         """Move on to the positions of a call."""
-        self.rows, self.columns, self.last_key = call.rows, call.columns, call.key[:, :, -1:].detach()[:, :, 0].clone()
+        self.rows, self.columns, self.last_key = call.rows, call.columns, last_key
 
 
 class Recorder:
@@ -182,7 +191,8 @@ class Recorder:
         selection.check(self._names.values())
         self._selection, self._keeping, self._verify = selection, keeping, verify
         self.trace = Trace(type(model).__name__, tokenizer)
-        self.coverage = Coverage(model, [name for name in self._names.values() if selection.has(name)])
+        self._chosen = {name for name in self._names.values() if selection.has(name)}
+        self.coverage = Coverage(model, self._chosen)
         self._runs: dict[str, list[Run]] = {}
         self._is_continuing = False
         self.ids = PendingIds()
@@ -195,7 +205,7 @@ class Recorder:
         """Store a call: as more rows of a layer that it continues, or as a new layer."""
         name = self._names[id(module)]
         cross = is_cross(name) if call.cross is None else call.cross
-        chosen = self._selection.has(name)
+        chosen = name in self._chosen
         some = self._select_heads(name, call) if chosen else call
         runs = self._runs.setdefault(name, [])
         run = self._find_run(runs, some if cross else call, cross=cross)
@@ -206,13 +216,13 @@ class Recorder:
             self.trace.errors[name] = max(max_abs_error(call, blocks), self.trace.errors.get(name, 0.0))
         if run is None:
             layer = self._start_layer(name, some, cross=cross) if chosen else None
-            run = Run(call.rows, call.columns, call.key[:, :, -1].detach().clone(), layer)
-            runs.append(run)
-        else:
-            if run.layer is not None:
-                place = list(self.trace.layers).index(run.layer.name)
-                self._keeping.add(run.layer, some, self.trace.ids_at(name, place))
-            run.advance(call)
+            runs.append(Run(call.rows, call.columns, _last_key(call), layer))
+            return
+        layer = run.layer
+        if layer is not None:
+            self._keeping.add(layer, some, self._ids_of(layer) if self._keeping.statistics else None)
+        has_all_heads = some is call and not cross
+        run.advance(call, layer.last_key if isinstance(layer, Layer) and has_all_heads else _last_key(call))
 
     def _find_run(self, runs: list[Run], call: Call, *, cross: bool) -> Run | None:
         """The first run of a layer that a call continues; a layer may run several times in one forward pass.
@@ -227,6 +237,10 @@ class Recorder:
             return None
         behind = min((len(run.layer.rows) for run in runs if isinstance(run.layer, Layer)), default=0)
         return next((run for run in runs if run.layer is None or _can_append(run.layer, call, behind)), None)
+
+    def _ids_of(self, layer: Layer | StatisticsLayer) -> Tensor | None:
+        """The ids, as far as they have come, of the text that a layer reads."""
+        return self.trace.ids_at(layer.name, list(self.trace.layers).index(layer.name))
 
     def _select_heads(self, name: str, call: Call) -> Call:
         heads = self._selection.heads_of(name, call.query.shape[1])
@@ -278,6 +292,7 @@ class _TorchFunctionRecorder(TorchFunctionMode):
         if module is None or not self._recorder.owns(module):
             return function(*args, **kwargs)
         arguments = bind_arguments(function, args, kwargs)
+        refuse_meta(arguments["query"])
         call = reader(**arguments)
         if function is attend and not arguments["return_lse"]:  # normalisers come at no cost
             result, lse = attend(**{**arguments, "return_lse": True})
@@ -289,6 +304,7 @@ class _TorchFunctionRecorder(TorchFunctionMode):
         return result
 
 
+@cache
 def is_cross(name: str) -> bool:
     """Whether the last parts of a module name say that it is cross-attention.
 
@@ -296,6 +312,11 @@ def is_cross(name: str) -> bool:
     (True, False)
     """
     return bool(CROSS.search(".".join(name.split(".")[-2:])))
+
+
+def _last_key(call: Call) -> Tensor:
+    """A copy of the last key, (batch, key heads, 1, dim); without keys, none."""
+    return call.key[:, :, -1:].detach().clone()
 
 
 def _can_append(layer: Layer | StatisticsLayer, call: Call, behind: int) -> bool:

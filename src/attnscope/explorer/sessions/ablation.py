@@ -141,12 +141,12 @@ def _is_model_of(model: nn.Module, known: Layer, name: str, ids: Tensor) -> bool
     if not isinstance(again, Layer) or max(known.heads) >= again.shape[1]:
         return False
     found, wanted = (
-        again.joined().query[:, list(known.heads)].double(),
-        known.joined().query[:1, :, :VERIFY_TOKENS].double(),
+        again.joined().query[:, list(known.heads)].cpu().double(),
+        known.joined().query[:1, :, :VERIFY_TOKENS].cpu().double(),
     )
     if found.shape != wanted.shape:
         return False
-    return bool((found - wanted.to(found)).norm() <= VERIFY_TOLERANCE * wanted.norm())
+    return bool((found - wanted).norm() <= VERIFY_TOLERANCE * wanted.norm())
 
 
 @contextmanager

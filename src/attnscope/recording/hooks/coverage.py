@@ -98,7 +98,8 @@ class Coverage:
         if not unseen:
             raise UnsupportedError(
                 f"record: no attention was seen in {self._kind}. Call the model inside the with block, in the same "
-                "thread; a scripted model is recorded as it was before"
+                "thread. FlexAttention, scripted models and a softmax written by hand are not seen: use "
+                "F.scaled_dot_product_attention, or make a trace of the weights with Trace.from_attentions"
             )
         named = ", ".join(f"{name} ({kind})" for name, kind in list(unseen.items())[:3])
         more = f" and {len(unseen) - 3} more" if len(unseen) > 3 else ""

@@ -1,14 +1,15 @@
 """The ids that a model is given, seen on their way in.
 
 In: a model. Out: ids for each part of it that reads a text of its own (an encoder and a decoder read two), once a layer
-has run and it is known whether they go on with a text. Where it is not clear which ids are tokens, there are none.
-Does not know: tokenizers. Memory: O(n).
+has run and it is known whether they go on with a text. Where it is not clear which ids are tokens, there are none and a
+warning says so. Does not know: tokenizers. Memory: O(n).
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from attnscope.errors import UnsupportedError
 from attnscope.models import Decoder, Encoder, Seq2Seq
-from attnscope.recording.call import Call
+from attnscope.recording.call import Call, refuse_meta
 from attnscope.recording.hooks.coverage import is_attention
 from attnscope.recording.hooks.observers import Observer, current_observers
 from attnscope.recording.token_texts import INTEGERS, Texts
@@ -38,13 +39,17 @@ def observe_input_ids(model: nn.Module, observer: Observer, note: Callable[[Obse
     """Note the ids that reach each part of a model while it runs for this observer."""
 
     def hook(part: str, module: nn.Module, batch_first: bool) -> Callable:
-        signature = inspect.signature(module.forward)
         name = "input" if isinstance(module, nn.Embedding) else "input_ids"
+        parameters = inspect.signature(module.forward).parameters.values()
+        by_place = [one.name for one in parameters if one.kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD]
 
         def before(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-            ids = signature.bind_partial(*args, **kwargs).arguments.get(name)
+            ids = kwargs.get(name)
+            if name in by_place[: len(args)]:
+                ids = args[by_place.index(name)]
             if not isinstance(ids, Tensor) or ids.dtype not in INTEGERS or ids.dim() not in (1, 2) or not ids.numel():
                 return
+            refuse_meta(ids)
             if observer in current_observers():
                 rows = ids.detach().reshape(-1, ids.shape[-1]).clone()
                 size = module.num_embeddings if isinstance(module, nn.Embedding) else 0
@@ -97,7 +102,9 @@ class PendingIds:
     def __init__(self) -> None:
         self._noted: dict[str, ObservedIds] = {}
         self._unclear: set[str] = set()
+        self._left_out: set[str] = set()
         self._chosen: dict[str, int] = {}
+        self._is_transposed: dict[int, bool] = {}  # for each embedding whose ids were not square
 
     def note(self, new: ObservedIds) -> None:
         """Ids that a part was given; a part inside of another that has the same knows better."""
@@ -112,12 +119,14 @@ class PendingIds:
         if old is None or new.rank > old.rank or old.by == new.by:
             self._noted[new.part] = new
 
-    def committed(self, texts: Sequence[Texts], call: Call, *, layer: int, going_on: bool, again: bool) -> list[Texts]:
+    def committed(self, texts: list[Texts], call: Call, *, layer: int, going_on: bool, again: bool) -> list[Texts]:
         """The texts with what was noted since the layer before; `again` says that this layer has had a text."""
+        if not self._noted:
+            return texts
         result = list(texts)
         for part, noted in self._noted.items():
-            ids = _in_order(noted, call)
-            if part in self._unclear or ids is None:
+            ids = self._ids_of(noted, call)
+            if ids is None:
                 continue
             self._chosen[part] = noted.by
             places = [at for at, text in enumerate(result) if text.part == part]
@@ -126,21 +135,50 @@ class PendingIds:
                 result[places[-1]] = before._replace(ids=torch.cat([before.ids, ids], dim=1))
             elif before is None or not torch.equal(before.ids, ids):
                 if before is not None and again:
-                    raise UnsupportedError(
-                        "record: a trace holds one text, and the model was given a second one, with other tokens; use "
-                        "a record for each. (To record generation, leave the cache of the model on.)"
-                    )
+                    raise _second_text(before, call)
                 result.append(Texts(part, ids, since=layer))
         self._noted, self._unclear = {}, set()
         return result
 
+    def _ids_of(self, noted: ObservedIds, call: Call) -> Tensor | None:
+        """Ids as (batch, positions); None, with one warning for each part, where that is ambiguous."""
+        if noted.part in self._left_out:
+            return None
+        if noted.part in self._unclear:
+            return self._leave_out(noted.part, "its embedding was given two sequences before the first attention layer")
+        if noted.batch_first or noted.ids.numel() == 1:
+            return noted.ids
+        batch, _, queries, _ = call.query.shape
+        shape = tuple(noted.ids.shape)
+        if shape != (batch, batch) or batch != queries:
+            self._is_transposed[noted.by] = shape == (queries, batch)
+        is_transposed = self._is_transposed.get(noted.by)
+        if is_transposed is None:
+            reason = f"{batch} sequences of {batch} tokens may be (batch, positions) or (positions, batch)"
+            return self._leave_out(noted.part, reason)
+        return noted.ids.T.contiguous() if is_transposed else noted.ids
 
-def _in_order(noted: ObservedIds, call: Call) -> Tensor | None:
-    """Ids as (batch, sequence); those of embeddings may be transposed, and a square is ambiguous."""
-    batch, _, queries, _ = call.query.shape
-    if noted.batch_first or tuple(noted.ids.shape) != (queries, batch) or batch == 1:
-        return noted.ids
-    return None if batch == queries else noted.ids.T.contiguous()
+    def _leave_out(self, part: str, reason: str) -> None:
+        self._left_out.add(part)
+        warnings.warn(
+            f"record: the trace has no tokens{f' of {part}' if part else ''}, because {reason}; a model whose forward "
+            "calls them input_ids, as (batch, positions), has none of this",
+            stacklevel=2,
+        )
+
+
+def _second_text(before: Texts, call: Call) -> UnsupportedError:
+    """The error for ids that do not continue the recorded ones; rows that begin inside of them are of a cut cache."""
+    if 0 < call.row < before.ids.shape[1]:
+        return UnsupportedError(
+            f"record: the KV cache was cut to {call.row} of {before.ids.shape[1]} tokens, as speculative decoding does "
+            "with tokens that it rejects (prompt_lookup_num_tokens, assistant_model); generate without it, or record "
+            "one forward pass over the finished text"
+        )
+    return UnsupportedError(
+        "record: a trace holds one text, and the model was given a second one, with other tokens; use a record for "
+        "each. (To record generation, leave the cache of the model on.)"
+    )
 
 
 def _is_around(part: str, other: str) -> bool:

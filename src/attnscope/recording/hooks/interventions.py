@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from attnscope.attention import attend
 from attnscope.attention.spec import to_4d
+from attnscope.recording.hooks.function_mode import needs_function_mode
 from attnscope.recording.hooks.module_stack import ModuleStack
 from attnscope.recording.hooks.observers import (
     Intervention,
@@ -39,9 +40,10 @@ def intercept_heads(model: nn.Module, intervention: Intervention) -> Iterator[No
     with ExitStack() as stack:
         stack.enter_context(intercept_transformers(model))
         stack.enter_context(intervene(intervention))
-        modules = ModuleStack()
-        stack.enter_context(modules.track(model))
-        stack.enter_context(_TorchFunctionIntervention(intervention, modules))
+        if needs_function_mode(model):
+            modules = ModuleStack()
+            stack.enter_context(modules.track(model))
+            stack.enter_context(_TorchFunctionIntervention(intervention, modules))
         yield
 
 

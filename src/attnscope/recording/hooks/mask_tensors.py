@@ -60,9 +60,10 @@ def _remembered(tensor: Tensor, about: object, make: Callable[[], T]) -> T:
     if tensor.is_inference():  # nobody counts how often it was written to
         return make()
     stamp = (tensor._version, about)
-    if tensor not in _known or _known[tensor][0] != stamp:
-        _known[tensor] = stamp, make()
-    return _known[tensor][1]
+    found = _known.get(tensor)
+    if found is None or found[0] != stamp:
+        found = _known[tensor] = stamp, make()  # what another thread has stored meanwhile is of its own sizes
+    return found[1]
 
 
 def _read(given: Tensor, heads: int, queries: int, keys: int) -> Read:

@@ -61,14 +61,15 @@ def _read_scaled_dot_product(
 
 
 def _spread(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """One batch row for all, or one query head for all keys, as many times as it is used."""
+    """One batch row for all, or one head for all, as many times as it is used; grouped heads stay grouped."""
     batch = max(tensor.shape[0] for tensor in (query, key, value))
-    heads = max(query.shape[1], key.shape[1])
-    return (
-        query.expand(batch, heads if query.shape[1] == 1 else -1, -1, -1),
-        key.expand(batch, -1, -1, -1),
-        value.expand(batch, -1, -1, -1),
-    )
+    kv_heads = max(key.shape[1], value.shape[1])
+    heads = max(query.shape[1], kv_heads)
+
+    def spread(tensor: Tensor, count: int) -> Tensor:
+        return tensor.expand(batch, count if tensor.shape[1] == 1 else -1, -1, -1)
+
+    return spread(query, heads), spread(key, kv_heads), spread(value, kv_heads)
 
 
 def _read_multi_head(**of: Any) -> Call:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from threading import RLock
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from attnscope.attention.scores import ScoreMod, chain_scores
 from attnscope.attention.spec import to_autocast_dtype
 from attnscope.errors import UnsupportedError
 from attnscope.extras import import_extra, require_names
-from attnscope.recording.call import Call
+from attnscope.recording.call import Call, refuse_meta
 from attnscope.recording.hooks.mask_tensors import read_bias, read_tensor
 from attnscope.recording.hooks.observers import current_interventions, current_observers, suppress_recording
 from attnscope.recording.hooks.transformers_masks import LazyMask
@@ -147,8 +147,7 @@ def _mask(**arguments: Any) -> Any:
     return LazyMask(arguments, make_original_mask) if current_observers() else make_original_mask(arguments)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Arguments:
+class Arguments(NamedTuple):
     """What a model passes to its attention function."""
 
     module: nn.Module
@@ -172,16 +171,7 @@ def _attention(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The attention function that models call, with interventions applied: (batch, queries, heads, dim)."""
-    given = Arguments(
-        module=module,
-        query=query,
-        key=key,
-        value=value,
-        attention_mask=attention_mask,
-        scaling=scaling,
-        dropout=dropout,
-        kwargs=kwargs,
-    )
+    given = Arguments(module, query, key, value, attention_mask, scaling, dropout, kwargs)
     changing = [
         intervention
         for intervention in current_interventions()
@@ -202,26 +192,48 @@ def _observed(given: Arguments) -> tuple[Tensor, Tensor | None]:
     lazy = given.attention_mask if isinstance(given.attention_mask, LazyMask) else None
     if not owners and lazy is None:
         return _original(given)
-    call = read(given)
+    refuse_meta(given.query)
     with suppress_recording():
-        if given.query.device.type == "cpu":
-            output, lse = attend(
-                given.query,
-                call.key,
-                call.value if call.value is not None else given.value,
-                mask=call.mask,
-                scale=call.scale,
-                score_mod=call.score_mod,
-                dropout=given.dropout,
-                return_lse=True,
-            )
-            output = output.transpose(1, 2).contiguous()
-            call = replace(call, lse=lse)
-        else:  # the kernel of the model itself; ours is made for the CPU
-            output, _ = _original(given if lazy is None else replace(given, attention_mask=lazy.tensor()))
-        for observer in owners:
-            observer.on_attention(given.module, call, partial(_reference_blocks, given, call))
-    return output, None
+        if given.query.device.type == "cpu" and not _must_return_weights(given):
+            call, output = _attend(given)
+            weights = None
+        else:  # the model's own function: ours is made for the CPU, and builds no weights
+            call = read(given)
+            output, weights = _original(given if lazy is None else given._replace(attention_mask=lazy.tensor()))
+        with torch._C.DisableTorchFunction():  # a mode would be called for each line of ours
+            for observer in owners:
+                observer.on_attention(given.module, call, partial(_reference_blocks, given, call))
+    return output, weights
+
+
+def _attend(given: Arguments) -> tuple[Call, Tensor]:
+    """The call and its output (batch, queries, heads, dim)."""
+    with torch._C.DisableTorchFunction():
+        call = read(given)
+        output, lse = attend(
+            given.query,
+            call.key,
+            call.value if call.value is not None else given.value,
+            mask=call.mask,
+            scale=call.scale,
+            score_mod=call.score_mod,
+            dropout=given.dropout,
+            return_lse=True,
+        )
+        return replace(call, lse=lse), output.transpose(1, 2).contiguous()
+
+
+def _must_return_weights(given: Arguments) -> bool:
+    """Whether the model was asked for output_attentions, and its own implementation returns them."""
+    if _original_name(given.module) != "eager":
+        return False
+    config = getattr(given.module, "config", None)
+    if given.kwargs.get("output_attentions") or getattr(config, "output_attentions", False):
+        return True
+    capturing = sys.modules.get("transformers.utils.output_capturing")
+    collector = getattr(capturing, "_active_collector", None)
+    wanted = None if collector is None else collector.get()
+    return bool(wanted) and any("attentions" in name for name in wanted)
 
 
 def read(given: Arguments) -> Call:
@@ -235,7 +247,8 @@ def read(given: Arguments) -> Call:
         row, column, whole = mask_argument.row, mask_argument.column, mask_argument
         if not mask_argument.has_future_keys:  # a static cache has room behind the text, which no query sees
             seen = row + query.shape[2] - column
-            key, value = key[:, :, :seen], value[:, :, :seen]
+            if seen < key.shape[2]:
+                key, value = key[:, :, :seen], value[:, :, :seen]
         rows, columns = range(row, row + query.shape[2]), range(column, column + key.shape[2])
         mask, added = mask_argument.slice(rows, columns), None
     elif mask_argument is None:
@@ -256,13 +269,15 @@ def read(given: Arguments) -> Call:
         score_mod=_score(kwargs, added, query, key.shape[2]),
         row=row,
         column=column,
-        cross=True if getattr(module, "is_cross_attention", False) else None,
+        cross=True if vars(module).get("is_cross_attention") else None,  # getattr of a module is slow where it has none
         whole=whole,
     )
 
 
 def _score(kwargs: Mapping[str, Any], added: ScoreMod | None, query: Tensor, keys: int) -> ScoreMod | None:
     """Softcap before what is added, sinks last: the order of the models that have them."""
+    if added is None and not SCORE_ARGUMENTS & kwargs.keys():
+        return None
     parts: list[ScoreMod] = [] if added is None else [added]
     if kwargs.get("softcap") is not None:
         parts.insert(0, Softcap(kwargs["softcap"]))
@@ -314,7 +329,7 @@ def _check_ignored(given: Arguments) -> None:
 
     Some versions of transformers drop the softcap of Gemma 2 without an error.
     """
-    present = [name for name in SCORE_ARGUMENTS if given.kwargs.get(name) is not None]
+    present = [name for name in SCORE_ARGUMENTS & given.kwargs.keys() if given.kwargs[name] is not None]
     if not present or _original_name(given.module) != "sdpa":
         return
     code = inspect.unwrap(_registries()[0]()["sdpa"]).__code__

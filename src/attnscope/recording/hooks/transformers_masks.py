@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import reduce
+from functools import cached_property, reduce
 from operator import or_
 from typing import Any
 
@@ -70,7 +70,7 @@ class LazyMask:
         mine, theirs = (one.arguments.get("attention_mask") for one in (self, other))
         return _same(mine, theirs) and _same(self.arguments["mask_function"], other.arguments["mask_function"])
 
-    @property
+    @cached_property
     def has_future_keys(self) -> bool:
         """Whether a query may see keys behind its own position."""
         return not _is_causal(self.arguments["mask_function"])

@@ -83,14 +83,17 @@ class Layer:
         key = self._calls[0].key
         return self.cross and call.key.shape == key.shape and same_numbers(call.key, key)
 
-    def new_rows(self, call: Call) -> Call:
-        """Of a call that goes on with this layer, what is not here yet: its rows, and the keys that they brought."""
-        known = call.key.shape[2] if self.cross else call.row - call.column
-        value = None if call.value is None else call.value[:, :, known:]
-        return replace(call, row=self.rows.stop, key=call.key[:, :, known:], value=value)
+    def num_known_keys(self, call: Call) -> int:
+        """How many keys of a call that goes on with this layer are here already."""
+        return call.key.shape[2] if self.cross else call.row - call.column
+
+    @property
+    def last_key(self) -> Tensor:
+        """The last key, (batch, key heads, 1, dim)."""
+        return self._calls[-1].key[:, :, -1:]
 
     def append(self, news: Call) -> None:
-        """Add what `new_rows` a call are, as tensors of their own."""
+        """Add a copy of a call that goes on with this layer, without the keys that are here already."""
         self.columns = range(self.columns.start, self.columns.stop + news.key.shape[2])
         self._calls.append(self._spilled(news))
 
