@@ -173,7 +173,7 @@ def _update_survey(manifest: dict[str, Any], files: Mapping[str, bytes]) -> byte
 
 
 def _update_checkpoint(manifest: dict[str, Any], files: Mapping[str, bytes]) -> bytes:
-    hashes = {name: hashlib.sha256(files.get(name, b"")).hexdigest() for name in manifest["files"]}
+    hashes = {name: f"{zlib.crc32(files.get(name, b'')):08x}" for name in manifest["files"]}
     fields = {**manifest, "files": hashes}
     del fields[CHECKSUM]
     return json.dumps({**fields, CHECKSUM: _checksum_of(fields)}).encode("utf-8")

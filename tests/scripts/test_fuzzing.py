@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.checksums import find_damaged
+from attnscope.checksums import crc32_file, find_damaged
 from attnscope.errors import CheckpointError
 from attnscope.recording.files.manifest import content_hash
 from attnscope.survey import open_survey
@@ -153,10 +153,10 @@ def test_a_mutated_checkpoint_has_the_right_hashes(tmp_path: Path) -> None:
     changed = files | {name: files[name] + b"more"}
     mutations.write_folder(changed, tmp_path)
     folder = (tmp_path / name).parent
-    assert find_damaged(folder, read_manifest(folder).files) == ["__0_0.distcp"]
+    assert find_damaged(folder, read_manifest(folder).files, crc32_file) == ["__0_0.distcp"]
     mutations.update_checksums(changed)
     mutations.write_folder(changed, tmp_path)
-    assert find_damaged(folder, read_manifest(folder).files) == []
+    assert find_damaged(folder, read_manifest(folder).files, crc32_file) == []
 
 
 def test_a_mutated_partial_result_has_the_right_hash(tmp_path: Path) -> None:
