@@ -387,3 +387,9 @@ def test_everything_costs_less_than_three_fused_calls() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_it_takes_little_memory(dtype: torch.dtype) -> None:
     assert peak_extra_bytes(prepared, LENGTH, dtype) < 60e6
+
+
+def test_a_short_text_has_a_summary_without_further_arguments() -> None:
+    for queries, keys in ((1, 1), (40, 40), (5, 70), (100, 100)):
+        found = AttentionMatrix(torch.randn(1, 2, queries, 8), torch.randn(1, 2, keys, 8)).summary()
+        assert found.density.shape == (1, 2, min(64, queries), min(64, keys))

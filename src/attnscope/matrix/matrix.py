@@ -33,6 +33,8 @@ from attnscope.matrix.summary import Summary, summarize
 from attnscope.matrix.views import MatrixView, MergedTokens, ValueWeighted, no_grad_no_autocast, value_norms
 from attnscope.matrix.visible_cells import count_visible
 
+SUMMARY_BINS = 64  # of a summary, along each axis
+
 
 class AttentionMatrix(MatrixView):
     """Attention weights softmax(scale * query @ key^T) under a mask, in O(n) memory.
@@ -401,16 +403,16 @@ class AttentionMatrix(MatrixView):
     @no_grad_no_autocast
     def summary(
         self,
-        rows: int | Sequence[int] = 64,
-        columns: int | Sequence[int] = 64,
+        rows: int | Sequence[int] | None = None,
+        columns: int | Sequence[int] | None = None,
         *,
         pairings: Sequence[tuple[Tensor, Tensor]] = (),
     ) -> Summary:
         """All statistics of all rows and columns and `pool(rows, columns)`, in one pass.
 
         Args:
-            rows: the number of bins, or their edges.
-            columns: the number of bins, or their edges.
+            rows: the number of bins, or their edges; by default 64 bins, or one per query if there are fewer.
+            columns: the number of bins, or their edges; by default 64 bins, or one per key if there are fewer.
             pairings: pairs of integer ids for queries and keys, (queries,) and (keys,) or with the batch in front.
                 `Summary.matched_weight` is the weight of each row on keys with the id of its query. With token ids,
                 that is the weight on the same token.
@@ -422,6 +424,8 @@ class AttentionMatrix(MatrixView):
         tensor([[0.7500, 0.2500, 0.7500, 0.7500]])
         """
         queries, keys = self.shape[-2:]
+        rows = min(SUMMARY_BINS, queries) if rows is None else rows
+        columns = min(SUMMARY_BINS, keys) if columns is None else columns
         row_edges = pooling.even_edges(queries, rows) if isinstance(rows, int) else rows
         column_edges = pooling.even_edges(keys, columns) if isinstance(columns, int) else columns
         found = summarize(self._source, row_edges, column_edges, self._schedule, pairings)
