@@ -50,7 +50,7 @@ def is_complete(folder: Path) -> bool:
 
 
 def link_into_hub_cache(model: TrainedModel, folder: Path, hub: Path) -> Path:
-    """Make a snapshot of links to the files of a folder; its commit is the beginning of the wheel's hash."""
+    """Make a snapshot of hard links to the files of a folder; its commit is the beginning of the wheel's hash."""
     commit = model.sha256[:40]
     repository = hub / f"models--{model.hub_name.replace('/', '--')}"
     snapshot = repository / "snapshots" / commit
@@ -58,9 +58,9 @@ def link_into_hub_cache(model: TrainedModel, folder: Path, hub: Path) -> Path:
     snapshot.mkdir(parents=True, exist_ok=True)
     for file in folder.iterdir():
         link = snapshot / file.name
-        if file.is_file() and not link.exists():
-            link.unlink(missing_ok=True)  # one that leads nowhere
-            link.symlink_to(os.path.relpath(file, snapshot))
+        if file.is_file() and (link.is_symlink() or not link.exists() or not link.samefile(file)):
+            link.unlink(missing_ok=True)
+            link.hardlink_to(file)  # a symbolic link that leads out of the repository is refused when it is loaded
     (repository / "refs" / "main").write_text(commit)  # last: a name with a commit is complete
     return snapshot
 

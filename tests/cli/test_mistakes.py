@@ -111,7 +111,7 @@ MISTAKES = {
     "pictures that the system refuses": (["heads", "trace", "--pictures", "/proc/pictures"], "cannot be written"),
     "a report in a place that is none": (["bench", "attention", "--report", "no/report.md"], "does not exist"),
     "a run over a file": (["train", "reversal", "--steps", "1", "--out", "words.txt"], "words.txt"),
-    "a picture to learn from": (["train", "char-gpt", "--data", "picture.png"], "picture.png is not UTF-8"),
+    "a picture to learn from": (["train", "char-gpt", "--data", "picture.png"], "picture.png is not valid UTF-8"),
     "a survey that is none": (["survey", "show", "folder"], "folder"),
 }
 

@@ -16,6 +16,7 @@ import pytest
 from attnscope.cli.main import main
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.folder_lock import lock_folder
+from attnscope.models.checkpoint import folder_checksums
 from attnscope.survey import Workers, open_survey, run_survey
 from attnscope.survey.corpus import retries
 from attnscope.survey.corpus.names import unescape_name
@@ -90,6 +91,7 @@ def test_other_parameters_under_the_same_name_are_another_survey(tmp_path: Path)
     weights = bytearray((place / "model.safetensors").read_bytes())
     weights[-1] ^= 1  # a sign, or the last bit of a number
     (place / "model.safetensors").write_bytes(weights)
+    (place / folder_checksums.FILE).unlink()
     with pytest.raises(CheckpointError, match="other parameters"):
         run_survey(place, text, tmp_path / "out", workers=ALONE, **SMALL)
 
