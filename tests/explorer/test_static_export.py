@@ -193,7 +193,8 @@ def test_a_page_saved_in_the_browser_opens_with_what_was_shown(browser: Browser,
 def test_an_unmasked_trace_is_saved_with_its_note(browser: Browser, tmp_path: Path) -> None:
     with small_served() as handle, in_trouble(browser, handle.url) as page:
         ready(page)
-        change(page, unmasked=True)
+        with page.expect_response("**/meta"):
+            change(page, unmasked=True)
         drawn(page)
         page.keyboard.press("e")
         with page.expect_download() as found:
