@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.checksums import PIECE_BYTES, crc32_file, find_damaged, sha256_file, sha256_folder
+from attnscope.checksums import PIECE_BYTES, crc32_file, find_damaged, sha256_file
 
 
 @pytest.fixture
@@ -20,23 +20,26 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_every_file_is_hashed(folder: Path) -> None:
-    checksums = sha256_folder(folder)
-    assert list(checksums) == ["a.bin", "empty", "inner/.hidden"]
+def sha256_files(folder: Path) -> dict[str, str]:
+    return {name: sha256_file(folder / name) for name in ("a.bin", "empty", "inner/.hidden")}
+
+
+def test_files_that_are_intact_are_not_found(folder: Path) -> None:
+    checksums = sha256_files(folder)
     assert checksums["inner/.hidden"] == hashlib.sha256(b"x").hexdigest() == sha256_file(folder / "inner" / ".hidden")
-    assert find_damaged(folder, checksums) == []
+    assert find_damaged(folder, checksums, sha256_file) == []
 
 
 def test_a_flipped_bit_a_cut_file_and_a_missing_file_are_found(folder: Path) -> None:
-    checksums = sha256_folder(folder)
+    checksums = sha256_files(folder)
     content = bytearray((folder / "a.bin").read_bytes())
     content[500_000] ^= 1
     (folder / "a.bin").write_bytes(content)
-    assert find_damaged(folder, checksums) == ["a.bin"]
+    assert find_damaged(folder, checksums, sha256_file) == ["a.bin"]
     (folder / "inner" / ".hidden").write_bytes(b"")
-    assert find_damaged(folder, checksums) == ["a.bin", "inner/.hidden"]
+    assert find_damaged(folder, checksums, sha256_file) == ["a.bin", "inner/.hidden"]
     (folder / "empty").unlink()
-    assert find_damaged(folder, checksums) == ["a.bin", "empty", "inner/.hidden"]
+    assert find_damaged(folder, checksums, sha256_file) == ["a.bin", "empty", "inner/.hidden"]
 
 
 def test_crc32_is_that_of_the_whole_file(folder: Path) -> None:
@@ -57,4 +60,4 @@ def test_names_that_lead_out_of_the_folder_are_damaged(folder: Path, tmp_path: P
     os.mkfifo(folder / "pipe")  # reading it would block
     right = hashlib.sha256(b"x").hexdigest()
     names = [str(outside), "../outside", "link", "pipe", "inner", "", "a\0b"]
-    assert find_damaged(folder, dict.fromkeys([*names, "inner/.hidden"], right)) == names
+    assert find_damaged(folder, dict.fromkeys([*names, "inner/.hidden"], right), sha256_file) == names

@@ -1,4 +1,4 @@
-"""Checksums of files and folders: SHA-256, or CRC-32 where large files are only checked for accidental damage.
+"""Checksums of files: SHA-256, or CRC-32 where large files are only checked for accidental damage.
 
 In: paths. Out: hexadecimal digests, and the names of files that do not match theirs. Does not know: what the files
 contain. Memory: one buffer.
@@ -67,25 +67,13 @@ class Crc32:
         return f"{self._value:08x}"
 
 
-def sha256_folder(folder: Path) -> dict[str, str]:
-    """The SHA-256 of every file in a folder and in the folders inside it, by its relative path with forward slashes.
-
-    Raises:
-        OSError: A file cannot be read.
-    """
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): sha256_file(path) for path in files}
-
-
-def find_damaged(
-    folder: Path, checksums: Mapping[str, str], checksum: Callable[[Path], str] = sha256_file
-) -> list[str]:
+def find_damaged(folder: Path, checksums: Mapping[str, str], checksum: Callable[[Path], str]) -> list[str]:
     """The names of files that are missing, unreadable, outside of the folder, or have another checksum.
 
     Args:
         folder: Where the files are.
         checksums: The checksum of each file by its relative path; it may come from an untrusted file.
-        checksum: Computes the checksum of a file.
+        checksum: Computes the checksum of a file: `sha256_file` or `crc32_file`.
 
     Returns:
         The names, in the order of `checksums`; empty if all files are intact. Files without a checksum do not count.

@@ -52,7 +52,7 @@ def taken_port() -> Iterator[int]:
 @pytest.fixture(autouse=True)
 def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
-    monkeypatch.setattr(ray_cluster, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(ray_cluster, "CONNECT_DELAYS", (0.0, 0.0))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
 

@@ -7,7 +7,7 @@ its own.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 RETRY_DELAYS = (1.0, 10.0)
@@ -16,9 +16,17 @@ RETRY_DELAYS = (1.0, 10.0)
 Result = TypeVar("Result")
 
 
-def retry_access(action: Callable[[], Result], error: type[OSError] = OSError) -> Result:
-    """Call an action, and again after each of `RETRY_DELAYS` while it raises an error of a kind."""
-    for delay in RETRY_DELAYS:
+def retry_access(
+    action: Callable[[], Result], error: type[OSError] = OSError, delays: Sequence[float] | None = None
+) -> Result:
+    """Call an action, and again after each of some delays while it raises an error of a kind.
+
+    Args:
+        action: Called without arguments.
+        error: Other errors are raised at once.
+        delays: Seconds before each retry; `RETRY_DELAYS` if None.
+    """
+    for delay in RETRY_DELAYS if delays is None else delays:
         try:
             return action()
         except error:

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from attnscope.errors import SettingError
 from attnscope.extras import import_extra
+from attnscope.survey.corpus.retries import retry_access
 from attnscope.survey.execution.workers import Workers
 
 OBJECT_STORE_BYTES = 128 * 2**20  # only paths and counts are sent
@@ -31,7 +32,7 @@ ENVIRONMENT = {
     "RAY_gcs_server_port_wait_time_s": "120",  # instead of 30: a busy machine sometimes needs more
 }
 START_SECONDS = 900.0  # to start Ray, which gives up an attempt after 30 seconds or more
-CONNECT_SECONDS, CONNECT_ATTEMPTS, RETRY_SECONDS = 3.0, 3, 1.0  # for the address of a running cluster
+CONNECT_SECONDS, CONNECT_DELAYS = 3.0, (1.0, 1.0)  # for the address of a running cluster, and before each retry
 REPORT_SECONDS = 60.0  # between lines that say what is waited for
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # Ray's variable for clusters of one machine, on any system
 
@@ -83,17 +84,13 @@ def check_address(address: str) -> None:
         host = port = None
     if not host or not port:
         raise SettingError(f"survey: expected the address of a Ray cluster as HOST:PORT or auto, got {address!r}")
-    for attempt in range(1, CONNECT_ATTEMPTS + 1):
-        try:
-            socket.create_connection((host, port), CONNECT_SECONDS).close()
-            return
-        except OSError as error:
-            if attempt == CONNECT_ATTEMPTS:
-                raise SettingError(
-                    f"survey: cannot connect to Ray at {address}: {error.strerror or error}; start a cluster there "
-                    "with ray start --head, or correct the address"
-                ) from error
-            time.sleep(RETRY_SECONDS)
+    try:
+        retry_access(lambda: socket.create_connection((host, port), CONNECT_SECONDS).close(), delays=CONNECT_DELAYS)
+    except OSError as error:
+        raise SettingError(
+            f"survey: cannot connect to Ray at {address}: {error.strerror or error}; start a cluster there "
+            "with ray start --head, or correct the address"
+        ) from error
 
 
 def _latest_address() -> str | None:
