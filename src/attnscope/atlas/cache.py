@@ -77,10 +77,10 @@ class ByteCache:
         with self._lock:
             if nbytes > self.max_bytes:
                 return
+            while self._nbytes + nbytes > self.max_bytes:
+                self._nbytes -= self._entries.popitem(last=False)[1][1]
             self._entries[key] = value, nbytes
             self._nbytes += nbytes
-            while self._nbytes > self.max_bytes:
-                self._nbytes -= self._entries.popitem(last=False)[1][1]
 
     def _finish(self, key: Hashable) -> None:
         with self._lock:
