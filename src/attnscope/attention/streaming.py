@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from attnscope.attention.block_sizes import block_sizes
 from attnscope.attention.blocks import ColumnBlock, RowBlock, iter_blocks
 from attnscope.attention.cells import allowed_cells, block_scores, fold_query_groups, unfold_query_groups
 from attnscope.attention.first_order import Gradients, first_order
@@ -215,7 +216,7 @@ class StreamingAttention:
         forbidden = None
         if not (columns.is_full and self.plan.exact):
             allowed = allowed_cells(self.spec, cells)
-            if not allowed.any():
+            if block_sizes(device).can_read and not allowed.any():
                 return None
             forbidden = ~allowed
         stages = block_scores(self.spec, query, self._columns(self.key, batch, columns), cells)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from attnscope.matrix.blocks import Block, Weights
+from attnscope.matrix.positions import bins_of_positions
 
 MAX_INDICATORS = 64  # column bins of a block up to which a product with indicators is faster than index_add
 
@@ -54,7 +55,7 @@ def sum_segments(block: Tensor, segments: Segments, dim: int) -> Tensor:
     if segments.width is not None:
         return block if segments.width == 1 else block.unflatten(dim, (-1, segments.width)).sum(dim)
     bins = len(segments.widths)
-    index = torch.repeat_interleave(torch.tensor(segments.widths, device=block.device))
+    index = bins_of_positions([0, *accumulate(segments.widths)], block.device)
     if dim == -1 and bins <= MAX_INDICATORS:
         return block @ torch.nn.functional.one_hot(index, bins).to(block)
     shape = list(block.shape)

@@ -146,7 +146,7 @@ class _DistanceMoments:
         """Add a block."""
         weights, where = block.weights, (block.batch, block.heads, block.rows)
         keys = torch.arange(block.columns.start, block.columns.stop, device=weights.device)
-        distances = (block.positions[:, None] + self.offset - keys).to(weights.dtype)
+        distances = (block.positions.tensor[:, None] + self.offset - keys).to(weights.dtype)
         mass = weights.sum(-1)
         mean = (weights * distances).sum(-1) / mass.masked_fill(mass == 0, 1.0)
         squares = (weights * (distances - mean[..., None]).square()).sum(-1)
