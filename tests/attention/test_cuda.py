@@ -107,9 +107,9 @@ def test_fp32_on_cuda_is_as_exact_as_on_the_cpu(case: Case, shape: str) -> None:
     assert tier_a(found, plain, truth) == []
 
 
+@pytest.mark.parametrize("shape", [SHAPES["grouped heads"], SHAPES["more queries"]], ids=["square", "more queries"])
 @pytest.mark.parametrize("case", MASKS, ids=lambda case: case.name)
-def test_bf16_on_cuda_is_as_exact_as_on_the_cpu(case: Case) -> None:
-    shape = SHAPES["grouped heads"]
+def test_bf16_on_cuda_is_as_exact_as_on_the_cpu(case: Case, shape: Shape) -> None:
     inputs = make_inputs(case, shape, torch.bfloat16)
     with torch.no_grad(), Standins():
         found, _ = attend_on_cuda(case, shape, inputs, gradients=case.name not in NOT_FUSED)

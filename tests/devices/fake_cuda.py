@@ -7,12 +7,13 @@ a call launches, the bytes they read and write, and where the host waits for a r
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import pytest
 import torch
@@ -123,7 +124,7 @@ class Work(TorchDispatchMode):
         is_kernel = not name.startswith("prim::") and name.rstrip("_") not in NO_KERNEL
         if is_kernel and is_on_gpu((args, kwargs, result)):
             self.kernels[name] += 1
-            self.num_bytes += sum(leaf.nbytes for leaf in tree_leaves((args, kwargs, result)) if _is_gpu_tensor(leaf))
+            self.num_bytes += sum(map(_count_bytes, tree_leaves((args, kwargs, result))))
             if name.startswith(ATTENTION):
                 self.attention_calls.append((name, args, kwargs))
         return result
@@ -161,5 +162,13 @@ def is_on_gpu(leaves: Any) -> bool:
     return any(_is_gpu_tensor(leaf) for leaf in tree_leaves(leaves))
 
 
-def _is_gpu_tensor(leaf: object) -> bool:
+def _is_gpu_tensor(leaf: object) -> TypeGuard[Tensor]:
     return isinstance(leaf, Tensor) and leaf.device.type not in ("cpu", "meta")
+
+
+def _count_bytes(leaf: object) -> int:
+    """Bytes of a tensor on the GPU; axes that were expanded are read once."""
+    if not _is_gpu_tensor(leaf):
+        return 0
+    sizes = [size for size, stride in zip(leaf.shape, leaf.stride(), strict=True) if stride or not size]
+    return math.prod(sizes) * leaf.element_size()

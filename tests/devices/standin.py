@@ -17,6 +17,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor
+from torch.nn import Module, Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -95,6 +96,15 @@ class Standins(TorchDispatchMode):
         if name.startswith("_scaled_dot_product"):
             self.attention[name] += 1
         return run(func, args, kwargs or {})
+
+
+def move_module(module: Module, device: str) -> None:
+    """Move parameters and buffers to a device, without asking its driver."""
+    for part in module.modules():
+        for held in (part._parameters, part._buffers):
+            for name, tensor in held.items():
+                moved = None if tensor is None else tensor.detach().to(device)
+                held[name] = Parameter(moved, requires_grad=False) if isinstance(tensor, Parameter) else moved
 
 
 def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
