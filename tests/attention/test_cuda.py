@@ -192,6 +192,7 @@ def test_amd_gpus_have_no_padding_after_lse(monkeypatch: pytest.MonkeyPatch) -> 
 def test_old_gpus_have_no_bf16(capability: tuple[int, int], streams: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     device = torch.device("cuda", 0)
     half = operators.find_operator(device, torch.float16, 64)
@@ -199,6 +200,16 @@ def test_old_gpus_have_no_bf16(capability: tuple[int, int], streams: bool, monke
     assert (operators.find_operator(device, torch.bfloat16, 64) is None) is streams
     reason = operators.why_not_dtype(operators.EFFICIENT, device, torch.bfloat16)
     assert (reason is not None and "compute capability 8.0" in reason) is streams
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+def test_a_build_without_flash_attention_uses_the_other_operator(
+    is_built: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: is_built)
+    found = operators.find_operator(torch.device("cuda", 0), torch.bfloat16, 64)
+    assert found is (operators.FLASH if is_built else operators.EFFICIENT)
 
 
 def test_the_last_operator_of_a_platform_takes_all_that_the_others_take() -> None:

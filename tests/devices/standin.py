@@ -5,7 +5,8 @@ CPU computes. As with real ones, it does not mix with tensors of other devices, 
 attention on "cuda" takes and returns tensors in the form of the CUDA operators (`cuda_operators`). `standins.waits`
 counts where the host waits for a device.
 
-Autograd is the one thing that does not work: its engine asks for the driver of a GPU. Call the backward directly.
+Two things do not work: autograd, whose engine asks for the driver of a GPU (call the backward directly), and
+`torch.inference_mode`, which does not support tensors that hold others.
 """
 
 from __future__ import annotations

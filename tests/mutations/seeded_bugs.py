@@ -90,7 +90,9 @@ CUDA = {
     "bias not expanded": on_cuda(
         "kernels.py", "bias.expand(*query.shape[:3], key.shape[2]) if operator.expands else bias", "bias"
     ),
-    "grouped heads not expanded": on_cuda("kernels.py", "if operator.expands and group > 1:", "if False:"),
+    "grouped heads not expanded": on_cuda(
+        "kernels.py", "key.shape[1] if operator.expands else 1", "key.shape[1] if False else 1"
+    ),
     "head dim not padded": on_cuda(
         "fused.py", "dim if query.is_cpu else kernels.fit_head_dim(query.device, query.dtype, dim)", "dim"
     ),

@@ -102,11 +102,10 @@ def _fit_inputs(
     operator: Operator, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return query, key, value and bias with the heads, strides and shapes that the operator takes."""
-    group = query.shape[1] // key.shape[1]
-    if operator.expands and group > 1:
-        key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
-    align = max(operator.alignment // query.element_size(), 1)
-    query, key, value = (one if _is_aligned(one, align) else _copy(one) for one in (query, key, value))
+    group = query.shape[1] // key.shape[1] if operator.expands else 1
+    align, is_same = max(operator.alignment // query.element_size(), 1), value is key
+    query, key = _fit_heads(query, 1, align), _fit_heads(key, group, align)
+    value = key if is_same else _fit_heads(value, group, align)  # of statistics, the keys are the values
     if attn_mask is None:
         return query, key, value, None
     bias = attn_mask[(None,) * (4 - attn_mask.dim())]
@@ -121,8 +120,10 @@ def _is_aligned(tensor: Tensor, align: int) -> bool:
     return last == 1 and starts_aligned and all(stride % align == 0 for stride in outer)
 
 
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.clone(memory_format=torch.contiguous_format)
+def _fit_heads(tensor: Tensor, group: int, align: int) -> Tensor:
+    """Return the tensor with each head repeated `group` times, and aligned."""
+    tensor = tensor if group == 1 else tensor.repeat_interleave(group, dim=1)
+    return tensor if _is_aligned(tensor, align) else tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _align_rows(tensor: Tensor, align: int) -> Tensor:

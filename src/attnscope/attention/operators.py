@@ -106,9 +106,15 @@ def find_operator(
     """
     for operator in OPERATORS.get(platform_of(device), ()):
         fits = head_dim <= (operator.max_head_dim or head_dim) and not (has_bias and not operator.takes_bias)
+        fits = fits and (operator is not FLASH or _has_flash())
         if fits and not (off_corner and operator.lower_right) and why_not_dtype(operator, device, dtype) is None:
             return operator
     return None
+
+
+def _has_flash() -> bool:
+    """Whether this build of torch has flash attention; some leave it out."""
+    return not torch.cuda.is_available() or torch.backends.cuda.is_flash_attention_available()
 
 
 def why_not_dtype(operator: Operator, device: torch.device, dtype: torch.dtype) -> str | None:

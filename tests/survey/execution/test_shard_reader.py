@@ -51,11 +51,14 @@ def test_a_shard_of_one_passage_has_the_scores_of_its_trace(model: Path, tmp_pat
     np.testing.assert_allclose(means_of(partial), expected.flatten(0, 1).numpy(), rtol=CLOSE, atol=CLOSE)
 
 
-def test_a_worker_on_a_gpu_has_the_results_of_one_on_the_cpu(model: Path, tmp_path: Path) -> None:
+def test_a_worker_on_a_gpu_has_the_results_of_one_on_the_cpu(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = write_text(tmp_path / "text.txt", 600)
     text.write_text(text.read_text().replace("\n", "\n==\n"))
     reader, (shard,) = prepared(model, text, separator="==", shard_bytes=None)
     expected = read_shard(shard, reader)
+    monkeypatch.setattr(torch, "inference_mode", torch.no_grad)  # the simulated device does not have it
     with torch.no_grad(), Standins():
         move_module(reader.model, "cuda")
         reader.device = torch.device("cuda", 0)
