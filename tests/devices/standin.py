@@ -134,7 +134,7 @@ def _device_of(func: Any, given: list[Tensor], asked: Any) -> torch.device:
         return indexed(torch.device(asked))
     found = {one.device for one in given if one.dim() or one.device != CPU}
     if func in INDEXING and found - {CPU}:
-        found = {one.device for one in given if one.device != CPU or one.is_floating_point()}
+        found = {one.device for one in given if one.device != CPU or (one.is_floating_point() and one.dim())}
     if len(found) > 1:
         raise RuntimeError(f"{func}: expected all tensors on one device, got {sorted(map(str, found))}")
     return found.pop() if found else CPU
