@@ -65,7 +65,7 @@ def test_another_run_in_the_same_folder_is_refused(tmp_path: Path, capsys: pytes
     command = ["train", "reversal", "--steps", "2", "--out", str(tmp_path)]
     assert main(command) == 0
     assert main([*command, "--seed", "1"]) == 2
-    assert "holds a run with seed = 0, and 1 was asked for" in capsys.readouterr().err
+    assert "contains a run with seed = 0, not 1" in capsys.readouterr().err
     assert main([*command, "--log-every", "1"]) == 0  # this changes nothing that is learned
 
 

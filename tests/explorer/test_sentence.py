@@ -200,7 +200,7 @@ def test_without_the_mask_the_cells_are_the_softmax_of_all_scores(page: Page, tr
     drawn(page)
     layer = truth.layer(LAYER)
     assert isinstance(layer, Layer)
-    call = layer.joined()
+    call = layer.merge_calls()
     query, keys = call.query[0, HEAD].double(), call.key[0].double()
     key = keys[HEAD * len(keys) // call.query.shape[1]]
     scale = query.shape[-1] ** -0.5 if call.scale is None else call.scale

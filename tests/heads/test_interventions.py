@@ -223,7 +223,7 @@ def test_everything_is_as_it_was_after_an_error(subject: Subject) -> None:
     with pytest.raises(ZeroDivisionError), ablate(subject.model, {subject.layer: [0]}):
         _ = subject() / (1 // 0)
     with (
-        pytest.raises(SettingError, match=r"head 99 was asked for of .*, whose heads are 0 to \d"),
+        pytest.raises(SettingError, match=r"expected heads 0 to \d of .*, got head 99"),
         ablate(subject.model, {subject.layer: [99]}),
     ):
         subject()
@@ -274,7 +274,7 @@ def test_a_number_that_may_be_several_layers_is_refused() -> None:
     ):
         subject()
     with (
-        pytest.raises(SettingError, match="layer 7 was asked for, and no module of the model is called so"),
+        pytest.raises(SettingError, match="no module of the model matches layer 7"),
         ablate(subject.model, {7: [1]}),
     ):
         subject()

@@ -109,7 +109,7 @@ def test_masks_that_all_layers_share_are_held_once_and_let_go_with_the_trace():
         with record(model) as trace:
             for layer in model:
                 layer()
-        masks = {id(layer.joined().mask) for layer in trace.layers.values() if isinstance(layer, Layer)}
+        masks = {id(layer.merge_calls().mask) for layer in trace.layers.values() if isinstance(layer, Layer)}
         assert len(masks) == 1
         return len(mask_tensors._known)
 

@@ -76,7 +76,7 @@ def test_from_the_same_queries_and_keys_counts_of_tokens_agree_to_their_fifth_di
     for name in kept:
         layer = kept.layer(name)
         assert isinstance(layer, Layer)
-        call = layer.joined()
+        call = layer.merge_calls()
         scores = call.query @ call.key.repeat_interleave(3, dim=1).mT / call.query.shape[-1] ** 0.5
         weights, found = scores.masked_fill(~seen, -torch.inf).softmax(-1), summed.summary(name)
         close(found.effective_keys, reference.effective_keys(weights), 1e-5, relative=1e-5)
@@ -125,7 +125,7 @@ def test_a_text_that_goes_on_needs_its_length_beforehand():
 
 @pytest.mark.parametrize("option", [{"dtype": torch.bfloat16}, {"values": True}, {"spill": "."}])
 def test_options_for_what_is_not_kept_are_refused(option: dict):
-    with pytest.raises(SettingError, match="holds no queries"), record(LLAMA.build(), keep="statistics", **option):
+    with pytest.raises(SettingError, match="stores no queries"), record(LLAMA.build(), keep="statistics", **option):
         pass
 
 
