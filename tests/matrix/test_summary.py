@@ -216,7 +216,7 @@ def test_weights_too_small_to_count_change_nothing(sharpness: float) -> None:
 
 
 @given(matrices())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_it_is_what_the_separate_calls_say(matrix: AttentionMatrix) -> None:
     queries, keys = matrix.shape[-2:]
     got = matrix.summary(min(queries, 5), min(keys, 3))

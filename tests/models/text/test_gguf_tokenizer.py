@@ -72,7 +72,7 @@ def test_hostile_texts_have_the_ids_of_the_folder(built, loaded):
 
 
 @given(st.lists(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=12)), max_size=6).map("".join))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_text_has_the_ids_of_the_folder(built, loaded, text):
     assert built.encode(text) == loaded.encode(text)
 
