@@ -68,8 +68,8 @@ def scenes(page: Page) -> Iterator[str]:
     drawn(page)
     yield "sentence"
     page.check(".sentence input[type=checkbox]")
-    until(page, lambda: page.locator(".stage .map").count() == 2, "the baseline")
-    page.wait_for_selector(".stage figure:nth-of-type(2) .map[data-state=ready]", state="attached")
+    until(page, lambda: page.locator(".sentence-maps .map").count() == 2, "the baseline")
+    page.wait_for_selector(".sentence-maps figure:nth-of-type(2) .map[data-state=ready]", state="attached")
     yield "baseline"
     page.click("summary:has-text('Generate')")
     page.fill(".generation-fields input >> nth=0", "6")

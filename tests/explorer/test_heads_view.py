@@ -370,7 +370,7 @@ def test_hostile_names_and_labels_are_shown_as_text(browser: Browser, small: Han
         for headsAs in ("table", "scatter", "grid"):
             change(page, view="heads", headsAs=headsAs)
             settled(page)
-            page.focus(".heads-stage [tabindex='0'] >> nth=0")
+            page.focus(".heads-area [tabindex='0'] >> nth=0")
             page.keyboard.press("ArrowRight")
             page.wait_for_timeout(100)
             if headsAs != "table":  # which is wider than a phone, and scrolls

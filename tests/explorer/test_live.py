@@ -20,14 +20,14 @@ from attnscope.explorer.sessions.random_baseline import has_random_baseline, mak
 from attnscope.models import CharacterTokenizer, Decoder, Seq2Seq, Seq2SeqConfig
 from attnscope.recording import load, read
 from tests.explorer.model_sessions import CHARACTERS, TEXT, ZOO, make_session, small, written
-from tests.models.smollm2 import FOLDER, tokenizer, transformers_model
+from tests.models.smollm2 import FOLDER, own_model, tokenizer, transformers_model
 
 SOON = 20  # seconds after which a test no longer waits
 
 
 @cache
 def smollm2() -> ModelSession:
-    return ModelSession(*load(FOLDER), "SmolLM2-135M")
+    return ModelSession(*own_model(), "SmolLM2-135M")
 
 
 def threads() -> set[threading.Thread]:

@@ -293,7 +293,7 @@ def test_hostile_passages_and_names_are_shown_as_text(
             for whole in page.locator("button:has-text('Whole text'):visible").all():
                 whole.click()
             if form != "table":
-                page.focus(".heads-stage canvas")
+                page.focus(".heads-area canvas")
                 page.keyboard.press("ArrowRight")
             assert_in_place(page, form)
             assert unsafe_places(page) == [], form

@@ -17,7 +17,7 @@ from attnscope.recording import load, read, record
 from attnscope.recording.layers.recorded import Layer
 from attnscope.recording.layers.statistics import StatisticsLayer
 from attnscope.recording.token_pairs import find_pairs
-from tests.models.smollm2 import FOLDER, transformers_model
+from tests.models.smollm2 import FOLDER, own_model, transformers_model
 from tests.recording.zoo import EXHIBITS
 
 LLAMA = next(exhibit for exhibit in EXHIBITS if exhibit.name == "Llama")
@@ -68,7 +68,7 @@ def test_all_heads_of_a_trained_model_agree_with_eager_weights(eager: list[Tenso
 
 
 def test_from_the_same_queries_and_keys_counts_of_tokens_agree_to_their_fifth_digit():
-    model, tokenizer = load(FOLDER, dtype=torch.float32)
+    model, tokenizer = own_model()
     ids, layers = text_of(LENGTH), [0, 7, 15, 29]
     kept = read(model, ids, tokenizer, layers=layers, chunk_size=LENGTH)
     summed = read(model, ids, tokenizer, layers=layers, chunk_size=LENGTH, keep="statistics")
