@@ -88,7 +88,7 @@ def columns(page: Page) -> list[str]:
     )
 
 
-def told(value: float) -> str:
+def format_score(value: float) -> str:
     """A score as the table writes it."""
     if np.isnan(value):
         return "–"

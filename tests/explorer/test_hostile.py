@@ -230,9 +230,9 @@ def test_what_is_found_and_what_is_looked_for_stay_text(browser: Browser, hostil
 
 def test_a_hostile_sentence_is_read_shown_and_written_on(browser: Browser) -> None:
     model, tokenizer = own_model()
-    stage = ModelSession(model, tokenizer, IMAGE + SCRIPT)
+    session = ModelSession(model, tokenizer, IMAGE + SCRIPT)
     text = f"{SCRIPT} {IMAGE} \u202eabc\u202c \u0000\u200b \U0001f468\u200d\U0001f469\u200d\U0001f467 {'W' * 200}"
-    with serving(Library(), stage, page=True) as handle, watched(browser, handle.url) as page:
+    with serving(Library(), session, page=True) as handle, watched(browser, handle.url) as page:
         page.fill("#sentence-text", text)
         until(page, lambda: page.locator(".sentence-maps .map").is_visible(), "the matrix")
         ready(page)

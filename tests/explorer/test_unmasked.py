@@ -81,8 +81,8 @@ def test_padding_of_ours_stays_hidden(hides: Mask):
 
 
 def test_where_nothing_hides_what_lies_ahead_there_is_no_unmasked_trace():
-    stage = ModelSession(*load(FOLDER.parent / "minilm-l6"), "MiniLM")
-    assert remove_causal_mask(stage.run("The cat sat.")) is None
+    session = ModelSession(*load(FOLDER.parent / "minilm-l6"), "MiniLM")
+    assert remove_causal_mask(session.run("The cat sat.")) is None
 
 
 def test_where_the_answer_would_not_be_exact_there_is_none():

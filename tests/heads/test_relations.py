@@ -294,10 +294,10 @@ def test_a_transformers_model_and_ours_have_the_same_numbers(folder: Any):
 
 def test_batches_change_nothing_and_progress_is_told(monkeypatch: pytest.MonkeyPatch):
     model, tokenizer, _ = minilm()
-    told: list[tuple[int, int]] = []
-    together = score_relations(model, tokenizer, sentences=FEW, progress=lambda *done: told.append(done))
-    assert told == sorted(told)
-    assert told[-1] == (16, 16)
+    reports: list[tuple[int, int]] = []
+    together = score_relations(model, tokenizer, sentences=FEW, progress=lambda *done: reports.append(done))
+    assert reports == sorted(reports)
+    assert reports[-1] == (16, 16)
     monkeypatch.setattr(module, "BATCH_SIZE", 1)
     alone = score_relations(model, tokenizer, sentences=FEW, progress=False)
     for relation in FEW:

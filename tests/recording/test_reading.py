@@ -31,10 +31,10 @@ def small(**options: Any) -> Decoder:
 def test_pieces_do_not_change_what_is_seen(kind: str, chunk_size: int):
     model = small(sliding_windows=(9, None)) if kind == "attnscope" else BY_NAME["Gemma 3"].build()
     ids = torch.randint(3, 64, (1, 40), generator=torch.Generator().manual_seed(0))
-    told: list[tuple[int, int]] = []
-    trace = read(model, ids, chunk_size=chunk_size, progress=lambda done, whole: told.append((done, whole)))
+    reports: list[tuple[int, int]] = []
+    trace = read(model, ids, chunk_size=chunk_size, progress=lambda done, whole: reports.append((done, whole)))
     whole = read(model, ids, chunk_size=40)
-    assert told == [(min(start + chunk_size, 40), 40) for start in range(0, 40, chunk_size)]
+    assert reports == [(min(start + chunk_size, 40), 40) for start in range(0, 40, chunk_size)]
     for name in whole:
         torch.testing.assert_close(trace[name].to_dense(), whole[name].to_dense(), atol=5e-6, rtol=0)
     assert torch.equal(trace.texts[0].ids, ids)

@@ -429,15 +429,15 @@ def text_of_manifest(make: Callable[[str], str | bytes]) -> Change:
     return change
 
 
-def bytes_of(name: str, make: Callable[[bytes], bytes], *, told: bool = True) -> Change:
-    """Change the bytes of a file; if `told`, the manifest says the new size and hash."""
+def bytes_of(name: str, make: Callable[[bytes], bytes], *, in_manifest: bool = True) -> Change:
+    """Change the bytes of a file; if `in_manifest`, the manifest has the new size and hash."""
 
     def change(folder: Path) -> None:
         content = make((folder / name).read_bytes())
         (folder / name).write_bytes(content)
         found = manifest(folder)
         entries = [found["texts"], found["rules"], *found["layers"]]
-        for entry in entries if told else []:
+        for entry in entries if in_manifest else []:
             if entry["file"] is not None and entry["file"]["name"] == name:
                 entry["file"] |= {"num_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         write_manifest(folder, found)
@@ -590,8 +590,8 @@ HOSTILE: dict[str, Change] = {
     "a hash that is no text": changing(*FILE, "sha256", to=None),
     "no file": changing(*LAYER, "file", to=None),
     "no file of rules": changing("rules", "file", to=None),
-    "a layer cut off": bytes_of(FIRST, lambda content: content[:-10], told=False),
-    "a layer cut off, and told": bytes_of(FIRST, lambda content: content[:-10]),
+    "a layer cut off": bytes_of(FIRST, lambda content: content[:-10], in_manifest=False),
+    "a layer cut off, also in the manifest": bytes_of(FIRST, lambda content: content[:-10]),
     "a layer with something behind it": bytes_of(FIRST, lambda content: content + b"more"),
     "an empty layer": bytes_of(FIRST, lambda content: b""),
     "a layer of seven bytes": bytes_of(FIRST, lambda content: content[:7]),

@@ -46,9 +46,9 @@ def test_the_end_is_kept_by_saving(tmp_path):
 
 
 def test_training_says_how_far_it_is_and_prints_nothing(capfd):
-    told = []
-    train_bpe(["one", "two!"], 300, progress=told.append)
-    assert told == [3, 7]
+    reports = []
+    train_bpe(["one", "two!"], 300, progress=reports.append)
+    assert reports == [3, 7]
     assert capfd.readouterr() == ("", "")
 
 
