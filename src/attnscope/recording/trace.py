@@ -74,7 +74,7 @@ class Trace(Mapping[str, AttentionMatrix]):
         """
         if not isinstance(name, str):
             if not -len(self) <= name < len(self):
-                raise IndexError(f"expected a layer index below {len(self)}, the number of layers, got {name}")
+                raise IndexError(f"layer index {name} is out of range: this trace has {len(self)} layers")
             return list(self.layers.values())[int(name)]
         if name not in self.layers:
             raise KeyError(f"{name!r} is not in this trace; its layers are {_listed(self.layers)}")
