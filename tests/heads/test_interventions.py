@@ -223,7 +223,7 @@ def test_everything_is_as_it_was_after_an_error(subject: Subject) -> None:
     with pytest.raises(ZeroDivisionError), ablate(subject.model, {subject.layer: [0]}):
         _ = subject() / (1 // 0)
     with (
-        pytest.raises(SettingError, match=r"expected heads 0 to \d of .*, got head 99"),
+        pytest.raises(SettingError, match=r"expected heads 0 to \d+ of .*, got head 99"),
         ablate(subject.model, {subject.layer: [99]}),
     ):
         subject()
