@@ -73,6 +73,39 @@ def test_an_error_or_an_interrupt_inside_the_model(model: Any, error: type[BaseE
     assert torch.equal(model(IDS).logits, logits)
 
 
+@pytest.mark.parametrize("error", [BrokenError, KeyboardInterrupt])
+@pytest.mark.parametrize("place", ["layers.0.linear2", "layers.1.linear1", "layers.1.self_attn"])
+def test_a_recording_after_an_interrupt_equals_a_fresh_one(error: type[BaseException], place: str):
+    torch.manual_seed(0)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0), 2)
+    text, before = torch.randn(1, 5, 16), state_of(model)
+    with record(model) as fresh:
+        model(text)
+    handle = model.get_submodule(place).register_forward_pre_hook(raising(error))
+    with pytest.raises(error), record(model) as trace:
+        model(text)
+    assert list(trace) == ["layers.0.self_attn", "layers.1.self_attn"][: len(trace)]
+    with record(model, layers="layers.0.self_attn") as both, pytest.raises(error):
+        model(text)
+    handle.remove()
+    assert len(both) == 1
+    assert state_of(model) == before
+    with record(model) as again:
+        model(text)
+    assert list(again) == list(fresh) == ["layers.0.self_attn", "layers.1.self_attn"]
+    for name in fresh:
+        assert torch.equal(again[name].to_dense(), fresh[name].to_dense())
+
+
+def raising(error: type[BaseException]) -> Any:
+    def hook(*_: Any) -> None:
+        if error is KeyboardInterrupt:
+            signal.raise_signal(signal.SIGINT)  # what Ctrl-C does
+        raise error
+
+    return hook
+
+
 def test_an_error_in_the_block_itself(model: Any):
     before = state_of(model)
     with pytest.raises(BrokenError), record(model):

@@ -4,7 +4,7 @@ In: a model, and the names of layers that were seen. Out: an error that names th
 layers that mix tokens without a softmax. Does not know: how layers are seen. Memory: O(modules).
 
 PyTorch has no mark for attention, so names of classes decide: a class whose name says attention, and that has no such
-class inside, is a layer.
+class inside, is a layer. So is a module that was observed to weight values by a softmax, whatever its name.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class Coverage:
         }
         self._layers = {name: module for name, module in innermost.items() if name in chosen}
         self._ran: dict[str, str] = {}
+        self._observed: dict[str, str] = {}
         self.without_softmax: list[str] = []
 
     @contextmanager
@@ -77,31 +78,39 @@ class Coverage:
             for handle in handles:
                 handle.remove()
 
+    def note_unseen(self, name: str, module: nn.Module) -> None:
+        """Note a module that ran attention of its own, unless it is known to mix tokens in another way."""
+        if name not in self._mixing and not _inside(name, self._mixing):
+            self._observed[name] = type(module).__name__
+
     def unseen(self, seen: Collection[str]) -> dict[str, str]:
         """The layers that ran without being seen, with the names of their classes."""
+        outside = {name: kind for name, kind in self._ran.items() if not any(_inside(one, [name]) for one in seen)}
         return {
             name: kind
-            for name, kind in self._ran.items()
-            if name not in seen and not any(_inside(one, [name]) or _inside(name, [one]) for one in seen)
+            for name, kind in (outside | self._observed).items()
+            if name not in seen and not _inside(name, seen)
         }
 
     def begin_again(self) -> None:
         """Forget which layers ran."""
         self._ran.clear()
+        self._observed.clear()
 
     def refuse_unseen(self, seen: Collection[str], *, finished: bool) -> None:
         """Raise UnsupportedError if a layer ran and its attention was not seen, or in the end if there was none."""
         unseen = self.unseen(seen)
         if not unseen and (seen or self.without_softmax or not finished):
             return
-        count, total = len(self._ran) - len(unseen), len(self._ran)
+        total = len(self._ran.keys() | self._observed.keys())
+        count = total - len(unseen)
         if not unseen:
             raise UnsupportedError(
                 f"record: no attention was seen in {self._kind}. Call the model inside the with block, in the same "
                 "thread. FlexAttention, scripted models and a softmax written by hand are not seen: use "
                 "F.scaled_dot_product_attention, or make a trace of the weights with Trace.from_attentions"
             )
-        named = ", ".join(f"{name} ({kind})" for name, kind in list(unseen.items())[:3])
+        named = ", ".join(f"{name or 'the model itself'} ({kind})" for name, kind in list(unseen.items())[:3])
         more = f" and {len(unseen) - 3} more" if len(unseen) > 3 else ""
         raise UnsupportedError(
             f"record: {count} of {total} attention layers of {self._kind} were seen. Not seen: {named}{more}, which "
