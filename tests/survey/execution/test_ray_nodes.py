@@ -1,0 +1,118 @@
+"""A machine of a cluster that does not see the corpus ends the survey with its name, and the survey can be resumed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from attnscope.survey import Workers, run_survey
+from attnscope.survey.execution.ray_cluster import ENVIRONMENT
+from tests.survey.survey_process import (
+    OPTIONS,
+    PATIENCE,
+    SMALL,
+    Command,
+    contents,
+    count_partials,
+    descendants,
+    write_model,
+    write_text,
+)
+
+SHARDS = 30
+OTHER_MACHINE = "machine-without-corpus"
+UNSHARE = ("unshare", "--mount", "--uts")
+CAN_UNSHARE = (
+    shutil.which("unshare") is not None
+    and not subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode
+)
+HIDE = 'hostname "$0" && mount -t tmpfs tmpfs "$1" && shift && exec "$@"'
+WAIT = """
+import sys, time, ray
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="CRITICAL")
+while ray.cluster_resources().get("CPU", 0) < 2:
+    time.sleep(0.2)
+"""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.alone,
+    pytest.mark.skipif(not CAN_UNSHARE, reason="this user may not hide a folder from a process"),
+]
+
+
+class Node:
+    """A Ray node of one CPU in a process of its own; a second machine has another name, and does not see a folder."""
+
+    def __init__(self, *options: str, hidden: Path | None = None) -> None:
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus", "1"]
+        command += ["--node-ip-address", "127.0.0.1", "--dashboard-agent-listen-port", str(free_port()), *options]
+        if hidden is not None:
+            command = [*UNSHARE, "sh", "-c", HIDE, OTHER_MACHINE, str(hidden), *command]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | ENVIRONMENT
+        )
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        started = descendants(self.process.pid)
+        self.process.terminate()  # it ends its processes
+        self.process.wait()
+        for pid in started:
+            if Path("/proc", str(pid)).exists():
+                os.kill(pid, 9)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for number in range(SHARDS):
+        write_text(folder / f"{number:02}.txt", SMALL["shard_bytes"], seed=number)
+    return folder
+
+
+@pytest.fixture
+def cluster(corpus: Path) -> Iterator[str]:
+    """The address of a cluster of two nodes, of which the second sees an empty folder instead of the corpus."""
+    pytest.importorskip("ray")
+    address = f"127.0.0.1:{free_port()}"
+    with ExitStack() as stack:
+        stack.enter_context(Node("--head", "--port", address.partition(":")[2], "--include-dashboard", "false"))
+        stack.enter_context(Node("--address", address, hidden=corpus))
+        subprocess.run(
+            [sys.executable, "-c", WAIT, address], check=True, timeout=PATIENCE, env=os.environ | ENVIRONMENT
+        )
+        yield address
+
+
+def test_a_node_without_the_corpus_ends_the_survey_with_its_name_and_the_survey_resumes_elsewhere(
+    cluster: str, corpus: Path, tmp_path: Path
+) -> None:
+    model, out = write_model(tmp_path / "model"), tmp_path / "out"
+    with Command(model, corpus, *OPTIONS, "--workers", "2", "--ray", cluster, out=out) as run:
+        assert run.ended() == 2
+    last = run.told().splitlines()[-1]
+    assert f"the machine {OTHER_MACHINE} could not read shard" in last
+    assert "run the same command again to resume" in last
+    assert not (out / "manifest.json").exists()
+    assert count_partials(out) < SHARDS
+    run_survey(model, corpus, out, workers=Workers(threads=1), **SMALL)
+    run_survey(model, corpus, tmp_path / "whole", workers=Workers(threads=1), **SMALL)
+    assert contents(out) == contents(tmp_path / "whole")
