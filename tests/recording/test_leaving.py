@@ -185,6 +185,23 @@ def test_a_thread_that_does_not_record_gets_what_the_model_does_by_itself(model:
     assert trace[0].shape[-1] == IDS.shape[1]
 
 
+def test_a_thread_may_run_the_model_while_another_adds_or_removes_its_hooks():
+    model: Any = LLAMA.build()
+    answers: list[Any] = []
+    with torch.no_grad(), record(model):
+        expected = model(IDS).logits
+        marks = [dict(module._forward_pre_hooks_with_kwargs) for module in model.modules()]
+        assert any(marks)
+        for module in model.modules():  # torch sets these after it has added a hook
+            module._forward_pre_hooks_with_kwargs.clear()
+        thread = threading.Thread(target=lambda: answers.append(model(IDS).logits.detach()))
+        thread.start()
+        thread.join()
+        for module, mark in zip(model.modules(), marks, strict=True):
+            module._forward_pre_hooks_with_kwargs.update(mark)
+    assert torch.equal(answers[0], expected)
+
+
 def test_a_thread_with_another_model_of_the_same_config_is_left_alone():
     first: Any = LLAMA.build()
     second: Any = type(first)(first.config).eval()
