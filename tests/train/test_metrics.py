@@ -76,9 +76,8 @@ def test_every_flipped_bit_before_the_checkpoint_is_found(tmp_path: Path) -> Non
         (tmp_path / FILE).write_bytes(damaged)
         with pytest.raises(CheckpointError, match="copy the file again, or delete it to resume without") as refused:
             resume(tmp_path, 5)
-        last = whole[:place].count(b"\n") == 5
         number = 1 + whole[:place].count(b"\n")
-        assert last or f"{FILE}, line {number}: damaged" in str(refused.value)
+        assert f"line {number}" in str(refused.value)
         assert (tmp_path / FILE).read_bytes() == damaged
 
 
@@ -88,7 +87,7 @@ def test_every_lost_end_is_found(tmp_path: Path) -> None:
     whole = (tmp_path / FILE).read_bytes()
     for length in range(len(whole) - 1):
         (tmp_path / FILE).write_bytes(whole[:length])
-        with pytest.raises(CheckpointError, match="has lost the lines before the checkpoint of step 5"):
+        with pytest.raises(CheckpointError, match="has lost the mark of the checkpoint of step 5"):
             resume(tmp_path, 5)
     (tmp_path / FILE).write_bytes(whole[:-1])  # only the line break
     resume(tmp_path, 5)

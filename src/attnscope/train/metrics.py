@@ -100,7 +100,8 @@ def keep_up_to_checkpoint(path: Path, step: int, report: Callable[[str], object]
                 raise damaged_line(path, damaged[0], ADVICE)
             kept = line.stop
     if kept is None:
-        raise CheckpointError(f"{path} has lost the lines before the checkpoint of step {step:,}; {ADVICE}")
+        where = f" (line {damaged[0]} is damaged)" if damaged else ""
+        raise CheckpointError(f"{path} has lost the mark of the checkpoint of step {step:,}{where}; {ADVICE}")
     for number in damaged:
         report(f"{path}: removed line {number}, which is incomplete and after the checkpoint of step {step:,}")
     write_atomically(path, content[:kept] + b"\n")
