@@ -89,7 +89,8 @@ def pairs(model: Decoder, folder: Path) -> Iterator[dict[str, Pair]]:
     optimizer.step()  # makes the moments
     save(model, folder / "model")
     shutil.copytree(folder / "model", folder / "plain", ignore=shutil.ignore_patterns(FILE))
-    with init_ranks(Settings()) as ranks:
+    settings = Settings(steps=1, batch_size=1, sequence_length=1, learning_rate=1e-3)
+    with init_ranks(settings) as ranks:
         manager = CheckpointManager(folder / "checkpoints", ranks, keep=1, run_id="", report=print)
 
         def save_checkpoint() -> None:
