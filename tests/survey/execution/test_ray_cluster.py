@@ -119,6 +119,7 @@ def test_other_errors_are_not_tried_again() -> None:
 
 @pytest.mark.slow
 @pytest.mark.alone
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ray drops its Popen objects
 def test_a_start_that_fails_leaves_no_processes_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     started = list[set[int]]()
     monkeypatch.setattr(ray_cluster, "OBJECT_STORE_BYTES", 1)  # Ray notices it after its first processes run

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -66,11 +68,11 @@ class Node:
 
     def __exit__(self, *_: object) -> None:
         started = descendants(self.process.pid)
-        self.process.terminate()  # it ends its processes
+        self.process.kill()
         self.process.wait()
         for pid in started:
-            if Path("/proc", str(pid)).exists():
-                os.kill(pid, 9)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def free_port() -> int:
@@ -92,14 +94,26 @@ def corpus(tmp_path: Path) -> Path:
 def cluster(corpus: Path) -> Iterator[str]:
     """The address of a cluster of two nodes, of which the second sees an empty folder instead of the corpus."""
     pytest.importorskip("ray")
-    address = f"127.0.0.1:{free_port()}"
-    with ExitStack() as stack:
-        stack.enter_context(Node("--head", "--port", address.partition(":")[2], "--include-dashboard", "false"))
-        stack.enter_context(Node("--address", address, hidden=corpus))
-        subprocess.run(
-            [sys.executable, "-c", WAIT, address], check=True, timeout=PATIENCE, env=os.environ | ENVIRONMENT
-        )
-        yield address
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:  # on a busy machine, Ray gives up a start now and then
+        with ExitStack() as stack:
+            address = f"127.0.0.1:{free_port()}"
+            head = ("--head", "--port", address.partition(":")[2], "--include-dashboard", "false")
+            nodes = [stack.enter_context(Node(*head)), stack.enter_context(Node("--address", address, hidden=corpus))]
+            if are_up(address, nodes, deadline):
+                yield address
+                return
+    pytest.fail(f"Ray did not start two nodes within {PATIENCE:.0f} seconds")
+
+
+def are_up(address: str, nodes: list[Node], deadline: float) -> bool:
+    """Wait until Ray has the CPUs of both nodes; False if one of them ends before."""
+    with subprocess.Popen([sys.executable, "-c", WAIT, address], env=os.environ | ENVIRONMENT) as waiting:
+        while waiting.poll() is None:
+            if time.monotonic() > deadline or any(node.process.poll() is not None for node in nodes):
+                waiting.kill()
+            time.sleep(0.1)
+    return waiting.returncode == 0
 
 
 def test_a_node_without_the_corpus_ends_the_survey_with_its_name_and_the_survey_resumes_elsewhere(
