@@ -141,7 +141,7 @@ def start_ray(ray: Any, workers: Workers) -> None:
 
 def ray_processes() -> set[int]:
     """The processes of Ray that this one has started, and those that they have started; empty without /proc."""
-    place = os.fsencode(os.path.dirname(import_extra("ray").__file__))
+    place = os.fsencode(Path(str(import_extra("ray").__file__)).parent)
     parents = {int(path.name): _parent(path) for path in Path("/proc").glob("[0-9]*")}
     found, level = set[int](), {os.getpid()}
     while level:
