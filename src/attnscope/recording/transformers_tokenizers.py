@@ -40,6 +40,7 @@ def load_transformers_tokenizer(folder: Path) -> Any:
     Raises:
         CheckpointError: If a file is too large, or is not valid JSON.
         MissingExtraError: If transformers is not installed.
+        Warning: If the caller turns warnings into errors, and transformers issues one.
     """
     auto = import_extra("transformers").AutoTokenizer
     with tempfile.TemporaryDirectory(prefix="attnscope-tokenizer-") as name:
@@ -49,7 +50,7 @@ def load_transformers_tokenizer(folder: Path) -> Any:
             with no_network(f"the tokenizer of {folder} names something on the network"):
                 found = auto.from_pretrained(scratch, local_files_only=True, trust_remote_code=False)
                 return as_tokenizer(found)
-        except (MissingExtraError, MemoryError):
+        except (MissingExtraError, MemoryError, Warning):
             raise
         except Exception:  # its errors have no common root
             return None
