@@ -21,7 +21,7 @@ import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoTokenizer, LlamaForSequenceClassification
+from transformers import LlamaForSequenceClassification
 
 from attnscope.errors import CheckpointError, UnsupportedModelError
 from attnscope.models import Decoder, load_tokenizer
@@ -475,23 +475,13 @@ def test_settings_of_a_tokenizer_name_neither_code_nor_files(
     assert not connections
 
 
-def test_a_warning_that_is_an_error_does_not_lose_the_tokenizer(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With tokenizers 0.22, the vocab.txt that transformers 5.0 reads causes a DeprecationWarning."""
-    write_vocabulary(llama)
-    (llama / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
-    build = AutoTokenizer.from_pretrained
-
-    def warn_and_build(*args: Any, **options: Any) -> Any:
-        warnings.warn("WordPiece.__init__ will not create from files anymore", DeprecationWarning, stacklevel=2)
-        return build(*args, **options)
-
-    monkeypatch.setattr(AutoTokenizer, "from_pretrained", warn_and_build)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(DeprecationWarning, match="will not create from files"):
-            load(llama)
-        warnings.simplefilter("ignore")
-        assert load(llama)[1].texts([5, 6]) == ["to", "be"]
+def test_a_tokenizer_that_transformers_cannot_build_is_none_with_the_reason(llama: Path) -> None:
+    (llama / "tokenizer.model").write_bytes(b"not a model of sentencepiece")
+    with pytest.warns(UserWarning, match=r"cannot build its tokenizer: \w+Error: .*; the tokenizer is None") as warned:
+        model, tokenizer = load(llama)
+    assert isinstance(model, Decoder)
+    assert tokenizer is None
+    assert warned[0].filename == __file__
 
 
 def test_a_tokenizer_that_attnscope_refuses_is_not_given_to_transformers(folder: Path) -> None:

@@ -12,6 +12,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from threading import RLock
@@ -53,6 +54,8 @@ class _Switched:
 _lock = RLock()
 _switched: dict[int, _Switched] = {}
 _deciding: dict[int, _Switched] = {}  # for each module
+_asked: ContextVar[int | None] = ContextVar("asked", default=None)
+"""The id of the outermost running model that was asked for its attention weights."""
 
 
 def is_transformers_model(model: nn.Module) -> bool:
@@ -83,7 +86,8 @@ def intercept_transformers(model: nn.Module) -> Iterator[None]:
             _deciding.update(dict.fromkeys(modules, found))
             config._attn_implementation_internal = NAME
     try:
-        yield
+        with _noted_requests(model):
+            yield
     finally:
         with _lock:
             for config, _ in deciding:
@@ -101,6 +105,33 @@ def _put_back(found: _Switched) -> None:
     if not _switched:
         for registry in _registries():
             registry._global_mapping.pop(NAME, None)  # there is no way to unregister
+
+
+@contextmanager
+def _noted_requests(model: nn.Module) -> Iterator[None]:
+    """Note which transformers model was called with output_attentions=True, which not all layers pass on."""
+
+    def before(module: nn.Module, _: tuple, kwargs: dict[str, Any]) -> None:
+        if kwargs.get("output_attentions"):
+            _asked.set(_asked.get() or id(module))
+        elif _asked.get() == id(module):  # torch runs no hooks after a KeyboardInterrupt
+            _asked.set(None)
+
+    def after(module: nn.Module, *_: object) -> None:
+        if _asked.get() == id(module):
+            _asked.set(None)
+
+    library = import_extra("transformers.modeling_utils")
+    handles = []
+    for module in model.modules():
+        if isinstance(module, library.PreTrainedModel):
+            handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+            handles.append(module.register_forward_hook(after, always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _configs_of(model: nn.Module) -> list[tuple[Any, set[int]]]:
@@ -228,7 +259,7 @@ def _must_return_weights(given: Arguments) -> bool:
     if _original_name(given.module) != "eager":
         return False
     config = getattr(given.module, "config", None)
-    if given.kwargs.get("output_attentions") or getattr(config, "output_attentions", False):
+    if _asked.get() or given.kwargs.get("output_attentions") or getattr(config, "output_attentions", False):
         return True
     capturing = sys.modules.get("transformers.utils.output_capturing")
     collector = getattr(capturing, "_active_collector", None)
