@@ -384,13 +384,14 @@ def test_limits_hold_for_the_thread_that_builds_and_no_other() -> None:
 
 
 SMALL = {"model_type": "gpt_neox", "vocab_size": 9, "num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2}
+DEPTH = {"model_type": "dpt", "architectures": ["DPTForDepthEstimation"], "is_hybrid": False}
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
         ({"model_type": "detr", "backbone": "some/where", "use_timm_backbone": False}, "but nothing is fetched for it"),
-        ({"model_type": "dpt", "backbone": "some/where", "is_hybrid": False}, "but nothing is fetched for it"),
+        (DEPTH | {"backbone": "some/where"}, "but nothing is fetched for it"),
         ({"model_type": "mask2former", "backbone": "some/where"}, "but nothing is fetched for it"),
         (SMALL | {"attn_implementation": "some/kernel"}, "has no tensor for"),
         (SMALL | {"_name_or_path": "some/model"}, "has no tensor for"),
@@ -472,6 +473,15 @@ def test_settings_of_a_tokenizer_name_neither_code_nor_files(
     assert tokenizer.texts([5, 6]) == ["to", "be"]
     assert not (tmp_path / "ran").exists()
     assert not connections
+
+
+def test_a_tokenizer_that_transformers_cannot_build_is_none_with_the_reason(llama: Path) -> None:
+    (llama / "tokenizer.model").write_bytes(b"not a model of sentencepiece")
+    with pytest.warns(UserWarning, match=r"cannot build its tokenizer: \w+Error: .*; the tokenizer is None") as warned:
+        model, tokenizer = load(llama)
+    assert isinstance(model, Decoder)
+    assert tokenizer is None
+    assert warned[0].filename == __file__
 
 
 def test_a_tokenizer_that_attnscope_refuses_is_not_given_to_transformers(folder: Path) -> None:
