@@ -67,7 +67,7 @@ class Model(nn.Module):
 @pytest.mark.parametrize("how", BY_HAND)
 def test_attention_by_hand_is_refused_by_name(how: str, training: bool) -> None:
     model = Model(BY_HAND[how]).train(training)
-    with pytest.raises(UnsupportedError, match=r"1 of 2 attention layers .* Not seen: other \(Blend\)"), record(model):
+    with pytest.raises(UnsupportedError, match=r"1 of 2 attention layers .* Not recorded: other \(Blend\)"), record(model):
         model(X)
 
 
@@ -93,9 +93,9 @@ def test_a_block_with_attention_of_its_own_around_a_recorded_layer_is_refused() 
             return (x @ x.mT).softmax(-1) @ x
 
     model = nn.Sequential(Block(BY_HAND["operator"]))
-    with pytest.raises(UnsupportedError, match=r"Not seen: 0 \(Block\)"), record(model):
+    with pytest.raises(UnsupportedError, match=r"Not recorded: 0 \(Block\)"), record(model):
         model(X)
-    with pytest.raises(UnsupportedError, match=r"Not seen: the model itself \(Block\)"), record(model[0]):
+    with pytest.raises(UnsupportedError, match=r"Not recorded: the model itself \(Block\)"), record(model[0]):
         model[0](X)
 
 
