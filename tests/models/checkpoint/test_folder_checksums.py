@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from attnscope.errors import CheckpointError
 from attnscope.models import CharacterTokenizer, load_tokenizer, train_bpe
 from attnscope.models.checkpoint import load, save
 from attnscope.models.checkpoint.folder_checksums import FILE, read_checksums
+from attnscope.models.checkpoint.source import NEEDED
 from attnscope.models.decoder import Decoder, DecoderConfig
 from attnscope.recording import load as load_any
 from tests.models.checkpoint.theirs import logits, opened
@@ -145,6 +147,13 @@ def test_a_folder_with_files_of_two_tokenizers_is_refused_until_one_is_saved(fol
         load_tokenizer(folder)
     TOKENIZERS["bpe"].save(folder)
     assert load_tokenizer(folder).encode("rose") == TOKENIZERS["bpe"].encode("rose")
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_every_file_with_a_checksum_is_fetched_from_the_hub(kind: str, folder: Path) -> None:
+    TOKENIZERS[kind].save(folder)
+    for name in (FILE, *read_checksums(folder)):
+        assert any(fnmatch(name, pattern) for pattern in NEEDED), name
 
 
 def test_a_model_can_be_saved_next_to_a_tokenizer(tmp_path: Path) -> None:
