@@ -67,7 +67,10 @@ class Model(nn.Module):
 @pytest.mark.parametrize("how", BY_HAND)
 def test_attention_by_hand_is_refused_by_name(how: str, training: bool) -> None:
     model = Model(BY_HAND[how]).train(training)
-    with pytest.raises(UnsupportedError, match=r"1 of 2 attention layers .* Not recorded: other \(Blend\)"), record(model):
+    with (
+        pytest.raises(UnsupportedError, match=r"1 of 2 attention layers .* Not recorded: other \(Blend\)"),
+        record(model),
+    ):
         model(X)
 
 
