@@ -418,6 +418,14 @@ def test_an_adapter_does_not_lead_to_another_model(folder: Path, connections: li
     assert not connections
 
 
+def test_python_may_clear_the_module_at_exit_while_its_hook_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    with no_network("this config names another place"):
+        pass
+    for name in ("EVENTS", "REASON", "socket"):
+        monkeypatch.setattr(f"attnscope.recording.offline.{name}", None)
+    sys.audit("open", "some file", "r", 0)
+
+
 def test_only_the_thread_that_loads_has_no_network() -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     reached: list[bool] = []

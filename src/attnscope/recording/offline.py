@@ -55,8 +55,14 @@ def _add_hook() -> None:
     sys.addaudithook(_deny)
 
 
-def _deny(event: str, arguments: tuple[object, ...]) -> None:
-    if event not in EVENTS or (reason := REASON.get()) is None:
+def _deny(
+    event: str,
+    arguments: tuple[object, ...],
+    events: frozenset[str] = EVENTS,
+    current_reason: ContextVar[str | None] = REASON,
+) -> None:
+    """Defaults outlive the names of this module, which Python clears at exit while hooks still run."""
+    if event not in events or (reason := current_reason.get()) is None:
         return
     if arguments and isinstance(arguments[0], socket.socket) and arguments[0].family == LOCAL:
         return
