@@ -19,8 +19,8 @@ from attnscope.survey import Workers, run_survey
 from attnscope.survey.execution.ray_cluster import ENVIRONMENT
 from tests.survey.survey_process import (
     OPTIONS,
-    PATIENCE,
     SMALL,
+    TIMEOUT_SECONDS,
     Command,
     contents,
     count_partials,
@@ -94,7 +94,7 @@ def corpus(tmp_path: Path) -> Path:
 def cluster(corpus: Path) -> Iterator[str]:
     """The address of a cluster of two nodes, of which the second sees an empty folder instead of the corpus."""
     pytest.importorskip("ray")
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < deadline:  # on a busy machine, Ray gives up a start now and then
         with ExitStack() as stack:
             address = f"127.0.0.1:{free_port()}"
@@ -103,7 +103,7 @@ def cluster(corpus: Path) -> Iterator[str]:
             if are_up(address, nodes, deadline):
                 yield address
                 return
-    pytest.fail(f"Ray did not start two nodes within {PATIENCE:.0f} seconds")
+    pytest.fail(f"Ray did not start two nodes within {TIMEOUT_SECONDS:.0f} seconds")
 
 
 def are_up(address: str, nodes: list[Node], deadline: float) -> bool:
@@ -122,7 +122,7 @@ def test_a_node_without_the_corpus_ends_the_survey_with_its_name_and_the_survey_
     model, out = write_model(tmp_path / "model"), tmp_path / "out"
     with Command(model, corpus, *OPTIONS, "--workers", "2", "--ray", cluster, out=out) as run:
         assert run.ended() == 2
-    last = run.told().splitlines()[-1]
+    last = run.printed().splitlines()[-1]
     assert f"the machine {OTHER_MACHINE} could not read shard" in last
     assert "run the same command again to resume" in last
     assert not (out / "manifest.json").exists()
