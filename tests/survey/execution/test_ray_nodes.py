@@ -40,7 +40,7 @@ HIDE = 'hostname "$0" && mount -t tmpfs tmpfs "$1" && shift && exec "$@"'
 WAIT = """
 import sys, time, ray
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="CRITICAL")
-while ray.cluster_resources().get("CPU", 0) < 2:
+while ray.cluster_resources().get("CPU", 0) < int(sys.argv[2]):
     time.sleep(0.2)
 """
 
@@ -99,7 +99,10 @@ def cluster(corpus: Path) -> Iterator[str]:
         with ExitStack() as stack:
             address = f"127.0.0.1:{free_port()}"
             head = ("--head", "--port", address.partition(":")[2], "--include-dashboard", "false")
-            nodes = [stack.enter_context(Node(*head)), stack.enter_context(Node("--address", address, hidden=corpus))]
+            nodes = [stack.enter_context(Node(*head))]
+            if not are_up(address, nodes, deadline):
+                continue
+            nodes.append(stack.enter_context(Node("--address", address, hidden=corpus)))
             if are_up(address, nodes, deadline):
                 yield address
                 return
@@ -107,8 +110,9 @@ def cluster(corpus: Path) -> Iterator[str]:
 
 
 def are_up(address: str, nodes: list[Node], deadline: float) -> bool:
-    """Wait until Ray has the CPUs of both nodes; False if one of them ends before."""
-    with subprocess.Popen([sys.executable, "-c", WAIT, address], env=os.environ | ENVIRONMENT) as waiting:
+    """Wait until Ray has the CPUs of these nodes; False if one of them ends before."""
+    command = [sys.executable, "-c", WAIT, address, str(len(nodes))]
+    with subprocess.Popen(command, env=os.environ | ENVIRONMENT) as waiting:
         while waiting.poll() is None:
             if time.monotonic() > deadline or any(node.process.poll() is not None for node in nodes):
                 waiting.kill()
