@@ -60,7 +60,7 @@ def compile_kernel(
     """Compile a kernel as its launch function would, and read registers, memory and instructions."""
     kernel: Any = KERNELS[name]
     known = ARCHITECTURES[architecture]
-    width = max(triton.next_power_of_2(head_dim), 16)
+    width = max(1 << (head_dim - 1).bit_length(), 16)
     constants = {"M": config.block_rows, "N": config.block_keys, "D": width, "EVEN_D": width == head_dim}
     constants |= {"PRECISION": known.precision, "SOFTCAP": False, "ALIBI": False} | FLAGS[name] | dict(flags or {})
     signature = {argument: _type_of(argument, constants, dtype) for argument in kernel.arg_names}

@@ -63,11 +63,12 @@ def find_architecture(backend: str, name: int | str) -> str:
 
 
 def find_config(kernel: str, architecture: str, head_dim: int, itemsize: int) -> Config:
-    """Return the configuration of a kernel; raise UnsupportedError for head dims above 256 and other dtypes."""
-    width = next((dim for dim in HEAD_DIMS if head_dim <= dim), None)
-    if width is None or itemsize not in (2, 4):
+    """Return the configuration of a kernel; raise UnsupportedError if none was compiled without spills."""
+    width = next((dim for dim in HEAD_DIMS if head_dim <= dim), head_dim)
+    found = CONFIGS[architecture].get(kernel, {}).get((width, itemsize))
+    if found is None:
         raise UnsupportedError(
-            f"the Triton kernels support head dims up to {HEAD_DIMS[-1]} in bf16, fp16 and fp32, got {head_dim} in "
-            f"{8 * itemsize} bits; use backend='streaming'"
+            f"the Triton kernel for {kernel} has no configuration for head dim {head_dim} in {8 * itemsize} bits on "
+            f"{architecture}; use backend='streaming'"
         )
-    return CONFIGS[architecture][kernel][width, itemsize]
+    return found

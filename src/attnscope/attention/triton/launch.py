@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -73,7 +73,8 @@ def row_statistics(inputs: KernelInputs, chosen: Tensor | None = None) -> RowSta
     out = call.empty(planes, call.queries)
     candidates = torch.empty(call.lines(call.queries), dtype=torch.int32, device=out.device)
     flags = torch.zeros(1, 1, dtype=torch.uint8, device=out.device) if chosen is None else chosen.to(torch.uint8)
-    row_kernel[triton.cdiv(call.queries, call.config.block_rows), call.num_lines](
+    _run(
+        row_kernel, (_ceil_div(call.queries, call.config.block_rows), call.num_lines),
         *call.tensors, *call.mask, call.slopes, call.sinks, flags, out, candidates, *call.strides, call.mask_stride,
         flags.stride(0) if len(flags) > 1 else 0, *call.sizes, call.keys, call.head_dim, call.offset,
         call.slope_offset, *call.scale, **call.tile, **call.constants, HAS_SINKS=inputs.terms.sinks is not None,
@@ -89,7 +90,8 @@ def largest_keys(inputs: KernelInputs, statistics: RowStatistics) -> Tensor:
     call = _Call(inputs, "rows")
     found = torch.empty_like(statistics.candidates)
     rows = 32
-    largest_key_kernel[triton.cdiv(call.queries, rows), call.num_lines](
+    _run(
+        largest_key_kernel, (_ceil_div(call.queries, rows), call.num_lines),
         *call.tensors, *call.mask, call.slopes, statistics.candidates, found, *call.strides, call.mask_stride,
         *call.sizes, call.head_dim, call.slope_offset, *call.scale, M=rows,
         NUM_CANDIDATES=call.config.block_keys // LANES.value, **call.constants, num_warps=4,
@@ -102,7 +104,8 @@ def neighbour_weights(inputs: KernelInputs, lse_base2: Tensor, reach: int) -> Ne
     call = _Call(inputs, "rows")
     out = call.empty(4, call.queries)
     tile = call.tile | {"M": 64, "N": 64}
-    neighbour_kernel[triton.cdiv(call.queries, tile["M"]), call.num_lines](
+    _run(
+        neighbour_kernel, (_ceil_div(call.queries, tile["M"]), call.num_lines),
         *call.tensors, lse_base2, *call.mask, call.slopes, out, *call.strides, call.mask_stride, *call.sizes,
         call.keys, call.head_dim, call.offset, call.slope_offset, *call.scale, reach, **tile, **call.constants,
         PRECISION=call.precision, num_warps=4, num_stages=1,
@@ -155,11 +158,12 @@ def transposed_matmul(inputs: KernelInputs, lse_base2: Tensor, values: Tensor) -
     values = values.to(torch.float32)
     values = values if values.stride(-1) == 1 else values.contiguous()
     width = values.shape[-1]
-    columns = min(max(triton.next_power_of_2(width), 16), MAX_VALUES)
+    columns = min(max(_power_of_2(width), 16), MAX_VALUES)
     left, right = call.key_blocks()
     bounds = block_rows(inputs.intervals, left, right)
     out = torch.empty(*call.lines(call.keys), width, dtype=torch.float32, device=call.device)
-    product_kernel[len(left), triton.cdiv(width, columns), call.num_lines](
+    _run(
+        product_kernel, (len(left), _ceil_div(width, columns), call.num_lines),
         *call.tensors, lse_base2, *call.mask, call.slopes, left, right, *bounds, values, out, *call.strides,
         *values.stride()[:3], call.mask_stride, _batch_stride(bounds), *call.sizes, call.keys, width, call.head_dim,
         call.slope_offset, *call.scale, **call.tile, C=columns, **call.constants, PRECISION=call.precision,
@@ -185,11 +189,11 @@ class _Call:
         self.offset, self.slope_offset = self.keys - self.queries, terms.slope_offset
         self.slopes, self.sinks = (query if each is None else each for each in (terms.slopes, terms.sinks))
         capped = terms.cap is not None
-        self.scale = (terms.scale, terms.cap * LOG2_E) if capped else (terms.scale * LOG2_E, 0.0)
+        self.scale = (terms.scale * LOG2_E, 0.0) if terms.cap is None else (terms.scale, terms.cap * LOG2_E)
         architecture = "sm_90" if config is not None else current_architecture()
         self.precision = ARCHITECTURES[architecture].precision
         self.config = config or find_config(kernel, architecture, self.head_dim, query.element_size())
-        width = max(triton.next_power_of_2(self.head_dim), 16)
+        width = max(_power_of_2(self.head_dim), 16)
         self.tile = {"M": self.config.block_rows, "N": self.config.block_keys}
         self.constants = {
             "D": width,
@@ -220,10 +224,9 @@ class _Call:
         num_bins = len(edges) - 1
         sums = torch.empty(*self.lead, num_bins, width, dtype=torch.float32, device=self.device)
         largest = torch.empty_like(sums) if maximum else sums
-        if not len(left) or not num_bins:
-            return sums, largest if maximum else None
         bounds = block_rows(self.inputs.intervals, left, right)
-        column_kernel[len(left), num_bins, self.num_lines](
+        _run(
+            column_kernel, (len(left), num_bins, self.num_lines),
             *self.tensors, lse, *self.mask, self.slopes, left, right, *bounds, edges, sums, largest, *self.strides,
             self.mask_stride, _batch_stride(bounds), width, *self.sizes, self.head_dim, self.slope_offset,
             first_column, *self.scale, **self.tile, **self.constants, EACH_COLUMN=each_column, MAXIMUM=maximum,
@@ -234,8 +237,24 @@ class _Call:
 
 def current_architecture() -> str:
     """Return the entry of ARCHITECTURES for the current device; raise UnsupportedError if there is none."""
-    target = triton.runtime.driver.active.get_current_target()
+    driver: Any = triton.runtime.driver.active
+    target = driver.get_current_target()
     return find_architecture(target.backend, target.arch)
+
+
+def _run(kernel: Any, grid: tuple[int, ...], *arguments: object, **options: object) -> None:
+    """Launch a kernel; an empty grid has nothing to do."""
+    if all(grid):
+        kernel[grid](*arguments, **options)
+
+
+def _ceil_div(number: int, divisor: int) -> int:
+    return -(-number // divisor)
+
+
+def _power_of_2(number: int) -> int:
+    """The next power of two."""
+    return 1 << (number - 1).bit_length()
 
 
 def _batch_stride(bounds: BlockRows) -> int:

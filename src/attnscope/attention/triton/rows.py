@@ -15,7 +15,7 @@ from attnscope.attention.triton.language import tl, triton
 from attnscope.attention.triton.tiles import LN_2, LOG2_E, LOWEST, load_rows, modify_scores
 
 LANES = tl.constexpr(8)
-BEFORE, AFTER = tl.constexpr(1), tl.constexpr(3)  # of the parts between the bounds of tiles
+BEFORE, AFTER = tl.constexpr(1), tl.constexpr(3)  # parts between the bounds of tiles; the even parts are masked
 NO_COLUMN = tl.constexpr(2**31 - 1)
 
 
@@ -36,7 +36,8 @@ def _add_distances(
     if PART == BEFORE:
         edge = (positions - (left + N - 1)).to(tl.float32)[:, None] + (-lane + (LANES - 1))[None, :]
         before = fade * before + edge * here + _sum_lanes(p * (-steps + (N - LANES))[None, :], M, N)
-        after = fade * after
+        if not ONLY_BEFORE:
+            after = fade * after
     elif PART == AFTER:
         edge = (left - positions).to(tl.float32)[:, None] + lane[None, :]
         before = fade * before
@@ -60,7 +61,7 @@ def _add_tile(
 
     In the parts BEFORE and AFTER, all rows attend to all of these keys, which come before or after all queries.
     """
-    WHOLE: tl.constexpr = PART == BEFORE or PART == AFTER
+    WHOLE: tl.constexpr = PART % 2 == 1
     k_base, stride_k, head_dim, chosen_base = keys
     start, stop, positions, slope_positions = mask
     scale, cap, slope = scores

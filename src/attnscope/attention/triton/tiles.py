@@ -15,7 +15,8 @@ LOWEST = tl.constexpr(-1.0e30)  # below every score; unlike -inf, its difference
 
 @triton.jit
 def load_rows(
-    base, first, size: tl.constexpr, stride, head_dim, limit, D: tl.constexpr, EVEN_D: tl.constexpr, EVEN_ROWS: tl.constexpr
+    base, first, size: tl.constexpr, stride, head_dim, limit,
+    D: tl.constexpr, EVEN_D: tl.constexpr, EVEN_ROWS: tl.constexpr,
 ):  # fmt: skip
     """Load `size` rows of queries or keys from row `first` on as (size, D); what lies outside is 0."""
     ramp, dims = tl.arange(0, size), tl.arange(0, D)
