@@ -43,7 +43,71 @@ ARCHITECTURES = {
 }
 """The architectures that are compiled for. sm_80 stands for 8.x, sm_90 for 9.x, sm_100 for 10.x, sm_120 for 12.x."""
 
-CONFIGS: dict[str, dict[str, dict[tuple[int, int], Config]]] = {}
+CONFIGS: dict[str, dict[str, dict[tuple[int, int], Config]]] = {
+    "sm_80": {
+        "rows": {
+            (64, 2): Config(128, 32, 4, 2),
+            (128, 2): Config(128, 32, 4, 2),
+        },
+        "columns": {
+            (64, 2): Config(128, 64, 4, 2),
+            (128, 2): Config(128, 64, 4, 2),
+        },
+        "products": {
+            (128, 2): Config(64, 32, 4, 2),
+        },
+    },
+    "sm_90": {
+        "rows": {
+            (64, 2): Config(64, 128, 4, 3),
+            (128, 2): Config(128, 64, 4, 2),
+            (256, 2): Config(64, 64, 4, 2),
+        },
+        "columns": {
+            (64, 2): Config(64, 128, 4, 3),
+            (128, 2): Config(64, 128, 4, 2),
+            (256, 2): Config(64, 64, 4, 2),
+        },
+        "products": {
+            (128, 2): Config(64, 32, 4, 2),
+        },
+    },
+    "sm_100": {
+        "rows": {
+            (128, 2): Config(128, 64, 8, 2),
+        },
+        "columns": {
+            (128, 2): Config(128, 128, 8, 2),
+        },
+    },
+    "sm_120": {
+        "rows": {
+            (128, 2): Config(128, 32, 4, 2),
+        },
+        "columns": {
+            (128, 2): Config(128, 32, 4, 2),
+        },
+        "products": {
+            (128, 2): Config(64, 32, 4, 2),
+        },
+    },
+    "gfx942": {
+        "rows": {
+            (128, 2): Config(128, 64, 4, 2),
+        },
+        "columns": {
+            (128, 2): Config(128, 64, 4, 2),
+        },
+    },
+    "gfx950": {
+        "rows": {
+            (128, 2): Config(128, 64, 4, 2),
+        },
+        "columns": {
+            (128, 2): Config(128, 64, 4, 2),
+        },
+    },
+}
 """Configuration by architecture, kernel, and (head dim, bytes per element)."""
 
 
