@@ -82,9 +82,11 @@ CONFIGS: dict[str, dict[str, dict[tuple[int, int], Config]]] = {
     },
     "sm_120": {
         "rows": {
+            (64, 2): Config(128, 32, 4, 2),
             (128, 2): Config(128, 32, 4, 2),
         },
         "columns": {
+            (64, 2): Config(128, 32, 4, 2),
             (128, 2): Config(128, 32, 4, 2),
         },
         "products": {
@@ -93,9 +95,11 @@ CONFIGS: dict[str, dict[str, dict[tuple[int, int], Config]]] = {
     },
     "gfx942": {
         "rows": {
+            (64, 2): Config(128, 64, 4, 2),
             (128, 2): Config(128, 64, 4, 2),
         },
         "columns": {
+            (64, 2): Config(128, 64, 4, 2),
             (128, 2): Config(128, 64, 4, 2),
         },
     },

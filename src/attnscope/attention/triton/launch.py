@@ -33,7 +33,7 @@ class KernelInputs(NamedTuple):
     key: Tensor
     intervals: Intervals
     terms: ScoreTerms
-    config: Config | None = None  #: overrides the configurations of the architecture
+    config: Config | None = None  #: instead of that of the device; fp32 is multiplied without splitting then
 
 
 class RowStatistics(NamedTuple):
@@ -72,7 +72,11 @@ def row_statistics(inputs: KernelInputs, chosen: Tensor | None = None) -> RowSta
     planes = 9 if chosen is None else 10
     out = call.empty(planes, call.queries)
     candidates = torch.empty(call.lines(call.queries), dtype=torch.int32, device=out.device)
-    flags = torch.zeros(1, 1, dtype=torch.uint8, device=out.device) if chosen is None else chosen.to(torch.uint8)
+    flags = (
+        torch.zeros(1, 1, dtype=torch.uint8, device=out.device)
+        if chosen is None
+        else chosen.to(torch.uint8).contiguous()
+    )
     _run(
         row_kernel, (_ceil_div(call.queries, call.config.block_rows), call.num_lines),
         *call.tensors, *call.mask, call.slopes, call.sinks, flags, out, candidates, *call.strides, call.mask_stride,
@@ -106,8 +110,9 @@ def neighbour_weights(inputs: KernelInputs, lse_base2: Tensor, reach: int) -> Ne
     tile = call.tile | {"M": 64, "N": 64}
     _run(
         neighbour_kernel, (_ceil_div(call.queries, tile["M"]), call.num_lines),
-        *call.tensors, lse_base2, *call.mask, call.slopes, out, *call.strides, call.mask_stride, *call.sizes,
-        call.keys, call.head_dim, call.offset, call.slope_offset, *call.scale, reach, **tile, **call.constants,
+        *call.tensors, lse_base2.contiguous(), *call.mask, call.slopes, out, *call.strides, call.mask_stride,
+        *call.sizes, call.keys, call.head_dim, call.offset, call.slope_offset, *call.scale, reach, **tile,
+        **call.constants,
         PRECISION=call.precision, num_warps=4, num_stages=1,
     )  # fmt: skip
     return NeighbourWeights(*out.unbind(0))
@@ -164,7 +169,8 @@ def transposed_matmul(inputs: KernelInputs, lse_base2: Tensor, values: Tensor) -
     out = torch.empty(*call.lines(call.keys), width, dtype=torch.float32, device=call.device)
     _run(
         product_kernel, (len(left), _ceil_div(width, columns), call.num_lines),
-        *call.tensors, lse_base2, *call.mask, call.slopes, left, right, *bounds, values, out, *call.strides,
+        *call.tensors, lse_base2.contiguous(), *call.mask, call.slopes, left, right, *bounds, values, out,
+        *call.strides,
         *values.stride()[:3], call.mask_stride, _batch_stride(bounds), *call.sizes, call.keys, width, call.head_dim,
         call.slope_offset, *call.scale, **call.tile, C=columns, **call.constants, PRECISION=call.precision,
         **call.options,
@@ -187,12 +193,13 @@ class _Call:
         self.mask_stride = intervals.start.stride(0) if len(intervals.start) > 1 else 0
         self.sizes = heads, heads // key.shape[1], self.queries
         self.offset, self.slope_offset = self.keys - self.queries, terms.slope_offset
-        self.slopes, self.sinks = (query if each is None else each for each in (terms.slopes, terms.sinks))
+        # A kernel takes a pointer also where it reads nothing.
+        self.slopes, self.sinks = (
+            query if each is None else each.to(query.device).contiguous() for each in (terms.slopes, terms.sinks)
+        )
         capped = terms.cap is not None
         self.scale = (terms.scale * LOG2_E, 0.0) if terms.cap is None else (terms.scale, terms.cap * LOG2_E)
-        architecture = "sm_90" if config is not None else current_architecture()
-        self.precision = ARCHITECTURES[architecture].precision
-        self.config = config or find_config(kernel, architecture, self.head_dim, query.element_size())
+        self.config, self.precision = (config, "ieee") if config is not None else self._find_config(kernel)
         width = max(_power_of_2(self.head_dim), 16)
         self.tile = {"M": self.config.block_rows, "N": self.config.block_keys}
         self.constants = {
@@ -202,6 +209,13 @@ class _Call:
             "ALIBI": terms.slopes is not None,
         }
         self.options = {"num_warps": self.config.num_warps, "num_stages": self.config.num_stages}
+
+    def _find_config(self, kernel: str) -> tuple[Config, str]:
+        """Tile sizes for the current device, and how it multiplies fp32."""
+        with torch.cuda.device_of(self.tensors[0]):
+            architecture = current_architecture()
+        itemsize = self.tensors[0].element_size()
+        return find_config(kernel, architecture, self.head_dim, itemsize), ARCHITECTURES[architecture].precision
 
     def lines(self, length: int) -> tuple[int, int, int]:
         """The shape of a number for each row or column."""
@@ -227,7 +241,8 @@ class _Call:
         bounds = block_rows(self.inputs.intervals, left, right)
         _run(
             column_kernel, (len(left), num_bins, self.num_lines),
-            *self.tensors, lse, *self.mask, self.slopes, left, right, *bounds, edges, sums, largest, *self.strides,
+            *self.tensors, lse.contiguous(), *self.mask, self.slopes, left, right, *bounds, edges, sums, largest,
+            *self.strides,
             self.mask_stride, _batch_stride(bounds), width, *self.sizes, self.head_dim, self.slope_offset,
             first_column, *self.scale, **self.tile, **self.constants, EACH_COLUMN=each_column, MAXIMUM=maximum,
             PRECISION=self.precision, **self.options,
@@ -242,10 +257,11 @@ def current_architecture() -> str:
     return find_architecture(target.backend, target.arch)
 
 
-def _run(kernel: Any, grid: tuple[int, ...], *arguments: object, **options: object) -> None:
-    """Launch a kernel; an empty grid has nothing to do."""
+def _run(kernel: Any, grid: tuple[int, ...], query: Tensor, *arguments: object, **options: object) -> None:
+    """Launch a kernel on the device of the query; an empty grid has nothing to do."""
     if all(grid):
-        kernel[grid](*arguments, **options)
+        with torch.cuda.device_of(query):
+            kernel[grid](query, *arguments, **options)
 
 
 def _ceil_div(number: int, divisor: int) -> int:
