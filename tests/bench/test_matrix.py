@@ -30,6 +30,10 @@ def test_memory_of_reductions_is_bounded(length: int, most_bytes: float) -> None
     assert peak_extra_bytes(reductions, length) < most_bytes
 
 
+def test_reading_returns_the_seconds_of_each_part() -> None:
+    assert all(spent > 0 for spent in read(600, 2).values())
+
+
 @pytest.mark.timed
 def test_two_hundred_thousand_tokens_can_be_read_at_once() -> None:
     """At a fifth of the full length, a tile and a row take a fifth of their bounds, and an overview little memory."""

@@ -1,7 +1,7 @@
-"""One attention call of a model, as every hook hands it to the recorder.
+"""One attention call of a model, which hooks pass to the recorder.
 
-In: tensors (batch, head, position, dim), a mask and score modifications. Out: the same for some of the heads, and as
-copies that no other code writes to. Does not know: models, names, where the call was seen. Memory: O(n).
+In: tensors (batch, head, position, dim), a mask and score modifications. Out: the call for some of its heads, and
+copies that no other code writes to. Does not know: models, layer names, hooks. Memory: O(n).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from attnscope.attention.tensors import iter_tensors, map_tensors
 from attnscope.errors import UnsupportedError
 from attnscope.matrix import AttentionMatrix
 
-APART = 2**18  # bytes of a copy that is worth a mapping of its own
+MIN_MAPPED_BYTES = 2**18  # smaller copies are allocated by torch
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Call:
         query: (batch, heads, queries, dim).
         key: (batch, key heads, keys, dim).
         value: (batch, key heads, keys, value dim), or None if it is not stored.
-        mask: Which keys each query sees.
+        mask: Which keys each query attends to.
         scale: Multiplies the scores; 1 / sqrt(dim) if None.
         score_mod: Modifies the scores.
         row: The position of the first query in its sequence: with a KV cache, a call has the last rows of a matrix.
@@ -181,23 +181,19 @@ def copy_call(
 
 
 def _copied(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """A copy that lies apart.
-
-    What stays between the blocks that a model takes and gives back for each layer would keep the allocator from using
-    that room again, and a pass would take half as much memory again as its trace.
-    """
+    """A copy outside of the heap, in an anonymous mapping, if it is large; see `heap` for the reason."""
     num_bytes = tensor.numel() * dtype.itemsize
-    if tensor.device.type != "cpu" or num_bytes < APART:
+    if tensor.device.type != "cpu" or num_bytes < MIN_MAPPED_BYTES:
         return tensor.detach().to(dtype, copy=True, memory_format=torch.contiguous_format)
     return torch.frombuffer(mmap(-1, num_bytes), dtype=dtype).view(tensor.shape).copy_(tensor.detach())
 
 
 def refuse_meta(tensor: Tensor) -> None:
-    """Raise UnsupportedError for a tensor without numbers."""
+    """Raise UnsupportedError for a tensor on the meta device."""
     if tensor.is_meta:
         raise UnsupportedError(
-            "record: the model ran on the meta device, which has shapes but no numbers to record; load its parameters "
-            "on a device first"
+            "record: the model ran on the meta device, whose tensors have no values; load its parameters on a device "
+            "first"
         )
 
 

@@ -1,11 +1,11 @@
-"""The folder of a run: what lies where, whose it is, and the model that is left in it.
+"""The folder of a training run: its layout, its lock, and its trained model.
 
-    run.json             what the run is; another run in the same folder is refused
-    .lock .lock.json     held while a run writes to the folder
-    tokens/ tokenizer/   the data, for recipes that learn from text
-    metrics.jsonl        the curve, and events/ for TensorBoard
-    checkpoints/         the last ones
-    heads/               what each head did, a table a step
+    run.json             the settings of the run; other settings are rejected
+    .lock .lock.json     locked while a run writes to the folder
+    tokens/ tokenizer/   the data, for recipes that train on text
+    metrics.jsonl        losses by step, and events/ for TensorBoard
+    checkpoints/         the newest checkpoints
+    heads/               tables of head scores, one per step
     model/               the trained model in the layout of Hugging Face
 
 In: a recipe or a model, and the folder. Out: data, or files. Does not know: the loop. Memory: the data, the model.
@@ -28,7 +28,7 @@ from attnscope.atomic_files import write_atomically
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.folder_lock import lock_folder
 from attnscope.models import Decoder, save
-from attnscope.models.json_files import dump_json, read_json
+from attnscope.models.checked_json import encode_checked_json, read_checked_json
 from attnscope.models.text.any_tokenizer import AnyTokenizer
 from attnscope.train.data.corpus import TOKENIZER, TOKENS
 from attnscope.train.metrics import EVENTS, FILE
@@ -42,6 +42,7 @@ UNFINISHED_RUN = "run.json.unfinished"
 CHECKPOINTS, MODEL = "checkpoints", "model"
 RESULTS = (CHECKPOINTS, FILE, EVENTS, HEADS, MODEL)
 """What a run writes after run.json."""
+ADVICE = "copy it again, or choose another folder"
 RUN_ID = "id"
 """The field of run.json that every checkpoint of the run repeats."""
 RESUMABLE_SETTINGS = {
@@ -70,7 +71,7 @@ def open_run(recipe: Recipe, folder: Path, ranks: Ranks, report: Callable[[str],
         def make() -> Data:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                check_same_run(recipe, folder)  # what is of somebody else does not even get a lock
+                check_same_run(recipe, folder)  # before the lock, which writes into the folder
                 held.enter_context(lock_folder(folder, report))
                 check_same_run(recipe, folder)
                 begin(folder)
@@ -83,29 +84,29 @@ def open_run(recipe: Recipe, folder: Path, ranks: Ranks, report: Callable[[str],
 
 
 def check_same_run(recipe: Recipe, folder: Path) -> None:
-    """Raise an error if the folder belongs to another run, or holds what is of no run."""
+    """Raise an error if the folder belongs to another run, or has files of a run without its run.json."""
     if not (folder / RUN).exists():
         names = RESULTS if (folder / UNFINISHED_RUN).exists() else (*RESULTS, TOKENS, TOKENIZER)
         if found := [name for name in names if (folder / name).exists()]:
-            raise SettingError(f"{folder} holds {' and '.join(found)}, which are of no run; choose another folder")
+            raise SettingError(f"{folder} has {' and '.join(found)}, but no {RUN}; choose another folder")
         return
-    before = read_json(folder / RUN)
+    before = read_checked_json(folder / RUN, advice=ADVICE)
     if not isinstance(before.get(RUN_ID), str):
         raise CheckpointError(f"{folder / RUN} has no field {RUN_ID!r}; choose another folder")
     for name, value in described(recipe).items():
         if name not in RESUMABLE_SETTINGS and before.get(name) != value:
-            shown = " other files" if name == "data" else f" {name} = {before.get(name)}, and {value} was asked for"
-            longer = ", for the learning rate falls towards its last step" if name == "steps" else ""
+            found = "other data files" if name == "data" else f"{name} = {before.get(name)}, not {value}"
+            why = ", because the learning rate schedule depends on it" if name == "steps" else ""
             raise CheckpointError(
-                f"{folder} holds a run with{shown}; go on with the same{longer}, or choose another folder"
+                f"{folder} contains a run with {found}; resume it with the same {name}{why}, or choose another folder"
             )
 
 
 def begin(folder: Path) -> None:
-    """Take a folder into use: data that was prepared for a run that never began is removed."""
+    """Prepare a folder for a new run, and remove the data of a run that did not start."""
     if (folder / RUN).exists():
         return
-    for left in (folder / TOKENS, folder / TOKENIZER, *folder.glob(f".unfinished-{TOKENS}-*")):
+    for left in (folder / TOKENS, folder / TOKENIZER):
         shutil.rmtree(left, ignore_errors=True)
     (folder / UNFINISHED_RUN).touch()
 
@@ -113,9 +114,9 @@ def begin(folder: Path) -> None:
 def claim(recipe: Recipe, folder: Path) -> str:
     """Write run.json, once data and model are ready; returns the id of the run."""
     if not (folder / RUN).exists():
-        write_atomically(folder / RUN, dump_json(described(recipe) | {RUN_ID: secrets.token_hex(16)}))
+        write_atomically(folder / RUN, encode_checked_json(described(recipe) | {RUN_ID: secrets.token_hex(16)}))
         (folder / UNFINISHED_RUN).unlink(missing_ok=True)
-    return str(read_json(folder / RUN)[RUN_ID])
+    return str(read_checked_json(folder / RUN, advice=ADVICE)[RUN_ID])
 
 
 def described(recipe: Recipe) -> dict[str, Any]:
@@ -124,15 +125,19 @@ def described(recipe: Recipe) -> dict[str, Any]:
 
 
 def write_model(model: nn.Module, tokenizer: AnyTokenizer | None, folder: Path) -> str:
-    """Write a whole model with its tokenizer, where the layout of Hugging Face can express it; says what was done."""
+    """Write the model and its tokenizer in the layout of Hugging Face, if it has one for the model.
+
+    Returns:
+        A sentence that says where the parameters are.
+    """
     if not isinstance(model, Decoder):
-        return f"the weights are in {folder / CHECKPOINTS}; there is no common layout for a {type(model).__name__}"
+        return f"the parameters are in {folder / CHECKPOINTS}; Hugging Face has no layout for a {type(model).__name__}"
     place, trained = folder / MODEL, copy(model)
-    trained.config = replace(model.config, dropout=0.0)  # most families cannot say it, and it has done its work
+    trained.config = replace(model.config, dropout=0.0)  # most families have no field for it
     try:
         save(trained, place, overwrite=True)
     except CheckpointError as error:
-        return f"the weights are in {folder / CHECKPOINTS}; Hugging Face has no layout for this model: {error}"
+        return f"the parameters are in {folder / CHECKPOINTS}; Hugging Face has no layout for this model: {error}"
     if tokenizer is not None:
         tokenizer.save(place)
     return f"the model is in {place}"
