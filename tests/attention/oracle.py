@@ -139,9 +139,7 @@ def tier_a(got: dict[str, Tensor], plain32: dict[str, Tensor], truth: dict[str, 
     large numbers in another row.
     """
     rounding = 4 * torch.finfo(torch.float32).eps
-    complaints = _complaints(
-        got, truth, lambda name, right: 4 * _error(plain32[name], right).max() + rounding * _finite(right).abs().max()
-    )
+    complaints = fp32_complaints(got, plain32, truth)
     # Weights are exp(score - lse), so that an absolute error of lse is a relative error of all weights of its row.
     lse = 1 + _finite(truth["lse"]).abs()
     scales = {"lse": lse, "output": lse * _finite(truth["output"]).abs().amax(-1)}
@@ -154,6 +152,14 @@ def tier_a(got: dict[str, Tensor], plain32: dict[str, Tensor], truth: dict[str, 
                 f"{name}: {int(wrong.sum())} rows are wrong beside their size, by up to {error[wrong].max():.3g}"
             )
     return complaints
+
+
+def fp32_complaints(got: dict[str, Tensor], plain32: dict[str, Tensor], truth: dict[str, Tensor]) -> list[str]:
+    """What has an error above 4x the largest error of dense fp32 code, plus four roundings."""
+    rounding = 4 * torch.finfo(torch.float32).eps
+    return _complaints(
+        got, truth, lambda name, right: 4 * _error(plain32[name], right).max() + rounding * _finite(right).abs().max()
+    )
 
 
 def tier_b(got: dict[str, Tensor], plain: dict[str, Tensor], truth: dict[str, Tensor], dtype: torch.dtype) -> list[str]:

@@ -46,6 +46,7 @@ NEED_AN_EXTRA = {
     "ray": "from attnscope.extras import import_extra; import_extra('ray.data')",
     "s3": "from attnscope.extras import require; require('s3')",
     "explore": "main(['explore', '--no-browser'])",
+    "triton": "import attnscope.attention.triton.launch",
 }
 
 # Asks for everything that needs an extra, and writes down what is answered.
