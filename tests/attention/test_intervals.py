@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnscope.attention import Causal, Documents, Full, Mask, Padding, Prefix, Window, from_bool
 from attnscope.attention.algebra import RegionMask, Sizes
-from attnscope.attention.intervals import Intervals, block_rows, to_intervals
+from attnscope.attention.intervals import Intervals, block_rows, row_bounds, to_intervals
 from attnscope.attention.regions import Region
 from tests.attention.test_regions import SIDE, cells, sets
 
@@ -51,7 +51,7 @@ def test_the_rows_of_a_block_are_those_that_attend_to_it(ranges: list[list[int]]
     start, stop = torch.tensor([ranges], dtype=torch.int32).unbind(-1)
     left = torch.arange(0, 20, size, dtype=torch.int32)
     right = (left + size).clamp(max=20)
-    bounds = block_rows(Intervals(start, stop, False), left, right)
+    bounds = block_rows(row_bounds(Intervals(start, stop, False)), left, right)
     for block in range(len(left)):
         keys = set(range(int(left[block]), int(right[block])))
         first, last, full_first, full_last = (int(bound[0, block]) for bound in bounds)
@@ -72,7 +72,7 @@ def test_the_rows_of_a_block_are_tight_for_sorted_intervals(
     assert intervals is not None
     left = torch.arange(0, keys, size, dtype=torch.int32)
     right = (left + size).clamp(max=keys)
-    bounds = block_rows(intervals, left, right)
+    bounds = block_rows(row_bounds(intervals), left, right)
     allowed = mask.to_dense(sizes)[0, 0]
     for block in range(len(left)):
         part = allowed[:, int(left[block]) : int(right[block])]

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.devices import triton_operators
+
 HALF = (torch.float16, torch.bfloat16)
 LSE_ROWS = 32
 MAX_FLASH_DIM = 256
@@ -184,4 +186,4 @@ EMULATED = {
     "_scaled_dot_product_efficient_attention": efficient,
     "_scaled_dot_product_efficient_attention_backward": efficient_backward,
     "_scaled_dot_product_flash_attention": flash,
-}
+} | triton_operators.EMULATED

@@ -139,16 +139,24 @@ def count_work(call: Callable[[], Result]) -> tuple[Result, Work]:
 
 def waits_for_host(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether the host needs a number, or the size, of a tensor on the GPU."""
+    if name in ("_to_copy", "copy_"):
+        return _is_waiting_copy(name, args, kwargs)
     if not is_on_gpu((args, kwargs)):
         return False
-    if name in ("_to_copy", "copy_"):
-        target = kwargs.get("device") if name == "_to_copy" else args[0].device
-        return target is not None and torch.device(target).type == "cpu"
     if name == "repeat_interleave":
         return kwargs.get("output_size") is None
     if name == "index":
         return any(isinstance(one, Tensor) and one.dtype in (torch.bool, torch.uint8) for one in args[1])
     return name in WAITS
+
+
+def _is_waiting_copy(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether a copy waits: each from a GPU to main memory, and each other way that is not `non_blocking`."""
+    asked = kwargs.get("device")
+    source, target = (args[0], asked or args[0].device) if name == "_to_copy" else (args[1], args[0].device)
+    is_non_blocking = kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2])
+    places = source.device.type, torch.device(target).type
+    return (places[0] != "cpu" and places[1] == "cpu") or (places == ("cpu", "cuda") and not is_non_blocking)
 
 
 def calling_line() -> str:

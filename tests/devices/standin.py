@@ -22,6 +22,7 @@ from torch.nn import Module, Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from attnscope.attention.triton.operators import NAMESPACE
 from tests.devices import cuda_operators
 from tests.devices.fake_cuda import calling_line, waits_for_host
 from tests.devices.no_op_guard import indexed, no_op_guards
@@ -73,6 +74,7 @@ class Standins(TorchDispatchMode):
         super().__init__()
         self.waits: Counter[str] = Counter()
         self.attention: Counter[str] = Counter()
+        self.kernels: Counter[str] = Counter()  # of our own
         self._contexts = ExitStack()
 
     def __enter__(self) -> Standins:
@@ -96,6 +98,8 @@ class Standins(TorchDispatchMode):
             self.waits[f"{name} at {calling_line()}"] += 1
         if name.startswith("_scaled_dot_product"):
             self.attention[name] += 1
+        if name.startswith(f"{NAMESPACE}::"):
+            self.kernels[name.partition("::")[2]] += 1
         return run(func, args, kwargs or {})
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attnscope import AttentionMatrix, Bias, Causal, Padding, Window, from_bool
 from attnscope.attention import Mask
+from attnscope.attention.triton import support
 from tests.devices.standin import Standins
 
 TOKENS = 70
@@ -72,7 +73,9 @@ def test_a_mask_may_be_on_another_device_than_the_matrix(statistic: str, where: 
             torch.testing.assert_close(one.cpu(), other, atol=1e-4, rtol=1e-4, equal_nan=True)
 
 
-def test_statistics_of_16_bit_tensors_are_computed_in_fp32() -> None:
+@pytest.mark.parametrize("has_kernels", [False, True])
+def test_statistics_of_16_bit_tensors_are_computed_in_fp32(has_kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(support, "has_triton", lambda: has_kernels)
     query, key = QUERY.bfloat16(), KEY.bfloat16()
     exact = AttentionMatrix(query.double(), key.double(), mask=Causal())
     expected = exact.entropy(), exact.received()
@@ -80,7 +83,8 @@ def test_statistics_of_16_bit_tensors_are_computed_in_fp32() -> None:
         matrix = AttentionMatrix(query.to("cuda"), key.to("cuda"), mask=Causal())
         for one, other in zip((matrix.entropy(), matrix.received()), expected, strict=True):
             torch.testing.assert_close(one.cpu().double(), other, atol=1e-5, rtol=1e-5)
-        assert set(standins.attention) == {"_scaled_dot_product_efficient_attention"}
+        assert set(standins.attention) == (set() if has_kernels else {"_scaled_dot_product_efficient_attention"})
+        assert set(standins.kernels) == ({"row_pass", "column_pass"} if has_kernels else set())
 
 
 def _tensors(found: object) -> list[Tensor]:

@@ -1,7 +1,7 @@
 """What a GPU would have to do: kernels, bytes and waits of each statistic, counted at 8,192 tokens without a GPU.
 
-One layer of 32 heads on 8 key heads, head dim 128, bf16, causal. "Streaming" is with a softcap, which no fused operator
-of torch takes.
+One layer of 32 heads on 8 key heads, head dim 128, bf16, causal. "Kernels" are the Triton kernels; "fused" is without
+them, and "streaming" also with a softcap, which no fused operator of torch takes. A copy to the device counts as one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from attnscope import AttentionMatrix, Causal, Softcap, Window, attend
+from attnscope.attention.triton import support
 from tests.devices.fake_cuda import Work, count_work, fake_cuda
 
 TOKENS, HEADS, KEY_HEADS, DIM = 8192, 32, 8, 128
@@ -21,30 +22,33 @@ EDGES = list(range(0, TOKENS + 1, TOKENS // 64))
 
 
 class Bound(NamedTuple):
-    """A call and the most kernels that it may launch, fused and streaming."""
+    """A call and the most kernels that it may launch."""
 
     call: Callable[[AttentionMatrix], object]
+    kernels: int
     fused: int
     streaming: int
 
 
 BOUNDS = {
-    "lse": Bound(lambda matrix: matrix.lse, 12, 600),
-    "entropy": Bound(lambda matrix: matrix.entropy(), 24, 1100),
-    "received": Bound(lambda matrix: matrix.received(), 44, 1050),
-    "distance": Bound(lambda matrix: matrix.distance(), 1100, 1750),
-    "topk": Bound(lambda matrix: matrix.topk(5), 530, 1200),
-    "pool": Bound(lambda matrix: matrix.pool(64, 64), 42, 1110),
-    "largest of bins": Bound(lambda matrix: matrix.pool(64, 64, "max"), 380, 1030),
-    "summary": Bound(lambda matrix: matrix.summary(64, 64), 1000, 1650),
-    "mass": Bound(lambda matrix: matrix.mass([0, 1, 2]), 16, 590),
-    "bins": Bound(lambda matrix: matrix.bins(EDGES, EDGES), 700, 1400),
-    "sample": Bound(lambda matrix: matrix.sample(64, 64), 120, 120),
+    "lse": Bound(lambda matrix: matrix.lse, 3, 12, 600),
+    "entropy": Bound(lambda matrix: matrix.entropy(), 2, 24, 1100),
+    "received": Bound(lambda matrix: matrix.received(), 4, 44, 1050),
+    "distance": Bound(lambda matrix: matrix.distance(), 3, 1100, 1750),
+    "topk": Bound(lambda matrix: matrix.topk(1), 4, 530, 1200),
+    "pool": Bound(lambda matrix: matrix.pool(64, 64), 6, 42, 1110),
+    "largest of bins": Bound(lambda matrix: matrix.pool(64, 64, "max"), 4, 380, 1030),
+    "summary": Bound(lambda matrix: matrix.summary(64, 64), 15, 1000, 1650),
+    "mass": Bound(lambda matrix: matrix.mass([0, 1, 2]), 16, 16, 590),
+    "bins": Bound(lambda matrix: matrix.bins(EDGES, EDGES), 7, 700, 1400),
+    "sample": Bound(lambda matrix: matrix.sample(64, 64), 120, 120, 120),
 }
+NO_KERNEL = ("mass", "sample")
 
 
 @pytest.fixture
-def layer() -> Iterator[tuple[Tensor, Tensor]]:
+def layer(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Tensor, Tensor]]:
+    monkeypatch.setattr(support, "has_triton", lambda: True)
     with fake_cuda():
         yield (
             torch.empty(1, HEADS, TOKENS, DIM, device="cuda", dtype=torch.bfloat16),
@@ -70,8 +74,51 @@ def test_attention_by_streaming_launches_few_kernels(layer: tuple[Tensor, Tensor
     assert work.attention == {}
 
 
+@pytest.mark.parametrize("score_mod", [None, Softcap(30.0)], ids=str)
+@pytest.mark.parametrize("name", [name for name in BOUNDS if name not in NO_KERNEL])
+def test_statistics_by_our_kernels_launch_few_and_never_wait(
+    layer: tuple[Tensor, Tensor], name: str, score_mod: Softcap | None
+) -> None:
+    matrix = AttentionMatrix(*layer, mask=Causal(), score_mod=score_mod)
+    found, work = count_work(lambda: BOUNDS[name].call(matrix))
+    assert work.num_kernels <= BOUNDS[name].kernels
+    assert work.waits == {}
+    assert {one.device.type for one in _tensors(found)} == {"cuda"}
+    assert {one.dtype for one in _tensors(found)} <= {torch.float32, torch.long}
+
+
+def test_four_statistics_take_six_kernels_and_read_query_and_key_three_times(layer: tuple[Tensor, Tensor]) -> None:
+    query, key = layer
+    matrix = AttentionMatrix(query, key, mask=Causal())
+
+    def compute() -> list[Tensor]:
+        return [matrix.entropy(), matrix.received(), *matrix.distance(), matrix.max()]
+
+    found, work = count_work(compute)
+    ours = {name: count for name, count in work.kernels.items() if name.startswith("attnscope::")}
+    assert ours == {"attnscope::row_pass": 1, "attnscope::spread_pass": 1, "attnscope::column_pass": 1}
+    assert work.num_kernels <= 6
+    assert work.waits == {}
+    assert work.num_bytes <= 3 * (query.nbytes + key.nbytes + sum(one.nbytes for one in found))
+
+
+@pytest.mark.parametrize("stride", [1, 4, 32])
+def test_a_tile_of_the_explorer_takes_four_kernels(layer: tuple[Tensor, Tensor], stride: int) -> None:
+    matrix = AttentionMatrix(*layer, mask=Causal()).batch(0).head(3)
+    edges = list(range(0, 256 * stride + 1, stride))
+    for most in (5, 4):  # the first tile also computes the lse of its rows
+        found, work = count_work(lambda: matrix.bins(edges, edges, marginals=False))
+        assert work.num_kernels <= most
+        assert work.waits == {}
+        assert found.sums.shape == found.visible_cells.shape == found.max.shape == (256, 256)
+        _ = matrix.lse
+
+
 @pytest.mark.parametrize("name", BOUNDS)
-def test_statistics_launch_few_kernels_and_never_wait(layer: tuple[Tensor, Tensor], name: str) -> None:
+def test_statistics_without_our_kernels_launch_few_and_never_wait(
+    layer: tuple[Tensor, Tensor], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(support, "has_triton", lambda: False)
     query, key = layer
     bound = BOUNDS[name]
     for score_mod, most in ((None, bound.fused), (Softcap(30.0), bound.streaming)):

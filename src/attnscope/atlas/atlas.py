@@ -170,7 +170,9 @@ class HeadAtlas:
 
         def compute() -> EncodedTile | None:
             with FOREGROUND.hold():
-                pooled = PooledBins.from_bins(self.matrix.bins(*self.plan.edges(z, y, x), rows_per_bin=rows_per_bin))
+                edges = self.plan.edges(z, y, x)
+                bins = self.matrix.bins(*edges, rows_per_bin=rows_per_bin, marginals=False)
+                pooled = PooledBins.from_bins(bins)
             if rows_per_bin is not None:  # other rows may have cells where these are masked
                 return pooled.encode(self.plan, z, y, x, codec.PARTIAL)
             return pooled.encode(self.plan, z, y, x) if pooled.cells.any() else None

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from attnscope.attention import regions
 from attnscope.attention.regions import Region
+from attnscope.attention.transfers import to_device
 from attnscope.errors import ShapeError
 
 MAX_PAIRS = 100_000  # pairs of regions that one combination may compare before it stops being cheap
@@ -41,7 +42,7 @@ class RegionMask(NamedTuple):
 
     def to(self, device: torch.device) -> RegionMask:
         """Return the same mask with its key mask on a device."""
-        return self if self.key_mask is None else self._replace(key_mask=self.key_mask.to(device))
+        return self if self.key_mask is None else self._replace(key_mask=to_device(self.key_mask, device))
 
 
 class Mask(ABC):

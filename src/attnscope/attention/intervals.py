@@ -1,8 +1,8 @@
 """Masks as one interval of keys per query, in O(n) memory on the device of the tensors.
 
 Causal, sliding-window, document, padding and prefix masks, and most of their combinations, allow each query one
-interval of keys. `to_intervals` decides that from the integers of the regions and computes the intervals on the device,
-so nothing waits for a device. `block_rows` finds which queries attend to each block of keys, also on the device.
+interval of keys. `to_intervals` decides that from the integers of the regions and computes the intervals, in main
+memory or on a device, without waiting for it. `block_rows` finds which queries attend to each block of keys.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from attnscope.attention.algebra import RegionMask, Sizes
 from attnscope.attention.regions import Region
+from attnscope.attention.transfers import to_device
 
 NO_KEY = torch.iinfo(torch.int32).max
 MAX_CHECKS = 1_000_000  # regions, counted once for each stretch of rows that they cross, before the mask is too complex
@@ -31,6 +32,23 @@ class Intervals(NamedTuple):
     start: Tensor
     stop: Tensor
     backward_only: bool  #: no query attends to a key after its own position, with the queries as the last of the keys
+
+    def to(self, device: torch.device) -> Intervals:
+        """Return the intervals on a device, by one copy."""
+        start, stop = to_device(torch.stack([self.start, self.stop]), device).unbind(0)
+        return Intervals(start, stop, self.backward_only)
+
+
+class RowBounds(NamedTuple):
+    """Sorted bounds of the intervals of all queries before or after each query, int32 of shape (batch or 1, queries).
+
+    They depend on the mask alone, so one computation serves any number of `block_rows`.
+    """
+
+    stop_before: Tensor  #: the largest stop up to this query, of queries that have keys
+    start_after: Tensor  #: the smallest start from this query on, of queries that have keys
+    stop_after: Tensor  #: the smallest stop from this query on
+    start_before: Tensor  #: the largest start up to this query
 
 
 class BlockRows(NamedTuple):
@@ -77,20 +95,26 @@ def to_intervals(region_mask: RegionMask | None, sizes: Sizes, device: torch.dev
     return Intervals(start, stop, backward_only)
 
 
-def block_rows(intervals: Intervals, left: Tensor, right: Tensor) -> BlockRows:
-    """Return which queries attend to each block of keys [left, right), given as int32 of shape (blocks,)."""
+def row_bounds(intervals: Intervals) -> RowBounds:
+    """Return what `block_rows` searches."""
     start, stop, _ = intervals
-    left, right = (edge.expand(len(start), -1).contiguous() for edge in (left, right))
     has_keys = stop > start
-    stop_before = torch.where(has_keys, stop, 0).cummax(-1).values
-    start_after = torch.where(has_keys, start, NO_KEY).flip(-1).cummin(-1).values.flip(-1).contiguous()
-    first = torch.searchsorted(stop_before, left, right=True, out_int32=True)
-    last = torch.searchsorted(start_after, right, out_int32=True).maximum(first)
+    return RowBounds(
+        stop_before=torch.where(has_keys, stop, 0).cummax(-1).values,
+        start_after=torch.where(has_keys, start, NO_KEY).flip(-1).cummin(-1).values.flip(-1).contiguous(),
+        stop_after=stop.flip(-1).cummin(-1).values.flip(-1).contiguous(),
+        start_before=start.cummax(-1).values,
+    )
+
+
+def block_rows(bounds: RowBounds, left: Tensor, right: Tensor) -> BlockRows:
+    """Return which queries attend to each block of keys [left, right), given as int32 of shape (blocks,)."""
+    left, right = (edge.expand(len(bounds.stop_before), -1).contiguous() for edge in (left, right))
+    first = torch.searchsorted(bounds.stop_before, left, right=True, out_int32=True)
+    last = torch.searchsorted(bounds.start_after, right, out_int32=True).maximum(first)
     # In these rows every start is at most `left`, and every stop at least `right`.
-    stop_after = stop.flip(-1).cummin(-1).values.flip(-1).contiguous()
-    start_before = start.cummax(-1).values
-    full_first = torch.searchsorted(stop_after, right, out_int32=True)
-    full_last = torch.searchsorted(start_before, left, right=True, out_int32=True)
+    full_first = torch.searchsorted(bounds.stop_after, right, out_int32=True)
+    full_last = torch.searchsorted(bounds.start_before, left, right=True, out_int32=True)
     full_first = full_first.maximum(first).minimum(last)
     full_last = full_last.minimum(last).maximum(full_first)
     return BlockRows(first, last, full_first, full_last)

@@ -22,6 +22,7 @@ from attnscope.attention import regions
 from attnscope.attention.algebra import Mask, RegionMask, Sizes, check_broadcast
 from attnscope.attention.block_sizes import block_sizes
 from attnscope.attention.regions import Region
+from attnscope.attention.transfers import to_device
 from attnscope.errors import ShapeError
 
 MAX_REGIONS = 16_384  # with more regions, evaluating the predicate block by block is cheaper
@@ -214,7 +215,7 @@ class Documents(Mask):
 
     def allows(self, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
         queries, keys = self._query_and_key_ids(sizes)
-        first, second = queries.to(query.device)[..., query], keys.to(key.device)[..., key]
+        first, second = to_device(queries, query.device)[..., query], to_device(keys, key.device)[..., key]
         if keys.dim() == 1:
             return first == second
         return first[:, None] == second[:, None]
@@ -302,7 +303,7 @@ class Padding(Mask):
         if self.lengths is not None:
             return key.expand(shape) < _per_batch_row(self.lengths, len(shape), key.device)
         assert self.keep is not None
-        return self.keep.to(key.device)[:, None, key.expand(shape)]
+        return to_device(self.keep, key.device)[:, None, key.expand(shape)]
 
     def to_regions(self, sizes: Sizes) -> RegionMask:
         is_remote = self.keep is not None and not block_sizes(self.keep.device).can_read
@@ -376,7 +377,7 @@ class DenseMask(Mask):
         query, key = torch.broadcast_tensors(query.to(table.device), key.to(table.device))
         row = query if table.shape[-2] > 1 else torch.zeros_like(query)
         column = key if table.shape[-1] > 1 else torch.zeros_like(key)
-        found = table[..., row, column].to(device)  # of a block, not of the whole table
+        found = to_device(table[..., row, column], device)  # of a block, not of the whole table
         return found if table.dim() == 2 else found[(None,) * (4 - table.dim())]
 
     def to_regions(self, sizes: Sizes) -> RegionMask | None:
@@ -436,7 +437,7 @@ def _per_batch_row(value: int | tuple[int, ...], dimensions: int, device: torch.
     """Return one number unchanged, and one per batch row as (batch, 1, 1 ...) to broadcast to (batch, heads, *S)."""
     if isinstance(value, int):
         return value
-    return torch.tensor(value, device=device).reshape(-1, 1, *(1,) * dimensions)
+    return to_device(torch.tensor(value), device).reshape(-1, 1, *(1,) * dimensions)
 
 
 def _check_batch(mask: Mask, value: int | tuple[int, ...] | None, sizes: Sizes) -> None:

@@ -18,6 +18,7 @@ from attnscope.attention.blocks import iter_blocks
 from attnscope.attention.kernel_blocks import BlockKind, split_regions
 from attnscope.attention.regions import Region, area, band
 from attnscope.attention.spec import AttentionSpec
+from attnscope.attention.triton.support import plan_kernels
 from attnscope.errors import UnsupportedError
 
 BACKENDS = ("auto", "fused", "streaming", "reference")
@@ -58,6 +59,17 @@ class Plan:
         if self.fused_plan is not None:
             return "fused"
         return "reference" if self.streaming_plan is None else "streaming"
+
+    @property
+    def statistics(self) -> str:
+        """How an `AttentionMatrix` of this query and key computes its statistics, and why."""
+        found = self.spec.mask.to_regions(self.spec.sizes)
+        region_mask = None if found is None else found.to(self.spec.signature.device)
+        kernels = plan_kernels(self.spec, region_mask)
+        if not isinstance(kernels, str):
+            return "Triton kernels, because each query attends to one interval of keys"
+        other = "fused kernel" if why_not_fused(self.spec, region_mask) is None else "streaming"
+        return f"{other}, because {kernels}"
 
     @property
     def cells(self) -> int:
@@ -123,6 +135,8 @@ class Plan:
             f"{format_bytes(self.dense_cells * self.spec.compute_dtype.itemsize)}",
             "why": self.why,
         }
+        if signature.device.type != "cpu":
+            lines["statistics"] = self.statistics
         return "\n".join(f"{name:10} {text}" for name, text in lines.items())
 
     def _describe(self) -> str:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from attnscope.attention.algebra import Sizes, check_broadcast
+from attnscope.attention.transfers import to_device
 from attnscope.errors import ShapeError
 
 
@@ -169,7 +170,7 @@ class ALiBi(ScoreStep):
         return self.slopes
 
     def apply(self, scores: Tensor, cells: Cells) -> Tensor:
-        slopes = self.slopes.to(scores)
+        slopes = to_device(self.slopes, scores.device, scores.dtype)
         return scores - slopes.reshape(-1, *(1,) * (scores.dim() - 2)) * self._distance(scores, cells)
 
     def backward(self, grad_output: Tensor, output: Tensor, cells: Cells, grad_param: Tensor | None) -> Tensor:
@@ -251,8 +252,9 @@ class Bias(ScoreStep):
     def apply(self, scores: Tensor, cells: Cells) -> Tensor:
         table = self._to_4d()
         if table.requires_grad and torch.is_grad_enabled():  # the index sums gradients in the dtype of its input
-            table = table.to(scores)
-        return scores + table[self._index(cells)].to(scores)  # of a block, not of the whole table
+            table = to_device(table, scores.device, scores.dtype)
+        block = table[self._index(cells)]  # not the whole table
+        return scores + to_device(block, scores.device, scores.dtype)
 
     def backward(self, grad_output: Tensor, output: Tensor, cells: Cells, grad_param: Tensor | None) -> Tensor:
         if grad_param is not None:
@@ -313,7 +315,7 @@ class T5Bias(ScoreStep):
         return self.table
 
     def apply(self, scores: Tensor, cells: Cells) -> Tensor:
-        return scores + self.table.to(scores)[self._buckets(cells)].movedim(-1, 0)
+        return scores + to_device(self.table, scores.device, scores.dtype)[self._buckets(cells)].movedim(-1, 0)
 
     def backward(self, grad_output: Tensor, output: Tensor, cells: Cells, grad_param: Tensor | None) -> Tensor:
         if grad_param is not None:
@@ -348,7 +350,7 @@ class DistanceBias(ScoreStep):
         return self.values
 
     def apply(self, scores: Tensor, cells: Cells) -> Tensor:
-        return scores + self.values.to(scores)[:, self._index(cells)]
+        return scores + to_device(self.values, scores.device, scores.dtype)[:, self._index(cells)]
 
     def backward(self, grad_output: Tensor, output: Tensor, cells: Cells, grad_param: Tensor | None) -> Tensor:
         if grad_param is not None:
@@ -419,7 +421,7 @@ class Sinks(ScoreMod):
         """Return output and lse with the sinks in the denominator; a row without keys stays 0 and -inf."""
         empty = lse == -math.inf
         lse = lse.masked_fill(empty, 0.0)  # keeps -inf out of the gradient
-        sinks = self.logits.to(lse)[:, None]
+        sinks = to_device(self.logits, lse.device, lse.dtype)[:, None]
         share = torch.sigmoid(lse - sinks)[..., None].masked_fill(empty[..., None], 0.0)
         return (output * share).to(output.dtype), torch.logaddexp(lse, sinks).masked_fill(empty, -math.inf)
 

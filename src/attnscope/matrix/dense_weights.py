@@ -19,7 +19,7 @@ from attnscope.matrix.schedule import Schedule
 class DenseWeights:
     """Weights in memory, (batch, heads, queries, keys)."""
 
-    fused = False
+    fused, passes = False, None
 
     def __init__(self, weights: Tensor) -> None:
         self.weights = weights

@@ -1,8 +1,8 @@
 """Attention weights that are computed on request from query, key and spec.
 
-Products use the fused kernel if the scores are plain and the mask is a short list of rectangles, and the streaming
-implementation otherwise. Everything is computed in at least fp32 from query and key as stored. Memory: O(n) and the
-requested cells.
+Statistics use the Triton kernels where they can; `kernel_passes` has them. Products use the fused kernel if the scores
+are plain and the mask is a short list of rectangles, and the streaming implementation otherwise. Everything is computed
+in at least fp32 from query and key as stored. Memory: O(n) and the requested cells.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from attnscope.attention.plan import group_batch_rows, make_plan, why_not_fused
 from attnscope.attention.scores import Cells, Temperature
 from attnscope.attention.spec import AttentionSpec
 from attnscope.attention.tensors import count_bytes, iter_tensors, map_tensors
+from attnscope.attention.transfers import to_device
+from attnscope.attention.triton.support import plan_kernels
+from attnscope.matrix.kernel_passes import KernelPasses
 from attnscope.matrix.positions import Positions
 from attnscope.matrix.schedule import Schedule
 
@@ -57,12 +60,14 @@ class LazyWeights:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the stored tensors: query, key, lse, and the tensors of mask and scores."""
+        """Bytes of the stored tensors: query, key, lse, statistics of rows, and the tensors of mask and scores."""
         return count_bytes(self.tensors())
 
     def tensors(self) -> Iterator[Tensor]:
         """Every stored tensor."""
-        return iter_tensors((self.query, self.key, self.cached_lse, *self._spec_parts))
+        passes: KernelPasses | None = vars(self).get("passes")  # without making them
+        kept = () if passes is None else tuple(passes.tensors())
+        return iter_tensors((self.query, self.key, self.cached_lse, *kept, *self._spec_parts))
 
     @property
     def _spec_parts(self) -> tuple[object, ...]:
@@ -89,6 +94,14 @@ class LazyWeights:
     def fused(self) -> bool:
         """Whether products can use the fused kernel."""
         return why_not_fused(self.spec, self.region_mask) is None
+
+    @cached_property
+    def passes(self) -> KernelPasses | None:
+        """The Triton kernels, where they compute the statistics of this attention."""
+        plan = plan_kernels(self.spec, self.region_mask)
+        if isinstance(plan, str):
+            return None
+        return KernelPasses(plan, self.query, self.key, self.cached_lse, self.cells_per_row)
 
     @cached_property
     def groups(self) -> list[tuple[slice, tuple[regions.Region, ...]]]:
@@ -138,6 +151,8 @@ class LazyWeights:
 
     def lse(self, schedule: Schedule) -> Tensor:
         """The log-sum-exp of each row including sinks, (batch, heads, queries), cached."""
+        if self.cached_lse is None and self.passes is not None:
+            self.cached_lse = self.passes.known_lse = self.passes.rows(schedule).lse
         if self.cached_lse is None:
             steps = schedule.track(self.row_steps(schedule))
             self.cached_lse = torch.cat([self.row_products(step, None)[1] for step in steps], 2)
@@ -222,7 +237,7 @@ class LazyWeights:
         if self.cached_lse is not None or rows.is_range:
             return self.lse_of(rows)
         distinct, where = rows.host.unique(return_inverse=True)
-        return self.lse_of(Positions(distinct, self.device))[:, :, where.to(self.device)]
+        return self.lse_of(Positions(distinct, self.device))[:, :, to_device(where, self.device)]
 
     def products(self, values: Tensor, schedule: Schedule) -> Tensor:
         """Weights @ values, with values (batch, heads or key heads, keys, width)."""

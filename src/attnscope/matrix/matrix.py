@@ -20,6 +20,7 @@ from attnscope.attention.masks import Full
 from attnscope.attention.plan import format_bytes
 from attnscope.attention.scores import ScoreMod
 from attnscope.attention.spec import make_spec, signature_of, to_4d
+from attnscope.attention.transfers import to_device
 from attnscope.errors import ShapeError, UnsupportedError
 from attnscope.matrix import pooling, statistics
 from attnscope.matrix.bins import Bins, find_bins
@@ -279,7 +280,7 @@ class AttentionMatrix(MatrixView):
         columns = rows + keys - queries - width + 1 + torch.arange(width)
         outside = (columns < 0) | (columns >= keys)
         found = self.at(rows.flatten(), columns.clamp(0, keys - 1).flatten())
-        return found.reshape(*self._leading, queries, width).masked_fill(outside.to(found.device), 0.0)
+        return found.reshape(*self._leading, queries, width).masked_fill(to_device(outside, found.device), 0.0)
 
     @property
     @no_grad_no_autocast
@@ -368,9 +369,7 @@ class AttentionMatrix(MatrixView):
     @no_grad_no_autocast
     def max(self) -> Tensor:
         """The largest weight of each row, (..., queries)."""
-        if not self.shape[-1]:
-            return torch.zeros(self.shape[:-1], dtype=self.dtype, device=self.device)
-        return self.topk(1).weights.squeeze(-1)
+        return self._reshape(statistics.largest(self._source, self._schedule))
 
     @no_grad_no_autocast
     def visible_cells(self, rows: int, columns: int) -> Tensor:
@@ -378,13 +377,21 @@ class AttentionMatrix(MatrixView):
         return self._reshape(count_visible(self._source, *self._edges(rows, columns), self._schedule))
 
     @no_grad_no_autocast
-    def bins(self, row_edges: Sequence[int], column_edges: Sequence[int], *, rows_per_bin: int | None = None) -> Bins:
+    def bins(
+        self,
+        row_edges: Sequence[int],
+        column_edges: Sequence[int],
+        *,
+        rows_per_bin: int | None = None,
+        marginals: bool = True,
+    ) -> Bins:
         """Sum, count and maximum of the cells between any edges, in one pass.
 
         Args:
             row_edges: increasing positions of queries; they need not start at 0 nor end with the matrix.
             column_edges: increasing positions of keys, likewise.
             rows_per_bin: read at most this number of evenly spaced rows of each bin; all by default.
+            marginals: also compute `entropy` and `received`; without, both are empty.
 
         Raises:
             ValueError: fewer than two edges, edges that do not increase or are out of range, or `rows_per_bin` < 1.
@@ -394,7 +401,7 @@ class AttentionMatrix(MatrixView):
         tensor([[0.5000, 1.5000],
                 [0.5000, 1.5000]])
         """
-        found = find_bins(self._source, row_edges, column_edges, rows_per_bin, self._schedule)
+        found = find_bins(self._source, row_edges, column_edges, rows_per_bin, self._schedule, marginals=marginals)
         return Bins(*(self._reshape(part) for part in found))
 
     @no_grad_no_autocast

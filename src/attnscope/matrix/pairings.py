@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from attnscope.attention.block_sizes import block_sizes
+from attnscope.attention.transfers import to_device
 from attnscope.errors import ShapeError
 from attnscope.matrix.blocks import Block, Weights
 from attnscope.matrix.lazy_weights import LazyWeights
@@ -71,4 +72,4 @@ def _check_ids(ids: Tensor, batch: int, count: int, device: torch.device) -> Ten
         raise ShapeError(
             f"pairings: expected integer ids ({count},) or ({batch}, {count}), got {tuple(ids.shape)} {ids.dtype}"
         )
-    return ids.to(device=device, dtype=torch.long).expand(batch, count)
+    return to_device(ids, device, torch.long).expand(batch, count)

@@ -12,12 +12,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from attnscope.attention.algebra import RegionMask
+from attnscope.attention.transfers import to_device
 from attnscope.matrix.blocks import Weights, reduce_blocks
+from attnscope.matrix.kernel_passes import KernelPasses
 from attnscope.matrix.lazy_weights import LazyWeights
 from attnscope.matrix.positions import bins_of_positions
 from attnscope.matrix.reducers import BinAxis, BinMax, BinSums
 from attnscope.matrix.schedule import Schedule
-from attnscope.matrix.visible_cells import count_visible
+from attnscope.matrix.visible_cells import count_cells, count_visible
 
 REDUCTIONS = ("density", "mass", "max")
 
@@ -37,6 +40,8 @@ def pool(source: Weights, rows: Sequence[int], columns: Sequence[int], reduction
     """The pooled matrix, (batch, heads, row bins, column bins), with bins given by their edges."""
     if reduction not in REDUCTIONS:
         raise ValueError(f"pool: expected reduction to be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
+    if isinstance(source, LazyWeights) and source.passes is not None and source.region_mask is not None:
+        return _pool_by_kernels(source.passes, source.region_mask, rows, columns, reduction, schedule)
     down, across = BinAxis(rows), BinAxis(columns)
     if reduction == "max":
         reducer = BinMax(source, down, across)
@@ -52,6 +57,24 @@ def pool(source: Weights, rows: Sequence[int], columns: Sequence[int], reduction
     sums = BinSums(source, down, across)
     reduce_blocks(source, [sums], second, align=(down.align, across.align))
     return sums.result / cells.clamp(min=1)
+
+
+def _pool_by_kernels(
+    passes: KernelPasses,
+    region_mask: RegionMask,
+    rows: Sequence[int],
+    columns: Sequence[int],
+    reduction: str,
+    schedule: Schedule,
+) -> Tensor:
+    """The pooled matrix by one column pass."""
+    first, second = schedule.split(2)
+    sums, largest = passes.bins(rows, columns, passes.lse_base2(first), second, maximum=reduction == "max")
+    if largest is not None:
+        return largest
+    has_mass = reduction == "mass"
+    count = passes.rows_with_keys(rows)[..., None] if has_mass else count_cells(region_mask, rows, columns)
+    return sums / to_device(count.clamp(min=1)[:, None], sums.device)
 
 
 def _fused_sums(source: LazyWeights, rows: Sequence[int], columns: Sequence[int], schedule: Schedule) -> Tensor:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from attnscope.attention.transfers import to_device
+
 
 class Positions:
     """Positions along one axis in main memory, in any order, and what selects them from tensors on a device.
@@ -71,10 +73,10 @@ class Positions:
 
     def _to_tensor(self, device: torch.device) -> Tensor:
         if isinstance(self._where, Tensor):
-            return self._where.to(device)
+            return to_device(self._where, device)
         if isinstance(self._where, range):
             return torch.arange(self._where.start, self._where.stop, device=device)
-        return torch.tensor(self._where, device=device)
+        return to_device(torch.tensor(self._where), device)
 
 
 def _to_range(where: Sequence[int] | Tensor) -> range | Sequence[int] | Tensor:
@@ -96,5 +98,5 @@ def bins_of_positions(edges: Sequence[int], device: torch.device) -> Tensor:
     >>> bins_of_positions([0, 2, 3], torch.device("cpu"))
     tensor([0, 0, 1])
     """
-    widths = torch.tensor(edges, device=device).diff()
+    widths = to_device(torch.tensor(edges).diff(), device)
     return torch.repeat_interleave(widths, output_size=edges[-1] - edges[0])  # without the size, the host would wait

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from attnscope.attention.float64 import float64_device
+from attnscope.attention.transfers import to_device
 from attnscope.matrix.blocks import Weights, reduce_blocks
 from attnscope.matrix.positions import Positions, bins_of_positions
 from attnscope.matrix.reducers import BinAxis, BinSums
@@ -38,9 +39,9 @@ def sample(
     each = [spaced_rows(start, stop, rows_per_bin) for start, stop in pairwise(rows)]
     exact = float64_device(source.device)
     picked = Positions([row for some in each for row in some], source.device)
-    seen = torch.tensor([len(some) for some in each], device=exact)
+    seen = to_device(torch.tensor([len(some) for some in each]), exact)
     row_bin = bins_of_positions([0, *accumulate(map(len, each))], exact)
-    across, edges = BinAxis(columns), torch.tensor(columns, device=source.device)
+    across, edges = BinAxis(columns), to_device(torch.tensor(columns), source.device)
     shape = (*source.sizes[:2], len(rows) - 1, len(columns) - 1)
     sums = _Sums(*(torch.zeros(shape, dtype=torch.float64, device=exact) for _ in range(5)))
     steps = ranges(len(picked), ROWS)
@@ -52,7 +53,7 @@ def sample(
         cells = count_between(source, here, edges).to(exact).double().expand_as(weight)
         for total, each_row in zip(sums, (weight, cells, weight * weight, weight * cells, cells * cells), strict=True):
             total.index_add_(2, row_bin[step.start : step.stop], each_row)
-    there = torch.tensor(rows, device=exact).diff()
+    there = to_device(torch.tensor(rows).diff(), exact)
     density, error = sums.estimate(seen[:, None], there[:, None])
     return density.to(source.dtype).to(source.device), error.to(source.dtype).to(source.device)
 

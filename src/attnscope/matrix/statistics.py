@@ -1,8 +1,9 @@
 """Row and column statistics in O(n) memory.
 
-There are two code paths. The fused path reads a statistic off one or two attention calls: a row statistic is attention
-with other values, a column statistic is attention with queries and keys swapped. The streaming path reduces blocks of
-weights; it works for every score and for dense weights. Out: (batch, heads, rows or columns).
+There are three code paths. On CUDA, the Triton kernels compute all statistics of rows in one pass and those of columns
+in another, for most masks and scores. The fused path reads a statistic off one or two attention calls: a row statistic
+is attention with other values, a column statistic is attention with queries and keys swapped. The streaming path
+reduces blocks of weights; it works for every score and for dense weights. Out: (batch, heads, rows or columns).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from attnscope.attention.transfers import to_device
 from attnscope.matrix.blocks import Block, Weights, reduce_blocks
 from attnscope.matrix.dense_weights import DenseWeights
 from attnscope.matrix.lazy_weights import LazyWeights
@@ -45,6 +47,8 @@ def entropy(source: Weights, schedule: Schedule, *, exact: bool) -> Tensor:
 
     The fused path subtracts two numbers as large as lse, with a rounding error of about eps times that.
     """
+    if source.passes is not None:
+        return source.passes.rows(schedule).entropy
     if isinstance(source, LazyWeights) and source.fused and not exact:
         pieces = [_fused_entropy(source, step) for step in schedule.track(source.row_steps(schedule))]
         source.cached_lse = torch.cat([lse for _, lse in pieces], 2) if source.cached_lse is None else source.cached_lse
@@ -67,11 +71,14 @@ def _fused_entropy(source: LazyWeights, rows: range) -> tuple[Tensor, Tensor]:
 def _mass(source: LazyWeights, lse: Tensor) -> Tensor:
     """The mass that the sinks leave to each row: 1 - exp(sink - lse)."""
     assert source.spec.sinks is not None
-    return -torch.expm1(source.spec.sinks.logits.to(lse)[:, None] - _finite(lse))
+    return -torch.expm1(to_device(source.spec.sinks.logits, lse.device, lse.dtype)[:, None] - _finite(lse))
 
 
 def log_power_sum(source: Weights, schedule: Schedule, order: float) -> Tensor:
     """The logarithm of the sum of weights^order of each row; -inf for rows without keys."""
+    passes = source.passes
+    if passes is not None and order == 2.0 and passes.plan.terms.sinks is None:
+        return passes.rows(schedule).squares.log()
     if isinstance(source, LazyWeights):
         first, second = schedule.split(2)
         lse = source.lse(first)
@@ -84,6 +91,10 @@ def log_power_sum(source: Weights, schedule: Schedule, order: float) -> Tensor:
 
 def received(source: Weights, schedule: Schedule) -> Tensor:
     """The column sums, (batch, heads, keys)."""
+    passes = source.passes
+    if passes is not None:
+        first, second = schedule.split(2)
+        return passes.received(passes.lse_base2(first), second)
     if isinstance(source, LazyWeights) and source.fused:
         return source.transposed_products(None, schedule)[1].exp()
     ones = torch.ones(*source.sizes[:3], 1, dtype=source.dtype, device=source.device)
@@ -128,6 +139,10 @@ class _TransposedProduct:
 
 def distance(source: Weights, schedule: Schedule, offset: int) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of query position - key position of each row; 0 and 0 for rows without keys."""
+    passes = source.passes
+    if passes is not None:
+        spread = passes.spread(schedule)
+        return passes.rows(schedule).distance, spread
     reducer = _DistanceMoments(source, offset)
     reduce_blocks(source, [reducer], schedule)
     return reducer.mean, (reducer.squares / reducer.mass.masked_fill(reducer.mass == 0, 1.0)).sqrt()
@@ -162,9 +177,22 @@ def topk(source: Weights, count: int, schedule: Schedule) -> tuple[Tensor, Tenso
     """The largest weights of each row and their columns, (batch, heads, queries, count); 0 and -1 past the last."""
     if not 1 <= count <= source.sizes.keys:
         raise ValueError(f"topk: expected a count in 1 ... {source.sizes.keys}, got {count}")
+    passes = source.passes
+    if passes is not None and count == 1:
+        keys = passes.largest_keys(schedule)
+        return passes.rows(schedule).largest_weight[..., None], keys.long()[..., None]
     reducer = _LargestWeights(source, count)
     reduce_blocks(source, [reducer], schedule)
     return reducer.weights.clamp(min=0.0), reducer.keys.masked_fill(reducer.weights < 0, -1)
+
+
+def largest(source: Weights, schedule: Schedule) -> Tensor:
+    """The largest weight of each row, (batch, heads, queries); 0 for rows without keys."""
+    if source.passes is not None:
+        return source.passes.rows(schedule).largest_weight
+    if not source.sizes.keys:
+        return torch.zeros(source.sizes[:3], dtype=source.dtype, device=source.device)
+    return topk(source, 1, schedule)[0].squeeze(-1)
 
 
 class _LargestWeights:

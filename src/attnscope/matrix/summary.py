@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from attnscope.matrix.blocks import Block, Weights, reduce_blocks
+from attnscope.matrix.kernel_passes import KernelPasses
 from attnscope.matrix.lazy_weights import LazyWeights
 from attnscope.matrix.pairings import MatchedWeights, Pairing
 from attnscope.matrix.reducers import BinAxis, BinSums
@@ -78,11 +79,21 @@ def summarize(
     """All statistics, with bins given by their edges; equal edges make an empty bin, which has 0."""
     queries, keys = source.sizes[2:]
     down, across = BinAxis(row_edges), BinAxis(column_edges)
-    bins, rows, matched = BinSums(source, down, across), _RowStatistics(source), MatchedWeights(source, pairings)
     *counting, last = schedule.split(4)
     visible_cells = count_visible(source, row_edges, column_edges, counting[0])
     visible_keys = count_visible(source, range(queries + 1), [0, keys], counting[1]).squeeze(-1)
     visible_queries = count_visible_queries(source, counting[2])
+    matched = MatchedWeights(source, pairings)
+    if source.passes is not None and not pairings:  # no kernel compares ids
+        return Summary(
+            **_statistics_by_kernels(source.passes, row_edges, column_edges, last),
+            visible_keys=visible_keys,
+            visible_queries=visible_queries,
+            matched_weight=matched.weights,
+            num_matches=matched.counts,
+            visible_cells=visible_cells,
+        )
+    bins, rows = BinSums(source, down, across), _RowStatistics(source)
     # The square of the smallest weight that counts is the smallest normal number.
     least = math.log(torch.finfo(source.dtype).tiny) / 2
     align = down.align, across.align
@@ -108,6 +119,25 @@ def summarize(
         bin_sums=bins.result,
         visible_cells=visible_cells,
     )
+
+
+def _statistics_by_kernels(
+    passes: KernelPasses, row_edges: Sequence[int], column_edges: Sequence[int], schedule: Schedule
+) -> dict[str, Tensor]:
+    """The fields of `Summary` that the kernels compute."""
+    first, second, third = schedule.split(3)
+    rows = passes.rows(first)
+    received, bin_sums = passes.columns_and_bins(row_edges, column_edges, rows.lse_base2, second)
+    return {
+        "entropy": rows.entropy,
+        "effective_keys": rows.squares.reciprocal().masked_fill_(rows.squares == 0, 0.0),
+        "received": received,
+        "mean_distance": rows.distance,
+        "mass": rows.mass,
+        "mean_abs_distance": rows.abs_distance,
+        **passes.neighbours(rows.lse_base2, LOCAL_DISTANCE, third)._asdict(),
+        "bin_sums": bin_sums,
+    }
 
 
 class _RowStatistics:

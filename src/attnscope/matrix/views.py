@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from attnscope.attention.spec import without_autocast
+from attnscope.attention.transfers import to_device
 from attnscope.errors import ShapeError, UnsupportedError
 from attnscope.matrix.indexing import Index, Key, resolve_index, split_index
 from attnscope.matrix.positions import Positions, bins_of_positions
@@ -138,7 +139,7 @@ class MatrixView(ABC):
         if values.dim() < 1 or (values.shape[-1] if values.dim() == 1 else values.shape[-2]) != length:
             raise ShapeError(f"A @ values: expected ({length},) or (..., {length}, width), got {tuple(values.shape)}")
         vector = values.dim() == 1
-        values = (values[:, None] if vector else values).to(self.device, self.dtype)
+        values = to_device(values[:, None] if vector else values, self.device, self.dtype)
         if values.dim() > 2 and tuple(values.shape[:-2]) != self._leading:
             raise ShapeError(f"A @ values: expected the leading axes {self._leading}, got {tuple(values.shape[:-2])}")
         batch, heads = self._batch_and_heads
@@ -328,7 +329,7 @@ def _find_tokens(spans: list[tuple[int, int]], words: Positions) -> tuple[Positi
     """The tokens of the given words, and the index of the word of each token."""
     found = [(token, at) for at, word in enumerate(words.tolist()) for token in range(*spans[word])]
     tokens, places = zip(*found, strict=True) if found else ((), ())
-    return Positions(tokens, words.device), torch.tensor(places, dtype=torch.long, device=words.device)
+    return Positions(tokens, words.device), to_device(torch.tensor(places, dtype=torch.long), words.device)
 
 
 def _sum_by_word(values: Tensor, index: Tensor, count: int) -> Tensor:
@@ -336,7 +337,8 @@ def _sum_by_word(values: Tensor, index: Tensor, count: int) -> Tensor:
 
 
 def _lengths(spans: list[tuple[int, int]], like: Tensor) -> Tensor:
-    return torch.tensor([stop - start for start, stop in spans], dtype=like.dtype, device=like.device)[:, None]
+    lengths = torch.tensor([stop - start for start, stop in spans], dtype=like.dtype)
+    return to_device(lengths, like.device)[:, None]
 
 
 def _check_spans(spans: Sequence[tuple[int, int]], length: int) -> list[tuple[int, int]]:

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from attnscope.attention.algebra import RegionMask
 from attnscope.attention.block_sizes import block_sizes
 from attnscope.attention.regions import Region
+from attnscope.attention.transfers import to_device
 from attnscope.matrix.blocks import Weights
 from attnscope.matrix.dense_weights import DenseWeights
 from attnscope.matrix.lazy_weights import LazyWeights
@@ -35,11 +37,11 @@ def count_visible(
         and source.region_mask is not None
         and source.region_mask.key_mask is None
     ):
-        found = torch.stack([_areas(regions, rows, columns) for regions in source.region_mask.regions])
-        return found.to(source.device)[:, None].expand(batch, heads, -1, -1)
+        found = count_cells(source.region_mask, rows, columns)
+        return to_device(found, source.device)[:, None].expand(batch, heads, -1, -1)
     total = torch.zeros(batch, heads, len(rows) - 1, len(columns) - 1, dtype=torch.long, device=source.device)
     row_bin = bins_of_positions(rows, source.device)
-    edges = torch.tensor(columns, device=source.device)
+    edges = to_device(torch.tensor(columns), source.device)
     cells = min(block_sizes(source.device).mask_cells // 4, schedule.limit(source.device) // 64)  # of 8 bytes each
     high = max(1, cells // max(len(columns) * batch, 1))
     for step in schedule.track(ranges(queries, high)):
@@ -50,6 +52,11 @@ def count_visible(
     return total
 
 
+def count_cells(region_mask: RegionMask, rows: Sequence[int], columns: Sequence[int]) -> Tensor:
+    """The number of cells of regions in each bin, (batch or 1, row bins, column bins), in main memory."""
+    return torch.stack([_areas(regions, rows, columns) for regions in region_mask.regions])
+
+
 def count_visible_queries(source: Weights, schedule: Schedule) -> Tensor:
     """The number of queries that may attend to each key, (batch, heads, keys)."""
     batch, heads, queries, keys = source.sizes
@@ -57,25 +64,30 @@ def count_visible_queries(source: Weights, schedule: Schedule) -> Tensor:
     if not isinstance(source, LazyWeights) or source.region_mask is None:
         return count_visible(source, [0, queries], edges, schedule).squeeze(-2)
     areas = [_areas(regions, [0, queries], edges) for regions in source.region_mask.regions]
-    found, key_mask = torch.cat(areas).to(source.device), source.region_mask.key_mask
+    found, key_mask = to_device(torch.cat(areas), source.device), source.region_mask.key_mask
     return (found if key_mask is None else found * key_mask)[:, None].expand(batch, heads, -1)
 
 
 def _areas(regions: Sequence[Region], rows: Sequence[int], columns: Sequence[int]) -> Tensor:
     """The number of cells of disjoint regions in each bin, (row bins, column bins), in main memory.
 
-    The numbers are small, and a mask may have thousands of regions: each would be many calls of a GPU.
+    The numbers are small, and a mask may have thousands of regions: each would be many calls of a GPU. Edges may leave
+    out the ends of the matrix.
     """
     down, across = torch.tensor(rows), torch.tensor(columns)
     total = torch.zeros(len(rows) - 1, len(columns) - 1, dtype=torch.long)
     for region in regions:
-        i = slice(bisect_right(rows, region.top) - 1, bisect_left(rows, region.bottom))
-        j = slice(bisect_right(columns, region.left) - 1, bisect_left(columns, region.right))
+        i, j = _bins_between(rows, region.top, region.bottom), _bins_between(columns, region.left, region.right)
         top, bottom = (down[i.start + at : i.stop + at].clamp(region.top, region.bottom) for at in (0, 1))
         left, right = (across[j.start + at : j.stop + at].clamp(region.left, region.right) for at in (0, 1))
         corners = top[:, None], bottom[:, None], left[None, :], right[None, :]
         total[i, j] += _clipped_sum(*corners, region.highest + 1) - _clipped_sum(*corners, region.lowest)
     return total
+
+
+def _bins_between(edges: Sequence[int], start: int, stop: int) -> slice:
+    """The bins that positions [start, stop) meet."""
+    return slice(max(bisect_right(edges, start) - 1, 0), min(bisect_left(edges, stop), len(edges) - 1))
 
 
 def _clipped_sum(top: Tensor, bottom: Tensor, left: Tensor, right: Tensor, shift: int) -> Tensor:

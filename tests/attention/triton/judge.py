@@ -90,6 +90,7 @@ def edges_of(problem: Problem) -> dict[str, tuple[list[int], list[int]]]:
     return {
         "narrow": ([0, queries // 3, queries], [*narrow[:2], narrow[1], *narrow[2:]]),
         "wide": ([queries // 4, queries], [3, 20, keys - 2]),
+        "equal": ([0, queries // 2, queries], [*range(1, keys, 8), keys]),
     }
 
 
@@ -100,7 +101,8 @@ def run_kernels(problem: Problem) -> dict[str, Tensor]:
     lse = rows.lse_base2
     found = {name: value for name, value in rows._asdict().items() if name != "candidates"}
     found |= launch.neighbour_weights(inputs, lse, REACH)._asdict()
-    found["largest_key"] = launch.largest_keys(inputs, rows)
+    found["largest_key"] = launch.largest_keys(inputs, rows.candidates)
+    found["spread"] = launch.distance_spread(inputs, lse, rows.distance)
     found["received"] = launch.received(inputs, lse)
     found["product"] = launch.transposed_matmul(inputs, lse, problem.values)
     for name, (row_edges, column_edges) in edges_of(problem).items():
@@ -122,6 +124,7 @@ def run_reference(problem: Problem, dtype: torch.dtype) -> dict[str, Tensor]:
     query, key = problem.query.flip(-1), problem.key.flip(-1)
     weights = reference.dense_weights(reference.dense_scores(query, key, problem.allowed, problem.terms, dtype), lse)
     found |= reference.neighbour_weights(weights, REACH)
+    found["spread"] = reference.distance_spread(weights)
     found |= {"received": weights.sum(-2), "product": weights.mT @ problem.values.to(dtype)}
     for name, edges in edges_of(problem).items():
         sums, largest = reference.bins(weights, *edges)

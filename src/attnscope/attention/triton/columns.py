@@ -63,9 +63,9 @@ def column_kernel(
     stride_qb, stride_qh, stride_qm, stride_kb, stride_kh, stride_kn, stride_mask, stride_bounds, stride_bin,
     num_heads, group, num_queries, head_dim, slope_offset, first_column, scale, cap,
     M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, EVEN_D: tl.constexpr, SOFTCAP: tl.constexpr,
-    ALIBI: tl.constexpr, EACH_COLUMN: tl.constexpr, MAXIMUM: tl.constexpr, PRECISION: tl.constexpr,
+    ALIBI: tl.constexpr, GROUP: tl.constexpr, MAXIMUM: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write the sum, and if asked the maximum, of each column or of all columns of a block, over one bin of rows."""
+    """Write the sum, and if asked the maximum, of each GROUP of columns of a block, over one bin of rows."""
     block, bin_, line = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     batch, head = line // num_heads, line % num_heads
     left, right = tl.load(LEFT + block), tl.load(RIGHT + block)
@@ -96,14 +96,17 @@ def column_kernel(
     total = tl.where(inside, tl.sum(tl.sum(sums, 0), 0), 0.0)
     highest = tl.where(inside, tl.max(tl.max(largest, 0), 0), 0.0)
     bin_at = (line * tl.num_programs(1) + bin_) * stride_bin
-    if EACH_COLUMN:
-        tl.store(SUMS + bin_at + columns - first_column, total, mask=inside)
-        if MAXIMUM:
-            tl.store(MAXIMA + bin_at + columns - first_column, highest, mask=inside)
-    else:
+    if GROUP == N:  # blocks may be narrower than N
         tl.store(SUMS + bin_at + block, tl.sum(total))
         if MAXIMUM:
             tl.store(MAXIMA + bin_at + block, tl.max(highest))
+    else:
+        group_at = tl.arange(0, N // GROUP)
+        here = left + group_at * GROUP < right
+        to = bin_at + (left - first_column) // GROUP + group_at
+        tl.store(SUMS + to, tl.sum(tl.reshape(total, (N // GROUP, GROUP)), 1), mask=here)
+        if MAXIMUM:
+            tl.store(MAXIMA + to, tl.max(tl.reshape(highest, (N // GROUP, GROUP)), 1), mask=here)
 
 
 @triton.jit

@@ -8,95 +8,65 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnscope.attention.intervals import BlockRows, Intervals, block_rows
+from attnscope.attention.intervals import BlockRows, block_rows, row_bounds
 from attnscope.attention.triton.columns import column_kernel, product_kernel
 from attnscope.attention.triton.configs import ARCHITECTURES, Config, find_architecture, find_config
+from attnscope.attention.triton.inputs import KernelInputs, NeighbourWeights, RowStatistics
 from attnscope.attention.triton.language import triton
+from attnscope.attention.triton.layout import ColumnLayout, make_column_layout, max_parts, sum_parts
 from attnscope.attention.triton.neighbours import largest_key_kernel, neighbour_kernel
 from attnscope.attention.triton.rows import LANES, row_kernel
-from attnscope.attention.triton.score_terms import ScoreTerms
+from attnscope.attention.triton.spread import spread_kernel
 
 LOG2_E = math.log2(math.e)
 MAX_VALUES = 64  # columns of A^T @ values that one program computes
 
 
-class KernelInputs(NamedTuple):
-    """The attention of query (batch, heads, queries, dim) and key (batch, key heads, keys, dim)."""
-
-    query: Tensor
-    key: Tensor
-    intervals: Intervals
-    terms: ScoreTerms
-    config: Config | None = None  #: instead of that of the device; fp32 is multiplied without splitting then
-
-
-class RowStatistics(NamedTuple):
-    """Statistics of each query, fp32 of shape (batch, heads, queries); 0 for rows without keys unless noted."""
-
-    lse: Tensor  #: log-sum-exp with sinks, -inf for rows without keys
-    lse_base2: Tensor  #: the same times log2(e), for the column pass
-    entropy: Tensor  #: -sum of w log w, in nats
-    largest_weight: Tensor
-    largest_logit: Tensor  #: the score of the largest weight, -inf for rows without keys
-    squares: Tensor  #: sum of squared weights
-    distance: Tensor  #: mean of query position - key position, with the queries as the last of the keys
-    abs_distance: Tensor  #: mean absolute distance
-    mass: Tensor  #: sum of weights, 1 unless a sink takes a part
-    chosen_mass: Tensor | None  #: weight on the chosen keys
-    candidates: Tensor  #: for `largest_keys`
-
-
-class NeighbourWeights(NamedTuple):
-    """Weights on keys at fixed places, fp32 of shape (batch, heads, queries)."""
-
-    local_weight: Tensor  #: on positions at most `reach` away
-    self_weight: Tensor  #: on the position of the query
-    previous_weight: Tensor  #: on the position before it
-    first_weight: Tensor  #: on key 0
-
-
-def row_statistics(inputs: KernelInputs, chosen: Tensor | None = None) -> RowStatistics:
+def row_statistics(inputs: KernelInputs, chosen: Tensor | None = None, *, find_key: bool = True) -> RowStatistics:
     """Return the statistics of all rows in one pass over query and key.
 
     Args:
         inputs: The attention.
         chosen: Booleans (batch or 1, keys): the keys whose mass is asked for.
+        find_key: Whether to return the candidates for `largest_keys`.
     """
+    return RowStatistics.from_planes(*row_planes(inputs, chosen, find_key=find_key))
+
+
+def row_planes(inputs: KernelInputs, chosen: Tensor | None, *, find_key: bool) -> tuple[Tensor, Tensor]:
+    """Return the statistics of all rows as (9 or 10, batch, heads, queries), and the candidates, empty if not asked."""
     call = _Call(inputs, "rows")
     planes = 9 if chosen is None else 10
     out = call.empty(planes, call.queries)
-    candidates = torch.empty(call.lines(call.queries), dtype=torch.int32, device=out.device)
-    flags = (
-        torch.zeros(1, 1, dtype=torch.uint8, device=out.device)
-        if chosen is None
-        else chosen.to(torch.uint8).contiguous()
-    )
+    shape = call.lines(call.queries) if find_key else (0,)
+    candidates = torch.empty(shape, dtype=torch.int32, device=out.device)
+    flags = out if chosen is None else chosen.to(torch.uint8).contiguous()
+    stride_flags = 0 if chosen is None or len(chosen) == 1 else flags.stride(0)
     _run(
         row_kernel, (_ceil_div(call.queries, call.config.block_rows), call.num_lines),
         *call.tensors, *call.mask, call.slopes, call.sinks, flags, out, candidates, *call.strides, call.mask_stride,
-        flags.stride(0) if len(flags) > 1 else 0, *call.sizes, call.keys, call.head_dim, call.offset,
+        stride_flags, *call.sizes, call.keys, call.head_dim, call.offset,
         call.slope_offset, *call.scale, **call.tile, **call.constants, HAS_SINKS=inputs.terms.sinks is not None,
-        CHOSEN=chosen is not None, POSITIVE_SCALE=inputs.terms.scale > 0, ONLY_BEFORE=inputs.intervals.backward_only,
+        CHOSEN=chosen is not None, FIND_KEY=find_key, POSITIVE_SCALE=inputs.terms.scale > 0,
+        ONLY_BEFORE=inputs.intervals.backward_only,
         PRECISION=call.precision, **call.options,
     )  # fmt: skip
-    found = out.unbind(0)
-    return RowStatistics(*found[:9], found[9] if chosen is not None else None, candidates)
+    return out, candidates
 
 
-def largest_keys(inputs: KernelInputs, statistics: RowStatistics) -> Tensor:
+def largest_keys(inputs: KernelInputs, candidates: Tensor) -> Tensor:
     """Return the key with the largest logit of each row, int32 (batch, heads, queries); -1 for rows without keys."""
     call = _Call(inputs, "rows")
-    found = torch.empty_like(statistics.candidates)
+    found = torch.empty_like(candidates)
     rows = 32
     _run(
         largest_key_kernel, (_ceil_div(call.queries, rows), call.num_lines),
-        *call.tensors, *call.mask, call.slopes, statistics.candidates, found, *call.strides, call.mask_stride,
+        *call.tensors, *call.mask, call.slopes, candidates, found, *call.strides, call.mask_stride,
         *call.sizes, call.head_dim, call.slope_offset, *call.scale, M=rows,
         NUM_CANDIDATES=call.config.block_keys // LANES.value, **call.constants, num_warps=4,
     )  # fmt: skip
@@ -105,6 +75,11 @@ def largest_keys(inputs: KernelInputs, statistics: RowStatistics) -> Tensor:
 
 def neighbour_weights(inputs: KernelInputs, lse_base2: Tensor, reach: int) -> NeighbourWeights:
     """Return the weights on keys near the query, at most `reach` >= 1 tokens away, and on the first key."""
+    return NeighbourWeights(*neighbour_planes(inputs, lse_base2, reach).unbind(0))
+
+
+def neighbour_planes(inputs: KernelInputs, lse_base2: Tensor, reach: int) -> Tensor:
+    """Return the fields of `NeighbourWeights` as one tensor."""
     call = _Call(inputs, "rows")
     out = call.empty(4, call.queries)
     tile = call.tile | {"M": 64, "N": 64}
@@ -115,16 +90,27 @@ def neighbour_weights(inputs: KernelInputs, lse_base2: Tensor, reach: int) -> Ne
         **call.constants,
         PRECISION=call.precision, num_warps=4, num_stages=1,
     )  # fmt: skip
-    return NeighbourWeights(*out.unbind(0))
+    return out
+
+
+def distance_spread(inputs: KernelInputs, lse_base2: Tensor, mean: Tensor) -> Tensor:
+    """Return the standard deviation of the distance of each row, given its mean, (batch, heads, queries)."""
+    call = _Call(inputs, "rows")
+    out = torch.empty(call.lines(call.queries), dtype=torch.float32, device=call.device)
+    _run(
+        spread_kernel, (_ceil_div(call.queries, call.config.block_rows), call.num_lines),
+        *call.tensors, lse_base2.contiguous(), mean.contiguous(), *call.mask, call.slopes, out, *call.strides,
+        call.mask_stride, *call.sizes, call.keys, call.head_dim, call.offset, call.slope_offset, *call.scale,
+        **call.tile, **call.constants, PRECISION=call.precision, **call.options,
+    )  # fmt: skip
+    return out
 
 
 def received(inputs: KernelInputs, lse_base2: Tensor) -> Tensor:
     """Return the sum of each column, (batch, heads, keys)."""
-    call = _Call(inputs, "columns")
-    left, right = call.key_blocks()
-    edges = torch.tensor([0, call.queries], dtype=torch.int32, device=left.device)
-    sums, _ = call.column_pass(lse_base2, left, right, edges, call.keys, each_column=True)
-    return sums.squeeze(-2)
+    queries, keys = inputs.query.shape[2], inputs.key.shape[2]
+    layout = _layout(inputs, [0, queries], [0, keys], group=1)
+    return column_sums(inputs, lse_base2, layout, maximum=False)[0].squeeze(-2)
 
 
 def bins(
@@ -134,27 +120,37 @@ def bins(
 
     Bins are given by their edges; equal edges make an empty bin, which has 0.
     """
+    layout = _layout(inputs, row_edges, column_edges)
+    sums, largest = column_sums(inputs, lse_base2, layout, maximum=maximum)
+    return sum_parts(sums, layout.counts), max_parts(largest, layout.counts) if maximum else None
+
+
+def column_sums(
+    inputs: KernelInputs, lse_base2: Tensor, layout: ColumnLayout, *, maximum: bool
+) -> tuple[Tensor, Tensor]:
+    """Return sums and, if asked, maxima of columns or blocks over bins of rows, (batch, heads, row bins, width)."""
     call = _Call(inputs, "columns")
-    widths = [right - left for left, right in pairwise(column_edges)]
-    each_column = 2 * max(widths) <= call.config.block_keys
-    step = call.config.block_keys
-    if each_column:  # many narrow bins share a block
-        counts = widths
-        left = torch.arange(column_edges[0], column_edges[-1], step, dtype=torch.int32, device=call.device)
-        right = (left + step).clamp(max=column_edges[-1])
-    else:
-        counts = [-(-width // step) for width in widths]
-        blocks = [
-            (at, min(at + step, stop)) for start, stop in pairwise(column_edges) for at in range(start, stop, step)
-        ]
-        left, right = torch.tensor(blocks, dtype=torch.int32, device=call.device).reshape(-1, 2).T.contiguous()
-    edges = torch.tensor(list(row_edges), dtype=torch.int32, device=call.device)
-    first = column_edges[0]
-    found = call.column_pass(
-        lse_base2, left, right, edges, sum(counts), each_column=each_column, maximum=maximum, first_column=first
-    )
-    sums, largest = found
-    return _segments(sums, counts).sum(-1), None if largest is None else _segments(largest, counts).amax(-1)
+    num_bins, (batch, heads) = len(layout.edges) - 1, call.lead
+    sums = torch.empty(batch, heads, num_bins, layout.width, dtype=torch.float32, device=call.device)
+    largest = torch.empty_like(sums) if maximum else sums.new_empty(0)
+    _run(
+        column_kernel, (len(layout.left), num_bins, call.num_lines),
+        *call.tensors, lse_base2.contiguous(), *call.mask, call.slopes, layout.left, layout.right, *layout.rows,
+        layout.edges, sums, largest if maximum else sums, *call.strides, call.mask_stride, _batch_stride(layout.rows),
+        layout.width, *call.sizes, call.head_dim, call.slope_offset, layout.first_column, *call.scale, **call.tile,
+        **call.constants, GROUP=layout.group, MAXIMUM=maximum, PRECISION=call.precision, **call.options,
+    )  # fmt: skip
+    return sums, largest
+
+
+def _layout(
+    inputs: KernelInputs, row_edges: Sequence[int], column_edges: Sequence[int], *, group: int | None = None
+) -> ColumnLayout:
+    """The layout for these bins, from intervals on the device."""
+    block_keys = _Call(inputs, "columns").config.block_keys
+    bounds = row_bounds(inputs.intervals.to(torch.device("cpu")))
+    layout = make_column_layout(bounds, row_edges, column_edges, block_keys, group=group)
+    return layout.to(inputs.query.device)
 
 
 def transposed_matmul(inputs: KernelInputs, lse_base2: Tensor, values: Tensor) -> Tensor:
@@ -165,7 +161,7 @@ def transposed_matmul(inputs: KernelInputs, lse_base2: Tensor, values: Tensor) -
     width = values.shape[-1]
     columns = min(max(_power_of_2(width), 16), MAX_VALUES)
     left, right = call.key_blocks()
-    bounds = block_rows(inputs.intervals, left, right)
+    bounds = block_rows(row_bounds(inputs.intervals), left, right)
     out = torch.empty(*call.lines(call.keys), width, dtype=torch.float32, device=call.device)
     _run(
         product_kernel, (len(left), _ceil_div(width, columns), call.num_lines),
@@ -182,7 +178,7 @@ class _Call:
     """What all kernels are passed."""
 
     def __init__(self, inputs: KernelInputs, kernel: str) -> None:
-        query, key, intervals, terms, config = inputs
+        query, key, intervals, terms, config, _ = inputs
         query, key = (each if each.stride(-1) == 1 else each.contiguous() for each in (query, key))
         batch, heads, self.queries, self.head_dim = query.shape
         self.keys = key.shape[2]
@@ -199,7 +195,7 @@ class _Call:
         )
         capped = terms.cap is not None
         self.scale = (terms.scale * LOG2_E, 0.0) if terms.cap is None else (terms.scale, terms.cap * LOG2_E)
-        self.config, self.precision = (config, "ieee") if config is not None else self._find_config(kernel)
+        self.config, self.precision = (config, inputs.precision) if config is not None else self._find_config(kernel)
         width = max(_power_of_2(self.head_dim), 16)
         self.tile = {"M": self.config.block_rows, "N": self.config.block_keys}
         self.constants = {
@@ -230,25 +226,6 @@ class _Call:
         left = torch.arange(0, self.keys, self.config.block_keys, dtype=torch.int32, device=self.device)
         return left, (left + self.config.block_keys).clamp(max=self.keys)
 
-    def column_pass(
-        self, lse: Tensor, left: Tensor, right: Tensor, edges: Tensor, width: int,
-        *, each_column: bool, maximum: bool = False, first_column: int = 0,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """Sums and maxima of columns or blocks over bins of rows, (batch, heads, row bins, width)."""
-        num_bins = len(edges) - 1
-        sums = torch.empty(*self.lead, num_bins, width, dtype=torch.float32, device=self.device)
-        largest = torch.empty_like(sums) if maximum else sums
-        bounds = block_rows(self.inputs.intervals, left, right)
-        _run(
-            column_kernel, (len(left), num_bins, self.num_lines),
-            *self.tensors, lse.contiguous(), *self.mask, self.slopes, left, right, *bounds, edges, sums, largest,
-            *self.strides,
-            self.mask_stride, _batch_stride(bounds), width, *self.sizes, self.head_dim, self.slope_offset,
-            first_column, *self.scale, **self.tile, **self.constants, EACH_COLUMN=each_column, MAXIMUM=maximum,
-            PRECISION=self.precision, **self.options,
-        )  # fmt: skip
-        return sums, largest if maximum else None
-
 
 def current_architecture() -> str:
     """Return the entry of ARCHITECTURES for the current device; raise UnsupportedError if there is none."""
@@ -275,17 +252,3 @@ def _power_of_2(number: int) -> int:
 
 def _batch_stride(bounds: BlockRows) -> int:
     return bounds.first.stride(0) if len(bounds.first) > 1 else 0
-
-
-def _segments(parts: Tensor, counts: Sequence[int]) -> Tensor:
-    """Reshape (..., sum of counts) to (..., bins, largest count), with 0 where a bin has fewer parts."""
-    widest = max(counts)
-    if not widest:
-        return parts.new_zeros(*parts.shape[:-1], len(counts), 1)
-    if min(counts) == widest:
-        return parts.unflatten(-1, (len(counts), widest))
-    count = torch.tensor(counts, device=parts.device)
-    ramp = torch.arange(widest, device=parts.device)
-    index = (count.cumsum(0) - count)[:, None] + ramp
-    inside = ramp < count[:, None]
-    return torch.where(inside, parts[..., index.clamp(max=parts.shape[-1] - 1)], 0.0)

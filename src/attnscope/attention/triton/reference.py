@@ -57,6 +57,14 @@ def row_statistics(scores: Tensor, lse: Tensor, chosen: Tensor | None = None) ->
     return found if chosen is None else found | {"chosen_mass": (weights * chosen[:, None, None]).sum(-1)}
 
 
+def distance_spread(weights: Tensor) -> Tensor:
+    """The standard deviation of query position - key position of each row; 0 for rows without keys."""
+    mass = weights.sum(-1, keepdim=True)
+    share, away = weights / mass.masked_fill(mass == 0, 1.0), _distances(weights)
+    mean = (share * away).sum(-1, keepdim=True)
+    return (share * (away - mean).square()).sum(-1).sqrt()
+
+
 def neighbour_weights(weights: Tensor, reach: int) -> dict[str, Tensor]:
     """The fields of `launch.NeighbourWeights`."""
     away = _distances(weights)

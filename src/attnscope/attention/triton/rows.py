@@ -55,7 +55,7 @@ def _add_tile(
     q, keys, mask, scores, sums, left, limit,
     PART: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, EVEN_D: tl.constexpr,
     SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, POSITIVE_SCALE: tl.constexpr, CHOSEN: tl.constexpr,
-    ONLY_BEFORE: tl.constexpr, PRECISION: tl.constexpr,
+    FIND_KEY: tl.constexpr, ONLY_BEFORE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add the keys [left, left + N) before `limit` to the sums of M rows.
 
@@ -78,8 +78,9 @@ def _add_tile(
         allowed = (columns[None, :] >= start[:, None]) & (columns[None, :] < tl.minimum(stop, limit)[:, None])
         s = tl.where(allowed, s, LOWEST)
     lane_tops = tl.max(tl.reshape(s, (M, N // LANES, LANES)), 1)
-    best_left = tl.where(lane_tops > best, left, best_left)
-    best = tl.maximum(best, lane_tops)
+    if FIND_KEY:
+        best_left = tl.where(lane_tops > best, left, best_left)
+        best = tl.maximum(best, lane_tops)
     new_top = tl.maximum(top, tl.max(lane_tops, 1) * factor)
     x = s * factor - new_top[:, None]
     p = tl.exp2(x)
@@ -159,10 +160,10 @@ def row_kernel(
     stride_qb, stride_qh, stride_qm, stride_kb, stride_kh, stride_kn, stride_mask, stride_chosen,
     num_heads, group, num_queries, num_keys, head_dim, offset, slope_offset, scale, cap,
     M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, EVEN_D: tl.constexpr, SOFTCAP: tl.constexpr,
-    ALIBI: tl.constexpr, HAS_SINKS: tl.constexpr, CHOSEN: tl.constexpr, POSITIVE_SCALE: tl.constexpr,
-    ONLY_BEFORE: tl.constexpr, PRECISION: tl.constexpr,
+    ALIBI: tl.constexpr, HAS_SINKS: tl.constexpr, CHOSEN: tl.constexpr, FIND_KEY: tl.constexpr,
+    POSITIVE_SCALE: tl.constexpr, ONLY_BEFORE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write the statistics of M rows, and the first of the keys (in steps of LANES) that have the largest logit."""
+    """Write the statistics of M rows, and if asked the first of the keys (in steps of LANES) with the largest logit."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # the last rows of a causal mask have the most keys
     line = tl.program_id(1).to(tl.int64)
     batch, head = line // num_heads, line % num_heads
@@ -189,11 +190,12 @@ def row_kernel(
         for left in range(bounds[part], bounds[part + 1], N):
             sums = _add_tile(
                 q, keys, mask, scores, sums, left, bounds[part + 1],
-                part, M, N, D, EVEN_D, SOFTCAP, ALIBI, POSITIVE_SCALE, CHOSEN, ONLY_BEFORE, PRECISION,
+                part, M, N, D, EVEN_D, SOFTCAP, ALIBI, POSITIVE_SCALE, CHOSEN, FIND_KEY, ONLY_BEFORE, PRECISION,
             )  # fmt: skip
     empty = stop <= start
     plane = tl.num_programs(1).to(tl.int64) * num_queries
     _store_rows(OUT + line * num_queries + rows, plane, inside, empty, sums, sink, HAS_SINKS, CHOSEN)
-    best, best_left = sums[1], sums[2]
-    found = tl.where(best == tl.max(best, 1)[:, None], best_left + tl.arange(0, LANES)[None, :], NO_COLUMN)
-    tl.store(CANDIDATES + line * num_queries + rows, tl.min(found, 1), mask=inside)
+    if FIND_KEY:
+        best, best_left = sums[1], sums[2]
+        found = tl.where(best == tl.max(best, 1)[:, None], best_left + tl.arange(0, LANES)[None, :], NO_COLUMN)
+        tl.store(CANDIDATES + line * num_queries + rows, tl.min(found, 1), mask=inside)
