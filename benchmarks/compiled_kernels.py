@@ -16,30 +16,45 @@ from triton.compiler import ASTSource
 
 from attnscope.attention.triton.columns import column_kernel, product_kernel
 from attnscope.attention.triton.configs import ARCHITECTURES, Config
-from attnscope.attention.triton.rows import row_kernel
+from attnscope.attention.triton.launch import LARGEST_KEY_ROWS, LARGEST_KEY_WARPS, MAX_VALUES
+from attnscope.attention.triton.neighbours import largest_key_kernel, neighbour_kernel
+from attnscope.attention.triton.rows import LANES, row_kernel
+from attnscope.attention.triton.spread import spread_kernel
+from benchmarks.roofline import HotLoop
 
-KERNELS = {"rows": row_kernel, "columns": column_kernel, "products": product_kernel}
-FLAGS = {
-    "rows": {"HAS_SINKS": False, "CHOSEN": False, "POSITIVE_SCALE": True, "ONLY_BEFORE": True},
-    "columns": {"EACH_COLUMN": True, "MAXIMUM": False},
-    "products": {"C": 64},
+
+class Kernel(NamedTuple):
+    """A kernel, as one of the functions of `launch` calls it."""
+
+    function: Any
+    config: str  #: whose configurations it takes
+    flags: Mapping[str, Any]  #: what causal attention without score modifiers asks of it
+    all_flags: Mapping[str, Any]  #: what takes the most registers
+
+
+SCORES = {"SOFTCAP": True, "ALIBI": True}
+EVERYTHING = SCORES | {"HAS_SINKS": True, "CHOSEN": True, "FIND_KEY": True}
+EVERYTHING |= {"POSITIVE_SCALE": False, "ONLY_BEFORE": False}
+KERNELS = {
+    "rows": Kernel(
+        row_kernel,
+        "rows",
+        {"HAS_SINKS": False, "CHOSEN": False, "FIND_KEY": False, "POSITIVE_SCALE": True, "ONLY_BEFORE": True},
+        EVERYTHING,
+    ),
+    "columns": Kernel(column_kernel, "columns", {"GROUP": 1, "MAXIMUM": False}, SCORES | {"MAXIMUM": True}),
+    "bins": Kernel(column_kernel, "columns", {"GROUP": 16, "MAXIMUM": True}, SCORES),
+    "spread": Kernel(spread_kernel, "rows", {}, SCORES),
+    "products": Kernel(product_kernel, "products", {"C": MAX_VALUES}, SCORES),
+    "neighbours": Kernel(neighbour_kernel, "rows", {}, SCORES),
+    "largest key": Kernel(largest_key_kernel, "rows", {"M": LARGEST_KEY_ROWS}, SCORES),
 }
-"""What causal attention without score modifiers asks of each kernel."""
-
-INT32_TENSORS = {"START", "STOP", "LEFT", "RIGHT", "FIRST", "LAST", "FULL_FIRST", "FULL_LAST", "EDGES", "CANDIDATES"}
+INT32_TENSORS = {"START", "STOP", "LEFT", "RIGHT", "FIRST", "LAST", "FULL_FIRST", "FULL_LAST", "EDGES"}
+INT32_TENSORS |= {"CANDIDATES", "FOUND"}
 DTYPES = {"bf16": 2, "fp16": 2, "fp32": 4}
 FMA_PIPE = {"FFMA", "FMUL", "FADD", "IMAD", "FFMA2", "FMUL2", "FADD2"}
 ALU_PIPE = {"FMNMX", "FMNMX3", "FSEL", "FSETP", "SEL", "ISETP", "IADD3", "LOP3", "PRMT", "SHF", "LEA", "VIADD", "MOV"}
 ALU_PIPE |= {"IMNMX", "VIMNMX", "F2FP", "PLOP3"}
-
-
-class HotLoop(NamedTuple):
-    """Instructions per cell and thread in the loop over tiles that need no mask."""
-
-    all: float
-    fma: float
-    alu: float
-    mufu: float
 
 
 class Compiled(NamedTuple):
@@ -55,22 +70,26 @@ class Compiled(NamedTuple):
 
 
 def compile_kernel(
-    name: str, architecture: str, config: Config, dtype: str, head_dim: int, flags: Mapping[str, Any] | None = None
+    name: str, architecture: str, config: Config, dtype: str, head_dim: int, *, all_flags: bool = False
 ) -> Compiled:
     """Compile a kernel as its launch function would, and read registers, memory and instructions."""
-    kernel: Any = KERNELS[name]
-    known = ARCHITECTURES[architecture]
+    kernel, known = KERNELS[name], ARCHITECTURES[architecture]
+    if name == "largest key":
+        config = config._replace(num_warps=LARGEST_KEY_WARPS)
     width = max(1 << (head_dim - 1).bit_length(), 16)
     constants = {"M": config.block_rows, "N": config.block_keys, "D": width, "EVEN_D": width == head_dim}
-    constants |= {"PRECISION": known.precision, "SOFTCAP": False, "ALIBI": False} | FLAGS[name] | dict(flags or {})
-    signature = {argument: _type_of(argument, constants, dtype) for argument in kernel.arg_names}
-    names = list(signature)
+    constants |= {"PRECISION": known.precision, "NUM_CANDIDATES": config.block_keys // LANES.value}
+    constants |= {"SOFTCAP": False, "ALIBI": False} | kernel.flags | (kernel.all_flags if all_flags else {})
+    names = kernel.function.arg_names
+    constants = {argument: value for argument, value in constants.items() if argument in names}
+    signature = {argument: _type_of(argument, constants, dtype) for argument in names}
     aligned = {
         (at,): [["tt.divisibility", 16]]
         for at, (argument, kind) in enumerate(signature.items())
         if kind.startswith("*") or re.match(r"stride_[qk]", argument)
     }
-    source = ASTSource(kernel, signature, {(names.index(key),): value for key, value in constants.items()}, aligned)
+    indexed = {(names.index(argument),): value for argument, value in constants.items()}
+    source = ASTSource(kernel.function, signature, indexed, aligned)
     target = GPUTarget(known.backend, known.name, known.warp_size)
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     compiled: Any = triton.compile(source, target=target, options=options)

@@ -488,9 +488,14 @@ TRITON = {
     "maximum of a bin from its last tile": in_kernel(
         "columns.py", "largest = tl.maximum(largest, tl.max(pairs, 1))", "largest = tl.max(pairs, 1)"
     ),
+    "weights near the query by another product": in_kernel(
+        "neighbours.py",
+        "products = tl.dot(q, tl.trans(k), input_precision=PRECISION)",
+        "products = tl.sum(q.to(tl.float32)[:, None, :] * k.to(tl.float32)[None, :, :], 2)",
+    ),
     "local weight of one side": in_kernel("neighbours.py", "tl.abs(distance) <= reach", "distance <= reach"),
     "an empty bin takes its neighbour's sum": in_kernel(
-        "launch.py", "inside = ramp < count[:, None]", "inside = ramp < count[:, None].clamp(min=1)"
+        "layout.py", "inside = ramp < count[:, None]", "inside = ramp < count[:, None].clamp(min=1)"
     ),
 }
 

@@ -44,6 +44,7 @@ MASKS: dict[str, Callable[[Sizes], Mask]] = {
     "full": lambda sizes: Full(),
     "causal": lambda sizes: Causal(),
     "window": lambda sizes: Window(19),
+    "one key": lambda sizes: Window(1),
     "encoder window": lambda sizes: Window(before=7, after=21),
     "causal documents": lambda sizes: Causal() & documents(sizes),
     "documents": documents,
@@ -85,8 +86,9 @@ def covering_array(factors: Mapping[str, Sequence[object]], strength: int, seed:
         for values in product(*(factors[name] for name in chosen))
     }
     cases = []
-    while missing:
-        wanted = min(missing, key=repr)
+    for wanted in sorted(missing, key=repr):
+        if wanted not in missing:
+            continue
         tries = []
         for _ in range(20):
             values = {name: random.choice(list(factors[name])) for name in names} | dict(wanted)
@@ -99,12 +101,18 @@ def covering_array(factors: Mapping[str, Sequence[object]], strength: int, seed:
 
 
 EXTREMES = [
-    Case("causal", "plain", "float16", "70x70", "2/2", 32, far_apart=True),
     Case("causal", "plain", "bfloat16", "37x70", "4/2", 128),
     Case("window", "everything", "float32", "37x70", "2/2", 256),
     Case("prefix", "softcap", "float16", "1x45", "3/1", 8),
 ]
-THINNED = [*EXTREMES, *covering_array(FACTORS, 1), *covering_array(FACTORS, 1, seed=1)]
-"""Every value at least twice."""
+LATER_MAXIMA = Case("causal", "growing", "float32", "37x70", "2/1", 40)
+WITH_SINKS = Case("full", "sinks", "float32", "37x70", "2/2", 32)
+TWO_TILES = Case("full", "plain", "float32", "70x70", "2/2", 32)
+SOFTCAP = Case("causal", "softcap", "float32", "37x70", "2/2", 32)
+ONE_KEY = Case("one key", "plain", "float32", "37x70", "2/2", 32)
+FAR_APART = Case("causal", "plain", "float16", "37x70", "2/2", 32, far_apart=True)
+FOR_SEEDED_BUGS = [LATER_MAXIMA, WITH_SINKS, TWO_TILES, SOFTCAP, ONE_KEY, FAR_APART]
+THINNED = [*EXTREMES, *FOR_SEEDED_BUGS, *covering_array(FACTORS, 1)]
+"""Every value at least once."""
 ALL_TRIPLES = covering_array(FACTORS, 3)
 """Every combination of three values."""

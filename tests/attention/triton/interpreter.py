@@ -1,6 +1,7 @@
 """Runs kernels in Triton's interpreter, in a process of its own: it must be chosen before the kernels are imported.
 
-The process reads the name of a case from each line of its input and answers with the list of complaints as JSON.
+The process reads a case from each line of its input, runs it in a fork, and answers with `Answer` as JSON. A line may
+name a folder, whose copy of the kernels is then imported instead.
 Memory that is not part of a tensor must not be touched, and memory that was not written holds NaN. The interpreter of
 triton 3.7 multiplies the bits of bf16 tiles as integers, so they are converted to fp32 first, which is exact.
 """
@@ -11,11 +12,25 @@ import json
 import os
 import sys
 import traceback
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
+
+
+class Request(TypedDict):
+    """A case, and the folder of the kernels to test; None for those of the library."""
+
+    case: list[Any]
+    folder: str | None
+
+
+class Answer(TypedDict):
+    """What is wrong with the results; and if there are none, why."""
+
+    complaints: list[str]
+    failure: str | None
 
 
 class OutsideError(Exception):
@@ -98,24 +113,41 @@ def poison_empty() -> None:
     torch.empty = empty
 
 
+def answer(request: Request) -> Answer:
+    """Run the kernels on a case and compare their results."""
+    import attnscope.attention.triton as package
+    from tests.attention.triton.cases import Case
+
+    if request["folder"] is not None:
+        package.__path__ = [request["folder"]]
+    try:
+        from tests.attention.triton.judge import judge
+
+        return {"complaints": judge(Case(*request["case"])), "failure": None}
+    except Exception as error:
+        while error.__cause__ is not None:
+            error = error.__cause__
+        if isinstance(error, OutsideError):
+            return {"complaints": [str(error)], "failure": None}
+        return {"complaints": [], "failure": traceback.format_exc()}
+
+
 def main() -> None:
     """Answer each line."""
     assert os.environ["TRITON_INTERPRET"] == "1"
     torch.set_num_threads(1)
     np.seterr(all="ignore")
     patch_interpreter()
-    from tests.attention.triton.cases import ALL_TRIPLES, THINNED
-    from tests.attention.triton.judge import judge
-
     poison_empty()
-    known = {str(case): case for case in (*THINNED, *ALL_TRIPLES)}
     for line in sys.stdin:
-        try:
-            complaints = judge(known[line.rstrip("\n")])
-        except Exception:
-            complaints = [traceback.format_exc()]
-        sys.stdout.write(json.dumps(complaints) + "\n")
-        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            sys.stdout.write(json.dumps(answer(json.loads(line))) + "\n")
+            sys.stdout.flush()
+            os._exit(0)
+        if status := os.waitpid(child, 0)[1]:
+            sys.stdout.write(json.dumps(Answer(complaints=[], failure=f"the process ended with {status}")) + "\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -71,9 +71,9 @@ def surround(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def far_apart(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """The tensor with more than 2^31 elements from its first row to its last, in a sparse file."""
+    """The tensor with 2^32 elements from its first row to its last, in a sparse file: twice what 32 bits can reach."""
     batch, heads, rows, dim = tensor.shape
-    stride = 2**31 // (rows - 1) + 128
+    stride = 2**32 // (rows - 1) + 128
     size = (rows * stride + batch * heads * dim) * dtype.itemsize
     with tempfile.TemporaryFile() as file:
         file.truncate(size)
@@ -113,16 +113,11 @@ def run_kernels(problem: Problem) -> dict[str, Tensor]:
 
 
 def run_reference(problem: Problem, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The same by dense code.
-
-    What is computed from a stored lse needs the scores a second time. A product that adds in another order gives them
-    with other rounding errors, so that these do not cancel between score and lse.
-    """
+    """The same by dense code."""
     scores = reference.dense_scores(problem.query, problem.key, problem.allowed, problem.terms, dtype)
     lse = reference.dense_lse(scores, problem.terms.sinks)
+    weights = reference.dense_weights(scores, lse)
     found = reference.row_statistics(scores, lse, problem.chosen.to(dtype))
-    query, key = problem.query.flip(-1), problem.key.flip(-1)
-    weights = reference.dense_weights(reference.dense_scores(query, key, problem.allowed, problem.terms, dtype), lse)
     found |= reference.neighbour_weights(weights, REACH)
     found["spread"] = reference.distance_spread(weights)
     found |= {"received": weights.sum(-2), "product": weights.mT @ problem.values.to(dtype)}

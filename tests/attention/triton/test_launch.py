@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import product
 
 import pytest
 import torch
@@ -63,11 +64,20 @@ def test_a_device_without_an_entry_is_refused(backend: str, name: int | str) -> 
         find_architecture(backend, name)
 
 
-def test_every_architecture_has_every_kernel_at_the_most_common_head_dim() -> None:
+def test_every_architecture_has_every_kernel_for_every_head_dim_and_dtype() -> None:
     assert CONFIGS.keys() == ARCHITECTURES.keys()
-    for architecture in ARCHITECTURES:
-        for kernel in ("rows", "columns"):
-            assert find_config(kernel, architecture, 128, 2) == find_config(kernel, architecture, 96, 2)
+    for architecture, kernels in CONFIGS.items():
+        assert kernels.keys() == {"rows", "columns", "products"}
+        for kernel, (head_dim, itemsize) in product(kernels, product((8, 32, 64, 96, 128, 200, 256), (2, 4))):
+            found = find_config(kernel, architecture, head_dim, itemsize)
+            # What the kernels assume: sums over 8 lanes of keys, and over pairs of 8 rows.
+            assert found.block_keys % 16 == 0
+            assert found.block_rows % 16 == 0
+
+
+def test_a_head_dim_takes_the_configuration_of_the_next_larger_one() -> None:
+    assert find_config("rows", "sm_90", 96, 2) == CONFIGS["sm_90"]["rows"][128, 2]
+    assert find_config("rows", "sm_90", 129, 2) == CONFIGS["sm_90"]["rows"][256, 2]
 
 
 @pytest.mark.parametrize(("head_dim", "itemsize"), [(512, 2), (64, 8)])

@@ -10,9 +10,6 @@ from typing import NamedTuple
 
 from attnscope.errors import UnsupportedError
 
-HEAD_DIMS = (64, 128, 256)
-"""Head dims up to which a configuration holds; narrower and odd ones take the next."""
-
 
 class Config(NamedTuple):
     """The tile of a program, and how the compiler schedules it."""
@@ -131,12 +128,15 @@ def find_architecture(backend: str, name: int | str) -> str:
 
 
 def find_config(kernel: str, architecture: str, head_dim: int, itemsize: int) -> Config:
-    """Return the configuration of a kernel; raise UnsupportedError if none was compiled without spills."""
-    width = next((dim for dim in HEAD_DIMS if head_dim <= dim), head_dim)
-    found = CONFIGS[architecture].get(kernel, {}).get((width, itemsize))
-    if found is None:
+    """Return the configuration of a kernel; raise UnsupportedError if none was compiled without spills.
+
+    A head dim without an entry takes that of the next larger one, which has less room for tiles.
+    """
+    known = CONFIGS[architecture].get(kernel, {})
+    wider = [dim for dim, size in known if dim >= head_dim and size == itemsize]
+    if not wider:
         raise UnsupportedError(
             f"the Triton kernel for {kernel} has no configuration for head dim {head_dim} in {8 * itemsize} bits on "
             f"{architecture}; use backend='streaming'"
         )
-    return found
+    return known[min(wider), itemsize]

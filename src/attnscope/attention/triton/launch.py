@@ -25,6 +25,7 @@ from attnscope.attention.triton.spread import spread_kernel
 
 LOG2_E = math.log2(math.e)
 MAX_VALUES = 64  # columns of A^T @ values that one program computes
+LARGEST_KEY_ROWS, LARGEST_KEY_WARPS = 32, 4
 
 
 def row_statistics(inputs: KernelInputs, chosen: Tensor | None = None, *, find_key: bool = True) -> RowStatistics:
@@ -63,12 +64,11 @@ def largest_keys(inputs: KernelInputs, candidates: Tensor) -> Tensor:
     """Return the key with the largest logit of each row, int32 (batch, heads, queries); -1 for rows without keys."""
     call = _Call(inputs, "rows")
     found = torch.empty_like(candidates)
-    rows = 32
     _run(
-        largest_key_kernel, (_ceil_div(call.queries, rows), call.num_lines),
+        largest_key_kernel, (_ceil_div(call.queries, LARGEST_KEY_ROWS), call.num_lines),
         *call.tensors, *call.mask, call.slopes, candidates, found, *call.strides, call.mask_stride,
-        *call.sizes, call.head_dim, call.slope_offset, *call.scale, M=rows,
-        NUM_CANDIDATES=call.config.block_keys // LANES.value, **call.constants, num_warps=4,
+        *call.sizes, call.head_dim, call.slope_offset, *call.scale, M=LARGEST_KEY_ROWS,
+        NUM_CANDIDATES=call.config.block_keys // LANES.value, **call.constants, num_warps=LARGEST_KEY_WARPS,
     )  # fmt: skip
     return found
 
@@ -82,13 +82,11 @@ def neighbour_planes(inputs: KernelInputs, lse_base2: Tensor, reach: int) -> Ten
     """Return the fields of `NeighbourWeights` as one tensor."""
     call = _Call(inputs, "rows")
     out = call.empty(4, call.queries)
-    tile = call.tile | {"M": 64, "N": 64}
     _run(
-        neighbour_kernel, (_ceil_div(call.queries, tile["M"]), call.num_lines),
+        neighbour_kernel, (_ceil_div(call.queries, call.config.block_rows), call.num_lines),
         *call.tensors, lse_base2.contiguous(), *call.mask, call.slopes, out, *call.strides, call.mask_stride,
-        *call.sizes, call.keys, call.head_dim, call.offset, call.slope_offset, *call.scale, reach, **tile,
-        **call.constants,
-        PRECISION=call.precision, num_warps=4, num_stages=1,
+        *call.sizes, call.keys, call.head_dim, call.offset, call.slope_offset, *call.scale, reach,
+        **call.tile, **call.constants, PRECISION=call.precision, **call.options,
     )  # fmt: skip
     return out
 
