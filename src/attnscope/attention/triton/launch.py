@@ -1,7 +1,7 @@
 """Attention statistics by the Triton kernels: what to pass to each, and what comes back.
 
 In: query and key as stored, intervals of keys, and scores. Out: fp32 on the device of the query. Memory: the results
-and O(n) integers. No kernel uses atomics, so results are the same bits every time. Nothing waits for the device.
+and O(n) integers. No kernel uses atomics, so results are the same bits every time. Nothing is read from the device.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def received(inputs: KernelInputs, lse_base2: Tensor) -> Tensor:
     """Return the sum of each column, (batch, heads, keys)."""
     call = _Call(inputs, "columns")
     left, right = call.key_blocks()
-    edges = torch.arange(2, dtype=torch.int32, device=left.device) * call.queries
+    edges = _to_device((0, call.queries), call.device)
     sums, _ = call.column_pass(lse_base2, left, right, edges, call.keys, each_column=True)
     return sums.squeeze(-2)
 
@@ -146,7 +146,7 @@ def bins(
             (at, min(at + step, stop)) for start, stop in pairwise(column_edges) for at in range(start, stop, step)
         ]
         left, right = torch.tensor(blocks, dtype=torch.int32, device=call.device).reshape(-1, 2).T.contiguous()
-    edges = torch.tensor(list(row_edges), dtype=torch.int32, device=call.device)
+    edges = _to_device(row_edges, call.device)
     first = column_edges[0]
     found = call.column_pass(
         lse_base2, left, right, edges, sum(counts), each_column=each_column, maximum=maximum, first_column=first
@@ -260,6 +260,14 @@ def _run(kernel: Any, grid: tuple[int, ...], query: Tensor, *arguments: object, 
     if all(grid):
         with torch.cuda.device_of(query):
             kernel[grid](query, *arguments, **options)
+
+
+def _to_device(edges: Sequence[int], device: torch.device) -> Tensor:
+    """Return edges as int32; evenly spaced ones are made on the device, as a copy would wait for its queue."""
+    start, step = edges[0], edges[1] - edges[0]
+    if all(b - a == step for a, b in pairwise(edges)):
+        return torch.arange(len(edges), dtype=torch.int32, device=device) * step + start
+    return torch.tensor(list(edges), dtype=torch.int32, device=device)
 
 
 def _ceil_div(number: int, divisor: int) -> int:
