@@ -179,7 +179,6 @@ def test_kept_statistics_are_counted(cuda: Standins) -> None:
         ({"mask": Causal() & Documents(torch.arange(73) % 2)}, "fused kernel, because the mask"),
         ({"mask": Window(9) & Padding(keep=torch.arange(73)[None] % 3 > 0)}, "fused kernel, because the mask"),
         ({"score_mod": Softcap(30.0) + Softcap(2.0)}, "streaming, because the Triton kernels do not support Softcap"),
-        ({"dtype": torch.float32}, "fused kernel, because the Triton kernel for rows has no configuration .* 32 bits"),
         ({"dtype": torch.float64}, "streaming, because the Triton kernel for rows has no configuration .* 64 bits"),
         ({"device": "mps"}, "streaming, because Triton kernels run on CUDA"),
     ],

@@ -1,7 +1,7 @@
 """Attention statistics by the Triton kernels: what to pass to each, and what comes back.
 
 In: query and key as stored, intervals of keys, and scores. Out: fp32 on the device of the query. Memory: the results
-and O(n) integers. No kernel uses atomics, so results are the same bits every time. Nothing waits for the device.
+and O(n) integers. No kernel uses atomics, so results are the same bits every time. Nothing is read from the device.
 """
 
 from __future__ import annotations
