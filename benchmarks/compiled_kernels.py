@@ -17,6 +17,7 @@ from triton.compiler import ASTSource
 from attnscope.attention.triton.columns import column_kernel, product_kernel
 from attnscope.attention.triton.configs import ARCHITECTURES, Config
 from attnscope.attention.triton.launch import LARGEST_KEY_ROWS, LARGEST_KEY_WARPS, MAX_VALUES
+from attnscope.attention.triton.matches import match_kernel
 from attnscope.attention.triton.neighbours import largest_key_kernel, neighbour_kernel
 from attnscope.attention.triton.rows import LANES, row_kernel
 from attnscope.attention.triton.spread import spread_kernel
@@ -45,6 +46,7 @@ KERNELS = {
     "columns": Kernel(column_kernel, "columns", {"GROUP": 1, "MAXIMUM": False}, SCORES | {"MAXIMUM": True}),
     "bins": Kernel(column_kernel, "columns", {"GROUP": 16, "MAXIMUM": True}, SCORES),
     "spread": Kernel(spread_kernel, "rows", {}, SCORES),
+    "matches": Kernel(match_kernel, "rows", {"P": 4, "PAIRINGS": 4}, SCORES),
     "products": Kernel(product_kernel, "products", {"C": MAX_VALUES}, SCORES),
     "neighbours": Kernel(neighbour_kernel, "rows", {}, SCORES),
     "largest key": Kernel(largest_key_kernel, "rows", {"M": LARGEST_KEY_ROWS}, SCORES),
@@ -102,7 +104,8 @@ def _type_of(argument: str, constants: Mapping[str, Any], dtype: str) -> str:
     if argument in ("Q", "K"):
         return f"*{dtype}"
     if argument.isupper():
-        return "*i32" if argument in INT32_TENSORS else "*u8" if argument == "CHOSEN_KEYS" else "*fp32"
+        others = {"CHOSEN_KEYS": "*u8", "QUERY_IDS": "*i64", "KEY_IDS": "*i64"}
+        return "*i32" if argument in INT32_TENSORS else others.get(argument, "*fp32")
     return "fp32" if argument in ("scale", "cap") else "i32"
 
 

@@ -51,6 +51,20 @@ def spread_pass(*arguments: Any) -> Tensor:
     return ((weights * away.square()).sum(-1) / mass.masked_fill(mass == 0, 1.0)).sqrt().float()
 
 
+def match_pass(*arguments: Any) -> Tensor:
+    """The weight on keys with the id of the query."""
+    inputs, (lse_base2, query_ids, key_ids) = from_arguments(*arguments)
+    return reference.matched_weights(weights_given(masked_scores(inputs), lse_base2), query_ids, key_ids).float()
+
+
+def match_count(*arguments: Any) -> Tensor:
+    """The number of these keys."""
+    inputs, (query_ids, key_ids) = from_arguments(*arguments)
+    batch = len(inputs.query)
+    allowed = allowed_cells(inputs).double().expand(batch, -1, -1, -1)
+    return reference.matched_weights(allowed, query_ids, key_ids)[:, 0].long()
+
+
 def column_pass(*arguments: Any) -> tuple[Tensor, Tensor]:
     """Sums and maxima of each group of columns."""
     inputs, rest = from_arguments(*arguments)
@@ -103,5 +117,5 @@ def weights_given(scores: Tensor, lse_base2: Tensor) -> Tensor:
 
 EMULATED = {
     f"{NAMESPACE}::{function.__name__}": function
-    for function in (row_pass, neighbour_pass, largest_key_pass, spread_pass, column_pass)
+    for function in (row_pass, neighbour_pass, largest_key_pass, match_pass, match_count, spread_pass, column_pass)
 }

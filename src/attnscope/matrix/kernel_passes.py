@@ -129,6 +129,22 @@ class KernelPasses:
         found = self._over_heads(schedule, ROW_BYTES * self.query.shape[2], run, lse_base2)
         return NeighbourWeights(*map(_join, _transpose(found)))
 
+    def matches(
+        self, lse_base2: Tensor, query_ids: Sequence[Tensor], key_ids: Sequence[Tensor], schedule: Schedule
+    ) -> tuple[Tensor, Tensor]:
+        """The weight of each row on keys with the id of its query, and their number, (batch, heads, pairings, queries).
+
+        Ids are (batch, queries) and (batch, keys) for each pairing.
+        """
+        own, others = (torch.stack(list(ids)) for ids in (query_ids, key_ids))
+
+        def run(inputs: KernelInputs, lse: Tensor) -> Tensor:
+            return operators.matched_weights(inputs, lse, own, others)
+
+        bytes_each = (4 * len(own) + ROW_BYTES) * self.query.shape[2]
+        weights = _join(self._over_heads(schedule, bytes_each, run, lse_base2))
+        return weights, operators.count_matches(self.inputs, own, others)[:, None].expand(weights.shape)
+
     def largest_keys(self, schedule: Schedule) -> Tensor:
         """The key with the largest weight of each row, -1 for rows without keys."""
         first, second = schedule.split(2)

@@ -24,17 +24,26 @@ Pairing = tuple[Tensor, Tensor]
 SPARSE = 16  # with fewer than one match in so many cells, matches are selected one by one
 
 
-class MatchedWeights:
-    """Reducer: the weight of each row on keys with the id of its query, and the number of these keys."""
+def check_pairings(source: Weights, pairings: Sequence[Pairing]) -> list[Pairing]:
+    """Return the ids on the device of the weights, (batch, queries) and (batch, keys) each."""
+    batch, _, queries, keys = source.sizes
+    return [
+        (_check_ids(query_ids, batch, queries, source.device), _check_ids(key_ids, batch, keys, source.device))
+        for query_ids, key_ids in pairings
+    ]
 
-    def __init__(self, source: Weights, pairings: Sequence[Pairing]) -> None:
-        batch, heads, queries, keys = source.sizes
-        self.ids = [
-            (_check_ids(query_ids, batch, queries, source.device), _check_ids(key_ids, batch, keys, source.device))
-            for query_ids, key_ids in pairings
-        ]
+
+class MatchedWeights:
+    """Reducer: the weight of each row on keys with the id of its query, and the number of these keys.
+
+    Ids come from `check_pairings`.
+    """
+
+    def __init__(self, source: Weights, ids: Sequence[Pairing]) -> None:
+        batch, heads, queries, _ = source.sizes
+        self.ids = ids
         self.can_read = block_sizes(source.device).can_read
-        self.weights = torch.zeros(batch, heads, len(pairings), queries, dtype=source.dtype, device=source.device)
+        self.weights = torch.zeros(batch, heads, len(ids), queries, dtype=source.dtype, device=source.device)
         self.same_mask = isinstance(source, LazyWeights) and source.region_mask is not None  # for all heads
         counts = torch.zeros_like(self.weights[:, :1] if self.same_mask else self.weights, dtype=torch.long)
         self.counts = counts.expand(-1, heads, -1, -1)

@@ -16,7 +16,7 @@ from torch.nn import functional
 from attnscope.matrix.blocks import Block, Weights, reduce_blocks
 from attnscope.matrix.kernel_passes import KernelPasses
 from attnscope.matrix.lazy_weights import LazyWeights
-from attnscope.matrix.pairings import MatchedWeights, Pairing
+from attnscope.matrix.pairings import MatchedWeights, Pairing, check_pairings
 from attnscope.matrix.reducers import BinAxis, BinSums
 from attnscope.matrix.schedule import Schedule
 from attnscope.matrix.visible_cells import count_visible, count_visible_queries
@@ -83,17 +83,12 @@ def summarize(
     visible_cells = count_visible(source, row_edges, column_edges, counting[0])
     visible_keys = count_visible(source, range(queries + 1), [0, keys], counting[1]).squeeze(-1)
     visible_queries = count_visible_queries(source, counting[2])
-    matched = MatchedWeights(source, pairings)
-    if source.passes is not None and not pairings:  # no kernel compares ids
-        return Summary(
-            **_statistics_by_kernels(source.passes, row_edges, column_edges, last),
-            visible_keys=visible_keys,
-            visible_queries=visible_queries,
-            matched_weight=matched.weights,
-            num_matches=matched.counts,
-            visible_cells=visible_cells,
-        )
-    bins, rows = BinSums(source, down, across), _RowStatistics(source)
+    ids = check_pairings(source, pairings)
+    if source.passes is not None:
+        found = _statistics_by_kernels(source.passes, row_edges, column_edges, ids, last)
+        counts = {"visible_cells": visible_cells, "visible_keys": visible_keys, "visible_queries": visible_queries}
+        return Summary(**found, **counts)
+    bins, rows, matched = BinSums(source, down, across), _RowStatistics(source), MatchedWeights(source, ids)
     # The square of the smallest weight that counts is the smallest normal number.
     least = math.log(torch.finfo(source.dtype).tiny) / 2
     align = down.align, across.align
@@ -122,11 +117,21 @@ def summarize(
 
 
 def _statistics_by_kernels(
-    passes: KernelPasses, row_edges: Sequence[int], column_edges: Sequence[int], schedule: Schedule
+    passes: KernelPasses,
+    row_edges: Sequence[int],
+    column_edges: Sequence[int],
+    ids: Sequence[Pairing],
+    schedule: Schedule,
 ) -> dict[str, Tensor]:
     """The fields of `Summary` that the kernels compute."""
-    first, second, third = schedule.split(3)
+    first, second, third, fourth = schedule.split(4)
     rows = passes.rows(first)
+    batch, heads, queries = rows.lse.shape
+    matched, num_matches = (
+        passes.matches(rows.lse_base2, *zip(*ids, strict=True), fourth)
+        if ids
+        else (rows.lse.new_empty(batch, heads, 0, queries, dtype=dtype) for dtype in (rows.lse.dtype, torch.long))
+    )
     received, bin_sums = passes.columns_and_bins(row_edges, column_edges, rows.lse_base2, second)
     return {
         "entropy": rows.entropy,
@@ -136,6 +141,8 @@ def _statistics_by_kernels(
         "mass": rows.mass,
         "mean_abs_distance": rows.abs_distance,
         **passes.neighbours(rows.lse_base2, LOCAL_DISTANCE, third)._asdict(),
+        "matched_weight": matched,
+        "num_matches": num_matches,
         "bin_sums": bin_sums,
     }
 

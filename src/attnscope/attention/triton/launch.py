@@ -19,6 +19,7 @@ from attnscope.attention.triton.configs import ARCHITECTURES, Config, find_archi
 from attnscope.attention.triton.inputs import KernelInputs, NeighbourWeights, RowStatistics
 from attnscope.attention.triton.language import triton
 from attnscope.attention.triton.layout import ColumnLayout, make_column_layout, max_parts, sum_parts
+from attnscope.attention.triton.matches import match_count_kernel, match_kernel
 from attnscope.attention.triton.neighbours import largest_key_kernel, neighbour_kernel
 from attnscope.attention.triton.rows import LANES, row_kernel
 from attnscope.attention.triton.spread import spread_kernel
@@ -100,6 +101,40 @@ def distance_spread(inputs: KernelInputs, lse_base2: Tensor, mean: Tensor) -> Te
         *call.tensors, lse_base2.contiguous(), mean.contiguous(), *call.mask, call.slopes, out, *call.strides,
         call.mask_stride, *call.sizes, call.keys, call.head_dim, call.offset, call.slope_offset, *call.scale,
         **call.tile, **call.constants, PRECISION=call.precision, **call.options,
+    )  # fmt: skip
+    return out
+
+
+def matched_weights(inputs: KernelInputs, lse_base2: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
+    """Return the weight of each row on keys with the id of its query, (batch, heads, pairings, queries).
+
+    Args:
+        inputs: The attention.
+        lse_base2: From `row_statistics`.
+        query_ids: int64 (pairings, batch, queries).
+        key_ids: int64 (pairings, batch, keys).
+    """
+    call = _Call(inputs, "rows")
+    pairings, batch, _ = query_ids.shape
+    out = torch.empty(*call.lead, pairings, call.queries, dtype=torch.float32, device=call.device)
+    _run(
+        match_kernel, (_ceil_div(call.queries, call.config.block_rows), call.num_lines),
+        *call.tensors, lse_base2.contiguous(), *call.mask, call.slopes, query_ids, key_ids, out, *call.strides,
+        call.mask_stride, *call.sizes, call.keys, batch, call.head_dim, call.slope_offset, *call.scale, **call.tile,
+        P=_power_of_2(pairings), PAIRINGS=pairings, **call.constants, PRECISION=call.precision, **call.options,
+    )  # fmt: skip
+    return out
+
+
+def count_matches(inputs: KernelInputs, query_ids: Tensor, key_ids: Tensor) -> Tensor:
+    """Return how many keys with the id of its query each row attends to, int64 (batch, pairings, queries)."""
+    call = _Call(inputs, "rows")
+    pairings, batch, queries = query_ids.shape
+    out = torch.empty(batch, pairings, queries, dtype=torch.int64, device=call.device)
+    _run(
+        match_count_kernel, (_ceil_div(queries, call.config.block_rows), batch, pairings),
+        *call.mask, query_ids, key_ids, out, call.mask_stride, queries, call.keys, batch, **call.tile,
+        PAIRINGS=pairings, num_warps=call.config.num_warps,
     )  # fmt: skip
     return out
 

@@ -38,6 +38,16 @@ def neighbour_weights(inputs: KernelInputs, lse_base2: Tensor, reach: int) -> Ne
     return NeighbourWeights(*_neighbour_pass(*to_arguments(inputs), lse_base2, reach).unbind(0))
 
 
+def matched_weights(inputs: KernelInputs, lse_base2: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
+    """Return the weight of each row on keys with the id of its query; see `launch.matched_weights`."""
+    return _match_pass(*to_arguments(inputs), lse_base2, query_ids, key_ids)
+
+
+def count_matches(inputs: KernelInputs, query_ids: Tensor, key_ids: Tensor) -> Tensor:
+    """Return the number of such keys that the mask allows; see `launch.count_matches`."""
+    return _match_count(*to_arguments(inputs), query_ids, key_ids)
+
+
 def largest_keys(inputs: KernelInputs, candidates: Tensor) -> Tensor:
     """Return the key with the largest logit of each row; see `launch.largest_keys`."""
     return _largest_key_pass(*to_arguments(inputs), candidates)
@@ -91,6 +101,18 @@ def run_largest_key(*arguments: Any) -> Tensor:
     """Launch the search among the candidates of the row pass."""
     inputs, (candidates,) = from_arguments(*arguments)
     return _launch().largest_keys(inputs, candidates)
+
+
+def run_matches(*arguments: Any) -> Tensor:
+    """Launch the pass over keys that match their query."""
+    inputs, ids = from_arguments(*arguments)
+    return _launch().matched_weights(inputs, *ids)
+
+
+def run_match_count(*arguments: Any) -> Tensor:
+    """Launch the count of keys that match their query."""
+    inputs, ids = from_arguments(*arguments)
+    return _launch().count_matches(inputs, *ids)
 
 
 def run_spread(*arguments: Any) -> Tensor:
@@ -152,6 +174,20 @@ _largest_key_pass = _define(
     run_largest_key,
     lambda query, *_: query.new_empty(query.shape[:3], dtype=torch.int32),
 )
+_match_pass = _define(
+    "match_pass",
+    "Tensor lse_base2, Tensor query_ids, Tensor key_ids",
+    "Tensor",
+    run_matches,
+    lambda query, *rest: _planes(query, *query.shape[:2], len(rest[-1]), query.shape[2]),
+)
+_match_count = _define(
+    "match_count",
+    "Tensor query_ids, Tensor key_ids",
+    "Tensor",
+    run_match_count,
+    lambda query, *rest: query.new_empty(len(query), len(rest[-1]), query.shape[2], dtype=torch.int64),
+)
 _spread_pass = _define(
     "spread_pass",
     "Tensor lse_base2, Tensor mean",
@@ -171,6 +207,8 @@ RUN = {
     f"{NAMESPACE}::row_pass": run_rows,
     f"{NAMESPACE}::neighbour_pass": run_neighbours,
     f"{NAMESPACE}::largest_key_pass": run_largest_key,
+    f"{NAMESPACE}::match_pass": run_matches,
+    f"{NAMESPACE}::match_count": run_match_count,
     f"{NAMESPACE}::spread_pass": run_spread,
     f"{NAMESPACE}::column_pass": run_columns,
 }

@@ -65,6 +65,12 @@ def distance_spread(weights: Tensor) -> Tensor:
     return (share * (away - mean).square()).sum(-1).sqrt()
 
 
+def matched_weights(weights: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
+    """The weight of each row on keys with the id of its query, (batch, heads, pairings, queries)."""
+    same = query_ids[..., None] == key_ids[..., None, :]  # (pairings, batch, queries, keys)
+    return torch.einsum("bhqk,pbqk->bhpq", weights, same.to(weights))
+
+
 def neighbour_weights(weights: Tensor, reach: int) -> dict[str, Tensor]:
     """The fields of `launch.NeighbourWeights`."""
     away = _distances(weights)

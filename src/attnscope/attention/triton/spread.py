@@ -12,7 +12,7 @@ from attnscope.attention.triton.tiles import LOG2_E, load_rows, modify_scores
 
 
 @triton.jit
-def _key_bounds(start, stop, inside, num_keys, N: tl.constexpr):
+def key_bounds(start, stop, inside, num_keys, N: tl.constexpr):
     """Return the first key of a block of rows, the bounds of the tiles that all of its rows attend to, and the end."""
     has_keys = inside & (stop > start)
     first = tl.min(tl.where(has_keys, start, num_keys))
@@ -48,7 +48,7 @@ def spread_kernel(
         slope = tl.load(SLOPES + head).to(tl.float32) * LOG2_E
     k_base = K + batch * stride_kb + head // group * stride_kh
     mass, squares = tl.zeros([M, LANES], tl.float32), tl.zeros([M, LANES], tl.float32)
-    bounds = _key_bounds(start, stop, inside, num_keys, N)
+    bounds = key_bounds(start, stop, inside, num_keys, N)
     for part in tl.static_range(3):
         for left in range(bounds[part], bounds[part + 1], N):
             columns = left + tl.arange(0, N)
