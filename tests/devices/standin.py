@@ -55,7 +55,7 @@ class Standin(Tensor):
             Standins.current.waits[f"tolist at {calling_line()}"] += 1
         return self.held.tolist()
 
-    def new_tensor(self, data: Any, **options: Any) -> Tensor:
+    def new_tensor(self, data: Any, *_: Any, **options: Any) -> Tensor:
         """A tensor of this device; without a driver, torch makes one on the CPU."""
         return torch.tensor(data, **{"dtype": self.dtype, "device": self.device, **options})
 
