@@ -227,12 +227,12 @@ def test_the_last_operator_of_a_platform_takes_all_that_the_others_take() -> Non
 def test_gradients_have_the_layout_of_their_inputs(dtype: torch.dtype) -> None:
     with fake_cuda():
         shapes = (1, 8, 300, 64), (1, 2, 300, 64), (1, 2, 300, 64)
-        given = tuple(torch.empty(shape, device="cuda", dtype=dtype) for shape in shapes)
-        plan = explain(*given, mask=Causal())
-        assert plan.fused_plan is not None
+        query, key, value = given = [torch.empty(shape, device="cuda", dtype=dtype) for shape in shapes]
+        plan = explain(query, key, value, mask=Causal()).fused_plan
+        assert plan is not None
         lse = torch.empty(1, 8, 300, device="cuda")
-        saved = fused.SavedTensors(*given, torch.empty_like(given[0]), lse)
-        found, work = count_work(lambda: fused.backward(plan.fused_plan, saved, torch.empty_like(given[0]), None))
+        saved = fused.SavedTensors(query, key, value, torch.empty_like(query), lse)
+        found, work = count_work(lambda: fused.backward(plan, saved, torch.empty_like(query), None))
         assert [(one.shape, one.dtype, str(one.device)) for one in found] == [
             (one.shape, dtype, "cuda:0") for one in given
         ]

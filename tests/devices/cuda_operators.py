@@ -70,7 +70,7 @@ def efficient_backward(
     is_causal: bool = False,
     *,
     scale: float | None = None,
-) -> tuple[Tensor, Tensor, Tensor, None]:
+) -> tuple[Tensor | None, ...]:
     """aten::_scaled_dot_product_efficient_attention_backward.
 
     It has no stride for the rows of `out`: it reads them heads * dim numbers apart.

@@ -27,7 +27,7 @@ from tests.devices.no_op_guard import no_op_guards
 try:
     from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 except ImportError:  # pragma: no cover - private names of torch
-    DataDependentOutputException = FakeTensorMode = None
+    DataDependentOutputException, FakeTensorMode = RuntimeError, None
 
 Result = TypeVar("Result")
 

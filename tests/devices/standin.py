@@ -56,9 +56,9 @@ class Standin(Tensor):
             Standins.current.waits[f"tolist at {calling_line()}"] += 1
         return self.held.tolist()
 
-    def new_tensor(self, data: Any, *, dtype: torch.dtype | None = None, device: Any = None) -> Tensor:
+    def new_tensor(self, data: Any, *_: Any, **options: Any) -> Tensor:
         """A tensor of this device; without a driver, torch makes one on the CPU."""
-        return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device)
+        return torch.tensor(data, **{"dtype": self.dtype, "device": self.device, **options})
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -106,10 +106,11 @@ class Standins(TorchDispatchMode):
 def move_module(module: Module, device: str) -> None:
     """Move parameters and buffers to a device, without asking its driver."""
     for part in module.modules():
-        for held in (part._parameters, part._buffers):
-            for name, tensor in held.items():
-                moved = None if tensor is None else tensor.detach().to(device)
-                held[name] = Parameter(moved, requires_grad=False) if isinstance(tensor, Parameter) else moved
+        for name, parameter in part._parameters.items():
+            if parameter is not None:
+                part._parameters[name] = Parameter(parameter.detach().to(device), requires_grad=False)
+        for name, buffer in part._buffers.items():
+            part._buffers[name] = None if buffer is None else buffer.to(device)
 
 
 def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -32,7 +32,7 @@ def test_a_tensor_says_where_it_is_and_has_numbers() -> None:
 @pytest.mark.parametrize("other", ["cpu", "cuda:1"])
 def test_devices_do_not_mix(other: str) -> None:
     with torch.no_grad(), Standins(), pytest.raises(RuntimeError, match="one device"):
-        torch.ones(3).to("cuda:0") + torch.ones(3).to(other)
+        torch.add(torch.ones(3).to("cuda:0"), torch.ones(3).to(other))
 
 
 def test_mps_has_no_float64() -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from attnscope import AttentionMatrix, Causal, Softcap, Window, attend
 from attnscope.attention.triton import support
@@ -149,4 +150,4 @@ def _check_operators(work: Work, *, is_fused: bool) -> None:
 
 
 def _tensors(found: object) -> list[Tensor]:
-    return [found] if isinstance(found, Tensor) else [one for one in found if isinstance(one, Tensor)]
+    return [one for one in tree_leaves(found) if isinstance(one, Tensor)]

@@ -137,8 +137,8 @@ MATRIX = {
     ),
     "cells of full blocks not counted": SeededBug(
         "matrix/reducers.py",
-        "result += high[:, None] * wide",
-        "result += high[:, None]",
+        "result += down.width * across.width",
+        "result += down.width",
         ("tests/matrix/test_bins.py",),
     ),
     "largest weight of the last block only": SeededBug(
@@ -149,14 +149,14 @@ MATRIX = {
     ),
     "columns summed over one block": SeededBug(
         "matrix/reducers.py",
-        "self.column_sums[block.batch, block.heads, left:right] += lines.sum(-2)",
-        "self.column_sums[block.batch, block.heads, left:right] = lines.sum(-2)",
+        "self.column_sums[block.batch, block.heads, left:right].add_(lines.sum(-2))",
+        "self.column_sums[block.batch, block.heads, left:right].copy_(lines.sum(-2))",
         ("tests/matrix/test_bins.py", "tests/matrix/test_summary.py"),
     ),
     "deviations of blocks not merged": SeededBug(
         "matrix/statistics.py",
-        "self.squares[where] += squares + shift.square() * before * share",
-        "self.squares[where] += squares",
+        "self.squares[where].add_(squares + shift.square() * before * share)",
+        "self.squares[where].add_(squares)",
         ("tests/matrix/test_matrix.py",),
     ),
     "mass without sinks": SeededBug(

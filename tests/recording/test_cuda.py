@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from typing import Any
 
 import pytest
 import torch
@@ -60,7 +61,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def recorded(model: nn.Module, ids: Tensor, **options: object) -> tuple[Trace, Tensor]:
+def recorded(model: nn.Module, ids: Tensor, **options: Any) -> tuple[Trace, Tensor]:
     with torch.no_grad(), record(model, **options) as trace:
         output = model(ids)
     return trace, getattr(output, "logits", output)

@@ -97,7 +97,7 @@ class BinSums(_BinReducer):
         down, across, result = self._meet(block)
         lines = sum_segments(block.weights, down, -2)
         left, right = block.columns.start - self.first, block.columns.stop - self.first
-        self.column_sums[block.batch, block.heads, left:right] += lines.sum(-2)
+        self.column_sums[block.batch, block.heads, left:right].add_(lines.sum(-2))
         result += sum_segments(lines, across, -1)
 
 
@@ -119,9 +119,11 @@ class BinCounts(_BinReducer):
     def add(self, block: Block) -> None:
         """Add a block; it is small enough to be counted in fp32."""
         down, across, result = self._meet(block)
-        if block.visible is None:
-            high, wide = (torch.tensor(part.widths, device=result.device) for part in (down, across))
-            result += high[:, None] * wide
+        if block.visible is None and down.width is not None and across.width is not None:
+            result += down.width * across.width
+        elif block.visible is None:
+            cells = torch.tensor(down.widths)[:, None] * torch.tensor(across.widths)
+            result += cells.to(result.device)
         else:
             visible = block.visible.expand(*block.visible.shape[:-2], *block.weights.shape[-2:]).float()
             result += sum_segments(sum_segments(visible, down, -2), across, -1).long()
@@ -136,7 +138,7 @@ class RowSums:
 
     def add(self, block: Block) -> None:
         """Add a block."""
-        self.result[block.batch, block.heads, block.rows] += self.function(block)
+        self.result[block.batch, block.heads, block.rows].add_(self.function(block))
 
 
 def block_entropy(block: Block) -> Tensor:

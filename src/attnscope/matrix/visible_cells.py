@@ -81,7 +81,7 @@ def _areas(regions: Sequence[Region], rows: Sequence[int], columns: Sequence[int
         top, bottom = (down[i.start + at : i.stop + at].clamp(region.top, region.bottom) for at in (0, 1))
         left, right = (across[j.start + at : j.stop + at].clamp(region.left, region.right) for at in (0, 1))
         corners = top[:, None], bottom[:, None], left[None, :], right[None, :]
-        total[i, j] += _clipped_sum(*corners, region.highest + 1) - _clipped_sum(*corners, region.lowest)
+        total[i, j].add_(_clipped_sum(*corners, region.highest + 1) - _clipped_sum(*corners, region.lowest))
     return total
 
 
@@ -113,7 +113,7 @@ def count_between(source: Weights, rows: Positions, edges: Tensor) -> Tensor:
             beside = slice(bisect_left(listed, region.top), bisect_left(listed, region.bottom))
             if beside.stop > beside.start:
                 before = kept[row if len(kept) > 1 else 0]
-                total[beside] += _region_counts(region, rows.tensor[beside, None], edges, before)
+                total[beside].add_(_region_counts(region, rows.tensor[beside, None], edges, before))
         counts.append(total)
     return torch.stack(counts)[:, None]
 
