@@ -50,6 +50,9 @@ def find_errors(mask: str, score: str) -> list[str]:
             found = matrix.bins(*edges, marginals=False)
             compare(f"{name} bins: sums", found.sums, right.sums)
             compare(f"{name} bins: max", found.max, right.max)
+        ids = torch.arange(dense.shape[-1]) // 5 % 3
+        matched = matrix.summary(1, 1, pairings=[(ids, ids)]).matched_weight[:, :, 0]
+        compare("matched weight", matched, (dense * (ids[:, None] == ids)).sum(-1))
         keys = matrix.topk(1).keys.cpu()
         compare("top key", dense.gather(-1, keys.clamp(min=0)), dense.amax(-1, keepdim=True))
     missing = {name.partition("::")[2] for name in operators.RUN} - set(standins.kernels)

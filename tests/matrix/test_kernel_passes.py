@@ -82,6 +82,22 @@ def test_summary_and_bins_equal_dense_fp64(cuda: Standins, mask: str, score: str
             test_bins.assert_same(some, as_fp32(right), TOLERANCE, TOLERANCE)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("mask", "score"), [case for case in CASES if not {*case} & {*NO_KERNELS}])
+def test_matched_weights_equal_dense_fp64(cuda: Standins, mask: str, score: str, shape: str) -> None:
+    subject = small_subject(mask, score, shape)
+    dense, (queries, keys) = subject.dense(), SHAPES[shape]
+    pairings = test_summary.numbers(len(dense), queries, keys)
+    found = on_cuda(subject).summary(3, 3, pairings=pairings)
+    assert cuda.kernels["match_pass"] == cuda.kernels["match_count"] == 1
+    for at, (query_ids, key_ids) in enumerate(pairings):
+        same = query_ids[..., None] == key_ids[..., None, :]
+        same = (same if same.dim() == 3 else same[None])[:, None]
+        right = (dense * same).sum(-1).float()
+        torch.testing.assert_close(found.matched_weight[:, :, at].cpu(), right, rtol=TOLERANCE, atol=TOLERANCE)
+        assert torch.equal(found.num_matches[:, :, at].cpu(), (subject.allowed & same).sum(-1))
+
+
 def on_cpu(found: Summary | Bins):
     return type(found)(*(one.cpu() for one in found))
 
@@ -106,7 +122,7 @@ STATISTICS: dict[str, Callable[[AttentionMatrix], Tensor | tuple[Tensor, ...]]] 
     "pool": lambda matrix: matrix.pool(7, 8),
     "mass": lambda matrix: matrix.pool(7, 8, "mass"),
     "largest": lambda matrix: matrix.pool(7, 8, "max"),
-    "summary": lambda matrix: matrix.summary(7, 8),
+    "summary": lambda matrix: matrix.summary(7, 8, pairings=[(torch.arange(73) // 3, torch.arange(73) // 2)]),
     "bins": lambda matrix: matrix.bins([2, 30, 50], [0, 11, 73]),
 }
 

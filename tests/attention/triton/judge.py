@@ -56,6 +56,9 @@ class Problem:
         self.allowed = self.mask.to_dense(self.sizes)
         self.chosen = torch.rand(BATCH, keys, generator=self.random) < 0.3
         self.values = self.normal(BATCH, heads, queries, 19)
+        self.ids = tuple(
+            torch.randint(3, (3, BATCH, length), generator=self.random) << 33 for length in (queries, keys)
+        )
 
     def normal(self, *shape: int) -> Tensor:
         return torch.randn(*shape, generator=self.random)
@@ -103,6 +106,9 @@ def run_kernels(problem: Problem) -> dict[str, Tensor]:
     found |= launch.neighbour_weights(inputs, lse, REACH)._asdict()
     found["largest_key"] = launch.largest_keys(inputs, rows.candidates)
     found["spread"] = launch.distance_spread(inputs, lse, rows.distance)
+    ids = problem.ids
+    found["matched_weight"] = launch.matched_weights(inputs, lse, *ids)
+    found["num_matches"] = launch.count_matches(inputs, *ids)[:, None].expand(found["matched_weight"].shape)
     found["received"] = launch.received(inputs, lse)
     found["product"] = launch.transposed_matmul(inputs, lse, problem.values)
     for name, (row_edges, column_edges) in edges_of(problem).items():
@@ -120,6 +126,9 @@ def run_reference(problem: Problem, dtype: torch.dtype) -> dict[str, Tensor]:
     found = reference.row_statistics(scores, lse, problem.chosen.to(dtype))
     found |= reference.neighbour_weights(weights, REACH)
     found["spread"] = reference.distance_spread(weights)
+    found["matched_weight"] = reference.matched_weights(weights, *problem.ids)
+    allowed = problem.allowed.to(dtype).expand(weights.shape)
+    found["num_matches"] = reference.matched_weights(allowed, *problem.ids)
     found |= {"received": weights.sum(-2), "product": weights.mT @ problem.values.to(dtype)}
     for name, edges in edges_of(problem).items():
         sums, largest = reference.bins(weights, *edges)
