@@ -116,6 +116,41 @@ CUDA = {
     ),
 }
 
+PASS_TESTS = ("tests/matrix/test_kernel_passes.py",)
+KERNEL_PASSES = {
+    "slopes of a tile from its first row": SeededBug(
+        "matrix/kernel_passes.py",
+        "slope_offset=self.plan.terms.slope_offset + top",
+        "slope_offset=self.plan.terms.slope_offset",
+        PASS_TESTS,
+    ),
+    "keys of the first heads in every step": SeededBug(
+        "matrix/kernel_passes.py", "key=inputs.key[:, heads.start // group :", "key=inputs.key[:, 0 :", PASS_TESTS
+    ),
+    "rows without keys counted in the mass": SeededBug(
+        "matrix/kernel_passes.py", "(stop > start).cumsum(-1)", "(stop >= start).cumsum(-1)", PASS_TESTS
+    ),
+    "statistics kept after a change in place": SeededBug(
+        "matrix/kernel_passes.py",
+        "is_valid = self._rows is not None and self._rows.lse._version == self._version",
+        "is_valid = self._rows is not None",
+        PASS_TESTS,
+    ),
+    "a known lse in the wrong base": SeededBug(
+        "matrix/kernel_passes.py", "return self.known_lse * LOG2_E", "return self.known_lse", PASS_TESTS
+    ),
+    "columns counted from 0": SeededBug(
+        "attention/triton/layout.py", "tuple(counts), group, column_edges[0])", "tuple(counts), group, 0)", PASS_TESTS
+    ),
+    "rows of a block from its last row": SeededBug(
+        "attention/intervals.py",
+        "start_after=torch.where(has_keys, start, NO_KEY).flip(-1)",
+        "start_after=torch.where(has_keys, start, 0).flip(-1)",
+        PASS_TESTS,
+    ),
+    "copies that wait": SeededBug("attention/transfers.py", "non_blocking=is_upload", "non_blocking=False", PASS_TESTS),
+}
+
 MATRIX = {
     "weights of a block too small": SeededBug(
         "matrix/blocks.py",
@@ -493,10 +528,17 @@ TRITON = {
         "products = tl.dot(q, tl.trans(k), input_precision=PRECISION)",
         "products = tl.sum(q.to(tl.float32)[:, None, :] * k.to(tl.float32)[None, :, :], 2)",
     ),
+    "spread around no mean": in_kernel("spread.py", ".to(tl.float32) - mean[:, None]", ".to(tl.float32)"),
+    "ids of another pairing": in_kernel(
+        "matches.py", "pairing * num_keys + columns", "pairing * num_queries + columns"
+    ),
+    "a group of columns one place too far": in_kernel(
+        "columns.py", "bin_at + (left - first_column) // GROUP", "bin_at + left // GROUP"
+    ),
     "local weight of one side": in_kernel("neighbours.py", "tl.abs(distance) <= reach", "distance <= reach"),
     "an empty bin takes its neighbour's sum": in_kernel(
         "layout.py", "inside = ramp < count[:, None]", "inside = ramp < count[:, None].clamp(min=1)"
     ),
 }
 
-SEEDED_BUGS = TRITON | ATTENTION | CUDA | MATRIX | RECORDING | HEADS | ATLAS | SURVEY | EXPLORER
+SEEDED_BUGS = TRITON | ATTENTION | CUDA | KERNEL_PASSES | MATRIX | RECORDING | HEADS | ATLAS | SURVEY | EXPLORER
