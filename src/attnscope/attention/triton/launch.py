@@ -87,7 +87,7 @@ def row_statistics(inputs: KernelInputs, chosen: Tensor | None = None) -> RowSta
         PRECISION=call.precision, **call.options,
     )  # fmt: skip
     found = out.unbind(0)
-    return RowStatistics(*found[:9], found[9] if chosen is not None else None, candidates)
+    return RowStatistics._make((*found[:9], None if chosen is None else found[9], candidates))
 
 
 def largest_keys(inputs: KernelInputs, statistics: RowStatistics) -> Tensor:
