@@ -81,7 +81,7 @@ def compile_kernel(
     width = max(1 << (head_dim - 1).bit_length(), 16)
     constants = {"M": config.block_rows, "N": config.block_keys, "D": width, "EVEN_D": width == head_dim}
     constants |= {"PRECISION": known.precision, "NUM_CANDIDATES": config.block_keys // LANES.value}
-    constants |= {"SOFTCAP": False, "ALIBI": False} | kernel.flags | (kernel.all_flags if all_flags else {})
+    constants |= {"SOFTCAP": False, "ALIBI": False, **kernel.flags, **(kernel.all_flags if all_flags else {})}
     names = kernel.function.arg_names
     constants = {argument: value for argument, value in constants.items() if argument in names}
     signature = {argument: _type_of(argument, constants, dtype) for argument in names}
@@ -96,6 +96,11 @@ def compile_kernel(
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     compiled: Any = triton.compile(source, target=target, options=options)
     return _read_nvidia(compiled, width) if known.backend == "cuda" else _read_amd(compiled)
+
+
+def max_spill_bytes(dtype: str, head_dim: int) -> int:
+    """Return how much a kernel may spill: little, where one row of queries in three parts fills the registers."""
+    return 256 if dtype == "fp32" and head_dim > 128 else 0
 
 
 def _type_of(argument: str, constants: Mapping[str, Any], dtype: str) -> str:

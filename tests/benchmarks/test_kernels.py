@@ -1,11 +1,11 @@
-"""The Triton kernels compile for every architecture without spills, within its shared memory and without atomics."""
+"""The Triton kernels compile for every architecture within bounds of spills, registers, shared memory and atomics."""
 
 from itertools import product
 
 import pytest
 
 from attnscope.attention.triton.configs import ARCHITECTURES, Config, find_config
-from benchmarks.compiled_kernels import DTYPES, KERNELS, Compiled, compile_kernel
+from benchmarks.compiled_kernels import DTYPES, KERNELS, Compiled, compile_kernel, max_spill_bytes
 from benchmarks.kernels import HEAD_DIMS, KEPT, MULTIPROCESSORS, count_programs
 from benchmarks.roofline import count_clocks, flash_attention_clocks
 
@@ -28,10 +28,10 @@ def compiled(target: str, kernel: str, dtype: str, head_dim: int) -> Compiled:
     )
 
 
-def faults_of(found: Compiled, target: str) -> list[str]:
+def faults_of(found: Compiled, target: str, max_spills: int = 0) -> list[str]:
     known = ARCHITECTURES[target]
     bounds = {
-        "bytes of spills": (found.spill_bytes, 0),
+        "bytes of spills": (found.spill_bytes, max_spills),
         "atomics": (found.atomics, 0),
         "bytes of shared memory": (found.shared_bytes, known.shared_bytes),
         "registers": (found.registers, MAX_REGISTERS[known.backend]),
@@ -40,18 +40,16 @@ def faults_of(found: Compiled, target: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("target", "kernel", "dtype", "head_dim"), THINNED)
-def test_a_kernel_has_no_spills_and_fits_into_shared_memory(
-    target: str, kernel: str, dtype: str, head_dim: int
-) -> None:
-    assert faults_of(compiled(target, kernel, dtype, head_dim), target) == []
+def test_a_kernel_keeps_its_bounds(target: str, kernel: str, dtype: str, head_dim: int) -> None:
+    found = compiled(target, kernel, dtype, head_dim)
+    assert faults_of(found, target, max_spill_bytes(dtype, head_dim)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "kernel", "dtype", "head_dim"), ALL)
-def test_every_kernel_has_no_spills_and_fits_into_shared_memory(
-    target: str, kernel: str, dtype: str, head_dim: int
-) -> None:
-    assert faults_of(compiled(target, kernel, dtype, head_dim), target) == []
+def test_every_kernel_keeps_its_bounds(target: str, kernel: str, dtype: str, head_dim: int) -> None:
+    found = compiled(target, kernel, dtype, head_dim)
+    assert faults_of(found, target, max_spill_bytes(dtype, head_dim)) == []
 
 
 @pytest.mark.slow

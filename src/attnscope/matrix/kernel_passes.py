@@ -102,7 +102,7 @@ class KernelPasses:
             return operators.row_statistics(inputs, find_key=find_key)
 
         found = self._over_heads(schedule, ROW_BYTES * self.query.shape[2], run)
-        rows = RowStatistics(*(None if parts[0] is None else _join(parts) for parts in _transpose(found)))
+        rows = RowStatistics._make(None if parts[0] is None else _join(parts) for parts in _transpose(found))
         if not rows.lse.is_inference():  # tensors of torch.inference_mode do not count changes
             self._rows, self._version = rows, rows.lse._version
         return rows

@@ -45,13 +45,24 @@ CONFIGS: dict[str, dict[str, dict[tuple[int, int], Config]]] = {
         "rows": {
             (64, 2): Config(128, 32, 4, 2),
             (128, 2): Config(128, 32, 4, 2),
+            (256, 2): Config(128, 32, 4, 2),
+            (64, 4): Config(64, 32, 4, 2),
+            (128, 4): Config(32, 16, 4, 2),
+            (256, 4): Config(16, 32, 4, 2),
         },
         "columns": {
             (64, 2): Config(128, 64, 4, 2),
             (128, 2): Config(128, 64, 4, 2),
+            (256, 2): Config(64, 128, 4, 2),
+            (64, 4): Config(64, 32, 4, 2),
+            (128, 4): Config(32, 64, 8, 2),
+            (256, 4): Config(16, 32, 4, 2),
         },
         "products": {
             (128, 2): Config(64, 32, 4, 2),
+            (256, 2): Config(64, 32, 8, 2),
+            (128, 4): Config(16, 32, 4, 2),
+            (256, 4): Config(16, 32, 4, 2),
         },
     },
     "sm_90": {
@@ -59,53 +70,109 @@ CONFIGS: dict[str, dict[str, dict[tuple[int, int], Config]]] = {
             (64, 2): Config(64, 128, 4, 3),
             (128, 2): Config(128, 64, 4, 2),
             (256, 2): Config(64, 64, 4, 2),
+            (128, 4): Config(64, 32, 4, 2),
+            (256, 4): Config(16, 32, 4, 2),
         },
         "columns": {
             (64, 2): Config(64, 128, 4, 3),
             (128, 2): Config(64, 128, 4, 2),
             (256, 2): Config(64, 64, 4, 2),
+            (128, 4): Config(32, 64, 8, 2),
+            (256, 4): Config(16, 32, 4, 2),
         },
         "products": {
             (128, 2): Config(64, 32, 4, 2),
+            (256, 2): Config(64, 32, 8, 2),
+            (128, 4): Config(16, 32, 4, 2),
+            (256, 4): Config(16, 32, 4, 2),
         },
     },
     "sm_100": {
         "rows": {
+            (64, 2): Config(128, 64, 8, 2),
             (128, 2): Config(128, 64, 8, 2),
+            (256, 2): Config(128, 32, 4, 2),
+            (128, 4): Config(32, 16, 4, 2),
+            (256, 4): Config(16, 32, 4, 2),
         },
         "columns": {
+            (64, 2): Config(64, 128, 4, 2),
             (128, 2): Config(128, 128, 8, 2),
+            (256, 2): Config(128, 64, 8, 2),
+            (128, 4): Config(32, 64, 8, 2),
+            (256, 4): Config(16, 32, 4, 2),
+        },
+        "products": {
+            (128, 2): Config(64, 64, 4, 2),
+            (256, 2): Config(64, 64, 8, 2),
+            (128, 4): Config(16, 32, 4, 2),
+            (256, 4): Config(16, 32, 4, 2),
         },
     },
     "sm_120": {
         "rows": {
             (64, 2): Config(128, 32, 4, 2),
             (128, 2): Config(128, 32, 4, 2),
+            (256, 2): Config(128, 32, 4, 2),
+            (64, 4): Config(64, 32, 4, 2),
+            (128, 4): Config(32, 16, 4, 2),
+            (256, 4): Config(16, 32, 4, 2),
         },
         "columns": {
             (64, 2): Config(128, 32, 4, 2),
             (128, 2): Config(128, 32, 4, 2),
+            (256, 2): Config(64, 128, 4, 2),
+            (64, 4): Config(64, 32, 4, 2),
+            (128, 4): Config(32, 64, 8, 2),
+            (256, 4): Config(16, 32, 4, 2),
         },
         "products": {
             (128, 2): Config(64, 32, 4, 2),
+            (256, 2): Config(64, 32, 8, 2),
+            (128, 4): Config(16, 32, 4, 2),
+            (256, 4): Config(16, 32, 4, 2),
         },
     },
     "gfx942": {
         "rows": {
             (64, 2): Config(128, 64, 4, 2),
-            (128, 2): Config(128, 64, 4, 2),
+            (128, 2): Config(128, 64, 8, 2),
+            (256, 2): Config(64, 32, 4, 2),
+            (128, 4): Config(64, 32, 4, 2),
+            (256, 4): Config(64, 32, 4, 2),
         },
         "columns": {
             (64, 2): Config(128, 64, 4, 2),
-            (128, 2): Config(128, 64, 4, 2),
+            (128, 2): Config(64, 64, 4, 2),
+            (256, 2): Config(64, 64, 4, 2),
+            (128, 4): Config(64, 32, 4, 2),
+            (256, 4): Config(32, 32, 4, 2),
+        },
+        "products": {
+            (128, 2): Config(64, 32, 4, 2),
+            (256, 2): Config(64, 32, 4, 1),
+            (128, 4): Config(64, 32, 4, 1),
+            (256, 4): Config(32, 32, 4, 1),
         },
     },
     "gfx950": {
         "rows": {
-            (128, 2): Config(128, 64, 4, 2),
+            (128, 2): Config(128, 64, 8, 2),
+            (256, 2): Config(64, 32, 4, 2),
+            (128, 4): Config(64, 32, 4, 2),
+            (256, 4): Config(64, 32, 4, 2),
         },
         "columns": {
-            (128, 2): Config(128, 64, 4, 2),
+            (128, 2): Config(64, 64, 4, 2),
+            (256, 2): Config(64, 64, 4, 2),
+            (128, 4): Config(64, 32, 4, 2),
+            (256, 4): Config(32, 32, 4, 2),
+        },
+        "products": {
+            (128, 2): Config(64, 32, 4, 2),
+            (256, 2): Config(64, 32, 4, 2),
+            (128, 4): Config(64, 32, 4, 2),
+            (256, 4): Config(32, 32, 4, 2),
         },
     },
 }
@@ -128,7 +195,7 @@ def find_architecture(backend: str, name: int | str) -> str:
 
 
 def find_config(kernel: str, architecture: str, head_dim: int, itemsize: int) -> Config:
-    """Return the configuration of a kernel; raise UnsupportedError if none was compiled without spills.
+    """Return the configuration of a kernel; raise UnsupportedError if there is none.
 
     A head dim without an entry takes that of the next larger one, which has less room for tiles.
     """

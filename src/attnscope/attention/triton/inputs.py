@@ -42,7 +42,7 @@ class RowStatistics(NamedTuple):
         """Name the planes (9 or 10, batch, heads, queries) that the kernel writes."""
         found = planes.unbind(0)
         chosen_mass = found[9] if len(found) > 9 else None
-        return RowStatistics(*found[:9], chosen_mass, candidates if candidates.numel() else None)
+        return RowStatistics._make((*found[:9], chosen_mass, candidates if candidates.numel() else None))
 
 
 class NeighbourWeights(NamedTuple):
