@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import cycle
 from types import SimpleNamespace
 
 import pytest
@@ -28,6 +29,8 @@ from tests.matrix.test_matrix import CASES, SHAPES, Subject
 
 NO_KERNELS = ("holes", "booleans", "bias")  # several intervals of keys per query, and a score without a kernel
 TOLERANCE = 2e-6
+EACH_IN_A_SHAPE = [(*case, shape) for case, shape in zip(CASES, cycle(SHAPES), strict=False)]
+WITH_KERNELS = [case for case in EACH_IN_A_SHAPE if not {*case} & {*NO_KERNELS}]
 
 
 @pytest.fixture
@@ -50,21 +53,21 @@ def uses_kernels(matrix: AttentionMatrix) -> bool:
     return source.passes is not None
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("mask", "score"), CASES)
+@pytest.mark.parametrize(("mask", "score", "shape"), EACH_IN_A_SHAPE)
+def test_kernels_are_used_where_they_can(cuda: Standins, mask: str, score: str, shape: str) -> None:
+    assert uses_kernels(on_cuda(small_subject(mask, score, shape))) is ((mask, score, shape) in WITH_KERNELS)
+
+
+@pytest.mark.parametrize(("mask", "score", "shape"), WITH_KERNELS)
 def test_every_operation_equals_dense_fp64(cuda: Standins, mask: str, score: str, shape: str) -> None:
     subject = small_subject(mask, score, shape)
     matrix, dense = on_cuda(subject), subject.dense()
-    assert uses_kernels(matrix) is (mask not in NO_KERNELS and score not in NO_KERNELS)
     for name, (got, right) in test_matrix.every_operation(matrix, dense, subject.allowed).items():
         assert got.device.type == "cuda", name
-        is_difference = not uses_kernels(matrix) and name in ("entropy", "last batch row")  # of two fp32 results
-        tolerance = 2e-5 if is_difference else TOLERANCE
-        torch.testing.assert_close(got.cpu().to(right), right, rtol=tolerance, atol=tolerance, msg=name)
+        torch.testing.assert_close(got.cpu().to(right), right, rtol=TOLERANCE, atol=TOLERANCE, msg=name)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("mask", "score"), [case for case in CASES if not {*case} & {*NO_KERNELS}])
+@pytest.mark.parametrize(("mask", "score", "shape"), WITH_KERNELS)
 def test_summary_and_bins_equal_dense_fp64(cuda: Standins, mask: str, score: str, shape: str) -> None:
     subject = small_subject(mask, score, shape)
     matrix, dense = on_cuda(subject), subject.dense()
@@ -82,8 +85,7 @@ def test_summary_and_bins_equal_dense_fp64(cuda: Standins, mask: str, score: str
             test_bins.assert_same(some, as_fp32(right), TOLERANCE, TOLERANCE)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("mask", "score"), [case for case in CASES if not {*case} & {*NO_KERNELS}])
+@pytest.mark.parametrize(("mask", "score", "shape"), WITH_KERNELS)
 def test_matched_weights_equal_dense_fp64(cuda: Standins, mask: str, score: str, shape: str) -> None:
     subject = small_subject(mask, score, shape)
     dense, (queries, keys) = subject.dense(), SHAPES[shape]
@@ -132,8 +134,7 @@ def numbers(matrix: AttentionMatrix, statistic: str) -> list[Tensor]:
     return [one.cpu() for one in ([found] if isinstance(found, Tensor) else found)]
 
 
-@pytest.mark.parametrize("score", ["slopes", "softcap and sinks"])
-@pytest.mark.parametrize("step_cells", [3000, 20_000], ids=["one head", "the heads of a key"])
+@pytest.mark.parametrize(("step_cells", "score"), [(3000, "slopes"), (20_000, "softcap and sinks")])
 @pytest.mark.parametrize("statistic", STATISTICS)
 def test_heads_in_steps_give_the_same(
     cuda: Standins, statistic: str, step_cells: int, score: str, monkeypatch: pytest.MonkeyPatch
