@@ -69,6 +69,7 @@ def column_pass(*arguments: Any) -> tuple[Tensor, Tensor]:
     """Sums and maxima of each group of columns."""
     inputs, rest = from_arguments(*arguments)
     lse_base2, left, right, first, last, full_first, full_last, edges, width, group, first_column, maximum = rest
+    assert inputs.config is not None
     unmasked = weights_given(all_scores(inputs), lse_base2)
     masked = weights_given(masked_scores(inputs), lse_base2)
     num_bins, block_keys = len(edges) - 1, inputs.config.block_keys

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import cycle
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,6 @@ from attnscope.attention.triton import support
 from attnscope.errors import Cancelled
 from attnscope.matrix.bins import Bins
 from attnscope.matrix.kernel_passes import fit_to_groups
-from attnscope.matrix.summary import Summary
 from tests.devices.standin import Standins
 from tests.matrix import test_bins, test_matrix, test_summary
 from tests.matrix.test_matrix import CASES, SHAPES, Subject
@@ -100,11 +100,11 @@ def test_matched_weights_equal_dense_fp64(cuda: Standins, mask: str, score: str,
         assert torch.equal(found.num_matches[:, :, at].cpu(), (subject.allowed & same).sum(-1))
 
 
-def on_cpu(found: Summary | Bins):
+def on_cpu(found: Any) -> Any:
     return type(found)(*(one.cpu() for one in found))
 
 
-def as_fp32(found: Bins | SimpleNamespace):
+def as_fp32(found: Any) -> Any:
     def convert(one: Tensor) -> Tensor:
         return one.float() if one.is_floating_point() else one
 

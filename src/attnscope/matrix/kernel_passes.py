@@ -51,8 +51,10 @@ class KernelPasses:
         """What the row passes are given, on the device."""
         device, terms = self.query.device, self.plan.terms
         slopes, sinks = (None if one is None else to_device(one, device) for one in (terms.slopes, terms.sinks))
+        query, key = (each if each.stride(-1) == 1 else each.contiguous() for each in (self.query, self.key))
         return KernelInputs(
-            *(each if each.stride(-1) == 1 else each.contiguous() for each in (self.query, self.key)),
+            query,
+            key,
             self.plan.intervals.to(device),
             terms._replace(slopes=slopes, sinks=sinks),
             self.plan.rows,

@@ -127,12 +127,13 @@ def _statistics_by_kernels(
     first, second, third, fourth = schedule.split(4)
     rows = passes.rows(first)
     batch, heads, queries = rows.lse.shape
-    matched, num_matches = (
-        passes.matches(rows.lse_base2, *zip(*ids, strict=True), fourth)
-        if ids
-        else (rows.lse.new_empty(batch, heads, 0, queries, dtype=dtype) for dtype in (rows.lse.dtype, torch.long))
-    )
-    received, bin_sums = passes.columns_and_bins(row_edges, column_edges, rows.lse_base2, second)
+    if ids:
+        query_ids, key_ids = zip(*ids, strict=True)
+        matched, num_matches = passes.matches(rows.lse_base2, query_ids, key_ids, second)
+    else:
+        matched = rows.lse.new_empty(batch, heads, 0, queries)
+        num_matches = matched.new_empty(matched.shape, dtype=torch.long)
+    received, bin_sums = passes.columns_and_bins(row_edges, column_edges, rows.lse_base2, third)
     return {
         "entropy": rows.entropy,
         "effective_keys": rows.squares.reciprocal().masked_fill_(rows.squares == 0, 0.0),
@@ -140,7 +141,7 @@ def _statistics_by_kernels(
         "mean_distance": rows.distance,
         "mass": rows.mass,
         "mean_abs_distance": rows.abs_distance,
-        **passes.neighbours(rows.lse_base2, LOCAL_DISTANCE, third)._asdict(),
+        **passes.neighbours(rows.lse_base2, LOCAL_DISTANCE, fourth)._asdict(),
         "matched_weight": matched,
         "num_matches": num_matches,
         "bin_sums": bin_sums,

@@ -104,6 +104,7 @@ def run_kernels(problem: Problem) -> dict[str, Tensor]:
     lse = rows.lse_base2
     found = {name: value for name, value in rows._asdict().items() if name != "candidates"}
     found |= launch.neighbour_weights(inputs, lse, REACH)._asdict()
+    assert rows.candidates is not None
     found["largest_key"] = launch.largest_keys(inputs, rows.candidates)
     found["spread"] = launch.distance_spread(inputs, lse, rows.distance)
     ids = problem.ids

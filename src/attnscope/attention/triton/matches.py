@@ -78,12 +78,12 @@ def match_count_kernel(
     inside = rows < num_queries
     start = tl.load(START + batch * stride_mask + rows, mask=inside, other=0)
     stop = tl.load(STOP + batch * stride_mask + rows, mask=inside, other=0)
-    first, _, _, last = key_bounds(start, stop, inside, num_keys, N)
+    bounds = key_bounds(start, stop, inside, num_keys, N)
     counts = tl.zeros([M], tl.int32)
-    for left in range(first, last, N):
+    for left in range(bounds[0], bounds[3], N):
         columns = left + tl.arange(0, N)
         same = _is_match(
-            QUERY_IDS, KEY_IDS, at * num_batch + batch, num_queries, num_keys, rows, inside, columns, last
+            QUERY_IDS, KEY_IDS, at * num_batch + batch, num_queries, num_keys, rows, inside, columns, bounds[3]
         )  # fmt: skip
         allowed = (columns[None, :] >= start[:, None]) & (columns[None, :] < stop[:, None])
         counts += tl.sum((same & allowed).to(tl.int32), 1)

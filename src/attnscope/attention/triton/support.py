@@ -49,8 +49,8 @@ def plan_kernels(spec: AttentionSpec, region_mask: RegionMask | None) -> KernelP
     head_dim, itemsize = signature.query[-1], signature.dtype.itemsize
     try:
         architecture = architecture_of(device)
-        configs = (find_config(kernel, architecture, head_dim, itemsize) for kernel in ("rows", "columns"))
-        return KernelPlan(intervals, terms, *configs, ARCHITECTURES[architecture].precision)
+        rows, columns = (find_config(kernel, architecture, head_dim, itemsize) for kernel in ("rows", "columns"))
+        return KernelPlan(intervals, terms, rows, columns, ARCHITECTURES[architecture].precision)
     except UnsupportedError as error:
         return str(error).partition(";")[0]
 
