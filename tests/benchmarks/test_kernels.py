@@ -12,7 +12,9 @@ from benchmarks.roofline import count_clocks, flash_attention_clocks
 MAX_REGISTERS = {"cuda": 255, "hip": 512}
 THINNED = [
     ("sm_80", "rows", "fp32", 64),
+    ("sm_80", "matches", "fp16", 64),
     ("sm_90", "neighbours", "fp16", 32),
+    ("sm_90", "spread", "bf16", 128),
     ("sm_100", "largest key", "fp32", 256),
     ("sm_120", "bins", "bf16", 64),
     ("gfx942", "columns", "bf16", 128),
