@@ -41,7 +41,7 @@ KERNELS = {
         EVERYTHING,
     ),
     "columns": Kernel(column_kernel, "columns", {"EACH_COLUMN": True, "MAXIMUM": False}, SCORES | {"MAXIMUM": True}),
-    "bins": Kernel(column_kernel, "columns", {"EACH_COLUMN": False, "MAXIMUM": True}, SCORES),
+    "bins": Kernel(column_kernel, "bins", {"EACH_COLUMN": False, "MAXIMUM": True}, SCORES),
     "products": Kernel(product_kernel, "products", {"C": MAX_VALUES}, SCORES),
     "neighbours": Kernel(neighbour_kernel, "rows", {}, SCORES),
     "largest key": Kernel(largest_key_kernel, "rows", {"M": LARGEST_KEY_ROWS}, SCORES),

@@ -176,7 +176,7 @@ CONFIGS: dict[str, dict[str, dict[tuple[int, int], Config]]] = {
         },
     },
 }
-"""Configuration by architecture, kernel, and (head dim, bytes per element)."""
+"""Configuration by architecture, kernel, and (head dim, bytes per element). Bins fall back to the entry of columns."""
 
 
 def find_architecture(backend: str, name: int | str) -> str:
@@ -199,7 +199,8 @@ def find_config(kernel: str, architecture: str, head_dim: int, itemsize: int) ->
 
     A head dim without an entry takes that of the next larger one, which has less room for tiles.
     """
-    known = CONFIGS[architecture].get(kernel, {})
+    kernels = CONFIGS[architecture]
+    known = kernels["columns"] | kernels.get("bins", {}) if kernel == "bins" else kernels.get(kernel, {})
     wider = [dim for dim, size in known if dim >= head_dim and size == itemsize]
     if not wider:
         raise UnsupportedError(

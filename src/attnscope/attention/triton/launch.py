@@ -132,7 +132,7 @@ def bins(
 
     Bins are given by their edges; equal edges make an empty bin, which has 0.
     """
-    call = _Call(inputs, "columns")
+    call = _Call(inputs, "bins")
     widths = [right - left for left, right in pairwise(column_edges)]
     each_column = 2 * max(widths) <= call.config.block_keys
     step = call.config.block_keys
