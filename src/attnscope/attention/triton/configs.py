@@ -58,6 +58,9 @@ CONFIGS: dict[str, dict[str, dict[tuple[int, int], Config]]] = {
             (128, 4): Config(32, 64, 8, 2),
             (256, 4): Config(16, 32, 4, 2),
         },
+        "bins": {
+            (128, 2): Config(64, 128, 4, 2),
+        },
         "products": {
             (128, 2): Config(64, 32, 4, 2),
             (256, 2): Config(64, 32, 8, 2),
@@ -70,7 +73,7 @@ CONFIGS: dict[str, dict[str, dict[tuple[int, int], Config]]] = {
             (64, 2): Config(64, 128, 4, 3),
             (128, 2): Config(128, 64, 4, 2),
             (256, 2): Config(64, 64, 4, 2),
-            (128, 4): Config(64, 32, 4, 2),
+            (128, 4): Config(32, 16, 4, 2),
             (256, 4): Config(16, 32, 4, 2),
         },
         "columns": {
@@ -102,6 +105,9 @@ CONFIGS: dict[str, dict[str, dict[tuple[int, int], Config]]] = {
             (128, 4): Config(32, 64, 8, 2),
             (256, 4): Config(16, 32, 4, 2),
         },
+        "bins": {
+            (128, 2): Config(128, 64, 8, 2),
+        },
         "products": {
             (128, 2): Config(64, 64, 4, 2),
             (256, 2): Config(64, 64, 8, 2),
@@ -113,7 +119,7 @@ CONFIGS: dict[str, dict[str, dict[tuple[int, int], Config]]] = {
         "rows": {
             (64, 2): Config(128, 32, 4, 2),
             (128, 2): Config(128, 32, 4, 2),
-            (256, 2): Config(128, 32, 4, 2),
+            (256, 2): Config(64, 32, 4, 2),
             (64, 4): Config(64, 32, 4, 2),
             (128, 4): Config(32, 16, 4, 2),
             (256, 4): Config(16, 32, 4, 2),
