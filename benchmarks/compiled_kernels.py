@@ -15,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from attnscope.attention.triton.columns import column_kernel, product_kernel
-from attnscope.attention.triton.configs import ARCHITECTURES, Config
+from attnscope.attention.triton.configs import ARCHITECTURES, Config, find_config
 from attnscope.attention.triton.launch import LARGEST_KEY_ROWS, LARGEST_KEY_WARPS, MAX_VALUES
 from attnscope.attention.triton.matches import match_kernel
 from attnscope.attention.triton.neighbours import largest_key_kernel, neighbour_kernel
@@ -44,12 +44,12 @@ KERNELS = {
         EVERYTHING,
     ),
     "columns": Kernel(column_kernel, "columns", {"GROUP": 1, "MAXIMUM": False}, SCORES | {"MAXIMUM": True}),
-    "bins": Kernel(column_kernel, "columns", {"GROUP": 16, "MAXIMUM": True}, SCORES),
+    "bins": Kernel(column_kernel, "bins", {"GROUP": 16, "MAXIMUM": True}, SCORES),
     "spread": Kernel(spread_kernel, "rows", {}, SCORES),
     "matches": Kernel(match_kernel, "rows", {"P": 4, "PAIRINGS": 4}, SCORES),
     "products": Kernel(product_kernel, "products", {"C": MAX_VALUES}, SCORES),
     "neighbours": Kernel(neighbour_kernel, "rows", {}, SCORES),
-    "largest key": Kernel(largest_key_kernel, "rows", {"M": LARGEST_KEY_ROWS}, SCORES),
+    "largest key": Kernel(largest_key_kernel, "rows", {}, SCORES),
 }
 INT32_TENSORS = {"START", "STOP", "LEFT", "RIGHT", "FIRST", "LAST", "FULL_FIRST", "FULL_LAST", "EDGES"}
 INT32_TENSORS |= {"CANDIDATES", "FOUND"}
@@ -71,13 +71,19 @@ class Compiled(NamedTuple):
     names: Mapping[str, int]  #: instructions of the hot loop
 
 
+def find_kernel_config(name: str, architecture: str, dtype: str, head_dim: int) -> Config:
+    """Return the configuration with which `launch` calls a kernel."""
+    config = find_config(KERNELS[name].config, architecture, head_dim, DTYPES[dtype])
+    if name == "largest key":
+        config = config._replace(block_rows=LARGEST_KEY_ROWS, num_warps=LARGEST_KEY_WARPS)
+    return config
+
+
 def compile_kernel(
     name: str, architecture: str, config: Config, dtype: str, head_dim: int, *, all_flags: bool = False
 ) -> Compiled:
     """Compile a kernel as its launch function would, and read registers, memory and instructions."""
     kernel, known = KERNELS[name], ARCHITECTURES[architecture]
-    if name == "largest key":
-        config = config._replace(num_warps=LARGEST_KEY_WARPS)
     width = max(1 << (head_dim - 1).bit_length(), 16)
     constants = {"M": config.block_rows, "N": config.block_keys, "D": width, "EVEN_D": width == head_dim}
     constants |= {"PRECISION": known.precision, "NUM_CANDIDATES": config.block_keys // LANES.value}
@@ -98,9 +104,11 @@ def compile_kernel(
     return _read_nvidia(compiled, width) if known.backend == "cuda" else _read_amd(compiled)
 
 
-def max_spill_bytes(dtype: str, head_dim: int) -> int:
-    """Return how much a kernel may spill: little, where one row of queries in three parts fills the registers."""
-    return 256 if dtype == "fp32" and head_dim > 128 else 0
+def max_spill_bytes(name: str, dtype: str, head_dim: int) -> int:
+    """Return how much a kernel may spill: a little in fp32, where queries in three parts fill the registers."""
+    if dtype != "fp32":
+        return 0
+    return 256 if head_dim > 128 or name == "neighbours" else 0  # neighbours are O(n) cells
 
 
 def _type_of(argument: str, constants: Mapping[str, Any], dtype: str) -> str:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import NamedTuple
 
-from attnscope.attention.triton.configs import ARCHITECTURES, Config, find_config
+from attnscope.attention.triton.configs import ARCHITECTURES, Config
 from attnscope.bench import Size
 from attnscope.bench.report import Table
-from benchmarks.compiled_kernels import DTYPES, KERNELS, Compiled, compile_kernel, max_spill_bytes
+from benchmarks.compiled_kernels import KERNELS, Compiled, compile_kernel, find_kernel_config, max_spill_bytes
 from benchmarks.gpu_survey import estimate_surveys
 from benchmarks.roofline import (
     EFFICIENCY,
@@ -62,9 +62,9 @@ def tables(size: Size, step: Callable[[str], None]) -> Iterator[Table]:
     """Compile, and yield the tables."""
     resources = Table(
         title="Resources",
-        comparison="Causal attention without score modifiers. Bound: no spills (fp32 above head dim 128: at most 256 "
-        "bytes), no atomics, and shared memory that the smallest device of the target has. Programs: how many fit on a "
-        "multiprocessor at a time.",
+        comparison="Causal attention without score modifiers. Bound: no spills (at most 256 bytes in fp32 above head dim "
+        "128 and for neighbours), no atomics, and shared memory that the smallest device of the target has. Programs: "
+        "how many fit on a multiprocessor at a time.",
         columns=("target", "kernel", "head dim", "dtype", "tile", "warps", "stages", "registers", "shared memory",
                  "spills", "programs", "bound kept"),
     )  # fmt: skip
@@ -77,7 +77,7 @@ def tables(size: Size, step: Callable[[str], None]) -> Iterator[Table]:
     clocks = {}
     for target, dtype, head_dim, kernel in product(ARCHITECTURES, dtypes, dims, KERNELS):
         step(f"{kernel} for {target}, head dim {head_dim}, {dtype}")
-        config = find_config(KERNELS[kernel].config, target, head_dim, DTYPES[dtype])
+        config = find_kernel_config(kernel, target, dtype, head_dim)
         compiled = compile_kernel(kernel, target, config, dtype, head_dim)
         _add_resources(resources, (target, kernel, head_dim, dtype), config, compiled)
         if compiled.loop is not None and dtype == "bf16" and kernel in KEPT:
@@ -97,7 +97,7 @@ def _add_resources(table: Table, entry: tuple[str, str, int, str], config: Confi
         target, kernel, str(head_dim), dtype, f"{config.block_rows} x {config.block_keys}", str(config.num_warps),
         str(config.num_stages), str(compiled.registers), f"{compiled.shared_bytes:,} bytes",
         f"{compiled.spill_bytes} bytes", str(count_programs(target, compiled, config.num_warps)),
-        met=fits and compiled.spill_bytes <= max_spill_bytes(dtype, head_dim) and not compiled.atomics,
+        met=fits and compiled.spill_bytes <= max_spill_bytes(kernel, dtype, head_dim) and not compiled.atomics,
     )  # fmt: skip
 
 

@@ -4,8 +4,8 @@ from itertools import product
 
 import pytest
 
-from attnscope.attention.triton.configs import ARCHITECTURES, Config, find_config
-from benchmarks.compiled_kernels import DTYPES, KERNELS, Compiled, compile_kernel, max_spill_bytes
+from attnscope.attention.triton.configs import ARCHITECTURES, Config
+from benchmarks.compiled_kernels import DTYPES, KERNELS, Compiled, compile_kernel, find_kernel_config, max_spill_bytes
 from benchmarks.kernels import HEAD_DIMS, KEPT, MULTIPROCESSORS, count_programs
 from benchmarks.roofline import count_clocks, flash_attention_clocks
 
@@ -25,9 +25,7 @@ ALL = list(product(ARCHITECTURES, KERNELS, DTYPES, (32, 64, 96, 128, 256)))
 
 
 def compiled(target: str, kernel: str, dtype: str, head_dim: int) -> Compiled:
-    return compile_kernel(
-        kernel, target, find_config(KERNELS[kernel].config, target, head_dim, DTYPES[dtype]), dtype, head_dim
-    )
+    return compile_kernel(kernel, target, find_kernel_config(kernel, target, dtype, head_dim), dtype, head_dim)
 
 
 def faults_of(found: Compiled, target: str, max_spills: int = 0) -> list[str]:
@@ -44,21 +42,21 @@ def faults_of(found: Compiled, target: str, max_spills: int = 0) -> list[str]:
 @pytest.mark.parametrize(("target", "kernel", "dtype", "head_dim"), THINNED)
 def test_a_kernel_keeps_its_bounds(target: str, kernel: str, dtype: str, head_dim: int) -> None:
     found = compiled(target, kernel, dtype, head_dim)
-    assert faults_of(found, target, max_spill_bytes(dtype, head_dim)) == []
+    assert faults_of(found, target, max_spill_bytes(kernel, dtype, head_dim)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "kernel", "dtype", "head_dim"), ALL)
 def test_every_kernel_keeps_its_bounds(target: str, kernel: str, dtype: str, head_dim: int) -> None:
     found = compiled(target, kernel, dtype, head_dim)
-    assert faults_of(found, target, max_spill_bytes(dtype, head_dim)) == []
+    assert faults_of(found, target, max_spill_bytes(kernel, dtype, head_dim)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "kernel", "head_dim"), list(product(ARCHITECTURES, KERNELS, HEAD_DIMS)))
 def test_all_score_modifiers_fit_into_shared_memory(target: str, kernel: str, head_dim: int) -> None:
     """They may spill registers, which is slow and not wrong."""
-    config = find_config(KERNELS[kernel].config, target, head_dim, 4)
+    config = find_kernel_config(kernel, target, "fp32", head_dim)
     found = compile_kernel(kernel, target, config, "fp32", head_dim, all_flags=True)
     assert found.shared_bytes <= ARCHITECTURES[target].shared_bytes
 
@@ -76,7 +74,7 @@ def test_both_passes_on_an_h100_need_few_instructions() -> None:
         assert faults_of(found, "sm_90") == []
         assert found.loop is not None
         assert found.loop.all <= most
-        config = find_config(kernel, "sm_90", 128, 2)
+        config = find_kernel_config(kernel, "sm_90", "bf16", 128)
         assert count_programs("sm_90", found, config.num_warps) >= 2
         clocks.append(count_clocks(found.loop, 128, getattr(config, KEPT[kernel])))
     low, high = (sum(getattr(each, kind) for each in clocks) for kind in ("overlapped", "serial"))

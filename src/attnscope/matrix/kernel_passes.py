@@ -18,6 +18,7 @@ from torch import Tensor
 from attnscope.attention.intervals import Intervals, RowBounds, row_bounds
 from attnscope.attention.transfers import to_device
 from attnscope.attention.triton import operators
+from attnscope.attention.triton.configs import Config
 from attnscope.attention.triton.inputs import KernelInputs, NeighbourWeights, RowStatistics
 from attnscope.attention.triton.layout import ColumnLayout, make_column_layout, max_parts, sum_parts
 from attnscope.attention.triton.support import KernelPlan
@@ -157,18 +158,18 @@ class KernelPasses:
     def received(self, lse_base2: Tensor, schedule: Schedule, rows: range | None = None) -> Tensor:
         """The column sums over all rows or some, (batch, heads, keys)."""
         rows = range(self.query.shape[2]) if rows is None else rows
-        layout = self._layout([rows.start, rows.stop], [0, self.key.shape[2]], group=1)
-        found = self._columns(layout, lse_base2, schedule, maximum=False)
+        layout = self._layout([rows.start, rows.stop], [0, self.key.shape[2]], self.plan.columns, group=1)
+        found = self._columns(layout, self.plan.columns, lse_base2, schedule)
         return _join([sums.squeeze(-2) for sums, _ in found])
 
     def columns_and_bins(
         self, row_edges: Sequence[int], column_edges: Sequence[int], lse_base2: Tensor, schedule: Schedule
     ) -> tuple[Tensor, Tensor]:
         """The sums of all columns, and of each bin, in one pass over the rows and columns between the outer edges."""
-        layout = self._layout(row_edges, column_edges, group=1)
+        layout = self._layout(row_edges, column_edges, self.plan.columns, group=1)
         found = [
             (sums.sum(-2), sum_parts(sums, layout.counts))
-            for sums, _ in self._columns(layout, lse_base2, schedule, maximum=False)
+            for sums, _ in self._columns(layout, self.plan.columns, lse_base2, schedule)
         ]
         columns, bins = map(_join, _transpose(found))
         return columns, bins
@@ -183,29 +184,27 @@ class KernelPasses:
         maximum: bool,
     ) -> BinSums:
         """The sum and, if asked, the largest weight of each bin; equal edges make an empty bin, which has 0."""
-        layout = self._layout(row_edges, column_edges)
+        layout = self._layout(row_edges, column_edges, self.plan.bins)
         found = [
             BinSums(sum_parts(sums, layout.counts), max_parts(largest, layout.counts) if maximum else None)
-            for sums, largest in self._columns(layout, lse_base2, schedule, maximum=maximum)
+            for sums, largest in self._columns(layout, self.plan.bins, lse_base2, schedule, maximum=maximum)
         ]
         largest = [one.largest for one in found if one.largest is not None]
         return BinSums(_join([one.sums for one in found]), _join(largest) if largest else None)
 
     def _layout(
-        self, row_edges: Sequence[int], column_edges: Sequence[int], *, group: int | None = None
+        self, row_edges: Sequence[int], column_edges: Sequence[int], config: Config, *, group: int | None = None
     ) -> ColumnLayout:
-        block_keys = self.plan.columns.block_keys
-        layout = make_column_layout(self.row_bounds, row_edges, column_edges, block_keys, group=group)
-        return layout.to(self.query.device)
+        keys = config.block_keys
+        return make_column_layout(self.row_bounds, row_edges, column_edges, keys, group=group).to(self.query.device)
 
     def _columns(
-        self, layout: ColumnLayout, lse_base2: Tensor, schedule: Schedule, *, maximum: bool
+        self, layout: ColumnLayout, config: Config, lse_base2: Tensor, schedule: Schedule, *, maximum: bool = False
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Sums and maxima of a layout, for some heads at a time."""
 
         def run(inputs: KernelInputs, lse: Tensor) -> tuple[Tensor, Tensor]:
-            inputs = inputs._replace(config=self.plan.columns)
-            return operators.column_sums(inputs, lse, layout, maximum=maximum)
+            return operators.column_sums(inputs._replace(config=config), lse, layout, maximum=maximum)
 
         bytes_each = 4 * (len(layout.edges) - 1) * layout.width * (3 if maximum else 2)
         return self._over_heads(schedule, bytes_each, run, lse_base2)

@@ -58,6 +58,9 @@ CONFIGS: dict[str, dict[str, dict[tuple[int, int], Config]]] = {
             (128, 4): Config(32, 64, 8, 2),
             (256, 4): Config(16, 32, 4, 2),
         },
+        "bins": {
+            (128, 2): Config(64, 128, 4, 2),
+        },
         "products": {
             (128, 2): Config(64, 32, 4, 2),
             (256, 2): Config(64, 32, 8, 2),
@@ -70,7 +73,7 @@ CONFIGS: dict[str, dict[str, dict[tuple[int, int], Config]]] = {
             (64, 2): Config(64, 128, 4, 3),
             (128, 2): Config(128, 64, 4, 2),
             (256, 2): Config(64, 64, 4, 2),
-            (128, 4): Config(64, 32, 4, 2),
+            (128, 4): Config(32, 16, 4, 2),
             (256, 4): Config(16, 32, 4, 2),
         },
         "columns": {
@@ -102,6 +105,9 @@ CONFIGS: dict[str, dict[str, dict[tuple[int, int], Config]]] = {
             (128, 4): Config(32, 64, 8, 2),
             (256, 4): Config(16, 32, 4, 2),
         },
+        "bins": {
+            (128, 2): Config(128, 64, 8, 2),
+        },
         "products": {
             (128, 2): Config(64, 64, 4, 2),
             (256, 2): Config(64, 64, 8, 2),
@@ -113,7 +119,7 @@ CONFIGS: dict[str, dict[str, dict[tuple[int, int], Config]]] = {
         "rows": {
             (64, 2): Config(128, 32, 4, 2),
             (128, 2): Config(128, 32, 4, 2),
-            (256, 2): Config(128, 32, 4, 2),
+            (256, 2): Config(64, 32, 4, 2),
             (64, 4): Config(64, 32, 4, 2),
             (128, 4): Config(32, 16, 4, 2),
             (256, 4): Config(16, 32, 4, 2),
@@ -176,7 +182,7 @@ CONFIGS: dict[str, dict[str, dict[tuple[int, int], Config]]] = {
         },
     },
 }
-"""Configuration by architecture, kernel, and (head dim, bytes per element)."""
+"""Configuration by architecture, kernel, and (head dim, bytes per element). Bins fall back to the entry of columns."""
 
 
 def find_architecture(backend: str, name: int | str) -> str:
@@ -199,7 +205,8 @@ def find_config(kernel: str, architecture: str, head_dim: int, itemsize: int) ->
 
     A head dim without an entry takes that of the next larger one, which has less room for tiles.
     """
-    known = CONFIGS[architecture].get(kernel, {})
+    kernels = CONFIGS[architecture]
+    known = kernels["columns"] | kernels.get("bins", {}) if kernel == "bins" else kernels.get(kernel, {})
     wider = [dim for dim, size in known if dim >= head_dim and size == itemsize]
     if not wider:
         raise UnsupportedError(

@@ -142,6 +142,7 @@ def count_matches(inputs: KernelInputs, query_ids: Tensor, key_ids: Tensor) -> T
 def received(inputs: KernelInputs, lse_base2: Tensor) -> Tensor:
     """Return the sum of each column, (batch, heads, keys)."""
     queries, keys = inputs.query.shape[2], inputs.key.shape[2]
+    inputs = _with_config(inputs, "columns")
     layout = _layout(inputs, [0, queries], [0, keys], group=1)
     return column_sums(inputs, lse_base2, layout, maximum=False)[0].squeeze(-2)
 
@@ -153,6 +154,7 @@ def bins(
 
     Bins are given by their edges; equal edges make an empty bin, which has 0.
     """
+    inputs = _with_config(inputs, "bins")
     layout = _layout(inputs, row_edges, column_edges)
     sums, largest = column_sums(inputs, lse_base2, layout, maximum=maximum)
     return sum_parts(sums, layout.counts), max_parts(largest, layout.counts) if maximum else None
@@ -176,13 +178,19 @@ def column_sums(
     return sums, largest
 
 
+def _with_config(inputs: KernelInputs, kernel: str) -> KernelInputs:
+    """The inputs with the configuration of a kernel on their device, unless they have one."""
+    call = _Call(inputs, kernel)
+    return inputs._replace(config=call.config, precision=call.precision)
+
+
 def _layout(
     inputs: KernelInputs, row_edges: Sequence[int], column_edges: Sequence[int], *, group: int | None = None
 ) -> ColumnLayout:
     """The layout for these bins, from intervals on the device."""
-    block_keys = _Call(inputs, "columns").config.block_keys
+    assert inputs.config is not None
     bounds = row_bounds(inputs.intervals.to(torch.device("cpu")))
-    layout = make_column_layout(bounds, row_edges, column_edges, block_keys, group=group)
+    layout = make_column_layout(bounds, row_edges, column_edges, inputs.config.block_keys, group=group)
     return layout.to(inputs.query.device)
 
 

@@ -17,6 +17,7 @@ from attnscope.attention.triton.configs import ARCHITECTURES, Config, find_archi
 from attnscope.attention.triton.score_terms import ScoreTerms, to_score_terms
 from attnscope.errors import UnsupportedError
 
+KERNELS = ("rows", "columns", "bins")  # whose configurations statistics need
 WITHOUT_DRIVER = "sm_90"
 """The architecture of tensors on "cuda" in a process without a GPU, which have no numbers."""
 
@@ -27,7 +28,8 @@ class KernelPlan(NamedTuple):
     intervals: Intervals  #: in main memory
     terms: ScoreTerms
     rows: Config  #: tiles of the row passes
-    columns: Config  #: tiles of the column passes
+    columns: Config  #: tiles of the column pass for each key
+    bins: Config  #: tiles of the column pass for bins
     precision: str  #: how fp32 is multiplied
 
 
@@ -49,8 +51,8 @@ def plan_kernels(spec: AttentionSpec, region_mask: RegionMask | None) -> KernelP
     head_dim, itemsize = signature.query[-1], signature.dtype.itemsize
     try:
         architecture = architecture_of(device)
-        rows, columns = (find_config(kernel, architecture, head_dim, itemsize) for kernel in ("rows", "columns"))
-        return KernelPlan(intervals, terms, rows, columns, ARCHITECTURES[architecture].precision)
+        rows, columns, bins = (find_config(kernel, architecture, head_dim, itemsize) for kernel in KERNELS)
+        return KernelPlan(intervals, terms, rows, columns, bins, ARCHITECTURES[architecture].precision)
     except UnsupportedError as error:
         return str(error).partition(";")[0]
 
