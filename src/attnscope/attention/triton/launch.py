@@ -52,10 +52,10 @@ def row_planes(inputs: KernelInputs, chosen: Tensor | None, *, find_key: bool) -
     _run(
         row_kernel, (_ceil_div(call.queries, call.config.block_rows), call.num_lines),
         *call.tensors, *call.mask, call.slopes, call.sinks, flags, out, candidates if find_key else out, *call.strides,
-        call.mask_stride, stride_flags, *call.sizes, call.keys, call.head_dim, call.offset, call.slope_offset, *call.scale, **call.tile, **call.constants, HAS_SINKS=inputs.terms.sinks is not None,
+        call.mask_stride, stride_flags, *call.sizes, call.keys, call.head_dim, call.offset, call.slope_offset,
+        *call.scale, **call.tile, **call.constants, HAS_SINKS=inputs.terms.sinks is not None,
         CHOSEN=chosen is not None, FIND_KEY=find_key, POSITIVE_SCALE=inputs.terms.scale > 0,
-        ONLY_BEFORE=inputs.intervals.backward_only,
-        PRECISION=call.precision, **call.options,
+        ONLY_BEFORE=inputs.intervals.backward_only, PRECISION=call.precision, **call.options,
     )  # fmt: skip
     return out, candidates
 
