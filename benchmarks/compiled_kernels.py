@@ -16,7 +16,7 @@ from triton.compiler import ASTSource
 
 from attnscope.attention.triton.columns import column_kernel, product_kernel
 from attnscope.attention.triton.configs import ARCHITECTURES, Config, find_config
-from attnscope.attention.triton.launch import LARGEST_KEY_ROWS, LARGEST_KEY_WARPS, MAX_VALUES
+from attnscope.attention.triton.launch import LARGEST_KEY_ROWS, LARGEST_KEY_WARPS, MAX_VALUES, match_config
 from attnscope.attention.triton.matches import match_kernel
 from attnscope.attention.triton.neighbours import largest_key_kernel, neighbour_kernel
 from attnscope.attention.triton.rows import LANES, row_kernel
@@ -76,7 +76,7 @@ def find_kernel_config(name: str, architecture: str, dtype: str, head_dim: int) 
     config = find_config(KERNELS[name].config, architecture, head_dim, DTYPES[dtype])
     if name == "largest key":
         config = config._replace(block_rows=LARGEST_KEY_ROWS, num_warps=LARGEST_KEY_WARPS)
-    return config
+    return match_config(config) if name == "matches" else config
 
 
 def compile_kernel(

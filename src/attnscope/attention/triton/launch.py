@@ -113,7 +113,9 @@ def matched_weights(inputs: KernelInputs, lse_base2: Tensor, query_ids: Tensor, 
         query_ids: int64 (pairings, batch, queries).
         key_ids: int64 (pairings, batch, keys).
     """
-    call = _Call(inputs, "rows")
+    inputs = _with_config(inputs, "rows")
+    assert inputs.config is not None
+    call = _Call(inputs._replace(config=match_config(inputs.config)), "rows")
     pairings, batch, _ = query_ids.shape
     out = torch.empty(*call.lead, pairings, call.queries, dtype=torch.float32, device=call.device)
     _run(
@@ -123,6 +125,11 @@ def matched_weights(inputs: KernelInputs, lse_base2: Tensor, query_ids: Tensor, 
         P=_power_of_2(pairings), PAIRINGS=pairings, **call.constants, PRECISION=call.precision, **call.options,
     )  # fmt: skip
     return out
+
+
+def match_config(config: Config) -> Config:
+    """Return the tiles for `matched_weights`, given those of the row pass: comparing ids takes many registers."""
+    return config._replace(block_rows=max(config.block_rows // 2, 16))
 
 
 def count_matches(inputs: KernelInputs, query_ids: Tensor, key_ids: Tensor) -> Tensor:
