@@ -90,7 +90,7 @@ def _bins_by_kernels(
     cells = to_device(count_cells(source.region_mask, row_edges, column_edges), source.device)
     cells = cells[:, None].expand(batch, heads, -1, -1)
     if not marginals:
-        return Bins(sums, cells, largest, *(sums.new_empty(batch, heads, 0) for _ in range(2)))
+        return Bins(sums, cells, largest, entropy=lse[..., :0], received=lse[..., :0])
     entropy = some.rows(first).entropy[:, :, edges[0] : edges[-1]]
     return Bins(sums, cells, largest, entropy, some.received(lse, third, range(edges[0], edges[-1])))
 

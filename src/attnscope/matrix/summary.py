@@ -126,12 +126,11 @@ def _statistics_by_kernels(
     """The fields of `Summary` that the kernels compute."""
     first, second, third, fourth = schedule.split(4)
     rows = passes.rows(first)
-    batch, heads, queries = rows.lse.shape
     if ids:
         query_ids, key_ids = zip(*ids, strict=True)
         matched, num_matches = passes.matches(rows.lse_base2, query_ids, key_ids, second)
     else:
-        matched = rows.lse.new_empty(batch, heads, 0, queries)
+        matched = rows.lse[:, :, None][:, :, :0]
         num_matches = matched.new_empty(matched.shape, dtype=torch.long)
     received, bin_sums = passes.columns_and_bins(row_edges, column_edges, rows.lse_base2, third)
     return {
