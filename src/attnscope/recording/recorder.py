@@ -107,7 +107,9 @@ def record(
             "record: keep='statistics' stores no queries, keys or values; leave out dtype, values and spill"
         )
     eager, model = eagerly(model, "record"), uncompiled(model)
-    keeping = LayerFactory(dtype, values, keep == "statistics", None if spill is None else spill_to(spill), length)
+    statistics = keep == "statistics"
+    heap = Heap(every=1 if statistics else 2)  # a summary takes much longer than to allocate memory again
+    keeping = LayerFactory(dtype, values, statistics, None if spill is None else spill_to(spill), length, heap=heap)
     recorder = Recorder(model, tokenizer, Selection(layers, heads), keeping, verify=verify)
     with ExitStack() as stack:
         stack.enter_context(eager)
@@ -140,7 +142,9 @@ class LayerFactory:
     def begin(self, name: str, call: Call, ids: Tensor | None, *, cross: bool) -> Layer | StatisticsLayer:
         """A new layer from its first call, in a text with these ids."""
         if self.statistics:
-            return StatisticsLayer(name, call, cross=cross, length=self.length, ids=ids, pairs=self.pairs)
+            layer = StatisticsLayer(name, call, cross=cross, length=self.length, ids=ids, pairs=self.pairs)
+            self.heap.after(call.query.nbytes)
+            return layer
         return Layer(name, self._copy(call), cross=cross, spill=self.spill)
 
     def add(self, layer: Layer | StatisticsLayer, call: Call, ids: Tensor | None) -> None:
