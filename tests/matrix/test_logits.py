@@ -76,3 +76,15 @@ def test_the_mask_decides() -> None:
 def test_dense_weights_have_no_logits() -> None:
     with pytest.raises(UnsupportedError):
         AttentionMatrix.from_dense(torch.eye(3)).max_logit()
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize(("mask", "score"), CASES)
+def test_statistics_of_rows_equal_those_of_the_other_methods(mask: str, score: str, shape: tuple[int, int]) -> None:
+    subject = Subject(mask, score, shape)
+    found, logits = subject.matrix.row_logits(), all_logits(subject)
+    assert torch.allclose(found.max_logit, logits.amax(-1), atol=1e-12)
+    assert torch.allclose(logits.gather(3, found.max_key[..., None]).squeeze(-1), logits.amax(-1), atol=1e-12)
+    assert torch.allclose(found.entropy, subject.matrix.entropy(exact=True), atol=1e-12)
+    assert torch.allclose(found.effective_keys, subject.matrix.effective_keys(), atol=1e-10)
+    assert torch.allclose(found.first_weight, subject.matrix[..., 0], atol=1e-12)

@@ -26,7 +26,7 @@ from attnscope.matrix.bins import Bins, find_bins
 from attnscope.matrix.dense_weights import DenseWeights
 from attnscope.matrix.indexing import Index, resolve_index
 from attnscope.matrix.lazy_weights import LazyWeights
-from attnscope.matrix.logits import MaxLogit, max_logit
+from attnscope.matrix.logits import MaxLogit, RowLogits, max_logit, row_logits, with_logits
 from attnscope.matrix.sampling import Sample, sample
 from attnscope.matrix.schedule import Schedule, ranges
 from attnscope.matrix.statistics import Distance, TopKeys
@@ -389,6 +389,16 @@ class AttentionMatrix(MatrixView):
         """
         found = max_logit(self._source, self._schedule)
         return MaxLogit(*(self._reshape(part) for part in found))
+
+    @no_grad_no_autocast
+    def row_logits(self) -> RowLogits:
+        """The largest logit, entropy, effective keys and weight on the first key of each row, in one pass.
+
+        Raises:
+            UnsupportedError: the matrix was made by `from_dense`.
+        """
+        found = row_logits(with_logits(self._source, "row_logits"), self._schedule)
+        return RowLogits(*(self._reshape(part) for part in found))
 
     @no_grad_no_autocast
     def visible_cells(self, rows: int, columns: int) -> Tensor:
