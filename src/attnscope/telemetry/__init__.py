@@ -1,0 +1,1 @@
+"""Exact attention statistics of every head while a model trains."""
