@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnscope.telemetry.measurement import ENTROPY_BIN
+from attnscope.telemetry.measurement import ENTROPY_BIN, Measurement
 
 Array = NDArray[np.float64]
 
@@ -49,3 +49,20 @@ def entropy_quantile(counts: Array, quantile: float) -> Array:
     before, inside = cumulative[row, at] - counts[row, at], counts[row, at]
     share = np.divide(wanted[:, 0] - before, inside, out=np.zeros_like(before), where=inside > 0)
     return (at + share) * ENTROPY_BIN
+
+
+def to_statistics(measurement: Measurement) -> HeadStatistics:
+    """The statistics of the heads of one layer; waits for its device."""
+    maxima, place, sums = ([part.double().cpu().numpy() for part in group] for group in measurement)
+    rows, entropy, effective_keys, first_weight, _, counts = sums
+    rows = np.where(rows == 0, np.nan, rows)
+    return HeadStatistics(
+        *maxima[:1],
+        *place,
+        *maxima[1:],
+        entropy=entropy / rows,
+        entropy_low=np.where(np.isnan(rows), np.nan, entropy_quantile(counts, LOW_QUANTILE)),
+        collapsed=counts[:, 0] / rows,
+        effective_keys=effective_keys / rows,
+        sink_weight=first_weight / rows,
+    )
