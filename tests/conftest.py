@@ -1,8 +1,9 @@
 """What every test gets: a fixed seed, uninitialized memory that shows itself, and no time limit for an example."""
 
 import functools
+import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,27 @@ settings.register_profile("attnscope", deadline=None)  # the time of an example 
 settings.load_profile("attnscope")
 
 SOURCE = str(Path(__file__).resolve().parent.parent / "src" / "attnscope")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def released_caches() -> Iterator[None]:
+    """Models that tests cache are released after each file, so that a process holds those of one file only."""
+    yield
+    release_caches("tests.")
+
+
+def release_caches(package: str) -> None:
+    """Clear all functions of a package that `functools.cache` wraps."""
+    modules = [module for name, module in sys.modules.items() if name.startswith(package)]
+    cached = {id(value): value for module in modules for value in vars(module).values() if _is_cached(value, package)}
+    if any(function.cache_info().currsize for function in cached.values()):
+        for function in cached.values():
+            function.cache_clear()
+        gc.collect()
+
+
+def _is_cached(value: object, package: str) -> bool:
+    return isinstance(value, functools._lru_cache_wrapper) and value.__wrapped__.__module__.startswith(package)
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,17 @@
 """The fixtures that every test relies on do what they say."""
 
+import functools
+import gc
+import sys
+import weakref
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
 from attnscope import extras
+from tests.conftest import release_caches
 
 ALLOCATE = """
 def allocate(torch):
@@ -44,3 +50,15 @@ def test_a_compiled_test_finds_torch_as_it_is() -> None:
 
 def test_each_test_starts_from_the_same_seed() -> None:
     assert torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(0)))
+
+
+def test_what_tests_cache_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("tests_of_a_cache.module")
+    exec("def model(number):\n    return set()\n", vars(module))
+    vars(module)["model"] = functools.cache(module.model)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    held = [weakref.ref(module.model(number)) for number in range(2)]
+    gc.collect()
+    assert all(one() is not None for one in held)
+    release_caches("tests_of_a_cache.")
+    assert all(one() is None for one in held)

@@ -1,7 +1,7 @@
-"""What AttnScope raises at its users.
+"""The exceptions of AttnScope.
 
-Each message says what was asked, what arrived and what to do. Every class also derives from the built-in exception a
-caller would expect, so `except ValueError` keeps working. This module imports nothing of ours.
+A message says what was expected, what was found and what to do. Every class also derives from the built-in exception
+that a caller would expect, so `except ValueError` works. This module imports no other module of AttnScope.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 
 class AttnScopeError(Exception):
-    """The root of everything AttnScope raises on purpose."""
+    """The base class of all exceptions of AttnScope."""
 
 
 class ShapeError(AttnScopeError, ValueError):
@@ -17,43 +17,43 @@ class ShapeError(AttnScopeError, ValueError):
 
 
 class SettingError(AttnScopeError, ValueError):
-    """A setting outside of what it may be."""
+    """An invalid argument or option."""
 
 
 class UnsupportedError(AttnScopeError, NotImplementedError):
-    """A request that the chosen backend does not support."""
+    """An operation, model or input that AttnScope does not support."""
 
 
 class VersionError(UnsupportedError):
-    """An installed package in a version that lacks something AttnScope reads of it."""
+    """An installed package in an unsupported version."""
 
 
-class Cancelled(AttnScopeError):  # noqa: N818 - nothing went wrong: somebody asked for it
-    """Work that was stopped because the caller asked for it."""
+class Cancelled(AttnScopeError):  # noqa: N818 - not an error: the caller has cancelled
+    """Work that the caller has cancelled."""
 
 
 class MissingExtraError(AttnScopeError, ImportError):
-    """An optional dependency that is needed now and is not installed."""
+    """An optional dependency that is not installed."""
 
 
 class CheckpointError(AttnScopeError, ValueError):
-    """Files of a model that are missing, damaged, hostile or not understood."""
+    """Model files that are missing, damaged, malicious or unsupported."""
 
 
 class UnsupportedModelError(CheckpointError):
-    """A checkpoint that AttnScope's own models do not implement, and transformers may: no file of it is at fault."""
+    """A valid checkpoint of a model that AttnScope does not implement; transformers may."""
 
 
 class TraceError(AttnScopeError, ValueError):
-    """A saved trace that is missing, damaged, hostile or not understood."""
+    """A saved trace that is missing, damaged, malicious or unsupported."""
 
 
 class VocabularyError(AttnScopeError, ValueError):
-    """Text or ids that a tokenizer has no place for."""
+    """Text or ids that a tokenizer cannot encode or decode."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    """The words for a name that is not known: the closest one, or all of them where none is close.
+    """The message for an unknown name, with the closest known name, or all of them if none is close.
 
     >>> unknown("label", "inductoin", ["induction", "sink"]), unknown("size", "huge", ["small", "full"])
     ("unknown label 'inductoin' (did you mean 'induction'?)", "unknown size 'huge' (expected small or full)")

@@ -437,8 +437,8 @@ def test_a_program_may_end_while_a_head_is_being_built() -> None:
 
 
 def test_threads_that_ask_for_the_same_tile_compute_it_once() -> None:
-    heard: list[float] = []
-    shown = opened(head((700, 700)).with_options(progress=heard.append))
+    reports: list[float] = []
+    shown = opened(head((700, 700)).with_options(progress=reports.append))
     everybody = threading.Barrier(8)
 
     def ask(channel: str) -> Tile:
@@ -448,7 +448,7 @@ def test_threads_that_ask_for_the_same_tile_compute_it_once() -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(ask, ["mean", "max"] * 4))
     assert len(set(answers)) == 2
-    assert heard.count(1.0) == 1
+    assert reports.count(1.0) == 1
 
 
 def test_tiles_from_many_threads_are_those_from_one() -> None:

@@ -22,7 +22,7 @@ from attnscope.labs import NAMES as LABS
 from attnscope.labs.exercises import NAMES as EXERCISES
 
 PROGRAMS = Path(sys.executable).parent
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 def shell(name: str) -> str:
@@ -59,7 +59,7 @@ class Terminal:
         """Press keys, wait until a text appears, and return all that was printed since."""
         before = len(self.screen)
         os.write(self._keys, keys.encode())
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT_SECONDS
         while until not in self.screen[before:]:
             if not select.select([self._keys], [], [], max(end - time.monotonic(), 0))[0]:
                 raise AssertionError(f"{until!r} did not appear after {keys!r}; the terminal shows {self.screen!r}")
@@ -104,9 +104,11 @@ def test_fish_completes_commands_options_and_files_and_says_what_they_mean(tmp_p
         "complete -C 'attnscope su'; complete -C 'attnscope survey show --hea'; complete -C 'attnscope look m rep'"
     )
     command = [shell("fish"), "--no-config", "-c", asked]
-    told = subprocess.run(command, env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (told.returncode, told.stderr) == (0, "")
-    lines = told.stdout.splitlines()
+    result = subprocess.run(
+        command, env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
     assert lines[0].startswith("survey\tscore every head over a corpus")
     assert lines[1].startswith("--head\tone head")
     assert lines[2].startswith("report.txt")

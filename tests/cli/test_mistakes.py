@@ -185,8 +185,8 @@ def test_a_place_without_permission_is_refused_before_work_begins(desk: Path) ->
         "try: check_output_file('/table.csv', command_name='heads')\n"
         "except ValueError as error: print(error)"
     )
-    told = subprocess.run([sys.executable, "-c", program], cwd=desk, capture_output=True, text=True, check=True)
-    assert told.stdout == "heads: /table.csv cannot be written: permission denied; give another path\n"
+    result = subprocess.run([sys.executable, "-c", program], cwd=desk, capture_output=True, text=True, check=True)
+    assert result.stdout == "heads: /table.csv cannot be written: permission denied; give another path\n"
 
 
 @pytest.mark.parametrize(
@@ -215,8 +215,8 @@ def test_a_missing_extra_is_named_by_what_needs_it(
     monkeypatch.setitem(sys.modules, absent, None)  # as if it was not installed
     (desk / "words.parquet").write_bytes(b"PAR1")
     assert main(arguments) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err == (
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == (
         f'attnscope: {absent} is needed here and is not installed. Install it with: pip install "attnscope[{extra}]"\n'
     )

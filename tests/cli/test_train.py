@@ -14,15 +14,15 @@ from attnscope.cli.main import main
 def test_it_trains_says_what_came_of_it_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     command = ["train", "reversal", "--steps", "30", "--evaluate-every", "10", "--out", str(tmp_path / "run")]
     assert main(command) == 0
-    told = capsys.readouterr()
-    assert told.out.startswith("30 steps, validation loss ")
-    assert told.out.endswith(f" nats per token, in {tmp_path / 'run'}\n")
-    assert [line.split("  ")[0] for line in told.err.splitlines() if "validation" in line] == [
+    printed = capsys.readouterr()
+    assert printed.out.startswith("30 steps, validation loss ")
+    assert printed.out.endswith(f" nats per token, in {tmp_path / 'run'}\n")
+    assert [line.split("  ")[0] for line in printed.err.splitlines() if "validation" in line] == [
         "step 0", "step 10", "step 20", "step 30",
     ]  # fmt: skip
     assert main(command) == 0
     again = capsys.readouterr()
-    assert again.out == told.out
+    assert again.out == printed.out
     assert "resuming after step 30" in again.err
 
 
@@ -56,16 +56,16 @@ def test_a_mistake_ends_in_one_line(
 ):
     monkeypatch.chdir(tmp_path)
     assert main(["train", *arguments]) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert len(told.splitlines()) == 1
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert len(printed.splitlines()) == 1
 
 
 def test_another_run_in_the_same_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     command = ["train", "reversal", "--steps", "2", "--out", str(tmp_path)]
     assert main(command) == 0
     assert main([*command, "--seed", "1"]) == 2
-    assert "holds a run with seed = 0, and 1 was asked for" in capsys.readouterr().err
+    assert "contains a run with seed = 0, not 1" in capsys.readouterr().err
     assert main([*command, "--log-every", "1"]) == 0  # this changes nothing that is learned
 
 

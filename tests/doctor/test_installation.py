@@ -18,9 +18,9 @@ def test_a_missing_package_is_called_missing() -> None:
 
 def test_an_extra_that_is_not_complete_is_told_how_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EXTRAS, "figures", ("matplotlib", "a-package-that-is-not-there"))
-    told = doctor.extras()
-    assert told["[figures]"].endswith('a-package-that-is-not-there missing; pip install "attnscope[figures]"')
-    assert "pip install" not in told["[tables]"]
+    report = doctor.extras()
+    assert report["[figures]"].endswith('a-package-that-is-not-there missing; pip install "attnscope[figures]"')
+    assert "pip install" not in report["[tables]"]
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system lets no process choose its cores")

@@ -23,9 +23,9 @@ def tensors(kind: Kind, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor,
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_what_is_seen_is_what_torch_chooses(kind: Kind, dtype: torch.dtype) -> None:
     query, key, value = tensors(kind, dtype)
-    told = kind.sdpa_arguments(CPU)
-    seen = find_kernel(lambda: F.scaled_dot_product_attention(query, key, value, **told))
-    chosen = torch.ops.aten._fused_sdp_choice(query, key, value, **told)
+    arguments = kind.sdpa_arguments(CPU)
+    seen = find_kernel(lambda: F.scaled_dot_product_attention(query, key, value, **arguments))
+    chosen = torch.ops.aten._fused_sdp_choice(query, key, value, **arguments)
     assert seen == {SDPBackend.MATH.value: UNFUSED, SDPBackend.FLASH_ATTENTION.value: "flash"}[chosen]
 
 
@@ -37,11 +37,11 @@ def test_a_call_that_builds_the_matrix_is_told_so() -> None:
 
 
 def test_attend_takes_the_fused_kernel_for_every_kind_on_this_cpu() -> None:
-    found = {name: told for name, told in kernels().items() if name.endswith(", cpu")}
+    found = {name: report for name, report in kernels().items() if name.endswith(", cpu")}
     assert list(found) == [f"{kind.name}, cpu" for kind in KINDS]
-    for told in found.values():
-        assert "attnscope fused by flash (float32, bfloat16)" in told
-        assert "streaming" not in told
+    for report in found.values():
+        assert "attnscope fused by flash (float32, bfloat16)" in report
+        assert "streaming" not in report
 
 
 def test_dtypes_that_go_different_ways_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,27 +37,27 @@ def test_a_token_takes_what_estimate_says(two_layers: Decoder, keep: str) -> Non
 def test_what_fits_fills_the_memory_beside_the_weights() -> None:
     weights = 4 * 134_515_008  # as the model's authors count them
     room = 10e9 - weights
-    told = doctor.limits(available=10_000_000_000)
-    assert told["available memory"] == "10 GB"
-    assert "538 MB of parameters" in told["SmolLM2-135M in fp32"]
+    report = doctor.limits(available=10_000_000_000)
+    assert report["available memory"] == "10 GB"
+    assert "538 MB of parameters" in report["SmolLM2-135M in fp32"]
     fit = {
         name: int(re.findall(r"[\d,]+", text)[0].replace(",", ""))
-        for name, text in told.items()
+        for name, text in report.items()
         if name.startswith("as ")
     }
     each = doctor.token_bytes(doctor.one_layer())
     assert fit["as queries and keys"] * each["matrix"] == pytest.approx(room, rel=0.01)
     assert fit["as statistics"] * each["statistics"] == pytest.approx(room, rel=0.01)
     assert fit["as dense matrices"] ** 2 * 4 * 30 * 9 == pytest.approx(room, rel=0.01)
-    assert told["as dense matrices"].endswith("8,192 would take 72.5 GB")
+    assert report["as dense matrices"].endswith("8,192 would take 72.5 GB")
 
 
 def test_a_system_that_does_not_tell_its_memory_is_told_what_a_token_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "available_bytes", lambda: None)
-    told = doctor.limits()
-    assert told["available memory"] == "unknown"
-    assert re.fullmatch(r"[\d.]+ kB per token", told["as queries and keys"])
-    assert told["as dense matrices"] == "8,192 would take 72.5 GB"
+    report = doctor.limits()
+    assert report["available memory"] == "unknown"
+    assert re.fullmatch(r"[\d.]+ kB per token", report["as queries and keys"])
+    assert report["as dense matrices"] == "8,192 would take 72.5 GB"
 
 
 def test_too_little_memory_is_room_for_nothing() -> None:

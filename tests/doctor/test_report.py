@@ -43,9 +43,9 @@ def test_a_terminal_gets_titles_and_keeps_to_its_width() -> None:
 def test_threads_are_those_that_this_process_has() -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "attnscope.cli.main", "doctor"]
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert told.stderr == ""
-    lines = dict(line.split("\t") for line in told.stdout.splitlines())
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert result.stderr == ""
+    lines = dict(line.split("\t") for line in result.stdout.splitlines())
     assert lines["OMP_NUM_THREADS"] == "1"
     assert lines["torch threads"].startswith("1 in an operation, ")
 
@@ -55,5 +55,5 @@ def test_the_doctor_loads_no_extra() -> None:
         "import sys; from rich.console import Console; from attnscope import doctor; doctor.show(Console()); "
         f"print(set({MODULES}) & set(sys.modules))"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert told.stdout.splitlines()[-1] == "set()"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "set()"

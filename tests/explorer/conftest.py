@@ -11,7 +11,7 @@ from playwright.sync_api import Browser
 
 from tests.explorer.browser import chromium
 from tests.explorer.pages import small_served
-from tests.explorer.scenes import staged
+from tests.explorer.scenes import model_served
 from tests.explorer.serving import Handle, serving
 
 
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def served() -> Iterator[Callable[..., Handle]]:
-    """`served(trace or library, stage=None, page=False)`: a server until the end of the test."""
+    """`served(trace or library, session=None, page=False)`: a server until the end of the test."""
     with ExitStack() as stack:
         yield lambda *shown, **options: stack.enter_context(serving(*shown, **options))
 
@@ -62,5 +62,5 @@ def small() -> Iterator[Handle]:
 @pytest.fixture(scope="module")
 def model_server() -> Iterator[Handle]:
     """A server with a small model that reads what is typed."""
-    with staged() as handle:
+    with model_served() as handle:
         yield handle

@@ -19,7 +19,7 @@ MAX_SECONDS = 180  # 270 heads on a busy machine
 LEFT, TOP, GAP = 36, 20, 4  # CSS pixels: names on the left, numbers on top, and between pictures
 
 READ = """() => {
-  const canvas = document.querySelector(".heads-stage canvas");
+  const canvas = document.querySelector(".heads-area canvas");
   const { width, height } = canvas;
   const bytes = canvas.getContext("2d").getImageData(0, 0, width, height).data;
   const text = [];
@@ -67,7 +67,7 @@ def picture_at(drawn: NDArray[np.uint8], layer: int, head: int, size: int, scale
 
 def point_of(page: Page, layer: int, head: int, size: int = 64) -> tuple[float, float]:
     """The middle of a picture on the page."""
-    box = page.locator(".heads-stage canvas >> nth=0").bounding_box()
+    box = page.locator(".heads-area canvas >> nth=0").bounding_box()
     assert box
     step = size + GAP
     return box["x"] + LEFT + head * step + size / 2, box["y"] + TOP + layer * step + size / 2
@@ -88,7 +88,7 @@ def columns(page: Page) -> list[str]:
     )
 
 
-def told(value: float) -> str:
+def format_score(value: float) -> str:
     """A score as the table writes it."""
     if np.isnan(value):
         return "–"

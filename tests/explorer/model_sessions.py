@@ -1,4 +1,4 @@
-"""Small models on stage, for tests of what is typed."""
+"""Small models in a session, for tests of what is typed."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def make_session(model: nn.Module | None = None, **options: Any) -> ModelSession
     return ModelSession(small() if model is None else model, CHARACTERS, "a small model", **options)
 
 
-def written(stage: ModelSession, text: str = TEXT, **options: Any) -> list[dict[str, Any]]:
+def written(session: ModelSession, text: str = TEXT, **options: Any) -> list[dict[str, Any]]:
     asked = {"count": 8, "temperature": 1.0, "seed": 3, "layer": 1, "head": 2}
-    return list(stage.generate(text, **{**asked, **options}))
+    return list(session.generate(text, **{**asked, **options}))

@@ -8,15 +8,14 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, Literal
 
-import torch
 from playwright.sync_api import Browser, Page
 
 from attnscope.explorer.library.library import Library
 from attnscope.explorer.sessions.model_session import ModelSession
-from attnscope.recording import Trace, load, read
+from attnscope.recording import Trace, read
 from tests.explorer.browser import BEEN_HERE, new_tab, opened
 from tests.explorer.serving import Handle, serving, small_trace
-from tests.models.smollm2 import FOLDER
+from tests.models.smollm2 import own_model
 
 STORE = "document.getElementById('explorer').attnscope.store"
 MAP = "document.getElementById('explorer').attnscope.map"
@@ -101,25 +100,19 @@ def focus_map(page: Page) -> None:
 
 
 @cache
-def smollm2() -> tuple[Any, Any]:
-    """SmolLM2 and its tokenizer."""
-    return load(FOLDER, dtype=torch.float32)
-
-
-@cache
 def long_trace() -> Trace:
     """SmolLM2 reading 300 tokens or so, with a title and speakers; some of them are long."""
     lines = (
         f"SPEAKER {number}:\nLine {number} of a play that goes on, unconstitutionally long.\n\n" for number in range(14)
     )
-    model, tokenizer = smollm2()
+    model, tokenizer = own_model()
     return read(model, "= A play =\n\n" + "".join(lines), tokenizer, progress=False)
 
 
 @contextmanager
 def smollm2_served(trace: Trace | None = None) -> Iterator[Handle]:
-    """SmolLM2 on stage, with what it has read already."""
-    model, tokenizer = smollm2()
+    """A server of SmolLM2 with a trace of it."""
+    model, tokenizer = own_model()
     library = Library()
     if trace is not None:
         library.add(trace, name="a play")

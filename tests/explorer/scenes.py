@@ -1,6 +1,6 @@
 """The views of the explorer that tests go through, in an order in which each leads to the next.
 
-In: a page of a server with a small model on stage. Out: the page, in one view after the other.
+In: a page of a server with a small model in a session. Out: the page, in one view after the other.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ ELSEWHERE = "0" * 32
 
 
 @contextmanager
-def staged() -> Iterator[Handle]:
-    """A small model on stage, and what it has read already."""
-    stage, library = make_session(), Library()
+def model_served() -> Iterator[Handle]:
+    """A small model in a session, and what it has read already."""
+    session, library = make_session(), Library()
     library.add(read(small(), TYPED + " and " + TYPED, CHARACTERS, progress=False), name="a text")
-    with serving(library, stage, page=True) as handle:
+    with serving(library, session, page=True) as handle:
         yield handle
 
 
@@ -68,8 +68,8 @@ def scenes(page: Page) -> Iterator[str]:
     drawn(page)
     yield "sentence"
     page.check(".sentence input[type=checkbox]")
-    until(page, lambda: page.locator(".stage .map").count() == 2, "the baseline")
-    page.wait_for_selector(".stage figure:nth-of-type(2) .map[data-state=ready]", state="attached")
+    until(page, lambda: page.locator(".sentence-maps .map").count() == 2, "the baseline")
+    page.wait_for_selector(".sentence-maps figure:nth-of-type(2) .map[data-state=ready]", state="attached")
     yield "baseline"
     page.click("summary:has-text('Generate')")
     page.fill(".generation-fields input >> nth=0", "6")

@@ -72,13 +72,13 @@ class Handle:
 
 @contextmanager
 def serving(
-    shown: Trace | Library, stage: ModelSession | LazySession | None = None, *, page: bool = False, **options: Any
+    shown: Trace | Library, session: ModelSession | LazySession | None = None, *, page: bool = False, **options: Any
 ) -> Iterator[Handle]:
     """A server of a trace or a library until the end of the block; with `page`, of the page as it is built."""
     library = shown if isinstance(shown, Library) else Library()
     if isinstance(shown, Trace):
         library.add(shown, name="shown")
-    with Server(library, stage, assets=None if page else PAGE, **options) as server:
+    with Server(library, session, assets=None if page else PAGE, **options) as server:
         yield Handle(server)
 
 

@@ -80,8 +80,8 @@ def test_the_numbers_are_those_of_effect(how: Any) -> None:
 def test_the_numbers_of_a_trained_model_are_those_of_effect() -> None:
     model, tokenizer = load(SMOLLM2)
     text = "When Mary and John went to the store, John gave a drink to"
-    stage = ModelSession(model, tokenizer, "smollm2")
-    with serving(stage.run(text), stage) as handle:
+    session = ModelSession(model, tokenizer, "smollm2")
+    with serving(session.run(text), session) as handle:
         name = handle.server.library.summaries()[0]["trace"]
         answer = handle.post("/api/1/ablate", {"trace": name, "heads": [[17, 5], [24, 4]], "how": "zero"})
         assert (answer.status, answer.headers["cache-control"]) == (200, "no-store")
@@ -215,14 +215,14 @@ def test_predictions_that_are_no_numbers_are_refused() -> None:
 
 def test_nobody_is_worked_for_who_has_gone() -> None:
     model, entered, released = small(), threading.Event(), threading.Event()
-    stage, passes = make_session(model), Passes(model)
-    trace = stage.run(TEXT)
+    session, passes = make_session(model), Passes(model)
+    trace = session.run(TEXT)
 
     def wait(*_: object) -> None:
         entered.set()
         released.wait()
 
-    with serving(trace, stage) as handle, model.blocks[0].register_forward_pre_hook(wait):
+    with serving(trace, session) as handle, model.blocks[0].register_forward_pre_hook(wait):
         wish = {"trace": handle.server.library.summaries()[0]["trace"], "heads": [[1, 2]]}
         headers = {"authorization": handle.authorization, "content-type": "application/json"}
         connection = http.client.HTTPConnection(handle.host, timeout=60)
@@ -237,19 +237,19 @@ def test_nobody_is_worked_for_who_has_gone() -> None:
 
 
 @pytest.fixture(scope="module")
-def staged() -> Iterator[tuple[Handle, str]]:
-    stage, library = make_session(), Library()
-    name = library.add(stage.run(TEXT), name="a text")
-    with serving(library, stage) as handle:
+def model_served() -> Iterator[tuple[Handle, str]]:
+    session, library = make_session(), Library()
+    name = library.add(session.run(TEXT), name="a text")
+    with serving(library, session) as handle:
         yield handle, name
 
 
-def test_a_session_says_whether_heads_can_be_ablated(staged: tuple[Handle, str]) -> None:
-    assert staged[0].get("/api/1/session").json["can_ablate"] is True
+def test_a_session_says_whether_heads_can_be_ablated(model_served: tuple[Handle, str]) -> None:
+    assert model_served[0].get("/api/1/session").json["can_ablate"] is True
 
 
-def test_without_its_mask_a_text_has_the_predictions_that_it_has(staged: tuple[Handle, str]) -> None:
-    handle, name = staged
+def test_without_its_mask_a_text_has_the_predictions_that_it_has(model_served: tuple[Handle, str]) -> None:
+    handle, name = model_served
     other = handle.get(f"/api/1/{name}/meta").json["unmasked"]
     answers = [handle.post("/api/1/ablate", {"trace": one, "heads": [[1, 2]]}) for one in (name, other)]
     assert answers[0].json == answers[1].json
@@ -272,15 +272,15 @@ def test_without_its_mask_a_text_has_the_predictions_that_it_has(staged: tuple[H
         {"heads": [[0, 0]], "trace": 5},
     ],
 )
-def test_wishes_that_make_no_sense_are_refused(staged: tuple[Handle, str], wish: dict[str, Any]) -> None:
-    handle, name = staged
+def test_wishes_that_make_no_sense_are_refused(model_served: tuple[Handle, str], wish: dict[str, Any]) -> None:
+    handle, name = model_served
     answer = handle.post("/api/1/ablate", {"trace": name, **wish})
     assert answer.status == 400
     assert answer.json["error"]
 
 
-def test_traces_and_models_that_are_not_there_are_said_not_to_be(staged: tuple[Handle, str]) -> None:
-    handle, name = staged
+def test_traces_and_models_that_are_not_there_are_said_not_to_be(model_served: tuple[Handle, str]) -> None:
+    handle, name = model_served
     assert handle.post("/api/1/ablate", {"trace": "0" * 32, "heads": []}).status == 404
     assert handle.post("/api/1/ablate", {"trace": "../x", "heads": []}).status == 404
     assert handle.get("/api/1/ablate").status == 405

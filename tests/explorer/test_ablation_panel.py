@@ -15,10 +15,11 @@ from attnscope.heads import Effect, ablate, measure_effect
 from attnscope.recording import Trace, read
 from tests.explorer.browser import needs_chromium
 from tests.explorer.heads_page import heads_shown, trace_in
-from tests.explorer.pages import SENTENCE, change, fragment, in_trouble, shown, smollm2, smollm2_served, state, until
+from tests.explorer.pages import SENTENCE, change, fragment, in_trouble, shown, smollm2_served, state, until
 from tests.explorer.picture import taken
 from tests.explorer.serving import Handle
 from tests.explorer.test_hostile import HOSTILE, assert_nothing_ran, unsafe_places
+from tests.models.smollm2 import own_model
 
 pytestmark = needs_chromium
 
@@ -26,7 +27,7 @@ pytestmark = needs_chromium
 @cache
 def read_trace() -> Trace:
     """What SmolLM2 attends to in 48 tokens."""
-    model, tokenizer = smollm2()
+    model, tokenizer = own_model()
     return read(model, 4 * SENTENCE, tokenizer, progress=False)
 
 
@@ -40,7 +41,7 @@ def book() -> Iterator[Handle]:
 @cache
 def effect_of(heads: tuple[tuple[int, int], ...], how: Literal["zero", "mean"] = "zero") -> Effect:
     """What ablating some heads does, found without the page."""
-    model, _ = smollm2()
+    model, _ = own_model()
     by_layer: dict[int, list[int]] = {}
     for layer, head in heads:
         by_layer.setdefault(layer, []).append(head)

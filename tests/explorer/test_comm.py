@@ -29,10 +29,10 @@ NUMBERS = itertools.count(2**40)
 class Page:
     """One side of a conversation: what a widget in a browser would do."""
 
-    def __init__(self, stage: ModelSession | None = None) -> None:
-        self.stage = stage
+    def __init__(self, session: ModelSession | None = None) -> None:
+        self.session = session
         self.libraries: list[Library] = []
-        self.heard: list[tuple[dict[str, Any], list[bytes], str]] = []
+        self.responses: list[tuple[dict[str, Any], list[bytes], str]] = []
         self.left = 0
         self.conversation = CommServer(self.open, self.take, files=PAGE, on_idle=self.leave)
         self._changed = threading.Condition()
@@ -41,14 +41,14 @@ class Page:
         library = Library()
         library.add(small_trace(), name="shown")
         self.libraries.append(library)
-        return OpenApp(make_router(library, self.stage, get_notebook_loop().workers, assets=PAGE), library.close)
+        return OpenApp(make_router(library, self.session, get_notebook_loop().workers, assets=PAGE), library.close)
 
     def leave(self) -> None:
         self.left += 1
 
     def take(self, content: dict[str, Any], parts: list[bytes]) -> None:
         with self._changed:
-            self.heard.append((content, parts, threading.current_thread().name))
+            self.responses.append((content, parts, threading.current_thread().name))
             self._changed.notify_all()
 
     def request(self, path: str, **body: Any) -> int:
@@ -60,13 +60,13 @@ class Page:
         """All parts of an answer, once the last has come."""
 
         def parts() -> list[tuple[dict[str, Any], list[bytes]]]:
-            return [(content, parts) for content, parts, _ in self.heard if content["id"] == number]
+            return [(content, parts) for content, parts, _ in self.responses if content["id"] == number]
 
         with self._changed:
             assert self._changed.wait_for(lambda: parts() and not parts()[-1][0]["more"], MAX_SECONDS), "no answer"
         return parts()
 
-    def told(self, path: str, **body: Any) -> tuple[int, bytes]:
+    def fetch(self, path: str, **body: Any) -> tuple[int, bytes]:
         """The status and the body of an answer in one part."""
         [(content, [part])] = self.answers(self.request(path, **body))
         return content["status"], part
@@ -88,15 +88,15 @@ def page() -> Iterator[Page]:
 
 def test_the_kernel_says_what_the_server_says(page: Page, served: Callable[..., Handle]) -> None:
     server = served(small_trace())
-    name = json.loads(page.told("session")[1])["traces"][0]["trace"]
+    name = json.loads(page.fetch("session")[1])["traces"][0]["trace"]
     for rest in ("meta", "0/1/0/0/0?ch=mean", "1/tokens?side=key&from=3&to=9", "0/0/row/5", "9/0/row/5", "0/2/nothing"):
         there = server.get(f"/api/1/{name}/{rest}")
-        assert page.told(f"{name}/{rest}") == (there.status, there.body), rest
-    assert page.told("run", body={"text": "a"})[0] == 409  # there is no model
+        assert page.fetch(f"{name}/{rest}") == (there.status, there.body), rest
+    assert page.fetch("run", body={"text": "a"})[0] == 409  # there is no model
 
 
 def test_the_page_itself_comes_from_the_kernel_and_opens_nothing(page: Page) -> None:
-    assert page.told("explorer.css") == (200, PAGE["explorer.css"])
+    assert page.fetch("explorer.css") == (200, PAGE["explorer.css"])
     assert not page.conversation.is_open
 
 
@@ -125,8 +125,8 @@ def test_what_is_cancelled_is_not_answered_and_others_are(page: Page) -> None:
     page.conversation.receive({"cancel": given_up})
     go_on.set()
     page.answers(other)
-    page.told("session")
-    assert all(content["id"] != given_up for content, *_ in page.heard)
+    page.fetch("session")
+    assert all(content["id"] != given_up for content, *_ in page.responses)
 
 
 @pytest.mark.parametrize("how", ["closed", "hidden"])
@@ -157,7 +157,7 @@ def test_a_view_that_goes_takes_its_requests_along_and_no_others(
     page.conversation.receive({"view": how, "id": 2})
     until(closed.is_set, "the app to be closed, which waits for requests")
     assert sorted(cancelled) == sorted(begun)
-    assert page.heard == []
+    assert page.responses == []
 
 
 def test_a_closed_conversation_cancels_what_is_under_way(page: Page) -> None:
@@ -181,7 +181,7 @@ def test_a_closed_view_ends_the_work_in_the_pools(page: Page) -> None:
     """As far as a real handler has come: what runs is told to stop, and what waits in the queue never begins."""
     work, begun, checks = get_notebook_loop().workers, threading.Event(), list[bool]()
     free = threading.Event()
-    page.told("session")
+    page.fetch("session")
     (library,) = page.libraries
 
     def compute(key: object, function: object, size: object) -> None:
@@ -207,8 +207,8 @@ def test_a_closed_view_ends_the_work_in_the_pools(page: Page) -> None:
 def test_messages_of_others_are_passed_over(page: Page) -> None:
     for content in (None, [], "a word", {}, {"id": "1", "path": "session"}, {"id": 1}, {"cancel": 5}, {"view": "up"}):
         page.conversation.receive(content)
-    assert page.told("session")[0] == 200
-    assert len(page.heard) == 1
+    assert page.fetch("session")[0] == 200
+    assert len(page.responses) == 1
 
 
 def test_an_answer_is_given_in_the_context_of_its_question(page: Page) -> None:
@@ -223,8 +223,8 @@ def test_an_answer_is_given_in_the_context_of_its_question(page: Page) -> None:
 
 
 def test_answers_leave_the_thread_of_the_caller_alone(page: Page) -> None:
-    page.told("session")
-    assert {name for *_, name in page.heard} == {"attnscope-notebook"}
+    page.fetch("session")
+    assert {name for *_, name in page.responses} == {"attnscope-notebook"}
 
 
 def test_who_closes_the_last_view_closes_the_library_and_who_comes_back_gets_another(
@@ -233,7 +233,7 @@ def test_who_closes_the_last_view_closes_the_library_and_who_comes_back_gets_ano
     monkeypatch.setattr(comm, "GRACE_SECONDS", 0.05)
     for view in (1, 2):
         page.conversation.receive({"view": "opened", "id": view})
-    first = page.told("session")
+    first = page.fetch("session")
     page.conversation.receive({"view": "closed", "id": 1})
     time.sleep(0.2)
     assert page.conversation.is_open, "another view is open"
@@ -241,18 +241,18 @@ def test_who_closes_the_last_view_closes_the_library_and_who_comes_back_gets_ano
     until(lambda: page.left, "the last view")
     assert not page.conversation.is_open
     until(page.libraries[0].closing.is_set, "the library")
-    assert page.told("session") == first
+    assert page.fetch("session") == first
     assert len(page.libraries) == 2
 
 
 def test_a_view_that_is_opened_again_in_time_keeps_the_library(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comm, "GRACE_SECONDS", 0.3)
     page.conversation.receive({"view": "opened", "id": 1})
-    page.told("session")
+    page.fetch("session")
     page.conversation.receive({"view": "closed", "id": 1})
     page.conversation.receive({"view": "opened", "id": 2})
     time.sleep(0.6)
-    page.told("session")
+    page.fetch("session")
     assert (len(page.libraries), page.left) == (1, 0)
 
 
@@ -261,7 +261,7 @@ def test_a_page_that_is_loaded_anew_keeps_the_library_and_one_that_never_comes_b
 ) -> None:
     monkeypatch.setattr(comm, "GRACE_SECONDS", 0.05)
     page.conversation.receive({"view": "opened", "id": 1})
-    page.told("session")
+    page.fetch("session")
     page.conversation.receive({"view": "hidden", "id": 1})
     time.sleep(0.2)
     assert (page.conversation.is_open, page.left) == (True, 0)
@@ -274,10 +274,10 @@ def test_a_page_that_is_loaded_anew_keeps_the_library_and_one_that_never_comes_b
 def test_a_view_that_asks_for_nothing_for_long_keeps_no_library(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comm, "IDLE_SECONDS", 0.05)
     page.conversation.receive({"view": "opened", "id": 1})
-    page.told("session")
+    page.fetch("session")
     until(lambda: not page.conversation.is_open, "rest")
     assert page.left == 0  # the view may ask again
-    assert page.told("session")[0] == 200
+    assert page.fetch("session")[0] == 200
 
 
 def test_what_cannot_be_opened_is_said_in_words_and_tried_again(page: Page) -> None:
@@ -288,13 +288,13 @@ def test_what_cannot_be_opened_is_said_in_words_and_tried_again(page: Page) -> N
         raise SettingError("the trace is gone;\n run the cell again")
 
     page.conversation._open_app = refuse
-    status, body = page.told("session")
+    status, body = page.fetch("session")
     assert (status, json.loads(body)) == (400, {"error": "the trace is gone; run the cell again"})
-    assert page.told("session")[0] == 200
+    assert page.fetch("session")[0] == 200
 
 
 def test_a_closed_conversation_has_let_go(page: Page) -> None:
-    page.told("session")
+    page.fetch("session")
     page.conversation.close().result()
     assert not page.conversation.is_open
     until(page.libraries[0].closing.is_set, "the library")

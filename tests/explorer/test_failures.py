@@ -111,7 +111,7 @@ def test_a_recording_that_is_broken_is_refused_where_it_is() -> None:
     trace = small_trace()
     layer = trace.layer(0)
     assert isinstance(layer, Layer)
-    layer.joined().query[0, 0, 5] = torch.nan
+    layer.merge_calls().query[0, 0, 5] = torch.nan
     with serving(trace) as handle:
         broken = Shown(handle, trace)
         for path in ("query/5", "key/2", "profile", "scores", "row/5", "col/2"):

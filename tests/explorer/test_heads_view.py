@@ -20,13 +20,13 @@ from tests.explorer.browser import needs_chromium, slow_cases
 from tests.explorer.heads_page import (
     cells,
     columns,
+    format_score,
     heads_shown,
     picture_at,
     pixels,
     point_of,
     rows_of,
     settled,
-    told,
     trace_in,
 )
 from tests.explorer.pages import change, in_trouble, long_trace, shown, smollm2_served, spoken, state, until
@@ -228,7 +228,7 @@ def test_the_table_holds_every_score_of_every_head(
     assert [row[0] for row in rows] == list(scored)
     for row, own in zip(rows, labels, strict=True):
         assert re.sub(r"[^\w ]", "", row[2]).split() == list(own)
-        expected = [told(scored[row[0]].get(name.replace(" ", "_"), np.nan)) for name in names[3:]]
+        expected = [format_score(scored[row[0]].get(name.replace(" ", "_"), np.nan)) for name in names[3:]]
         assert row[3:] == expected, row[0]
     assert {score: text for score, text in titles.items() if score} == {
         score: SCORES[score] for score in titles if score
@@ -352,7 +352,7 @@ def hostile_scores(route: Route) -> None:
         for place, text in enumerate(HOSTILE[6:10])
     ]
     meanings = {text: f"{IMAGE}\u202e{text}" for text in HOSTILE}
-    told = {
+    response = {
         "scored_queries": 9,
         "num_queries": 9,
         "heads": heads,
@@ -360,7 +360,7 @@ def hostile_scores(route: Route) -> None:
         "measures": meanings,
         "pending": False,
     }
-    route.fulfill(content_type="application/json", body=json.dumps(told))
+    route.fulfill(content_type="application/json", body=json.dumps(response))
 
 
 @pytest.mark.parametrize("size", [(1600, 1000), (360, 640)], ids=str)
@@ -370,7 +370,7 @@ def test_hostile_names_and_labels_are_shown_as_text(browser: Browser, small: Han
         for headsAs in ("table", "scatter", "grid"):
             change(page, view="heads", headsAs=headsAs)
             settled(page)
-            page.focus(".heads-stage [tabindex='0'] >> nth=0")
+            page.focus(".heads-area [tabindex='0'] >> nth=0")
             page.keyboard.press("ArrowRight")
             page.wait_for_timeout(100)
             if headsAs != "table":  # which is wider than a phone, and scrolls
@@ -381,7 +381,7 @@ def test_hostile_names_and_labels_are_shown_as_text(browser: Browser, small: Han
 
 
 def scenes(page: Page) -> Iterator[str]:
-    """Take a page of a small model on stage through all that this view can show."""
+    """Take a page of a small model in a session through all that this view can show."""
     change(page, view="heads")
     settled(page)
     yield "pictures"

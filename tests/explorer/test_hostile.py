@@ -14,8 +14,9 @@ from attnscope.explorer.library.library import Library
 from attnscope.explorer.sessions.model_session import ModelSession
 from attnscope.recording import Trace
 from tests.explorer.browser import needs_chromium, opened
-from tests.explorer.pages import change, drawn, fragment, ready, smollm2, spoken, state, until
+from tests.explorer.pages import change, drawn, fragment, ready, spoken, state, until
 from tests.explorer.serving import Handle, serving
+from tests.models.smollm2 import own_model
 
 pytestmark = needs_chromium
 
@@ -228,12 +229,12 @@ def test_what_is_found_and_what_is_looked_for_stay_text(browser: Browser, hostil
 
 
 def test_a_hostile_sentence_is_read_shown_and_written_on(browser: Browser) -> None:
-    model, tokenizer = smollm2()
-    stage = ModelSession(model, tokenizer, IMAGE + SCRIPT)
+    model, tokenizer = own_model()
+    session = ModelSession(model, tokenizer, IMAGE + SCRIPT)
     text = f"{SCRIPT} {IMAGE} \u202eabc\u202c \u0000\u200b \U0001f468\u200d\U0001f469\u200d\U0001f467 {'W' * 200}"
-    with serving(Library(), stage, page=True) as handle, watched(browser, handle.url) as page:
+    with serving(Library(), session, page=True) as handle, watched(browser, handle.url) as page:
         page.fill("#sentence-text", text)
-        until(page, lambda: page.locator(".stage .map").is_visible(), "the matrix")
+        until(page, lambda: page.locator(".sentence-maps .map").is_visible(), "the matrix")
         ready(page)
         drawn(page)
         assert_in_place(page, "sentence")

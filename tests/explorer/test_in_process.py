@@ -17,11 +17,11 @@ from tests.explorer.model_sessions import TEXT, make_session
 from tests.explorer.serving import Handle, run_coroutine, small_trace
 
 
-def inside(library: Library, work: WorkerPools, stage: Any = None) -> Any:
-    return make_router(library, stage, work, assets={})
+def inside(library: Library, work: WorkerPools, session: Any = None) -> Any:
+    return make_router(library, session, work, assets={})
 
 
-async def heard(app: Any, path: str, body: object = None) -> tuple[int, str, bytes]:
+async def fetch(app: Any, path: str, body: object = None) -> tuple[int, str, bytes]:
     async with send_request(app, path, body) as answer:
         return answer.status, answer.media, await answer.read()
 
@@ -35,7 +35,7 @@ def test_the_bytes_are_those_that_a_browser_gets(served: Callable[..., Handle]) 
         for rest in ("meta", "0/1/0/0/0?ch=mean", "1/tokens?side=key&from=3&to=9", "0/0/row/5", "9/0/row/5", "0/2/x")
     ]
     for path in ["session", *paths]:
-        status, media, body = run_coroutine(heard(app, path))
+        status, media, body = run_coroutine(fetch(app, path))
         there = server.get(f"/api/1/{path}")
         assert (status, media, body) == (there.status, there.headers["content-type"], there.body), path
     work.close()
@@ -77,7 +77,7 @@ def test_who_leaves_before_the_end_ends_the_work() -> None:
             assert await anext(answer.parts) == b"more"
 
     async def before_the_first(app: Any) -> None:
-        asking = asyncio.ensure_future(heard(app, "generate", {}))
+        asking = asyncio.ensure_future(fetch(app, "generate", {}))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         asking.cancel()
@@ -95,7 +95,7 @@ def test_what_goes_wrong_in_the_app_is_told_as_a_sentence(caplog: pytest.LogCapt
 
     library, work = Broken(), WorkerPools()
     app = inside(library, work)
-    status, _, body = run_coroutine(heard(app, "session"))
+    status, _, body = run_coroutine(fetch(app, "session"))
     assert (status, json.loads(body)) == (500, {"error": "Internal error; see the terminal for details."})
     assert "request for /api/1/session failed" in caplog.text
     work.close()

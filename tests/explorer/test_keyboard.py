@@ -465,7 +465,7 @@ def test_tab_reaches_everything_of_the_sentence_view(browser: Browser, smollm2: 
         focus_map(page)
         press(page, "i")
         page.keyboard.insert_text("A dog barks.")  # at once: each text that is read has scores of its own
-        until(page, lambda: page.locator(".stage .map").is_visible(), "the matrix")
+        until(page, lambda: page.locator(".sentence-maps .map").is_visible(), "the matrix")
         drawn(page)
         page.click("summary:has-text('Generate')")
         page.wait_for_selector("summary:has-text('Scores')")  # or it comes while the walk has passed its place

@@ -136,7 +136,7 @@ def test_a_trace_without_its_causal_mask_is_a_trace_of_its_own_with_a_note() -> 
     assert not any(layer["causal"] for layer in meta["layers"])
     layer = trace.layer(0)
     assert isinstance(layer, Layer)
-    call = layer.joined()
+    call = layer.merge_calls()
     wanted = (call.query[0, 1].double() @ call.key[0, 1].double().mT * call.query.shape[-1] ** -0.5).softmax(-1)
     torch.testing.assert_close(library.head(other, 0, 1).matrix[:].double(), wanted, rtol=1e-5, atol=1e-7)
     library.close()

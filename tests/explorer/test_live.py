@@ -1,4 +1,4 @@
-"""A model on stage: it reads and writes for one at a time, in any thread, and leaves nothing behind."""
+"""A model in a session: it reads and writes for one at a time, in any thread, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from attnscope.explorer.sessions.random_baseline import has_random_baseline, mak
 from attnscope.models import CharacterTokenizer, Decoder, Seq2Seq, Seq2SeqConfig
 from attnscope.recording import load, read
 from tests.explorer.model_sessions import CHARACTERS, TEXT, ZOO, make_session, small, written
-from tests.models.smollm2 import FOLDER, tokenizer, transformers_model
+from tests.models.smollm2 import FOLDER, own_model, tokenizer, transformers_model
 
 SOON = 20  # seconds after which a test no longer waits
 
 
 @cache
 def smollm2() -> ModelSession:
-    return ModelSession(*load(FOLDER), "SmolLM2-135M")
+    return ModelSession(*own_model(), "SmolLM2-135M")
 
 
 def threads() -> set[threading.Thread]:
@@ -61,8 +61,8 @@ def until(happened: Callable[[], bool]) -> None:
     raise AssertionError("it has not happened")
 
 
-def waiting(stage: ModelSession) -> int:
-    return len(stage._queue._waiting)
+def waiting(session: ModelSession) -> int:
+    return len(session._queue._waiting)
 
 
 @pytest.mark.parametrize("baseline", [False, True])
@@ -76,21 +76,21 @@ def test_a_run_is_a_recording_of_the_text(baseline: bool):
 
 
 def test_an_encoder_is_read_and_does_not_write():
-    stage = ModelSession(*load(FOLDER.parent / "minilm-l6"), "MiniLM")
-    assert stage.run("The cat sat.").tokens() == ["[CLS]", "the", "cat", "sat", ".", "[SEP]"]
-    assert stage.run("The cat sat.", baseline=True)[0].shape == (1, 12, 6, 6)
-    assert not stage.can_generate
+    session = ModelSession(*load(FOLDER.parent / "minilm-l6"), "MiniLM")
+    assert session.run("The cat sat.").tokens() == ["[CLS]", "the", "cat", "sat", ".", "[SEP]"]
+    assert session.run("The cat sat.", baseline=True)[0].shape == (1, 12, 6, 6)
+    assert not session.can_generate
     with pytest.raises(UnsupportedError, match="MiniLM cannot generate text"):
-        stage.generate("The cat", 3, 0.0, 0, 0, 0)
+        session.generate("The cat", 3, 0.0, 0, 0, 0)
 
 
 def test_a_text_beyond_the_limit_is_refused_with_both_numbers():
-    stage = make_session(max_tokens=20)
+    session = make_session(max_tokens=20)
     with pytest.raises(SettingError, match="at most 20 tokens, got 29"):
-        stage.run(TEXT)
+        session.run(TEXT)
     with pytest.raises(SettingError, match="at most 20 tokens, got 29"):
-        stage.generate(TEXT, 1, 0.0, 0, 0, 0)
-    assert stage.run(TEXT[:20])[0].shape[-1] == 20
+        session.generate(TEXT, 1, 0.0, 0, 0, 0)
+    assert session.run(TEXT[:20])[0].shape[-1] == 20
 
 
 def test_the_limit_is_not_beyond_what_the_model_has_room_for():
@@ -149,18 +149,18 @@ def test_no_random_baseline_is_made_of_a_model_that_does_not_say_how_it_is_made(
 
 def test_one_runs_and_the_newest_of_each_kind_waits(pool: ThreadPoolExecutor):
     model = small()
-    stage, gate = make_session(model), Gate(model)
-    first = pool.submit(stage.run, "first")
+    session, gate = make_session(model), Gate(model)
+    first = pool.submit(session.run, "first")
     assert gate.reached.wait(SOON)
-    older = pool.submit(stage.run, "older")
-    until(lambda: waiting(stage) == 1)
-    baseline = pool.submit(stage.run, "baseline", baseline=True)
-    until(lambda: waiting(stage) == 2)
-    newer = pool.submit(stage.run, "newer")
+    older = pool.submit(session.run, "older")
+    until(lambda: waiting(session) == 1)
+    baseline = pool.submit(session.run, "baseline", baseline=True)
+    until(lambda: waiting(session) == 2)
+    newer = pool.submit(session.run, "newer")
     with pytest.raises(Superseded, match="newer request"):
         older.result(SOON)
     with pytest.raises(BusyError, match="2 requests are waiting"):
-        next(stage.generate("third", 1, 0.0, 0, 0, 0))
+        next(session.generate("third", 1, 0.0, 0, 0, 0))
     assert gate.reads == 1
     gate.opened.set()
     assert [future.result(SOON).tokens() for future in (first, baseline, newer)] == [
@@ -168,37 +168,37 @@ def test_one_runs_and_the_newest_of_each_kind_waits(pool: ThreadPoolExecutor):
         [*"baseline"],
         [*"newer"],
     ]
-    assert stage.run("again").tokens() == [*"again"]
+    assert session.run("again").tokens() == [*"again"]
 
 
 def test_who_waits_may_be_cancelled(pool: ThreadPoolExecutor):
     model = small()
-    stage, gate, gone = make_session(model), Gate(model), threading.Event()
-    first = pool.submit(stage.run, "first")
+    session, gate, gone = make_session(model), Gate(model), threading.Event()
+    first = pool.submit(session.run, "first")
     assert gate.reached.wait(SOON)
-    second = pool.submit(stage.run, "second", cancelled=gone.is_set)
-    until(lambda: waiting(stage) == 1)
+    second = pool.submit(session.run, "second", cancelled=gone.is_set)
+    until(lambda: waiting(session) == 1)
     gone.set()
     with pytest.raises(Cancelled):
         second.result(SOON)
-    assert waiting(stage) == 0
+    assert waiting(session) == 0
     gate.opened.set()
     assert first.result(SOON).tokens() == [*"first"]
 
 
 def test_a_long_text_is_given_up_between_pieces_and_the_next_is_read():
     model = small()
-    stage, gate = make_session(model), Gate(model)
+    session, gate = make_session(model), Gate(model)
     gate.opened.set()
     with pytest.raises(Cancelled):
-        stage.run("a" * 500, cancelled=lambda: gate.reads >= 2)
+        session.run("a" * 500, cancelled=lambda: gate.reads >= 2)
     assert gate.reads == 2
-    assert len(stage.run("ab").tokens() or ()) == 2
+    assert len(session.run("ab").tokens() or ()) == 2
 
 
 def test_an_error_of_the_model_lets_the_next_have_its_turn():
     model = small()
-    stage, failing = make_session(model), [True]
+    session, failing = make_session(model), [True]
 
     def fail(*_: object) -> None:
         if failing:
@@ -206,11 +206,11 @@ def test_an_error_of_the_model_lets_the_next_have_its_turn():
 
     model.embedding.register_forward_pre_hook(fail)
     with pytest.raises(RuntimeError, match="out of memory"):
-        stage.run(TEXT)
+        session.run(TEXT)
     with pytest.raises(RuntimeError, match="out of memory"):
-        written(stage)
+        written(session)
     failing.clear()
-    assert stage.run("ab").tokens() == ["a", "b"]
+    assert session.run("ab").tokens() == ["a", "b"]
 
 
 def rows_of(events: list[dict[str, Any]], length: int) -> Tensor:
@@ -237,9 +237,9 @@ def test_the_rows_that_are_told_are_those_of_a_plain_reading(options: dict[str, 
 @pytest.mark.parametrize("name", ["Llama", "Gemma 3", "GPT-2"])
 def test_models_of_transformers_write_on_too(name: str):
     model = ZOO[name].build()
-    stage = make_session(model)
-    assert stage.can_generate
-    _, *new, done = written(stage, count=20, layer=0)
+    session = make_session(model)
+    assert session.can_generate
+    _, *new, done = written(session, count=20, layer=0)
     ids = done["trace"].texts[-1].ids
     exact = read(model, ids, progress=False)[0].to_dense()[0, 2].double()
     assert len(new) == 20
@@ -254,11 +254,13 @@ def test_each_token_is_read_once():
 
 
 def test_the_seed_decides_what_is_written_and_without_temperature_the_model_alone():
-    stage = make_session()
-    texts = {seed: written(stage, seed=seed)[-1]["text"] for seed in (1, 2)}
+    session = make_session()
+    texts = {seed: written(session, seed=seed)[-1]["text"] for seed in (1, 2)}
     assert texts[1] != texts[2]
-    assert written(stage, seed=1)[-1]["text"] == texts[1]
-    assert written(stage, seed=1, temperature=0.0)[-1]["text"] == written(stage, seed=2, temperature=0.0)[-1]["text"]
+    assert written(session, seed=1)[-1]["text"] == texts[1]
+    assert (
+        written(session, seed=1, temperature=0.0)[-1]["text"] == written(session, seed=2, temperature=0.0)[-1]["text"]
+    )
 
 
 def test_writing_ends_before_the_end_of_a_text():
@@ -309,8 +311,8 @@ def test_events_may_be_taken_by_another_thread_each_time():
 
 @pytest.mark.parametrize("leave", ["close", "forget"])
 def test_who_goes_away_leaves_no_thread_and_no_turn_behind(leave: str):
-    stage = make_session()
-    events: Any = stage.generate(TEXT, MAX_NEW_TOKENS, 1.0, 0, 0, 0)
+    session = make_session()
+    events: Any = session.generate(TEXT, MAX_NEW_TOKENS, 1.0, 0, 0, 0)
     next(events)
     assert threads()
     if leave == "close":
@@ -318,17 +320,17 @@ def test_who_goes_away_leaves_no_thread_and_no_turn_behind(leave: str):
     del events
     gc.collect()
     assert not threads()
-    assert stage.run("ab").tokens() == ["a", "b"]
+    assert session.run("ab").tokens() == ["a", "b"]
 
 
 def test_who_goes_away_while_waiting_leaves_no_thread_behind(pool: ThreadPoolExecutor):
     model = small()
-    stage, gate, gone = make_session(model), Gate(model), threading.Event()
-    first = pool.submit(stage.run, "first")
+    session, gate, gone = make_session(model), Gate(model), threading.Event()
+    first = pool.submit(session.run, "first")
     assert gate.reached.wait(SOON)
-    events = stage.generate(TEXT, 3, 0.0, 0, 0, 0, cancelled=gone.is_set)
+    events = session.generate(TEXT, 3, 0.0, 0, 0, 0, cancelled=gone.is_set)
     second: Future = pool.submit(next, events)
-    until(lambda: waiting(stage) == 1)
+    until(lambda: waiting(session) == 1)
     gone.set()
     with pytest.raises(Cancelled):
         second.result(SOON)
@@ -360,12 +362,12 @@ def test_settings_are_refused_at_once(count: int, temperature: float):
 
 
 def test_a_trained_model_writes_on_what_a_preset_promises():
-    stage, preset = smollm2(), PRESETS[5]
+    session, preset = smollm2(), PRESETS[5]
     asked = {"count": 5, "temperature": 0.0, "layer": preset.layer, "head": preset.head}
-    prompt, *new, done = written(stage, preset.text, **asked)
+    prompt, *new, done = written(session, preset.text, **asked)
     assert new[0]["token"] == " Mary"
     assert done["text"].startswith(preset.text + " Mary")
-    plain = read(stage._model, done["trace"].texts[-1].ids, progress=False)
+    plain = read(session._model, done["trace"].texts[-1].ids, progress=False)
     exact = plain[preset.layer].to_dense()[0, preset.head].double()
     start = len(prompt["prompt"])
     torch.testing.assert_close(rows_of(new, len(exact)), exact[start:], atol=1e-5, rtol=0)
@@ -376,7 +378,7 @@ def test_the_same_model_of_transformers_writes_the_same():
     assert theirs.can_generate
     assert theirs.has_baseline
     asked = {"count": 5, "temperature": 0.0, "layer": 24, "head": 4}
-    mine, other = (written(stage, PRESETS[5].text, **asked) for stage in (smollm2(), theirs))
+    mine, other = (written(session, PRESETS[5].text, **asked) for session in (smollm2(), theirs))
     assert [event.get("token") for event in mine] == [event.get("token") for event in other]
     assert mine[0] == other[0]
     assert mine[-1]["text"] == other[-1]["text"]

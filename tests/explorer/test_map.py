@@ -129,16 +129,16 @@ class Slow:
             self.wait(0.1)
 
 
-class Heard:
-    """The tiles that a page asks for, and which of them it gives up."""
+class TileRequests:
+    """The tiles that a page requests, and those whose requests it cancels."""
 
     def __init__(self, page: Page) -> None:
-        self.asked: list[tuple[int, ...]] = []
-        self.given_up: list[tuple[int, ...]] = []
-        page.on("request", lambda request: self._hear(request, self.asked))
-        page.on("requestfailed", lambda request: self._hear(request, self.given_up))
+        self.requested: list[tuple[int, ...]] = []
+        self.cancelled: list[tuple[int, ...]] = []
+        page.on("request", lambda request: self._add(request, self.requested))
+        page.on("requestfailed", lambda request: self._add(request, self.cancelled))
 
-    def _hear(self, request: Request, into: list[tuple[int, ...]]) -> None:
+    def _add(self, request: Request, into: list[tuple[int, ...]]) -> None:
         if TILE.search(request.url):
             into.append(tile_of(request))
 
@@ -168,7 +168,7 @@ def test_with_a_slow_server_no_frame_of_panning_and_zooming_is_blank(gallery: Ga
         weights = {packed(colour) for colour in table("cividis")}
         assert len(hatch) < 200
         assert not hatch & weights
-        slow, heard = Slow(page), Heard(page)
+        slow, tiles = Slow(page), TileRequests(page)
         page.evaluate(WATCH, [LENGTH, sorted(hatch | weights)])
         middle_of(page, 0.3, 0.7)
         for turn in (-240, -240, -240, -480, 240, 480):
@@ -180,33 +180,33 @@ def test_with_a_slow_server_no_frame_of_panning_and_zooming_is_blank(gallery: Ga
         page.keyboard.press("0")
         slow.settle()
         frames = page.evaluate("window.frames_seen")
-    assert len(heard.asked) > 10
+    assert len(tiles.requested) > 10
     assert sum(state == "loading" for _, state in frames) > 20  # placeholders were all there was
     assert [strays for strays, _ in frames if strays] == []
 
 
 def test_requests_for_what_is_no_longer_in_view_are_given_up_and_no_more_than_six_run(gallery: Gallery) -> None:
     with gallery.show("walk", "z=4&c=400,200") as page:
-        slow, heard = Slow(page, seconds=2), Heard(page)
+        slow, tiles = Slow(page, seconds=2), TileRequests(page)
         page.evaluate(COUNT)
         dragged(page, -100, -200)
         slow.wait(0.4)
-        before = list(heard.asked)
+        before = list(tiles.requested)
         assert before
         page.locator(".map").focus()
         for _ in range(10):
             page.keyboard.press("Shift+ArrowDown")
         slow.wait(0.5)
-        assert set(heard.given_up) >= set(before)  # and what was asked for on the way
+        assert set(tiles.cancelled) >= set(before)  # and what was asked for on the way
         slow.settle()
         top = state_of(page)["centre"]["query"] - WINDOW["height"] / 4
-        assert all((y + 1) * 256 <= top for _, z, y, _ in heard.given_up if z == 4)
+        assert all((y + 1) * 256 <= top for _, z, y, _ in tiles.cancelled if z == 4)
         assert 1 < page.evaluate("window.most_running") <= 6
 
 
 def test_tiles_above_the_diagonal_are_never_asked_for(gallery: Gallery) -> None:
     with opened(gallery.browser, "about:blank", ready=False, **WINDOW) as page:
-        heard = Heard(page)
+        tiles = TileRequests(page)
         page.goto(gallery.address("walk"))
         wait_until_ready(page)
         middle_of(page, 0.5, 0.5)
@@ -215,8 +215,8 @@ def test_tiles_above_the_diagonal_are_never_asked_for(gallery: Gallery) -> None:
             settled(page)
             dragged(page, -150, 40)
             settled(page)
-    assert len(heard.asked) > 10
-    for _, z, y, x in heard.asked:
+    assert len(tiles.requested) > 10
+    for _, z, y, x in tiles.requested:
         span = 256 * (16 >> z)
         assert x * span <= min(LENGTH, (y + 1) * span) - 1
 

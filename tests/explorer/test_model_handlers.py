@@ -141,12 +141,12 @@ def test_who_goes_while_a_line_is_sent_keeps_nobody_else_waiting() -> None:
             free.wait(30)
 
     model.embedding.register_forward_hook(holds)
-    stage, gone = ModelSession(model, tokenizer, "tiny"), threading.Event()
+    session, gone = ModelSession(model, tokenizer, "tiny"), threading.Event()
 
     async def leave() -> float:
         """Take two lines and go while the model reads; the seconds for which the loop stood still."""
-        events = EventStream(stage.generate("the", 9, 0.0, 0, 0, 0, cancelled=gone.is_set))
-        lines = ModelHandlers(Library(), stage, work)._lines(await asyncio.to_thread(events.next), events, gone)
+        events = EventStream(session.generate("the", 9, 0.0, 0, 0, 0, cancelled=gone.is_set))
+        lines = ModelHandlers(Library(), session, work)._lines(await asyncio.to_thread(events.next), events, gone)
         await anext(lines)
         await anext(lines)
         del events

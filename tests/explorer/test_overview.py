@@ -173,7 +173,7 @@ def test_a_long_text_is_scored_on_its_first_tokens_which_have_the_same_weights(s
     trace = long_trace(3000)
     layer = trace.layer(0)
     assert isinstance(layer, Layer)
-    call = layer.joined()
+    call = layer.merge_calls()
     first = Call(query=call.query[:, :, :2048], key=call.key[:, :, :2048], value=None, mask=Causal(), scale=None)
     table = score_heads(one_layer(first, trace.texts[0].ids[:, :2048]), progress=False)
     shown = Shown(served(trace), trace)

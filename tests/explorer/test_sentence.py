@@ -21,13 +21,13 @@ from tests.explorer.pages import (
     long_trace,
     ready,
     shown,
-    smollm2,
     smollm2_served,
     state,
     until,
     visible,
 )
 from tests.explorer.serving import Handle
+from tests.models.smollm2 import own_model
 
 pytestmark = needs_chromium
 LAYER, HEAD = 12, 3
@@ -42,7 +42,7 @@ def served() -> Iterator[Handle]:
 
 @pytest.fixture(scope="module")
 def truth() -> Trace:
-    model, tokenizer = smollm2()
+    model, tokenizer = own_model()
     return read(model, SENTENCE, tokenizer, progress=False)
 
 
@@ -94,7 +94,7 @@ def test_before_anything_is_typed_the_page_says_what_to_do_and_how_much_it_takes
         assert "At most 512 tokens" in said
         assert "example" in said
         assert page.locator(".presets button").count() >= 5
-        assert not page.locator(".stage .map").is_visible()
+        assert not page.locator(".sentence-maps .map").is_visible()
 
 
 @pytest.mark.slow
@@ -159,11 +159,11 @@ def test_an_example_is_run_by_its_button_and_says_what_to_look_for(page: Page) -
 @pytest.mark.slow
 def test_clicking_a_cell_a_row_and_a_column_pins_them(page: Page) -> None:
     typed(page)
-    box = page.locator(".stage .map").bounding_box()
-    heat = page.locator(".stage .map-heat").bounding_box()
+    box = page.locator(".sentence-maps .map").bounding_box()
+    heat = page.locator(".sentence-maps .map-heat").bounding_box()
     assert box
     assert heat
-    side = page.evaluate("document.querySelector('.stage .map-heat').clientHeight") / 12
+    side = page.evaluate("document.querySelector('.sentence-maps .map-heat').clientHeight") / 12
     x, y = heat["x"] + 2.5 * side, heat["y"] + 7.5 * side
     page.mouse.click(x, y)
     assert (state(page)["pinQuery"], state(page)["pinKey"]) == (7, 2)
@@ -200,7 +200,7 @@ def test_without_the_mask_the_cells_are_the_softmax_of_all_scores(page: Page, tr
     drawn(page)
     layer = truth.layer(LAYER)
     assert isinstance(layer, Layer)
-    call = layer.joined()
+    call = layer.merge_calls()
     query, keys = call.query[0, HEAD].double(), call.key[0].double()
     key = keys[HEAD * len(keys) // call.query.shape[1]]
     scale = query.shape[-1] ** -0.5 if call.scale is None else call.scale
@@ -220,21 +220,21 @@ def full(page: Page) -> list[list[float | None]] | None:
 def test_the_random_weight_baseline_shares_pins_and_head(page: Page) -> None:
     typed(page)
     page.check(".sentence input[type=checkbox]")
-    until(page, lambda: page.locator(".stage .map").count() == 2, "the baseline")
-    page.wait_for_selector(".stage figure:nth-of-type(2) .map[data-state=ready]", state="attached")
-    captions = page.locator(".stage figcaption").all_inner_texts()
+    until(page, lambda: page.locator(".sentence-maps .map").count() == 2, "the baseline")
+    page.wait_for_selector(".sentence-maps figure:nth-of-type(2) .map[data-state=ready]", state="attached")
+    captions = page.locator(".sentence-maps figcaption").all_inner_texts()
     assert captions[0] == "trained"
     assert captions[1].startswith("random-weight baseline")
-    one, other = (page.locator(".stage .map").nth(number).bounding_box() for number in (0, 1))
+    one, other = (page.locator(".sentence-maps .map").nth(number).bounding_box() for number in (0, 1))
     assert one
     assert other
     assert other["x"] >= one["x"] + one["width"] - 1
     assert other["y"] == one["y"]
-    heat = page.locator(".stage .map-heat").nth(1).bounding_box()
+    heat = page.locator(".sentence-maps .map-heat").nth(1).bounding_box()
     assert heat
     page.mouse.click(heat["x"] + 5, heat["y"] + 60)
     assert state(page)["pinKey"] == 0
-    pictures = page.evaluate("[...document.querySelectorAll('.stage .map-heat')].map((one) => one.toDataURL())")
+    pictures = page.evaluate("[...document.querySelectorAll('.sentence-maps .map-heat')].map((one) => one.toDataURL())")
     assert pictures[0] != pictures[1]
 
 

@@ -129,7 +129,7 @@ def dense_of(trace: Trace, layer: int, head: int) -> torch.Tensor:
     """The weights of a causal head, from its query and key, with NaN ahead."""
     recorded = trace.layer(layer)
     assert isinstance(recorded, Layer)
-    call = recorded.joined()
+    call = recorded.merge_calls()
     group = call.query.shape[1] // call.key.shape[1]
     query, key = call.query[0, head].double(), call.key[0, head // group].double()
     scores = query @ key.mT * (query.shape[-1] ** -0.5 if call.scale is None else call.scale)

@@ -16,7 +16,7 @@ from attnscope.explorer.analysis.histogram_edges import histogram_edges
 from attnscope.heads import score_heads
 from attnscope.survey import Survey, open_survey
 from tests.explorer.browser import needs_chromium, opened
-from tests.explorer.heads_page import cells, columns, told
+from tests.explorer.heads_page import cells, columns, format_score
 from tests.explorer.pages import drawn, in_trouble, ready, shown, spoken, state, until
 from tests.explorer.serving import Handle, serving, small_trace
 from tests.explorer.survey_folder import HEADS, LAYERS, make_survey, save_model, survey_served
@@ -139,7 +139,7 @@ def test_the_table_holds_every_mean_with_its_spread_in_any_order(
         assert [row[0] for row in rows] == NAMES
         for at, row in enumerate(rows):
             numbers = [(float(means[name][at]), float(spread[name][at])) for name in survey.statistics]
-            assert row[2:] == [f"{told(mean)} ±{told(other)}" for mean, other in numbers]
+            assert row[2:] == [f"{format_score(mean)} ±{format_score(other)}" for mean, other in numbers]
         page.click("th[data-score=entropy] button")
         by_entropy = sorted(range(len(NAMES)), key=lambda at: -float(means["entropy"][at]))
         assert [row[0] for row in cells(page)] == [NAMES[at] for at in by_entropy]
@@ -293,7 +293,7 @@ def test_hostile_passages_and_names_are_shown_as_text(
             for whole in page.locator("button:has-text('Whole text'):visible").all():
                 whole.click()
             if form != "table":
-                page.focus(".heads-stage canvas")
+                page.focus(".heads-area canvas")
                 page.keyboard.press("ArrowRight")
             assert_in_place(page, form)
             assert unsafe_places(page) == [], form

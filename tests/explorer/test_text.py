@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page
 from attnscope.explorer.library.library import Library
 from attnscope.recording import Trace, read
 from tests.explorer.browser import needs_chromium, opened, slow_cases
-from tests.explorer.pages import change, fragment, shown, smollm2, spoken, state, until
+from tests.explorer.pages import change, fragment, shown, spoken, state, until
 from tests.explorer.reading import (
     as_shown,
     box_of,
@@ -30,6 +30,7 @@ from tests.explorer.reading import (
 )
 from tests.explorer.serving import Handle, serving
 from tests.explorer.test_access import SIZES, needs_axe, violations_in_every_look
+from tests.models.smollm2 import own_model
 
 pytestmark = needs_chromium
 
@@ -41,7 +42,7 @@ STORY = (
 
 @pytest.fixture(scope="module")
 def trace() -> Trace:
-    model, tokenizer = smollm2()
+    model, tokenizer = own_model()
     return read(model, STORY, tokenizer, layers=[3, 16], progress=False)
 
 

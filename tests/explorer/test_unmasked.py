@@ -28,10 +28,10 @@ def test_without_a_mask_queries_see_what_is_ahead_and_no_more_of_the_past():
         layer, unmasked = trace.layer(name), ahead.layer(name)
         assert isinstance(layer, Layer)
         assert isinstance(unmasked, Layer)
-        assert unmasked.joined().key is layer.joined().key
-        query, key = layer.joined().query, layer.joined().key.repeat_interleave(2, 1)
+        assert unmasked.merge_calls().key is layer.merge_calls().key
+        query, key = layer.merge_calls().query, layer.merge_calls().key.repeat_interleave(2, 1)
         scores = query @ key.mT / query.shape[-1] ** 0.5
-        before = 4 if "5" in str(layer.joined().mask) else 99
+        before = 4 if "5" in str(layer.merge_calls().mask) else 99
         scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).tril(-before - 1), -torch.inf)
         weights = scores.softmax(-1)
         torch.testing.assert_close(ahead[name].to_dense(), weights, atol=1e-12, rtol=0)
@@ -81,8 +81,8 @@ def test_padding_of_ours_stays_hidden(hides: Mask):
 
 
 def test_where_nothing_hides_what_lies_ahead_there_is_no_unmasked_trace():
-    stage = ModelSession(*load(FOLDER.parent / "minilm-l6"), "MiniLM")
-    assert remove_causal_mask(stage.run("The cat sat.")) is None
+    session = ModelSession(*load(FOLDER.parent / "minilm-l6"), "MiniLM")
+    assert remove_causal_mask(session.run("The cat sat.")) is None
 
 
 def test_where_the_answer_would_not_be_exact_there_is_none():

@@ -120,11 +120,11 @@ def test_half_of_a_layer_leaves_just_enough(model: Decoder, asked: list[Any]) ->
 
 
 def test_progress_is_told_after_each_pass(model: Decoder) -> None:
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     compare_with_random_heads(
-        model, IDS, CHOSEN, ALL, num_draws=3, progress=lambda done, whole: told.append((done, whole))
+        model, IDS, CHOSEN, ALL, num_draws=3, progress=lambda done, whole: reports.append((done, whole))
     )
-    assert told == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
+    assert reports == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
 
 
 def test_the_random_numbers_of_the_caller_are_left_alone(model: Decoder) -> None:

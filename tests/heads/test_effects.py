@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from functools import cache
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from attnscope.heads import Effect, Predictions, ablate, measure_effect, patch, 
 from attnscope.heads.effects import predicts_next_token
 from attnscope.models import Decoder, DecoderConfig, Encoder, EncoderConfig, Seq2Seq, Seq2SeqConfig
 from attnscope.recording import load, record
-from tests.models.smollm2 import FOLDER, transformers_model
+from tests.models.smollm2 import FOLDER, own_model, transformers_model
 from tests.recording.zoo import EXHIBITS
 
 MINILM = FOLDER.parent / "minilm-l6"
@@ -49,11 +48,6 @@ def tiny() -> Decoder:
 
 def zoo(name: str) -> Any:
     return next(exhibit for exhibit in EXHIBITS if exhibit.name == name).build()
-
-
-@cache
-def smollm2() -> tuple[Any, Any]:
-    return load(FOLDER, dtype=torch.float32)
 
 
 def obvious(logits: Tensor, ids: Tensor) -> Predictions:
@@ -102,7 +96,7 @@ def test_losses_of_a_model_of_transformers_are_those_of_a_whole_pass(name: str, 
 
 
 def test_losses_of_a_trained_model_are_those_that_transformers_computes() -> None:
-    model, tokenizer = smollm2()
+    model, tokenizer = own_model()
     ids = torch.tensor([tokenizer.encode(TEXT)])
     with torch.no_grad():
         theirs = transformers_model(torch.float32)(ids, labels=ids)
@@ -277,7 +271,7 @@ def test_tokens_that_became_no_harder_are_not_called_harder() -> None:
 
 
 def test_with_a_tokenizer_an_effect_is_told_in_words() -> None:
-    model, tokenizer = smollm2()
+    model, tokenizer = own_model()
     heads = {17: [3, 4], 18: [6, 7], 20: [6], 23: [2]}  # those that look at what came after the same token before
     text = "The zebra Quixley sang. The zebra Quix"
     found = measure_effect(model, text, ablate(model, heads), tokenizer)
@@ -290,7 +284,7 @@ def test_with_a_tokenizer_an_effect_is_told_in_words() -> None:
 
 
 def test_a_model_in_training_is_refused() -> None:
-    model, _ = smollm2()
+    model, _ = own_model()
     model.train()
     try:
         with pytest.raises(SettingError, match=r"model\.eval\(\)"):

@@ -15,7 +15,7 @@ from attnscope.errors import SettingError, UnsupportedError
 from attnscope.heads import HeadTable, ablate, patch
 from attnscope.models import Decoder, DecoderConfig, Encoder, Seq2Seq, Seq2SeqConfig
 from attnscope.recording import load, record
-from tests.models.smollm2 import FOLDER, transformers_model
+from tests.models.smollm2 import FOLDER, own_model, transformers_model
 from tests.recording.zoo import BYPASS, EXHIBITS
 
 MINILM = FOLDER.parent / "minilm-l6"
@@ -223,7 +223,7 @@ def test_everything_is_as_it_was_after_an_error(subject: Subject) -> None:
     with pytest.raises(ZeroDivisionError), ablate(subject.model, {subject.layer: [0]}):
         _ = subject() / (1 // 0)
     with (
-        pytest.raises(SettingError, match=r"head 99 was asked for of .*, whose heads are 0 to \d"),
+        pytest.raises(SettingError, match=r"expected heads 0 to \d+ of .*, got head 99"),
         ablate(subject.model, {subject.layer: [99]}),
     ):
         subject()
@@ -274,7 +274,7 @@ def test_a_number_that_may_be_several_layers_is_refused() -> None:
     ):
         subject()
     with (
-        pytest.raises(SettingError, match="layer 7 was asked for, and no module of the model is called so"),
+        pytest.raises(SettingError, match="no module of the model matches layer 7"),
         ablate(subject.model, {7: [1]}),
     ):
         subject()
@@ -387,8 +387,7 @@ def test_a_silent_head_learns_nothing() -> None:
 
 
 def test_generating_without_a_head_is_a_pass_without_it() -> None:
-    model, tokenizer = load(FOLDER, dtype=torch.float32)
-    assert isinstance(model, Decoder)
+    model, tokenizer = own_model()
     ids = torch.tensor([tokenizer.encode("The capital of France is the city of")])
     with torch.no_grad(), ablate(model, {5: [2, 3], 20: [6]}):
         whole = model(ids)
@@ -398,7 +397,7 @@ def test_generating_without_a_head_is_a_pass_without_it() -> None:
 
 
 def test_a_trained_model_loses_the_same_head_by_both_libraries() -> None:
-    ours, tokenizer = load(FOLDER, dtype=torch.float32)
+    ours, tokenizer = own_model()
     theirs = transformers_model(torch.float32)
     ids = torch.tensor([tokenizer.encode("When Mary and John went to the store, John gave a drink to")])
     heads = {3: [0], 17: [3, 4], 18: [6]}

@@ -28,7 +28,7 @@ from attnscope.heads.sentences import MEN, WOMEN, Sentence, Word, agreement, cor
 from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig, Seq2Seq, Seq2SeqConfig, load_tokenizer
 from attnscope.models.text.tokenizer import Span, Tokenizer
 from attnscope.recording import load
-from tests.models.smollm2 import FOLDER
+from tests.models.smollm2 import FOLDER, own_model
 from tests.recording.zoo import EXHIBITS
 
 MINILM = FOLDER.parent / "minilm-l6"
@@ -203,7 +203,7 @@ def test_groups_of_other_sizes_are_refused():
 
 @cache
 def smollm2() -> tuple[nn.Module, Any, dict[str, Relation]]:
-    model, tokenizer = load(FOLDER, dtype=torch.float32)
+    model, tokenizer = own_model()
     return model, tokenizer, score_relations(model, tokenizer, sentences=HALF, progress=False)
 
 
@@ -294,10 +294,10 @@ def test_a_transformers_model_and_ours_have_the_same_numbers(folder: Any):
 
 def test_batches_change_nothing_and_progress_is_told(monkeypatch: pytest.MonkeyPatch):
     model, tokenizer, _ = minilm()
-    told: list[tuple[int, int]] = []
-    together = score_relations(model, tokenizer, sentences=FEW, progress=lambda *done: told.append(done))
-    assert told == sorted(told)
-    assert told[-1] == (16, 16)
+    reports: list[tuple[int, int]] = []
+    together = score_relations(model, tokenizer, sentences=FEW, progress=lambda *done: reports.append(done))
+    assert reports == sorted(reports)
+    assert reports[-1] == (16, 16)
     monkeypatch.setattr(module, "BATCH_SIZE", 1)
     alone = score_relations(model, tokenizer, sentences=FEW, progress=False)
     for relation in FEW:

@@ -14,10 +14,10 @@ from attnscope.errors import SettingError, ShapeError
 from attnscope.heads.rows import RowScores, row_scores
 from attnscope.heads.scores import SCORES, score_heads
 from attnscope.models import Decoder, DecoderConfig, Encoder, EncoderConfig
-from attnscope.recording import Trace, load, read, record
+from attnscope.recording import Trace, read, record
 from attnscope.recording.token_pairs import documents_in
 from tests.heads.test_scores import exhibit, repeating
-from tests.models.smollm2 import FOLDER
+from tests.models.smollm2 import own_model
 from tests.recording.test_statistics import text_of
 
 CLOSE = 1e-5
@@ -108,8 +108,7 @@ def test_packed_documents_of_a_small_model_score_as_each_alone() -> None:
 
 
 def test_packed_documents_of_a_trained_model_score_as_each_alone() -> None:
-    model, _ = load(FOLDER, dtype=torch.float32)
-    assert isinstance(model, Decoder)
+    model, _ = own_model()
     documents = numbered([[70, 41, 9], [100, 3, 17]])
     wide = 120 * CLOSE
     tolerances = {"reach": wide, "effective_keys": wide, "entropy": 1e-4}

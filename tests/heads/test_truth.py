@@ -11,8 +11,8 @@ from torch import Tensor
 from attnscope.heads import HeadTable, ablate, compare_with_random_heads, read_repeated_tokens, score_heads
 from attnscope.heads.repeated_tokens import LENGTH, ids_for_model
 from attnscope.models import Decoder, Tokenizer
-from attnscope.recording import load, read
-from tests.models.smollm2 import FOLDER
+from attnscope.recording import read
+from tests.models.smollm2 import own_model
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
@@ -21,9 +21,7 @@ MANY = 5
 
 @pytest.fixture(scope="module")
 def smollm2() -> tuple[Decoder, Tokenizer]:
-    model, tokenizer = load(FOLDER, dtype=torch.float32)
-    assert isinstance(model, Decoder)
-    return model, tokenizer
+    return own_model()
 
 
 @pytest.fixture(scope="module")

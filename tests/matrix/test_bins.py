@@ -180,14 +180,14 @@ def test_edges_that_are_none_are_refused(rows: list[int]) -> None:
 
 def test_bins_report_progress_and_stop_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK_CELLS", 9 * 20)  # one head at a time
-    heard: list[float] = []
+    reports: list[float] = []
     matrix = AttentionMatrix(torch.randn(3, 40, 4), torch.randn(3, 40, 4))
-    matrix.with_options(progress=heard.append).bins([0, 20, 40], [0, 40])
-    assert heard == sorted(heard)
-    assert heard[-1] == pytest.approx(1.0)
-    assert len(heard) > 10
+    matrix.with_options(progress=reports.append).bins([0, 20, 40], [0, 40])
+    assert reports == sorted(reports)
+    assert reports[-1] == pytest.approx(1.0)
+    assert len(reports) > 10
     with pytest.raises(Cancelled):
-        matrix.with_options(should_stop=lambda: len(heard) > 5).bins([0, 20, 40], [0, 40])
+        matrix.with_options(should_stop=lambda: len(reports) > 5).bins([0, 20, 40], [0, 40])
 
 
 def test_no_tensor_grows_with_the_cells(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ def has_key(matrix: AttentionMatrix) -> Tensor:
 
 
 @given(matrices())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_rows_sum_to_one_where_they_have_a_key(matrix: AttentionMatrix) -> None:
     ones = torch.ones(matrix.shape[-1], dtype=torch.float64)
     torch.testing.assert_close(matrix @ ones, has_key(matrix).double())
@@ -56,7 +56,7 @@ def test_rows_sum_to_one_where_they_have_a_key(matrix: AttentionMatrix) -> None:
 
 
 @given(matrices())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_sinks_take_their_share_of_every_row(matrix: AttentionMatrix) -> None:
     source = matrix._source
     assert isinstance(source, LazyWeights)
@@ -68,13 +68,13 @@ def test_sinks_take_their_share_of_every_row(matrix: AttentionMatrix) -> None:
 
 
 @given(matrices())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_what_is_received_was_given(matrix: AttentionMatrix) -> None:
     torch.testing.assert_close(matrix.received().sum(-1), has_key(matrix).sum(-1).double())
 
 
 @given(matrices(), st.integers(1, 9), st.integers(1, 9))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_pooled_mass_is_conserved(matrix: AttentionMatrix, rows: int, columns: int) -> None:
     rows, columns = min(rows, matrix.shape[-2]), min(columns, matrix.shape[-1])
     some = matrix.pool(rows, columns, "mass").sum(-1)
@@ -85,7 +85,7 @@ def test_pooled_mass_is_conserved(matrix: AttentionMatrix, rows: int, columns: i
 
 
 @given(matrices())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_parent_has_the_maximum_of_its_children(matrix: AttentionMatrix) -> None:
     queries, keys = (size // 4 * 4 for size in matrix.shape[-2:])
     if not queries or not keys:
@@ -96,7 +96,7 @@ def test_a_parent_has_the_maximum_of_its_children(matrix: AttentionMatrix) -> No
 
 
 @given(matrices())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_the_transpose_of_the_transpose_is_the_matrix(matrix: AttentionMatrix) -> None:
     assert matrix.T.T is matrix
     assert torch.equal(matrix.T.to_dense(), matrix.to_dense().mT)
@@ -104,7 +104,7 @@ def test_the_transpose_of_the_transpose_is_the_matrix(matrix: AttentionMatrix) -
 
 
 @given(matrices())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_entropies_are_ordered(matrix: AttentionMatrix) -> None:
     """0 <= Rényi of order 3 <= of order 2 <= Shannon <= logarithm of the keys seen."""
     seen = matrix.visible_cells(matrix.shape[-2], 1).squeeze(-1)

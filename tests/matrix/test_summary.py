@@ -216,7 +216,7 @@ def test_weights_too_small_to_count_change_nothing(sharpness: float) -> None:
 
 
 @given(matrices())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_it_is_what_the_separate_calls_say(matrix: AttentionMatrix) -> None:
     queries, keys = matrix.shape[-2:]
     got = matrix.summary(min(queries, 5), min(keys, 3))
@@ -319,19 +319,19 @@ def test_no_batch_rows_and_no_keys_are_answered() -> None:
 @pytest.mark.parametrize("score", [None, Softcap(3.0)], ids=["plain", "softcap"])
 def test_work_stays_within_its_budget_and_tells_of_itself(score, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    heard: list[float] = []
+    reports: list[float] = []
     query, key = torch.randn(2, 1, 2, 2500, 16)
     matrix = AttentionMatrix(query, key, mask=Causal(), score_mod=score).with_options(
-        max_bytes=2**20, progress=heard.append
+        max_bytes=2**20, progress=reports.append
     )
     _ = matrix.lse
-    heard.clear()
+    reports.clear()
     with LargestTensor() as largest:
         got = matrix.summary(100, 90)
     assert largest.bytes <= 2**20
-    assert len(heard) > 10
-    assert heard == sorted(heard)
-    assert heard[-1] == pytest.approx(1.0)
+    assert len(reports) > 10
+    assert reports == sorted(reports)
+    assert reports[-1] == pytest.approx(1.0)
     assert_equal(got, matrix.with_options(max_bytes=2**28).summary(100, 90), 1e-2)
 
 

@@ -114,12 +114,12 @@ def test_work_stays_within_its_budget(score) -> None:
 )
 def test_progress_rises_to_one(operation: str, score, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "STEP_CELLS", 2**20)
-    heard: list[float] = []
-    watched = matrix(1, 1, 3000, 8, score_mod=score).with_options(max_bytes=2**20, progress=heard.append)
+    reports: list[float] = []
+    watched = matrix(1, 1, 3000, 8, score_mod=score).with_options(max_bytes=2**20, progress=reports.append)
     run(watched, operation)
-    assert len(heard) > 1
-    assert heard == sorted(heard)
-    assert heard[-1] == pytest.approx(1.0)
+    assert len(reports) > 1
+    assert reports == sorted(reports)
+    assert reports[-1] == pytest.approx(1.0)
 
 
 def run(subject: AttentionMatrix, operation: str) -> object:

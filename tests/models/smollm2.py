@@ -1,4 +1,4 @@
-"""SmolLM2-135M as transformers runs it, and the exact answers that rounding errors are measured from."""
+"""SmolLM2-135M, loaded by AttnScope and by transformers, and in float64 to measure rounding errors."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from attnscope.models import Decoder
+from attnscope.models.text.tokenizer import Tokenizer
+from attnscope.recording import load
 
 FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "models" / "smollm2-135m"
 
@@ -25,6 +29,15 @@ PROMPTS = (
 @cache
 def tokenizer() -> PreTrainedTokenizerFast:
     return AutoTokenizer.from_pretrained(FOLDER, local_files_only=True)
+
+
+@cache
+def own_model() -> tuple[Decoder, Tokenizer]:
+    """The model in float32 and its tokenizer, loaded by AttnScope."""
+    model, tokenizer = load(FOLDER, dtype=torch.float32)
+    assert isinstance(model, Decoder)
+    assert isinstance(tokenizer, Tokenizer)
+    return model, tokenizer
 
 
 @cache

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import pairwise
 
 import pytest
 import torch
 
-from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig, Sampling, Tokenizer, generate, load, stream
+from attnscope.models import CharacterTokenizer, Decoder, DecoderConfig, Sampling, generate, stream
 from attnscope.models.generate import generate_tokens
 from tests.models import smollm2
 from tests.models.copied import randomize
@@ -23,13 +22,6 @@ def small() -> Decoder:
     model = Decoder(config).double().eval()
     randomize(model)
     return model
-
-
-@cache
-def trained() -> tuple[Decoder, Tokenizer]:
-    model = load(smollm2.FOLDER)
-    assert isinstance(model, Decoder)
-    return model, Tokenizer.load(smollm2.FOLDER)
 
 
 def text_of(model: Decoder, prompt: str, count: int, sampling: Sampling) -> str:
@@ -74,7 +66,7 @@ def test_one_text_instead_of_a_list_is_refused() -> None:
 
 
 def test_smollm2_answers_in_pieces_of_whole_characters() -> None:
-    model, tokenizer = trained()
+    model, tokenizer = smollm2.own_model()
     waves = "🌊" * 12
     assert len(tokenizer.encode(waves)) >= 24, "a wave is more than one token"
     pieces = [piece for _, piece in stream(model, tokenizer, [waves], max_new_tokens=24)]
@@ -83,7 +75,7 @@ def test_smollm2_answers_in_pieces_of_whole_characters() -> None:
 
 
 def test_smollm2_writes_the_text_of_transformers() -> None:
-    model, tokenizer = trained()
+    model, tokenizer = smollm2.own_model()
     theirs, prompt = smollm2.transformers_model(), smollm2.PROMPTS[2]
     ids = smollm2.tokenizer()(prompt, return_tensors="pt")
     tokens = theirs.generate(**ids, max_new_tokens=30, do_sample=False, pad_token_id=0)[0, ids["input_ids"].shape[1] :]
@@ -92,7 +84,7 @@ def test_smollm2_writes_the_text_of_transformers() -> None:
 
 
 def test_an_answer_ends_at_the_end_token() -> None:
-    model, tokenizer = trained()
+    model, tokenizer = smollm2.own_model()
     chat = "<|im_start|>user\nSay only the word yes.<|im_end|>\n<|im_start|>assistant\n"
     (answer,) = generate(model, tokenizer, [chat], max_new_tokens=100, add_special_tokens=False)
     assert 0 < len(answer) < 200
@@ -100,7 +92,7 @@ def test_an_answer_ends_at_the_end_token() -> None:
 
 
 def test_a_seed_writes_the_same_text_again_and_another_a_different_one() -> None:
-    model, tokenizer = trained()
+    model, tokenizer = smollm2.own_model()
     texts = [
         generate(
             model, tokenizer, ["Once upon a time"], max_new_tokens=12, sampling=Sampling(temperature=1.2, seed=seed)
@@ -111,7 +103,7 @@ def test_a_seed_writes_the_same_text_again_and_another_a_different_one() -> None
 
 
 def test_an_empty_prompt_begins_with_the_first_token() -> None:
-    model, tokenizer = trained()
+    model, tokenizer = smollm2.own_model()
     assert tokenizer.bos_token_id is not None
     (text,) = generate(model, tokenizer, [""], max_new_tokens=5)
     tokens = [

@@ -91,9 +91,13 @@ def test_an_empty_prompt_is_refused(model: Decoder, prompts: list[list[int]]) ->
 
 
 def test_progress_tells_how_much_of_the_prompt_is_read(model: Decoder) -> None:
-    told = []
-    next(generate_tokens(model, PROMPTS, max_new_tokens=1, chunk_size=12, progress=lambda *counts: told.append(counts)))
-    assert told == [(3, 8), (6, 8), (8, 8)]
+    reports = []
+    next(
+        generate_tokens(
+            model, PROMPTS, max_new_tokens=1, chunk_size=12, progress=lambda *counts: reports.append(counts)
+        )
+    )
+    assert reports == [(3, 8), (6, 8), (8, 8)]
 
 
 def test_nothing_is_computed_for_no_tokens(model: Decoder) -> None:

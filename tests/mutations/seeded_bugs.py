@@ -131,13 +131,13 @@ MATRIX = {
 RECORDING = {
     "sliding window of a model one key longer": SeededBug(
         "recording/hooks/transformers_masks.py",
-        'Window(before=held["sliding_window"] - 1,',
-        'Window(before=held["sliding_window"],',
+        'Window(before=variables["sliding_window"] - 1,',
+        'Window(before=variables["sliding_window"],',
         ("tests/recording/test_transformers_masks.py", "tests/recording/test_support.py"),
     ),
     "padding of a model ignored": SeededBug(
         "recording/hooks/transformers_masks.py",
-        "return mask if padding is None else both(mask, where.padding(padding))",
+        "return mask if padding is None else intersect(mask, reader.padding(padding))",
         "return mask",
         ("tests/recording/test_transformers_masks.py", "tests/recording/test_support.py"),
     ),
@@ -301,7 +301,10 @@ ATLAS = {
         ("tests/atlas/test_atlas.py", "tests/atlas/test_plan.py"),
     ),
     "cache never evicts": SeededBug(
-        "atlas/cache.py", "while self._nbytes > self.max_bytes:", "while False:", ("tests/atlas/test_cache.py",)
+        "atlas/cache.py",
+        "while self._nbytes + nbytes > self.max_bytes:",
+        "while False:",
+        ("tests/atlas/test_cache.py",),
     ),
     "marginals summed instead of averaged": SeededBug(
         "atlas/atlas.py",

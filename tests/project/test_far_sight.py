@@ -1,13 +1,13 @@
 """The heads of docs/stories/far_sight.md still do what it tells."""
 
 import runpy
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.models.smollm2 import own_model
 from tests.project.test_stories import result_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,16 +35,10 @@ def test_the_result_says_what_the_story_tells() -> None:
 STORY = runpy.run_path(str(ROOT / "scripts" / "make_story.py"), run_name="story")
 
 
-@cache
-def model() -> tuple[Any, Any]:
-    """SmolLM2 and its tokenizer."""
-    return STORY["load"](STORY["MODEL"], dtype=torch.float32)
-
-
 @pytest.fixture(scope="module")
 def scenes() -> dict[str, Any]:
     """A short part of the passage, by the distance from its first mention."""
-    found = STORY["scenes"](STORY["document"](model()[1]), (1000, 4000), passage=96)
+    found = STORY["scenes"](STORY["document"](own_model()[1]), (1000, 4000), passage=96)
     return {scene.name: scene for scene in found}
 
 
@@ -67,7 +61,7 @@ def test_scenes_have_the_first_mention_at_their_distance(scenes: dict[str, Any])
 
 @pytest.mark.slow
 def test_near_by_heads_6_and_7_find_the_first_mention_and_7_is_missed(scenes: dict[str, Any]) -> None:
-    found = STORY["experiment"](model()[0], scenes["1,000"], ((0,), (7,), (8,)))
+    found = STORY["experiment"](own_model()[0], scenes["1,000"], ((0,), (7,), (8,)))
     weights = {head: mention for head, (mention, _) in found.weights.items()}
     assert min(weights[6], weights[7]) > 0.3
     assert weights[8] < 0.05
@@ -77,7 +71,7 @@ def test_near_by_heads_6_and_7_find_the_first_mention_and_7_is_missed(scenes: di
 
 @pytest.mark.slow
 def test_far_away_head_8_finds_the_first_mention_and_6_does_not(scenes: dict[str, Any]) -> None:
-    found = STORY["experiment"](model()[0], scenes["4,000"], ())
+    found = STORY["experiment"](own_model()[0], scenes["4,000"], ())
     weights = {head: mention for head, (mention, _) in found.weights.items()}
     assert weights[8] > 0.2
     assert weights[6] < 0.1

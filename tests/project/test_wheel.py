@@ -184,16 +184,16 @@ def test_a_fresh_environment_has_no_extra_and_lacks_nothing(installed: Path) -> 
 
 @pytest.mark.slow
 def test_it_is_imported_from_there(installed: Path, tmp_path: Path) -> None:
-    told = run(installed / "python", "-c", "import attnscope; print(attnscope.__file__)", cwd=tmp_path).stdout
-    assert Path(told.strip()).is_relative_to(installed.parent)
+    result = run(installed / "python", "-c", "import attnscope; print(attnscope.__file__)", cwd=tmp_path).stdout
+    assert Path(result.strip()).is_relative_to(installed.parent)
     assert run(installed / "attnscope", "--version").stdout == f"attnscope {__version__}\n"
 
 
 @pytest.mark.slow
 def test_the_doctor_tells_what_is_missing_and_how_to_get_it(installed: Path, tmp_path: Path) -> None:
-    told = run(installed / "attnscope", "doctor", cwd=tmp_path)
-    assert told.stderr == ""
-    lines = dict(line.split("\t") for line in told.stdout.splitlines())
+    result = run(installed / "attnscope", "doctor", cwd=tmp_path)
+    assert result.stderr == ""
+    lines = dict(line.split("\t") for line in result.stdout.splitlines())
     for extra in EXTRAS:
         assert lines[f"[{extra}]"].endswith(f'missing; pip install "attnscope[{extra}]"')
     assert "attnscope fused by flash" in lines["causal, cpu"]
@@ -255,6 +255,6 @@ def test_a_page_runs_there_as_printed_and_offline(with_extras: Path, tmp_path: P
 @pytest.mark.slow
 def test_what_needs_an_extra_names_it(installed: Path, tmp_path: Path) -> None:
     assert NEED_AN_EXTRA.keys() == EXTRAS.keys()
-    told = run(installed / "python", "-c", ASK, json.dumps(NEED_AN_EXTRA), cwd=tmp_path).stdout
-    for extra, answer in json.loads(told).items():
+    result = run(installed / "python", "-c", ASK, json.dumps(NEED_AN_EXTRA), cwd=tmp_path).stdout
+    for extra, answer in json.loads(result).items():
         assert f'Install it with: pip install "attnscope[{extra}]"' in answer, extra

@@ -139,13 +139,13 @@ scores = st.lists(
 
 
 @given(masks_of(SIZES.queries, SIZES.keys) | stacks())
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_any_mask_comes_back(mask: Mask) -> None:
     assert torch.equal(mask_again(mask).to_dense(SIZES), mask.to_dense(SIZES))
 
 
 @given(scores)
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_any_score_comes_back(parts: list[ScoreMod]) -> None:
     score = sum(parts[1:], start=parts[0])
     found = score_again(score)

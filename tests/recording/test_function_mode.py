@@ -29,7 +29,7 @@ def modes_inside(model: nn.Module) -> int:
     try:
         return len(_get_current_function_mode_stack())
     finally:
-        with pytest.raises(Exception, match="no attention was seen"):
+        with pytest.raises(Exception, match="no attention was recorded"):
             context.__exit__(None, None, None)
 
 

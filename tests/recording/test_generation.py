@@ -180,7 +180,7 @@ def test_a_second_text_in_one_record_is_refused():
     model = BY_NAME["Llama"].build()
     with torch.no_grad(), record(model):
         model(torch.tensor([[5, 6, 7]]))
-        with pytest.raises(UnsupportedError, match="a record for each"):
+        with pytest.raises(UnsupportedError, match="one record per text"):
             model(torch.tensor([[8, 9, 10]]))
 
 

@@ -109,12 +109,12 @@ def test_masks_that_all_layers_share_are_held_once_and_let_go_with_the_trace():
         with record(model) as trace:
             for layer in model:
                 layer()
-        masks = {id(layer.joined().mask) for layer in trace.layers.values() if isinstance(layer, Layer)}
+        masks = {id(layer.merge_calls().mask) for layer in trace.layers.values() if isinstance(layer, Layer)}
         assert len(masks) == 1
-        return len(mask_tensors._known)
+        return len(mask_tensors._cache)
 
     gc.collect()
-    before = len(mask_tensors._known)
+    before = len(mask_tensors._cache)
     assert three_layers() == before + 1
     gc.collect()
-    assert len(mask_tensors._known) == before
+    assert len(mask_tensors._cache) == before

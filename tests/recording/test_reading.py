@@ -31,10 +31,10 @@ def small(**options: Any) -> Decoder:
 def test_pieces_do_not_change_what_is_seen(kind: str, chunk_size: int):
     model = small(sliding_windows=(9, None)) if kind == "attnscope" else BY_NAME["Gemma 3"].build()
     ids = torch.randint(3, 64, (1, 40), generator=torch.Generator().manual_seed(0))
-    told: list[tuple[int, int]] = []
-    trace = read(model, ids, chunk_size=chunk_size, progress=lambda done, whole: told.append((done, whole)))
+    reports: list[tuple[int, int]] = []
+    trace = read(model, ids, chunk_size=chunk_size, progress=lambda done, whole: reports.append((done, whole)))
     whole = read(model, ids, chunk_size=40)
-    assert told == [(min(start + chunk_size, 40), 40) for start in range(0, 40, chunk_size)]
+    assert reports == [(min(start + chunk_size, 40), 40) for start in range(0, 40, chunk_size)]
     for name in whole:
         torch.testing.assert_close(trace[name].to_dense(), whole[name].to_dense(), atol=5e-6, rtol=0)
     assert torch.equal(trace.texts[0].ids, ids)
@@ -58,7 +58,7 @@ def test_an_encoder_reads_all_at_once_and_text_needs_a_tokenizer():
     assert max(trace.errors.values()) < 1e-5
     with pytest.raises(SettingError, match="needs a tokenizer"):
         read(model, "The cat sat.")
-    with pytest.raises(SettingError, match="wants ids"):
+    with pytest.raises(SettingError, match="expected ids"):
         read(model, torch.randn(1, 5))
     with pytest.raises(SettingError, match="chunk_size must be at least 1"):
         read(model, [1, 2], chunk_size=0)
@@ -71,7 +71,7 @@ def test_an_estimate_says_what_will_be_held_to_the_byte():
     for options in choices:
         assert estimate(model, 2048, **options).held == read(model, ids, chunk_size=2048, **options).nbytes
     text = str(estimate(model, 2048))
-    assert text.startswith("recording 2,048 tokens holds 852 kB and takes about")
+    assert text.startswith("recording 2,048 tokens takes 852 kB of memory and about")
 
 
 def test_an_estimate_of_statistics_is_near_what_they_hold():
@@ -83,7 +83,7 @@ def test_an_estimate_of_statistics_is_near_what_they_hold():
 def test_a_trace_that_would_not_fit_is_refused_before_it_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(estimates, "available_bytes", lambda device: 2_000_000)
     model, ids = small(head_dim=16), torch.zeros(1, 4096, dtype=torch.long)
-    with pytest.raises(SettingError, match=r"would hold .* spill=FOLDER"):
+    with pytest.raises(SettingError, match=r"would take .* spill=FOLDER"):
         read(model, ids)
     assert read(model, ids, spill=tmp_path).layer(0).shape == (1, 4, 4096, 4096)
     assert len(read(model, ids, keep="statistics")) == 2

@@ -392,9 +392,9 @@ def test_layers_are_chosen_by_number_name_or_pattern_and_heads_for_all_or_each()
     one = names(heads={1: [2]})
     assert list(one) == ["model.layers.1.self_attn"]
     assert torch.equal(one[0].to_dense(), everything[1].to_dense()[:, [2]])
-    with pytest.raises(SettingError, match="layer 7 was asked for"):
+    with pytest.raises(SettingError, match="no module of the model matches layer 7"):
         names(layers=7)
-    with pytest.raises(SettingError, match=r"head 4 was asked for .* 0 to 3"):
+    with pytest.raises(SettingError, match=r"expected heads 0 to 3 of .*, got head 4"):
         names(heads=[4])
 
 
@@ -405,7 +405,7 @@ def test_half_the_bits_are_half_the_memory_and_values_are_kept_on_demand():
     for dtype in (None, torch.bfloat16):
         with torch.no_grad(), record(model, dtype=dtype) as trace:
             model(ids)
-        calls = [layer.joined() for layer in trace.layers.values() if isinstance(layer, Layer)]
+        calls = [layer.merge_calls() for layer in trace.layers.values() if isinstance(layer, Layer)]
         sizes[dtype] = sum(call.query.nbytes + call.key.nbytes for call in calls)
     assert sizes[torch.bfloat16] * 2 == sizes[None]
     torch.testing.assert_close(trace[0].to_dense().sum(-1), torch.ones(1, 4, 64), atol=1e-5, rtol=0)
@@ -439,9 +439,9 @@ def test_a_layer_that_is_called_again_has_a_number():
 
 def test_what_was_asked_for_and_cannot_be_is_said():
     model = LLAMA.build()
-    with pytest.raises(SettingError, match=r"wants a torch\.nn\.Module, got str"), record("gpt2"):  # pyright: ignore[reportArgumentType]
+    with pytest.raises(SettingError, match=r"expected a torch\.nn\.Module, got str"), record("gpt2"):  # pyright: ignore[reportArgumentType]
         pass
-    with pytest.raises(SettingError, match="keep='all'"), record(model, keep="all"):  # pyright: ignore[reportArgumentType]
+    with pytest.raises(SettingError, match="got 'all'"), record(model, keep="all"):  # pyright: ignore[reportArgumentType]
         pass
     with pytest.raises(UnsupportedError, match="inside the with block"), record(model):
         pass
@@ -523,7 +523,7 @@ def test_a_record_is_for_one_with_block():
     for context in (record(model), attnscope.ablate(model, {0: [0]})):
         with torch.no_grad(), context:
             model(text)
-        with pytest.raises(SettingError, match=r"(record|ablate)\(\.\.\.\) for each"), context:
+        with pytest.raises(SettingError, match=r"(record|ablate)\(\.\.\.\) again"), context:
             model(text)
 
 

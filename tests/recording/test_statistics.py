@@ -17,7 +17,7 @@ from attnscope.recording import load, read, record
 from attnscope.recording.layers.recorded import Layer
 from attnscope.recording.layers.statistics import StatisticsLayer
 from attnscope.recording.token_pairs import find_pairs
-from tests.models.smollm2 import FOLDER, transformers_model
+from tests.models.smollm2 import FOLDER, own_model, transformers_model
 from tests.recording.zoo import EXHIBITS
 
 LLAMA = next(exhibit for exhibit in EXHIBITS if exhibit.name == "Llama")
@@ -68,7 +68,7 @@ def test_all_heads_of_a_trained_model_agree_with_eager_weights(eager: list[Tenso
 
 
 def test_from_the_same_queries_and_keys_counts_of_tokens_agree_to_their_fifth_digit():
-    model, tokenizer = load(FOLDER, dtype=torch.float32)
+    model, tokenizer = own_model()
     ids, layers = text_of(LENGTH), [0, 7, 15, 29]
     kept = read(model, ids, tokenizer, layers=layers, chunk_size=LENGTH)
     summed = read(model, ids, tokenizer, layers=layers, chunk_size=LENGTH, keep="statistics")
@@ -76,7 +76,7 @@ def test_from_the_same_queries_and_keys_counts_of_tokens_agree_to_their_fifth_di
     for name in kept:
         layer = kept.layer(name)
         assert isinstance(layer, Layer)
-        call = layer.joined()
+        call = layer.merge_calls()
         scores = call.query @ call.key.repeat_interleave(3, dim=1).mT / call.query.shape[-1] ** 0.5
         weights, found = scores.masked_fill(~seen, -torch.inf).softmax(-1), summed.summary(name)
         close(found.effective_keys, reference.effective_keys(weights), 1e-5, relative=1e-5)
@@ -125,7 +125,7 @@ def test_a_text_that_goes_on_needs_its_length_beforehand():
 
 @pytest.mark.parametrize("option", [{"dtype": torch.bfloat16}, {"values": True}, {"spill": "."}])
 def test_options_for_what_is_not_kept_are_refused(option: dict):
-    with pytest.raises(SettingError, match="holds no queries"), record(LLAMA.build(), keep="statistics", **option):
+    with pytest.raises(SettingError, match="stores no queries"), record(LLAMA.build(), keep="statistics", **option):
         pass
 
 

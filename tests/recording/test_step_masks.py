@@ -72,7 +72,7 @@ def test_rows_that_do_not_make_up_the_matrix_are_refused():
     with pytest.raises(ShapeError, match="7 columns, got 8"):
         mask.check(Sizes(1, 1, 8, 7))
     gap = StackedMask((Step(Full(), 0, 2, 0, 4), Step(Full(), 3, 4, 0, 4)))
-    with pytest.raises(ShapeError, match="are not the 4 queries"):
+    with pytest.raises(ShapeError, match="cover 4 queries"):
         gap.check(Sizes(1, 1, 4, 4))
 
 

@@ -145,7 +145,7 @@ def assert_same(found: Trace, expected: Trace) -> None:
         for batch in range(ours.shape[0]):
             assert found.labels(name, batch) == expected.labels(name, batch)
         if isinstance(ours, Layer) and isinstance(theirs, Layer):
-            assert_same_call(ours.joined(), theirs.joined(), Sizes(*ours.shape))
+            assert_same_call(ours.merge_calls(), theirs.merge_calls(), Sizes(*ours.shape))
             assert (ours.rows, ours.columns) == (theirs.rows, theirs.columns)
         if isinstance(ours, StatisticsLayer) and isinstance(theirs, StatisticsLayer):
             assert all(map(torch.equal, ours.summary(), theirs.summary()))
@@ -217,7 +217,7 @@ def test_every_dtype_comes_back(dtype: torch.dtype, tmp_path: Path) -> None:
     layer, expected = open_trace(tmp_path).layer("one"), trace.layer("one")
     assert isinstance(layer, Layer)
     assert isinstance(expected, Layer)
-    assert torch.equal(layer.joined().query.view(torch.uint8), expected.joined().query.view(torch.uint8))
+    assert torch.equal(layer.merge_calls().query.view(torch.uint8), expected.merge_calls().query.view(torch.uint8))
 
 
 def test_an_empty_trace_comes_back(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_other_programs_can_read_the_files(tmp_path: Path) -> None:
     tensors = safetensors.torch.load_file(tmp_path / "layers" / "00001.safetensors")
     layer = trace.layer("two")
     assert isinstance(layer, Layer)
-    assert torch.equal(tensors["query"], layer.joined().query)
+    assert torch.equal(tensors["query"], layer.merge_calls().query)
     entry = json.loads((tmp_path / "trace.json").read_text())["layers"][1]["file"]
     content = (tmp_path / entry["name"]).read_bytes()
     assert (len(content), hashlib.sha256(content).hexdigest()) == (entry["num_bytes"], entry["sha256"])
@@ -241,7 +241,7 @@ def test_other_programs_can_read_the_files(tmp_path: Path) -> None:
 def test_a_strided_tensor_is_written_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(safetensors_writer, "PIECE_BYTES", 64)
     layer = layer_of()
-    call = layer.joined()
+    call = layer.merge_calls()
     turned = torch.randn(9, 8, 2, 4).permute(2, 3, 0, 1)
     layer = Layer(
         "one",
@@ -251,8 +251,8 @@ def test_a_strided_tensor_is_written_piece_by_piece(tmp_path: Path, monkeypatch:
     trace_of(layer).save(tmp_path)
     found = open_trace(tmp_path, verify=True).layer("one")
     assert isinstance(found, Layer)
-    assert torch.equal(found.joined().query, turned)
-    assert torch.equal(found.joined().key, layer.joined().key)
+    assert torch.equal(found.merge_calls().query, turned)
+    assert torch.equal(found.merge_calls().key, layer.merge_calls().key)
 
 
 def test_masks_that_layers_share_are_written_once_and_shared_again(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_masks_that_layers_share_are_written_once_and_shared_again(tmp_path: Pat
     layers = [layer_of(f"{at}", from_bool(attend=table) & padding, score_mod=bias) for at in range(30)]
     trace_of(*layers).save(tmp_path)
     assert (tmp_path / "rules.safetensors").stat().st_size < 2 * (table.nbytes + 18 + bias.values.nbytes)
-    found = [layer.joined() for layer in open_trace(tmp_path).layers.values() if isinstance(layer, Layer)]
+    found = [layer.merge_calls() for layer in open_trace(tmp_path).layers.values() if isinstance(layer, Layer)]
     assert len(found) == 30
     assert len({id(call.mask) for call in found}) == len({id(call.score_mod) for call in found}) == 1
 
@@ -429,15 +429,15 @@ def text_of_manifest(make: Callable[[str], str | bytes]) -> Change:
     return change
 
 
-def bytes_of(name: str, make: Callable[[bytes], bytes], *, told: bool = True) -> Change:
-    """Change the bytes of a file; if `told`, the manifest says the new size and hash."""
+def bytes_of(name: str, make: Callable[[bytes], bytes], *, in_manifest: bool = True) -> Change:
+    """Change the bytes of a file; if `in_manifest`, the manifest has the new size and hash."""
 
     def change(folder: Path) -> None:
         content = make((folder / name).read_bytes())
         (folder / name).write_bytes(content)
         found = manifest(folder)
         entries = [found["texts"], found["rules"], *found["layers"]]
-        for entry in entries if told else []:
+        for entry in entries if in_manifest else []:
             if entry["file"] is not None and entry["file"]["name"] == name:
                 entry["file"] |= {"num_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         write_manifest(folder, found)
@@ -590,8 +590,8 @@ HOSTILE: dict[str, Change] = {
     "a hash that is no text": changing(*FILE, "sha256", to=None),
     "no file": changing(*LAYER, "file", to=None),
     "no file of rules": changing("rules", "file", to=None),
-    "a layer cut off": bytes_of(FIRST, lambda content: content[:-10], told=False),
-    "a layer cut off, and told": bytes_of(FIRST, lambda content: content[:-10]),
+    "a layer cut off": bytes_of(FIRST, lambda content: content[:-10], in_manifest=False),
+    "a layer cut off, also in the manifest": bytes_of(FIRST, lambda content: content[:-10]),
     "a layer with something behind it": bytes_of(FIRST, lambda content: content + b"more"),
     "an empty layer": bytes_of(FIRST, lambda content: b""),
     "a layer of seven bytes": bytes_of(FIRST, lambda content: content[:7]),

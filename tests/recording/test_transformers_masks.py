@@ -87,7 +87,7 @@ def arguments(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(arguments())
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_a_predicate_read_as_a_mask_is_the_tensor_of_transformers(given_arguments: dict[str, Any]):
     lazy = LazyMask(given_arguments, lambda _: None)
     rows, columns = (

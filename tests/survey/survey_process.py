@@ -23,7 +23,7 @@ from attnscope.models.text.character_tokenizer import CharacterTokenizer
 ROOT = Path(__file__).resolve().parents[2]
 SMOLLM2, MINILM = (ROOT / ".cache" / "models" / name for name in ("smollm2-135m", "minilm-l6"))
 SHARED = ROOT.parent / "shared" / "data"
-PATIENCE = 900.0  # seconds for one run, the longest of which takes four minutes on an idle machine
+TIMEOUT_SECONDS = 900.0  # seconds for one run, the longest of which takes four minutes on an idle machine
 WORDS = ["rose", "is", "a", "garden", "in", "the", "of", "light,", "and", "nobody", "sees", "it."]
 SMALL: dict[str, Any] = {"max_length": 64, "batch_tokens": 512, "shard_bytes": 2000}
 OPTIONS = ("--max-length", "64", "--batch-tokens", "512", "--shard-bytes", "2000", "--threads", "1")
@@ -94,7 +94,7 @@ class Command:
         self.process.kill()
         self.process.wait()
 
-    def told(self) -> str:
+    def printed(self) -> str:
         """All output so far."""
         return self.log.read_text(encoding="utf-8")
 
@@ -108,10 +108,10 @@ class Command:
 
     def reached(self, is_so: Callable[[], Any]) -> None:
         """Wait until something is so, while the command runs."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not is_so():
-            assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.told()}"
-            assert time.monotonic() < deadline, f"waited for {PATIENCE:.0f} s:\n{self.told()}"
+            assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.printed()}"
+            assert time.monotonic() < deadline, f"waited for {TIMEOUT_SECONDS:.0f} s:\n{self.printed()}"
             time.sleep(0.005)
 
     def killed(self) -> list[int]:
@@ -124,15 +124,15 @@ class Command:
     def ended(self) -> int:
         """Wait for the end; the exit code."""
         try:
-            return self.process.wait(PATIENCE)
+            return self.process.wait(TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
-            raise TimeoutError(f"after {PATIENCE:.0f} s it still runs:\n{self.told()}") from None
+            raise TimeoutError(f"after {TIMEOUT_SECONDS:.0f} s it still runs:\n{self.printed()}") from None
 
     def succeeded(self) -> str:
         """Wait for a good end; all output."""
         code = self.ended()
-        assert code == 0, f"ended with {code}:\n{self.told()}"
-        return self.told()
+        assert code == 0, f"ended with {code}:\n{self.printed()}"
+        return self.printed()
 
 
 def descendants(pid: int) -> list[int]:

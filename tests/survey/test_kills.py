@@ -96,14 +96,14 @@ def test_ctrl_c_ends_all_processes_and_says_how_to_go_on(corpus: tuple[Path, Pat
         started = run.descendants()
         run.process.send_signal(signal.SIGINT)
         assert run.ended() == 130
-        assert "shards; the same command resumes it" in run.told()
-        assert "Traceback" not in run.told()
+        assert "shards; the same command resumes it" in run.printed()
+        assert "Traceback" not in run.printed()
     wait_for_end(started)
     assert 5 <= count_partials(tmp_path / "out") < SHARDS - 1
     with Command(*corpus, *OPTIONS, out=tmp_path / "out") as run:
         wait_for_partials(run, 20)
         run.process.send_signal(signal.SIGINT)
         assert run.ended() == 130
-        assert "resuming after" in run.told()
-        assert "shards; the same command resumes it" in run.told()
-        assert "Traceback" not in run.told()
+        assert "resuming after" in run.printed()
+        assert "shards; the same command resumes it" in run.printed()
+        assert "Traceback" not in run.printed()

@@ -319,7 +319,7 @@ def peaks_of(run: Command) -> dict[str, int]:
 
     while not look():
         time.sleep(0.005)  # the system keeps the highest value, so that a look now and then is enough
-    assert run.process.returncode == 0, run.told()
+    assert run.process.returncode == 0, run.printed()
     return found
 
 

@@ -180,7 +180,7 @@ def test_the_default_folder_is_not_adopted(
     before = sorted(path for path in tmp_path.rglob("*"))
     monkeypatch.chdir(tmp_path)
     assert main(["train", "reversal", "--steps", "3"]) != 0
-    assert "holds checkpoints, which are of no run; choose another folder" in capsys.readouterr().err
+    assert "has checkpoints, but no run.json; choose another folder" in capsys.readouterr().err
     assert not marker.exists()
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -189,7 +189,7 @@ def test_the_default_folder_is_not_adopted(
 def test_what_is_of_no_run_is_neither_used_nor_touched(name: str, tmp_path: Path) -> None:
     (tmp_path / name).mkdir()
     (tmp_path / name / "mine").write_text("mine")
-    with pytest.raises(ValueError, match=f"holds {name}, which are of no run"):
+    with pytest.raises(ValueError, match=f"has {name}, but no run.json"):
         train(reversal(steps=3), tmp_path, progress=False)
     assert (tmp_path / name / "mine").read_text() == "mine"
 
@@ -197,7 +197,7 @@ def test_what_is_of_no_run_is_neither_used_nor_touched(name: str, tmp_path: Path
 def test_checkpoints_in_a_folder_that_never_began_are_refused(tmp_path: Path) -> None:
     (tmp_path / "run.json.unfinished").touch()
     (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(ValueError, match="holds checkpoints, which are of no run"):
+    with pytest.raises(ValueError, match=r"has checkpoints, but no run\.json"):
         train(reversal(steps=3), tmp_path, progress=False)
 
 

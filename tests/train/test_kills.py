@@ -51,7 +51,7 @@ def test_torchrun_survives_ten_kills(ranks: LastingRanks, text: Path, tmp_path: 
             os.kill(workers[seeded_generator.randrange(2)], signal.SIGKILL)
             run.reached(lambda gone=workers: not set(gone) & set(run.workers()))
         run.succeeded()
-        assert "resuming after step" in run.told()
+        assert "resuming after step" in run.printed()
     ranks.run(train_by_command, 2, *command, "--out", str(tmp_path / "whole"))
     assert list(curve(tmp_path / "killed")) == list(range(1, steps + 1))
     assert curve(tmp_path / "killed") == curve(tmp_path / "whole")
@@ -68,7 +68,7 @@ def test_ctrl_c_ends_torchrun_with_a_checkpoint_and_a_hint(ranks: LastingRanks, 
         assert run.ended() == 1  # torchrun's own way to say that it was interrupted
         step = run.step()
         assert 5 <= step < steps
-        assert f"stopped after step {step}; the same command resumes it" in run.told()
+        assert f"stopped after step {step}; the same command resumes it" in run.printed()
     assert (tmp_path / "stopped" / "checkpoints" / f"step-{step:08}").exists()
     for name in ("stopped", "whole"):  # the same command on one rank
         ranks.run(train_by_command, 1, *command, "--out", str(tmp_path / name))
@@ -87,10 +87,10 @@ def test_ctrl_c_ends_one_process_with_a_checkpoint_and_a_hint(text: Path, tmp_pa
         assert run.ended() in (0, 130)
         step = run.step()
         assert 10 <= step < steps
-        assert f"stopped after step {step}; the same command resumes it" in run.told()
+        assert f"stopped after step {step}; the same command resumes it" in run.printed()
     with Torchrun(tmp_path, *command) as run:
         run.succeeded()
-        assert f"resuming after step {step}\n" in run.told()
+        assert f"resuming after step {step}\n" in run.printed()
     assert list(curve(tmp_path)) == list(range(1, steps + 1))
 
 
@@ -106,7 +106,7 @@ def test_a_stopped_rank_is_named_and_the_run_goes_on(
         workers = run.workers()
         os.kill(workers[victim], signal.SIGSTOP)
         started = time.monotonic()
-        run.reached(lambda: f"rank {victim} of 2 did not answer in time" in run.told())
+        run.reached(lambda: f"rank {victim} of 2 did not answer in time" in run.printed())
         assert time.monotonic() - started < 30
         run.succeeded()  # torchrun kills the stopped rank, and starts both anew
     ranks.run(train_by_command, 2, *command, "--out", str(tmp_path / "whole"))

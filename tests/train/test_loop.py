@@ -188,7 +188,7 @@ def test_a_process_group_that_exists_is_left_alone(text: Path, tmp_path: Path) -
 
 def test_another_recipe_in_the_folder_is_refused(plain: Path, text: Path, tmp_path: Path) -> None:
     shutil.copytree(plain, tmp_path, dirs_exist_ok=True)
-    with pytest.raises(CheckpointError, match="holds a run with recipe = rotary, and learned was asked for"):
+    with pytest.raises(CheckpointError, match="contains a run with recipe = rotary, not learned"):
         train(small("learned", text, steps=12), tmp_path, progress=False)
 
 

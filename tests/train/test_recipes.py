@@ -153,7 +153,7 @@ def test_what_is_of_somebody_else_is_neither_used_nor_touched(tmp_path: Path):
     text.write_text("a rose is a rose. " * 100)
     (tmp_path / "tokens").mkdir()
     (tmp_path / "tokens" / "mine.txt").write_text("precious")
-    with pytest.raises(SettingError, match="holds tokens, which are of no run; choose another folder"):
+    with pytest.raises(SettingError, match=r"has tokens, but no run\.json; choose another folder"):
         train(char_gpt([text], **ONE_STEP), tmp_path, progress=False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt", "tokens"]
     assert (tmp_path / "tokens" / "mine.txt").read_text() == "precious"
@@ -167,7 +167,7 @@ def test_other_files_of_the_same_name_are_refused(tmp_path: Path):
     (tmp_path / "corpus").mkdir()
     run("a rose is a rose. " * 100)
     run("a rose is a rose. " * 100)
-    with pytest.raises(CheckpointError, match="holds a run with other files; go on with the same"):
+    with pytest.raises(CheckpointError, match="contains a run with other data files; resume it with the same data"):
         run("a nose is a nose. " * 100)
 
 

@@ -32,7 +32,7 @@ def test_a_second_run_in_the_folder_is_refused_and_the_first_is_not_disturbed(te
     assert pid is not None
     try:
         while not any((tmp_path / "run").glob("checkpoints/step-*")):
-            assert first.processes[0].is_alive(), first.told()
+            assert first.processes[0].is_alive(), first.printed()
         os.kill(pid, signal.SIGSTOP)
         half = tmp_path / "run" / "checkpoints" / "step-00000999.unfinished"
         half.mkdir()
@@ -42,7 +42,7 @@ def test_a_second_run_in_the_folder_is_refused_and_the_first_is_not_disturbed(te
         half.rmdir()
         second = Forked(2, "rotary", text, tmp_path / "run", **LONG)
         assert second.ended() == [1, 1]
-        assert second.told().count("SettingError: ") == 2
+        assert second.printed().count("SettingError: ") == 2
         os.kill(pid, signal.SIGCONT)
         first.succeeded()
     finally:

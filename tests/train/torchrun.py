@@ -144,13 +144,13 @@ class Forked:
         codes = [process.exitcode for process in self.processes]
         self.kill()
         if None in codes:
-            raise TimeoutError(f"after {TIMEOUT:.0f} s ranks ended with {codes}:\n{self.told()}")
+            raise TimeoutError(f"after {TIMEOUT:.0f} s ranks ended with {codes}:\n{self.printed()}")
         return [code for code in codes if code is not None]
 
     def succeeded(self) -> None:
         """Wait for all ranks, none of which may fail."""
         codes = self.ended()
-        assert set(codes) == {0}, f"ranks ended with {codes}:\n{self.told()}"
+        assert set(codes) == {0}, f"ranks ended with {codes}:\n{self.printed()}"
 
     def killed_when(self, is_so: Callable[[], bool], ranks: Sequence[int] | None = None) -> None:
         """Wait until something is so, and kill these ranks, or all, at that very moment."""
@@ -159,8 +159,8 @@ class Forked:
             codes = {process.exitcode for process in self.processes}
             if is_so():
                 break
-            assert codes == {None}, f"ranks ended with {codes}:\n{self.told()}"
-            assert time.monotonic() < deadline, f"waited for {TIMEOUT:.0f} s:\n{self.told()}"
+            assert codes == {None}, f"ranks ended with {codes}:\n{self.printed()}"
+            assert time.monotonic() < deadline, f"waited for {TIMEOUT:.0f} s:\n{self.printed()}"
             time.sleep(0.0005)
         for rank in range(len(self.processes)) if ranks is None else ranks:
             self.processes[rank].kill()
@@ -173,7 +173,7 @@ class Forked:
         for process in self.processes:
             process.join()
 
-    def told(self) -> str:
+    def printed(self) -> str:
         """What the ranks have written to their standard error."""
         return "\n".join(log.read_text(encoding="utf-8") for log in self.logs if log.exists())
 
@@ -236,8 +236,8 @@ class Torchrun:
         """Wait until something is so, while the command runs."""
         deadline = time.monotonic() + TIMEOUT
         while not is_so():
-            assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.told()}"
-            assert time.monotonic() < deadline, f"waited for {TIMEOUT:.0f} s:\n{self.told()}"
+            assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.printed()}"
+            assert time.monotonic() < deadline, f"waited for {TIMEOUT:.0f} s:\n{self.printed()}"
             time.sleep(0.002)
 
     def ended(self) -> int:
@@ -245,14 +245,14 @@ class Torchrun:
         try:
             return self.process.wait(TIMEOUT)
         except subprocess.TimeoutExpired:
-            raise TimeoutError(f"after {TIMEOUT:.0f} s it still runs:\n{self.told()}") from None
+            raise TimeoutError(f"after {TIMEOUT:.0f} s it still runs:\n{self.printed()}") from None
 
     def succeeded(self) -> None:
         """Wait for a good end."""
         code = self.ended()
-        assert code == 0, f"ended with {code}:\n{self.told()}"
+        assert code == 0, f"ended with {code}:\n{self.printed()}"
 
-    def told(self) -> str:
+    def printed(self) -> str:
         """All output so far."""
         return self.log.read_text(encoding="utf-8")
 

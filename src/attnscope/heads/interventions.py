@@ -133,7 +133,7 @@ def recorded_head_outputs(trace: Trace, name: str, heads: Sequence[int]) -> Tens
     if name not in trace:
         raise SettingError(f"patch: {name} is not among the {len(trace)} layers of the donor; record it there, too")
     layer = trace.layer(name)
-    if not isinstance(layer, Layer) or (call := layer.joined()).value is None:
+    if not isinstance(layer, Layer) or (call := layer.merge_calls()).value is None:
         raise SettingError(f"patch: the donor has no values for {name}; record it with values=True and keep='matrix'")
     missing = [head for head in heads if head not in layer.heads]
     if missing:
@@ -234,16 +234,16 @@ class _Intervention:
         """Reset the call counts."""
         if self.is_active():
             self._calls.clear()
-            self.coverage.begin_again()
+            self.coverage.reset()
 
     def end_pass(self, *_: object) -> None:
         """Raise if a selected layer ran in this pass without being intercepted."""
-        if self.is_active() and (unseen := self.coverage.unseen(self._calls)):
-            raise self._unreached(next(iter(unseen)))
+        if self.is_active() and (missed := self.coverage.missed(self._calls)):
+            raise self._unreached(next(iter(missed)))
 
     def finish(self) -> None:
         """Raise if a selected layer was never reached inside the block."""
-        for layer in [*self.coverage.unseen(self._calls), *self._heads]:
+        for layer in [*self.coverage.missed(self._calls), *self._heads]:
             if layer not in self._calls and layer not in self._reached:
                 raise self._unreached(layer)
 

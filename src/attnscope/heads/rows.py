@@ -22,7 +22,7 @@ from attnscope.recording.files.saving import AnyLayer
 from attnscope.recording.layers.dense import DenseLayer
 from attnscope.recording.layers.recorded import Layer
 from attnscope.recording.layers.statistics import StatisticsLayer
-from attnscope.recording.token_pairs import Pairs, beginnings, find_pairs, goes_on, ids_before
+from attnscope.recording.token_pairs import Pairs, document_starts, find_pairs, has_previous, ids_before
 
 
 class RowScores(NamedTuple):
@@ -159,7 +159,7 @@ class LayerRows(NamedTuple):
     def _document_starts(self, documents: Tensor, is_token: Tensor) -> Tensor | None:
         """Return where documents begin, or None if the mask does not separate them."""
         if isinstance(self.layer, StatisticsLayer):
-            begins = beginnings(documents)
+            begins = document_starts(documents)
             if self.layer.begins is None or not torch.equal(begins.cpu(), self.layer.begins.cpu()):
                 raise SettingError(
                     f"row_scores: the statistics of {self.layer.name} were recorded without these documents in the "
@@ -168,7 +168,9 @@ class LayerRows(NamedTuple):
             return begins.to(is_token.device)
         at = self.names.index("document")
         separated = self.summary.num_matches[:, :, at] == self.summary.visible_keys
-        return beginnings(documents.to(is_token.device), is_token) if bool(separated[self.is_token].all()) else None
+        if not bool(separated[self.is_token].all()):
+            return None
+        return document_starts(documents.to(is_token.device), is_token)
 
     def _repeats_previous(self, ids: Tensor) -> Tensor:
         """Whether a query has the same token as the position before it, (batch, 1, queries)."""
@@ -179,7 +181,7 @@ class LayerRows(NamedTuple):
         _, _, queries, keys = self.layer.shape
         positions = torch.arange(keys - queries, keys, device=self.first.device)
         found = positions > self.first[:, None]
-        return (found if self.begins is None else found & goes_on(self.begins)[:, keys - queries :])[:, None]
+        return (found if self.begins is None else found & has_previous(self.begins)[:, keys - queries :])[:, None]
 
     def _first_token_weight(self) -> Tensor | None:
         """Return the weight of each row on the first token of its text, which may follow left padding."""
@@ -210,7 +212,7 @@ def _pairs(layer: AnyLayer, ids: Tensor | None, documents: Tensor | None) -> Pai
         return whole
     found = dict(zip(*whole, strict=True)) | {"document": (documents[:, keys - queries :], documents)}
     if ids is not None:
-        apart = find_pairs(range(keys), queries, ids, beginnings(documents))
+        apart = find_pairs(range(keys), queries, ids, document_starts(documents))
         found["continuation"] = apart.pairings[apart.names.index("continuation")]
     return Pairs(tuple(found), tuple(found.values()))
 

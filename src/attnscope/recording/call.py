@@ -1,7 +1,7 @@
-"""One attention call of a model, as every hook hands it to the recorder.
+"""One attention call of a model, which hooks pass to the recorder.
 
-In: tensors (batch, head, position, dim), a mask and score modifications. Out: the same for some of the heads, and as
-copies that no other code writes to. Does not know: models, names, where the call was seen. Memory: O(n).
+In: tensors (batch, head, position, dim), a mask and score modifications. Out: the call for some of its heads, and
+copies that no other code writes to. Does not know: models, layer names, hooks. Memory: O(n).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Call:
         query: (batch, heads, queries, dim).
         key: (batch, key heads, keys, dim).
         value: (batch, key heads, keys, value dim), or None if it is not stored.
-        mask: Which keys each query sees.
+        mask: Which keys each query attends to.
         scale: Multiplies the scores; 1 / sqrt(dim) if None.
         score_mod: Modifies the scores.
         row: The position of the first query in its sequence: with a KV cache, a call has the last rows of a matrix.
@@ -193,11 +193,11 @@ def _copied(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def refuse_meta(tensor: Tensor) -> None:
-    """Raise UnsupportedError for a tensor without numbers."""
+    """Raise UnsupportedError for a tensor on the meta device."""
     if tensor.is_meta:
         raise UnsupportedError(
-            "record: the model ran on the meta device, which has shapes but no numbers to record; load its parameters "
-            "on a device first"
+            "record: the model ran on the meta device, whose tensors have no values; load its parameters on a device "
+            "first"
         )
 
 

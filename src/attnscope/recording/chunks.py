@@ -27,7 +27,7 @@ class Chunk(NamedTuple):
 
 
 def run_in_chunks(model: nn.Module, ids: Tensor, chunk_size: int, *, logits: bool = False) -> Iterator[Chunk]:
-    """Run a model over ids, chunk by chunk; `logits` asks for those of all tokens, which take the most memory."""
+    """Run a model over ids, chunk by chunk; `logits` computes those of all tokens, which take the most memory."""
     ids = ids.to(next((parameter.device for parameter in model.parameters()), ids.device))
     step = _step_of(model, logits=logits)
     for start in range(0, ids.shape[1], chunk_size if step else ids.shape[1]):
@@ -36,14 +36,14 @@ def run_in_chunks(model: nn.Module, ids: Tensor, chunk_size: int, *, logits: boo
 
 
 def _step_of(model: nn.Module, *, logits: bool) -> Callable[[Tensor], object] | None:
-    """What reads the next tokens of a text; None for models that must have all of it at once."""
+    """A function that runs the model on the next tokens; None for models without a KV cache."""
     if isinstance(model, Decoder):
         cache: KVCache = model.new_cache()
         return lambda ids: (model if logits else model.features)(ids, cache=cache)
     config = getattr(model, "config", None)
     if isinstance(model, Encoder) or getattr(config, "is_encoder_decoder", True) or not _can_generate(model):
         return None
-    if any(map(is_without_softmax, model.modules())):  # many of these go on with one token at a time only
+    if any(map(is_without_softmax, model.modules())):  # many of these continue with single tokens only
         return None
     cached = sys.modules["transformers"].DynamicCache(config=config)
     options = {"past_key_values": cached, "use_cache": True}

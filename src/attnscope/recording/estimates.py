@@ -1,8 +1,8 @@
-"""What recording a text will hold and take, before it is done.
+"""Estimate the memory and time of recording a text.
 
-In: a model, a number of tokens and the options of `record`. Out: an `Estimate`, from a small pass that gives the shapes
-of all layers and the cost of a token, and from single attention calls that give the cost of a pair of tokens: the first
-grows with the text, the second with its square. Memory: that of the small pass.
+In: a model, a number of tokens and the options of `record`. Out: an `Estimate`. A short forward pass gives the shapes
+of all layers and the time per token, which grows linearly; single attention calls give the time per pair of tokens,
+which grows quadratically. Memory: that of the short pass.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROW_NUMBERS = 14  # of a summary, for each row or key of a head; counts of keys 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What recording a text will hold, and about how long it will take."""
+    """The estimated memory and time of recording a text."""
 
     tokens: int
     held: int
@@ -42,15 +42,16 @@ class Estimate:
 
     def __str__(self) -> str:
         return (
-            f"recording {self.tokens:,} tokens holds {format_bytes(self.held)} and takes about {_spoken(self.seconds)}"
+            f"recording {self.tokens:,} tokens takes {format_bytes(self.held)} of memory and about "
+            f"{_format_duration(self.seconds)}"
         )
 
 
 def estimate(model: nn.Module, tokens: int, *, batch: int = 1, **options: Any) -> Estimate:
-    """What `read` of so many tokens would hold and take, with its `layers`, `heads`, `dtype`, `keep` and `values`."""
+    """Estimate `read` of so many tokens, with its `layers`, `heads`, `dtype`, `keep` and `values`."""
     statistics = options.pop("keep", "matrix") == "statistics"
     options = {name: value for name, value in options.items() if name not in ("spill", "verify")}
-    run_small_pass(model, batch, options)  # what is slow the first time
+    run_small_pass(model, batch, options)  # warm up
     started = time.perf_counter()
     trace = run_small_pass(model, batch, options)
     _synchronize(*_devices(trace))
@@ -61,7 +62,7 @@ def estimate(model: nn.Module, tokens: int, *, batch: int = 1, **options: Any) -
 
 
 def run_small_pass(model: nn.Module, batch: int, options: dict[str, Any]) -> Trace:
-    """A trace of a few tokens, whatever they are."""
+    """A trace of a few arbitrary tokens."""
     vocabulary = getattr(getattr(model, "config", None), "vocab_size", None) or 2
     ids = (torch.arange(_pass_length(model)) % vocabulary).expand(batch, -1)
     with torch.no_grad(), record(model, **options) as trace:
@@ -77,7 +78,7 @@ def _pass_length(model: nn.Module) -> int:
 
 
 def held_bytes(trace: Trace, tokens: int, *, statistics: bool, device: torch.device | None = None) -> int:
-    """What a trace of the same layers will hold for so many tokens, on one device or on all."""
+    """The memory of a trace of the same layers with so many tokens, on one device or on all."""
     layers = [layer for layer in trace.layers.values() if device is None or _device_of(layer) == device]
     if statistics:
         return sum(4 * layer.shape[0] * layer.shape[1] * ROW_NUMBERS * tokens for layer in layers)
@@ -96,9 +97,9 @@ def check_memory(model: nn.Module, ids: Tensor, options: dict[str, Any]) -> None
         held = held_bytes(trace, ids.shape[1], statistics=statistics, device=device)
         if available is not None and held > available:
             raise SettingError(
-                f"read: a trace of {ids.shape[1]:,} tokens would hold {format_bytes(held)} on {device}, and "
-                f"{format_bytes(available)} of memory are left; choose layers= or heads=, halve it with "
-                "dtype=torch.bfloat16, keep='statistics' only, or hold it on disk with spill=FOLDER"
+                f"read: a trace of {ids.shape[1]:,} tokens would take {format_bytes(held)} on {device}, and "
+                f"{format_bytes(available)} of memory are free; choose layers= or heads=, halve it with "
+                "dtype=torch.bfloat16, use keep='statistics', or store it on disk with spill=FOLDER"
             )
 
 
@@ -110,7 +111,7 @@ class _LayerShape(NamedTuple):
 
 
 def _layer_shapes(trace: Trace) -> list[_LayerShape]:
-    calls = [layer.joined() for layer in trace.layers.values() if isinstance(layer, Layer)]
+    calls = [layer.merge_calls() for layer in trace.layers.values() if isinstance(layer, Layer)]
     return [_LayerShape(call.query.shape, call.key.shape, call.query.dtype, call.query.device) for call in calls]
 
 
@@ -123,14 +124,14 @@ def _device_of(layer: AnyLayer) -> torch.device:
 
 
 def _synchronize(*devices: torch.device) -> None:
-    """Wait for the work of these devices, which run beside Python."""
+    """Wait for the asynchronous work of these devices."""
     for device in devices:
         if device.type != "cpu":
             torch.accelerator.synchronize(device)
 
 
 def _call_seconds(layer: _LayerShape, *, statistics: bool) -> float:
-    """One causal attention over CALL tokens with such heads, and the statistics of it if they are wanted."""
+    """The time of one causal attention call over CALL tokens, and of its statistics if they are recorded."""
     options = {"dtype": layer.dtype, "device": layer.device}
     queries, keys = (torch.randn(*shape[:2], CALL, shape[3], **options) for shape in (layer.query, layer.key))
     seconds = _seconds(lambda: attend(queries, keys, keys, mask=Causal()), layer.device)
@@ -162,10 +163,10 @@ def available_bytes(device: torch.device = CPU) -> int | None:
     return 1024 * int(found[0]) if found else None
 
 
-def _spoken(seconds: float) -> str:
-    """A duration as people say it.
+def _format_duration(seconds: float) -> str:
+    """Format a duration, rounded to a readable unit.
 
-    >>> _spoken(0.4), _spoken(95), _spoken(7260)
+    >>> _format_duration(0.4), _format_duration(95), _format_duration(7260)
     ('a second', '95 seconds', '2.0 hours')
     """
     if seconds < 1.5:

@@ -1,8 +1,8 @@
-"""`load`: a model and its tokenizer from what a person calls it: a folder, a name on the hub, or a GGUF file.
+"""`load`: a model and its tokenizer, from a folder, a name on the hub, or a GGUF file.
 
-In: the name. Out: one of AttnScope's own models where it implements the checkpoint, else one of transformers, in eval
-mode; and a tokenizer, or None where there is none (as with models of pictures). Only `UnsupportedModelError` leads to
-transformers: a file that is damaged or hostile ends the load.
+In: the path or name. Out: a model of AttnScope if it implements the checkpoint, otherwise of transformers, in eval
+mode; and a tokenizer, or None if there is none (as for image models). transformers is used only after an
+`UnsupportedModelError`: damaged or malicious files raise an error.
 Does not know: recording. Memory: the model.
 """
 
@@ -36,11 +36,11 @@ def load(
     """The model and tokenizer at a place: (model, tokenizer).
 
     `using` insists on one of the two libraries; "auto" takes transformers for models that AttnScope does not
-    implement, with a warning if it knows the family. Weights have the dtype of the file unless you choose one. Nothing
+    implement, with a warning if it has the family. Parameters have the dtype of the file unless you choose one. Nothing
     but safetensors and GGUF is read, and no code.
 
     Raises:
-        CheckpointError: The files are missing, damaged, hostile, or of a model that neither library knows.
+        CheckpointError: The files are missing, damaged, malicious, or of a model that neither library implements.
     """
     if using not in ("auto", "attnscope", "transformers"):
         raise SettingError(f"load: using={using!r}; it is 'auto', 'attnscope' or 'transformers'")

@@ -56,14 +56,14 @@ def read(
     check_memory(uncompiled(model), ids, options)
     if options.get("keep") == "statistics":
         options["length"] = ids.shape[1]
-    with torch.no_grad(), report_progress(progress, "reading") as tell, record(model, tokenizer, **options) as trace:
-        for some in run_in_chunks(uncompiled(model), ids, chunk_size):
-            tell(some.stop, ids.shape[1])
+    with torch.no_grad(), report_progress(progress, "reading") as report, record(model, tokenizer, **options) as trace:
+        for chunk in run_in_chunks(uncompiled(model), ids, chunk_size):
+            report(chunk.stop, ids.shape[1])
     return trace
 
 
 def to_input_ids(text: str | Sequence[int] | Tensor, tokenizer: Any, *, caller: str = "read") -> Tensor:
-    """Ids (1, position) or (batch, position); `caller` is the function that errors speak of."""
+    """Ids (1, position) or (batch, position); `caller` is the function that error messages name."""
     if isinstance(text, str):
         if tokenizer is None:
             raise SettingError(f"{caller}: a text needs a tokenizer; give one, or give ids instead of the text")
@@ -71,5 +71,7 @@ def to_input_ids(text: str | Sequence[int] | Tensor, tokenizer: Any, *, caller: 
     ids = torch.as_tensor(text)
     ids = ids[None] if ids.dim() == 1 else ids
     if ids.dim() != 2 or ids.is_floating_point() or not ids.numel():
-        raise SettingError(f"{caller}: wants ids (position,) or (batch, position), got {tuple(ids.shape)} {ids.dtype}")
+        raise SettingError(
+            f"{caller}: expected ids (position,) or (batch, position), got {tuple(ids.shape)} {ids.dtype}"
+        )
     return ids

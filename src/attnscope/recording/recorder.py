@@ -93,17 +93,17 @@ def record(
     torch.Size([1, 2, 5, 5])
     """
     if not isinstance(model, nn.Module):
-        raise SettingError(f"record: wants a torch.nn.Module, got {type(model).__name__}")
+        raise SettingError(f"record: expected a torch.nn.Module, got {type(model).__name__}")
     if tokenizer is not None and not hasattr(tokenizer, "texts") and not hasattr(tokenizer, "decode"):
         raise SettingError(
             f"record: tokenizer is {type(tokenizer).__name__!r}, which cannot decode; to run the model on a text, call "
             "it inside the with block, or use attnscope.read(model, text, tokenizer)"
         )
     if keep not in ("matrix", "statistics"):
-        raise SettingError(f"record: keep={keep!r}; it is 'matrix' or 'statistics'")
+        raise SettingError(f"record: keep must be 'matrix' or 'statistics', got {keep!r}")
     if keep == "statistics" and (dtype is not None or values or spill is not None):
         raise SettingError(
-            "record: keep='statistics' holds no queries, keys or values; leave out dtype, values and spill"
+            "record: keep='statistics' stores no queries, keys or values; leave out dtype, values and spill"
         )
     eager, model = eagerly(model, "record"), uncompiled(model)
     keeping = LayerFactory(dtype, values, keep == "statistics", None if spill is None else spill_to(spill), length)
@@ -177,7 +177,7 @@ class Run:
         return True
 
     def advance(self, call: Call, last_key: Tensor) -> None:
-        """Move on to the positions of a call."""
+        """Continue with the positions of a call."""
         self.rows, self.columns, self.last_key = call.rows, call.columns, last_key
 
 
@@ -209,8 +209,12 @@ class Recorder:
         some = self._select_heads(name, call) if chosen else call
         runs = self._runs.setdefault(name, [])
         run = self._find_run(runs, some if cross else call, cross=cross)
-        self.trace.texts = self.ids.committed(
-            self.trace.texts, call, layer=len(self.trace.layers), going_on=self._is_continuing, again=bool(runs)
+        self.trace.texts = self.ids.assign(
+            self.trace.texts,
+            call,
+            layer=len(self.trace.layers),
+            is_continuing=self._is_continuing,
+            is_repeated=bool(runs),
         )
         if chosen and self._verify and (blocks := reference()):
             self.trace.errors[name] = max(max_abs_error(call, blocks), self.trace.errors.get(name, 0.0))
@@ -239,7 +243,7 @@ class Recorder:
         return next((run for run in runs if run.layer is None or _can_append(run.layer, call, behind)), None)
 
     def _ids_of(self, layer: Layer | StatisticsLayer) -> Tensor | None:
-        """The ids, as far as they have come, of the text that a layer reads."""
+        """The ids so far of the text that a layer reads."""
         return self.trace.ids_at(layer.name, list(self.trace.layers).index(layer.name))
 
     def _select_heads(self, name: str, call: Call) -> Call:
@@ -271,7 +275,7 @@ class Recorder:
     def check(self, *, finished: bool) -> None:
         """Raise UnsupportedError if attention was not intercepted; when `finished`, also if there was none at all."""
         self.trace.without_softmax = tuple(self.coverage.without_softmax)
-        self.coverage.refuse_unseen({layer.partition("#")[0] for layer in self.trace.layers}, finished=finished)
+        self.coverage.check({layer.partition("#")[0] for layer in self.trace.layers}, finished=finished)
 
 
 class _TorchFunctionRecorder(TorchFunctionMode):
@@ -294,7 +298,7 @@ class _TorchFunctionRecorder(TorchFunctionMode):
         arguments = bind_arguments(function, args, kwargs)
         refuse_meta(arguments["query"])
         call = reader(**arguments)
-        if function is attend and not arguments["return_lse"]:  # normalisers come at no cost
+        if function is attend and not arguments["return_lse"]:  # attend computes the lse anyway
             result, lse = attend(**{**arguments, "return_lse": True})
             call = replace(call, lse=lse.reshape(call.query.shape[:3]))
         else:

@@ -1,7 +1,7 @@
-"""Which layers and heads are wanted, from what a person writes.
+"""Select layers and heads by index or name, for the arguments `layers=` and `heads=`.
 
-In: `layers=` and `heads=` of `record`, and the names of a model's modules. Out: for a name, whether it is wanted, and
-which of its heads. Does not know: attention, tensors. Memory: O(modules).
+In: the arguments, and the names of a model's modules. Out: whether a layer is selected, and which of its heads.
+Does not know: attention, tensors. Memory: O(modules).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Heads = int | Sequence[int] | Mapping[int, Sequence[int]] | Mapping[str, Sequenc
 
 
 class Selection:
-    """Layers by number (the first number in their name; negative from the end) or by name, with * for anything.
+    """Selects layers by index (the first number in their name; negative from the end) or by name (`*` is a wildcard).
 
     >>> Selection([3, "*.encoder_attn"], None).has("model.layers.3.self_attn")
     True
@@ -27,7 +27,7 @@ class Selection:
     def __init__(
         self, layers: Iterable[Wanted] | Wanted | None, heads: Heads | None, *, caller: str = "record"
     ) -> None:
-        """`caller` is the function that errors speak of."""
+        """`caller` is the function that error messages name."""
         self._caller = caller
         if isinstance(layers, int | str):
             layers = (layers,)
@@ -37,11 +37,11 @@ class Selection:
             self._layers = tuple(heads)
 
     def has(self, name: str) -> bool:
-        """Whether a layer of this name is wanted."""
+        """Whether a layer is selected."""
         return self._layers is None or any(matches(name, wanted) for wanted in self._layers)
 
     def heads_of(self, name: str, count: int) -> list[int] | None:
-        """The heads that are wanted of a layer with so many; None for all."""
+        """The selected heads of a layer with `count` heads; None for all."""
         chosen = self._heads
         if isinstance(chosen, Mapping):
             found = [head for wanted, heads in chosen.items() if matches(name, wanted) for head in heads]
@@ -50,30 +50,29 @@ class Selection:
             return None
         wrong = [head for head in chosen if not -count <= head < count]
         if wrong or not len(chosen):
-            asked = f"head {wrong[0]}" if wrong else "no head at all"
-            raise SettingError(f"{self._caller}: {asked} was asked for of {name}, whose heads are 0 to {count - 1}")
+            got = f"head {wrong[0]}" if wrong else "none"
+            raise SettingError(f"{self._caller}: expected heads 0 to {count - 1} of {name}, got {got}")
         return list(dict.fromkeys(head % count for head in chosen))
 
     def check(self, names: Iterable[str]) -> None:
-        """Count negative layers from the last one, and raise SettingError for a layer that the model does not have."""
+        """Resolve negative layer indices, and raise SettingError for a layer that the model does not have."""
         names = list(names)
         if self._layers is not None:
-            self._layers = tuple(from_the_start(wanted, names) for wanted in self._layers)
+            self._layers = tuple(resolve_layer(wanted, names) for wanted in self._layers)
         if isinstance(self._heads, Mapping):
             self._heads = heads_by_layer(self._heads, names)
         for wanted in self._layers or ():
             if not any(matches(name, wanted) for name in names):
                 raise SettingError(
-                    f"{self._caller}: layer {wanted!r} was asked for, and no module of the model is called so; a "
-                    "number is the first one in a name, as 3 in model.layers.3.self_attn, and a name may hold * "
-                    "for anything"
+                    f"{self._caller}: no module of the model matches layer {wanted!r}; an index is the first number in "
+                    "a module name, such as 3 in model.layers.3.self_attn, and a name may contain * as a wildcard"
                 )
 
 
-def from_the_start(wanted: Wanted, names: Iterable[str]) -> Wanted:
-    """A layer number that counts from the start; a negative one counts from the last layer of these module names.
+def resolve_layer(wanted: Wanted, names: Iterable[str]) -> Wanted:
+    """Resolve a negative layer index, which counts from the last layer of these module names.
 
-    >>> from_the_start(-1, ["model.layers.0.self_attn", "model.layers.11.self_attn"])
+    >>> resolve_layer(-1, ["model.layers.0.self_attn", "model.layers.11.self_attn"])
     11
     """
     if isinstance(wanted, str) or wanted >= 0:
@@ -83,15 +82,15 @@ def from_the_start(wanted: Wanted, names: Iterable[str]) -> Wanted:
 
 
 def heads_by_layer(heads: Mapping[Any, Sequence[int]], names: Collection[str]) -> dict[Wanted, list[int]]:
-    """Heads of layers that count from the start; a layer that is given twice has the heads of both."""
+    """Resolve negative layer indices; the heads of a layer that is given twice are merged."""
     found: dict[Wanted, list[int]] = {}
     for wanted, some in heads.items():
-        found.setdefault(from_the_start(wanted, names), []).extend(some)
+        found.setdefault(resolve_layer(wanted, names), []).extend(some)
     return found
 
 
 def matches(name: str, wanted: Wanted) -> bool:
-    """Whether a module answers to a number or a name.
+    """Whether a module name matches an index or a name.
 
     >>> matches("h.11.attn", 11), matches("h.11.attn", "h.*"), matches("h.11.attn", "attn")
     (True, True, False)

@@ -1,4 +1,4 @@
-"""Context managers that say so when they are entered a second time."""
+"""Context managers that raise an error when they are entered a second time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SingleUse(ContextDecorator, AbstractContextManager[T, None], Generic[T]):
 
     def __enter__(self) -> T:
         if self._entered is not None:
-            raise SettingError(f"{self._name}: its result is for one with block; call {self._name}(...) for each")
+            raise SettingError(f"{self._name}: the result can be used in one with block; call {self._name}(...) again")
         self._entered = self._make()
         return self._entered.__enter__()
 

@@ -1,8 +1,8 @@
-"""What the queries and the keys of a text have in common, as pairings of numbers.
+"""Query and key pairs whose attention weights are summed, for scores such as previous-token and induction.
 
-In: ids, and where the document of each token begins. Out: named pairings, for `AttentionMatrix.summary`: a query and a
-key that have the same number match. Also the documents that a mask keeps apart.
-Does not know: models, heads, what is made of the weights. Memory: O(n).
+In: token ids, and the start of each token's document. Out: named pairings for `AttentionMatrix.summary`: a query and a
+key match if they have the same number. Also the documents that a mask separates.
+Does not know: models, heads. Memory: O(n).
 """
 
 from __future__ import annotations
@@ -18,49 +18,52 @@ from attnscope.attention.algebra import And, Mask
 from attnscope.matrix.pairings import Pairing
 
 NAMES = ("own", "next", "duplicate", "induction", "continuation", "start")
-"""Position of the query; the one after it; the same token; what came after the same token, in the text and in the
-document alone; the first token of the document."""
+"""The key at the query's position; the key before it; the same token; the token after an earlier occurrence of the same
+token, in the whole text or within the document; the first token of the document."""
 
 
 class Pairs(NamedTuple):
-    """Pairings and what each is called."""
+    """Pairings and their names."""
 
     names: tuple[str, ...] = ()
     pairings: tuple[Pairing, ...] = ()
 
 
-class _Asked(NamedTuple):
+class _Arguments(NamedTuple):
     columns: range
     queries: int
     ids: Tensor | None
     documents: Tensor | None
 
-    def same(self, other: _Asked) -> bool:
+    def equals(self, other: _Arguments) -> bool:
         sizes = (self.columns, self.queries) == (other.columns, other.queries)
         return sizes and _equal(self.ids, other.ids) and _equal(self.documents, other.documents)
 
 
 class PairCache:
-    """The pairs that were asked for last: the layers of a pass ask for the same, and share what is worked out."""
+    """Caches the last pairs, because all layers of a forward pass need the same."""
 
     def __init__(self) -> None:
-        self._asked: _Asked | None = None
+        self._arguments: _Arguments | None = None
         self._pairs = Pairs()
 
     def of(self, columns: range, queries: int, ids: Tensor | None, documents: Tensor | None) -> Pairs:
-        """As `find_pairs`, with `documents` (batch, position) by their numbers."""
-        asked = _Asked(columns, queries, ids, documents)
-        if self._asked is None or not asked.same(self._asked):
-            found = find_pairs(columns, queries, ids, None if documents is None else beginnings(documents))
-            self._asked, self._pairs = asked, found
+        """The result of `find_pairs`, for the document index of each position (batch, position)."""
+        arguments = _Arguments(columns, queries, ids, documents)
+        if self._arguments is None or not arguments.equals(self._arguments):
+            found = find_pairs(columns, queries, ids, None if documents is None else document_starts(documents))
+            self._arguments, self._pairs = arguments, found
         return self._pairs
 
 
 def find_pairs(columns: range, queries: int, ids: Tensor | None, begins: Tensor | None) -> Pairs:
-    """Those between the keys at these positions of a text and its last queries up to there.
+    """The pairings of the keys at these positions with the last queries.
 
-    `ids` and `begins` (batch, position) are of the whole text, where they are known. With `begins`, as `beginnings`
-    gives it, each document is a text of its own.
+    Args:
+        columns: The positions of the keys.
+        queries: The number of queries, which end at the last key.
+        ids: The ids of the whole text, (batch, position), if they are known.
+        begins: The result of `document_starts`, if the text has several documents.
     """
     keys, here = len(columns), slice(columns.start, columns.stop)
     last, places = slice(keys - queries, keys), torch.arange(keys)
@@ -76,22 +79,22 @@ def find_pairs(columns: range, queries: int, ids: Tensor | None, begins: Tensor 
 
 
 def ids_before(ids: Tensor, begins: Tensor | None) -> Tensor:
-    """The id before each token, and -1 where its text begins."""
+    """The id before each token; -1 for the first token of a text or document."""
     before = functional.pad(ids[:, :-1], (1, 0), value=-1)
-    return before if begins is None else before.masked_fill(~goes_on(begins).to(ids.device), -1)
+    return before if begins is None else before.masked_fill(~has_previous(begins).to(ids.device), -1)
 
 
-def goes_on(begins: Tensor) -> Tensor:
-    """(batch, position): whether the token before is of the same document."""
+def has_previous(begins: Tensor) -> Tensor:
+    """(batch, position): whether the token before is in the same document."""
     return functional.pad(begins[:, 1:] == begins[:, :-1], (1, 0), value=False)
 
 
-def beginnings(documents: Tensor, real: Tensor | None = None) -> Tensor:
-    """(batch, position): where the document of each token begins, for numbers of documents (batch, position).
+def document_starts(documents: Tensor, real: Tensor | None = None) -> Tensor:
+    """(batch, position): where the document of each token begins, for document indices (batch, position).
 
-    Where some tokens are not `real`, documents begin with the first that is.
+    Tokens that are not `real` (padding) do not start a document.
 
-    >>> beginnings(torch.tensor([[7, 7, 7, 3, 3]]))
+    >>> document_starts(torch.tensor([[7, 7, 7, 3, 3]]))
     tensor([[0, 0, 0, 3, 3]])
     """
     length = documents.shape[1]
@@ -99,8 +102,8 @@ def beginnings(documents: Tensor, real: Tensor | None = None) -> Tensor:
     rows = []
     for at, row in enumerate(documents):
         numbers, which = row.unique(return_inverse=True)
-        held = places if real is None else places.masked_fill(~real[at].to(places.device), length - 1)
-        rows.append(places.new_full(numbers.shape, length).scatter_reduce_(0, which, held, "amin")[which])
+        starts = places if real is None else places.masked_fill(~real[at].to(places.device), length - 1)
+        rows.append(places.new_full(numbers.shape, length).scatter_reduce_(0, which, starts, "amin")[which])
     return torch.stack(rows)
 
 
@@ -111,12 +114,12 @@ def _equal(one: Tensor | None, other: Tensor | None) -> bool:
 
 
 def documents_in(mask: Mask) -> Tensor | None:
-    """The numbers (keys,) or (batch, keys) of documents that a mask keeps apart, whatever else it hides."""
-    found = list(_joined(mask))
+    """The document index of each key, (keys,) or (batch, keys), if the mask separates documents."""
+    found = _document_masks(mask)
     return found[0].ids if len(found) == 1 and found[0].query_ids is None else None
 
 
-def _joined(mask: Mask) -> list[Documents]:
+def _document_masks(mask: Mask) -> list[Documents]:
     if isinstance(mask, And):
-        return [*_joined(mask.first), *_joined(mask.second)]
+        return [*_document_masks(mask.first), *_document_masks(mask.second)]
     return [mask] if isinstance(mask, Documents) else []

@@ -1,7 +1,7 @@
-"""`Trace`: what a model attended to in one pass, as matrices that are not built, with the tokens they stand between.
+"""`Trace`: the recorded attention of a forward pass, as one AttentionMatrix per layer, with the tokens.
 
-In: layers as they were recorded, weights that already exist, or a folder. Out: an AttentionMatrix by name.
-Does not know: models, how their attention is intercepted. Memory: O(n) a head, or what is in the folder, mapped.
+In: recorded layers, dense attention weights, or a saved trace. Out: an AttentionMatrix by layer name.
+Does not know: models, hooks. Memory: O(n) per head; a saved trace is memory-mapped.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Trace(Mapping[str, AttentionMatrix]):
         """
         if not isinstance(name, str):
             if not -len(self) <= name < len(self):
-                raise IndexError(f"layer {name} was asked for, and this trace has {len(self)} layers")
+                raise IndexError(f"layer index {name} is out of range: this trace has {len(self)} layers")
             return list(self.layers.values())[int(name)]
         if name not in self.layers:
             raise KeyError(f"{name!r} is not in this trace; its layers are {_listed(self.layers)}")
@@ -114,7 +114,7 @@ class Trace(Mapping[str, AttentionMatrix]):
         wrong = [name for name, one in named.items() if not isinstance(one, Tensor) or one.dim() != 4]
         if wrong or not named:
             raise SettingError(
-                "Trace.from_attentions: wants a tensor (batch, heads, queries, keys) for each layer, "
+                "Trace.from_attentions: expected a tensor (batch, heads, queries, keys) for each layer, "
                 + (f"but {wrong[0]!r} is {_kind(named[wrong[0]])}" if wrong else "but there is none")
                 + "; run the model with attn_implementation='eager' and output_attentions=True, one pass at a time"
             )
@@ -307,8 +307,8 @@ class Trace(Mapping[str, AttentionMatrix]):
 
 def _is_notebook() -> bool:
     """Whether this runs in a Jupyter kernel; IPython is not imported to find out."""
-    asked = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
-    return hasattr(asked(), "kernel")
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
+    return hasattr(get_ipython(), "kernel")
 
 
 def _prefix(part: str) -> str:

@@ -1,7 +1,7 @@
-"""Checkpoints of a run: written while it goes on, complete or not there at all, loadable on another number of ranks.
+"""Checkpoints of a training run: written atomically while it trains, and loadable on another number of ranks.
 
-In: a model and its optimizer, spread over ranks or not. Out: folders step-00000100, written by
-torch.distributed.checkpoint, each rank its own share; and back.
+In: a model and its optimizer, sharded over ranks or not. Out: folders step-00000100, written by
+torch.distributed.checkpoint, with one shard per rank; and the loaded model and optimizer.
 
 A checkpoint is written under another name and renamed when every rank has finished, so that a folder called
 step-... is always complete, whenever a rank was killed. Checksums show whether it is still what was written.
@@ -62,7 +62,7 @@ class CheckpointManager:
 
     @property
     def complete(self) -> list[Path]:
-        """All that are complete, the newest last."""
+        """The complete checkpoints, the newest last."""
         return sorted(path for path in self.folder.glob("step-*") if NAME.fullmatch(path.name))
 
     def save(self, model: nn.Module, optimizer: Optimizer, step: int) -> None:
@@ -73,7 +73,7 @@ class CheckpointManager:
         if self.ranks.is_first:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
-        self.ranks.broadcast(None)  # nobody writes into a folder that is not there yet
+        self.ranks.broadcast(None)  # other ranks write after the folder was created
         parameters, optimizer_state = get_state_dict(model, optimizer)
         manifest = CheckpointManifest(step, self.ranks.tensor_parallel_size, self.run_id, files={})
         writing = async_save(
@@ -85,19 +85,19 @@ class CheckpointManager:
         self._writing = self._named(writing, temporary, place)
 
     def finish(self) -> None:
-        """Wait until what is being written is there, and raise what went wrong with it."""
+        """Wait until the checkpoint is written, and raise CheckpointError if that failed."""
         writing, self._writing = self._writing, None
         try:
             if writing is not None:
                 writing.result()
         except (CheckpointException, OSError) as error:
             raise CheckpointError(
-                f"a checkpoint could not be written to {self.folder} ({reason(error)}); see that there is room, and "
-                "start again: the run goes on from the one before"
+                f"a checkpoint could not be written to {self.folder} ({reason(error)}); check the disk space, and "
+                "start again: the run resumes from the checkpoint before"
             ) from error
 
     def wait_briefly(self) -> None:
-        """Let what is being written be finished, for runs that end by an error; not for long, as others may be gone."""
+        """Wait a short time for the checkpoint that is being written, when a run ends by an error."""
         if self._writing is not None:
             wait([self._writing], timeout=EXIT_TIMEOUT_SECONDS)
 
@@ -172,7 +172,7 @@ class CheckpointManager:
             reader = SafeReader(place, manifest.files)
         except CheckpointError as error:
             failure = str(error)
-        if failure := self.ranks.first_text(failure):  # nobody starts to load alone
+        if failure := self.ranks.first_text(failure):  # all ranks load, or none
             return failure
         try:
             load(state, storage_reader=reader, planner=SafeLoadPlanner())
@@ -237,7 +237,7 @@ def reason(error: BaseException) -> str:
 
 @torch.no_grad()
 def reorder_rows(tensor: Tensor, order: Tensor) -> None:
-    """Put the rows of a tensor into another order, in place, wherever they lie."""
+    """Reorder the rows of a tensor in place, also of a sharded one."""
     if not isinstance(tensor, DTensor):
         tensor.copy_(tensor[order.to(tensor.device)])
         return

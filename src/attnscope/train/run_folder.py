@@ -1,11 +1,11 @@
-"""The folder of a run: what lies where, whose it is, and the model that is left in it.
+"""The folder of a training run: its layout, its lock, and its trained model.
 
-    run.json             what the run is; another run in the same folder is refused
-    .lock .lock.json     held while a run writes to the folder
-    tokens/ tokenizer/   the data, for recipes that learn from text
-    metrics.jsonl        the curve, and events/ for TensorBoard
-    checkpoints/         the last ones
-    heads/               what each head did, a table a step
+    run.json             the settings of the run; other settings are rejected
+    .lock .lock.json     locked while a run writes to the folder
+    tokens/ tokenizer/   the data, for recipes that train on text
+    metrics.jsonl        losses by step, and events/ for TensorBoard
+    checkpoints/         the newest checkpoints
+    heads/               tables of head scores, one per step
     model/               the trained model in the layout of Hugging Face
 
 In: a recipe or a model, and the folder. Out: data, or files. Does not know: the loop. Memory: the data, the model.
@@ -70,7 +70,7 @@ def open_run(recipe: Recipe, folder: Path, ranks: Ranks, report: Callable[[str],
         def make() -> Data:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                check_same_run(recipe, folder)  # what is of somebody else does not even get a lock
+                check_same_run(recipe, folder)  # before the lock, which writes into the folder
                 held.enter_context(lock_folder(folder, report))
                 check_same_run(recipe, folder)
                 begin(folder)
@@ -83,26 +83,26 @@ def open_run(recipe: Recipe, folder: Path, ranks: Ranks, report: Callable[[str],
 
 
 def check_same_run(recipe: Recipe, folder: Path) -> None:
-    """Raise an error if the folder belongs to another run, or holds what is of no run."""
+    """Raise an error if the folder belongs to another run, or has files of a run without its run.json."""
     if not (folder / RUN).exists():
         names = RESULTS if (folder / UNFINISHED_RUN).exists() else (*RESULTS, TOKENS, TOKENIZER)
         if found := [name for name in names if (folder / name).exists()]:
-            raise SettingError(f"{folder} holds {' and '.join(found)}, which are of no run; choose another folder")
+            raise SettingError(f"{folder} has {' and '.join(found)}, but no {RUN}; choose another folder")
         return
     before = read_json(folder / RUN)
     if not isinstance(before.get(RUN_ID), str):
         raise CheckpointError(f"{folder / RUN} has no field {RUN_ID!r}; choose another folder")
     for name, value in described(recipe).items():
         if name not in RESUMABLE_SETTINGS and before.get(name) != value:
-            shown = " other files" if name == "data" else f" {name} = {before.get(name)}, and {value} was asked for"
-            longer = ", for the learning rate falls towards its last step" if name == "steps" else ""
+            found = "other data files" if name == "data" else f"{name} = {before.get(name)}, not {value}"
+            why = ", because the learning rate schedule depends on it" if name == "steps" else ""
             raise CheckpointError(
-                f"{folder} holds a run with{shown}; go on with the same{longer}, or choose another folder"
+                f"{folder} contains a run with {found}; resume it with the same {name}{why}, or choose another folder"
             )
 
 
 def begin(folder: Path) -> None:
-    """Take a folder into use: data that was prepared for a run that never began is removed."""
+    """Prepare a folder for a new run, and remove the data of a run that did not start."""
     if (folder / RUN).exists():
         return
     for left in (folder / TOKENS, folder / TOKENIZER, *folder.glob(f".unfinished-{TOKENS}-*")):
@@ -124,15 +124,19 @@ def described(recipe: Recipe) -> dict[str, Any]:
 
 
 def write_model(model: nn.Module, tokenizer: AnyTokenizer | None, folder: Path) -> str:
-    """Write a whole model with its tokenizer, where the layout of Hugging Face can express it; says what was done."""
+    """Write the model and its tokenizer in the layout of Hugging Face, if it has one for the model.
+
+    Returns:
+        A sentence that says where the parameters are.
+    """
     if not isinstance(model, Decoder):
-        return f"the weights are in {folder / CHECKPOINTS}; there is no common layout for a {type(model).__name__}"
+        return f"the parameters are in {folder / CHECKPOINTS}; Hugging Face has no layout for a {type(model).__name__}"
     place, trained = folder / MODEL, copy(model)
-    trained.config = replace(model.config, dropout=0.0)  # most families cannot say it, and it has done its work
+    trained.config = replace(model.config, dropout=0.0)  # most families have no field for it
     try:
         save(trained, place, overwrite=True)
     except CheckpointError as error:
-        return f"the weights are in {folder / CHECKPOINTS}; Hugging Face has no layout for this model: {error}"
+        return f"the parameters are in {folder / CHECKPOINTS}; Hugging Face has no layout for this model: {error}"
     if tokenizer is not None:
         tokenizer.save(place)
     return f"the model is in {place}"

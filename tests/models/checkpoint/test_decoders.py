@@ -67,7 +67,7 @@ def test_the_bare_body_of_a_tied_model_is_the_model(name: str, body: str, tmp_pa
 )
 def test_the_bare_body_of_an_untied_model_is_refused(name: str, body: str, tmp_path: Path) -> None:
     getattr(make(DECODERS[name]), body).save_pretrained(tmp_path)
-    with pytest.raises(CheckpointError, match=r"has no lm_head\.weight.* body of a model without its head"):
+    with pytest.raises(CheckpointError, match=r"has no lm_head\.weight.* base model without its head"):
         load(tmp_path)
 
 
@@ -85,7 +85,7 @@ def test_old_buffers_and_a_copy_of_tied_embeddings_change_nothing(tmp_path: Path
     with_tensors(tmp_path, **{"lm_head.weight": embeddings.clone(), INV_FREQ: torch.ones(5)})
     torch.testing.assert_close(logits(load(tmp_path)), logits(theirs), **EXACT)
     with_tensors(tmp_path, **{"lm_head.weight": embeddings + 1})
-    with pytest.raises(CheckpointError, match=r"lm_head\.weight, which its config says is the same as model\.embed"):
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight, which its config ties to model\.embed"):
         load(tmp_path)
     torch.testing.assert_close(logits(load(tmp_path, ignore=["lm_head.weight"])), logits(theirs), **EXACT)
 

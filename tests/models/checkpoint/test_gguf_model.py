@@ -225,5 +225,5 @@ def test_integers_are_no_weights(tmp_path: Path) -> None:
     theirs = make(CONFIGS["llama"])
     del theirs.model.norm
     path = write(tmp_path / "model.gguf", theirs, tensors={"output_norm.weight": np.ones(64, np.int8)})
-    with pytest.raises(CheckpointError, match=r"output_norm\.weight is I8; weights have to be"):
+    with pytest.raises(CheckpointError, match=r"output_norm\.weight is I8; parameters must be"):
         loaded(path)

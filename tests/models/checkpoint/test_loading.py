@@ -142,9 +142,9 @@ def test_a_weight_says_its_shape_and_which_rows_each_part_fills() -> None:
     [
         ({"model.norm.weight": None}, r"has no tensor norm\.weight \(24,\)"),
         ({"model.layers.2.mlp.up_proj.weight": None}, r"has no tensor layers\.2\.mlp\.up_proj\.weight \(40, 24\)"),
-        ({"model.norm.weight": torch.ones(25)}, r"model\.norm\.weight has shape \(25,\), but .*asks for \(24,\)"),
+        ({"model.norm.weight": torch.ones(25)}, r"model\.norm\.weight has shape \(25,\), but .*needs \(24,\)"),
         ({"model.norm.weight": torch.ones(1, 24)}, r"has shape \(1, 24\)"),
-        ({"model.norm.weight": torch.ones(24, dtype=torch.int8)}, r"model\.norm\.weight is I8; weights have to be"),
+        ({"model.norm.weight": torch.ones(24, dtype=torch.int8)}, r"model\.norm\.weight is I8; parameters must be"),
         ({"model.norm.weight": torch.ones(24).to(torch.float8_e4m3fn)}, r"model\.norm\.weight is F8_E4M3"),
         ({"model.norm.weight": torch.ones(24, dtype=torch.bool)}, "is BOOL"),
         ({"model.norm.bias": torch.ones(24)}, r"'model\.norm\.bias' \(24,\)"),

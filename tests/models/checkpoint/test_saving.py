@@ -68,7 +68,7 @@ def test_other_kinds_of_models_are_refused(tmp_path: Path) -> None:
 
 def test_a_model_that_was_changed_by_hand_is_refused(model: Decoder, tmp_path: Path) -> None:
     model.head = Linear(24, 61, bias=False)
-    with pytest.raises(CheckpointError, match=r"does not have the parameters that its config says: \['head\.weight'\]"):
+    with pytest.raises(CheckpointError, match=r"does not have the parameters of its config: \['head\.weight'\]"):
         save(model, tmp_path / "model")
 
 

@@ -46,23 +46,23 @@ def test_the_end_is_kept_by_saving(tmp_path):
 
 
 def test_training_says_how_far_it_is_and_prints_nothing(capfd):
-    told = []
-    train_bpe(["one", "two!"], 300, progress=told.append)
-    assert told == [3, 7]
+    reports = []
+    train_bpe(["one", "two!"], 300, progress=reports.append)
+    assert reports == [3, 7]
     assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("end", ["e", "the", "Ġthe"])
 def test_an_end_that_words_are_made_of_is_refused(end):
-    with pytest.raises(SettingError, match=f"end is '{end}', which is a part of words in these texts"):
+    with pytest.raises(SettingError, match=f"end is '{end}', which occurs in words of these texts"):
         train_bpe(TEXTS, 1000, end=end)
 
 
 @pytest.mark.parametrize(
     ("texts", "size", "end", "reason"),
     [
-        (TEXTS, 256, END, "a vocabulary of 256 was asked for; it takes 257 at least"),
-        ("text", 300, END, r"one string, .* give \[text\]"),
+        (TEXTS, 256, END, "expected a vocab_size of at least 257, .* got 256"),
+        ("text", 300, END, r"got one string; pass \[text\]"),
         ([], 300, END, "there are no texts to learn from"),
         (TEXTS, 300, "", "end is empty"),
     ],

@@ -42,7 +42,7 @@ def joined_by_list(text: str, scores: dict[str, float]) -> list[str]:
 
 # Two letters, and three: repetitions and pieces that overlap with themselves are what can go wrong.
 @given(st.text("ab", min_size=20, max_size=60), st.integers(1, 12), st.text("ab", max_size=40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_merging_by_the_list_is_merging_by_the_scores(text, num_merges, other):
     scores = trained(text + "ab", num_merges)
     for sample in (text, other):

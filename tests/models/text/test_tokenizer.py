@@ -129,7 +129,7 @@ def test_a_stream_gives_the_text_of_any_ids(name, request):
     token = st.one_of(st.integers(0, tokenizer.vocab_size - 1), st.integers(0, 400))
 
     @given(st.lists(token, max_size=30))
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300)
     def check(tokens):
         stream = tokenizer.stream()
         pieces = [stream.add(token) for token in tokens]

@@ -3,7 +3,6 @@ from collections.abc import Iterator
 
 import torch
 from hypothesis import given
-from hypothesis import settings as trying
 from hypothesis import strategies as st
 
 from attnscope.survey.corpus.batches import MAX_OPEN_ROWS, MAX_WAITING_BATCHES, Batch, make_batches
@@ -31,7 +30,6 @@ def batched(passages: list[Passage], settings: Settings, *, pack: bool) -> list[
     return [batch for batch in make_batches(passages, settings, pack=pack) if isinstance(batch, Batch)]
 
 
-@trying(deadline=None)
 @given(LENGTHS, st.one_of(st.none(), st.just(40)), st.integers(1, 100), st.booleans())
 def test_every_passage_lies_once_where_the_batch_says(lengths, window, most, pack):
     passages = made(lengths)
@@ -49,7 +47,6 @@ def test_every_passage_lies_once_where_the_batch_says(lengths, window, most, pac
     assert seen == Counter(passage.start for passage in passages)
 
 
-@trying(deadline=None)
 @given(LENGTHS, st.one_of(st.none(), st.just(40)), st.integers(1, 100), st.booleans())
 def test_a_batch_keeps_to_its_tokens_and_a_row_to_its_window(lengths, window, most, pack):
     for batch in batched(made(lengths), settings_of(window, most), pack=pack):
@@ -59,7 +56,6 @@ def test_a_batch_keeps_to_its_tokens_and_a_row_to_its_window(lengths, window, mo
         assert length <= (window or most) or len(batch.passages) == 1
 
 
-@trying(deadline=None)
 @given(LENGTHS, st.integers(1, 100))
 def test_documents_number_the_passages_of_each_row(lengths, most):
     for batch in batched(made(lengths), settings_of(40, most), pack=True):
@@ -72,7 +68,6 @@ def test_documents_number_the_passages_of_each_row(lengths, most):
         assert all(len(row) > 1 for row in rows)
 
 
-@trying(deadline=None)
 @given(LENGTHS, st.integers(1, 100), st.booleans())
 def test_the_same_passages_make_the_same_batches(lengths, most, pack):
     one, other = (batched(made(lengths), settings_of(40, most), pack=pack) for _ in range(2))
@@ -80,7 +75,6 @@ def test_the_same_passages_make_the_same_batches(lengths, most, pack):
     assert all(torch.equal(first.ids, second.ids) for first, second in zip(one, other, strict=True))
 
 
-@trying(deadline=None)
 @given(st.lists(st.integers(2, 40), min_size=60, max_size=120), st.integers(1, 20), st.booleans())
 def test_no_more_than_the_stated_tokens_wait(lengths, most, pack):
     given_out, taken = 0, 0

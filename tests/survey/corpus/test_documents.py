@@ -11,7 +11,6 @@ import fsspec
 import pyarrow as arrow
 import pytest
 from hypothesis import given
-from hypothesis import settings as trying
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -59,7 +58,6 @@ def write_parquet(path: Path, values: list, *, rows: int = 2, dtype=None, **opti
     return path
 
 
-@trying(deadline=None)
 @given(st.lists(st.tuples(WORDS, ENDS)), st.integers(1, 40))
 def test_the_parts_of_an_undivided_text_are_the_file_byte_for_byte(tmp_path_factory, pieces, most):
     content = "".join(word + end for word, end in pieces).encode() or b"x"
@@ -72,7 +70,6 @@ def test_the_parts_of_an_undivided_text_are_the_file_byte_for_byte(tmp_path_fact
     assert all(start == 0 or content[start - 1 : start] == b"\n" for start in starts)
 
 
-@trying(deadline=None)
 @given(st.lists(st.tuples(st.one_of(WORDS, st.just("--")), ENDS)), st.integers(1, 40), st.sampled_from(["--", "", "é"]))
 def test_any_division_gives_the_same_separated_documents(tmp_path_factory, pieces, most, separator):
     content = "".join(word + end for word, end in pieces).encode() or b"x"
@@ -92,7 +89,6 @@ def test_any_division_gives_the_same_separated_documents(tmp_path_factory, piece
     assert [(document.text, document.start) for document in found] == [each for each in expected if each[0]]
 
 
-@trying(deadline=None)
 @given(st.lists(st.tuples(st.one_of(st.none(), WORDS), st.sampled_from(["\n", "\r\n", "\n\n \n"]))), st.integers(1, 60))
 def test_any_division_gives_the_same_lines_of_json(tmp_path_factory, values, most):
     path, expected = tmp_path_factory.mktemp("json") / "a.jsonl", []
@@ -110,7 +106,6 @@ def test_any_division_gives_the_same_lines_of_json(tmp_path_factory, values, mos
     assert kept == [text for text, _ in expected] + ["last"]
 
 
-@trying(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.text(max_size=4)), min_size=1), st.integers(1, 5), st.integers(1, 200))
 def test_any_division_gives_the_same_rows_of_parquet(tmp_path_factory, values, rows, most):
     path = write_parquet(tmp_path_factory.mktemp("rows") / "a.parquet", values, rows=rows)

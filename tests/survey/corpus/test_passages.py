@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as trying
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
@@ -53,7 +52,6 @@ def words(template: str) -> Tokenizer:
     return Tokenizer(backend)
 
 
-@trying(deadline=None)
 @given(st.text("abcdefgh ", max_size=60), st.integers(2, 20))
 def test_windows_are_the_text_in_order_and_say_where_they_begin(text, window):
     found = passages(text, CHARACTERS, window)

@@ -7,7 +7,6 @@ import pyarrow as arrow
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from hypothesis import given
-from hypothesis import settings as trying
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -29,7 +28,6 @@ def write_parquet(path, values, *, rows=2, column="text"):
     return path
 
 
-@trying(deadline=None)
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=8), st.integers(1, 200))
 def test_the_shards_are_all_bytes_of_all_files_in_order(tmp_path_factory, sizes, most):
     folder = tmp_path_factory.mktemp("sizes")

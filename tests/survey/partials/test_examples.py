@@ -55,7 +55,7 @@ def examples_of(numbers: np.ndarray, means: np.ndarray, seed: int = 0) -> Exampl
     return Examples.select(top, sample, texts)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(cuts=st.lists(st.integers(0, 600), max_size=5), seed=st.integers(0, 5), shuffled=st.booleans())
 def test_any_division_and_order_of_passages_keeps_the_same_examples(cuts: list[int], seed: int, shuffled: bool) -> None:
     means, numbers = means_of(600, seed, levels=7), np.arange(600)

@@ -29,7 +29,7 @@ def merged_in_any_way(partials: list[PartialResult], chance: random.Random) -> P
     return partials[0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 3),
     batches=st.lists(st.integers(0, 3), min_size=1, max_size=7),
@@ -43,7 +43,7 @@ def test_any_order_and_any_tree_of_merging_gives_the_same(
     assert_same(merged_in_any_way(partials, chance), merge_partials(partials), tolerance=ROUNDING)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 3), batches=st.integers(0, 3))
 def test_a_partial_merged_with_an_empty_one_is_itself(seed: int, batches: int) -> None:
     partial = shard(5, seed, batches=batches)

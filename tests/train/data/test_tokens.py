@@ -38,14 +38,14 @@ def listed(tokens: Tokens) -> list[int]:
 
 @pytest.mark.parametrize("shard_tokens", [997, 2**27])
 def test_every_document_comes_back_with_its_end(tmp_path, shard_tokens):
-    told = []
-    tokens = write_tokens(iter(TEXTS), BPE, tmp_path / "a", shard_tokens=shard_tokens, progress=told.append)
+    reports = []
+    tokens = write_tokens(iter(TEXTS), BPE, tmp_path / "a", shard_tokens=shard_tokens, progress=reports.append)
     [end] = BPE.eos_token_ids
     borders = [*tokens.starts.tolist(), len(tokens)]
     found = [tokens.window(start, stop - start).tolist() for start, stop in pairwise(borders)]
     assert [ids[-1] for ids in found] == [end] * len(TEXTS)
     assert [BPE.decode(ids[:-1], skip_special_tokens=False) for ids in found] == TEXTS
-    assert told == borders[1:]
+    assert reports == borders[1:]
 
 
 @given(

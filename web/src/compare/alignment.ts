@@ -97,7 +97,7 @@ const CONTINUES = 4;
 /** Pairs of a longest common subsequence, first to last; of several, one of the fewest runs. */
 function findPairs(one: Uint32Array, other: Uint32Array): [number, number][] {
   const width = other.length + 1;
-  // At i * width + j: what to do there, and whether a run through there goes on.
+  // At i * width + j: the edit at this position, and whether it continues a run.
   const steps = new Uint8Array(one.length * width);
   // The best that can follow, and the best that begins with a pair there: of this row, and of the one below.
   let [best, below] = [new Uint32Array(width), new Uint32Array(width)];

@@ -69,7 +69,7 @@ export function createCompareBar(store: Store, session: Session, swap: () => voi
     "div",
     { class: "bar compare-bar", role: "group", "aria-label": "Comparison", hidden: true },
     ...[name, element("span", { class: "soft" }, "with"), element("strong", {}, "B"), trace, heads],
-    button("Swap", swap, { title: "A and B change places (v; while held, only so long)" }),
+    button("Swap", swap, { title: "Swap A and B (v; hold the key to swap them temporarily)" }),
     ...[modes.element, lock, range],
     element("div", { class: "spring" }),
     button("Stop comparing", () => store.set({ compare: null }, "push"), { title: "Back to one head (c)" }),

@@ -2,7 +2,7 @@
 //
 // In: the calls of painters. Out: an SVG element. Colours, fonts, transforms and widths of text are kept by a real context, which paints nothing.
 // Text becomes text nodes, pictures become PNGs inside the file, unsmoothed; it names nothing outside itself.
-// Throws when a painter asks for something that this would leave out of the picture.
+// Throws when a painter uses a feature that the SVG would not contain.
 import { getHatchLines, HATCH_STEP } from "../paint/hatch";
 import type { Surface, Theme } from "../paint/surface";
 

@@ -6,7 +6,7 @@ import { explain, getCurrentHead, type HeadsPart, type HeadsScene } from "./head
 import { badge } from "./label_badge";
 import { formatScoreName, getNextOrder, isSameHead, sortHeads, type ScoredHead } from "./scored_heads";
 
-/** Further rows are built when the reader asks for them. */
+/** Further rows are built on demand. */
 const PAGE_ROWS = 512;
 
 export interface HeadRow<Scene> {

@@ -16,7 +16,7 @@ import { isAvailable, type HeadId, type HeadsAs, type State } from "../state";
 import { toggleAblation } from "./ablated_heads";
 import { createHeadLoader } from "./head_loader";
 import { getCurrentHead, type HeadsActions, type HeadsPart } from "./heads_scene";
-import { createHeadsStage } from "./heads_stage";
+import { createHeadsArea } from "./heads_area";
 import { choosePooling, createPictureGrid, type TraceScene } from "./picture_grid";
 import { createScatterView } from "./scatter_view";
 import { createScoreTable } from "./score_table";
@@ -29,7 +29,7 @@ export function createHeadsView(context: ViewContext): CentreView {
   const { store, session, signal } = context;
   const label = element("select");
   const status = element("p", { class: "heads-words soft" });
-  const stage = createHeadsStage();
+  const area = createHeadsArea();
   let scene: TraceScene | null = null;
   let shown: TraceHead | null = null;
   let timer: ReturnType<typeof setTimeout> | undefined;
@@ -42,9 +42,9 @@ export function createHeadsView(context: ViewContext): CentreView {
     }, UPDATE_MILLISECONDS);
   });
   const hover = (id: HeadId | null, box: Box | null): void => {
-    if (!id || !box || !scene) return stage.card.hide();
+    if (!id || !box || !scene) return area.card.hide();
     const note = includesHead(scene.state.ablated, id) ? " ablated" : "";
-    stage.card.show(box, getHeadName(scene.meta, id), scene.heads.get(id.join()), note);
+    area.card.show(box, getHeadName(scene.meta, id), scene.heads.get(id.join()), note);
   };
   /** A saved page has pictures and scores of heads whose maps it does not hold. */
   const isReachable = ([layer, head]: HeadId): boolean => {
@@ -120,15 +120,15 @@ export function createHeadsView(context: ViewContext): CentreView {
     element: element(
       "section",
       { class: "heads", "aria-label": "All heads", tabindex: -1 },
-      element("div", { class: "heads-bar" }, as.element, field("label", label), stage.controls),
+      element("div", { class: "heads-bar" }, as.element, field("label", label), area.controls),
       status,
-      stage.element,
+      area.element,
     ),
     update(state, head) {
       shown = head;
       if (!head) return view.deactivate();
       const part: HeadsPart<TraceScene> = parts[state.headsAs];
-      stage.show(part);
+      area.show(part);
       loader.load(head.meta, state.headsAs === "grid" ? choosePooling(state) : null, grid.findFirstLayer());
       const heads = new Map(loader.heads.map((head) => [head.id.join(), head]));
       scene = { state, meta: head.meta, catalog: loader, heads };
@@ -144,11 +144,11 @@ export function createHeadsView(context: ViewContext): CentreView {
       loader.stop();
       clearTimeout(timer);
       timer = undefined;
-      stage.card.hide();
+      area.card.hide();
     },
   };
   // Pass the focus on to the element that handles keys.
-  view.element.addEventListener("focus", () => stage.element.querySelector<HTMLElement>("[tabindex]")?.focus());
+  view.element.addEventListener("focus", () => area.element.querySelector<HTMLElement>("[tabindex]")?.focus());
   signal.addEventListener("abort", () => view.deactivate());
   return view;
 }

@@ -15,8 +15,8 @@ export interface HoverCard {
   hide(): void;
 }
 
-/** `stage` is what the boxes of heads are in. */
-export function createHoverCard(stage: HTMLElement): HoverCard {
+/** `area` contains the boxes of heads. */
+export function createHoverCard(area: HTMLElement): HoverCard {
   const card = element("div", { class: "heads-card", "aria-hidden": "true", hidden: true });
   return {
     element: card,
@@ -32,7 +32,7 @@ export function createHoverCard(stage: HTMLElement): HoverCard {
         element("p", {}, ...(head ? head.labels.map((label) => badge(label, "")) : ["not scored yet"])),
         element("dl", { class: "facts" }, ...scores),
       );
-      placeCard(card, stage, box);
+      placeCard(card, area, box);
     },
     hide() {
       card.hidden = true;
@@ -41,9 +41,9 @@ export function createHoverCard(stage: HTMLElement): HoverCard {
 }
 
 /** Beside the head, on the side that has room. */
-function placeCard(card: HTMLElement, stage: HTMLElement, box: Box): void {
+function placeCard(card: HTMLElement, area: HTMLElement, box: Box): void {
   const right = box.left + box.width + 8;
-  const left = right + WIDTH > stage.clientWidth ? Math.max(0, box.left - WIDTH - 8) : right;
-  const top = Math.max(0, Math.min(box.top, stage.clientHeight - card.offsetHeight - 4));
+  const left = right + WIDTH > area.clientWidth ? Math.max(0, box.left - WIDTH - 8) : right;
+  const top = Math.max(0, Math.min(box.top, area.clientHeight - card.offsetHeight - 4));
   Object.assign(card.style, { left: `${left}px`, top: `${top}px`, width: `${WIDTH}px` });
 }

@@ -62,7 +62,7 @@ export class ShownHeads {
     return this.isRatio && channel === "both" ? "mean" : channel;
   }
 
-  /** The colours the state asks for; a range left open follows the length of the text. */
+  /** The colours of the state; an open range depends on the length of the text. */
   getScale(state: State): ColourScale {
     const { colours, linear, range, bits } = withRange(state, this.first.layer?.keys ?? 1);
     return this.isRatio ? { colours: "ratio", linear: false, range: [-bits, bits] } : { colours, linear, range };

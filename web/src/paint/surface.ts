@@ -29,7 +29,7 @@ export interface Theme {
   strip: string;
 }
 
-// Query and key are the blue and the orange of Okabe and Ito, darker or lighter as the ground asks.
+// Query and key are the blue and the orange of Okabe and Ito, darker or lighter depending on the background.
 export const lightTheme: Theme = {
   paper: "#ffffff",
   ink: "#1b1f24",

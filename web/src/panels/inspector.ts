@@ -78,7 +78,7 @@ export class Inspector {
       element(
         "p",
         { class: "soft" },
-        "With the keyboard: . and , walk through the queries, Enter pins, f follows, ? lists the rest.",
+        "With the keyboard: . and , step through the queries, Enter pins, f follows, ? lists the rest.",
       ),
     );
     this.element = element(

@@ -72,7 +72,7 @@ export function setMapDescription(map: HTMLElement): void {
   map.setAttribute("role", "application");
   map.setAttribute(
     "aria-description",
-    "Rows are queries, columns are keys. Arrows move, plus and minus zoom, full stop and comma walk through the queries, " +
+    "Rows are queries, columns are keys. Arrows move, plus and minus zoom, full stop and comma step through the queries, " +
       "Enter pins a cell. Press r for a table of the strongest links in view, question mark for all keys.",
   );
 }

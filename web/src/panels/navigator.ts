@@ -1,7 +1,7 @@
 /**
  * Layers and heads as one grid of buttons: rows are layers, columns are heads.
  *
- * Only one button is in the tab order; arrows move between them, as the grid pattern asks. Narrow pages show two
+ * Only one button is in the tab order; arrows move between them, as in the grid pattern of ARIA. Narrow pages show two
  * selects instead, and the style sheet decides which.
  */
 

@@ -97,7 +97,7 @@ export class SentenceView {
     this.#trainedFigure = createFigure("trained", this.slot);
     this.#baselineFigure = createFigure("random-weight baseline", this.#baselineSlot, this.#baselineStatus);
     this.#baselineFigure.hidden = true;
-    this.maps = element("div", { class: "stage" }, this.#trainedFigure, this.#baselineFigure);
+    this.maps = element("div", { class: "sentence-maps" }, this.#trainedFigure, this.#baselineFigure);
     const generationActions = {
       getStart: () => ({ text: this.#box.value, layer: actions.getState().layer, head: actions.getState().head }),
       getScale: (keys: number) => withRange(actions.getState(), keys),

@@ -8,7 +8,7 @@
 import { syncAddress } from "../address";
 import { saveItem } from "../browser_storage";
 import type { HeadsActions, HeadsPart } from "../heads/heads_scene";
-import { createHeadsStage } from "../heads/heads_stage";
+import { createHeadsArea } from "../heads/heads_area";
 import { countLabels, formatScoreName } from "../heads/scored_heads";
 import { createScatterView } from "../heads/scatter_view";
 import type { Host } from "../host";
@@ -50,11 +50,11 @@ export function openSurvey({ root, host, transport, store, info, signal }: Surve
   const histogramRequest = new LatestRequest();
   let histograms: { readonly of: string; readonly answer: Histograms | null } = { of: "", answer: null };
 
-  const stage = createHeadsStage();
+  const area = createHeadsArea();
   const status = element("p", { class: "heads-words soft" });
   const hover: HeadsActions["hover"] = (id, box) => {
-    if (!id || !box) return stage.card.hide();
-    stage.card.show(box, getSurveyHeadName(info, id), headsById.get(id.join()));
+    if (!id || !box) return area.card.hide();
+    area.card.show(box, getSurveyHeadName(info, id), headsById.get(id.join()));
   };
   const choose = ([layer, head]: HeadId, statistic?: string): void => {
     const other = statistic === undefined ? {} : withStatistic(store.get(), statistic);
@@ -139,7 +139,7 @@ export function openSurvey({ root, host, transport, store, info, signal }: Surve
     if (!isSameState(fit, state)) return store.set(fit);
     const name = getStatistic(state, info);
     const part = parts[state.headsAs];
-    stage.show(part);
+    area.show(part);
     status.textContent = describeView(state, name);
     if (state.headsAs === "grid") loadHistograms(name);
     const answer = histograms.of === name ? histograms.answer : null;
@@ -173,9 +173,9 @@ export function openSurvey({ root, host, transport, store, info, signal }: Surve
       element(
         "main",
         { class: "heads", "aria-label": "All heads" },
-        element("div", { class: "heads-bar" }, as.element, field("statistic", statistic), field("label", label), stage.controls),
+        element("div", { class: "heads-bar" }, as.element, field("statistic", statistic), field("label", label), area.controls),
         status,
-        stage.element,
+        area.element,
       ),
       panel.element,
       live.element,

@@ -16,7 +16,7 @@ export interface SurveyScene extends HeadsScene {
 /** The key of the address that names the statistic. */
 const STATISTIC_KEY = "stat";
 
-/** The statistic that an address asks for, if the survey has it; else its first. */
+/** The statistic in the address, if the survey has it; otherwise its first. */
 export function getStatistic({ others }: State, info: SurveyInfo): string {
   const wanted = others.find(([key]) => key === STATISTIC_KEY)?.[1];
   return (info.statistics.find(({ name }) => name === wanted) ?? info.statistics[0])?.name ?? "";

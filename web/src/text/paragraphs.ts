@@ -12,7 +12,7 @@ export interface TextLayout {
   readonly paragraphs: readonly string[];
   /** The first token of each paragraph, and after the last one the number of tokens. */
   readonly begins: readonly number[];
-  /** Paragraphs that go on with the one before: it was too long for one. */
+  /** Paragraphs that continue the one before, which was too long. */
   readonly continued: ReadonlySet<number>;
   /** Where each token begins in all paragraphs put together, and the end. Tokens of one character begin alike. */
   readonly starts: Uint32Array;

@@ -7,7 +7,7 @@ const GAP = 12;
 /** Right of the target, left of it or below it, whichever fits first inside `all`; null when none does. */
 export function placeBeside(target: Box, card: Pick<Box, "width" | "height">, all: Box): Box | null {
   const clampStart = (from: number, low: number, room: number): number => Math.max(low, Math.min(from, low + room));
-  // Beside something tall the card keeps to its foot: what is most looked at stands at the head.
+  // Next to something tall the card is aligned to its bottom, because its top matters most.
   const tall = target.height > 2 * card.height;
   const level = tall ? target.top + target.height - card.height : target.top;
   const top = clampStart(level, all.top + GAP, all.height - card.height - 2 * GAP);

@@ -159,7 +159,7 @@ def _line(matrix: AttentionMatrix, rows: Sequence[int], columns: Sequence[int], 
 def _check_head_is_finite(layer: AnyLayer) -> None:
     """Raise UnsupportedError for NaN weights, which scores would silently leave out."""
     if isinstance(layer, Layer):
-        call = layer.joined()
+        call = layer.merge_calls()
         if call.query.isfinite().all() and call.key.isfinite().all():
             return
     queries, keys = layer.shape[2:]

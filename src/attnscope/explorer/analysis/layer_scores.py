@@ -54,7 +54,7 @@ def _find_finite_heads(trace: Trace, place: int, queries: int, cancelled: Cancel
     part = slice_layer(trace, place, queries=queries, cancelled=cancelled).layer(0)
     heads = list(range(part.shape[1]))
     if isinstance(part, Layer):
-        call = part.joined()
+        call = part.merge_calls()
         if call.query.isfinite().all() and call.key.isfinite().all():
             return heads
     total = part.matrix().batch(0).bins([0, part.shape[2]], [0, part.shape[3]]).sums

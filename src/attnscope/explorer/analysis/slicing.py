@@ -54,7 +54,7 @@ def slice_layer(
     if isinstance(layer, DenseLayer):
         sliced.layers = {layer.name: DenseLayer(layer.name, layer.weights[:1, chosen, :queries, :keys])}
     elif isinstance(layer, Layer):
-        call = _slice_call(layer.joined(), Sizes(*layer.shape), queries, keys)
+        call = _slice_call(layer.merge_calls(), Sizes(*layer.shape), queries, keys)
         call = call if heads is None else with_heads(call, chosen)
         sliced.layers = {layer.name: _CancellableLayer(layer.name, call, layer.cross, cancelled)}
     else:

@@ -25,7 +25,7 @@ WORD = re.compile(
 )
 BYTES = re.compile(r"(\s*)((?:\\x[0-9a-f]{2})+)")  # how tokenizers here write a token that is no whole character
 PREFIXES = {"Ġ": " ", "▁": " ", "Ċ": "\n"}  # how vocabularies write white space
-PIECE = "##"  # what a piece begins with that goes on with a word, where no token has white space
+PIECE = "##"  # the prefix of WordPiece tokens that continue a word
 MANY = 8  # tokens without any white space that are words by themselves
 
 
@@ -73,8 +73,8 @@ def _characters(texts: Sequence[str]) -> tuple[list[str], list[int]]:
             held = b""
             continue
         content = bytes.fromhex(found[2].replace("\\x", ""))
-        goes_on = bool(held) and not found[1] and content[0] & 0xC0 == 0x80
-        places.append(len(parts) - 1 if goes_on else len(parts))
+        is_continued = bool(held) and not found[1] and content[0] & 0xC0 == 0x80
+        places.append(len(parts) - 1 if is_continued else len(parts))
         for at, byte in enumerate(content):
             if held and byte & 0xC0 == 0x80:
                 held += bytes([byte])

@@ -316,7 +316,7 @@ def _is_causal(layer: AnyLayer) -> bool:
     if isinstance(layer, DenseLayer):
         return not bool(layer.weights[:1].triu(offset + 1).any())
     assert isinstance(layer, Layer)
-    mask = layer.joined().mask.narrow(slice(0, 1), slice(0, layer.shape[1]))
+    mask = layer.merge_calls().mask.narrow(slice(0, 1), slice(0, layer.shape[1]))
     lowered = mask.to_regions(Sizes(1, *layer.shape[1:]))
     if lowered is None:
         return False

@@ -38,7 +38,7 @@ def compute_trace_id(trace: Trace) -> str:
         if isinstance(layer, DenseLayer):
             _update(digest, layer.weights)
         elif isinstance(layer, Layer):
-            call = layer.joined()
+            call = layer.merge_calls()
             _update(digest, _place(rules, call), call.scale, call.query, call.key)
     _update(digest, rules.nodes, *rules.tensors.values())
     return digest.hexdigest()

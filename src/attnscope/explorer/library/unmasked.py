@@ -66,7 +66,7 @@ def _remove_mask(layer: AnyLayer, remover: _MaskRemover) -> AnyLayer:
     """Return the layer without its causal mask, or the layer itself if it has none."""
     if not isinstance(layer, Layer):
         raise UnsupportedError("remove_causal_mask: expected queries and keys, got weights or statistics")
-    call = layer.joined()
+    call = layer.merge_calls()
     mask = remover.remove(call.mask)
     if mask is call.mask:
         return layer

@@ -141,8 +141,8 @@ def _is_model_of(model: nn.Module, known: Layer, name: str, ids: Tensor) -> bool
     if not isinstance(again, Layer) or max(known.heads) >= again.shape[1]:
         return False
     found, wanted = (
-        again.joined().query[:, list(known.heads)].cpu().double(),
-        known.joined().query[:1, :, :VERIFY_TOKENS].cpu().double(),
+        again.merge_calls().query[:, list(known.heads)].cpu().double(),
+        known.merge_calls().query[:1, :, :VERIFY_TOKENS].cpu().double(),
     )
     if found.shape != wanted.shape:
         return False

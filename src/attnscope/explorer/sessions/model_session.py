@@ -188,7 +188,7 @@ class ModelSession:
                     emit({"token": word, "position": len(ids) - 1, "row": _last_row(trace, request)})
             for one in trace.layers.values():
                 if isinstance(one, Layer):
-                    one.joined()  # here, because it is not safe in two threads
+                    one.merge_calls()  # here, because it is not safe in two threads
         emit({"done": True, "text": self._codec.decode(ids, skip_special_tokens=True), "trace": trace})
 
     def _encode(self, text: str | Sequence[int]) -> list[int]:

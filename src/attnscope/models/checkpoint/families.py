@@ -20,17 +20,17 @@ FAMILIES: dict[str, Family] = {family.name: family for family in (GPT2, LLAMA, M
 
 
 def family_from_fields(fields: Fields) -> Family:
-    """The family that the fields of a config.json say they belong to."""
+    """The family of a config.json."""
     if "auto_map" in fields:
         raise UnsupportedModelError(
-            f"{fields.source} asks for code that came with the model (auto_map), which is never run. If the code only "
+            f"{fields.source} needs code that came with the model (auto_map), which is never run. If the code only "
             'repeats what its model_type already is, pass ignore=("auto_map",)'
         )
     return fields.choice("model_type", FAMILIES)
 
 
 def family_from_config(config: DecoderConfig | EncoderConfig) -> Family:
-    """The family that may express a config; its `fields_from` says by name if it cannot."""
+    """The family that may support a config; otherwise its `fields_from` raises an error."""
     if isinstance(config, EncoderConfig):
         return BERT
     if not isinstance(config.position_encoding, Rotary):

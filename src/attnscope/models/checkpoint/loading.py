@@ -166,8 +166,8 @@ def match_tensors(opened: OpenCheckpoint) -> list[ParameterSource]:
             )
         if not _are_equal(stored, original):
             raise CheckpointError(
-                f"{opened.source} holds {stored.name}, which its config says is the same as {original.name}, but they "
-                f"differ. To go by the config, pass ignore=({stored.name!r},)"
+                f"{opened.source} has {stored.name}, which its config ties to {original.name}, but they differ. To use "
+                f"{original.name} for both, pass ignore=({stored.name!r},)"
             )
     return parameters
 
@@ -232,16 +232,16 @@ def _check_tensor(tensor: FileTensor, opened: OpenCheckpoint) -> None:
     if stored is None:
         if tensor.name in opened.tied_tensors:
             raise UnsupportedModelError(
-                f"{opened.source} has no {tensor.name}, and its config says that the token embeddings do not stand in "
-                "for it; this may be the body of a model without its head"
+                f"{opened.source} has no {tensor.name}, and its config does not tie it to the token embeddings; this "
+                "may be a base model without its head"
             )
-        raise CheckpointError(f"{opened.source} has no tensor {tensor.name} {tensor.shape}, which its config asks for")
+        raise CheckpointError(f"{opened.source} has no tensor {tensor.name} {tensor.shape}, which its config needs")
     if stored.shape != tensor.shape:
         raise CheckpointError(
-            f"{opened.source}: {stored.name} has shape {stored.shape}, but its config asks for {tensor.shape}"
+            f"{opened.source}: {stored.name} has shape {stored.shape}, but its config needs {tensor.shape}"
         )
     if stored.dtype is None:
         raise CheckpointError(
-            f"{opened.source}: {stored.name} is {stored.kind}; weights have to be float16, bfloat16, float32 or "
-            "float64, or of a quantized kind that the gguf package understands"
+            f"{opened.source}: {stored.name} is {stored.kind}; parameters must be float16, bfloat16, float32 or "
+            "float64, or of a quantization type that the gguf package supports"
         )

@@ -39,13 +39,13 @@ class StoredTensor(NamedTuple):
     """Its name in the file."""
     shape: tuple[int, ...]
     kind: str
-    """What the file calls its dtype."""
+    """The name of its dtype in the file."""
     dtype: torch.dtype | None
-    """What reading gives, or None for what is not understood."""
+    """The dtype of the loaded tensor; None if it is not supported."""
     num_bytes: int
     """Its size in the file."""
     rows: Callable[[int, int], Tensor]
-    """Its numbers from one row up to another."""
+    """Reads the rows from a start to a stop index."""
 
     def whole(self) -> Tensor:
         """All its numbers, in any dtype that the file has."""

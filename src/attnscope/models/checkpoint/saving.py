@@ -75,7 +75,7 @@ def save(
     parameters: dict[str, Tensor] = dict(model.named_parameters())
     sources = list(family.parameters(model.config))
     if unknown := parameters.keys() ^ {source.name for source in sources}:
-        raise CheckpointError(f"the model does not have the parameters that its config says: {sorted(unknown)[:5]}")
+        raise CheckpointError(f"the model does not have the parameters of its config: {sorted(unknown)[:5]}")
     if dtype is None:
         dtype = reduce(torch.promote_types, {parameter.dtype for parameter in parameters.values()})
     if dtype not in NAMES:

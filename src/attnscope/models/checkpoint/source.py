@@ -1,7 +1,7 @@
-"""Where a checkpoint is: a folder, a GGUF file, a downloaded model, or a name on the hub, which is fetched or cached.
+"""Locate a checkpoint: a folder, a GGUF file, a downloaded model, or a name on the hub, which is downloaded or cached.
 
-In: what a person writes. Out: a path that exists, and a folder whose files are really in it. Does not know: what is
-inside. Memory: O(1).
+In: the path or name. Out: an existing path; links do not lead out of the folder. Does not know: what is in the files.
+Memory: O(1).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ NEEDED = (
     "vocab.txt",
     "merges.txt",
 )
-"""The files that are fetched from the hub: a model may lie there in ten formats, and pickles never come here."""
+"""The files that are downloaded from the hub; other formats and pickles are not."""
 
 
 def locate(source: str | Path, revision: str | None = None) -> Path:
-    """The folder or the GGUF file that a source means; a name on the hub is fetched first.
+    """The folder or the GGUF file of a source; a name on the hub is downloaded first.
 
-    Names of models that `attnscope download` knows, such as "smollm2-135m", mean the file or folder it has made.
+    Names of `attnscope download`, such as "smollm2-135m", refer to the downloaded file or folder.
 
     >>> locate("no/such/place")
     Traceback (most recent call last):

@@ -1,7 +1,7 @@
-"""A tokenizer learned from texts: bytes, and the pairs of them that stand side by side most often.
+"""Train a byte-level BPE tokenizer.
 
-In: texts, and how many tokens there shall be. Out: a `Tokenizer` whose every text comes back exactly, for all 256 bytes
-are tokens. The same texts give the same tokens, on any number of threads.
+In: texts, and the vocabulary size. Out: a `Tokenizer` that encodes any text without loss, because all 256 bytes are
+tokens. The same texts give the same tokens, on any number of threads.
 Does not know: files, models. Memory: O(distinct words); texts are read once, one after the other.
 """
 
@@ -34,13 +34,13 @@ def train_bpe(
     """
     if vocab_size < SMALLEST:
         raise SettingError(
-            f"train_bpe: a vocabulary of {vocab_size} was asked for; it takes {SMALLEST} at least, for the 256 bytes "
-            "and the end of a text"
+            f"train_bpe: expected a vocab_size of at least {SMALLEST}, for the 256 bytes and the end of a text, got "
+            f"{vocab_size}"
         )
     if isinstance(texts, str):
-        raise SettingError("train_bpe: the texts are one string, each of whose characters would be a text; give [text]")
+        raise SettingError("train_bpe: expected a list of texts, got one string; pass [text]")
     if not end:
-        raise SettingError("train_bpe: end is empty; it takes a text that stands for the end, such as '<|endoftext|>'")
+        raise SettingError("train_bpe: end is empty; pass the text of the end token, such as '<|endoftext|>'")
     pre = import_extra("tokenizers.pre_tokenizers")
     backend = import_extra("tokenizers").Tokenizer(import_extra("tokenizers.models").BPE())
     backend.pre_tokenizer = pre.ByteLevel(add_prefix_space=False)
@@ -52,17 +52,17 @@ def train_bpe(
         show_progress=False,
     )
     backend.train_from_iterator(_counted(texts, progress), trainer=trainer)
-    # Added only now: what is a special token from the beginning can be learned as a word, and then text becomes it.
+    # Added after training: otherwise the trainer may learn it as a word, and plain text is encoded as it.
     if backend.token_to_id(end) is not None:
         raise SettingError(
-            f"train_bpe: end is {end!r}, which is a part of words in these texts; choose what stands in no text"
+            f"train_bpe: end is {end!r}, which occurs in words of these texts; choose a string that does not occur"
         )
     backend.add_special_tokens([import_extra("tokenizers").AddedToken(end, special=True, normalized=False)])
     return Tokenizer(backend, config={"eos_token": end})
 
 
 def _counted(texts: Iterable[str], progress: Callable[[int], object] | None) -> Iterator[str]:
-    """The texts, each of them sound, and one at least."""
+    """Yield the texts; raises for invalid Unicode, and if there are none."""
     characters, number = 0, -1
     for number, text in enumerate(texts):
         try:

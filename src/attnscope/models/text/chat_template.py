@@ -109,7 +109,7 @@ def _command() -> list[str]:
 
 def _run_process(program: list[str], request: bytes) -> dict[str, Any]:
     """Run the process, and return its parsed output."""
-    # A clock needs to know where it is, and Windows where it lies; nothing else is passed on.
+    # The time zone for strftime, and the system folder for Python on Windows; nothing else is passed on.
     environment = {name: os.environ[name] for name in ("TZ", "SYSTEMROOT") if name in os.environ}
     try:
         done = subprocess.run(

@@ -177,7 +177,7 @@ def _sentence_piece(vocabulary: _Vocabulary) -> Any:
     if len(scores) != len(vocabulary.tokens):
         raise CheckpointError(f"tokenizer.ggml has {len(vocabulary.tokens)} tokens and {len(scores)} scores")
     if not all(map(math.isfinite, scores)):
-        raise CheckpointError("tokenizer.ggml.scores has an entry that is no finite number, so pieces have no order")
+        raise CheckpointError("tokenizer.ggml.scores has an entry that is not finite, so pieces have no order")
     mergeable = {
         token: score
         for token, kind, score in zip(vocabulary.tokens, vocabulary.types, scores, strict=True)

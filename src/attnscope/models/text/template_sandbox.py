@@ -98,7 +98,7 @@ def confine(max_bytes: int, max_seconds: int) -> None:
     time.localtime()  # reads the time zone from a file
     try:
         import resource
-    except ImportError:  # not a Unix: the time limit of whoever waits for the answer remains
+    except ImportError:  # not Unix: only the timeout of the parent process remains
         return
     spent = int(sum(resource.getrusage(resource.RUSAGE_SELF)[:2])) + 1  # by starting up
     limits = {
@@ -111,7 +111,7 @@ def confine(max_bytes: int, max_seconds: int) -> None:
     }
     for name, limit in limits.items():
         try:
-            # A signal at the first number and the end at the second: one second apart, the cause can be told.
+            # SIGXCPU at the soft limit and SIGKILL at the hard limit, one second later, so the cause is known.
             resource.setrlimit(getattr(resource, name), (limit, limit + 1 if name == "RLIMIT_CPU" else limit))
         except (AttributeError, ValueError, OSError):  # this system lacks it: macOS cannot limit memory
             continue

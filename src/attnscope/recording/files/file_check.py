@@ -35,7 +35,7 @@ class FileCheck:
             self._header = start + file.read(int.from_bytes(start, "little"))
 
     def __call__(self) -> None:
-        """Raise TraceError if the numbers are not those that were saved."""
+        """Raise TraceError if the file is not as it was saved."""
         if self._is_done:
             return
         found = self._hash()
@@ -47,12 +47,12 @@ class FileCheck:
         self._is_done, self._tensors = True, ()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Check before a copy leaves this process, where the file may not be there."""
+        """Check before pickling, because another process may not have the file."""
         self()
         return vars(self)
 
     def _hash(self) -> str:
-        """The hash of the file, or of what is mapped if the name stands for another file by now."""
+        """The hash of the file, or of its mapped content if the path has been replaced by another file."""
         try:
             if _identity(self._path) == self._identity:
                 return sha256_file(self._path)
@@ -65,7 +65,7 @@ class FileCheck:
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    """What stays the same as long as the name stands for the same file."""
+    """The device and inode of a file, which differ if the path is replaced by another file."""
     found = path.stat()
     return found.st_dev, found.st_ino
 

@@ -1,7 +1,7 @@
-"""A layer of a trace as an object for trace.json and tensors for a file, and back.
+"""Convert a layer of a trace to fields of trace.json and tensors of a file, and back.
 
-In: a layer of any kind. Out: what to write of it; and from that, which may be damaged or hostile, a layer whose tensors
-fit each other, its shape, its mask and its scores, or a `TraceError`.
+In: a layer, or its fields and tensors, which may be damaged or malicious. Out: fields and tensors, or a layer whose
+shapes, mask and scores are consistent; otherwise a `TraceError`.
 Does not know: files. Memory: that of the layer; tensors are not copied.
 """
 
@@ -47,7 +47,7 @@ class EncodedLayer(NamedTuple):
 def encode_layer(name: str, layer: AnyLayer, expressions: ExpressionWriter) -> EncodedLayer:
     """What to write of a layer."""
     if isinstance(layer, Layer):
-        kind, (more, tensors) = "matrix", _encode_call(layer.joined(), expressions)
+        kind, (more, tensors) = "matrix", _encode_call(layer.merge_calls(), expressions)
     elif isinstance(layer, DenseLayer):
         kind, more, tensors = "dense", {}, {"weights": layer.weights}
     else:

@@ -1,8 +1,8 @@
-"""Tensors in safetensors files: written as one stream, opened as views of the mapped file.
+"""Tensors in safetensors files: written as one stream, opened as views of the memory-mapped file.
 
-In: tensors by name, wherever they are and however they are strided. Out: a file, with its size and its hash; and the
-tensors again, of which nothing is read until it is asked for. A file from a stranger gives tensors or a `TraceError`.
-Does not know: what the tensors mean. Memory: a piece of one tensor to write; the header to open.
+In: tensors by name, on any device and with any strides. Out: a file, with its size and hash; and memory-mapped tensors.
+A damaged or malicious file raises a `TraceError`.
+Does not know: what the tensors mean. Memory: a chunk of one tensor to write; the header to open.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROOM, ROOM_A_TENSOR = 2**14, 2**9  # bytes that a header may have
 
 
 class Written(NamedTuple):
-    """A file of a trace: its name in the folder, and what it holds."""
+    """A file of a trace: its name in the folder, its size and its hash."""
 
     name: str
     num_bytes: int
@@ -45,7 +45,7 @@ class Written(NamedTuple):
 
 
 def write_file(folder: Path, name: str, tensors: Mapping[str, Tensor]) -> Written:
-    """Write tensors to a new file. Its header names the file, so that one put in the place of another is noticed."""
+    """Write tensors to a new file, with the file name in its header, so that swapped files are detected."""
     if wrong := next((label for label, tensor in tensors.items() if tensor.dtype not in NAMES), None):
         raise UnsupportedError(f"save: {wrong} of {name} is {tensors[wrong].dtype}, which a trace on disk cannot hold")
     ordered = to_file_order(
@@ -94,7 +94,7 @@ def open_file(folder: Path, written: Written, names: Collection[str]) -> tuple[d
 
 
 def refuse_way_out(folder: Path, path: Path) -> None:
-    """Raise unless a path is a file that lies in the folder, also once links are followed."""
+    """Raise unless a path is a file inside the folder after links are resolved."""
     if not path.exists():
         raise TraceError(f"{path} is missing; copy the folder again, with all its files")
     if not path.is_file():
@@ -122,7 +122,7 @@ def _check_header(path: Path, file: Any, name: str, names: Collection[str]) -> N
     if there != set(names):
         differing = sorted(there ^ set(names))[:3]
         raise TraceError(
-            f"{path} does not hold the tensors that trace.json says; they differ in {short_repr(differing)}"
+            f"{path} does not contain the tensors that trace.json lists; they differ in {short_repr(differing)}"
         )
     for label in names:
         header = file.get_slice(label)

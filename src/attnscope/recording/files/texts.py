@@ -1,8 +1,7 @@
-"""Tokens as text that no longer need their tokenizer: packed into tensors, which a file can hold and map.
+"""The texts of tokens without their tokenizer, packed into tensors that a file can store.
 
 In: strings, or untrusted tensors. Out: the text of each token, and its span in the whole text.
-Does not know: files, tokenizers. Memory: bytes of the text and three numbers a token; strings are made when they are
-asked for.
+Does not know: files, tokenizers. Memory: bytes of the text and three numbers per token; strings are created on demand.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Strings(NamedTuple):
             raise TraceError(f"{where}: {len(content):,} bytes of {count:,} texts are too many; {MAX_BYTES:,} are read")
         edges = torch.cat([ends.new_zeros(1), ends])
         if int(edges[-1]) != len(content) or bool((edges.diff() < 0).any()):
-            raise TraceError(f"{where}: the ends of texts do not lie one after the other in {len(content):,} bytes")
+            raise TraceError(f"{where}: expected ascending ends of texts up to {len(content):,} bytes")
         starts = content[edges[edges < len(content)]]
         if bool(((starts & 0xC0) == 0x80).any()):
             raise TraceError(f"{where}: a text ends inside of a character")
@@ -64,7 +63,7 @@ class Strings(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """What a tokenizer has said about ids (batch, position)."""
+    """The texts and spans of tokens (batch, position)."""
 
     words: Strings
     texts: Strings

@@ -1,1 +1,1 @@
-"""Where attention is seen, and what is said about it there."""
+"""Hooks that intercept attention calls, and their inputs, while a model runs."""

@@ -1,10 +1,10 @@
-"""Which attention layers a model has, which of them ran, and whether each was seen.
+"""Which attention layers a model has, which of them ran, and which of these were intercepted.
 
-In: a model, and the names of layers that were seen. Out: an error that names those that ran unseen, and the names of
-layers that mix tokens without a softmax. Does not know: how layers are seen. Memory: O(modules).
+In: a model, and the names of intercepted layers. Out: an error that names the layers that ran but were not intercepted,
+and the names of layers that mix tokens without a softmax. Does not know: how calls are intercepted. Memory: O(modules).
 
-PyTorch has no mark for attention, so names of classes decide: a class whose name says attention, and that has no such
-class inside, is a layer.
+PyTorch does not mark attention modules, so class names decide: a module is an attention layer if its class name
+contains "Attention" or "Attn" and it contains no such module.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ WITHOUT_SOFTMAX = re.compile(
     r"Mamba|DeltaNet|DeltaAttention|LightningAttention|LinearAttention|ShortConv|Recurrent|Rwkv|RWKV|Retention|Hyena"
     r"|SSM|Mixer$|Gated\w*Conv|xLSTM|mLSTM|sLSTM"
 )
-BESIDE = re.compile(
+HELPERS = re.compile(
     r"Norm|Embed|Rotary|Mask|Dropout|Output|Adapter|Pool|Config|Linear$|Gate|Channel|Spatial|Projection"
 )
-"""Classes that only serve an attention: BertSelfOutput, AttentionMask, ..."""
+"""Classes that belong to attention but do not compute it: BertSelfOutput, AttentionMask, ..."""
 
 
 class Coverage:
@@ -53,7 +53,7 @@ class Coverage:
 
     @contextmanager
     def track(self, is_wanted: Callable[[], bool]) -> Iterator[None]:
-        """Note which layers run while `is_wanted` returns True."""
+        """Collect the layers that run while `is_wanted` returns True."""
 
         def note(module: nn.Module, name: str) -> None:
             if is_wanted():
@@ -77,44 +77,44 @@ class Coverage:
             for handle in handles:
                 handle.remove()
 
-    def unseen(self, seen: Collection[str]) -> dict[str, str]:
-        """The layers that ran without being seen, with the names of their classes."""
+    def missed(self, intercepted: Collection[str]) -> dict[str, str]:
+        """The layers that ran but were not intercepted, with the names of their classes."""
         return {
             name: kind
             for name, kind in self._ran.items()
-            if name not in seen and not any(_inside(one, [name]) or _inside(name, [one]) for one in seen)
+            if name not in intercepted and not any(_inside(one, [name]) or _inside(name, [one]) for one in intercepted)
         }
 
-    def begin_again(self) -> None:
+    def reset(self) -> None:
         """Forget which layers ran."""
         self._ran.clear()
 
-    def refuse_unseen(self, seen: Collection[str], *, finished: bool) -> None:
-        """Raise UnsupportedError if a layer ran and its attention was not seen, or in the end if there was none."""
-        unseen = self.unseen(seen)
-        if not unseen and (seen or self.without_softmax or not finished):
+    def check(self, intercepted: Collection[str], *, finished: bool) -> None:
+        """Raise UnsupportedError if a layer ran and was not intercepted; when `finished`, also if no layer ran."""
+        missed = self.missed(intercepted)
+        if not missed and (intercepted or self.without_softmax or not finished):
             return
-        count, total = len(self._ran) - len(unseen), len(self._ran)
-        if not unseen:
+        count, total = len(self._ran) - len(missed), len(self._ran)
+        if not missed:
             raise UnsupportedError(
-                f"record: no attention was seen in {self._kind}. Call the model inside the with block, in the same "
-                "thread. FlexAttention, scripted models and a softmax written by hand are not seen: use "
+                f"record: no attention was recorded in {self._kind}. Call the model inside the with block, in the same "
+                "thread. FlexAttention, scripted models and a handwritten softmax cannot be recorded: use "
                 "F.scaled_dot_product_attention, or make a trace of the weights with Trace.from_attentions"
             )
-        named = ", ".join(f"{name} ({kind})" for name, kind in list(unseen.items())[:3])
-        more = f" and {len(unseen) - 3} more" if len(unseen) > 3 else ""
+        named = ", ".join(f"{name} ({kind})" for name, kind in list(missed.items())[:3])
+        more = f" and {len(missed) - 3} more" if len(missed) > 3 else ""
         raise UnsupportedError(
-            f"record: {count} of {total} attention layers of {self._kind} were seen. Not seen: {named}{more}, which "
-            "compute attention by code of their own. For these, run the model with attn_implementation='eager' and "
-            "output_attentions=True, and make a trace with Trace.from_attentions(outputs.attentions); or choose other "
-            "layers with layers="
+            f"record: {count} of {total} attention layers of {self._kind} were recorded. Not recorded: {named}{more}, "
+            "which compute attention with their own code. For these, run the model with attn_implementation='eager' "
+            "and output_attentions=True, and make a trace with Trace.from_attentions(outputs.attentions); or choose "
+            "other layers with layers="
         )
 
 
 def is_attention(module: nn.Module) -> bool:
     """Whether the class name of a module contains the word attention."""
     kind = type(module).__name__
-    return bool(ATTENTION.search(kind)) and not BESIDE.search(kind)
+    return bool(ATTENTION.search(kind)) and not HELPERS.search(kind)
 
 
 def is_without_softmax(module: nn.Module) -> bool:
@@ -123,5 +123,5 @@ def is_without_softmax(module: nn.Module) -> bool:
 
 
 def _inside(name: str, others: Iterable[str]) -> bool:
-    """Whether a module is a part of one of these."""
+    """Whether a module is a submodule of one of these."""
     return any(name != other and name.startswith(f"{other}.") for other in others)

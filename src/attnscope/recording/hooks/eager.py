@@ -1,7 +1,7 @@
 """Models compiled with torch.compile, run eagerly while their attention is intercepted.
 
 In: a model. Out: the module that was compiled, and a context in which compiled code is not used, as Python hooks do not
-run inside of it. Does not know: who intercepts. Compiled code is used again afterwards, also after an error.
+run inside of it. Compiled code is used again afterwards, also after an error.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The ids that a model is given, seen on their way in.
+"""Record the token ids that a model is called with, by forward hooks.
 
-In: a model. Out: ids for each part of it that reads a text of its own (an encoder and a decoder read two), once a layer
-has run and it is known whether they go on with a text. Where it is not clear which ids are tokens, there are none and a
-warning says so. Does not know: tokenizers. Memory: O(n).
+In: a model. Out: ids for each submodule that reads its own text (an encoder and a decoder read two). They are assigned
+when a layer runs, because its call shows whether they continue a text. Ambiguous ids are left out, with a warning.
+Does not know: tokenizers. Memory: O(n).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from attnscope.recording.token_texts import INTEGERS, Texts
 
 
 class ObservedIds(NamedTuple):
-    """Ids that a part was given, by which module, and how likely they are tokens."""
+    """The ids of a submodule, the module they were passed to, and how likely they are tokens."""
 
     part: str
     ids: Tensor
@@ -36,24 +36,24 @@ class ObservedIds(NamedTuple):
 
 @contextmanager
 def observe_input_ids(model: nn.Module, observer: Observer, note: Callable[[ObservedIds], None]) -> Iterator[None]:
-    """Note the ids that reach each part of a model while it runs for this observer."""
+    """Call `note` with the ids of each submodule while the model runs for this observer."""
 
     def hook(part: str, module: nn.Module, batch_first: bool) -> Callable:
         name = "input" if isinstance(module, nn.Embedding) else "input_ids"
         parameters = inspect.signature(module.forward).parameters.values()
-        by_place = [one.name for one in parameters if one.kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD]
+        positional = [one.name for one in parameters if one.kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD]
 
         def before(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
             ids = kwargs.get(name)
-            if name in by_place[: len(args)]:
-                ids = args[by_place.index(name)]
+            if name in positional[: len(args)]:
+                ids = args[positional.index(name)]
             if not isinstance(ids, Tensor) or ids.dtype not in INTEGERS or ids.dim() not in (1, 2) or not ids.numel():
                 return
             refuse_meta(ids)
             if observer in current_observers():
                 rows = ids.detach().reshape(-1, ids.shape[-1]).clone()
                 size = module.num_embeddings if isinstance(module, nn.Embedding) else 0
-                note(ObservedIds(part, rows, id(module), (not _counts_up(rows), size), batch_first))
+                note(ObservedIds(part, rows, id(module), (not _are_positions(rows), size), batch_first))
 
         return before
 
@@ -69,7 +69,7 @@ def observe_input_ids(model: nn.Module, observer: Observer, note: Callable[[Obse
 
 
 def _parts_with_ids(model: nn.Module) -> list[tuple[str, nn.Module, bool]]:
-    """The name of each part that reads ids, the module to hook for it, and whether its ids are batch-first.
+    """The name of each submodule that reads ids, the module to hook for it, and whether its ids are batch-first.
 
     These are modules with attention whose forward takes `input_ids`, or else all embeddings. Models of AttnScope are
     hooked at their token embedding, because `features`, `encode` and `decode` do not pass through forward.
@@ -91,36 +91,46 @@ def _parts_with_ids(model: nn.Module) -> list[tuple[str, nn.Module, bool]]:
     return parts + [(name.rpartition(".")[0], module, False) for name, module in others]
 
 
-def _counts_up(ids: Tensor) -> bool:
-    """Whether ids are rather the numbers of positions."""
+def _are_positions(ids: Tensor) -> bool:
+    """Whether ids are consecutive numbers, and so rather positions than tokens."""
     return ids.shape[1] > 1 and bool((ids.diff(dim=1) == 1).all())
 
 
 class PendingIds:
-    """Input ids that were seen, until a layer runs and they are assigned to it."""
+    """Input ids that wait for the layer that they are assigned to."""
 
     def __init__(self) -> None:
         self._noted: dict[str, ObservedIds] = {}
-        self._unclear: set[str] = set()
+        self._ambiguous: set[str] = set()
         self._left_out: set[str] = set()
         self._chosen: dict[str, int] = {}
         self._is_transposed: dict[int, bool] = {}  # for each embedding whose ids were not square
 
     def note(self, new: ObservedIds) -> None:
-        """Ids that a part was given; a part inside of another that has the same knows better."""
+        """Add the ids of a submodule; if a module around it has the same ids, they replace those."""
         if self._chosen.get(new.part, new.by) != new.by:
             return
         for part, old in list(self._noted.items()):
-            if _is_around(part, new.part) and torch.equal(old.ids, new.ids):
+            if _contains(part, new.part) and torch.equal(old.ids, new.ids):
                 del self._noted[part]
         old = self._noted.get(new.part)
         if old is not None and old.by == new.by and not torch.equal(old.ids, new.ids):
-            self._unclear.add(new.part)  # two texts before any layer: ambiguous which layer reads which
+            self._ambiguous.add(new.part)  # two texts before any layer: unknown which layer reads which
         if old is None or new.rank > old.rank or old.by == new.by:
             self._noted[new.part] = new
 
-    def committed(self, texts: list[Texts], call: Call, *, layer: int, going_on: bool, again: bool) -> list[Texts]:
-        """The texts with what was noted since the layer before; `again` says that this layer has had a text."""
+    def assign(
+        self, texts: list[Texts], call: Call, *, layer: int, is_continuing: bool, is_repeated: bool
+    ) -> list[Texts]:
+        """The texts with the ids that were noted since the last layer.
+
+        Args:
+            texts: The texts so far.
+            call: The attention call that reads the ids.
+            layer: The index of its layer.
+            is_continuing: Whether the call continues a text, as a decoding step does.
+            is_repeated: Whether the layer has run before.
+        """
         if not self._noted:
             return texts
         result = list(texts)
@@ -131,21 +141,21 @@ class PendingIds:
             self._chosen[part] = noted.by
             places = [at for at, text in enumerate(result) if text.part == part]
             before = result[places[-1]] if places else None
-            if before is not None and going_on:
+            if before is not None and is_continuing:
                 result[places[-1]] = before._replace(ids=torch.cat([before.ids, ids], dim=1))
             elif before is None or not torch.equal(before.ids, ids):
-                if before is not None and again:
+                if before is not None and is_repeated:
                     raise _second_text(before, call)
                 result.append(Texts(part, ids, since=layer))
-        self._noted, self._unclear = {}, set()
+        self._noted, self._ambiguous = {}, set()
         return result
 
     def _ids_of(self, noted: ObservedIds, call: Call) -> Tensor | None:
-        """Ids as (batch, positions); None, with one warning for each part, where that is ambiguous."""
+        """Ids as (batch, positions); None, with one warning per submodule, if that is ambiguous."""
         if noted.part in self._left_out:
             return None
-        if noted.part in self._unclear:
-            return self._leave_out(noted.part, "its embedding was given two sequences before the first attention layer")
+        if noted.part in self._ambiguous:
+            return self._leave_out(noted.part, "its embedding was called twice before the first attention layer")
         if noted.batch_first or noted.ids.numel() == 1:
             return noted.ids
         batch, _, queries, _ = call.query.shape
@@ -161,25 +171,25 @@ class PendingIds:
     def _leave_out(self, part: str, reason: str) -> None:
         self._left_out.add(part)
         warnings.warn(
-            f"record: the trace has no tokens{f' of {part}' if part else ''}, because {reason}; a model whose forward "
-            "calls them input_ids, as (batch, positions), has none of this",
+            f"record: the trace has no tokens{f' of {part}' if part else ''}, because {reason}; to avoid this, name "
+            "the argument of the model's forward input_ids, with the shape (batch, positions)",
             stacklevel=2,
         )
 
 
 def _second_text(before: Texts, call: Call) -> UnsupportedError:
-    """The error for ids that do not continue the recorded ones; rows that begin inside of them are of a cut cache."""
+    """The error for ids that do not continue the recorded ones; a cropped KV cache has its own message."""
     if 0 < call.row < before.ids.shape[1]:
         return UnsupportedError(
-            f"record: the KV cache was cut to {call.row} of {before.ids.shape[1]} tokens, as speculative decoding does "
-            "with tokens that it rejects (prompt_lookup_num_tokens, assistant_model); generate without it, or record "
+            f"record: the KV cache was cropped to {call.row} of {before.ids.shape[1]} tokens, as speculative decoding "
+            "does with rejected tokens (prompt_lookup_num_tokens, assistant_model); generate without it, or record "
             "one forward pass over the finished text"
         )
     return UnsupportedError(
-        "record: a trace holds one text, and the model was given a second one, with other tokens; use a record for "
-        "each. (To record generation, leave the cache of the model on.)"
+        "record: a trace holds one text, and the model was called with a second one; use one record per text. To "
+        "record generation, leave use_cache on"
     )
 
 
-def _is_around(part: str, other: str) -> bool:
+def _contains(part: str, other: str) -> bool:
     return part != other and (not part or other.startswith(f"{part}."))

@@ -2,7 +2,7 @@
 
 In: a model and an intervention. Out: inside the with block, in this thread, the intervention replaces the head outputs
 of the modules that it targets, right after the attention function, where heads are still separate.
-Does not know: which heads, what replaces them. Memory: a copy of the head outputs of one layer.
+Does not know: which heads, which replacement. Memory: a copy of the head outputs of one layer.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from attnscope.recording.hooks.torch_functions import bind_arguments, find_reade
 from attnscope.recording.hooks.transformers_attention import intercept_transformers
 
 _projecting: ContextVar[bool] = ContextVar("projecting", default=False)
-"""Whether an inner intervention is about to apply all of them to a function that has its projection inside."""
+"""Whether an inner intervention applies all of them, to a function with a built-in output projection."""
 
 
 @contextmanager
 def intercept_heads(model: nn.Module, intervention: Intervention) -> Iterator[None]:
-    """Let an intervention replace head outputs of a model, in this thread."""
+    """Apply an intervention to the head outputs of a model, in this thread."""
     with ExitStack() as stack:
         stack.enter_context(intercept_transformers(model))
         stack.enter_context(intervene(intervention))
@@ -73,7 +73,7 @@ class _TorchFunctionIntervention(TorchFunctionMode):
                 result = function(*args, **kwargs)
             finally:
                 _projecting.reset(token)
-            return self._projected(module, arguments), result[1]
+            return self._recompute_projected(module, arguments), result[1]
         result = function(*args, **kwargs)
         output, *rest = result if isinstance(result, tuple) else (result,)
         heads = to_4d(output) if function is attend else to_batch_and_head(output)
@@ -81,8 +81,8 @@ class _TorchFunctionIntervention(TorchFunctionMode):
             output = self._intervention.apply(module, heads, arguments["key"].shape[-2]).reshape(output.shape)
         return (output, *rest) if rest else output
 
-    def _projected(self, module: nn.Module, arguments: Mapping[str, Any]) -> Tensor:
-        """The output of a function with a built-in projection: its heads are computed again, replaced and projected."""
+    def _recompute_projected(self, module: nn.Module, arguments: Mapping[str, Any]) -> Tensor:
+        """The output of a function with a built-in projection: recompute its heads, replace them, project them."""
         reader = find_reader(F.multi_head_attention_forward)
         assert reader is not None
         with suppress_recording():
@@ -98,7 +98,7 @@ class _TorchFunctionIntervention(TorchFunctionMode):
                 score_mod=call.score_mod,
                 dropout=dropout,
             )
-            for intervention in current_interventions():  # the outer ones have left it to this one
+            for intervention in current_interventions():  # also the outer ones, which skip this function
                 if intervention.owns(module) and intervention.targets(module):
                     heads = intervention.apply(module, heads, call.key.shape[2])
             rows = heads.permute(2, 0, 1, 3).flatten(2)

@@ -18,7 +18,7 @@ from attnscope.recording.hooks.verification import ReferenceWeights
 
 
 class Observer(Protocol):
-    """Is called for each attention call of the modules that it owns."""
+    """A callback for each attention call of the modules that it owns."""
 
     def owns(self, module: nn.Module) -> bool: ...
 
@@ -33,11 +33,11 @@ class Intervention(Protocol):
         ...
 
     def targets(self, module: nn.Module) -> bool:
-        """Whether head outputs of this module are replaced; other modules run the model's own code."""
+        """Whether head outputs of this module are replaced."""
         ...
 
     def apply(self, module: nn.Module, heads: Tensor, keys: int) -> Tensor:
-        """What goes into the output projection instead of the head outputs (batch, heads, queries, dim)."""
+        """The replacement of the head outputs (batch, heads, queries, dim), for the output projection."""
         ...
 
 
@@ -57,7 +57,7 @@ def observe(observer: Observer) -> Iterator[None]:
     _observers.set((*_observers.get(), observer))
     try:
         yield
-    finally:  # not a reset: records need not end in the order in which they began
+    finally:  # not a reset: records may end in any order
         _observers.set(tuple(other for other in _observers.get() if other is not observer))
 
 
@@ -77,7 +77,7 @@ def intervene(intervention: Intervention) -> Iterator[None]:
 
 
 class suppress_recording:  # noqa: N801 - a context manager; a generator takes three times as long
-    """Compute attention that observers have seen, without reporting its inner calls again."""
+    """Compute attention that has been reported, without reporting its inner calls."""
 
     def __enter__(self) -> None:
         self._token = _suppressed.set(True)

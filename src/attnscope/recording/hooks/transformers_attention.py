@@ -2,8 +2,8 @@
 
 In: a model. Out: inside the with block, every attention call is reported to the observers of the thread that runs it,
 and computed in O(n) memory; in threads without an observer the model runs its own code.
-Does not know: names, traces. The model's configs name our implementation meanwhile, and two registries of transformers
-have an entry for it. Both are restored.
+Does not know: layer names, traces. Inside the block, the model's configs name our implementation, and two registries of
+transformers have an entry for it. Both are restored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from attnscope.attention.spec import to_autocast_dtype
 from attnscope.errors import UnsupportedError
 from attnscope.extras import import_extra, require_names
 from attnscope.recording.call import Call, refuse_meta
-from attnscope.recording.hooks.mask_tensors import read_bias, read_tensor
+from attnscope.recording.hooks.mask_tensors import read_bias, read_mask
 from attnscope.recording.hooks.observers import current_interventions, current_observers, suppress_recording
 from attnscope.recording.hooks.transformers_masks import LazyMask
 from attnscope.recording.hooks.verification import ReferenceBlock, from_eager
@@ -37,7 +37,7 @@ NAME = "attnscope"
 SCORE_ARGUMENTS = {"softcap", "s_aux", "position_bias"}
 """Arguments that change the scores, and that AttnScope applies."""
 SUPPORTED = SCORE_ARGUMENTS | {"is_causal", "sliding_window", "output_attentions"}
-"""Further arguments that are applied here, or that do not change the weights."""
+"""All arguments that are applied here, or that do not change the weights."""
 
 
 @dataclass
@@ -52,11 +52,11 @@ class _Switched:
 
 _lock = RLock()
 _switched: dict[int, _Switched] = {}
-_deciding: dict[int, _Switched] = {}  # for each module
+_config_of: dict[int, _Switched] = {}  # by the id of a module
 
 
 def is_transformers_model(model: nn.Module) -> bool:
-    """Whether the model is, or holds, one of transformers; the library is not imported to find out."""
+    """Whether the model is or contains a transformers model; does not import transformers."""
     library = sys.modules.get("transformers.modeling_utils")
     return library is not None and any(isinstance(module, library.PreTrainedModel) for module in model.modules())
 
@@ -69,52 +69,52 @@ def intercept_transformers(model: nn.Module) -> Iterator[None]:
         return
     for registry in _registries():
         require_names("transformers", registry, "register", "_global_mapping")
-    deciding = _configs_of(model)
-    for config, _ in deciding:
+    configs = _configs_of(model)
+    for config, _ in configs:
         require_names("transformers", config, "_attn_implementation", "_attn_implementation_internal")
     with _lock:
         _register()
-        for config, modules in deciding:
+        for config, modules in configs:
             found = _switched.setdefault(
                 id(config), _Switched(config, config._attn_implementation or "eager", 0, set())
             )
             found.users += 1
             found.modules |= modules
-            _deciding.update(dict.fromkeys(modules, found))
+            _config_of.update(dict.fromkeys(modules, found))
             config._attn_implementation_internal = NAME
     try:
         yield
     finally:
         with _lock:
-            for config, _ in deciding:
-                _put_back(_switched[id(config)])
+            for config, _ in configs:
+                _restore(_switched[id(config)])
 
 
-def _put_back(found: _Switched) -> None:
+def _restore(found: _Switched) -> None:
     found.users -= 1
     if found.users:
         return
     found.config._attn_implementation_internal = found.original
     del _switched[id(found.config)]
     for module in found.modules:
-        _deciding.pop(module, None)
+        _config_of.pop(module, None)
     if not _switched:
         for registry in _registries():
-            registry._global_mapping.pop(NAME, None)  # there is no way to unregister
+            registry._global_mapping.pop(NAME, None)  # the registry has no method for this
 
 
 def _configs_of(model: nn.Module) -> list[tuple[Any, set[int]]]:
-    """The configs to switch, each with the modules that it decides for."""
+    """The configs to switch, each with the ids of the modules that read it."""
     library = import_extra("transformers.modeling_utils")
-    deciding: dict[int, Any] = {}
-    for submodel in model.modules():  # outer ones first, so that inner ones decide for their own modules
+    config_of: dict[int, Any] = {}
+    for submodel in model.modules():  # outer ones first, so that an inner config replaces an outer one
         can_be_switched = getattr(submodel, "_can_set_attn_implementation", None)
         if can_be_switched is not None and can_be_switched():
             for module in submodel.modules():
                 own = getattr(module, "config", None)
-                deciding[id(module)] = own if isinstance(own, library.PreTrainedConfig) else submodel.config
-    configs = {id(config): (config, set()) for config in deciding.values()}
-    for module, config in deciding.items():
+                config_of[id(module)] = own if isinstance(own, library.PreTrainedConfig) else submodel.config
+    configs = {id(config): (config, set()) for config in config_of.values()}
+    for module, config in config_of.items():
         configs[id(config)][1].add(module)
     return list(configs.values())
 
@@ -133,9 +133,9 @@ def _register() -> None:
 
 
 def _mask(**arguments: Any) -> Any:
-    """What a model makes once and passes to its layers; for other threads, what they would have had."""
+    """The mask that a model passes to its layers; without observers in this thread, the model's own mask."""
     given = arguments.get("attention_mask")
-    if isinstance(given, LazyMask):  # made before the layers were asked, as static caches do
+    if isinstance(given, LazyMask):  # static caches make the mask before the model does
         return given
     found = _switched.get(id(arguments.get("config")))
     original = "eager" if found is None else found.original
@@ -179,7 +179,7 @@ def _attention(
     ]
     if not changing:
         return _observed(given)
-    with suppress_recording():  # of these heads, not of what computes them or what takes their place
+    with suppress_recording():  # these heads are reported once, without the calls that compute or replace them
         output, weights = _observed(given)
         for intervention in changing:
             output = intervention.apply(module, output.transpose(1, 2), key.shape[2]).transpose(1, 2)
@@ -197,10 +197,10 @@ def _observed(given: Arguments) -> tuple[Tensor, Tensor | None]:
         if given.query.device.type == "cpu" and not _must_return_weights(given):
             call, output = _attend(given)
             weights = None
-        else:  # the model's own function: ours is made for the CPU, and builds no weights
+        else:  # attend is made for the CPU, and returns no weights
             call = read(given)
             output, weights = _original(given if lazy is None else given._replace(attention_mask=lazy.tensor()))
-        with torch._C.DisableTorchFunction():  # a mode would be called for each line of ours
+        with torch._C.DisableTorchFunction():  # otherwise a mode is called for each torch function in the observer
             for observer in owners:
                 observer.on_attention(given.module, call, partial(_reference_blocks, given, call))
     return output, weights
@@ -224,7 +224,7 @@ def _attend(given: Arguments) -> tuple[Call, Tensor]:
 
 
 def _must_return_weights(given: Arguments) -> bool:
-    """Whether the model was asked for output_attentions, and its own implementation returns them."""
+    """Whether output_attentions is on, and the model's own implementation returns the weights."""
     if _original_name(given.module) != "eager":
         return False
     config = getattr(given.module, "config", None)
@@ -245,21 +245,21 @@ def read(given: Arguments) -> Call:
     row, column, whole = max(key.shape[2] - query.shape[2], 0), 0, None
     if isinstance(mask_argument, LazyMask):
         row, column, whole = mask_argument.row, mask_argument.column, mask_argument
-        if not mask_argument.has_future_keys:  # a static cache has room behind the text, which no query sees
-            seen = row + query.shape[2] - column
-            if seen < key.shape[2]:
-                key, value = key[:, :, :seen], value[:, :, :seen]
+        if not mask_argument.has_future_keys:  # the unused positions of a static cache are masked
+            used = row + query.shape[2] - column
+            if used < key.shape[2]:
+                key, value = key[:, :, :used], value[:, :, :used]
         rows, columns = range(row, row + query.shape[2]), range(column, column + key.shape[2])
         mask, added = mask_argument.slice(rows, columns), None
     elif mask_argument is None:
         mask, added = (_causal(query, key) if _is_causal(module, query, kwargs) else Full()), None
     elif mask_argument.dtype == torch.bool and _original_name(module) == "eager":
         raise UnsupportedError(
-            f"record: {type(module).__name__} was given a mask of booleans, which its eager attention adds to the "
+            f"record: {type(module).__name__} was called with a boolean mask, which its eager attention adds to the "
             "scores as 0 and 1; pass 0 and minus infinity instead, or load the model with attn_implementation='sdpa'"
         )
     else:
-        mask, added = read_tensor(mask_argument, query, key)
+        mask, added = read_mask(mask_argument, query, key)
     return Call(
         query=query,
         key=key,
@@ -275,7 +275,7 @@ def read(given: Arguments) -> Call:
 
 
 def _score(kwargs: Mapping[str, Any], added: ScoreMod | None, query: Tensor, keys: int) -> ScoreMod | None:
-    """Softcap before what is added, sinks last: the order of the models that have them."""
+    """The score modifier of a call, in the order that models use: softcap, biases, sinks."""
     if added is None and not SCORE_ARGUMENTS & kwargs.keys():
         return None
     parts: list[ScoreMod] = [] if added is None else [added]
@@ -283,18 +283,18 @@ def _score(kwargs: Mapping[str, Any], added: ScoreMod | None, query: Tensor, key
         parts.insert(0, Softcap(kwargs["softcap"]))
     position_bias = kwargs.get("position_bias")
     if position_bias is not None:
-        cut = position_bias if position_bias.shape[-1] == keys else position_bias[..., :keys]  # room of a static cache
-        parts += [bias] if (bias := read_bias(cut, query.shape[1], query.shape[2], keys)) is not None else []
+        used = position_bias[..., :keys] if position_bias.shape[-1] != keys else position_bias  # of a static cache
+        parts += [bias] if (bias := read_bias(used, query.shape[1], query.shape[2], keys)) is not None else []
     if kwargs.get("s_aux") is not None:
         parts.append(Sinks(kwargs["s_aux"].reshape(-1)))
     return chain_scores(parts)
 
 
 def _is_causal(module: nn.Module, query: Tensor, kwargs: Mapping[str, Any]) -> bool:
-    """Whether no mask means a causal one: where the call says so, or where the model's own implementation reads it so.
+    """Whether a call without a mask is causal, by its `is_causal` argument or by that attribute of the module.
 
-    An implementation of transformers beside "eager" asks the module, and takes a module that does not say for causal.
-    That guess is not repeated here: models whose encoders do not say would be read as decoders.
+    Implementations of transformers other than "eager" read the attribute, with True as the default. The default is not
+    used here, because encoders without the attribute would be recorded as decoders.
     """
     if query.shape[2] == 1:
         return False
@@ -305,7 +305,7 @@ def _is_causal(module: nn.Module, query: Tensor, kwargs: Mapping[str, Any]) -> b
 
 def _original_name(module: nn.Module) -> str:
     """The implementation that a module uses without recording."""
-    found = _deciding.get(id(module)) or _switched.get(id(getattr(module, "config", None)))
+    found = _config_of.get(id(module)) or _switched.get(id(getattr(module, "config", None)))
     return "eager" if found is None else found.original
 
 
@@ -343,7 +343,7 @@ def _check_ignored(given: Arguments) -> None:
 
 @cache
 def _unsupported_arguments(kind: type[nn.Module]) -> frozenset[str]:
-    """Names that would change the weights of this kind of layer."""
+    """Arguments that change the weights of a layer class and are not supported."""
     usual = {"module", "query", "key", "value", "attention_mask", "scaling", "dropout", "kwargs"}
     eager = eager_function(kind)
     named = set() if eager is None else set(inspect.signature(eager).parameters)
@@ -352,9 +352,9 @@ def _unsupported_arguments(kind: type[nn.Module]) -> frozenset[str]:
 
 @cache
 def eager_function(kind: type[nn.Module]) -> Callable[..., tuple[Tensor, Tensor]] | None:
-    """The attention of a kind of layer as the model's own file writes it, weights and all; None where there is none.
+    """The eager attention function of a layer class, which returns weights; None if there is none.
 
-    A file may have several: the one that the layer's own code names is meant.
+    If the model's file has several, it is the one that the forward of the class names.
     """
     forward = inspect.unwrap(kind.forward)
     named = [name for name in forward.__code__.co_names if name.endswith("eager_attention_forward")]

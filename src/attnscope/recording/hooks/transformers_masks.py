@@ -1,10 +1,10 @@
-"""The masks of transformers models as ours, without ever building one.
+"""Convert the mask predicates of transformers to `Mask`, without building dense masks.
 
-In: what `AttentionMaskInterface` hands to a mask function: a predicate made of known pieces (causal, window, chunks,
-packed texts, padding), sizes and offsets. Out: a `LazyMask`, which a model passes on to its layers as if it were a
-tensor, and which answers as a `Mask` for any rows and columns.
-Does not know: models, the recorder. Memory: O(n). A predicate that is not known is evaluated by transformers' own code
-into booleans, up to a limit.
+In: the arguments of a mask function of `AttentionMaskInterface`: a predicate made of known functions (causal, sliding
+window, chunks, packed sequences, padding), sizes and offsets. Out: a `LazyMask`, which a model passes to its layers
+like a tensor, and which gives a `Mask` for any rows and columns.
+Does not know: models, the recorder. Memory: O(n). An unknown predicate is evaluated by transformers into booleans, up
+to a limit.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from attnscope.attention import Causal, Documents, Full, Padding, Window, from_b
 from attnscope.attention.algebra import Mask
 from attnscope.errors import UnsupportedError
 from attnscope.extras import import_extra, unknown_version
-from attnscope.recording.hooks.mask_tensors import FAR, both
+from attnscope.recording.hooks.mask_tensors import UNBOUNDED, intersect
 
-MAX_CELLS = 2**28  # of a predicate that is not known, each a byte
+MAX_CELLS = 2**28  # of an unknown predicate, one byte each
 NEVER_SKIPPED = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-"""Otherwise a mask that a flag could say as well becomes None, and is lost."""
+"""Otherwise transformers replaces some masks by None and a flag."""
 
 
 class LazyMask:
-    """The arguments of a mask function, to be answered from later.
+    """The arguments of a mask function, from which masks are made later.
 
-    It has what models ask of a mask on its way to the layers: a shape, a device, and copies that are itself. Whatever
-    else is done with it happens to the tensor that the model would have had.
+    It has what model code usually needs of a mask tensor: a shape, a device, and `to` and `contiguous`, which return
+    itself. All other operations are applied to the dense mask of the model.
     """
 
     ndim = 4
@@ -48,23 +48,23 @@ class LazyMask:
         self.device = torch.device(arguments.get("device", "cpu"))
 
     def tensor(self) -> Tensor | None:
-        """What the model's own implementation would have got."""
+        """The mask for the model's own implementation."""
         return self._dense(self.arguments)
 
     def slice(self, rows: range, columns: range) -> Mask:
-        """The mask of these positions of queries and keys, one for all layers."""
+        """The mask of these query and key positions, cached for all layers."""
         if (rows, columns) not in self._masks:
             self._masks[rows, columns] = self._slice(rows, columns)
         return self._masks[rows, columns]
 
     def _slice(self, rows: range, columns: range) -> Mask:
-        where = _Where(rows, columns, self)
-        mask = where.read(self.arguments["mask_function"])
+        reader = _PredicateReader(rows, columns, self)
+        mask = reader.read(self.arguments["mask_function"])
         padding = self.arguments.get("attention_mask")
-        return mask if padding is None else both(mask, where.padding(padding))
+        return mask if padding is None else intersect(mask, reader.padding(padding))
 
     def is_consistent_with(self, other: object) -> bool:
-        """Whether another mask of the same text says the same about what both know."""
+        """Whether another mask of the same text agrees on the positions that both have."""
         if not isinstance(other, LazyMask) or self.column > other.column + other.shape[3]:
             return False
         mine, theirs = (one.arguments.get("attention_mask") for one in (self, other))
@@ -72,7 +72,7 @@ class LazyMask:
 
     @cached_property
     def has_future_keys(self) -> bool:
-        """Whether a query may see keys behind its own position."""
+        """Whether a query may attend to later keys."""
         return not _is_causal(self.arguments["mask_function"])
 
     def contiguous(self, *_: object, **__: object) -> LazyMask:
@@ -105,8 +105,8 @@ class LazyMask:
         return function(*map(real, args), **{name: real(value) for name, value in (kwargs or {}).items()})
 
     def _needed(self) -> Tensor:
-        """The tensor, for code that changes masks itself; never None, so that nothing is lost on the way."""
-        _refuse_huge(self.arguments)
+        """The dense mask, for model code that changes masks; never None."""
+        _check_size(self.arguments)
         tensor = self._dense({**self.arguments, **NEVER_SKIPPED})
         assert tensor is not None
         return tensor
@@ -134,7 +134,7 @@ for _name in (
     "mul",
     "rmul",
 ):
-    setattr(LazyMask, f"__{_name}__", _operator(f"__{_name}__"))  # Python does not ask __getattr__ for these
+    setattr(LazyMask, f"__{_name}__", _operator(f"__{_name}__"))  # Python does not look these up by __getattr__
 
 
 def with_sizes(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -148,7 +148,7 @@ def with_sizes(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     offset, length = int(positions[0]), len(positions)
     if not torch.equal(positions, torch.arange(offset, offset + length, device=positions.device)):
         raise UnsupportedError(
-            "record: the queries of this pass do not stand at consecutive positions (cache_position); "
+            "record: the queries of this pass are not at consecutive positions (cache_position); "
             "record a pass over consecutive tokens"
         )
     return {**arguments, "q_length": length, "q_offset": offset, "device": positions.device}
@@ -164,22 +164,22 @@ def without_sizes(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def dense_mask(arguments: Mapping[str, Any]) -> Tensor:
-    """Booleans (batch, 1, queries, keys) by transformers' own code."""
-    _refuse_huge(arguments)
+    """Booleans (batch, 1, queries, keys), computed by transformers."""
+    _check_size(arguments)
     return import_extra("transformers.masking_utils").sdpa_mask(**{**without_sizes(arguments), **NEVER_SKIPPED})
 
 
-def _refuse_huge(arguments: Mapping[str, Any]) -> None:
+def _check_size(arguments: Mapping[str, Any]) -> None:
     cells = int(arguments["batch_size"]) * int(arguments["q_length"]) * int(arguments["kv_length"])
     if cells > MAX_CELLS:
         raise UnsupportedError(
-            f"record: this model uses a mask that is only known cell by cell, and has {cells:,} cells of it; at most "
-            f"{MAX_CELLS:,} are built. Record a shorter text or fewer texts at once"
+            f"record: this model uses an unknown mask function, which needs a dense mask of {cells:,} cells; expected "
+            f"at most {MAX_CELLS:,}. Record a shorter text or a smaller batch"
         )
 
 
-class _Where:
-    """Reads predicates for some rows and columns of a text."""
+class _PredicateReader:
+    """Converts predicates to masks, for some rows and columns of a text."""
 
     def __init__(self, rows: range, columns: range, lazy: LazyMask) -> None:
         self.rows, self.columns, self.lazy = rows, columns, lazy
@@ -187,35 +187,35 @@ class _Where:
         self.aligned = self.offset == len(columns) - len(rows)
 
     def read(self, predicate: Callable) -> Mask:
-        """One predicate of transformers as a mask."""
+        """The mask of a predicate."""
         try:
-            mask = self.known(_kind(predicate), inspect.getclosurevars(predicate).nonlocals)
+            mask = self.read_known(_kind(predicate), inspect.getclosurevars(predicate).nonlocals)
         except KeyError:  # another version of transformers names its variables differently
             mask = None
         return self.cells(predicate) if mask is None else mask
 
-    def known(self, kind: str, held: Mapping[str, Any]) -> Mask | None:
-        """A predicate of this kind with these variables as a mask; None for a kind that is not known."""
+    def read_known(self, kind: str, variables: Mapping[str, Any]) -> Mask | None:
+        """The mask of a predicate of this kind with these closure variables; None for an unknown kind."""
         offset = None if self.aligned else self.offset
         if kind in ("and_masks", "or_masks"):
-            return reduce(both if kind == "and_masks" else or_, map(self.read, held["mask_functions"]))
+            return reduce(intersect if kind == "and_masks" else or_, map(self.read, variables["mask_functions"]))
         if kind == "causal_mask_function":
             return Causal(offset)
         if kind == "bidirectional_mask_function":
             return Full()
         if kind == "sliding_window_overlay":
-            return Window(before=held["sliding_window"] - 1, after=FAR, offset=offset)
+            return Window(before=variables["sliding_window"] - 1, after=UNBOUNDED, offset=offset)
         if kind == "sliding_window_bidirectional_overlay":
-            return Window(before=held["sliding_window"], after=held["sliding_window"], offset=offset)
+            return Window(before=variables["sliding_window"], after=variables["sliding_window"], offset=offset)
         if kind == "chunked_overlay":
-            return self.chunks(held["chunk_size"], held["left_padding"])
+            return self.chunks(variables["chunk_size"], variables["left_padding"])
         if kind == "packed_sequence_mask_function":
-            return self.documents(held["packed_sequence_mask"])
+            return self.documents(variables["packed_sequence_mask"])
         if kind == "blockwise_overlay":
-            ids = held["block_sequence_ids"]
-            return both(self.documents(ids), self.padding(ids >= 0))
+            ids = variables["block_sequence_ids"]
+            return intersect(self.documents(ids), self.padding(ids >= 0))
         if kind == "padding_mask_function":
-            return self.padding(held["padding_mask"])
+            return self.padding(variables["padding_mask"])
         return None
 
     def chunks(self, size: int, left_padding: Tensor) -> Mask:
@@ -233,7 +233,7 @@ class _Where:
         return Full() if bool(keep.all()) else Padding(keep=keep)
 
     def cells(self, predicate: Callable) -> Mask:
-        """A predicate that is not known, cell by cell."""
+        """The mask of an unknown predicate, evaluated for each cell."""
         arguments = {
             **self.lazy.arguments,
             "mask_function": predicate,
@@ -247,20 +247,20 @@ class _Where:
 
 
 def _cut(table: Tensor, positions: range, *, fill: float) -> Tensor:
-    """Some columns of (batch, positions), filled up where the table is too short."""
+    """Some columns of (batch, positions), padded if the table is too short."""
     part = table[:, positions.start : positions.stop]
     return torch.nn.functional.pad(part, (0, len(positions) - part.shape[1]), value=fill)
 
 
 def _kind(predicate: Callable) -> str:
-    """The function of transformers that made this predicate, or "" for one from elsewhere."""
+    """The name of the transformers function that made a predicate; "" for a predicate of other code."""
     if getattr(predicate, "__module__", "") != "transformers.masking_utils":
         return ""
     return predicate.__qualname__.split(".")[0]
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Whether two predicates, or what they hold, are the same; tensors as far as both go."""
+    """Whether two predicates, or their closure variables, are the same; tensors are compared up to the shorter one."""
     if isinstance(first, Tensor) and isinstance(second, Tensor):
         length = min(first.shape[-1], second.shape[-1])
         return torch.equal(first[..., :length], second[..., :length])
@@ -268,12 +268,12 @@ def _same(first: Any, second: Any) -> bool:
         return len(first) == len(second) and all(map(_same, first, second))
     if callable(first) and callable(second) and first is not second:
         kinds = {_kind(first), _kind(second)}
-        held, other = (inspect.getclosurevars(one).nonlocals for one in (first, second))
+        variables, others = (inspect.getclosurevars(one).nonlocals for one in (first, second))
         return (
             len(kinds) == 1
             and "" not in kinds
-            and held.keys() == other.keys()
-            and all(_same(held[name], other[name]) for name in held)
+            and variables.keys() == others.keys()
+            and all(_same(variables[name], others[name]) for name in variables)
         )
     return first is second or (type(first) is type(second) and bool(first == second))
 

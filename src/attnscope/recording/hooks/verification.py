@@ -22,7 +22,7 @@ from attnscope.recording.hooks.torch_functions import to_batch_and_head
 from attnscope.recording.hooks.transformers_masks import LazyMask, without_sizes
 
 ROWS = 8
-MAX_CELLS = 2**26  # of weights that nn.MultiheadAttention can only give all at once
+MAX_CELLS = 2**26  # nn.MultiheadAttention returns all of its weights at once
 
 
 class ReferenceBlock(NamedTuple):
@@ -44,7 +44,7 @@ def from_eager(
     scaling: float | None,
     kwargs: Mapping[str, Any],
 ) -> list[ReferenceBlock]:
-    """First, middle and last rows by the eager attention of a transformers model, with the mask that it would make."""
+    """First, middle and last rows, by the eager attention of a transformers model with its own mask."""
     query, key, value = tensors
     queries = query.shape[2]
     blocks = []
@@ -69,14 +69,14 @@ def _eager_mask(mask: Any, rows: range, queries: int, dtype: torch.dtype) -> Ten
 
 
 def _rows_of(given: Any, rows: slice, queries: int) -> Any:
-    """Of a bias for each query and key, some rows."""
+    """Some rows of an argument, if it is a bias for each query and key."""
     if isinstance(given, Tensor) and given.dim() == 4 and given.shape[2] == queries:
         return given[:, :, rows]
     return given
 
 
 def from_kernel(function: Callable, arguments: Mapping[str, Any]) -> list[ReferenceBlock]:
-    """What the function that the model called says about the first keys: its output for values that are one of them."""
+    """The weights of the first keys, by the function that the model called: its output for one-hot values."""
     if function is F.multi_head_attention_forward:
         return _from_multi_head(arguments)
     query, key, value = (arguments[name] for name in ("query", "key", "value"))

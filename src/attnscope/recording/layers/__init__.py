@@ -1,1 +1,1 @@
-"""What is kept of an attention: matrices, statistics, or weights that were already there."""
+"""The layers of a trace: recorded queries and keys, statistics, or dense attention weights."""

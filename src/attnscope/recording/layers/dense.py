@@ -1,6 +1,6 @@
-"""Dense weights that already exist, as a layer of a trace.
+"""A layer of a trace that stores dense attention weights.
 
-In: weights (batch, heads, queries, keys). Out: an AttentionMatrix that holds them. Memory: that of the weights.
+In: weights (batch, heads, queries, keys). Out: an AttentionMatrix of them. Memory: that of the weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from attnscope.recording.files.file_check import skip_check
 
 
 class DenseLayer:
-    """A name and its dense weights."""
+    """A layer name and its dense attention weights."""
 
     cross = False
     check_file: Callable[[], None] = staticmethod(skip_check)
@@ -38,20 +38,20 @@ class DenseLayer:
 
     @property
     def heads(self) -> tuple[int, ...]:
-        """The numbers of the heads: there are no others."""
+        """The indices of the heads, which are all heads of the layer."""
         return tuple(range(self._weights.shape[1]))
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are held."""
+        """The memory of the weights."""
         return self._weights.nbytes
 
     def tensors(self) -> Iterator[Tensor]:
-        """Every tensor that is held."""
+        """The weights."""
         yield self._weights
 
     def to(self, device: torch.device) -> DenseLayer:
-        """The layer with its weights on a device."""
+        """A copy of the layer on a device."""
         return DenseLayer(self.name, self.weights.to(device))
 
     def matrix(self) -> AttentionMatrix:

@@ -1,8 +1,7 @@
-"""Tensors that lie in files while they are not looked at.
+"""Move recorded tensors to memory-mapped files, for `record(spill=...)`.
 
-In: a folder with room. Out: tensors that are mapped from it, and that the system reads as they are used. The files have
-no names any more when they are mapped, so that nothing is left when the trace goes away.
-Does not know: traces. Memory: what the system keeps of the files.
+In: a folder with enough disk space. Out: tensors mapped from unnamed files in it, so that nothing is left when the
+trace is deleted. Does not know: traces. Memory: the page cache of the operating system.
 """
 
 from __future__ import annotations
@@ -23,30 +22,30 @@ Spill = Callable[[Call], Call]
 
 
 def spill_to(folder: str | Path) -> Spill:
-    """What moves the tensors of calls to a folder, which has to be there."""
+    """A function that moves the tensors of a call to files in an existing folder."""
     folder = Path(folder)
     if not folder.is_dir():
         raise SettingError(
             f"record: spill={str(folder)!r} is not a folder; create it first, on a disk with enough space"
         )
 
-    def moved(call: Call) -> Call:
+    def spill(call: Call) -> Call:
         names = ("query", "key", "value", "lse")
         tensors = {name: getattr(call, name) for name in names}
-        return replace(call, **{name: on_disk(one, folder) for name, one in tensors.items() if one is not None})
+        return replace(call, **{name: to_file(one, folder) for name, one in tensors.items() if one is not None})
 
-    return moved
+    return spill
 
 
-def on_disk(tensor: Tensor, folder: Path) -> Tensor:
-    """The same numbers, mapped from a file; those of other devices come to the CPU."""
+def to_file(tensor: Tensor, folder: Path) -> Tensor:
+    """A copy on the CPU that is memory-mapped from a file."""
     if not tensor.numel():
         return tensor.cpu()
-    whole = tensor.detach().cpu().contiguous()
+    copy = tensor.detach().cpu().contiguous()
     with tempfile.NamedTemporaryFile(dir=folder, prefix="attnscope-", suffix=".tensor", delete=False) as file:
         path = Path(file.name)
-        whole.view(-1).view(torch.uint8).numpy().tofile(file)
-    mapped = torch.from_file(str(path), shared=True, size=whole.numel(), dtype=whole.dtype)
-    with suppress(PermissionError):  # some systems keep the names of mapped files
+        copy.view(-1).view(torch.uint8).numpy().tofile(file)
+    mapped = torch.from_file(str(path), shared=True, size=copy.numel(), dtype=copy.dtype)
+    with suppress(PermissionError):  # some systems cannot delete mapped files
         path.unlink()
-    return mapped.view(whole.shape)
+    return mapped.view(copy.shape)

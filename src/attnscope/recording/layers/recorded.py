@@ -1,8 +1,8 @@
-"""One attention of a model, as it was seen: in one call, or in several that a cache joins into one matrix.
+"""A layer of a trace that stores queries and keys, of one call or of several decoding steps with a KV cache.
 
-In: calls. Out: an AttentionMatrix with all their rows. A call joins those before it when it goes on where they ended:
-its queries follow theirs, and its keys are theirs and the new ones (self-attention), or theirs alone (cross-attention).
-Does not know: models, tokens. Memory: query, key and normalisers of all rows, keys once.
+In: calls. Out: an AttentionMatrix with all their rows. A call is appended if its queries follow those of the last call,
+and its keys are the cached keys plus its own (self-attention), or the cached keys (cross-attention).
+Does not know: models, tokens. Memory: queries, keys and log-sum-exps of all rows, each key once.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from attnscope.recording.layers.step_masks import StackedMask, Step
 
 
 class Layer:
-    """A name and the calls that belong together."""
+    """A layer name and the calls that form one attention matrix."""
 
     check_file: Callable[[], None] = staticmethod(skip_check)
     """Called before the calls are used."""
 
     def __init__(self, name: str, call: Call, *, cross: bool, spill: Spill | None = None) -> None:
-        """`spill` moves what is held elsewhere."""
+        """`spill` moves the tensors of each call to files."""
         self.name, self.cross = name, cross
         self._spill = spill
-        self._calls: list[Call] = [self._spilled(call)]
+        self._calls: list[Call] = [self._to_storage(call)]
         self.columns = call.columns
 
     @property
@@ -48,7 +48,7 @@ class Layer:
 
     @property
     def heads(self) -> tuple[int, ...]:
-        """The numbers of the heads in their model."""
+        """The indices of the heads in the model."""
         return self._calls[0].heads or tuple(range(self.shape[1]))
 
     @property
@@ -58,33 +58,33 @@ class Layer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are held, masks and biases included."""
+        """The memory of all tensors, including masks and biases."""
         return count_bytes(self.tensors())
 
     def tensors(self) -> Iterator[Tensor]:
-        """Every tensor that is held."""
+        """All tensors, including those of masks and biases."""
         return (tensor for call in self._calls for tensor in call.tensors())
 
     def to(self, device: torch.device) -> Layer:
-        """The layer with its tensors on a device."""
+        """A copy of the layer on a device."""
         moved = Layer.__new__(Layer)
-        moved.__setstate__(self.__getstate__() | {"_calls": [self.joined().to(device)]})
+        moved.__setstate__(self.__getstate__() | {"_calls": [self.merge_calls().to(device)]})
         return moved
 
     def __getstate__(self) -> dict[str, Any]:
-        """All calls as one, without what belongs to the model or to a folder of this machine."""
-        return vars(self) | {"_calls": [replace(self.joined(), whole=None)], "_spill": None}
+        """All calls merged, without references to the model or to a folder."""
+        return vars(self) | {"_calls": [replace(self.merge_calls(), whole=None)], "_spill": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
 
     def has_same_keys(self, call: Call) -> bool:
-        """Whether a call of cross-attention looks at the keys that this layer has."""
+        """Whether a cross-attention call has the keys of this layer."""
         key = self._calls[0].key
         return self.cross and call.key.shape == key.shape and same_numbers(call.key, key)
 
     def num_known_keys(self, call: Call) -> int:
-        """How many keys of a call that goes on with this layer are here already."""
+        """How many keys of a call that continues this layer are already stored."""
         return call.key.shape[2] if self.cross else call.row - call.column
 
     @property
@@ -92,33 +92,32 @@ class Layer:
         """The last key, (batch, key heads, 1, dim)."""
         return self._calls[-1].key[:, :, -1:]
 
-    def append(self, news: Call) -> None:
-        """Add a copy of a call that goes on with this layer, without the keys that are here already."""
-        self.columns = range(self.columns.start, self.columns.stop + news.key.shape[2])
-        self._calls.append(self._spilled(news))
+    def append(self, call: Call) -> None:
+        """Append a call that continues this layer, with its new keys only."""
+        self.columns = range(self.columns.start, self.columns.stop + call.key.shape[2])
+        self._calls.append(self._to_storage(call))
 
     def matrix(self) -> AttentionMatrix:
         """All rows as one matrix, with leading (batch, head)."""
-        return self.joined().matrix()
+        return self.merge_calls().matrix()
 
-    def joined(self) -> Call:
-        """All calls as one, which takes their place."""
+    def merge_calls(self) -> Call:
+        """Merge all calls into one, and store it instead of them."""
         self.check_file()
         if len(self._calls) > 1:
             first, last = self._calls[0], self._calls[-1]
-            together = {name: _joined(self._calls, name) for name in ("query", "key", "value", "lse")}
-            score = reduce(_score_of_both, (call.score_mod for call in self._calls))
-            score = _widened(score, self.shape[2], self.shape[3])
-            self._calls = [
-                self._spilled(replace(first, mask=self._mask(), score_mod=score, whole=last.whole, **together))
-            ]
+            tensors = {name: _concat(self._calls, name) for name in ("query", "key", "value", "lse")}
+            score = reduce(_merge_scores, (call.score_mod for call in self._calls))
+            score = _pad_tables(score, self.shape[2], self.shape[3])
+            merged = replace(first, mask=self._merge_masks(), score_mod=score, whole=last.whole, **tensors)
+            self._calls = [self._to_storage(merged)]
         return self._calls[0]
 
-    def _spilled(self, call: Call) -> Call:
+    def _to_storage(self, call: Call) -> Call:
         return call if self._spill is None else self._spill(call)
 
-    def _mask(self) -> Mask:
-        """The masks below each other; where all say the same, that."""
+    def _merge_masks(self) -> Mask:
+        """The mask of all rows: one mask if all calls agree on it, otherwise a stack of their masks."""
         last = self._calls[-1].whole
         if last is not None and all(
             call.whole is not None and last.is_consistent_with(call.whole) for call in self._calls
@@ -137,19 +136,19 @@ class Layer:
             count = call.query.shape[2]
             stop = self._calls[0].key.shape[2] if self.cross else stop + call.key.shape[2]
             alone = count == 1 and isinstance(call.mask, Full) and not self.cross
-            mask = Causal() if alone else call.mask  # one query sees all keys up to its own
+            mask = Causal() if alone else call.mask  # one query attends to all keys up to its own
             left = 0 if self.cross else call.column - self.columns.start
             yield Step(mask, top, top + count, left, stop)
             top += count
 
 
-def _joined(calls: list[Call], name: str) -> Tensor | None:
+def _concat(calls: list[Call], name: str) -> Tensor | None:
     parts = [getattr(call, name) for call in calls]
     return None if any(part is None for part in parts) else torch.cat(parts, dim=2)
 
 
 def _is_aligned(mask: Mask) -> bool:
-    """Whether a mask counts from the end of the keys, and so says the same for rows of one step and of all."""
+    """Whether a mask is aligned to the last key, so that it is the same for the rows of one step and of all steps."""
     parts = [part for part in (getattr(mask, "first", None), getattr(mask, "second", None)) if part is not None]
     inner = getattr(mask, "inner", None)
     if parts or inner is not None:
@@ -157,18 +156,17 @@ def _is_aligned(mask: Mask) -> bool:
     return not isinstance(mask, Full) and getattr(mask, "offset", None) is None
 
 
-def _score_of_both(first: ScoreMod | None, second: ScoreMod | None) -> ScoreMod | None:
-    """The score of two steps, which must be the same; a table of distances may have grown."""
+def _merge_scores(first: ScoreMod | None, second: ScoreMod | None) -> ScoreMod | None:
+    """The score modifier of two steps, which must be the same; a distance bias may have more distances."""
     ones, twos = (() if score is None else score.parts for score in (first, second))
     if list(map(type, ones)) != list(map(type, twos)):
         raise _changed(first, second)
-    joined = [_part_of_both(one, two) for one, two in zip(ones, twos, strict=True)]
-    return chain_scores(joined)
+    return chain_scores(_merge_score_steps(one, two) for one, two in zip(ones, twos, strict=True))
 
 
-def _part_of_both(one: ScoreMod, two: ScoreMod) -> ScoreMod:
+def _merge_score_steps(one: ScoreMod, two: ScoreMod) -> ScoreMod:
     if isinstance(one, DistanceBias) and isinstance(two, DistanceBias):
-        return _table_of_both(one, two)
+        return _merge_tables(one, two)
     if isinstance(one, Sinks) and isinstance(two, Sinks):
         same = one.logits is two.logits or torch.equal(one.logits, two.logits)
     else:
@@ -180,13 +178,13 @@ def _part_of_both(one: ScoreMod, two: ScoreMod) -> ScoreMod:
 
 def _changed(one: ScoreMod | None, two: ScoreMod | None) -> UnsupportedError:
     return UnsupportedError(
-        f"record: the scores of a layer changed from {one} to {two} between two steps of generation, so that its rows "
-        "do not make one matrix; record a plain pass over the finished text"
+        f"record: the score modifier of a layer changed from {one} to {two} between two decoding steps, so its rows "
+        "do not form one matrix; record one forward pass over the finished text"
     )
 
 
-def _table_of_both(one: DistanceBias, two: DistanceBias) -> DistanceBias:
-    """Join two tables that agree where they overlap."""
+def _merge_tables(one: DistanceBias, two: DistanceBias) -> DistanceBias:
+    """Merge two tables that agree where they overlap."""
     first = min(one.first, two.first)
     last = max(table.first + table.values.shape[1] for table in (one, two))
     values = one.values.new_zeros(one.values.shape[0], last - first)
@@ -198,15 +196,16 @@ def _table_of_both(one: DistanceBias, two: DistanceBias) -> DistanceBias:
     return DistanceBias(values, first, one.offset)
 
 
-def _widened(score: ScoreMod | None, queries: int, keys: int) -> ScoreMod | None:
-    """Tables of distances with zeros for those that no step has asked for: they lie ahead, and no query sees them."""
+def _pad_tables(score: ScoreMod | None, queries: int, keys: int) -> ScoreMod | None:
+    """Pad distance biases with zeros for the distances that no step had: those of future keys, which are masked."""
     if score is None:
         return None
-    parts = [_wide(part, queries, keys) if isinstance(part, DistanceBias) else part for part in score.parts]
-    return chain_scores(parts)
+    return chain_scores(
+        _pad_table(part, queries, keys) if isinstance(part, DistanceBias) else part for part in score.parts
+    )
 
 
-def _wide(table: DistanceBias, queries: int, keys: int) -> DistanceBias:
+def _pad_table(table: DistanceBias, queries: int, keys: int) -> DistanceBias:
     behind = max(table.first - (1 - keys), 0)
     ahead = max(queries - (table.first + table.values.shape[1]), 0)
     return DistanceBias(torch.nn.functional.pad(table.values, (behind, ahead)), table.first - behind, table.offset)

@@ -1,6 +1,6 @@
-"""A mask made of the masks of several calls, one below the other: what a text that was read in steps was masked by.
+"""The mask of a sequence that was run in several steps with a KV cache: the masks of the steps, stacked.
 
-In: for each step its mask and which rows and columns it spoke of. Out: a `Mask` over all rows and columns.
+In: the mask of each step, and its rows and columns. Out: a `Mask` over all rows and columns.
 Does not know: models, tensors of queries or keys. Memory: that of the masks.
 """
 
@@ -30,7 +30,7 @@ class Step:
     right: int
 
     def inner(self, sizes: Sizes) -> Sizes:
-        """The shape of the matrix that its mask was made for."""
+        """The sizes of the call that the mask was made for."""
         return Sizes(sizes.batch, sizes.heads, self.bottom - self.top, self.right - self.left)
 
 
@@ -61,7 +61,7 @@ class StackedMask(Mask):
 
     @staticmethod
     def _cells(step: Step, query: Tensor, key: Tensor, sizes: Sizes) -> Tensor:
-        """Which of some cells in the rows of a step are allowed, (cells,) or (batch, heads, cells)."""
+        """Whether each cell of a step is allowed, (cells,) or (batch, heads, cells)."""
         columns = (key - step.left).clamp(0, step.right - step.left - 1)
         inside = (key >= step.left) & (key < step.right)
         return step.mask.allows(query - step.top, columns, step.inner(sizes)) & inside
@@ -83,7 +83,7 @@ class StackedMask(Mask):
         ends = [(step.top, step.bottom) for step in self.steps]
         joined = all(one[1] == two[0] for one, two in pairwise(ends))
         if not ends or ends[0][0] or ends[-1][1] != sizes.queries or not joined:
-            raise ShapeError(f"{self}: its rows {ends} are not the {sizes.queries} queries of this attention")
+            raise ShapeError(f"{self}: expected rows that cover {sizes.queries} queries without gaps, got {ends}")
         for step in self.steps:
             if step.right > sizes.keys or step.left < 0:
                 raise ShapeError(f"{self}: expected at most {sizes.keys} columns, got {step.right}")

@@ -1,6 +1,6 @@
 # kind: only half of the pairs
-def score_multiplications(length, head_width):
-    return length * length * head_width
+
+from tests.labs.exercises.flop_counting.right_1 import equal_length, rnn_flops, score_multiplications
 
 
 def attention_flops(length, width, heads):
@@ -9,14 +9,6 @@ def attention_flops(length, width, heads):
 
 def layer_flops(length, width, heads):
     return attention_flops(length, width, heads) + 8 * length * width**2
-
-
-def rnn_flops(length, width):
-    return 4 * length * width**2
-
-
-def equal_length(width):
-    return width
 
 
 def doubling(length, width):

@@ -1,18 +1,10 @@
 # kind: the gradient stops
 import torch
 
+from tests.labs.exercises.layer_norm.right_1 import batch_norm
+
 
 def layer_norm(x, gain, shift, epsilon=1e-5):
     mean = x.mean(-1, keepdim=True)
     variance = x.detach().var(-1, correction=0, keepdim=True)
     return (x - mean) / torch.sqrt(variance + epsilon) * gain + shift
-
-
-def batch_norm(x, gain, shift, running_mean, running_variance, training, momentum=0.1, epsilon=1e-5):
-    if training:
-        mean, variance = x.mean(0), x.var(0, correction=0)
-        running_mean = (1 - momentum) * running_mean + momentum * mean
-        running_variance = (1 - momentum) * running_variance + momentum * variance
-    else:
-        mean, variance = running_mean, running_variance
-    return (x - mean) / torch.sqrt(variance + epsilon) * gain + shift, running_mean, running_variance

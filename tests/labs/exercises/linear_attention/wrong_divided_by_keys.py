@@ -1,21 +1,10 @@
 # kind: weights do not sum to 1
-import torch.nn.functional as F
 
-
-def feature_map(x):
-    return F.elu(x) + 1
+from tests.labs.exercises.linear_attention.right_1 import causal_linear_attention, feature_map
 
 
 def linear_attention(q, k, v):
     q, k = feature_map(q), feature_map(k)
     above = q @ (k.mT @ v)
     below = k.sum((-1, -2), keepdim=True)
-    return above / below
-
-
-def causal_linear_attention(q, k, v):
-    q, k = feature_map(q), feature_map(k)
-    memory = (k.unsqueeze(-1) * v.unsqueeze(-2)).cumsum(-3)
-    above = (q.unsqueeze(-2) @ memory).squeeze(-2)
-    below = (q * k.cumsum(-2)).sum(-1, keepdim=True)
     return above / below

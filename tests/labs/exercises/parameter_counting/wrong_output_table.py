@@ -1,14 +1,6 @@
 # kind: the token table counted twice
-def attention_weights(width, heads, head_width):
-    return 4 * width * heads * head_width
 
-
-def attention_parameters(width, heads, head_width):
-    return attention_weights(width, heads, head_width) + 3 * heads * head_width + width
-
-
-def block_parameters(width):
-    return 12 * width**2 + 13 * width
+from tests.labs.exercises.parameter_counting.right_1 import attention_parameters, attention_weights, block_parameters
 
 
 def model_parameters(vocabulary, context, width, blocks):

@@ -1,10 +1,6 @@
 # kind: a bias of the wide part is wrong
-def attention_weights(width, heads, head_width):
-    return 4 * width * heads * head_width
 
-
-def attention_parameters(width, heads, head_width):
-    return attention_weights(width, heads, head_width) + 3 * heads * head_width + width
+from tests.labs.exercises.parameter_counting.right_1 import attention_parameters, attention_weights
 
 
 def block_parameters(width):

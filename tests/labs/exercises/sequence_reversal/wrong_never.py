@@ -1,25 +1,7 @@
 # kind: never right by luck
-import torch
-from torch import nn
+
+from tests.labs.exercises.sequence_reversal.right_1 import build
 
 
 def best_without_positions(length):
     return 0.0
-
-
-class Model(nn.Module):
-    def __init__(self, vocabulary, length, width=32):
-        super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width)
-        self.positions = nn.Embedding(length, width)
-        self.attention = nn.MultiheadAttention(width, 2, batch_first=True)
-        self.output = nn.Linear(width, vocabulary)
-
-    def forward(self, ids):
-        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
-        x, _ = self.attention(x, x, x)
-        return self.output(x)
-
-
-def build(vocabulary, length):
-    return Model(vocabulary, length)

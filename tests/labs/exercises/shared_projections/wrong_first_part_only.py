@@ -1,6 +1,7 @@
 # kind: one part of w_o only
-import torch
 from torch import Tensor
+
+from tests.labs.exercises.shared_projections.right_1 import gradient_of_w_o, largest_rank
 
 
 def as_one_head(
@@ -8,12 +9,3 @@ def as_one_head(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     slabs = w_o.reshape(heads, -1, w_o.shape[-1])
     return w_q, w_k, w_v, slabs[0]
-
-
-def largest_rank(d: int, w: int, heads: int, shared: bool) -> int:
-    return min(d, w if shared else heads * w)
-
-
-def gradient_of_w_o(head: Tensor, upstream: Tensor, heads: int) -> Tensor:
-    side_by_side = torch.cat([head] * heads, dim=-1)
-    return side_by_side.T @ upstream

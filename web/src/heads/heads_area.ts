@@ -3,7 +3,7 @@
 import { element, replaceChildren } from "../panels/dom";
 import { createHoverCard, type HoverCard } from "./hover_card";
 
-export interface HeadsStage {
+export interface HeadsArea {
   readonly element: HTMLElement;
   /** The controls of the form that is shown. */
   readonly controls: HTMLElement;
@@ -11,16 +11,16 @@ export interface HeadsStage {
   show(part: { readonly element: HTMLElement; readonly controls?: HTMLElement }): void;
 }
 
-export function createHeadsStage(): HeadsStage {
-  const stage = element("div", { class: "heads-stage" });
+export function createHeadsArea(): HeadsArea {
+  const area = element("div", { class: "heads-area" });
   const controls = element("span");
-  const card = createHoverCard(stage);
+  const card = createHoverCard(area);
   return {
-    ...{ element: stage, controls, card },
+    ...{ element: area, controls, card },
     show(part) {
-      if (part.element.parentElement === stage) return;
+      if (part.element.parentElement === area) return;
       card.hide();
-      replaceChildren(stage, part.element, card.element);
+      replaceChildren(area, part.element, card.element);
       replaceChildren(controls, part.controls);
     },
   };
