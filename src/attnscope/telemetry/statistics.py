@@ -6,6 +6,7 @@ Does not know: devices, ranks. Memory: O(heads).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -66,3 +67,8 @@ def to_statistics(measurement: Measurement) -> HeadStatistics:
         effective_keys=effective_keys / rows,
         sink_weight=first_weight / rows,
     )
+
+
+def concatenate(layers: Sequence[HeadStatistics]) -> HeadStatistics:
+    """The heads of all layers side by side."""
+    return HeadStatistics(*(np.concatenate(parts) for parts in zip(*layers, strict=True)))
