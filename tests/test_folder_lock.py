@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import filelock
@@ -20,7 +20,7 @@ import pytest
 
 from attnscope import folder_lock
 from attnscope.errors import SettingError
-from attnscope.folder_lock import LOCK, OWNER, lock_folder
+from attnscope.folder_lock import LOCK, OWNER, lock_folder, scratch_folder
 
 HOLD = """
 import sys, time
@@ -44,6 +44,24 @@ def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
+
+
+def test_the_scratch_folder_of_a_killed_process_is_removed_and_that_of_a_running_one_is_not(tmp_path: Path) -> None:
+    (tmp_path / ".new-0").mkdir()
+    (tmp_path / ".other-0").mkdir()
+    with holder(tmp_path / ".new-0") as running:
+        with pytest.raises(SettingError, match="in use"), make_scratch(tmp_path):
+            pass
+        assert (tmp_path / ".new-0").exists()
+        running.kill()
+        running.wait()
+        with make_scratch(tmp_path) as scratch:
+            assert {path.name for path in tmp_path.iterdir()} == {scratch.name, ".other-0"}
+    assert {path.name for path in tmp_path.iterdir()} == {".other-0"}
+
+
+def make_scratch(folder: Path) -> AbstractContextManager[Path]:
+    return scratch_folder(folder, ".new-", SettingError("in use"))
 
 
 def take(folder: Path) -> list[str]:

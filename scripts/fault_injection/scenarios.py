@@ -20,6 +20,7 @@ import torch
 
 from attnscope.errors import AttnScopeError
 from attnscope.models import load, load_tokenizer, save
+from attnscope.models.checked_log import read_log
 from attnscope.recording import read
 from scripts.fault_injection.processes import Ended, Job, attnscope, print_json
 from tests.survey.survey_process import write_model, write_text
@@ -183,8 +184,8 @@ class TrainingScenario(Scenario):
         return "" if int(found[1] if found else 0) >= newest else f"step-{newest:08}"
 
     def repair(self, damaged: Path, intact: bytes) -> None:
-        """Remove a damaged checkpoint, or damaged tokens, which are written again; restore the identity of the run."""
-        if damaged.name == "run.json":
+        """Remove a damaged checkpoint, or damaged tokens, which are written again; restore other files of the run."""
+        if damaged.name in ("run.json", "metrics.jsonl"):
             damaged.write_bytes(intact)
         elif damaged.parent.parent.name == "checkpoints":
             shutil.rmtree(damaged.parent)
@@ -294,11 +295,10 @@ def read_survey(folder: str) -> int:
 
 def read_run(folder: str) -> int:
     """Print the curve of a run, and its model."""
-    lines = (Path(folder) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    metrics = [json.loads(line) for line in lines]
-    for line in metrics:
-        line.pop("tokens_per_second", None)
     try:
+        metrics = [line for _, line in read_log(Path(folder) / "metrics.jsonl", advice="copy it again")]
+        for line in metrics:
+            line.pop("tokens_per_second", None)
         return print_json({"metrics": metrics, "model": describe_model(Path(folder) / "model")})
     except (AttnScopeError, OSError) as error:
         return fail(error)

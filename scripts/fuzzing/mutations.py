@@ -17,11 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from attnscope.models.checked_json import encode_checked_json
+from attnscope.models.checked_log import encode_line
+from attnscope.models.checkpoint.folder_checksums import FILE as FOLDER_CHECKSUMS
+from attnscope.models.json_files import dump_json
 from attnscope.recording.files.manifest import content_hash
 from attnscope.survey.partials.partial_files import DIGEST_BYTES, LENGTH_BYTES, MAGIC
-from attnscope.survey.tables.manifest import encode_manifest
-from attnscope.train.checkpoint_files import CHECKSUM, _checksum_of
 from attnscope.train.checkpoint_files import MANIFEST as CHECKPOINT
+from attnscope.train.metrics import FILE as METRICS
 
 Bytes = Callable[[bytes], bytes]
 """Mutates bytes; libFuzzer's own mutations, or `mutate_bytes`."""
@@ -85,6 +88,11 @@ def mutate_file(name: str, content: bytes, dice: random.Random, mutate: Bytes) -
     suffix = Path(name).suffix
     if suffix == ".json":
         return mutate_json(content, dice, mutate)
+    if suffix == ".jsonl":
+        lines = content.splitlines()
+        number = dice.randrange(max(len(lines), 1))
+        lines[number : number + 1] = [mutate_json(line, dice, mutate) for line in lines[number : number + 1]]
+        return b"\n".join([*lines, b""])
     if suffix == ".safetensors":
         return _with_header(content, dice, mutate)
     if suffix == ".partial" and content.startswith(MAGIC):
@@ -148,14 +156,17 @@ def mutate_bytes(content: bytes, dice: random.Random) -> bytes:
 
 
 def update_checksums(files: dict[str, bytes]) -> None:
-    """Let the manifest of a trace, a survey or a checkpoint agree with its files, and with itself."""
+    """Let files with checksums agree with the other files, and with themselves."""
     updates = {"trace.json": _update_trace, "manifest.json": _update_survey, CHECKPOINT: _update_checkpoint}
+    updates |= {FOLDER_CHECKSUMS: _update_folder, "run.json": _update_alone}
     for path in list(files):
         folder, _, name = path.rpartition("/")
-        if name in updates:
-            beside = {other.removeprefix(f"{folder}/"): content for other, content in files.items()}
-            with suppress(Exception):  # what is left of it may be anything
+        beside = {other.removeprefix(f"{folder}/"): content for other, content in files.items()}
+        with suppress(Exception):  # what is left of it may be anything
+            if name in updates:
                 files[path] = updates[name](json.loads(files[path]), beside)
+            elif name == METRICS:
+                files[path] = b"".join(map(_update_line, files[path].split(b"\n")))
 
 
 def _update_trace(manifest: dict[str, Any], files: Mapping[str, bytes]) -> bytes:
@@ -169,14 +180,30 @@ def _update_survey(manifest: dict[str, Any], files: Mapping[str, bytes]) -> byte
     for name, entry in manifest["tables"].items():
         if name in files and isinstance(entry, dict):
             entry |= {"size": len(files[name]), "sha256": hashlib.sha256(files[name]).hexdigest()}
-    return encode_manifest(manifest)
+    return encode_checked_json(manifest)
 
 
 def _update_checkpoint(manifest: dict[str, Any], files: Mapping[str, bytes]) -> bytes:
     hashes = {name: f"{zlib.crc32(files.get(name, b'')):08x}" for name in manifest["files"]}
-    fields = {**manifest, "files": hashes}
-    del fields[CHECKSUM]
-    return json.dumps({**fields, CHECKSUM: _checksum_of(fields)}).encode("utf-8")
+    return encode_checked_json({**manifest, "files": hashes})
+
+
+def _update_folder(manifest: dict[str, Any], files: Mapping[str, bytes]) -> bytes:
+    hashes = {name: f"{zlib.crc32(files[name]):08x}" for name in manifest["crc32"] if name in files}
+    return dump_json({**manifest, "crc32": hashes})
+
+
+def _update_alone(manifest: dict[str, Any], _: Mapping[str, bytes]) -> bytes:
+    return encode_checked_json(manifest)
+
+
+def _update_line(line: bytes) -> bytes:
+    """A line of a log with its checksum, if it is still JSON."""
+    try:
+        fields = {name: value for name, value in json.loads(line).items() if name != "crc32"}
+    except (ValueError, AttributeError, RecursionError):
+        return line + b"\n" if line else b""
+    return encode_line(fields)
 
 
 def _file_entries(node: Any) -> list[dict[str, Any]]:

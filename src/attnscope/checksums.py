@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 
-PIECE_BYTES = 2**20
+PIECE_BYTES = 2**17  # stays in a cache of the processor
 
 
 def sha256_file(path: Path) -> str:
@@ -39,10 +39,10 @@ def crc32_file(path: Path) -> str:
     Raises:
         OSError: The file cannot be read.
     """
-    digest = Crc32()
-    with path.open("rb") as file:
-        while piece := file.read(PIECE_BYTES):
-            digest.update(piece)
+    digest, buffer = Crc32(), memoryview(bytearray(PIECE_BYTES))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
     return digest.hexdigest()
 
 

@@ -1,8 +1,9 @@
 """A lock on a folder, so that only one process at a time writes to it.
 
-In: a folder. Out: the lock, or an error that names the process that holds it. The operating system releases the lock
-when its process ends, also after kill -9. Some shared disks do not show locks to other hosts, or have none, so the
-holder also touches a file every few seconds, and a lock of another host is free when that stops.
+In: a folder. Out: the lock, or an error that names the process that holds it; or a locked temporary folder in it. The
+operating system releases the lock when its process ends, also after kill -9. Some shared disks do not show locks to
+other hosts, or have none, so the holder also touches a file every few seconds, and a lock of another host is free when
+that stops.
 Does not know: what the folder contains. Memory: O(1).
 """
 
@@ -11,7 +12,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from attnscope.errors import SettingError
+from attnscope.errors import AttnScopeError, SettingError
 
 LOCK = ".lock"
 OWNER = ".lock.json"
@@ -90,6 +93,42 @@ def lock_folder(folder: Path, report: Callable[[str], object]) -> Iterator[None]
         if before is not None:
             report(f"took over {folder} from {before}, which ended without unlocking it")
         yield
+
+
+@contextmanager
+def scratch_folder(folder: Path, prefix: str, in_use: AttnScopeError) -> Iterator[Path]:
+    """Make a temporary folder inside a folder, and remove it at the end, with those that killed processes left behind.
+
+    Args:
+        folder: The folder, which must exist.
+        prefix: How the names of all temporary folders of this kind begin.
+        in_use: Raised if another process has one.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Path(folder, ".unfinished-0").mkdir()
+    ...     with scratch_folder(Path(folder), ".unfinished-", SettingError("in use")) as scratch:
+    ...         print([path == scratch for path in Path(folder).iterdir()])
+    [True]
+    """
+    scratch = Path(tempfile.mkdtemp(dir=folder, prefix=prefix))
+    try:
+        with lock_folder(scratch, _ignore):
+            for left in folder.glob(f"{prefix}*"):
+                if left == scratch:
+                    continue
+                try:
+                    with lock_folder(left, _ignore):
+                        shutil.rmtree(left, ignore_errors=True)
+                except SettingError as error:
+                    if left.exists():
+                        raise in_use from error
+            yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _ignore(_: str) -> None: ...
 
 
 def _lock_file(folder: Path, held: ExitStack) -> bool:

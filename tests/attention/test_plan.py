@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -19,6 +21,7 @@ from attnscope.attention import (
     Softcap,
     Temperature,
     Window,
+    attend,
     explain,
     from_bool,
 )
@@ -71,6 +74,20 @@ def test_other_devices_stream() -> None:
     assert plan.backend == "streaming"
     assert "cpu" in plan.why
     assert "meta" in plan.why
+
+
+@pytest.mark.parametrize("mask", [Full(), Causal(), Causal() & Window(8), Documents(torch.arange(64) // 9)], ids=str)
+@pytest.mark.parametrize("score", [None, Softcap(30.0) + ALiBi(2)], ids=str)
+@pytest.mark.parametrize("backend", ["auto", "streaming", "reference"])
+def test_tensors_without_values_have_an_output_without_values(mask: Mask, score: ScoreMod | None, backend: Any) -> None:
+    query, key, value = (tensor.requires_grad_() for tensor in shaped(1, 2, 64, 16, device="meta"))
+    output, lse = attend(query, key, value, mask=mask, score_mod=score, backend=backend, return_lse=True)
+    assert (output.shape, lse.shape) == (query.shape, query.shape[:3])
+    assert output.is_meta
+    assert lse.is_meta
+    (output.sum() + lse.sum()).backward()
+    assert query.grad is not None
+    assert query.grad.shape == query.shape
 
 
 def test_the_reference_is_never_chosen_by_itself() -> None:

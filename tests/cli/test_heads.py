@@ -16,6 +16,7 @@ import torch
 
 from attnscope.heads import SCORES, HeadTable, assign_labels
 from attnscope.models import Decoder, DecoderConfig
+from attnscope.models.checked_log import encode_line
 from attnscope.recording import load, read
 from attnscope.version import __version__
 from tests.cli.running import Result, assert_mistake, run_command
@@ -253,7 +254,8 @@ def training_run(tmp_path: Path) -> Path:
         numbers = {"previous": torch.tensor([0.0, previous]), "induction_probe": torch.tensor([induction, 0.0])}
         table = HeadTable(("blocks.1.attention", "blocks.0.attention"), (3, 1), numbers)
         assign_labels(table).to_csv(tmp_path / "heads" / f"step-{step:08d}.csv")
-    (tmp_path / "metrics.jsonl").write_text('{"step": 100, "loss": 3.0}\n{"step": 1200, "validation_loss": 2.0}\n')
+    lines = [{"step": 100, "loss": 3.0}, {"step": 1200, "validation_loss": 2.0}]
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(map(encode_line, lines)))
     return tmp_path
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 import pytest
 import torch
 
+from attnscope.checksums import crc32_file
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.heads import HeadTable, assign_labels, read_over_training
+from attnscope.models.checked_log import encode_line
 
 NAN = math.nan
 LAYERS, HEADS = ("blocks.0.attention", "blocks.0.attention", "blocks.1.attention"), (0, 1, 0)
@@ -117,7 +118,8 @@ def test_a_step_that_lacks_a_score_has_nan_and_no_other_score_decides_there(tmp_
 
 
 def metrics(run: Path, *lines: str | dict, end: str = "\n") -> None:
-    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    """Write lines with their checksums, and texts as they are."""
+    texts = [line if isinstance(line, str) else encode_line(line).decode().rstrip("\n") for line in lines]
     (run / "metrics.jsonl").write_text("\n".join(texts) + end)
 
 
@@ -129,7 +131,6 @@ def test_losses_are_read_by_step_and_all_else_is_left(run: Path) -> None:
         {"step": 200, "validation_loss": 2.75},
         {"loss": 9.0},
         {"step": 300},
-        "",
         {"step": 300, "loss": None},
         {"step": 200, "loss": 2.25},
         {"step": 400, "loss": NAN},
@@ -148,7 +149,8 @@ def test_a_run_without_metrics_has_no_losses(run: Path) -> None:
 
 def test_the_line_that_a_run_is_still_writing_is_left(run: Path) -> None:
     metrics(run, {"step": 1, "loss": 2.0}, '{"step": 2, "lo', end="")
-    assert read_over_training(run).loss == {1: 2.0}
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl: left out line 2, which is not complete"):
+        assert read_over_training(run).loss == {1: 2.0}
     metrics(run, {"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}, end="")
     assert read_over_training(run).loss == {1: 2.0, 2: 1.0}
 
@@ -156,30 +158,48 @@ def test_the_line_that_a_run_is_still_writing_is_left(run: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        '{"step": 2, "lo',
-        "[1, 2]",
-        '{"step": "2", "loss": 1.0}',
-        '{"step": -1, "loss": 1.0}',
-        '{"step": true, "loss": 1.0}',
-        '{"step": 1e400, "loss": 1.0}',
-        '{"step": 1000000000000000, "loss": 1.0}',
-        '{"step": 2, "loss": "low"}',
-        '{"step": 2, "validation_loss": [1.0]}',
-        '{"step": 2, "loss": 1' + "0" * 400 + "}",
-        "[" * 100_000,
-        "\x00",
+        {"step": "2", "loss": 1.0},
+        {"step": -1, "loss": 1.0},
+        {"step": True, "loss": 1.0},
+        {"step": math.inf, "loss": 1.0},
+        {"step": 10**15, "loss": 1.0},
+        {"step": 2, "loss": "low"},
+        {"step": 2, "validation_loss": [1.0]},
+        {"step": 2, "loss": 10**400},
+        {"step": 2, "heads_crc32": 7},
     ],
 )
-def test_a_damaged_line_of_metrics_is_named(run: Path, line: str) -> None:
+def test_an_invalid_line_of_metrics_is_named(run: Path, line: dict) -> None:
     metrics(run, {"step": 1, "loss": 2.0}, line)
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl, line 2: expected metrics") as refused:
         read_over_training(run)
     assert len(str(refused.value)) < 400 + len(str(run))
 
 
+@pytest.mark.parametrize("line", ['{"step": 2, "lo', "[1, 2]", '{"step": 2, "loss": 1.0}', "", "[" * 100_000, "\x00"])
+def test_a_damaged_line_of_metrics_is_named(run: Path, line: str) -> None:
+    metrics(run, {"step": 1, "loss": 2.0}, line, {"step": 3, "loss": 2.0})
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl, line 2: damaged, its checksum does not match"):
+        read_over_training(run)
+
+
+def test_a_table_that_was_changed_is_refused_by_the_checksum_in_the_metrics(run: Path) -> None:
+    file = sorted((run / "heads").iterdir())[0]
+    step = int(file.stem.removeprefix("step-"))
+    metrics(run, {"step": step, "heads_crc32": crc32_file(file)})
+    before = read_over_training(run).tables[0]
+    content = file.read_bytes()
+    place = next(number for number, byte in enumerate(content) if chr(byte) in "13579")
+    file.write_bytes(content[:place] + bytes([content[place] ^ 2]) + content[place + 1 :])
+    with pytest.raises(CheckpointError, match=rf"{file.name} is not the table that the run wrote"):
+        read_over_training(run)
+    file.write_bytes(content)
+    assert read_over_training(run).tables[0].columns.keys() == before.columns.keys()
+
+
 def test_metrics_that_are_no_text_or_no_file_are_refused(run: Path) -> None:
-    (run / "metrics.jsonl").write_bytes(b"\xff\xfe")
-    with pytest.raises(CheckpointError, match=r"metrics\.jsonl is not UTF-8"):
+    (run / "metrics.jsonl").write_bytes(b"\xff\xfe\n")
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl, line 1: damaged"):
         read_over_training(run)
     (run / "metrics.jsonl").unlink()
     (run / "metrics.jsonl").mkdir()

@@ -2,12 +2,12 @@
 
 import re
 import shutil
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from attnscope.version import __version__
+from scripts import compat
 from scripts.check_files import file_faults
 from tests.project.checkout import ROOT, needs_git, tracked_files
 
@@ -20,6 +20,7 @@ MISTAKES = {
     "CITATION.cff": ("authors:", "author:"),
 }
 """What a slip of the hand makes of a file."""
+CHECKS = ROOT / ".github/workflows/checks.yml"
 OLD_NAME = re.compile("sight" + "line", re.IGNORECASE)
 MAY_HAVE_OLD_NAME = {"CHANGELOG.md", "docs/decisions.md"}
 ACTION = re.compile(r"uses: (?P<action>[\w./-]+)@(?P<pin>\S+)(?P<note>.*)")
@@ -68,12 +69,33 @@ def test_scripts_that_workflows_run_exist() -> None:
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
-def test_required_jobs_are_those_that_the_classifiers_promise() -> None:
-    """`continue-on-error` of the matrix excuses what pyproject.toml does not classify."""
-    text = (ROOT / ".github/workflows/checks.yml").read_text(encoding="utf-8")
-    required = set(re.findall(r"matrix\.python != '([\d.]+)'", text))
-    listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["classifiers"]
-    assert required == {c.rpartition(" ")[2] for c in listed if re.search(r"Python :: \d\.\d+$", c)}
+def compat_results() -> dict[compat.Versions, str]:
+    """The table in docs/support.md that scripts/compat writes."""
+    return compat.read_table(compat.PAGE.read_text(encoding="utf-8").split(compat.BEGIN)[1].split(compat.END)[0])
+
+
+def test_classifiers_and_required_jobs_are_those_of_tested_pythons() -> None:
+    """`continue-on-error` of the matrix excuses systems that pyproject.toml does not classify."""
+    text = CHECKS.read_text(encoding="utf-8")
+    tested = {versions.python for versions in compat_results()}
+    listed = compat.declared()["project"]["classifiers"]
+    assert {name.rpartition(" ")[2] for name in listed if re.search(r"Python :: \d\.\d+$", name)} == tested
+    assert set(re.findall(r'"(3\.\d+)"', text)) == tested
+    assert "continue-on-error: ${{ matrix.os != 'ubuntu-latest' }}" in text
+
+
+def test_the_oldest_versions_that_may_be_installed_were_tested() -> None:
+    tested = {(versions.torch, versions.transformers) for versions in compat_results()}
+    assert (compat.oldest("torch"), compat.oldest("transformers")) in tested
+
+
+def test_all_tested_versions_passed() -> None:
+    assert [result for result in compat_results().values() if "failed" in result or "not run" in result] == []
+
+
+def test_other_versions_run_with_the_warnings_of_compat() -> None:
+    """Newer and older libraries deprecate other things than the pinned ones, which pyproject.toml turns into errors."""
+    assert " ".join(compat.WARNINGS_AS_USUAL) in CHECKS.read_text(encoding="utf-8")
 
 
 def files_with_old_name(names: list[str], root: Path) -> list[str]:

@@ -73,6 +73,39 @@ def test_an_error_or_an_interrupt_inside_the_model(model: Any, error: type[BaseE
     assert torch.equal(model(IDS).logits, logits)
 
 
+@pytest.mark.parametrize("error", [BrokenError, KeyboardInterrupt])
+@pytest.mark.parametrize("place", ["layers.0.linear2", "layers.1.linear1", "layers.1.self_attn"])
+def test_a_recording_after_an_interrupt_equals_a_fresh_one(error: type[BaseException], place: str):
+    torch.manual_seed(0)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0), 2)
+    text, before = torch.randn(1, 5, 16), state_of(model)
+    with record(model) as fresh:
+        model(text)
+    handle = model.get_submodule(place).register_forward_pre_hook(raising(error))
+    with pytest.raises(error), record(model) as trace:
+        model(text)
+    assert list(trace) == ["layers.0.self_attn", "layers.1.self_attn"][: len(trace)]
+    with record(model, layers="layers.0.self_attn") as both, pytest.raises(error):
+        model(text)
+    handle.remove()
+    assert len(both) == 1
+    assert state_of(model) == before
+    with record(model) as again:
+        model(text)
+    assert list(again) == list(fresh) == ["layers.0.self_attn", "layers.1.self_attn"]
+    for name in fresh:
+        assert torch.equal(again[name].to_dense(), fresh[name].to_dense())
+
+
+def raising(error: type[BaseException]) -> Any:
+    def hook(*_: Any) -> None:
+        if error is KeyboardInterrupt:
+            signal.raise_signal(signal.SIGINT)  # what Ctrl-C does
+        raise error
+
+    return hook
+
+
 def test_an_error_in_the_block_itself(model: Any):
     before = state_of(model)
     with pytest.raises(BrokenError), record(model):
@@ -150,6 +183,23 @@ def test_a_thread_that_does_not_record_gets_what_the_model_does_by_itself(model:
     assert torch.equal(answers[0], expected)
     assert len(trace) == model.config.num_hidden_layers
     assert trace[0].shape[-1] == IDS.shape[1]
+
+
+def test_a_thread_may_run_the_model_while_another_adds_or_removes_its_hooks():
+    model: Any = LLAMA.build()
+    answers: list[Any] = []
+    with torch.no_grad(), record(model):
+        expected = model(IDS).logits
+        marks = [dict(module._forward_pre_hooks_with_kwargs) for module in model.modules()]
+        assert any(marks)
+        for module in model.modules():  # torch sets these after it has added a hook
+            module._forward_pre_hooks_with_kwargs.clear()
+        thread = threading.Thread(target=lambda: answers.append(model(IDS).logits.detach()))
+        thread.start()
+        thread.join()
+        for module, mark in zip(model.modules(), marks, strict=True):
+            module._forward_pre_hooks_with_kwargs.update(mark)
+    assert torch.equal(answers[0], expected)
 
 
 def test_a_thread_with_another_model_of_the_same_config_is_left_alone():

@@ -7,6 +7,7 @@ import os
 import pickle
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import warnings
@@ -384,13 +385,14 @@ def test_limits_hold_for_the_thread_that_builds_and_no_other() -> None:
 
 
 SMALL = {"model_type": "gpt_neox", "vocab_size": 9, "num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2}
+DEPTH = {"model_type": "dpt", "architectures": ["DPTForDepthEstimation"], "is_hybrid": False}
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
         ({"model_type": "detr", "backbone": "some/where", "use_timm_backbone": False}, "but nothing is fetched for it"),
-        ({"model_type": "dpt", "backbone": "some/where", "is_hybrid": False}, "but nothing is fetched for it"),
+        (DEPTH | {"backbone": "some/where"}, "but nothing is fetched for it"),
         ({"model_type": "mask2former", "backbone": "some/where"}, "but nothing is fetched for it"),
         (SMALL | {"attn_implementation": "some/kernel"}, "has no tensor for"),
         (SMALL | {"_name_or_path": "some/model"}, "has no tensor for"),
@@ -440,6 +442,27 @@ def test_only_the_thread_that_loads_has_no_network() -> None:
         socket.create_connection(again.getsockname()).close()
 
 
+AT_EXIT = """
+import socket
+import sys
+from attnscope.recording import offline
+
+class Last:
+    def __del__(self, audit=sys.audit):
+        audit("an event after all modules are cleared")
+
+with offline.no_network("this config names another place"):
+    pass
+socket.last = Last()  # of a module that is cleared after that of the hook
+sys.kept = offline, socket
+"""
+
+
+def test_the_hook_is_silent_when_python_ends() -> None:
+    ended = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, check=True)
+    assert ended.stderr == ""
+
+
 # Tokenizers.
 
 
@@ -472,6 +495,15 @@ def test_settings_of_a_tokenizer_name_neither_code_nor_files(
     assert tokenizer.texts([5, 6]) == ["to", "be"]
     assert not (tmp_path / "ran").exists()
     assert not connections
+
+
+def test_a_tokenizer_that_transformers_cannot_build_is_none_with_the_reason(llama: Path) -> None:
+    (llama / "tokenizer.model").write_bytes(b"not a model of sentencepiece")
+    with pytest.warns(UserWarning, match=r"cannot build its tokenizer: \w+Error: .*; the tokenizer is None") as warned:
+        model, tokenizer = load(llama)
+    assert isinstance(model, Decoder)
+    assert tokenizer is None
+    assert warned[0].filename == __file__
 
 
 def test_a_tokenizer_that_attnscope_refuses_is_not_given_to_transformers(folder: Path) -> None:

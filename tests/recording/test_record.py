@@ -449,6 +449,10 @@ def test_what_was_asked_for_and_cannot_be_is_said():
         model(torch.tensor([[5, 6]]))
     with pytest.raises(KeyError, match="'nothing' is not in this trace"):
         trace["nothing"]
+    with pytest.raises(IndexError, match="layer index 99 is out of range: this trace has 2 layers"):
+        trace.get(99)  # type: ignore[call-overload]
+    with pytest.raises(KeyError, match="expected the name or the index of a layer, got None"):
+        trace.layer(None)  # type: ignore[arg-type]
     with pytest.raises(IndexError, match="2 layers"):
         trace[2]
     with pytest.raises(SettingError, match="for each layer, but '0' is NoneType"):

@@ -12,6 +12,7 @@ import pyarrow.parquet as parquet
 import torch
 
 from attnscope.heads.rows import RowScores
+from attnscope.models.checked_json import encode_checked_json
 from attnscope.survey.corpus.batches import Batch, PlacedPassage
 from attnscope.survey.corpus.passages import Passage
 from attnscope.survey.corpus.plan import Problem, Shard, ShardPlan, Span
@@ -19,7 +20,7 @@ from attnscope.survey.folder import MANIFEST, TABLES
 from attnscope.survey.partials.accumulator import ShardAccumulator
 from attnscope.survey.partials.examples import passage_id
 from attnscope.survey.settings import Settings
-from attnscope.survey.tables.manifest import TableFile, encode_manifest, write_manifest
+from attnscope.survey.tables.manifest import TableFile, write_manifest
 from attnscope.survey.tables.parquet import write_tables
 
 ABOUT = {"name": "made", "hash": "sha256:made", "parameters": 1234}
@@ -69,7 +70,7 @@ def restate_tables(folder: Path, rows: Mapping[str, int] | None = None) -> None:
         content, found = (folder / name).read_bytes(), parquet.read_metadata(folder / name).num_rows or 0
         stated = TableFile(len(content), (rows or {}).get(name, found), hashlib.sha256(content).hexdigest())
         manifest["tables"][name] = stated._asdict()
-    (folder / MANIFEST).write_bytes(encode_manifest(manifest))
+    (folder / MANIFEST).write_bytes(encode_checked_json(manifest))
 
 
 def row_scores(values: np.ndarray) -> RowScores:

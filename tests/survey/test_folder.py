@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.errors import AttnScopeError, CheckpointError, SettingError
+from attnscope.models.checked_json import encode_checked_json, read_checked_json
 from attnscope.survey.corpus.plan import plan_shards
 from attnscope.survey.folder import SurveyFolder, survey_identity
 from attnscope.survey.settings import Settings
@@ -97,7 +98,16 @@ def test_every_run_is_logged(text: Path, tmp_path: Path) -> None:
     folder = claimed(tmp_path / "out", settings_for(text))
     folder.append_log({"tokens": 1})
     folder.append_log({"tokens": 2})
-    assert json.loads((tmp_path / "out" / "log.json").read_text()) == {"runs": [{"tokens": 1}, {"tokens": 2}]}
+    log = read_checked_json(tmp_path / "out" / "log.json", advice="")
+    assert log == {"runs": [{"tokens": 1}, {"tokens": 2}]}
+
+
+def with_checksum(content: str) -> str:
+    """The same JSON object with the checksum that fits; empty if there is no object."""
+    try:
+        return encode_checked_json(json.loads(content)).decode()
+    except (ValueError, AttributeError, RecursionError):
+        return ""
 
 
 WRONG = (None, True, -1, 2**70, 1.5, "", "x" * 10_000, [], {}, {"runs": 3})
@@ -116,6 +126,7 @@ def test_damaged_json_is_refused_or_the_same_and_always_in_one_line(text: Path, 
         contents += [json.dumps({**found, key: value}) for value in WRONG]
         contents.append(json.dumps({other: value for other, value in found.items() if other != key}))
         contents.append(whole.replace(f'"{key}":', f'"{key}": 1, "{key}":', 1))
+    contents += [corrected for content in contents if (corrected := with_checksum(content)) not in ("", whole)]
     messages = list[str]()
     for content in contents:
         path.write_text(content)
@@ -129,3 +140,22 @@ def test_damaged_json_is_refused_or_the_same_and_always_in_one_line(text: Path, 
     assert all("delete it" in message for message in messages) or name == "survey.json"
     path.write_text(whole)
     folder.claim(survey_identity(settings, plan, ABOUT))
+
+
+@pytest.mark.parametrize("name", ["survey.json", "log.json"])
+def test_every_flipped_bit_of_json_is_found_or_changes_nothing(text: Path, tmp_path: Path, name: str) -> None:
+    settings = settings_for(text)
+    plan, folder = plan_shards(settings), claimed(tmp_path / "out", settings)
+    folder.append_log({"tokens": 1})
+    path = tmp_path / "out" / name
+    whole, refused = path.read_bytes(), 0
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            folder.claim(survey_identity(settings, plan, ABOUT))
+            assert json.loads(bytes(damaged)) == json.loads(whole)
+        except AttnScopeError:
+            refused += 1
+    assert refused > 0.9 * len(whole.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickle
 import shutil
@@ -17,6 +18,7 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from attnscope.checksums import crc32_file
 from attnscope.cli.main import main
 from attnscope.errors import CheckpointError
+from attnscope.models.checked_json import encode_checked_json
 from attnscope.train import reversal, train
 from attnscope.train.checkpoint_files import METADATA, MetadataUnpickler, read_manifest, write_manifest
 
@@ -202,7 +204,8 @@ def test_checkpoints_in_a_folder_that_never_began_are_refused(tmp_path: Path) ->
 
 
 def test_a_run_without_an_id_is_refused(run: Path) -> None:
-    (run / "run.json").write_text((run / "run.json").read_text().replace('"id"', '"other"'))
+    fields = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_bytes(encode_checked_json({"other": fields.pop("id")} | fields))
     with pytest.raises(ValueError, match="has no field 'id'; choose another folder"):
         train(reversal(steps=3), run, progress=False)
 

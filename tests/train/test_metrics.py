@@ -2,54 +2,115 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from attnscope.errors import CheckpointError
+from attnscope.models.checked_log import read_log
 from attnscope.train import train
-from attnscope.train.metrics import EVENTS, FILE, MetricsWriter, truncate_after
+from attnscope.train.metrics import CHECKPOINT, EVENTS, FILE, MetricsWriter, keep_up_to_checkpoint
 from tests.train.torchrun import curve, small, write_text
 
 
 def steps(folder: Path) -> list[int]:
-    return [json.loads(line)["step"] for line in (folder / FILE).read_text(encoding="utf-8").splitlines()]
+    return [line["step"] for _, line in read_log(folder / FILE, advice="") if CHECKPOINT not in line]
 
 
-def written(folder: Path, until: int, start: int = 1) -> None:
-    """Losses of some steps, as a run writes them."""
-    metrics = MetricsWriter(folder, start - 1)
-    for step in range(start, until + 1):
+def written(folder: Path, until: int, after: int = 0) -> list[str]:
+    """Write losses of some steps as a run does, with checkpoints at multiples of five; returns what is reported."""
+    reports: list[str] = []
+    metrics = MetricsWriter(folder, after, reports.append)
+    for step in range(after + 1, until + 1):
         metrics.write(step, loss=1.0 / step, grad_norm=float(step))
+        if step % 5 == 0:
+            metrics.mark_checkpoint(step)
     metrics.write(until, sample=f"written after {until}")
     metrics.close()
+    return reports
+
+
+def resume(folder: Path, step: int) -> list[str]:
+    reports: list[str] = []
+    keep_up_to_checkpoint(folder / FILE, step, reports.append)
+    return reports
 
 
 def test_each_line_is_there_at_once(tmp_path: Path) -> None:
-    metrics = MetricsWriter(tmp_path, 0)
+    metrics = MetricsWriter(tmp_path, 0, print)
     metrics.write(1, loss=0.5)
-    assert (tmp_path / FILE).read_text(encoding="utf-8") == '{"step": 1, "loss": 0.5}\n'
+    assert (tmp_path / FILE).read_text(encoding="utf-8") == '{"step": 1, "loss": 0.5, "crc32": "8b97f1ca"}\n'
     metrics.close()
 
 
 def test_a_run_that_goes_on_forgets_what_came_after_its_checkpoint(tmp_path: Path) -> None:
     written(tmp_path, 9)
-    written(tmp_path, 8, start=6)
+    assert written(tmp_path, 8, after=5) == []
     assert steps(tmp_path) == [1, 2, 3, 4, 5, 6, 7, 8, 8]
 
 
-@pytest.mark.parametrize("left", ['{"step": 3, "lo', '{"step": 3', '{"st', "\x00\x00\x00", "[1]", '{"loss": 3}', "3"])
-def test_a_line_that_was_cut_off_is_left_out(left: str, tmp_path: Path) -> None:
-    path = tmp_path / FILE
-    path.write_text('{"step": 1}\n{"step": 2}\n' + left, encoding="utf-8")
-    truncate_after(path, 2)
-    assert path.read_text(encoding="utf-8") == '{"step": 1}\n{"step": 2}\n'
-    assert [left.name for left in tmp_path.iterdir()] == [FILE]
+def test_a_run_that_goes_back_two_checkpoints_forgets_both(tmp_path: Path) -> None:
+    written(tmp_path, 12)
+    resume(tmp_path, 5)
+    assert steps(tmp_path) == [1, 2, 3, 4, 5]
 
 
-def test_a_run_without_metrics_begins_with_none(tmp_path: Path) -> None:
-    truncate_after(tmp_path / FILE, 5)
+@pytest.mark.parametrize("left", [b'{"step": 6, "lo', b'{"st', b"\0\0\0", b"[1]", b'{"step": 6, "loss": 3.0}\n{"s'])
+def test_an_incomplete_line_after_the_checkpoint_is_removed_and_reported(left: bytes, tmp_path: Path) -> None:
+    written(tmp_path, 5)
+    with (tmp_path / FILE).open("ab") as file:
+        file.write(left)
+    reports = resume(tmp_path, 5)
+    assert [f"line {8 + number}" in report for number, report in enumerate(reports)] == [True] * len(left.splitlines())
+    assert steps(tmp_path) == [1, 2, 3, 4, 5]
+    assert [path.name for path in tmp_path.iterdir() if path.name != EVENTS] == [FILE]
+
+
+def test_every_flipped_bit_before_the_checkpoint_is_found(tmp_path: Path) -> None:
+    written(tmp_path, 5)
+    resume(tmp_path, 5)
+    whole = (tmp_path / FILE).read_bytes()
+    for place in range(len(whole) - 1):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        (tmp_path / FILE).write_bytes(damaged)
+        with pytest.raises(CheckpointError, match="copy the file again, or delete it to resume without") as refused:
+            resume(tmp_path, 5)
+        number = 1 + whole[:place].count(b"\n")
+        assert f"line {number}" in str(refused.value)
+        assert (tmp_path / FILE).read_bytes() == damaged
+
+
+def test_every_lost_end_is_found(tmp_path: Path) -> None:
+    written(tmp_path, 5)
+    resume(tmp_path, 5)
+    whole = (tmp_path / FILE).read_bytes()
+    for length in range(len(whole) - 1):
+        (tmp_path / FILE).write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match="has lost the mark of the checkpoint of step 5"):
+            resume(tmp_path, 5)
+    (tmp_path / FILE).write_bytes(whole[:-1])  # only the line break
+    resume(tmp_path, 5)
+    assert (tmp_path / FILE).read_bytes() == whole
+
+
+def test_a_run_whose_metrics_were_deleted_goes_on_and_reports_it(tmp_path: Path) -> None:
+    assert resume(tmp_path, 5) == [f"{tmp_path / FILE} is missing: the metrics begin after step 5"]
     assert not (tmp_path / FILE).exists()
+    assert resume(tmp_path, 0) == []
+
+
+def test_damaged_metrics_end_a_run_that_resumes(tmp_path: Path) -> None:
+    recipe = small("rotary", write_text(tmp_path), steps=4, checkpoint_every=2)
+    train(recipe, tmp_path / "run", progress=False)
+    path = tmp_path / "run" / FILE
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'"step": 1', b'"step": 3', 1))
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl, line \d+: damaged"):
+        train(recipe, tmp_path / "run", progress=False)
+    path.write_bytes(whole)
+    assert train(recipe, tmp_path / "run", progress=False).step == 4
+    assert path.read_bytes() == whole
 
 
 def test_a_run_that_begins_again_forgets_all(tmp_path: Path) -> None:
@@ -63,7 +124,7 @@ def test_a_run_that_begins_again_forgets_all(tmp_path: Path) -> None:
 def test_tensorboard_reads_the_curve_of_one_run(tmp_path: Path) -> None:
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     written(tmp_path, 9)
-    written(tmp_path, 8, start=6)
+    written(tmp_path, 8, after=5)
     events = accumulators.EventAccumulator(str(tmp_path / EVENTS))
     events.Reload()
     assert sorted(events.Tags()["scalars"]) == ["grad_norm", "loss"]

@@ -7,7 +7,6 @@ Does not know: models, training. Memory: the numbers of all tables.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -18,16 +17,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attnscope.checksums import crc32_file, find_damaged
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.figures import training_curves
 from attnscope.figures.curves import MAX_KINDS, Kind
 from attnscope.heads.labels import LABELS, assign_labels, get_label
 from attnscope.heads.table import HeadTable
-from attnscope.models.json_files import read_text
+from attnscope.models.checked_log import read_log
 
 STEP_FILE = re.compile(r"step-([0-9]{1,15})\.csv")
+METRICS = "metrics.jsonl"
 LOSSES = ("loss", "validation_loss")
-MAX_METRICS_BYTES = 2**28  # one line per step, for millions of steps
+TABLE_CHECKSUM = "heads_crc32"
+"""The field of metrics.jsonl with the checksum of the head table of a step."""
 MAX_DEFAULT_KINDS = 3  # drawn if no label has appeared
 
 
@@ -132,6 +134,13 @@ def read_over_training(run: str | Path) -> HeadsOverTraining:
     """
     run = Path(run)
     files = _table_files(run)
+    metrics = _read_metrics(run / METRICS)
+    checksums = {file.name: metrics.checksums[step] for step, file in files.items() if step in metrics.checksums}
+    if damaged := find_damaged(run / "heads", checksums, crc32_file):
+        raise CheckpointError(
+            f"{run / 'heads' / damaged[0]} is not the table that the run wrote: its checksum differs from {METRICS}; "
+            "copy it again, or delete it"
+        )
     tables = [HeadTable.from_csv(file) for file in files.values()]
     first, *others = zip(files.values(), tables, strict=True)
     if not len(first[1]):
@@ -142,7 +151,7 @@ def read_over_training(run: str | Path) -> HeadsOverTraining:
                 f"{file}: expected the {len(first[1])} heads of {first[0]} in the same order, got {len(table)} heads; "
                 "remove the tables of other models"
             )
-    return HeadsOverTraining(tuple(files), tuple(_align_columns(tables)), *_read_losses(run / "metrics.jsonl"))
+    return HeadsOverTraining(tuple(files), tuple(_align_columns(tables)), metrics.loss, metrics.validation_loss)
 
 
 def _table_files(run: Path) -> dict[int, Path]:
@@ -169,31 +178,32 @@ def _align_columns(tables: list[HeadTable]) -> Iterable[HeadTable]:
         yield assign_labels(replace(table, columns={score: table.columns.get(score, unknown) for score in scores}))
 
 
-def _read_losses(file: Path) -> list[dict[int, float]]:
-    """Read the losses by step from a metrics file; a later line replaces an earlier one, as in a resumed run."""
-    found: dict[str, dict[int, float]] = {name: {} for name in LOSSES}
-    text = read_text(file, MAX_METRICS_BYTES) if file.exists() else ""
-    lines = text.split("\n")
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+class _Metrics(NamedTuple):
+    """What metrics.jsonl has about each step."""
+
+    loss: dict[int, float]
+    validation_loss: dict[int, float]
+    checksums: dict[int, str]
+    """The CRC-32 of the head table."""
+
+
+def _read_metrics(file: Path) -> _Metrics:
+    """Read metrics by step; a later line replaces an earlier one."""
+    found: dict[str, dict[int, Any]] = {name: {} for name in (*LOSSES, TABLE_CHECKSUM)}
+    lines = read_log(file, advice="copy the file again, or delete it to do without losses") if file.exists() else ()
+    for number, metrics in lines:
         try:
-            metrics = json.loads(line)
-            if not isinstance(metrics, dict):
-                raise ValueError(f"a {type(metrics).__name__}")
             step = metrics.get("step")
             if step is not None and (type(step) is not int or not 0 <= step < 10**15):
                 raise ValueError(f"step is {str(step)[:50]}")
-            for name in LOSSES:
+            for name in found:
                 value = metrics.get(name)
-                if value is not None and type(value) not in (int, float):
+                if value is not None and type(value) not in ((str,) if name == TABLE_CHECKSUM else (int, float)):
                     raise ValueError(f"{name} is {str(value)[:50]!r}")
                 if step is not None and value is not None:
-                    found[name][step] = float(value)
-        except (ValueError, OverflowError, RecursionError) as error:
-            if number == len(lines) and isinstance(error, json.JSONDecodeError):
-                break  # an unfinished line: the run is still writing it
+                    found[name][step] = value if name == TABLE_CHECKSUM else float(value)
+        except (ValueError, OverflowError) as error:
             raise CheckpointError(
                 f'{file}, line {number}: expected metrics such as {{"step": 100, "loss": 2.31}}: {str(error)[:200]}'
             ) from error
-    return [dict(sorted(losses.items())) for losses in found.values()]
+    return _Metrics(*(dict(sorted(by_step.items())) for by_step in found.values()))

@@ -20,7 +20,7 @@ from attnscope.attention.tensors import iter_tensors, map_tensors
 from attnscope.errors import UnsupportedError
 from attnscope.matrix import AttentionMatrix
 
-APART = 2**18  # bytes of a copy that is worth a mapping of its own
+MIN_MAPPED_BYTES = 2**18  # smaller copies are allocated by torch
 
 T = TypeVar("T")
 
@@ -181,13 +181,9 @@ def copy_call(
 
 
 def _copied(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """A copy that lies apart.
-
-    What stays between the blocks that a model takes and gives back for each layer would keep the allocator from using
-    that room again, and a pass would take half as much memory again as its trace.
-    """
+    """A copy outside of the heap, in an anonymous mapping, if it is large; see `heap` for the reason."""
     num_bytes = tensor.numel() * dtype.itemsize
-    if tensor.device.type != "cpu" or num_bytes < APART:
+    if tensor.device.type != "cpu" or num_bytes < MIN_MAPPED_BYTES:
         return tensor.detach().to(dtype, copy=True, memory_format=torch.contiguous_format)
     return torch.frombuffer(mmap(-1, num_bytes), dtype=dtype).view(tensor.shape).copy_(tensor.detach())
 

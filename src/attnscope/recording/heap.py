@@ -1,8 +1,12 @@
-"""Memory that was freed goes back to the system.
+"""Return freed memory to the system while a model is recorded.
 
-A pass through a model takes and frees the same large blocks for each layer. What a recording keeps in between, be it a
-few bytes, cuts into them, so that the next layer's blocks no longer fit, and glibc keeps the old ones: some fifty
-megabytes a layer for a model of a hundred million weights and 8,192 tokens. Where there is no glibc, nothing happens.
+A forward pass allocates and frees the same large blocks for each layer. Copies that a recording keeps in between
+fragment the heap, so that the blocks of the next layer no longer fit, and glibc keeps the old ones. Without glibc,
+nothing happens.
+
+Measured by `prepare_run` of `attnscope.bench.record` in a fresh process (SmolLM2-135M, float32, 8,192 tokens): a
+recorded pass peaks 0.76 GB above a plain one with this module and the mappings of `call`, and 0.98 GB above without
+both, where the bound is 1.0 GB. Their effect on CPU time is below the noise (57.1 and 57.3 s).
 """
 
 from __future__ import annotations
@@ -11,17 +15,17 @@ import ctypes
 from functools import cache
 
 LARGE = 2**20  # bytes of a call that leaves such blocks behind
-EVERY = 2  # calls: giving back costs a little time, as the next layer asks for the memory again
+EVERY = 2  # calls: returning memory costs time, because the next layer allocates it again
 
 
 class Heap:
-    """Counts large calls, and gives freed memory back after some of them."""
+    """Counts large calls, and returns freed memory after every second one."""
 
     def __init__(self) -> None:
         self._calls = 0
 
     def after(self, num_bytes: int) -> None:
-        """Note that a call of so many bytes was kept."""
+        """Count a call of so many bytes that was stored."""
         if num_bytes < LARGE:
             return
         self._calls += 1

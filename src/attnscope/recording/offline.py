@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from threading import Lock
 
 from attnscope.errors import CheckpointError
@@ -51,12 +51,12 @@ def no_network(reason: str) -> Iterator[None]:
 
 @cache
 def _add_hook() -> None:
-    """Add the hook once; Python has no way to remove one."""
-    sys.addaudithook(_deny)
+    """Add the hook once; Python has no way to remove one, and calls it until after the names of this file are gone."""
+    sys.addaudithook(partial(_deny, EVENTS, REASON))
 
 
-def _deny(event: str, arguments: tuple[object, ...]) -> None:
-    if event not in EVENTS or (reason := REASON.get()) is None:
+def _deny(events: frozenset[str], current: ContextVar[str | None], event: str, arguments: tuple[object, ...]) -> None:
+    if event not in events or (reason := current.get()) is None:
         return
     if arguments and isinstance(arguments[0], socket.socket) and arguments[0].family == LOCAL:
         return

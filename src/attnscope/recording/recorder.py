@@ -34,6 +34,7 @@ from attnscope.recording.hooks.observers import (
     observe,
     suppress_recording,
 )
+from attnscope.recording.hooks.softmax_products import SoftmaxProducts
 from attnscope.recording.hooks.torch_functions import bind_arguments, find_reader
 from attnscope.recording.hooks.transformers_attention import intercept_transformers
 from attnscope.recording.hooks.verification import ReferenceWeights, from_kernel, max_abs_error
@@ -228,6 +229,11 @@ class Recorder:
         has_all_heads = some is call and not cross
         run.advance(call, layer.last_key if isinstance(layer, Layer) and has_all_heads else _last_key(call))
 
+    def on_handwritten(self, module: nn.Module | None) -> None:
+        """Note a module that computes attention which is not recorded."""
+        if module is not None and self.owns(module) and (name := self._names[id(module)]) in self._chosen:
+            self.coverage.note_handwritten(name, module)
+
     def _find_run(self, runs: list[Run], call: Call, *, cross: bool) -> Run | None:
         """The first run of a layer that a call continues; a layer may run several times in one forward pass.
 
@@ -283,15 +289,18 @@ class _TorchFunctionRecorder(TorchFunctionMode):
 
     def __init__(self, recorder: Recorder, modules: ModuleStack) -> None:
         super().__init__()
-        self._recorder, self._modules = recorder, modules
+        self._recorder, self._modules, self._products = recorder, modules, SoftmaxProducts()
 
     def __torch_function__(self, function: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        reader = find_reader(function)
-        if (
-            reader is None or is_suppressed() or self._recorder not in current_observers()
-        ):  # a task of asyncio shares the mode
+        if is_suppressed() or self._recorder not in current_observers():  # a task of asyncio shares the mode
             return function(*args, **kwargs)
+        reader = find_reader(function)
+        if reader is None:
+            result = function(*args, **kwargs)
+            if self._products.is_attention(function, args, kwargs, result):
+                self._recorder.on_handwritten(self._modules.innermost())
+            return result
         module = self._modules.innermost()
         if module is None or not self._recorder.owns(module):
             return function(*args, **kwargs)

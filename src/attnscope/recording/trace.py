@@ -7,6 +7,7 @@ Does not know: models, hooks. Memory: O(n) per head; a saved trace is memory-map
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
@@ -73,9 +74,13 @@ class Trace(Mapping[str, AttentionMatrix]):
             IndexError: There are fewer layers.
         """
         if not isinstance(name, str):
-            if not -len(self) <= name < len(self):
-                raise IndexError(f"layer index {name} is out of range: this trace has {len(self)} layers")
-            return list(self.layers.values())[int(name)]
+            try:
+                index = operator.index(name)
+            except TypeError:
+                raise KeyError(f"expected the name or the index of a layer, got {name!r:.80}") from None
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"layer index {index} is out of range: this trace has {len(self)} layers")
+            return list(self.layers.values())[index]
         if name not in self.layers:
             raise KeyError(f"{name!r} is not in this trace; its layers are {_listed(self.layers)}")
         return self.layers[name]

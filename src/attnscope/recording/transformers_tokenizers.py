@@ -1,13 +1,14 @@
 """Tokenizers of transformers, for vocabularies in formats that AttnScope does not read.
 
-In: a folder. Out: a tokenizer, or None if transformers cannot build one. transformers is given a copy of the vocabulary
-and of the settings, without fields that name code or files, and has no network.
+In: a folder. Out: a tokenizer, or None and a warning if transformers cannot build one. transformers is given a copy of
+the vocabulary and of the settings, without fields that name code or files, and has no network.
 Does not know: models. Memory: O(vocabulary).
 """
 
 from __future__ import annotations
 
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def has_vocabulary(folder: Path) -> bool:
 
 
 def load_transformers_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a folder as transformers builds it, or None.
+    """The tokenizer of a folder as transformers builds it, or None with a warning that has the reason.
 
     Raises:
         CheckpointError: If a file is too large, or is not valid JSON.
@@ -51,7 +52,10 @@ def load_transformers_tokenizer(folder: Path) -> Any:
                 return as_tokenizer(found)
         except (MissingExtraError, MemoryError):
             raise
-        except Exception:  # its errors have no common root
+        except Exception as error:  # its errors have no common root
+            first = str(error).strip().partition("\n")[0]
+            reason = f"transformers cannot build its tokenizer: {type(error).__name__}: {first}"
+            warnings.warn(f"load: {folder} has a vocabulary, but {reason}; the tokenizer is None", stacklevel=4)
             return None
 
 

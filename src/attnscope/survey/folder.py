@@ -23,8 +23,8 @@ import torch
 
 from attnscope.atomic_files import TEMPORARY, write_atomically
 from attnscope.errors import CheckpointError, SettingError
+from attnscope.models.checked_json import encode_checked_json, read_checked_json
 from attnscope.models.json_fields import Fields, short_repr
-from attnscope.models.json_files import dump_json, read_json
 from attnscope.survey.corpus.plan import Shard, ShardPlan
 from attnscope.survey.settings import Settings
 from attnscope.version import __version__
@@ -122,10 +122,10 @@ class SurveyFolder:
         return self._read(LOG, advice="delete it: it only states how long each run took").array("runs")
 
     def _read(self, name: str, *, advice: str) -> Fields:
-        return Fields(read_json(self.path / name, advice=advice), source=str(self.path / name), advice=advice)
+        return Fields(read_checked_json(self.path / name, advice=advice), source=str(self.path / name), advice=advice)
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
-        write_atomically(self.path / name, dump_json(content))
+        write_atomically(self.path / name, encode_checked_json(content))
 
 
 def survey_identity(settings: Settings, plan: ShardPlan, fingerprint: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,9 +12,7 @@ loaded. Memory: one buffer, and the metadata.
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import os
 import pickle
 from collections.abc import Collection
@@ -33,13 +31,12 @@ from torch.futures import Future
 from attnscope.atomic_files import write_atomically
 from attnscope.checksums import crc32_file
 from attnscope.errors import CheckpointError
+from attnscope.models.checked_json import encode_checked_json, read_checked_json
 from attnscope.models.json_fields import Fields, short_repr
-from attnscope.models.json_files import dump_json, read_json
 
 MANIFEST = "checkpoint.json"
 METADATA = ".metadata"
-CHECKSUM = "checksum"
-"""The field of checkpoint.json with the checksum of its other fields."""
+ADVICE = "the checkpoint cannot be used"
 
 
 class CheckpointManifest(NamedTuple):
@@ -55,8 +52,7 @@ class CheckpointManifest(NamedTuple):
 
 def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
     """Write checkpoint.json to disk, so that a checkpoint is complete."""
-    fields = manifest._asdict()
-    write_atomically(folder / MANIFEST, dump_json(fields | {CHECKSUM: _checksum_of(fields)}))
+    write_atomically(folder / MANIFEST, encode_checked_json(manifest._asdict()))
 
 
 def read_manifest(folder: Path) -> CheckpointManifest:
@@ -65,10 +61,8 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     Raises:
         CheckpointError: It is missing or damaged.
     """
-    found = read_json(folder / MANIFEST)
-    if found.pop(CHECKSUM, None) != _checksum_of(found):
-        raise CheckpointError(f"{MANIFEST} was changed")
-    fields = Fields(found, source=MANIFEST, advice="the checkpoint cannot be used")
+    found = read_checked_json(folder / MANIFEST, advice=ADVICE)
+    fields = Fields(found, source=MANIFEST, advice=ADVICE)
     files = fields.inner("files")
     manifest = CheckpointManifest(
         step=fields.integer("step"),
@@ -78,10 +72,6 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     )
     fields.finish()
     return manifest
-
-
-def _checksum_of(fields: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 class ChecksumWriter(FileSystemWriter):

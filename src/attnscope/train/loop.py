@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,9 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from attnscope.attention import Documents
-from attnscope.errors import SettingError
+from attnscope.checksums import crc32_file
+from attnscope.errors import CheckpointError, SettingError
+from attnscope.heads.over_training import TABLE_CHECKSUM
 from attnscope.models import Decoder
 from attnscope.recording.progress import StatusBar
 from attnscope.train import monitoring
@@ -114,7 +116,7 @@ class TrainingRun:
             report=display.print,
         )
         self.step = self.first_step = self.checkpoints.load(self.model, self.optimizer)
-        self.metrics = MetricsWriter(folder, self.step or -1) if ranks.is_first else None  # -1: from the start
+        self.metrics = open_metrics(folder, self.step, ranks, display.print)
         # Both share their parameters; heads are recorded in the model that is not compiled.
         self.forward = torch.compile(self.model) if self.settings.compile else self.model
 
@@ -144,6 +146,8 @@ class TrainingRun:
                 self.log_step(result)
             self.monitor()
             if stopped or is_due(self.settings.checkpoint_every, self.step, self.settings.steps):
+                if self.metrics is not None:
+                    self.metrics.mark_checkpoint(self.step)
                 self.checkpoints.save(self.model, self.optimizer, self.step)
         self.checkpoints.finish()
         return self.finish(stopped)
@@ -231,8 +235,9 @@ class TrainingRun:
                 self.display.print(f"step {step:,}  sample:\n{text}\n")
         if is_due(settings.heads_every, step, settings.steps):
             model = self.gather_model()
-            if model is not None:
-                monitoring.write_head_scores(model, self.data, self.folder, step)
+            if model is not None and self.metrics is not None:
+                table = monitoring.write_head_scores(model, self.data, self.folder, step)
+                self.metrics.write_line(step, **{TABLE_CHECKSUM: crc32_file(table)})
         if is_due(settings.sample_every, step, settings.steps) or is_due(settings.heads_every, step, settings.steps):
             self.ranks.sum_over_ranks(0.0)  # the others wait here for the first rank, and not within a step
         self.throughput.skip()
@@ -285,6 +290,19 @@ class TrainingRun:
         """Write metrics of the current step, on the first rank."""
         if self.metrics is not None:
             self.metrics.write(self.step, **found)
+
+
+def open_metrics(folder: Path, step: int, ranks: Ranks, report: Callable[[str], object]) -> MetricsWriter | None:
+    """Return the writer of metrics on the first rank, None on the others; all raise the error of the first."""
+    writer, damage = None, ""
+    if ranks.is_first:
+        try:
+            writer = MetricsWriter(folder, step, report)
+        except CheckpointError as error:
+            damage = str(error)
+    if damage := ranks.broadcast(damage):
+        raise CheckpointError(damage)
+    return writer
 
 
 def sum_loss(logits: Tensor, targets: Tensor) -> Tensor:

@@ -1,22 +1,28 @@
 """The metrics of a run, as JSON lines and for TensorBoard.
 
-In: a step and its metrics. Out: metrics.jsonl and events/ in the folder of the run. A run that resumes from a
-checkpoint first removes the metrics of later steps.
-Does not know: what is measured. Memory: O(1).
+In: a step and its metrics. Out: metrics.jsonl, whose lines have checksums, and events/ in the folder of the run. A line
+marks each checkpoint; a run that resumes from it keeps the lines up to that one.
+Does not know: what is measured. Memory: that of metrics.jsonl, once.
 """
 
 from __future__ import annotations
 
-import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from attnscope.atomic_files import write_atomically
-from attnscope.errors import MissingExtraError
+from attnscope.errors import CheckpointError, MissingExtraError
 from attnscope.extras import import_extra
+from attnscope.models.checked_log import MAX_BYTES, damaged_line, encode_line, split_lines
+from attnscope.models.json_files import read_bytes
 
 FILE = "metrics.jsonl"
 EVENTS = "events"
+CHECKPOINT = "checkpoint"
+"""The field of lines that mark a checkpoint."""
+ADVICE = "copy the file again, or delete it to resume without the metrics so far"
 
 
 class MetricsWriter:
@@ -24,12 +30,16 @@ class MetricsWriter:
 
     Args:
         folder: The folder of the run.
-        step: The step to resume after: metrics of later steps are removed.
+        step: The step to resume after, 0 for a new run: metrics of later steps are removed.
+        report: Called with one sentence if something other than those is missing.
+
+    Raises:
+        CheckpointError: The metrics up to this step are damaged.
     """
 
-    def __init__(self, folder: Path, step: int):
-        truncate_after(folder / FILE, step)
-        self._lines = (folder / FILE).open("a", encoding="utf-8")
+    def __init__(self, folder: Path, step: int, report: Callable[[str], object]):
+        keep_up_to_checkpoint(folder / FILE, step, report)
+        self._lines = (folder / FILE).open("ab")
         self._events = None
         try:
             import_extra("tensorboard")
@@ -37,17 +47,27 @@ class MetricsWriter:
             return
         from torch.utils.tensorboard import SummaryWriter
 
-        self._events = SummaryWriter(str(folder / EVENTS), purge_step=step + 1)
+        self._events = SummaryWriter(str(folder / EVENTS), purge_step=step + 1 if step else 0)
 
     def write(self, step: int, **found: float | str) -> None:
         """Write metrics of a step and flush them: a run may be killed at any time."""
-        write_line(self._lines, {"step": step, **found})
+        self.write_line(step, **found)
         if self._events is not None:
             for name, value in found.items():
                 if isinstance(value, str):
                     self._events.add_text(name, value, step)
                 else:
                     self._events.add_scalar(name, value, step)
+
+    def write_line(self, step: int, **found: Any) -> None:
+        """Write a line to metrics.jsonl alone, and flush it."""
+        self._lines.write(encode_line({"step": step, **found}))
+        self._lines.flush()
+
+    def mark_checkpoint(self, step: int) -> None:
+        """Mark a checkpoint that is about to be written, and write all lines so far to disk."""
+        self.write_line(step, **{CHECKPOINT: True})
+        os.fsync(self._lines.fileno())
 
     def close(self) -> None:
         """Flush and close all files."""
@@ -56,22 +76,32 @@ class MetricsWriter:
             self._events.close()
 
 
-def write_line(file: Any, found: dict[str, Any]) -> None:
-    """Write one line of JSON and flush it."""
-    file.write(json.dumps(found) + "\n")
-    file.flush()
+def keep_up_to_checkpoint(path: Path, step: int, report: Callable[[str], object]) -> None:
+    """Remove the lines after the mark of a checkpoint, or all for step 0.
 
-
-def truncate_after(path: Path, step: int) -> None:
-    """Remove the lines of later steps, and an incomplete last line."""
-    if path.exists():
-        kept = [line for line in path.read_text(encoding="utf-8").splitlines() if is_up_to(line, step)]
-        write_atomically(path, "".join(line + "\n" for line in kept).encode("utf-8"))
-
-
-def is_up_to(line: str, step: int) -> bool:
-    """Whether a line is complete and of this step or an earlier one."""
-    try:
-        return int(json.loads(line)["step"]) <= step
-    except (ValueError, KeyError, TypeError):
-        return False
+    Raises:
+        CheckpointError: The mark is missing, or a line before it is damaged.
+    """
+    if not path.exists():
+        if step:
+            report(f"{path} is missing: the metrics begin after step {step:,}")
+        return
+    if not step:
+        write_atomically(path, b"")
+        return
+    content = read_bytes(path, MAX_BYTES)
+    damaged: list[int] = []
+    kept: int | None = None
+    for line in split_lines(content):
+        if line.fields is None:
+            damaged.append(line.number)
+        elif line.fields.get(CHECKPOINT) and line.fields.get("step") == step:
+            if damaged:
+                raise damaged_line(path, damaged[0], ADVICE)
+            kept = line.stop
+    if kept is None:
+        where = f" (line {damaged[0]} is damaged)" if damaged else ""
+        raise CheckpointError(f"{path} has lost the mark of the checkpoint of step {step:,}{where}; {ADVICE}")
+    for number in damaged:
+        report(f"{path}: removed line {number}, which is incomplete and after the checkpoint of step {step:,}")
+    write_atomically(path, content[:kept] + b"\n")

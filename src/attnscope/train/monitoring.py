@@ -55,8 +55,8 @@ def generate_sample(model: nn.Module, data: Data, prompt: str | None, *, seed: i
         return prompt + generate(model, tokenizer, [prompt], max_new_tokens=count, sampling=sampling, device=device)[0]
 
 
-def write_head_scores(model: nn.Module, data: Data, folder: Path, step: int) -> None:
-    """Write the scores of every head on a validation document and on a repeated-token probe, as CSV."""
+def write_head_scores(model: nn.Module, data: Data, folder: Path, step: int) -> Path:
+    """Write the scores of every head on a validation document and on a repeated-token probe; return the CSV file."""
     with evaluation_mode(model):
         input_ids = longest_document(data.validation.get_batch([0])).to(next(model.parameters()).device)
         trace = read(model, input_ids, data.tokenizer, progress=False)
@@ -70,6 +70,7 @@ def write_head_scores(model: nn.Module, data: Data, folder: Path, step: int) -> 
     scratch = place.with_suffix(".new")
     table.to_csv(scratch)
     scratch.replace(place)
+    return place
 
 
 def longest_document(batch: Batch) -> Tensor:

@@ -28,7 +28,7 @@ from attnscope.atomic_files import write_atomically
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.folder_lock import lock_folder
 from attnscope.models import Decoder, save
-from attnscope.models.json_files import dump_json, read_json
+from attnscope.models.checked_json import encode_checked_json, read_checked_json
 from attnscope.models.text.any_tokenizer import AnyTokenizer
 from attnscope.train.data.corpus import TOKENIZER, TOKENS
 from attnscope.train.metrics import EVENTS, FILE
@@ -42,6 +42,7 @@ UNFINISHED_RUN = "run.json.unfinished"
 CHECKPOINTS, MODEL = "checkpoints", "model"
 RESULTS = (CHECKPOINTS, FILE, EVENTS, HEADS, MODEL)
 """What a run writes after run.json."""
+ADVICE = "copy it again, or choose another folder"
 RUN_ID = "id"
 """The field of run.json that every checkpoint of the run repeats."""
 RESUMABLE_SETTINGS = {
@@ -89,7 +90,7 @@ def check_same_run(recipe: Recipe, folder: Path) -> None:
         if found := [name for name in names if (folder / name).exists()]:
             raise SettingError(f"{folder} has {' and '.join(found)}, but no {RUN}; choose another folder")
         return
-    before = read_json(folder / RUN)
+    before = read_checked_json(folder / RUN, advice=ADVICE)
     if not isinstance(before.get(RUN_ID), str):
         raise CheckpointError(f"{folder / RUN} has no field {RUN_ID!r}; choose another folder")
     for name, value in described(recipe).items():
@@ -105,7 +106,7 @@ def begin(folder: Path) -> None:
     """Prepare a folder for a new run, and remove the data of a run that did not start."""
     if (folder / RUN).exists():
         return
-    for left in (folder / TOKENS, folder / TOKENIZER, *folder.glob(f".unfinished-{TOKENS}-*")):
+    for left in (folder / TOKENS, folder / TOKENIZER):
         shutil.rmtree(left, ignore_errors=True)
     (folder / UNFINISHED_RUN).touch()
 
@@ -113,9 +114,9 @@ def begin(folder: Path) -> None:
 def claim(recipe: Recipe, folder: Path) -> str:
     """Write run.json, once data and model are ready; returns the id of the run."""
     if not (folder / RUN).exists():
-        write_atomically(folder / RUN, dump_json(described(recipe) | {RUN_ID: secrets.token_hex(16)}))
+        write_atomically(folder / RUN, encode_checked_json(described(recipe) | {RUN_ID: secrets.token_hex(16)}))
         (folder / UNFINISHED_RUN).unlink(missing_ok=True)
-    return str(read_json(folder / RUN)[RUN_ID])
+    return str(read_checked_json(folder / RUN, advice=ADVICE)[RUN_ID])
 
 
 def described(recipe: Recipe) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from safetensors.torch import load_file, save_file
 
 from attnscope.checksums import crc32_file
 from attnscope.errors import CheckpointError
+from attnscope.models import CharacterTokenizer, load_tokenizer, train_bpe
 from attnscope.models.checkpoint import load, save
 from attnscope.models.checkpoint.folder_checksums import FILE, read_checksums
+from attnscope.models.checkpoint.source import NEEDED
 from attnscope.models.decoder import Decoder, DecoderConfig
 from attnscope.recording import load as load_any
 from tests.models.checkpoint.theirs import logits, opened
@@ -99,7 +102,74 @@ def test_a_model_that_is_saved_again_has_new_checksums(folder: Path) -> None:
     load(folder)
 
 
-def test_a_tokenizer_next_to_the_model_is_free(folder: Path) -> None:
+TEXT = "a rose is a rose"
+TOKENIZERS = {"characters": CharacterTokenizer.from_text(TEXT), "bpe": train_bpe([TEXT], 262)}
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_a_flipped_bit_in_any_file_of_a_tokenizer_is_found(kind: str, folder: Path) -> None:
+    before = {path.name for path in folder.iterdir()}
+    TOKENIZERS[kind].save(folder)
+    names = {path.name for path in folder.iterdir()} - before
+    assert names
+    assert names | before == read_checksums(folder).keys() | {FILE}
+    for name in names:
+        content = (folder / name).read_bytes()
+        for place in range(0, len(content), max(1, len(content) // 50)):
+            changed = bytearray(content)
+            changed[place] ^= 1 << place % 8
+            (folder / name).write_bytes(changed)
+            with pytest.raises(CheckpointError, match=f"{name} is not the file that was saved"):
+                load_tokenizer(folder)
+        (folder / name).write_bytes(content)
+    assert load_tokenizer(folder).encode("rose") == TOKENIZERS[kind].encode("rose")
+    load(folder)
+
+
+def test_a_model_that_is_saved_again_keeps_the_checksums_of_its_tokenizer(folder: Path) -> None:
+    TOKENIZERS["characters"].save(folder)
+    save(Decoder(CONFIG), folder, overwrite=True)
+    assert read_checksums(folder).keys() == {"config.json", "model.safetensors", "characters.json"}
+    (folder / "characters.json").write_text('{"characters": "eros"}')
+    with pytest.raises(CheckpointError, match=r"characters\.json is not the file that was saved"):
+        load_tokenizer(folder)
+    TOKENIZERS["characters"].save(folder)
+    assert load_tokenizer(folder) == TOKENIZERS["characters"]
+
+
+def test_a_folder_with_files_of_two_tokenizers_is_refused_until_one_is_saved(folder: Path) -> None:
+    other = train_bpe(["the light of a garden"], 264)
+    other.save(folder)
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    TOKENIZERS["bpe"].save(folder)
+    (folder / "tokenizer.json").write_bytes(files["tokenizer.json"])  # as after a kill before the last file
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json is not the file that was saved"):
+        load_tokenizer(folder)
+    TOKENIZERS["bpe"].save(folder)
+    assert load_tokenizer(folder).encode("rose") == TOKENIZERS["bpe"].encode("rose")
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_every_file_with_a_checksum_is_fetched_from_the_hub(kind: str, folder: Path) -> None:
+    TOKENIZERS[kind].save(folder)
+    for name in (FILE, *read_checksums(folder)):
+        assert any(fnmatch(name, pattern) for pattern in NEEDED), name
+
+
+def test_a_model_can_be_saved_next_to_a_tokenizer(tmp_path: Path) -> None:
+    TOKENIZERS["bpe"].save(tmp_path)
+    save(Decoder(CONFIG), tmp_path)
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= read_checksums(tmp_path).keys()
+    load(tmp_path)
+
+
+def test_a_model_is_saved_over_one_whose_checksums_are_damaged(folder: Path) -> None:
+    (folder / FILE).write_text("{")
+    save(Decoder(CONFIG), folder, overwrite=True)
+    load(folder)
+
+
+def test_a_tokenizer_of_others_next_to_the_model_is_free(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
     load(folder)
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -127,7 +130,7 @@ class PowerCutError(Exception):
     """What interrupts a save in these tests."""
 
 
-@pytest.mark.parametrize("step", range(7))
+@pytest.mark.parametrize("step", range(8))
 def test_an_interrupted_save_leaves_the_old_model_or_none(
     step: int, model: Decoder, tmp_path: Path, monkeypatch
 ) -> None:
@@ -155,3 +158,42 @@ def test_an_interrupted_save_leaves_the_old_model_or_none(
     else:
         with pytest.raises(CheckpointError, match="does not exist"):
             load(tmp_path)
+
+
+KILLED = """
+import os, signal, sys
+from attnscope.models.checkpoint import load, save
+model = load(sys.argv[1])
+os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+save(model, sys.argv[2], overwrite=True)
+"""
+
+
+def test_what_a_killed_save_left_behind_is_removed_by_the_next_one(model: Decoder, tmp_path: Path) -> None:
+    save(model, tmp_path / "model")
+    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "model", tmp_path / "copy"], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert len(list((tmp_path / "copy").glob(".unfinished-model-*/model.safetensors"))) == 1
+    save(model, tmp_path / "copy")
+    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == [
+        "attnscope-checksums.json", "config.json", "model.safetensors",
+    ]  # fmt: skip
+    assert torch.equal(logits(load(tmp_path / "copy")), logits(model))
+
+
+def test_a_second_save_is_refused_and_leaves_the_first_alone(
+    model: Decoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+    moving = saving._move_files
+
+    def save_again(scratch: Path, folder: Path) -> None:
+        with pytest.raises(CheckpointError, match="another process is saving a model to") as error:
+            save(model, tmp_path)
+        refused.append(str(error.value))
+        moving(scratch, folder)
+
+    monkeypatch.setattr(saving, "_move_files", save_again)
+    save(model, tmp_path)
+    assert len(refused) == 1
+    assert torch.equal(logits(load(tmp_path)), logits(model))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,13 @@ import pytest
 from attnscope.errors import SettingError
 from attnscope.survey import Workers
 from attnscope.survey.execution import ray_cluster
-from attnscope.survey.execution.ray_cluster import check_address, connect_to_ray, report_waiting, start_ray
+from attnscope.survey.execution.ray_cluster import (
+    check_address,
+    connect_to_ray,
+    end_processes,
+    report_waiting,
+    start_ray,
+)
 
 SLOW = "The current node timed out during startup. This could happen because some of the raylet failed to startup"
 
@@ -108,6 +115,20 @@ def test_other_errors_are_not_tried_again() -> None:
     with pytest.raises(SettingError, match=r"cannot start Ray: no room for the object store$"):
         start_ray(ray, Workers(count=2, threads=1))
     assert len(ray.options) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ray drops its Popen objects
+def test_a_start_that_fails_leaves_no_processes_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = list[set[int]]()
+    monkeypatch.setattr(ray_cluster, "OBJECT_STORE_BYTES", 1)  # Ray notices it after its first processes run
+    monkeypatch.setattr(ray_cluster, "end_processes", lambda pids: (started.append(set(pids)), end_processes(pids)))
+    with pytest.raises(SettingError, match="cannot start Ray: "), connect_to_ray(Workers(count=2, threads=1)):
+        pass
+    assert started[0]  # without this, there would be nothing to leave behind
+    assert not [pid for pid in started[0] if Path("/proc", str(pid)).exists()]
+    assert ray_cluster.ray_processes() == set()
 
 
 def test_a_long_wait_is_reported_where_standard_error_was(

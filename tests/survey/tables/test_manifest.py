@@ -12,6 +12,7 @@ import pytest
 
 from attnscope.cli.survey_tables import describe_survey
 from attnscope.errors import AttnScopeError, CheckpointError
+from attnscope.models.checked_json import encode_checked_json
 from attnscope.survey import Survey, compare
 from attnscope.survey.corpus.plan import Problem, Shard, ShardPlan, Span
 from attnscope.survey.folder import MANIFEST
@@ -20,7 +21,6 @@ from attnscope.survey.partials.partial import MAX_PROBLEMS, PartialResult, merge
 from attnscope.survey.settings import Settings
 from attnscope.survey.tables import parquet
 from attnscope.survey.tables.manifest import (
-    encode_manifest,
     hash_corpus,
     read_manifest,
     table_files,
@@ -119,7 +119,7 @@ def test_a_manifest_with_any_one_change_is_refused_or_has_all_that_readers_use(t
     before = written_manifest(tmp_path)
     changes, messages = list(changed_once(before)), list[str]()
     for changed in changes:
-        (tmp_path / MANIFEST).write_bytes(encode_manifest(changed))  # with the checksum that fits
+        (tmp_path / MANIFEST).write_bytes(encode_checked_json(changed))  # with the checksum that fits
         try:
             survey = Survey(tmp_path, read_manifest(tmp_path))
         except AttnScopeError as error:
@@ -136,7 +136,7 @@ def test_a_manifest_with_any_one_change_is_refused_or_has_all_that_readers_use(t
 
 def test_any_one_change_of_a_manifest_is_found_by_its_checksum(tmp_path: Path) -> None:
     before = written_manifest(tmp_path)
-    checksum = json.loads(encode_manifest(before))["checksum"]
+    checksum = json.loads(encode_checked_json(before))["checksum"]
     for changed in changed_once(before):
         if json.dumps(changed) != json.dumps(before):
             (tmp_path / MANIFEST).write_text(json.dumps(changed | {"checksum": checksum}))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from attnscope.errors import CheckpointError, SettingError, VocabularyError
 from attnscope.models import CharacterTokenizer, Tokenizer, load_tokenizer, train_bpe
+from attnscope.models.checked_json import encode_checked_json
 from attnscope.train.data.tokens import Tokens, open_tokens, train_validation_split, write_tokens
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -166,16 +167,12 @@ def test_a_cache_knows_its_tokenizer(tmp_path, tokenizer):
         ("documents.bin", lambda content: content[:8], r"documents\.bin: expected 16 bytes, got 8"),
         ("documents.bin", lambda content: content[8:] + content[:8], r"documents\.bin .* tokens\.json"),
         ("documents.bin", lambda content: content[:9] + b"\1" + content[10:], r"documents\.bin .* tokens\.json"),
+        ("tokens-00001.bin", lambda content: b"\1" + content[1:], r"tokens-00001\.bin is damaged: its checksum"),
+        ("tokens.json", lambda content: content.replace(b"uint16", b"uint32"), "tokens.json is damaged: its checksum"),
         ("tokens.json", None, r"no tokens\.json; .*write_tokens"),
         ("tokens.json", lambda content: content[:-9], r"tokens\.json is not valid JSON"),
         ("tokens.json", lambda content: b"{}", r"tokens\.json .*not a manifest"),
-        ("tokens.json", lambda content: content.replace(b'version": 1', b'version": 2'), "version 1, got 2; del"),
-        ("tokens.json", lambda content: content.replace(b"uint16", b"float8"), "dtype: 'float8'"),
-        ("tokens.json", lambda content: content.replace(b"uint16", b"uint32"), "expected 12 bytes, got 6"),
-        ("tokens.json", lambda content: content.replace(b'documents": 2', b'documents": true'), "documents: True"),
-        ("tokens.json", lambda content: content.replace(b"    3,", b"    0,"), r"shards: \[0, 0, 1\]"),
-        ("tokens.json", lambda content: content.replace(b"size", b"sizes"), "vocab_size: None"),
-        ("tokens.json", lambda content: content.replace(b"{", b'{"more": 1,'), "more: 1;"),
+        ("tokens.json", lambda content: content.replace(b'version": 2', b'version": 1'), "version 2, got 1; del"),
     ],
 )  # fmt: skip
 def test_a_damaged_folder_is_refused_by_name(tmp_path, name, change, reason):
@@ -188,6 +185,56 @@ def test_a_damaged_folder_is_refused_by_name(tmp_path, name, change, reason):
         path.write_bytes(change(content))
     with pytest.raises(CheckpointError, match=reason):
         open_tokens(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"dtype": "float8"}, "dtype: 'float8'"),
+        ({"dtype": "uint32"}, "expected 12 bytes, got 6"),
+        ({"documents": True}, "documents: True"),
+        ({"shards": [0, 0, 1]}, r"shards: \[0, 0, 1\]"),
+        ({"vocab_size": None}, "vocab_size: None"),
+        ({"crc32": []}, r"crc32: \[\]"),
+        ({"crc32": {}}, "crc32 does not have the checksums of all files"),
+        ({"crc32": {"../a/documents.bin": "0"}}, "crc32 does not have the checksums of all files"),
+        ({"more": 1}, "more: 1;"),
+    ],
+)
+def test_a_manifest_with_other_fields_and_the_right_checksum_is_refused(tmp_path, change, reason):
+    write_tokens(["abcd", "efg"], LETTERS, tmp_path / "a", shard_tokens=3)
+    path = tmp_path / "a" / "tokens.json"
+    path.write_bytes(encode_checked_json(json.loads(path.read_bytes()) | change))
+    with pytest.raises(CheckpointError, match=reason):
+        open_tokens(tmp_path / "a")
+
+
+def test_every_flipped_bit_of_the_tokens_is_found(tmp_path):
+    before = listed(write_tokens(["abcd", "efg"], LETTERS, tmp_path / "a", shard_tokens=3))
+    for path in sorted((tmp_path / "a").iterdir()):
+        whole = path.read_bytes()
+        for place in range(len(whole)):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << place % 8
+            path.write_bytes(damaged)
+            if path.suffix == ".bin" or json_or_none(damaged) != json.loads(whole):
+                with pytest.raises(CheckpointError):
+                    open_tokens(tmp_path / "a")
+        path.write_bytes(whole)
+    assert listed(open_tokens(tmp_path / "a")) == before
+
+
+def json_or_none(content):
+    try:
+        return json.loads(bytes(content))
+    except ValueError:
+        return None
+
+
+def test_what_a_killed_process_left_behind_is_removed(tmp_path):
+    (tmp_path / ".unfinished-a-0123" / "tokens").mkdir(parents=True)
+    write_tokens(["abcd"], LETTERS, tmp_path / "a")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def test_a_folder_can_be_moved(tmp_path):

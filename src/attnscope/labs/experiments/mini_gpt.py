@@ -11,7 +11,6 @@ scale.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from functools import cache
@@ -25,6 +24,7 @@ from attnscope.figures import head_grid, lines
 from attnscope.heads import HeadsOverTraining, read_over_training
 from attnscope.labs import Lab, reference_text
 from attnscope.models import CharacterTokenizer, Decoder
+from attnscope.models.checked_log import read_log
 from attnscope.recording import read
 from attnscope.train import char_gpt, train
 
@@ -93,8 +93,8 @@ def train_mini_gpt(seed: int, steps: int, batch: int) -> MiniGPT:
         )
         trained = train(recipe, run, progress=False)
         assert isinstance(trained.model, Decoder)
-        metrics = map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-        samples = {line["step"]: line["sample"] for line in metrics if "sample" in line}
+        metrics = read_log(run / "metrics.jsonl", advice="run the lab again")
+        samples = {line["step"]: line["sample"] for _, line in metrics if "sample" in line}
         characters = CharacterTokenizer(sorted(set(reference_text())))
         return MiniGPT(trained.model, characters, read_over_training(run), samples)
 

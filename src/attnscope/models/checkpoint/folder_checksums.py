@@ -1,4 +1,4 @@
-"""The checksums of a saved model: a small file next to it, with the CRC-32 of each of the others.
+"""The checksums of a saved model or tokenizer: a small file next to it, with the CRC-32 of each of the others.
 
 In: a folder. Out: nothing, or a `CheckpointError` that names the file that was damaged. Checksums are computed in a
 thread while another one reads the model. Folders without the file, as others write them, are not checked.
@@ -9,15 +9,17 @@ Does not know: what the files mean. Memory: one buffer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
+from attnscope.atomic_files import write_atomically
 from attnscope.checksums import crc32_file
 from attnscope.errors import CheckpointError
 from attnscope.models.json_fields import Fields
-from attnscope.models.json_files import read_json, write_json
+from attnscope.models.json_files import dump_json, read_json
 
 FILE = "attnscope-checksums.json"
 VERSION = 1
@@ -26,7 +28,25 @@ ADVICE = f"Copy the folder again, or delete {FILE} to load it without checksums"
 
 def write_checksums(folder: Path, checksums: Mapping[str, str]) -> None:
     """Write the checksums of files by their names."""
-    write_json(folder / FILE, {"version": VERSION, "crc32": dict(checksums)})
+    write_atomically(folder / FILE, dump_json({"version": VERSION, "crc32": dict(checksums)}))
+
+
+def write_files(folder: Path, contents: Mapping[str, bytes | None]) -> None:
+    """Write small files with their checksums; None removes a file.
+
+    The checksums are first, so that a folder with files of two saves is refused if a process is killed in between.
+
+    Raises:
+        CheckpointError: If the folder already has checksums, and they are invalid.
+    """
+    others = {name: checksum for name, checksum in read_checksums(folder).items() if name not in contents}
+    own = {name: f"{zlib.crc32(content):08x}" for name, content in contents.items() if content is not None}
+    write_checksums(folder, others | own)
+    for name, content in contents.items():
+        if content is None:
+            (folder / name).unlink(missing_ok=True)
+        else:
+            (folder / name).write_bytes(content)
 
 
 def read_checksums(folder: Path) -> dict[str, str]:
@@ -49,13 +69,18 @@ def read_checksums(folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def verified(folder: Path) -> Iterator[None]:
-    """Compare the files of a folder with their checksums while the block reads them.
+def verified(folder: Path, names: Collection[str] | None = None) -> Iterator[None]:
+    """Compare files of a folder with their checksums while the block reads them.
+
+    Args:
+        folder: The folder.
+        names: The files, those without a checksum included; None for all.
 
     Raises:
         CheckpointError: At the end of the block, if a file has another checksum, also if the block has failed.
     """
-    checksums = read_checksums(folder)
+    found = read_checksums(folder)
+    checksums = found if names is None else {name: found[name] for name in names if name in found}
     damaged: list[str] = []
     thread = Thread(target=lambda: damaged.extend(_damaged_files(folder, checksums)), daemon=True)
     if checksums:

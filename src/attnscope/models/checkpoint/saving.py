@@ -7,9 +7,8 @@ checksums of all of them. Does not know: tokens, text. Memory: the model, and on
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from functools import partial, reduce
 from pathlib import Path
 
@@ -18,10 +17,11 @@ from torch import Tensor
 
 from attnscope.checksums import Crc32, crc32_file
 from attnscope.errors import CheckpointError
+from attnscope.folder_lock import scratch_folder
 from attnscope.models.checkpoint.families import family_from_config
 from attnscope.models.checkpoint.family import FileTensor, ParameterSource
 from attnscope.models.checkpoint.folder_checksums import FILE as CHECKSUMS
-from attnscope.models.checkpoint.folder_checksums import write_checksums
+from attnscope.models.checkpoint.folder_checksums import read_checksums, write_checksums
 from attnscope.models.checkpoint.safetensors_files import INDEX, NAMES, WEIGHTS
 from attnscope.models.checkpoint.safetensors_writer import TensorToWrite, encode_header, to_file_order, write_stream
 from attnscope.models.decoder import Decoder
@@ -30,6 +30,11 @@ from attnscope.models.json_files import write_json
 
 Shard = list[tuple[str, ParameterSource, FileTensor, slice]]
 """Tensors of one file: their names in it, and the rows of the parameters they hold."""
+
+FILES = ("config.json", WEIGHTS, INDEX, "model-*-of-*.safetensors")
+"""The files of a model; config.json, which marks one, is first."""
+
+SCRATCH = ".unfinished-model-"
 
 NO_TOKENS = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
 """A model has no tokenizer; without these fields, each family would assume the ids of its first release."""
@@ -87,8 +92,8 @@ def save(
     folder = Path(folder)
     _check_folder(folder, overwrite)
     folder.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=folder, prefix=".unfinished-"))
-    try:
+    in_use = CheckpointError(f"save: another process is saving a model to {folder}; wait until it ends")
+    with scratch_folder(folder, SCRATCH, in_use) as scratch:
         checksums = _write_weights(scratch, shards, parameters, dtype)
         about = {
             "architectures": [family.architecture],
@@ -96,11 +101,10 @@ def save(
             "dtype": str(dtype)[len("torch.") :],
         }
         write_json(scratch / "config.json", {**about, **NO_TOKENS, **fields})
-        small = [path for path in scratch.iterdir() if path.name not in checksums]
-        write_checksums(scratch, checksums | {path.name: crc32_file(path) for path in small})
+        small = [path for path in _model_files(scratch) if path.name not in checksums]
+        checksums |= {path.name: crc32_file(path) for path in small}
+        write_checksums(scratch, _checksums_of_others(folder) | checksums)
         _move_files(scratch, folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _shards(named: Shard, dtype: torch.dtype, max_bytes: int) -> Iterator[Shard]:
@@ -157,13 +161,22 @@ def _check_folder(folder: Path, overwrite: bool) -> None:
 
 
 def _model_files(folder: Path) -> list[Path]:
-    names = ("config.json", WEIGHTS, INDEX, "model-*-of-*.safetensors", CHECKSUMS)
-    return [path for name in names for path in sorted(folder.glob(name))]
+    return [path for name in FILES for path in sorted(folder.glob(name))]
+
+
+def _checksums_of_others(folder: Path) -> dict[str, str]:
+    """The checksums of files in the folder that are not replaced, such as those of a tokenizer."""
+    try:
+        found = read_checksums(folder)
+    except CheckpointError:  # damaged, and replaced like the model
+        return {}
+    return {name: checksum for name, checksum in found.items() if not any(fnmatch(name, kind) for kind in FILES)}
 
 
 def _move_files(scratch: Path, folder: Path) -> None:
     """Move the complete files to the folder; config.json is removed first and moved last, since it marks a model."""
     for path in _model_files(folder):
         path.unlink()
-    for path in sorted(scratch.iterdir(), key=lambda path: path.name == "config.json"):
+    config, *others = _model_files(scratch)
+    for path in (scratch / CHECKSUMS, *others, config):
         os.replace(path, folder / path.name)

@@ -27,6 +27,7 @@ NEEDED = (
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
+    "characters.json",
     "vocab.json",
     "vocab.txt",
     "merges.txt",

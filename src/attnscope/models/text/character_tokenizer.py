@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import SupportsIndex
 
 from attnscope.errors import CheckpointError, VocabularyError
-from attnscope.models.json_files import read_json, write_json
+from attnscope.models.checkpoint.folder_checksums import verified, write_files
+from attnscope.models.json_files import dump_json, read_json
 
 FILE = "characters.json"
 
@@ -56,7 +57,8 @@ class CharacterTokenizer:
     def load(cls, folder: str | Path) -> CharacterTokenizer:
         """Load a tokenizer from a folder that `save` wrote."""
         path = Path(folder) / FILE
-        characters = read_json(path).get("characters")
+        with verified(path.parent, [FILE]):
+            characters = read_json(path).get("characters")
         if not isinstance(characters, str) or len(set(characters)) != len(characters):
             raise CheckpointError(f"{path}: expected a string of distinct characters under 'characters'")
         return cls(characters)
@@ -64,7 +66,7 @@ class CharacterTokenizer:
     def save(self, folder: str | Path) -> None:
         """Write the vocabulary to a folder, which is created if necessary."""
         Path(folder).mkdir(parents=True, exist_ok=True)
-        write_json(Path(folder) / FILE, {"characters": "".join(self.characters)})
+        write_files(Path(folder), {FILE: dump_json({"characters": "".join(self.characters)})})
 
     @property
     def vocab_size(self) -> int:

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple, SupportsIndex
 
 from attnscope.errors import CheckpointError, VocabularyError
 from attnscope.extras import import_extra
-from attnscope.models.json_files import read_optional_json, read_text, write_json
+from attnscope.models.checkpoint.folder_checksums import verified, write_files
+from attnscope.models.json_files import dump_json, read_optional_json, read_text
 from attnscope.models.text.gguf_tokenizer import backend_from_gguf, special_tokens_from_gguf
 
 FILE = "tokenizer.json"
@@ -105,13 +106,16 @@ class Tokenizer:
             CheckpointError: If a file is missing or invalid.
         """
         folder = Path(folder)
-        text = read_text(folder / FILE, MAX_BYTES)
-        config = read_optional_json(folder / SPECIAL_TOKENS) | read_optional_json(folder / CONFIG)
-        generation = read_optional_json(folder / GENERATION)
+        template = folder / TEMPLATE
+        with verified(folder, (FILE, CONFIG, GENERATION, TEMPLATE)):
+            text = read_text(folder / FILE, MAX_BYTES)
+            config = read_optional_json(folder / SPECIAL_TOKENS) | read_optional_json(folder / CONFIG)
+            generation = read_optional_json(folder / GENERATION)
+            chat_template = read_text(template) if template.exists() else None
         with _convert_errors(folder / FILE):
             backend = import_extra("tokenizers").Tokenizer.from_str(text)
-        template = folder / TEMPLATE
-        chat_template = read_text(template) if template.exists() else _parse_chat_template(config.get("chat_template"))
+        if chat_template is None:
+            chat_template = _parse_chat_template(config.get("chat_template"))
         try:
             eos_token_ids = _parse_ids(generation.get("eos_token_id"))
         except TypeError as error:
@@ -141,18 +145,18 @@ class Tokenizer:
         """Write the tokenizer to a folder, for `load` and for transformers."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / FILE).write_text(self.backend.to_str(), encoding="utf-8")
         # Unused names are written as null, so that a special_tokens_map.json in the folder does not supply them.
         config = {"tokenizer_class": "PreTrainedTokenizerFast"} | dict.fromkeys(NAMES) | self.config
         config.pop("auto_map", None)  # it names code of the original repository, which is not saved
-        write_json(folder / CONFIG, config)
-        if self.chat_template is not None:
-            (folder / TEMPLATE).write_text(self.chat_template, encoding="utf-8", newline="")
-        else:
-            (folder / TEMPLATE).unlink(missing_ok=True)
+        files = {
+            FILE: self.backend.to_str().encode("utf-8"),
+            CONFIG: dump_json(config),
+            TEMPLATE: None if self.chat_template is None else self.chat_template.encode("utf-8"),
+        }
         generation = read_optional_json(folder / GENERATION)
         if generation or self.eos_token_ids - {self._id_of("eos_token")}:
-            write_json(folder / GENERATION, generation | {"eos_token_id": sorted(self.eos_token_ids)})
+            files[GENERATION] = dump_json(generation | {"eos_token_id": sorted(self.eos_token_ids)})
+        write_files(folder, files)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Encode a text.

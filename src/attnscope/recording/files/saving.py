@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +16,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from attnscope.errors import SettingError, TraceError, UnsupportedError
-from attnscope.folder_lock import lock_folder
+from attnscope.errors import TraceError, UnsupportedError
+from attnscope.folder_lock import scratch_folder
 from attnscope.models.json_fields import MAX_CHARACTERS
 from attnscope.models.json_files import write_json
 from attnscope.recording.files.expressions import MAX_NODES, ExpressionReader, ExpressionWriter
@@ -158,10 +156,9 @@ def _scratch(folder: Path) -> Iterator[Path]:
     created = not folder.exists()
     fresh = _is_free(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=folder, prefix=SCRATCH))
+    in_use = TraceError(f"save: another process is saving a trace to {folder}; wait until it ends")
     try:
-        with lock_folder(scratch, _ignore):
-            _remove_abandoned(folder, scratch)
+        with scratch_folder(folder, SCRATCH, in_use) as scratch:
             try:
                 if fresh:
                     _mark_unfinished(scratch, folder)
@@ -171,25 +168,8 @@ def _scratch(folder: Path) -> Iterator[Path]:
                     _remove_trace(folder)
                 raise
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
         if created and not any(folder.iterdir()):
             folder.rmdir()
-
-
-def _ignore(_: str) -> None: ...
-
-
-def _remove_abandoned(folder: Path, own: Path) -> None:
-    """Remove the temporary folders of saves that were killed; raise TraceError if one is still in progress."""
-    for left in folder.glob(f"{SCRATCH}*"):
-        if left == own:
-            continue
-        try:
-            with lock_folder(left, _ignore):
-                shutil.rmtree(left, ignore_errors=True)
-        except SettingError as error:
-            if left.exists():
-                raise TraceError(f"save: another process is saving a trace to {folder}; wait until it ends") from error
 
 
 def _is_free(folder: Path) -> bool:

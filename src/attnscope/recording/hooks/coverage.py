@@ -4,7 +4,8 @@ In: a model, and the names of intercepted layers. Out: an error that names the l
 and the names of layers that mix tokens without a softmax. Does not know: how calls are intercepted. Memory: O(modules).
 
 PyTorch does not mark attention modules, so class names decide: a module is an attention layer if its class name
-contains "Attention" or "Attn" and it contains no such module.
+contains "Attention" or "Attn" and it contains no such module. So is a module that multiplied values by a softmax,
+whatever its name.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Coverage:
         }
         self._layers = {name: module for name, module in innermost.items() if name in chosen}
         self._ran: dict[str, str] = {}
+        self._handwritten: dict[str, str] = {}
         self.without_softmax: list[str] = []
 
     @contextmanager
@@ -77,31 +79,41 @@ class Coverage:
             for handle in handles:
                 handle.remove()
 
+    def note_handwritten(self, name: str, module: nn.Module) -> None:
+        """Note a module that computed attention with its own code, unless it is known to mix tokens in another way."""
+        if name not in self._mixing and not _inside(name, self._mixing):
+            self._handwritten[name] = type(module).__name__
+
     def missed(self, intercepted: Collection[str]) -> dict[str, str]:
         """The layers that ran but were not intercepted, with the names of their classes."""
+        outside = {
+            name: kind for name, kind in self._ran.items() if not any(_inside(one, [name]) for one in intercepted)
+        }
         return {
             name: kind
-            for name, kind in self._ran.items()
-            if name not in intercepted and not any(_inside(one, [name]) or _inside(name, [one]) for one in intercepted)
+            for name, kind in (outside | self._handwritten).items()
+            if name not in intercepted and not _inside(name, intercepted)
         }
 
     def reset(self) -> None:
         """Forget which layers ran."""
         self._ran.clear()
+        self._handwritten.clear()
 
     def check(self, intercepted: Collection[str], *, finished: bool) -> None:
         """Raise UnsupportedError if a layer ran and was not intercepted; when `finished`, also if no layer ran."""
         missed = self.missed(intercepted)
         if not missed and (intercepted or self.without_softmax or not finished):
             return
-        count, total = len(self._ran) - len(missed), len(self._ran)
+        total = len(self._ran.keys() | self._handwritten.keys())
+        count = total - len(missed)
         if not missed:
             raise UnsupportedError(
                 f"record: no attention was recorded in {self._kind}. Call the model inside the with block, in the same "
                 "thread. FlexAttention, scripted models and a handwritten softmax cannot be recorded: use "
                 "F.scaled_dot_product_attention, or make a trace of the weights with Trace.from_attentions"
             )
-        named = ", ".join(f"{name} ({kind})" for name, kind in list(missed.items())[:3])
+        named = ", ".join(f"{name or 'the model itself'} ({kind})" for name, kind in list(missed.items())[:3])
         more = f" and {len(missed) - 3} more" if len(missed) > 3 else ""
         raise UnsupportedError(
             f"record: {count} of {total} attention layers of {self._kind} were recorded. Not recorded: {named}{more}, "

@@ -21,7 +21,7 @@ from attnscope.recording.hooks.module_stack import ATTENTION, PLAIN
 from attnscope.recording.hooks.transformers_attention import NAME, is_transformers_model
 
 TORCH_ATTENTION = re.compile(
-    r"scaled_dot_product|multi_head_attention|MultiheadAttention|sdpa_attention|flex_attention"
+    r"scaled_dot_product|multi_head_attention|\bMultiheadAttention\b|sdpa_attention|flex_attention"
 )
 """What a file that calls attention functions of torch contains."""
 INTERFACE = "ALL_ATTENTION_FUNCTIONS"

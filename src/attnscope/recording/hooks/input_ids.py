@@ -43,8 +43,9 @@ def observe_input_ids(model: nn.Module, observer: Observer, note: Callable[[Obse
         parameters = inspect.signature(module.forward).parameters.values()
         positional = [one.name for one in parameters if one.kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD]
 
-        def before(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-            ids = kwargs.get(name)
+        def before(_: nn.Module, args: tuple, kwargs: dict[str, Any] | None = None) -> None:
+            """Torch leaves out `kwargs` in other threads, while this one adds or removes the hook."""
+            ids = None if kwargs is None else kwargs.get(name)
             if name in positional[: len(args)]:
                 ids = args[positional.index(name)]
             if not isinstance(ids, Tensor) or ids.dtype not in INTEGERS or ids.dim() not in (1, 2) or not ids.numel():

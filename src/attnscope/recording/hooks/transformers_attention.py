@@ -12,6 +12,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from threading import RLock
@@ -53,6 +54,8 @@ class _Switched:
 _lock = RLock()
 _switched: dict[int, _Switched] = {}
 _config_of: dict[int, _Switched] = {}  # by the id of a module
+_weights_requested: ContextVar[int | None] = ContextVar("weights_requested", default=None)
+"""The id of the outermost running model that was called with output_attentions=True."""
 
 
 def is_transformers_model(model: nn.Module) -> bool:
@@ -83,7 +86,8 @@ def intercept_transformers(model: nn.Module) -> Iterator[None]:
             _config_of.update(dict.fromkeys(modules, found))
             config._attn_implementation_internal = NAME
     try:
-        yield
+        with _note_requested_weights(model):
+            yield
     finally:
         with _lock:
             for config, _ in configs:
@@ -101,6 +105,34 @@ def _restore(found: _Switched) -> None:
     if not _switched:
         for registry in _registries():
             registry._global_mapping.pop(NAME, None)  # the registry has no method for this
+
+
+@contextmanager
+def _note_requested_weights(model: nn.Module) -> Iterator[None]:
+    """Note which transformers model was called with output_attentions=True, which not all layers pass on."""
+
+    def before(module: nn.Module, _: tuple, kwargs: dict[str, Any] | None = None) -> None:
+        """Torch leaves out `kwargs` in other threads, while this one adds or removes the hook."""
+        if kwargs is not None and kwargs.get("output_attentions"):
+            _weights_requested.set(_weights_requested.get() or id(module))
+        elif _weights_requested.get() == id(module):  # torch runs no hooks after a KeyboardInterrupt
+            _weights_requested.set(None)
+
+    def after(module: nn.Module, *_: object) -> None:
+        if _weights_requested.get() == id(module):
+            _weights_requested.set(None)
+
+    library = import_extra("transformers.modeling_utils")
+    handles = []
+    for module in model.modules():
+        if isinstance(module, library.PreTrainedModel):
+            handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+            handles.append(module.register_forward_hook(after, always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _configs_of(model: nn.Module) -> list[tuple[Any, set[int]]]:
@@ -228,7 +260,7 @@ def _must_return_weights(given: Arguments) -> bool:
     if _original_name(given.module) != "eager":
         return False
     config = getattr(given.module, "config", None)
-    if given.kwargs.get("output_attentions") or getattr(config, "output_attentions", False):
+    if _weights_requested.get() or given.kwargs.get("output_attentions") or getattr(config, "output_attentions", False):
         return True
     capturing = sys.modules.get("transformers.utils.output_capturing")
     collector = getattr(capturing, "_active_collector", None)

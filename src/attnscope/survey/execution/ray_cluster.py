@@ -15,8 +15,9 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -119,6 +120,7 @@ def start_ray(ray: Any, workers: Workers) -> None:
         check_address(workers.address)
     task = "start Ray" if workers.address is None else f"connect to Ray at {workers.address}"
     start = time.monotonic()
+    before = ray_processes()
     while True:
         try:
             with ExitStack() as stack:
@@ -130,10 +132,46 @@ def start_ray(ray: Any, workers: Workers) -> None:
             return
         except Exception as error:  # its errors have no common base class
             ray.shutdown()
+            end_processes(ray_processes() - before)  # Ray forgets what it started before the error
             is_slow = workers.address is None and "timed out" in str(error).lower()
             if not is_slow or time.monotonic() - start >= START_SECONDS:
                 first = str(error).strip().partition("\n")[0]
                 raise SettingError(f"survey: cannot {task}: {first}") from error
+
+
+def ray_processes() -> set[int]:
+    """The processes of Ray that this one has started, and those that they have started; empty without /proc."""
+    place = os.fsencode(Path(str(import_extra("ray").__file__)).parent)
+    parents = {int(path.name): _parent(path) for path in Path("/proc").glob("[0-9]*")}
+    found, level = set[int](), {os.getpid()}
+    while level:
+        level = {pid for pid, parent in parents.items() if parent in level}
+        found |= level
+    return {pid for pid in found if place in (line := _command_line(pid)) or line.startswith(b"ray::")}
+
+
+def end_processes(pids: Iterable[int]) -> None:
+    """Kill processes, and wait for those that are children of this one."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for pid in pids:
+        with suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
+def _parent(place: Path) -> int | None:
+    try:
+        return int((place / "stat").read_bytes().rpartition(b")")[2].split()[1])
+    except OSError:  # it has ended
+        return None
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path("/proc", str(pid), "cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 @contextmanager

@@ -20,8 +20,9 @@ import torch
 
 from attnscope.atomic_files import write_atomically
 from attnscope.errors import CheckpointError, SettingError
+from attnscope.models.checked_json import encode_checked_json, remove_checksum
 from attnscope.models.json_fields import Fields, short_repr
-from attnscope.models.json_files import dump_json, read_json
+from attnscope.models.json_files import read_json
 from attnscope.survey.corpus.names import escape_name
 from attnscope.survey.corpus.plan import ShardPlan
 from attnscope.survey.folder import MANIFEST, TABLES
@@ -67,7 +68,7 @@ def write_manifest(
         tables: What `write_tables` returned.
     """
     content = describe_survey(merged, plan, settings, fingerprint, tables)
-    write_atomically(folder / MANIFEST, encode_manifest(content))
+    write_atomically(folder / MANIFEST, encode_checked_json(content))
 
 
 def describe_survey(
@@ -112,11 +113,6 @@ def describe_survey(
     }
 
 
-def encode_manifest(content: Mapping[str, Any]) -> bytes:
-    """The bytes of the manifest: its content, and a checksum of it as the last field."""
-    return dump_json({**_without_checksum(content), "checksum": _checksum(content)})
-
-
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Read the manifest of a survey.
 
@@ -137,8 +133,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"the survey in {folder} has format {short_repr(found)}, but this version of AttnScope reads format "
             f"{FORMAT}; update AttnScope, or {REMEDY}"
         )
-    if fields.string("checksum") != _checksum(manifest):
-        raise CheckpointError(f"{path} is damaged: its checksum does not match its content; {REMEDY}")
+    remove_checksum(manifest, path, advice=REMEDY)
     _check_fields(fields)
     return manifest
 
@@ -181,11 +176,3 @@ def _check_fields(fields: Fields) -> None:
         table.integer("size")
         table.integer("rows")
         table.string("sha256")
-
-
-def _without_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in content.items() if name != "checksum"}
-
-
-def _checksum(content: Mapping[str, Any]) -> str:
-    return f"sha256:{hashlib.sha256(dump_json(_without_checksum(content))).hexdigest()}"

@@ -2,7 +2,7 @@
 
 In: documents and a tokenizer, or a folder written before. Out: `Tokens`, any range of which can be read. The folder has
 the token ids in shards (tokens-00000.bin and so on), the start of each document in documents.bin, and a manifest,
-tokens.json. It gets its name only when it is complete.
+tokens.json, with the checksums of the other files. It gets its name only when it is complete.
 Does not know: models, batches. Memory: O(longest document) to write (see `DocumentEncoder`), O(range) to read.
 """
 
@@ -16,18 +16,22 @@ from contextlib import contextmanager
 from copy import copy
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from attnscope.checksums import Crc32, crc32_file, find_damaged
 from attnscope.errors import CheckpointError, SettingError, VocabularyError
-from attnscope.models.json_files import read_json, write_json
+from attnscope.folder_lock import scratch_folder
+from attnscope.models.checked_json import encode_checked_json, remove_checksum
+from attnscope.models.json_fields import short_repr
+from attnscope.models.json_files import read_json
 from attnscope.models.text.any_tokenizer import AnyTokenizer
 from attnscope.models.text.document_encoder import DocumentEncoder
 
-FORMAT, VERSION = "attnscope tokens", 1
+FORMAT, VERSION = "attnscope tokens", 2
 MANIFEST, STARTS = "tokens.json", "documents.bin"
 START_TYPE = "<i8"
 TYPES = {"uint16": "<u2", "uint32": "<u4"}
@@ -44,6 +48,8 @@ class Manifest(NamedTuple):
     vocab_size: int
     tokenizer: str
     """The fingerprint of the tokenizer."""
+    crc32: dict[str, str]
+    """The checksum of each file."""
 
 
 class Tokens:
@@ -161,7 +167,7 @@ def write_tokens(
         end = np.array(sorted(tokenizer.eos_token_ids)[:1], np.int64)
         dtype = "uint16" if tokenizer.vocab_size <= 2**16 else "uint32"
         shards, plain, count = _Shards(scratch, dtype, shard_tokens), DocumentEncoder(tokenizer), 0
-        with (scratch / STARTS).open("wb") as starts, shards:
+        with _ChecksumFile(scratch / STARTS) as starts, shards:
             for number, document in enumerate(documents):
                 begin = shards.written
                 for ids in _encoded(document, number, plain, tokenizer.vocab_size):
@@ -174,13 +180,23 @@ def write_tokens(
                     progress(shards.written)
         if not count:
             raise SettingError("write_tokens: expected at least one token, got none; an iterator can be read only once")
-        found = Manifest(dtype, shards.counts, count, tokenizer.vocab_size, fingerprint(tokenizer))
-        write_json(scratch / MANIFEST, {"format": FORMAT, "version": VERSION, **found._asdict()})
+        checksums = {STARTS: starts.digest.hexdigest()} | shards.checksums
+        found = Manifest(dtype, shards.counts, count, tokenizer.vocab_size, fingerprint(tokenizer), checksums)
+        manifest = {"format": FORMAT, "version": VERSION, **found._asdict()}
+        (scratch / MANIFEST).write_bytes(encode_checked_json(manifest))
     return open_tokens(folder)
 
 
 def open_tokens(folder: str | Path, tokenizer: AnyTokenizer | None = None) -> Tokens:
-    """Open tokens written before; if `tokenizer` is given, raise unless it is the one that made them."""
+    """Open tokens written before, after a comparison of all files with their checksums.
+
+    Args:
+        folder: The folder that `write_tokens` made.
+        tokenizer: If given, it must be the one that made the tokens.
+
+    Raises:
+        CheckpointError: A file is missing or damaged, or the tokens were made by another tokenizer.
+    """
     folder = Path(folder)
     if not (folder / MANIFEST).is_file():
         raise CheckpointError(f"{folder} has no {MANIFEST}; expected a folder made by write_tokens")
@@ -195,6 +211,8 @@ def open_tokens(folder: str | Path, tokenizer: AnyTokenizer | None = None) -> To
         for number, count in enumerate(manifest.shards)
     ]
     starts = _mapped(folder / STARTS, START_TYPE, manifest.documents)
+    if damaged := find_damaged(folder, manifest.crc32, crc32_file):
+        raise CheckpointError(f"{folder / damaged[0]} is damaged: its checksum differs from {MANIFEST}; {ADVICE}")
     if starts[0] != 0 or not 0 <= starts[-1] < sum(manifest.shards):
         raise CheckpointError(f"{folder / STARTS} does not match {MANIFEST}; {ADVICE}")
     return Tokens(shards, starts, manifest)
@@ -205,8 +223,9 @@ class _Shards:
 
     def __init__(self, folder: Path, dtype: str, most: int):
         self.counts: list[int] = []
+        self.checksums: dict[str, str] = {}
         self._folder, self._type, self._most = folder, TYPES[dtype], most
-        self._file: BinaryIO | None = None
+        self._file: _ChecksumFile | None = None
 
     @property
     def written(self) -> int:
@@ -216,7 +235,7 @@ class _Shards:
         while len(ids):
             if self._file is None or self.counts[-1] == self._most:
                 self.close()
-                self._file = (self._folder / _shard_name(len(self.counts))).open("wb")
+                self._file = _ChecksumFile(self._folder / _shard_name(len(self.counts)))
                 self.counts.append(0)
             piece, ids = np.split(ids, [self._most - self.counts[-1]])
             self._file.write(piece.astype(self._type).tobytes())
@@ -225,8 +244,30 @@ class _Shards:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+            self.checksums[self._file.path.name] = self._file.digest.hexdigest()
 
     def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _ChecksumFile:
+    """A file that is written once, and its checksum."""
+
+    def __init__(self, path: Path):
+        self.path, self.digest = path, Crc32()
+        self._file = path.open("wb")
+
+    def write(self, content: bytes) -> None:
+        self._file.write(content)
+        self.digest.update(content)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> _ChecksumFile:
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -256,8 +297,9 @@ def _scratch(folder: Path) -> Iterator[Path]:
             f"write_tokens: expected a new or empty folder, got {folder}; open complete tokens with open_tokens"
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".unfinished-{folder.name}-") as outer:
-        scratch = Path(outer) / "tokens"  # readable for other users, unlike the outer folder
+    in_use = SettingError(f"write_tokens: another process is writing {folder}; wait until it ends")
+    with scratch_folder(folder.parent, f".unfinished-{folder.name}-", in_use) as outer:
+        scratch = outer / "tokens"  # readable for other users, unlike the outer folder
         scratch.mkdir()
         yield scratch
         if folder.exists():
@@ -266,23 +308,28 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 
 def _read_manifest(path: Path) -> Manifest:
-    found = read_json(path)
-    if found.pop("format", None) != FORMAT:
+    found = read_json(path, advice=ADVICE)
+    if found.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a manifest of tokens; {ADVICE}")
-    version = found.pop("version", None)
-    if version != VERSION:
-        raise CheckpointError(f"{path}: expected version {VERSION}, got {version!r}; {ADVICE}")
+    if found.get("version") != VERSION:
+        raise CheckpointError(f"{path}: expected version {VERSION}, got {short_repr(found.get('version'))}; {ADVICE}")
+    found = remove_checksum(found, path, advice=ADVICE)
+    del found["format"], found["version"]
     checks: dict[str, Callable[[Any], bool]] = {
         "dtype": lambda value: isinstance(value, str) and value in TYPES,
         "shards": lambda value: isinstance(value, list) and bool(value) and all(map(_is_count, value)),
         "documents": _is_count,
         "vocab_size": _is_count,
         "tokenizer": lambda value: isinstance(value, str),
+        "crc32": lambda value: isinstance(value, dict) and all(isinstance(digest, str) for digest in value.values()),
     }
     wrong = [name for name, check in checks.items() if not check(found.get(name))] + sorted(found.keys() - checks)
     if wrong:
-        raise CheckpointError(f"{path}: invalid {wrong[0]}: {found.get(wrong[0])!r}; {ADVICE}")
-    return Manifest(**found)
+        raise CheckpointError(f"{path}: invalid {wrong[0]}: {short_repr(found.get(wrong[0]))}; {ADVICE}")
+    manifest = Manifest(**found)
+    if manifest.crc32.keys() != {STARTS, *map(_shard_name, range(len(manifest.shards)))}:
+        raise CheckpointError(f"{path}: crc32 does not have the checksums of all files; {ADVICE}")
+    return manifest
 
 
 def _is_count(value: object) -> bool:
