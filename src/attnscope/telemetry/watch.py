@@ -18,6 +18,8 @@ from torch import nn
 
 from attnscope.errors import SettingError
 from attnscope.recording.call import Call
+from attnscope.recording.hooks.coverage import Coverage
+from attnscope.recording.hooks.eager import eagerly, uncompiled
 from attnscope.recording.hooks.interception import intercept
 from attnscope.telemetry.alerts import RULES, Alert, AlertLog, History, Rule
 from attnscope.telemetry.measurement import Measurement, measure, merge
@@ -38,6 +40,9 @@ class Report(NamedTuple):
 
 class Watch:
     """Measures attention on some steps of training. Use it as a context manager, and call `step` after each step.
+
+    Forward passes in training mode count, all of a step together. What activation checkpointing computes again in the
+    backward pass does not.
 
     Args:
         model: Any PyTorch model; DDP, FSDP and torch.compile wrappers included.
@@ -60,14 +65,18 @@ class Watch:
     ) -> None:
         if every < 1:
             raise SettingError(f"watch: every must be at least 1, got {every}")
+        self._compiled, model = model, uncompiled(model)
         self._model, self._every, self._log, self._rules, self._group = model, every, log, rules, group
         self._step = step
         self._names = {id(module): name for name, module in model.named_modules()}
+        self.coverage = Coverage(model, self._names.values())
         self._found: dict[str, Measurement] = {}
         self._hooks = ExitStack()
         self._is_measuring = False
         self._history = History()
         self._alerts: AlertLog | None = None
+
+    needs_lse = False
 
     def __enter__(self) -> Watch:
         self._begin()
@@ -94,16 +103,24 @@ class Watch:
         name, found = self._names[id(module)], measure(call)
         self._found[name] = merge(self._found[name], found) if name in self._found else found
 
+    def on_handwritten(self, module: nn.Module | None) -> None:
+        """Note a module that computes attention which cannot be measured."""
+        if module is not None and self.owns(module):
+            self.coverage.note_handwritten(self._names[id(module)], module)
+
     def _begin(self) -> None:
         """Intercept attention if the next step is to be measured."""
         self._hooks.close()
         self._found = {}
+        self.coverage.reset()
         upcoming = self._step + 1
         self._is_measuring = upcoming == 1 or upcoming % self._every == 0
         if self._is_measuring:
+            self._hooks.enter_context(eagerly(self._compiled, "watch"))
             self._hooks.enter_context(intercept(self._model, self))
 
     def _report(self) -> Report:
+        self.coverage.check(self._found, finished=True)
         found = reduce_ranks(self._found, self._group)
         layers = {name: to_statistics(part) for name, part in found.items()}
         heads = [(name, head) for name, part in layers.items() for head in range(len(part.max_logit))]
