@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -24,9 +25,17 @@ from attnscope.recording.hooks.interception import intercept
 from attnscope.telemetry.alerts import RULES, Alert, AlertLog, History, Rule
 from attnscope.telemetry.measurement import Measurement, measure, merge
 from attnscope.telemetry.reduction import reduce_ranks
+from attnscope.telemetry.run_log import RunLog
 from attnscope.telemetry.statistics import HeadStatistics, concatenate, to_statistics
 
 Logger = Callable[[dict[str, float], int], object]
+
+
+@runtime_checkable
+class SummaryWriter(Protocol):
+    """What TensorBoard's writer has."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> object: ...
 
 
 class Report(NamedTuple):
@@ -47,7 +56,9 @@ class Watch:
     Args:
         model: Any PyTorch model; DDP, FSDP and torch.compile wrappers included.
         every: The first step and each multiple of this number are measured.
-        log: Called with a dictionary of numbers and the step, as `wandb.log` and `mlflow.log_metrics` are.
+        log: Called with a dictionary of numbers and the step, as `wandb.log` and `mlflow.log_metrics` are; or a
+            `SummaryWriter` of TensorBoard.
+        folder: Where statistics and alerts of all heads are written; nowhere if None.
         rules: When to raise an alert.
         group: The ranks whose statistics are merged; all of them if None.
         step: The number of steps that are already done, for a run that resumes.
@@ -58,7 +69,8 @@ class Watch:
         model: nn.Module,
         *,
         every: int = 50,
-        log: Logger | None = None,
+        log: Logger | SummaryWriter | None = None,
+        folder: str | Path | None = None,
         rules: Sequence[Rule] = RULES,
         group: dist.ProcessGroup | None = None,
         step: int = 0,
@@ -66,7 +78,9 @@ class Watch:
         if every < 1:
             raise SettingError(f"watch: every must be at least 1, got {every}")
         self._compiled, model = model, uncompiled(model)
-        self._model, self._every, self._log, self._rules, self._group = model, every, log, rules, group
+        self._model, self._every, self._log, self._rules, self._group = model, every, _to_logger(log), rules, group
+        self._is_main = not dist.is_initialized() or dist.get_rank(group) == 0
+        self._folder = None if folder is None or not self._is_main else RunLog(Path(folder), step)
         self._step = step
         self._names = {id(module): name for name, module in model.named_modules()}
         self.coverage = Coverage(model, self._names.values())
@@ -84,6 +98,13 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         self._hooks.close()
+        if self._folder is not None:
+            self._folder.close()
+
+    @property
+    def num_steps(self) -> int:
+        """The number of steps that are done."""
+        return self._step
 
     def step(self) -> Report | None:
         """End a step of training; returns its statistics if it was measured."""
@@ -129,9 +150,22 @@ class Watch:
         if self._alerts is None:
             self._alerts = AlertLog(heads, self._rules)
         report = Report(self._step, heads, statistics, self._alerts.check(self._history))
-        if self._log is not None and (not dist.is_initialized() or dist.get_rank() == 0):
+        if self._folder is not None:
+            self._folder.write(self._step, layers, report.alerts)
+        if self._log is not None and self._is_main:
             self._log(to_metrics(layers), self._step)
         return report
+
+
+def _to_logger(log: Logger | SummaryWriter | None) -> Logger | None:
+    if not isinstance(log, SummaryWriter):
+        return log
+
+    def add_scalars(values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            log.add_scalar(name, value, step)
+
+    return add_scalars
 
 
 def to_metrics(layers: Mapping[str, HeadStatistics]) -> dict[str, float]:
