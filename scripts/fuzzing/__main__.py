@@ -67,6 +67,7 @@ def fuzz(options: argparse.Namespace, work: Path) -> None:
         opener.write_seed(Path(folder))
         (seeds / "seed.zip").write_bytes(pack(read_folder(Path(folder))))
         opener.open(Path(folder))  # imports what is imported on first use, which may take longer than an input
+    import_module("torch._dynamo")  # so does torch, for tensors on the meta device
     limit_memory()
     tried = 0
 

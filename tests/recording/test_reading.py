@@ -148,7 +148,8 @@ def test_code_of_a_tokenizer_is_not_run_and_nobody_is_asked(tmp_path: Path, monk
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nclass Evil: ...\n")
     asked: list[str] = []
     monkeypatch.setattr("builtins.input", lambda question="": asked.append(question) or "y")
-    assert load(tmp_path)[1] is None
+    with pytest.warns(UserWarning, match="cannot build its tokenizer"):
+        assert load(tmp_path)[1] is None
     assert not asked
     assert not (tmp_path / "ran").exists()
 

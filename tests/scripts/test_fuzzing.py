@@ -88,9 +88,17 @@ def test_other_exceptions_are_findings(error: BaseException, signature: str | No
     assert try_input(Planted(fail_with(error)), pack({"a": b"", "b": b""})) is None
 
 
-def test_a_hang_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(findings, "MAX_SECONDS", 1)
-    finding = try_input(Planted(lambda: time.sleep(60)), BAD)
+def compute_for_ever() -> None:
+    while True:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("limit", "fault"), [("MAX_SECONDS", lambda: time.sleep(60)), ("MAX_CPU_SECONDS", compute_for_ever)]
+)
+def test_a_hang_is_a_finding(limit: str, fault: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, limit, 1)
+    finding = try_input(Planted(fault), BAD)
     assert finding is not None
     assert finding.signature.startswith("HangError at ")
 

@@ -4,9 +4,9 @@ A forward pass allocates and frees the same large blocks for each layer. Copies 
 fragment the heap, so that the blocks of the next layer no longer fit, and glibc keeps the old ones. Without glibc,
 nothing happens.
 
-Measured by `prepare_run` of `attnscope.bench.record` in a fresh process (SmolLM2-135M, float32, 8,192 tokens): a
-recorded pass peaks 0.76 GB above a plain one with this module and the mappings of `call`, and 0.98 GB above without
-both, where the bound is 1.0 GB. Their effect on CPU time is below the noise (57.1 and 57.3 s).
+Measured once by `prepare_run` of `attnscope.bench.record`, in fresh processes (SmolLM2-135M, float32, 8,192 tokens):
+a recorded pass peaks 0.76 GB above a plain one with this module and the mappings of `call`, and 0.98 GB above it
+without both. The bound is 1.0 GB. CPU time was 57.1 s with and 57.3 s without.
 """
 
 from __future__ import annotations

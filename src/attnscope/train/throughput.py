@@ -2,13 +2,14 @@
 
 In: the shape of a model, times. Out: numbers. MFU (Chowdhery et al., 2022, https://arxiv.org/abs/2204.02311) is the
 FLOPs per second that the model needs at the measured speed, divided by the peak of the device. Here the peak is the
-speed of a large matrix product, measured when a run starts.
+speed of a large matrix product, measured once in a process, when its first run starts.
 Does not know: the loop. Memory: one matrix product.
 """
 
 from __future__ import annotations
 
 import time
+from functools import cache
 
 import torch
 
@@ -43,6 +44,7 @@ def flops_per_token(model: torch.nn.Module, length: int) -> float | None:
     return 6.0 * matrices + 6.0 * config.num_layers * attention_size * length
 
 
+@cache
 def peak_flops(device: torch.device, *, bf16: bool) -> float:
     """Return the FLOPs per second of a large matrix product on this device."""
     size = 1024 if device.type == "cpu" else 8192

@@ -75,6 +75,7 @@ def _characters(texts: Sequence[str]) -> tuple[list[str], list[int]]:
         content = bytes.fromhex(found[2].replace("\\x", ""))
         is_continued = bool(held) and not found[1] and content[0] & 0xC0 == 0x80
         places.append(len(parts) - 1 if is_continued else len(parts))
+        held = held if is_continued else b""
         for at, byte in enumerate(content):
             if held and byte & 0xC0 == 0x80:
                 held += bytes([byte])
