@@ -122,7 +122,7 @@ def test_numbers_go_to_a_logger() -> None:
     assert all(math.isfinite(value) for value in values.values())
 
 
-@pytest.mark.filterwarnings("always:watch. LlamaForCausalLM is compiled:UserWarning")
+@pytest.mark.filterwarnings("ignore:watch. LlamaForCausalLM is compiled:UserWarning")
 def test_a_compiled_model_runs_eagerly_on_measured_steps_only() -> None:
     runs: list[int] = []
 
