@@ -6,7 +6,7 @@ import torch
 from attnscope import AttentionMatrix, Causal
 from attnscope.atlas.plan import ZoomPlan
 from attnscope.atlas.pyramid import Pyramid
-from tests.fake_device import FakeDevices
+from tests.devices.standin import Standins
 
 
 def build(matrix: AttentionMatrix) -> Pyramid:
@@ -20,7 +20,7 @@ def test_a_pyramid_is_built_on_a_device_without_float64() -> None:
     torch.manual_seed(0)
     matrix = AttentionMatrix(torch.randn(600, 4), torch.randn(600, 4), mask=Causal())
     expected = build(matrix)
-    with torch.no_grad(), FakeDevices():
-        found = build(matrix.to("meta"))
+    with torch.no_grad(), Standins():
+        found = build(matrix.to("mps"))
     for name in ("entropy", "received"):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-4, atol=1e-5)

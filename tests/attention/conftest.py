@@ -4,23 +4,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from attnscope.attention import kernel_blocks, operation, plan
+from attnscope.attention import kernel_blocks, operation
+from tests.devices.sizes import set_block_sizes
 
-TINY = {
-    (plan, "BLOCK_COLUMNS"): 8,
-    (plan, "MIN_BLOCK_ROWS"): 5,
-    (plan, "MAX_BLOCK_ROWS"): 5,
-    (kernel_blocks, "NARROW_ROWS"): 4,
-    (kernel_blocks, "NARROW_COLUMNS"): 10,
-    (kernel_blocks, "WIDE_ROWS"): 6,
-}
+TINY = {"NARROW_ROWS": 4, "NARROW_COLUMNS": 10, "WIDE_ROWS": 6}
 
 
 @pytest.fixture
 def tiny_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Backends use tiny blocks during this test; plans from before or during it are not reused."""
-    for (module, name), value in TINY.items():
-        monkeypatch.setattr(module, name, value)
+    set_block_sizes(monkeypatch, streaming_columns=8, min_rows=5, max_rows=5)
+    for name, value in TINY.items():
+        monkeypatch.setattr(kernel_blocks, name, value)
     operation._cached_plan.cache_clear()
     yield
     operation._cached_plan.cache_clear()

@@ -6,19 +6,21 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from attnscope.attention import Causal, attend, explain, kernels
+from attnscope.attention import Causal, attend, explain, kernels, operators
 from attnscope.attention.operation import _cached_plan
 from attnscope.errors import UnsupportedError
 from attnscope.matrix import AttentionMatrix
 
-CHANGED = kernels.BACKWARD_SCHEMA.replace("float? scale=None)", "float? scale=None, bool enable_gqa=False)")
-GONE = kernels.FORWARD_SCHEMA.replace("flash_attention_for_cpu", "flash_attention_for_nobody")
+FORWARD_SCHEMA, BACKWARD_SCHEMA = operators.CPU_FLASH.schemas
+CHANGED = BACKWARD_SCHEMA.replace("float? scale=None)", "float? scale=None, bool enable_gqa=False)")
+GONE = FORWARD_SCHEMA.replace("flash_attention_for_cpu", "flash_attention_for_nobody")
 
 
 @pytest.fixture
 def other_operators(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A torch whose operators are not the ones that the fused backend was written for."""
-    monkeypatch.setattr(kernels, "SCHEMA_MISMATCH", kernels.find_schema_mismatch(kernels.FORWARD_SCHEMA, CHANGED))
+    difference = operators.find_schema_mismatch(FORWARD_SCHEMA, CHANGED)
+    monkeypatch.setitem(operators.SCHEMA_MISMATCHES, "cpu", difference)
     monkeypatch.setattr(kernels, "flash_attention", None)
     monkeypatch.setattr(kernels, "flash_attention_backward", None)
     _cached_plan.cache_clear()
@@ -27,8 +29,7 @@ def other_operators(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_the_installed_torch_has_the_expected_schemas() -> None:
-    assert kernels.find_schema_mismatch(kernels.FORWARD_SCHEMA, kernels.BACKWARD_SCHEMA) is None
-    assert kernels.SCHEMA_MISMATCH is None
+    assert operators.SCHEMA_MISMATCHES == {"cpu": None, "cuda": None, "rocm": None}
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_the_installed_torch_has_the_expected_schemas() -> None:
 )
 def test_a_difference_is_described(schema: str, reason: str) -> None:
     name = schema.partition("(")[0]
-    assert kernels.find_schema_mismatch(kernels.FORWARD_SCHEMA, schema) == (
+    assert operators.find_schema_mismatch(FORWARD_SCHEMA, schema) == (
         f"torch {torch.__version__} {reason} the operator {name} that the fused kernel calls"
     )
 

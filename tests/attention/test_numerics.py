@@ -8,11 +8,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnscope.attention import Full, attend, kernel_blocks, plan
+from attnscope.attention import Full, attend, kernel_blocks
 from attnscope.attention.operation import Backend
 from attnscope.errors import UnsupportedError
 from tests.attention.cases import CASES, NOT_FUSED, SHAPES, answers
 from tests.attention.oracle import Case, Shape, golden, make_inputs, measured, tier_a, tier_b
+from tests.devices.sizes import set_block_sizes
 
 ANSWERS = answers(CASES)
 pytestmark = pytest.mark.usefixtures("tiny_blocks")
@@ -70,12 +71,8 @@ def test_the_size_of_blocks_does_not_matter(backend: Backend, case: Case, monkey
     shape = SHAPES["grouped heads"]
     inputs = make_inputs(case, shape, torch.float64, growing=True)
     small = measured(case, shape, inputs, backend)
-    for module, name, value in (
-        (plan, "BLOCK_COLUMNS", 17),
-        (plan, "MAX_BLOCK_ROWS", 64),
-        (kernel_blocks, "NARROW_COLUMNS", 999),
-    ):
-        monkeypatch.setattr(module, name, value)
+    set_block_sizes(monkeypatch, streaming_columns=17, max_rows=64)
+    monkeypatch.setattr(kernel_blocks, "NARROW_COLUMNS", 999)
     large = measured(case, shape, inputs, backend)
     for what, right in small.items():
         torch.testing.assert_close(large[what], right, rtol=0, atol=1e-11, msg=what)

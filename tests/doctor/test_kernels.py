@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attnscope.attention import kernels as operators
+from attnscope.attention import operators
 from attnscope.attention.operation import _cached_plan
 from attnscope.doctor import kernels as doctor
 from attnscope.doctor.kernels import KINDS, UNFUSED, Kind, find_kernel, kernels
@@ -51,7 +51,7 @@ def test_dtypes_that_go_different_ways_are_told_apart(monkeypatch: pytest.Monkey
 
 def test_operators_of_another_form_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernels()["fused kernel"] == "available"
-    monkeypatch.setattr(operators, "SCHEMA_MISMATCH", "torch 9.9 has another signature")
+    monkeypatch.setitem(operators.SCHEMA_MISMATCHES, "cpu", "torch 9.9 has another signature")
     _cached_plan.cache_clear()
     try:
         found = kernels()

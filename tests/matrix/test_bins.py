@@ -14,6 +14,7 @@ from attnscope.errors import Cancelled
 from attnscope.matrix import AttentionMatrix, blocks, reference
 from attnscope.matrix.bins import Bins
 from attnscope.matrix.lazy_weights import LazyWeights
+from tests.devices.sizes import set_block_sizes
 from tests.largest import LargestTensor
 from tests.matrix.test_matrix import BATCH, CASES, HEADS, SHAPES, Subject
 
@@ -30,8 +31,7 @@ EDGES = {  # of the first rows and columns
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 7 x 25 or so, so that these sizes cross their edges."""
-    monkeypatch.setattr(blocks, "BLOCK_CELLS", 9 * 20 * HEADS)
-    monkeypatch.setattr(blocks, "HEAD_CELLS", 9 * 20)
+    set_block_sizes(monkeypatch, pass_cells=9 * 20 * HEADS, head_cells=9 * 20)
     monkeypatch.setattr(blocks, "ALIGNMENT", 1)
 
 
@@ -179,7 +179,7 @@ def test_edges_that_are_none_are_refused(rows: list[int]) -> None:
 
 
 def test_bins_report_progress_and_stop_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_CELLS", 9 * 20)  # one head at a time
+    set_block_sizes(monkeypatch, pass_cells=9 * 20)  # one head at a time
     reports: list[float] = []
     matrix = AttentionMatrix(torch.randn(3, 40, 4), torch.randn(3, 40, 4))
     matrix.with_options(progress=reports.append).bins([0, 20, 40], [0, 40])

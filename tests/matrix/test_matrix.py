@@ -27,6 +27,7 @@ from attnscope.attention import reference as attention_reference
 from attnscope.attention.algebra import Sizes
 from attnscope.matrix import AttentionMatrix, blocks, reference
 from attnscope.matrix.pooling import even_edges
+from tests.devices.sizes import set_block_sizes
 
 BATCH, HEADS, KEY_HEADS, DIM = 2, 4, 2, 8
 
@@ -157,8 +158,7 @@ def cells_of_bins(allowed: Tensor, rows: list[int], columns: list[int]) -> Tenso
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Walks in small blocks, so that these sizes cross their edges."""
-    monkeypatch.setattr(blocks, "BLOCK_CELLS", 9 * 36 * HEADS)
-    monkeypatch.setattr(blocks, "HEAD_CELLS", 9 * 36)
+    set_block_sizes(monkeypatch, pass_cells=9 * 36 * HEADS, head_cells=9 * 36)
     monkeypatch.setattr(blocks, "ALIGNMENT", 1)
 
 

@@ -22,6 +22,7 @@ from attnscope.matrix.pooling import even_edges
 from attnscope.matrix.schedule import Schedule
 from attnscope.matrix.summary import LOCAL_DISTANCE, Summary, summarize
 from tests.bench.test_attention import kept
+from tests.devices.sizes import set_block_sizes
 from tests.largest import LargestTensor
 from tests.matrix.test_matrix import CASES, HEADS, SHAPES, Subject, masks
 from tests.matrix.test_properties import has_key, matrices, peaked
@@ -33,8 +34,7 @@ ROWS, COLUMNS = 7, 13
 def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 9 x 36 or so of a few heads, so that these sizes cross their edges; timed tests walk as users do."""
     if not request.node.get_closest_marker("timed"):
-        monkeypatch.setattr(blocks, "BLOCK_CELLS", 9 * 36 * HEADS)
-        monkeypatch.setattr(blocks, "HEAD_CELLS", 9 * 36)
+        set_block_sizes(monkeypatch, pass_cells=9 * 36 * HEADS, head_cells=9 * 36)
         monkeypatch.setattr(blocks, "ALIGNMENT", 1)
 
 
@@ -139,7 +139,7 @@ def test_counts_are_those_of_one_head_however_many_are_walked_at_a_time(monkeypa
     batch, heads, queries, keys = subject.dense().shape
     pairings = numbers(batch, queries, keys)
     together = subject.matrix.summary(ROWS, COLUMNS, pairings=pairings)
-    monkeypatch.setattr(blocks, "BLOCK_CELLS", 1)  # each head apart
+    set_block_sizes(monkeypatch, pass_cells=1)  # each head apart
     apart = subject.matrix.summary(ROWS, COLUMNS, pairings=pairings)
     assert heads > 1
     assert together.num_matches.any()

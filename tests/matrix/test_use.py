@@ -11,7 +11,8 @@ import torch
 from attnscope.attention import Bias, Causal, Documents, Padding, Sinks, Softcap
 from attnscope.attention.algebra import Sizes
 from attnscope.errors import Cancelled, ShapeError, UnsupportedError
-from attnscope.matrix import AttentionMatrix, schedule
+from attnscope.matrix import AttentionMatrix
+from tests.devices.sizes import set_block_sizes
 from tests.largest import LargestTensor
 
 
@@ -113,7 +114,7 @@ def test_work_stays_within_its_budget(score) -> None:
     "operation", ["lse", "entropy", "received", "distance", "pooled", "largest", "topk", "sample", "product"]
 )
 def test_progress_rises_to_one(operation: str, score, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "STEP_CELLS", 2**20)
+    set_block_sizes(monkeypatch, step_cells=2**20)
     reports: list[float] = []
     watched = matrix(1, 1, 3000, 8, score_mod=score).with_options(max_bytes=2**20, progress=reports.append)
     run(watched, operation)

@@ -53,7 +53,9 @@ ATTENTION = {
         "masks.py", "return sizes.keys - sizes.queries if self.offset is None", "return 0 if self.offset is None"
     ),
     "empty rows with the kernel's lse": in_attention(
-        "fused.py", "return None if has_keys.all() else has_keys", "return None"
+        "fused.py",
+        "return None if block_sizes(bias.device).can_read and has_keys.all() else has_keys",
+        "return None",
     ),
     "heads grouped in turns": in_attention(
         "reference.py",
@@ -68,6 +70,49 @@ ATTENTION = {
     ),
     "gradient of lse not shared between blocks": in_attention(
         "fused.py", "share = (part_lse - part.lse).exp_()[..., None]", "share = 1.0"
+    ),
+}
+
+
+def on_cuda(file: str, right: str, wrong: str) -> SeededBug:
+    """A bug of the attention package that shows on CUDA."""
+    return SeededBug(f"attention/{file}", right, wrong, ("tests/attention/test_cuda.py",))
+
+
+CUDA = {
+    "lse with its padding": on_cuda("kernels.py", "return output, lse[..., :queries]", "return output, lse"),
+    "lse from its end": on_cuda(
+        "kernels.py", "return output, lse[..., :queries]", "return output, lse[..., -queries:]"
+    ),
+    "bias not aligned": on_cuda(
+        "kernels.py", "bias if _is_aligned(bias, align) else _align_rows(bias, align)", "bias.contiguous()"
+    ),
+    "bias not expanded": on_cuda(
+        "kernels.py", "bias.expand(*query.shape[:3], key.shape[2]) if operator.expands else bias", "bias"
+    ),
+    "grouped heads not expanded": on_cuda(
+        "kernels.py", "key.shape[1] if operator.expands else 1", "key.shape[1] if False else 1"
+    ),
+    "head dim not padded": on_cuda(
+        "fused.py", "dim if query.is_cpu else kernels.fit_head_dim(query.device, query.dtype, dim)", "dim"
+    ),
+    "a device forgotten": on_cuda("fused.py", "dtype=torch.float64, device=query.device)", "dtype=torch.float64)"),
+    "output of the backward with heads first": on_cuda(
+        "kernels.py", "        _rows_before_heads(output),\n", "        output.contiguous(),\n"
+    ),
+    "lse of the backward without padding": on_cuda(
+        "kernels.py",
+        "F.pad(lse.float(), (0, -queries % operator.lse_rows), value=math.inf).contiguous()",
+        "lse.float().contiguous()",
+    ),
+    "gradients of grouped heads not summed": on_cuda(
+        "kernels.py", "grad_key.unflatten(1, group).sum(2)", "grad_key.unflatten(1, group)[:, :, 0]"
+    ),
+    "flash attention from the wrong corner": on_cuda(
+        "operators.py", "if fits and not (off_corner and operator.lower_right) and why", "if fits and why"
+    ),
+    "a key mask left on the cpu": on_cuda(
+        "plan.py", "region_mask = None if found is None else found.to(spec.signature.device)", "region_mask = found"
     ),
 }
 
@@ -92,8 +137,8 @@ MATRIX = {
     ),
     "cells of full blocks not counted": SeededBug(
         "matrix/reducers.py",
-        "result += high[:, None] * wide",
-        "result += high[:, None]",
+        "result += down.width * across.width",
+        "result += down.width",
         ("tests/matrix/test_bins.py",),
     ),
     "largest weight of the last block only": SeededBug(
@@ -104,14 +149,14 @@ MATRIX = {
     ),
     "columns summed over one block": SeededBug(
         "matrix/reducers.py",
-        "self.column_sums[block.batch, block.heads, left:right] += lines.sum(-2)",
-        "self.column_sums[block.batch, block.heads, left:right] = lines.sum(-2)",
+        "self.column_sums[block.batch, block.heads, left:right].add_(lines.sum(-2))",
+        "self.column_sums[block.batch, block.heads, left:right].copy_(lines.sum(-2))",
         ("tests/matrix/test_bins.py", "tests/matrix/test_summary.py"),
     ),
     "deviations of blocks not merged": SeededBug(
         "matrix/statistics.py",
-        "self.squares[where] += squares + shift.square() * before * share",
-        "self.squares[where] += squares",
+        "self.squares[where].add_(squares + shift.square() * before * share)",
+        "self.squares[where].add_(squares)",
         ("tests/matrix/test_matrix.py",),
     ),
     "mass without sinks": SeededBug(
@@ -427,4 +472,4 @@ TELEMETRY = {
     ),
 }
 
-SEEDED_BUGS = ATTENTION | MATRIX | RECORDING | HEADS | ATLAS | SURVEY | EXPLORER | TELEMETRY
+SEEDED_BUGS = ATTENTION | CUDA | MATRIX | RECORDING | HEADS | ATLAS | SURVEY | EXPLORER | TELEMETRY

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnscope.attention import Causal, Documents, Full, Mask, Window, from_bool, kernels
+from attnscope.attention import Causal, Documents, Full, Mask, Window, from_bool, operators
 from attnscope.attention.fused import empty_lse, merge_partials
 from attnscope.attention.spec import make_spec, signature_of
 from attnscope.train.partial_attention import Ranges, backward, forward, plan_partial
@@ -139,7 +139,7 @@ def test_pieces_compute_no_more_cells_than_the_mask_has() -> None:
 
 
 def test_with_other_operators_parts_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "SCHEMA_MISMATCH", "torch 9.9 has another signature")
+    monkeypatch.setitem(operators.SCHEMA_MISMATCHES, "cpu", "torch 9.9 has another signature")
     query, key = torch.randn(1, 2, 30, 8), torch.randn(1, 2, 30, 8)
     scores = (query @ key.mT / math.sqrt(8)).masked_fill(~torch.ones(30, 30, dtype=torch.bool).tril(), -torch.inf)
     spec = make_spec(signature_of(query, key, key), mask=Causal(), scale=None, score_mod=None, dropout=0.0)

@@ -39,6 +39,10 @@ class RegionMask(NamedTuple):
     regions: tuple[tuple[Region, ...], ...]
     key_mask: Tensor | None = None
 
+    def to(self, device: torch.device) -> RegionMask:
+        """Return the same mask with its key mask on a device."""
+        return self if self.key_mask is None else self._replace(key_mask=self.key_mask.to(device))
+
 
 class Mask(ABC):
     """Which query attends to which key. Masks combine with `&`, `|` and `~`.

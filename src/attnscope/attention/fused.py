@@ -1,4 +1,4 @@
-"""Attention by the fused CPU kernel, for every mask that is a short list of rectangles.
+"""Attention by the fused kernels of torch, for every mask that is a short list of rectangles.
 
 In: query, key and value, and the blocks that a mask was split into. Each block is one kernel call; where rows are
 covered by several blocks, the partial outputs are merged by their lse. The backward calls the kernel's backward for
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnscope.attention import kernels
+from attnscope.attention.block_sizes import block_sizes
 from attnscope.attention.first_order import first_order
 from attnscope.attention.kernel_blocks import BlockKind, KernelBlock
 
@@ -74,10 +75,11 @@ def fused_attention(plan: FusedPlan, query: Tensor, key: Tensor, value: Tensor) 
 def fit_to_kernel(
     plan: FusedPlan, query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[FusedPlan, Tensor, Tensor, Tensor]:
-    """Return the same attention with a scale above 0 and one head dim for query, key and value."""
+    """Return the same attention with a scale above 0 and one head dim for query, key and value, as the kernel has."""
     if plan.scale <= 0:  # the kernel's causal mask is -inf before the scale
         query, plan = query * plan.scale, plan._replace(scale=1.0)
     dim = max(query.shape[-1], value.shape[-1])  # columns of zeros change nothing
+    dim = dim if query.is_cpu else kernels.fit_head_dim(query.device, query.dtype, dim)
     return plan, pad_head_dim(query, dim), pad_head_dim(key, dim), pad_head_dim(value, dim)
 
 
@@ -282,7 +284,7 @@ def _additive_mask(allowed: Tensor | None, bias: Tensor | None, dtype: torch.dty
 def _rows_with_keys(block: KernelBlock, allowed: Tensor | None, bias: Tensor | None) -> Tensor | None:
     """Return which rows have an unmasked key in this block, (batch, heads or 1, rows); None if all have.
 
-    The kernel's lse is wrong in the other rows.
+    The kernel's lse is wrong in the other rows. Where the host should not wait for the answer, it is never None.
     """
     if bias is None:
         return None
@@ -294,7 +296,7 @@ def _rows_with_keys(block: KernelBlock, allowed: Tensor | None, bias: Tensor | N
     else:
         last_key = torch.arange(block.height, device=bias.device).clamp(max=block.width - 1)
         has_keys = unmasked.cumsum(-1)[..., 0, last_key] > 0
-    return None if has_keys.all() else has_keys
+    return None if block_sizes(bias.device).can_read and has_keys.all() else has_keys
 
 
 def _region_cells(block: KernelBlock, device: torch.device) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from attnscope.attention import regions
 from attnscope.attention.algebra import Mask, RegionMask, Sizes, check_broadcast
+from attnscope.attention.block_sizes import block_sizes
 from attnscope.attention.regions import Region
 from attnscope.errors import ShapeError
 
@@ -304,7 +305,8 @@ class Padding(Mask):
         return self.keep.to(key.device)[:, None, key.expand(shape)]
 
     def to_regions(self, sizes: Sizes) -> RegionMask:
-        if sum(len(runs) for runs in self._runs) > 2 * len(self._runs):
+        is_remote = self.keep is not None and not block_sizes(self.keep.device).can_read
+        if is_remote or sum(len(runs) for runs in self._runs) > 2 * len(self._runs):
             return RegionMask((regions.band(sizes.queries, sizes.keys, None, None),), self.keep)
         return RegionMask(tuple(_column_regions(sizes, runs) for runs in self._runs))
 

@@ -11,18 +11,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnscope.attention import fused, kernels, reference, streaming
+from attnscope.attention import fused, operators, reference, streaming
 from attnscope.attention.algebra import RegionMask
+from attnscope.attention.block_sizes import block_sizes
 from attnscope.attention.blocks import iter_blocks
-from attnscope.attention.kernel_blocks import split_regions
+from attnscope.attention.kernel_blocks import BlockKind, split_regions
 from attnscope.attention.regions import Region, area, band
 from attnscope.attention.spec import AttentionSpec
 from attnscope.errors import UnsupportedError
 
 BACKENDS = ("auto", "fused", "streaming", "reference")
-BLOCK_COLUMNS = 512
-BLOCK_CELLS = 2**20  # of all heads together: 4 MiB of fp32 scores, near the size of a second-level cache
-MIN_BLOCK_ROWS, MAX_BLOCK_ROWS = 64, 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +143,8 @@ def make_plan(spec: AttentionSpec, backend: str = "auto") -> Plan:
         raise ValueError(f"attend: expected backend to be one of {', '.join(BACKENDS)}; got {backend!r}")
     if backend == "reference":
         return Plan(why="requested with backend='reference'", spec=spec)
-    region_mask = spec.mask.to_regions(spec.sizes)
+    found = spec.mask.to_regions(spec.sizes)
+    region_mask = None if found is None else found.to(spec.signature.device)
     obstacle = why_not_fused(spec, region_mask)
     if backend == "fused" and obstacle is not None:
         raise UnsupportedError(
@@ -163,6 +162,7 @@ def make_plan(spec: AttentionSpec, backend: str = "auto") -> Plan:
         for batch, regions in group_batch_rows(region_mask)
     )
     why = "no score modifiers, and the mask is a short list of rectangles: the fused kernel is exact"
+    why += _name_operators(spec, groups, has_bias=region_mask.key_mask is not None)
     bias = None if region_mask.key_mask is None else fused.key_bias(region_mask.key_mask, spec.compute_dtype)
     fused_plan = fused.make_fused_plan(groups, spec.sizes.queries, spec.sizes.keys, spec.scale, bias)
     return Plan(why=why, spec=spec, fused_plan=fused_plan)
@@ -170,17 +170,43 @@ def make_plan(spec: AttentionSpec, backend: str = "auto") -> Plan:
 
 def why_not_fused(spec: AttentionSpec, region_mask: RegionMask | None) -> str | None:
     """Return the reason why the fused kernel would not be exact for this call; None if it is."""
-    if spec.signature.device.type != "cpu":
-        return f"the fused kernel with lse is available on cpu only, these tensors are on {spec.signature.device}"
-    if kernels.SCHEMA_MISMATCH is not None:
-        return kernels.SCHEMA_MISMATCH
+    device, dtype = spec.signature.device, spec.signature.dtype
+    platform = operators.platform_of(device)
+    if platform not in operators.OPERATORS:
+        return f"torch has fused kernels with lse on cpu and cuda only, these tensors are on {device}"
+    if operators.SCHEMA_MISMATCHES[platform] is not None:
+        return operators.SCHEMA_MISMATCHES[platform]
+    wrong_dtype = operators.why_not_dtype(operators.OPERATORS[platform][-1], device, dtype)
+    if wrong_dtype is not None:
+        return wrong_dtype
     if spec.steps:
         return f"the fused kernel does not support {' + '.join(map(repr, spec.steps))}"
     if spec.dropout:
-        return "the fused kernel does not support dropout on cpu"
+        return f"the fused kernel does not support dropout on {device.type}"
     if region_mask is None:
         return f"the mask {spec.mask} is not a short list of rectangles"
     return None
+
+
+def _name_operators(spec: AttentionSpec, groups: tuple[fused.BatchBlocks, ...], *, has_bias: bool) -> str:
+    """Return which operators compute the blocks, where a device has several."""
+    device, dtype = spec.signature.device, spec.signature.dtype
+    if len(operators.OPERATORS[operators.platform_of(device)]) == 1:
+        return ""
+    dim = max(spec.signature.query[-1], spec.signature.value[-1])
+    found = [
+        operators.find_operator(
+            device,
+            dtype,
+            dim,
+            has_bias=has_bias or block.kind is BlockKind.DENSE,
+            off_corner=block.kind is BlockKind.CAUSAL and block.height != block.width,
+        )
+        for group in groups
+        for block in group.blocks
+    ]
+    titles = sorted({operator.title for operator in found if operator is not None})
+    return f" ({' and '.join(titles)})" if titles else ""
 
 
 def group_batch_rows(region_mask: RegionMask) -> list[tuple[slice, tuple[Region, ...]]]:
@@ -198,15 +224,16 @@ def group_batch_rows(region_mask: RegionMask) -> list[tuple[slice, tuple[Region,
 
 def _make_streaming_plan(spec: AttentionSpec, region_mask: RegionMask | None) -> streaming.StreamingPlan:
     sizes = spec.sizes
-    columns = min(BLOCK_COLUMNS, max(sizes.keys, 1))
-    rows = BLOCK_CELLS // (columns * max(sizes.batch * sizes.heads, 1)) // MIN_BLOCK_ROWS * MIN_BLOCK_ROWS
-    rows = min(max(rows, MIN_BLOCK_ROWS), MAX_BLOCK_ROWS, max(sizes.queries, 1))
+    block = block_sizes(spec.signature.device)
+    columns = min(block.streaming_columns, max(sizes.keys, 1))
+    rows = block.streaming_cells // (columns * max(sizes.batch * sizes.heads, 1)) // block.min_rows * block.min_rows
+    rows = min(max(rows, block.min_rows), block.max_rows, max(sizes.queries, 1))
     everything = RegionMask((band(sizes.queries, sizes.keys, None, None),))
     groups = tuple(
         streaming.BatchRegions(batch, regions) for batch, regions in group_batch_rows(region_mask or everything)
     )
     keys_per_row = max((area(group.regions) for group in groups), default=0) // max(sizes.queries, 1)
-    rows = min(rows, max(MIN_BLOCK_ROWS, keys_per_row))  # high blocks of a narrow band are mostly outside it
+    rows = min(rows, max(block.min_rows, keys_per_row))  # high blocks of a narrow band are mostly outside it
     exact = region_mask is not None and region_mask.key_mask is None
     return streaming.StreamingPlan(groups, exact, rows, columns)
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from attnscope.attention.block_sizes import block_sizes
 from attnscope.attention.blocks import ColumnBlock, RowBlock, iter_blocks
 from attnscope.attention.cells import allowed_cells, block_scores, fold_query_groups, unfold_query_groups
 from attnscope.attention.first_order import Gradients, first_order
@@ -189,9 +190,8 @@ class StreamingAttention:
             weights = block.scores.sub_(row.lse).exp_()
             dropped = self._drop(weights, row.batch, row.rows, columns)
             if value_sum is not None:
-                value_sum[row.batch, :, columns.left : columns.right] += (
-                    fold_query_groups(dropped, spec).mT @ grad_output
-                )
+                grad_value = fold_query_groups(dropped, spec).mT @ grad_output
+                value_sum[row.batch, :, columns.left : columns.right].add_(grad_value)
             grad_weights = unfold_query_groups(grad_output @ value.mT, spec)
             grad_weights = self._drop(grad_weights, row.batch, row.rows, columns)
             grad_scores = grad_weights.sub_(row.delta).mul_(weights)
@@ -199,9 +199,11 @@ class StreamingAttention:
                 grad_scores = spec.steps[i].backward(grad_scores, block.stages[i + 1], block.cells, parameter_sums[i])
             grad_scores = fold_query_groups(grad_scores * spec.scale, spec)
             if query_sum is not None:
-                query_sum[row.batch, :, row.rows.top : row.rows.bottom] += unfold_query_groups(grad_scores @ key, spec)
+                grad_query = unfold_query_groups(grad_scores @ key, spec)
+                query_sum[row.batch, :, row.rows.top : row.rows.bottom].add_(grad_query)
             if key_sum is not None:
-                key_sum[row.batch, :, columns.left : columns.right] += grad_scores.mT @ fold_query_groups(query, spec)
+                grad_key = grad_scores.mT @ fold_query_groups(query, spec)
+                key_sum[row.batch, :, columns.left : columns.right].add_(grad_key)
 
     def _score_block(self, query: Tensor, batch: slice, rows: RowBlock, columns: ColumnBlock) -> _ScoreBlock | None:
         """Return the masked scores of one block; None if the mask allows none of its cells."""
@@ -215,7 +217,7 @@ class StreamingAttention:
         forbidden = None
         if not (columns.is_full and self.plan.exact):
             allowed = allowed_cells(self.spec, cells)
-            if not allowed.any():
+            if block_sizes(device).can_read and not allowed.any():
                 return None
             forbidden = ~allowed
         stages = block_scores(self.spec, query, self._columns(self.key, batch, columns), cells)

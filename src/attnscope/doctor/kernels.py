@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnscope.attention import Causal, Mask, Padding, attend, explain
-from attnscope.attention import kernels as operators
+from attnscope.attention import Causal, Mask, Padding, attend, explain, operators
 
 BATCH, TOKENS, DIM, HEADS = 2, 48, 16, 4
 DTYPES = (torch.float32, torch.bfloat16)
@@ -67,9 +66,11 @@ class OperatorLog(TorchDispatchMode):
 def kernels() -> dict[str, str]:
     """Return the kernel of torch and the backend of `attend`, by kind of attention and device."""
     accelerator = torch.accelerator.current_accelerator()
-    difference = operators.SCHEMA_MISMATCH
+    devices = [torch.device("cpu"), *([] if accelerator is None else [accelerator])]
+    differences = [operators.SCHEMA_MISMATCHES.get(operators.platform_of(device)) for device in devices]
+    difference = next((one for one in differences if one is not None), None)
     found = {"fused kernel": "available" if difference is None else f"not available: {difference}; streaming is used"}
-    for device in [torch.device("cpu"), *([] if accelerator is None else [accelerator])]:
+    for device in devices:
         for kind in KINDS:
             by_dtype = {str(dtype)[6:]: describe_call(kind, device, dtype) for dtype in DTYPES}
             dtypes = {text: [name for name, one in by_dtype.items() if one == text] for text in by_dtype.values()}

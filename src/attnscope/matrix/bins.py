@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from attnscope.matrix.blocks import Weights, reduce_blocks
+from attnscope.matrix.positions import Positions
 from attnscope.matrix.reducers import BinAxis, BinCounts, BinMax, BinSums, RowSums, block_entropy
 from attnscope.matrix.sampling import spaced_rows
 from attnscope.matrix.schedule import Schedule
@@ -46,7 +46,7 @@ def find_bins(
         source,
         [sums, counts, maximum, entropy],
         schedule,
-        rows=torch.tensor(rows, device=source.device),
+        rows=Positions(rows, source.device),
         columns=range(edges[0], edges[-1]),
         align=(axes[0].align, axes[1].align),
     )

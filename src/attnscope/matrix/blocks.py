@@ -13,17 +13,17 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from attnscope.attention.block_sizes import block_sizes
 from attnscope.attention.cells import allowed_cells, fold_query_groups
 from attnscope.attention.regions import Region, area, band, intersection, rectangle
 from attnscope.attention.scores import Cells
 from attnscope.matrix.dense_weights import DenseWeights
-from attnscope.matrix.lazy_weights import LazyWeights, to_slice
+from attnscope.matrix.lazy_weights import LazyWeights
+from attnscope.matrix.positions import Positions
 from attnscope.matrix.schedule import Schedule, ranges
 
 Weights = LazyWeights | DenseWeights
 
-BLOCK_CELLS = 2**19  # of all heads in a block: two such blocks fit the caches of two cores
-HEAD_CELLS = 2**15  # with fewer cells per head, the products of a block are too small to be fast
 ALIGNMENT = 16  # numbers in the widest registers
 EXP_SLACK = 1.001  # rounding of exp
 
@@ -35,7 +35,7 @@ class Block(NamedTuple):
     heads: slice
     rows: slice  # among the rows of the pass
     columns: slice  # positions of the keys
-    positions: Tensor  # positions of the rows
+    positions: Positions  # of the rows
     source: Weights  # of these heads
     log_weights: Tensor  # finite; a reducer may overwrite it
     weights: Tensor
@@ -54,7 +54,7 @@ def reduce_blocks(
     reducers: Sequence[Reducer],
     schedule: Schedule,
     *,
-    rows: Tensor | None = None,
+    rows: Positions | None = None,
     columns: range | None = None,
     align: tuple[int, int] = (1, 1),
     min_log_weight: float | None = None,
@@ -71,37 +71,37 @@ def reduce_blocks(
         min_log_weight: smaller weights count as 0; by default those that are not normal numbers.
     """
     queries, keys = source.sizes[2:]
-    rows = torch.arange(queries, device=source.device) if rows is None else rows
+    rows = Positions(range(queries), source.device) if rows is None else rows
     columns = range(keys) if columns is None else columns
     first, second = schedule.split(2)
     lse = _lse_of_rows(source, rows, columns, first)
     least = math.log(torch.finfo(source.dtype).tiny) + 1 if min_log_weight is None else min_log_weight
     groups = list(_head_groups(source, len(rows), len(columns)))
     for group, part in zip(groups, second.split(max(len(groups), 1)), strict=False):
-        shape = _block_shape(group.source, len(rows), len(columns), align, schedule.max_bytes)
+        shape = _block_shape(group.source, len(rows), len(columns), align, schedule.limit(source.device))
         own_lse = None if lse is None else lse[group.batch, group.heads]
         group.run(reducers, rows, columns, own_lse, shape, align[1], least, part)
 
 
-def _lse_of_rows(source: Weights, rows: Tensor, columns: range, schedule: Schedule) -> Tensor | None:
+def _lse_of_rows(source: Weights, rows: Positions, columns: range, schedule: Schedule) -> Tensor | None:
     """The lse of these rows, (batch, heads, rows); None for dense weights and where no cell is allowed."""
     if isinstance(source, DenseWeights) or not _has_cells(source, rows, columns):
         return None
     if source.cached_lse is None and 4 * len(rows) > source.sizes.queries:
         source.lse(schedule)  # for many rows, it is worth caching the lse of all
     if source.cached_lse is not None:
-        return source.cached_lse[:, :, to_slice(rows)]
-    steps = schedule.steps(len(rows), source.cells_per_row, 2 * source.bytes_per_pair)
+        return source.cached_lse[:, :, rows.index]
+    steps = schedule.steps(len(rows), source.cells_per_row, 2 * source.bytes_per_pair, source.device)
     return torch.cat([source.lse_of(rows[step.start : step.stop]) for step in schedule.track(steps)], 2)
 
 
-def _has_cells(source: LazyWeights, rows: Tensor, columns: range) -> bool:
+def _has_cells(source: LazyWeights, rows: Positions, columns: range) -> bool:
     """Whether the mask may allow a cell of these rows and columns."""
     if source.region_mask is None:
         return True
     if not len(rows) or not columns:
         return False
-    block = rectangle(int(rows[0]), int(rows[-1]) + 1, columns.start, columns.stop)
+    block = rectangle(rows.start, rows.stop, columns.start, columns.stop)
     return any(intersection(found, [block]) for found in source.region_mask.regions)
 
 
@@ -113,7 +113,8 @@ def _head_groups(source: Weights, rows: int, columns: int) -> Iterator[_HeadGrou
     regions, exact = (band(queries, keys, None, None),), isinstance(source, DenseWeights)
     if isinstance(source, LazyWeights) and source.region_mask is not None:
         regions, exact = source.region_mask.regions, source.region_mask.key_mask is None
-    most = max(1, BLOCK_CELLS // min(rows * columns, HEAD_CELLS))
+    sizes = block_sizes(source.device)
+    most = max(1, sizes.pass_cells // min(rows * columns, sizes.head_cells))
     if batch * heads <= most and len(set(regions)) == 1:
         yield _HeadGroup(source, slice(0, batch), slice(0, heads), regions[0], exact)
         return
@@ -137,7 +138,7 @@ class _HeadGroup(NamedTuple):
     def run(
         self,
         reducers: Sequence[Reducer],
-        rows: Tensor,
+        rows: Positions,
         columns: range,
         lse: Tensor | None,
         shape: tuple[int, int],
@@ -161,9 +162,9 @@ class _HeadGroup(NamedTuple):
                 for reducer in reducers:
                     reducer.add(block)
 
-    def _column_blocks(self, rows: Tensor, columns: range, wide: int, align: int) -> Iterator[tuple[int, int, bool]]:
+    def _column_blocks(self, rows: Positions, columns: range, wide: int, align: int) -> Iterator[tuple[int, int, bool]]:
         """Blocks [left, right) with an allowed cell of these rows, and whether all of their cells are allowed."""
-        top, bottom = int(rows[0]), int(rows[-1]) + 1
+        top, bottom = rows.start, rows.stop
         near = [region for region in self.regions if region.top < bottom and region.bottom > top]
         near = intersection(near, [rectangle(top, bottom, columns.start, columns.stop)])
         if not near:
@@ -181,7 +182,7 @@ class _HeadGroup(NamedTuple):
 
 def _block_shape(source: Weights, rows: int, columns: int, align: tuple[int, int], max_bytes: int) -> tuple[int, int]:
     """Rows and columns of a block: four times as many columns as rows, within the memory limit."""
-    most = min(BLOCK_CELLS, max_bytes // (8 * source.dtype.itemsize))
+    most = min(block_sizes(source.device).pass_cells, max_bytes // (8 * source.dtype.itemsize))
     cells = max(1, most // (source.sizes.batch * source.sizes.heads))
     high = min(_aligned(math.isqrt(cells // 4) + ALIGNMENT // 2, align[0]), rows)
     wide = min(_aligned(cells // high, align[1]), columns)
@@ -204,7 +205,7 @@ class _Cells(NamedTuple):
     visible: Tensor | None
 
 
-def _read_rows(source: Weights, rows: Tensor, lse: Tensor | None, min_log_weight: float) -> _LazyRows | _DenseRows:
+def _read_rows(source: Weights, rows: Positions, lse: Tensor | None, min_log_weight: float) -> _LazyRows | _DenseRows:
     if isinstance(source, DenseWeights):
         return _DenseRows(source, rows, min_log_weight)
     assert lse is not None
@@ -214,9 +215,9 @@ def _read_rows(source: Weights, rows: Tensor, lse: Tensor | None, min_log_weight
 class _LazyRows:
     """Computes the weights of some rows from query and key."""
 
-    def __init__(self, source: LazyWeights, rows: Tensor, lse: Tensor, min_log_weight: float) -> None:
-        self.source, self.rows, self.min_log_weight = source, rows[:, None], min_log_weight
-        query = source.query[:, :, to_slice(rows)].to(source.dtype) * source.spec.scale
+    def __init__(self, source: LazyWeights, rows: Positions, lse: Tensor, min_log_weight: float) -> None:
+        self.source, self.rows, self.min_log_weight = source, rows, min_log_weight
+        query = source.query[:, :, rows.index].to(source.dtype) * source.spec.scale
         self.query = fold_query_groups(query, source.spec).flatten(0, 1)
         self.lse = lse.masked_fill(lse == -math.inf, 0.0)[..., None]
 
@@ -230,12 +231,14 @@ class _LazyRows:
         logs, weights = into
         key = source.key[:, :, left:right].to(source.dtype).flatten(0, 1)
         torch.bmm(self.query, key.mT, out=logs.view(len(key), -1, right - left))
-        at = torch.arange(left, right, device=source.device)[None, :] if spec.steps or not whole else self.rows
-        cells = Cells(self.rows, at, source.sizes)
-        for step in spec.steps:
-            logs = step.apply(logs, cells)
+        visible = None
+        if spec.steps or not whole:
+            columns = torch.arange(left, right, device=source.device)
+            cells = Cells(self.rows.tensor[:, None], columns[None, :], source.sizes)
+            for step in spec.steps:
+                logs = step.apply(logs, cells)
+            visible = None if whole else allowed_cells(spec, cells)
         logs.sub_(self.lse)
-        visible = None if whole else allowed_cells(spec, cells)
         if visible is not None:
             logs.masked_fill_(~visible, -math.inf)
         torch.exp(logs.clamp_(min=self.min_log_weight), out=weights)
@@ -245,8 +248,8 @@ class _LazyRows:
 class _DenseRows:
     """Reads some rows of dense weights; zeros count as masked."""
 
-    def __init__(self, source: DenseWeights, rows: Tensor, min_log_weight: float) -> None:
-        self.weights, self.rows, self.min_log_weight = source.weights, to_slice(rows), min_log_weight
+    def __init__(self, source: DenseWeights, rows: Positions, min_log_weight: float) -> None:
+        self.weights, self.rows, self.min_log_weight = source.weights, rows.index, min_log_weight
 
     def read(self, left: int, right: int, into: Tensor, *, whole: bool) -> _Cells:
         """The cells of columns [left, right), in the two buffers of `into`."""

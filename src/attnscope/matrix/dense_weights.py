@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from attnscope.attention.algebra import Sizes
+from attnscope.matrix.positions import Positions
 from attnscope.matrix.schedule import Schedule
 
 
@@ -66,29 +67,26 @@ class DenseWeights:
         """The weights of some batch rows and heads."""
         return DenseWeights(self.weights[batch, heads])
 
-    def column_range(self, rows: Tensor) -> tuple[int, int]:
-        """The columns [first, last) that these rows may attend to: all."""
-        return 0, self.sizes.keys
-
     @property
     def bytes_per_pair(self) -> int:
         """Temporary bytes per cell of `pairs`."""
         return self.dtype.itemsize
 
-    def block(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def block(self, rows: Positions, columns: Positions) -> Tensor:
         """A block of weights."""
-        return self.weights[:, :, rows[:, None], columns[None, :]].to(self.dtype)
+        return self.weights[:, :, rows.tensor[:, None], columns.tensor[None, :]].to(self.dtype)
 
-    def log_weights(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def log_weights(self, rows: Positions, columns: Positions) -> Tensor:
         """The logarithms of a block of weights."""
         return self.block(rows, columns).log()
 
-    def pairs(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def pairs(self, rows: Positions, columns: Positions) -> Tensor:
         """The weights of cells (rows[p], columns[p]), (batch, heads, pairs)."""
-        return self.weights[:, :, rows, columns].to(self.dtype)
+        return self.weights[:, :, rows.tensor, columns.tensor].to(self.dtype)
 
     def products(self, values: Tensor, schedule: Schedule) -> Tensor:
         """Weights @ values."""
-        steps = schedule.steps(self.sizes.queries, self.cells_per_row, int(self.cells_per_row) * self.dtype.itemsize)
+        cells = self.cells_per_row
+        steps = schedule.steps(self.sizes.queries, cells, int(cells) * self.dtype.itemsize, self.device)
         pieces = [self.weights[:, :, step.start : step.stop].to(self.dtype) @ values for step in schedule.track(steps)]
         return torch.cat(pieces, 2)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from attnscope.errors import ShapeError
+from attnscope.matrix.positions import Positions
 
 Index = int | slice | Sequence[int] | Tensor
 Key = Index | EllipsisType | tuple[Index | EllipsisType, ...]
@@ -23,25 +24,26 @@ Key = Index | EllipsisType | tuple[Index | EllipsisType, ...]
 class AxisIndex(NamedTuple):
     """Positions along one axis; `single` if the index was an int, which drops the axis."""
 
-    positions: Tensor
+    positions: Positions
     single: bool
 
 
 def resolve_index(index: Index, length: int, device: torch.device, axis: str) -> AxisIndex:
-    """The positions that an index selects along an axis of this length."""
+    """The positions that an index selects along an axis of this length; a tensor on a GPU is read for that."""
     if isinstance(index, slice):
-        return AxisIndex(torch.arange(length, device=device)[_ascending(index, length)], single=False)
+        some = range(length)[index]
+        return AxisIndex(Positions(some if some.step == 1 else list(some), device), single=False)
     if isinstance(index, Integral) or (isinstance(index, Tensor) and index.dim() == 0):
-        return AxisIndex(_check_range(torch.tensor([int(index)], device=device), length, axis), single=True)
-    found = torch.as_tensor(index, device=device)
+        return AxisIndex(Positions(_check_range(torch.tensor([int(index)]), length, axis), device), single=True)
+    found = torch.as_tensor(index).cpu()
     found = found if found.numel() else found.long()
     if found.dtype == torch.bool:
         if tuple(found.shape) != (length,):
             raise ShapeError(f"A[...]: expected {length} booleans for {axis}, got {tuple(found.shape)}")
-        return AxisIndex(found.nonzero().flatten(), single=False)
+        return AxisIndex(Positions(found.nonzero().flatten(), device), single=False)
     if found.dim() != 1 or found.is_floating_point():
         raise ShapeError(f"A[...]: expected an int, a slice or a list of ints for {axis}, got {tuple(found.shape)}")
-    return AxisIndex(_check_range(found, length, axis), single=False)
+    return AxisIndex(Positions(_check_range(found, length, axis), device), single=False)
 
 
 def split_index(key: Key, shape: Sequence[int]) -> list[Index]:
@@ -66,11 +68,6 @@ def split_index(key: Key, shape: Sequence[int]) -> list[Index]:
     if leading:
         raise ShapeError(f"A[...]: expected an int or a slice for batch and head, got {type(leading[0]).__name__}")
     return parts  # pyright: ignore[reportReturnType] - no Ellipsis is left
-
-
-def _ascending(index: slice, length: int) -> Tensor | slice:
-    start, stop, step = index.indices(length)
-    return index if step > 0 else torch.tensor(range(start, stop, step), dtype=torch.long)
 
 
 def _check_range(found: Tensor, length: int, axis: str) -> Tensor:

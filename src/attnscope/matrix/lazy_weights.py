@@ -17,15 +17,15 @@ from torch import Tensor
 
 from attnscope.attention import fused, regions, streaming
 from attnscope.attention.algebra import RegionMask, Sizes
+from attnscope.attention.block_sizes import block_sizes
 from attnscope.attention.cells import allowed_cells, block_scores, pair_scores
 from attnscope.attention.kernel_blocks import split_regions
 from attnscope.attention.plan import group_batch_rows, make_plan, why_not_fused
 from attnscope.attention.scores import Cells, Temperature
 from attnscope.attention.spec import AttentionSpec
 from attnscope.attention.tensors import count_bytes, iter_tensors, map_tensors
+from attnscope.matrix.positions import Positions
 from attnscope.matrix.schedule import Schedule
-
-KEYS_PER_CALL = 2**14  # of the fused kernel
 
 
 class LazyWeights:
@@ -88,7 +88,8 @@ class LazyWeights:
     @cached_property
     def region_mask(self) -> RegionMask | None:
         """The mask as regions, if it has that structure."""
-        return self.spec.mask.to_regions(self.spec.sizes)
+        found = self.spec.mask.to_regions(self.spec.sizes)
+        return None if found is None else found.to(self.device)
 
     @cached_property
     def fused(self) -> bool:
@@ -148,25 +149,25 @@ class LazyWeights:
             self.cached_lse = torch.cat([self.row_products(step, None)[1] for step in steps], 2)
         return self.cached_lse
 
-    def lse_of(self, rows: Tensor) -> Tensor:
+    def lse_of(self, rows: Positions) -> Tensor:
         """The log-sum-exp of some rows, without computing that of all rows."""
         if self.cached_lse is not None:
-            return self.cached_lse[:, :, rows]
-        if self.fused and _is_contiguous(rows):
-            return self.row_products(range(int(rows[0]), int(rows[-1]) + 1), None)[1]
+            return self.cached_lse[:, :, rows.index]
+        if self.fused and rows.is_range and len(rows):
+            return self.row_products(range(rows.start, rows.stop), None)[1]
         total = torch.full((*self.sizes[:2], len(rows)), -math.inf, dtype=self.dtype, device=self.device)
-        first, last = self.column_range(rows)
-        wide = max(1, 2**22 // max(len(rows) * self.sizes.batch * self.sizes.heads, 1))
+        first, last = self.column_range(rows.start, rows.stop) if len(rows) else (0, 0)
+        cells = block_sizes(self.device).row_cells
+        wide = max(1, cells // max(len(rows) * self.sizes.batch * self.sizes.heads, 1))
         for left in range(first, last, wide):
-            columns = torch.arange(left, min(left + wide, last), device=self.device)
+            columns = Positions(range(left, min(left + wide, last)), self.device)
             total = torch.logaddexp(total, _logsumexp(self.scores(rows, columns)))
         return self.with_sinks(total)
 
-    def column_range(self, rows: Tensor) -> tuple[int, int]:
-        """The columns [first, last) outside of which these rows have no allowed cell."""
-        if self.region_mask is None or not len(rows):
+    def column_range(self, top: int, bottom: int) -> tuple[int, int]:
+        """The columns [first, last) outside of which rows [top, bottom) have no allowed cell."""
+        if self.region_mask is None or top >= bottom:
             return 0, self.sizes.keys
-        top, bottom = int(rows.min()), int(rows.max()) + 1
         beside = [
             (max(region.left, top + region.lowest), min(region.right, bottom + region.highest))
             for found in self.region_mask.regions
@@ -175,10 +176,10 @@ class LazyWeights:
         ]
         return (min(left for left, _ in beside), max(right for _, right in beside)) if beside else (0, 0)
 
-    def scores(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def scores(self, rows: Positions, columns: Positions) -> Tensor:
         """The masked scores of a block, (batch, heads, rows, columns)."""
-        cells = Cells(rows[:, None], columns[None, :], self.sizes)
-        query, key = self.query[:, :, to_slice(rows)].to(self.dtype), self.key[:, :, to_slice(columns)].to(self.dtype)
+        cells = Cells(rows.tensor[:, None], columns.tensor[None, :], self.sizes)
+        query, key = self.query[:, :, rows.index].to(self.dtype), self.key[:, :, columns.index].to(self.dtype)
         scores = block_scores(self.spec, query, key, cells)[-1]
         return (
             scores
@@ -186,11 +187,11 @@ class LazyWeights:
             else scores.masked_fill(~allowed_cells(self.spec, cells), -math.inf)
         )
 
-    def _all_allowed(self, rows: Tensor, columns: Tensor) -> bool:
+    def _all_allowed(self, rows: Positions, columns: Positions) -> bool:
         """Whether the mask allows every cell between the first and last of these rows and columns."""
         if self.region_mask is None or self.region_mask.key_mask is not None or not len(rows) or not len(columns):
             return False
-        block = regions.rectangle(int(rows.min()), int(rows.max()) + 1, int(columns.min()), int(columns.max()) + 1)
+        block = regions.rectangle(rows.start, rows.stop, columns.start, columns.stop)
         return all(
             regions.area(regions.intersection(found, [block])) == block.area for found in self.region_mask.regions
         )
@@ -200,34 +201,34 @@ class LazyWeights:
         """Temporary bytes per cell of `pairs`: its query and its key."""
         return 2 * self.query.shape[-1] * self.dtype.itemsize
 
-    def block(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def block(self, rows: Positions, columns: Positions) -> Tensor:
         """A block of weights."""
         return self.log_weights(rows, columns).exp_()
 
-    def log_weights(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def log_weights(self, rows: Positions, columns: Positions) -> Tensor:
         """The logarithms of a block of weights; -inf for masked cells and rows without keys."""
         scores = self.scores(rows, columns)
-        if self.cached_lse is None and len(columns) == self.sizes.keys and _is_contiguous(columns):
+        if self.cached_lse is None and len(columns) == self.sizes.keys and columns.is_range:
             lse = self.with_sinks(scores.logsumexp(-1))[..., None]  # whole rows compute their own lse
         else:
             lse = self.lse_of(rows)[..., None]
         return scores.sub_(lse.masked_fill(lse == -math.inf, 0.0))
 
-    def pairs(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def pairs(self, rows: Positions, columns: Positions) -> Tensor:
         """The weights of cells (rows[p], columns[p]), (batch, heads, pairs)."""
-        cells = Cells(rows, columns, self.sizes)
+        cells = Cells(rows.tensor, columns.tensor, self.sizes)
         group = self.sizes.heads // self.spec.num_kv_heads
-        query = self.query[:, :, rows].to(self.dtype)
-        key = self.key[:, :, columns].to(self.dtype).repeat_interleave(group, dim=1)
+        query = self.query[:, :, rows.index].to(self.dtype)
+        key = self.key[:, :, columns.index].to(self.dtype).repeat_interleave(group, dim=1)
         lse = self._lse_for_pairs(rows)
         scores = pair_scores(self.spec, query, key, cells).masked_fill(~allowed_cells(self.spec, cells), -math.inf)
         return (scores - lse.masked_fill(lse == -math.inf, 0.0)).exp()
 
-    def _lse_for_pairs(self, rows: Tensor) -> Tensor:
-        if self.cached_lse is not None:
-            return self.cached_lse[:, :, rows]
-        distinct, where = rows.unique(return_inverse=True)
-        return self.lse_of(distinct)[:, :, where]
+    def _lse_for_pairs(self, rows: Positions) -> Tensor:
+        if self.cached_lse is not None or rows.is_range:
+            return self.lse_of(rows)
+        distinct, where = rows.host.unique(return_inverse=True)
+        return self.lse_of(Positions(distinct, self.device))[:, :, where.to(self.device)]
 
     def products(self, values: Tensor, schedule: Schedule) -> Tensor:
         """Weights @ values, with values (batch, heads or key heads, keys, width)."""
@@ -239,7 +240,7 @@ class LazyWeights:
         width = (self.key if values is None else values).shape[-1] + self.query.shape[-1]
         bytes_each = 4 * self.sizes.batch * self.sizes.heads * width * self.dtype.itemsize
         cells = self.cells_per_row * (1 if self.fused else 4)  # a score takes longer in the streaming implementation
-        return schedule.steps(self.sizes.queries, cells, bytes_each)
+        return schedule.steps(self.sizes.queries, cells, bytes_each, self.device)
 
     def row_products(
         self, rows: range, values: Tensor | None, *, columns: tuple[int, int] | None = None
@@ -261,17 +262,18 @@ class LazyWeights:
     def _fused(
         self, query: Tensor, values: Tensor | None, rows: range, columns: tuple[int, int]
     ) -> tuple[Tensor, Tensor]:
-        """Call the fused kernel on KEYS_PER_CALL keys at a time and merge by lse.
+        """Call the fused kernel on some keys at a time and merge by lse.
 
         That bounds the memory for keys in working precision, and short fp32 sums lose fewer digits than long ones.
         """
-        first, last = self.column_range(torch.tensor([rows.start, max(rows.stop - 1, rows.start)]))
+        at_once = block_sizes(self.device).keys_per_call
+        first, last = self.column_range(rows.start, max(rows.stop, rows.start + 1))
         first, last = max(first, columns[0]), min(last, columns[1])
         width = self.key.shape[-1] if values is None else values.shape[-1]
         output = torch.zeros(*query.shape[:-1], width, dtype=self.dtype, device=self.device)
         lse = fused.empty_lse(query)
-        for left in range(first, last, KEYS_PER_CALL):
-            right = min(left + KEYS_PER_CALL, last)
+        for left in range(first, last, at_once):
+            right = min(left + at_once, last)
             key = self._key(left, right, heads=None if values is None else values.shape[1])
             some = key if values is None else values[:, :, left - columns[0] : right - columns[0]]
             part = fused.fused_attention(self._work(rows, left, right), query, key, some)
@@ -326,7 +328,8 @@ class LazyWeights:
         turned = [(batch, regions.mirror(found, queries, keys)) for batch, found in self.groups]
         bytes_each = 4 * self.sizes.batch * self.sizes.heads * 2 * self.query.shape[-1] * self.dtype.itemsize
         pieces = []
-        for step in second.track(second.steps(keys, self.cells_per_row * queries / max(keys, 1), bytes_each)):
+        cells = self.cells_per_row * queries / max(keys, 1)
+        for step in second.track(second.steps(keys, cells, bytes_each, self.device)):
             some = self.key[:, :, keys - step.stop : keys - step.start].to(self.dtype).flip(2)
             groups = tuple(
                 fused.BatchBlocks(batch, split_regions(regions.crop_rows(found, step.start, step.stop)))
@@ -345,16 +348,6 @@ class LazyWeights:
         if self.spec.sinks is None:
             return lse
         return self.spec.sinks.apply(lse.new_zeros(*lse.shape, 1), lse)[1]
-
-
-def to_slice(index: Tensor) -> Tensor | slice:
-    """Consecutive positions as a slice, others as they are."""
-    return slice(int(index[0]), int(index[-1]) + 1) if _is_contiguous(index) else index
-
-
-def _is_contiguous(index: Tensor) -> bool:
-    """Whether positions are consecutive, so that a slice selects them."""
-    return len(index) > 0 and int(index[-1]) - int(index[0]) + 1 == len(index) and bool((index.diff() == 1).all())
 
 
 def _logsumexp(scores: Tensor) -> Tensor:

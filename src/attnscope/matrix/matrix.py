@@ -27,6 +27,7 @@ from attnscope.matrix.dense_weights import DenseWeights
 from attnscope.matrix.indexing import Index, resolve_index
 from attnscope.matrix.lazy_weights import LazyWeights
 from attnscope.matrix.logits import MaxLogit, RowLogits, max_logit, row_logits, with_logits
+from attnscope.matrix.positions import Positions
 from attnscope.matrix.sampling import Sample, sample
 from attnscope.matrix.schedule import Schedule, ranges
 from attnscope.matrix.statistics import Distance, TopKeys
@@ -253,7 +254,7 @@ class AttentionMatrix(MatrixView):
             raise ShapeError(f"at: expected as many rows as columns, got {len(first)} and {len(second)}")
         self._ensure_lse_for(len(first))
         batch, heads = self._source.sizes[:2]
-        at_once = max(1, self._schedule.max_bytes // max(4 * self._source.bytes_per_pair * batch * heads, 1))
+        at_once = max(1, self._schedule.limit(device) // max(4 * self._source.bytes_per_pair * batch * heads, 1))
         found = [
             self._source.pairs(first[some.start : some.stop], second[some.start : some.stop])
             for some in ranges(len(first), at_once)
@@ -343,9 +344,11 @@ class AttentionMatrix(MatrixView):
         Returns:
             (..., queries).
         """
-        keys = self.shape[-1]
-        inside = torch.zeros(keys, dtype=self._source.dtype, device=self._source.device)
-        inside[resolve_index(where, keys, self._source.device, "columns").positions] = 1.0
+        keys, device = self.shape[-1], self._source.device
+        if isinstance(where, Tensor) and where.dtype == torch.bool and where.shape == (keys,):
+            return self @ where.to(self._source.dtype)  # without asking which of them are True
+        inside = torch.zeros(keys, dtype=self._source.dtype, device=device)
+        inside[resolve_index(where, keys, device, "columns").positions.index] = 1.0
         return self @ inside
 
     @no_grad_no_autocast
@@ -502,7 +505,7 @@ class AttentionMatrix(MatrixView):
     def _pool(self, rows: int, columns: int, reduction: str) -> Tensor:
         return pooling.pool(self._source, *self._edges(rows, columns), reduction, self._schedule)
 
-    def _block(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def _block(self, rows: Positions, columns: Positions) -> Tensor:
         if len(columns) < self.shape[-1]:  # whole rows compute their own lse
             self._ensure_lse_for(len(rows))
         return self._source.block(rows, columns)

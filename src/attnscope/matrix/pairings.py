@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from attnscope.attention.block_sizes import block_sizes
 from attnscope.errors import ShapeError
 from attnscope.matrix.blocks import Block, Weights
 from attnscope.matrix.lazy_weights import LazyWeights
@@ -31,6 +32,7 @@ class MatchedWeights:
             (_check_ids(query_ids, batch, queries, source.device), _check_ids(key_ids, batch, keys, source.device))
             for query_ids, key_ids in pairings
         ]
+        self.can_read = block_sizes(source.device).can_read
         self.weights = torch.zeros(batch, heads, len(pairings), queries, dtype=source.dtype, device=source.device)
         self.same_mask = isinstance(source, LazyWeights) and source.region_mask is not None  # for all heads
         counts = torch.zeros_like(self.weights[:, :1] if self.same_mask else self.weights, dtype=torch.long)
@@ -45,11 +47,11 @@ class MatchedWeights:
             visible = None if block.visible is None else _of_batch_row(block.visible, row - block.batch.start)
             for at, (query_ids, key_ids) in enumerate(self.ids):
                 same = query_ids[row, block.rows, None] == key_ids[row, None, block.columns]
-                rows, columns = same.nonzero(as_tuple=True)
-                if not len(rows):
-                    continue
                 total, counts = self.weights[row, heads, at, block.rows], self.counts[row, counted, at, block.rows]
-                if SPARSE * len(rows) < same.numel():
+                rows, columns = same.nonzero(as_tuple=True) if self.can_read else (None, None)
+                if rows is not None and not len(rows):
+                    continue
+                if rows is not None and SPARSE * len(rows) < same.numel():
                     total.index_add_(1, rows, weights[:, rows, columns])
                     found = rows.new_ones(1) if visible is None else visible[..., rows, columns].long()
                     counts.index_add_(1, rows, found.expand(len(counts), len(rows)))

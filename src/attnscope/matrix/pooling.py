@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attnscope.matrix.blocks import Weights, reduce_blocks
 from attnscope.matrix.lazy_weights import LazyWeights
+from attnscope.matrix.positions import bins_of_positions
 from attnscope.matrix.reducers import BinAxis, BinMax, BinSums
 from attnscope.matrix.schedule import Schedule
 from attnscope.matrix.visible_cells import count_visible
@@ -61,7 +62,7 @@ def _fused_sums(source: LazyWeights, rows: Sequence[int], columns: Sequence[int]
     """
     shape = (*source.sizes[:2], len(rows) - 1, len(columns) - 1)
     total = torch.zeros(shape, dtype=source.dtype, device=source.device)
-    row_bin = torch.repeat_interleave(torch.tensor(rows, device=source.device).diff())
+    row_bin = bins_of_positions(rows, source.device)
     width = source.query.shape[-1]
     starts = range(0, len(columns) - 1, width)
     first, second = schedule.split(2)
@@ -69,7 +70,7 @@ def _fused_sums(source: LazyWeights, rows: Sequence[int], columns: Sequence[int]
     lse = lse.masked_fill(lse == -math.inf, 0.0)
     for start, part in zip(starts, second.split(len(starts)), strict=True):
         edges = columns[start : start + width + 1]
-        bins = torch.repeat_interleave(torch.tensor(edges, device=source.device).diff())
+        bins = bins_of_positions(edges, source.device)
         indicators = torch.nn.functional.one_hot(bins, len(edges) - 1).to(source.dtype)
         values = indicators.expand(source.sizes.batch, source.spec.num_kv_heads, -1, -1)
         for step in part.track(source.row_steps(part)):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from attnscope.matrix.blocks import Block, Weights
+from attnscope.matrix.positions import bins_of_positions
 
 MAX_INDICATORS = 64  # column bins of a block up to which a product with indicators is faster than index_add
 
@@ -54,7 +55,7 @@ def sum_segments(block: Tensor, segments: Segments, dim: int) -> Tensor:
     if segments.width is not None:
         return block if segments.width == 1 else block.unflatten(dim, (-1, segments.width)).sum(dim)
     bins = len(segments.widths)
-    index = torch.repeat_interleave(torch.tensor(segments.widths, device=block.device))
+    index = bins_of_positions([0, *accumulate(segments.widths)], block.device)
     if dim == -1 and bins <= MAX_INDICATORS:
         return block @ torch.nn.functional.one_hot(index, bins).to(block)
     shape = list(block.shape)
@@ -96,7 +97,7 @@ class BinSums(_BinReducer):
         down, across, result = self._meet(block)
         lines = sum_segments(block.weights, down, -2)
         left, right = block.columns.start - self.first, block.columns.stop - self.first
-        self.column_sums[block.batch, block.heads, left:right] += lines.sum(-2)
+        self.column_sums[block.batch, block.heads, left:right].add_(lines.sum(-2))
         result += sum_segments(lines, across, -1)
 
 
@@ -118,9 +119,11 @@ class BinCounts(_BinReducer):
     def add(self, block: Block) -> None:
         """Add a block; it is small enough to be counted in fp32."""
         down, across, result = self._meet(block)
-        if block.visible is None:
-            high, wide = (torch.tensor(part.widths, device=result.device) for part in (down, across))
-            result += high[:, None] * wide
+        if block.visible is None and down.width is not None and across.width is not None:
+            result += down.width * across.width
+        elif block.visible is None:
+            cells = torch.tensor(down.widths)[:, None] * torch.tensor(across.widths)
+            result += cells.to(result.device)
         else:
             visible = block.visible.expand(*block.visible.shape[:-2], *block.weights.shape[-2:]).float()
             result += sum_segments(sum_segments(visible, down, -2), across, -1).long()
@@ -135,7 +138,7 @@ class RowSums:
 
     def add(self, block: Block) -> None:
         """Add a block."""
-        self.result[block.batch, block.heads, block.rows] += self.function(block)
+        self.result[block.batch, block.heads, block.rows].add_(self.function(block))
 
 
 def block_entropy(block: Block) -> Tensor:

@@ -6,7 +6,7 @@ Cost: the cells of the selected rows. Memory: the result and two blocks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attnscope.attention.float64 import float64_device
 from attnscope.matrix.blocks import Weights, reduce_blocks
+from attnscope.matrix.positions import Positions, bins_of_positions
 from attnscope.matrix.reducers import BinAxis, BinSums
 from attnscope.matrix.schedule import Schedule, ranges
 from attnscope.matrix.visible_cells import count_between
@@ -36,9 +37,9 @@ def sample(
         raise ValueError(f"sample: expected rows_per_bin of at least 1, got {rows_per_bin}")
     each = [spaced_rows(start, stop, rows_per_bin) for start, stop in pairwise(rows)]
     exact = float64_device(source.device)
-    picked = torch.tensor([row for some in each for row in some], device=source.device)
+    picked = Positions([row for some in each for row in some], source.device)
     seen = torch.tensor([len(some) for some in each], device=exact)
-    row_bin = torch.repeat_interleave(seen)
+    row_bin = bins_of_positions([0, *accumulate(map(len, each))], exact)
     across, edges = BinAxis(columns), torch.tensor(columns, device=source.device)
     shape = (*source.sizes[:2], len(rows) - 1, len(columns) - 1)
     sums = _Sums(*(torch.zeros(shape, dtype=torch.float64, device=exact) for _ in range(5)))

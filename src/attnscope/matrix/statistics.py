@@ -123,7 +123,7 @@ class _TransposedProduct:
     def add(self, block: Block) -> None:
         """Add a block."""
         values = self.values[block.batch, block.heads, block.rows]
-        self.result[block.batch, block.heads, block.columns] += block.weights.mT @ values
+        self.result[block.batch, block.heads, block.columns].add_(block.weights.mT @ values)
 
 
 def distance(source: Weights, schedule: Schedule, offset: int) -> tuple[Tensor, Tensor]:
@@ -146,15 +146,15 @@ class _DistanceMoments:
         """Add a block."""
         weights, where = block.weights, (block.batch, block.heads, block.rows)
         keys = torch.arange(block.columns.start, block.columns.stop, device=weights.device)
-        distances = (block.positions[:, None] + self.offset - keys).to(weights.dtype)
+        distances = (block.positions.tensor[:, None] + self.offset - keys).to(weights.dtype)
         mass = weights.sum(-1)
         mean = (weights * distances).sum(-1) / mass.masked_fill(mass == 0, 1.0)
         squares = (weights * (distances - mean[..., None]).square()).sum(-1)
         before, total = self.mass[where], self.mass[where] + mass
         share = mass / total.masked_fill(total == 0, 1.0)
         shift = torch.where(mass > 0, mean - self.mean[where], 0.0)
-        self.squares[where] += squares + shift.square() * before * share
-        self.mean[where] += shift * share
+        self.squares[where].add_(squares + shift.square() * before * share)
+        self.mean[where].add_(shift * share)
         self.mass[where] = total
 
 

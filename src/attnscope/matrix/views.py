@@ -18,6 +18,7 @@ from torch import Tensor
 from attnscope.attention.spec import without_autocast
 from attnscope.errors import ShapeError, UnsupportedError
 from attnscope.matrix.indexing import Index, Key, resolve_index, split_index
+from attnscope.matrix.positions import Positions, bins_of_positions
 
 BLOCK_CELLS = 2**22  # weights of tokens that are merged into words at a time
 MAX_DENSE_BYTES = 2**28  # of a dense block, unless the caller passes another limit
@@ -62,7 +63,7 @@ class MatrixView(ABC):
         """The sizes of the first two axes of blocks and products."""
 
     @abstractmethod
-    def _block(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def _block(self, rows: Positions, columns: Positions) -> Tensor:
         """The cells of some rows and columns, (batch, heads, rows, columns)."""
 
     @abstractmethod
@@ -174,7 +175,7 @@ class MatrixView(ABC):
             ShapeError: it would take more than `limit` bytes.
         """
         self._check_dense_size(self.shape[-2], self.shape[-1], limit)
-        rows, columns = (torch.arange(size, device=self.device) for size in self.shape[-2:])
+        rows, columns = (Positions(range(size), self.device) for size in self.shape[-2:])
         return self._reshape(self._block(rows, columns))
 
     def _reshape(self, tensor: Tensor) -> Tensor:
@@ -233,7 +234,7 @@ class Transposed(DerivedView):
     def _select(self, at: int, index: int) -> MatrixView:
         return Transposed(self._matrix._select(at, index))
 
-    def _block(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def _block(self, rows: Positions, columns: Positions) -> Tensor:
         return self._matrix._block(columns, rows).mT
 
     def _matmul(self, values: Tensor) -> Tensor:
@@ -271,8 +272,8 @@ class ValueWeighted(DerivedView):
         """As the matrix."""
         return self._matrix.shape
 
-    def _block(self, rows: Tensor, columns: Tensor) -> Tensor:
-        return self._matrix._block(rows, columns) * self.factors[:, :, None, columns]
+    def _block(self, rows: Positions, columns: Positions) -> Tensor:
+        return self._matrix._block(rows, columns) * self.factors[:, :, None, columns.index]
 
     def _matmul(self, values: Tensor) -> Tensor:
         return self._matrix._matmul(self.factors[..., None] * values)
@@ -296,39 +297,38 @@ class MergedTokens(DerivedView):
         """(..., words, words)."""
         return torch.Size((*self._leading, len(self._rows), len(self._columns)))
 
-    def _block(self, rows: Tensor, columns: Tensor) -> Tensor:
-        down, row_of = self._tokens(self._rows, rows)
-        across, column_of = self._tokens(self._columns, columns)
+    def _block(self, rows: Positions, columns: Positions) -> Tensor:
+        down, row_of = _find_tokens(self._rows, rows)
+        across, column_of = _find_tokens(self._columns, columns)
         shape = (*self._batch_and_heads, len(rows), len(columns))
         total = torch.zeros(shape, dtype=self.dtype, device=self.device)
         high = max(1, BLOCK_CELLS // max(len(across) * shape[0] * shape[1], 1))
-        for some, words in zip(down.split(high), row_of.split(high), strict=True):
-            cells = self._matrix._block(some, across)
+        for some in (slice(at, at + high) for at in range(0, len(down), high)):
+            cells = self._matrix._block(down[some], across)
             summed = cells.new_zeros(*cells.shape[:3], len(columns)).index_add_(3, column_of, cells)
-            total.index_add_(2, words, summed)
-        return total / row_of.bincount(minlength=len(rows)).clamp(min=1)[:, None]
+            total.index_add_(2, row_of[some], summed)
+        return total / _lengths([self._rows[word] for word in rows.tolist()], total)
 
     def _matmul(self, values: Tensor) -> Tensor:
-        rows, columns = self._word_of(self._rows, self.shape[-2]), self._word_of(self._columns, self.shape[-1])
+        rows, columns = self._word_of(self._rows), self._word_of(self._columns)
         found = self._matrix._matmul(values[:, :, columns])
         return _sum_by_word(found, rows, len(self._rows)) / _lengths(self._rows, found)
 
     def _transposed_matmul(self, values: Tensor) -> Tensor:
-        rows, columns = self._word_of(self._rows, self.shape[-2]), self._word_of(self._columns, self.shape[-1])
+        rows, columns = self._word_of(self._rows), self._word_of(self._columns)
         found = self._matrix._transposed_matmul((values / _lengths(self._rows, values))[:, :, rows])
         return _sum_by_word(found, columns, len(self._columns))
 
-    def _word_of(self, spans: list[tuple[int, int]], words: int) -> Tensor:
-        return torch.repeat_interleave(
-            torch.arange(words, device=self.device), torch.tensor([b - a for a, b in spans], device=self.device)
-        )
+    def _word_of(self, spans: list[tuple[int, int]]) -> Tensor:
+        """The word of each token."""
+        return bins_of_positions([0, *(stop for _, stop in spans)], self.device)
 
-    def _tokens(self, spans: list[tuple[int, int]], words: Tensor) -> tuple[Tensor, Tensor]:
-        """The tokens of the given words, and the index of the word of each token."""
-        found = [(token, at) for at, word in enumerate(words.tolist()) for token in range(*spans[word])]
-        tokens, places = zip(*found, strict=True) if found else ((), ())
-        first, second = (torch.tensor(part, dtype=torch.long, device=self.device) for part in (tokens, places))
-        return first, second
+
+def _find_tokens(spans: list[tuple[int, int]], words: Positions) -> tuple[Positions, Tensor]:
+    """The tokens of the given words, and the index of the word of each token."""
+    found = [(token, at) for at, word in enumerate(words.tolist()) for token in range(*spans[word])]
+    tokens, places = zip(*found, strict=True) if found else ((), ())
+    return Positions(tokens, words.device), torch.tensor(places, dtype=torch.long, device=words.device)
 
 
 def _sum_by_word(values: Tensor, index: Tensor, count: int) -> Tensor:

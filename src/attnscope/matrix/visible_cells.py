@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from attnscope.attention.block_sizes import block_sizes
 from attnscope.attention.regions import Region
 from attnscope.matrix.blocks import Weights
 from attnscope.matrix.dense_weights import DenseWeights
 from attnscope.matrix.lazy_weights import LazyWeights
+from attnscope.matrix.positions import Positions, bins_of_positions
 from attnscope.matrix.schedule import Schedule, ranges
-
-MASK_CELLS = 2**21  # of a mask without structure, evaluated at a time
 
 
 def count_visible(
@@ -35,18 +35,18 @@ def count_visible(
         and source.region_mask is not None
         and source.region_mask.key_mask is None
     ):
-        found = torch.stack([_areas(regions, rows, columns, source.device) for regions in source.region_mask.regions])
-        return found[:, None].expand(batch, heads, -1, -1)
+        found = torch.stack([_areas(regions, rows, columns) for regions in source.region_mask.regions])
+        return found.to(source.device)[:, None].expand(batch, heads, -1, -1)
     total = torch.zeros(batch, heads, len(rows) - 1, len(columns) - 1, dtype=torch.long, device=source.device)
-    row_bin = torch.repeat_interleave(torch.tensor(rows, device=source.device).diff())
+    row_bin = bins_of_positions(rows, source.device)
     edges = torch.tensor(columns, device=source.device)
-    high = max(1, min(2**19, schedule.max_bytes // 64) // max(len(columns) * batch, 1))
+    cells = min(block_sizes(source.device).mask_cells // 4, schedule.limit(source.device) // 64)  # of 8 bytes each
+    high = max(1, cells // max(len(columns) * batch, 1))
     for step in schedule.track(ranges(queries, high)):
-        here = torch.arange(step.start, step.stop, device=source.device)
-        found = count_between(source, here, edges)
+        found = count_between(source, Positions(step, source.device), edges)
         if count == "rows":
             found = (found.sum(-1, keepdim=True) > 0).long()
-        total.index_add_(2, row_bin[here], found.expand(batch, heads, -1, -1))
+        total.index_add_(2, row_bin[step.start : step.stop], found.expand(batch, heads, -1, -1))
     return total
 
 
@@ -56,22 +56,25 @@ def count_visible_queries(source: Weights, schedule: Schedule) -> Tensor:
     edges = range(keys + 1)
     if not isinstance(source, LazyWeights) or source.region_mask is None:
         return count_visible(source, [0, queries], edges, schedule).squeeze(-2)
-    found = torch.cat([_areas(regions, [0, queries], edges, source.device) for regions in source.region_mask.regions])
-    key_mask = source.region_mask.key_mask
+    areas = [_areas(regions, [0, queries], edges) for regions in source.region_mask.regions]
+    found, key_mask = torch.cat(areas).to(source.device), source.region_mask.key_mask
     return (found if key_mask is None else found * key_mask)[:, None].expand(batch, heads, -1)
 
 
-def _areas(regions: Sequence[Region], rows: Sequence[int], columns: Sequence[int], device: torch.device) -> Tensor:
-    """The number of cells of disjoint regions in each bin, (row bins, column bins)."""
-    down, across = torch.tensor(rows, device=device), torch.tensor(columns, device=device)
-    total = torch.zeros(len(rows) - 1, len(columns) - 1, dtype=torch.long, device=device)
+def _areas(regions: Sequence[Region], rows: Sequence[int], columns: Sequence[int]) -> Tensor:
+    """The number of cells of disjoint regions in each bin, (row bins, column bins), in main memory.
+
+    The numbers are small, and a mask may have thousands of regions: each would be many calls of a GPU.
+    """
+    down, across = torch.tensor(rows), torch.tensor(columns)
+    total = torch.zeros(len(rows) - 1, len(columns) - 1, dtype=torch.long)
     for region in regions:
         i = slice(bisect_right(rows, region.top) - 1, bisect_left(rows, region.bottom))
         j = slice(bisect_right(columns, region.left) - 1, bisect_left(columns, region.right))
         top, bottom = (down[i.start + at : i.stop + at].clamp(region.top, region.bottom) for at in (0, 1))
         left, right = (across[j.start + at : j.stop + at].clamp(region.left, region.right) for at in (0, 1))
         corners = top[:, None], bottom[:, None], left[None, :], right[None, :]
-        total[i, j] += _clipped_sum(*corners, region.highest + 1) - _clipped_sum(*corners, region.lowest)
+        total[i, j].add_(_clipped_sum(*corners, region.highest + 1) - _clipped_sum(*corners, region.lowest))
     return total
 
 
@@ -83,11 +86,13 @@ def _clipped_sum(top: Tensor, bottom: Tensor, left: Tensor, right: Tensor, shift
     return left * (rising - top) + slope + right * (bottom - level)
 
 
-def count_between(source: Weights, rows: Tensor, edges: Tensor) -> Tensor:
+def count_between(source: Weights, rows: Positions, edges: Tensor) -> Tensor:
     """The number of allowed cells of increasing rows between column edges, (batch or 1, heads or 1, rows, bins)."""
     if isinstance(source, DenseWeights) or source.region_mask is None:
-        high = max(1, MASK_CELLS // max(source.sizes.batch * source.sizes.heads * source.sizes.keys, 1))
-        return torch.cat([_count_between_edges(_allowed_rows(source, some), edges) for some in rows.split(high)], 2)
+        cells = block_sizes(source.device).mask_cells
+        high = max(1, cells // max(source.sizes.batch * source.sizes.heads * source.sizes.keys, 1))
+        parts = rows.tensor.split(high)
+        return torch.cat([_count_between_edges(_allowed_rows(source, some), edges) for some in parts], 2)
     kept, found, listed = _real_keys_before(source), source.region_mask.regions, rows.tolist()
     counts = []
     for row in range(max(len(found), len(kept))):
@@ -96,7 +101,7 @@ def count_between(source: Weights, rows: Tensor, edges: Tensor) -> Tensor:
             beside = slice(bisect_left(listed, region.top), bisect_left(listed, region.bottom))
             if beside.stop > beside.start:
                 before = kept[row if len(kept) > 1 else 0]
-                total[beside] += _region_counts(region, rows[beside, None], edges, before)
+                total[beside].add_(_region_counts(region, rows.tensor[beside, None], edges, before))
         counts.append(total)
     return torch.stack(counts)[:, None]
 

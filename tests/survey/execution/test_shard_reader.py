@@ -18,6 +18,7 @@ from attnscope.survey.partials.bins import STATISTICS
 from attnscope.survey.partials.partial import PartialResult
 from attnscope.survey.partials.partial_files import save_partial
 from attnscope.survey.settings import Settings
+from tests.devices.standin import Standins, move_module
 from tests.survey.survey_process import MINILM, SMALL, write_model, write_text
 
 CLOSE = 2e-6  # of float32 sums that are taken in another order
@@ -48,6 +49,23 @@ def test_a_shard_of_one_passage_has_the_scores_of_its_trace(model: Path, tmp_pat
     assert (partial.passages, partial.documents, partial.tokens) == (1, 1, len(text.read_text()))
     assert partial.layers == tuple(name for name in trace.layers for _ in range(4))
     np.testing.assert_allclose(means_of(partial), expected.flatten(0, 1).numpy(), rtol=CLOSE, atol=CLOSE)
+
+
+def test_a_worker_on_a_gpu_has_the_results_of_one_on_the_cpu(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = write_text(tmp_path / "text.txt", 600)
+    text.write_text(text.read_text().replace("\n", "\n==\n"))
+    reader, (shard,) = prepared(model, text, separator="==", shard_bytes=None)
+    expected = read_shard(shard, reader)
+    monkeypatch.setattr(torch, "inference_mode", torch.no_grad)  # the simulated device does not have it
+    with torch.no_grad(), Standins():
+        move_module(reader.model, "cuda")
+        reader.device = torch.device("cuda", 0)
+        found = read_shard(shard, reader)
+    assert found.passages == expected.passages > 5
+    np.testing.assert_array_equal(found.moments.counts, expected.moments.counts)
+    np.testing.assert_allclose(found.moments.sums, expected.moments.sums, rtol=CLOSE, atol=1e-4)
 
 
 def test_passages_that_share_a_row_score_as_each_alone(model: Path, tmp_path: Path) -> None:
