@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnscope.attention import Causal, Mask, Padding, attend, explain
 from attnscope.attention import kernels as operators
+from attnscope.contracts import find_devices
 
 BATCH, TOKENS, DIM, HEADS = 2, 48, 16, 4
 DTYPES = (torch.float32, torch.bfloat16)
@@ -66,10 +67,9 @@ class OperatorLog(TorchDispatchMode):
 
 def kernels() -> dict[str, str]:
     """Return the kernel of torch and the backend of `attend`, by kind of attention and device."""
-    accelerator = torch.accelerator.current_accelerator()
     difference = operators.SCHEMA_MISMATCH
     found = {"fused kernel": "available" if difference is None else f"not available: {difference}; streaming is used"}
-    for device in [torch.device("cpu"), *([] if accelerator is None else [accelerator])]:
+    for device in find_devices()[:2]:  # the CPU and the first accelerator
         for kind in KINDS:
             by_dtype = {str(dtype)[6:]: describe_call(kind, device, dtype) for dtype in DTYPES}
             dtypes = {text: [name for name, one in by_dtype.items() if one == text] for text in by_dtype.values()}
