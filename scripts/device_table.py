@@ -1,4 +1,4 @@
-"""Write the table of devices in docs/support.md from the reports in benchmarks/results/devices.
+"""Write the table of devices in docs/support.md from the reports in benchmarks/results.
 
 Usage: .venv/bin/python scripts/device_table.py
 """
@@ -7,33 +7,33 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE, REPORTS = ROOT / "docs" / "support.md", ROOT / "benchmarks" / "results" / "devices"
+PAGE, RESULTS = ROOT / "docs" / "support.md", ROOT / "benchmarks" / "results"
+REPORTS = RESULTS / "devices"
 BEGIN, END = "<!-- made by scripts/device_table.py -->", "<!-- end of scripts/device_table.py -->"
 
 FACT = re.compile(r"^- (?P<name>[\w ]+): (?P<value>.+)$", re.MULTILINE)
 REQUIRED = ("date", "device", "platform", "architecture", "attnscope", "torch", "python", "system")
 CONTRACT_COLUMNS = 6
 
-COMPILED = "compiled and simulated, never run"
-SIMULATED = "simulated, never run"
-NEVER_RUN = "never run"
-WITHOUT_REPORT = (
-    ("NVIDIA A100", "sm_80", COMPILED),
-    ("NVIDIA H100, H200", "sm_90", COMPILED),
-    ("NVIDIA B200", "sm_100", COMPILED),
-    ("NVIDIA RTX 5090", "sm_120", COMPILED),
-    ("AMD Instinct MI300X", "gfx942", COMPILED),
-    ("AMD Instinct MI355X", "gfx950", COMPILED),
-    ("other NVIDIA and AMD GPUs", "", SIMULATED),
-    ("Apple GPUs", "mps", SIMULATED),
-    ("Intel GPUs", "xpu", NEVER_RUN),
-)
-"""Devices, their architectures, and what is known of each as long as there is no report."""
+DEVICES = {
+    "sm_80": "NVIDIA A100",
+    "sm_90": "NVIDIA H100, H200",
+    "sm_100": "NVIDIA B200",
+    "sm_120": "NVIDIA RTX 5090",
+    "gfx942": "AMD Instinct MI300X",
+    "gfx950": "AMD Instinct MI355X",
+    "other": "other NVIDIA and AMD GPUs",
+    "mps": "Apple GPUs",
+    "xpu": "Intel GPUs",
+}
+"""Examples of devices by architecture."""
+SIMULATED = {"mps"}
+"""Architectures whose device tests simulate."""
 
 
 class Report(NamedTuple):
@@ -68,7 +68,23 @@ def read_reports(folder: Path = REPORTS) -> list[Report]:
     return [read_report(path) for path in sorted(folder.glob("*.md"))]
 
 
-def table(reports: Sequence[Report]) -> list[str]:
+def compiled_architectures(folder: Path = RESULTS) -> set[str]:
+    """Return the architectures in the newest report of compiled kernels; none without such a report."""
+    reports = sorted(folder.glob("kernels_*.md"))
+    return set(re.findall(r"\b(?:sm_|gfx)\d+\b", reports[-1].read_text(encoding="utf-8"))) if reports else set()
+
+
+def status(architecture: str, compiled: Collection[str]) -> str:
+    """Say what is known of an architecture without a report.
+
+    >>> status("sm_90", {"sm_90"}), status("xpu", {"sm_90"})
+    ('compiled, never run', 'never run')
+    """
+    ways = ["compiled"] * (architecture in compiled) + ["simulated"] * (architecture in SIMULATED)
+    return ", ".join([" and ".join(ways)] * bool(ways) + ["never run"])
+
+
+def table(reports: Sequence[Report], compiled: Collection[str]) -> list[str]:
     """Return the lines of the table: devices with a report, then the others."""
     lines = ["| device | architecture | status |", "|---|---|---|"]
     for report in reports:
@@ -80,7 +96,7 @@ def table(reports: Sequence[Report]) -> list[str]:
         link = f"[report](../benchmarks/results/devices/{report.file}) of {facts['date']}"
         lines.append(f"| {facts['device']} | {facts['architecture']} | **run**: {holding}, {versions}, {link} |")
     run = {report.facts["architecture"] for report in reports}
-    lines += [f"| {name} | {target} | {status} |" for name, target, status in WITHOUT_REPORT if target not in run]
+    lines += [f"| {name} | {one} | {status(one, compiled)} |" for one, name in DEVICES.items() if one not in run]
     return lines
 
 
@@ -92,7 +108,9 @@ def with_table(page: str, lines: Sequence[str]) -> str:
 
 def main() -> int:
     """Write the table."""
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), table(read_reports())), encoding="utf-8")
+    PAGE.write_text(
+        with_table(PAGE.read_text(encoding="utf-8"), table(read_reports(), compiled_architectures())), encoding="utf-8"
+    )
     return 0
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from attnscope.attention import Mask, ScoreMod, attend
 from attnscope.attention.operation import Backend
 from attnscope.contracts import tolerances
-from attnscope.contracts.dense import dense_attention, with_gradients
+from attnscope.contracts.dense import Formula, dense_attention, with_gradients
 from attnscope.contracts.tolerances import find_broken
 
 Sees = Callable[[int, int, int], bool]  # batch row, query, key
@@ -43,7 +43,7 @@ class Case:
     mask: Callable[[Shape], Mask]
     sees: Callable[[Shape], Sees]
     score: Callable[[dict[str, Tensor]], ScoreMod] | None = None
-    formula: Callable[[Tensor, dict[str, Tensor]], Tensor] | None = None
+    formula: Formula | None = None
     parameters: dict[str, Callable[[Shape], Tensor]] = field(default_factory=dict)
 
 

@@ -85,15 +85,16 @@ def test_a_module_around_an_interrupt_removes_what_it_left() -> None:
 
 def test_nothing_runs_after_an_interrupt_that_is_caught_outside_of_the_model() -> None:
     stack = ModuleStack()
-    model = Block(Attention(stack, KeyboardInterrupt))
+    attention = Attention(stack, KeyboardInterrupt)
+    model = Block(attention)
     with stack.track(model):
         with pytest.raises(KeyboardInterrupt):
             model(X)
         assert stack.innermost() is None
-        model.attention.error = None
+        attention.error = None
         model(X)
         assert stack.innermost() is None
-    assert model.attention.seen == [model.attention] * 2
+    assert attention.seen == [attention] * 2
 
 
 def test_a_module_that_calls_itself_is_still_running_afterwards() -> None:
