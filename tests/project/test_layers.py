@@ -21,7 +21,7 @@ FLOORS = (
     {"figures"},
     {"models"},
     {"recording"},
-    {"heads", "atlas"},
+    {"heads", "atlas", "contracts"},
     {"train", "survey", "telemetry"},
     {"attnscope"},
     {"explorer", "labs", "bench", "doctor"},
