@@ -1,4 +1,4 @@
-"""The cost of a survey: time per token, scaling with text and workers, and an estimate for large models.
+"""The cost of a survey: time per token, and scaling with text and workers.
 
 Without `--model`, the model has the shape of SmolLM2 with random parameters, and the text consists of random words.
 With `--data`, each of these files is surveyed by one process and by two workers, and the outputs are compared.
@@ -39,14 +39,6 @@ SHAPE, VOCABULARY = "smollm2-135m", 4096
 BATCH = 2048  # tokens
 WINDOWS = (128, 256, 512, 1024)
 KNOWN = 128, 512  # the windows from which the costs of the others are predicted
-
-ESTIMATED_MODELS = ("smollm2-1.7b", "llama-3.1-8b")  # in bf16, each fits into one GPU, as a survey needs
-ESTIMATED_WINDOW = 2048
-ESTIMATED_TOKENS = (10**6, 10**9, 10**12)
-ACCELERATOR = Rates(flops=400e12, attention_weights=3.35e12 / 100, binned_values=21e6)
-"""Assumed rates of an H100: 400 of its 989 TFLOP/s in bf16, and 3.35 TB/s of memory bandwidth, with about 100 bytes
-moved per cell. Gathering runs on one thread of the host, after the model: 2,970 numbers took 0.14 ms
-(results/survey_2026-11-16_2.md)."""
 
 
 class TokenSeconds(NamedTuple):
@@ -92,7 +84,6 @@ def tables(
                 yield scaling_with_text(model, text, step)
                 min_speed = size.choose(small=None, full=0.85)
                 yield compare_workers(model, text, Path(folder), rounds, min_speed, step)
-                yield estimate_large_models()
     finally:
         torch.set_num_threads(before)
 
@@ -225,44 +216,6 @@ def compare_workers(
     started = duration(best["workers on Ray"].startup_seconds)
     table.add(*speeds, f"{ratio:.2f}x", started, met=ratio >= min_speed if min_speed else None)
     return table
-
-
-def estimate_large_models() -> Table:
-    """Estimate the cost of surveys with larger models and corpora on GPUs; nothing is measured."""
-    table = Table(
-        title="estimated",
-        comparison=f"not measured: counts of the cost model for passages of {ESTIMATED_WINDOW:,} tokens, at the "
-        "assumed rates of an H100 (400 TFLOP/s, 100 bytes per cell at 3.35 TB/s) and a measured rate of the host "
-        f"({ACCELERATOR.binned_values / 1e6:.0f} million gathered numbers/s on one thread)",
-        columns=("model", "heads", "GFLOP per token", "cells per token", "tokens per second and GPU",
-                 "share of gathering", "GPU-hours for 1e6", "1e9", "1e12", "queries and keys of 1e9 tokens in bf16"),
-    )  # fmt: skip
-    for name in (SHAPE, *ESTIMATED_MODELS):
-        config = DECODERS[name]
-        cost = cost_per_token(config, ESTIMATED_WINDOW, len(STATISTICS))
-        spent = ACCELERATOR.seconds(cost)
-        kept = (
-            2
-            * config.num_layers
-            * (config.num_heads + (config.num_kv_heads or config.num_heads))
-            * (config.head_dim or 0)
-        )
-        hours = [rounded(tokens * spent / 3600) for tokens in ESTIMATED_TOKENS]
-        gathering = cost.binned_values / ACCELERATOR.binned_values / spent
-        counts = f"{cost.flops / 1e9:.3g}", f"{cost.attention_weights:,.0f}", f"{1 / spent:,.0f}", f"{gathering:.0%}"
-        table.add(
-            name, f"{config.num_layers * config.num_heads:,}", *counts, *hours, f"{rounded(kept * 10**9 / 1e12)} TB"
-        )
-    return table
-
-
-def rounded(number: float) -> str:
-    """Format a number with two significant digits.
-
-    >>> rounded(0.0254), rounded(1894.2)
-    ('0.025', '1,900')
-    """
-    return f"{float(f'{number:.2g}'):,.10g}"
 
 
 def whole_file(model: str, file: Path, folder: Path, step: Callable[[str], None]) -> Table:

@@ -21,6 +21,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "ray": ("ray",),
     "s3": ("s3fs",),
     "explore": ("starlette", "uvicorn", "safetensors", "anywidget", "traitlets"),
+    "triton": ("triton",),
 }
 """Each extra and the top-level modules it brings, the same as in pyproject.toml."""
 

@@ -472,4 +472,58 @@ TELEMETRY = {
     ),
 }
 
-SEEDED_BUGS = ATTENTION | CUDA | MATRIX | RECORDING | HEADS | ATLAS | SURVEY | EXPLORER | TELEMETRY
+KERNEL_TESTS = ("tests/attention/triton/test_kernels.py",)
+
+
+def in_kernel(file: str, right: str, wrong: str) -> SeededBug:
+    """A bug of a Triton kernel or its launch."""
+    return SeededBug(f"attention/triton/{file}", right, wrong, KERNEL_TESTS)
+
+
+TRITON = {
+    "one key too many in a row": in_kernel(
+        "rows.py",
+        "(columns[None, :] < tl.minimum(stop, limit)[:, None])",
+        "(columns[None, :] <= tl.minimum(stop, limit)[:, None])",
+    ),
+    "entropy not shifted with the maximum": in_kernel("rows.py", "fade * (tilt + shift * total)", "fade * tilt"),
+    "squares rescaled once": in_kernel("rows.py", "fade * fade * squares", "fade * squares"),
+    "distance one token too short": in_kernel("rows.py", "positions - (left + N - 1)", "positions - (left + N)"),
+    "one whole tile too many": in_kernel(
+        "rows.py", "first_position + 1) - low, 0) // N", "first_position + 1) - low + N - 1, 0) // N"
+    ),
+    "keys of another head": in_kernel("rows.py", "head // group * stride_kh", "head % group * stride_kh"),
+    "sink missing from the entropy": in_kernel(
+        "rows.py", "share * (above_top - tilt / total)", "share * (tl.log2(total) - tilt / total)"
+    ),
+    "the largest logit of the last tile": in_kernel(
+        "rows.py", "best = tl.maximum(best, lane_tops)", "best = lane_tops"
+    ),
+    "offsets of 32 bits": in_kernel(
+        "tiles.py", "base + tl.cast(first, tl.int64) * stride", "base + tl.cast(first, tl.int32) * stride.to(tl.int32)"
+    ),
+    "head dim read to a power of two": in_kernel(
+        "tiles.py", "mask=dims[None, :] < head_dim, other", "mask=dims[None, :] < D, other"
+    ),
+    "softcap far too early": in_kernel("tiles.py", "tl.abs(x) < 0.55", "tl.abs(x) < 1.1"),
+    "queries read past the end": in_kernel("columns.py", "inside = rows < limit", "inside = rows < limit + M"),
+    "rows that attend to a part of a block not masked": in_kernel(
+        "columns.py",
+        "w = tl.where(allowed, tl.exp2(s - lse[:, None]), 0.0)",
+        "w = tl.where(inside[:, None], tl.exp2(s - lse[:, None]), 0.0)",
+    ),
+    "maximum of a bin from its last tile": in_kernel(
+        "columns.py", "largest = tl.maximum(largest, tl.max(pairs, 1))", "largest = tl.max(pairs, 1)"
+    ),
+    "weights near the query by another product": in_kernel(
+        "neighbours.py",
+        "products = tl.dot(q, tl.trans(k), input_precision=PRECISION)",
+        "products = tl.sum(q.to(tl.float32)[:, None, :] * k.to(tl.float32)[None, :, :], 2)",
+    ),
+    "local weight of one side": in_kernel("neighbours.py", "tl.abs(distance) <= reach", "distance <= reach"),
+    "an empty bin takes its neighbour's sum": in_kernel(
+        "launch.py", "inside = ramp < count[:, None]", "inside = ramp < count[:, None].clamp(min=1)"
+    ),
+}
+
+SEEDED_BUGS = TRITON | ATTENTION | CUDA | MATRIX | RECORDING | HEADS | ATLAS | SURVEY | EXPLORER | TELEMETRY

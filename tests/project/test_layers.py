@@ -51,7 +51,10 @@ PLACES = {
     "uvicorn": {"explorer"},
     "anywidget": {"explorer"},
     "traitlets": {"explorer"},
+    "triton": {"attention"},
 }
+TRITON_MODULE = "attnscope.attention.triton.language"
+"""The only module of attention that imports more than torch, the standard library and errors."""
 UNLISTED = {"click", "fsspec", "torch.utils.tensorboard"}
 """What belongs to the base installation, or comes with torch."""
 
@@ -120,6 +123,8 @@ def layer_faults(source: Path) -> list[str]:
             faults.append(f"{module}: the layer {layer!r} has no floor in test_layers.py")
             continue
         for imported, line in imports_in(module, path, known):
+            if module == TRITON_MODULE and imported in ("attnscope.extras", "triton", "triton.language"):
+                continue
             reason = fault_of(layer, imported)
             if reason:
                 faults.append(f"{path.relative_to(source)}:{line}: {reason}")
@@ -192,6 +197,9 @@ def test_every_module_of_an_extra_has_its_place() -> None:
         ("attention/masks.py", "import attnscope.matrix", "knows only torch"),
         ("attention/masks.py", "from attnscope import extras", "knows only torch"),
         ("attention/masks.py", "import numpy", "knows only torch"),
+        ("attention/triton/rows.py", "import triton", "knows only torch"),
+        ("attention/triton/rows.py", "tl = import_extra('triton.language')", "knows only torch"),
+        ("matrix/log.py", "import triton", "only in ['attention']"),
         ("matrix/__init__.py", "def f():\n    from attnscope.models import decoder", "does not stand below"),
         ("matrix/__init__.py", "from ..models import decoder", "does not stand below"),
         ("matrix/__init__.py", "from attnscope import Trace", "does not stand below"),
@@ -219,6 +227,7 @@ def test_right_imports_are_accepted(tmp_path: Path) -> None:
         "extras.py": "from attnscope.errors import MissingExtraError",
         "attention/__init__.py": "import torch\nfrom . import masks\nfrom ..errors import ShapeError",
         "attention/masks.py": "import math",
+        "attention/triton/language.py": "from attnscope.extras import x\ntl = import_extra('triton.language')",
         "models/checkpoint.py": "def f():\n    return import_extra('safetensors.torch')",
         "explorer/server.py": "import starlette.routing\nimport attnscope as ats",
     }

@@ -1,0 +1,78 @@
+"""Estimates surveys on one H100 from the counts of the cost model and the roofline of the kernels, without a GPU."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from attnscope.bench.report import Table
+from attnscope.models import DecoderConfig
+from attnscope.models.published_configs import DECODERS
+from attnscope.survey.cost import cost_per_token
+from attnscope.survey.partials.bins import STATISTICS
+from attnscope.survey.settings import BATCH_TOKENS
+from benchmarks.roofline import CLOCKS_PER_SECOND
+
+MODELS = ("smollm2-135m", "smollm2-1.7b", "llama-3.1-8b")  # in bf16, each fits into one GPU, as a survey needs
+LENGTH = 2048
+NUM_TOKENS = (10**6, 10**9, 10**12)
+
+FLOPS_PER_SECOND = 400e12
+"""Of an H100 in bf16, of 989e12."""
+LAUNCHES, LAUNCH_SECONDS = 1000, 7e-6
+"""Small kernels that a layer launches per batch for what the two passes do not compute, and the time of each."""
+BINNED_PER_SECOND = 21e6
+"""On one thread of the host, after the model: 2,970 numbers took 0.14 ms (results/survey_2026-11-16_2.md)."""
+
+
+class TokenCost(NamedTuple):
+    """Seconds per token."""
+
+    forward: float
+    passes: float  #: the row pass and the column pass
+    launches: float
+    gathering: float  #: on the host
+
+
+def estimate_token(config: DecoderConfig, clocks: float) -> TokenCost:
+    """Return the estimated seconds per token, with `clocks` per attention weight for both passes together."""
+    cost = cost_per_token(config, LENGTH, len(STATISTICS))
+    return TokenCost(
+        cost.flops / FLOPS_PER_SECOND,
+        cost.attention_weights * clocks / CLOCKS_PER_SECOND,
+        config.num_layers * LAUNCHES * LAUNCH_SECONDS / BATCH_TOKENS,
+        cost.binned_values / BINNED_PER_SECOND,
+    )
+
+
+def estimate_surveys(clocks: float) -> Table:
+    """Return the estimated cost of surveys with larger models and corpora."""
+    table = Table(
+        title="Surveys on one H100",
+        comparison=f"not measured: passages and batches of {LENGTH:,} tokens, {FLOPS_PER_SECOND / 1e12:.0f} TFLOP/s in "
+        f"the forward pass, {clocks:.3f} clocks per attention weight for the row and the column pass, {LAUNCHES:,} "
+        f"launches of {1e6 * LAUNCH_SECONDS:.0f} microseconds per layer and batch, and a measured rate of the host "
+        f"({BINNED_PER_SECOND / 1e6:.0f} million gathered numbers/s on one thread). Times are microseconds per token.",
+        columns=("model", "forward pass", "row and column pass", "launches", "gathering", "tokens per second and GPU",
+                 "without gathering", "GPU-hours for 1e6", "1e9", "1e12", "queries and keys of 1e9 tokens in bf16"),
+    )  # fmt: skip
+    for name in MODELS:
+        config = DECODERS[name]
+        cost = estimate_token(config, clocks)
+        heads = config.num_heads + (config.num_kv_heads or config.num_heads)
+        stored_bytes = 2 * config.num_layers * heads * (config.head_dim or 0)
+        hours = [rounded(tokens * sum(cost) / 3600) for tokens in NUM_TOKENS]
+        speeds = sum(cost), sum(cost) - cost.gathering
+        table.add(
+            name, *(rounded(1e6 * part) for part in cost), *(f"{1 / seconds:,.0f}" for seconds in speeds), *hours,
+            f"{rounded(stored_bytes * 10**9 / 1e12)} TB",
+        )  # fmt: skip
+    return table
+
+
+def rounded(number: float) -> str:
+    """Format a number with two significant digits.
+
+    >>> rounded(0.0254), rounded(1894.2)
+    ('0.025', '1,900')
+    """
+    return f"{float(f'{number:.2g}'):,.10g}"
