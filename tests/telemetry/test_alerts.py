@@ -31,7 +31,7 @@ def statistics(**values: Any) -> HeadStatistics:
 
 def alerts(rule: Rule, *steps: dict[str, Any], every: int = 50) -> list[tuple[int, str, int]]:
     """Step, layer and head of every alert of a rule in a series of steps."""
-    history, log = History(), AlertLog(HEADS, [rule])
+    history, log = History(64), AlertLog(HEADS, [rule])
     found = []
     for at, values in enumerate(steps):
         history.add(at * every, statistics(**values))
@@ -75,7 +75,7 @@ def test_a_head_on_the_first_key_for_long_is_dead() -> None:
 
 
 def test_an_alert_says_where() -> None:
-    history, log = History(), AlertLog(HEADS, [LargeLogit(10)])
+    history, log = History(64), AlertLog(HEADS, [LargeLogit(10)])
     place = {"max_sequence": [0, 3, 0], "max_query": [0, 40, 0], "max_key": [0, 7, 0]}
     history.add(3, statistics(max_logit=[1, 20, 1], **place))
     (alert,) = log.check(history)

@@ -37,7 +37,7 @@ def test_a_measurement_equals_brute_force(mask: object) -> None:
     counted = (logits > -math.inf).any(-1)
     assert torch.allclose(found.maxima.logit.double(), logits.amax((0, 2, 3)), rtol=1e-6)
     for head in range(4):
-        place = [part[head].item() for part in found.place]
+        place = [int(part[head]) for part in found.place[1:]]
         assert math.isclose(logits[place[0], head, place[1], place[2]], logits[:, head].max(), rel_tol=1e-6)
     entropy = -torch.special.xlogy(weights, weights).sum(-1)
     assert torch.equal(found.sums.rows, counted.sum((0, 2)).double())

@@ -19,7 +19,7 @@ def statistics(value: float) -> HeadStatistics:
 
 
 def alert(step: int) -> Alert:
-    return Alert(step, "not finite", "attention", 1, math.nan, "a query or key contains NaN or infinity", 0, 3, 2)
+    return Alert(step, "not finite", "attention", 1, math.nan, "a query or key contains NaN or infinity", 0, 0, 3, 2)
 
 
 def write(folder: Path, steps: range, resume: int = 0) -> None:

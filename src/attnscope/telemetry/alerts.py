@@ -19,7 +19,7 @@ from attnscope.telemetry.statistics import Array, HeadStatistics
 class History:
     """The statistics of the last measured steps, all heads of all layers side by side."""
 
-    def __init__(self, length: int = 64) -> None:
+    def __init__(self, length: int) -> None:
         self._steps: deque[int] = deque(maxlen=length)
         self._statistics: deque[HeadStatistics] = deque(maxlen=length)
 
@@ -169,9 +169,21 @@ class Alert(NamedTuple):
     head: int
     value: float
     reason: str
-    sequence: int  #: where the largest logit is: row of the batch
+    rank: int  #: where the largest logit is: the rank of the process
+    sequence: int  #: row of its batch
     query: int  #: position of its query
     key: int  #: position of its key
+    trace: str | None = None  #: the folder of the queries and keys of this head and sequence, if they were kept
+
+
+def format_alert(alert: Alert) -> str:
+    """An alert as a line of text.
+
+    >>> format_alert(Alert(50, "large logit", "layers.3", 1, 120.0, "max logit 120.0 is above 100", 0, 2, 17, 4))
+    'step 50, layers.3 head 1: max logit 120.0 is above 100 (rank 0, sequence 2, query 17, key 4)'
+    """
+    place = f"rank {alert.rank}, sequence {alert.sequence}, query {alert.query}, key {alert.key}"
+    return f"step {alert.step}, {alert.layer} head {alert.head}: {alert.reason} ({place})"
 
 
 class AlertLog:
@@ -192,8 +204,12 @@ class AlertLog:
         found = {(rule.name, finding.head): finding for rule in self._rules for finding in rule.check(history)}
         new = [(rule, finding) for (rule, head), finding in found.items() if (rule, head) not in self._active]
         self._active = set(found)
-        places = [last.max_sequence, last.max_query, last.max_key]
+        places = (last.max_rank, last.max_sequence, last.max_query, last.max_key)
         return [
-            Alert(step, rule, *self._heads[one.head], one.value, one.reason, *(int(part[one.head]) for part in places))
+            Alert._make([step, rule, *self._heads[one.head], one.value, one.reason, *_at(places, one.head), None])
             for rule, one in new
         ]
+
+
+def _at(places: Sequence[Array], head: int) -> list[int]:
+    return [int(part[head]) for part in places]

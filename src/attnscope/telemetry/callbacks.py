@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from attnscope.telemetry.watch import Watch
+from attnscope.telemetry.watcher import Watch
 
 
 class WatchCallback:
     """Watches the model of a trainer.
 
     Args:
+        clip: The limit of QK-clip; see `Watch.clip`. None does not clip.
         **options: Those of `watch`: `every`, `log`, `folder`, `rules`, ...
 
     >>> callback = WatchCallback(every=100)  # Trainer(..., callbacks=[callback])
     """
 
-    def __init__(self, **options: Any) -> None:
-        self._options = options
+    def __init__(self, *, clip: float | None = None, **options: Any) -> None:
+        self._clip, self._options = clip, options
         self.watch: Watch | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
@@ -54,6 +55,8 @@ class WatchCallback:
     def _open(self, model: Any, step: int) -> None:
         self._close()
         self.watch = Watch(model, step=step, **self._options).__enter__()
+        if self._clip is not None:
+            self.watch.clip(self._clip)
 
     def _close(self) -> None:
         if self.watch is not None:

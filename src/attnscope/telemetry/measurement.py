@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from attnscope.attention.float64 import WITHOUT_FLOAT64
+from attnscope.errors import SettingError
 from attnscope.matrix.logits import max_of_rows
 from attnscope.recording.call import Call
 
@@ -24,6 +25,7 @@ NUM_ENTROPY_BINS = 160
 class Place(NamedTuple):
     """Where the largest logit of each head is, (heads,); -1 where the mask allows no cell."""
 
+    rank: Tensor  #: the rank whose batch it is
     sequence: Tensor  #: row of the batch
     query: Tensor  #: position of the query in its sequence
     key: Tensor  #: position of the key
@@ -56,8 +58,13 @@ class Measurement(NamedTuple):
     sums: Sums
 
 
-def measure(call: Call) -> Measurement:
-    """Measure all heads of a call."""
+def measure(call: Call, positions: Tensor | None = None) -> Measurement:
+    """Measure all heads of a call.
+
+    Args:
+        call: The call.
+        positions: The position of each query in its sequence, (queries,); consecutive from `call.row` on if None.
+    """
     rows = call.matrix().row_logits()
     counted = rows.max_logit > -math.inf
     largest = max_of_rows(rows.max_logit.transpose(0, 1).flatten(1), rows.max_key.transpose(0, 1).flatten(1))
@@ -79,8 +86,9 @@ def measure(call: Call) -> Measurement:
             key_norm.amax(-1).repeat_interleave(group),
         ),
         Place(
+            torch.zeros_like(largest.queries),
             (largest.queries // max(queries, 1)).where(found, -1),
-            (largest.queries % max(queries, 1) + call.row).where(found, -1),
+            _positions(largest.queries % max(queries, 1), call, positions).where(found, -1),
             (largest.keys + call.column).where(found, -1),
         ),
         Sums(
@@ -102,6 +110,15 @@ def merge(first: Measurement, second: Measurement) -> Measurement:
         Place(*(torch.where(larger, there, here) for here, there in zip(first.place, second.place, strict=True))),
         Sums(*map(torch.add, first.sums, second.sums)),
     )
+
+
+def _positions(index: Tensor, call: Call, positions: Tensor | None) -> Tensor:
+    """The positions of the queries with these indices, (heads,)."""
+    if positions is None or not call.query.shape[2]:
+        return index + call.row
+    if len(positions) != call.query.shape[2]:
+        raise SettingError(f"watch: {len(positions)} positions were given for {call.query.shape[2]} queries")
+    return positions.to(index)[index]
 
 
 def _norms(tensor: Tensor) -> Tensor:

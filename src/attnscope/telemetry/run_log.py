@@ -2,6 +2,7 @@
 
     steps.jsonl         one line for each measured step, with a checksum
     alerts.jsonl        one line for each alert, with a checksum
+    alerts/             traces of the heads of some alerts: their queries and keys in that step
     statistics.parquet  the same as steps.jsonl, one row for each step and head; written at the end
 
 In: reports. Out: the files, and the reports again. A run that resumes keeps the lines up to its step.
@@ -11,6 +12,8 @@ Does not know: models, rules. Memory: O(heads) to write, the file to read.
 from __future__ import annotations
 
 import math
+import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +33,9 @@ ALERTS = "alerts.jsonl"
 PARQUET = "statistics.parquet"
 ADVICE = "copy the file again, or delete it to begin a new series"
 DIGITS = 7  # of fp32
+TRACES = "alerts"
+MAX_TRACES = 64
+"""Alerts beyond these have no trace."""
 
 
 class LoggedStep(NamedTuple):
@@ -54,13 +60,18 @@ class RunLog:
         folder.mkdir(parents=True, exist_ok=True)
         for name in (STEPS, ALERTS):
             keep_up_to(folder / name, step)
+        for trace in list_traces(folder):
+            if int(trace.name.partition("_")[0]) > step:
+                shutil.rmtree(trace)
         self._folder = folder
         self._steps, self._alerts = ((folder / name).open("ab") for name in (STEPS, ALERTS))
 
     def write(self, step: int, layers: Mapping[str, HeadStatistics], alerts: list[Alert]) -> None:
         """Write a measured step, and flush it: a run may be killed at any time."""
         for alert in alerts:
-            self._alerts.write(encode_line(alert._asdict() | {"value": _to_json(alert.value)}))
+            fields = alert._asdict() | {"value": _to_json(alert.value)}
+            del fields["trace"]  # another rank may have it: see `read_alerts`
+            self._alerts.write(encode_line(fields))
         fields = {
             name: {field: [_to_json(value) for value in values] for field, values in part._asdict().items()}
             for name, part in layers.items()
@@ -112,7 +123,22 @@ def read_alerts(folder: Path) -> Iterator[Alert]:
         CheckpointError: The file cannot be read, or a line is damaged.
     """
     for _, fields in read_log(folder / ALERTS, advice=ADVICE):
-        yield Alert(**fields | {"value": math.nan if fields["value"] is None else fields["value"]})
+        value = fields.pop("value")
+        alert = Alert(**fields, value=math.nan if value is None else value)
+        name = trace_name(alert)
+        yield alert._replace(trace=name) if (folder / name).is_dir() else alert
+
+
+def trace_name(alert: Alert) -> str:
+    """The folder of the trace of an alert, relative to that of the run."""
+    layer = re.sub(r"[^\w.-]", "_", alert.layer)
+    return f"{TRACES}/{alert.step:08}_{layer}_{alert.head}"
+
+
+def list_traces(folder: Path) -> list[Path]:
+    """The folders of traces of a run, by step."""
+    found = (folder / TRACES).iterdir() if (folder / TRACES).is_dir() else ()
+    return sorted(path for path in found if re.match(r"\d{8,}_", path.name) and path.is_dir())
 
 
 def keep_up_to(path: Path, step: int) -> None:

@@ -25,7 +25,8 @@ class HeadStatistics(NamedTuple):
     """Statistics of the heads of a layer in one step, (heads,)."""
 
     max_logit: Array  #: the largest logit; NaN if a query or key is not finite
-    max_sequence: Array  #: where it is: row of the batch
+    max_rank: Array  #: where it is: the rank of the process
+    max_sequence: Array  #: row of its batch
     max_query: Array  #: position of its query
     max_key: Array  #: position of its key
     max_query_norm: Array  #: the largest norm of a query

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from attnscope.telemetry.watch import Report, Watch
+from attnscope.telemetry.watcher import Report, Watch
 
 IDS = torch.randint(64, (3, 24), generator=torch.Generator().manual_seed(1))
 
 
 def make_model(**options: Any) -> Any:
     torch.manual_seed(0)
-    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
     return LlamaForCausalLM(LlamaConfig(**sizes, **heads, **options)).train()
 
 
