@@ -18,10 +18,10 @@ from torch import nn
 
 from attnscope.cli.main import main
 from attnscope.cli.watch import draw_trend, follow
+from attnscope.telemetry import Watch
 from attnscope.telemetry.run_log import ALERTS, STEPS, RunLog
 from attnscope.telemetry.run_reader import RunReader
 from attnscope.telemetry.run_summary import summarize_run
-from attnscope.telemetry.watch import Watch
 from tests.cli.running import assert_mistake, run_command
 from tests.telemetry.runs import LAYERS, make_alert, make_statistics, write_run, write_steps
 

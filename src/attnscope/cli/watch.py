@@ -290,7 +290,7 @@ def show_json(runs: Sequence[RunReader], top: int | None) -> None:
     from attnscope.telemetry.run_summary import compare_runs, summarize_run
 
     described = [
-        {"folder": str(run.folder), "steps": run.steps, "alerts": [alert._asdict() for alert in run.alerts]}
+        {"folder": str(run.folder), "steps": run.steps, "alerts": [alert_to_json(run, alert) for alert in run.alerts]}
         for run in runs
     ]
     if len(runs) == 1:
@@ -312,6 +312,12 @@ def show_json(runs: Sequence[RunReader], top: int | None) -> None:
             for head in differences
         ],
     )
+
+
+def alert_to_json(run: RunReader, alert: Alert) -> dict[str, Any]:
+    """An alert as JSON, with the folder of its trace."""
+    trace = run.find_trace(alert)
+    return alert._asdict() | {"trace": None if trace is None else str(trace)}
 
 
 def head_to_json(head: HeadSummary) -> dict[str, Any]:

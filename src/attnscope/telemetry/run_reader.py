@@ -1,7 +1,7 @@
 """`RunReader`: a watched run as arrays over steps and heads, while it is written or afterwards.
 
 In: the folder of a run. Out: steps, heads, one array for each statistic, and alerts.
-Files are untrusted: every field is checked. Does not know: terminals, browsers. Memory: 44 bytes per step and head.
+Files are untrusted: every field is checked. Does not know: terminals, browsers. Memory: that of the arrays, in fp32.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from attnscope.errors import CheckpointError, SettingError
 from attnscope.models.json_fields import Fields
 from attnscope.telemetry.alerts import Alert
 from attnscope.telemetry.log_follower import LogFollower, LogReplacedError, NewLine
-from attnscope.telemetry.run_log import ADVICE, ALERTS, STEPS
+from attnscope.telemetry.run_log import ADVICE, ALERTS, STEPS, trace_name
 from attnscope.telemetry.statistics import HeadStatistics
 
 MAX_HEADS = 100_000
@@ -93,6 +93,11 @@ class RunReader:
         """
         norms = self.values("max_query_norm") + self.values("max_key_norm")
         return np.isnan(self.values("max_logit")) & np.isnan(norms) & ~np.isnan(self.values("max_query"))
+
+    def find_trace(self, alert: Alert) -> Path | None:
+        """The folder of the trace of an alert, if it was kept; another rank may write it after the alert."""
+        folder, path = self.folder.resolve(), (self.folder / trace_name(alert)).resolve()
+        return path if path.is_dir() and folder in path.parents else None
 
     def update(self) -> bool:
         """Read what was appended; returns whether there is anything new.

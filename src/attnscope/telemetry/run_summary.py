@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnscope.errors import SettingError
 from attnscope.telemetry.alerts import Alert
@@ -53,8 +54,17 @@ class RunDifference(NamedTuple):
     heads: list[HeadDifference]  #: those that both runs have, the largest difference first
 
 
+def rank_heads(run: RunReader, row: int = -1) -> NDArray[np.int64]:
+    """The columns of all heads, the worst at a step first: not finite, then by the largest logit."""
+    if not run.steps:
+        return np.arange(0)
+    logits = run.values("max_logit")[row]
+    known = np.where(np.isnan(logits), -np.inf, logits)
+    return np.lexsort((-known, ~run.not_finite()[row]))  # by the last key first
+
+
 def summarize_run(run: RunReader, row: int = -1) -> list[HeadSummary]:
-    """The heads of a run at one of its steps, the worst first: not finite, then by the largest logit.
+    """The heads of a run at one of its steps, in the order of `rank_heads`.
 
     Args:
         run: A run.
@@ -67,7 +77,6 @@ def summarize_run(run: RunReader, row: int = -1) -> list[HeadSummary]:
     broken, logits = run.not_finite()[:rows], values["max_logit"]
     known = np.where(np.isnan(logits), -np.inf, logits)
     peaks, alerts = known.argmax(0), _first_alerts(run, run.steps[rows - 1])
-    order = np.lexsort((-known[-1], ~broken[-1]))  # by the last key first
     return [
         HeadSummary(
             name=run.heads[head],
@@ -79,7 +88,7 @@ def summarize_run(run: RunReader, row: int = -1) -> list[HeadSummary]:
             broken=broken[:, head].astype(np.float32),
             first_alert=alerts.get(run.heads[head]),
         )
-        for head in order.tolist()
+        for head in rank_heads(run, row).tolist()
     ]
 
 
