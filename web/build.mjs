@@ -28,10 +28,12 @@ async function built() {
     script("explorer.js", "src/main.ts"),
     script("loader.js", "src/loader.ts"),
     script("survey.js", "src/survey/main.ts"),
+    script("watch.js", "src/watch/main.tsx"),
     bundled("explorer.css", "src/explorer.css"),
     bundled("survey.css", "src/survey.css"),
+    bundled("watch.css", "src/watch.css"),
   ]);
-  const pages = ["index.html", "survey.html"].map((name) => [name, readFileSync(join(here, name))]);
+  const pages = ["index.html", "survey.html", "watch.html"].map((name) => [name, readFileSync(join(here, name))]);
   return new Map([...pages, ...files]);
 }
 
