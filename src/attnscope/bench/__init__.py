@@ -17,7 +17,7 @@ from attnscope.errors import AttnScopeError, unknown
 if TYPE_CHECKING:
     from attnscope.bench.report import Table
 
-NAMES = ("attention", "matrix", "record")
+NAMES = ("attention", "matrix", "record", "watch")
 Chosen = TypeVar("Chosen")
 
 

@@ -55,7 +55,9 @@ class Rule(Protocol):
     """Looks for heads that need attention."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of the rule, which its alerts carry."""
+        ...
 
     def check(self, history: History) -> Iterator[Finding]:
         """The heads to which the rule applies in the last step."""

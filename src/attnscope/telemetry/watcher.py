@@ -244,6 +244,37 @@ class Watch:
         return alert._replace(trace=name)
 
 
+def watch(
+    model: nn.Module,
+    *,
+    every: int = 50,
+    log: Logger | SummaryWriter | None = None,
+    folder: str | Path | None = None,
+    **options: Any,
+) -> Watch:
+    """Measure the attention of a model on some steps of your training loop.
+
+    Args:
+        model: Any PyTorch model.
+        every: The first step and each multiple of this number are measured.
+        log: Called with a dictionary of numbers and the step, such as `wandb.log`; or a `SummaryWriter`.
+        folder: Where statistics and alerts are written, for `attnscope watch` and `attnscope explore`.
+        **options: Those of `Watch`: `rules`, `group`, `step`, `tokenizer`, `positions`.
+
+    Returns:
+        A context manager; call its `step` after each step of the optimizer.
+
+    >>> model = nn.ModuleDict({"attention": nn.MultiheadAttention(8, 2, batch_first=True)})
+    >>> x = torch.ones(1, 5, 8)
+    >>> with watch(model, every=1) as watching:
+    ...     _ = model["attention"](x, x, x)
+    ...     report = watching.step()
+    >>> report.heads, report.statistics.entropy.round(3)
+    ([('attention', 0), ('attention', 1)], array([1.609, 1.609]))
+    """
+    return Watch(model, every=every, log=log, folder=folder, **options)
+
+
 def _to_logger(log: Logger | SummaryWriter | None) -> Logger | None:
     if not isinstance(log, SummaryWriter):
         return log
