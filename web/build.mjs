@@ -41,7 +41,12 @@ async function built() {
 async function script(name, from) {
   const [, bytes] = await bundled(name, from, { format: "esm", legalComments: "none" });
   const { code } = await minify(bytes.toString(), { module: true, ecma: 2022, compress: { passes: 2, keep_fargs: false } });
-  return [name, Buffer.from(code)];
+  return [name, Buffer.from(from.endsWith(".tsx") ? preactLicense() + code : code)];
+}
+
+/** The licence of Preact asks for its text in every copy. */
+function preactLicense() {
+  return `/*! Includes Preact.\n${readFileSync(join(here, "node_modules", "preact", "LICENSE"), "utf8").trim()}\n*/\n`;
 }
 
 async function bundled(name, from, options = {}) {

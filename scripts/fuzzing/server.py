@@ -45,7 +45,7 @@ from attnscope.explorer.sessions.lazy_session import survey_session
 from attnscope.explorer.sessions.model_session import ModelSession
 from attnscope.recording import Trace, read
 from attnscope.survey import open_survey
-from tests.explorer.serving import small_model
+from tests.explorer.serving import run_coroutine, small_model
 from tests.explorer.survey_folder import make_survey
 from tests.explorer.watched_run import make_run
 
@@ -170,7 +170,7 @@ class Fuzzer:
 
     def run(self, *, requests: int | None = None, seconds: float | None = None) -> None:
         """Send some requests, or for some seconds."""
-        asyncio.run(self._run(requests, seconds))
+        run_coroutine(self._run(requests, seconds))
 
     async def _run(self, requests: int | None, seconds: float | None) -> None:
         end = None if seconds is None else time.monotonic() + seconds
