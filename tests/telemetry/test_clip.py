@@ -149,6 +149,19 @@ def test_a_kv_cache_in_training_does_no_harm() -> None:
     assert first_layer(after).max() <= 0.5 * (1 + 1e-4)
 
 
+def test_a_head_whose_logits_are_all_negative_is_left_alone() -> None:
+    torch.manual_seed(0)
+    attention = nn.MultiheadAttention(8, 2, batch_first=True, bias=False)
+    x = torch.rand(1, 5, 8) + 1
+    with torch.no_grad():
+        attention.in_proj_weight.fill_(1.0)
+        attention.in_proj_weight[:4] = -1.0  # the queries of head 0
+    run = {"run": lambda model: model.attention(x, x, x)}
+    before, _ = measure_twice(nn.ModuleDict({"attention": attention}), 1.0, **run)
+    assert before.statistics.max_logit[0] < 0
+    assert [one.head for one in before.clipped] == [1]
+
+
 @pytest.mark.parametrize("limit", [0.0, -1.0, math.inf, math.nan])
 def test_limits_are_positive_numbers(limit: float) -> None:
     with Watch(make_model("bert")) as watch, pytest.raises(AttnScopeError, match="limit"):

@@ -52,7 +52,9 @@ def shard(kind: str, model: Any) -> nn.Module:
         if kind == "fsdp":
             fully_shard(layer, mesh=mesh)
         else:
-            inner = {name: ColwiseParallel() for name in ("q_proj", "k_proj", "v_proj")} | {"o_proj": RowwiseParallel()}
+            inner: dict[str, Any] = {name: ColwiseParallel() for name in ("q_proj", "k_proj", "v_proj")} | {
+                "o_proj": RowwiseParallel()
+            }
             parallelize_module(layer.self_attn, mesh, inner)
     if kind == "fsdp":
         fully_shard(model, mesh=mesh)

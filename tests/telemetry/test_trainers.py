@@ -55,7 +55,7 @@ def steps_in(folder: Path) -> list[int]:
 @pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 3}, {"bf16": True}], ids=str)
 def test_trainer_of_transformers(tmp_path: Path, options: dict[str, Any]) -> None:
     folder = tmp_path / "run"
-    callback = WatchCallback(every=2, folder=folder)
+    callback: Any = WatchCallback(every=2, folder=folder)
     model, plain = make_model(), make_model()
     Trainer(
         model, TrainingArguments(**arguments(tmp_path, **options)), train_dataset=Sequences(), callbacks=[callback]
@@ -69,7 +69,7 @@ def test_trainer_of_transformers(tmp_path: Path, options: dict[str, Any]) -> Non
 def test_trainer_that_resumes_from_a_checkpoint(tmp_path: Path) -> None:
     folder, saving = tmp_path / "run", {"save_strategy": "steps", "save_steps": 2}
 
-    def trainer(steps: int, callback: WatchCallback) -> Trainer:
+    def trainer(steps: int, callback: Any) -> Trainer:
         options = arguments(tmp_path, **saving, max_steps=steps, lr_scheduler_type="constant")
         return Trainer(make_model(), TrainingArguments(**options), train_dataset=Sequences(), callbacks=[callback])
 

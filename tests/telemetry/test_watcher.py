@@ -122,6 +122,29 @@ def test_numbers_go_to_a_logger() -> None:
     assert all(math.isfinite(value) for value in values.values())
 
 
+@pytest.mark.filterwarnings("ignore:watch. LlamaForCausalLM is compiled:UserWarning")
+def test_a_compiled_model_runs_eagerly_on_measured_steps_only() -> None:
+    runs: list[int] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        def run(*args: Any) -> Any:
+            runs.append(1)
+            return graph.forward(*args)
+
+        return run
+
+    model = make_model()
+    compiled: Any = torch.compile(model, backend=backend)
+    counts = []
+    with Watch(compiled, every=3) as watch:
+        for _ in range(4):
+            runs.clear()
+            compiled(IDS, labels=IDS).loss.backward()
+            report = watch.step()
+            counts.append((report is not None, len(runs) > 0))
+    assert counts == [(True, False), (False, True), (True, False), (False, True)]
+
+
 def test_torch_functions_are_measured_in_any_module() -> None:
     class Block(nn.Module):
         def __init__(self) -> None:

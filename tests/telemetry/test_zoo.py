@@ -25,7 +25,8 @@ def all_logits(call: Call) -> Tensor:
     spec = make_spec(
         signature_of(query, key, key), mask=call.mask, scale=call.scale, score_mod=call.score_mod, dropout=0.0
     )
-    sizes = Sizes(*query.shape[:3], key.shape[2])
+    batch, heads, queries, _ = query.shape
+    sizes = Sizes(batch, heads, queries, key.shape[2])
     cells = Cells(torch.arange(sizes.queries)[:, None], torch.arange(sizes.keys)[None], sizes)
     return block_scores(spec, query, key, cells)[-1].masked_fill(~call.mask.to_dense(sizes), -math.inf)
 

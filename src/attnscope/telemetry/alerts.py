@@ -83,7 +83,7 @@ class GrowingLogit:
     """The largest logit of a head doubles within a number of steps, by a least-squares fit of its logarithm."""
 
     within: int = 500
-    above: float = 20.0  # smaller logits may double while a model begins to learn
+    above: float = 50.0  # half the limit of LargeLogit, which it would reach in this time
     points: int = 8
     name: str = "growing logit"
 

@@ -145,8 +145,9 @@ class QKClip:
             group = len(queries) // len(keys)
             for number, rows in enumerate(keys):
                 heads = range(number * group, (number + 1) * group)
-                factor = self.limit / float(np.max(statistics.max_logit[heads.start : heads.stop]))
-                if factor < 1:
+                largest = float(np.max(statistics.max_logit[heads.start : heads.stop]))
+                if largest > self.limit:
+                    factor = self.limit / largest
                     for block in (rows, *(queries[head] for head in heads)):
                         block.scale(math.sqrt(factor))
                     clipped += [ClippedHead(name, head, float(statistics.max_logit[head]), factor) for head in heads]
