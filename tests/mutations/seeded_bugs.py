@@ -400,4 +400,31 @@ EXPLORER = {
     ),
 }
 
-SEEDED_BUGS = ATTENTION | MATRIX | RECORDING | HEADS | ATLAS | SURVEY | EXPLORER
+TELEMETRY = {
+    "largest logit beside sinks": SeededBug(
+        "matrix/logits.py",
+        'keys_alone = with_logits(source, "max_logit").without_sinks()',
+        'keys_alone = with_logits(source, "max_logit")',
+        ("tests/matrix/test_logits.py",),
+    ),
+    "place of the smaller logit": SeededBug(
+        "telemetry/measurement.py",
+        "larger = (second.maxima.logit > first.maxima.logit)",
+        "larger = (second.maxima.logit < first.maxima.logit)",
+        ("tests/telemetry/test_watcher.py", "tests/telemetry/test_measurement.py"),
+    ),
+    "places of all ranks added": SeededBug(
+        "telemetry/reduction.py",
+        "torch.cat([place * has_largest, sums, foreign])",
+        "torch.cat([place, sums, foreign])",
+        ("tests/telemetry/test_ranks.py",),
+    ),
+    "logits clipped twice": SeededBug(
+        "telemetry/clip.py",
+        "block.scale(math.sqrt(factor))",
+        "block.scale(factor)",
+        ("tests/telemetry/test_clip.py",),
+    ),
+}
+
+SEEDED_BUGS = ATTENTION | MATRIX | RECORDING | HEADS | ATLAS | SURVEY | EXPLORER | TELEMETRY

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from attnscope.telemetry.alerts import (
+    COOL_DOWN,
     AlertLog,
     DeadHead,
     EntropyCollapse,
@@ -41,7 +42,10 @@ def alerts(rule: Rule, *steps: dict[str, Any], every: int = 50) -> list[tuple[in
 
 def test_a_large_logit_is_reported_once_until_it_is_over() -> None:
     high, low = {"max_logit": [1, 150, 1]}, {"max_logit": [1, 50, 1]}
-    assert alerts(LargeLogit(), low, high, high, low, high) == [(50, "first", 1), (200, "first", 1)]
+    first, again = (50, "first", 1), ((2 + COOL_DOWN) * 50, "first", 1)
+    assert alerts(LargeLogit(), low, high, high, low, high) == [first]
+    assert alerts(LargeLogit(), low, high, *[low] * (COOL_DOWN - 1), high) == [first]
+    assert alerts(LargeLogit(), low, high, *[low] * COOL_DOWN, high) == [first, again]
 
 
 def test_a_logit_that_doubles_is_reported_before_it_is_large() -> None:

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
+from attnscope import open_trace
 from attnscope.errors import UnsupportedError
 from attnscope.telemetry.alerts import LargeLogit
 from attnscope.telemetry.run_log import read_alerts
@@ -89,6 +90,9 @@ def test_two_ranks_equal_one_process(ranks: LastingRanks, kind: str, tmp_path: P
     alerts = list(read_alerts(tmp_path))
     assert len(alerts) == 8
     assert {alert.rank for alert in alerts if alert.trace} == {alert.rank for alert in alerts}
+    for alert in alerts:
+        if alert.trace is not None:
+            assert open_trace(tmp_path / alert.trace).layer(0).heads == (alert.head,)
 
 
 class Stage(nn.Module):

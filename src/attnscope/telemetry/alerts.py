@@ -188,6 +188,10 @@ def format_alert(alert: Alert) -> str:
     return f"step {alert.step}, {alert.layer} head {alert.head}: {alert.reason} ({place})"
 
 
+COOL_DOWN = 16
+"""A finding is over if a rule has not found it for so many measured steps; it may come and go in between."""
+
+
 class AlertLog:
     """Applies rules, and reports a finding once until it is over.
 
@@ -198,14 +202,17 @@ class AlertLog:
 
     def __init__(self, heads: Sequence[tuple[str, int]], rules: Sequence[Rule] = RULES) -> None:
         self._heads, self._rules = heads, rules
-        self._active: set[tuple[str, int]] = set()
+        self._num_steps = 0
+        self._last_found: dict[tuple[str, int], int] = {}
 
     def check(self, history: History) -> list[Alert]:
         """The alerts that are new in the last step."""
         step, last = int(history.steps[-1]), history.last
         found = {(rule.name, finding.head): finding for rule in self._rules for finding in rule.check(history)}
-        new = [(rule, finding) for (rule, head), finding in found.items() if (rule, head) not in self._active]
-        self._active = set(found)
+        over = self._num_steps - COOL_DOWN - 1
+        new = [(key[0], finding) for key, finding in found.items() if self._last_found.get(key, over) <= over]
+        self._last_found |= dict.fromkeys(found, self._num_steps)
+        self._num_steps += 1
         places = (last.max_rank, last.max_sequence, last.max_query, last.max_key)
         return [
             Alert._make([step, rule, *self._heads[one.head], one.value, one.reason, *_at(places, one.head), None])

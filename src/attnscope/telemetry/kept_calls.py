@@ -82,20 +82,28 @@ class KeptCalls:
         fitting = [part for part, ids in self._ids.items() if layer.startswith(part) and tuple(ids.shape) == shape]
         return self._ids[max(fitting, key=len)] if fitting else None
 
-    def trace(self, layer: str, head: int, model: str, tokenizer: Any = None) -> Trace | None:
-        """The trace of a head, if it was kept; waits for its device."""
+    def trace(self, layer: str, head: int, first_head: int, model: str, tokenizer: Any = None) -> Trace | None:
+        """The trace of a head, if it was kept; waits for its device.
+
+        Args:
+            layer: The name of the layer.
+            head: The head, counted over all ranks.
+            first_head: The first head that this rank has.
+            model: The name of the model.
+            tokenizer: Decodes the tokens.
+        """
         for (name, _), kept in self._found.items():
-            if name == layer and int(kept.head) == head:
-                return _to_trace(layer, kept, Trace(model, tokenizer))
+            if name == layer and int(kept.head) == head - first_head:
+                return _to_trace(layer, head, kept, Trace(model, tokenizer))
         return None
 
 
-def _to_trace(layer: str, kept: KeptCall, trace: Trace) -> Trace:
+def _to_trace(layer: str, shown: int, kept: KeptCall, trace: Trace) -> Trace:
     head, sequence = int(kept.head), int(kept.sequence)
     batch, heads = slice(sequence, sequence + 1), [head]
     narrowed = replace(
         kept.call,
-        heads=(head,),
+        heads=(shown,),
         mask=kept.call.mask.narrow(batch, heads),
         score_mod=narrow_score(kept.call.score_mod, batch, heads),
     )

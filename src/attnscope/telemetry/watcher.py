@@ -235,8 +235,8 @@ class Watch:
         if self._folder is None or alert.rank != self._rank or alert.layer not in self._found:
             return alert
         shard, heads = self._shards[alert.layer], len(self._found[alert.layer].maxima.logit)
-        local = alert.head - shard.rank * heads
-        trace = self._kept.trace(alert.layer, local, type(self._model).__name__, self._tokenizer)
+        kind, first_head = type(self._model).__name__, shard.rank * heads
+        trace = self._kept.trace(alert.layer, alert.head, first_head, kind, self._tokenizer)
         if trace is None or len(list_traces(self._folder)) >= MAX_TRACES:
             return alert
         name = trace_name(alert)
