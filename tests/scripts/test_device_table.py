@@ -23,7 +23,7 @@ CONDITIONS = {
     "python": "3.11.9",
     "system": "Linux x86_64",
 }
-MACHINE = re.compile(r"/(?:home|Users|root|work|tmp)/|\blocalhost\b|@")
+MACHINE = re.compile(r"/(?:home|Users|root|work|tmp)/|\blocalhost\b|\w@\w")
 """What would name a machine or a person."""
 
 

@@ -4,19 +4,13 @@
 """
 
 from attnscope.contracts import attend, matrix, recording
-from attnscope.contracts.contract import COLUMNS, Check, Contract, Verdict, verify_contract, verify_contracts
-from attnscope.contracts.devices import describe_device, find_devices
+from attnscope.contracts.contract import COLUMNS as COLUMNS
+from attnscope.contracts.contract import Check as Check
+from attnscope.contracts.contract import Contract as Contract
+from attnscope.contracts.contract import Verdict as Verdict
+from attnscope.contracts.contract import verify_contract as verify_contract
+from attnscope.contracts.contract import verify_contracts as verify_contracts
+from attnscope.contracts.devices import describe_device as describe_device
+from attnscope.contracts.devices import find_devices as find_devices
 
 CONTRACTS: tuple[Contract, ...] = (*attend.CONTRACTS, *matrix.CONTRACTS, *recording.CONTRACTS)
-
-__all__ = [
-    "COLUMNS",
-    "CONTRACTS",
-    "Check",
-    "Contract",
-    "Verdict",
-    "describe_device",
-    "find_devices",
-    "verify_contract",
-    "verify_contracts",
-]
