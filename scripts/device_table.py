@@ -32,7 +32,7 @@ DEVICES = {
     "xpu": "Intel GPUs",
 }
 """Examples of devices by architecture."""
-SIMULATED = {"mps"}
+SIMULATED = {"sm_80", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950", "other", "mps"}
 """Architectures whose device tests simulate."""
 
 
@@ -78,7 +78,7 @@ def status(architecture: str, compiled: Collection[str]) -> str:
     """Say what is known of an architecture without a report.
 
     >>> status("sm_90", {"sm_90"}), status("xpu", {"sm_90"})
-    ('compiled, never run', 'never run')
+    ('compiled and simulated, never run', 'never run')
     """
     ways = ["compiled"] * (architecture in compiled) + ["simulated"] * (architecture in SIMULATED)
     return ", ".join([" and ".join(ways)] * bool(ways) + ["never run"])

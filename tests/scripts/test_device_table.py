@@ -53,7 +53,7 @@ def test_reports_name_no_machine() -> None:
 def test_without_a_report_no_device_counts_as_run() -> None:
     lines = table([], {"sm_90"})
     assert not any("**run**" in line for line in lines)
-    assert "| NVIDIA H100, H200 | sm_90 | compiled, never run |" in lines
+    assert "| NVIDIA H100, H200 | sm_90 | compiled and simulated, never run |" in lines
     assert "| Apple GPUs | mps | simulated, never run |" in lines
     assert "| Intel GPUs | xpu | never run |" in lines
     assert all(line.endswith("never run |") for line in lines[2:])

@@ -3,7 +3,7 @@
 `CONTRACTS` lists them all; `attnscope doctor --verify` and `attnscope bench device` run them.
 """
 
-from attnscope.contracts import attend, matrix, recording
+from attnscope.contracts import attend, kernels, matrix, recording
 from attnscope.contracts.contract import COLUMNS as COLUMNS
 from attnscope.contracts.contract import Check as Check
 from attnscope.contracts.contract import Contract as Contract
@@ -13,4 +13,9 @@ from attnscope.contracts.contract import verify_contracts as verify_contracts
 from attnscope.contracts.devices import describe_device as describe_device
 from attnscope.contracts.devices import find_devices as find_devices
 
-CONTRACTS: tuple[Contract, ...] = (*attend.CONTRACTS, *matrix.CONTRACTS, *recording.CONTRACTS)
+CONTRACTS: tuple[Contract, ...] = (
+    *attend.CONTRACTS,
+    *matrix.CONTRACTS,
+    *recording.CONTRACTS,
+    *kernels.CONTRACTS,
+)
