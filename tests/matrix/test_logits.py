@@ -22,8 +22,8 @@ def all_logits(subject: Subject) -> Tensor:
     """Every score in fp64, -inf where the mask does not allow it."""
     query, key = subject.query.double(), subject.key.double()
     spec = make_spec(signature_of(query, key, key), mask=subject.mask, scale=None, score_mod=subject.score, dropout=0.0)
-    queries, keys = query.shape[2], key.shape[2]
-    cells = Cells(torch.arange(queries)[:, None], torch.arange(keys)[None], Sizes(*query.shape[:3], keys))
+    sizes = Sizes(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    cells = Cells(torch.arange(sizes.queries)[:, None], torch.arange(sizes.keys)[None], sizes)
     return block_scores(spec, query, key, cells)[-1].masked_fill(~subject.allowed, -math.inf)
 
 
@@ -70,7 +70,7 @@ def test_the_mask_decides() -> None:
     query, key = torch.randn(1, 6, 4), torch.randn(1, 6, 4)
     allowed = torch.rand(6, 6) > 0.3
     found = AttentionMatrix(query, key, mask=from_bool(attend=allowed)).max_logit()
-    assert allowed[found.queries.item(), found.keys.item()]
+    assert allowed[int(found.queries), int(found.keys)]
 
 
 def test_dense_weights_have_no_logits() -> None:
