@@ -124,7 +124,7 @@ def take_watched_run(path: Path) -> None:
 def train_watched(folder: Path) -> None:
     """Train a small Llama on repeated random tokens, at a rate at which its logits grow."""
     torch.manual_seed(0)
-    sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4}
+    sizes: dict[str, Any] = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4}
     model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.012)
     with watch(model, every=4, folder=folder) as watching:
