@@ -11,7 +11,9 @@ Does not know: models, rules. Memory: O(heads) to write, the file to read.
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -23,9 +25,9 @@ import numpy as np
 from attnscope.atomic_files import write_atomically
 from attnscope.errors import MissingExtraError
 from attnscope.extras import import_extra
-from attnscope.models.checked_log import MAX_BYTES, damaged_line, encode_line, read_log, split_lines
-from attnscope.models.json_files import read_bytes
+from attnscope.models.checked_log import damaged_line, encode_line, split_lines
 from attnscope.telemetry.alerts import Alert
+from attnscope.telemetry.log_follower import BLOCK_BYTES, LogFollower
 from attnscope.telemetry.statistics import HeadStatistics
 
 STEPS = "steps.jsonl"
@@ -108,7 +110,7 @@ def read_steps(folder: Path) -> Iterator[LoggedStep]:
     Raises:
         CheckpointError: The file cannot be read, or a line is damaged.
     """
-    for _, fields in read_log(folder / STEPS, advice=ADVICE):
+    for _, fields in LogFollower(folder / STEPS, advice=ADVICE).read():
         layers = {
             name: HeadStatistics(*(np.array(part[field], dtype=np.float64) for field in HeadStatistics._fields))
             for name, part in fields["layers"].items()
@@ -122,7 +124,7 @@ def read_alerts(folder: Path) -> Iterator[Alert]:
     Raises:
         CheckpointError: The file cannot be read, or a line is damaged.
     """
-    for _, fields in read_log(folder / ALERTS, advice=ADVICE):
+    for _, fields in LogFollower(folder / ALERTS, advice=ADVICE).read():
         value = fields.pop("value")
         alert = Alert(**fields, value=math.nan if value is None else value)
         name = trace_name(alert)
@@ -149,16 +151,18 @@ def keep_up_to(path: Path, step: int) -> None:
     """
     if not path.exists():
         return
-    content, kept = read_bytes(path, MAX_BYTES), 0
-    for line in split_lines(content):
-        if line.fields is None:
-            if line.is_ended:
-                raise damaged_line(path, line.number, ADVICE)
-            break
-        if line.fields["step"] > step:
-            break
-        kept = line.stop + 1
-    write_atomically(path, content[:kept])
+    kept = 0
+    with path.open("rb") as file:
+        for number in itertools.count(1):
+            line = next(split_lines(file.readline(BLOCK_BYTES)), None)
+            if line is None or not line.is_ended:
+                break
+            if line.fields is None:
+                raise damaged_line(path, number, ADVICE)
+            if line.fields["step"] > step:
+                break
+            kept = file.tell()
+    os.truncate(path, kept)
 
 
 def _to_json(value: float) -> float | None:

@@ -175,7 +175,7 @@ class Watch:
             )
         name, found = self._names[id(module)], measure(call, self.positions)
         self._shards[name] = find_head_shard(module)
-        if self._folder is not None:
+        if self._folder is not None and self.positions is None:  # a trace shows consecutive positions
             self._kept.add(name, call, found)
         if self._clip is not None:
             self._clip.note(name, module, call.query.device)
