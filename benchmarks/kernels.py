@@ -62,9 +62,9 @@ def tables(size: Size, step: Callable[[str], None]) -> Iterator[Table]:
     """Compile, and yield the tables."""
     resources = Table(
         title="Resources",
-        comparison="Causal attention without score modifiers. Bound: no spills (at most 256 bytes in fp32 above head "
-        "dim 128 and for neighbours), no atomics, and shared memory that the smallest device of the target has. "
-        "Programs: how many fit on a multiprocessor at a time.",
+        comparison="Causal attention without score modifiers. Bound: no spills (in fp32, at most 256 bytes above head "
+        "dim 128 and for neighbours, and 1,024 bytes for both together), no atomics, and shared memory that the "
+        "smallest device of the target has. Programs: how many fit on a multiprocessor at a time.",
         columns=("target", "kernel", "head dim", "dtype", "tile", "warps", "stages", "registers", "shared memory",
                  "spills", "programs", "bound kept"),
     )  # fmt: skip

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 
 from attnscope.bench import Size
 from attnscope.bench.report import Table, duration
+from attnscope.heads.over_training import METRICS
 from attnscope.models import CharacterTokenizer
 from attnscope.train import Data, Recipe, char_gpt, train
-from attnscope.train.metrics import FILE as METRICS
 
 MIN_SPEED = 0.95
 MAX_LOSS, MAX_SECONDS = 1.65, 20 * 60

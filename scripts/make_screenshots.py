@@ -1,7 +1,8 @@
 """Take the screenshots of the explorer in docs/images/explorer: a real server on SmolLM2, and a real Chromium.
 
 In: .cache/models/smollm2-135m, as scripts/fetch_models.py puts it there, and a text of 9,000 characters or more. The
-default is the topics of Python's own help(). Out: six PNG files; docs/explorer.md says what each of them shows.
+default is the topics of Python's own help(). The picture of a watched run needs neither: it trains a small model. Out:
+seven PNG files; docs/explorer.md and docs/guides/watch.md say what each of them shows.
 
 Usage: .venv/bin/python scripts/make_screenshots.py [--text FILE] [--only NAME ...] [--out FOLDER]
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,12 +19,16 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any, NamedTuple
 
+import torch
 from playwright.sync_api import Page, Request, sync_playwright
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from attnscope.explorer.launch import Server
 from attnscope.explorer.library.library import Library
+from attnscope.explorer.library.watched_run import WatchedRunView
 from attnscope.explorer.sessions.model_session import ModelSession
 from attnscope.recording import load, read
+from attnscope.telemetry import watch
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / ".cache" / "models" / "smollm2-135m"
@@ -58,13 +64,15 @@ SHOTS = {
     "ratio": Shot(LARGE, "#1/{john}/L17H5/map?cmp={mary}:L17H5,ratio&bits=3"),
     "sentence": Shot(SMALL, "#1/-/L13H8/sentence"),
 }
+WATCH = "watch"
+NAMES = (*SHOTS, WATCH)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Take all of them, or some."""
     parser = argparse.ArgumentParser(description="Take the screenshots of the explorer again.", allow_abbrev=False)
     parser.add_argument("--text", type=Path, metavar="FILE", help="read this instead of Python's own help()")
-    parser.add_argument("--only", nargs="+", choices=tuple(SHOTS), default=tuple(SHOTS), metavar="NAME")
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME")
     parser.add_argument("--out", type=Path, default=FOLDER, metavar="FOLDER")
     options = parser.parse_args(arguments)
     if options.text is None:
@@ -72,20 +80,60 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         title, text = options.text.stem, options.text.read_text(encoding="utf-8")
     options.out.mkdir(parents=True, exist_ok=True)
+    if WATCH in options.only:
+        take_watched_run(options.out / f"{WATCH}.png")
+    if names := [name for name in options.only if name in SHOTS]:
+        take_traces(names, title, text, options.out)
+
+
+def take_traces(names: Sequence[str], title: str, text: str, out: Path) -> None:
+    """Take the pictures of a text."""
     model, tokenizer = load(MODEL)
     library = Library()
     texts = {"long": (title, text[:LONG]), "short": (title, text[:SHORT])}
     texts |= {"john": ("John gave to Mary", JOHN), "mary": ("Mary gave to John", MARY)}
-    wanted = {key: given for key, given in texts.items() if any(f"{{{key}}}" in SHOTS[n].address for n in options.only)}
+    wanted = {key: given for key, given in texts.items() if any(f"{{{key}}}" in SHOTS[n].address for n in names)}
     traces = {
         key: library.add(read(model, given, tokenizer, progress=False), name=name)
         for key, (name, given) in wanted.items()
     }
     with Server(library, ModelSession(model, tokenizer, NAME)) as server, browsing(server.url) as page:
-        for name in options.only:
+        for name in names:
             take(page, server.base, SHOTS[name], traces)
-            page.screenshot(path=options.out / f"{name}.png")
-            print(options.out / f"{name}.png")
+            page.screenshot(path=out / f"{name}.png")
+            print(out / f"{name}.png")
+
+
+def take_watched_run(path: Path) -> None:
+    """Train the model of docs/guides/watch.md for 1,200 steps, and take a picture with the pointer on a cell."""
+    with tempfile.TemporaryDirectory() as folder:
+        train_watched(Path(folder))
+        library = Library()
+        library.watched = WatchedRunView(folder, "runs/first")
+        with Server(library) as server, browsing(server.url) as page:
+            page.set_viewport_size({"width": LARGE[0], "height": LARGE[1]})
+            page.wait_for_selector(".watch-side dd", timeout=1000 * MAX_SECONDS)
+            page.wait_for_timeout(1000)
+            page.hover(".heads-room canvas", position={"x": 600, "y": 60})
+            page.wait_for_selector(".heads-card dt:nth-of-type(1)")
+            page.wait_for_timeout(1000)
+            page.screenshot(path=path)
+    print(path)
+
+
+def train_watched(folder: Path) -> None:
+    """Train a small Llama on repeated random tokens, at a rate at which its logits grow."""
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.012)
+    with watch(model, every=4, folder=folder) as watching:
+        for _ in range(1200):
+            ids = torch.randint(64, (4, 24)).repeat(1, 2)
+            model(ids, labels=ids).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            watching.step()
 
 
 @contextmanager

@@ -28,10 +28,12 @@ async function built() {
     script("explorer.js", "src/main.ts"),
     script("loader.js", "src/loader.ts"),
     script("survey.js", "src/survey/main.ts"),
+    script("watch.js", "src/watch/main.tsx"),
     bundled("explorer.css", "src/explorer.css"),
     bundled("survey.css", "src/survey.css"),
+    bundled("watch.css", "src/watch.css"),
   ]);
-  const pages = ["index.html", "survey.html"].map((name) => [name, readFileSync(join(here, name))]);
+  const pages = ["index.html", "survey.html", "watch.html"].map((name) => [name, readFileSync(join(here, name))]);
   return new Map([...pages, ...files]);
 }
 
@@ -39,7 +41,12 @@ async function built() {
 async function script(name, from) {
   const [, bytes] = await bundled(name, from, { format: "esm", legalComments: "none" });
   const { code } = await minify(bytes.toString(), { module: true, ecma: 2022, compress: { passes: 2, keep_fargs: false } });
-  return [name, Buffer.from(code)];
+  return [name, Buffer.from(from.endsWith(".tsx") ? preactLicense() + code : code)];
+}
+
+/** The licence of Preact asks for its text in every copy. */
+function preactLicense() {
+  return `/*! Includes Preact.\n${readFileSync(join(here, "node_modules", "preact", "LICENSE"), "utf8").trim()}\n*/\n`;
 }
 
 async function bundled(name, from, options = {}) {

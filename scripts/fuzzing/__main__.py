@@ -20,7 +20,7 @@ from typing import Any
 
 ATHERIS = Path(__file__).resolve().parents[2] / ".cache" / "atheris"
 SUMMARY, SUMMARY_EVERY = "summary", 50
-NAMES = ("trace", "partial", "survey", "model", "gguf", "tokenizer", "run")
+NAMES = ("trace", "partial", "survey", "model", "gguf", "tokenizer", "run", "watch")
 
 
 def main() -> int:
@@ -53,6 +53,7 @@ def fuzz(options: argparse.Namespace, work: Path) -> None:
         import attnscope.models
         import attnscope.recording
         import attnscope.survey
+        import attnscope.telemetry
         import attnscope.train  # noqa: F401
 
     from scripts.fuzzing.findings import keep, limit_memory, minimise, try_input

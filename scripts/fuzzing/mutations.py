@@ -17,14 +17,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from attnscope.heads.over_training import METRICS
 from attnscope.models.checked_json import encode_checked_json
 from attnscope.models.checked_log import encode_line
 from attnscope.models.checkpoint.folder_checksums import FILE as FOLDER_CHECKSUMS
 from attnscope.models.json_files import dump_json
 from attnscope.recording.files.manifest import content_hash
 from attnscope.survey.partials.partial_files import DIGEST_BYTES, LENGTH_BYTES, MAGIC
+from attnscope.telemetry.run_log import ALERTS, STEPS
 from attnscope.train.checkpoint_files import MANIFEST as CHECKPOINT
-from attnscope.train.metrics import FILE as METRICS
 
 Bytes = Callable[[bytes], bytes]
 """Mutates bytes; libFuzzer's own mutations, or `mutate_bytes`."""
@@ -165,7 +166,7 @@ def update_checksums(files: dict[str, bytes]) -> None:
         with suppress(Exception):  # what is left of it may be anything
             if name in updates:
                 files[path] = updates[name](json.loads(files[path]), beside)
-            elif name == METRICS:
+            elif name in (METRICS, STEPS, ALERTS):
                 files[path] = b"".join(map(_update_line, files[path].split(b"\n")))
 
 

@@ -198,9 +198,38 @@ class RunOpener(Opener):
         )
 
 
+class WatchOpener(Opener):
+    """`RunReader`: the folder of a watched training run."""
+
+    name = "watch"
+
+    def write_seed(self, folder: Path) -> None:
+        """Three steps of two heads, and an alert."""
+        from tests.telemetry.runs import make_alert, write_run
+
+        write_run(folder, np.arange(6.0).reshape(3, 2), alerts=[make_alert(20, 0)])
+        (folder / "statistics.parquet").unlink()  # only other programs read it
+
+    def open(self, folder: Path) -> None:
+        """Read it, as the command line and the explorer do."""
+        from attnscope.explorer.library.watched_run import WatchedRunView
+        from attnscope.telemetry.run_reader import RunReader
+        from attnscope.telemetry.run_summary import summarize_run
+
+        run = RunReader(folder)
+        run.update()
+        summarize_run(run)
+        view = WatchedRunView(folder, "a run")
+        if view.about()["heads"]:
+            view.table("max_logit", 2)
+            view.head(0, 2)
+
+
 OPENERS: dict[str, type[Opener]] = {
     kind.name: kind
-    for kind in (TraceOpener, PartialOpener, SurveyOpener, ModelOpener, GgufOpener, TokenizerOpener, RunOpener)
+    for kind in (
+        *(TraceOpener, PartialOpener, SurveyOpener, ModelOpener, GgufOpener, TokenizerOpener, RunOpener, WatchOpener),
+    )
 }
 
 

@@ -33,8 +33,10 @@ from starlette.datastructures import QueryParams
 
 from attnscope.explorer.handlers import model as model_handlers
 from attnscope.explorer.handlers import survey as survey_handlers
+from attnscope.explorer.handlers import watch as watch_handlers
 from attnscope.explorer.library.library import Library
 from attnscope.explorer.library.survey import SurveyView
+from attnscope.explorer.library.watched_run import WatchedRunView
 from attnscope.explorer.service.app import make_app
 from attnscope.explorer.service.guard import ACCESS_PATH, SECURITY_HEADERS, Guard, Message, Settings
 from attnscope.explorer.service.http import read_json_object
@@ -43,8 +45,9 @@ from attnscope.explorer.sessions.lazy_session import survey_session
 from attnscope.explorer.sessions.model_session import ModelSession
 from attnscope.recording import Trace, read
 from attnscope.survey import open_survey
-from tests.explorer.serving import small_model
+from tests.explorer.serving import run_coroutine, small_model
 from tests.explorer.survey_folder import make_survey
+from tests.explorer.watched_run import make_run
 
 MAX_SECONDS = 5.0  # for a response
 LESSONS = 12  # requests to each route before the random ones
@@ -167,7 +170,7 @@ class Fuzzer:
 
     def run(self, *, requests: int | None = None, seconds: float | None = None) -> None:
         """Send some requests, or for some seconds."""
-        asyncio.run(self._run(requests, seconds))
+        run_coroutine(self._run(requests, seconds))
 
     async def _run(self, requests: int | None, seconds: float | None) -> None:
         end = None if seconds is None else time.monotonic() + seconds
@@ -286,7 +289,7 @@ def spying() -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(starlette.requests, "QueryParams", SpiedQuery))
-        for module in (model_handlers, survey_handlers):
+        for module in (model_handlers, survey_handlers, watch_handlers):
             stack.enter_context(patch.object(module, "read_json_object", read))
         yield
 
@@ -336,19 +339,21 @@ async def send(app: Guard, request: Request) -> tuple[int, list[tuple[bytes, byt
 
 @contextmanager
 def opened_targets(folder: Path) -> Iterator[list[Target]]:
-    """Two apps: traces with a model, and a survey in a new folder."""
+    """Three apps: traces with a model, and a survey and a watched run in a new folder."""
     torch.manual_seed(0)
-    library, surveyed = Library(), Library()
+    library, surveyed, watched = Library(), Library(), Library()
     model, tokenizer = small_model(TEXT)
     library.add(read(model, TEXT, tokenizer, progress=False), name="a text")
     library.add(Trace.from_attentions([torch.rand(1, 2, 5, 9).softmax(-1)]), name="weights alone")
     library.example()
     surveyed.survey = SurveyView(open_survey(make_survey(folder)), "a survey")
+    watched.watched = WatchedRunView(make_run(folder / "run"), "a run")
     with ExitStack() as stack:
         targets = []
         for shown, session in (
             (library, ModelSession(model, tokenizer, "a model")),
             (surveyed, survey_session(surveyed.survey.survey, None)),
+            (watched, None),
         ):
             workers, settings = WorkerPools(), Settings("127.0.0.1", 8000)
             stack.callback(workers.close)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from attnscope.heads import ablate, patch, rollout, score_heads
     from attnscope.matrix import AttentionMatrix
     from attnscope.recording import Trace, load, open_trace, read, record
+    from attnscope.telemetry import WatchCallback, watch
 
 _HOMES = {
     "attnscope.attention": "ALiBi Bias Causal Documents Full Padding Prefix Sinks Softcap Window attend from_bool",
@@ -31,12 +32,13 @@ _HOMES = {
     "attnscope.heads": "ablate patch rollout score_heads",
     "attnscope.matrix": "AttentionMatrix",
     "attnscope.recording": "Trace load open_trace read record",
+    "attnscope.telemetry": "WatchCallback watch",
 }
 
 __all__ = [
     "ALiBi", "AttentionMatrix", "Bias", "Causal", "Documents", "Full", "Padding", "Prefix", "Sinks", "Softcap",
-    "Trace", "Window", "ablate", "attend", "explore", "from_bool", "load", "look", "open_trace", "patch", "read",
-    "record", "rollout", "score_heads",
+    "Trace", "WatchCallback", "Window", "ablate", "attend", "explore", "from_bool", "load", "look", "open_trace",
+    "patch", "read", "record", "rollout", "score_heads", "watch",
 ]  # fmt: skip
 
 

@@ -30,6 +30,17 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def crc32_bytes(content: bytes) -> str:
+    """The CRC-32 of some bytes, as 8 hexadecimal digits.
+
+    >>> crc32_bytes(b"to be")
+    'fb6b8c55'
+    """
+    digest = Crc32()
+    digest.update(content)
+    return digest.hexdigest()
+
+
 def crc32_file(path: Path) -> str:
     """The CRC-32 of a file, as 8 hexadecimal digits.
 

@@ -4,6 +4,7 @@ import errno
 import json
 import sys
 import threading
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -48,6 +49,16 @@ def test_bench_is_small_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_bench(monkeypatch, lambda *args, **kwargs: calls.append(kwargs))
     command.main(["bench", "lse"])
     assert calls == [{"size": "small", "report": None}]
+
+
+def test_a_report_without_a_file_is_named_by_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    fake_bench(monkeypatch, lambda *args, **kwargs: calls.append(kwargs))
+    monkeypatch.setattr("attnscope.bench.default_report", lambda name: f"{name}_today.md", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert command.main(["bench", "lse", "--report"]) == 0
+    assert command.main(["bench", "lse", "--report", "--size", "full"]) == 0
+    assert calls == [{"size": size, "report": "lse_today.md"} for size in ("small", "full")]
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ MISTAKES = {
     "a damaged trace": (["explore", "damaged", "--no-browser"], "damaged/trace.json is not valid JSON"),
     "a folder without a trace": (
         ["explore", "folder", "--no-browser"],
-        "attnscope: folder is not a saved trace or survey (no trace.json or manifest.json)",
+        "attnscope: folder is not a saved trace, survey or watched run (no trace.json, manifest.json or steps.jsonl)",
     ),
     "a head that is not there": (["explore", "trace", "--save", "x.html", "--head", "L9H0"], "L9H0"),
     "a page in a place that is none": (

@@ -17,16 +17,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import torch
 
 from attnscope.atlas.plan import ZoomPlan
+from attnscope.attention.block_sizes import block_sizes
 from attnscope.explorer.library.library import TILE_BYTES
-from attnscope.matrix.schedule import Schedule
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = 64
 # What a server may hold beside what it started with: tiles up to the limit of their cache, and what is computed: one
 # tile at a time, while the building of levels stands still, and both within the budget of a walk.
-MAX_BYTES = TILE_BYTES + Schedule().max_bytes
+MAX_BYTES = TILE_BYTES + block_sizes(torch.device("cpu")).step_bytes
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 
 

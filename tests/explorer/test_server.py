@@ -182,7 +182,7 @@ def test_a_session_without_a_model(shown: Shown) -> None:
         "version": __version__, "model": "Decoder", "has_model": False, "max_tokens": 0, "presets": [],
         "has_baseline": False, "can_generate": False, "can_ablate": False,
         "example": shown.handle.server.library.example(),
-        "survey": False, "file": None,
+        "survey": False, "watch": False, "file": None,
         "traces": [{"trace": shown.name, "name": "shown", "tokens": 72, "layers": 2, "heads": 8}],
     }  # fmt: skip
 

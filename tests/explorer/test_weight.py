@@ -18,9 +18,10 @@ STATIC = Path(launch.__file__).parent / "static"
 def test_the_page_has_at_most_80_kilobytes() -> None:
     sizes = {path.name: len(gzip.compress(path.read_bytes(), 9)) for path in STATIC.iterdir()}
     assert {"index.html", "explorer.js", "explorer.css"} <= set(sizes)
-    surveyed = {name: sizes.pop(name) for name in ("survey.html", "survey.js", "survey.css")}  # a page of their own
+    for page in ("survey", "watch"):  # a page of their own
+        own = {name: sizes.pop(name) for name in (f"{page}.html", f"{page}.js", f"{page}.css")}
+        assert sum(own.values()) <= 24 * 1024, own
     assert sum(sizes.values()) <= 80 * 1024, sizes
-    assert sum(surveyed.values()) <= 24 * 1024, surveyed
 
 
 @needs_chromium
@@ -37,4 +38,4 @@ def test_the_page_asks_nobody_but_its_server(browser: Browser, small: Handle) ->
         wait_until_ready(page)
         page.wait_for_load_state("networkidle")
     assert hosts - {""} == {small.host}
-    assert not {path for path in paths if "survey" in path}, "a survey's page comes when one is opened"
+    assert not {path for path in paths if "survey" in path or "watch" in path}, "these pages come when one is opened"

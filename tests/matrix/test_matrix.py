@@ -25,6 +25,7 @@ from attnscope.attention import (
 )
 from attnscope.attention import reference as attention_reference
 from attnscope.attention.algebra import Sizes
+from attnscope.contracts.tolerances import entropy_allowance
 from attnscope.matrix import AttentionMatrix, blocks, reference
 from attnscope.matrix.pooling import even_edges
 from tests.devices.sizes import set_block_sizes
@@ -193,13 +194,9 @@ def test_fp32_keeps_the_four_times_rule(mask: str, score: str, shape: tuple[int,
 
 
 def allowance(name: str, subject: Subject) -> float:
-    """What is inherent to weights computed as exp(score - lse): eps * |lse| relative; entropy has its own bound."""
-    eps, lse = torch.finfo(torch.float32).eps, subject.matrix.lse
-    size = lse.masked_fill(lse == -math.inf, 0.0).abs().max().item()
-    if name == "entropy":
-        norm = subject.query.norm(dim=-1).max().item() * subject.key.norm(dim=-1).max().item()
-        return 4 * eps * (size + norm / math.sqrt(DIM))
-    return 0.0
+    """The default entropy subtracts numbers that may be larger than it; everything else needs no allowance."""
+    scale = 1 / math.sqrt(DIM)
+    return entropy_allowance(subject.query, subject.key, subject.matrix.lse, scale) if name == "entropy" else 0.0
 
 
 @pytest.mark.parametrize(

@@ -480,6 +480,33 @@ EXPLORER = {
     ),
 }
 
+TELEMETRY = {
+    "largest logit beside sinks": SeededBug(
+        "matrix/logits.py",
+        'keys_alone = with_logits(source, "max_logit").without_sinks()',
+        'keys_alone = with_logits(source, "max_logit")',
+        ("tests/matrix/test_logits.py",),
+    ),
+    "place of the smaller logit": SeededBug(
+        "telemetry/measurement.py",
+        "larger = (second.maxima.logit > first.maxima.logit)",
+        "larger = (second.maxima.logit < first.maxima.logit)",
+        ("tests/telemetry/test_watcher.py", "tests/telemetry/test_measurement.py"),
+    ),
+    "places of all ranks added": SeededBug(
+        "telemetry/reduction.py",
+        "torch.cat([place * has_largest, sums, foreign])",
+        "torch.cat([place, sums, foreign])",
+        ("tests/telemetry/test_ranks.py",),
+    ),
+    "logits clipped twice": SeededBug(
+        "telemetry/clip.py",
+        "block.scale(math.sqrt(factor))",
+        "block.scale(factor)",
+        ("tests/telemetry/test_clip.py",),
+    ),
+}
+
 KERNEL_TESTS = ("tests/attention/triton/test_kernels.py",)
 
 
@@ -542,3 +569,4 @@ TRITON = {
 }
 
 SEEDED_BUGS = TRITON | ATTENTION | CUDA | KERNEL_PASSES | MATRIX | RECORDING | HEADS | ATLAS | SURVEY | EXPLORER
+SEEDED_BUGS |= TELEMETRY

@@ -9,10 +9,12 @@ import pytest
 from attnscope.version import __version__
 from scripts import compat
 from scripts.check_files import file_faults
+from tests.cli.parsing import parsed
 from tests.project.checkout import ROOT, needs_git, tracked_files
 
 MISTAKES = {
     ".github/workflows/checks.yml": ("runs-on:", "run-on:"),
+    ".github/workflows/gpu.yml": ("timeout-minutes: 60", "timeout: 60"),
     ".github/workflows/release.yml": ("id-token: write", "id-token: maybe"),
     ".github/dependabot.yml": ("package-ecosystem: npm", "package-ecosystem: node"),
     ".github/ISSUE_TEMPLATE/bug.yml": ("type: textarea", "type: area"),
@@ -21,6 +23,7 @@ MISTAKES = {
 }
 """What a slip of the hand makes of a file."""
 CHECKS = ROOT / ".github/workflows/checks.yml"
+GPU = ROOT / ".github/workflows/gpu.yml"
 OLD_NAME = re.compile("sight" + "line", re.IGNORECASE)
 MAY_HAVE_OLD_NAME = {"CHANGELOG.md", "docs/decisions.md"}
 ACTION = re.compile(r"uses: (?P<action>[\w./-]+)@(?P<pin>\S+)(?P<note>.*)")
@@ -67,6 +70,17 @@ def test_scripts_that_workflows_run_exist() -> None:
     named = {name for text in workflows for name in re.findall(r"\bscripts/\w+(?:\.py)?", text)}
     assert named >= {"scripts/setup", "scripts/check", "scripts/docs", "scripts/release"}
     assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_the_gpu_job_is_off_until_there_is_a_runner_and_then_verifies_and_measures() -> None:
+    text = GPU.read_text(encoding="utf-8")
+    jobs = text.partition("\njobs:\n")[2]
+    assert len(re.findall(r"^  \w+:$", jobs, re.MULTILINE)) == 1
+    assert "    if: ${{ vars.GPU_RUNNER != '' }}\n    runs-on: ${{ vars.GPU_RUNNER }}\n" in jobs
+    found = [parsed(command.split()) for command in re.findall(r"attnscope (.+)", jobs)]
+    assert [context.info_name for context in found] == ["doctor", "bench"]
+    assert found[0].params["verify"] is True
+    assert (found[1].params["name"], found[1].params["report"]) == ("device", "device.md")
 
 
 def compat_results() -> dict[compat.Versions, str]:

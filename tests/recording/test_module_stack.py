@@ -83,6 +83,20 @@ def test_a_module_around_an_interrupt_removes_what_it_left() -> None:
         assert stack.innermost() is None
 
 
+def test_nothing_runs_after_an_interrupt_that_is_caught_outside_of_the_model() -> None:
+    stack = ModuleStack()
+    attention = Attention(stack, KeyboardInterrupt)
+    model = Block(attention)
+    with stack.track(model):
+        with pytest.raises(KeyboardInterrupt):
+            model(X)
+        assert stack.innermost() is None
+        attention.error = None
+        model(X)
+        assert stack.innermost() is None
+    assert attention.seen == [attention] * 2
+
+
 def test_a_module_that_calls_itself_is_still_running_afterwards() -> None:
     stack = ModuleStack()
     model = Block(Attention(stack, again=2))
@@ -117,13 +131,14 @@ def test_recomputation_of_a_checkpoint_is_not_recorded_twice(reentrant: bool) ->
     assert list(trace) == ["attention"]
 
 
-def test_a_kernel_called_outside_of_the_model_is_not_recorded_after_an_error() -> None:
+@pytest.mark.parametrize("error", [ArithmeticError, KeyboardInterrupt])
+def test_a_kernel_called_outside_of_the_model_is_not_recorded_after_an_error(error: type[BaseException]) -> None:
     attention = Attention(ModuleStack())
     model = Block(attention)
     with record(model) as trace:
         model(X)
-        attention.error = ArithmeticError
-        with pytest.raises(ArithmeticError):
+        attention.error = error
+        with pytest.raises(error):
             model(X)
         F.scaled_dot_product_attention(X, X, X)
     assert list(trace) == ["attention"]

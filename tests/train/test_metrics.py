@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from attnscope.errors import CheckpointError
+from attnscope.heads.over_training import METRICS
 from attnscope.models.checked_log import read_log
 from attnscope.train import train
-from attnscope.train.metrics import CHECKPOINT, EVENTS, FILE, MetricsWriter, keep_up_to_checkpoint
+from attnscope.train.metrics import CHECKPOINT, EVENTS, MetricsWriter, keep_up_to_checkpoint
 from tests.train.torchrun import curve, small, write_text
 
 
 def steps(folder: Path) -> list[int]:
-    return [line["step"] for _, line in read_log(folder / FILE, advice="") if CHECKPOINT not in line]
+    return [line["step"] for _, line in read_log(folder / METRICS, advice="") if CHECKPOINT not in line]
 
 
 def written(folder: Path, until: int, after: int = 0) -> list[str]:
@@ -32,14 +33,14 @@ def written(folder: Path, until: int, after: int = 0) -> list[str]:
 
 def resume(folder: Path, step: int) -> list[str]:
     reports: list[str] = []
-    keep_up_to_checkpoint(folder / FILE, step, reports.append)
+    keep_up_to_checkpoint(folder / METRICS, step, reports.append)
     return reports
 
 
 def test_each_line_is_there_at_once(tmp_path: Path) -> None:
     metrics = MetricsWriter(tmp_path, 0, print)
     metrics.write(1, loss=0.5)
-    assert (tmp_path / FILE).read_text(encoding="utf-8") == '{"step": 1, "loss": 0.5, "crc32": "8b97f1ca"}\n'
+    assert (tmp_path / METRICS).read_text(encoding="utf-8") == '{"step": 1, "loss": 0.5, "crc32": "8b97f1ca"}\n'
     metrics.close()
 
 
@@ -58,52 +59,52 @@ def test_a_run_that_goes_back_two_checkpoints_forgets_both(tmp_path: Path) -> No
 @pytest.mark.parametrize("left", [b'{"step": 6, "lo', b'{"st', b"\0\0\0", b"[1]", b'{"step": 6, "loss": 3.0}\n{"s'])
 def test_an_incomplete_line_after_the_checkpoint_is_removed_and_reported(left: bytes, tmp_path: Path) -> None:
     written(tmp_path, 5)
-    with (tmp_path / FILE).open("ab") as file:
+    with (tmp_path / METRICS).open("ab") as file:
         file.write(left)
     reports = resume(tmp_path, 5)
     assert [f"line {8 + number}" in report for number, report in enumerate(reports)] == [True] * len(left.splitlines())
     assert steps(tmp_path) == [1, 2, 3, 4, 5]
-    assert [path.name for path in tmp_path.iterdir() if path.name != EVENTS] == [FILE]
+    assert [path.name for path in tmp_path.iterdir() if path.name != EVENTS] == [METRICS]
 
 
 def test_every_flipped_bit_before_the_checkpoint_is_found(tmp_path: Path) -> None:
     written(tmp_path, 5)
     resume(tmp_path, 5)
-    whole = (tmp_path / FILE).read_bytes()
+    whole = (tmp_path / METRICS).read_bytes()
     for place in range(len(whole) - 1):
         damaged = bytearray(whole)
         damaged[place] ^= 1 << place % 8
-        (tmp_path / FILE).write_bytes(damaged)
+        (tmp_path / METRICS).write_bytes(damaged)
         with pytest.raises(CheckpointError, match="copy the file again, or delete it to resume without") as refused:
             resume(tmp_path, 5)
         number = 1 + whole[:place].count(b"\n")
         assert f"line {number}" in str(refused.value)
-        assert (tmp_path / FILE).read_bytes() == damaged
+        assert (tmp_path / METRICS).read_bytes() == damaged
 
 
 def test_every_lost_end_is_found(tmp_path: Path) -> None:
     written(tmp_path, 5)
     resume(tmp_path, 5)
-    whole = (tmp_path / FILE).read_bytes()
+    whole = (tmp_path / METRICS).read_bytes()
     for length in range(len(whole) - 1):
-        (tmp_path / FILE).write_bytes(whole[:length])
+        (tmp_path / METRICS).write_bytes(whole[:length])
         with pytest.raises(CheckpointError, match="has lost the mark of the checkpoint of step 5"):
             resume(tmp_path, 5)
-    (tmp_path / FILE).write_bytes(whole[:-1])  # only the line break
+    (tmp_path / METRICS).write_bytes(whole[:-1])  # only the line break
     resume(tmp_path, 5)
-    assert (tmp_path / FILE).read_bytes() == whole
+    assert (tmp_path / METRICS).read_bytes() == whole
 
 
 def test_a_run_whose_metrics_were_deleted_goes_on_and_reports_it(tmp_path: Path) -> None:
-    assert resume(tmp_path, 5) == [f"{tmp_path / FILE} is missing: the metrics begin after step 5"]
-    assert not (tmp_path / FILE).exists()
+    assert resume(tmp_path, 5) == [f"{tmp_path / METRICS} is missing: the metrics begin after step 5"]
+    assert not (tmp_path / METRICS).exists()
     assert resume(tmp_path, 0) == []
 
 
 def test_damaged_metrics_end_a_run_that_resumes(tmp_path: Path) -> None:
     recipe = small("rotary", write_text(tmp_path), steps=4, checkpoint_every=2)
     train(recipe, tmp_path / "run", progress=False)
-    path = tmp_path / "run" / FILE
+    path = tmp_path / "run" / METRICS
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b'"step": 1', b'"step": 3', 1))
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl, line \d+: damaged"):

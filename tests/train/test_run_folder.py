@@ -14,7 +14,9 @@ import torch.distributed as dist
 
 from attnscope.errors import SettingError
 from attnscope.train import parallel, train
+from attnscope.train.data import tokens
 from attnscope.train.parallel import Ranks, find_missing_ranks, init_ranks, name_missing_ranks
+from attnscope.train.run_folder import claim, open_run
 from tests.train.ranks import LastingRanks
 from tests.train.torchrun import Forked, curve, small, write_text
 
@@ -136,3 +138,39 @@ def test_timeouts_may_change_when_a_run_resumes(text: Path, tmp_path: Path) -> N
     shutil.rmtree(tmp_path / "checkpoints" / "step-00000004")
     changed = small("rotary", text, steps=4, checkpoint_every=2, start_timeout_seconds=60.0, step_timeout_seconds=20.0)
     assert train(changed, tmp_path, progress=False).step == 4
+
+
+def open_data(text: Path, folder: Path) -> tuple[list[str], str]:
+    """On one rank: the token files that were compared with their checksums, and the error, if there is one."""
+    compared: list[str] = []
+    checksum = tokens.crc32_file
+
+    def counted(path: Path) -> str:
+        compared.append(path.name)
+        return checksum(path)
+
+    recipe = small("rotary", text)
+    tokens.crc32_file = counted
+    try:
+        with init_ranks(recipe.settings) as group, open_run(recipe, folder, group, print) as data:
+            assert data.tokenizer is not None
+            if group.is_first:
+                claim(recipe, folder)
+    except SettingError as error:
+        return compared, str(error)
+    finally:
+        tokens.crc32_file = checksum
+    return compared, ""
+
+
+def test_one_rank_compares_the_tokens_with_their_checksums_for_all(
+    ranks: LastingRanks, text: Path, tmp_path: Path
+) -> None:
+    files = ["documents.bin", "tokens-00000.bin"]
+    for _ in ("a new run", "a run that is resumed"):
+        assert ranks.run(open_data, 2, text, tmp_path / "run") == [(files, ""), ([], "")]
+    damaged = tmp_path / "run" / "tokens" / files[1]
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    for _, error in ranks.run(open_data, 2, text, tmp_path / "run"):
+        assert error.startswith(f"{damaged} is damaged: its checksum differs")

@@ -27,7 +27,7 @@ import { createBaselineMap, createMap, type MapContext } from "./map_factory";
 import { createBanner, createNotice } from "./panels/messages";
 import { createNavigator } from "./panels/navigator";
 import { Pins } from "./pins";
-import { formatHeadName, paths, type Layer, type Meta, type Session, type Side, type TraceHead } from "./server/protocol";
+import { formatHeadName, getHome, paths, type Layer, type Meta, type Session, type Side, type TraceHead } from "./server/protocol";
 import { SentenceView } from "./panels/sentence_view";
 import { fitToTrace, isSameState, type State, type Store } from "./state";
 import { StrongestTable } from "./panels/strongest_table";
@@ -142,7 +142,7 @@ export class App {
       copyLink: () => this.#address.copyLink(),
       onTableToggle: () => this.#updatePanels(store.get()),
     });
-    this.#toolbar = createToolbar(store, this.#commands, this.#finder.element, session.survey);
+    this.#toolbar = createToolbar(store, this.#commands, this.#finder.element, getHome(session));
     this.#navigator = createNavigator(getAvailableHeads(session), (layer, head) => store.set({ layer, head }, "push"));
     this.#ablation = createAblationPanel(this.#context);
     this.#inspector = this.#createInspector();

@@ -5,7 +5,7 @@ import { followTheme, setLoadState, type Host } from "./host";
 import { button } from "./panels/dom";
 import { describeError } from "./server/requests";
 import { createMissingTraceHelp, createNoTracesHelp, getStoppedMessage, showLoading, showProblem } from "./panels/messages";
-import { paths, type Meta, type Session } from "./server/protocol";
+import { getHome, paths, type Meta, type Session } from "./server/protocol";
 import { createStore, DEFAULT_STATE, readAddress, writeAddress } from "./state";
 import { ResponseError, type Transport } from "./server/transport";
 
@@ -47,7 +47,8 @@ async function openExplorer(opening: OpenContext): Promise<void> {
     const session = await transport.json<Session>(paths.session(), signal);
     // A saved page carries the address that it was saved with.
     const linked = readAddress(host.addressBar.location.hash || (root.dataset["at"] ?? ""));
-    if (session.survey && linked.trace === "") return location.replace(`survey${location.hash}`);
+    const home = linked.trace === "" ? getHome(session) : null;
+    if (home) return location.replace(home[0] + location.hash);
     const trace = linked.trace || (session.traces[0]?.trace ?? (session.has_model ? "" : (session.example ?? "")));
     if (trace === "" && !session.has_model)
       return showError("No traces", "This server has nothing to show.", ...createNoTracesHelp());

@@ -7,9 +7,9 @@ import { test } from "node:test";
 function readImports(): Map<string, string[]> {
   const modules = new Map<string, string[]>();
   for (const path of readdirSync("src", { recursive: true })) {
-    if (!path.endsWith(".ts")) continue;
+    if (!/\.tsx?$/.test(path)) continue;
     const found = readFileSync(join("src", path), "utf8").matchAll(/(?:from|import)\s*\(?"(\.[^"]+)"/g);
-    modules.set(path.slice(0, -3), [...found].map(([, target = ""]) => normalize(join(dirname(path), target))));
+    modules.set(path.replace(/\.tsx?$/, ""), [...found].map(([, target = ""]) => normalize(join(dirname(path), target))));
   }
   return modules;
 }

@@ -13,8 +13,11 @@ import torch
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from attnscope.contracts.devices import cpu_model
 from attnscope.downloads import describe
 from attnscope.version import __version__
+
+MEMORY_INFO = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +64,14 @@ def show(table: Table, console: Console) -> None:
     console.print(drawn)
 
 
-def write(path: Path, name: str, command: str, tables: Sequence[Table], model: Mapping[str, Any] | None = None) -> None:
+def write(
+    path: Path,
+    name: str,
+    command: str,
+    tables: Sequence[Table],
+    model: Mapping[str, Any] | None = None,
+    conditions: Mapping[str, str] | None = None,
+) -> None:
     """Write a report as Markdown, and the drawings of its tables as SVG files in the same folder.
 
     Args:
@@ -70,9 +80,10 @@ def write(path: Path, name: str, command: str, tables: Sequence[Table], model: M
         command: The command that repeats the measurement.
         tables: The tables.
         model: The fingerprint of the trained model that was measured.
+        conditions: Versions and machine; by default those of `usual_conditions`.
     """
     lines = [f"# {name}", "", f"- date: {datetime.date.today().isoformat()}", f"- command: `{command}`"]
-    lines += [f"- {what}: {value}" for what, value in conditions().items()]
+    lines += [f"- {what}: {value}" for what, value in (conditions or usual_conditions()).items()]
     if model is not None:
         lines.append(f"- model: {describe(model['name'], model['hash'])}, fingerprint {model['hash']}")
     for table in tables:
@@ -86,16 +97,16 @@ def write(path: Path, name: str, command: str, tables: Sequence[Table], model: M
             table.drawing().savefig(_picture(path, table))
 
 
-def conditions() -> dict[str, str]:
+def usual_conditions() -> dict[str, str]:
     """Return the versions and the machine, without its host name."""
-    cpus = [line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
-    memory = [line.split()[1] for line in _lines("/proc/meminfo") if line.startswith("MemTotal")]
+    lines = MEMORY_INFO.read_text(encoding="utf-8").splitlines() if MEMORY_INFO.exists() else []
+    memory = [line.split()[1] for line in lines if line.startswith("MemTotal")]
     return {
         "attnscope": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "cpu": f"{cpus[0] if cpus else 'unknown'}, {torch.backends.cpu.get_cpu_capability()}",
+        "cpu": f"{cpu_model()}, {torch.backends.cpu.get_cpu_capability()}",
         "threads": str(torch.get_num_threads()),
         "memory": f"{int(memory[0]) / 2**20:.0f} GiB" if memory else "unknown",
     }
@@ -103,10 +114,6 @@ def conditions() -> dict[str, str]:
 
 def _picture(path: Path, table: Table) -> Path:
     return path.with_name(f"{path.stem}_{table.title.replace(' ', '_')}.svg")
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines() if Path(path).exists() else []
 
 
 def _row(cells: Sequence[str]) -> str:

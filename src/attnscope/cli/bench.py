@@ -7,6 +7,9 @@ import click
 from attnscope.cli.commands import Name, Options, argument, command, option
 from attnscope.cli.output_paths import check_output_file
 
+UNNAMED = ""
+"""The value of --report without a FILE."""
+
 
 def names() -> tuple[str, ...]:
     """Return the names of all benchmarks."""
@@ -19,9 +22,8 @@ def names() -> tuple[str, ...]:
     "bench",
     about="measure the cost of attention and recording here",
     description="Measure on this machine what attention, an attention matrix or a recording costs, and print tables. "
-    "Without "
-    "a NAME, list all benchmarks.",
-    examples=["attnscope bench attention"],
+    "The benchmark device also verifies all contracts on your GPU. Without a NAME, list all benchmarks.",
+    examples=["attnscope bench attention", "attnscope bench device --report"],
 )
 @argument("name", type=Name("benchmark", names), required=False, about="the benchmark to run")
 @option(
@@ -31,13 +33,24 @@ def names() -> tuple[str, ...]:
     metavar="small|full",
     about="small runs in seconds (default: small)",
 )
-@option("--report", type=click.Path(), metavar="FILE", about="also write versions, machine, command and tables to FILE")
+@option(
+    "--report",
+    type=click.Path(),
+    is_flag=False,
+    flag_value=UNNAMED,
+    metavar="[FILE]",
+    about="also write versions, machine, command and tables to FILE (default: a name made from NAME or the device)",
+)
 def bench(options: Options) -> None:
     """Run the benchmark and print its tables."""
-    check_output_file(options.report, command_name="bench")
     if options.name is None:
         print("\n".join(names()))
         return
+    if options.report == UNNAMED:
+        from attnscope.bench import default_report
+
+        options.report = default_report(options.name)
+    check_output_file(options.report, command_name="bench")
     from attnscope.bench import run
 
     run(options.name, size=options.size, report=options.report)

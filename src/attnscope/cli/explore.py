@@ -1,4 +1,4 @@
-"""`attnscope explore [FOLDER ...]`: saved traces, or a survey, in the browser."""
+"""`attnscope explore [FOLDER ...]`: saved traces, a survey, or a watched run in the browser."""
 
 from __future__ import annotations
 
@@ -49,12 +49,19 @@ def address_of(options: Options) -> dict[str, Any]:
 
 @command(
     "explore",
-    about="show saved traces, a survey, or an example in the browser",
-    description="Show saved traces (trace.save) or a survey (attnscope survey run) in the browser. Any two of several "
-    "traces can be compared. Without a FOLDER, show an example. Press Ctrl-C to stop.",
+    about="show saved traces, a survey, a watched run, or an example in the browser",
+    description="Show saved traces (trace.save), a survey (attnscope survey run) or a watched training run "
+    "(attnscope.watch) in the browser. Any two of several traces can be compared. Without a FOLDER, show an example. "
+    "Press Ctrl-C to stop.",
     examples=["attnscope explore traces/first traces/second", "attnscope explore traces/first --save page.html"],
 )
-@argument("folders", nargs=-1, required=False, metavar="FOLDER", about="the folder of a trace, or of a survey")
+@argument(
+    "folders",
+    nargs=-1,
+    required=False,
+    metavar="FOLDER",
+    about="the folder of a trace, of a survey, or of a watched run",
+)
 @option(
     "--model",
     type=click.Path(),
@@ -89,9 +96,10 @@ def save(options: Options) -> None:
     from attnscope.explorer.library.survey import is_survey
     from attnscope.explorer.static_export.page_file import save_page
     from attnscope.recording import open_trace
+    from attnscope.telemetry.run_reader import is_watched_run
 
-    if any(map(is_survey, options.folders)) or options.model is not None:
-        raise SettingError("--save: expected the folder of a trace, got a survey or --model")
+    if any(is_survey(folder) or is_watched_run(folder) for folder in options.folders) or options.model is not None:
+        raise SettingError("--save: expected the folder of a trace, got a survey, a watched run or --model")
     if len(options.folders) != 1:
         raise SettingError(f"--save: expected one trace, got {len(options.folders)} folders")
     wanted = options.head or "L0H0"

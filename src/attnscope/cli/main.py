@@ -33,7 +33,7 @@ REMEDIES = dict.fromkeys(NOT_WRITABLE, "give another path, or free some space") 
 SECTIONS = {
     "Inspect attention": ("look", "explore"),
     "Analyze heads": ("heads", "survey"),
-    "Run and train models": ("download", "generate", "train"),
+    "Run and train models": ("download", "generate", "train", "watch"),
     "Learn": ("lab",),
     "This installation": ("doctor", "bench", "completion"),
 }

@@ -24,6 +24,7 @@ from attnscope.extras import require
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from attnscope.heads import HeadTable
     from attnscope.survey import Difference, Survey
@@ -35,6 +36,7 @@ BAR_CHARACTERS, BAR_WIDTH = " ▁▂▃▄▅▆▇█", 10
 WIDE_TERMINAL = 100  # characters from which on there is room for all quantiles
 MIN_TEXT = 20  # characters of a passage in a narrow terminal
 MARKS = "»", "«"
+WRAPPED = ("labels", "reason")  # columns of words
 SPLIT = "split: variance of the queries / largest possible at their mean; 0 all equal, 1/3 uniform, 1 all or nothing"
 PASSAGES = "errors treat passages as independent; if documents have many passages, the true errors are larger"
 EFFECT_SIZE = (
@@ -325,28 +327,33 @@ def bar(histogram: Histogram, statistic: str, largest: float) -> str:
 
 
 def print_table(console: Console, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table in a terminal, with mean and error in one column, and tab-separated lines elsewhere."""
-    if not console.is_terminal:
-        lines = [names, *([format_plain(cell) for cell in row] for row in rows)]
-        console.file.write("".join("\t".join(line) + "\n" for line in lines))
+    """Print a table in a terminal, and tab-separated lines elsewhere."""
+    if console.is_terminal:
+        console.print(make_table(names, rows))
         return
+    lines = [names, *([format_plain(cell) for cell in row] for row in rows)]
+    console.file.write("".join("\t".join(line) + "\n" for line in lines))
+
+
+def make_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    """A table for a terminal, with mean and error in one column; long labels and reasons take several lines."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
     kept = [at for at, name in enumerate(names) if name != "standard_error"]
     for at in kept:
-        words = any(isinstance(row[at], str) for row in rows)
+        words = any(isinstance(row[at], str) and row[at] != "-" for row in rows)
         name = "mean ± error" if names[at] == "mean" else names[at].replace("_", " ")
         side = "left" if words else "right"
-        table.add_column(Text(name), justify=side, no_wrap=names[at] != "labels", overflow="ellipsis")
+        table.add_column(Text(name), justify=side, no_wrap=names[at] not in WRAPPED, overflow="ellipsis")
     for row in rows:
         cells = [format_number(cell) if isinstance(cell, float) else clean(str(cell)) for cell in row]
         if "standard_error" in names:
             mean, error = names.index("mean"), names.index("standard_error")
             cells[mean] += f" ± {format_number(row[error], like=row[mean])}" if row[error] == row[error] else ""
         table.add_row(*(Text(cells[at]) for at in kept))
-    console.print(table)
+    return table
 
 
 def format_number(value: float, like: float | None = None) -> str:

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
+from attnscope.contracts import describe_device, find_devices
 from attnscope.extras import EXTRAS
 from attnscope.version import __version__
 
@@ -27,14 +28,19 @@ def installation() -> dict[str, str]:
 
 def machine() -> dict[str, str]:
     """Return cores, threads and devices by name."""
-    accelerator = torch.accelerator.current_accelerator()
-    untested = "; attention uses the streaming backend there, which is untested: run --verify"
+    accelerators = [describe_accelerator(device) for device in find_devices()[1:]]
     return {
         "cores": f"{cores()}, {torch.backends.cpu.get_cpu_capability()}",
         "torch threads": f"{torch.get_num_threads()} in an operation, {torch.get_num_interop_threads()} between them",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "not set"),
-        "accelerator": "none" if accelerator is None else f"{accelerator}{untested}",
+        "accelerators": "; ".join(accelerators) + "; check them by --verify" if accelerators else "none",
     }
+
+
+def describe_accelerator(device: torch.device) -> str:
+    """Return index, name, architecture and driver of an accelerator."""
+    facts = describe_device(device)
+    return f"{device} {facts['device']} ({facts['architecture']}, driver {facts['driver']}, {facts['runtime']})"
 
 
 def cores() -> str:

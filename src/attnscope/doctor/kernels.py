@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnscope.attention import Causal, Mask, Padding, attend, explain, operators
+from attnscope.contracts import find_devices
 
 BATCH, TOKENS, DIM, HEADS = 2, 48, 16, 4
 DTYPES = (torch.float32, torch.bfloat16)
@@ -65,8 +66,7 @@ class OperatorLog(TorchDispatchMode):
 
 def kernels() -> dict[str, str]:
     """Return the kernel of torch and the backend of `attend`, by kind of attention and device."""
-    accelerator = torch.accelerator.current_accelerator()
-    devices = [torch.device("cpu"), *([] if accelerator is None else [accelerator])]
+    devices = find_devices()[:2]  # the CPU and the first accelerator
     differences = [operators.SCHEMA_MISMATCHES.get(operators.platform_of(device)) for device in devices]
     difference = next((one for one in differences if one is not None), None)
     found = {"fused kernel": "available" if difference is None else f"not available: {difference}; streaming is used"}

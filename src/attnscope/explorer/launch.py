@@ -26,6 +26,7 @@ from torch import nn
 from attnscope.errors import SettingError
 from attnscope.explorer.library.library import Library
 from attnscope.explorer.library.survey import SurveyView, is_survey
+from attnscope.explorer.library.watched_run import WatchedRunView
 from attnscope.explorer.service.app import make_app
 from attnscope.explorer.service.connection import REQUEST_TIMEOUT_SECONDS, make_protocol
 from attnscope.explorer.service.guard import NAME, Settings, bracket_ipv6, is_wildcard
@@ -35,6 +36,8 @@ from attnscope.explorer.sessions.model_session import ModelSession
 from attnscope.extras import import_extra
 from attnscope.recording import Trace, open_trace, read
 from attnscope.survey.tables.survey import open_survey
+from attnscope.telemetry.run_log import STEPS
+from attnscope.telemetry.run_reader import is_watched_run
 
 LOOPBACK = "127.0.0.1"
 # Includes the cookies of all servers on this host: a browser keeps and sends at most 180 of 4 KB.
@@ -201,11 +204,11 @@ def explore(
     port: int = 0,
     names: Sequence[str] = (),
 ) -> Server:
-    """Show traces or a survey in the browser.
+    """Show traces, a survey or a watched training run in the browser.
 
     Args:
-        *traces: Traces, or folders of saved traces; any two can be compared. Or one folder of a survey. Without any,
-            an example is shown.
+        *traces: Traces, or folders of saved traces; any two can be compared. Or one folder of a survey, or of a run
+            that `watch` writes. Without any, an example is shown.
         name: The name to display, or one for each trace.
         model: The model that runs passages of a survey, instead of the one that the survey names. It is loaded on
             first use.
@@ -220,12 +223,13 @@ def explore(
         The running server.
 
     Raises:
-        SettingError: A folder is not a trace or survey, or the arguments do not fit together.
+        SettingError: A folder is not a trace, survey or watched run, or the arguments do not fit together.
         UnsupportedError: A trace has no weights, because it was recorded with `keep="statistics"`.
     """
     library, display_names = Library(), [name] if isinstance(name, str) else name
     _check_folders(traces)
-    survey_folder = _find_survey(traces)
+    survey_folder = _find_only(traces, is_survey, "survey", "attnscope survey diff ONE OTHER")
+    run_folder = _find_only(traces, is_watched_run, "watched run", "attnscope watch ONE OTHER")
     if model is not None and survey_folder is None:
         raise SettingError(f"explore: model={str(model)!r} is only used with a survey")
     if display_names is not None and len(display_names) != len(traces):
@@ -234,7 +238,8 @@ def explore(
         display_names = make_unique([_get_name(trace) for trace in traces])
 
     def fill() -> None:
-        for trace, own in zip(traces, display_names, strict=True) if survey_folder is None else ():
+        are_traces = survey_folder is None and run_folder is None
+        for trace, own in zip(traces, display_names, strict=True) if are_traces else ():
             library.add(trace if isinstance(trace, Trace) else open_trace(trace), name=own)
         if not traces:
             library.example()
@@ -243,25 +248,31 @@ def explore(
     if survey_folder is not None:
         library.survey = SurveyView(open_survey(survey_folder), display_names[0])
         session = survey_session(library.survey.survey, model)
+    if run_folder is not None:
+        library.watched = WatchedRunView(run_folder, display_names[0])
     server = Server(library, session, host=host, port=port, names=names)
     return start_server(server, fill, open_browser=open_browser, block=block, say=say)
 
 
 def _check_folders(shown: Sequence[Trace | str | Path]) -> None:
-    """Raise SettingError for a folder that is neither a trace nor a survey."""
+    """Raise SettingError for a folder that is not a trace, a survey or a watched run."""
     folders = [Path(one) for one in shown if not isinstance(one, Trace)]
     for folder in folders:
-        if folder.is_dir() and not is_survey(folder) and not (folder / "trace.json").exists():
-            raise SettingError(f"{folder} is not a saved trace or survey (no trace.json or manifest.json)")
+        if folder.is_dir() and not (is_survey(folder) or is_watched_run(folder) or (folder / "trace.json").exists()):
+            raise SettingError(
+                f"{folder} is not a saved trace, survey or watched run (no trace.json, manifest.json or {STEPS})"
+            )
 
 
-def _find_survey(shown: Sequence[Trace | str | Path]) -> str | Path | None:
-    """Return the folder of the survey, if one is shown."""
-    found = [one for one in shown if not isinstance(one, Trace) and is_survey(one)]
+def _find_only(
+    shown: Sequence[Trace | str | Path], is_kind: Callable[[str | Path], bool], kind: str, compare: str
+) -> str | Path | None:
+    """Return the folder of a kind that is shown alone, if there is one."""
+    found = [one for one in shown if not isinstance(one, Trace) and is_kind(one)]
     if found and len(shown) > 1:
         raise SettingError(
-            f"explore: expected one survey and nothing else, got {len(shown)} folders; to compare two surveys: "
-            "attnscope survey diff ONE OTHER"
+            f"explore: expected one {kind} and nothing else, got {len(shown)} folders; to compare two {kind}s: "
+            f"{compare}"
         )
     return found[0] if found else None
 

@@ -84,6 +84,12 @@ class LazyWeights:
             spec, query, key, self.cached_lse.to(device) if known and self.cached_lse is not None else None
         )
 
+    def without_sinks(self) -> LazyWeights:
+        """The weights over the keys alone; the same object if the attention has no sinks."""
+        if self.spec.sinks is None:
+            return self
+        return LazyWeights(replace(self.spec, sinks=None), self.query, self.key)
+
     @cached_property
     def region_mask(self) -> RegionMask | None:
         """The mask as regions, if it has that structure."""

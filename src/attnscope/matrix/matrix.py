@@ -27,6 +27,7 @@ from attnscope.matrix.bins import Bins, find_bins
 from attnscope.matrix.dense_weights import DenseWeights
 from attnscope.matrix.indexing import Index, resolve_index
 from attnscope.matrix.lazy_weights import LazyWeights
+from attnscope.matrix.logits import MaxLogit, RowLogits, max_logit, row_logits, with_logits
 from attnscope.matrix.positions import Positions
 from attnscope.matrix.sampling import Sample, sample
 from attnscope.matrix.schedule import Schedule, ranges
@@ -370,6 +371,36 @@ class AttentionMatrix(MatrixView):
     def max(self) -> Tensor:
         """The largest weight of each row, (..., queries)."""
         return self._reshape(statistics.largest(self._source, self._schedule))
+
+    @no_grad_no_autocast
+    def max_logit(self) -> MaxLogit:
+        """The largest logit of each head, and the query and key that have it.
+
+        A logit is a score as the softmax takes it: scaled, changed by `score_mod`, and allowed by the mask. Logits that
+        grow while a model trains make training unstable (arXiv 2302.05442).
+
+        Returns:
+            Tensors with the leading axes of the matrix.
+
+        Raises:
+            UnsupportedError: the matrix was made by `from_dense`.
+
+        >>> key = torch.eye(4).roll(1, dims=0) * torch.arange(1.0, 5.0)[:, None]
+        >>> AttentionMatrix(torch.eye(4), key, scale=1.0).max_logit()
+        MaxLogit(logits=tensor(4.), queries=tensor(2), keys=tensor(3))
+        """
+        found = max_logit(self._source, self._schedule)
+        return MaxLogit(*(self._reshape(part) for part in found))
+
+    @no_grad_no_autocast
+    def row_logits(self) -> RowLogits:
+        """The largest logit, entropy, effective keys and weight on the first key of each row, in one pass.
+
+        Raises:
+            UnsupportedError: the matrix was made by `from_dense`.
+        """
+        found = row_logits(with_logits(self._source, "row_logits"), self._schedule)
+        return RowLogits(*(self._reshape(part) for part in found))
 
     @no_grad_no_autocast
     def visible_cells(self, rows: int, columns: int) -> Tensor:

@@ -181,7 +181,7 @@ class MatrixView(ABC):
 
     def _reshape(self, tensor: Tensor) -> Tensor:
         """Reshape a result (batch, heads, ...) to the leading axes of the matrix."""
-        return tensor.reshape(*self._leading, *tensor.shape[2:])
+        return tensor.reshape((*self._leading, *tensor.shape[2:]))
 
     def _check_dense_size(self, rows: int, columns: int, limit: int) -> None:
         size = math.prod(self._leading) * rows * columns * self.dtype.itemsize

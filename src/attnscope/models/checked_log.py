@@ -12,11 +12,11 @@ from __future__ import annotations
 import json
 import re
 import warnings
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from attnscope.checksums import crc32_bytes
 from attnscope.errors import CheckpointError
 from attnscope.models.json_files import read_bytes
 
@@ -44,7 +44,7 @@ def encode_line(fields: Mapping[str, Any]) -> bytes:
     b'{"step": 1, "loss": 0.5, "crc32": "8b97f1ca"}\n'
     """
     content = json.dumps(fields).encode("ascii")[:-1]
-    return content + f', "crc32": "{zlib.crc32(content):08x}"}}\n'.encode("ascii")
+    return content + f', "crc32": "{crc32_bytes(content)}"}}\n'.encode("ascii")
 
 
 def split_lines(content: bytes) -> Iterator[LogLine]:
@@ -79,7 +79,7 @@ def damaged_line(path: Path, number: int, advice: str) -> CheckpointError:
 
 def _decode_line(line: bytes) -> dict[str, Any] | None:
     parts = LINE.fullmatch(line)
-    if parts is None or zlib.crc32(parts[1]) != int(parts[2], 16):
+    if parts is None or crc32_bytes(parts[1]) != parts[2].decode("ascii"):
         return None
     try:
         fields = json.loads(parts[1] + b"}")

@@ -115,13 +115,14 @@ def with_heads(call: Call, heads: Sequence[int]) -> Call:
         value=None if call.value is None else call.value[:, key_heads],
         lse=None if call.lse is None else call.lse[:, chosen],
         mask=call.mask.narrow(everything, chosen),
-        score_mod=None if call.score_mod is None else _score_of(call.score_mod, chosen),
+        score_mod=narrow_score(call.score_mod, everything, chosen),
     )
 
 
-def _score_of(score: ScoreMod, heads: list[int]) -> ScoreMod | None:
-    parts = (part.narrow(heads) if isinstance(part, Sinks) else part.narrow(slice(None), heads) for part in score.parts)
-    return chain_scores(parts)
+def narrow_score(score: ScoreMod | None, batch: slice, heads: list[int]) -> ScoreMod | None:
+    """The score modifier of these batch rows and heads."""
+    parts = () if score is None else score.parts
+    return chain_scores(part.narrow(heads) if isinstance(part, Sinks) else part.narrow(batch, heads) for part in parts)
 
 
 class MaskCopies:

@@ -15,21 +15,24 @@ import ctypes
 from functools import cache
 
 LARGE = 2**20  # bytes of a call that leaves such blocks behind
-EVERY = 2  # calls: returning memory costs time, because the next layer allocates it again
 
 
 class Heap:
-    """Counts large calls, and returns freed memory after every second one."""
+    """Counts large calls, and returns freed memory after some of them.
 
-    def __init__(self) -> None:
-        self._calls = 0
+    Args:
+        every: After how many calls. Returning memory costs time, because the next layer allocates it again.
+    """
+
+    def __init__(self, every: int = 2) -> None:
+        self._every, self._calls = every, 0
 
     def after(self, num_bytes: int) -> None:
-        """Count a call of so many bytes that was stored."""
+        """Count a call of so many bytes that was stored or reduced."""
         if num_bytes < LARGE:
             return
         self._calls += 1
-        if self._calls % EVERY == 0 and (trim := _malloc_trim()) is not None:
+        if self._calls % self._every == 0 and (trim := _malloc_trim()) is not None:
             trim(0)
 
 

@@ -8,36 +8,28 @@ Memory: that of the trace. The model is restored at the end, also after an error
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-from attnscope.attention import attend
 from attnscope.errors import SettingError, UnsupportedError
-from attnscope.recording.call import Call, MaskCopies, copy_call, follows, refuse_meta, same_numbers, with_heads
+from attnscope.recording.call import Call, MaskCopies, copy_call, follows, same_numbers, with_heads
 from attnscope.recording.heap import Heap
 from attnscope.recording.hooks.coverage import Coverage
 from attnscope.recording.hooks.eager import eagerly, uncompiled
-from attnscope.recording.hooks.function_mode import needs_function_mode
 from attnscope.recording.hooks.input_ids import PendingIds, observe_input_ids
-from attnscope.recording.hooks.module_stack import ModuleStack
+from attnscope.recording.hooks.interception import intercept
 from attnscope.recording.hooks.observers import (
     current_observers,
     is_suppressed,
-    observe,
-    suppress_recording,
 )
-from attnscope.recording.hooks.softmax_products import SoftmaxProducts
-from attnscope.recording.hooks.torch_functions import bind_arguments, find_reader
-from attnscope.recording.hooks.transformers_attention import intercept_transformers
-from attnscope.recording.hooks.verification import ReferenceWeights, from_kernel, max_abs_error
+from attnscope.recording.hooks.verification import ReferenceWeights, max_abs_error
 from attnscope.recording.layers.disk import Spill, spill_to
 from attnscope.recording.layers.recorded import Layer
 from attnscope.recording.layers.statistics import StatisticsLayer
@@ -107,19 +99,16 @@ def record(
             "record: keep='statistics' stores no queries, keys or values; leave out dtype, values and spill"
         )
     eager, model = eagerly(model, "record"), uncompiled(model)
-    keeping = LayerFactory(dtype, values, keep == "statistics", None if spill is None else spill_to(spill), length)
+    statistics = keep == "statistics"
+    heap = Heap(every=1 if statistics else 2)  # a summary takes much longer than to allocate memory again
+    keeping = LayerFactory(dtype, values, statistics, None if spill is None else spill_to(spill), length, heap=heap)
     recorder = Recorder(model, tokenizer, Selection(layers, heads), keeping, verify=verify)
-    with ExitStack() as stack:
-        stack.enter_context(eager)
-        stack.enter_context(intercept_transformers(model))
-        stack.enter_context(recorder.coverage.track(lambda: recorder in current_observers()))
-        stack.enter_context(observe_input_ids(model, recorder, recorder.ids.note))
-        stack.enter_context(recorder.checking(model))
-        stack.enter_context(observe(recorder))
-        if needs_function_mode(model):
-            modules = ModuleStack()
-            stack.enter_context(modules.track(model))
-            stack.enter_context(_TorchFunctionRecorder(recorder, modules))
+    with (
+        eager,
+        observe_input_ids(model, recorder, recorder.ids.note),
+        recorder.checking(model),
+        intercept(model, recorder),
+    ):
         yield recorder.trace
     recorder.check(finished=True)
 
@@ -140,7 +129,9 @@ class LayerFactory:
     def begin(self, name: str, call: Call, ids: Tensor | None, *, cross: bool) -> Layer | StatisticsLayer:
         """A new layer from its first call, in a text with these ids."""
         if self.statistics:
-            return StatisticsLayer(name, call, cross=cross, length=self.length, ids=ids, pairs=self.pairs)
+            layer = StatisticsLayer(name, call, cross=cross, length=self.length, ids=ids, pairs=self.pairs)
+            self.heap.after(call.query.nbytes)
+            return layer
         return Layer(name, self._copy(call), cross=cross, spill=self.spill)
 
     def add(self, layer: Layer | StatisticsLayer, call: Call, ids: Tensor | None) -> None:
@@ -184,6 +175,8 @@ class Run:
 
 class Recorder:
     """The observer that stores attention calls in a trace."""
+
+    needs_lse = True
 
     def __init__(
         self, model: nn.Module, tokenizer: Any, selection: Selection, keeping: LayerFactory, *, verify: bool
@@ -282,39 +275,6 @@ class Recorder:
         """Raise UnsupportedError if attention was not intercepted; when `finished`, also if there was none at all."""
         self.trace.without_softmax = tuple(self.coverage.without_softmax)
         self.coverage.check({layer.partition("#")[0] for layer in self.trace.layers}, finished=finished)
-
-
-class _TorchFunctionRecorder(TorchFunctionMode):
-    """Intercepts the attention functions of PyTorch and AttnScope in this thread."""
-
-    def __init__(self, recorder: Recorder, modules: ModuleStack) -> None:
-        super().__init__()
-        self._recorder, self._modules, self._products = recorder, modules, SoftmaxProducts()
-
-    def __torch_function__(self, function: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if is_suppressed() or self._recorder not in current_observers():  # a task of asyncio shares the mode
-            return function(*args, **kwargs)
-        reader = find_reader(function)
-        if reader is None:
-            result = function(*args, **kwargs)
-            if self._products.is_attention(function, args, kwargs, result):
-                self._recorder.on_handwritten(self._modules.innermost())
-            return result
-        module = self._modules.innermost()
-        if module is None or not self._recorder.owns(module):
-            return function(*args, **kwargs)
-        arguments = bind_arguments(function, args, kwargs)
-        refuse_meta(arguments["query"])
-        call = reader(**arguments)
-        if function is attend and not arguments["return_lse"]:  # attend computes the lse anyway
-            result, lse = attend(**{**arguments, "return_lse": True})
-            call = replace(call, lse=lse.reshape(call.query.shape[:3]))
-        else:
-            result = function(*args, **kwargs)
-        with suppress_recording():
-            self._recorder.on_attention(module, call, lambda: from_kernel(function, arguments))
-        return result
 
 
 @cache

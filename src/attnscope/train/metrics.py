@@ -15,10 +15,10 @@ from typing import Any
 from attnscope.atomic_files import write_atomically
 from attnscope.errors import CheckpointError, MissingExtraError
 from attnscope.extras import import_extra
+from attnscope.heads.over_training import METRICS
 from attnscope.models.checked_log import MAX_BYTES, damaged_line, encode_line, split_lines
 from attnscope.models.json_files import read_bytes
 
-FILE = "metrics.jsonl"
 EVENTS = "events"
 CHECKPOINT = "checkpoint"
 """The field of lines that mark a checkpoint."""
@@ -38,8 +38,8 @@ class MetricsWriter:
     """
 
     def __init__(self, folder: Path, step: int, report: Callable[[str], object]):
-        keep_up_to_checkpoint(folder / FILE, step, report)
-        self._lines = (folder / FILE).open("ab")
+        keep_up_to_checkpoint(folder / METRICS, step, report)
+        self._lines = (folder / METRICS).open("ab")
         self._events = None
         try:
             import_extra("tensorboard")

@@ -27,11 +27,13 @@ from torch import nn
 from attnscope.atomic_files import write_atomically
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.folder_lock import lock_folder
+from attnscope.heads.over_training import METRICS
 from attnscope.models import Decoder, save
 from attnscope.models.checked_json import encode_checked_json, read_checked_json
 from attnscope.models.text.any_tokenizer import AnyTokenizer
 from attnscope.train.data.corpus import TOKENIZER, TOKENS
-from attnscope.train.metrics import EVENTS, FILE
+from attnscope.train.data.tokens import checked_by_first_rank
+from attnscope.train.metrics import EVENTS
 from attnscope.train.monitoring import HEADS
 from attnscope.train.parallel import Ranks
 from attnscope.train.recipe import Data, Recipe
@@ -40,7 +42,7 @@ RUN = "run.json"
 UNFINISHED_RUN = "run.json.unfinished"
 """Replaces run.json until data and model are ready."""
 CHECKPOINTS, MODEL = "checkpoints", "model"
-RESULTS = (CHECKPOINTS, FILE, EVENTS, HEADS, MODEL)
+RESULTS = (CHECKPOINTS, METRICS, EVENTS, HEADS, MODEL)
 """What a run writes after run.json."""
 ADVICE = "copy it again, or choose another folder"
 RUN_ID = "id"
@@ -80,7 +82,10 @@ def open_run(recipe: Recipe, folder: Path, ranks: Ranks, report: Callable[[str],
                 raise SettingError(f"train: {folder} cannot be used: {error}") from error
 
         data = ranks.run_on_first(make)
-        yield recipe.data(folder, recipe.settings) if data is None else data
+        if data is None:
+            with checked_by_first_rank():
+                data = recipe.data(folder, recipe.settings)
+        yield data
 
 
 def check_same_run(recipe: Recipe, folder: Path) -> None:

@@ -15,7 +15,7 @@ from attnscope.attention.spec import Signature, make_spec
 from attnscope.attention.triton import launch, reference
 from attnscope.attention.triton.configs import Config
 from attnscope.attention.triton.score_terms import ScoreTerms, to_score_terms
-from tests.attention.oracle import fp32_complaints
+from attnscope.contracts.tolerances import compare_fp32, find_broken
 from tests.attention.triton.cases import BATCH, MASKS, SCORES, Case
 
 CONFIG = Config(block_rows=32, block_keys=32, num_warps=4, num_stages=1)
@@ -143,11 +143,8 @@ def judge(case: Case) -> list[str]:
     got, truth = run_kernels(problem), run_reference(problem, torch.float64)
     plain = run_reference(problem, torch.float32)
     key = got.pop("largest_key").long()
-    complaints = fp32_complaints(
-        {name: value.double() for name, value in got.items()},
-        {name: value.double() for name, value in plain.items()},
-        truth,
-    )
+    got, plain = ({name: value.double() for name, value in one.items()} for one in (got, plain))
+    complaints = find_broken(compare_fp32(got, plain, truth))
     scores = reference.dense_scores(problem.query, problem.key, problem.allowed, problem.terms)
     has_keys = problem.allowed.any(-1).expand(key.shape)
     if not torch.equal(key >= 0, has_keys):

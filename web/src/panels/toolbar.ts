@@ -42,8 +42,8 @@ const CHANNEL_NAMES: Readonly<Record<ChannelMode, readonly [string, string]>> = 
   mean: ["mean", "Colour is the mean weight of the pairs in a pixel, and nothing else"],
 };
 
-/** `survey`: whether to link back to the survey. */
-export function createToolbar(store: Store, commands: AppCommands, finder: HTMLElement, survey: boolean): Toolbar {
+/** `home`: the page to link back to, and its name. */
+export function createToolbar(store: Store, commands: AppCommands, finder: HTMLElement, home: readonly [href: string, name: string] | null): Toolbar {
   // Only narrow pages show this button: there all that it unfolds would push the map off the screen.
   const unfold = toggle("More", "Show or hide colours, saving and links", () => {
     setPressed(unfold, bars.classList.toggle("unfolded"));
@@ -69,7 +69,7 @@ export function createToolbar(store: Store, commands: AppCommands, finder: HTMLE
     "div",
     { class: "bar" },
     element("h1", {}, "AttnScope"),
-    survey && element("a", { href: "survey" }, "← Survey"),
+    home && element("a", { href: home[0] }, `← ${home[1]}`),
     name,
     views.element,
     badge,

@@ -89,8 +89,15 @@ export interface Session {
   example: string | null;
   /** Whether a survey is open, which has its own page. */
   survey: boolean;
+  /** Whether a watched run is open, which has its own page. */
+  watch: boolean;
   /** Set for a saved page, which has only these heads. */
   file: { heads: [layer: number, head: number][] } | null;
+}
+
+/** The page of a survey or of a watched run, if one is open: where it is, and its name. */
+export function getHome({ survey, watch }: Session): readonly [href: string, name: string] | null {
+  return survey ? ["survey", "Survey"] : watch ? ["watch", "Run"] : null;
 }
 
 export interface Status {

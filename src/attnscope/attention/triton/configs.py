@@ -106,6 +106,7 @@ CONFIGS: dict[str, dict[str, dict[tuple[int, int], Config]]] = {
             (256, 4): Config(16, 32, 4, 2),
         },
         "bins": {
+            (64, 2): Config(128, 64, 8, 2),
             (128, 2): Config(128, 64, 8, 2),
         },
         "products": {

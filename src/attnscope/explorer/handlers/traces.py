@@ -45,10 +45,13 @@ ASSETS = {
     "survey.html": "text/html; charset=utf-8",
     "survey.js": "text/javascript; charset=utf-8",
     "survey.css": "text/css; charset=utf-8",
+    "watch.html": "text/html; charset=utf-8",
+    "watch.js": "text/javascript; charset=utf-8",
+    "watch.css": "text/css; charset=utf-8",
 }
-"""The files of the two pages, and their media types."""
+"""The files of all pages, and their media types."""
 
-PAGES = {"/": "index.html", "/survey": "survey.html"}
+PAGES = {"/": "index.html", "/survey": "survey.html", "/watch": "watch.html"}
 """Paths that differ from the name of their file."""
 
 MAX_TOKENS = 4096
@@ -91,6 +94,7 @@ class TraceHandlers(Handlers):
             "can_ablate": session is not None and session.can_ablate,
             "example": await self.run_quick(request, self._open_example),
             "survey": self.library.survey is not None,
+            "watch": self.library.watched is not None,
             "file": None,
         }
         return respond_json(request, info, cache="no-store")

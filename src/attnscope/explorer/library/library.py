@@ -27,6 +27,7 @@ from attnscope.explorer.library.example import NAME, example
 from attnscope.explorer.library.survey import SurveyView
 from attnscope.explorer.library.trace_id import compute_trace_id, derive_id
 from attnscope.explorer.library.unmasked import NOTE, remove_causal_mask
+from attnscope.explorer.library.watched_run import WatchedRunView
 from attnscope.matrix import AttentionMatrix
 from attnscope.recording import Trace
 from attnscope.recording.files.saving import AnyLayer
@@ -171,6 +172,7 @@ class Library:
         self.cache = ByteCache(tile_bytes)
         self.closing = threading.Event()
         self.survey: SurveyView | None = None
+        self.watched: WatchedRunView | None = None
         self._entries: dict[str, Entry] = {}
         self._live: OrderedDict[str, None] = OrderedDict()
         self._example: str | None = None

@@ -16,6 +16,7 @@ from attnscope.explorer.handlers.model import ModelHandlers
 from attnscope.explorer.handlers.survey import SurveyHandlers
 from attnscope.explorer.handlers.text import TextHandlers
 from attnscope.explorer.handlers.traces import ASSETS, PAGES, TraceHandlers
+from attnscope.explorer.handlers.watch import WatchHandlers
 from attnscope.explorer.library.library import Library
 from attnscope.explorer.service.guard import Guard, RequestError, Settings
 from attnscope.explorer.service.http import INTERNAL_ERROR, NOT_FOUND, error_response
@@ -74,13 +75,15 @@ def make_router(
     text, layers = TextHandlers(library, workers), LayerHandlers(library, workers)
     model = ModelHandlers(library, session, workers)
     survey = SurveyHandlers(library, session if isinstance(session, LazySession) else None, workers)
-    get_routes = _page_routes(traces, survey) | _trace_routes(traces, text, layers, export)
+    watch = WatchHandlers(library, workers)
+    get_routes = _page_routes(traces, survey, watch) | _trace_routes(traces, text, layers, export)
     routes = [Route(path, handler, methods=["GET"]) for path, handler in get_routes.items()]
     routes += [
         Route("/api/1/run", model.run, methods=["POST"]),
         Route("/api/1/generate", model.generate, methods=["POST"]),
         Route("/api/1/ablate", model.ablate, methods=["POST"]),
         Route("/api/1/survey/read", survey.read, methods=["POST"]),
+        Route("/api/1/watch/open", watch.open, methods=["POST"]),
     ]
     http_error = import_extra("starlette.exceptions").HTTPException
     app = import_extra("starlette.applications").Starlette(
@@ -101,14 +104,17 @@ def make_router(
     return app
 
 
-def _page_routes(traces: TraceHandlers, survey: SurveyHandlers) -> dict[str, Handler]:
-    """Routes of both pages, the session and the survey; they precede those of traces, which would match them too."""
+def _page_routes(traces: TraceHandlers, survey: SurveyHandlers, watch: WatchHandlers) -> dict[str, Handler]:
+    """Routes of pages, session, survey and watched run; they precede those of traces, which would match them too."""
     return {
         **dict.fromkeys(PAGE_PATHS, traces.page),
         "/api/1/session": traces.session,
         "/api/1/survey/about": survey.about,
         "/api/1/survey/histograms": survey.histograms,
         "/api/1/survey/{layer}/{head}": survey.head,
+        "/api/1/watch/about": watch.about,
+        "/api/1/watch/table": watch.table,
+        "/api/1/watch/heads/{row}": watch.head,
     }
 
 

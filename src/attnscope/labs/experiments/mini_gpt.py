@@ -22,6 +22,7 @@ import torch
 
 from attnscope.figures import head_grid, lines
 from attnscope.heads import HeadsOverTraining, read_over_training
+from attnscope.heads.over_training import METRICS
 from attnscope.labs import Lab, reference_text
 from attnscope.models import CharacterTokenizer, Decoder
 from attnscope.models.checked_log import read_log
@@ -93,7 +94,7 @@ def train_mini_gpt(seed: int, steps: int, batch: int) -> MiniGPT:
         )
         trained = train(recipe, run, progress=False)
         assert isinstance(trained.model, Decoder)
-        metrics = read_log(run / "metrics.jsonl", advice="run the lab again")
+        metrics = read_log(run / METRICS, advice="run the lab again")
         samples = {line["step"]: line["sample"] for _, line in metrics if "sample" in line}
         characters = CharacterTokenizer(sorted(set(reference_text())))
         return MiniGPT(trained.model, characters, read_over_training(run), samples)

@@ -9,14 +9,13 @@ Does not know: what the files mean. Memory: one buffer.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
 from attnscope.atomic_files import write_atomically
-from attnscope.checksums import crc32_file
+from attnscope.checksums import crc32_bytes, crc32_file
 from attnscope.errors import CheckpointError
 from attnscope.models.json_fields import Fields
 from attnscope.models.json_files import dump_json, read_json
@@ -40,7 +39,7 @@ def write_files(folder: Path, contents: Mapping[str, bytes | None]) -> None:
         CheckpointError: If the folder already has checksums, and they are invalid.
     """
     others = {name: checksum for name, checksum in read_checksums(folder).items() if name not in contents}
-    own = {name: f"{zlib.crc32(content):08x}" for name, content in contents.items() if content is not None}
+    own = {name: crc32_bytes(content) for name, content in contents.items() if content is not None}
     write_checksums(folder, others | own)
     for name, content in contents.items():
         if content is None:

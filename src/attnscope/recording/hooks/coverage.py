@@ -30,9 +30,16 @@ HELPERS = re.compile(
 
 
 class Coverage:
-    """The attention layers of a model that ran while it was recorded."""
+    """The attention layers of a model that ran while it was recorded.
 
-    def __init__(self, model: nn.Module, chosen: Iterable[str]) -> None:
+    Args:
+        model: The model.
+        chosen: The names of the modules that count.
+        caller: The function that is named in errors.
+    """
+
+    def __init__(self, model: nn.Module, chosen: Iterable[str], caller: str = "record") -> None:
+        self._caller = caller
         self._kind = type(model).__name__
         chosen = set(chosen)
         mixing = {
@@ -109,17 +116,17 @@ class Coverage:
         count = total - len(missed)
         if not missed:
             raise UnsupportedError(
-                f"record: no attention was recorded in {self._kind}. Call the model inside the with block, in the same "
-                "thread. FlexAttention, scripted models and a handwritten softmax cannot be recorded: use "
+                f"{self._caller}: no attention was recorded in {self._kind}. Call the model inside the with block, in "
+                "the same thread. FlexAttention, scripted models and a handwritten softmax cannot be recorded: use "
                 "F.scaled_dot_product_attention, or make a trace of the weights with Trace.from_attentions"
             )
         named = ", ".join(f"{name or 'the model itself'} ({kind})" for name, kind in list(missed.items())[:3])
         more = f" and {len(missed) - 3} more" if len(missed) > 3 else ""
         raise UnsupportedError(
-            f"record: {count} of {total} attention layers of {self._kind} were recorded. Not recorded: {named}{more}, "
-            "which compute attention with their own code. For these, run the model with attn_implementation='eager' "
-            "and output_attentions=True, and make a trace with Trace.from_attentions(outputs.attentions); or choose "
-            "other layers with layers="
+            f"{self._caller}: {count} of {total} attention layers of {self._kind} were recorded. Not recorded: "
+            f"{named}{more}, which compute attention with their own code. For these, run the model with "
+            "attn_implementation='eager' and output_attentions=True, and make a trace with "
+            "Trace.from_attentions(outputs.attentions); or choose other layers with layers="
         )
 
 

@@ -8,6 +8,7 @@ Only calls through `module(...)` run hooks; code that calls `module.forward(...)
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,9 @@ from torch import nn
 
 PLAIN = ("torch.nn.modules.", "torch.ao.nn.")
 """Packages of modules that do not compute attention, except those in `ATTENTION`."""
+
+CALL = nn.Module._call_impl.__code__
+"""The code of torch that runs hooks and forward of a module, which is its local variable `self`."""
 
 ATTENTION = (nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
@@ -29,6 +33,8 @@ class ModuleStack:
     def innermost(self) -> nn.Module | None:
         """The module whose forward is running in this thread; None outside of the model."""
         stack = self._stack()
+        while stack and not _is_running(stack[-1]):  # torch runs no hooks after a KeyboardInterrupt
+            stack.pop()
         return stack[-1] if stack else None
 
     @contextmanager
@@ -49,7 +55,7 @@ class ModuleStack:
         self._stack().append(module)
 
     def _pop(self, module: nn.Module, *_: object) -> None:
-        """Remove a module and all above it: torch runs no hooks after a KeyboardInterrupt, which leaves them there."""
+        """Remove a module and all above it, which an interrupt may have left there."""
         stack = self._stack()
         while stack and stack.pop() is not module:
             pass
@@ -58,3 +64,13 @@ class ModuleStack:
         if not hasattr(self._running, "stack"):
             self._running.stack = []
         return self._running.stack
+
+
+def _is_running(module: nn.Module) -> bool:
+    """Whether a call of a module is among the callers of this function."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is CALL and frame.f_locals["self"] is module:
+            return True
+        frame = frame.f_back
+    return False

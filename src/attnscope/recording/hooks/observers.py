@@ -20,6 +20,9 @@ from attnscope.recording.hooks.verification import ReferenceWeights
 class Observer(Protocol):
     """A callback for each attention call of the modules that it owns."""
 
+    needs_lse: bool
+    """Whether `attend` may compute the calls, because it returns their lse; otherwise the model's own kernel does."""
+
     def owns(self, module: nn.Module) -> bool: ...
 
     def on_attention(self, module: nn.Module, call: Call, reference: ReferenceWeights) -> None: ...

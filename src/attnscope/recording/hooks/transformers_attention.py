@@ -225,11 +225,12 @@ def _observed(given: Arguments) -> tuple[Tensor, Tensor | None]:
     if not owners and lazy is None:
         return _original(given)
     refuse_meta(given.query)
+    needs_lse = any(observer.needs_lse for observer in current_observers())
     with suppress_recording():
-        if given.query.device.type == "cpu" and not _must_return_weights(given):
+        if needs_lse and given.query.device.type == "cpu" and not _must_return_weights(given):
             call, output = _attend(given)
             weights = None
-        else:  # attend is made for the CPU, and returns no weights
+        else:  # attend is made for the CPU, returns no weights, and rounds otherwise than the model's kernel
             call = read(given)
             output, weights = _original(given if lazy is None else given._replace(attention_mask=lazy.tensor()))
         with torch._C.DisableTorchFunction():  # otherwise a mode is called for each torch function in the observer

@@ -13,6 +13,7 @@ import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import copy
 from itertools import accumulate
 from pathlib import Path
@@ -36,6 +37,7 @@ MANIFEST, STARTS = "tokens.json", "documents.bin"
 START_TYPE = "<i8"
 TYPES = {"uint16": "<u2", "uint32": "<u4"}
 ADVICE = "delete the folder and write the tokens again"
+_are_checked: ContextVar[bool] = ContextVar("are_checked", default=False)
 
 
 class Manifest(NamedTuple):
@@ -187,8 +189,20 @@ def write_tokens(
     return open_tokens(folder)
 
 
+@contextmanager
+def checked_by_first_rank() -> Iterator[None]:
+    """Inside, `open_tokens` compares no checksums, because the first rank has just done so for all."""
+    token = _are_checked.set(True)
+    try:
+        yield
+    finally:
+        _are_checked.reset(token)
+
+
 def open_tokens(folder: str | Path, tokenizer: AnyTokenizer | None = None) -> Tokens:
     """Open tokens written before, after a comparison of all files with their checksums.
+
+    Of several ranks of a run, only the first compares them.
 
     Args:
         folder: The folder that `write_tokens` made.
@@ -211,7 +225,7 @@ def open_tokens(folder: str | Path, tokenizer: AnyTokenizer | None = None) -> To
         for number, count in enumerate(manifest.shards)
     ]
     starts = _mapped(folder / STARTS, START_TYPE, manifest.documents)
-    if damaged := find_damaged(folder, manifest.crc32, crc32_file):
+    if not _are_checked.get() and (damaged := find_damaged(folder, manifest.crc32, crc32_file)):
         raise CheckpointError(f"{folder / damaged[0]} is damaged: its checksum differs from {MANIFEST}; {ADVICE}")
     if starts[0] != 0 or not 0 <= starts[-1] < sum(manifest.shards):
         raise CheckpointError(f"{folder / STARTS} does not match {MANIFEST}; {ADVICE}")
