@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         from_bool,
     )
     from attnscope.explorer import explore, look
-    from attnscope.heads import ablate, patch, rollout, score_heads
+    from attnscope.heads import ablate, find_heads, patch, rollout, score_heads
     from attnscope.matrix import AttentionMatrix
     from attnscope.recording import Trace, load, open_trace, read, record
     from attnscope.telemetry import WatchCallback, watch
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "attnscope.attention": "ALiBi Bias Causal Documents Full Padding Prefix Sinks Softcap Window attend from_bool",
     "attnscope.explorer": "explore look",
-    "attnscope.heads": "ablate patch rollout score_heads",
+    "attnscope.heads": "ablate find_heads patch rollout score_heads",
     "attnscope.matrix": "AttentionMatrix",
     "attnscope.recording": "Trace load open_trace read record",
     "attnscope.telemetry": "WatchCallback watch",
@@ -37,8 +37,8 @@ _HOMES = {
 
 __all__ = [
     "ALiBi", "AttentionMatrix", "Bias", "Causal", "Documents", "Full", "Padding", "Prefix", "Sinks", "Softcap",
-    "Trace", "WatchCallback", "Window", "ablate", "attend", "explore", "from_bool", "load", "look", "open_trace",
-    "patch", "read", "record", "rollout", "score_heads", "watch",
+    "Trace", "WatchCallback", "Window", "ablate", "attend", "explore", "find_heads", "from_bool", "load", "look",
+    "open_trace", "patch", "read", "record", "rollout", "score_heads", "watch",
 ]  # fmt: skip
 
 

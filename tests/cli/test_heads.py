@@ -379,3 +379,25 @@ def test_a_reader_who_has_seen_enough_ends_it_quietly(tiny_trace: Path, options:
     assert done.stdout.count("\n") == (3 if reader == "head -3" else 0)
     for word in ("Traceback", "Broken", "Exception"):
         assert word not in done.stderr
+
+
+def test_a_link_ranks_heads_and_says_which_tokens_it_means() -> None:
+    result = run_heads(SMOLLM2, TEXT, "--link", "gave a ball to -> Bob", "--top", "3")
+    assert re.match(r"query: \d+ ' to'\nkey: \d+ ' Bob'\n", result.output)
+    assert len(heads_in(result.output)) == 3
+    found = json.loads(run_heads(SMOLLM2, TEXT, "--link", "gave a ball to -> Bob", "--top", "3", "--json").output)
+    assert [head["scores"].keys() for head in found["heads"]] == [{"weight": 0}.keys()] * 3
+    weights = [head["scores"]["weight"] for head in found["heads"]]
+    assert weights == sorted(weights, reverse=True)
+    assert 0.1 < weights[0] <= 1
+
+
+def test_a_link_in_a_saved_trace_is_given_by_positions(tiny_trace: Path) -> None:
+    result = run_heads(tiny_trace, "--link", "19 -> 7..9")
+    assert len(heads_in(result.output)) == 12
+
+
+def test_mistakes_of_links(tiny_trace: Path) -> None:
+    assert_mistake(run_heads(tiny_trace, "--link", "99 -> 7"), "no layer has query")
+    assert_mistake(run_heads(tiny_trace, "--link", "1 -> 0", "--find", "induction"), "leave out --find")
+    assert_mistake(run_heads(SMOLLM2, "--link", "is -> it"), "--link needs a TEXT")

@@ -1,6 +1,6 @@
 """`attnscope heads MODEL TEXT`: score and label all heads; `--find LABEL` ranks and ablates the heads of a label.
 
-`heads_over_training.py` implements `--over-training RUN`.
+`heads_over_training.py` implements `--over-training RUN`, and `heads_links.py` `--link`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attnscope.cli.commands import Name, Options, argument, command, option
+from attnscope.cli.heads_links import show_links
 from attnscope.cli.heads_over_training import show_over_training
 from attnscope.cli.json_output import heads_to_json, print_json
 from attnscope.cli.output_paths import check_output_file, report_write_errors
@@ -64,6 +65,7 @@ class Recording:
     examples=[
         "attnscope heads HuggingFaceTB/SmolLM2-135M-Instruct report.txt",
         "attnscope heads HuggingFaceTB/SmolLM2-135M-Instruct --find induction",
+        'attnscope heads smollm2-135m report.txt --link "password is -> cobalt"',
         "attnscope heads --over-training runs/induction",
     ],
 )
@@ -81,6 +83,12 @@ class Recording:
     type=Name("label", LABELS),
     metavar="LABEL",
     about="rank heads by the score of a label, and ablate those that have it",
+)
+@option(
+    "--link",
+    metavar="LINK",
+    about="rank heads by the weight from a query to a key: words of the text or positions, as in 'is -> cobalt', "
+    "'8191 -> 2285..2324', 'is' or '-> cobalt'",
 )
 @option("--relations", is_flag=True, about="also score subject-verb agreement and coreference, on built-in sentences")
 @option("--json", is_flag=True, about="print heads and scores as JSON; all heads unless --top is given")
@@ -101,8 +109,6 @@ class Recording:
 )
 def heads(options: Options) -> None:
     """Score all heads, print and write them."""
-    from rich.console import Console
-
     from attnscope.heads.labels import RELATIONS, get_label
 
     if options.over_training is not None:
@@ -112,6 +118,9 @@ def heads(options: Options) -> None:
     check(options)
     is_trace = (Path(options.model) / "trace.json").is_file()
     recording = open_recording(options) if is_trace else record_model(options)
+    if options.link is not None:
+        show_links(options, recording.trace, make_console(options), TOP if options.top is None else options.top)
+        return
     with_relations = options.relations or (label is not None and label.name in RELATIONS)
     table = score_table(recording, with_relations=with_relations)
     order = sort_heads(table, options.by, label)
@@ -123,9 +132,7 @@ def heads(options: Options) -> None:
         find = None if label is None else {"label": label.name, "threshold": label.threshold, "ablation": reason}
         print_json(model=options.model, input=recording.description, find=find, heads=heads_to_json(top))
         return
-    console = Console(stderr=options.csv == "-", highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = LINE_WIDTH
+    console = make_console(options)
     if label is not None:
         console.print(f"[bold]{label.name}[/bold]: {label.meaning}\n")
     else:
@@ -134,6 +141,16 @@ def heads(options: Options) -> None:
     console.print(top if console.is_terminal else top.to_text(console.width), markup=False, soft_wrap=True)
     if label is not None:
         show_ablation(measure_ablation(recording, table, label), console)
+
+
+def make_console(options: Options) -> Console:
+    """Return a console with wide lines in a pipe; on standard error if standard output has the CSV."""
+    from rich.console import Console
+
+    console = Console(stderr=options.csv == "-", highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = LINE_WIDTH
+    return console
 
 
 def check(options: Options) -> None:
@@ -153,6 +170,9 @@ def check(options: Options) -> None:
         raise SettingError(f"heads: --by: {unknown('score', options.by, known)}")
     if options.json and options.csv == "-":
         raise SettingError("heads: --json and --csv - both write to standard output; leave out one")
+    others = [name for name in ("find", "by", "csv", "parquet", "pictures") if getattr(options, name) is not None]
+    if options.link is not None and (others or options.relations):
+        raise SettingError(f"heads: --link ranks heads by a link alone; leave out --{(others or ['relations'])[0]}")
     for file in (options.csv, options.parquet):
         check_output_file(file, command_name="heads")
     if options.pictures is not None and Path(options.pictures).is_file():
@@ -184,6 +204,10 @@ def record_model(options: Options) -> Recording:
         raise SettingError("heads: expected a text of at least two tokens, got one")
     if ids is not None and len(ids) >= MIN_ESTIMATED:
         print(estimate(model, len(ids)), file=sys.stderr)
+    if options.link is not None:
+        if ids is None:
+            raise SettingError("heads: --link needs a TEXT")
+        return Recording(read(model, ids, tokenizer))
     probe = read_repeated_tokens(model, tokenizer)
     return Recording(probe if ids is None else read(model, ids, tokenizer), probe, model, tokenizer)
 

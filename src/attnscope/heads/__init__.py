@@ -4,6 +4,7 @@ from attnscope.heads.comparison import AblationComparison, compare_with_random_h
 from attnscope.heads.effects import Effect, Predictions, measure_effect, predict
 from attnscope.heads.interventions import ablate, patch
 from attnscope.heads.labels import LABELS, Label, assign_labels
+from attnscope.heads.links import Link, find_heads, parse_link
 from attnscope.heads.logit_attribution import LogitAttribution, direct_logit_attribution
 from attnscope.heads.over_training import HeadsOverTraining, read_over_training
 from attnscope.heads.relations import relation_table, score_relations
@@ -22,6 +23,7 @@ __all__ = [
     "HeadTable",
     "HeadsOverTraining",
     "Label",
+    "Link",
     "LogitAttribution",
     "Predictions",
     "RowScores",
@@ -31,7 +33,9 @@ __all__ = [
     "assign_labels",
     "compare_with_random_heads",
     "direct_logit_attribution",
+    "find_heads",
     "measure_effect",
+    "parse_link",
     "patch",
     "predict",
     "read_over_training",
