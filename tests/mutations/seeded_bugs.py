@@ -118,12 +118,6 @@ CUDA = {
 
 PASS_TESTS = ("tests/matrix/test_kernel_passes.py",)
 KERNEL_PASSES = {
-    "slopes of a tile from its first row": SeededBug(
-        "matrix/kernel_passes.py",
-        "slope_offset=self.plan.terms.slope_offset + top",
-        "slope_offset=self.plan.terms.slope_offset",
-        PASS_TESTS,
-    ),
     "keys of the first heads in every step": SeededBug(
         "matrix/kernel_passes.py", "key=inputs.key[:, heads.start // group :", "key=inputs.key[:, 0 :", PASS_TESTS
     ),
