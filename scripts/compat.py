@@ -24,7 +24,7 @@ PAGE = ROOT / "docs" / "support.md"
 BEGIN, END = "<!-- made by scripts/compat -->", "<!-- end of scripts/compat -->"
 TESTS = ("tests/attention", "tests/matrix", "tests/recording", "tests/heads")
 EXTRAS = ("models", "record", "figures", "tables")  # what these tests import
-TOOLS = ("pytest", "pytest-xdist", "hypothesis", "accelerate", "peft", "diffusers")
+TOOLS = ("pytest", "pytest-xdist", "hypothesis", "accelerate", "peft", "diffusers", "triton")
 LIBRARIES = ("timm",)  # its torchvision fits one version of torch only, so it is not in the test group
 OLDEST_PYTHON = (3, 11)
 WARNINGS_AS_USUAL = ("-o", "filterwarnings=default")  # other versions deprecate other things

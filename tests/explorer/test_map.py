@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Error, Page, Request, Route
 
+from attnscope.atlas import pyramid
 from tests.explorer.browser import needs_chromium, opened, wait_until_ready
 from tests.explorer.gallery import WINDOW, Gallery, opened_gallery
 from tests.explorer.pages import until
@@ -324,7 +325,15 @@ def test_the_wheel_keeps_the_cell_under_the_pointer_and_ends_at_64_pixels(galler
         assert state_of(page)["zoom"] == view_of(page, LENGTH, LENGTH).zoom == 64
 
 
-def test_a_preview_says_so_until_the_picture_is_built(gallery: Gallery) -> None:
+def test_a_preview_says_so_until_the_picture_is_built(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    scale = pyramid._scale
+
+    def slow_scale(*arguments: Any) -> Callable[[float], object]:
+        """Progress that the page has time to ask for."""
+        report = scale(*arguments)
+        return lambda share: (report(share), time.sleep(0.05))
+
+    monkeypatch.setattr(pyramid, "_scale", slow_scale)
     length = 16_384
     head = random_head(length, dim=64, seed=5)
     gallery.hang("unbuilt", head)

@@ -123,6 +123,7 @@ def test_numbers_go_to_a_logger() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:watch. LlamaForCausalLM is compiled:UserWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # while torch traces the model
 def test_a_compiled_model_runs_eagerly_on_measured_steps_only() -> None:
     runs: list[int] = []
 

@@ -162,8 +162,9 @@ def covering_cases(dtypes: Sequence[torch.dtype]) -> list[Case]:
 def covering_array(factors: Mapping[str, Sequence], strength: int, seed: int = 0) -> list[dict]:
     """Return rows in which each combination of values of `strength` factors occurs, by a greedy search.
 
-    >>> covering_array({"a": [0, 1], "b": [0, 1]}, strength=1)
-    [{'a': 0, 'b': 0}, {'a': 1, 'b': 1}]
+    >>> rows = covering_array({"a": [0, 1], "b": [0, 1]}, strength=1)
+    >>> len(rows), {row["a"] for row in rows}, {row["b"] for row in rows}
+    (2, {0, 1}, {0, 1})
     """
     names, random = list(factors), Random(seed)
     missing = dict.fromkeys(

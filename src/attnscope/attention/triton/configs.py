@@ -119,7 +119,7 @@ CONFIGS: dict[str, dict[str, dict[tuple[int, int], Config]]] = {
     "sm_120": {
         "rows": {
             (64, 2): Config(128, 32, 4, 2),
-            (128, 2): Config(128, 32, 4, 2),
+            (128, 2): Config(64, 64, 4, 2),
             (256, 2): Config(64, 32, 4, 2),
             (64, 4): Config(64, 32, 4, 2),
             (128, 4): Config(32, 16, 4, 2),
