@@ -19,7 +19,7 @@ NUM_TOKENS = (10**6, 10**9, 10**12)
 FLOPS_PER_SECOND = 400e12
 """Of an H100 in bf16, of 989e12."""
 LAUNCHES, LAUNCH_SECONDS = 20, 7e-6
-"""Kernels that a layer launches per batch for a summary with pairings, counted on simulated CUDA, and the time of each."""
+"""Kernels of a layer and batch for a summary with pairings, counted on simulated CUDA, and the time of each."""
 BINNED_PER_SECOND = 21e6
 """On one thread of the host, after the model: 2,970 numbers took 0.14 ms (results/survey_2026-11-16_2.md)."""
 
