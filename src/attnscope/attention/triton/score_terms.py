@@ -30,7 +30,7 @@ def to_score_terms(spec: AttentionSpec) -> ScoreTerms | None:
             scale, cap = (scale / step.value, None) if cap is None else (scale, cap / step.value)
             slopes = None if slopes is None else slopes / step.value
         elif isinstance(step, ALiBi) and slopes is None:
-            slopes = step.slopes
+            slopes = step.slopes.float()  # divided by a temperature below
             slope_offset = spec.sizes.keys - spec.sizes.queries if step.offset is None else step.offset
         else:
             return None
