@@ -6,6 +6,7 @@ Does not know: what the tensors mean. Memory: one tensor that is made, and a pie
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -99,15 +100,17 @@ def write_stream(path: Path, header: bytes, tensors: Iterable[TensorToWrite], di
 
 def _pieces(header: bytes, tensors: Iterable[TensorToWrite]) -> Iterator[memoryview]:
     yield memoryview(header)
+    # One is filled while the other is hashed. New copies each time would leave holes in the heap.
+    buffers = itertools.cycle(torch.empty(2, PIECE_BYTES, dtype=torch.uint8))
     for tensor in tensors:
-        for part in _contiguous_parts(tensor.read().detach()):
+        for part in _contiguous_parts(tensor.read().detach(), buffers):
             content = part.reshape(-1).view(torch.uint8).numpy().data
             for start in range(0, len(content), PIECE_BYTES):
                 yield content[start : start + PIECE_BYTES]
 
 
-def _contiguous_parts(tensor: Tensor) -> Iterator[Tensor]:
-    """The tensor as parts in its order: itself where it is contiguous, or else small copies one after the other."""
+def _contiguous_parts(tensor: Tensor, buffers: Iterator[Tensor]) -> Iterator[Tensor]:
+    """The tensor as parts in its order: itself if it is contiguous, else small copies in one buffer after the other."""
     if tensor.is_contiguous() and tensor.device.type == "cpu":
         yield tensor
         return
@@ -117,6 +120,6 @@ def _contiguous_parts(tensor: Tensor) -> Iterator[Tensor]:
     row_bytes = tensor.nbytes // max(tensor.shape[0], 1)
     for part in tensor.split(max(1, PIECE_BYTES // max(row_bytes, 1))):
         if part.nbytes > PIECE_BYTES and part.dim() > 1:
-            yield from _contiguous_parts(part[0])  # so large that it is alone
+            yield from _contiguous_parts(part[0], buffers)  # so large that it is alone
         else:
-            yield part.cpu().contiguous()
+            yield next(buffers)[: part.nbytes].view(part.dtype).view(part.shape).copy_(part)
