@@ -90,7 +90,7 @@ class Process:
         """Exit code, output, errors, and the seconds that it took to end after Ctrl-C."""
         before = time.monotonic()
         self._process.send_signal(signal.SIGINT)
-        output, errors = self._process.communicate(timeout=20)
+        output, errors = self._process.communicate(timeout=120)
         return self._process.returncode, output, errors, time.monotonic() - before
 
 
