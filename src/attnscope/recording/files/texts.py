@@ -51,7 +51,7 @@ class Strings(NamedTuple):
         if content.nbytes + ends.nbytes > MAX_BYTES:
             raise TraceError(f"{where}: {len(content):,} bytes of {count:,} texts are too many; {MAX_BYTES:,} are read")
         edges = torch.cat([ends.new_zeros(1), ends])
-        if int(edges[-1]) != len(content) or bool((edges.diff() < 0).any()):
+        if int(edges[-1]) != len(content) or bool((edges[1:] < edges[:-1]).any()):
             raise TraceError(f"{where}: expected ascending ends of texts up to {len(content):,} bytes")
         starts = content[edges[edges < len(content)]]
         if bool(((starts & 0xC0) == 0x80).any()):
