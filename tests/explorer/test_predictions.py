@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 import time
 from typing import Any
 
@@ -102,6 +105,19 @@ def test_why_there_are_no_predictions_is_said() -> None:
             found = predicted(handle, handle.server.library.summaries()[0]["trace"])
             assert problem in found["problem"]
             assert found["tokens"] == []
+
+
+def test_a_saved_page_has_the_predictions_of_the_model() -> None:
+    session = make_session()
+    with serving(session.run(TEXT), session) as handle:
+        trace = handle.server.library.summaries()[0]["trace"]
+        page = handle.get(f"/api/1/{trace}/0/0/page?i0=0&i1={len(TEXT)}&j0=0&j1={len(TEXT)}").body.decode()
+        found = predicted(handle, trace)
+    data = json.loads(page.partition('id="attnscope-answers">')[2].partition("</script>")[0])
+    index = json.loads(gzip.decompress(base64.b64decode(data["index"])))
+    part, start, length = index[f"{trace}/predictions"]
+    stored = gzip.decompress(base64.b64decode(data["parts"][part]))[start : start + length]
+    assert json.loads(stored) == found
 
 
 def test_predicting_ends_with_the_library() -> None:
