@@ -209,6 +209,7 @@ def test_a_session_without_a_model(shown: Shown) -> None:
     assert answer.headers["cache-control"] == "no-store"
     assert answer.json == {
         "version": __version__, "model": "Decoder", "has_model": False, "max_tokens": 0, "presets": [],
+        "model_free": False, "model_note": None,
         "has_baseline": False, "can_generate": False, "can_ablate": False,
         "example": shown.handle.server.library.example(),
         "survey": False, "watch": False, "file": None,

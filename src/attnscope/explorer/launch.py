@@ -32,6 +32,7 @@ from attnscope.explorer.service.connection import REQUEST_TIMEOUT_SECONDS, make_
 from attnscope.explorer.service.guard import NAME, Settings, bracket_ipv6, is_wildcard
 from attnscope.explorer.service.workers import WorkerPools
 from attnscope.explorer.sessions.lazy_session import LazySession, survey_session
+from attnscope.explorer.sessions.letter_session import LetterSession
 from attnscope.explorer.sessions.model_session import ModelSession
 from attnscope.extras import import_extra
 from attnscope.recording import Trace, open_trace
@@ -208,7 +209,8 @@ def explore(
 
     Args:
         *traces: Traces, or folders of saved traces; any two can be compared. Or one folder of a survey, or of a run
-            that `watch` writes. Without any, an example is shown.
+            that `watch` writes. Without any, an example is shown, and typed sentences are shown without a trained
+            model.
         name: The name to display, or one for each trace.
         model: The model that runs passages of a survey, instead of the one that the survey names. It is loaded on
             first use.
@@ -244,7 +246,7 @@ def explore(
         if not traces:
             library.example()
 
-    session = None
+    session = None if traces else LetterSession()
     if survey_folder is not None:
         library.survey = SurveyView(open_survey(survey_folder), display_names[0])
         session = survey_session(library.survey.survey, model)

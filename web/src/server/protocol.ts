@@ -81,6 +81,9 @@ export interface Session {
   version: string;
   model: string;
   has_model: boolean;
+  /** Whether typed sentences are run without a trained model; `model_note` says how. */
+  model_free: boolean;
+  model_note: string | null;
   max_tokens: number;
   presets: Preset[];
   traces: Summary[];

@@ -131,6 +131,8 @@ class ModelHandlers(Handlers):
     def _parse_ablation(self, body: dict[str, Any], method: str) -> tuple[Ablation, Entry, How]:
         """Parse the trace and the method of an ablation."""
         session = self._require_session()
+        if not session.can_ablate:
+            raise RequestError(409, f"{session.name} does not predict the next token, so ablation has no effect on it.")
         self._ablation = self._ablation or Ablation(session)
         how = json_field(body, method, str, "zero")
         if how not in ("zero", "mean"):

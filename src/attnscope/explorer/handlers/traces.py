@@ -89,6 +89,8 @@ class TraceHandlers(Handlers):
             "version": __version__,
             "model": session.name if session is not None else first.trace.model if first is not None else "",
             "has_model": session is not None,
+            "model_free": session is not None and session.note is not None,
+            "model_note": None if session is None else session.note,
             "max_tokens": 0 if session is None else session.max_tokens,
             "presets": [] if session is None else session.presets,
             "traces": traces,

@@ -62,6 +62,7 @@ class ModelSession:
         can_generate: Whether the model can generate text while it is recorded.
         can_ablate: Whether the model predicts the next token, so that ablating heads has a measurable effect.
         has_baseline: Whether a randomly initialised copy can be created.
+        note: What to say about the session; None for a trained model.
         hidden_states: Those of the texts that were run, from which predictions follow.
 
     Raises:
@@ -90,6 +91,7 @@ class ModelSession:
         self._queue = RequestQueue(MAX_WAITING)
         self._baseline: nn.Module | None = None
         self.hidden_states = HiddenStates()
+        self.note: str | None = None
 
     def read(self, text: str | Sequence[int] | Tensor, progress: Progress | bool = True) -> Trace:
         """Record a text of any length, before requests come."""

@@ -47,6 +47,8 @@ PREDICTION_RETRIES = 15  # a few seconds
 MAX_FRAGMENT_LENGTH = 2000
 NO_MODEL = {
     "has_model": False,
+    "model_free": False,
+    "model_note": None,
     "max_tokens": 0,
     "presets": [],
     "has_baseline": False,
