@@ -49,7 +49,7 @@ async function openExplorer(opening: OpenContext): Promise<void> {
     const linked = readAddress(host.addressBar.location.hash || (root.dataset["at"] ?? ""));
     const home = linked.trace === "" ? getHome(session) : null;
     if (home) return location.replace(home[0] + location.hash);
-    const trace = linked.trace || (session.traces[0]?.trace ?? (session.has_model ? "" : (session.example ?? "")));
+    const trace = linked.trace || (session.traces[0]?.trace ?? (session.has_model && !session.model_free ? "" : (session.example ?? "")));
     if (trace === "" && !session.has_model)
       return showError("No traces", "This server has nothing to show.", ...createNoTracesHelp());
     const meta = trace === "" ? null : await transport.json<Meta>(paths.meta(trace), signal);
