@@ -93,11 +93,6 @@ export class HeadRankingStore implements HeadRanking {
     return this.#scores.heads;
   }
 
-  /** Of a row: whether the value is the largest weight or the sum of all. */
-  get measure(): LinkValues["measure"] {
-    return this.#link.measure;
-  }
-
   subscribe(listener: () => void): () => void {
     this.#listeners.add(listener);
     return () => this.#listeners.delete(listener);
@@ -205,8 +200,9 @@ export class HeadRankingStore implements HeadRanking {
     const controller = (this.#ablating = new AbortController());
     this.#ablationProblem = "";
     const read = async (): Promise<void> => {
-      for await (const { layer, head, effect } of this.transport.stream<HeadEffect>(paths.ablateEach(), { trace: meta.trace, method }, controller.signal)) {
-        this.#effects.set(`${method} ${layer},${head}`, effect);
+      for await (const line of this.transport.stream<HeadEffect>(paths.ablateEach(), { trace: meta.trace, method }, controller.signal)) {
+        if ("error" in line) throw new Error(line.error);
+        this.#effects.set(`${method} ${line.layer},${line.head}`, line.effect);
         this.#refresh();
       }
     };

@@ -125,6 +125,7 @@ def _trace_routes(
     trace, head = "/api/1/{trace}", "/api/1/{trace}/{layer}/{head}"
     return {
         f"{trace}/meta": traces.meta,
+        f"{trace}/find_heads": layers.find_heads,
         f"{trace}/{{layer}}/tokens": traces.tokens,
         f"{trace}/{{layer}}/sections": traces.sections,
         f"{trace}/{{layer}}/find": traces.find,
