@@ -155,7 +155,10 @@ export class App {
       (trace) => this.#traces.getKnown(trace),
       signal,
     );
-    this.#opening = new OpeningGuide(this.#transport, options, () => this.#updateHeads());
+    this.#opening = new OpeningGuide(this.#transport, options, () => {
+      this.#updateHeads();
+      if (!this.#opening.isSearching) this.#address.flush();
+    });
     this.#ask = this.#createAsk();
     this.#commands = createAppCommands({
       ...{ root, context: this.#context, map: this.#map, comparison: this.#comparison },

@@ -27,7 +27,7 @@ export interface RankingOptions {
 
 const LISTED = 20;
 const CHOICES: readonly (readonly [QuestionChoice, string])[] = [
-  ["auto", "what is pinned, or labels"],
+  ["auto", "automatic"],
   ["label", "labels"],
   ["link", "the pinned link"],
   ["ablation", "effect when ablated"],
@@ -225,20 +225,19 @@ function Cards({ opening, meta, state, getText, show }: RankingOptions): JSX.Ele
               type="button"
               class="card"
               aria-current={card.layer === state.layer && card.head === state.head ? "true" : undefined}
-              title={formatTitle(card.meaning, 400)}
+              title={`${formatHeadName(meta, card.layer, card.head)}, weight ${formatPercent(card.weight)}. ${formatTitle(card.meaning, 400)}`}
               onClick={() => show(card)}
             >
               <span class="legend-swatch" data-colour={card.label} aria-hidden="true">
                 {getLabelShape(card.label)}
               </span>
               <span class="card-label">{formatTitle(card.label)}</span>
-              <span class="soft">{formatHeadName(meta, card.layer, card.head)}</span>
               <span class="card-link">
                 <Sentence parts={namePositions("query", { first: card.query, last: card.query }, getText)} />
                 {" → "}
                 <Sentence parts={namePositions("key", { first: card.key, last: card.key }, getText)} />
               </span>
-              <span class="number">{formatPercent(card.weight)}</span>
+              <span class="soft">{formatHeadName(meta, card.layer, card.head)}</span>
             </button>
           </li>
         ))}
