@@ -130,6 +130,7 @@ ASKED_OF_HOSTILE = [
     "0/0/scores",
     "0/heads",
     "find_heads?q0=0&q1=1",
+    "opening",
 ]
 
 

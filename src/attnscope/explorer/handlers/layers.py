@@ -29,6 +29,7 @@ PENDING = {
     "heads": [],
     "meanings": {},
     "measures": {},
+    "complete": False,
     "pending": True,
 }
 
@@ -75,10 +76,21 @@ class LayerHandlers(Handlers):
         Revalidated each time, because the next version may have other labels.
         """
         entry, layer = self.layer(request)
-        future = self.workers.submit_background(
-            (entry.trace_id, layer, "heads"), lambda: self.library.layer_scores(entry, layer)
-        )
-        await wait_until_done(future, SCORES_TIMEOUT_SECONDS)
-        if not future.done() or future.cancelled():
+        scores = await self.run_quick(request, lambda: self.library.start_scoring(entry))
+        if scores.layer(layer) is None:
+            future = self.workers.submit_background(
+                (entry.trace_id, layer, "heads"), lambda: self.library.score_first(entry, layer)
+            )
+            await wait_until_done(future, SCORES_TIMEOUT_SECONDS)
+            if future.done() and not future.cancelled():
+                future.result()  # raises its error
+        found = scores.layer(layer)
+        if found is None:
             return respond_json(request, PENDING, cache="no-store")
-        return respond_json(request, {**future.result(), "pending": False}, cache="no-cache")
+        return respond_json(request, {**found, "pending": False}, cache="no-cache" if found["complete"] else "no-store")
+
+    async def opening(self, request: Request) -> Response:
+        """Where to begin: the most distinctive head with its strongest link, and the best head of each label."""
+        entry = self.entry(request)
+        scores = await self.run_quick(request, lambda: self.library.start_scoring(entry))
+        return respond_json(request, scores.opening(), cache="no-store")
