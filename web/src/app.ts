@@ -195,7 +195,7 @@ export class App {
     this.#attachListeners();
     this.#render(store.get(), null);
     // Until a head is chosen, the address names none.
-    if (!this.#opening.isSearching) this.#address.flush();
+    if (!this.#opening.isSearching || options.opening?.opening) this.#address.flush();
     if (!firstMeta) this.#sentence.focus();
   }
 
@@ -325,7 +325,10 @@ export class App {
     if (!shown) return;
     const { store, session } = this.options;
     const getText = (side: Side, position: number): string | undefined => this.#getTokenText(side, position);
-    renderHeadTitle(this.#title, { state, shown, ranking: this.#ranking, searching: this.#opening.isSearching ? this.#opening.answer : null, getText });
+    renderHeadTitle(this.#title, {
+      ...{ state, shown, ranking: this.#ranking, getText },
+      ...{ opening: this.#opening.answer, isSearching: this.#opening.isSearching },
+    });
     this.#navigator.paint(createCellReader(this.#ranking));
     renderRanking(this.#questionSlot, this.#rankingSlot, {
       ...{ state, meta: shown.meta, ranking: this.#ranking, opening: this.#opening.answer, canAblate: canAblate(session, state), getText },

@@ -10,6 +10,7 @@ import { getPinnedLink } from "../questions/head_question";
 import type { HeadRanking, RankedHead } from "../questions/head_ranking";
 import { describeLink, namePositions, type GetText, type SentencePart } from "../questions/sentences";
 import { formatHeadName, type Finding, type Meta, type Opening, type Side } from "../server/protocol";
+import { isShown } from "../questions/opening";
 import type { QuestionChoice, State } from "../state";
 
 export interface RankingOptions {
@@ -224,7 +225,7 @@ function Cards({ opening, meta, state, getText, show }: RankingOptions): JSX.Ele
             <button
               type="button"
               class="card"
-              aria-current={card.layer === state.layer && card.head === state.head ? "true" : undefined}
+              aria-current={isShown(card, state) ? "true" : undefined}
               title={`${formatHeadName(meta, card.layer, card.head)}, weight ${formatPercent(card.weight)}. ${formatTitle(card.meaning, 400)}`}
               onClick={() => show(card)}
             >
