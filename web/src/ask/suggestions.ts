@@ -80,7 +80,9 @@ export async function suggest(typed: string, context: AskContext, signal: AbortS
     }
     case "positions": {
       const positions = resolvePositions(question.positions, layer.queries);
-      return [...(positions ? [toPositionSuggestion(positions, context)] : []), ...(await suggestPlaces(typed.trim(), layer, context, signal))];
+      const places = await suggestPlaces(typed.trim(), layer, context, signal);
+      if (!positions && places.length === 0) throw new Error(`Positions are 0 to ${formatCount(layer.queries - 1)}.`);
+      return [...(positions ? [toPositionSuggestion(positions, context)] : []), ...places];
     }
     case "text":
       return [
