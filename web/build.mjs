@@ -41,7 +41,7 @@ async function built() {
 async function script(name, from) {
   const [, bytes] = await bundled(name, from, { format: "esm", legalComments: "none" });
   const { code } = await minify(bytes.toString(), { module: true, ecma: 2022, compress: { passes: 2, keep_fargs: false } });
-  return [name, Buffer.from(from.endsWith(".tsx") ? preactLicense() + code : code)];
+  return [name, Buffer.from(name === "explorer.js" || name === "watch.js" ? preactLicense() + code : code)];
 }
 
 /** The licence of Preact asks for its text in every copy. */

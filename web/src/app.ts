@@ -19,7 +19,7 @@ import { createHelpDialog, type HelpDialog } from "./panels/help_dialog";
 import { createHeadsView } from "./heads/heads_view";
 import { setLoadState, type Host } from "./host";
 import { LatestRequest } from "./server/requests";
-import { Inspector } from "./panels/inspector";
+import { Evidence, NO_PINS } from "./evidence/evidence";
 import { isMapMove, listenForKeys, loadKeysEnabled, saveKeysEnabled } from "./keys";
 import { createLiveRegion, describeCell } from "./panels/live_region";
 import type { Cell, MapView } from "./map/map_view";
@@ -29,6 +29,7 @@ import { createNavigator } from "./panels/navigator";
 import { Pins } from "./pins";
 import { formatHeadName, getHome, paths, type Layer, type Meta, type Session, type Side, type TraceHead } from "./server/protocol";
 import { SentenceView } from "./panels/sentence_view";
+import { getPinnedSpans } from "./span_pins";
 import { fitToTrace, isSameState, type State, type Store } from "./state";
 import { StrongestTable } from "./panels/strongest_table";
 import { TextView } from "./text/text_view";
@@ -75,7 +76,7 @@ export class App {
   readonly #toolbar;
   readonly #finder: Finder;
   readonly #ablation: AblationPanel;
-  readonly #inspector: Inspector;
+  readonly #evidence: Evidence;
   readonly #strongestTable: StrongestTable;
   readonly #sentence: SentenceView;
   readonly #help: HelpDialog;
@@ -98,7 +99,7 @@ export class App {
       this.#banner.hide();
       // Start over, so that failed requests are sent again.
       this.#shown = null;
-      this.#inspector.show(null, null, null);
+      this.#evidence.show({ shown: null, pins: NO_PINS, isFull: true, ranked: null });
       this.#render(store.get(), null);
     });
     this.#transport = watchConnection(
@@ -119,7 +120,7 @@ export class App {
       store,
       this.#map,
       () => this.#layer,
-      () => this.#inspector.report,
+      () => this.#evidence.report,
       (text) => this.#notice.show(text),
     );
     this.#context = {
@@ -145,7 +146,7 @@ export class App {
     this.#toolbar = createToolbar(store, this.#commands, this.#finder.element, getHome(session));
     this.#navigator = createNavigator(getAvailableHeads(session), (layer, head) => store.set({ layer, head }, "push"));
     this.#ablation = createAblationPanel(this.#context);
-    this.#inspector = this.#createInspector();
+    this.#evidence = this.#createEvidence();
     this.#strongestTable = this.#createTable();
     this.#sentence = this.#createSentence();
     this.#tour = new Tour(this.#context, root);
@@ -172,7 +173,7 @@ export class App {
       this.#toolbar.element,
       this.#navigator.element,
       this.#centre.element,
-      this.#inspector.element,
+      this.#evidence.element,
       this.#help.element,
       this.#liveRegion.element,
       this.#tour.card,
@@ -268,8 +269,8 @@ export class App {
     // All traces but the example come from the model of the session.
     this.#navigator.show(meta, state.layer, state.head, (state.trace !== example && model) || (meta?.model ?? ""));
     const view = this.#views.current;
-    // Next to a view other than the map, the inspector shows only the head.
-    this.#inspector.show(shown, view ? null : state.pinQuery, view ? null : state.pinKey);
+    // Other views than the map list the links of the pins themselves.
+    this.#evidence.show({ shown, pins: getPinnedSpans(state), isFull: !view, ranked: null });
     this.#ablation.update(state, shown);
     view?.update(state, shown);
     // The map reports by itself when it is drawn.
@@ -355,7 +356,7 @@ export class App {
     this.#map.update(this.options.store.get());
     this.#sentence.update(this.options.store.get());
     this.#offerText(this.options.store.get());
-    this.#inspector.refreshNames();
+    this.#evidence.refreshNames();
     this.#strongestTable.refreshNames();
     this.#views.current?.update(this.options.store.get(), this.#shown);
     if (this.options.store.get().view === "map") this.#comparison.update(this.options.store.get(), this.#shown);
@@ -371,17 +372,18 @@ export class App {
     });
   }
 
-  #createInspector(): Inspector {
+  #createEvidence(): Evidence {
     const actions = {
       pin: (side: Side, position: number) => this.#pins.pin(side, position),
       unpin: (side: Side) => this.#pins.pin(side, null),
       follow: () => this.#pins.follow(),
       back: () => this.#pins.back(),
       canGoBack: () => this.#pins.canGoBack,
+      chooseHead: (layer: number, head: number) => this.options.store.set({ layer, head }, "push"),
       getText: (side: Side, position: number) => this.#getTokenText(side, position),
       announce: (text: string) => this.#liveRegion.announce(text),
     };
-    return new Inspector(this.#transport, actions, this.options, [this.#ablation.element]);
+    return new Evidence(this.#transport, actions, this.options, [this.#ablation.element]);
   }
 
   #createCentre(): CentrePanel {

@@ -129,7 +129,7 @@ test("a token of two lines is found in both", () => {
 });
 
 test("weights have eight steps, and tiny ones none", () => {
-  assert.deepEqual([0, 0.00009, 0.0001, 0.001, 0.29, 0.3, 1, NaN].map(getStep), [0, 0, 1, 3, 7, 8, 8, 0]);
+  assert.deepEqual([0, 0.00009, 0.0001, 0.001, 0.29, 0.3, 1, NaN].map((weight) => getStep(weight)), [0, 0, 1, 3, 7, 8, 8, 0]);
   assert.equal(STEPS.length, 8);
 });
 
