@@ -19,7 +19,7 @@ import { createHelpDialog, type HelpDialog } from "./panels/help_dialog";
 import { createHeadsView } from "./heads/heads_view";
 import { setLoadState, type Host } from "./host";
 import { LatestRequest } from "./server/requests";
-import { Evidence, NO_PINS } from "./evidence/evidence";
+import { Evidence } from "./evidence/evidence";
 import { isMapMove, listenForKeys, loadKeysEnabled, saveKeysEnabled } from "./keys";
 import { createLiveRegion, describeCell } from "./panels/live_region";
 import type { Cell, MapView } from "./map/map_view";
@@ -29,7 +29,7 @@ import { createNavigator } from "./panels/navigator";
 import { Pins } from "./pins";
 import { formatHeadName, getHome, paths, type Layer, type Meta, type Session, type Side, type TraceHead } from "./server/protocol";
 import { SentenceView } from "./panels/sentence_view";
-import { getPinnedSpans } from "./span_pins";
+import { getPinnedLink } from "./questions/head_question";
 import { fitToTrace, isSameState, type State, type Store } from "./state";
 import { StrongestTable } from "./panels/strongest_table";
 import { TextView } from "./text/text_view";
@@ -99,7 +99,7 @@ export class App {
       this.#banner.hide();
       // Start over, so that failed requests are sent again.
       this.#shown = null;
-      this.#evidence.show({ shown: null, pins: NO_PINS, isFull: true, ranked: null });
+      this.#evidence.show({ shown: null, link: null, isFull: true, ranked: null });
       this.#render(store.get(), null);
     });
     this.#transport = watchConnection(
@@ -270,7 +270,7 @@ export class App {
     this.#navigator.show(meta, state.layer, state.head, (state.trace !== example && model) || (meta?.model ?? ""));
     const view = this.#views.current;
     // Other views than the map list the links of the pins themselves.
-    this.#evidence.show({ shown, pins: getPinnedSpans(state), isFull: !view, ranked: null });
+    this.#evidence.show({ shown, link: getPinnedLink(state), isFull: !view, ranked: null });
     this.#ablation.update(state, shown);
     view?.update(state, shown);
     // The map reports by itself when it is drawn.

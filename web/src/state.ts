@@ -12,6 +12,8 @@ export type Colours = "cividis" | "viridis" | "magma" | "grey";
 export type HeadsAs = "grid" | "table" | "scatter";
 export type CompareMode = "side" | "split" | "ratio";
 export type AblationMethod = "zero" | "mean";
+/** What colours the navigator; "auto" is the pinned link, or the labels when nothing is pinned. */
+export type QuestionChoice = "auto" | "label" | "link" | "ablation" | "difference";
 export type HeadId = readonly [layer: number, head: number];
 
 /** What the shown head (A) is compared with (B). */
@@ -34,6 +36,10 @@ export interface State {
   readonly zoom: number | null;
   readonly pinQuery: number | null;
   readonly pinKey: number | null;
+  /** The last token of a pinned span; null means that one token is pinned. */
+  readonly pinQueryEnd: number | null;
+  readonly pinKeyEnd: number | null;
+  readonly question: QuestionChoice;
   readonly channel: ChannelMode;
   /** In bits: the colours run from weight 2**low to 2**high; null depends on the sequence length, see `getDefaultRange`. */
   readonly range: readonly [number, number] | null;
@@ -51,6 +57,8 @@ export interface State {
   readonly axes: readonly [string, string];
   /** Only heads with this label; "" is all. */
   readonly label: string;
+  /** Only heads with such a score, such as "entropy<1"; "" is all. */
+  readonly filter: string;
   /** Heads to ablate when the model runs again. */
   readonly ablated: readonly HeadId[];
   /** What replaces their output: zero or its mean. */
@@ -76,6 +84,8 @@ export const CHANNELS: readonly ChannelMode[] = ["both", "max", "mean"];
 export const COLOURS: readonly Colours[] = ["cividis", "viridis", "magma", "grey"];
 const VIEWS: readonly View[] = ["map", "text", "heads", "sentence"];
 const HEADS_AS: readonly HeadsAs[] = ["grid", "table", "scatter"];
+export const QUESTIONS: readonly QuestionChoice[] = ["auto", "label", "link", "ablation", "difference"];
+export const FILTER_PATTERN = /^([a-z_]{1,40})(<=|>=|<|>)(-?\d{1,9}(?:\.\d{1,9})?)$/;
 export const COMPARE_MODES: readonly CompareMode[] = ["side", "split", "ratio"];
 export const MAX_ABLATED = 64;
 export const LOWEST_BITS = -32;
@@ -100,6 +110,9 @@ export const DEFAULT_STATE: State = {
   zoom: null,
   pinQuery: null,
   pinKey: null,
+  pinQueryEnd: null,
+  pinKeyEnd: null,
+  question: "auto",
   channel: "both",
   range: null,
   colours: "cividis",
@@ -111,6 +124,7 @@ export const DEFAULT_STATE: State = {
   order: "",
   axes: ["entropy", "sink"],
   label: "",
+  filter: "",
   ablated: [],
   ablationMethod: "zero",
   compare: null,
@@ -126,7 +140,7 @@ export function createStore(initial: State): Store {
     get: () => state,
     set(change, how = "replace") {
       const before = state;
-      const after = { ...before, ...change };
+      const after = { ...before, ...withSpans(change) };
       if (isSameState(before, after)) return;
       state = after;
       // A listener may call set again; later listeners then get the newest state.
@@ -136,6 +150,15 @@ export function createStore(initial: State): Store {
       listeners.add(listener);
       return () => listeners.delete(listener);
     },
+  };
+}
+
+/** A new pin is one token, unless its end is given as well. */
+function withSpans(change: Partial<State>): Partial<State> {
+  return {
+    ...("pinQuery" in change && { pinQueryEnd: null }),
+    ...("pinKey" in change && { pinKeyEnd: null }),
+    ...change,
   };
 }
 
@@ -155,7 +178,10 @@ export function readAddress(fragment: string): State {
   const place = readHead(path[2]);
   const pairs = mark < 0 ? [] : readPairs(text.slice(mark + 1));
   const known = new Map(pairs.filter(([key]) => KNOWN_KEYS.has(key)));
-  const pins = /^(?:q(\d{1,7}))?(?:,?k(\d{1,7}))?$/.exec(known.get("pin") ?? "");
+  const pins = /^(?:q(\d{1,7})(?:\.\.(\d{1,7}))?)?(?:,?k(\d{1,7})(?:\.\.(\d{1,7}))?)?$/.exec(known.get("pin") ?? "");
+  const [pinQuery = null, pinQueryEnd = null, pinKey = null, pinKeyEnd = null] = (pins?.slice(1) ?? []).map((text) =>
+    text === undefined ? undefined : Number(text),
+  );
   const centre = readPair(known.get("c"));
   const trace = TRACE_PATTERN.test(path[1] ?? "") ? (path[1] ?? "") : "";
   return {
@@ -165,8 +191,11 @@ export function readAddress(fragment: string): State {
     view: chooseKnown(VIEWS, path[3]),
     centre: centre && { query: roundPosition(centre[0]), key: roundPosition(centre[1]) },
     zoom: readZoom(known.get("z")),
-    pinQuery: pins?.[1] === undefined ? null : Number(pins[1]),
-    pinKey: pins?.[2] === undefined ? null : Number(pins[2]),
+    pinQuery,
+    pinKey,
+    pinQueryEnd: clampEnd(pinQuery, pinQueryEnd),
+    pinKeyEnd: clampEnd(pinKey, pinKeyEnd),
+    question: chooseKnown(QUESTIONS, known.get("by")),
     channel: chooseKnown(CHANNELS, known.get("agg")),
     range: readRange(known.get("r")),
     colours: chooseKnown(COLOURS, known.get("cm")),
@@ -178,6 +207,7 @@ export function readAddress(fragment: string): State {
     order: matchOrEmpty(/^-?[a-z_]{1,40}$/, known.get("sort")),
     axes: readAxes(known.get("xy")),
     label: matchOrEmpty(/^[a-z]{1,40}$/, known.get("label")),
+    filter: matchOrEmpty(FILTER_PATTERN, known.get("where")),
     ablated: readAblated(known.get("abl")),
     ablationMethod: known.get("how") === "mean" ? "mean" : "zero",
     compare: readComparedHead(known.get("cmp"), trace),
@@ -190,7 +220,7 @@ export function readAddress(fragment: string): State {
 const TRACE_PATTERN = /^[0-9a-f]{16,64}$/;
 const KNOWN_KEYS = new Set(
   ["c", "z", "pin", "agg", "r", "cm", "lin", "sink", "unmasked"].concat(
-    ["unit", "as", "sort", "xy", "label", "abl", "how", "cmp", "lock", "bits"],
+    ["unit", "as", "sort", "xy", "label", "by", "where", "abl", "how", "cmp", "lock", "bits"],
   ),
 );
 
@@ -244,6 +274,17 @@ function readHead(text: string | undefined): HeadId | null {
   return found && [Number(found[1]), Number(found[2])];
 }
 
+/** Whether an address names a head; otherwise the explorer chooses one. */
+export function namesHead(fragment: string): boolean {
+  return /^#?1\/[^/?]*\/L\d{1,7}H\d{1,7}/.test(fragment);
+}
+
+/** The end of a span, or null where it is not after the start. */
+function clampEnd(start: number | null, end: number | null, last = LARGEST_POSITION): number | null {
+  const clamped = Math.min(end ?? -1, last);
+  return start !== null && clamped > start ? clamped : null;
+}
+
 function readAblated(text: string | undefined): readonly HeadId[] {
   const heads = new Map((text ?? "").split(",").flatMap((part) => {
     const head = readHead(part);
@@ -278,8 +319,8 @@ export function writeAddress(state: State): string {
   if (state.centre) parts.push(["c", `${roundPosition(state.centre.query)},${roundPosition(state.centre.key)}`]);
   if (state.zoom !== null) parts.push(["z", formatDecimal(roundZoom(state.zoom))]);
   const pins = [
-    state.pinQuery === null ? "" : `q${state.pinQuery}`,
-    state.pinKey === null ? "" : `k${state.pinKey}`,
+    formatPin("q", state.pinQuery, state.pinQueryEnd),
+    formatPin("k", state.pinKey, state.pinKeyEnd),
   ].filter((pin) => pin !== "");
   if (pins.length > 0) parts.push(["pin", pins.join(",")]);
   if (state.channel !== DEFAULT_STATE.channel) parts.push(["agg", state.channel]);
@@ -293,6 +334,8 @@ export function writeAddress(state: State): string {
   if (state.order !== "") parts.push(["sort", state.order]);
   if (state.axes.join() !== DEFAULT_STATE.axes.join()) parts.push(["xy", state.axes.join()]);
   if (state.label !== "") parts.push(["label", state.label]);
+  if (state.question !== DEFAULT_STATE.question) parts.push(["by", state.question]);
+  if (state.filter !== "") parts.push(["where", state.filter]);
   if (state.ablated.length > 0) parts.push(["abl", state.ablated.map(formatHeadId).join()]);
   if (state.ablationMethod !== "zero") parts.push(["how", state.ablationMethod]);
   if (state.compare) {
@@ -304,6 +347,10 @@ export function writeAddress(state: State): string {
   const query = [...parts, ...state.others].map(([key, value]) => `${encodePart(key)}=${encodePart(value)}`).join("&");
   const path = `#1/${state.trace || "-"}/${formatHeadId([state.layer, state.head])}/${state.view}`;
   return query === "" ? path : `${path}?${query}`;
+}
+
+function formatPin(side: string, start: number | null, end: number | null): string {
+  return start === null ? "" : `${side}${start}${end === null ? "" : `..${end}`}`;
 }
 
 /** Commas and colons stay readable: they mean nothing inside a fragment. */
@@ -367,14 +414,18 @@ export function fitToTrace(
   const [layer, head] = isAvailable(available, nearest, clamped) ? [nearest, clamped] : (available?.[0] ?? [0, 0]);
   const shape = layers[layer] ?? { queries: 0, keys: 0 };
   const { compare, ablated } = state;
+  const pinQuery = state.pinQuery !== null && state.pinQuery < shape.queries ? state.pinQuery : null;
+  const pinKey = state.pinKey !== null && state.pinKey < shape.keys ? state.pinKey : null;
   return {
     ...state,
     layer,
     head,
     ablated: ablated.filter(([one, other]) => exists(one, other)),
     compare: compare && (compare.trace !== "" || exists(compare.layer, compare.head)) ? compare : null,
-    pinQuery: state.pinQuery !== null && state.pinQuery < shape.queries ? state.pinQuery : null,
-    pinKey: state.pinKey !== null && state.pinKey < shape.keys ? state.pinKey : null,
+    pinQuery,
+    pinKey,
+    pinQueryEnd: clampEnd(pinQuery, state.pinQueryEnd, shape.queries - 1),
+    pinKeyEnd: clampEnd(pinKey, state.pinKeyEnd, shape.keys - 1),
     centre: state.centre && {
       query: Math.min(state.centre.query, shape.queries),
       key: Math.min(state.centre.key, shape.keys),

@@ -7,21 +7,24 @@
 
 import { render, type JSX } from "preact";
 import { useLayoutEffect } from "preact/hooks";
-import { formatCount, formatOrdinal, formatWeight } from "../format_numbers";
+import { formatCount, formatOrdinal, formatWeight, pluralize } from "../format_numbers";
 import type { HostContext } from "../host";
 import { element } from "../panels/dom";
 import { describeCell, describeToken } from "../panels/live_region";
 import { computeRank, type Rank } from "../panels/ranking";
 import { formatHeadName, paths, type DistanceProfile, type KeyReport, type QueryReport, type Scores, type Side, type TraceHead } from "../server/protocol";
+import type { Link } from "../questions/head_question";
+import type { RankedHead } from "../questions/head_ranking";
+import type { Positions } from "../questions/parse_question";
+import { describeLink } from "../questions/sentences";
 import { ResponseCache } from "../server/requests";
 import { readFloats } from "../server/tile_codec";
 import type { Transport } from "../server/transport";
 import { HeadSection } from "./head_section";
-import { describeLink } from "./link_sentence";
 import { findPassage } from "./passage";
 import { listKeyFacts, listQueryFacts, PinSection, type PinReport, type Weights } from "./pin_section";
 import { PredictionSection } from "./predictions";
-import { evidencePaths, type Predictions, type RankedHead, type WhyWeight } from "./requests";
+import { evidencePaths, type Predictions, type WhyWeight } from "./requests";
 import { useResponse, type Response } from "./use_response";
 import { ValueWeighted } from "./value_weighted";
 import { Why } from "./why_weight";
@@ -37,19 +40,10 @@ export interface EvidenceActions {
   announce(text: string): void;
 }
 
-/** The pinned tokens; the ends are inclusive, and the same as the position for one token. */
-export interface EvidencePins {
-  readonly query: number | null;
-  readonly queryEnd: number | null;
-  readonly key: number | null;
-  readonly keyEnd: number | null;
-}
-
-export const NO_PINS: EvidencePins = { query: null, queryEnd: null, key: null, keyEnd: null };
-
 export interface EvidenceInput {
   readonly shown: TraceHead | null;
-  readonly pins: EvidencePins;
+  /** The pinned tokens; null where nothing is pinned. */
+  readonly link: Link | null;
   /** Whether the links of the pins are listed here; other views list them themselves. */
   readonly isFull: boolean;
   /** All heads by the pinned link, strongest first; null while nothing is ranked. */
@@ -60,7 +54,7 @@ export class Evidence {
   readonly element: HTMLElement;
   readonly #content = element("div", { class: "evidence" });
   readonly #cache: ResponseCache;
-  #input: EvidenceInput = { shown: null, pins: NO_PINS, isFull: true, ranked: null };
+  #input: EvidenceInput = { shown: null, link: null, isFull: true, ranked: null };
   #rendered = "";
   /** The query last reported on, for following. */
   report: QueryReport | null = null;
@@ -85,8 +79,9 @@ export class Evidence {
 
   /** Called on every change of the state; renders only what changed. */
   show(input: EvidenceInput): void {
-    const { shown, pins, isFull, ranked } = input;
-    const name = JSON.stringify([shown?.meta.trace, shown?.layer, shown?.head, pins, isFull, ranked, this.actions.canGoBack()]);
+    const { shown, link, isFull, ranked } = input;
+    const first = ranked?.slice(0, MAX_RANKED);
+    const name = JSON.stringify([shown?.meta.trace, shown?.layer, shown?.head, link, isFull, first, this.actions.canGoBack()]);
     if (name === this.#rendered) return;
     [this.#input, this.#rendered] = [input, name];
     this.element.hidden = shown === null;
@@ -118,35 +113,35 @@ interface QueryData {
 }
 
 function Sections(options: SectionsOptions): JSX.Element {
-  const { shown, pins, isFull, ranked, actions, context, cache, setReport } = options;
+  const { shown, link, isFull, ranked, actions, context, cache, setReport } = options;
   const { meta, layer, head } = shown;
-  const { query, queryEnd, key, keyEnd } = pins;
+  const { query = null, key = null } = link ?? {};
   const { trace } = meta;
   const info = meta.layers[layer];
   const { getText, pin, unpin } = actions;
   const { host } = context;
 
-  const queryPath = query === null || !isFull ? null : paths.query(trace, layer, head, query);
+  const queryPath = query === null || !isFull ? null : paths.query(trace, layer, head, query.first);
   const queryData = useResponse<QueryData>(queryPath, async (signal) => {
     const [report, weights] = await Promise.all([
       cache.json<QueryReport>(queryPath ?? "", signal),
-      loadWeights(cache, paths.row(trace, layer, head, query ?? 0), signal),
+      loadWeights(cache, paths.row(trace, layer, head, query?.first ?? 0), signal),
     ]);
     const side = { position: report.position, facts: listQueryFacts(report, info?.cross ?? false), weights, strongest: report.strongest };
     return { report, side };
   });
-  const keyPath = key === null || !isFull ? null : paths.key(trace, layer, head, key);
+  const keyPath = key === null || !isFull ? null : paths.key(trace, layer, head, key.first);
   const keyData = useResponse<PinReport>(keyPath, async (signal) => {
     const [report, weights] = await Promise.all([
       cache.json<KeyReport>(keyPath ?? "", signal),
-      loadWeights(cache, paths.column(trace, layer, head, key ?? 0), signal),
+      loadWeights(cache, paths.column(trace, layer, head, key?.first ?? 0), signal),
     ]);
     return { position: report.position, facts: listKeyFacts(report), weights, strongest: report.strongest };
   });
   const cellPath =
-    query === null || queryEnd === null || key === null || keyEnd === null || !isFull
+    query === null || key === null || !isFull
       ? null
-      : paths.cells(trace, layer, head, query, queryEnd + 1, key, keyEnd + 1);
+      : paths.cells(trace, layer, head, query.first, query.last + 1, key.first, key.last + 1);
   const cell = useResponse(cellPath, async (signal) => {
     const body = await cache.bytes(cellPath ?? "", signal);
     return body ? sumWeights(readFloats(body)) : NaN;
@@ -164,7 +159,7 @@ function Sections(options: SectionsOptions): JSX.Element {
   const profile = useResponse(info?.cross ? null : paths.profile(trace, layer, head), (signal) =>
     cache.json<DistanceProfile>(paths.profile(trace, layer, head), signal),
   );
-  const place = query === null || info?.cross ? null : (queryEnd ?? query) + (info?.offset ?? 0);
+  const place = query === null || info?.cross ? null : query.last + (info?.offset ?? 0);
   const predictionPath = place === null ? null : evidencePaths.predictions(trace, place, Math.min(place + 2, info?.keys ?? 0));
   const predictions = useResponse(
     predictionPath,
@@ -179,12 +174,12 @@ function Sections(options: SectionsOptions): JSX.Element {
   const known = queryData.isStale ? null : queryData.value;
   useLayoutEffect(() => setReport(known?.report ?? null), [known]);
   const getRank = (): Rank | null => {
-    if (!known || cell.value === null || key === null || isSpan(pins)) return null;
-    return computeRank(key, cell.value, known.side.weights, known.report.strongest);
+    if (!known || cell.value === null || key === null || isSpan(link)) return null;
+    return computeRank(key.first, cell.value, known.side.weights, known.report.strongest);
   };
   const isCellKnown = !cell.isStale && cell.value !== null && (known !== null || queryData.problem !== null);
   useLayoutEffect(() => {
-    if (isCellKnown && query !== null && key !== null) actions.announce(announceCell(cell.value ?? NaN, getRank(), known, query, key, getText));
+    if (isCellKnown && query !== null && key !== null) actions.announce(announceCell(cell.value ?? NaN, getRank(), known, query.first, key.first, getText));
     else if (known && key === null) actions.announce(announceQuery(known.report, getText));
   }, [isCellKnown && cellPath, known]);
 
@@ -194,11 +189,11 @@ function Sections(options: SectionsOptions): JSX.Element {
   return (
     <>
       {isFull && query === null && key === null && <Invitation />}
-      {cellPath !== null && query !== null && key !== null && (
+      {cellPath !== null && link && query && key && (
         <section class="cell-panel" aria-label="Pinned cell">
-          <Cell shown={shown} pins={pins} weight={cell} rank={getRank()} seen={known?.report.visible_keys} getText={getText} />
-          {!isSpan(pins) && (
-            <Why path={evidencePaths.why(trace, layer, head, query, key)} load={(path, signal) => cache.json<WhyWeight>(path, signal)} />
+          <Cell shown={shown} link={link} weight={cell} rank={getRank()} seen={known?.report.visible_keys} getText={getText} />
+          {!isSpan(link) && (
+            <Why path={evidencePaths.why(trace, layer, head, query.first, key.first)} load={(path, signal) => cache.json<WhyWeight>(path, signal)} />
           )}
         </section>
       )}
@@ -209,16 +204,15 @@ function Sections(options: SectionsOptions): JSX.Element {
           position={place}
           query={getText("key", place)}
           following={getText("key", place + 1)}
-          keys={listKeyTexts(pins, place, getText)}
+          keys={listKeyTexts(key, place, getText)}
         />
       )}
       {isFull && query !== null && (
         <PinSection
           {...pinned}
           side="query"
-          position={query}
-          end={queryEnd ?? query}
-          other={key}
+          positions={query}
+          other={key?.first ?? null}
           response={queryReport}
           buttons={
             <>
@@ -232,14 +226,14 @@ function Sections(options: SectionsOptions): JSX.Element {
           }
         >
           <ValueWeighted
-            paths={strongest.map((position) => evidencePaths.why(trace, layer, head, query, position))}
+            paths={strongest.map((position) => evidencePaths.why(trace, layer, head, query.first, position))}
             load={(path, signal) => cache.json<WhyWeight>(path, signal)}
             getPassage={(position) => findPassage((at) => getText("key", at), position, position, 12)}
             onChoose={(position) => pin("key", position)}
           />
         </PinSection>
       )}
-      {isFull && key !== null && <PinSection {...pinned} side="key" position={key} end={keyEnd ?? key} other={query} response={keyData} />}
+      {isFull && key !== null && <PinSection {...pinned} side="key" positions={key} other={query?.first ?? null} response={keyData} />}
       <HeadSection shown={shown} scores={scores} profile={profile} host={host} />
     </>
   );
@@ -257,16 +251,16 @@ function Invitation(): JSX.Element {
 
 interface CellOptions {
   readonly shown: TraceHead;
-  readonly pins: EvidencePins;
+  readonly link: Link;
   readonly weight: Response<number>;
   readonly rank: Rank | null;
   readonly seen: number | undefined;
   getText(side: Side, position: number): string | undefined;
 }
 
-function Cell({ shown: { meta, layer }, pins, weight: { value, isStale, problem }, rank, seen, getText }: CellOptions): JSX.Element {
+function Cell({ shown: { meta, layer }, link, weight: { value, isStale, problem }, rank, seen, getText }: CellOptions): JSX.Element {
   const info = meta.layers[layer];
-  if (isStale || value === null)
+  if (isStale || value === null || !info)
     return (
       <>
         <h3>Weight</h3>
@@ -274,14 +268,18 @@ function Cell({ shown: { meta, layer }, pins, weight: { value, isStale, problem 
       </>
     );
   const isMasked = Number.isNaN(value);
-  const [query, key] = [joinTexts(getText, "query", pins.query, pins.queryEnd), joinTexts(getText, "key", pins.key, pins.keyEnd)];
-  const distance = info?.cross ? null : (pins.queryEnd ?? 0) + (info?.offset ?? 0) - (pins.keyEnd ?? 0);
-  const explanation = info?.zeros_masked ? "No weight: it is zero, or this cell is masked." : "Masked: this query cannot attend to this key.";
+  const explanation = info.zeros_masked ? "No weight: it is zero, or this cell is masked." : "Masked: this query cannot attend to this key.";
   return (
     <>
-      <h3>{isMasked ? "Weight" : describeLink({ query, key, distance, weight: value })}</h3>
+      <h3>
+        {describeLink(link, { value: isMasked ? null : value, position: null }, info, getText).map(({ text, side }, index) => (
+          <bdi key={index} class={side && `said-${side}`}>
+            {text}
+          </bdi>
+        ))}
+      </h3>
       <p class="weight-large">{isMasked ? "masked" : formatWeight(value)}</p>
-      <p class="soft">{isMasked ? explanation : isSpan(pins) ? describeSpan(pins) : describeRank(rank, seen)}</p>
+      <p class="soft">{isMasked ? explanation : isSpan(link) ? describeSpan(link) : describeRank(rank, seen)}</p>
     </>
   );
 }
@@ -320,26 +318,15 @@ function RankedHeads({
 const MAX_RANKED = 5;
 const MAX_SPAN_TEXTS = 200;
 
-function isSpan({ query, queryEnd, key, keyEnd }: EvidencePins): boolean {
-  return queryEnd !== query || keyEnd !== key;
-}
-
-/** The texts of a span; undefined while one is not known. */
-function joinTexts(getText: EvidenceActions["getText"], side: Side, first: number | null, last: number | null): string | undefined {
-  let text = "";
-  for (let position = first ?? 0; position <= Math.min(last ?? 0, (first ?? 0) + MAX_SPAN_TEXTS); position++) {
-    const next = getText(side, position);
-    if (next === undefined) return undefined;
-    text += next;
-  }
-  return text;
+function isSpan(link: Link | null): boolean {
+  return [link?.query, link?.key].some((side) => side && side.last > side.first);
 }
 
 /** The texts of the pinned keys, unless they are the query itself. */
-function listKeyTexts({ key, keyEnd }: EvidencePins, place: number, getText: EvidenceActions["getText"]): string[] {
-  if (key === null || (key === place && keyEnd === key)) return [];
-  const length = Math.min((keyEnd ?? key) - key + 1, MAX_SPAN_TEXTS);
-  return Array.from({ length }, (_, index) => getText("key", key + index) ?? "").filter((text) => text !== "");
+function listKeyTexts(key: Positions | null, place: number, getText: EvidenceActions["getText"]): string[] {
+  if (!key || (key.first === place && key.last === place)) return [];
+  const length = Math.min(key.last - key.first + 1, MAX_SPAN_TEXTS);
+  return Array.from({ length }, (_, index) => getText("key", key.first + index) ?? "").filter((text) => text !== "");
 }
 
 /** The weight on the keys together, as the mean over the queries; NaN where all is masked. */
@@ -348,9 +335,9 @@ function sumWeights({ rows, values }: { readonly rows: number; readonly values: 
   return visible.length === 0 ? NaN : visible.reduce((sum, value) => sum + value, 0) / rows;
 }
 
-function describeSpan({ query, queryEnd, key, keyEnd }: EvidencePins): string {
-  const [queries, keys] = [(queryEnd ?? 0) - (query ?? 0) + 1, (keyEnd ?? 0) - (key ?? 0) + 1];
-  const sum = `exact; the sum over ${formatCount(keys)} ${keys === 1 ? "key" : "keys"}`;
+function describeSpan({ query, key }: Link): string {
+  const [queries, keys] = [query, key].map((side) => (side ? side.last - side.first + 1 : 1)) as [number, number];
+  const sum = `exact; the sum over ${pluralize(keys, "key")}`;
   return queries > 1 ? `${sum}, as the mean of ${formatCount(queries)} queries` : sum;
 }
 

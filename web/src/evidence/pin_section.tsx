@@ -5,6 +5,7 @@ import { useState } from "preact/hooks";
 import { formatCount, formatMeasure, formatPercent, formatWeight, pluralize } from "../format_numbers";
 import type { Host } from "../host";
 import { formatToken } from "../paint/token_text";
+import type { Positions } from "../questions/parse_question";
 import type { KeyReport, QueryReport, Side } from "../server/protocol";
 import { BarChart } from "./bar_chart";
 import { Kwic, LEAST_LISTED, LinkRows } from "./link_rows";
@@ -44,9 +45,7 @@ const PASSAGE_CONTEXT = 60;
 
 export interface PinSectionOptions {
   readonly side: Side;
-  readonly position: number;
-  /** The end of a span, inclusive. */
-  readonly end: number;
+  readonly positions: Positions;
   /** The pinned token of the other side, marked in the bars and in the list. */
   readonly other: number | null;
   readonly response: Response<PinReport>;
@@ -61,15 +60,16 @@ export interface PinSectionOptions {
 }
 
 export function PinSection(options: PinSectionOptions): JSX.Element {
-  const { side, position, end, response, getText, unpin, children } = options;
+  const { side, positions, response, getText, unpin, children } = options;
+  const { first, last } = positions;
   const { value: report, isStale, problem } = response;
   const ownText: GetText = (at) => getText(side, at);
-  const name = end > position ? `${formatCount(position)} to ${formatCount(end)}` : formatCount(position);
+  const name = last > first ? `${formatCount(first)} to ${formatCount(last)}` : formatCount(first);
   return (
     <section class={`side side-${side}`} aria-label={`Pinned ${side}`}>
       <div class="side-head">
         <h3>
-          {LABELS[side].title} {name} {end === position && <Token text={ownText(position)} position={position} />}
+          {LABELS[side].title} {name} {last === first && <Token text={ownText(first)} position={first} />}
         </h3>
         {options.buttons}
         <button type="button" class="step" aria-label={`Unpin the ${side}`} title="Unpin (Esc)" onClick={() => unpin(side)}>
@@ -77,7 +77,7 @@ export function PinSection(options: PinSectionOptions): JSX.Element {
         </button>
       </div>
       <p class="passage">
-        <Kwic passage={findPassage(ownText, position, end, PASSAGE_CONTEXT)} position={position} />
+        <Kwic passage={findPassage(ownText, first, last, PASSAGE_CONTEXT)} position={first} />
       </p>
       {(isStale || problem !== null) && <p class="soft">{problem ?? "reading…"}</p>}
       {report && (
@@ -95,7 +95,7 @@ export function Token({ text, position }: { readonly text: string | undefined; r
   return text === undefined ? <bdi class="token token-unknown">#{position}</bdi> : <bdi class="token">{formatToken(text)}</bdi>;
 }
 
-function Report({ report, side, end, other, host, getText, pin }: PinSectionOptions & { readonly report: PinReport }): JSX.Element {
+function Report({ report, side, positions, other, host, getText, pin }: PinSectionOptions & { readonly report: PinReport }): JSX.Element {
   const [hovered, setHovered] = useState<number | null>(null);
   const { values, largest, stride } = report.weights;
   const { bars, others, listHeading } = LABELS[side];
@@ -109,7 +109,7 @@ function Report({ report, side, end, other, host, getText, pin }: PinSectionOpti
   };
   return (
     <>
-      {end > report.position && <p class="soft">The first of these tokens:</p>}
+      {positions.last > positions.first && <p class="soft">The first of these tokens:</p>}
       <dl class="facts">
         {report.facts.map(({ name, value, meaning }) => (
           <div key={name} title={meaning}>

@@ -37,14 +37,6 @@ export interface Predictions {
   tokens: TokenPrediction[];
 }
 
-/** One head of the ranking of all heads by the pinned link. */
-export interface RankedHead {
-  readonly layer: number;
-  readonly head: number;
-  readonly value: number;
-  readonly position: number | null;
-}
-
 export const evidencePaths = {
   why: (trace: string, layer: number, head: number, query: number, key: number): string =>
     `${trace}/${layer}/${head}/why?query=${query}&key=${key}`,

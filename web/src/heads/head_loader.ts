@@ -15,6 +15,8 @@ import { toScoredHeads, type ScoredHead } from "./scored_heads";
 
 const MAX_REQUESTS = 2;
 const SCORES_POLL_MILLISECONDS = 500;
+/** How often to see whether the whole text is scored by now. */
+const COMPLETE_POLL_MILLISECONDS = 2000;
 
 export interface HeadLoader {
   /** By layer; null where there are none, undefined while they are loading. */
@@ -24,8 +26,8 @@ export interface HeadLoader {
   heads: readonly ScoredHead[];
   /** Why something is missing; "" otherwise. */
   problem: string;
-  /** Read the scores of all layers, and first the pictures if a kind of them is wanted, from one layer on. */
-  load(meta: Meta, channel: Channel | null, from: number): void;
+  /** Read the scores of some layers (all unless given), and first the pictures if a kind of them is wanted, from one layer on. */
+  load(meta: Meta, channel: Channel | null, from: number, count?: number): void;
   stop(): void;
 }
 
@@ -36,6 +38,7 @@ export function createHeadLoader(transport: Transport, onChange: () => void): He
   let channelWanted: Channel | null = null;
   let order: readonly number[] = [];
   let isPictureWanted = false;
+  let timer: ReturnType<typeof setTimeout> | undefined;
 
   const loadScores = async (path: string, signal: AbortSignal): Promise<LayerScores> => {
     for (;;) {
@@ -63,12 +66,22 @@ export function createHeadLoader(transport: Transport, onChange: () => void): He
     if (signal.aborted) return;
     if (channel) roster.pictures[layer] = answer as LoadedTile | null;
     else {
-      const scores = (roster.scores[layer] = answer as LayerScores | null);
-      if (scores) roster.heads = [...roster.heads, ...toScoredHeads(of, layer, scores)];
+      roster.scores[layer] = answer as LayerScores | null;
+      roster.heads = roster.scores.flatMap((scores, index) => (scores ? toScoredHeads(of, index, scores) : []));
+      if ((answer as LayerScores | null)?.complete === false) timer ??= setTimeout(() => void checkComplete(of, layer), COMPLETE_POLL_MILLISECONDS);
     }
     running.delete(name);
     onChange();
     startRequests();
+  };
+  /** Ask one layer whether the whole text is scored, and then read all layers again. */
+  const checkComplete = async (of: Meta, layer: number): Promise<void> => {
+    const { signal } = stopping;
+    timer = undefined;
+    const scores = await transport.json<LayerScores>(paths.heads(of.trace, layer), signal).catch(() => null);
+    if (signal.aborted || !scores) return;
+    if (scores.complete === false) timer = setTimeout(() => void checkComplete(of, layer), COMPLETE_POLL_MILLISECONDS);
+    else for (const index of order) if (roster.scores[index]?.complete === false) void loadLayer(of, index, null);
   };
   const startRequests = (): void => {
     for (const channel of isPictureWanted ? [channelWanted, null] : [null])
@@ -80,7 +93,7 @@ export function createHeadLoader(transport: Transport, onChange: () => void): He
   };
   const roster: HeadLoader = {
     ...{ pictures: [], scores: [], heads: [], problem: "" },
-    load(now, channel, from) {
+    load(now, channel, from, count = now.layers.length) {
       if (now !== meta) Object.assign(roster, { scores: [], heads: [], problem: "" });
       if (now !== meta || (channel && channel !== channelWanted)) {
         roster.stop();
@@ -88,12 +101,14 @@ export function createHeadLoader(transport: Transport, onChange: () => void): He
         [meta, channelWanted] = [now, channel];
       }
       isPictureWanted = channel !== null;
-      order = now.layers.map((_, index) => (index + from) % now.layers.length);
+      order = now.layers.map((_, index) => (index + from) % now.layers.length).slice(0, count);
       startRequests();
     },
     stop() {
       stopping.abort();
       stopping = new AbortController();
+      clearTimeout(timer);
+      timer = undefined;
       running.clear();
       order = [];
     },

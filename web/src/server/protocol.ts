@@ -172,7 +172,54 @@ export interface LayerScores {
   meanings: Record<string, string>;
   /** What each score measures: labels and scores share names. */
   measures: Record<string, string>;
+  /** Whether all tokens are scored; the labels may change until then. */
+  complete?: boolean;
   pending: boolean;
+}
+
+/** The value of each head for some queries, some keys, or both. */
+export interface FoundHeads {
+  /** The weight on the keys together, the largest weight of a query, or the weight that the keys receive in all. */
+  measure: "weight" | "top_weight" | "received";
+  first_layer: number;
+  /** null where a layer does not have these positions. */
+  layers: (FoundLayer | null)[];
+}
+
+export interface FoundLayer {
+  values: (number | null)[];
+  /** The key of the largest weight, or the query that gives most; null for a weight. */
+  positions: number[] | null;
+}
+
+/** A head that does something in this text, and its strongest link that is neither self nor the first token. */
+export interface Finding {
+  layer: number;
+  head: number;
+  label: string;
+  meaning: string;
+  score: number;
+  query: number;
+  key: number;
+  weight: number;
+}
+
+/** Where to begin, and what is in the text. */
+export interface Opening {
+  /** Only the first `scored_queries` tokens are scored so far. */
+  pending: boolean;
+  scored_queries: number;
+  num_queries: number;
+  opening: Finding | null;
+  /** The best head of each label that is present. */
+  cards: Finding[];
+}
+
+/** The effect of ablating one head: the change of the mean loss in nats. */
+export interface HeadEffect {
+  layer: number;
+  head: number;
+  effect: number;
 }
 
 export interface AblateRequest {
@@ -238,6 +285,22 @@ export const paths = {
   /** A tile body of all heads of a layer, one below the other: `header.y` rows each. */
   thumbs: (trace: string, layer: number, channel: Channel): string => `${trace}/${layer}/thumbs?ch=${channel}`,
   heads: (trace: string, layer: number): string => `${trace}/${layer}/heads`,
+  /** Half-open ranges; the queries or the keys may be null, and stand for all of them. */
+  findHeads: (
+    trace: string,
+    query: readonly [number, number] | null,
+    key: readonly [number, number] | null,
+    layers: readonly [number, number] | null,
+  ): string =>
+    `${trace}/find_heads?` +
+    [
+      ["q", query] as const,
+      ["k", key] as const,
+      ["l", layers] as const,
+    ]
+      .flatMap(([name, range]) => (range ? [`${name}0=${range[0]}&${name}1=${range[1]}`] : []))
+      .join("&"),
+  opening: (trace: string): string => `${trace}/opening`,
   block: (trace: string, layer: number, index: number, i0: number, i1: number, j0: number, j1: number, as: BlockFormat): string =>
     `${head(trace, layer, index)}/block?i0=${i0}&i1=${i1}&j0=${j0}&j1=${j1}&as=${as}`,
   /** A page in one file: a range of a head, pins (null: none), and the address fragment it opens with. */
@@ -255,6 +318,7 @@ export const paths = {
     (key === null ? "" : `&key=${key}`) +
     `&at=${encodeURIComponent(at)}`,
   ablate: (): string => "ablate",
+  ablateEach: (): string => "ablate_each",
   run: (): string => "run",
   generate: (): string => "generate",
 };

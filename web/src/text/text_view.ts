@@ -19,7 +19,6 @@ import { isConnectionError } from "../server/connection";
 import { LatestRequest, ResponseCache } from "../server/requests";
 import { paths, type Layer, type Links, type MatrixShape, type Section, type Side, type TraceHead, type Unit } from "../server/protocol";
 import type { State } from "../state";
-import { createKeySpan, getPinnedSpans } from "../span_pins";
 import { FarPassages } from "./far_passages";
 import { ReceivedAttention } from "./received_attention";
 import { SurpriseMarks } from "./surprise_marks";
@@ -204,16 +203,17 @@ export class TextView implements CentreView {
   /** The tokens whose links are shown, on their pages: pinned, or under the pointer; as [first, last]. */
   #getActive(): Record<Side, readonly [number, number] | null> {
     const layer = this.#layer;
-    const { queryEnd, keyEnd } = getPinnedSpans(this.#state);
-    const { pinQuery, pinKey } = this.#state;
+    const { pinQuery, pinQueryEnd, pinKey, pinKeyEnd } = this.#state;
     const isPinned = pinQuery !== null || pinKey !== null;
     const hovered = !isPinned && this.#hovered ? createPins(layer, this.#hovered.page, this.#hovered.at) : null;
     const { query, key } = getPinnedPositions(layer, hovered ? { pinQuery: null, pinKey: null, ...hovered } : this.#state);
-    const isKeySpan = keyEnd !== pinKey;
     return {
       // A passage that is pinned as the key is not a query.
-      query: query === null || (isKeySpan && pinQuery === null) ? null : [query, pinQuery === null ? query : (queryEnd ?? 0) + getShift(layer, "query")],
-      key: key === null ? null : [key, isKeySpan && keyEnd !== null ? keyEnd : key],
+      query:
+        query === null || (pinKeyEnd !== null && pinQuery === null)
+          ? null
+          : [query, pinQueryEnd === null ? query : pinQueryEnd + getShift(layer, "query")],
+      key: key === null ? null : [key, pinKeyEnd ?? key],
     };
   }
 
@@ -257,7 +257,7 @@ export class TextView implements CentreView {
   #pinSpan(from: TextSpot | null, to: TextSpot): void {
     if (!from || from.page !== to.page || to.page !== "key") return;
     const ends = [...this.#getUnitRange(from), ...this.#getUnitRange(to)];
-    this.context.store.set(createKeySpan(Math.min(...ends), Math.max(...ends) - 1), "push");
+    this.context.store.set({ pinKey: Math.min(...ends), pinKeyEnd: Math.max(...ends) - 1 }, "push");
   }
 
   deactivate(): void {
