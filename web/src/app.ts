@@ -411,6 +411,7 @@ export class App {
     const actions = {
       getState: () => this.options.store.get(),
       showRun: (trace: string) => this.#showRun(trace),
+      chooseHead: (layer: number, head: number) => this.options.store.set({ layer, head }),
       openAsMap: () => this.#commands.showView("map"),
       loadMeta: (trace: string) => this.#traces.loadMeta(trace),
       createBaseline: () => createBaselineMap(this.#mapContext),

@@ -39,11 +39,17 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
   currentSwitch.addEventListener("change", () => {
     currentSwitch.checked = toggleAblation(context, getCurrentHead(store.get()));
   });
+  const stopButton = button("Stop", () => {
+    clearTimeout(timer);
+    request.cancel();
+    stopButton.hidden = true;
+    status.textContent = "Stopped.";
+  }, { hidden: true });
   const method = segments<AblationMethod>(
     "Ablation method",
     [
-      ["zero", "zero", "Replace the head output by zero"],
-      ["mean", "mean", "Replace the head output at every token by its mean over this text"],
+      ["zero", "output zero", "Replace the head output by zero"],
+      ["mean", "output its mean", "Replace the head output at every token by its mean over this text"],
     ],
     (ablationMethod) => store.set({ ablationMethod }, "push"),
   );
@@ -58,14 +64,15 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
       (given) => context.transport.post<AblationResult>(paths.ablate(), body, given),
       (answer) => show(answer, pluralize(body.heads.length, "head")),
       (message, error) => {
+        stopButton.hidden = true;
         status.textContent = message;
         // Requested again once the server answers; an error of the server stays.
         if (isConnectionError(error)) requested = "";
       },
     );
   const show = ({ loss: [before, after], harder, next }: AblationResult, heads: string): void => {
-    status.textContent =
-      "Thin bars: the full model. Thick bars: without these heads. The maps still show the full model.";
+    stopButton.hidden = true;
+    status.textContent = "Thin bars: the full model. Thick bars: with the heads ablated. The maps still show the full model.";
     const change = `${after < before ? "−" : "+"}${Math.abs(after - before).toFixed(3)}`;
     replaceChildren(
       result,
@@ -73,10 +80,10 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
       createPairList([[null, before, after]], 3),
       element("h4", {}, "Probability of the next token"),
       createPairList(next.map(([text, ...rest]) => [token(text, 0), ...rest]), 3),
-      element("h4", {}, harder.length > 0 ? "Harder to predict, nats" : "No token became harder to predict"),
+      element("h4", {}, harder.length > 0 ? "Tokens that became harder to predict, nats" : "No token became harder to predict"),
       createPairList(harder.map(([position, text, ...rest]) => [createTokenButton(position, text), ...rest]), 2),
     );
-    context.announce(`Without ${heads}: ${before.toFixed(3)} to ${after.toFixed(3)} nats a token`);
+    context.announce(`Without ${heads}: ${before.toFixed(3)} to ${after.toFixed(3)} nats per token`);
   };
   /** A token of the text that links to the query before it, which predicts it. */
   const createTokenButton = (position: number, text: string): HTMLElement =>
@@ -97,6 +104,7 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
     method.element,
     list,
     status,
+    stopButton,
     result,
   );
   return {
@@ -126,6 +134,7 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
       stop();
       requested = wanted;
       replaceChildren(result);
+      stopButton.hidden = true;
       if (currentSwitch.disabled)
         status.textContent =
           "This runs the model again without the head, and the model of this text is not loaded: " +
@@ -134,6 +143,7 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
         status.textContent = "This runs the model again without the head, and shows how its predictions change.";
       else {
         status.textContent = `Running without ${pluralize(ablated.length, "head")}…`;
+        stopButton.hidden = false;
         timer = setTimeout(() => load({ trace, heads: ablated, how: ablationMethod }), PAUSE_MILLISECONDS);
       }
     },
@@ -144,7 +154,9 @@ type Pair = readonly [name: Child, before: number, after: number];
 
 /** Numbers before and after, each with a bar; all on one scale. */
 function createPairList(rows: readonly Pair[], digits: number): HTMLElement {
-  const most = Math.max(...rows.flatMap(([, ...numbers]) => numbers));
+  // Numbers that are all rounded to zero tell nothing.
+  const shown = rows.filter(([, ...numbers]) => numbers.some((value) => Number(value.toFixed(digits)) !== 0));
+  const most = Math.max(...shown.flatMap(([, ...numbers]) => numbers));
   const createBar = (value: number): HTMLElement => {
     const made = element("span");
     made.style.width = `${(100 * value) / most}%`;
@@ -153,7 +165,7 @@ function createPairList(rows: readonly Pair[], digits: number): HTMLElement {
   return element(
     "ul",
     { class: "pairs" },
-    ...rows.map(([name, before, after]) =>
+    ...shown.map(([name, before, after]) =>
       element(
         "li",
         {},

@@ -72,6 +72,9 @@ export interface Summary {
 export interface Preset {
   text: string;
   note: string;
+  /** The head of this model that shows it; null where none is known. */
+  layer: number | null;
+  head: number | null;
 }
 
 export interface Session {
