@@ -39,9 +39,9 @@ async function built() {
 
 /** Terser after esbuild: a twentieth less to load. */
 async function script(name, from) {
-  const [, bytes] = await bundled(name, from, { format: "esm", legalComments: "none" });
+  const [, bytes, inputs] = await bundled(name, from, { format: "esm", legalComments: "none" });
   const { code } = await minify(bytes.toString(), { module: true, ecma: 2022, compress: { passes: 2, keep_fargs: false } });
-  return [name, Buffer.from(name === "explorer.js" || name === "watch.js" ? preactLicense() + code : code)];
+  return [name, Buffer.from(inputs.some((path) => path.includes("node_modules/preact/")) ? preactLicense() + code : code)];
 }
 
 /** The licence of Preact asks for its text in every copy. */
@@ -50,8 +50,8 @@ function preactLicense() {
 }
 
 async function bundled(name, from, options = {}) {
-  const { outputFiles } = await build({ ...shared, ...options, entryPoints: [from], minify: true, outfile: name, write: false });
-  return [name, Buffer.from(outputFiles[0].contents)];
+  const { outputFiles, metafile } = await build({ ...shared, ...options, entryPoints: [from], minify: true, outfile: name, write: false, metafile: true });
+  return [name, Buffer.from(outputFiles[0].contents), Object.keys(metafile.inputs)];
 }
 
 function write(files) {

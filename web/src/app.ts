@@ -5,8 +5,12 @@
  * Pixels belong to the map, HTTP to the transport, and texts to the panels.
  */
 
+import { render } from "preact";
+import { createAskBox, type AskBox } from "./ask/ask_box";
+import { createAskCommands } from "./ask/ask_commands";
 import { createAblationPanel, type AblationPanel } from "./heads/ablation_panel";
 import { syncAddress, type Address } from "./address";
+import { canAblate } from "./heads/ablated_heads";
 import { CentrePanel } from "./panels/centre_panel";
 import { createKeyHandlers, type KeyHandlerContext } from "./key_handlers";
 import { HeadComparison } from "./compare/compare";
@@ -14,20 +18,24 @@ import { getAvailableHeads } from "./head_order";
 import { createAppCommands, explainNoSentence, type AppCommands } from "./app_commands";
 import { watchConnection } from "./server/connection";
 import { element, replaceChildren } from "./panels/dom";
-import { createFinder, type Finder } from "./panels/finder";
 import { createHelpDialog, type HelpDialog } from "./panels/help_dialog";
 import { createHeadsView } from "./heads/heads_view";
 import { setLoadState, type Host } from "./host";
 import { LatestRequest } from "./server/requests";
 import { Evidence } from "./evidence/evidence";
-import { isMapMove, listenForKeys, loadKeysEnabled, saveKeysEnabled } from "./keys";
+import { isMapMove, listenForAsk, listenForKeys, loadKeysEnabled, saveKeysEnabled } from "./keys";
 import { createLiveRegion, describeCell } from "./panels/live_region";
 import type { Cell, MapView } from "./map/map_view";
 import { createBaselineMap, createMap, type MapContext } from "./map_factory";
 import { createBanner, createNotice } from "./panels/messages";
 import { createNavigator } from "./panels/navigator";
+import { renderHeadTitle } from "./panels/head_title";
+import { renderRanking } from "./panels/ranking_panel";
+import { createCellReader } from "./questions/head_cells";
+import { HeadRankingStore } from "./questions/head_ranking";
+import { OpeningGuide } from "./questions/opening";
 import { Pins } from "./pins";
-import { formatHeadName, getHome, paths, type Layer, type Meta, type Session, type Side, type TraceHead } from "./server/protocol";
+import { formatHeadName, getHome, paths, type Layer, type Meta, type Opening, type Session, type Side, type TraceHead } from "./server/protocol";
 import { SentenceView } from "./panels/sentence_view";
 import { getPinnedLink } from "./questions/head_question";
 import { fitToTrace, isSameState, type State, type Store } from "./state";
@@ -51,6 +59,8 @@ export interface AppOptions {
   readonly host: Host;
   readonly session: Session;
   readonly store: Store;
+  /** The head to begin with, if it is known; undefined where the address names one. */
+  readonly opening?: Opening | null | undefined;
   /** Aborted when the explorer leaves the page. */
   readonly signal: AbortSignal;
 }
@@ -74,7 +84,13 @@ export class App {
   readonly #tour: Tour;
   readonly #navigator;
   readonly #toolbar;
-  readonly #finder: Finder;
+  readonly #ask: AskBox;
+  readonly #ranking: HeadRankingStore;
+  readonly #opening: OpeningGuide;
+  readonly #keyHandlers;
+  readonly #title = element("div", { class: "head-title" });
+  readonly #questionSlot = element("div", { class: "question-slot" });
+  readonly #rankingSlot = element("div", { class: "ranking-slot" });
   readonly #ablation: AblationPanel;
   readonly #evidence: Evidence;
   readonly #strongestTable: StrongestTable;
@@ -134,7 +150,14 @@ export class App {
       text: () => new TextView(this.#context),
       heads: () => createHeadsView(this.#context),
     });
-    this.#finder = this.#createFinder();
+    this.#ranking = new HeadRankingStore(
+      this.#transport,
+      getAvailableHeads(session),
+      (trace) => this.#traces.getKnown(trace),
+      signal,
+    );
+    this.#opening = new OpeningGuide(this.#transport, options, () => this.#updateHeads());
+    this.#ask = this.#createAsk();
     this.#commands = createAppCommands({
       ...{ root, context: this.#context, map: this.#map, comparison: this.#comparison },
       getShown: () => this.#shown,
@@ -143,8 +166,16 @@ export class App {
       copyLink: () => this.#address.copyLink(),
       onTableToggle: () => this.#updatePanels(store.get()),
     });
-    this.#toolbar = createToolbar(store, this.#commands, this.#finder.element, getHome(session));
-    this.#navigator = createNavigator(getAvailableHeads(session), (layer, head) => store.set({ layer, head }, "push"));
+    this.#keyHandlers = createKeyHandlers(this.#createKeyHandlerContext());
+    this.#toolbar = createToolbar(store, this.#commands, this.#ask.element, getHome(session), signal);
+    this.#navigator = createNavigator(
+      getAvailableHeads(session),
+      (layer, head) => store.set({ layer, head }, "push"),
+      this.#questionSlot,
+      this.#rankingSlot,
+      signal,
+    );
+    this.#ranking.subscribe(() => this.#updateHeads());
     this.#ablation = createAblationPanel(this.#context);
     this.#evidence = this.#createEvidence();
     this.#strongestTable = this.#createTable();
@@ -161,7 +192,8 @@ export class App {
     this.#mount(root);
     this.#attachListeners();
     this.#render(store.get(), null);
-    this.#address.flush();
+    // Until a head is chosen, the address names none.
+    if (!this.#opening.isSearching) this.#address.flush();
     if (!firstMeta) this.#sentence.focus();
   }
 
@@ -187,17 +219,17 @@ export class App {
   /** Listeners that last until the signal is aborted. */
   #attachListeners(): void {
     const { root, host, store, signal } = this.options;
-    const commands = createKeyHandlers(this.#createKeyHandlerContext());
+    const wholePage = host.kind !== "notebook";
+    listenForAsk(root, wholePage, signal, () => this.#ask.focus());
     listenForKeys({
-      ...{ root, signal },
-      wholePage: host.kind !== "notebook",
+      ...{ root, signal, wholePage },
       isEnabled: () => this.#areKeysEnabled,
       handle: (action) => {
         const view = this.#views.current;
         if (action === "unpin" && this.#tour.isRunning) return (this.#tour.end(), true);
         if (view?.handleAction?.(action)) return true;
         if (view && isMapMove(action)) return false;
-        commands[action]();
+        this.#keyHandlers[action]();
         return true;
       },
     });
@@ -212,7 +244,9 @@ export class App {
       clearTimeout(this.#timer);
       this.#metaRequest.cancel();
       this.#address.close();
-      this.#finder.reset();
+      render(null, this.#title);
+      render(null, this.#questionSlot);
+      render(null, this.#rankingSlot);
       this.#strongestTable.setOpen(false);
       this.#map.destroy();
       delete root.attnscope;
@@ -241,8 +275,9 @@ export class App {
     // The state first, so that a new head is drawn at once in the right place and colours.
     this.#map.update(state);
     if (this.#shown?.meta !== meta || this.#shown.layer !== layer || this.#shown.head !== head) {
+      // A place in another text would be wrong.
+      if (this.#shown?.meta !== meta) this.#ask.reset();
       this.#shown = { meta, layer, head };
-      this.#finder.reset();
       this.#map.setHead(meta, layer, head);
       if (this.options.host.kind !== "notebook")
         document.title = `${formatHeadName(meta, layer, head)} ${formatTitle(meta.name)} - AttnScope`;
@@ -268,13 +303,35 @@ export class App {
     this.#toolbar.update(state, { meta, sentenceProblem: explainNoSentence(session), sinkShare, isTableOpen: this.#strongestTable.isOpen });
     // All traces but the example come from the model of the session.
     this.#navigator.show(meta, state.layer, state.head, (state.trace !== example && model) || (meta?.model ?? ""));
+    this.#ranking.update(state, shown);
+    this.#opening.load(shown?.meta.trace ?? "");
+    this.#updateHeads();
     const view = this.#views.current;
-    // Other views than the map list the links of the pins themselves.
-    this.#evidence.show({ shown, link: getPinnedLink(state), isFull: !view, ranked: null });
     this.#ablation.update(state, shown);
     view?.update(state, shown);
     // The map reports by itself when it is drawn.
     if (shown && view) this.#reportReady();
+  }
+
+  /** The colours of the navigator, the ranking below it and the title above the map. */
+  #updateHeads(): void {
+    const state = this.options.store.get();
+    const shown = this.#fitsView(state) ? this.#shown : null;
+    const { question, list } = this.#ranking;
+    // Other views than the map list the links of the pins themselves.
+    this.#evidence.show({ shown, link: getPinnedLink(state), isFull: !this.#views.current, ranked: question.kind === "link" ? list : null });
+    this.#title.hidden = !shown || state.view === "heads";
+    if (!shown) return;
+    const { store, session } = this.options;
+    const getText = (side: Side, position: number): string | undefined => this.#getTokenText(side, position);
+    renderHeadTitle(this.#title, { state, shown, ranking: this.#ranking, searching: this.#opening.isSearching ? this.#opening.answer : null, getText });
+    this.#navigator.paint(createCellReader(this.#ranking));
+    renderRanking(this.#questionSlot, this.#rankingSlot, {
+      ...{ state, meta: shown.meta, ranking: this.#ranking, opening: this.#opening.answer, canAblate: canAblate(session, state), getText },
+      choose: (layer, head) => store.set({ layer, head }, "push"),
+      show: (finding) => this.#opening.show(finding),
+      set: (change) => store.set(change, "push"),
+    });
   }
 
   #reportReady(): void {
@@ -356,19 +413,34 @@ export class App {
     this.#map.update(this.options.store.get());
     this.#sentence.update(this.options.store.get());
     this.#offerText(this.options.store.get());
+    this.#updateHeads();
     this.#evidence.refreshNames();
     this.#strongestTable.refreshNames();
     this.#views.current?.update(this.options.store.get(), this.#shown);
     if (this.options.store.get().view === "map") this.#comparison.update(this.options.store.get(), this.#shown);
   }
 
-  #createFinder(): Finder {
-    return createFinder({
-      find: (wanted) => this.#traces.findToken(this.#shown, wanted),
-      getStart: () => this.options.store.get().pinQuery ?? this.#map.visible().query[0],
-      goTo: (position) => this.#pins.goToQuery(position),
-      getLength: () => this.#layer?.queries ?? 0,
+  #createAsk(): AskBox {
+    const { store, session, signal } = this.options;
+    return createAskBox({
+      signal,
+      ranking: this.#ranking,
+      availableHeads: getAvailableHeads(session),
+      find: (side, text, after, backward, cancel) => this.#traces.findToken(this.#shown, side, { text, after, backward, signal: cancel }),
+      loadTexts: (side, from, to, cancel) =>
+        this.#transport.json<string[]>(paths.tokens(this.#shown?.meta.trace ?? "", this.#shown?.layer ?? 0, side, from, to), cancel),
+      getCommands: () => createAskCommands(this.#keyHandlers),
+      getShown: () => this.#shown,
+      getText: (side, position) => this.#getTokenText(side, position),
+      getStart: () => store.get().pinQuery ?? this.#map.visible().query[0],
+      openHead: (layer, head) => store.set({ layer, head, view: store.get().view === "heads" ? "map" : store.get().view }, "push"),
+      pinLink: (link) => this.#pins.pinLink(link),
+      pinSide: (side, positions) => this.#pins.pinSpan(side, positions),
+      setLabel: (label) => store.set({ label, question: "auto" }, "push"),
+      setFilter: (filter) => store.set({ filter, question: "auto" }, "push"),
+      prepare: () => this.#ranking.loadScores(),
       returnFocus: () => this.#focusView(),
+      announce: (text) => this.#liveRegion.announce(text),
     });
   }
 
@@ -388,6 +460,7 @@ export class App {
 
   #createCentre(): CentrePanel {
     return new CentrePanel({
+      title: this.#title,
       map: this.#map.element,
       comparison: this.#comparison,
       sentence: this.#sentence,
@@ -422,7 +495,7 @@ export class App {
 
   #createKeyHandlerContext(): KeyHandlerContext {
     return {
-      ...{ store: this.options.store, map: this.#map, pins: this.#pins, finder: this.#finder, commands: this.#commands },
+      ...{ store: this.options.store, map: this.#map, pins: this.#pins, ask: this.#ask, ranking: this.#ranking, commands: this.#commands },
       availableHeads: getAvailableHeads(this.options.session),
       getShown: () => this.#shown,
       focusView: () => this.#focusView(),

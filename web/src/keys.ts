@@ -82,23 +82,23 @@ export const KEYS: readonly KeyRow[] = [
   { keys: ["Escape"], action: "unpin", description: "remove pins, then stop comparing, then show the map", group: "Read" },
   { keys: ["f"], action: "follow", description: "follow the strongest key of this query", group: "Read" },
   { keys: ["b"], action: "back", description: "go back where you followed from", group: "Read" },
-  { keys: ["]"], action: "nextHead", description: "next head", group: "Choose" },
-  { keys: ["["], action: "previousHead", description: "previous head", group: "Choose" },
+  { keys: ["]"], action: "nextHead", description: "next head of the ranking", group: "Choose" },
+  { keys: ["["], action: "previousHead", description: "previous head of the ranking", group: "Choose" },
   { keys: ["}"], action: "nextLayer", description: "next layer", group: "Choose" },
   { keys: ["{"], action: "previousLayer", description: "previous layer", group: "Choose" },
   { keys: ["m"], action: "showMap", description: "map", group: "Choose" },
   { keys: ["t"], action: "showText", description: "text", group: "Choose" },
   { keys: ["h"], action: "showHeads", description: "all heads", group: "Choose" },
   { keys: ["i"], action: "showSentence", description: "type a sentence", group: "Choose" },
-  { keys: ["r"], action: "showTable", description: "table of the strongest links in view", group: "Choose" },
-  { keys: ["/"], action: "find", description: "find a token", group: "Find" },
-  { keys: ["n"], action: "findNext", description: "next find", group: "Find" },
-  { keys: ["N"], action: "findPrevious", description: "previous find", group: "Find" },
+  { keys: ["r"], action: "showTable", description: "strongest links in view, as a table", group: "Choose" },
+  { keys: ["/"], action: "find", description: "ask: words, heads, links, commands (also Ctrl+K)", group: "Find" },
+  { keys: ["n"], action: "findNext", description: "next place of the words found", group: "Find" },
+  { keys: ["N"], action: "findPrevious", description: "previous place of the words found", group: "Find" },
   { keys: ["g"], action: "goTo", description: "go to a position", group: "Find" },
-  { keys: ["x"], action: "cycleChannel", description: "mean and spikes, largest, mean", group: "Show" },
+  { keys: ["x"], action: "cycleChannel", description: "average with strong links marked, largest, average", group: "Show" },
   { keys: ["l"], action: "toggleLinear", description: "logarithmic or linear colours", group: "Show" },
-  { keys: ["k"], action: "toggleSink", description: "hide the first token (sink)", group: "Show" },
-  { keys: ["u"], action: "toggleUnmasked", description: "remove the causal mask", group: "Show" },
+  { keys: ["k"], action: "toggleSink", description: "hide the first token", group: "Show" },
+  { keys: ["u"], action: "toggleUnmasked", description: "without the causal mask", group: "Show" },
   { keys: ["c"], action: "compare", description: "compare with another head, or stop", group: "Show" },
   { keys: ["v"], action: "blink", description: "swap the two heads; hold the key to swap them temporarily", group: "Show" },
   { keys: ["e"], action: "export", description: "save a picture, numbers or a page", group: "Show" },
@@ -194,6 +194,20 @@ export function listenForKeys({ root, wholePage, signal, isEnabled, handle }: Ke
   listen("keyup", (action, event) => {
     if (action === "blink" && event.timeStamp - pressed > HOLD_MILLISECONDS) handle(action);
   });
+}
+
+/** Ctrl+K or Cmd+K, from everywhere but a dialog. */
+export function listenForAsk(root: HTMLElement, wholePage: boolean, signal: AbortSignal, ask: () => void): void {
+  (wholePage ? root.ownerDocument : root).addEventListener(
+    "keydown",
+    (event) => {
+      const { key, ctrlKey, metaKey, altKey, shiftKey } = event as KeyboardEvent;
+      if (key.toLowerCase() !== "k" || ctrlKey === metaKey || altKey || shiftKey || root.querySelector("dialog[open]")) return;
+      event.preventDefault();
+      ask();
+    },
+    { signal },
+  );
 }
 
 /** Single-key shortcuts can be switched off (they fire by accident under speech input), and stay off. */

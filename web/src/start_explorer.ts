@@ -6,7 +6,8 @@ import { button } from "./panels/dom";
 import { describeError } from "./server/requests";
 import { createMissingTraceHelp, createNoTracesHelp, getStoppedMessage, showLoading, showProblem } from "./panels/messages";
 import { getHome, paths, type Meta, type Session } from "./server/protocol";
-import { createStore, DEFAULT_STATE, readAddress, writeAddress } from "./state";
+import { loadOpeningSoon, showFinding } from "./questions/opening";
+import { createStore, DEFAULT_STATE, namesHead, readAddress, writeAddress } from "./state";
 import { ResponseError, type Transport } from "./server/transport";
 
 export interface RunningExplorer {
@@ -46,17 +47,23 @@ async function openExplorer(opening: OpenContext): Promise<void> {
   try {
     const session = await transport.json<Session>(paths.session(), signal);
     // A saved page carries the address that it was saved with.
-    const linked = readAddress(host.addressBar.location.hash || (root.dataset["at"] ?? ""));
+    const fragment = host.addressBar.location.hash || (root.dataset["at"] ?? "");
+    const linked = readAddress(fragment);
     const home = linked.trace === "" ? getHome(session) : null;
     if (home) return location.replace(home[0] + location.hash);
     const trace = linked.trace || (session.traces[0]?.trace ?? (session.has_model ? "" : (session.example ?? "")));
     if (trace === "" && !session.has_model)
       return showError("No traces", "This server has nothing to show.", ...createNoTracesHelp());
-    const meta = trace === "" ? null : await transport.json<Meta>(paths.meta(trace), signal);
+    const isFree = trace !== "" && !namesHead(fragment) && linked.pinQuery === null && linked.pinKey === null;
+    const [meta, opening] = await Promise.all([
+      trace === "" ? null : transport.json<Meta>(paths.meta(trace), signal),
+      isFree ? loadOpeningSoon(transport, trace, signal) : undefined,
+    ]);
     if (signal.aborted) return;
     // With no trace yet, start with the text box.
-    const store = createStore({ ...linked, trace, view: trace === "" ? "sentence" : linked.view });
-    new App({ root, host, session, store, signal }, transport, meta);
+    const view = trace === "" ? "sentence" : linked.view;
+    const store = createStore({ ...linked, trace, view, ...(opening?.opening && showFinding(opening.opening)) });
+    new App({ root, host, session, store, opening, signal }, transport, meta);
   } catch (error) {
     if (!signal.aborted) await showOpenError(opening, error, showError);
   }

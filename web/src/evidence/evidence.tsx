@@ -12,6 +12,7 @@ import type { HostContext } from "../host";
 import { element } from "../panels/dom";
 import { describeCell, describeToken } from "../panels/live_region";
 import { computeRank, type Rank } from "../panels/ranking";
+import { Sentence } from "../panels/ranking_panel";
 import { formatHeadName, paths, type DistanceProfile, type KeyReport, type QueryReport, type Scores, type Side, type TraceHead } from "../server/protocol";
 import type { Link } from "../questions/head_question";
 import type { RankedHead } from "../questions/head_ranking";
@@ -272,11 +273,7 @@ function Cell({ shown: { meta, layer }, link, weight: { value, isStale, problem 
   return (
     <>
       <h3>
-        {describeLink(link, { value: isMasked ? null : value, position: null }, info, getText).map(({ text, side }, index) => (
-          <bdi key={index} class={side && `said-${side}`}>
-            {text}
-          </bdi>
-        ))}
+        <Sentence parts={describeLink(link, { value: isMasked ? null : value, position: null }, info, getText)} />
       </h3>
       <p class="weight-large">{isMasked ? "masked" : formatWeight(value)}</p>
       <p class="soft">{isMasked ? explanation : isSpan(link) ? describeSpan(link) : describeRank(rank, seen)}</p>

@@ -3,7 +3,6 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { formatCount, formatWeightColumn } from "../format_numbers";
-import { formatToken } from "../paint/token_text";
 import type { Passage } from "./passage";
 
 /** Smaller weights are not listed. */
@@ -56,7 +55,7 @@ export function Kwic({ passage, position }: { readonly passage: Passage | null; 
   return (
     <span class="kwic">
       <bdi class="soft">{passage.before}</bdi>
-      <bdi class="kwic-token">{passage.marked === "" ? formatToken("") : passage.marked}</bdi>
+      <bdi class="kwic-token">{passage.marked}</bdi>
       <bdi class="soft">{passage.after}</bdi>
     </span>
   );

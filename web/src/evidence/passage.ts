@@ -45,7 +45,7 @@ function collect(getText: GetText, from: number, step: 1 | -1, width: number): s
 
 /** On one line, with what is invisible made visible. */
 function join(text: string): string {
-  return formatRunningText(text.replace(/\s+/gu, " "));
+  return text === "" ? "" : formatRunningText(text.replace(/\s+/gu, " "));
 }
 
 function cutEnd(text: string, width: number): string {
@@ -53,7 +53,7 @@ function cutEnd(text: string, width: number): string {
   if (all.length <= width) return text;
   const kept = all.slice(0, width).join("");
   const end = kept.lastIndexOf(" ");
-  return `${end > width / 2 ? kept.slice(0, end) : kept}…`;
+  return `${all[width] !== " " && end > width / 2 ? kept.slice(0, end) : kept}…`;
 }
 
 function cutStart(text: string, width: number): string {
@@ -61,5 +61,5 @@ function cutStart(text: string, width: number): string {
   if (all.length <= width) return text;
   const kept = all.slice(-width).join("");
   const start = kept.indexOf(" ");
-  return `…${start >= 0 && start < width / 2 ? kept.slice(start + 1) : kept}`;
+  return `…${all[all.length - width - 1] !== " " && start >= 0 && start < width / 2 ? kept.slice(start + 1) : kept}`;
 }

@@ -85,8 +85,8 @@ function Frequencies({ dot, frequencies }: WhyWeight & { readonly frequencies: N
         })}
       </svg>
       <p class="caption soft">
-        From one turn in {formatMeasure(first?.period ?? NaN)} tokens (left: where) to {formatMeasure(last?.period ?? NaN)} (right: what). The fast half adds{" "}
-        {formatMeasure(fast)}, the slow half {formatMeasure(dot - fast)}.
+        From one turn in {formatMeasure(first?.period ?? NaN)} tokens (left) to one in {formatMeasure(last?.period ?? NaN)} (right). The fast half, which depends on
+        the distance, adds {formatMeasure(fast)}; the slow half, mostly content, {formatMeasure(dot - fast)}.
       </p>
     </>
   );

@@ -38,6 +38,8 @@ export interface HeadRanking {
   /** The answer of a head to what is pinned, whatever the question; null where it is not known. */
   getLinkAnswer(layer: number, head: number): LinkAnswer | null;
   getLabel(layer: number, head: number): string | undefined;
+  /** What a label means; "" where that is not known. */
+  getMeaning(label: string): string;
   /** Whether a head passes the filters. */
   isListed(layer: number, head: number): boolean;
   subscribe(listener: () => void): () => void;
@@ -158,6 +160,10 @@ export class HeadRankingStore implements HeadRanking {
 
   getLabel(layer: number, head: number): string | undefined {
     return this.#byId.get(`${layer},${head}`)?.labels[0];
+  }
+
+  getMeaning(label: string): string {
+    return this.#scores.scores.map((one) => one?.meanings[label]).find((one) => one) ?? "";
   }
 
   isListed(layer: number, head: number): boolean {

@@ -4,11 +4,13 @@ import { TILE_SIZE, ZoomPlan } from "../geometry/zoom_plan";
 import { FloatStore } from "../server/float_store";
 import { paths, type TraceHead } from "../server/protocol";
 import type { Transport } from "../server/transport";
+import { element } from "../panels/dom";
+import { createSample } from "./text_legend";
 import type { HighlightSet } from "./highlights";
 import type { TextPage } from "./text_page";
 
 /** Of the attention received; the last one reached is the shade. */
-export const RECEIVED_STEPS: readonly number[] = [0.5, 1, 2, 4, 8, 16, 32, 64];
+const RECEIVED_STEPS: readonly number[] = [0.5, 1, 2, 4, 8, 16, 32, 64];
 
 export class ReceivedAttention {
   readonly #floats: FloatStore;
@@ -51,4 +53,13 @@ export class ReceivedAttention {
     const [stride, floats] = [plan.getStride(z), this.#floats.get(getPath(z))];
     return (key) => floats?.values[Math.floor(key / stride) % TILE_SIZE] ?? NaN;
   }
+}
+
+export function createReceivedLegend(signal: AbortSignal): HTMLElement {
+  return element(
+    "p",
+    { class: "received-legend" },
+    createSample("received", "Nothing is pinned. Shaded: attention received", signal, RECEIVED_STEPS),
+    ` from all queries, ${RECEIVED_STEPS[0]} to ${RECEIVED_STEPS.at(-1)}+ times the average token.`,
+  );
 }

@@ -6,6 +6,7 @@ import { evidencePaths, type Predictions } from "../evidence/requests";
 import type { TraceHead } from "../server/protocol";
 import { LatestRequest } from "../server/requests";
 import type { Transport } from "../server/transport";
+import { createSample } from "./text_legend";
 import type { HighlightSet } from "./highlights";
 import type { TextPage } from "./text_page";
 
@@ -17,6 +18,7 @@ const POLL_MILLISECONDS = 2000;
 export class SurpriseMarks {
   readonly element: HTMLElement;
   readonly #switch = toggle("Surprise", "Underline tokens that the model did not expect", () => this.#toggle());
+  readonly #legend: HTMLElement;
   readonly #words = element("span", { class: "soft", role: "status" });
   readonly #request = new LatestRequest();
   readonly #surprises = new Map<string, readonly (number | null)[] | string>();
@@ -29,7 +31,10 @@ export class SurpriseMarks {
     private readonly marks: HighlightSet,
     signal: AbortSignal,
   ) {
-    this.element = element("span", { class: "field" }, this.#switch, this.#words);
+    const nats = `${SURPRISE_STEPS[0]} to ${SURPRISE_STEPS.at(-1)}+ nats: `;
+    this.#legend = createSample("surprise", nats, signal, SURPRISE_STEPS, "wavy");
+    this.#legend.hidden = true;
+    this.element = element("span", { class: "field" }, this.#switch, this.#words, this.#legend);
     signal.addEventListener("abort", () => this.#stop());
   }
 
@@ -40,7 +45,7 @@ export class SurpriseMarks {
     const { meta, layer } = shown;
     const keys = meta.layers[layer]?.keys ?? 0;
     const ranges: [StaticRange, number][] = [];
-    let message = `wavy: from ${SURPRISE_STEPS[0]} to ${SURPRISE_STEPS.at(-1)}+ nats`;
+    let message = "";
     for (let block = Math.floor(visible[0] / BLOCK); block * BLOCK < visible[1]; block++) {
       const path = evidencePaths.predictions(meta.trace, block * BLOCK, Math.min(keys, (block + 1) * BLOCK));
       const found = this.#surprises.get(path);
@@ -55,12 +60,14 @@ export class SurpriseMarks {
         });
     }
     this.#words.textContent = message;
+    this.#legend.hidden = message !== "";
     this.marks.setByWeight("surprise", ranges, SURPRISE_STEPS);
   }
 
   #toggle(): void {
     this.#isOn = !this.#isOn;
     setPressed(this.#switch, this.#isOn);
+    this.#legend.hidden = true;
     this.#words.textContent = "";
     if (!this.#isOn) this.#stop();
     if (this.#last) this.show(...this.#last);

@@ -20,7 +20,7 @@ import { LatestRequest, ResponseCache } from "../server/requests";
 import { paths, type Layer, type Links, type MatrixShape, type Section, type Side, type TraceHead, type Unit } from "../server/protocol";
 import type { State } from "../state";
 import { FarPassages } from "./far_passages";
-import { ReceivedAttention } from "./received_attention";
+import { createReceivedLegend, ReceivedAttention } from "./received_attention";
 import { SurpriseMarks } from "./surprise_marks";
 import { isCode } from "./text_kind";
 import { createTextLegend } from "./text_legend";
@@ -42,8 +42,7 @@ const SCROLL_REST_MILLISECONDS = 200;
 const NO_TEXTS_MESSAGE = "The texts of these tokens are not known: there is nothing to read.";
 const NO_HIGHLIGHTS_MESSAGE = "This browser cannot highlight text; the lists hold the same links.";
 const INVITATION_MESSAGE =
-  "Nothing is pinned: tokens are shaded by the attention that they receive from all queries. Point at a token to see what it attends to, " +
-  "and what attends to it; click to pin it. Drag over a passage to pin it as the key.";
+  "Point at a token to see what it attends to, and what attends to it; click to pin it. Drag over a passage to pin it as the key.";
 /** Pointing at a token loads its links after this time. */
 const HOVER_MILLISECONDS = 60;
 /** Links of this many tokens of a span are added up. */
@@ -60,7 +59,7 @@ export class TextView implements CentreView {
   readonly #sectionField = field("part", this.#sections, { hidden: true });
   readonly #note = element("p", { class: "text-note", role: "status" });
   readonly #hint = element("div", { class: "text-hint", hidden: true });
-  readonly #invitation = element("p", { class: "soft" }, INVITATION_MESSAGE);
+  readonly #invitation: HTMLElement;
   readonly #cache: ResponseCache;
   readonly #far: FarPassages;
   readonly #received: ReceivedAttention;
@@ -109,6 +108,7 @@ export class TextView implements CentreView {
       ],
       (unit) => store.set({ words: unit === "word" }),
     );
+    this.#invitation = element("div", { class: "soft" }, element("p", {}, INVITATION_MESSAGE), createReceivedLegend(signal));
     this.element = this.#createLayout(createTextLegend(signal));
     // The page scrolls, so it takes the keys.
     this.element.addEventListener("focus", () => this.#pages[getPageSide(this.#layer, "query")].element.focus());
