@@ -56,6 +56,9 @@ KEPT = [
     "0/0/links/query/3",
     "0/0/links/key/3?unit=word",
     "0/thumbs",
+    "find_heads?q0=3&q1=4&k0=1&k1=2",
+    "find_heads?q0=3&q1=9&l0=1&l1=2",
+    "find_heads?k0=3&k1=9",
 ]
 NOT_THERE = [
     "0/0/1/0/0",
@@ -83,6 +86,8 @@ NOT_THERE = [
     "0/0/row/١",
     "0/0/0/0/0/0",
     "0/0/row/",
+    "find_heads/0",
+    "0/find_heads?q0=0&q1=1",
 ]
 NONSENSE = [
     "0/tokens",
@@ -101,6 +106,16 @@ NONSENSE = [
     "0/0/cells?i0=0&i1=0&j0=0&j1=1",
     "0/0/cells?i0=-1&i1=2&j0=0&j1=1",
     "0/0/0/0/0?ch=sum",
+    "find_heads",
+    "find_heads?q0=3",
+    "find_heads?q1=3",
+    "find_heads?q0=3&q1=3",
+    "find_heads?q0=72&q1=73",
+    "find_heads?q0=3&q1=4&k0=-1&k1=2",
+    "find_heads?q0=3&q1=4&k0=0&k1=73",
+    "find_heads?q0=3&q1=4&l0=0&l1=3",
+    "find_heads?q0=3&q1=4&l0=1&l1=1",
+    "find_heads?q0=3&q1=1e1",
 ]
 ASKED_OF_HOSTILE = [
     "meta",
@@ -114,6 +129,8 @@ ASKED_OF_HOSTILE = [
     "0/0/profile",
     "0/0/scores",
     "0/heads",
+    "find_heads?q0=0&q1=1",
+    "opening",
 ]
 
 

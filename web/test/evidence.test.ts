@@ -44,10 +44,10 @@ test("the steps of a weight lead from the dot product to the weight", () => {
 test("it is said whether the model predicts the pinned key", () => {
   const at = { surprise: 2.5, rank: 12, next: [[" the", 0.5], [" cobalt", 0.25], [" ", 0.1]] as [string, number][] };
   assert.equal(describeAnswer(at, ["cobalt"]), "The model predicts the pinned key 2nd, with 25%.");
-  assert.equal(describeAnswer(at, ["old", " the"]), "The model predicts a token of the pinned span, with 50%.");
+  assert.equal(describeAnswer(at, ["old", " the"]), "The model predicts “the” of the pinned span, with 50%.");
   assert.equal(describeAnswer(at, ["gate"]), "The model does not predict the pinned key: it is not among the 3 most likely tokens.");
   assert.match(describeAnswer(at, ["\n"]), /does not predict/, "white space alone is no word");
-  assert.equal(describeSurprise(at, undefined, " is"), "This token had a surprise of 2.5 nats, rank 12.");
+  assert.equal(describeSurprise(at, undefined, " is"), "This token had a surprise of 2.5 nats, rank 13.");
 });
 
 test("small measures are written as small weights are", () => {

@@ -5,7 +5,7 @@ import { getPinnedLink, getQuestion } from "../src/questions/head_question";
 import { getLabelStrength, HeadRankingStore } from "../src/questions/head_ranking";
 import { parseFilter, parseQuestion, resolvePositions } from "../src/questions/parse_question";
 import { describeLink, joinParts } from "../src/questions/sentences";
-import type { FoundHeads, LayerScores, Meta } from "../src/server/protocol";
+import type { HeadLinks, LayerScores, Meta } from "../src/server/protocol";
 import { ResponseError, type Transport } from "../src/server/transport";
 import { DEFAULT_STATE, type State } from "../src/state";
 
@@ -131,7 +131,7 @@ function answering(answer: (path: string) => unknown, lines: unknown[] = []) {
 }
 
 const rest = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 160));
-const found = (first: number, ...values: number[][]): FoundHeads => ({
+const found = (first: number, ...values: number[][]): HeadLinks => ({
   measure: "weight",
   first_layer: first,
   layers: values.map((each) => ({ values: each, positions: null })),
@@ -139,7 +139,7 @@ const found = (first: number, ...values: number[][]): FoundHeads => ({
 const scores = (path: string): LayerScores => {
   const at = Number(path.split("/")[1]);
   const heads = [0, 1].map((head) => ({ labels: at === 1 ? ["induction"] : ["mixed"], scores: { induction: at / 4 + head / 8, sink: 0, entropy: at } }));
-  return { scored_queries: 9, num_queries: 9, heads, meanings: {}, measures: {}, pending: false };
+  return { scored_queries: 9, num_queries: 9, heads, meanings: {}, measures: {}, complete: true, pending: false };
 };
 const names = (ranking: HeadRankingStore): string => ranking.list.map(({ layer: at, head }) => `${at}.${head}`).join(" ");
 

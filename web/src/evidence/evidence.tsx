@@ -13,7 +13,7 @@ import { element } from "../panels/dom";
 import { describeCell, describeToken } from "../panels/live_region";
 import { computeRank, type Rank } from "../panels/ranking";
 import { Sentence } from "../panels/ranking_panel";
-import { formatHeadName, paths, type DistanceProfile, type KeyReport, type QueryReport, type Scores, type Side, type TraceHead } from "../server/protocol";
+import { formatHeadName, paths, type DistanceProfile, type KeyReport, type Predictions, type QueryReport, type Scores, type Side, type TraceHead, type WeightReport } from "../server/protocol";
 import type { Link } from "../questions/head_question";
 import type { RankedHead } from "../questions/head_ranking";
 import type { Positions } from "../questions/parse_question";
@@ -25,7 +25,6 @@ import { HeadSection } from "./head_section";
 import { findPassage } from "./passage";
 import { listKeyFacts, listQueryFacts, PinSection, type PinReport, type Weights } from "./pin_section";
 import { PredictionSection } from "./predictions";
-import { evidencePaths, type Predictions, type WhyWeight } from "./requests";
 import { useResponse, type Response } from "./use_response";
 import { ValueWeighted } from "./value_weighted";
 import { Why } from "./why_weight";
@@ -161,7 +160,7 @@ function Sections(options: SectionsOptions): JSX.Element {
     cache.json<DistanceProfile>(paths.profile(trace, layer, head), signal),
   );
   const place = query === null || info?.cross ? null : query.last + (info?.offset ?? 0);
-  const predictionPath = place === null ? null : evidencePaths.predictions(trace, place, Math.min(place + 2, info?.keys ?? 0));
+  const predictionPath = place === null ? null : paths.predictions(trace, place, Math.min(place + 2, info?.keys ?? 0));
   const predictions = useResponse(
     predictionPath,
     async (signal) => {
@@ -194,7 +193,7 @@ function Sections(options: SectionsOptions): JSX.Element {
         <section class="cell-panel" aria-label="Pinned cell">
           <Cell shown={shown} link={link} weight={cell} rank={getRank()} seen={known?.report.visible_keys} getText={getText} />
           {!isSpan(link) && (
-            <Why path={evidencePaths.why(trace, layer, head, query.first, key.first)} load={(path, signal) => cache.json<WhyWeight>(path, signal)} />
+            <Why path={paths.why(trace, layer, head, query.first, key.first)} load={(path, signal) => cache.json<WeightReport>(path, signal)} />
           )}
         </section>
       )}
@@ -227,8 +226,8 @@ function Sections(options: SectionsOptions): JSX.Element {
           }
         >
           <ValueWeighted
-            paths={strongest.map((position) => evidencePaths.why(trace, layer, head, query.first, position))}
-            load={(path, signal) => cache.json<WhyWeight>(path, signal)}
+            paths={strongest.map((position) => paths.why(trace, layer, head, query.first, position))}
+            load={(path, signal) => cache.json<WeightReport>(path, signal)}
             getPassage={(position) => findPassage((at) => getText("key", at), position, position, 12)}
             onChoose={(position) => pin("key", position)}
           />

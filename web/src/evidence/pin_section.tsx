@@ -40,7 +40,7 @@ const LABELS = {
 
 const VISIBLE_ROWS = 8;
 /** Characters of context on each side: in a row, and in the passage of the pinned token. */
-const ROW_CONTEXT = 12;
+const ROW_CONTEXT = 11;
 const PASSAGE_CONTEXT = 60;
 
 export interface PinSectionOptions {

@@ -2,7 +2,8 @@
 
 import type { JSX } from "preact";
 import { formatCount, formatMeasure, formatOrdinal, formatPercent } from "../format_numbers";
-import type { Predictions, TokenPrediction } from "./requests";
+import { formatTitle } from "../paint/token_text";
+import type { Predictions, TokenPrediction } from "../server/protocol";
 import { Token } from "./pin_section";
 import type { Response } from "./use_response";
 
@@ -54,11 +55,12 @@ function isSameWord(text: string, keys: readonly string[]): boolean {
 
 /** Does the model say what it attends to? */
 export function describeAnswer({ next }: TokenPrediction, keys: readonly string[]): string {
-  const subject = keys.length > 1 ? "a token of the pinned span" : "the pinned key";
+  const subject = keys.length > 1 ? "pinned span" : "pinned key";
   const index = next.findIndex(([text]) => isSameWord(text, keys));
-  const [, probability = 0] = next[index] ?? [];
-  if (index < 0) return `The model does not predict ${subject}: it is not among the ${next.length} most likely tokens.`;
-  return `The model predicts ${subject}${index === 0 ? "" : ` ${formatOrdinal(index + 1)}`}, with ${formatPercent(probability)}.`;
+  const [text = "", probability = 0] = next[index] ?? [];
+  if (index < 0) return `The model does not predict the ${subject}: it is not among the ${next.length} most likely tokens.`;
+  const name = keys.length > 1 ? `“${formatTitle(text)}” of the ${subject}` : `the ${subject}`;
+  return `The model predicts ${name}${index === 0 ? "" : ` ${formatOrdinal(index + 1)}`}, with ${formatPercent(probability)}.`;
 }
 
 export function describeSurprise(at: TokenPrediction, after: TokenPrediction | undefined, query = "", following = ""): string {
@@ -70,7 +72,7 @@ export function describeSurprise(at: TokenPrediction, after: TokenPrediction | u
     .flatMap(([token, name, text]) =>
       token?.surprise == null || text === ""
         ? []
-        : [`${name} had a surprise of ${formatMeasure(token.surprise)} nats${token.rank === null ? "" : `, rank ${formatCount(token.rank)}`}.`],
+        : [`${name} had a surprise of ${formatMeasure(token.surprise)} nats${token.rank === null ? "" : `, rank ${formatCount(token.rank + 1)}`}.`],
     )
     .join(" ");
 }

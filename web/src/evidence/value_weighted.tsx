@@ -4,13 +4,13 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { LinkRows } from "./link_rows";
 import type { Passage } from "./passage";
-import type { WhyWeight } from "./requests";
+import type { WeightReport } from "../server/protocol";
 import { useResponse } from "./use_response";
 
 export interface ValueWeightedOptions {
   /** Of the strongest keys. */
   readonly paths: readonly string[];
-  load(path: string, signal: AbortSignal): Promise<WhyWeight>;
+  load(path: string, signal: AbortSignal): Promise<WeightReport>;
   getPassage(position: number): Passage | null;
   onChoose(position: number): void;
 }

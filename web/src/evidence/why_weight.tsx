@@ -3,13 +3,13 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { formatMeasure, formatWeight } from "../format_numbers";
-import type { WhyWeight } from "./requests";
+import type { WeightReport } from "../server/protocol";
 import { useResponse } from "./use_response";
 
 export interface WhyOptions {
   /** Names the link. */
   readonly path: string;
-  load(path: string, signal: AbortSignal): Promise<WhyWeight>;
+  load(path: string, signal: AbortSignal): Promise<WeightReport>;
 }
 
 /** Loads when it is opened. */
@@ -26,7 +26,7 @@ export function Why({ path, load }: WhyOptions): JSX.Element {
 }
 
 /** The steps of the computation, each a name and its numbers. */
-export function listSteps(why: WhyWeight): (readonly [name: string, numbers: string])[] {
+export function listSteps(why: WeightReport): (readonly [name: string, numbers: string])[] {
   const { dot, scale, score, bias, masked, log_sum_exp: total, weight, value_norm: norm } = why;
   const steps: (readonly [string, string])[] = [
     ["q · k", formatMeasure(dot)],
@@ -43,7 +43,7 @@ function formatSigned(value: number): string {
   return `${value < 0 ? "−" : "+"} ${formatMeasure(Math.abs(value))}`;
 }
 
-function Steps(why: WhyWeight): JSX.Element {
+function Steps(why: WeightReport): JSX.Element {
   return (
     <>
       <dl class="why-steps">
@@ -62,7 +62,7 @@ function Steps(why: WhyWeight): JSX.Element {
 const [WIDTH, HEIGHT] = [296, 64];
 
 /** A bar for each rotary pair, from fast to slow; up adds to q·k, down takes away. */
-function Frequencies({ dot, frequencies }: WhyWeight & { readonly frequencies: NonNullable<WhyWeight["frequencies"]> }): JSX.Element {
+function Frequencies({ dot, frequencies }: WeightReport & { readonly frequencies: NonNullable<WeightReport["frequencies"]> }): JSX.Element {
   const bars = [...frequencies].sort((one, other) => one.period - other.period);
   const most = Math.max(...bars.map(({ product }) => Math.abs(product)), 1e-12);
   const [step, middle] = [WIDTH / bars.length, HEIGHT / 2];

@@ -205,8 +205,9 @@ export class HeadRankingStore implements HeadRanking {
     const controller = (this.#ablating = new AbortController());
     this.#ablationProblem = "";
     const read = async (): Promise<void> => {
-      for await (const { layer, head, effect } of this.transport.stream<HeadEffect>(paths.ablateEach(), { trace: meta.trace, method }, controller.signal)) {
-        this.#effects.set(`${method} ${layer},${head}`, effect);
+      for await (const found of this.transport.stream<HeadEffect>(paths.ablateEach(), { trace: meta.trace, method }, controller.signal)) {
+        if ("error" in found) throw new Error(found.error);
+        this.#effects.set(`${method} ${found.layer},${found.head}`, found.effect);
         this.#refresh();
       }
     };

@@ -6,7 +6,7 @@
  */
 
 import { LatestRequest, ResponseCache } from "../server/requests";
-import { paths, type FoundHeads, type FoundLayer, type Meta } from "../server/protocol";
+import { paths, type HeadLinks, type LayerLinks, type Meta } from "../server/protocol";
 import type { Transport } from "../server/transport";
 import { toRange, type Link } from "./head_question";
 import type { LinkAnswer } from "./sentences";
@@ -19,10 +19,10 @@ const PAUSE_MILLISECONDS = 100;
 export class LinkValues {
   pending = false;
   problem = "";
-  measure: FoundHeads["measure"] = "weight";
+  measure: HeadLinks["measure"] = "weight";
   readonly #request = new LatestRequest();
   readonly #cache: ResponseCache;
-  #layers: (FoundLayer | null | undefined)[] = [];
+  #layers: (LayerLinks | null | undefined)[] = [];
   #key = "";
   #timer: ReturnType<typeof setTimeout> | undefined;
 
@@ -65,7 +65,7 @@ export class LinkValues {
     return this.#request.run(
       async (signal) => {
         for (const layers of parts) {
-          const found = await this.#cache.json<FoundHeads>(paths.findHeads(meta.trace, toRange(query), toRange(key), layers), signal);
+          const found = await this.#cache.json<HeadLinks>(paths.findHeads(meta.trace, { query: toRange(query), key: toRange(key) }, layers ?? undefined), signal);
           signal.throwIfAborted();
           this.measure = found.measure;
           found.layers.forEach((layer, index) => (this.#layers[found.first_layer + index] = layer));

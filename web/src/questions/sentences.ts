@@ -12,7 +12,7 @@ export interface SentencePart {
   readonly side?: Side;
 }
 
-/** What a head answers to a link: see FoundHeads. */
+/** What a head answers to a link: see HeadLinks. */
 export interface LinkAnswer {
   readonly value: number | null;
   readonly position: number | null;

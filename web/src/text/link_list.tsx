@@ -1,8 +1,9 @@
 /** The links of a token, word or span as a list with numbers; the text view paints the same links. */
 
 import { render } from "preact";
-import { Kwic, LEAST_LISTED, LinkRows } from "../evidence/link_rows";
+import { LEAST_LISTED, LinkRows } from "../evidence/link_rows";
 import { findPassage, type GetText } from "../evidence/passage";
+import { Token } from "../evidence/pin_section";
 import { formatMeasure, formatPercent, pluralize } from "../format_numbers";
 import { element } from "../panels/dom";
 import type { Links, Side, Unit } from "../server/protocol";
@@ -22,7 +23,7 @@ export interface LinkList {
 
 const VISIBLE_ROWS = 10;
 /** Characters of context on each side. */
-const CONTEXT = 14;
+const CONTEXT = 9;
 
 export function createLinkList(side: Side, { getText, goTo }: LinkListActions): LinkList {
   const isQuery = side === "query";
@@ -42,7 +43,7 @@ export function createLinkList(side: Side, { getText, goTo }: LinkListActions): 
     render(
       <>
         <h3>
-          {links && <Kwic passage={findPassage(own, start, stop - 1, 0)} position={start} />} {description}
+          {links && <Token text={findPassage(own, start, stop - 1, 0)?.marked} position={start} />} {description}
         </h3>
         <p class="soft">
           {!links

@@ -2,8 +2,7 @@
 
 import { setPressed, toggle } from "../panels/controls";
 import { element } from "../panels/dom";
-import { evidencePaths, type Predictions } from "../evidence/requests";
-import type { TraceHead } from "../server/protocol";
+import { paths, type Predictions, type TraceHead } from "../server/protocol";
 import { LatestRequest } from "../server/requests";
 import type { Transport } from "../server/transport";
 import { createSample } from "./text_legend";
@@ -47,7 +46,7 @@ export class SurpriseMarks {
     const ranges: [StaticRange, number][] = [];
     let message = "";
     for (let block = Math.floor(visible[0] / BLOCK); block * BLOCK < visible[1]; block++) {
-      const path = evidencePaths.predictions(meta.trace, block * BLOCK, Math.min(keys, (block + 1) * BLOCK));
+      const path = paths.predictions(meta.trace, block * BLOCK, Math.min(keys, (block + 1) * BLOCK));
       const found = this.#surprises.get(path);
       if (found === undefined) return this.#load(path);
       if (typeof found === "string") message = found;

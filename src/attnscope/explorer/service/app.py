@@ -125,6 +125,8 @@ def _trace_routes(
     trace, head = "/api/1/{trace}", "/api/1/{trace}/{layer}/{head}"
     return {
         f"{trace}/meta": traces.meta,
+        f"{trace}/find_heads": layers.find_heads,
+        f"{trace}/opening": layers.opening,
         f"{trace}/{{layer}}/tokens": traces.tokens,
         f"{trace}/{{layer}}/sections": traces.sections,
         f"{trace}/{{layer}}/find": traces.find,
