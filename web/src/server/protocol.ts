@@ -247,13 +247,13 @@ export interface WeightReport {
   /** q.k */
   dot: number;
   scale: number;
-  /** What enters the softmax. */
-  score: number;
+  /** What enters the softmax unless it is masked; null if it is infinite. */
+  score: number | null;
   /** What position biases and the like add: score - scale * dot; null without any. */
   bias: number | null;
   masked: boolean;
-  /** Of the row. */
-  log_sum_exp: number;
+  /** Of the row; null without keys. */
+  log_sum_exp: number | null;
   /** q_i * k_i */
   products: number[];
   /** null where the model does not rotate queries and keys, or it is not known how. */

@@ -137,6 +137,7 @@ def _trace_routes(
         f"{head}/status": traces.status,
         f"{head}/cells": traces.cells,
         f"{head}/profile": traces.profile,
+        f"{head}/why": traces.why,
         f"{head}/scores": traces.scores,
         f"{head}/block": text.block,
         f"{head}/page": export.page,
