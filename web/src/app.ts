@@ -156,7 +156,10 @@ export class App {
       (trace) => this.#traces.getKnown(trace),
       signal,
     );
-    this.#opening = new OpeningGuide(this.#transport, options, () => this.#updateHeads());
+    this.#opening = new OpeningGuide(this.#transport, options, () => {
+      this.#updateHeads();
+      if (!this.#opening.isSearching) this.#address.flush();
+    });
     this.#ask = this.#createAsk();
     this.#commands = createAppCommands({
       ...{ root, context: this.#context, map: this.#map, comparison: this.#comparison },
@@ -193,7 +196,7 @@ export class App {
     this.#attachListeners();
     this.#render(store.get(), null);
     // Until a head is chosen, the address names none.
-    if (!this.#opening.isSearching) this.#address.flush();
+    if (!this.#opening.isSearching || options.opening?.opening) this.#address.flush();
     if (!firstMeta) this.#sentence.focus();
   }
 
@@ -324,7 +327,10 @@ export class App {
     if (!shown) return;
     const { store, session } = this.options;
     const getText = (side: Side, position: number): string | undefined => this.#getTokenText(side, position);
-    renderHeadTitle(this.#title, { state, shown, ranking: this.#ranking, searching: this.#opening.isSearching ? this.#opening.answer : null, getText });
+    renderHeadTitle(this.#title, {
+      ...{ state, shown, ranking: this.#ranking, getText },
+      ...{ opening: this.#opening.answer, isSearching: this.#opening.isSearching },
+    });
     this.#navigator.paint(createCellReader(this.#ranking));
     renderRanking(this.#questionSlot, this.#rankingSlot, {
       ...{ state, meta: shown.meta, ranking: this.#ranking, opening: this.#opening.answer, canAblate: canAblate(session, state), getText },

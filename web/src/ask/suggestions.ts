@@ -5,9 +5,9 @@
  */
 
 import { formatCount, pluralize } from "../format_numbers";
-import { countLabels, formatScoreName, listScoreNames } from "../heads/scored_heads";
+import { countLabels, formatScoreName, listScoreNames, passesFilters } from "../heads/scored_heads";
 import { formatTitle } from "../paint/token_text";
-import { passesFilters, type HeadRanking } from "../questions/head_ranking";
+import type { HeadRanking } from "../questions/head_ranking";
 import type { Link } from "../questions/head_question";
 import { parseQuestion, resolvePositions, type Positions } from "../questions/parse_question";
 import { joinParts, namePositions, type GetText } from "../questions/sentences";

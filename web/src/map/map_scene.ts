@@ -42,6 +42,8 @@ export interface MapScene {
   hideSink: boolean;
   pinQuery: number | null;
   pinKey: number | null;
+  pinQueryEnd: number | null;
+  pinKeyEnd: number | null;
   /** The pair under the pointer and where the pointer is. */
   hover: { query: number; key: number; x: number; y: number } | null;
   selectionBox: Box | null;
@@ -86,7 +88,10 @@ export function paintOverlay(surface: Surface, scene: MapScene): void {
   if (drawing.placements.some((placement) => placement.tile?.partial)) paintBuilding(surface, layout.plot, theme, data.progress);
   else if (drawing.z < data.plan.chooseLevel(view.zoom)) paintNote(surface, layout.plot, theme, `this file holds ${drawing.stride}\u00d7${drawing.stride} pairs here, none finer`);
   if (!scene.isExport && isMinimapShown(view)) paintOverview(surface, scene);
-  paintPins(surface, layout.plot, theme, view, { query: scene.pinQuery, key: scene.pinKey, isFolded: split });
+  paintPins(surface, layout.plot, theme, view, {
+    ...{ query: scene.pinQuery, queryEnd: scene.pinQueryEnd, key: scene.pinKey, keyEnd: scene.pinKeyEnd },
+    isFolded: split,
+  });
   if (scene.hover) paintCrosshair(surface, layout.plot, theme, view, scene.hover.query, scene.hover.key);
   paintTags(surface, scene);
   paintSceneLegend(surface, scene, matrix, dots);

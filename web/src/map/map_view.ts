@@ -445,6 +445,8 @@ export class CanvasMap implements MapView {
       hideSink: this.#state.hideSink,
       pinQuery: this.#state.pinQuery,
       pinKey: this.#state.pinKey,
+      pinQueryEnd: this.#state.pinQueryEnd,
+      pinKeyEnd: this.#state.pinKeyEnd,
       hover: this.#hover ?? this.#locateHighlight(view),
       selectionBox: this.#selectionBox,
       isExport: false,

@@ -54,7 +54,7 @@ export function paintPins(surface: Surface, plot: Box, theme: Theme, view: Viewp
     return true;
   };
   // Folded at the diagonal, a query is a row below it and a column above it, and a key the other way round.
-  const { query, key, isFolded } = pins;
+  const { query, key, queryEnd, keyEnd, isFolded } = pins;
   if (query !== null) {
     if (isFolded) paintLine(false, query, theme.query, [], -Infinity, getRowPixel(query));
     if (paintLine(true, query, theme.query, [], -Infinity, isFolded ? getColumnPixel(query + 1) : Infinity)) {
@@ -62,6 +62,8 @@ export function paintPins(surface: Surface, plot: Box, theme: Theme, view: Viewp
       context.fillRect(plot.left - 8, getRowPixel(query + 0.5) - 4, 8, 8);
     }
   }
+  if (queryEnd !== null) paintLine(true, queryEnd, theme.query, [], -Infinity, Infinity);
+  if (keyEnd !== null) paintLine(false, keyEnd, theme.key, [6, 4], -Infinity, Infinity);
   if (key !== null) {
     const dashes = [6, 4];
     if (isFolded) paintLine(true, key, theme.key, dashes, getColumnPixel(key + 1), Infinity);
@@ -77,6 +79,9 @@ export function paintPins(surface: Surface, plot: Box, theme: Theme, view: Viewp
 export interface PinnedCell {
   query: number | null;
   key: number | null;
+  /** The last token of a span; null for one token. */
+  queryEnd: number | null;
+  keyEnd: number | null;
   /** The picture is of two heads, one on each side of the diagonal. */
   isFolded: boolean;
 }

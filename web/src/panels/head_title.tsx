@@ -5,6 +5,7 @@ import { formatCount } from "../format_numbers";
 import { formatTitle } from "../paint/token_text";
 import { getPinnedLink } from "../questions/head_question";
 import type { HeadRanking } from "../questions/head_ranking";
+import { isShown } from "../questions/opening";
 import { describeLink, type GetText } from "../questions/sentences";
 import { formatHeadName, type Opening, type TraceHead } from "../server/protocol";
 import type { State } from "../state";
@@ -14,8 +15,9 @@ export interface HeadTitleOptions {
   readonly state: State;
   readonly shown: TraceHead;
   readonly ranking: HeadRanking;
-  /** The search for the head to begin with, while it goes on; null otherwise. */
-  readonly searching: Opening | null;
+  readonly opening: Opening | null;
+  /** Whether the head to begin with is not known yet. */
+  readonly isSearching: boolean;
   getText: GetText;
 }
 
@@ -23,9 +25,9 @@ export function renderHeadTitle(slot: HTMLElement, options: HeadTitleOptions): v
   render(<HeadTitle {...options} />, slot);
 }
 
-function HeadTitle({ state, shown, ranking, searching, getText }: HeadTitleOptions): JSX.Element {
+function HeadTitle({ state, shown, ranking, opening, isSearching, getText }: HeadTitleOptions): JSX.Element {
   const { meta, layer, head } = shown;
-  const label = ranking.getLabel(layer, head);
+  const label = opening?.cards.find((card) => isShown(card, state))?.label ?? ranking.getLabel(layer, head);
   const link = getPinnedLink(state);
   const shape = meta.layers[layer];
   const meaning = label === undefined ? "" : ranking.getMeaning(label);
@@ -40,8 +42,8 @@ function HeadTitle({ state, shown, ranking, searching, getText }: HeadTitleOptio
           <>
             <Sentence parts={describeLink(link, ranking.getLinkAnswer(layer, head), shape, getText)} />.
           </>
-        ) : searching ? (
-          `Looking for the most distinctive head, from the first ${formatCount(searching.scored_queries)} tokens…`
+        ) : isSearching ? (
+          `Looking for the most distinctive head${opening ? `, from the first ${formatCount(opening.scored_queries)} tokens` : ""}…`
         ) : (
           about
         )}

@@ -10,6 +10,7 @@ import { getPinnedLink } from "../questions/head_question";
 import type { HeadRanking, RankedHead } from "../questions/head_ranking";
 import { describeLink, namePositions, type GetText, type SentencePart } from "../questions/sentences";
 import { formatHeadName, type Finding, type Meta, type Opening, type Side } from "../server/protocol";
+import { isShown } from "../questions/opening";
 import type { QuestionChoice, State } from "../state";
 
 export interface RankingOptions {
@@ -27,7 +28,7 @@ export interface RankingOptions {
 
 const LISTED = 20;
 const CHOICES: readonly (readonly [QuestionChoice, string])[] = [
-  ["auto", "what is pinned, or labels"],
+  ["auto", "automatic"],
   ["label", "labels"],
   ["link", "the pinned link"],
   ["ablation", "effect when ablated"],
@@ -224,21 +225,20 @@ function Cards({ opening, meta, state, getText, show }: RankingOptions): JSX.Ele
             <button
               type="button"
               class="card"
-              aria-current={card.layer === state.layer && card.head === state.head ? "true" : undefined}
-              title={formatTitle(card.meaning, 400)}
+              aria-current={isShown(card, state) ? "true" : undefined}
+              title={`${formatHeadName(meta, card.layer, card.head)}, weight ${formatPercent(card.weight)}. ${formatTitle(card.meaning, 400)}`}
               onClick={() => show(card)}
             >
               <span class="legend-swatch" data-colour={card.label} aria-hidden="true">
                 {getLabelShape(card.label)}
               </span>
               <span class="card-label">{formatTitle(card.label)}</span>
-              <span class="soft">{formatHeadName(meta, card.layer, card.head)}</span>
               <span class="card-link">
                 <Sentence parts={namePositions("query", { first: card.query, last: card.query }, getText)} />
                 {" → "}
                 <Sentence parts={namePositions("key", { first: card.key, last: card.key }, getText)} />
               </span>
-              <span class="number">{formatPercent(card.weight)}</span>
+              <span class="soft">{formatHeadName(meta, card.layer, card.head)}</span>
             </button>
           </li>
         ))}

@@ -6,14 +6,13 @@
  */
 
 import { createHeadLoader, type HeadLoader } from "../heads/head_loader";
-import type { ScoredHead } from "../heads/scored_heads";
+import { passesFilters, type ScoredHead } from "../heads/scored_heads";
 import { describeError } from "../server/requests";
 import { paths, type HeadEffect, type Meta, type TraceHead } from "../server/protocol";
 import { isAbortError, type Transport } from "../server/transport";
 import { isAvailable, type HeadId, type State } from "../state";
 import { getPinnedLink, getQuestion, type HeadQuestion } from "./head_question";
 import { LinkValues } from "./link_values";
-import { parseFilter } from "./parse_question";
 import type { LinkAnswer } from "./sentences";
 
 export interface RankedHead {
@@ -91,11 +90,6 @@ export class HeadRankingStore implements HeadRanking {
 
   get scored(): readonly ScoredHead[] {
     return this.#scores.heads;
-  }
-
-  /** Of a row: whether the value is the largest weight or the sum of all. */
-  get measure(): LinkValues["measure"] {
-    return this.#link.measure;
   }
 
   subscribe(listener: () => void): () => void {
@@ -205,9 +199,9 @@ export class HeadRankingStore implements HeadRanking {
     const controller = (this.#ablating = new AbortController());
     this.#ablationProblem = "";
     const read = async (): Promise<void> => {
-      for await (const found of this.transport.stream<HeadEffect>(paths.ablateEach(), { trace: meta.trace, method }, controller.signal)) {
-        if ("error" in found) throw new Error(found.error);
-        this.#effects.set(`${method} ${found.layer},${found.head}`, found.effect);
+      for await (const line of this.transport.stream<HeadEffect>(paths.ablateEach(), { trace: meta.trace, method }, controller.signal)) {
+        if ("error" in line) throw new Error(line.error);
+        this.#effects.set(`${method} ${line.layer},${line.head}`, line.effect);
         this.#refresh();
       }
     };
@@ -246,19 +240,16 @@ function getSortValue(question: HeadQuestion, value: number): number {
   return question.kind === "score" && question.rises ? -value : value;
 }
 
-/** The score that a label is decided by, where it is not named like the label. */
-const SCORE_OF_LABEL: Readonly<Record<string, string>> = { broad: "evenness" };
+/** How much each label says about a head, as in `attnscope.explorer.analysis.opening`. */
+const SPECIFICITY: Readonly<Record<string, number>> = {
+  ...{ induction: 1, duplicate: 0.9, agreement: 0.9, coreference: 0.9, previous: 0.6, next: 0.6 },
+  ...{ local: 0.3, self: 0.3, broad: 0.2 },
+};
 
-/** How strongly a head does what its first label says, without what it gives to the first token. */
+/** How distinctive a head is: the score of its first label, without what it gives to the first token, and how specific the label is. */
 export function getLabelStrength({ labels, scores }: Pick<ScoredHead, "labels" | "scores">): number {
   const label = labels[0] ?? "";
-  const score = scores[`${label}_probe`] ?? scores[SCORE_OF_LABEL[label] ?? label] ?? 0;
-  return score * (1 - (scores["sink"] ?? 0));
-}
-
-/** Whether a head has a label and fulfils a condition; "" asks for nothing, and a head that is not scored passes only that. */
-export function passesFilters(head: Pick<ScoredHead, "labels" | "scores"> | undefined, label: string, filter: string): boolean {
-  const condition = parseFilter(filter);
-  if (label !== "" && !head?.labels.includes(label)) return false;
-  return !condition || condition.test(head?.scores[condition.name] ?? NaN);
+  const score = scores[`${label}_probe`] ?? scores[label === "broad" ? "evenness" : label] ?? 0;
+  const others = label === "induction" || label === "duplicate" ? 1 : 1 - (scores["sink"] ?? 0);
+  return score * others * (SPECIFICITY[label] ?? 0);
 }

@@ -5,33 +5,28 @@
  * A new link cancels the requests of the one before. Long texts are read layer by layer.
  */
 
-import { LatestRequest, ResponseCache } from "../server/requests";
-import { paths, type HeadLinks, type LayerLinks, type Meta } from "../server/protocol";
+import { findHeads } from "../server/find_heads";
+import { LatestRequest } from "../server/requests";
+import type { LayerLinks, Meta } from "../server/protocol";
 import type { Transport } from "../server/transport";
 import { toRange, type Link } from "./head_question";
 import type { LinkAnswer } from "./sentences";
 
-/** Up to so many tokens all layers are read at once. */
-const MAX_TOKENS_AT_ONCE = 16_384;
 /** Stepping through tokens with a held key asks nothing until it rests. */
 const PAUSE_MILLISECONDS = 100;
 
 export class LinkValues {
   pending = false;
   problem = "";
-  measure: HeadLinks["measure"] = "weight";
   readonly #request = new LatestRequest();
-  readonly #cache: ResponseCache;
   #layers: (LayerLinks | null | undefined)[] = [];
   #key = "";
   #timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
-    transport: Transport,
+    private readonly transport: Transport,
     private readonly onChange: () => void,
-  ) {
-    this.#cache = new ResponseCache(transport);
-  }
+  ) {}
 
   /** `first` is the layer to read first. */
   load(meta: Meta, link: Link, first: number): void {
@@ -59,17 +54,12 @@ export class LinkValues {
   }
 
   #read(meta: Meta, { query, key }: Link, first: number): Promise<void> {
-    const count = meta.layers.length;
-    const isLong = meta.layers.some(({ queries, keys }) => Math.max(queries, keys) > MAX_TOKENS_AT_ONCE);
-    const parts = isLong ? meta.layers.map((_, index) => (index + first) % count).map((layer) => [layer, layer + 1] as const) : [null];
     return this.#request.run(
       async (signal) => {
-        for (const layers of parts) {
-          const found = await this.#cache.json<HeadLinks>(paths.findHeads(meta.trace, { query: toRange(query), key: toRange(key) }, layers ?? undefined), signal);
+        for await (const found of findHeads(this.transport, meta, { query: toRange(query), key: toRange(key) }, signal, first)) {
           signal.throwIfAborted();
-          this.measure = found.measure;
           found.layers.forEach((layer, index) => (this.#layers[found.first_layer + index] = layer));
-          if (layers !== parts.at(-1)) this.onChange();
+          this.onChange();
         }
       },
       () => {

@@ -6,9 +6,8 @@
  */
 
 import { LatestRequest } from "../server/requests";
-import { paths, type Opening } from "../server/protocol";
+import { paths, type Finding, type Opening } from "../server/protocol";
 import type { Transport } from "../server/transport";
-import type { Finding } from "../server/protocol";
 import type { State, Store } from "../state";
 
 const [FIRST_POLL_MILLISECONDS, LAST_POLL_MILLISECONDS] = [500, 4000];
@@ -107,6 +106,11 @@ const CHOSEN = ["trace", "layer", "head", "view", "pinQuery", "pinKey", "centre"
 export async function loadOpeningSoon(transport: Transport, trace: string, signal: AbortSignal): Promise<Opening | null> {
   const answer = transport.json<Opening>(paths.opening(trace), signal).catch(() => null);
   return Promise.race([answer, new Promise<null>((resolve) => setTimeout(() => resolve(null), WAIT_MILLISECONDS))]);
+}
+
+/** Whether a head and its link are what is shown. */
+export function isShown({ layer, head, query, key }: Finding, state: State): boolean {
+  return state.layer === layer && state.head === head && state.pinQuery === query && state.pinKey === key;
 }
 
 /** The state that shows a head and its link on the map. */

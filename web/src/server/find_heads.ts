@@ -5,11 +5,13 @@ import type { Transport } from "./transport";
 /** The longest text whose layers are requested together. */
 const MAX_TOKENS_AT_ONCE = 16_384;
 
-/** Yields the values of some layers at a time, in order. */
-export async function* findHeads(transport: Transport, meta: Meta, link: TokenLink, signal: AbortSignal): AsyncGenerator<HeadLinks> {
+/** Yields the values of some layers at a time; of single layers, those of layer `from` first. */
+export async function* findHeads(transport: Transport, meta: Meta, link: TokenLink, signal: AbortSignal, from = 0): AsyncGenerator<HeadLinks> {
   const longest = Math.max(...meta.layers.map(({ keys }) => keys));
-  const step = longest > MAX_TOKENS_AT_ONCE ? 1 : meta.layers.length;
-  for (let first = 0; first < meta.layers.length; first += step) {
+  const count = meta.layers.length;
+  const step = longest > MAX_TOKENS_AT_ONCE ? 1 : count;
+  for (let index = 0; index < count; index += step) {
+    const first = step === 1 ? (from + index) % count : 0;
     if (!hasPositions(meta, link, first, first + step)) continue;
     yield await transport.json<HeadLinks>(paths.findHeads(meta.trace, link, step === 1 ? [first, first + 1] : undefined), signal);
   }

@@ -1,7 +1,7 @@
 /**
  * A tour of one minute: a card that goes from part to part and shows each on the shipped example.
  *
- * It can be left at any time and restores the state. The invitation is shown once.
+ * It can be left at any time and restores the state; at its end it stays on the example, to try it. The invitation is shown once.
  */
 
 import { button, element } from "../panels/dom";
@@ -99,7 +99,12 @@ export class Tour {
 
   #showStep(number: number): void {
     const step = STEPS[number];
-    if (!step) return this.end();
+    if (!step) {
+      const last = this.context.store.get();
+      this.end();
+      // Back leads to where the reader was.
+      return this.context.store.set(last, "push");
+    }
     this.#step = number;
     this.#count.textContent = `Tour, ${number + 1} of ${STEPS.length}`;
     this.#title.textContent = step.title;
