@@ -33,12 +33,10 @@ test("the steps of a weight lead from the dot product to the weight", () => {
     ["softmax", "exp(4.15 − 5.14) = 0.372"],
     ["× |v|", "0.372 × 1.5 = 0.557"],
   ]);
-  const biased = listSteps({ ...why, bias: -0.5, score: 3.65, masked: true, value_norm: null });
-  assert.deepEqual(biased.slice(2), [
-    ["+ position bias", "4.15 − 0.5 = 3.65"],
-    ["mask", "masked: the score is −∞"],
-    ["× |v|", "values were not recorded"],
-  ]);
+  const biased = listSteps({ ...why, bias: -0.5, score: 3.65, value_norm: null });
+  assert.deepEqual(biased[2], ["+ position bias", "4.15 − 0.5 = 3.65"]);
+  assert.deepEqual(biased.at(-1), ["× |v|", "values were not recorded"]);
+  assert.deepEqual(listSteps({ ...why, weight: 0, score: null, log_sum_exp: null, masked: true })[2], ["mask", "masked: the score is −∞"]);
 });
 
 test("it is said whether the model predicts the pinned key", () => {

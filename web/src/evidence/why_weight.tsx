@@ -32,9 +32,9 @@ export function listSteps(why: WeightReport): (readonly [name: string, numbers: 
     ["q · k", formatMeasure(dot)],
     ["× scale", `${formatMeasure(dot)} × ${formatMeasure(scale)} = ${formatMeasure(dot * scale)}`],
   ];
-  if (bias !== null) steps.push(["+ position bias", `${formatMeasure(dot * scale)} ${formatSigned(bias)} = ${formatMeasure(score)}`]);
+  if (bias !== null && score !== null) steps.push(["+ position bias", `${formatMeasure(dot * scale)} ${formatSigned(bias)} = ${formatMeasure(score)}`]);
   steps.push(["mask", masked ? "masked: the score is −∞" : "allowed"]);
-  if (!masked) steps.push(["softmax", `exp(${formatMeasure(score)} ${formatSigned(-total)}) = ${formatWeight(weight)}`]);
+  if (score !== null && total !== null) steps.push(["softmax", `exp(${formatMeasure(score)} ${formatSigned(-total)}) = ${formatWeight(weight)}`]);
   steps.push(["× |v|", norm === null ? "values were not recorded" : `${formatWeight(weight)} × ${formatMeasure(norm)} = ${formatMeasure(weight * norm)}`]);
   return steps;
 }
