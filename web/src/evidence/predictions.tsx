@@ -72,7 +72,7 @@ export function describeSurprise(at: TokenPrediction, after: TokenPrediction | u
     .flatMap(([token, name, text]) =>
       token?.surprise == null || text === ""
         ? []
-        : [`${name} had a surprise of ${formatMeasure(token.surprise)} nats${token.rank === null ? "" : `, rank ${formatCount(token.rank + 1)}`}.`],
+        : [`${name} had a surprise of ${formatMeasure(token.surprise)} nats${token.rank === null ? "" : `, rank ${formatCount(token.rank)}`}.`],
     )
     .join(" ");
 }

@@ -34,7 +34,7 @@ export function listSteps(why: WeightReport): (readonly [name: string, numbers: 
   ];
   if (bias !== null && score !== null) steps.push(["+ position bias", `${formatMeasure(dot * scale)} ${formatSigned(bias)} = ${formatMeasure(score)}`]);
   steps.push(["mask", masked ? "masked: the score is −∞" : "allowed"]);
-  if (score !== null && total !== null) steps.push(["softmax", `exp(${formatMeasure(score)} ${formatSigned(-total)}) = ${formatWeight(weight)}`]);
+  if (!masked && score !== null && total !== null) steps.push(["softmax", `exp(${formatMeasure(score)} ${formatSigned(-total)}) = ${formatWeight(weight)}`]);
   steps.push(["× |v|", norm === null ? "values were not recorded" : `${formatWeight(weight)} × ${formatMeasure(norm)} = ${formatMeasure(weight * norm)}`]);
   return steps;
 }
