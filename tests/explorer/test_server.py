@@ -111,6 +111,9 @@ NONSENSE = [
     "0/0/why?query=72&key=0",
     "0/0/why?query=0&key=72",
     "0/0/why?query=0&key=-1",
+    "predictions",
+    "predictions?from=5&to=4",
+    "predictions?from=0&to=4097",
     "find_heads",
     "find_heads?q0=3",
     "find_heads?q1=3",
@@ -136,6 +139,7 @@ ASKED_OF_HOSTILE = [
     "0/heads",
     "find_heads?q0=0&q1=1",
     "opening",
+    "predictions?from=0&to=9",
 ]
 
 

@@ -265,7 +265,7 @@ export interface WeightReport {
 export interface TokenPrediction {
   /** Of this token given those before it, in nats; null for the first token. */
   surprise: number | null;
-  /** Of this token among all predictions, from 0; null for the first token. */
+  /** Of this token among all predictions: 1 for the most likely; null for the first token. */
   rank: number | null;
   /** The most likely next tokens after this one. */
   next: [text: string, probability: number][];

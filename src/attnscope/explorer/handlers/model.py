@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-from attnscope.errors import AttnScopeError
+from attnscope.errors import AttnScopeError, UnsupportedError
 from attnscope.explorer.cancellation import CancelCheck
 from attnscope.explorer.handlers.base import Handlers
 from attnscope.explorer.library.library import Library
@@ -22,6 +22,7 @@ from attnscope.explorer.service.http import (
     check_int,
     json_field,
     json_int,
+    query_int,
     read_json_object,
     respond_json,
     to_json,
@@ -30,6 +31,7 @@ from attnscope.explorer.service.workers import WorkerPools
 from attnscope.explorer.sessions.ablation import Ablation
 from attnscope.explorer.sessions.lazy_session import LazySession, get_session
 from attnscope.explorer.sessions.model_session import MAX_NEW_TOKENS, ModelSession
+from attnscope.explorer.sessions.predictions import NO_MODEL, TracePredictions
 from attnscope.extras import import_extra
 from attnscope.recording import Trace
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 MAX_NAME_LENGTH = 80
+MAX_PREDICTIONS = 4096
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100  # unless it is 0: logits divided by less overflow
 MAX_ABLATED = 64
 MAX_INDEX = 9_999  # of a layer or head: more than any model has
@@ -80,6 +83,28 @@ class ModelHandlers(Handlers):
             return add_live_trace(self.library, trace, f"random-weight baseline: {text}" if baseline else text)
 
         return await self._respond_from_model(request, read)
+
+    async def predictions(self, request: Request) -> Response:
+        """Surprise, rank and next tokens of some positions; pending until they are computed."""
+        entry = self.entry(request)
+        entry = self.library.entry(entry.origin or "") or entry  # removing the mask of a trace changes no prediction
+        start = query_int(request, "from", 0)
+        stop = query_int(request, "to", start, start + MAX_PREDICTIONS)
+
+        def predict() -> dict[str, Any]:
+            session = get_session(self._session)
+            if session is None:
+                return {"pending": False, "problem": NO_MODEL, "tokens": []}
+            try:
+                with entry.lock:
+                    found = entry.background.get(TracePredictions.__name__) or TracePredictions(session, entry.trace)
+                    self.library.start_background(entry, found)
+            except UnsupportedError as error:
+                return {"pending": False, "problem": str(error), "tokens": []}
+            assert isinstance(found, TracePredictions)
+            return found.report(start, stop)
+
+        return await self.respond_quick(request, predict, cache="no-store")
 
     async def ablate(self, request: Request) -> Response:
         """Compare the predictions with and without some heads."""

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from attnscope.atlas import ByteCache, HeadAtlas
 from attnscope.atlas.atlas import FOREGROUND
@@ -45,6 +45,18 @@ class Head(NamedTuple):
 
     matrix: AttentionMatrix
     atlas: HeadAtlas
+
+
+class BackgroundWork(Protocol):
+    """Work for a trace that runs in the background."""
+
+    def start(self) -> None:
+        """Start it, or put it first."""
+        ...
+
+    def close(self) -> None:
+        """Cancel it, and wait until it has stopped."""
+        ...
 
 
 class TokenAxis:
@@ -93,6 +105,7 @@ class Entry:
         self.trace, self.trace_id, self.name, self.note, self.origin = trace, trace_id, name, note, origin
         self.unmasked: Entry | None = None
         self.listed = False  # in the session
+        self.background: dict[str, BackgroundWork] = {}
         self.lock = threading.RLock()
         self._results: dict[Hashable, Any] = {}
 
@@ -120,12 +133,10 @@ class Entry:
         """The scores of all heads so far."""
         return self._compute_once("scores", lambda: TraceScores(self.trace, self.is_causal, self.matrix))
 
-    def stop_scoring(self) -> None:
-        """Cancel scoring in the background, if it was started."""
-        with self.lock:
-            scores = self._results.get("scores")
-        if scores is not None:
-            scores.close()
+    def stop_background(self) -> None:
+        """Cancel the background work of this trace."""
+        for work in list(self.background.values()):
+            work.close()
 
     def summary(self) -> dict[str, Any]:
         """Return the summary of the trace, as in the session."""
@@ -285,12 +296,16 @@ class Library:
 
     def start_scoring(self, entry: Entry) -> TraceScores:
         """Score all heads of a trace in the background, until the library closes or the trace is dropped."""
-        scores = entry.scores
+        self.start_background(entry, entry.scores)
+        return entry.scores
+
+    def start_background(self, entry: Entry, work: BackgroundWork) -> None:
+        """Start background work of a trace; it ends when the library closes or the trace is dropped."""
         with self._lock:
             if self.closing.is_set() or self._entries.get(entry.trace_id) is not entry:
                 raise Cancelled("the explorer is closing, or the trace was dropped")
-            scores.start()
-        return scores
+            entry.background[type(work).__name__] = work
+            work.start()
 
     def _is_closing(self) -> bool:
         FOREGROUND.give_way()
@@ -305,7 +320,7 @@ class Library:
         for head in heads:
             head.atlas.close()
         for entry in entries:
-            entry.stop_scoring()
+            entry.stop_background()
 
     def _drop(self, trace_id: str) -> None:
         entry = self._entries.pop(trace_id)
@@ -314,7 +329,7 @@ class Library:
         for key in [key for key in self._heads if key[0] in ids]:
             self._heads.pop(key).atlas.close()
         for dropped in filter(None, [entry, entry.unmasked]):
-            dropped.stop_scoring()
+            dropped.stop_background()
 
 
 def _check_showable(trace: Trace) -> None:

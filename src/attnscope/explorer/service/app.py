@@ -77,6 +77,7 @@ def make_router(
     survey = SurveyHandlers(library, session if isinstance(session, LazySession) else None, workers)
     watch = WatchHandlers(library, workers)
     get_routes = _page_routes(traces, survey, watch) | _trace_routes(traces, text, layers, export)
+    get_routes["/api/1/{trace}/predictions"] = model.predictions
     routes = [Route(path, handler, methods=["GET"]) for path, handler in get_routes.items()]
     routes += [
         Route("/api/1/run", model.run, methods=["POST"]),

@@ -18,16 +18,14 @@ from torch import Tensor, nn
 
 from attnscope.errors import Cancelled, SettingError, UnsupportedError
 from attnscope.explorer.cancellation import CancelCheck, never_cancelled
+from attnscope.explorer.sessions.model_check import is_model_of
 from attnscope.explorer.sessions.model_session import ModelSession
 from attnscope.heads import Effect, Predictions, ablate, predict
-from attnscope.recording import Trace, read
-from attnscope.recording.layers.recorded import Layer
+from attnscope.recording import Trace
 
 MAX_TOKENS = 2048
 MAX_LISTED = 10
 MAX_CACHED = 4  # texts whose unablated predictions are cached
-VERIFY_TOKENS = 8  # tokens to run again, to verify that a trace is of this model
-VERIFY_TOLERANCE = 0.05  # relative error of queries: allows for dtypes, not for other parameters
 
 How = Literal["zero", "mean"]
 
@@ -95,8 +93,7 @@ class Ablation:
 
     def _check_model(self, model: nn.Module, trace: Trace, ids: Tensor, chosen: dict[str, list[int]], how: How) -> None:
         """Raise UnsupportedError unless the first tokens give the queries in the trace."""
-        name, known = next(iter(trace.layers.items()))
-        if not isinstance(known, Layer) or not _is_model_of(model, known, name, ids):
+        if not is_model_of(model, trace, ids):
             raise UnsupportedError(
                 f"ablate: expected a trace of {self._session.name}, got one of another model or of other parameters. "
                 f"{_python_hint(chosen, how)}"
@@ -129,24 +126,6 @@ def heads_by_module(trace: Trace, heads: Sequence[tuple[int, int]]) -> dict[str,
         numbers = found.setdefault(layer.name.partition("#")[0], [])  # name#2 is the same module, called again
         numbers += [number for number in [layer.heads[head]] if number not in numbers]
     return found
-
-
-def _is_model_of(model: nn.Module, known: Layer, name: str, ids: Tensor) -> bool:
-    """Whether the model computes the queries of a recorded layer from these ids."""
-    size = getattr(getattr(model, "config", None), "vocab_size", None)
-    module = name.partition("#")[0]
-    if module not in dict(model.named_modules()) or (size is not None and int(ids.max()) >= size):
-        return False
-    again = read(model, ids[:, :VERIFY_TOKENS], layers=[module], progress=False).layer(name)
-    if not isinstance(again, Layer) or max(known.heads) >= again.shape[1]:
-        return False
-    found, wanted = (
-        again.merge_calls().query[:, list(known.heads)].cpu().double(),
-        known.merge_calls().query[:1, :, :VERIFY_TOKENS].cpu().double(),
-    )
-    if found.shape != wanted.shape:
-        return False
-    return bool((found - wanted).norm() <= VERIFY_TOLERANCE * wanted.norm())
 
 
 @contextmanager
