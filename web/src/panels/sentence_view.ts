@@ -171,7 +171,7 @@ export class SentenceView {
     const choose = ({ text, note, layer, head }: Preset): void => {
       this.#box.value = text;
       // The head first: its row is what the run answers with.
-      if (layer !== null && head !== null) this.actions.chooseHead(layer, head);
+      if (typeof layer === "number" && typeof head === "number") this.actions.chooseHead(layer, head);
       this.#note.textContent = note;
       this.#note.hidden = note === "";
       this.#runNow();
