@@ -118,6 +118,20 @@ def test_thumbnails_of_two_texts_and_of_weights_that_are_there(served: Callable[
     same_codes(codes, weights[0].masked_fill(weights[0] == 0, torch.nan).flatten(0, 1).double().numpy())
 
 
+@pytest.mark.parametrize("length", [72, 900])
+def test_a_preview_is_the_thumbnail_of_its_head(served: Callable[..., Handle], length: int) -> None:
+    trace = small_trace() if length == 72 else long_trace(length)
+    shown = Shown(served(trace), trace)
+    for channel in ("mean", "max"):
+        whole, every = unpack(shown.get(f"0/thumbs?ch={channel}").body)
+        for head in (0, 1):
+            header, codes = unpack(shown.get(f"0/{head}/preview?ch={channel}").body)
+            assert (header.rows, header.columns, header.z, header.y, header.x) == (64, 64, 0, 64, whole.x)
+            assert header.flags == whole.flags
+            assert numpy.abs(codes.astype(int) - every[64 * head : 64 * head + 64]).max() <= 1
+            assert numpy.array_equal(codes == 0, every[64 * head : 64 * head + 64] == 0)
+
+
 def broken_trace() -> Trace:
     """Three heads, of which the second is no numbers."""
     heads = [random_head(20, seed=seed) for seed in range(3)]

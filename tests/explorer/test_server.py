@@ -57,6 +57,8 @@ KEPT = [
     "0/0/links/key/3?unit=word",
     "0/thumbs",
     "0/0/why?query=9&key=3",
+    "0/0/preview",
+    "0/0/preview?ch=max",
     "find_heads?q0=3&q1=4&k0=1&k1=2",
     "find_heads?q0=3&q1=9&l0=1&l1=2",
     "find_heads?k0=3&k1=9",
@@ -107,6 +109,7 @@ NONSENSE = [
     "0/0/cells?i0=0&i1=0&j0=0&j1=1",
     "0/0/cells?i0=-1&i1=2&j0=0&j1=1",
     "0/0/0/0/0?ch=sum",
+    "0/0/preview?ch=sum",
     "0/0/why",
     "0/0/why?query=72&key=0",
     "0/0/why?query=0&key=72",
@@ -411,6 +414,8 @@ def test_a_trained_model_is_shown_as_it_attends() -> None:
     trace = read(model, text, tokenizer, progress=False)
     with serving(trace, ModelSession(model, tokenizer, "smollm2")) as handle:
         shown = Shown(handle, trace)
+        presets = handle.get("/api/1/session").json["presets"]
+        assert all(f"layer {one['layer']}, head {one['head']}." in one["note"] for one in presets)
         dense = dense_of(trace, 13, 8)
         last = len(dense) - 1
         values, _ = decoded(shown.get(f"13/8/row/{last}").body)

@@ -290,6 +290,15 @@ export interface AblateRequest {
   trace: string;
   heads: readonly (readonly [layer: number, head: number])[];
   how: AblationMethod;
+  /** Respond with an AblationEstimate, and ablate nothing. */
+  estimate?: boolean;
+}
+
+export interface AblationEstimate {
+  /** How long this ablation takes. */
+  estimate_seconds: number;
+  /** How long ablating every head alone takes. */
+  each_seconds: number;
 }
 
 /** How ablating these heads changes the predictions of the model. */
@@ -299,7 +308,7 @@ export interface AblationResult {
   loss: [before: number, after: number];
   /** Tokens that became harder to predict, with their loss in nats. */
   harder: [position: number, text: string, before: number, after: number][];
-  /** How long ablating heads of this text takes. */
+  /** How long it was expected to take. */
   estimate_seconds: number;
   /** Next tokens whose probability has changed most. */
   next: [text: string, before: number, after: number][];

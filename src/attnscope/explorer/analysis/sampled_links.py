@@ -15,10 +15,11 @@ from torch import Tensor
 
 from attnscope.matrix import AttentionMatrix
 
-MAX_ROWS, LAST_ROWS = 64, 16  # sampled rows, and how many of them are the last: a question often comes last
+MAX_ROWS, LAST_ROWS = 32, 16  # sampled rows, and how many of them are the last: a question often comes last
 MAX_CELLS = 2**23
 FAR_SHARE, MIN_FAR = 8, 32  # a far link spans an eighth of the text, and at least 32 tokens
-MIN_KEYS = 4  # that a query of a link may attend to
+MAX_KEYS = 4  # per row that may be links
+MIN_KEYS = 2  # other than itself and the first token, that the query of a link attends to
 
 
 class Link(NamedTuple):
@@ -38,17 +39,21 @@ class HeadLinks(NamedTuple):
 
 
 def sample_links(matrix: AttentionMatrix) -> list[HeadLinks]:
-    """Find the links of every head of a layer."""
+    """Find the links of every head of a layer, among the strongest keys of each sampled row."""
     heads, queries, keys = matrix.shape
     rows = sample_rows(queries, min(MAX_ROWS, max(1, MAX_CELLS // (heads * keys))))
-    weights = matrix[:, rows, :].cpu().nan_to_num(0.0)
-    visible = (weights > 0).sum(1, keepdim=True)
-    others = (weights.sum(1, keepdim=True) - weights) / (visible - 1).clamp(min=1)
-    distance = (rows + keys - queries)[:, None] - torch.arange(keys)
-    counted = (distance != 0) & (torch.arange(keys) > 0)
-    excess = (weights - others).masked_fill(~counted | ((weights > 0).sum(-1, keepdim=True) < MIN_KEYS), -torch.inf)
-    far = excess.masked_fill(distance.abs() < max(MIN_FAR, keys // FAR_SHARE), -torch.inf)
-    both = (_largest(part, weights, rows) for part in (excess, far))
+    own = rows + keys - queries
+    weights = matrix[:, rows, :].cpu().nan_to_num_(0.0)
+    visible, total = (weights > 0).sum(1), weights.sum(1)
+    weights[..., 0] = 0.0
+    inside = (own >= 0) & (own < keys)
+    weights[:, torch.arange(len(rows))[inside], own[inside]] = 0.0
+    found, places = weights.topk(min(MAX_KEYS, keys))
+    total, visible = (part[:, None].expand(-1, len(rows), -1).gather(2, places) for part in (total, visible))
+    excess = found - (total - found) / (visible - 1).clamp(min=1)
+    excess = excess.masked_fill((found > 0).sum(-1, keepdim=True) < MIN_KEYS, -torch.inf)
+    near = (own[:, None] - places).abs() < max(MIN_FAR, keys // FAR_SHARE)
+    both = (_largest(part, found, places, rows) for part in (excess, excess.masked_fill(near, -torch.inf)))
     return [HeadLinks(*pair) for pair in zip(*both, strict=True)]
 
 
@@ -97,12 +102,12 @@ def _shows(label: str, own: Tensor, places: Tensor, ids: Tensor | None) -> Tenso
     return torch.ones_like(places, dtype=torch.bool)
 
 
-def _largest(excess: Tensor, weights: Tensor, rows: Tensor) -> list[Link | None]:
-    """The largest excess of each head, (heads, rows, keys)."""
+def _largest(excess: Tensor, weights: Tensor, places: Tensor, rows: Tensor) -> list[Link | None]:
+    """The largest excess of each head, (heads, rows, keys of each row)."""
     found: list[Link | None] = []
-    for head, place in enumerate(excess.flatten(1).argmax(-1).tolist()):
-        row, key = divmod(place, excess.shape[-1])
-        value = float(excess[head, row, key])
-        link = Link(int(rows[row]), key, float(weights[head, row, key]), value)
+    for head, at in enumerate(excess.flatten(1).argmax(-1).tolist()):
+        row, column = divmod(at, excess.shape[-1])
+        value = float(excess[head, row, column])
+        link = Link(int(rows[row]), int(places[head, row, column]), float(weights[head, row, column]), value)
         found.append(link if value > 0 else None)
     return found

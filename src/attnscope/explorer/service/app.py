@@ -83,6 +83,7 @@ def make_router(
         Route("/api/1/run", model.run, methods=["POST"]),
         Route("/api/1/generate", model.generate, methods=["POST"]),
         Route("/api/1/ablate", model.ablate, methods=["POST"]),
+        Route("/api/1/ablate_each", model.ablate_each, methods=["POST"]),
         Route("/api/1/survey/read", survey.read, methods=["POST"]),
         Route("/api/1/watch/open", watch.open, methods=["POST"]),
     ]
@@ -139,6 +140,7 @@ def _trace_routes(
         f"{head}/cells": traces.cells,
         f"{head}/profile": traces.profile,
         f"{head}/why": traces.why,
+        f"{head}/preview": layers.preview,
         f"{head}/scores": traces.scores,
         f"{head}/block": text.block,
         f"{head}/page": export.page,

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from attnscope.errors import AttnScopeError, Cancelled, SettingError, UnsupportedError
 from attnscope.explorer.cancellation import CancelCheck, never_cancelled
 from attnscope.explorer.sessions.hidden_states import HiddenStates, collect_hidden_states
-from attnscope.explorer.sessions.presets import PRESETS
+from attnscope.explorer.sessions.presets import list_presets
 from attnscope.explorer.sessions.random_baseline import has_random_baseline, make_random_baseline
 from attnscope.heads.effects import predicts_next_token
 from attnscope.models import Decoder, Encoder, Sampling, Seq2Seq
@@ -58,7 +58,7 @@ class ModelSession:
         max_tokens: The longest text, in tokens; less if the model has a shorter context length.
 
     Attributes:
-        presets: Example texts, as `{"text": ..., "note": ...}`.
+        presets: Example texts, as `{"text", "note", "layer", "head"}`.
         can_generate: Whether the model can generate text while it is recorded.
         can_ablate: Whether the model predicts the next token, so that ablating heads has a measurable effect.
         has_baseline: Whether a randomly initialised copy can be created.
@@ -83,7 +83,7 @@ class ModelSession:
         self.name, self.max_tokens = name, min(max_tokens, _context_length(model) or max_tokens)
         self.can_generate, self.can_ablate = _can_generate(model), predicts_next_token(model)
         self.has_baseline = has_random_baseline(model)
-        self.presets = [{"text": preset.text, "note": preset.note} for preset in PRESETS]
+        self.presets = list_presets(model)
         self._model, self._tokenizer = model, tokenizer
         self._codec = as_tokenizer(tokenizer)  # once: for a tokenizer of transformers it is a copy
         self._eos_ids = _find_eos_ids(model, tokenizer)
