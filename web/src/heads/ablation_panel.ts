@@ -8,7 +8,7 @@
 import { segments } from "../panels/controls";
 import { button, element, replaceChildren, token, type Child } from "../panels/dom";
 import type { ViewContext } from "../panels/view_context";
-import { pluralize } from "../format_numbers";
+import { formatDuration, pluralize } from "../format_numbers";
 import { isConnectionError } from "../server/connection";
 import { LatestRequest } from "../server/requests";
 import { paths, type AblateRequest, type AblationMethod, type AblationResult, type TraceHead } from "../server/protocol";
@@ -19,6 +19,8 @@ import { getHeadName, includesHead } from "./scored_heads";
 
 /** Wait, since several heads are often chosen one after the other. */
 const PAUSE_MILLISECONDS = 150;
+/** For texts of more tokens, the time that they take is estimated first. */
+const LONG_TEXT = 2048;
 
 export interface AblationPanel {
   readonly element: HTMLElement;
@@ -59,9 +61,16 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
     request.cancel();
     requested = "";
   };
-  const load = (body: AblateRequest): void =>
+  const load = (body: AblateRequest, isLong: boolean): void =>
     void request.run(
-      (given) => context.transport.post<AblationResult>(paths.ablate(), body, given),
+      async (given) => {
+        const { estimate_seconds: seconds } = isLong
+          ? await context.transport.post<{ estimate_seconds: number }>(paths.ablate(), { ...body, estimate: true }, given)
+          : { estimate_seconds: 0 };
+        given.throwIfAborted();
+        if (isLong) status.textContent += ` about ${formatDuration(seconds)}.`;
+        return context.transport.post<AblationResult>(paths.ablate(), body, given);
+      },
       (answer) => show(answer, pluralize(body.heads.length, "head")),
       (message, error) => {
         stopButton.hidden = true;
@@ -144,7 +153,8 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
       else {
         status.textContent = `Running without ${pluralize(ablated.length, "head")}…`;
         stopButton.hidden = false;
-        timer = setTimeout(() => load({ trace, heads: ablated, how: ablationMethod }), PAUSE_MILLISECONDS);
+        const isLong = (shown.meta.layers[0]?.keys ?? 0) > LONG_TEXT;
+        timer = setTimeout(() => load({ trace, heads: ablated, how: ablationMethod }, isLong), PAUSE_MILLISECONDS);
       }
     },
   };
