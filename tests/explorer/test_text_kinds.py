@@ -124,6 +124,7 @@ def test_two_texts_stand_side_by_side(browser: Browser) -> None:
     with serving(library, page=True) as handle, shown(browser, handle.url) as page:
         page.keyboard.press("t")
         reading(page)
+        change(page, pinQuery=None, pinKey=None)
         left, right = page.locator(".text-page").all()
         assert (left.inner_text(), right.inner_text()) == (target, source)
         assert (left.get_attribute("aria-label"), right.get_attribute("aria-label")) == ("Queries", "Keys")

@@ -22,7 +22,7 @@ import { createHelpDialog, type HelpDialog } from "./panels/help_dialog";
 import { createHeadsView } from "./heads/heads_view";
 import { setLoadState, type Host } from "./host";
 import { LatestRequest } from "./server/requests";
-import { Inspector } from "./panels/inspector";
+import { Evidence } from "./evidence/evidence";
 import { isMapMove, listenForAsk, listenForKeys, loadKeysEnabled, saveKeysEnabled } from "./keys";
 import { createLiveRegion, describeCell } from "./panels/live_region";
 import type { Cell, MapView } from "./map/map_view";
@@ -37,6 +37,7 @@ import { OpeningGuide } from "./questions/opening";
 import { Pins } from "./pins";
 import { formatHeadName, getHome, paths, type Layer, type Meta, type Opening, type Session, type Side, type TraceHead } from "./server/protocol";
 import { SentenceView } from "./panels/sentence_view";
+import { getPinnedLink } from "./questions/head_question";
 import { fitToTrace, isSameState, type State, type Store } from "./state";
 import { StrongestTable } from "./panels/strongest_table";
 import { TextView } from "./text/text_view";
@@ -91,7 +92,7 @@ export class App {
   readonly #questionSlot = element("div", { class: "question-slot" });
   readonly #rankingSlot = element("div", { class: "ranking-slot" });
   readonly #ablation: AblationPanel;
-  readonly #inspector: Inspector;
+  readonly #evidence: Evidence;
   readonly #strongestTable: StrongestTable;
   readonly #sentence: SentenceView;
   readonly #help: HelpDialog;
@@ -114,7 +115,7 @@ export class App {
       this.#banner.hide();
       // Start over, so that failed requests are sent again.
       this.#shown = null;
-      this.#inspector.show(null, null, null);
+      this.#evidence.show({ shown: null, link: null, isFull: true, ranked: null });
       this.#render(store.get(), null);
     });
     this.#transport = watchConnection(
@@ -135,7 +136,7 @@ export class App {
       store,
       this.#map,
       () => this.#layer,
-      () => this.#inspector.report,
+      () => this.#evidence.report,
       (text) => this.#notice.show(text),
     );
     this.#context = {
@@ -179,7 +180,7 @@ export class App {
     );
     this.#ranking.subscribe(() => this.#updateHeads());
     this.#ablation = createAblationPanel(this.#context);
-    this.#inspector = this.#createInspector();
+    this.#evidence = this.#createEvidence();
     this.#strongestTable = this.#createTable();
     this.#sentence = this.#createSentence();
     this.#tour = new Tour(this.#context, root);
@@ -207,7 +208,7 @@ export class App {
       this.#toolbar.element,
       this.#navigator.element,
       this.#centre.element,
-      this.#inspector.element,
+      this.#evidence.element,
       this.#help.element,
       this.#liveRegion.element,
       this.#tour.card,
@@ -309,8 +310,6 @@ export class App {
     this.#opening.load(shown?.meta.trace ?? "");
     this.#updateHeads();
     const view = this.#views.current;
-    // Next to a view other than the map, the inspector shows only the head.
-    this.#inspector.show(shown, view ? null : state.pinQuery, view ? null : state.pinKey);
     this.#ablation.update(state, shown);
     view?.update(state, shown);
     // The map reports by itself when it is drawn.
@@ -321,6 +320,9 @@ export class App {
   #updateHeads(): void {
     const state = this.options.store.get();
     const shown = this.#fitsView(state) ? this.#shown : null;
+    const { question, list } = this.#ranking;
+    // Other views than the map list the links of the pins themselves.
+    this.#evidence.show({ shown, link: getPinnedLink(state), isFull: !this.#views.current, ranked: question.kind === "link" ? list : null });
     this.#title.hidden = !shown || state.view === "heads";
     if (!shown) return;
     const { store, session } = this.options;
@@ -418,7 +420,7 @@ export class App {
     this.#sentence.update(this.options.store.get());
     this.#offerText(this.options.store.get());
     this.#updateHeads();
-    this.#inspector.refreshNames();
+    this.#evidence.refreshNames();
     this.#strongestTable.refreshNames();
     this.#views.current?.update(this.options.store.get(), this.#shown);
     if (this.options.store.get().view === "map") this.#comparison.update(this.options.store.get(), this.#shown);
@@ -448,17 +450,18 @@ export class App {
     });
   }
 
-  #createInspector(): Inspector {
+  #createEvidence(): Evidence {
     const actions = {
       pin: (side: Side, position: number) => this.#pins.pin(side, position),
       unpin: (side: Side) => this.#pins.pin(side, null),
       follow: () => this.#pins.follow(),
       back: () => this.#pins.back(),
       canGoBack: () => this.#pins.canGoBack,
+      chooseHead: (layer: number, head: number) => this.options.store.set({ layer, head }, "push"),
       getText: (side: Side, position: number) => this.#getTokenText(side, position),
       announce: (text: string) => this.#liveRegion.announce(text),
     };
-    return new Inspector(this.#transport, actions, this.options, [this.#ablation.element]);
+    return new Evidence(this.#transport, actions, this.options, [this.#ablation.element]);
   }
 
   #createCentre(): CentrePanel {
@@ -487,6 +490,7 @@ export class App {
     const actions = {
       getState: () => this.options.store.get(),
       showRun: (trace: string) => this.#showRun(trace),
+      chooseHead: (layer: number, head: number) => this.options.store.set({ layer, head }),
       openAsMap: () => this.#commands.showView("map"),
       loadMeta: (trace: string) => this.#traces.loadMeta(trace),
       createBaseline: () => createBaselineMap(this.#mapContext),

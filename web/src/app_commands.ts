@@ -55,7 +55,7 @@ export function createAppCommands(parts: AppCommandContext): AppCommands {
         : store.get().trace === ""
           ? "There is nothing to show yet: type a text first."
           : null;
-    if (problem === null) store.set({ view, centre: null, zoom: null }, "push");
+    if (problem === null) store.set({ view }, "push");
     else showNotice(problem);
     return problem === null;
   };

@@ -26,7 +26,9 @@ const clampRounded = (low: number, value: number, high: number): number => Math.
 export function computeLayout(width: number, height: number, matrix: { queries: number; keys: number; has_texts: boolean }, longest = Infinity): MapLayout {
   const { queries, keys, has_texts: texts } = matrix;
   const numbersLeft = 14 + 7 * Math.max(2, String(queries).length);
-  const namesTop = texts ? clampRounded(30, Math.min(Math.max(48, height * 0.12), 14 + 6 * longest), 92) : 4;
+  // So does height that it would not use, to the names of the keys.
+  const unused = Number.isFinite(longest) ? height - NUMBERS_TOP - STRIP - GAP - LEGEND - (width * 0.88 - numbersLeft - STRIP - GAP) * (queries / keys) : 0;
+  const namesTop = texts ? clampRounded(30, Math.min(Math.max(48, height * 0.12, unused), 14 + 6 * longest), 92) : 4;
   const used = (height - namesTop - NUMBERS_TOP - STRIP - GAP - LEGEND) * (keys / queries) + numbersLeft + STRIP + GAP + namesTop * 0.45;
   const namesLeft = texts ? clampRounded(56, Math.max(width * 0.12, width - used), Math.min(210, width * 0.22)) : 16;
   const left = namesLeft + numbersLeft + STRIP + GAP;
