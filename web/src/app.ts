@@ -33,6 +33,7 @@ import { fitToTrace, isSameState, type State, type Store } from "./state";
 import { StrongestTable } from "./panels/strongest_table";
 import { TextView } from "./text/text_view";
 import { createToolbar } from "./panels/toolbar";
+import { recordHistory, type UndoHistory } from "./undo";
 import { ViewSwitcher } from "./panels/view_switcher";
 import type { Comparison, ViewContext } from "./panels/view_context";
 import { formatTitle } from "./paint/token_text";
@@ -80,6 +81,7 @@ export class App {
   readonly #sentence: SentenceView;
   readonly #help: HelpDialog;
   readonly #address: Address;
+  readonly #history: UndoHistory;
   readonly #centre: CentrePanel;
   #shown: TraceHead | null = null;
   #areKeysEnabled = loadKeysEnabled();
@@ -134,12 +136,13 @@ export class App {
       heads: () => createHeadsView(this.#context),
     });
     this.#finder = this.#createFinder();
+    this.#history = recordHistory(store);
     this.#commands = createAppCommands({
-      ...{ root, context: this.#context, map: this.#map, comparison: this.#comparison },
+      ...{ root, context: this.#context, map: this.#map, comparison: this.#comparison, history: this.#history },
       getShown: () => this.#shown,
       getTable: () => this.#strongestTable,
       getHelp: () => this.#help,
-      copyLink: () => this.#address.copyLink(),
+      copyLink: (place) => this.#address.copyLink(place),
       onTableToggle: () => this.#updatePanels(store.get()),
     });
     this.#toolbar = createToolbar(store, this.#commands, this.#finder.element, getHome(session));
@@ -211,6 +214,7 @@ export class App {
       clearTimeout(this.#timer);
       this.#metaRequest.cancel();
       this.#address.close();
+      this.#history.close();
       this.#finder.reset();
       this.#strongestTable.setOpen(false);
       this.#map.destroy();
@@ -235,7 +239,7 @@ export class App {
 
   #showTrace(state: State, meta: Meta, resized: boolean): void {
     const fitted = fitToTrace(state, meta.layers, getAvailableHeads(this.options.session));
-    if (!isSameState(fitted, state)) return this.options.store.set(fitted);
+    if (!isSameState(fitted, state)) return this.options.store.set(fitted, "replace");
     const { layer, head } = state;
     // The state first, so that a new head is drawn at once in the right place and colours.
     this.#map.update(state);
@@ -308,8 +312,8 @@ export class App {
       },
       ([own, meta]) => {
         // A link straight to an unmasked trace opens the trace that it was made from, without its mask.
-        if (own.origin !== null) return store.set({ trace: own.origin, unmasked: true });
-        if (unmasked && own.unmasked === null) return store.set({ unmasked: false });
+        if (own.origin !== null) return store.set({ trace: own.origin, unmasked: true }, "replace");
+        if (unmasked && own.unmasked === null) return store.set({ unmasked: false }, "replace");
         this.#arrangeCentre(store.get());
         this.#showTrace(store.get(), meta, true);
       },
@@ -434,7 +438,7 @@ export class App {
 
   #showRun(trace: string): void {
     this.#pins.clearTrail();
-    this.options.store.set({ trace, centre: null, zoom: null, pinQuery: null, pinKey: null });
+    this.options.store.set({ trace, centre: null, zoom: null, textPlace: null, pinQuery: null, pinKey: null });
   }
 
   /** Announce the cell only for keyboard users; with a pointer it would never stop. */

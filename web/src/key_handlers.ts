@@ -80,6 +80,8 @@ export function createKeyHandlers(context: KeyHandlerContext): Readonly<Record<A
     unpin: unpinOrLeave,
     follow: () => pins.follow(),
     back: () => pins.back(),
+    undo: commands.undo,
+    redo: commands.redo,
     nextHead: stepHead(0, 1),
     previousHead: stepHead(0, -1),
     nextLayer: stepHead(1, 0),

@@ -28,6 +28,8 @@ export type Action =
   | "unpin"
   | "follow"
   | "back"
+  | "undo"
+  | "redo"
   | "nextHead"
   | "previousHead"
   | "nextLayer"
@@ -54,6 +56,8 @@ export type Action =
 export interface KeyRow {
   readonly keys: readonly string[];
   readonly shift?: true;
+  /** With Ctrl, or Command on a Mac. */
+  readonly ctrl?: true;
   readonly action: Action;
   readonly description: string;
   readonly group: "Move" | "Read" | "Choose" | "Find" | "Show";
@@ -82,6 +86,8 @@ export const KEYS: readonly KeyRow[] = [
   { keys: ["Escape"], action: "unpin", description: "remove pins, then stop comparing, then show the map", group: "Read" },
   { keys: ["f"], action: "follow", description: "follow the strongest key of this query", group: "Read" },
   { keys: ["b"], action: "back", description: "go back where you followed from", group: "Read" },
+  { keys: ["z"], ctrl: true, action: "undo", description: "undo", group: "Read" },
+  { keys: ["z"], shift: true, ctrl: true, action: "redo", description: "redo", group: "Read" },
   { keys: ["]"], action: "nextHead", description: "next head", group: "Choose" },
   { keys: ["["], action: "previousHead", description: "previous head", group: "Choose" },
   { keys: ["}"], action: "nextLayer", description: "next layer", group: "Choose" },
@@ -115,14 +121,19 @@ export interface KeyPress {
   readonly isComposing?: boolean;
 }
 
-/** The action of a key press, or null. Presses with Ctrl, Alt or Meta are left to the browser. */
+/** The action of a key press, or null. Other presses with Ctrl, Alt or Meta are left to the browser. */
 export function findAction(press: KeyPress): Action | null {
-  if (press.ctrlKey || press.metaKey || press.altKey || press.isComposing) return null;
+  if (press.altKey || press.isComposing) return null;
+  if (press.ctrlKey || press.metaKey) {
+    const key = press.key.toLowerCase();
+    return KEYS.find(({ keys, shift, ctrl }) => ctrl && keys.includes(key) && (shift ?? false) === press.shiftKey)?.action ?? null;
+  }
   const isNamed = press.key.length > 1;
   const row = KEYS.find(
     // Shift is already part of a character ("?"), and means "one screen" on a named key.
-    ({ keys, shift }) =>
+    ({ keys, shift, ctrl }) =>
       keys.includes(press.key) &&
+      !ctrl &&
       (!isNamed || press.key === "Enter" || press.key === "Escape" || (shift ?? false) === press.shiftKey),
   );
   return row?.action ?? null;
@@ -214,8 +225,9 @@ const NAMES: Readonly<Record<string, string>> = {
 };
 
 /** A key as it is printed on the help list. */
-export function formatKey(key: string, shift: boolean): string {
+export function formatKey(key: string, { shift, ctrl }: Pick<KeyRow, "shift" | "ctrl">): string {
   const name = NAMES[key] ?? key;
+  if (ctrl) return `Ctrl ${shift ? "Shift " : ""}${name.toUpperCase()}`;
   return shift && key.length > 1 ? `Shift ${name}` : name;
 }
 

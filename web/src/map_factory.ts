@@ -25,7 +25,7 @@ export function createMap(context: MapContext, getMeta: () => Meta | undefined):
   const { store, host, transport, traces, getPins, onHover, onDrawn } = context;
   const events: MapEvents = {
     ...{ onHover, onDrawn },
-    onMove: (centre: Cell | null, zoom: number | null) => store.set({ centre, zoom }),
+    onMove: (place, how) => store.set(place, how),
     onPickCell: ({ query, key }: Cell) => getPins().toggle({ pinQuery: query, pinKey: key }),
     onPickQuery: (query: number) => getPins().toggle({ pinQuery: query }),
     onPickKey: (key: number) => getPins().toggle({ pinKey: key }),

@@ -23,15 +23,23 @@ export interface ComparedHead {
   readonly mode: CompareMode;
 }
 
+/** A position on each axis. */
+export interface Place {
+  readonly query: number;
+  readonly key: number;
+}
+
 export interface State {
   readonly trace: string;
   readonly layer: number;
   readonly head: number;
   readonly view: View;
-  /** In tokens, with a fraction; null means: fit the whole matrix. */
-  readonly centre: { readonly query: number; readonly key: number } | null;
+  /** Of the map: in tokens, with a fraction; null means: fit the whole matrix. */
+  readonly centre: Place | null;
   /** CSS pixels per token; null means: fit. */
   readonly zoom: number | null;
+  /** The first visible tokens of the text view; null is the beginning. */
+  readonly textPlace: Place | null;
   readonly pinQuery: number | null;
   readonly pinKey: number | null;
   readonly channel: ChannelMode;
@@ -64,6 +72,7 @@ export interface State {
   readonly others: readonly (readonly [string, string])[];
 }
 
+/** "push": a change by the user, which Back and undo take back. "replace": a correction, which belongs to the change before it. */
 export type HistoryMode = "replace" | "push";
 
 export interface Store {
@@ -98,6 +107,7 @@ export const DEFAULT_STATE: State = {
   view: "map",
   centre: null,
   zoom: null,
+  textPlace: null,
   pinQuery: null,
   pinKey: null,
   channel: "both",
@@ -124,7 +134,7 @@ export function createStore(initial: State): Store {
   const listeners = new Set<(now: State, before: State, how: HistoryMode) => void>();
   return {
     get: () => state,
-    set(change, how = "replace") {
+    set(change, how = "push") {
       const before = state;
       const after = { ...before, ...change };
       if (isSameState(before, after)) return;
@@ -145,6 +155,11 @@ export function isSameState(one: State, other: State): boolean {
   );
 }
 
+/** Whether only the place in the map or in the text has changed: many such changes follow each other. */
+export function isMove(before: State, after: State): boolean {
+  return isSameState({ ...before, centre: after.centre, zoom: after.zoom, textPlace: after.textPlace }, after);
+}
+
 /** Read any fragment, with or without its `#`, into a valid state. */
 export function readAddress(fragment: string): State {
   const text = fragment.startsWith("#") ? fragment.slice(1) : fragment;
@@ -156,15 +171,15 @@ export function readAddress(fragment: string): State {
   const pairs = mark < 0 ? [] : readPairs(text.slice(mark + 1));
   const known = new Map(pairs.filter(([key]) => KNOWN_KEYS.has(key)));
   const pins = /^(?:q(\d{1,7}))?(?:,?k(\d{1,7}))?$/.exec(known.get("pin") ?? "");
-  const centre = readPair(known.get("c"));
   const trace = TRACE_PATTERN.test(path[1] ?? "") ? (path[1] ?? "") : "";
   return {
     trace,
     layer: place?.[0] ?? 0,
     head: place?.[1] ?? 0,
     view: chooseKnown(VIEWS, path[3]),
-    centre: centre && { query: roundPosition(centre[0]), key: roundPosition(centre[1]) },
+    centre: readPlace(known.get("c")),
     zoom: readZoom(known.get("z")),
+    textPlace: readPlace(known.get("t")),
     pinQuery: pins?.[1] === undefined ? null : Number(pins[1]),
     pinKey: pins?.[2] === undefined ? null : Number(pins[2]),
     channel: chooseKnown(CHANNELS, known.get("agg")),
@@ -189,7 +204,7 @@ export function readAddress(fragment: string): State {
 
 const TRACE_PATTERN = /^[0-9a-f]{16,64}$/;
 const KNOWN_KEYS = new Set(
-  ["c", "z", "pin", "agg", "r", "cm", "lin", "sink", "unmasked"].concat(
+  ["c", "z", "t", "pin", "agg", "r", "cm", "lin", "sink", "unmasked"].concat(
     ["unit", "as", "sort", "xy", "label", "abl", "how", "cmp", "lock", "bits"],
   ),
 );
@@ -227,6 +242,11 @@ function readPair(text: string | undefined): [number, number] | null {
   const first = readNumber(parts[0]);
   const second = readNumber(parts[1]);
   return parts.length === 2 && first !== null && second !== null ? [first, second] : null;
+}
+
+function readPlace(text: string | undefined): Place | null {
+  const pair = readPair(text);
+  return pair && { query: roundPosition(pair[0]), key: roundPosition(pair[1]) };
 }
 
 function readZoom(text: string | undefined): number | null {
@@ -275,8 +295,10 @@ function chooseKnown<T extends string>(choices: readonly [T, ...T[]] | readonly 
 /** The unique fragment of a state: without defaults, known keys in a fixed order, then the unknown ones. */
 export function writeAddress(state: State): string {
   const parts: [string, string][] = [];
-  if (state.centre) parts.push(["c", `${roundPosition(state.centre.query)},${roundPosition(state.centre.key)}`]);
+  const formatPlace = ({ query, key }: Place): string => `${roundPosition(query)},${roundPosition(key)}`;
+  if (state.centre) parts.push(["c", formatPlace(state.centre)]);
   if (state.zoom !== null) parts.push(["z", formatDecimal(roundZoom(state.zoom))]);
+  if (state.textPlace) parts.push(["t", formatPlace(state.textPlace)]);
   const pins = [
     state.pinQuery === null ? "" : `q${state.pinQuery}`,
     state.pinKey === null ? "" : `k${state.pinKey}`,
@@ -367,6 +389,8 @@ export function fitToTrace(
   const [layer, head] = isAvailable(available, nearest, clamped) ? [nearest, clamped] : (available?.[0] ?? [0, 0]);
   const shape = layers[layer] ?? { queries: 0, keys: 0 };
   const { compare, ablated } = state;
+  const clampPlace = (place: Place | null): Place | null =>
+    place && { query: Math.min(place.query, shape.queries), key: Math.min(place.key, shape.keys) };
   return {
     ...state,
     layer,
@@ -375,10 +399,8 @@ export function fitToTrace(
     compare: compare && (compare.trace !== "" || exists(compare.layer, compare.head)) ? compare : null,
     pinQuery: state.pinQuery !== null && state.pinQuery < shape.queries ? state.pinQuery : null,
     pinKey: state.pinKey !== null && state.pinKey < shape.keys ? state.pinKey : null,
-    centre: state.centre && {
-      query: Math.min(state.centre.query, shape.queries),
-      key: Math.min(state.centre.key, shape.keys),
-    },
+    centre: clampPlace(state.centre),
+    textPlace: clampPlace(state.textPlace),
   };
 }
 

@@ -40,6 +40,7 @@ function randomState(random: () => number): State {
     view: (["map", "text", "heads", "sentence"] as const)[whole(4)] ?? "map",
     centre: perhaps(() => ({ query: random() * 131_072, key: random() * 131_072 })),
     zoom: perhaps(() => 64 * random() ** 6),
+    textPlace: perhaps(() => ({ query: whole(131_072), key: whole(131_072) })),
     pinQuery: perhaps(() => whole(131_072)),
     pinKey: perhaps(() => whole(131_072)),
     channel: CHANNELS[whole(3)] ?? "both",
@@ -293,6 +294,6 @@ test("a store calls its listeners only on changes", () => {
   store.set({ layer: 5 });
   assert.deepEqual(heard, [
     [0, 3, "push"],
-    [3, 4, "replace"],
+    [3, 4, "push"],
   ]);
 });

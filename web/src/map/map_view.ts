@@ -17,16 +17,16 @@ import { TileImages } from "../tiles/tile_images";
 import { listenToPointer, type GestureHandlers, type Point } from "./pointer";
 import { getHeadNumber, type Meta, type Side } from "../server/protocol";
 import { ShownHeads, type Cell, type SecondHead } from "./shown_heads";
-import { DEFAULT_STATE, type ChannelMode, type State } from "../state";
+import { DEFAULT_STATE, type ChannelMode, type HistoryMode, type State } from "../state";
 import type { Transport } from "../server/transport";
 import * as viewports from "../geometry/viewport";
-import type { Viewport } from "../geometry/viewport";
+import type { PinnedPair, Plot, ViewPlace, Viewport } from "../geometry/viewport";
 
 export type { Cell, Point, Reading, ComparisonRole, SecondHead, WeightedSpan };
 
 export interface MapEvents {
-  /** Once a frame after moves by pointer, wheel or method. (null, null) is the opening view ("fit"). */
-  onMove(centre: Cell | null, zoom: number | null): void;
+  /** Once a frame after moves; "replace" when the map moved by itself, to show the pins. No centre and no zoom: the whole matrix. */
+  onMove(place: ViewPlace, how: HistoryMode): void;
   /** Also called again for the same cell when its exact value has arrived. */
   onHover(cell: Cell | null): void;
   onPickCell(cell: Cell): void;
@@ -63,6 +63,8 @@ export interface MapView {
   showOneTokenPerPixel(): void;
   /** Moves just enough that the pair is in view. */
   reveal(cell: Cell): void;
+  /** Where the view is; null while there is none. */
+  getPlace(): ViewPlace | null;
   /** Half-open token ranges in view. */
   visible(): { query: [number, number]; key: [number, number] };
   valueAt(cell: Cell): Reading | undefined;
@@ -83,12 +85,9 @@ export interface MapView {
 /** What a colour of a picture stands for. */
 export type ColourMeaning = Pick<TileDrawing, "stride" | "channel"> & { readonly scale: ColourScale };
 
-interface ViewPlace {
-  centre: Cell | null;
-  zoom: number | null;
-}
-
-const OPENING: ViewPlace = { centre: null, zoom: null };
+const WHOLE: ViewPlace = { centre: null, zoom: null };
+/** The names of keys of a shorter text are measured, to leave room for them. */
+const SHORT_TEXT = 200;
 
 export class CanvasMap implements MapView {
   readonly element = document.createElement("div");
@@ -104,7 +103,9 @@ export class CanvasMap implements MapView {
   #longestLabel = Infinity;
   #view: Viewport | null = null;
   /** The place that the state had last or that was reported last: only another one moves the view. */
-  #lastPlace: ViewPlace = OPENING;
+  #lastPlace: ViewPlace = WHOLE;
+  /** The pins that the map has been drawn with. */
+  #drawnPins: PinnedPair = { query: null, key: null };
   #colours: ColourScale | null = null;
   #hover: { query: number; key: number; x: number; y: number } | null = null;
   /** A pair that is hovered on another map. */
@@ -113,6 +114,8 @@ export class CanvasMap implements MapView {
   #frame = 0;
   #isHeatStale = true;
   #hasMoved = false;
+  /** The map has moved without the user. */
+  #isOwnMove = false;
   #scale = 1;
   #requestNow = true;
 
@@ -182,7 +185,7 @@ export class CanvasMap implements MapView {
     if (!before || before.queries !== about?.queries || before.keys !== about.keys || before.has_texts !== about.has_texts) {
       this.#view = null;
       this.#hover = null;
-      this.#lastPlace = OPENING;
+      this.#lastPlace = WHOLE;
       this.resize();
     }
     this.#requestNow = true;
@@ -196,7 +199,8 @@ export class CanvasMap implements MapView {
     if (this.#view && this.#longestLabel !== this.#findLongestLabel()) this.resize();
     if (this.#view && !isSamePlace(state, this.#lastPlace, this.#view)) {
       this.#lastPlace = { centre: state.centre, zoom: state.zoom };
-      this.#view = this.#placeView(this.#view);
+      this.#view = viewports.placeView(this.#view, this.#lastPlace, null);
+      this.#revealNewPins(this.#view, this.#lastPlace);
     }
     this.#scheduleDraw(true);
   }
@@ -220,6 +224,10 @@ export class CanvasMap implements MapView {
 
   reveal(cell: Cell): void {
     if (this.#view) this.#move(viewports.revealCell(this.#view, cell.query, cell.key));
+  }
+
+  getPlace(): ViewPlace | null {
+    return this.#view && { centre: viewports.getCentre(this.#view), zoom: this.#view.zoom };
   }
 
   visible(): { query: [number, number]; key: [number, number] } {
@@ -255,21 +263,26 @@ export class CanvasMap implements MapView {
     const { plot } = this.#layout;
     resizeCanvas(this.#heatCanvas, plot, this.#scale);
     resizeCanvas(this.#overlayCanvas, { left: 0, top: 0, width, height }, this.#scale);
-    const before = this.#view;
-    const opened = viewports.openView(layer.queries, layer.keys, plot);
-    if (!before) {
-      this.#lastPlace = { centre: this.#state.centre, zoom: this.#state.zoom };
-      this.#view = this.#placeView(opened);
-    } else if (this.#lastPlace.zoom === null) this.#view = opened;
+    if (!this.#view) this.#lastPlace = { centre: this.#state.centre, zoom: this.#state.zoom };
     // Near the border a resize changes the place, so place the view again.
-    else if (!this.#hasMoved) this.#view = this.#placeView(viewports.resizeView(before, plot));
-    else {
-      const centre = viewports.getCentre(before);
-      this.#view = viewports.centreView(viewports.resizeView(before, plot), centre.query, centre.key, before.zoom);
-    }
+    const place = (this.#hasMoved && this.getPlace()) || this.#lastPlace;
+    const size = { queries: layer.queries, keys: layer.keys, width: plot.width, height: plot.height };
+    this.#view = viewports.placeView(size, place, null);
+    this.#revealNewPins(size, place);
     this.#scheduleDraw(true);
-    // A canvas whose size is set is blank: draw before the browser shows it.
-    this.#draw();
+    // A canvas whose size is set is blank: draw before the browser shows it. The store is told in the next frame.
+    this.#draw(false);
+  }
+
+  /** Bring into view the pins of an opened address, and those that were set while the map was hidden. */
+  #revealNewPins(size: Plot, place: ViewPlace): void {
+    const { pinQuery: query, pinKey: key } = this.#state;
+    if (query === this.#drawnPins.query && key === this.#drawnPins.key) return;
+    const view = viewports.placeView(size, place, { query, key });
+    if (view.query === this.#view?.query && view.key === this.#view.key) return;
+    this.#view = view;
+    this.#hasMoved = true;
+    this.#isOwnMove = true;
   }
 
   destroy(): void {
@@ -291,10 +304,10 @@ export class CanvasMap implements MapView {
     if (scene) paintScene(surface, { ...scene, theme, hover: null, selectionBox: null, isExport: true });
   }
 
-  /** The longest key label of a text that opens fully labelled; unchanged while texts are loading. */
+  /** The longest key label of a short text; unchanged while texts are loading. */
   #findLongestLabel(): number {
     const layer = this.#heads.first.layer;
-    if (!layer?.has_texts || layer.keys >= viewports.LABELLED_BELOW_TOKENS) return Infinity;
+    if (!layer?.has_texts || layer.keys >= SHORT_TEXT) return Infinity;
     const names = this.options.getTokens("key", 0, layer.keys);
     return names ? Math.max(...names.map((name) => formatToken(name).length)) : this.#longestLabel;
   }
@@ -310,18 +323,10 @@ export class CanvasMap implements MapView {
     return this.#heads.getMode(this.#state);
   }
 
-  /** The view at the last place. */
-  #placeView(view: Viewport): Viewport {
-    const { centre, zoom } = this.#lastPlace;
-    const opened = viewports.openView(view.queries, view.keys, view);
-    if (zoom === null && centre === null) return opened;
-    const { query, key } = centre ?? viewports.getCentre(view);
-    return viewports.centreView(view, query, key, zoom ?? opened.zoom);
-  }
-
   #move(view: Viewport): void {
     this.#view = view;
     this.#hasMoved = true;
+    this.#isOwnMove = false;
     // The pointer stays, the token under it changes.
     if (this.#hover) this.#hoverAt(this.#hover);
     this.#scheduleDraw(true);
@@ -408,13 +413,15 @@ export class CanvasMap implements MapView {
     if (this.#frame === 0) this.#frame = requestAnimationFrame(() => this.#draw());
   }
 
-  #draw(): void {
-    cancelAnimationFrame(this.#frame);
-    this.#frame = 0;
+  #draw(reportsMoves = true): void {
+    if (reportsMoves || !this.#hasMoved) {
+      cancelAnimationFrame(this.#frame);
+      this.#frame = 0;
+    }
     const view = this.#view;
     if (!view || this.element.clientWidth === 0) return;
     if (devicePixelRatio !== this.#scale) return this.resize();
-    if (this.#hasMoved) this.#reportMove(view);
+    if (this.#hasMoved && reportsMoves) this.#reportMove(view);
     this.#heads.data.requestTiles(view, this.#mode, this.#requestNow);
     this.#requestNow = false;
     if (view.zoom >= VALUES_FROM_ZOOM) this.#heads.data.requestCells(viewports.getVisibleRange(view));
@@ -425,6 +432,7 @@ export class CanvasMap implements MapView {
     overlay.context.clearRect(0, 0, overlay.width, overlay.height);
     paintOverlay(overlay, scene);
     this.#isHeatStale = false;
+    this.#drawnPins = { query: this.#state.pinQuery, key: this.#state.pinKey };
     this.#reportState(scene);
   }
 
@@ -454,10 +462,10 @@ export class CanvasMap implements MapView {
 
   #reportMove(view: Viewport): void {
     this.#hasMoved = false;
-    const opened = viewports.openView(view.queries, view.keys, view);
-    const home = view.zoom === opened.zoom && view.query === opened.query && view.key === opened.key;
-    this.#lastPlace = home ? OPENING : { centre: viewports.getCentre(view), zoom: view.zoom };
-    this.on.onMove(this.#lastPlace.centre, this.#lastPlace.zoom);
+    const whole = viewports.fitView(view);
+    const isWhole = view.zoom === whole.zoom && view.query === whole.query && view.key === whole.key;
+    this.#lastPlace = isWhole ? WHOLE : { centre: viewports.getCentre(view), zoom: view.zoom };
+    this.on.onMove(this.#lastPlace, this.#isOwnMove ? "replace" : "push");
   }
 
   /** Set `data-state` of the element, and report when the heatmap is complete. */

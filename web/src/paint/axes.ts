@@ -24,7 +24,8 @@ export interface AxisDrawing {
   tagged: readonly (number | null | undefined)[];
 }
 
-const getFontSize = (zoom: number): number => (zoom >= 11 && zoom < 13 ? 10 : 11);
+/** Smaller where every row has a name and little room. */
+const getFontSize = (zoom: number): number => (zoom < EVERY_TOKEN_FROM_ZOOM || zoom >= 13 ? 11 : zoom < 11 ? 9 : 10);
 
 function getFont(kind: AxisLabel["kind"], zoom: number): string {
   return kind === "section" ? `500 ${getFontSize(zoom)}px ${fonts.text}` : `${getFontSize(zoom)}px ${fonts.mono}`;

@@ -61,7 +61,7 @@ export class TextView implements CentreView {
   #source = "";
   #hovered: TextSpot | null = null;
   /** The state that the pages have been scrolled for. */
-  #scrolledState: Pick<State, "pinQuery" | "pinKey" | "centre"> | null = null;
+  #scrolledState: Pick<State, "pinQuery" | "pinKey" | "textPlace"> | null = null;
   /** The scroll positions when the view was hidden. */
   #savedScroll: Record<Side, number> | null = null;
   #frame = 0;
@@ -246,7 +246,7 @@ export class TextView implements CentreView {
     const pins = getPinnedPositions(this.#layer, this.#state);
     const windows = this.#sides.map((page) => {
       const { from, texts } = this.#pages[page];
-      const at = pins[page] ?? this.#state.centre?.[page] ?? 0;
+      const at = pins[page] ?? this.#state.textPlace?.[page] ?? 0;
       return chooseWindow(getLength(this.#layer, page), at, [from, from + texts.length]);
     });
     const wanted = this.#sides.map((page, index) => paths.text(meta.trace, number, page, ...(windows[index] ?? [0, 0])));
@@ -378,15 +378,15 @@ export class TextView implements CentreView {
   /** Bring into view what is newly pinned, or the place that the address newly names. */
   #scrollToPins(): void {
     if (this.#pages.key.texts.length === 0) return;
-    const [before, { pinQuery, pinKey, centre }] = [this.#scrolledState, this.#state];
+    const [before, { pinQuery, pinKey, textPlace }] = [this.#scrolledState, this.#state];
     this.#scrolledState = this.#state;
     const pins = getPinnedPositions(this.#layer, this.#state);
     const moved = { query: pinQuery !== (before?.pinQuery ?? null), key: pinKey !== (before?.pinKey ?? null) };
     for (const side of ["key", "query"] as const) {
       const at = pins[side];
       if (moved[side] && at !== null) this.#pages[getPageSide(this.#layer, side)].reveal(at);
-      else if (!moved.query && !moved.key && centre && centre[side] !== before?.centre?.[side])
-        this.#pages[side].reveal(Math.floor(centre[side]), true);
+      else if (!moved.query && !moved.key && textPlace && textPlace[side] !== before?.textPlace?.[side])
+        this.#pages[side].reveal(Math.floor(textPlace[side]), true);
     }
   }
 
@@ -396,9 +396,9 @@ export class TextView implements CentreView {
     const [query = 0, key = 0] = SIDES.map((side) => this.#pages[getPageSide(this.#layer, side)].findFirstVisible());
     const starts = Array.from(this.#sections.options, ({ value }) => Number(value));
     this.#sections.selectedIndex = findLastAtMost(starts, key);
-    const centre = { query, key };
-    this.#scrolledState = { ...this.#state, centre };
-    this.context.store.set({ centre });
+    const textPlace = { query, key };
+    this.#scrolledState = { ...this.#state, textPlace };
+    this.context.store.set({ textPlace });
   }
 
   #setHovered(spot: TextSpot | null): void {

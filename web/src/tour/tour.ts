@@ -88,7 +88,7 @@ export class Tour {
     this.#before = null;
     this.card.hidden = true;
     this.#pointAt(null);
-    this.context.store.set(before.state);
+    this.context.store.set(before.state, "replace");
     if (before.focus instanceof HTMLElement && before.focus.isConnected) before.focus.focus({ preventScroll: true });
   }
 
@@ -107,7 +107,7 @@ export class Tour {
     this.#back.disabled = number === 0;
     this.#next.textContent = number + 1 < STEPS.length ? "Next" : "Done";
     const { example } = this.context.session;
-    this.context.store.set({ ...PLAIN_STATE, trace: example ?? "", ...step.state });
+    this.context.store.set({ ...PLAIN_STATE, trace: example ?? "", ...step.state }, "replace");
     this.#pointAt(this.root.querySelector<HTMLElement>(step.selector));
   }
 
