@@ -64,7 +64,7 @@ export function syncAddress(store: Store, addressBar: AddressBar, now: () => num
     timer = undefined;
     hasMoved = false;
     isApplying = true;
-    store.set(readAddress(addressBar.location.hash));
+    store.set(readAddress(addressBar.location.hash), "replace");
     isApplying = false;
   };
   addressBar.addEventListener("popstate", applyAddress);

@@ -38,6 +38,8 @@ export interface TileDrawing {
   stride: number;
   channel: Channel;
   placements: TilePlacement[];
+  /** A saved page holds no finer tiles here. */
+  isCoarse: boolean;
 }
 
 /** How two heads are drawn in one picture, and their names. */
@@ -88,7 +90,7 @@ export abstract class MapData {
     const findTile = (address: TileAddress): TileResult | undefined => this.tiles.get(address, getChannels(this.plan.getStride(address.z), mode)[0] ?? "mean");
     const placements = coverView(this.plan, z, getVisibleRange(view), this.masking, findTile);
     if (placements.some((placement) => placement.tile?.partial)) this.pollProgress();
-    return { z, stride, channel, placements };
+    return { z, stride, channel, placements, isCoarse: z < this.plan.chooseLevel(view.zoom) };
   }
 
   /** Spikes of the drawn tiles whose second channel is loaded. */

@@ -7,7 +7,7 @@ import { createLookup, isSameScale, type ColourScale } from "../paint/colour";
 import { paintHeatmap, paintOverlay, paintScene, type ComparisonRole, type MapScene } from "./map_scene";
 import type { Host } from "../host";
 import type { Reading, TileDrawing, WeightedSpan } from "./map_data";
-import { computeLayout, type MapLayout } from "./map_layout";
+import { ALL_PARTS, computeLayout, type MapLayout } from "./map_layout";
 import { getMinimapZoom, isMinimapShown } from "../paint/minimap";
 import { VALUES_FROM_ZOOM } from "../paint/overlays";
 import { contains, type Box } from "../geometry/box";
@@ -15,7 +15,8 @@ import { themes, type Surface, type Theme } from "../paint/surface";
 import { formatTitle, formatToken } from "../paint/token_text";
 import { TileImages } from "../tiles/tile_images";
 import { listenToPointer, type GestureHandlers, type Point } from "./pointer";
-import { getHeadNumber, type Meta, type Side } from "../server/protocol";
+import { HeadData } from "./head_data";
+import { getHeadNumber, type Meta, type Side, type TraceHead } from "../server/protocol";
 import { ShownHeads, type Cell, type SecondHead } from "./shown_heads";
 import { DEFAULT_STATE, type ChannelMode, type HistoryMode, type State } from "../state";
 import type { Transport } from "../server/transport";
@@ -78,6 +79,10 @@ export interface MapView {
   painted(): ColourMeaning | null;
   /** Paint the picture without navigation aids on a surface as large as the element. */
   paintOn(surface: Surface, theme: Theme): void;
+  /** The picture as values, without navigation aids; null while there is none. */
+  getScene(): MapScene | null;
+  /** The same part of another head of the same shape, once its tiles are loaded; valid until the signal is aborted. */
+  loadScene(head: TraceHead, signal: AbortSignal): Promise<MapScene>;
   resize(): void;
   destroy(): void;
 }
@@ -300,8 +305,29 @@ export class CanvasMap implements MapView {
   }
 
   paintOn(surface: Surface, theme: Theme): void {
+    const scene = this.getScene();
+    if (scene) paintScene(surface, { ...scene, theme });
+  }
+
+  getScene(): MapScene | null {
     const scene = this.#createScene();
-    if (scene) paintScene(surface, { ...scene, theme, hover: null, selectionBox: null, isExport: true });
+    return scene && { ...scene, hover: null, selectionBox: null, isExport: true };
+  }
+
+  async loadScene({ meta, layer, head }: TraceHead, signal: AbortSignal): Promise<MapScene> {
+    const data = new HeadData(this.#heads.transport, () => undefined);
+    signal.addEventListener("abort", () => data.close());
+    data.setHead(meta, layer, head);
+    for (;;) {
+      const scene = this.getScene();
+      if (!scene) throw new Error("There is no map to draw it like.");
+      const { view, mode } = scene;
+      data.requestTiles(view, mode, false);
+      const drawing = data.getDrawing(view, mode);
+      if (isWhole(drawing)) return { ...scene, data, drawing, role: null };
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      signal.throwIfAborted();
+    }
   }
 
   /** The longest key label of a short text; unchanged while texts are loading. */
@@ -456,6 +482,8 @@ export class CanvasMap implements MapView {
       hover: this.#hover ?? this.#locateHighlight(view),
       selectionBox: this.#selectionBox,
       isExport: false,
+      isMaskBlank: false,
+      parts: { ...ALL_PARTS, tags: true, names: true },
       text: (side, position) => this.options.getTokens(side, position, position + 1)?.[0],
     };
   }
@@ -470,14 +498,17 @@ export class CanvasMap implements MapView {
 
   /** Set `data-state` of the element, and report when the heatmap is complete. */
   #reportState(scene: MapScene): void {
-    const { placements } = scene.drawing;
-    const whole = placements.length > 0 && placements.every((placement) => placement.state === "drawn" || placement.state === "masked");
-    const partial = placements.some((placement) => placement.tile?.partial);
-    const state = !whole ? "loading" : partial ? "preview" : "ready";
+    const partial = scene.drawing.placements.some((placement) => placement.tile?.partial);
+    const state = !isWhole(scene.drawing) ? "loading" : partial ? "preview" : "ready";
     if (this.element.dataset["state"] === state) return;
     this.element.dataset["state"] = state;
     if (state === "ready") this.on.onDrawn?.();
   }
+}
+
+/** Whether everything in view is loaded. */
+function isWhole({ placements }: TileDrawing): boolean {
+  return placements.length > 0 && placements.every(({ state }) => state === "drawn" || state === "masked");
 }
 
 function createBoxBetween(one: Point, other: Point): Box {
