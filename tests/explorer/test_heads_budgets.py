@@ -22,9 +22,9 @@ LAYERS, HEADS, LENGTH = 30, 9, 256
 TALL: dict[str, Any] = {"width": 1600, "height": 1400}  # CSS pixels: all small pictures are in view
 
 # New colours, the next frame, and one pixel read back, for which all must have been drawn.
-RECOLOURED = f"""(linear) => new Promise((resolve) => {{
+RECOLOURED = f"""(scale) => new Promise((resolve) => {{
   const begun = performance.now();
-  {STORE}.set({{ linear }});
+  {STORE}.set({{ scale }});
   requestAnimationFrame(() => {{
     const canvas = document.querySelector(".heads-frame canvas");
     canvas.getContext("2d").getImageData(0, 0, 1, 1);

@@ -319,13 +319,13 @@ def test_g_goes_to_a_position_and_says_which_there_are(page: Page) -> None:
 
 def test_x_l_k_and_u_change_what_is_shown_and_the_address_keeps_it(page: Page) -> None:
     assert [press(page, "x")["channel"] for _ in range(3)] == ["max", "mean", "both"]
-    assert [press(page, "l")["linear"] for _ in range(2)] == [True, False]
+    assert [press(page, "l")["scale"] for _ in range(4)] == ["log", "linear", "uniform", "auto"]
     assert [press(page, "k")["hideSink"] for _ in range(2)] == [True, False]
     assert [press(page, "u")["unmasked"] for _ in range(2)] == [True, False]
     press(page, "x", "l", "k", "u")
     until(
         page,
-        lambda: {"agg=max", "lin=1", "sink=hide", "unmasked=1"} <= set(re.split("[?&]", fragment(page))),
+        lambda: {"agg=max", "scale=log", "sink=hide", "unmasked=1"} <= set(re.split("[?&]", fragment(page))),
         "the address",
     )
 
@@ -338,7 +338,7 @@ def test_y_copies_the_address_of_what_is_shown(browser: Browser, small: Handle) 
         copied = page.evaluate("navigator.clipboard.readText()")
         assert copied == page.url
         assert "pin=q" in copied
-        assert "lin=1" in copied
+        assert "scale=log" in copied
         assert "token" not in copied.partition("#")[0]
 
 
@@ -371,7 +371,7 @@ def test_while_the_list_is_open_keys_do_nothing_behind_it(page: Page) -> None:
 
 @pytest.mark.parametrize("field", [".find-text", *slow_cases(".go-to", ".bits >> nth=0", "select >> nth=0")])
 def test_keys_do_nothing_while_something_is_typed(page: Page, field: str) -> None:
-    kept = ("pinQuery", "pinKey", "layer", "head", "channel", "linear", "hideSink", "unmasked", "view", "zoom")
+    kept = ("pinQuery", "pinKey", "layer", "head", "channel", "scale", "hideSink", "unmasked", "view", "zoom")
     before = state(page)
     page.focus(field)
     after = press(page, *(key for key in ".,fb[]{}lkuxr?+0" if field != ".bits >> nth=0" or key not in ".,+0"))

@@ -224,7 +224,7 @@ def test_tiles_above_the_diagonal_are_never_asked_for(gallery: Gallery) -> None:
 
 def test_the_meaning_of_colours_does_not_change_while_one_moves(gallery: Gallery) -> None:
     head, ranges = gallery.heads["walk"], set()
-    with gallery.show("walk", "") as page:
+    with gallery.show("walk", "scale=log") as page:
         middle_of(page, 0.2, 0.8)
         for turn in (0, -480, -480, 240):
             page.mouse.wheel(0, turn)
@@ -263,7 +263,7 @@ def test_the_address_names_everything_that_is_shown(gallery: Gallery) -> None:
             second = state_of(page)
             pictures.append(picture_of(page).pixels)
             assert page.url == address
-    for name in ("trace", "layer", "head", "view", "pinQuery", "pinKey", "channel", "range", "colours", "linear"):
+    for name in ("trace", "layer", "head", "view", "pinQuery", "pinKey", "channel", "range", "colours", "scale"):
         assert second[name] == first[name]
     assert abs(second["zoom"] / first["zoom"] - 1) < 1e-3
     assert max(abs(second["centre"][side] - first["centre"][side]) for side in ("query", "key")) <= 0.01

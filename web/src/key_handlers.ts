@@ -7,7 +7,7 @@ import { findNextHead, listHeads } from "./head_order";
 import type { Action } from "./keys";
 import type { MapView } from "./map/map_view";
 import type { Pins } from "./pins";
-import { CHANNELS, type HeadId, type Store, type View } from "./state";
+import { CHANNELS, SCALES, type HeadId, type Store, type View } from "./state";
 
 type MapMove = Extract<Action, `pan${string}` | `screen${string}` | `zoom${string}` | "fit" | "onePixel">;
 
@@ -51,6 +51,10 @@ export function createMapMoves(map: MapView): Readonly<Record<MapMove, () => voi
   };
 }
 
+function findNext<T>(all: readonly T[], now: T): T {
+  return all[(all.indexOf(now) + 1) % all.length] ?? now;
+}
+
 export function createKeyHandlers(context: KeyHandlerContext): Readonly<Record<Action, () => void>> {
   const { store, map, pins, finder, commands } = context;
   const openView = (view: View) => (): void => {
@@ -65,10 +69,6 @@ export function createKeyHandlers(context: KeyHandlerContext): Readonly<Record<A
     if (pinQuery !== null || pinKey !== null) pins.unpin();
     else if (compare && view === "map") store.set({ compare: null }, "push");
     else if (view !== "map" && trace !== "") openView("map")();
-  };
-  const cycleChannel = (): void => {
-    const next = CHANNELS[(CHANNELS.indexOf(store.get().channel) + 1) % CHANNELS.length];
-    if (next) store.set({ channel: next });
   };
   return {
     ...createMapMoves(map),
@@ -95,8 +95,8 @@ export function createKeyHandlers(context: KeyHandlerContext): Readonly<Record<A
     findNext: () => finder.step(false),
     findPrevious: () => finder.step(true),
     goTo: () => finder.focusGoTo(),
-    cycleChannel,
-    toggleLinear: () => store.set({ linear: !store.get().linear }),
+    cycleChannel: () => store.set({ channel: findNext(CHANNELS, store.get().channel) }),
+    cycleScale: () => store.set({ scale: findNext(SCALES, store.get().scale) }),
     toggleSink: () => store.set({ hideSink: !store.get().hideSink }),
     toggleUnmasked: commands.toggleUnmasked,
     compare: commands.compare,

@@ -44,7 +44,7 @@ export type Action =
   | "findPrevious"
   | "goTo"
   | "cycleChannel"
-  | "toggleLinear"
+  | "cycleScale"
   | "toggleSink"
   | "toggleUnmasked"
   | "compare"
@@ -76,7 +76,7 @@ export const KEYS: readonly KeyRow[] = [
   { keys: ["ArrowDown", "S"], shift: true, action: "screenDown", description: "one screen down", group: "Move" },
   { keys: ["+", "="], action: "zoomIn", description: "zoom in", group: "Move" },
   { keys: ["-"], action: "zoomOut", description: "zoom out", group: "Move" },
-  { keys: ["0"], action: "fit", description: "fit the whole matrix", group: "Move" },
+  { keys: ["0"], action: "fit", description: "show the whole matrix", group: "Move" },
   { keys: ["1"], action: "onePixel", description: "one token per pixel", group: "Move" },
   { keys: ["."], action: "nextQuery", description: "next query (row)", group: "Read" },
   { keys: [","], action: "previousQuery", description: "previous query (row)", group: "Read" },
@@ -101,8 +101,8 @@ export const KEYS: readonly KeyRow[] = [
   { keys: ["n"], action: "findNext", description: "next find", group: "Find" },
   { keys: ["N"], action: "findPrevious", description: "previous find", group: "Find" },
   { keys: ["g"], action: "goTo", description: "go to a position", group: "Find" },
-  { keys: ["x"], action: "cycleChannel", description: "mean and spikes, largest, mean", group: "Show" },
-  { keys: ["l"], action: "toggleLinear", description: "logarithmic or linear colours", group: "Show" },
+  { keys: ["x"], action: "cycleChannel", description: "far out: average with strong links marked, largest, average", group: "Show" },
+  { keys: ["l"], action: "cycleScale", description: "colours: automatic, logarithmic, linear, relative to uniform attention", group: "Show" },
   { keys: ["k"], action: "toggleSink", description: "hide the first token (sink)", group: "Show" },
   { keys: ["u"], action: "toggleUnmasked", description: "remove the causal mask", group: "Show" },
   { keys: ["c"], action: "compare", description: "compare with another head, or stop", group: "Show" },

@@ -9,6 +9,8 @@
 export type View = "map" | "text" | "heads" | "sentence";
 export type ChannelMode = "both" | "max" | "mean";
 export type Colours = "cividis" | "viridis" | "magma" | "grey";
+/** "uniform": relative to uniform attention. "auto": that where a pixel covers many pairs, else "log". */
+export type Scale = "auto" | "log" | "linear" | "uniform";
 export type HeadsAs = "grid" | "table" | "scatter";
 export type CompareMode = "side" | "split" | "ratio";
 export type AblationMethod = "zero" | "mean";
@@ -46,7 +48,7 @@ export interface State {
   /** In bits: the colours run from weight 2**low to 2**high; null depends on the sequence length, see `getDefaultRange`. */
   readonly range: readonly [number, number] | null;
   readonly colours: Colours;
-  readonly linear: boolean;
+  readonly scale: Scale;
   readonly hideSink: boolean;
   /** Show the trace without its causal mask. `trace` stays the one that the model computed. */
   readonly unmasked: boolean;
@@ -82,6 +84,7 @@ export interface Store {
 }
 
 export const CHANNELS: readonly ChannelMode[] = ["both", "max", "mean"];
+export const SCALES: readonly Scale[] = ["auto", "log", "linear", "uniform"];
 export const COLOURS: readonly Colours[] = ["cividis", "viridis", "magma", "grey"];
 const VIEWS: readonly View[] = ["map", "text", "heads", "sentence"];
 const HEADS_AS: readonly HeadsAs[] = ["grid", "table", "scatter"];
@@ -113,7 +116,7 @@ export const DEFAULT_STATE: State = {
   channel: "both",
   range: null,
   colours: "cividis",
-  linear: false,
+  scale: "auto",
   hideSink: false,
   unmasked: false,
   words: false,
@@ -185,7 +188,8 @@ export function readAddress(fragment: string): State {
     channel: chooseKnown(CHANNELS, known.get("agg")),
     range: readRange(known.get("r")),
     colours: chooseKnown(COLOURS, known.get("cm")),
-    linear: known.get("lin") === "1",
+    // Older addresses have lin=1.
+    scale: known.get("lin") === "1" ? "linear" : chooseKnown(SCALES, known.get("scale")),
     hideSink: known.get("sink") === "hide",
     unmasked: known.get("unmasked") === "1",
     words: known.get("unit") === "word",
@@ -204,7 +208,7 @@ export function readAddress(fragment: string): State {
 
 const TRACE_PATTERN = /^[0-9a-f]{16,64}$/;
 const KNOWN_KEYS = new Set(
-  ["c", "z", "t", "pin", "agg", "r", "cm", "lin", "sink", "unmasked"].concat(
+  ["c", "z", "t", "pin", "agg", "r", "cm", "lin", "scale", "sink", "unmasked"].concat(
     ["unit", "as", "sort", "xy", "label", "abl", "how", "cmp", "lock", "bits"],
   ),
 );
@@ -307,7 +311,7 @@ export function writeAddress(state: State): string {
   if (state.channel !== DEFAULT_STATE.channel) parts.push(["agg", state.channel]);
   if (state.range !== null) parts.push(["r", clampRange(state.range[0], state.range[1]).join(",")]);
   if (state.colours !== DEFAULT_STATE.colours) parts.push(["cm", state.colours]);
-  if (state.linear) parts.push(["lin", "1"]);
+  if (state.scale !== DEFAULT_STATE.scale) parts.push(["scale", state.scale]);
   if (state.hideSink) parts.push(["sink", "hide"]);
   if (state.unmasked) parts.push(["unmasked", "1"]);
   if (state.words) parts.push(["unit", "word"]);
@@ -423,9 +427,4 @@ export function swapHeads({ trace, layer, head, compare }: State): Partial<State
 /** A short row has no small weights: over twenty bits it would be one colour. */
 export function getDefaultRange(keys: number): readonly [number, number] {
   return keys < 200 ? [-10, 0] : [-20, 0];
-}
-
-/** The state with its range filled in. */
-export function withRange(state: State, keys: number): State & { readonly range: readonly [number, number] } {
-  return { ...state, range: state.range ?? getDefaultRange(keys) };
 }

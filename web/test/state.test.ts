@@ -4,6 +4,7 @@ import { test } from "node:test";
 import {
   CHANNELS,
   COLOURS,
+  SCALES,
   DEFAULT_STATE,
   createStore,
   fitToTrace,
@@ -46,7 +47,7 @@ function randomState(random: () => number): State {
     channel: CHANNELS[whole(3)] ?? "both",
     range: perhaps(() => [-32 + random() * 30, -1 + random()] as const),
     colours: COLOURS[whole(4)] ?? "grey",
-    linear: random() < 0.5,
+    scale: SCALES[whole(4)] ?? "auto",
     hideSink: random() < 0.5,
     unmasked: random() < 0.5,
     words: random() < 0.5,

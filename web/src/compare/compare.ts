@@ -20,7 +20,7 @@ import type { Comparison, ViewContext } from "../panels/view_context";
 import { readFloats } from "../server/tile_codec";
 import { LatestRequest } from "../server/requests";
 import { formatHeadName, paths, type Layer, type Meta, type TraceHead } from "../server/protocol";
-import { swapHeads, withRange, type ComparedHead, type CompareMode, type HistoryMode, type State } from "../state";
+import { getDefaultRange, swapHeads, type ComparedHead, type CompareMode, type HistoryMode, type State } from "../state";
 
 export class HeadComparison implements Comparison {
   readonly secondSlot = element("div", { class: "map-slot beside", hidden: true });
@@ -136,7 +136,8 @@ export class HeadComparison implements Comparison {
     if (mode === "side") {
       this.#setShared("", null);
       // The same colours in both, also where the range is left to the length of the text.
-      this.#showSecondMap(withRange(state, getLayer(one)?.keys ?? 0), other, pairing, names);
+      const [range, own] = [one, other].map((shown) => getDefaultRange(getLayer(shown)?.keys ?? 0));
+      this.#showSecondMap(String(range) === String(own) ? state : { ...state, range: state.range ?? range ?? null }, other, pairing, names);
     } else {
       this.#setShared([mode, getHeadKey(other), ...names].join(), { ...other, mode, names });
       this.#dropSecondMap();

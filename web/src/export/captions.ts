@@ -19,7 +19,8 @@ function describeColours({ stride, channel, scale }: ColourMeaning, heads: reado
   const [low, high] = scale.range;
   const bins = stride === 1 ? "each pair" : `${channel} of ${stride}\u00d7${stride} pairs`;
   if (scale.colours === "ratio") return `log2 of ${heads.join(" / ")}, ${bins}, ${low} to ${high} bits`;
-  return `weight, ${bins}, ${scale.linear ? `linear, 0 to ${2 ** high}` : `log2, ${low} to ${high} bits`}`;
+  if (scale.kind === "uniform") return `weight relative to uniform attention, ${bins}, ${2 ** low} to ${2 ** high} times`;
+  return `weight, ${bins}, ${scale.kind === "linear" ? `linear, 0 to ${2 ** high}` : `log2, ${low} to ${high} bits`}`;
 }
 
 export interface Caption {

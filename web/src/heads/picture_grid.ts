@@ -3,14 +3,15 @@
 import type { Box } from "../geometry/box";
 import type { HostContext } from "../host";
 import { prepareSurface } from "../paint/canvas";
-import { createLookup, isSameScale, type ColourScale } from "../paint/colour";
+import { chooseScale, isSameScale, type ColourScale } from "../paint/colour";
+import { createTileColours } from "../paint/tile_colours";
 import { paintHatch } from "../paint/hatch";
 import { paintLegend } from "../paint/legend";
 import type { Surface, Theme } from "../paint/surface";
 import { segments } from "../panels/controls";
 import { element } from "../panels/dom";
 import type { Channel, Meta } from "../server/protocol";
-import { withRange, type HeadId, type State } from "../state";
+import type { HeadId, State } from "../state";
 import { TileImages } from "../tiles/tile_images";
 import type { LoadedTile } from "../tiles/tile_store";
 import { chooseSize, coarsenTile, SIZES } from "./grid_layout";
@@ -45,6 +46,7 @@ export function createPictureGrid(context: HostContext, actions: HeadsActions): 
   /** Set by the first update. */
   let scene!: TraceScene;
   let scale: ColourScale | null = null;
+  let coloured: Meta | null = null;
   /** Null chooses the size that suits the width. */
   let chosenSize: number | null = null;
 
@@ -57,6 +59,11 @@ export function createPictureGrid(context: HostContext, actions: HeadsActions): 
     const coarse = coarsenTile(tile, factor);
     coarseTiles.set(tile, coarse);
     return coarse;
+  };
+  /** A picture has `tile.y` rows, of layer `tile.z`. */
+  const countKeys = (tile: LoadedTile, _side: "row" | "column", row: number): number => {
+    const { causal, offset, queries, keys } = scene.meta.layers[tile.z] ?? { causal: false, offset: 0, queries: 1, keys: 1 };
+    return causal ? Math.max(1, (((row % tile.y) + 0.5) * queries) / tile.y + offset) : keys;
   };
   const paintPicture = (surface: Surface, theme: Theme, id: HeadId, box: Box): void => {
     const { context: pen } = surface;
@@ -93,10 +100,11 @@ export function createPictureGrid(context: HostContext, actions: HeadsActions): 
       const name = getHeadName(meta, [0, head]).slice(2);
       return meta.layers.every((_, layer) => getHeadName(meta, [layer, head]).endsWith(name)) ? name : "";
     },
-    beginFrame(surface, theme, { state }) {
+    beginFrame(surface, theme, { state, meta }) {
       // The largest of many weights is never small, so the range of a short text suits it.
-      const wanted = withRange(state, 0);
-      if (!isSameScale(scale, wanted)) images.setLookup(createLookup((scale = wanted)));
+      const wanted = chooseScale(state, 1, 0);
+      if (!isSameScale(scale, wanted) || coloured !== meta) images.setColours(createTileColours((scale = wanted), countKeys));
+      coloured = meta;
       surface.context.imageSmoothingEnabled = false;
       paintScale(surface.width, theme, wanted);
     },

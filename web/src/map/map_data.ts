@@ -67,6 +67,17 @@ export abstract class MapData {
   abstract getSinkShare(view: Viewport): number | null;
   abstract pollProgress(): void;
 
+  /** How many keys a query sees: all, or with a causal mask those up to it. */
+  countKeys(query: number): number {
+    const { causal, offset } = this.keyMask;
+    return causal ? Math.max(1, Math.min(this.plan.keys, query + offset + 1)) : this.plan.keys;
+  }
+
+  /** The mask of a head; a split picture hides nothing, but its heads do. */
+  protected get keyMask(): MaskInfo {
+    return this.masking;
+  }
+
   /** The level that suits the zoom, or the next coarser one that a saved page stores completely. */
   chooseLevel(view: Viewport, mode: ChannelMode): number {
     const range = getVisibleRange(view);

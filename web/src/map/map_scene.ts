@@ -92,7 +92,7 @@ export function paintOverlay(surface: Surface, scene: MapScene): void {
   if (split) paintNames(surface, matrix, theme, data.pairDisplay.names);
   clipTo(surface, matrix, () => {
     if (hasDots(scene)) paintSpikes(surface, layout.plot, view, data.getSpikes(drawing.placements));
-    if (view.zoom >= VALUES_FROM_ZOOM && drawing.stride === 1) paintValues(surface, layout.plot, view, scene.scale, listCellValues(scene));
+    if (view.zoom >= VALUES_FROM_ZOOM && drawing.stride === 1) paintValues(surface, layout.plot, view, scene.scale, listCellValues(scene), (query) => data.countKeys(query));
     if (data.meta?.note) paintWatermark(surface, matrix, data.meta.note);
   });
   if (drawing.placements.some((placement) => placement.tile?.partial)) paintBuilding(surface, layout.plot, theme, data.progress);
@@ -192,7 +192,7 @@ export function paintSceneLegend(surface: Surface, scene: MapScene, box: Box): v
     channel: drawing.channel,
     dots: hasDots(scene),
     masked: !scene.isMaskBlank && (data.masking.causal || drawing.placements.some((placement) => placement.state === "masked" || (placement.tile?.hasMasked ?? false))),
-    marked: Number.isNaN(marked) ? null : marked,
+    marked: hover && !Number.isNaN(marked) ? { weight: marked, keys: data.countKeys(hover.query) } : null,
     remarks: [
       ...(data.pairDisplay ? [[`A ${data.pairDisplay.names[0]}, B ${data.pairDisplay.names[1]}`]] : []),
       ...(data.meta?.note ? [["without its mask"]] : []),

@@ -3,7 +3,7 @@
 // In: a head, and the state. Out: events for what the user does; the view it moved to. Everything drawn comes from the state and the data.
 // Moves are instant: nothing is animated.
 import { addCanvas, getSurface, resizeCanvas } from "../paint/canvas";
-import { createLookup, isSameScale, type ColourScale } from "../paint/colour";
+import { isSameScale, type ColourScale } from "../paint/colour";
 import { paintHeatmap, paintOverlay, paintScene, type ComparisonRole, type MapScene } from "./map_scene";
 import type { Host } from "../host";
 import type { Reading, TileDrawing, WeightedSpan } from "./map_data";
@@ -19,6 +19,7 @@ import { HeadData } from "./head_data";
 import { getHeadNumber, type Meta, type Side, type TraceHead } from "../server/protocol";
 import { ShownHeads, type Cell, type SecondHead } from "./shown_heads";
 import { DEFAULT_STATE, type ChannelMode, type HistoryMode, type State } from "../state";
+import type { ZoomPlan } from "../geometry/zoom_plan";
 import type { Transport } from "../server/transport";
 import * as viewports from "../geometry/viewport";
 import type { PinnedPair, Plot, ViewPlace, Viewport } from "../geometry/viewport";
@@ -112,6 +113,8 @@ export class CanvasMap implements MapView {
   /** The pins that the map has been drawn with. */
   #drawnPins: PinnedPair = { query: null, key: null };
   #colours: ColourScale | null = null;
+  /** The matrix that the colours are for: relative to uniform attention, they depend on its shape. */
+  #coloured: ZoomPlan | null = null;
   #hover: { query: number; key: number; x: number; y: number } | null = null;
   /** A pair that is hovered on another map. */
   #highlighted: Cell | null = null;
@@ -162,7 +165,7 @@ export class CanvasMap implements MapView {
   setSecondHead(other: SecondHead | null): void {
     this.#heads.setSecond(other);
     this.#requestNow = true;
-    this.#updateColours();
+    this.#coloured = null;
     this.#scheduleDraw(true);
   }
 
@@ -194,13 +197,12 @@ export class CanvasMap implements MapView {
       this.resize();
     }
     this.#requestNow = true;
-    this.#updateColours();
+    this.#coloured = null;
     this.#scheduleDraw(true);
   }
 
   update(state: State): void {
     this.#state = state;
-    this.#updateColours();
     if (this.#view && this.#longestLabel !== this.#findLongestLabel()) this.resize();
     if (this.#view && !isSamePlace(state, this.#lastPlace, this.#view)) {
       this.#lastPlace = { centre: state.centre, zoom: state.zoom };
@@ -339,10 +341,13 @@ export class CanvasMap implements MapView {
   }
 
   #updateColours(): void {
-    const scale = this.#heads.getScale(this.#state);
-    if (isSameScale(this.#colours, scale)) return;
+    const { data } = this.#heads;
+    const stride = this.#view ? data.plan.getStride(data.chooseLevel(this.#view, this.#mode)) : 1;
+    const scale = this.#heads.getScale(this.#state, stride);
+    if (isSameScale(this.#colours, scale) && this.#coloured === data.plan) return;
     this.#colours = scale;
-    this.#pictures.setLookup(createLookup(this.#colours));
+    this.#coloured = data.plan;
+    this.#pictures.setColours(this.#heads.getTileColours(scale));
   }
 
   get #mode(): ChannelMode {
@@ -464,7 +469,9 @@ export class CanvasMap implements MapView {
 
   #createScene(): MapScene | null {
     const view = this.#view;
-    if (!view || !this.#colours) return null;
+    if (!view) return null;
+    this.#updateColours();
+    if (!this.#colours) return null;
     const [data, mode] = [this.#heads.data, this.#mode];
     return {
       layout: this.#layout,

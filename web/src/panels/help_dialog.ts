@@ -17,7 +17,7 @@ const READING_GUIDE: readonly (readonly [string, string])[] = [
   ],
   [
     "Colours",
-    "Brighter is more attention, on a logarithmic scale unless you choose linear. The range never changes by itself.",
+    "Brighter is more attention. Near, colours show the logarithm of the weight; far out, how many times the weight is that of uniform attention. The legend says which.",
   ],
   [
     "Far out",

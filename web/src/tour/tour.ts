@@ -138,5 +138,5 @@ export class Tour {
 /** Resets what the reader has chosen, so that the example is shown plainly. */
 const PLAIN_STATE: Partial<State> = {
   ...{ view: "map", layer: 0, head: 0, centre: null, zoom: null, pinQuery: null, pinKey: null },
-  ...{ unmasked: false, hideSink: false, compare: null, range: null, linear: false },
+  ...{ unmasked: false, hideSink: false, compare: null, range: null, scale: "auto" },
 };
