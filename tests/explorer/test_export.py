@@ -171,7 +171,8 @@ TOUCHING = """() => {
   const { width, height } = document.documentElement.viewBox.baseVal;
   const found = [];
   all.forEach((one, index) => {
-    if (one.left < -1 || one.top < -1 || one.right > width + 1 || one.bottom > height + 1) found.push([one.text, "outside"]);
+    const inside = one.left >= -1 && one.top >= -1 && one.right <= width + 1 && one.bottom <= height + 1;
+    if (!inside) found.push([one.text, "outside"]);
     for (const other of all.slice(index + 1)) {
       if (one.slanted && other.slanted) continue;
       if (one.left < other.right && other.left < one.right && one.top < other.bottom && other.top < one.bottom)

@@ -95,10 +95,11 @@ export class App {
     const { root, host, session, store, signal } = options;
     this.#liveRegion = createLiveRegion(signal);
     this.#notice = createNotice(signal);
-    this.#banner = createBanner(host, async () => {
+    this.#banner = createBanner(host, session, async () => {
       await rawTransport.json<Session>(paths.session(), signal);
       this.#banner.hide();
       // Start over, so that failed requests are sent again.
+      this.#views.current?.deactivate();
       this.#shown = null;
       this.#inspector.show(null, null, null);
       this.#render(store.get(), null);
@@ -225,6 +226,7 @@ export class App {
   /** Update everything that depends on what changed; `before` is null on the first call. */
   #render(state: State, before: State | null): void {
     const viewChanged = state.view !== before?.view;
+    this.options.root.dataset["large"] = String(state.large);
     if (viewChanged) {
       if (state.view !== "map") this.#comparison.deactivate();
       this.#views.show(state.view);

@@ -18,6 +18,7 @@ export interface AppCommands {
   toggleTable(): void;
   compare(): void;
   swap(): void;
+  toggleLarge(): void;
   export(): void;
   copyLink(): void;
   undo(): void;
@@ -99,6 +100,7 @@ export function createAppCommands(parts: AppCommandContext): AppCommands {
       if (range) store.set({ range: clampRange(range[0], range[1]) });
       else showNotice("No values in view yet.");
     },
+    toggleLarge: () => store.set({ large: !store.get().large }),
     export() {
       const now = getShown();
       if (now) openExportDialog(context, map, now, root, comparison.secondMap);

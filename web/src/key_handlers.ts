@@ -101,6 +101,7 @@ export function createKeyHandlers(context: KeyHandlerContext): Readonly<Record<A
     toggleUnmasked: commands.toggleUnmasked,
     compare: commands.compare,
     blink: commands.swap,
+    toggleLarge: commands.toggleLarge,
     export: commands.export,
     copyLink: commands.copyLink,
     help: commands.help,

@@ -49,6 +49,7 @@ export type Action =
   | "toggleUnmasked"
   | "compare"
   | "blink"
+  | "toggleLarge"
   | "export"
   | "copyLink"
   | "help";
@@ -107,6 +108,7 @@ export const KEYS: readonly KeyRow[] = [
   { keys: ["u"], action: "toggleUnmasked", description: "remove the causal mask", group: "Show" },
   { keys: ["c"], action: "compare", description: "compare with another head, or stop", group: "Show" },
   { keys: ["v"], action: "blink", description: "swap the two heads; hold the key to swap them temporarily", group: "Show" },
+  { keys: ["p"], action: "toggleLarge", description: "presentation size: everything larger", group: "Show" },
   { keys: ["e"], action: "export", description: "save a picture, numbers or a page", group: "Show" },
   { keys: ["y"], action: "copyLink", description: "copy a link to this view", group: "Show" },
   { keys: ["?"], action: "help", description: "this list", group: "Show" },

@@ -66,6 +66,8 @@ export interface State {
   /** What replaces their output: zero or its mean. */
   readonly ablationMethod: AblationMethod;
   readonly compare: ComparedHead | null;
+  /** Everything is half as large again, for projectors. */
+  readonly large: boolean;
   /** Two maps move together. */
   readonly locked: boolean;
   /** The colours of a ratio of two heads run from 2**-bits to 2**bits. */
@@ -127,6 +129,7 @@ export const DEFAULT_STATE: State = {
   ablated: [],
   ablationMethod: "zero",
   compare: null,
+  large: false,
   locked: true,
   bits: 6,
   others: [],
@@ -200,6 +203,7 @@ export function readAddress(fragment: string): State {
     ablated: readAblated(known.get("abl")),
     ablationMethod: known.get("how") === "mean" ? "mean" : "zero",
     compare: readComparedHead(known.get("cmp"), trace),
+    large: known.get("large") === "1",
     locked: known.get("lock") !== "0",
     bits: clampBits(readNumber(known.get("bits")) ?? DEFAULT_STATE.bits),
     others: pairs.filter(([key]) => !KNOWN_KEYS.has(key)).slice(0, MAX_OTHERS),
@@ -209,7 +213,7 @@ export function readAddress(fragment: string): State {
 const TRACE_PATTERN = /^[0-9a-f]{16,64}$/;
 const KNOWN_KEYS = new Set(
   ["c", "z", "t", "pin", "agg", "r", "cm", "lin", "scale", "sink", "unmasked"].concat(
-    ["unit", "as", "sort", "xy", "label", "abl", "how", "cmp", "lock", "bits"],
+    ["unit", "as", "sort", "xy", "label", "abl", "how", "cmp", "large", "lock", "bits"],
   ),
 );
 
@@ -325,6 +329,7 @@ export function writeAddress(state: State): string {
     const { trace, layer, head, mode } = state.compare;
     parts.push(["cmp", `${trace && `${trace}:`}${formatHeadId([layer, head])},${mode}`]);
   }
+  if (state.large) parts.push(["large", "1"]);
   if (!state.locked) parts.push(["lock", "0"]);
   if (state.bits !== DEFAULT_STATE.bits) parts.push(["bits", formatDecimal(clampBits(state.bits))]);
   const query = [...parts, ...state.others].map(([key, value]) => `${encodePart(key)}=${encodePart(value)}`).join("&");

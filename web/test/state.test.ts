@@ -63,6 +63,7 @@ function randomState(random: () => number): State {
       head: whole(64),
       mode: COMPARE_MODES[whole(3)] ?? "side",
     })),
+    large: random() < 0.5,
     locked: random() < 0.5,
     bits: 1 + whole(37) / 4,
     others:

@@ -17,7 +17,7 @@ import { createDialog } from "../panels/dialog";
 import { button, element, field } from "../panels/dom";
 import type { ViewContext } from "../panels/view_context";
 import { describeError } from "../server/requests";
-import { formatHeadName, getHeadNumber, paths, type BlockFormat, type Meta, type TraceHead } from "../server/protocol";
+import { formatHeadName, getHeadNumber, getLayerNumber, paths, type BlockFormat, type Meta, type TraceHead } from "../server/protocol";
 import { isAbortError } from "../server/transport";
 import { writeAddress, type HeadId } from "../state";
 
@@ -50,7 +50,7 @@ const formatSize = (bytes: number): string => (bytes < 1e6 ? `${formatCount(Math
 /** A head by its name, "L5H6". */
 function findHead(meta: Meta, name: string): HeadId {
   const found = /^L(\d+)H(\d+)$/i.exec(name);
-  const layer = Number(found?.[1]);
+  const layer = meta.layers.findIndex((_, index) => getLayerNumber(meta, index) === Number(found?.[1]));
   for (let head = 0; head < (meta.layers[layer]?.heads ?? 0); head++) if (getHeadNumber(meta, layer, head) === Number(found?.[2])) return [layer, head];
   throw new Error(`There is no head ${name}: write heads as L5H6.`);
 }

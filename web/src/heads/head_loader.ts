@@ -24,8 +24,10 @@ export interface HeadLoader {
   heads: readonly ScoredHead[];
   /** Why something is missing; "" otherwise. */
   problem: string;
-  /** Read the scores of all layers, and first the pictures if a kind of them is wanted, from one layer on. */
-  load(meta: Meta, channel: Channel | null, from: number): void;
+  /** The server did not answer; nothing more is requested until `stop` is called. */
+  hasStopped: boolean;
+  /** Read the scores of all layers, and first the pictures if a kind of them is wanted, the current layer first and then from one on. */
+  load(meta: Meta, channel: Channel | null, from: number, current?: number): void;
   stop(): void;
 }
 
@@ -57,7 +59,11 @@ export function createHeadLoader(transport: Transport, onChange: () => void): He
     } catch (error) {
       if (signal.aborted) return;
       // The page shows a banner, and loads again when the server responds.
-      if (isConnectionError(error)) return roster.stop();
+      if (isConnectionError(error)) {
+        roster.stop();
+        roster.hasStopped = true;
+        return onChange();
+      }
       roster.problem = describeError(error);
     }
     if (signal.aborted) return;
@@ -79,8 +85,9 @@ export function createHeadLoader(transport: Transport, onChange: () => void): He
       }
   };
   const roster: HeadLoader = {
-    ...{ pictures: [], scores: [], heads: [], problem: "" },
-    load(now, channel, from) {
+    ...{ pictures: [], scores: [], heads: [], problem: "", hasStopped: false },
+    load(now, channel, from, current = from) {
+      if (roster.hasStopped) return;
       if (now !== meta) Object.assign(roster, { scores: [], heads: [], problem: "" });
       if (now !== meta || (channel && channel !== channelWanted)) {
         roster.stop();
@@ -88,7 +95,7 @@ export function createHeadLoader(transport: Transport, onChange: () => void): He
         [meta, channelWanted] = [now, channel];
       }
       isPictureWanted = channel !== null;
-      order = now.layers.map((_, index) => (index + from) % now.layers.length);
+      order = [...new Set([current, ...now.layers.map((_, index) => (index + from) % now.layers.length)])];
       startRequests();
     },
     stop() {
@@ -96,6 +103,7 @@ export function createHeadLoader(transport: Transport, onChange: () => void): He
       stopping = new AbortController();
       running.clear();
       order = [];
+      roster.hasStopped = false;
     },
   };
   return roster;

@@ -10,7 +10,7 @@ import { paintLegend } from "../paint/legend";
 import type { Surface, Theme } from "../paint/surface";
 import { segments } from "../panels/controls";
 import { element } from "../panels/dom";
-import type { Channel, Meta } from "../server/protocol";
+import { getHeadNumber, getLayerNumber, type Channel, type Layer, type Meta } from "../server/protocol";
 import type { HeadId, State } from "../state";
 import { TileImages } from "../tiles/tile_images";
 import type { LoadedTile } from "../tiles/tile_store";
@@ -18,7 +18,7 @@ import { chooseSize, coarsenTile, SIZES } from "./grid_layout";
 import { createHeadGrid } from "./head_grid";
 import type { HeadLoader } from "./head_loader";
 import { isFaded, type HeadsActions, type HeadsPart, type HeadsScene } from "./heads_scene";
-import { getHeadName, includesHead } from "./scored_heads";
+import { includesHead } from "./scored_heads";
 
 const LEGEND_HEIGHT = 48;
 
@@ -80,6 +80,8 @@ export function createPictureGrid(context: HostContext, actions: HeadsActions): 
       pen.fillRect(left, top, width, height);
     }
     pen.globalAlpha = 1;
+    const shape = scene.meta.layers[id[0]];
+    if (shape) paintPinMark(surface, theme, box, shape, scene.state);
     if (includesHead(scene.state.ablated, id)) paintCross(surface, box);
   };
   const paintScale = (width: number, theme: Theme, colours: ColourScale): void => {
@@ -96,9 +98,10 @@ export function createPictureGrid(context: HostContext, actions: HeadsActions): 
       const size = chosenSize ?? chooseSize(heads, frameWidth);
       return { width: size, height: size };
     },
+    getRowName: ({ meta }, layer) => `L${getLayerNumber(meta, layer)}`,
     getColumnName({ meta }, head) {
-      const name = getHeadName(meta, [0, head]).slice(2);
-      return meta.layers.every((_, layer) => getHeadName(meta, [layer, head]).endsWith(name)) ? name : "";
+      const number = getHeadNumber(meta, 0, head);
+      return meta.layers.every((_, layer) => getHeadNumber(meta, layer, head) === number) ? `H${number}` : "";
     },
     beginFrame(surface, theme, { state, meta }) {
       // The largest of many weights is never small, so the range of a short text suits it.
@@ -134,6 +137,27 @@ export function createPictureGrid(context: HostContext, actions: HeadsActions): 
     },
   };
   return part;
+}
+
+/** The pinned row, column or pair, where it is in the picture. */
+function paintPinMark({ context }: Surface, theme: Theme, { left, top, width, height }: Box, { queries, keys }: Layer, { pinQuery, pinKey }: State): void {
+  const [x, y] = [pinKey === null ? null : left + ((pinKey + 0.5) / keys) * width, pinQuery === null ? null : top + ((pinQuery + 0.5) / queries) * height];
+  const stroke = (colour: string, draw: () => void): void => {
+    for (const [ink, thickness] of [["#ffffff", 3], [colour, 1.5]] as const) {
+      context.strokeStyle = ink;
+      context.lineWidth = thickness;
+      context.beginPath();
+      draw();
+      context.stroke();
+    }
+  };
+  const line = (x0: number, y0: number, x1: number, y1: number) => (): void => {
+    context.moveTo(x0, y0);
+    context.lineTo(x1, y1);
+  };
+  if (x !== null && y !== null) stroke(theme.key, () => context.rect(x - 3, y - 3, 6, 6));
+  else if (y !== null) stroke(theme.query, line(left, y, left + width, y));
+  else if (x !== null) stroke(theme.key, line(x, top, x, top + height));
 }
 
 /** Cross out an ablated head, in black on white, which is visible on any colours. */

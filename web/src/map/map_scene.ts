@@ -19,7 +19,7 @@ import { clipTo, type Surface, type Theme } from "../paint/surface";
 import type { TileImages } from "../tiles/tile_images";
 import type { Side } from "../server/protocol";
 import type { LoadedTile } from "../tiles/tile_store";
-import { formatToken } from "../paint/token_text";
+import { formatToken, isolateDirection } from "../paint/token_text";
 import { getVisibleRange, type Viewport } from "../geometry/viewport";
 
 /** What a map is called when two are compared, and which of its tokens the other text does not have. */
@@ -104,8 +104,19 @@ export function paintOverlay(surface: Surface, scene: MapScene): void {
   // Right under the matrix, also where that ends before the plot does.
   const top = Math.min(layout.legend.top, matrix.top + matrix.height + 4);
   if (scene.parts.legend) paintSceneLegend(surface, scene, { ...layout.legend, top });
-  if (scene.hover) paintReadout(surface, layout.plot, theme, scene.hover, data.describeCell(scene.hover.query, scene.hover.key, view, scene.mode));
+  if (scene.hover) paintReadout(surface, layout.plot, theme, scene.hover, describeHover(scene, scene.hover));
   if (scene.selectionBox) paintSelectionBox(surface, theme, scene.selectionBox);
+}
+
+/** "Margaret gives 77% to Margaret", where the weight of the pair is known; then the numbers. */
+function describeHover(scene: MapScene, { query, key }: { query: number; key: number }): string {
+  const { data, view, mode } = scene;
+  const numbers = data.describeCell(query, key, view, mode);
+  const reading = data.pairDisplay ? undefined : data.getReading(query, key, view, mode);
+  const [giver, taker] = [scene.text("query", query), scene.text("key", key)];
+  if (!reading?.exact || reading.value === null || giver === undefined || taker === undefined) return numbers;
+  const name = (text: string): string => isolateDirection(formatToken(text.trim() || text));
+  return `${name(giver)} gives ${formatPercent(reading.value)} to ${name(taker)}\n${numbers}`;
 }
 
 function paintAxes(surface: Surface, scene: MapScene, tags: Tags): void {

@@ -2,7 +2,7 @@
 //
 // In: a head, and the state. Out: events for what the user does; the view it moved to. Everything drawn comes from the state and the data.
 // Moves are instant: nothing is animated.
-import { addCanvas, getSurface, resizeCanvas } from "../paint/canvas";
+import { addCanvas, getPixelScale, getSurface, resizeCanvas } from "../paint/canvas";
 import { isSameScale, type ColourScale } from "../paint/colour";
 import { paintHeatmap, paintOverlay, paintScene, type ComparisonRole, type MapScene } from "./map_scene";
 import type { Host } from "../host";
@@ -266,7 +266,7 @@ export class CanvasMap implements MapView {
     if (width === 0 || height === 0 || !layer) return;
     this.#longestLabel = this.#findLongestLabel();
     this.#layout = computeLayout(width, height, layer, this.#longestLabel);
-    this.#scale = devicePixelRatio;
+    this.#scale = getPixelScale(this.element);
     const { plot } = this.#layout;
     resizeCanvas(this.#heatCanvas, plot, this.#scale);
     resizeCanvas(this.#overlayCanvas, { left: 0, top: 0, width, height }, this.#scale);
@@ -451,7 +451,7 @@ export class CanvasMap implements MapView {
     }
     const view = this.#view;
     if (!view || this.element.clientWidth === 0) return;
-    if (devicePixelRatio !== this.#scale) return this.resize();
+    if (getPixelScale(this.element) !== this.#scale) return this.resize();
     if (this.#hasMoved && reportsMoves) this.#reportMove(view);
     this.#heads.data.requestTiles(view, this.#mode, this.#requestNow);
     this.#requestNow = false;

@@ -12,7 +12,7 @@ import type { HostContext } from "../host";
 import { LatestRequest, ResponseCache } from "../server/requests";
 import { describeCell, describeToken } from "./live_region";
 import { formatCount, formatMeasure, formatOrdinal, formatPercent, formatWeight } from "../format_numbers";
-import { getHeadNumber, paths, type DistanceProfile, type KeyReport, type QueryReport, type Scores, type Side, type TraceHead } from "../server/protocol";
+import { getHeadNumber, getLayerNumber, paths, type DistanceProfile, type KeyReport, type QueryReport, type Scores, type Side, type TraceHead } from "../server/protocol";
 import { computeRank, type Rank } from "./ranking";
 import { PinPanel, type PinReport, type Weights } from "./pin_panel";
 import type { Transport } from "../server/transport";
@@ -237,7 +237,7 @@ export class Inspector {
   }
 
   #loadHead({ meta, layer, head }: TraceHead): void {
-    this.#head.setHead(layer, getHeadNumber(meta, layer, head), meta.layers[layer]?.name ?? "");
+    this.#head.setHead(getLayerNumber(meta, layer), getHeadNumber(meta, layer, head), meta.layers[layer]?.name ?? "");
     void this.#requests.scores.run(
       (signal) => this.#loadScores(paths.scores(meta.trace, layer, head), signal),
       (scores) => this.#head.showScores(scores),

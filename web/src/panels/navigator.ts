@@ -9,7 +9,7 @@ import { element, field, replaceChildren, select } from "./dom";
 import { formatCount, pluralize } from "../format_numbers";
 import { formatTitle } from "../paint/token_text";
 import { listHeads } from "../head_order";
-import { getHeadNumber, type Meta } from "../server/protocol";
+import { getHeadNumber, getLayerNumber, type Meta } from "../server/protocol";
 import { isAvailable, type HeadId } from "../state";
 
 export interface Navigator {
@@ -76,7 +76,7 @@ export function createNavigator(
       }
       replaceChildren(selects, ...createHeadSelects(meta, [layer, head], availableHeads, onChoose));
       setCurrent(buttons[layer]?.[head]);
-      heading.textContent = `Layer ${layer}, head ${getHeadNumber(meta, layer, head)}`;
+      heading.textContent = `Layer ${getLayerNumber(meta, layer)}, head ${getHeadNumber(meta, layer, head)}`;
     },
   };
 }
@@ -99,7 +99,7 @@ function buildGrid(frame: HTMLElement, meta: Meta, availableHeads: readonly Head
   const most = Math.max(0, ...meta.layers.map(({ heads }) => heads));
   // Layers that recorded other heads than the first have no name in common for a column; their buttons still have theirs.
   const columns = Array.from({ length: most }, (_, head) =>
-    element("th", { scope: "col" }, String(getHeadNumber(meta, 0, head))),
+    element("th", { scope: "col" }, meta.layers.every((_, layer) => getHeadNumber(meta, layer, head) === getHeadNumber(meta, 0, head)) ? String(getHeadNumber(meta, 0, head)) : ""),
   );
   const rows = meta.layers.map((layer, index) =>
     Array.from({ length: layer.heads }, (_, head) =>
@@ -108,9 +108,9 @@ function buildGrid(frame: HTMLElement, meta: Meta, availableHeads: readonly Head
         tabindex: -1,
         "data-layer": index,
         "data-head": head,
-        "aria-label": `layer ${index}, head ${getHeadNumber(meta, index, head)}`,
+        "aria-label": `layer ${getLayerNumber(meta, index)}, head ${getHeadNumber(meta, index, head)}`,
         title:
-          `layer ${index} (${formatTitle(layer.name)}), head ${getHeadNumber(meta, index, head)}` +
+          `layer ${getLayerNumber(meta, index)} (${formatTitle(layer.name)}), head ${getHeadNumber(meta, index, head)}` +
           (isAvailable(availableHeads, index, head) ? "" : ": not in this file"),
         // Not `disabled`: it can be focused, and its tooltip explains why.
         "aria-disabled": isAvailable(availableHeads, index, head) ? null : "true",
@@ -121,7 +121,7 @@ function buildGrid(frame: HTMLElement, meta: Meta, availableHeads: readonly Head
     element(
       "tr",
       {},
-      element("th", { scope: "row" }, String(index)),
+      element("th", { scope: "row" }, String(getLayerNumber(meta, index))),
       ...cells.map((cell) => element("td", { "aria-selected": "false" }, cell)),
     ),
   );
@@ -171,7 +171,7 @@ export function createHeadSelects(
   const available = listHeads(meta.layers, availableHeads);
   const listInLayer = (wanted: number): number[] => available.filter(([index]) => index === wanted).map(([, index]) => index);
   const layers = select(
-    [...new Set(available.map(([index]) => index))].map((index) => [String(index), String(index)] as const),
+    [...new Set(available.map(([index]) => index))].map((index) => [String(index), String(getLayerNumber(meta, index))] as const),
     (value) => {
       const heads = listInLayer(Number(value));
       onChoose(Number(value), heads.findLast((index) => index <= head) ?? heads[0] ?? 0);

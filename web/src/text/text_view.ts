@@ -12,6 +12,7 @@ import { describeToken } from "../panels/live_region";
 import type { CentreView, ViewContext } from "../panels/view_context";
 import type { Action } from "../keys";
 import { formatCount, formatWeight } from "../format_numbers";
+import { getEnlargement } from "../paint/canvas";
 import { formatTitle } from "../paint/token_text";
 import { isConnectionError } from "../server/connection";
 import { LatestRequest, ResponseCache } from "../server/requests";
@@ -413,8 +414,9 @@ export class TextView implements CentreView {
     const around = this.#hint.offsetParent?.getBoundingClientRect();
     if (!box || !around) return;
     replaceChildren(this.#hint, formatCount(start), stop > start + 1 && ` to ${formatCount(stop - 1)}`, ...this.#listWeights(page, start));
-    this.#hint.style.left = `${Math.min(box.left - around.left, around.width - this.#hint.offsetWidth - 8)}px`;
-    this.#hint.style.top = `${box.bottom - around.top + 6}px`;
+    const enlargement = getEnlargement(this.#hint);
+    this.#hint.style.left = `${Math.min((box.left - around.left) / enlargement, around.width / enlargement - this.#hint.offsetWidth - 8)}px`;
+    this.#hint.style.top = `${(box.bottom - around.top) / enlargement + 6}px`;
   }
 
   /** What a token gets from the pinned one, and gives to it. */
