@@ -158,7 +158,7 @@ def test_two_heads_are_exported_as_they_are_shown(browser: Browser, small: Handl
     assert len(np.unique(drawing.view(np.uint32))) > 100, "as many colours"
 
 
-# Pairs of texts of a drawing that touch; slanted ones need a box that is mostly empty, so of two of them neither counts.
+# Pairs of texts of a drawing that touch; the box of a slanted one is mostly empty, so two of them do not count.
 TOUCHING = """() => {
   const all = [...document.querySelectorAll("text")].filter((one) => one.textContent.trim() !== "").map((one) => {
     const { left, right, top, bottom } = one.getBoundingClientRect();

@@ -39,6 +39,7 @@ import type { Comparison, ViewContext } from "./panels/view_context";
 import { formatTitle } from "./paint/token_text";
 import { Tour } from "./tour/tour";
 import { TraceCache } from "./server/trace_cache";
+import { PictureCache } from "./tiles/pictures";
 import { ResponseError, type Transport } from "./server/transport";
 
 /** Read by tests only. */
@@ -60,6 +61,7 @@ const SINK_POLL_MILLISECONDS = 300;
 export class App {
   readonly #transport: Transport;
   readonly #traces: TraceCache;
+  readonly #pictures = new PictureCache();
   readonly #metaRequest = new LatestRequest();
   readonly #liveRegion;
   readonly #notice;
@@ -112,7 +114,7 @@ export class App {
     );
     this.#traces = new TraceCache(this.#transport, () => this.#onTextsLoaded(), firstMeta);
     this.#mapContext = {
-      ...{ store, host, transport: this.#transport, traces: this.#traces },
+      ...{ store, host, transport: this.#transport, traces: this.#traces, pictures: this.#pictures },
       getPins: () => this.#pins,
       onHover: (cell) => this.#onHover(cell),
       onDrawn: () => this.#reportReady(),
@@ -127,7 +129,7 @@ export class App {
     );
     this.#context = {
       ...{ store, session, host, signal },
-      ...{ transport: this.#transport, traces: this.#traces, pins: this.#pins },
+      ...{ transport: this.#transport, traces: this.#traces, pictures: this.#pictures, pins: this.#pins },
       showNotice: (text) => this.#notice.show(text),
       announce: (text, before) => this.#liveRegion.announce(text, before),
     };

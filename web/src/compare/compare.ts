@@ -170,7 +170,7 @@ export class HeadComparison implements Comparison {
   }
 
   #createSecondMap(): MapView {
-    const { store, transport, traces, host, pins, showNotice } = this.context;
+    const { store, transport, traces, pictures, host, pins, showNotice } = this.context;
     const back = (): TokenPairing | null => this.#pairing && invertPairing(this.#pairing);
     const togglePins = (query: number | null, key: number | null): void => {
       const pairing = back();
@@ -187,7 +187,7 @@ export class HeadComparison implements Comparison {
       onPickKey: (key: number) => togglePins(null, key),
     };
     const secondMap = new CanvasMap(transport, events, {
-      host,
+      ...{ host, pictures },
       getTokens: (side, from, to) =>
         this.#other ? traces.getTexts(this.#other.meta).getRange(this.#other.layer, side, from, to) : undefined,
     });

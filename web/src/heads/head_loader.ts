@@ -10,6 +10,7 @@ import { isConnectionError } from "../server/connection";
 import { describeError } from "../server/requests";
 import { paths, type Channel, type LayerScores, type Meta } from "../server/protocol";
 import type { Transport } from "../server/transport";
+import type { PictureCache } from "../tiles/pictures";
 import type { LoadedTile } from "../tiles/tile_store";
 import { toScoredHeads, type ScoredHead } from "./scored_heads";
 
@@ -31,7 +32,7 @@ export interface HeadLoader {
   stop(): void;
 }
 
-export function createHeadLoader(transport: Transport, onChange: () => void): HeadLoader {
+export function createHeadLoader(transport: Transport, onChange: () => void, cache?: PictureCache): HeadLoader {
   const running = new Set<string>();
   let stopping = new AbortController();
   let meta: Meta | null = null;
@@ -67,7 +68,10 @@ export function createHeadLoader(transport: Transport, onChange: () => void): He
       roster.problem = describeError(error);
     }
     if (signal.aborted) return;
-    if (channel) roster.pictures[layer] = answer as LoadedTile | null;
+    if (channel) {
+      roster.pictures[layer] = answer as LoadedTile | null;
+      if (answer) cache?.set(of.trace, layer, answer as LoadedTile);
+    }
     else {
       const scores = (roster.scores[layer] = answer as LayerScores | null);
       if (scores) roster.heads = [...roster.heads, ...toScoredHeads(of, layer, scores)];

@@ -40,7 +40,7 @@ export function createHeadsView(context: ViewContext): CentreView {
       timer = undefined;
       view.update(store.get(), shown);
     }, UPDATE_MILLISECONDS);
-  });
+  }, context.pictures);
   const hover = (id: HeadId | null, box: Box | null): void => {
     if (!id || !box || !scene) return area.card.hide();
     const note = includesHead(scene.state.ablated, id) ? " ablated" : "";

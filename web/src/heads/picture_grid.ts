@@ -12,6 +12,7 @@ import { segments } from "../panels/controls";
 import { element } from "../panels/dom";
 import { getHeadNumber, getLayerNumber, type Channel, type Layer, type Meta } from "../server/protocol";
 import type { HeadId, State } from "../state";
+import { countPictureKeys } from "../tiles/pictures";
 import { TileImages } from "../tiles/tile_images";
 import type { LoadedTile } from "../tiles/tile_store";
 import { chooseSize, coarsenTile, SIZES } from "./grid_layout";
@@ -60,10 +61,9 @@ export function createPictureGrid(context: HostContext, actions: HeadsActions): 
     coarseTiles.set(tile, coarse);
     return coarse;
   };
-  /** A picture has `tile.y` rows, of layer `tile.z`. */
   const countKeys = (tile: LoadedTile, _side: "row" | "column", row: number): number => {
-    const { causal, offset, queries, keys } = scene.meta.layers[tile.z] ?? { causal: false, offset: 0, queries: 1, keys: 1 };
-    return causal ? Math.max(1, (((row % tile.y) + 0.5) * queries) / tile.y + offset) : keys;
+    const layer = scene.meta.layers[tile.z];
+    return layer ? countPictureKeys(layer, tile, row) : 1;
   };
   const paintPicture = (surface: Surface, theme: Theme, id: HeadId, box: Box): void => {
     const { context: pen } = surface;

@@ -57,6 +57,8 @@ export abstract class MapData {
   /** The server's progress in building tiles; null while not known. */
   abstract readonly progress: number | null;
   abstract readonly tiles: TileSource;
+  /** A small picture of the whole matrix, to show until tiles are loaded; null where there is none. */
+  readonly preview: LoadedTile | null = null;
   /** The value of a pair: exact if loaded, else from the finest loaded tile. */
   abstract getReading(query: number, key: number, view: Viewport, mode: ChannelMode): Reading | undefined;
   /** A description of the pair under the pointer. */

@@ -8,7 +8,7 @@ import type { ChannelMode } from "../state";
 import type { MapData, TileDrawing } from "./map_data";
 import { paintCorner, paintLeftAxis, paintNames, paintTag, paintTopAxis, paintUnmatched, placeTag, type Tag, type UnmatchedTokens } from "../paint/axes";
 import { paintLegend } from "../paint/legend";
-import { computeMatrixBox, paintBins, paintHiddenSink, paintSpikes, paintTiles } from "../paint/heatmap";
+import { computeMatrixBox, paintBins, paintHiddenSink, paintSpikes, paintTiles, type Preview } from "../paint/heatmap";
 import { paintLeftStrip, paintTopStrip } from "../paint/marginals";
 import { paintCrosshair, paintPins, paintReadout, paintSelectionBox, paintValues, VALUES_FROM_ZOOM, type CellValue } from "../paint/overlays";
 import { isMinimapShown, paintMinimap } from "../paint/minimap";
@@ -43,6 +43,8 @@ export interface MapScene {
   role: ComparisonRole | null;
   drawing: TileDrawing;
   images: TileImages;
+  /** The whole matrix in few bins, under tiles that are not loaded. */
+  preview: Preview | null;
   scale: ColourScale;
   mode: ChannelMode;
   hideSink: boolean;
@@ -70,8 +72,8 @@ export function paintScene(surface: Surface, scene: MapScene): void {
 
 /** The heatmap alone. */
 export function paintHeatmap(surface: Surface, scene: MapScene, plot: Box): void {
-  const { view, theme, drawing, images } = scene;
-  const map = { view, placements: drawing.placements, getImage: (tile: LoadedTile): CanvasImageSource => images.getImage(tile) };
+  const { view, theme, drawing, images, preview } = scene;
+  const map = { view, preview, placements: drawing.placements, getImage: (tile: LoadedTile): CanvasImageSource => images.getImage(tile) };
   if (surface.hatch) paintBins(surface, plot, theme, map, drawing.stride);
   else paintTiles(surface, plot, theme, map);
   // The whole bin of the sink is hidden: it shows little else.

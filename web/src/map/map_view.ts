@@ -13,6 +13,7 @@ import { VALUES_FROM_ZOOM } from "../paint/overlays";
 import { contains, type Box } from "../geometry/box";
 import { themes, type Surface, type Theme } from "../paint/surface";
 import { formatTitle, formatToken } from "../paint/token_text";
+import type { PictureCache } from "../tiles/pictures";
 import { TileImages } from "../tiles/tile_images";
 import { listenToPointer, type GestureHandlers, type Point } from "./pointer";
 import { HeadData } from "./head_data";
@@ -40,6 +41,8 @@ export interface MapEvents {
 
 export interface MapOptions {
   readonly host: Host;
+  /** Shown under tiles that are loading. */
+  readonly pictures: PictureCache;
   /** Token texts; undefined while they are loading. Call update() when they are loaded. */
   getTokens(side: Side, from: number, to: number): string[] | undefined;
 }
@@ -102,6 +105,7 @@ export class CanvasMap implements MapView {
   readonly #heads: ShownHeads;
   #role: ComparisonRole | null = null;
   readonly #pictures = new TileImages();
+  readonly #previewImages = new TileImages();
   readonly #stop = new AbortController();
   readonly #observer: ResizeObserver;
   #state: State = DEFAULT_STATE;
@@ -140,7 +144,7 @@ export class CanvasMap implements MapView {
     Object.assign(element.style, { position: "relative", overflow: "hidden", touchAction: "none", userSelect: "none" });
     this.#heatCanvas = addCanvas(element, "map-heat");
     this.#overlayCanvas = addCanvas(element, "map-overlay");
-    this.#heads = new ShownHeads(transport, () => this.#onData());
+    this.#heads = new ShownHeads(transport, () => this.#onData(), options.pictures);
     const gestures: GestureHandlers = {
       pan: (dx, dy) => this.panBy(dx, dy),
       zoom: (factor, at) => this.#zoomAt(factor, at),
@@ -317,7 +321,7 @@ export class CanvasMap implements MapView {
   }
 
   async loadScene({ meta, layer, head }: TraceHead, signal: AbortSignal): Promise<MapScene> {
-    const data = new HeadData(this.#heads.transport, () => undefined);
+    const data = new HeadData(this.#heads.transport, () => undefined, this.options.pictures);
     signal.addEventListener("abort", () => data.close());
     data.setHead(meta, layer, head);
     for (;;) {
@@ -348,6 +352,7 @@ export class CanvasMap implements MapView {
     this.#colours = scale;
     this.#coloured = data.plan;
     this.#pictures.setColours(this.#heads.getTileColours(scale));
+    this.#previewImages.setColours(this.#heads.getPreviewColours(scale));
   }
 
   get #mode(): ChannelMode {
@@ -481,6 +486,7 @@ export class CanvasMap implements MapView {
       role: this.#role,
       drawing: data.getDrawing(view, mode),
       images: this.#pictures,
+      preview: data.preview && { image: this.#previewImages.getImage(data.preview), rows: data.preview.rows, columns: data.preview.columns },
       scale: this.#colours,
       mode,
       hideSink: this.#state.hideSink,

@@ -4,6 +4,7 @@ import type { MapData, PairDisplay } from "./map_data";
 import { PairData } from "./pair_data";
 import { chooseScale, type ColourScale } from "../paint/colour";
 import { createTileColours, findMiddleQuery } from "../paint/tile_colours";
+import { countPictureKeys, type PictureCache } from "../tiles/pictures";
 import type { TileColours } from "../tiles/tile_images";
 import type { Meta } from "../server/protocol";
 import type { Transport } from "../server/transport";
@@ -30,8 +31,9 @@ export class ShownHeads {
   constructor(
     readonly transport: Transport,
     readonly onChange: () => void,
+    readonly pictures: PictureCache,
   ) {
-    this.first = new HeadData(transport, onChange);
+    this.first = new HeadData(transport, onChange, pictures);
   }
 
   setSecond(shared: SecondHead | null): void {
@@ -41,7 +43,7 @@ export class ShownHeads {
       return;
     }
     const { meta, layer, head, mode, names } = shared;
-    this.#second ??= new HeadData(this.transport, this.onChange);
+    this.#second ??= new HeadData(this.transport, this.onChange, this.pictures);
     const { ref } = this.#second;
     if (ref.trace !== meta.trace || ref.layer !== layer || ref.head !== head) this.#second.setHead(meta, layer, head);
     if (this.#pair?.pairDisplay.mode !== mode || this.#pair.pairDisplay.names.join() !== names.join()) this.#pair = new PairData({ mode, names }, this.first, this.#second);
@@ -75,6 +77,12 @@ export class ShownHeads {
     const { data } = this;
     const isSplit = data.pairDisplay?.mode === "split";
     return createTileColours(scale, (tile, side, index) => data.countKeys(findMiddleQuery(tile, side, index, data.plan.getStride(tile.z))), isSplit);
+  }
+
+  /** How the preview of the first head is coloured on this scale. */
+  getPreviewColours(scale: ColourScale): TileColours {
+    const { layer } = this.first;
+    return createTileColours(scale, (tile, _side, row) => (layer ? countPictureKeys(layer, tile, row) : 1));
   }
 
   /** The pair that is drawn in a cell: above the diagonal of a split picture, B transposed. */
