@@ -34,7 +34,7 @@ from attnscope.explorer.service.workers import WorkerPools
 from attnscope.explorer.sessions.lazy_session import LazySession, survey_session
 from attnscope.explorer.sessions.model_session import ModelSession
 from attnscope.extras import import_extra
-from attnscope.recording import Trace, open_trace, read
+from attnscope.recording import Trace, open_trace
 from attnscope.survey.tables.survey import open_survey
 from attnscope.telemetry.run_log import STEPS
 from attnscope.telemetry.run_reader import is_watched_run
@@ -322,12 +322,13 @@ def look(
         The running server.
     """
     display_name, library = name or type(model).__name__, Library()
+    session = ModelSession(model, tokenizer, display_name)
 
     def fill() -> None:
         if text is not None:
-            library.add(read(model, text, tokenizer), name=display_name)
+            library.add(session.read(text), name=display_name)
 
-    server = Server(library, ModelSession(model, tokenizer, display_name), host=host, port=port, names=names)
+    server = Server(library, session, host=host, port=port, names=names)
     return start_server(server, fill, open_browser=open_browser, block=block, say=say)
 
 
