@@ -186,6 +186,32 @@ def test_with_a_slow_server_no_frame_of_panning_and_zooming_is_blank(gallery: Ga
     assert [strays for strays, _ in frames if strays] == []
 
 
+def test_another_head_has_a_small_picture_at_once_while_its_tiles_are_loading(gallery: Gallery) -> None:
+    with gallery.show("walk", "scale=log", **DARK) as page:
+        slow = Slow(page, seconds=60)  # the tiles of this test never come
+        page.locator(".map").focus()
+        page.keyboard.press("]")
+        slow.wait(0.1)
+
+        def is_picture() -> bool:
+            slow.wait(0.05)
+            picture = picture_of(page)
+            rows, columns = picture.rows(), picture.columns()
+            return bool((picture.entries(rows, columns) >= 0).mean() > 0.4)
+
+        until(page, is_picture, "a picture of the triangle")
+        assert page.locator(".map").get_attribute("data-state") == "loading"
+        picture = picture_of(page)
+        rows = picture.rows().of(picture.rows().bins[-8:].tolist())
+        drawn = picture.entries(rows, picture.columns())[0]
+        # A bin of the picture is a mean over more pairs than one of the tile, of random weights: mostly within a bit.
+        mean = gallery.heads["second"].pooled(picture.stride, int(rows.bins[0]))[0][picture.columns().bins]
+        low, high = picture.range
+        seen = ~np.isnan(mean)
+        off = np.abs(drawn / 255 * (high - low) + low - np.log2(mean))[seen]
+        assert np.median(off) < 1
+
+
 def test_requests_for_what_is_no_longer_in_view_are_given_up_and_no_more_than_six_run(gallery: Gallery) -> None:
     with gallery.show("walk", "z=4&c=400,200") as page:
         slow, tiles = Slow(page, seconds=2), TileRequests(page)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.explorer.browser import needs_chromium
+from tests.explorer.browser import needs_chromium, opened
+from tests.explorer.heads_page import heads_shown, pixels
 from tests.explorer.pages import MAP, change, drawn, focus_map, fragment, shown, state, until, visible
 from tests.explorer.serving import Handle, serving
 from tests.explorer.synthetic import random_head
@@ -99,6 +102,90 @@ def test_undo_takes_back_what_was_done_and_back_stays_in_the_explorer(browser: B
         assert (now["channel"], now["zoom"], now["centre"]) == ("both", None, None)
         page.keyboard.press("Control+Shift+Z")
         assert abs(state(page)["zoom"] / zoomed - 1) < 1e-3
+
+
+def test_two_short_texts_beside_each_other_are_shown_whole(browser: Browser, server: Handle) -> None:
+    with shown(browser, server.url, width=1280, height=720) as page:
+        change(page, compare={"trace": "", "layer": 0, "head": 0, "mode": "side"})
+        page.wait_for_selector(".beside .map[data-state=ready]")
+        drawn(page)
+        assert visible(page) == {"query": [0, LENGTH], "key": [0, LENGTH]}
+
+
+def minimap_pixels(page: Page) -> int:
+    """Pixels of the corner of the plot that the canvas above the heatmap covers."""
+    return page.evaluate("""() => {
+      const [heat, overlay] = document.querySelectorAll("#explorer .map canvas");
+      const [left, top] = [parseFloat(heat.style.left), parseFloat(heat.style.top)];
+      const pen = overlay.getContext("2d"), side = 60;
+      const { data } = pen.getImageData(left + parseFloat(heat.style.width) - side - 12, top + 12, side, side);
+      return data.filter((_, at) => at % 4 === 3 && data[at] === 255).length;
+    }""")
+
+
+def test_a_cropped_map_says_so_by_the_whole_in_its_corner(browser: Browser, server: Handle) -> None:
+    with shown(browser, server.url, width=1280, height=720) as page:
+        assert minimap_pixels(page) == 0
+        whole = page.evaluate(f"{MAP}.getPlace()")
+        change(page, centre=whole["centre"], zoom=1.3 * whole["zoom"])
+        drawn(page)
+        assert minimap_pixels(page) > 3000
+
+
+# Runs before the page: what is written on a canvas can be read nowhere else.
+HEAR = """
+window.written = [];
+const write = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+  window.written.push(text);
+  return write.call(this, text, ...place);
+};
+"""
+
+
+def test_in_presentation_size_everything_is_larger_and_the_pointer_is_where_it_points(
+    browser: Browser, small: Handle
+) -> None:
+    with opened(browser, "about:blank", ready=False, width=1280, height=720) as page:
+        page.add_init_script(HEAR)
+        page.goto(small.url)
+        drawn(page)
+        page.evaluate("window.written.length = 0")
+        for large in (False, True):
+            change(page, large=large)
+            drawn(page)
+            heat = page.locator("canvas.map-heat")
+            box = heat.bounding_box()
+            assert box
+            assert heat.get_attribute("width") == str(round(box["width"])), "as sharp as the screen"
+            seen = visible(page)
+            side = min(box["width"], box["height"])
+            page.mouse.move(box["x"] + 0.25 * side, box["y"] + 0.25 * side)
+            cell = until(page, lambda: page.evaluate(f"{MAP}.hover"), "the cell under the pointer")
+            assert abs(cell["query"] - 0.25 * seen["query"][1]) <= 1
+            assert cell["query"] == cell["key"]
+            page.mouse.move(0, 0)
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        size = page.evaluate("document.querySelector('.bars button').getBoundingClientRect().height")
+        change(page, large=False)
+        assert size == 1.5 * page.evaluate("document.querySelector('.bars button').getBoundingClientRect().height")
+        said = [text for text in page.evaluate("window.written") if " gives " in text]
+        assert said
+        assert re.fullmatch("\u2068.+\u2069 gives <?[\\d.]+% to \u2068.+\u2069", said[-1])
+        page.keyboard.press("p")
+        assert state(page)["large"]
+        until(page, lambda: "large=1" in fragment(page), "the address")
+
+
+def test_the_pinned_pair_is_marked_on_every_small_picture(browser: Browser, small: Handle) -> None:
+    with heads_shown(browser, small) as page:
+        before = pixels(page).astype(int)
+        change(page, pinQuery=60, pinKey=10)
+        after = pixels(page).astype(int)
+        changed = np.argwhere((before != after).any(-1))
+        orange = np.argwhere((after == [0xD5, 0x5E, 0x00]).all(-1))
+        assert len(orange) >= 6 * 8
+        assert len(changed) < 6 * 200, "nothing else changes"
 
 
 def test_a_copied_link_has_the_place(browser: Browser, server: Handle) -> None:

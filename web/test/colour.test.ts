@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { encodeWeight } from "../src/server/tile_codec";
-import { chooseScale, createLookup, getEntry, getTable, type ColourScale } from "../src/paint/colour";
+import { decodeWeight, encodeWeight } from "../src/server/tile_codec";
+import { chooseScale, createLookup, createUniformLookups, getEntry, getTable, type ColourScale } from "../src/paint/colour";
 import { themes } from "../src/paint/surface";
 import { COLOURS, DEFAULT_STATE } from "../src/state";
 
@@ -78,6 +78,15 @@ test("relative to uniform attention, uniform is the darkest entry at every lengt
     assert.equal(getEntry(0.25 / keys, scale, keys), 0);
   }
   assert.equal(getEntry(1, scale, 256), 255);
+  const lookups = createUniformLookups(scale);
+  const table = getTable("cividis");
+  for (const keys of [1, 12.5, 4096]) {
+    assert.deepEqual(bytes(lookups(keys), 0), [0, 0, 0, 0]);
+    for (let code = 1; code < 256; code++) {
+      const entry = getEntry(decodeWeight(code), scale, keys);
+      assert.deepEqual(bytes(lookups(keys), code), [...table.slice(entry * 3, entry * 3 + 3), 255]);
+    }
+  }
 });
 
 /** Relative luminance and contrast, as WCAG 2 defines them. */

@@ -17,6 +17,8 @@ import { formatTitle } from "../paint/token_text";
 import type { Transport } from "../server/transport";
 import { getVisibleRange, type Viewport } from "../geometry/viewport";
 
+/** In the header of a tile. */
+const MEAN = 0;
 const PROGRESS_POLL_MILLISECONDS = 1000;
 
 export class HeadData extends MapData {
@@ -161,8 +163,9 @@ export class HeadData extends MapData {
   #loadPreview({ trace, layer, head }: HeadRef): void {
     this.preview = this.pictures.get(trace, layer, head);
     this.#previewRequest.cancel();
-    const path = paths.preview(trace, layer, head, "max");
-    if (this.preview || this.transport.hasResponse?.(path) === false) return;
+    // The heads view has loaded the largest weights, which are brighter: they are shown until the means are here.
+    const path = paths.preview(trace, layer, head, "mean");
+    if (this.preview?.channel === MEAN || this.transport.hasResponse?.(path) === false) return;
     void this.#previewRequest.run(
       (signal) => this.transport.bytes(path, signal),
       (body) => {

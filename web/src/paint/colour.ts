@@ -100,15 +100,33 @@ export function isBright(table: ColourTable, entry: number): boolean {
   return 0.299 * red + 0.587 * green + 0.114 * blue > 128;
 }
 
-/** The pixel of every code of a query that sees so many keys, in the byte order of this machine, ready for a Uint32Array over ImageData. */
-export function createLookup(scale: ColourScale, keys = 1): Uint32Array {
+/** The pixel of every code, in the byte order of this machine, ready for a Uint32Array over ImageData. */
+export function createLookup(scale: ColourScale): Uint32Array {
   const table = getTable(scale.colours);
   const ratio = scale.colours === "ratio";
   const pixels = new Uint8Array(CODE_COUNT * 4);
   for (let code = 1; code < CODE_COUNT; code++) {
-    const entry = getEntry(ratio ? decodeRatio(code) : decodeWeight(code), scale, keys);
+    const entry = getEntry(ratio ? decodeRatio(code) : decodeWeight(code), scale);
     pixels.set(ratio && code === TOO_SMALL ? TOO_SMALL_GREY : table.subarray(entry * 3, entry * 3 + 3), code * 4);
     pixels[code * 4 + 3] = 255;
   }
   return new Uint32Array(pixels.buffer);
+}
+
+/** The same relative to uniform attention: a lookup for a query that sees so many keys. Fast: each row of a tile has its own. */
+export function createUniformLookups({ colours, range: [low, high] }: ColourScale): (keys: number) => Uint32Array {
+  const table = getTable(colours);
+  const pixels = new Uint8Array(1024).fill(255);
+  for (let entry = 0; entry < 256; entry++) pixels.set(table.subarray(entry * 3, entry * 3 + 3), entry * 4);
+  const entries = new Uint32Array(pixels.buffer);
+  const bits = Float64Array.from({ length: CODE_COUNT }, (_, code) => Math.log2(decodeWeight(code)));
+  return (keys) => {
+    const lookup = new Uint32Array(CODE_COUNT);
+    const [first, step] = [Math.log2(keys) - low, 255 / (high - low)];
+    for (let code = 1; code < CODE_COUNT; code++) {
+      const entry = Math.floor(((bits[code] as number) + first) * step + 0.5);
+      lookup[code] = entries[entry < 0 ? 0 : entry > 255 ? 255 : entry] as number;
+    }
+    return lookup;
+  };
 }

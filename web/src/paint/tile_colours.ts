@@ -1,5 +1,5 @@
 // The colours of tiles on a scale: the same for all codes, or, relative to uniform attention, by the query of a row.
-import { createLookup, type ColourScale } from "./colour";
+import { createLookup, createUniformLookups, type ColourScale } from "./colour";
 import { TILE_SIZE } from "../geometry/zoom_plan";
 import { LruCache } from "../lru_cache";
 import type { TileColours } from "../tiles/tile_images";
@@ -14,11 +14,12 @@ export function createTileColours(scale: ColourScale, countKeys: (tile: LoadedTi
     const lookup = createLookup(scale);
     return { getLookup: () => lookup, isSplit: false };
   }
+  const create = createUniformLookups(scale);
   const lookups = new LruCache<number, Uint32Array>(MAX_LOOKUPS);
   const getLookup: TileColours["getLookup"] = (tile, side, index) => {
     const keys = countKeys(tile, side, index);
     let lookup = lookups.get(keys);
-    if (!lookup) lookups.set(keys, (lookup = createLookup(scale, keys)));
+    if (!lookup) lookups.set(keys, (lookup = create(keys)));
     return lookup;
   };
   return { getLookup, isSplit };
