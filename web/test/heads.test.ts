@@ -291,6 +291,7 @@ test("a head has its name in the model, also where only some layers and heads we
   assert.equal(formatHeadName(named("blocks.0", "blocks.1"), 1, 0), "L1H4");
   assert.equal(formatHeadName(named("encoder.0", "decoder.0"), 1, 0), "L1H4", "numbers that do not rise are not those of layers");
   assert.equal(formatHeadName(named("first", "second"), 1, 0), "L1H4");
+  assert.equal(formatHeadName(named("a text = 7"), 0, 0), "L0H4");
 });
 
 test("small numbers are written in one way", () => {

@@ -31,9 +31,9 @@ export function getHeadNumber(meta: Meta, layer: number, head: number): number {
   return meta.layers[layer]?.numbers[head] ?? head;
 }
 
-/** The number of a layer in the model: the last one in its name, where only some layers were recorded; else its index. */
+/** The number of a layer in the model: the last one in the path of its module, where only some layers were recorded; else its index. */
 export function getLayerNumber({ layers }: Meta, layer: number): number {
-  const numbers = layers.map(({ name }) => Number(/(\d+)\D*$/.exec(name)?.[1] ?? NaN));
+  const numbers = layers.map(({ name }) => Number(/^(?:.*\.)?(\d{1,4})(?:\.[a-z_]+)*$/i.exec(name)?.[1] ?? NaN));
   const isRising = numbers.every((number, index) => number >= index && (index === 0 || number > (numbers[index - 1] ?? NaN)));
   return isRising ? (numbers[layer] ?? layer) : layer;
 }
