@@ -78,7 +78,7 @@ def test_two_explorers_on_a_page_each_hear_their_own_keys(browser: Browser, serv
         page.focus(MAP_IN_CELL)
         for key in ("]", "l", "."):
             page.keyboard.press(key)
-        assert (cell_state(page)["head"], cell_state(page)["linear"]) == (1, True)
+        assert (cell_state(page)["head"], cell_state(page)["scale"]) == (1, "log")
         assert cell_state(page)["pinQuery"] is not None
         assert state(page) == before, "the page's own explorer did not have the keyboard"
         focus_map(page)

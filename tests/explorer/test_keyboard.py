@@ -333,13 +333,13 @@ def test_g_goes_to_a_position_and_says_which_there_are(page: Page) -> None:
 
 def test_x_l_k_and_u_change_what_is_shown_and_the_address_keeps_it(page: Page) -> None:
     assert [press(page, "x")["channel"] for _ in range(3)] == ["max", "mean", "both"]
-    assert [press(page, "l")["linear"] for _ in range(2)] == [True, False]
+    assert [press(page, "l")["scale"] for _ in range(4)] == ["log", "linear", "uniform", "auto"]
     assert [press(page, "k")["hideSink"] for _ in range(2)] == [True, False]
     assert [press(page, "u")["unmasked"] for _ in range(2)] == [True, False]
     press(page, "x", "l", "k", "u")
     until(
         page,
-        lambda: {"agg=max", "lin=1", "sink=hide", "unmasked=1"} <= set(re.split("[?&]", fragment(page))),
+        lambda: {"agg=max", "scale=log", "sink=hide", "unmasked=1"} <= set(re.split("[?&]", fragment(page))),
         "the address",
     )
 
@@ -352,7 +352,7 @@ def test_y_copies_the_address_of_what_is_shown(browser: Browser, small: Handle) 
         copied = page.evaluate("navigator.clipboard.readText()")
         assert copied == page.url
         assert "pin=q" in copied
-        assert "lin=1" in copied
+        assert "scale=log" in copied
         assert "token" not in copied.partition("#")[0]
 
 
@@ -369,7 +369,7 @@ def test_the_question_mark_lists_every_key_that_does_anything(page: Page) -> Non
     listed = set(page.locator(f"{HELP} kbd").all_inner_texts())
     printed = {"ArrowLeft": "←", "ArrowRight": "→", "ArrowUp": "↑", "ArrowDown": "↓", "Escape": "Esc"}
     wanted = {f"Shift {printed[key[6:]]}" if key.startswith("Shift+") else printed.get(key, key) for key in EVERY_KEY}
-    assert wanted - {"S"} | {"/", "g", "?", "Shift ↑", "Shift →"} == listed
+    assert wanted - {"S"} | {"/", "g", "?", "p", "Ctrl Z", "Ctrl Shift Z", "Shift ↑", "Shift →"} == listed
     assert all(page.locator(f"{HELP} td").all_inner_texts()), "each with words"
     page.keyboard.press("Escape")
     assert not page.is_visible(HELP)
@@ -385,7 +385,7 @@ def test_while_the_list_is_open_keys_do_nothing_behind_it(page: Page) -> None:
 
 @pytest.mark.parametrize("field", [".ask-input", *slow_cases(".bits >> nth=0", "select >> nth=0")])
 def test_keys_do_nothing_while_something_is_typed(page: Page, field: str) -> None:
-    kept = ("pinQuery", "pinKey", "layer", "head", "channel", "linear", "hideSink", "unmasked", "view", "zoom")
+    kept = ("pinQuery", "pinKey", "layer", "head", "channel", "scale", "hideSink", "unmasked", "view", "zoom")
     before = state(page)
     page.click("summary:has-text('View')")
     page.focus(field)

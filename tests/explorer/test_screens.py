@@ -92,7 +92,8 @@ def test_what_is_said_of_trouble_fits_its_window(
         assert "3 layers, 12 heads" in said
     with server_stopped(browser, **SCREENS[screen]) as page:
         assert num_sampled(page, tmp_path, f"{screen} stopped") == {}
-        assert "The server has stopped" in page.inner_text(".banner")
+        assert "The server does not answer" in page.inner_text(".banner")
+        assert "attnscope explore and open the address that it prints" in page.inner_text(".banner")
 
 
 @pytest.mark.slow

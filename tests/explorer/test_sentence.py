@@ -137,7 +137,7 @@ def test_rows_and_columns_carry_the_tokens(page: Page, truth: Trace) -> None:
     until(page, lambda: page.is_visible("#sentence-text"), "the text box")
     typed(page)
     page.evaluate("window.labels.length = 0")
-    change(page, linear=True)
+    change(page, scale="linear")
     drawn(page)
     labels = [label.strip("\u2068\u2069") for label in page.evaluate("window.labels")]
     for text in truth.tokens() or []:

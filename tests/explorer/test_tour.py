@@ -84,7 +84,7 @@ def test_whoever_has_answered_is_not_asked_again(first_visit: Page, answer: str)
 def test_afterwards_everything_is_as_it_was(browser: Browser, served: Handle) -> None:
     with shown(browser, served.url, visited=False) as page:
         focus_map(page)
-        change(page, layer=1, head=2, pinQuery=30, hideSink=True, linear=True, colours="magma", zoom=20)
+        change(page, layer=1, head=2, pinQuery=30, hideSink=True, scale="linear", colours="magma", zoom=20)
         change(page, centre={"query": 20, "key": 20})
         until(page, lambda: "c=20,20" in page.evaluate("location.hash"), "the address of this")
         drawn(page)

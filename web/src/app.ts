@@ -42,11 +42,13 @@ import { fitToTrace, isSameState, type State, type Store } from "./state";
 import { StrongestTable } from "./panels/strongest_table";
 import { TextView } from "./text/text_view";
 import { createToolbar } from "./panels/toolbar";
+import { recordHistory, type UndoHistory } from "./undo";
 import { ViewSwitcher } from "./panels/view_switcher";
 import type { Comparison, ViewContext } from "./panels/view_context";
 import { formatTitle } from "./paint/token_text";
 import { Tour } from "./tour/tour";
 import { TraceCache } from "./server/trace_cache";
+import { PictureCache } from "./tiles/pictures";
 import { ResponseError, type Transport } from "./server/transport";
 
 /** Read by tests only. */
@@ -70,6 +72,7 @@ const SINK_POLL_MILLISECONDS = 300;
 export class App {
   readonly #transport: Transport;
   readonly #traces: TraceCache;
+  readonly #pictures = new PictureCache();
   readonly #metaRequest = new LatestRequest();
   readonly #liveRegion;
   readonly #notice;
@@ -97,6 +100,7 @@ export class App {
   readonly #sentence: SentenceView;
   readonly #help: HelpDialog;
   readonly #address: Address;
+  readonly #history: UndoHistory;
   readonly #centre: CentrePanel;
   #shown: TraceHead | null = null;
   #areKeysEnabled = loadKeysEnabled();
@@ -110,10 +114,11 @@ export class App {
     const { root, host, session, store, signal } = options;
     this.#liveRegion = createLiveRegion(signal);
     this.#notice = createNotice(signal);
-    this.#banner = createBanner(host, async () => {
+    this.#banner = createBanner(host, session, async () => {
       await rawTransport.json<Session>(paths.session(), signal);
       this.#banner.hide();
       // Start over, so that failed requests are sent again.
+      this.#views.current?.deactivate();
       this.#shown = null;
       this.#evidence.show({ shown: null, link: null, isFull: true, ranked: null });
       this.#render(store.get(), null);
@@ -126,7 +131,7 @@ export class App {
     );
     this.#traces = new TraceCache(this.#transport, () => this.#onTextsLoaded(), firstMeta);
     this.#mapContext = {
-      ...{ store, host, transport: this.#transport, traces: this.#traces },
+      ...{ store, host, transport: this.#transport, traces: this.#traces, pictures: this.#pictures },
       getPins: () => this.#pins,
       onHover: (cell) => this.#onHover(cell),
       onDrawn: () => this.#reportReady(),
@@ -141,7 +146,7 @@ export class App {
     );
     this.#context = {
       ...{ store, session, host, signal },
-      ...{ transport: this.#transport, traces: this.#traces, pins: this.#pins },
+      ...{ transport: this.#transport, traces: this.#traces, pictures: this.#pictures, pins: this.#pins },
       showNotice: (text) => this.#notice.show(text),
       announce: (text, before) => this.#liveRegion.announce(text, before),
     };
@@ -161,12 +166,13 @@ export class App {
       if (!this.#opening.isSearching) this.#address.flush();
     });
     this.#ask = this.#createAsk();
+    this.#history = recordHistory(store);
     this.#commands = createAppCommands({
-      ...{ root, context: this.#context, map: this.#map, comparison: this.#comparison },
+      ...{ root, context: this.#context, map: this.#map, comparison: this.#comparison, history: this.#history },
       getShown: () => this.#shown,
       getTable: () => this.#strongestTable,
       getHelp: () => this.#help,
-      copyLink: () => this.#address.copyLink(),
+      copyLink: (place) => this.#address.copyLink(place),
       onTableToggle: () => this.#updatePanels(store.get()),
     });
     this.#keyHandlers = createKeyHandlers(this.#createKeyHandlerContext());
@@ -250,6 +256,7 @@ export class App {
       render(null, this.#title);
       render(null, this.#questionSlot);
       render(null, this.#rankingSlot);
+      this.#history.close();
       this.#strongestTable.setOpen(false);
       this.#map.destroy();
       delete root.attnscope;
@@ -259,6 +266,7 @@ export class App {
   /** Update everything that depends on what changed; `before` is null on the first call. */
   #render(state: State, before: State | null): void {
     const viewChanged = state.view !== before?.view;
+    this.options.root.dataset["large"] = String(state.large);
     if (viewChanged) {
       if (state.view !== "map") this.#comparison.deactivate();
       this.#views.show(state.view);
@@ -273,7 +281,7 @@ export class App {
 
   #showTrace(state: State, meta: Meta, resized: boolean): void {
     const fitted = fitToTrace(state, meta.layers, getAvailableHeads(this.options.session));
-    if (!isSameState(fitted, state)) return this.options.store.set(fitted);
+    if (!isSameState(fitted, state)) return this.options.store.set(fitted, "replace");
     const { layer, head } = state;
     // The state first, so that a new head is drawn at once in the right place and colours.
     this.#map.update(state);
@@ -372,8 +380,8 @@ export class App {
       },
       ([own, meta]) => {
         // A link straight to an unmasked trace opens the trace that it was made from, without its mask.
-        if (own.origin !== null) return store.set({ trace: own.origin, unmasked: true });
-        if (unmasked && own.unmasked === null) return store.set({ unmasked: false });
+        if (own.origin !== null) return store.set({ trace: own.origin, unmasked: true }, "replace");
+        if (unmasked && own.unmasked === null) return store.set({ unmasked: false }, "replace");
         this.#arrangeCentre(store.get());
         this.#showTrace(store.get(), meta, true);
       },
@@ -516,7 +524,7 @@ export class App {
 
   #showRun(trace: string): void {
     this.#pins.clearTrail();
-    this.options.store.set({ trace, centre: null, zoom: null, pinQuery: null, pinKey: null });
+    this.options.store.set({ trace, centre: null, zoom: null, textPlace: null, pinQuery: null, pinKey: null });
   }
 
   /** Announce the cell only for keyboard users; with a pointer it would never stop. */

@@ -45,7 +45,7 @@ export function formatCount(count: number): string {
 /** A number of tokens, keys or bits that need not be whole; three digits at most. */
 export function formatMeasure(value: number): string {
   if (!Number.isFinite(value)) return "none";
-  if (value !== 0 && Math.abs(value) < 0.001) return formatSmallWeight(value);
+  if (value !== 0 && Math.abs(value) < 0.001) return (value < 0 ? "\u2212" : "") + formatSmallWeight(Math.abs(value));
   return Math.abs(value) >= 100 ? formatCount(value) : String(Number(value.toPrecision(3)));
 }
 

@@ -8,7 +8,7 @@ import type { Action } from "./keys";
 import type { MapView } from "./map/map_view";
 import type { Pins } from "./pins";
 import type { HeadRankingStore } from "./questions/head_ranking";
-import { CHANNELS, type HeadId, type Store, type View } from "./state";
+import { CHANNELS, SCALES, type HeadId, type Store, type View } from "./state";
 
 type MapMove = Extract<Action, `pan${string}` | `screen${string}` | `zoom${string}` | "fit" | "onePixel">;
 
@@ -53,6 +53,10 @@ export function createMapMoves(map: MapView): Readonly<Record<MapMove, () => voi
   };
 }
 
+function findNext<T>(all: readonly T[], now: T): T {
+  return all[(all.indexOf(now) + 1) % all.length] ?? now;
+}
+
 export function createKeyHandlers(context: KeyHandlerContext): Readonly<Record<Action, () => void>> {
   const { store, map, pins, ask, ranking, commands } = context;
   const openView = (view: View) => (): void => {
@@ -75,10 +79,6 @@ export function createKeyHandlers(context: KeyHandlerContext): Readonly<Record<A
     else if (compare && view === "map") store.set({ compare: null }, "push");
     else if (view !== "map" && trace !== "") openView("map")();
   };
-  const cycleChannel = (): void => {
-    const next = CHANNELS[(CHANNELS.indexOf(store.get().channel) + 1) % CHANNELS.length];
-    if (next) store.set({ channel: next });
-  };
   return {
     ...createMapMoves(map),
     nextQuery: () => pins.step("query", 1),
@@ -89,6 +89,8 @@ export function createKeyHandlers(context: KeyHandlerContext): Readonly<Record<A
     unpin: unpinOrLeave,
     follow: () => pins.follow(),
     back: () => pins.back(),
+    undo: commands.undo,
+    redo: commands.redo,
     nextHead: stepHead(1),
     previousHead: stepHead(-1),
     nextLayer: () => stepBy(1, 0),
@@ -102,12 +104,13 @@ export function createKeyHandlers(context: KeyHandlerContext): Readonly<Record<A
     findNext: () => ask.step(false),
     findPrevious: () => ask.step(true),
     goTo: () => ask.focus(),
-    cycleChannel,
-    toggleLinear: () => store.set({ linear: !store.get().linear }),
+    cycleChannel: () => store.set({ channel: findNext(CHANNELS, store.get().channel) }),
+    cycleScale: () => store.set({ scale: findNext(SCALES, store.get().scale) }),
     toggleSink: () => store.set({ hideSink: !store.get().hideSink }),
     toggleUnmasked: commands.toggleUnmasked,
     compare: commands.compare,
     blink: commands.swap,
+    toggleLarge: commands.toggleLarge,
     export: commands.export,
     copyLink: commands.copyLink,
     help: commands.help,

@@ -77,7 +77,7 @@ async function showOpenError(opening: OpenContext, error: unknown, showError: Er
   const { addressBar } = host;
   const wanted = readAddress(addressBar.location.hash).trace;
   if (!(error instanceof ResponseError && error.status === 404 && wanted !== "")) {
-    const message = error instanceof TypeError ? getStoppedMessage(host) : describeError(error);
+    const message = error instanceof TypeError ? getStoppedMessage(host, null) : describeError(error);
     return showError("No answer", message, button("Try again", retry, { class: "primary" }));
   }
   const choose = (trace: string): void => {

@@ -9,6 +9,8 @@
 export type View = "map" | "text" | "heads" | "sentence";
 export type ChannelMode = "both" | "max" | "mean";
 export type Colours = "cividis" | "viridis" | "magma" | "grey";
+/** "uniform": relative to uniform attention. "auto": that where a pixel covers many pairs, else "log". */
+export type Scale = "auto" | "log" | "linear" | "uniform";
 export type HeadsAs = "grid" | "table" | "scatter";
 export type CompareMode = "side" | "split" | "ratio";
 export type AblationMethod = "zero" | "mean";
@@ -25,15 +27,23 @@ export interface ComparedHead {
   readonly mode: CompareMode;
 }
 
+/** A position on each axis. */
+export interface Place {
+  readonly query: number;
+  readonly key: number;
+}
+
 export interface State {
   readonly trace: string;
   readonly layer: number;
   readonly head: number;
   readonly view: View;
-  /** In tokens, with a fraction; null means: fit the whole matrix. */
-  readonly centre: { readonly query: number; readonly key: number } | null;
+  /** Of the map: in tokens, with a fraction; null means: fit the whole matrix. */
+  readonly centre: Place | null;
   /** CSS pixels per token; null means: fit. */
   readonly zoom: number | null;
+  /** The first visible tokens of the text view; null is the beginning. */
+  readonly textPlace: Place | null;
   readonly pinQuery: number | null;
   readonly pinKey: number | null;
   /** The last token of a pinned span; null means that one token is pinned. */
@@ -44,7 +54,7 @@ export interface State {
   /** In bits: the colours run from weight 2**low to 2**high; null depends on the sequence length, see `getDefaultRange`. */
   readonly range: readonly [number, number] | null;
   readonly colours: Colours;
-  readonly linear: boolean;
+  readonly scale: Scale;
   readonly hideSink: boolean;
   /** Show the trace without its causal mask. `trace` stays the one that the model computed. */
   readonly unmasked: boolean;
@@ -64,6 +74,8 @@ export interface State {
   /** What replaces their output: zero or its mean. */
   readonly ablationMethod: AblationMethod;
   readonly compare: ComparedHead | null;
+  /** Everything is half as large again, for projectors. */
+  readonly large: boolean;
   /** Two maps move together. */
   readonly locked: boolean;
   /** The colours of a ratio of two heads run from 2**-bits to 2**bits. */
@@ -72,6 +84,7 @@ export interface State {
   readonly others: readonly (readonly [string, string])[];
 }
 
+/** "push": a change by the user, which Back and undo take back. "replace": a correction, which belongs to the change before it. */
 export type HistoryMode = "replace" | "push";
 
 export interface Store {
@@ -81,6 +94,7 @@ export interface Store {
 }
 
 export const CHANNELS: readonly ChannelMode[] = ["both", "max", "mean"];
+export const SCALES: readonly Scale[] = ["auto", "log", "linear", "uniform"];
 export const COLOURS: readonly Colours[] = ["cividis", "viridis", "magma", "grey"];
 const VIEWS: readonly View[] = ["map", "text", "heads", "sentence"];
 const HEADS_AS: readonly HeadsAs[] = ["grid", "table", "scatter"];
@@ -108,6 +122,7 @@ export const DEFAULT_STATE: State = {
   view: "map",
   centre: null,
   zoom: null,
+  textPlace: null,
   pinQuery: null,
   pinKey: null,
   pinQueryEnd: null,
@@ -116,7 +131,7 @@ export const DEFAULT_STATE: State = {
   channel: "both",
   range: null,
   colours: "cividis",
-  linear: false,
+  scale: "auto",
   hideSink: false,
   unmasked: false,
   words: false,
@@ -128,6 +143,7 @@ export const DEFAULT_STATE: State = {
   ablated: [],
   ablationMethod: "zero",
   compare: null,
+  large: false,
   locked: true,
   bits: 6,
   others: [],
@@ -138,7 +154,7 @@ export function createStore(initial: State): Store {
   const listeners = new Set<(now: State, before: State, how: HistoryMode) => void>();
   return {
     get: () => state,
-    set(change, how = "replace") {
+    set(change, how = "push") {
       const before = state;
       const after = { ...before, ...withSpans(change) };
       if (isSameState(before, after)) return;
@@ -168,6 +184,11 @@ export function isSameState(one: State, other: State): boolean {
   );
 }
 
+/** Whether only the place in the map or in the text has changed: many such changes follow each other. */
+export function isMove(before: State, after: State): boolean {
+  return isSameState({ ...before, centre: after.centre, zoom: after.zoom, textPlace: after.textPlace }, after);
+}
+
 /** Read any fragment, with or without its `#`, into a valid state. */
 export function readAddress(fragment: string): State {
   const text = fragment.startsWith("#") ? fragment.slice(1) : fragment;
@@ -182,15 +203,15 @@ export function readAddress(fragment: string): State {
   const [pinQuery = null, pinQueryEnd = null, pinKey = null, pinKeyEnd = null] = (pins?.slice(1) ?? []).map((text) =>
     text === undefined ? undefined : Number(text),
   );
-  const centre = readPair(known.get("c"));
   const trace = TRACE_PATTERN.test(path[1] ?? "") ? (path[1] ?? "") : "";
   return {
     trace,
     layer: place?.[0] ?? 0,
     head: place?.[1] ?? 0,
     view: chooseKnown(VIEWS, path[3]),
-    centre: centre && { query: roundPosition(centre[0]), key: roundPosition(centre[1]) },
+    centre: readPlace(known.get("c")),
     zoom: readZoom(known.get("z")),
+    textPlace: readPlace(known.get("t")),
     pinQuery,
     pinKey,
     pinQueryEnd: clampEnd(pinQuery, pinQueryEnd),
@@ -199,7 +220,8 @@ export function readAddress(fragment: string): State {
     channel: chooseKnown(CHANNELS, known.get("agg")),
     range: readRange(known.get("r")),
     colours: chooseKnown(COLOURS, known.get("cm")),
-    linear: known.get("lin") === "1",
+    // Older addresses have lin=1.
+    scale: known.get("lin") === "1" ? "linear" : chooseKnown(SCALES, known.get("scale")),
     hideSink: known.get("sink") === "hide",
     unmasked: known.get("unmasked") === "1",
     words: known.get("unit") === "word",
@@ -211,6 +233,7 @@ export function readAddress(fragment: string): State {
     ablated: readAblated(known.get("abl")),
     ablationMethod: known.get("how") === "mean" ? "mean" : "zero",
     compare: readComparedHead(known.get("cmp"), trace),
+    large: known.get("large") === "1",
     locked: known.get("lock") !== "0",
     bits: clampBits(readNumber(known.get("bits")) ?? DEFAULT_STATE.bits),
     others: pairs.filter(([key]) => !KNOWN_KEYS.has(key)).slice(0, MAX_OTHERS),
@@ -219,8 +242,8 @@ export function readAddress(fragment: string): State {
 
 const TRACE_PATTERN = /^[0-9a-f]{16,64}$/;
 const KNOWN_KEYS = new Set(
-  ["c", "z", "pin", "agg", "r", "cm", "lin", "sink", "unmasked"].concat(
-    ["unit", "as", "sort", "xy", "label", "by", "where", "abl", "how", "cmp", "lock", "bits"],
+  ["c", "z", "t", "pin", "agg", "r", "cm", "lin", "scale", "sink", "unmasked"].concat(
+    ["unit", "as", "sort", "xy", "label", "by", "where", "abl", "how", "cmp", "large", "lock", "bits"],
   ),
 );
 
@@ -257,6 +280,11 @@ function readPair(text: string | undefined): [number, number] | null {
   const first = readNumber(parts[0]);
   const second = readNumber(parts[1]);
   return parts.length === 2 && first !== null && second !== null ? [first, second] : null;
+}
+
+function readPlace(text: string | undefined): Place | null {
+  const pair = readPair(text);
+  return pair && { query: roundPosition(pair[0]), key: roundPosition(pair[1]) };
 }
 
 function readZoom(text: string | undefined): number | null {
@@ -316,8 +344,10 @@ function chooseKnown<T extends string>(choices: readonly [T, ...T[]] | readonly 
 /** The unique fragment of a state: without defaults, known keys in a fixed order, then the unknown ones. */
 export function writeAddress(state: State): string {
   const parts: [string, string][] = [];
-  if (state.centre) parts.push(["c", `${roundPosition(state.centre.query)},${roundPosition(state.centre.key)}`]);
+  const formatPlace = ({ query, key }: Place): string => `${roundPosition(query)},${roundPosition(key)}`;
+  if (state.centre) parts.push(["c", formatPlace(state.centre)]);
   if (state.zoom !== null) parts.push(["z", formatDecimal(roundZoom(state.zoom))]);
+  if (state.textPlace) parts.push(["t", formatPlace(state.textPlace)]);
   const pins = [
     formatPin("q", state.pinQuery, state.pinQueryEnd),
     formatPin("k", state.pinKey, state.pinKeyEnd),
@@ -326,7 +356,7 @@ export function writeAddress(state: State): string {
   if (state.channel !== DEFAULT_STATE.channel) parts.push(["agg", state.channel]);
   if (state.range !== null) parts.push(["r", clampRange(state.range[0], state.range[1]).join(",")]);
   if (state.colours !== DEFAULT_STATE.colours) parts.push(["cm", state.colours]);
-  if (state.linear) parts.push(["lin", "1"]);
+  if (state.scale !== DEFAULT_STATE.scale) parts.push(["scale", state.scale]);
   if (state.hideSink) parts.push(["sink", "hide"]);
   if (state.unmasked) parts.push(["unmasked", "1"]);
   if (state.words) parts.push(["unit", "word"]);
@@ -342,6 +372,7 @@ export function writeAddress(state: State): string {
     const { trace, layer, head, mode } = state.compare;
     parts.push(["cmp", `${trace && `${trace}:`}${formatHeadId([layer, head])},${mode}`]);
   }
+  if (state.large) parts.push(["large", "1"]);
   if (!state.locked) parts.push(["lock", "0"]);
   if (state.bits !== DEFAULT_STATE.bits) parts.push(["bits", formatDecimal(clampBits(state.bits))]);
   const query = [...parts, ...state.others].map(([key, value]) => `${encodePart(key)}=${encodePart(value)}`).join("&");
@@ -416,6 +447,8 @@ export function fitToTrace(
   const { compare, ablated } = state;
   const pinQuery = state.pinQuery !== null && state.pinQuery < shape.queries ? state.pinQuery : null;
   const pinKey = state.pinKey !== null && state.pinKey < shape.keys ? state.pinKey : null;
+  const clampPlace = (place: Place | null): Place | null =>
+    place && { query: Math.min(place.query, shape.queries), key: Math.min(place.key, shape.keys) };
   return {
     ...state,
     layer,
@@ -426,10 +459,8 @@ export function fitToTrace(
     pinKey,
     pinQueryEnd: clampEnd(pinQuery, state.pinQueryEnd, shape.queries - 1),
     pinKeyEnd: clampEnd(pinKey, state.pinKeyEnd, shape.keys - 1),
-    centre: state.centre && {
-      query: Math.min(state.centre.query, shape.queries),
-      key: Math.min(state.centre.key, shape.keys),
-    },
+    centre: clampPlace(state.centre),
+    textPlace: clampPlace(state.textPlace),
   };
 }
 
@@ -452,9 +483,4 @@ export function swapHeads({ trace, layer, head, compare }: State): Partial<State
 /** A short row has no small weights: over twenty bits it would be one colour. */
 export function getDefaultRange(keys: number): readonly [number, number] {
   return keys < 200 ? [-10, 0] : [-20, 0];
-}
-
-/** The state with its range filled in. */
-export function withRange(state: State, keys: number): State & { readonly range: readonly [number, number] } {
-  return { ...state, range: state.range ?? getDefaultRange(keys) };
 }

@@ -4,6 +4,7 @@ import { test } from "node:test";
 import {
   CHANNELS,
   COLOURS,
+  SCALES,
   DEFAULT_STATE,
   createStore,
   fitToTrace,
@@ -44,6 +45,7 @@ function randomState(random: () => number): State {
     view: (["map", "text", "heads", "sentence"] as const)[whole(4)] ?? "map",
     centre: perhaps(() => ({ query: random() * 131_072, key: random() * 131_072 })),
     zoom: perhaps(() => 64 * random() ** 6),
+    textPlace: perhaps(() => ({ query: whole(131_072), key: whole(131_072) })),
     pinQuery,
     pinKey,
     pinQueryEnd: end(pinQuery),
@@ -53,7 +55,7 @@ function randomState(random: () => number): State {
     channel: CHANNELS[whole(3)] ?? "both",
     range: perhaps(() => [-32 + random() * 30, -1 + random()] as const),
     colours: COLOURS[whole(4)] ?? "grey",
-    linear: random() < 0.5,
+    scale: SCALES[whole(4)] ?? "auto",
     hideSink: random() < 0.5,
     unmasked: random() < 0.5,
     words: random() < 0.5,
@@ -69,6 +71,7 @@ function randomState(random: () => number): State {
       head: whole(64),
       mode: COMPARE_MODES[whole(3)] ?? "side",
     })),
+    large: random() < 0.5,
     locked: random() < 0.5,
     bits: 1 + whole(37) / 4,
     others:
@@ -320,6 +323,6 @@ test("a store calls its listeners only on changes", () => {
   store.set({ layer: 5 });
   assert.deepEqual(heard, [
     [0, 3, "push"],
-    [3, 4, "replace"],
+    [3, 4, "push"],
   ]);
 });

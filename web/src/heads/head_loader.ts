@@ -10,6 +10,7 @@ import { isConnectionError } from "../server/connection";
 import { describeError } from "../server/requests";
 import { paths, type Channel, type LayerScores, type Meta } from "../server/protocol";
 import type { Transport } from "../server/transport";
+import type { PictureCache } from "../tiles/pictures";
 import type { LoadedTile } from "../tiles/tile_store";
 import { toScoredHeads, type ScoredHead } from "./scored_heads";
 
@@ -26,12 +27,14 @@ export interface HeadLoader {
   heads: readonly ScoredHead[];
   /** Why something is missing; "" otherwise. */
   problem: string;
-  /** Read the scores of some layers (all unless given), and first the pictures if a kind of them is wanted, from one layer on. */
-  load(meta: Meta, channel: Channel | null, from: number, count?: number): void;
+  /** The server did not answer; nothing more is requested until `stop` is called. */
+  hasStopped: boolean;
+  /** Read the scores of some layers (all unless given), and first the pictures if a kind of them is wanted: the current layer first, then from one on. */
+  load(meta: Meta, channel: Channel | null, from: number, current?: number, count?: number): void;
   stop(): void;
 }
 
-export function createHeadLoader(transport: Transport, onChange: () => void): HeadLoader {
+export function createHeadLoader(transport: Transport, onChange: () => void, cache?: PictureCache): HeadLoader {
   const running = new Set<string>();
   let stopping = new AbortController();
   let meta: Meta | null = null;
@@ -60,11 +63,18 @@ export function createHeadLoader(transport: Transport, onChange: () => void): He
     } catch (error) {
       if (signal.aborted) return;
       // The page shows a banner, and loads again when the server responds.
-      if (isConnectionError(error)) return roster.stop();
+      if (isConnectionError(error)) {
+        roster.stop();
+        roster.hasStopped = true;
+        return onChange();
+      }
       roster.problem = describeError(error);
     }
     if (signal.aborted) return;
-    if (channel) roster.pictures[layer] = answer as LoadedTile | null;
+    if (channel) {
+      roster.pictures[layer] = answer as LoadedTile | null;
+      if (answer) cache?.set(of.trace, layer, answer as LoadedTile);
+    }
     else {
       roster.scores[layer] = answer as LayerScores | null;
       roster.heads = roster.scores.flatMap((scores, index) => (scores ? toScoredHeads(of, index, scores) : []));
@@ -92,8 +102,9 @@ export function createHeadLoader(transport: Transport, onChange: () => void): He
       }
   };
   const roster: HeadLoader = {
-    ...{ pictures: [], scores: [], heads: [], problem: "" },
-    load(now, channel, from, count = now.layers.length) {
+    ...{ pictures: [], scores: [], heads: [], problem: "", hasStopped: false },
+    load(now, channel, from, current = from, count = now.layers.length) {
+      if (roster.hasStopped) return;
       if (now !== meta) Object.assign(roster, { scores: [], heads: [], problem: "" });
       if (now !== meta || (channel && channel !== channelWanted)) {
         roster.stop();
@@ -101,7 +112,7 @@ export function createHeadLoader(transport: Transport, onChange: () => void): He
         [meta, channelWanted] = [now, channel];
       }
       isPictureWanted = channel !== null;
-      order = now.layers.map((_, index) => (index + from) % now.layers.length).slice(0, count);
+      order = [...new Set([current, ...now.layers.map((_, index) => (index + from) % now.layers.length)])].slice(0, count);
       startRequests();
     },
     stop() {
@@ -111,6 +122,7 @@ export function createHeadLoader(transport: Transport, onChange: () => void): He
       timer = undefined;
       running.clear();
       order = [];
+      roster.hasStopped = false;
     },
   };
   return roster;

@@ -117,14 +117,14 @@ function formatShortWeight(value: number): string {
   return (value < 0.1 ? value.toFixed(3) : value.toFixed(2)).slice(1);
 }
 
-export function paintValues(surface: Surface, plot: Box, view: Viewport, scale: ColourScale, values: Iterable<CellValue>): void {
+export function paintValues(surface: Surface, plot: Box, view: Viewport, scale: ColourScale, values: Iterable<CellValue>, countKeys: (query: number) => number): void {
   const { context } = surface;
   const table = getTable(scale.colours);
   context.textAlign = "center";
   context.textBaseline = "middle";
   context.font = `${view.zoom >= 44 ? 11 : 10}px ${fonts.text}`;
   for (const { query, key, value, exact } of values) {
-    const entry = getEntry(value, scale);
+    const entry = getEntry(value, scale, countKeys(query));
     context.fillStyle = isBright(table, entry) ? "#000000" : "#ffffff";
     const x = plot.left + (key + 0.5 - view.key) * view.zoom;
     const y = plot.top + (query + 0.5 - view.query) * view.zoom;

@@ -53,8 +53,9 @@ export const darkTheme: Theme = {
   accent: "#bd9cf7",
   query: "#56b4e9",
   key: "#e69f00",
-  hatch: "#3d444c",
-  hatchGround: "#23282d",
+  // Lighter than the darkest colours of weights, which would else vanish in it.
+  hatch: "#5b646e",
+  hatchGround: "#3a4149",
   strip: "#6b7682",
 };
 

@@ -9,7 +9,7 @@ import { element, field, replaceChildren, select, setAttributes } from "./dom";
 import { formatCount, pluralize } from "../format_numbers";
 import { formatTitle } from "../paint/token_text";
 import { listHeads } from "../head_order";
-import { getHeadNumber, type Meta } from "../server/protocol";
+import { getHeadNumber, getLayerNumber, type Meta } from "../server/protocol";
 import { isAvailable, type HeadId } from "../state";
 
 /** How a cell shows the answer of its head. */
@@ -123,8 +123,8 @@ export function createNavigator(
             "data-colour": colour,
             "data-mark": mark,
             "data-faded": faded,
-            "aria-label": `layer ${layer}, head ${number}${end}`,
-            title: `layer ${layer} (${formatTitle(shown.layers[layer]?.name ?? "")}), head ${number}${end}`,
+            "aria-label": `layer ${getLayerNumber(shown, layer)}, head ${number}${end}`,
+            title: `layer ${getLayerNumber(shown, layer)} (${formatTitle(shown.layers[layer]?.name ?? "")}), head ${number}${end}`,
           });
         }
     },
@@ -149,7 +149,7 @@ function buildGrid(frame: HTMLElement, meta: Meta, availableHeads: readonly Head
   const most = Math.max(0, ...meta.layers.map(({ heads }) => heads));
   // Layers that recorded other heads than the first have no name in common for a column; their buttons still have theirs.
   const columns = Array.from({ length: most }, (_, head) =>
-    element("th", { scope: "col" }, String(getHeadNumber(meta, 0, head))),
+    element("th", { scope: "col" }, meta.layers.every((_, layer) => getHeadNumber(meta, layer, head) === getHeadNumber(meta, 0, head)) ? String(getHeadNumber(meta, 0, head)) : ""),
   );
   const rows = meta.layers.map((layer, index) =>
     Array.from({ length: layer.heads }, (_, head) =>
@@ -167,7 +167,7 @@ function buildGrid(frame: HTMLElement, meta: Meta, availableHeads: readonly Head
     element(
       "tr",
       {},
-      element("th", { scope: "row" }, String(index)),
+      element("th", { scope: "row" }, String(getLayerNumber(meta, index))),
       ...cells.map((cell) => element("td", { "aria-selected": "false" }, cell)),
     ),
   );
@@ -217,7 +217,7 @@ export function createHeadSelects(
   const available = listHeads(meta.layers, availableHeads);
   const listInLayer = (wanted: number): number[] => available.filter(([index]) => index === wanted).map(([, index]) => index);
   const layers = select(
-    [...new Set(available.map(([index]) => index))].map((index) => [String(index), String(index)] as const),
+    [...new Set(available.map(([index]) => index))].map((index) => [String(index), String(getLayerNumber(meta, index))] as const),
     (value) => {
       const heads = listInLayer(Number(value));
       onChoose(Number(value), heads.findLast((index) => index <= head) ?? heads[0] ?? 0);

@@ -12,6 +12,7 @@ import type { MapView } from "../map/map_view";
 import { formatCount, pluralize } from "../format_numbers";
 import { formatTitle } from "../paint/token_text";
 import { paths, type Meta, type Preset, type Session, type Summary } from "../server/protocol";
+import { chooseScale } from "../paint/colour";
 import { withRange, type State } from "../state";
 import { isAbortError, type Transport } from "../server/transport";
 
@@ -101,7 +102,7 @@ export class SentenceView {
     this.maps = element("div", { class: "sentence-maps" }, this.#trainedFigure, this.#baselineFigure);
     const generationActions = {
       getStart: () => ({ text: this.#box.value, layer: actions.getState().layer, head: actions.getState().head }),
-      getScale: (keys: number) => withRange(actions.getState(), keys),
+      getScale: (keys: number) => chooseScale(actions.getState(), 1, keys),
       onFinish: (text: string, trace: string) => this.#finishGeneration(text, trace),
       announce: (text: string) => actions.announce(text),
     };

@@ -16,8 +16,10 @@ import {
   getDefaultRange,
   HIGHEST_BITS,
   LOWEST_BITS,
+  SCALES,
   clampRange,
   type ChannelMode,
+  type Scale,
   type State,
   type Store,
   type View,
@@ -40,6 +42,13 @@ const CHANNEL_NAMES: Readonly<Record<ChannelMode, readonly [string, string]>> = 
   both: ["average, strong links marked", "Colour is the mean of the pairs in a pixel; a dot marks a strong link that the mean hides (x)"],
   max: ["largest", "Colour is the largest weight among the pairs in a pixel (x)"],
   mean: ["average", "Colour is the mean weight of the pairs in a pixel, and nothing else (x)"],
+};
+
+const SCALE_NAMES: Readonly<Record<Scale, string>> = {
+  auto: "automatic scale",
+  log: "log of weight",
+  linear: "linear in weight",
+  uniform: "relative to uniform",
 };
 
 /** `ask` is the Ask box; `home` the page to link back to, and its name. */
@@ -74,13 +83,10 @@ export function createToolbar(
       title: "Colours; all of them rise evenly in brightness",
     },
   );
-  const scale = segments<"log" | "linear">(
-    "Scale",
-    [
-      ["log", "log"],
-      ["linear", "linear"],
-    ],
-    (value) => store.set({ linear: value === "linear" }),
+  const scale = select(
+    SCALES.map((value) => [value, SCALE_NAMES[value]] as const),
+    (value) => store.set({ scale: value }),
+    { "aria-label": "Scale", title: "What colours are proportional to (l); automatic: relative to uniform attention far out, the weight near" },
   );
   const range = createRangeFields(store, commands);
   const sink = toggle(
@@ -103,7 +109,7 @@ export function createToolbar(
     { class: "menu-body", role: "group", "aria-label": "How it is shown" },
     channel.element,
     coloured,
-    scale.element,
+    scale,
     range.element,
     sink,
     unmasked,
@@ -137,13 +143,14 @@ export function createToolbar(
     }),
   );
   /** Show only the controls that have an effect in this view. */
-  const showRelevantControls = ({ view, headsAs, compare: compared }: State): void => {
+  const showRelevantControls = ({ view, headsAs, compare: compared, scale: chosen }: State): void => {
     const [map, ratio] = [view === "map" || view === "sentence", view === "map" && compared?.mode === "ratio"];
     const text = view === "text";
     for (const part of [sink, table]) part.hidden = !map;
     channel.element.hidden = text;
     // A ratio has colours of its own, and a range of its own beside it.
-    for (const part of [coloured, scale.element, range.element]) part.hidden = text || ratio;
+    for (const part of [coloured, scale, range.element]) part.hidden = text || ratio;
+    if (chosen === "uniform") range.element.hidden = true;
     compare.hidden = view !== "map";
     controls.inert = view === "heads" && headsAs !== "grid";
   };
@@ -167,7 +174,7 @@ export function createToolbar(
       channel.update(isThumbnail && state.channel === "both" ? "max" : state.channel);
       channel.enable("both", !isThumbnail, "Small pictures show one of the two");
       colours.value = state.colours;
-      scale.update(state.linear ? "linear" : "log");
+      scale.value = state.scale;
       setPressed(compare, state.compare !== null);
       // Small pictures hold the largest of many weights: as bright as those of a short text.
       range.update(state, isThumbnail ? 0 : (meta?.layers[state.layer]?.keys ?? 0));
@@ -216,7 +223,7 @@ function createRangeFields(
     title: "Back to the range that suits the length of the text",
     "aria-label": "Reset the range",
   });
-  const fit = button("Fit", () => commands.fitRange(), {
+  const fit = button("Fit colours", () => commands.fitRange(), {
     title: "Set the range to the values now in view, once",
     "aria-label": "Fit the range",
   });

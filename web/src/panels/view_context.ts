@@ -6,6 +6,7 @@ import type { Action } from "../keys";
 import type { Pins } from "../pins";
 import type { Session, TraceHead } from "../server/protocol";
 import type { TraceCache } from "../server/trace_cache";
+import type { PictureCache } from "../tiles/pictures";
 import type { Transport } from "../server/transport";
 import type { State, Store } from "../state";
 
@@ -14,6 +15,7 @@ export interface ViewContext {
   readonly transport: Transport;
   readonly session: Session;
   readonly traces: TraceCache;
+  readonly pictures: PictureCache;
   readonly pins: Pins;
   readonly host: Host;
   /** Show a short message at the bottom of the page. */

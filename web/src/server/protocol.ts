@@ -31,9 +31,16 @@ export function getHeadNumber(meta: Meta, layer: number, head: number): number {
   return meta.layers[layer]?.numbers[head] ?? head;
 }
 
-/** "L3H5": layer 3, head 5. */
+/** The number of a layer in the model: the last one in the path of its module, where only some layers were recorded; else its index. */
+export function getLayerNumber({ layers }: Meta, layer: number): number {
+  const numbers = layers.map(({ name }) => Number(/^(?:.*\.)?(\d{1,4})(?:\.[a-z_]+)*$/i.exec(name)?.[1] ?? NaN));
+  const isRising = numbers.every((number, index) => number >= index && (index === 0 || number > (numbers[index - 1] ?? NaN)));
+  return isRising ? (numbers[layer] ?? layer) : layer;
+}
+
+/** "L3H5": layer 3, head 5 of the model. */
 export function formatHeadName(meta: Meta, layer: number, head: number): string {
-  return `L${layer}H${getHeadNumber(meta, layer, head)}`;
+  return `L${getLayerNumber(meta, layer)}H${getHeadNumber(meta, layer, head)}`;
 }
 
 export interface Meta {

@@ -14,6 +14,7 @@ import { describeToken } from "../panels/live_region";
 import type { CentreView, ViewContext } from "../panels/view_context";
 import type { Action } from "../keys";
 import { formatCount, formatWeight } from "../format_numbers";
+import { getEnlargement } from "../paint/canvas";
 import { formatTitle } from "../paint/token_text";
 import { isConnectionError } from "../server/connection";
 import { LatestRequest, ResponseCache } from "../server/requests";
@@ -82,7 +83,7 @@ export class TextView implements CentreView {
   #isOwnScroll = true;
   #hoverTimer: ReturnType<typeof setTimeout> | undefined;
   /** The state that the pages have been scrolled for. */
-  #scrolledState: Pick<State, "pinQuery" | "pinKey" | "centre"> | null = null;
+  #scrolledState: Pick<State, "pinQuery" | "pinKey" | "textPlace"> | null = null;
   /** The scroll positions when the view was hidden. */
   #savedScroll: Record<Side, number> | null = null;
   #frame = 0;
@@ -341,7 +342,7 @@ export class TextView implements CentreView {
     const pins = getPinnedPositions(this.#layer, this.#state);
     const windows = this.#sides.map((page) => {
       const { from, texts } = this.#pages[page];
-      const at = pins[page] ?? this.#state.centre?.[page] ?? 0;
+      const at = pins[page] ?? this.#state.textPlace?.[page] ?? 0;
       return chooseWindow(getLength(this.#layer, page), at, [from, from + texts.length]);
     });
     const wanted = this.#sides.map((page, index) => paths.text(meta.trace, number, page, ...(windows[index] ?? [0, 0])));
@@ -479,7 +480,7 @@ export class TextView implements CentreView {
   /** Bring into view what is newly pinned, or the place that the address newly names. */
   #scrollToPins(): void {
     if (this.#pages.key.texts.length === 0) return;
-    const [before, { pinQuery, pinKey, centre }] = [this.#scrolledState, this.#state];
+    const [before, { pinQuery, pinKey, textPlace }] = [this.#scrolledState, this.#state];
     this.#scrolledState = this.#state;
     const pins = getPinnedPositions(this.#layer, this.#state);
     const moved = { query: pinQuery !== (before?.pinQuery ?? null), key: pinKey !== (before?.pinKey ?? null) };
@@ -488,7 +489,7 @@ export class TextView implements CentreView {
       const isPlaced = !moved.query && !moved.key && centre && centre[side] !== before?.centre?.[side];
       if ((moved[side] && at !== null) || isPlaced) this.#isOwnScroll = true;
       if (moved[side] && at !== null) this.#pages[getPageSide(this.#layer, side)].reveal(at);
-      else if (isPlaced) this.#pages[side].reveal(Math.floor(centre[side]), true);
+      else if (isPlaced) this.#pages[side].reveal(Math.floor(textPlace[side]), true);
     }
   }
 
@@ -498,9 +499,9 @@ export class TextView implements CentreView {
     const [query = 0, key = 0] = SIDES.map((side) => this.#pages[getPageSide(this.#layer, side)].findFirstVisible());
     const starts = Array.from(this.#sections.options, ({ value }) => Number(value));
     this.#sections.selectedIndex = findLastAtMost(starts, key);
-    const centre = { query, key };
-    this.#scrolledState = { ...this.#state, centre };
-    this.context.store.set({ centre });
+    const textPlace = { query, key };
+    this.#scrolledState = { ...this.#state, textPlace };
+    this.context.store.set({ textPlace });
   }
 
   #setHovered(spot: TextSpot | null): void {
@@ -517,8 +518,9 @@ export class TextView implements CentreView {
     const around = this.#hint.offsetParent?.getBoundingClientRect();
     if (!box || !around) return;
     replaceChildren(this.#hint, formatCount(start), stop > start + 1 && ` to ${formatCount(stop - 1)}`, ...this.#listWeights(page, start));
-    this.#hint.style.left = `${Math.min(box.left - around.left, around.width - this.#hint.offsetWidth - 8)}px`;
-    this.#hint.style.top = `${box.bottom - around.top + 6}px`;
+    const enlargement = getEnlargement(this.#hint);
+    this.#hint.style.left = `${Math.min((box.left - around.left) / enlargement, around.width / enlargement - this.#hint.offsetWidth - 8)}px`;
+    this.#hint.style.top = `${(box.bottom - around.top) / enlargement + 6}px`;
   }
 
   /** What a token gets from the pinned one, and gives to it. */

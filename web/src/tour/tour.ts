@@ -88,7 +88,7 @@ export class Tour {
     this.#before = null;
     this.card.hidden = true;
     this.#pointAt(null);
-    this.context.store.set(before.state);
+    this.context.store.set(before.state, "replace");
     if (before.focus instanceof HTMLElement && before.focus.isConnected) before.focus.focus({ preventScroll: true });
   }
 
@@ -112,7 +112,7 @@ export class Tour {
     this.#back.disabled = number === 0;
     this.#next.textContent = number + 1 < STEPS.length ? "Next" : "Done";
     const { example } = this.context.session;
-    this.context.store.set({ ...PLAIN_STATE, trace: example ?? "", ...step.state });
+    this.context.store.set({ ...PLAIN_STATE, trace: example ?? "", ...step.state }, "replace");
     this.#pointAt(this.root.querySelector<HTMLElement>(step.selector));
   }
 
@@ -143,5 +143,5 @@ export class Tour {
 /** Resets what the reader has chosen, so that the example is shown plainly. */
 const PLAIN_STATE: Partial<State> = {
   ...{ view: "map", layer: 0, head: 0, centre: null, zoom: null, pinQuery: null, pinKey: null },
-  ...{ unmasked: false, hideSink: false, compare: null, range: null, linear: false },
+  ...{ unmasked: false, hideSink: false, compare: null, range: null, scale: "auto" },
 };
