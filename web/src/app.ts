@@ -524,7 +524,7 @@ export class App {
 
   #showRun(trace: string): void {
     this.#pins.clearTrail();
-    this.options.store.set({ trace, centre: null, zoom: null, textPlace: null, pinQuery: null, pinKey: null });
+    this.options.store.set({ trace, centre: null, zoom: null, textPlace: null, pinQuery: null, pinKey: null }, "replace");
   }
 
   /** Announce the cell only for keyboard users; with a pointer it would never stop. */

@@ -49,7 +49,7 @@ test("it is said whether the model predicts the pinned key", () => {
 });
 
 test("small measures are written as small weights are", () => {
-  assert.deepEqual([0, 3.24e-7, -0.0004, 0.25, 1234].map(formatMeasure), ["0", "3.2×10⁻⁷", "-4.0×10⁻⁴", "0.25", "1,234"]);
+  assert.deepEqual([0, 3.24e-7, -0.0004, 0.25, 1234].map(formatMeasure), ["0", "3.2×10⁻⁷", "−4.0×10⁻⁴", "0.25", "1,234"]);
 });
 
 test("the names of keys take height that the matrix does not use", () => {

@@ -25,7 +25,8 @@ const COMMANDS: readonly (readonly [action: Action, name: string, words: string]
 
 export function createAskCommands(handlers: Readonly<Record<Action, () => void>>): readonly AskCommand[] {
   return COMMANDS.map(([action, name, words]) => {
-    const key = KEYS.find((row) => row.action === action)?.keys[0];
-    return { name, words, key: key === undefined ? "" : formatKey(key, false), run: handlers[action] };
+    const row = KEYS.find((one) => one.action === action);
+    const key = row?.keys[0];
+    return { name, words, key: row && key !== undefined ? formatKey(key, row) : "", run: handlers[action] };
   });
 }

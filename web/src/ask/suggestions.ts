@@ -11,7 +11,7 @@ import type { HeadRanking } from "../questions/head_ranking";
 import type { Link } from "../questions/head_question";
 import { parseQuestion, resolvePositions, type Positions } from "../questions/parse_question";
 import { joinParts, namePositions, type GetText } from "../questions/sentences";
-import { formatHeadName, type Layer, type Side, type TraceHead } from "../server/protocol";
+import { formatHeadName, getLayerNumber, type Layer, type Side, type TraceHead } from "../server/protocol";
 import { isAvailable, type HeadId } from "../state";
 import { findLinks, findNextPlaces, type LinkChoice, type Place, type TextSearch } from "./find_words";
 
@@ -113,7 +113,8 @@ function suggestCommands(text: string, commands: readonly AskCommand[], limit = 
   return matches.slice(0, limit).map(({ name, key, run }) => ({ group: "Commands", text: name, detail: key, run }));
 }
 
-function suggestHead({ meta }: TraceHead, layer: number, number: number, context: AskContext): readonly Suggestion[] {
+function suggestHead({ meta }: TraceHead, layerNumber: number, number: number, context: AskContext): readonly Suggestion[] {
+  const layer = meta.layers.findIndex((_, index) => getLayerNumber(meta, index) === layerNumber);
   const about = meta.layers[layer];
   const head = about ? (about.numbers.includes(number) ? about.numbers.indexOf(number) : number) : -1;
   if (!about || head < 0 || head >= about.heads || !isAvailable(context.availableHeads, layer, head)) return [];

@@ -13,7 +13,7 @@ import { formatCount, pluralize } from "../format_numbers";
 import { formatTitle } from "../paint/token_text";
 import { paths, type Meta, type Preset, type Session, type Summary } from "../server/protocol";
 import { chooseScale } from "../paint/colour";
-import { withRange, type State } from "../state";
+import type { State } from "../state";
 import { isAbortError, type Transport } from "../server/transport";
 
 const PAUSE_MILLISECONDS = 400;

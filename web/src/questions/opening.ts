@@ -42,8 +42,8 @@ export class OpeningGuide {
       this.#mayMove = false;
     };
     for (const type of ["pointerdown", "keydown", "wheel"]) root.addEventListener(type, stay, { capture: true, passive: true, signal });
-    const leave = store.subscribe((now, before) => {
-      if (!this.#isMoving && CHOSEN.some((name) => now[name] !== before[name])) stay();
+    const leave = store.subscribe((now, before, how) => {
+      if (!this.#isMoving && how === "push" && CHOSEN.some((name) => now[name] !== before[name])) stay();
     });
     signal.addEventListener("abort", () => {
       this.#request.cancel();
@@ -93,7 +93,7 @@ export class OpeningGuide {
   #follow({ opening, pending }: Opening): void {
     if (!this.#mayMove) return;
     this.#isMoving = true;
-    if (opening) this.options.store.set(showFinding(opening));
+    if (opening) this.options.store.set(showFinding(opening), "replace");
     this.#isMoving = false;
     if (!pending) this.#mayMove = false;
   }

@@ -486,7 +486,7 @@ export class TextView implements CentreView {
     const moved = { query: pinQuery !== (before?.pinQuery ?? null), key: pinKey !== (before?.pinKey ?? null) };
     for (const side of ["key", "query"] as const) {
       const at = pins[side];
-      const isPlaced = !moved.query && !moved.key && centre && centre[side] !== before?.centre?.[side];
+      const isPlaced = !moved.query && !moved.key && textPlace && textPlace[side] !== before?.textPlace?.[side];
       if ((moved[side] && at !== null) || isPlaced) this.#isOwnScroll = true;
       if (moved[side] && at !== null) this.#pages[getPageSide(this.#layer, side)].reveal(at);
       else if (isPlaced) this.#pages[side].reveal(Math.floor(textPlace[side]), true);
