@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page
+from torch import Tensor
 
 from attnscope.recording import Trace
 from tests.explorer.browser import needs_chromium, slow_cases
@@ -176,7 +177,9 @@ def test_the_table_holds_the_strongest_twenty_links_in_view(
         true = [(query.start + at // part.shape[1], key.start + at % part.shape[1]) for at in best]
         found = table_rows(page)
         page.check("text=to the first token")
-        until(page, lambda: any(key == "0" for _, key, _ in table_rows(page)) or key.start > 0, "links to the first token")
+        until(
+            page, lambda: any(key == "0" for _, key, _ in table_rows(page)) or key.start > 0, "links to the first token"
+        )
     assert sorted((int(one), int(other)) for one, other, _ in found) == sorted(true)
     assert [value for *_, value in found] == sorted((value for *_, value in found), reverse=True)
     for one, other, value in found:

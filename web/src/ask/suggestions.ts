@@ -97,14 +97,8 @@ export async function suggest(typed: string, context: AskContext, signal: AbortS
 function suggestExamples(shown: TraceHead | null): readonly Suggestion[] {
   if (!shown) return [];
   const head = formatHeadName(shown.meta, shown.layer, shown.head);
-  const examples = [
-    [head, "a head"],
-    ["is -> the", "a link from the last “is” to the last “the” before it"],
-    ["-1 -> 0..9", "a link from the last token to a span"],
-    ["label:induction", "heads with a label"],
-    ["entropy<1", "heads by a score"],
-  ] as const;
-  return examples.map(([text, detail]) => ({ group: "Ask for words of the text, or", text, detail, fill: text, run: () => undefined }));
+  const examples = [head, "is -> the", "-1 -> 0..9", "label:induction", "entropy<1"];
+  return examples.map((text) => ({ group: "Ask for words of the text, or", text, detail: "", fill: text, run: () => undefined }));
 }
 
 function suggestCommands(text: string, commands: readonly AskCommand[], limit = MAX_COMMANDS): readonly Suggestion[] {
