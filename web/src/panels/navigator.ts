@@ -32,7 +32,7 @@ export interface Navigator {
 }
 
 /** The grid takes this share of the height, as far as its cells are not smaller or larger than that. */
-const HEIGHT_SHARE = 0.52;
+const HEIGHT_SHARE = 0.46;
 const [MIN_CELL_HEIGHT, MAX_CELL_HEIGHT] = [8, 24];
 /** Below this size not every row or column has its number. */
 const MIN_NUMBER_SIZE = 11;
