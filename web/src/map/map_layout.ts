@@ -30,7 +30,8 @@ export function computeLayout(width: number, height: number, matrix: { queries: 
   const unused = Number.isFinite(longest) ? height - NUMBERS_TOP - STRIP - GAP - LEGEND - (width * 0.88 - numbersLeft - STRIP - GAP) * (queries / keys) : 0;
   const namesTop = texts ? clampRounded(30, Math.min(Math.max(48, height * 0.12, unused), 14 + 6 * longest), 92) : 4;
   const used = (height - namesTop - NUMBERS_TOP - STRIP - GAP - LEGEND) * (keys / queries) + numbersLeft + STRIP + GAP + namesTop * 0.45;
-  const namesLeft = texts ? clampRounded(56, Math.max(width * 0.12, width - used), Math.min(210, width * 0.22)) : 16;
+  const shortest = Number.isFinite(longest) ? 14 + 7 * longest : 56;
+  const namesLeft = texts ? clampRounded(56, Math.max(width * 0.12, width - used, shortest), Math.min(210, width * 0.22)) : 16;
   const left = namesLeft + numbersLeft + STRIP + GAP;
   const top = namesTop + NUMBERS_TOP + STRIP + GAP;
   // Slanted names of the last columns lean out to the right.
