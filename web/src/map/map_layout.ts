@@ -45,7 +45,8 @@ export function computeLayout(
   const unused = Number.isFinite(longest) ? height - NUMBERS_TOP - strip - GAP - below - (width * 0.88 - numbersLeft - strip - GAP) * (queries / keys) : 0;
   const namesTop = texts ? clampRounded(30, Math.min(Math.max(48, height * 0.12, unused), 14 + 6 * longest), 92) : 4;
   const used = (height - namesTop - NUMBERS_TOP - strip - GAP - below) * (keys / queries) + numbersLeft + strip + GAP + namesTop * 0.45;
-  const namesLeft = texts ? clampRounded(56, Math.max(width * 0.12, width - used), Math.min(210, width * 0.22)) : 16;
+  const shortest = Number.isFinite(longest) ? 14 + 7 * longest : 56;
+  const namesLeft = texts ? clampRounded(56, Math.max(width * 0.12, width - used, shortest), Math.min(210, width * 0.22)) : 16;
   const left = namesLeft + numbersLeft + strip + GAP;
   const top = namesTop + NUMBERS_TOP + strip + GAP;
   // Slanted names of the last columns lean out to the right.

@@ -13,6 +13,8 @@ const MAX_PASSAGES = 3;
 const LEAST_WEIGHT = 0.05;
 /** Characters of context on each side. */
 const CONTEXT = 90;
+/** Tokens so near to each other are in one passage. */
+const NEIGHBOURS = 16;
 
 export class FarPassages {
   readonly element = element("section", { class: "far-passages", "aria-label": "Out of view", hidden: true });
@@ -25,6 +27,8 @@ export class FarPassages {
       .slice(0, 2 * MAX_PASSAGES)
       // The first token holds attention that a head does not use; it is listed below.
       .filter(([start, , weight]) => weight >= LEAST_WEIGHT && start > 0 && (start < from || start >= to))
+      // One passage for neighbours.
+      .filter(([start], index, all) => !all.slice(0, index).some(([other]) => Math.abs(start - other) < NEIGHBOURS))
       .slice(0, MAX_PASSAGES);
     this.element.hidden = far.length === 0;
     render(
