@@ -27,9 +27,7 @@ from scripts.make_screenshots import FOLDER, MAX_SECONDS, MODEL, browsing, settl
 
 NUM_TOKENS, FACT_AT = 8192, 2290
 FACT = " The password of the harbour office is cobalt. "
-QUESTION = (
-    "\n\nQuestion: What is the password of the harbour office?\nAnswer: The password of the harbour office is"
-)
+QUESTION = "\n\nQuestion: What is the password of the harbour office?\nAnswer: The password of the harbour office is"
 LINK = "office is -> cobalt"
 SHOWN = 6  # heads of the ranking that are compared
 
