@@ -225,7 +225,6 @@ function createRangeFields(
   });
   const fit = button("Fit colours", () => commands.fitRange(), {
     title: "Set the range to the values now in view, once",
-    "aria-label": "Fit the range",
   });
   const group = element(
     "div",
