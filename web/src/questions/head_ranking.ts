@@ -123,7 +123,7 @@ export class HeadRankingStore implements HeadRanking {
     if (question.kind === "ablation") this.#ablate(meta, question.method);
     else this.#stopAblation();
     const isScored = question.kind === "label" || question.kind === "score" || state.label !== "" || state.filter !== "";
-    this.#scores.load(meta, null, state.layer, isScored || this.#wantsAllScores ? undefined : 1);
+    this.#scores.load(meta, null, state.layer, state.layer, isScored || this.#wantsAllScores ? undefined : 1);
     this.#refresh();
   }
 
