@@ -31,7 +31,8 @@ CUT = """() => [...document.querySelectorAll("#explorer *")].filter((one) => {
 
 # WCAG 2.2, 2.5.8: 24 by 24 CSS pixels for whatever is pressed.
 TINY = """() => [...document.querySelectorAll("button, input, select, textarea, summary")].filter((one) => {
-  if (!one.checkVisibility() || one.closest(".visually-hidden")) return false;
+  // A cell of the grid of heads may be smaller: the Ask box and the ranking open the same heads.
+  if (!one.checkVisibility() || one.closest(".visually-hidden, .head-grid")) return false;
   const target = one.type === "checkbox" ? one.closest("label") ?? one : one;
   const {width, height} = target.getBoundingClientRect();
   return width < 23.5 || height < 23.5;
