@@ -95,7 +95,7 @@ def test_ablating_the_head_on_the_map_shows_what_effect_says(browser: Browser, b
         assert state(page)["ablated"] == [[0, 3]]
         assert "maps still show the full model" in page.inner_text(".ablation")
         assert page.evaluate("() => document.querySelector('canvas.map-heat').toDataURL()") == whole
-        page.get_by_role("group", name="Ablation method").get_by_text("mean", exact=True).click()
+        page.get_by_role("group", name="Ablation method").get_by_text("output its mean", exact=True).click()
         until(page, lambda: "Running without" in page.inner_text(".ablation"), "another question")
         assert_is(page, effect_of(((0, 3),), "mean"))
         until(page, lambda: "abl=L0H3" in fragment(page) and "how=mean" in fragment(page), "the address")

@@ -184,9 +184,10 @@ def test_a_file_shows_every_head_it_names_and_opens_every_view(browser: Browser,
             until(page, lambda view=view: f"/{view}" in page.evaluate("location.hash"), view)
             page.wait_for_timeout(300)
             assert "does not hold" not in page.inner_text("#explorer"), view
-        page.fill(".find-text", "romeo")
-        page.press(".find-text", "Enter")
-        until(page, lambda: state(page)["pinQuery"] == 12, "the find")
+        page.fill(".ask-input", "romeo")
+        page.wait_for_selector("[role=option]")
+        page.press(".ask-input", "Enter")
+        until(page, lambda: state(page)["pinQuery"] == 16, "the last letter of romeo")
 
 
 def test_a_page_saved_in_the_browser_opens_with_what_was_shown(browser: Browser, tmp_path: Path) -> None:

@@ -64,7 +64,8 @@ export function placeView(plot: Plot, { centre, zoom }: ViewPlace, pins: PinnedP
   if (centre === null && zoom === null) return whole;
   const { query, key } = centre ?? { query: pins?.query ?? plot.queries / 2, key: pins?.key ?? plot.keys / 2 };
   const placed = centreView(whole, query, key, zoom ?? whole.zoom);
-  return pins ? revealCell(placed, pins.query, pins.key) : placed;
+  // A place that shows the pins is kept as it is, so that an address names one picture.
+  return pins && !showsCell(placed, pins.query, pins.key) ? revealCell(placed, pins.query, pins.key) : placed;
 }
 
 export function panView(view: Viewport, dx: number, dy: number): Viewport {
@@ -89,6 +90,12 @@ export function centreView(view: Viewport, query: number, key: number, zoom: num
 
 export function getCentre(view: Viewport): { query: number; key: number } {
   return { query: view.query + view.height / view.zoom / 2, key: view.key + view.width / view.zoom / 2 };
+}
+
+/** Whether the pair is in view; null is in every view. */
+export function showsCell(view: Viewport, query: number | null, key: number | null): boolean {
+  const isInside = (at: number | null, first: number, pixels: number): boolean => at === null || (at >= first && at + 1 <= first + pixels / view.zoom);
+  return isInside(query, view.query, view.height) && isInside(key, view.key, view.width);
 }
 
 /** Move just enough to show the pair, a little away from the border; null is not moved to. */

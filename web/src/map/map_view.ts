@@ -278,17 +278,19 @@ export class CanvasMap implements MapView {
     // Near the border a resize changes the place, so place the view again.
     const place = (this.#hasMoved && this.getPlace()) || this.#lastPlace;
     const size = { queries: layer.queries, keys: layer.keys, width: plot.width, height: plot.height };
+    const { pinQuery, pinKey } = this.#state;
+    const showedPins = this.#view !== null && viewports.showsCell(this.#view, pinQuery, pinKey);
     this.#view = viewports.placeView(size, place, null);
-    this.#revealNewPins(size, place);
+    this.#revealNewPins(size, place, showedPins);
     this.#scheduleDraw(true);
     // A canvas whose size is set is blank: draw before the browser shows it. The store is told in the next frame.
     this.#draw(false);
   }
 
-  /** Bring into view the pins of an opened address, and those that were set while the map was hidden. */
-  #revealNewPins(size: Plot, place: ViewPlace): void {
+  /** Bring into view the pins of an opened address, and those that were set while the map was hidden; `again`: also others. */
+  #revealNewPins(size: Plot, place: ViewPlace, again = false): void {
     const { pinQuery: query, pinKey: key } = this.#state;
-    if (query === this.#drawnPins.query && key === this.#drawnPins.key) return;
+    if (!again && query === this.#drawnPins.query && key === this.#drawnPins.key) return;
     const view = viewports.placeView(size, place, { query, key });
     if (view.query === this.#view?.query && view.key === this.#view.key) return;
     this.#view = view;
