@@ -273,7 +273,7 @@ def test_the_address_names_everything_that_is_shown(gallery: Gallery) -> None:
         settled(page)
         page.mouse.click(*middle_of(page, 0.4, 0.6))
         page.keyboard.press("]")
-        page.get_by_role("button", name="View", exact=True).or_(page.locator("summary:has-text('View')")).first.click()
+        page.click("summary:text-is('View')")
         page.get_by_label("Colours", exact=True).select_option("magma")
         page.get_by_label("Darkest colour at").fill("-14.5")
         page.get_by_label("Darkest colour at").press("Enter")
