@@ -7,7 +7,7 @@
 import { spawnSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { dirname, join } from "node:path";
+import { basename, dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
 import { build } from "esbuild";
@@ -25,6 +25,7 @@ const shared = {
 
 async function built() {
   const files = await Promise.all([
+    ...(await pageScripts()),
     script("explorer.js", "src/main.ts"),
     script("loader.js", "src/loader.ts"),
     script("survey.js", "src/survey/main.ts"),
@@ -37,10 +38,23 @@ async function built() {
   return new Map([...pages, ...files]);
 }
 
-/** Terser after esbuild: a twentieth less to load. */
 async function script(name, from) {
-  const [, bytes, inputs] = await bundled(name, from, { format: "esm", legalComments: "none" });
-  const { code } = await minify(bytes.toString(), { module: true, ecma: 2022, compress: { passes: 2, keep_fargs: false } });
+  return shrink(await bundled(name, from, { format: "esm", legalComments: "none" }));
+}
+
+/** The served page loads page.js and page_shared.js at first, and page_later.js when it is idle or needs it. */
+async function pageScripts() {
+  const { outputFiles, metafile } = await build({
+    ...{ ...shared, format: "esm", legalComments: "none", minify: true, write: false, metafile: true },
+    ...{ entryPoints: { page: "src/page.ts", page_later: "src/later.ts" }, splitting: true, chunkNames: "page_shared", outdir: "." },
+  });
+  const inputs = new Map(Object.entries(metafile.outputs).map(([path, output]) => [basename(path), Object.keys(output.inputs)]));
+  return outputFiles.map(({ path, contents }) => shrink([basename(path), contents, inputs.get(basename(path))]));
+}
+
+/** Terser after esbuild: a twentieth less to load. */
+async function shrink([name, bytes, inputs]) {
+  const { code } = await minify(Buffer.from(bytes).toString(), { module: true, ecma: 2022, compress: { passes: 2, keep_fargs: false } });
   return [name, Buffer.from(inputs.some((path) => path.includes("node_modules/preact/")) ? preactLicense() + code : code)];
 }
 

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 ASSETS = {
     "index.html": "text/html; charset=utf-8",
     "explorer.js": "text/javascript; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+    "page_shared.js": "text/javascript; charset=utf-8",
+    "page_later.js": "text/javascript; charset=utf-8",
     "explorer.css": "text/css; charset=utf-8",
     "survey.html": "text/html; charset=utf-8",
     "survey.js": "text/javascript; charset=utf-8",
