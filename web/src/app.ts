@@ -160,7 +160,10 @@ export class App {
         text: (later) => later.createTextView(this.#context),
         heads: (later) => later.createHeadsView(this.#context),
       },
-      () => this.#updatePanels(store.get()),
+      {
+        onLoad: () => this.#updatePanels(store.get()),
+        onFailure: () => store.set({ view: "map" }, "replace"),
+      },
     );
     this.#ranking = new HeadRankingStore(
       this.#transport,
@@ -526,8 +529,10 @@ export class App {
 
   /** Focus the shown view. */
   #focusView(): void {
-    if (this.options.store.get().view === "sentence") this.#sentence.focus();
-    else (this.#views.current?.element ?? this.#map.element).focus();
+    const { view } = this.options.store.get();
+    if (view === "sentence") this.#sentence.focus();
+    else if (view === "map") this.#map.element.focus();
+    else this.#later.use(() => this.#views.current?.element.focus());
   }
 
   #showRun(trace: string): void {

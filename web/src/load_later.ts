@@ -7,7 +7,7 @@ export class LaterScript {
 
   constructor(
     private readonly load: () => Promise<Later>,
-    private readonly context: Pick<ViewContext, "store" | "showNotice" | "signal">,
+    private readonly context: Pick<ViewContext, "showNotice" | "signal">,
   ) {}
 
   /** What it holds; null until it is loaded. */
@@ -23,16 +23,16 @@ export class LaterScript {
     else setTimeout(load, PRELOAD_MILLISECONDS);
   }
 
-  /** Call `action` at once if it is loaded, else when it is; a failure is shown, on the map. */
-  use(action: (later: Later) => void): void {
-    const { store, showNotice, signal } = this.context;
+  /** Call `action` at once if it is loaded, else when it is; a failure is shown, and `onFailure` called. */
+  use(action: (later: Later) => void, onFailure: () => void = () => undefined): void {
+    const { showNotice, signal } = this.context;
     if (this.#loaded) return action(this.#loaded);
     this.#load().then(
       (later) => signal.aborted || action(later),
       () => {
         if (signal.aborted) return;
         showNotice("This part of the explorer could not be loaded. Reload the page to try again.");
-        store.set({ view: "map" }, "replace");
+        onFailure();
       },
     );
   }

@@ -5,6 +5,13 @@ import type { CentreView, Later } from "./view_context";
 import type { LaterScript } from "../load_later";
 import type { View } from "../state";
 
+export interface ViewEvents {
+  /** Called when a view is shown later than it was requested. */
+  onLoad(): void;
+  /** Called when the requested view could not be loaded. */
+  onFailure(): void;
+}
+
 export class ViewSwitcher {
   readonly element = element("div", { class: "views" });
   readonly #made = new Map<View, CentreView>();
@@ -14,8 +21,7 @@ export class ViewSwitcher {
   constructor(
     private readonly script: LaterScript,
     private readonly factories: Partial<Record<View, (later: Later) => CentreView>>,
-    /** Called when a view is shown later than it was asked for. */
-    private readonly onLoad: () => void,
+    private readonly events: ViewEvents,
   ) {}
 
   /** The shown view, if it is one of these. */
@@ -33,7 +39,7 @@ export class ViewSwitcher {
       wanted = create(loaded);
       this.#made.set(view, wanted);
       this.element.append(wanted.element);
-    } else if (!wanted && create) this.script.use(() => this.#showLoaded(view));
+    } else if (!wanted && create) this.script.use(() => this.#showLoaded(view), () => view === this.#wanted && this.events.onFailure());
     if (wanted === this.#now) return;
     this.#now?.deactivate();
     this.#now = wanted;
@@ -43,6 +49,6 @@ export class ViewSwitcher {
   #showLoaded(view: View): void {
     if (view !== this.#wanted) return;
     this.show(view);
-    this.onLoad();
+    this.events.onLoad();
   }
 }
