@@ -19,8 +19,8 @@ import { createAppCommands, explainNoSentence, type AppCommands } from "./app_co
 import { watchConnection } from "./server/connection";
 import { element, replaceChildren } from "./panels/dom";
 import { createHelpDialog, type HelpDialog } from "./panels/help_dialog";
-import { createHeadsView } from "./heads/heads_view";
 import { setLoadState, type Host } from "./host";
+import { LaterScript } from "./load_later";
 import { LatestRequest } from "./server/requests";
 import { Evidence } from "./evidence/evidence";
 import { isMapMove, listenForAsk, listenForKeys, loadKeysEnabled, saveKeysEnabled } from "./keys";
@@ -40,11 +40,10 @@ import { SentenceView } from "./panels/sentence_view";
 import { getPinnedLink } from "./questions/head_question";
 import { fitToTrace, isSameState, type State, type Store } from "./state";
 import { StrongestTable } from "./panels/strongest_table";
-import { TextView } from "./text/text_view";
 import { createToolbar } from "./panels/toolbar";
 import { recordHistory, type UndoHistory } from "./undo";
 import { ViewSwitcher } from "./panels/view_switcher";
-import type { Comparison, ViewContext } from "./panels/view_context";
+import type { Comparison, Later, ViewContext } from "./panels/view_context";
 import { formatTitle } from "./paint/token_text";
 import { Tour } from "./tour/tour";
 import { TraceCache } from "./server/trace_cache";
@@ -63,6 +62,8 @@ export interface AppOptions {
   readonly store: Store;
   /** The head to begin with, if it is known; undefined where the address names one. */
   readonly opening?: Opening | null | undefined;
+  /** Load what the first heatmap does not need. */
+  readonly loadLater: () => Promise<Later>;
   /** Aborted when the explorer leaves the page. */
   readonly signal: AbortSignal;
 }
@@ -81,6 +82,7 @@ export class App {
   readonly #map: MapView;
   readonly #pins: Pins;
   readonly #context: ViewContext;
+  readonly #later: LaterScript;
   readonly #comparison: Comparison;
   readonly #views: ViewSwitcher;
   readonly #commands: AppCommands;
@@ -151,10 +153,18 @@ export class App {
       announce: (text, before) => this.#liveRegion.announce(text, before),
     };
     this.#comparison = new HeadComparison(this.#context, this.#map);
-    this.#views = new ViewSwitcher({
-      text: () => new TextView(this.#context),
-      heads: () => createHeadsView(this.#context),
-    });
+    this.#later = new LaterScript(options.loadLater, this.#context);
+    this.#views = new ViewSwitcher(
+      this.#later,
+      {
+        text: (later) => later.createTextView(this.#context),
+        heads: (later) => later.createHeadsView(this.#context),
+      },
+      {
+        onLoad: () => this.#updatePanels(store.get()),
+        onFailure: () => store.set({ view: "map" }, "replace"),
+      },
+    );
     this.#ranking = new HeadRankingStore(
       this.#transport,
       getAvailableHeads(session),
@@ -168,7 +178,7 @@ export class App {
     this.#ask = this.#createAsk();
     this.#history = recordHistory(store);
     this.#commands = createAppCommands({
-      ...{ root, context: this.#context, map: this.#map, comparison: this.#comparison, history: this.#history },
+      ...{ root, context: this.#context, map: this.#map, comparison: this.#comparison, history: this.#history, later: this.#later },
       getShown: () => this.#shown,
       getTable: () => this.#strongestTable,
       getHelp: () => this.#help,
@@ -353,6 +363,7 @@ export class App {
     if (root.dataset["state"] === "ready") return;
     setLoadState(root, host, "ready");
     performance.mark("first-heatmap");
+    this.#later.preload();
   }
 
   #arrangeCentre(state: State): void {
@@ -518,8 +529,10 @@ export class App {
 
   /** Focus the shown view. */
   #focusView(): void {
-    if (this.options.store.get().view === "sentence") this.#sentence.focus();
-    else (this.#views.current?.element ?? this.#map.element).focus();
+    const { view } = this.options.store.get();
+    if (view === "sentence") this.#sentence.focus();
+    else if (view === "map") this.#map.element.focus();
+    else this.#later.use(() => this.#views.current?.element.focus());
   }
 
   #showRun(trace: string): void {

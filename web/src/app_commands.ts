@@ -1,7 +1,7 @@
 /** Commands of buttons and keys that concern the whole explorer. */
 
 import { findNextHead, getAvailableHeads, listHeads } from "./head_order";
-import { openExportDialog } from "./export/export_dialog";
+import type { LaterScript } from "./load_later";
 import type { MapView } from "./map/map_view";
 import type { UndoHistory } from "./undo";
 import type { HelpDialog } from "./panels/help_dialog";
@@ -33,6 +33,7 @@ export interface AppCommandContext {
   readonly map: MapView;
   readonly comparison: Comparison;
   readonly history: UndoHistory;
+  readonly later: LaterScript;
   getShown(): TraceHead | null;
   getTable(): StrongestTable;
   getHelp(): HelpDialog;
@@ -50,7 +51,7 @@ export function explainNoSentence({ has_model, file }: Session): string | null {
 }
 
 export function createAppCommands(parts: AppCommandContext): AppCommands {
-  const { root, context, map, comparison, history, getShown, getTable, getHelp, copyLink, onTableToggle } = parts;
+  const { root, context, map, comparison, history, later, getShown, getTable, getHelp, copyLink, onTableToggle } = parts;
   const { store, session, traces, showNotice, announce } = context;
 
   const showView = (view: View): boolean => {
@@ -103,7 +104,7 @@ export function createAppCommands(parts: AppCommandContext): AppCommands {
     toggleLarge: () => store.set({ large: !store.get().large }),
     export() {
       const now = getShown();
-      if (now) openExportDialog(context, map, now, root, comparison.secondMap);
+      if (now) later.use((parts) => parts.openExportDialog(context, map, now, root, comparison.secondMap));
     },
     copyLink: () => void copyLink(map.getPlace() ?? {}).then(showNotice),
     undo: () => history.undo() || showNotice("Nothing to undo."),

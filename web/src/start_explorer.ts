@@ -5,6 +5,7 @@ import { followTheme, setLoadState, type Host } from "./host";
 import { button } from "./panels/dom";
 import { describeError } from "./server/requests";
 import { createMissingTraceHelp, createNoTracesHelp, getStoppedMessage, showLoading, showProblem } from "./panels/messages";
+import type { Later } from "./panels/view_context";
 import { getHome, paths, type Meta, type Session } from "./server/protocol";
 import { loadOpeningSoon, showFinding } from "./questions/opening";
 import { createStore, DEFAULT_STATE, namesHead, readAddress, writeAddress } from "./state";
@@ -15,12 +16,18 @@ export interface RunningExplorer {
   destroy(): void;
 }
 
-export async function startExplorer(root: HTMLElement, transport: Transport, host: Host): Promise<RunningExplorer> {
+/** `loadLater` loads what the first heatmap does not need. */
+export async function startExplorer(
+  root: HTMLElement,
+  transport: Transport,
+  host: Host,
+  loadLater: () => Promise<Later>,
+): Promise<RunningExplorer> {
   const stop = new AbortController();
   const { signal } = stop;
   root.dataset["attnscope"] = host.kind;
   followTheme(root, host, signal);
-  await openExplorer({ root, transport, host, signal });
+  await openExplorer({ root, transport, host, loadLater, signal });
   return {
     destroy() {
       stop.abort();
@@ -33,11 +40,12 @@ interface OpenContext {
   readonly root: HTMLElement;
   readonly transport: Transport;
   readonly host: Host;
+  readonly loadLater: () => Promise<Later>;
   readonly signal: AbortSignal;
 }
 
 async function openExplorer(opening: OpenContext): Promise<void> {
-  const { root, transport, host, signal } = opening;
+  const { root, transport, host, loadLater, signal } = opening;
   setLoadState(root, host, "loading");
   showLoading(root);
   const showError = (title: string, message: string, ...more: HTMLElement[]): void => {
@@ -63,7 +71,7 @@ async function openExplorer(opening: OpenContext): Promise<void> {
     // With no trace yet, start with the text box.
     const view = trace === "" ? "sentence" : linked.view;
     const store = createStore({ ...linked, trace, view, ...(opening?.opening && showFinding(opening.opening)) });
-    new App({ root, host, session, store, opening, signal }, transport, meta);
+    new App({ root, host, session, store, opening, loadLater, signal }, transport, meta);
   } catch (error) {
     if (!signal.aborted) await showOpenError(opening, error, showError);
   }

@@ -36,6 +36,13 @@ export interface CentreView {
   handleAction?(action: Action): boolean;
 }
 
+/** What the first heatmap does not need, loaded by a script of its own on a served page. */
+export interface Later {
+  createTextView(context: ViewContext): CentreView;
+  createHeadsView(context: ViewContext): CentreView;
+  openExportDialog(context: ViewContext, map: MapView, shown: TraceHead, root: HTMLElement, secondMap: MapView | null): void;
+}
+
 /** Two heads on the map. */
 export interface Comparison {
   /** Above the map: chooses the second head and the mode; hidden while nothing is compared. */

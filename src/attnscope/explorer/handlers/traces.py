@@ -45,6 +45,9 @@ ASSETS = {
     "index.html": "text/html; charset=utf-8",
     "explorer.js": "text/javascript; charset=utf-8",
     "explorer.css": "text/css; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+    "page_shared.js": "text/javascript; charset=utf-8",
+    "page_later.js": "text/javascript; charset=utf-8",
     "survey.html": "text/html; charset=utf-8",
     "survey.js": "text/javascript; charset=utf-8",
     "survey.css": "text/css; charset=utf-8",
@@ -52,7 +55,7 @@ ASSETS = {
     "watch.js": "text/javascript; charset=utf-8",
     "watch.css": "text/css; charset=utf-8",
 }
-"""The files of all pages, and their media types."""
+"""The files of all pages, and their media types; saved pages and notebooks use explorer.js, the whole explorer."""
 
 PAGES = {"/": "index.html", "/survey": "survey.html", "/watch": "watch.html"}
 """Paths that differ from the name of their file."""
