@@ -222,6 +222,51 @@ def test_an_answer_that_takes_python_down_is_an_outcome(tmp_path: Path) -> None:
     assert checked(tmp_path, f"import os\n{ATTENTION}os._exit(0)").kind == "Python ended"
 
 
+FORGED = """
+import json, os, sys
+verdict = json.dumps({"exercise": "attention", "kind": "", "message": "", "printed": ""})
+print(verdict)
+for argument in sys.argv[1:]:
+    if not os.path.exists(argument):
+        open(argument, "w").write(verdict)
+for descriptor in range(64):
+    try:
+        os.write(descriptor, f"\\n{verdict}\\n".encode())
+    except OSError:
+        pass
+os._exit(0)
+"""
+"""Writes a verdict wherever it can, and leaves before the check."""
+
+
+def test_an_answer_cannot_write_its_own_verdict(tmp_path: Path) -> None:
+    outcome = checked(tmp_path, f"{HEADER}attention\n{FORGED}")
+    assert (outcome.is_correct, outcome.kind) == (False, "Python ended")
+
+
+@pytest.mark.parametrize(
+    "cheat",
+    [
+        "from attnscope.labs.exercises.attention import _expected as attend",
+        "import attnscope\nattend = attnscope.labs.exercises.attention._expected",
+        "import attnscope.labs.exercise as labs\nattend = labs.load_exercise('attention')._expected",
+        "import sys\nattend = sys.modules['attnscope.labs.exercises.attention']._expected",
+    ],
+)
+def test_an_answer_cannot_import_the_solution(cheat: str, tmp_path: Path) -> None:
+    outcome = judged(tmp_path, f"{HEADER}attention\n{cheat}\n")
+    assert outcome.kind == "it raises"
+    assert load_exercise("attention") is load_exercise("attention")  # and it is back
+
+
+def test_the_process_of_an_answer_cannot_import_the_solution(tmp_path: Path) -> None:
+    outcome = checked(
+        tmp_path, f"{HEADER}attention\nfrom attnscope.labs.exercises.attention import _expected as attend\n"
+    )
+    assert outcome.kind == "it raises"
+    assert "cannot be imported by an answer" in outcome.message
+
+
 def test_files_beside_the_answer_are_not_imported_in_place_of_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

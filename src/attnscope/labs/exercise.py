@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from numbers import Integral, Real
 from pathlib import Path
 from types import ModuleType
@@ -251,7 +252,13 @@ def check_answer(path: str | Path, name: str | None = None) -> Outcome:
     name = name or exercise_name(path)
     exercise, source, printed = load_exercise(name), _read(path), _Printed()
     try:
-        with redirect_stdout(printed), torch.random.fork_rng(devices=[]), warnings.catch_warnings(), one_thread():
+        with (
+            redirect_stdout(printed),
+            torch.random.fork_rng(devices=[]),
+            warnings.catch_warnings(),
+            one_thread(),
+            _hidden_labs(),
+        ):
             warnings.simplefilter("ignore")  # the same in every process
             torch.manual_seed(0)
             exercise.check(Answer(path, source))
@@ -260,6 +267,34 @@ def check_answer(path: str | Path, name: str | None = None) -> Outcome:
     finally:
         sys.modules.pop("answer", None)
     return Outcome(exercise=name, message=getattr(exercise, "AFTERWARDS", ""), printed=printed.text)
+
+
+@contextmanager
+def _hidden_labs() -> Iterator[None]:
+    """Make `attnscope.labs`, with the checks and solutions of all exercises, impossible to import."""
+    package = sys.modules["attnscope"]
+    hidden = {name: sys.modules.pop(name) for name in [*sys.modules] if _is_of_labs(name)}
+    guard = _NoLabs()
+    sys.meta_path.insert(0, guard)
+    labs = package.__dict__.pop("labs")
+    try:
+        yield
+    finally:
+        package.__dict__["labs"] = labs
+        sys.meta_path.remove(guard)
+        sys.modules.update(hidden)
+
+
+class _NoLabs(MetaPathFinder):
+    """Refuses to import the labs."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if _is_of_labs(fullname):
+            raise ImportError(f"{fullname} cannot be imported by an answer to an exercise", name=fullname)
+
+
+def _is_of_labs(name: str) -> bool:
+    return name == "attnscope.labs" or name.startswith("attnscope.labs.")
 
 
 class _Printed(io.TextIOBase):
