@@ -17,10 +17,11 @@ from attnscope.labs.exercise import (
     first_mismatch,
     hint,
     load_exercise,
+    solution,
     starter,
     task,
 )
-from attnscope.labs.exercises import NAMES
+from attnscope.labs.exercises import EFFORT, NAMES
 
 ANSWERS = Path(__file__).parent / "exercises"
 RIGHT = sorted(ANSWERS.glob("*/right_*.py"))
@@ -38,8 +39,12 @@ def named(path: Path) -> str:
 
 def telling_lines(path: Path) -> set[str]:
     """The statements of an answer that would help whoever read them."""
-    lines = {line.strip() for line in path.read_text().splitlines()}
-    lines -= {line.strip() for line in starter(path.parent.name).splitlines()}
+    return telling(path.read_text(), path.parent.name)
+
+
+def telling(code: str, exercise: str) -> set[str]:
+    lines = {line.strip() for line in code.splitlines()}
+    lines -= {line.strip() for line in starter(exercise).splitlines()}
     plain = re.compile(r"#|import |from |def |@|\"\"\"|return \w+$")
     return {line for line in lines if len(line) >= TELLING_CHARACTERS and not plain.match(line)}
 
@@ -47,6 +52,7 @@ def telling_lines(path: Path) -> set[str]:
 def given_away(words: str, exercise: str, own: Path | None = None) -> list[str]:
     """Lines of right answers that the words contain, and that the learner has not written already."""
     lines = set().union(*(telling_lines(path) for path in RIGHT if path.parent.name == exercise))
+    lines |= telling(solution(exercise), exercise)
     lines -= telling_lines(own) if own else set()
     return [line for line in lines if line in words]
 
@@ -71,10 +77,26 @@ def test_a_wrong_answer_is_told_what_is_wrong_and_not_what_is_right(path: Path) 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_exercise_is_complete(name: str) -> None:
     exercise = load_exercise(name)
-    assert len(list((ANSWERS / name).glob("right_*.py"))) >= MIN_RIGHT
+    assert 1 + len(list((ANSWERS / name).glob("right_*.py"))) >= MIN_RIGHT  # and the solution
     assert len(list((ANSWERS / name).glob("wrong_*.py"))) >= MIN_WRONG
     assert len(exercise.HINTS) >= MIN_HINTS
     assert [given_away(said, name) for said in exercise.HINTS] == [[]] * len(exercise.HINTS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_solution_is_accepted(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "answer.py"
+    path.write_text(solution(name))
+    outcome = check_answer(path, name)
+    assert outcome.is_correct, f"{outcome.kind}: {outcome.message}"
+
+
+def test_every_exercise_has_an_effort_and_a_lesson_that_names_it() -> None:
+    lessons = Path(__file__).parents[2] / "docs/learn"
+    assert {effort.difficulty for effort in EFFORT.values()} == {"easy", "medium", "hard"}
+    assert all(0 < effort.minutes <= 60 for effort in EFFORT.values())
+    for name, effort in EFFORT.items():
+        assert f"attnscope lab exercise {name}\n" in (lessons / f"{effort.lesson}.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", NAMES)

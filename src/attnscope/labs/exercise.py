@@ -13,7 +13,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
@@ -196,6 +196,19 @@ def first_mismatch(actual: Tensor, expected: Tensor, tolerance: float) -> tuple[
     return tuple(off.nonzero()[0].tolist()) if off.any() else None
 
 
+def reject_known(actual: Tensor, mistakes: Mapping[str, tuple[Tensor, str]], tolerance: float = 1e-4) -> None:
+    """Raise `WrongAnswer` if the value is the result of a known mistake.
+
+    Args:
+        actual: What the answer returned.
+        mistakes: By short name, the result of the mistake, and the message.
+        tolerance: The largest difference.
+    """
+    for kind, (result, message) in mistakes.items():
+        if actual.shape == result.shape and first_mismatch(actual, result, tolerance) is None:
+            raise WrongAnswer(kind, message)
+
+
 def format_index(index: Sequence[int]) -> str:
     """Format an index for a message.
 
@@ -230,6 +243,11 @@ def hint(source: str | Path, number: int = 1) -> str:
     if not 1 <= number <= len(hints):
         raise SettingError(f"hint: expected a number from 1 to {len(hints)} for {name}, got {number}")
     return f"Hint {number} of {len(hints)}: {hints[number - 1]}"
+
+
+def solution(name: str) -> str:
+    """Return our solution of an exercise. Show it only to those whose own answer is correct."""
+    return load_exercise(name).SOLUTION.strip() + "\n"
 
 
 def exercise_name(path: Path) -> str:
