@@ -121,7 +121,7 @@ def soft_lookup() -> Drawing:
         y = 45 + 60 * i
         drawing.box(185, y, 90, 34, key)
         drawing.arrow((130, 117), (183, y + 17))
-        drawing.box(320, y, 70 * 1.0, 34, f"{weight:.2f}", colour=ORANGE)
+        drawing.box(320, y, 70, 34, f"{weight:.2f}", colour=ORANGE)
         drawing.arrow((275, y + 17), (318, y + 17))
         drawing.box(435, y, 70, 34, str(value))
         drawing.arrow((390, y + 17), (433, y + 17))
@@ -205,25 +205,24 @@ def multi_head() -> Drawing:
 
 def positions() -> Drawing:
     """The table of sinusoidal positional encoding."""
-    drawing = Drawing(640, 300, "Sinusoidal positional encoding")
+    drawing = Drawing(690, 300, "Sinusoidal positional encoding")
     angles = torch.arange(64)[:, None] * 10000 ** (-torch.arange(0, 32, 2) / 32)
     table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
-    drawing.cells(60, 30, 8, (table.T + 1) / 2)
-    drawing.text(316, 20, "position 0 to 63")
-    drawing.text(50, 42, "0", size=12, anchor="end")
-    drawing.text(50, 284, "31", size=12, anchor="end")
-    drawing.text(50, 164, "component", size=12, anchor="end", colour=GREY)
-    drawing.text(582, 42, "1", size=12, anchor="start")
-    drawing.text(600, 164, "blue 1", size=12, colour=BLUE)
-    drawing.text(600, 180, "white -1", size=12, colour=GREY)
-    drawing.parts.append(f'<rect x="60" y="30" width="512" height="256" fill="none" stroke="{GREY}"/>')
+    drawing.cells(90, 30, 8, (table.T + 1) / 2)
+    drawing.text(346, 20, "position 0 to 63")
+    drawing.text(84, 42, "0", size=12, anchor="end")
+    drawing.text(84, 284, "31", size=12, anchor="end")
+    drawing.text(84, 164, "component", size=12, anchor="end", colour=GREY)
+    drawing.text(645, 154, "blue: 1", size=12, colour=BLUE)
+    drawing.text(645, 170, "white: -1", size=12, colour=GREY)
+    drawing.parts.append(f'<rect x="90" y="30" width="512" height="256" fill="none" stroke="{GREY}"/>')
     return drawing
 
 
 def block() -> Drawing:
     """A pre-norm block."""
-    drawing = Drawing(680, 190, "A pre-norm transformer block")
-    drawing.arrow((20, 140), (660, 140), colour=BLUE)
+    drawing = Drawing(710, 190, "A pre-norm transformer block")
+    drawing.arrow((20, 140), (690, 140), colour=BLUE)
     drawing.text(60, 165, "residual stream", colour=BLUE, size=12, anchor="start")
     for left, names in ((60, ("LayerNorm", "multi-head attention")), (370, ("LayerNorm", "feed-forward"))):
         drawing.arrow((left, 140), (left, 57), (left + 18, 57))

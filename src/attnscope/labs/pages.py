@@ -130,8 +130,8 @@ def exercises() -> str:
         "come one at a time. `solution` prints our code once yours is correct.",
         "```bash\nattnscope lab exercise causal_mask mask.py    # write the starter file\n"
         "attnscope lab check mask.py\nattnscope lab hint mask.py\nattnscope lab solution mask.py\n```",
-        "The exercises build on each other in this order. The [lesson](../learn/index.md) is what to read first. Minutes are "
-        "estimates.",
+        "The exercises build on each other in this order. The [lesson](../learn/index.md) is what to read first. "
+        "Minutes are estimates.",
         _rows(("exercise", "task", "lesson", "difficulty", "minutes"), rows, (False, False, False, False, True)),
     ]
     for name, heading_of_task in titles.items():
