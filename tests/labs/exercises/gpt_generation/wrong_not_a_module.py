@@ -25,7 +25,7 @@ class GPT(nn.Module):
 
 
 def build(vocabulary: int, context: int) -> nn.Module:
-    return GPT
+    return GPT  # pyright: ignore[reportReturnType] - the mistake
 
 
 def next_token_loss(logits: Tensor, ids: Tensor) -> Tensor:
