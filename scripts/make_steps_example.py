@@ -1,7 +1,8 @@
 """Make the real numbers of the page "One weight, step by step": heads of SmolLM2-135M on the example's sentence.
 
-In: .cache/models/smollm2-135m, as scripts/fetch_models.py puts it there. Out: web/src/steps/example_data.ts with queries
-and keys before the rotation, values, 16 rows of W_O per head, and the largest next-token logits of each position.
+In: .cache/models/smollm2-135m, as scripts/fetch_models.py puts it there. Out: web/src/steps/example_data.ts with
+queries and keys before the rotation, values, 16 rows of W_O per head, and the largest next-token logits of each
+position.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def make_data() -> dict[str, Any]:
 
 def make_head(attention: MultiHeadAttention, x: Tensor, layer: int, head: int) -> dict[str, Any]:
     """One head: its rows before the rotation, and the first rows of its part of W_O."""
-    query, key, value = attention._project_self(x, None)  # noqa: SLF001
+    query, key, value = attention._project_self(x, None)
     shared = head * attention.num_kv_heads // attention.num_heads
     columns = slice(head * attention.head_dim, (head + 1) * attention.head_dim)
     return {

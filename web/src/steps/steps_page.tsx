@@ -10,6 +10,7 @@ import { attendRow, computePattern, getScale } from "./attention";
 import { readAddress, writeAddress } from "./address";
 import { Controls } from "./controls";
 import { EXAMPLE_DATA } from "./example_data";
+import { Matrices } from "./matrices";
 import { PatternGrid } from "./pattern_grid";
 import { STEPS, type StepName } from "./predictions";
 import { computeVectors, DEFAULTS, getEditKey, type Edits, type EditedRows, type Settings, type StageName } from "./stages";
@@ -134,6 +135,7 @@ export function StepsPage({ labs }: { readonly labs: string }): JSX.Element {
             isRowHidden={numShown <= STEPS.indexOf("weight")}
             choose={choose}
           />
+          {stage === "hand" && <Matrices head={head} settings={settings} query={query} chosenKey={key} numShown={numShown} />}
         </div>
         <section class="steps-work" aria-label="Steps">
           <div class="steps-show">
