@@ -64,16 +64,16 @@ def numbers(page: Page, name: str, row: int = 0) -> list[float]:
 def test_three_tokens_by_hand_with_predictions_by_mouse_and_keyboard(browser: Browser) -> None:
     with from_disk(browser) as page:
         assert page.locator(".step").count() == 2, "a step waits for its prediction"
-        page.click("text=positive")
+        page.click("button:text-is('positive')")
         assert "Right: positive" in page.inner_text("[data-step=products]")
         assert result(page, "dot") == 1
-        page.click("[data-step=scale] >> text=larger")
+        page.click("[data-step=scale] button:text-is('larger')")
         assert 'right is "smaller"' in page.inner_text("[data-step=scale]")
         assert result(page, "score") == pytest.approx(0.707, abs=5e-4)
-        page.focus("[data-step=mask] button >> text=3")
+        page.focus("[data-step=mask] button:text-is('3')")
         page.keyboard.press("Enter")
         assert result(page, "masked") == pytest.approx(0.707, abs=5e-4)
-        page.click("[data-step=exponential] >> text=several are equal")
+        page.click("[data-step=exponential] button:text-is('several are equal')")
         assert result(page, "exponential") == pytest.approx(2.028, abs=5e-4)
         assert "5.056" in page.inner_text("[data-step=exponential]")
         assert page.inner_text(".pattern .chosen td >> nth=0") == "?", "the row is to be predicted"
@@ -107,7 +107,7 @@ def test_every_setting_changes_the_three_tokens_as_it_should(browser: Browser) -
         assert result(page, "weight") == pytest.approx(0.895, abs=2e-3), "temperature 0.25"
         for _ in range(8):
             page.keyboard.press("ArrowRight")
-        page.click("button >> text=causal")
+        page.click("button:text-is('causal')")
         assert weights(page)[0] == [1, 0, 0]
         page.click("text=cross-attention")
         assert len(weights(page)[0]) == 2
@@ -154,7 +154,7 @@ def test_a_typed_sentence_without_a_model(browser: Browser) -> None:
         assert page.inner_text(".pattern tr.chosen th") == "that"
         page.click("[data-pair='5/1']")
         assert "The query of man is compared with the key of dog" in page.inner_text(".step >> nth=0")
-        page.click("button >> text=causal")
+        page.click("button:text-is('causal')")
         assert all(cell == 0 for at, row in enumerate(weights(page)) for cell in row[at + 1 :])
         page.fill(
             "input[name=sentence]", "<b>one</b> two three four five six seven eight nine ten eleven twelve thirteen"
@@ -207,7 +207,7 @@ def test_axe_finds_nothing_serious_and_nothing_is_cut(browser: Browser, width: i
 
 
 def test_the_explorer_serves_the_page(browser: Browser) -> None:
-    with serving(small_trace()) as handle:
+    with serving(small_trace(), page=True) as handle:
         assert handle.get("/steps", authorization="").status == 200
         with shown(browser, f"{handle.base}/steps#stage=sentence") as page:
             page.click("text=Show all steps")

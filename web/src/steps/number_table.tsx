@@ -3,7 +3,7 @@
 import { useRef, useState } from "preact/hooks";
 import type { JSX } from "preact";
 import type { Vector } from "./attention";
-import { formatCell, formatNumber } from "./format";
+import { formatCell } from "./format";
 
 export interface NumberRow {
   readonly label: string;
@@ -106,7 +106,7 @@ export function NumberTable({ name, rows, heads, chosen }: NumberTableOptions): 
                   style={style}
                   title={`${title}; click to edit`}
                   data-cell={`${row}/${column}`}
-                  aria-label={`${label}, number ${column + 1}: ${formatNumber(number)}; edit`}
+                  aria-label={`${label}, number ${column + 1}: ${formatCell(number)}; edit`}
                   tabIndex={active.row === row && Math.min(active.column, count - 1) === column ? 0 : -1}
                   onClick={() => {
                     setActive(place);

@@ -64,7 +64,7 @@ export function PatternGrid({ queryTokens, keyTokens, weights, mask, query, chos
                 const weight = weights[row]?.[column] ?? 0;
                 const isMasked = !isAllowed(mask, row, column);
                 const isHidden = isRowHidden && row === query && !isMasked;
-                const text = isMasked ? "masked" : isHidden ? "not shown yet" : formatNumber(weight);
+                const text = isMasked ? "masked" : isHidden ? "? not shown yet" : weight.toFixed(2);
                 const isChosen = row === query && column === key;
                 return (
                   <td
@@ -74,7 +74,7 @@ export function PatternGrid({ queryTokens, keyTokens, weights, mask, query, chos
                     tabIndex={isChosen ? 0 : -1}
                     aria-selected={isChosen}
                     aria-label={`query ${row + 1} ${formatToken(token)}, key ${column + 1} ${formatToken(keyToken)}: ${text}`}
-                    title={`${formatToken(token)} → ${formatToken(keyToken)}: ${text}`}
+                    title={`${formatToken(token)} → ${formatToken(keyToken)}: ${isMasked || isHidden ? text : formatNumber(weight)}`}
                     class={isMasked ? "masked" : ""}
                     style={{ backgroundColor: isMasked || isHidden ? "" : `rgb(var(--gaze-colour) / ${(0.5 * weight).toFixed(3)})` }}
                     onClick={() => select(row, column)}
