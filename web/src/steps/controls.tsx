@@ -31,7 +31,7 @@ export function Controls({ settings, numEdits, change, undoEdits }: ControlsOpti
       </div>
       <label class="switch">
         <input type="checkbox" checked={divide} onChange={({ currentTarget }) => change({ divide: currentTarget.checked })} />
-        divide by √d<sub>k</sub>
+        divide by √dₖ
       </label>
       <label class="field">
         <span>temperature</span>
@@ -39,7 +39,7 @@ export function Controls({ settings, numEdits, change, undoEdits }: ControlsOpti
         <output>{temperature.toFixed(2)}</output>
       </label>
       <Choice label="d_k" value={headDim} choices={choices.headDims.map((dim) => [dim, String(dim)])} choose={(dim) => change({ headDim: dim, positions: dim === 1 && positions === "rotary" ? "none" : positions })}>
-        d<sub>k</sub>
+        dₖ
       </Choice>
       {choices.numHeads.length > 1 && (
         <Choice label="heads" value={numHeads} choices={choices.numHeads.map((count) => [count, String(count)])} choose={(count) => change({ numHeads: count, head: 0, ...(stage === "hand" ? { headDim: 2 / count, positions: "none" } : {}) })}>
