@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from attnscope.attention.rotary import Rotary
 from attnscope.explorer.library.example import example
@@ -43,12 +44,14 @@ def make_data() -> dict[str, Any]:
     texts = example().tokens() or []
     ids = torch.tensor([tokenizer.encode("".join(texts))])
     inputs: dict[int, Tensor] = {}
-    hooks = [
-        model.blocks[layer].attention.register_forward_pre_hook(
-            lambda _, args, layer=layer: inputs.__setitem__(layer, args[0])
-        )
-        for layer, _ in HEADS
-    ]
+
+    def keep_input(layer: int) -> RemovableHandle:
+        def keep(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+            inputs[layer] = args[0]
+
+        return get_attention(model, layer).register_forward_pre_hook(keep)
+
+    hooks = [keep_input(layer) for layer, _ in HEADS]
     logits = model(ids)[0].float()
     for hook in hooks:
         hook.remove()
@@ -56,11 +59,18 @@ def make_data() -> dict[str, Any]:
         "model": "SmolLM2-135M-Instruct, rounded to 4 bits per parameter (Q4_1)",
         "tokens": texts,
         "rotaryBase": rotary.base,
-        "heads": [make_head(model.blocks[layer].attention, inputs[layer], layer, head) for layer, head in HEADS],
+        "heads": [make_head(get_attention(model, layer), inputs[layer], layer, head) for layer, head in HEADS],
         "hiddenSize": model.config.hidden_size,
         "temperatures": TEMPERATURES,
         "nextTokens": make_next_tokens(logits, tokenizer),
     }
+
+
+def get_attention(model: Decoder, layer: int) -> MultiHeadAttention:
+    """The attention of a block."""
+    attention = model.blocks[layer].attention
+    assert isinstance(attention, MultiHeadAttention)
+    return attention
 
 
 def make_head(attention: MultiHeadAttention, x: Tensor, layer: int, head: int) -> dict[str, Any]:
