@@ -21,6 +21,8 @@ def test_the_page_has_at_most_80_kilobytes() -> None:
     for page in ("survey", "watch"):  # a page of their own
         own = {name: sizes.pop(name) for name in (f"{page}.html", f"{page}.js", f"{page}.css")}
         assert sum(own.values()) <= 24 * 1024, own
+    steps = {name: sizes.pop(name) for name in ("steps.html", "steps.js", "steps.css")}
+    assert sum(steps.values()) <= 128 * 1024, steps  # 100 of them are numbers of a trained model
     assert sum(sizes.values()) <= 80 * 1024, sizes
 
 
@@ -38,4 +40,5 @@ def test_the_page_asks_nobody_but_its_server(browser: Browser, small: Handle) ->
         wait_until_ready(page)
         page.wait_for_load_state("networkidle")
     assert hosts - {""} == {small.host}
-    assert not {path for path in paths if "survey" in path or "watch" in path}, "these pages come when one is opened"
+    others = {path for path in paths if any(page in path for page in ("survey", "watch", "steps"))}
+    assert not others, "these pages come when one is opened"
