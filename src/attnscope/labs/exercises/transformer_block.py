@@ -16,7 +16,6 @@ Functions of torch are allowed, modules are not needed.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
