@@ -1,13 +1,14 @@
-// Builds the explorer into the Python package.
-//   node build.mjs           writes ../src/attnscope/explorer/static
+// Builds the explorer into the Python package, and the page of steps into the docs too.
+//   node build.mjs           writes ../src/attnscope/explorer/static and ../docs/_static/one_weight.html
 //   node build.mjs --check   compares instead of writing; exits 1 and names what differs
 //   node build.mjs --test    bundles test/*.test.ts and runs them with node's own test runner
 //   node build.mjs --sizes   says what each part takes of what the served page loads, at first and later
 // The same sources give the same bytes: nothing of the machine, the clock or the folder gets into the output.
 import { spawnSync } from "node:child_process";
+import { createHash } from "node:crypto";
 import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { basename, dirname, join } from "node:path";
+import { basename, dirname, join, relative } from "node:path";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
 import { build } from "esbuild";
@@ -15,6 +16,7 @@ import { minify } from "terser";
 
 const here = dirname(fileURLToPath(import.meta.url));
 const destination = join(here, "..", "src", "attnscope", "explorer", "static");
+const DOCS_PAGE = "docs/_static/one_weight.html";
 const shared = {
   absWorkingDir: here,
   bundle: true,
@@ -30,12 +32,34 @@ async function built() {
     script("loader.js", "src/loader.ts"),
     script("survey.js", "src/survey/main.ts"),
     script("watch.js", "src/watch/main.tsx"),
+    script("steps.js", "src/steps/main.tsx"),
     bundled("explorer.css", "src/explorer.css"),
     bundled("survey.css", "src/survey.css"),
     bundled("watch.css", "src/watch.css"),
+    bundled("steps.css", "src/steps.css"),
   ]);
-  const pages = ["index.html", "survey.html", "watch.html"].map((name) => [name, readFileSync(join(here, name))]);
-  return new Map([...pages, ...files]);
+  const pages = ["index.html", "survey.html", "watch.html", "steps.html"].map((name) => [name, readFileSync(join(here, name))]);
+  const all = new Map([...pages, ...files]);
+  return all.set(DOCS_PAGE, singleFile(all));
+}
+
+/** The page of steps as one file for the docs, with links to the labs; its policy allows only its own script and style. */
+function singleFile(files) {
+  const script = files.get("steps.js").toString().replace(/<(?=!--|\/?script)/gi, "\\x3c");
+  const style = files.get("steps.css").toString();
+  const policy = `default-src 'none'; script-src '${hash(script)}'; style-src '${hash(style)}'; img-src data:; base-uri 'none'; form-action 'none'`;
+  const parts = {
+    '<link rel="stylesheet" href="steps.css">': `<style>${style}</style>`,
+    '<meta charset="utf-8">': `<meta charset="utf-8">\n    <meta http-equiv="Content-Security-Policy" content="${policy}">`,
+    '\n    <script type="module" src="steps.js"></script>': "",
+    'data-attnscope="steps"': 'data-attnscope="steps" data-labs="../labs/"',
+    "  </body>": `    <script type="module">${script}</script>\n  </body>`,
+  };
+  return Buffer.from(Object.entries(parts).reduce((page, [from, to]) => page.replace(from, () => to), files.get("steps.html").toString()));
+}
+
+function hash(text) {
+  return `sha256-${createHash("sha256").update(text).digest("base64")}`;
 }
 
 async function script(name, from) {
@@ -71,10 +95,15 @@ async function bundled(name, from, options = {}) {
   return [name, Buffer.from(outputFiles[0].contents), Object.keys(metafile.inputs)];
 }
 
+/** Where a file goes: into the package, but for the page of the docs. */
+function place(name) {
+  return name === DOCS_PAGE ? join(here, "..", name) : join(destination, name);
+}
+
 function write(files) {
   mkdirSync(destination, { recursive: true });
   for (const [name, bytes] of files) {
-    writeFileSync(join(destination, name), bytes);
+    writeFileSync(place(name), bytes);
     console.log(`${name.padEnd(14)} ${bytes.length} bytes, ${gzipSync(bytes, { level: 9 }).length} gzipped`);
   }
 }
@@ -82,13 +111,13 @@ function write(files) {
 function compare(files) {
   const different = [...files].filter(([name, bytes]) => {
     try {
-      return !readFileSync(join(destination, name)).equals(bytes);
+      return !readFileSync(place(name)).equals(bytes);
     } catch {
       return true;
     }
   });
   for (const [name] of different) {
-    console.error(`src/attnscope/explorer/static/${name} is not what web/ builds: run "npm run build" in web/ and commit it`);
+    console.error(`${relative(join(here, ".."), place(name))} is not what web/ builds: run "npm run build" in web/ and commit it`);
   }
   return different.length === 0;
 }

@@ -12,7 +12,7 @@ import pytest
 
 from attnscope.errors import MissingExtraError
 from attnscope.labs import CLAIMS, Lab, Measurement, Verdict
-from attnscope.labs.exercise import hint, starter
+from attnscope.labs.exercise import hint, solution, starter
 from attnscope.labs.notebooks import notebook
 from tests.cli.running import Result, assert_mistake, run_command
 
@@ -63,7 +63,7 @@ def test_the_list_in_a_pipe_is_a_line_for_each_lab_and_each_exercise() -> None:
     assert labs[0] == ["lab", "topic", "claims", "seconds"]
     assert labs[1][:2] == ["scaling", "Attention scaling"]
     assert sorted(claim for row in labs[1:-1] for claim in row[2].split()) == sorted(CLAIMS)
-    assert exercises[0] == ["exercise", "topic"]
+    assert exercises[0] == ["exercise", "topic", "difficulty", "minutes"]
     assert "causal_mask" in [row[0] for row in exercises]
 
 
@@ -162,6 +162,16 @@ def test_a_wrong_answer_is_told_in_words_and_exit_code_one(tmp_path: Path) -> No
     assert first == f"Not yet: {kind}."
     assert last == f"For a hint: attnscope lab hint {tmp_path / 'mine.py'}"
     assert output.count("\n") == 3, "nothing is wrapped in a pipe"
+
+
+def test_the_solution_is_printed_after_a_right_answer_and_not_before(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("# attnscope exercise: attention\ndef attend(q, k, v):\n    return q, k\n")
+    code, output, errors = run_lab("solution", tmp_path / "mine.py")
+    assert (code, errors) == (1, "")
+    assert "def attend" not in output
+    assert f"attnscope lab check {tmp_path / 'mine.py'}" in output
+    (tmp_path / "mine.py").write_text(f"# attnscope exercise: attention\n{solution('attention')}")
+    assert run_lab("solution", tmp_path / "mine.py") == (0, solution("attention"), "")
 
 
 @pytest.mark.slow

@@ -38,6 +38,7 @@ def weigh(*names: str) -> int:
         (("loader.js", "explorer.js", "explorer.css"), 112),  # in a notebook; a saved page has no loader
         (("survey.html", "survey.js", "survey.css"), 24),
         (("watch.html", "watch.js", "watch.css"), 24),
+        (("steps.html", "steps.js", "steps.css"), 128),  # 100 of them are numbers of a trained model
     ],
 )
 def test_what_a_page_loads_is_small(names: tuple[str, ...], kilobytes: int) -> None:

@@ -17,10 +17,11 @@ from attnscope.labs.exercise import (
     first_mismatch,
     hint,
     load_exercise,
+    solution,
     starter,
     task,
 )
-from attnscope.labs.exercises import NAMES
+from attnscope.labs.exercises import EFFORT, NAMES
 
 ANSWERS = Path(__file__).parent / "exercises"
 RIGHT = sorted(ANSWERS.glob("*/right_*.py"))
@@ -38,8 +39,12 @@ def named(path: Path) -> str:
 
 def telling_lines(path: Path) -> set[str]:
     """The statements of an answer that would help whoever read them."""
-    lines = {line.strip() for line in path.read_text().splitlines()}
-    lines -= {line.strip() for line in starter(path.parent.name).splitlines()}
+    return telling(path.read_text(), path.parent.name)
+
+
+def telling(code: str, exercise: str) -> set[str]:
+    lines = {line.strip() for line in code.splitlines()}
+    lines -= {line.strip() for line in starter(exercise).splitlines()}
     plain = re.compile(r"#|import |from |def |@|\"\"\"|return \w+$")
     return {line for line in lines if len(line) >= TELLING_CHARACTERS and not plain.match(line)}
 
@@ -47,6 +52,7 @@ def telling_lines(path: Path) -> set[str]:
 def given_away(words: str, exercise: str, own: Path | None = None) -> list[str]:
     """Lines of right answers that the words contain, and that the learner has not written already."""
     lines = set().union(*(telling_lines(path) for path in RIGHT if path.parent.name == exercise))
+    lines |= telling(solution(exercise), exercise)
     lines -= telling_lines(own) if own else set()
     return [line for line in lines if line in words]
 
@@ -71,10 +77,26 @@ def test_a_wrong_answer_is_told_what_is_wrong_and_not_what_is_right(path: Path) 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_exercise_is_complete(name: str) -> None:
     exercise = load_exercise(name)
-    assert len(list((ANSWERS / name).glob("right_*.py"))) >= MIN_RIGHT
+    assert 1 + len(list((ANSWERS / name).glob("right_*.py"))) >= MIN_RIGHT  # and the solution
     assert len(list((ANSWERS / name).glob("wrong_*.py"))) >= MIN_WRONG
     assert len(exercise.HINTS) >= MIN_HINTS
     assert [given_away(said, name) for said in exercise.HINTS] == [[]] * len(exercise.HINTS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_solution_is_accepted(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "answer.py"
+    path.write_text(solution(name))
+    outcome = check_answer(path, name)
+    assert outcome.is_correct, f"{outcome.kind}: {outcome.message}"
+
+
+def test_every_exercise_has_an_effort_and_a_lesson_that_names_it() -> None:
+    lessons = Path(__file__).parents[2] / "docs/learn"
+    assert {effort.difficulty for effort in EFFORT.values()} == {"easy", "medium", "hard"}
+    assert all(0 < effort.minutes <= 60 for effort in EFFORT.values())
+    for name, effort in EFFORT.items():
+        assert f"attnscope lab exercise {name}\n" in (lessons / f"{effort.lesson}.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -220,6 +242,51 @@ def test_an_answer_that_takes_python_down_is_an_outcome(tmp_path: Path) -> None:
     assert outcome.kind == "Python ended"
     assert "SIGSEGV" in outcome.message
     assert checked(tmp_path, f"import os\n{ATTENTION}os._exit(0)").kind == "Python ended"
+
+
+FORGED = """
+import json, os, sys
+verdict = json.dumps({"exercise": "attention", "kind": "", "message": "", "printed": ""})
+print(verdict)
+for argument in sys.argv[1:]:
+    if not os.path.exists(argument):
+        open(argument, "w").write(verdict)
+for descriptor in range(64):
+    try:
+        os.write(descriptor, f"\\n{verdict}\\n".encode())
+    except OSError:
+        pass
+os._exit(0)
+"""
+"""Writes a verdict wherever it can, and leaves before the check."""
+
+
+def test_an_answer_cannot_write_its_own_verdict(tmp_path: Path) -> None:
+    outcome = checked(tmp_path, f"{HEADER}attention\n{FORGED}")
+    assert (outcome.is_correct, outcome.kind) == (False, "Python ended")
+
+
+@pytest.mark.parametrize(
+    "cheat",
+    [
+        "from attnscope.labs.exercises.attention import _expected as attend",
+        "import attnscope\nattend = attnscope.labs.exercises.attention._expected",
+        "import attnscope.labs.exercise as labs\nattend = labs.load_exercise('attention')._expected",
+        "import sys\nattend = sys.modules['attnscope.labs.exercises.attention']._expected",
+    ],
+)
+def test_an_answer_cannot_import_the_solution(cheat: str, tmp_path: Path) -> None:
+    outcome = judged(tmp_path, f"{HEADER}attention\n{cheat}\n")
+    assert outcome.kind == "it raises"
+    assert load_exercise("attention") is load_exercise("attention")  # and it is back
+
+
+def test_the_process_of_an_answer_cannot_import_the_solution(tmp_path: Path) -> None:
+    outcome = checked(
+        tmp_path, f"{HEADER}attention\nfrom attnscope.labs.exercises.attention import _expected as attend\n"
+    )
+    assert outcome.kind == "it raises"
+    assert "cannot be imported by an answer" in outcome.message
 
 
 def test_files_beside_the_answer_are_not_imported_in_place_of_modules(

@@ -6,6 +6,7 @@ import pytest
 
 from attnscope.labs import CLAIMS, NAMES, run
 from attnscope.labs.exercise import task
+from attnscope.labs.exercises import EFFORT
 from attnscope.labs.exercises import NAMES as EXERCISES
 from attnscope.labs.listing import claims_in, exercises, experiments
 
@@ -22,7 +23,9 @@ def test_every_claim_is_decided_by_exactly_one_experiment() -> None:
 
 
 def test_every_exercise_is_listed_with_its_title() -> None:
-    assert dict(exercises()) == {name: task(name).partition("\n")[0].rstrip(".") for name in EXERCISES}
+    listed = [(name, title) for name, title, *_ in exercises()]
+    assert listed == [(name, task(name).partition("\n")[0].rstrip(".")) for name in EXERCISES]
+    assert [(difficulty, minutes) for *_, difficulty, minutes in exercises()] == [one[1:] for one in EFFORT.values()]
 
 
 def test_a_run_decides_what_is_listed() -> None:

@@ -62,6 +62,13 @@ SEARCHES = {
     "activation patching": "heads.html",
     "hook": "record.html",
     "tutorial": "guides/ablate.html",
+    "query key value": "learn/soft_lookup.html",
+    "teacher forcing": "learn/masks.html",
+    "cross-attention": "learn/masks.html",
+    "multi-head attention": "labs/multi_head_attention.html",
+    "rotary": "learn/positions.html",
+    "transformer block": "learn/block.html",
+    "convolution": "learn/recurrence.html",
 }
 """Words of the field, and the page that the search of the site lists first."""
 

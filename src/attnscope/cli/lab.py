@@ -77,7 +77,8 @@ def show_list(_: Options) -> None:
         Table(title="", columns=columns, rows=rows, note="seconds: approximate, at the small size on one core"), console
     )
     console.file.write("\n")
-    show_table(Table(title="", columns=("exercise", "topic"), rows=tuple(exercises())), console)
+    columns = ("exercise", "topic", "difficulty", "minutes")
+    show_table(Table(title="", columns=columns, rows=tuple(exercises())), console)
 
 
 @command(
@@ -251,8 +252,8 @@ def check(options: Options) -> int:
     console.print(Text("Correct.", "bold green") if outcome.is_correct else Text(mistake, "bold red"))
     if outcome.message:
         console.print(Text(outcome.message))
-    if not outcome.is_correct:
-        console.print(Text(f"For a hint: attnscope lab hint {options.file}", "dim"))
+    further = "Our solution: attnscope lab solution" if outcome.is_correct else "For a hint: attnscope lab hint"
+    console.print(Text(f"{further} {options.file}", "dim"))
     return 0 if outcome.is_correct else 1
 
 
@@ -273,6 +274,28 @@ def show_hint(options: Options) -> None:
 
     replace_unprintable()
     Console(soft_wrap=not sys.stdout.isatty()).print(Text(hint(options.file, options.number)))
+
+
+@command(
+    "solution",
+    group=lab,
+    about="print our solution of an exercise, if your answer is correct",
+    examples=["attnscope lab solution mask.py"],
+)
+@argument("file", about="the file with your answer")
+@option("--seconds", type=float, default=120.0, metavar="N", about="time limit (default: 120)")
+def show_solution(options: Options) -> int:
+    """Check an answer again, and print the solution only if it is correct."""
+    from attnscope.labs.checking import check_file
+    from attnscope.labs.exercise import solution
+
+    replace_unprintable()
+    outcome = check_file(options.file, options.seconds)
+    if not outcome.is_correct:
+        print(f"The solution is shown once your answer is correct. Run: attnscope lab check {options.file}")
+        return 1
+    print(solution(outcome.exercise), end="")
+    return 0
 
 
 def new_file(file: str, text: str) -> Path | None:

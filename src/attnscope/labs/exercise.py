@@ -13,10 +13,11 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from numbers import Integral, Real
 from pathlib import Path
 from types import ModuleType
@@ -195,6 +196,19 @@ def first_mismatch(actual: Tensor, expected: Tensor, tolerance: float) -> tuple[
     return tuple(off.nonzero()[0].tolist()) if off.any() else None
 
 
+def reject_known(actual: Tensor, mistakes: Mapping[str, tuple[Tensor, str]], tolerance: float = 1e-4) -> None:
+    """Raise `WrongAnswer` if the value is the result of a known mistake.
+
+    Args:
+        actual: What the answer returned.
+        mistakes: By short name, the result of the mistake, and the message.
+        tolerance: The largest difference.
+    """
+    for kind, (result, message) in mistakes.items():
+        if actual.shape == result.shape and first_mismatch(actual, result, tolerance) is None:
+            raise WrongAnswer(kind, message)
+
+
 def format_index(index: Sequence[int]) -> str:
     """Format an index for a message.
 
@@ -231,6 +245,11 @@ def hint(source: str | Path, number: int = 1) -> str:
     return f"Hint {number} of {len(hints)}: {hints[number - 1]}"
 
 
+def solution(name: str) -> str:
+    """Return our solution of an exercise. Show it only to those whose own answer is correct."""
+    return load_exercise(name).SOLUTION.strip() + "\n"
+
+
 def exercise_name(path: Path) -> str:
     """Return the name of the exercise in the first line of a file."""
     found = re.search(rf"^{HEADER.strip()}[ \t]*(\w+)", _read(path), re.MULTILINE)
@@ -251,7 +270,13 @@ def check_answer(path: str | Path, name: str | None = None) -> Outcome:
     name = name or exercise_name(path)
     exercise, source, printed = load_exercise(name), _read(path), _Printed()
     try:
-        with redirect_stdout(printed), torch.random.fork_rng(devices=[]), warnings.catch_warnings(), one_thread():
+        with (
+            redirect_stdout(printed),
+            torch.random.fork_rng(devices=[]),
+            warnings.catch_warnings(),
+            one_thread(),
+            _hidden_labs(),
+        ):
             warnings.simplefilter("ignore")  # the same in every process
             torch.manual_seed(0)
             exercise.check(Answer(path, source))
@@ -260,6 +285,34 @@ def check_answer(path: str | Path, name: str | None = None) -> Outcome:
     finally:
         sys.modules.pop("answer", None)
     return Outcome(exercise=name, message=getattr(exercise, "AFTERWARDS", ""), printed=printed.text)
+
+
+@contextmanager
+def _hidden_labs() -> Iterator[None]:
+    """Make `attnscope.labs`, with the checks and solutions of all exercises, impossible to import."""
+    package = sys.modules["attnscope"]
+    hidden = {name: sys.modules.pop(name) for name in [*sys.modules] if _is_of_labs(name)}
+    guard = _NoLabs()
+    sys.meta_path.insert(0, guard)
+    labs = package.__dict__.pop("labs")
+    try:
+        yield
+    finally:
+        package.__dict__["labs"] = labs
+        sys.meta_path.remove(guard)
+        sys.modules.update(hidden)
+
+
+class _NoLabs(MetaPathFinder):
+    """Refuses to import the labs."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if _is_of_labs(fullname):
+            raise ImportError(f"{fullname} cannot be imported by an answer to an exercise", name=fullname)
+
+
+def _is_of_labs(name: str) -> bool:
+    return name == "attnscope.labs" or name.startswith("attnscope.labs.")
 
 
 class _Printed(io.TextIOBase):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from attnscope.labs.catalogue import SECONDS
 from attnscope.labs.claims import CLAIMS
-from attnscope.labs.exercises import NAMES as EXERCISES
+from attnscope.labs.exercises import EFFORT
 
 FOLDER = Path(__file__).parent
 DECIDE = re.compile(r"\.decide\(\s*(?:(['\"])(?P<claim>\w+)\1)?")
@@ -31,11 +31,11 @@ def experiments() -> Iterator[LabInfo]:
         yield LabInfo(name, title_of(source), claims_in(source), seconds)
 
 
-def exercises() -> Iterator[tuple[str, str]]:
-    """Yield the names and titles of all exercises."""
-    for name in EXERCISES:
+def exercises() -> Iterator[tuple[str, str, str, int]]:
+    """Yield the names and titles of all exercises, their difficulty and minutes."""
+    for name, effort in EFFORT.items():
         source = (FOLDER / "exercises" / f"{name}.py").read_text(encoding="utf-8")
-        yield name, title_of(source).rstrip(".")
+        yield name, title_of(source).rstrip("."), effort.difficulty, effort.minutes
 
 
 def claims_in(source: str) -> tuple[str, ...]:

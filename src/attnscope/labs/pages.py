@@ -10,7 +10,7 @@ from attnscope.downloads import describe
 from attnscope.labs.catalogue import heading, introduction, load_experiment, parts, title
 from attnscope.labs.claims import CLAIMS, SOURCES
 from attnscope.labs.exercise import task
-from attnscope.labs.exercises import NAMES as EXERCISES
+from attnscope.labs.exercises import EFFORT
 from attnscope.labs.result import Figure, Result, Table, format_cell
 from attnscope.labs.verdicts import Decision, Verdict
 
@@ -118,17 +118,25 @@ def _verdicts(claims: Sequence[Mapping[str, Any]]) -> str:
 
 def exercises() -> str:
     """Return the page of all exercises with their tasks."""
+    titles = {name: task(name).partition("\n")[0].rstrip(".") for name in EFFORT}
+    rows = [
+        (f"`{name}`", titles[name], f"[{lesson}](../learn/{lesson}.md)", difficulty, str(minutes))
+        for name, (lesson, difficulty, minutes) in EFFORT.items()
+    ]
     blocks = [
         "# Exercises",
         "Implement the parts of attention yourself, and get feedback on your code. An exercise is a Python file with "
         "functions to fill in. The checker describes what is wrong with an answer without giving the solution. Hints "
-        "come one at a time.",
+        "come one at a time. `solution` prints our code once yours is correct.",
         "```bash\nattnscope lab exercise causal_mask mask.py    # write the starter file\n"
-        "attnscope lab check mask.py\nattnscope lab hint mask.py\n```",
+        "attnscope lab check mask.py\nattnscope lab hint mask.py\nattnscope lab solution mask.py\n```",
+        "The exercises build on each other in this order. The [lesson](../learn/index.md) is what to read first. "
+        "Minutes are estimates.",
+        _rows(("exercise", "task", "lesson", "difficulty", "minutes"), rows, (False, False, False, False, True)),
     ]
-    for name in EXERCISES:
-        title, _, rest = task(name).partition("\n")
-        blocks += [f"## {title.rstrip('.')}", f"`attnscope lab exercise {name}`", rest.strip()]
+    for name, heading_of_task in titles.items():
+        rest = task(name).partition("\n")[2]
+        blocks += [f"## {heading_of_task}", f"`attnscope lab exercise {name}`", rest.strip()]
     return "\n\n".join(blocks) + "\n"
 
 

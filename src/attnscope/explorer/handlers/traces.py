@@ -54,10 +54,13 @@ ASSETS = {
     "watch.html": "text/html; charset=utf-8",
     "watch.js": "text/javascript; charset=utf-8",
     "watch.css": "text/css; charset=utf-8",
+    "steps.html": "text/html; charset=utf-8",
+    "steps.js": "text/javascript; charset=utf-8",
+    "steps.css": "text/css; charset=utf-8",
 }
 """The files of all pages, and their media types; saved pages and notebooks use explorer.js, the whole explorer."""
 
-PAGES = {"/": "index.html", "/survey": "survey.html", "/watch": "watch.html"}
+PAGES = {"/": "index.html", "/survey": "survey.html", "/watch": "watch.html", "/steps": "steps.html"}
 """Paths that differ from the name of their file."""
 
 MAX_TOKENS = 4096

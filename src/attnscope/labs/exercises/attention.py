@@ -42,6 +42,19 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     raise NotImplementedError
 '''
 
+SOLUTION = """
+import math
+
+import torch
+from torch import Tensor
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    weights = torch.softmax(scores, dim=-1)
+    return weights @ v, weights
+"""
+
 HINTS = (
     "Write down the shapes first. Which product of q (n, d) and k (m, d) has the shape (n, m)? Along which dimension "
     "are the scores of one query?",

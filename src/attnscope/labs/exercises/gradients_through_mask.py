@@ -44,6 +44,23 @@ def values_can_learn(allowed: Tensor) -> Tensor:
     raise NotImplementedError
 '''
 
+SOLUTION = """
+from torch import Tensor
+
+
+def score_gradient(weights: Tensor, upstream: Tensor) -> Tensor:
+    mean = (weights * upstream).sum(dim=-1, keepdim=True)
+    return weights * (upstream - mean)
+
+
+def scores_can_learn(allowed: Tensor) -> Tensor:
+    return allowed & (allowed.sum(dim=-1, keepdim=True) > 1)
+
+
+def values_can_learn(allowed: Tensor) -> Tensor:
+    return allowed.clone()
+"""
+
 HINTS = (
     "Raise one score a little: its own weight grows. What happens to the other weights of the same row, which must "
     "sum to 1? The gradient of a score depends on all of them.",

@@ -57,6 +57,26 @@ def batch_norm(
     raise NotImplementedError
 '''
 
+SOLUTION = """
+import torch
+
+
+def layer_norm(x, gain, shift, epsilon=1e-5):
+    mean = x.mean(-1, keepdim=True)
+    variance = x.var(-1, correction=0, keepdim=True)
+    return (x - mean) / torch.sqrt(variance + epsilon) * gain + shift
+
+
+def batch_norm(x, gain, shift, running_mean, running_variance, training, momentum=0.1, epsilon=1e-5):
+    if training:
+        mean, variance = x.mean(0), x.var(0, correction=0)
+        running_mean = (1 - momentum) * running_mean + momentum * mean
+        running_variance = (1 - momentum) * running_variance + momentum * variance
+    else:
+        mean, variance = running_mean, running_variance
+    return (x - mean) / torch.sqrt(variance + epsilon) * gain + shift, running_mean, running_variance
+"""
+
 HINTS = (
     "Draw the input as a table with one row per example. Layer norm works along a row, batch norm along a column. "
     "Which dimension is reduced by the mean, and how does the mean broadcast to the table again?",

@@ -47,6 +47,29 @@ def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     raise NotImplementedError
 '''
 
+SOLUTION = """
+import torch.nn.functional as F
+
+
+def feature_map(x):
+    return F.elu(x) + 1
+
+
+def linear_attention(q, k, v):
+    q, k = feature_map(q), feature_map(k)
+    above = q @ (k.mT @ v)
+    below = q @ k.sum(-2).unsqueeze(-1)
+    return above / below
+
+
+def causal_linear_attention(q, k, v):
+    q, k = feature_map(q), feature_map(k)
+    memory = (k.unsqueeze(-1) * v.unsqueeze(-2)).cumsum(-3)
+    above = (q.unsqueeze(-2) @ memory).squeeze(-2)
+    below = (q * k.cumsum(-2)).sum(-1, keepdim=True)
+    return above / below
+"""
+
 HINTS = (
     "A product of three matrices can be bracketed in two ways. Write down the shapes of both: in which is the "
     "intermediate result independent of the number of tokens?",

@@ -50,6 +50,38 @@ def contributions(x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor,
     raise NotImplementedError
 '''
 
+SOLUTION = """
+import math
+
+import torch
+from torch import Tensor
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    batch, length, features = x.shape
+    return x.view(batch, length, heads, features // heads).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    batch, heads, length, width = x.shape
+    return x.transpose(1, 2).reshape(batch, length, heads * width)
+
+
+def each_head(x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, heads: int) -> Tensor:
+    q, k, v = split_heads(x @ w_q, heads), split_heads(x @ w_k, heads), split_heads(x @ w_v, heads)
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    return torch.softmax(scores, dim=-1) @ v
+
+
+def many_heads(x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, heads: int) -> Tensor:
+    return merge_heads(each_head(x, w_q, w_k, w_v, heads)) @ w_o
+
+
+def contributions(x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, heads: int) -> Tensor:
+    slabs = w_o.reshape(heads, -1, w_o.shape[-1])
+    return each_head(x, w_q, w_k, w_v, heads) @ slabs
+"""
+
 HINTS = (
     "Number the entries of a small tensor with `torch.arange`, two tokens of four features, and write down where "
     "each has to go for two heads. A reshape alone never changes the order of the numbers: is the order the same?",

@@ -52,6 +52,26 @@ def counterexample(layer: Layer, length: int, width: int) -> tuple[Tensor, Tenso
     raise NotImplementedError
 '''
 
+SOLUTION = """
+import torch
+
+
+def is_equivariant(layer, x, order):
+    return torch.allclose(layer(x[order]), layer(x)[order], rtol=1e-4, atol=1e-5)
+
+
+def is_invariant(layer, x, order):
+    return torch.allclose(layer(x[order]), layer(x), rtol=1e-4, atol=1e-5)
+
+
+def counterexample(layer, length, width):
+    for _ in range(100):
+        x, order = torch.randn(length, width), torch.randperm(length)
+        if not is_equivariant(layer, x, order):
+            return x, order
+    return None
+"""
+
 HINTS = (
     "There are two paths: permute and then apply the layer, or apply the layer and then permute. Which two tensors "
     "should be equal if the layer is equivariant? And which if it is invariant?",

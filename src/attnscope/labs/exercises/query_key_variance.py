@@ -37,6 +37,25 @@ def weight_of_the_large_one(score: float, times: float, keys: int) -> float:
     raise NotImplementedError
 '''
 
+SOLUTION = """
+import torch
+
+
+def moments(width: int, q_deviation: float, k_deviation: float) -> tuple[float, float]:
+    return 0.0, width * q_deviation**2 * k_deviation**2
+
+
+def scaled_moments(width: int, q_deviation: float, k_deviation: float) -> tuple[float, float]:
+    mean, variance = moments(width, q_deviation, k_deviation)
+    return mean, variance / width
+
+
+def weight_of_the_large_one(score: float, times: float, keys: int) -> float:
+    scores = torch.full((keys,), score, dtype=torch.float64)
+    scores[0] = times * score
+    return scores.softmax(0)[0].item()
+"""
+
 HINTS = (
     "Start with width 1: the product of two independent numbers. What is its mean? What is the mean of its square?",
     "Means of a sum add up, and for independent terms so do variances. If a number is multiplied by c, so is its "

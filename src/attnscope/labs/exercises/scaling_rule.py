@@ -43,6 +43,31 @@ def largest_weight_stays_under_0_30() -> bool:
     raise NotImplementedError
 '''
 
+SOLUTION = """
+import math
+
+import torch
+
+
+def measure(width: int, draws: int, seed: int) -> tuple[float, float, float, float]:
+    generator = torch.Generator().manual_seed(seed)
+    q = torch.randn(draws, width, generator=generator)
+    keys = torch.randn(draws, 10, width, generator=generator)
+    products = torch.einsum("nd,nkd->nk", q, keys)
+    scaled = products / math.sqrt(width)
+    above = (products.softmax(-1).amax(-1) > 0.30).float().mean()
+    scaled_above = (scaled.softmax(-1).amax(-1) > 0.30).float().mean()
+    return products.std().item(), scaled.std().item(), above.item(), scaled_above.item()
+
+
+def deviation_stays_near_one() -> bool:
+    return True
+
+
+def largest_weight_stays_under_0_30() -> bool:
+    return False
+"""
+
 HINTS = (
     "Draw all queries as one tensor and all keys as another. Which shapes do they need so that every query has its "
     "own ten keys, and over which dimension is the sum?",

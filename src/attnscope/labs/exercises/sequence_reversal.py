@@ -45,6 +45,33 @@ def build(vocabulary: int, length: int) -> nn.Module:
     raise NotImplementedError
 '''
 
+SOLUTION = """
+import torch
+from torch import nn
+
+
+def best_without_positions(length):
+    return 1 / max(length - 1, 1) if length % 2 == 0 else 1 / length
+
+
+class Model(nn.Module):
+    def __init__(self, vocabulary, length, width=32):
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(length, width)
+        self.attention = nn.MultiheadAttention(width, 2, batch_first=True)
+        self.output = nn.Linear(width, vocabulary)
+
+    def forward(self, ids):
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
+        x, _ = self.attention(x, x, x)
+        return self.output(x)
+
+
+def build(vocabulary, length):
+    return Model(vocabulary, length)
+"""
+
 HINTS = (
     "For the bound, write down all orders of 3 tokens, and then of 4. Take one token and count which tokens are "
     "opposite. Is there one that never is, and does that depend on whether the length is even?",

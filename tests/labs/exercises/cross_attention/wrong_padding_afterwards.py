@@ -1,0 +1,14 @@
+# kind: padding is removed afterwards
+import torch
+from torch import Tensor
+
+
+def cross_attend(
+    x: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, is_real: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    queries, keys, values = x @ w_q, memory @ w_k, memory @ w_v
+    scores = queries @ keys.mT / w_q.shape[-1] ** 0.5
+    weights = scores.softmax(dim=-1)
+    if is_real is not None:
+        weights = weights * is_real[:, None, :]
+    return weights @ values, weights
