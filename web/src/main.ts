@@ -1,15 +1,16 @@
-/** Entry point of the whole explorer as one script: starts it in a saved file, and exports `render` for notebooks. */
+/** Entry point: starts the explorer on a page or in a saved file, and exports `render` for notebooks. */
 
 import { createPageHost } from "./host";
-import { later } from "./later";
 import { render } from "./notebook";
 import { createFileTransport } from "./server/file_transport";
+import { createHttpTransport } from "./server/http_transport";
 import { startExplorer } from "./start_explorer";
 
 const root = document.getElementById("explorer");
-if (root?.dataset["attnscope"] === "file") {
+const kind = root?.dataset["attnscope"];
+if (root && (kind === "page" || kind === "file")) {
   const answers = document.getElementById("attnscope-answers")?.textContent ?? "";
-  void startExplorer(root, createFileTransport(answers), createPageHost("file"), () => Promise.resolve(later));
+  void startExplorer(root, kind === "file" ? createFileTransport(answers) : createHttpTransport(), createPageHost(kind));
 }
 
 export default { render };

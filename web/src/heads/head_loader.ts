@@ -10,14 +10,11 @@ import { isConnectionError } from "../server/connection";
 import { describeError } from "../server/requests";
 import { paths, type Channel, type LayerScores, type Meta } from "../server/protocol";
 import type { Transport } from "../server/transport";
-import type { PictureCache } from "../tiles/pictures";
 import type { LoadedTile } from "../tiles/tile_store";
 import { toScoredHeads, type ScoredHead } from "./scored_heads";
 
 const MAX_REQUESTS = 2;
 const SCORES_POLL_MILLISECONDS = 500;
-/** How often to see whether the whole text is scored by now. */
-const COMPLETE_POLL_MILLISECONDS = 2000;
 
 export interface HeadLoader {
   /** By layer; null where there are none, undefined while they are loading. */
@@ -27,21 +24,18 @@ export interface HeadLoader {
   heads: readonly ScoredHead[];
   /** Why something is missing; "" otherwise. */
   problem: string;
-  /** The server did not answer; nothing more is requested until `stop` is called. */
-  hasStopped: boolean;
-  /** Read the scores of some layers (all unless given), and first the pictures if a kind of them is wanted: the current layer first, then from one on. */
-  load(meta: Meta, channel: Channel | null, from: number, current?: number, count?: number): void;
+  /** Read the scores of all layers, and first the pictures if a kind of them is wanted, from one layer on. */
+  load(meta: Meta, channel: Channel | null, from: number): void;
   stop(): void;
 }
 
-export function createHeadLoader(transport: Transport, onChange: () => void, cache?: PictureCache): HeadLoader {
+export function createHeadLoader(transport: Transport, onChange: () => void): HeadLoader {
   const running = new Set<string>();
   let stopping = new AbortController();
   let meta: Meta | null = null;
   let channelWanted: Channel | null = null;
   let order: readonly number[] = [];
   let isPictureWanted = false;
-  let timer: ReturnType<typeof setTimeout> | undefined;
 
   const loadScores = async (path: string, signal: AbortSignal): Promise<LayerScores> => {
     for (;;) {
@@ -63,35 +57,18 @@ export function createHeadLoader(transport: Transport, onChange: () => void, cac
     } catch (error) {
       if (signal.aborted) return;
       // The page shows a banner, and loads again when the server responds.
-      if (isConnectionError(error)) {
-        roster.stop();
-        roster.hasStopped = true;
-        return onChange();
-      }
+      if (isConnectionError(error)) return roster.stop();
       roster.problem = describeError(error);
     }
     if (signal.aborted) return;
-    if (channel) {
-      roster.pictures[layer] = answer as LoadedTile | null;
-      if (answer) cache?.set(of.trace, layer, answer as LoadedTile);
-    }
+    if (channel) roster.pictures[layer] = answer as LoadedTile | null;
     else {
-      roster.scores[layer] = answer as LayerScores | null;
-      roster.heads = roster.scores.flatMap((scores, index) => (scores ? toScoredHeads(of, index, scores) : []));
-      if ((answer as LayerScores | null)?.complete === false) timer ??= setTimeout(() => void checkComplete(of, layer), COMPLETE_POLL_MILLISECONDS);
+      const scores = (roster.scores[layer] = answer as LayerScores | null);
+      if (scores) roster.heads = [...roster.heads, ...toScoredHeads(of, layer, scores)];
     }
     running.delete(name);
     onChange();
     startRequests();
-  };
-  /** Ask one layer whether the whole text is scored, and then read all layers again. */
-  const checkComplete = async (of: Meta, layer: number): Promise<void> => {
-    const { signal } = stopping;
-    timer = undefined;
-    const scores = await transport.json<LayerScores>(paths.heads(of.trace, layer), signal).catch(() => null);
-    if (signal.aborted || !scores) return;
-    if (scores.complete === false) timer = setTimeout(() => void checkComplete(of, layer), COMPLETE_POLL_MILLISECONDS);
-    else for (const index of order) if (roster.scores[index]?.complete === false) void loadLayer(of, index, null);
   };
   const startRequests = (): void => {
     for (const channel of isPictureWanted ? [channelWanted, null] : [null])
@@ -102,9 +79,8 @@ export function createHeadLoader(transport: Transport, onChange: () => void, cac
       }
   };
   const roster: HeadLoader = {
-    ...{ pictures: [], scores: [], heads: [], problem: "", hasStopped: false },
-    load(now, channel, from, current = from, count = now.layers.length) {
-      if (roster.hasStopped) return;
+    ...{ pictures: [], scores: [], heads: [], problem: "" },
+    load(now, channel, from) {
       if (now !== meta) Object.assign(roster, { scores: [], heads: [], problem: "" });
       if (now !== meta || (channel && channel !== channelWanted)) {
         roster.stop();
@@ -112,17 +88,14 @@ export function createHeadLoader(transport: Transport, onChange: () => void, cac
         [meta, channelWanted] = [now, channel];
       }
       isPictureWanted = channel !== null;
-      order = [...new Set([current, ...now.layers.map((_, index) => (index + from) % now.layers.length)])].slice(0, count);
+      order = now.layers.map((_, index) => (index + from) % now.layers.length);
       startRequests();
     },
     stop() {
       stopping.abort();
       stopping = new AbortController();
-      clearTimeout(timer);
-      timer = undefined;
       running.clear();
       order = [];
-      roster.hasStopped = false;
     },
   };
   return roster;

@@ -17,7 +17,7 @@ const READING_GUIDE: readonly (readonly [string, string])[] = [
   ],
   [
     "Colours",
-    "Brighter is more attention. Near, colours show the logarithm of the weight; far out, how many times the weight is that of uniform attention. The legend says which.",
+    "Brighter is more attention, on a logarithmic scale unless you choose linear. The range never changes by itself.",
   ],
   [
     "Far out",
@@ -79,19 +79,19 @@ function createKeyTable(name: string, rows: readonly KeyRow[]): HTMLElement {
     element(
       "tbody",
       {},
-      ...rows.map((row) =>
+      ...rows.map(({ keys, shift, description }) =>
         element(
           "tr",
           {},
           element(
             "th",
             { scope: "row" },
-            ...row.keys
+            ...keys
               // Shift and a letter is the capital letter: the arrow says it already.
-              .filter((key) => row.ctrl || !(row.shift && key.length === 1))
-              .flatMap((key, index) => [index > 0 && " ", element("kbd", {}, formatKey(key, row))]),
+              .filter((key) => !(shift && key.length === 1))
+              .flatMap((key, index) => [index > 0 && " ", element("kbd", {}, formatKey(key, shift ?? false))]),
           ),
-          element("td", {}, row.description),
+          element("td", {}, description),
         ),
       ),
     ),

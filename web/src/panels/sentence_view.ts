@@ -11,9 +11,8 @@ import { describeError, LatestRequest } from "../server/requests";
 import type { MapView } from "../map/map_view";
 import { formatCount, pluralize } from "../format_numbers";
 import { formatTitle } from "../paint/token_text";
-import { paths, type Meta, type Preset, type Session, type Summary } from "../server/protocol";
-import { chooseScale } from "../paint/colour";
-import type { State } from "../state";
+import { paths, type Meta, type Session, type Summary } from "../server/protocol";
+import { withRange, type State } from "../state";
 import { isAbortError, type Transport } from "../server/transport";
 
 const PAUSE_MILLISECONDS = 400;
@@ -28,7 +27,6 @@ export interface SentenceActions {
   getState(): State;
   /** Show the trace of a run. */
   showRun(trace: string): void;
-  chooseHead(layer: number, head: number): void;
   openAsMap(): void;
   loadMeta(trace: string): Promise<Meta>;
   /** A second map that shares pins and moves; created on first use. */
@@ -102,7 +100,7 @@ export class SentenceView {
     this.maps = element("div", { class: "sentence-maps" }, this.#trainedFigure, this.#baselineFigure);
     const generationActions = {
       getStart: () => ({ text: this.#box.value, layer: actions.getState().layer, head: actions.getState().head }),
-      getScale: (keys: number) => chooseScale(actions.getState(), 1, keys),
+      getScale: (keys: number) => withRange(actions.getState(), keys),
       onFinish: (text: string, trace: string) => this.#finishGeneration(text, trace),
       announce: (text: string) => actions.announce(text),
     };
@@ -169,10 +167,8 @@ export class SentenceView {
   }
 
   #createPresets(): HTMLElement {
-    const choose = ({ text, note, layer, head }: Preset): void => {
+    const choose = (text: string, note: string): void => {
       this.#box.value = text;
-      // The head first: its row is what the run answers with.
-      if (typeof layer === "number" && typeof head === "number") this.actions.chooseHead(layer, head);
       this.#note.textContent = note;
       this.#note.hidden = note === "";
       this.#runNow();
@@ -181,12 +177,12 @@ export class SentenceView {
       "div",
       { class: "presets", role: "group", "aria-label": "Examples", hidden: this.session.presets.length === 0 },
       element("p", { class: "or-choose" }, "Or choose an example:"),
-      ...this.session.presets.map((preset) =>
+      ...this.session.presets.map(({ text, note }) =>
         element(
           "div",
           { class: "preset" },
-          button(element("bdi", {}, formatTitle(preset.text, 120)), () => choose(preset), { title: preset.note }),
-          element("p", { class: "soft" }, preset.note),
+          button(element("bdi", {}, formatTitle(text, 120)), () => choose(text, note), { title: note }),
+          element("p", { class: "soft" }, note),
         ),
       ),
     );

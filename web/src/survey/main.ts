@@ -24,7 +24,7 @@ async function open(root: HTMLElement): Promise<void> {
     setLoadState(root, host, "ready");
   } catch (error) {
     setLoadState(root, host, "error");
-    const message = error instanceof TypeError ? getStoppedMessage(host, null) : describeError(error);
+    const message = error instanceof TypeError ? getStoppedMessage(host) : describeError(error);
     showProblem(root, "No answer", message, button("Try again", () => void open(root), { class: "primary" }));
   }
 }
