@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from attnscope.labs import Decision, Result
+    from attnscope.labs.exercise import Outcome
 
 
 def lab_names() -> tuple[str, ...]:
@@ -238,12 +239,8 @@ def check(options: Options) -> int:
     from rich.console import Console
     from rich.text import Text
 
-    from attnscope.labs.checking import check_file
-
     replace_unprintable()
-    with stderr_progress() as bar:
-        bar.add_task("checking your answer", total=None)
-        outcome = check_file(options.file, options.seconds)
+    outcome = check_with_progress(options)
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     if outcome.printed:
         console.print(Text("your answer printed:", "dim"), Text(outcome.printed.rstrip("\n")), sep="\n", end="\n\n")
@@ -286,16 +283,24 @@ def show_hint(options: Options) -> None:
 @option("--seconds", type=float, default=120.0, metavar="N", about="time limit (default: 120)")
 def show_solution(options: Options) -> int:
     """Check an answer again, and print the solution only if it is correct."""
-    from attnscope.labs.checking import check_file
     from attnscope.labs.exercise import solution
 
     replace_unprintable()
-    outcome = check_file(options.file, options.seconds)
+    outcome = check_with_progress(options)
     if not outcome.is_correct:
         print(f"The solution is shown once your answer is correct. Run: attnscope lab check {options.file}")
         return 1
     print(solution(outcome.exercise), end="")
     return 0
+
+
+def check_with_progress(options: Options) -> Outcome:
+    """Check the answer in `options.file`."""
+    from attnscope.labs.checking import check_file
+
+    with stderr_progress() as bar:
+        bar.add_task("checking your answer", total=None)
+        return check_file(options.file, options.seconds)
 
 
 def new_file(file: str, text: str) -> Path | None:
