@@ -13,7 +13,7 @@ from attnscope.recording import load, read
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / ".cache" / "models" / "smollm2-135m"
-FOLDER = ROOT / "src" / "attnscope" / "explore" / "example"
+FOLDER = ROOT / "src" / "attnscope" / "explorer" / "example"
 TEXT = (
     "Mary Whitfield lent John Okafor her umbrella. The next day John Okafor thanked Mary Whitfield, and Mary Whitfield "
     "smiled at John Okafor."
