@@ -2,13 +2,13 @@
 //   node build.mjs           writes ../src/attnscope/explorer/static and ../docs/_static/one_weight.html
 //   node build.mjs --check   compares instead of writing; exits 1 and names what differs
 //   node build.mjs --test    bundles test/*.test.ts and runs them with node's own test runner
-//   node build.mjs --sizes   says what each part of the script takes of what is loaded
+//   node build.mjs --sizes   says what each part takes of what the served page loads, at first and later
 // The same sources give the same bytes: nothing of the machine, the clock or the folder gets into the output.
 import { spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
 import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { dirname, join, relative } from "node:path";
+import { basename, dirname, join, relative } from "node:path";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
 import { build } from "esbuild";
@@ -27,6 +27,7 @@ const shared = {
 
 async function built() {
   const files = await Promise.all([
+    ...(await splitPage()).minified,
     script("explorer.js", "src/main.ts"),
     script("loader.js", "src/loader.ts"),
     script("survey.js", "src/survey/main.ts"),
@@ -61,11 +62,27 @@ function hash(text) {
   return `sha256-${createHash("sha256").update(text).digest("base64")}`;
 }
 
-/** Terser after esbuild: a twentieth less to load. */
 async function script(name, from) {
-  const [, bytes] = await bundled(name, from, { format: "esm", legalComments: "none" });
-  const { code } = await minify(bytes.toString(), { module: true, ecma: 2022, compress: { passes: 2, keep_fargs: false } });
-  return [name, Buffer.from(from.endsWith(".tsx") ? preactLicense() + code : code)];
+  return shrink(await bundled(name, from, { format: "esm", legalComments: "none" }));
+}
+
+/** The served page loads page.js and page_shared.js at first, and page_later.js when it is idle or needs it. */
+async function splitPage() {
+  const { outputFiles, metafile } = await build({
+    ...{ ...shared, format: "esm", legalComments: "none", minify: true, write: false, metafile: true },
+    ...{ entryPoints: { page: "src/page.ts", page_later: "src/later.ts" }, splitting: true, chunkNames: "page_shared", outdir: "." },
+  });
+  const minified = outputFiles.map(({ path, contents }) => {
+    const name = basename(path);
+    return shrink([name, contents, Object.keys(metafile.outputs[name].inputs)]);
+  });
+  return { metafile, minified };
+}
+
+/** Terser after esbuild: a twentieth less to load. */
+async function shrink([name, bytes, inputs]) {
+  const { code } = await minify(Buffer.from(bytes).toString(), { module: true, ecma: 2022, compress: { passes: 2, keep_fargs: false } });
+  return [name, Buffer.from(inputs.some((path) => path.includes("node_modules/preact/")) ? preactLicense() + code : code)];
 }
 
 /** The licence of Preact asks for its text in every copy. */
@@ -74,8 +91,8 @@ function preactLicense() {
 }
 
 async function bundled(name, from, options = {}) {
-  const { outputFiles } = await build({ ...shared, ...options, entryPoints: [from], minify: true, outfile: name, write: false });
-  return [name, Buffer.from(outputFiles[0].contents)];
+  const { outputFiles, metafile } = await build({ ...shared, ...options, entryPoints: [from], minify: true, outfile: name, write: false, metafile: true });
+  return [name, Buffer.from(outputFiles[0].contents), Object.keys(metafile.inputs)];
 }
 
 /** Where a file goes: into the package, but for the page of the docs. */
@@ -105,19 +122,22 @@ function compare(files) {
   return different.length === 0;
 }
 
-/** A part's share of the compressed script, by its share of the minified one. */
+/** A part's share of the compressed scripts of the served page, by its share of the minified ones: at first, and later. */
 async function sizes() {
-  const [, bytes] = await script("explorer.js", "src/main.ts");
-  const { metafile } = await build({ ...shared, entryPoints: ["src/main.ts"], format: "esm", minify: true, outfile: "explorer.js", write: false, metafile: true });
-  const [{ inputs, bytes: minified }] = Object.values(metafile.outputs);
+  const { metafile, minified } = await splitPage();
+  const files = new Map(await Promise.all(minified));
   const parts = new Map();
-  for (const [path, { bytesInOutput }] of Object.entries(inputs)) {
-    const part = path.split("/").slice(1, -1)[0] ?? "the frame";
-    parts.set(part, (parts.get(part) ?? 0) + bytesInOutput);
+  for (const [name, { inputs, bytes }] of Object.entries(metafile.outputs)) {
+    const rate = gzipSync(files.get(name), { level: 9 }).length / bytes / 1024;
+    for (const [path, { bytesInOutput }] of Object.entries(inputs)) {
+      const part = /node_modules\/(\w+)/.exec(path)?.[1] ?? path.split("/").slice(1, -1)[0] ?? "root";
+      const shares = parts.get(part) ?? parts.set(part, [0, 0]).get(part);
+      shares[name === "page_later.js" ? 1 : 0] += bytesInOutput * rate;
+    }
   }
-  const compressed = gzipSync(bytes, { level: 9 }).length;
-  for (const [part, size] of [...parts].sort((one, other) => other[1] - one[1]))
-    console.log(`${part.padEnd(10)} ${((size / minified) * compressed / 1024).toFixed(1)} KiB`);
+  console.log("KiB        first  later");
+  for (const [part, shares] of [...parts].sort(([, one], [, other]) => other[0] - one[0]))
+    console.log(part.padEnd(10), ...shares.map((share) => share.toFixed(1).padStart(5)));
 }
 
 async function test() {

@@ -118,11 +118,13 @@ def opened(
     *,
     ready: bool = True,
     visited: bool = True,
+    opening: bool = False,
     **options: Any,
 ) -> Iterator[Page]:
     """A page on an address, with a store of its own; watched until it is closed.
 
-    `visited`: by somebody who has been here before; `options` are those of `new_tab`.
+    `visited`: by somebody who has been here before. `opening`: the explorer chooses the head, where the address names
+    none; otherwise it is the first. `options` are those of `new_tab`.
     """
     complaints: list[str] = []
 
@@ -142,13 +144,18 @@ def opened(
         page.on("console", hear)
         page.on("pageerror", lambda error: complaints.append(f"exception: {error}"))
         page.on("request", follow)
-        page.goto(url)
+        page.goto(url if opening else with_first_head(url))
         if ready:
             wait_until_ready(page)
         yield page
         page.unroute_all(behavior="ignoreErrors")  # an answer on its way would fail in whichever test comes next
         complaints += [f"policy: {breach}" for breach in page.evaluate("window.breaches")]
     assert not complaints, complaints
+
+
+def with_first_head(url: str) -> str:
+    """An address of a server with the first head, unless it names another one."""
+    return f"{url}#1/-/L0H0/map" if "#token=" in url and "#1/" not in url else url
 
 
 def wait_until_ready(page: Page, timeout: float = 20_000) -> None:

@@ -14,7 +14,7 @@ from tests.explorer.picture import shown
 from tests.explorer.serving import Handle, serving
 from tests.explorer.synthetic import Synthetic
 
-WINDOW: dict[str, Any] = {"width": 1000, "height": 700}
+WINDOW: dict[str, Any] = {"width": 1120, "height": 740}
 
 
 class Gallery:

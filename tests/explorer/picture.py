@@ -25,7 +25,7 @@ TABLES = Path(__file__).resolve().parents[2] / "web" / "src" / "paint" / "colour
 TILE, OCTAVES, STEPS = 256, 32, 254
 HALF_A_CODE = OCTAVES / STEPS / 2
 SINGLE_PRECISION = 1e-3  # octaves: what the server's arithmetic may add
-LARGEST_ZOOM, LABELLED_BELOW, LABELLED_ZOOM = 64, 200, 12
+LARGEST_ZOOM = 64
 
 READ = """([layer, points, where]) => {
   const root = document.getElementById("explorer");
@@ -103,8 +103,7 @@ class Picture:
         self.queries, self.keys = queries, keys
         self.height, self.width = (side / self.scale for side in self.size)
         fit = min(LARGEST_ZOOM, self.width / keys, self.height / queries)
-        opening = LABELLED_ZOOM if max(queries, keys) < LABELLED_BELOW and fit < 11 else fit
-        self.zoom = min(LARGEST_ZOOM, max(fit, read["zoom"] or opening))
+        self.zoom = min(LARGEST_ZOOM, max(fit, read["zoom"] or fit))
         centre = read["centre"] or {"query": 0, "key": 0}
         self.query = self._first(centre["query"], queries, self.height)
         self.key = self._first(centre["key"], keys, self.width)

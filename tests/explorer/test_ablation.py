@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from attnscope.errors import Cancelled, SettingError, UnsupportedError
 from attnscope.explorer.library.library import Library
+from attnscope.explorer.sessions import ablation as module
 from attnscope.explorer.sessions.ablation import Ablation, _cancellable, heads_by_module
 from attnscope.explorer.sessions.model_session import ModelSession
 from attnscope.explorer.sessions.random_baseline import make_random_baseline
 from attnscope.heads import Effect, ablate, measure_effect
 from attnscope.recording import Trace, load, read
-from tests.explorer.model_sessions import CHARACTERS, TEXT, make_session, small
+from tests.explorer.model_sessions import CHARACTERS, TEXT, ZOO, make_session, small
 from tests.explorer.serving import Handle, serving, small_trace
 
 SMOLLM2 = Path(__file__).resolve().parents[2] / ".cache" / "models" / "smollm2-135m"
@@ -158,13 +159,49 @@ def test_texts_that_cannot_be_read_again_are_refused_with_the_line_to_run() -> N
     weights = Trace.from_attentions([torch.eye(3)[None, None]])
     with pytest.raises(UnsupportedError, match=r"with token ids.*effect\(model, text, ablate\(model"):
         ablation.effect(weights, "weights", [(0, 0)], "zero")
-    model = small(max_position_embeddings=2050)
-    long = read(model, torch.zeros(2049, dtype=torch.long), CHARACTERS, layers=[0], progress=False)
-    with pytest.raises(UnsupportedError, match=r"at most 2,048 tokens, got 2,049.*effect\("):
-        Ablation(make_session(model)).effect(long, "long", [(0, 0)], "zero")
+    model = small()
     one = read(model, "a", CHARACTERS, progress=False)
     with pytest.raises(SettingError, match="at least 2 tokens, got 1"):
         Ablation(make_session(model)).effect(one, "one", [(0, 0)], "zero")
+
+
+@pytest.mark.parametrize("how", ["zero", "mean"])
+def test_a_long_text_is_ablated_in_chunks(how: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small()
+    trace = read(model, TEXT, CHARACTERS, progress=False)
+    for name, size in (("WHOLE_TOKENS", 16), ("CHUNK_SIZE", 7), ("TIMED_TOKENS", 5)):
+        monkeypatch.setattr(module, name, size)
+    ablation = Ablation(make_session(model))
+    found = ablation.effect(trace, "a", HEADS, how)
+    same(found, numbers_of(measure_effect(model, TEXT, ablate(model, BY_LAYER, how), CHARACTERS), CHARACTERS.texts))
+    assert found["estimate_seconds"] > 0
+    estimate = ablation.estimate(trace, HEADS, how)
+    assert estimate["estimate_seconds"] == pytest.approx(found["estimate_seconds"])
+    assert estimate["each_seconds"] == pytest.approx(estimate["estimate_seconds"] * 13 / 2)
+
+
+def test_the_mean_of_a_long_text_needs_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WHOLE_TOKENS", 16)
+    model = ZOO["Llama"].build().eval()
+    ids = torch.arange(20)
+    trace = read(model, ids, progress=False)
+    ablation = Ablation(make_session(model))
+    with pytest.raises(UnsupportedError, match=r"at most 16 tokens.*ablate by zero instead"):
+        ablation.effect(trace, "a", [(0, 0)], "mean")
+    wanted = measure_effect(model, ids, ablate(model, {0: [0]}))
+    first = next(ablation.effect_of_each(trace, "a", "zero"))
+    assert first["effect"] == pytest.approx(float(wanted.loss_change.mean()), abs=1e-5)
+
+
+def test_ablating_each_stops_between_heads() -> None:
+    model = small()
+    trace = read(model, TEXT, CHARACTERS, progress=False)
+    stopped: list[bool] = []
+    events = Ablation(make_session(model)).effect_of_each(trace, "a", "zero", lambda: bool(stopped))
+    assert next(events)["head"] == 0
+    stopped.append(True)
+    with pytest.raises(Cancelled):
+        next(events)
 
 
 def test_it_stops_within_a_pass_when_it_is_told_to_and_the_model_is_as_it_was() -> None:
@@ -291,3 +328,19 @@ def test_traces_and_models_that_are_not_there_are_said_not_to_be(model_served: t
         assert alone.get("/api/1/session").json["can_ablate"] is False
         answer = alone.post("/api/1/ablate", {"trace": name, "heads": []})
         assert (answer.status, "attnscope look" in answer.json["error"]) == (409, True)
+
+
+def test_every_head_alone_has_the_effect_that_it_has(model_served: tuple[Handle, str]) -> None:
+    live, name = model_served
+    answer = live.post("/api/1/ablate_each", {"trace": name, "method": "mean"})
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/x-ndjson")
+    lines = [json.loads(line) for line in answer.body.splitlines()]
+    assert [(line["layer"], line["head"]) for line in lines] == [(at, head) for at in range(3) for head in range(4)]
+    for line in (lines[0], lines[7]):
+        heads = [[line["layer"], line["head"]]]
+        before, after = live.post("/api/1/ablate", {"trace": name, "heads": heads, "how": "mean"}).json["loss"]
+        assert line["effect"] == pytest.approx(after - before, abs=1e-9)
+    estimate = live.post("/api/1/ablate", {"trace": name, "heads": [[0, 0]], "estimate": True}).json
+    assert set(estimate) == {"estimate_seconds", "each_seconds"}
+    for wrong, status in (({"method": "half"}, 400), ({"trace": "0" * 32}, 404), ({"trace": 3}, 400)):
+        assert live.post("/api/1/ablate_each", {"trace": name, **wrong}).status == status

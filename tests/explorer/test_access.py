@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page
+from torch import Tensor
 
 from attnscope.recording import Trace
 from tests.explorer.browser import needs_chromium, slow_cases
@@ -152,21 +153,33 @@ def table_rows(page: Page) -> list[tuple[str, str, float]]:
     return [(query.split()[0], key.split()[0], float(weight)) for query, key, weight in cells]
 
 
+def without_self_and_first(weights: Tensor) -> Tensor:
+    """What the table lists unless it is told otherwise."""
+    rest = weights.clone().fill_diagonal_(0)
+    rest[:, 0] = 0
+    return rest
+
+
 @pytest.mark.parametrize("centre", [*slow_cases(None), {"query": 50, "key": 20}], ids=["all", "a part"])
 def test_the_table_holds_the_strongest_twenty_links_in_view(
     browser: Browser, small: Handle, trace: Trace, centre: dict[str, int] | None
 ) -> None:
-    weights = trace[1].batch(0).head(2)[:]
+    weights = without_self_and_first(trace[1].batch(0).head(2)[:])
     with shown(browser, small.url) as page:
         change(page, layer=1, head=2, centre=centre, zoom=centre and 48)
         drawn(page)
-        page.click(".bar-show >> text=Table")
+        page.click("summary:has-text('View')")
+        page.click("text=Strongest links")
         until(page, lambda: "exact" in page.inner_text(".strongest-table caption"), "the table")
         (query, key) = (slice(*visible(page)[side]) for side in ("query", "key"))
         part = weights[query, key]
         best = part.flatten().argsort(descending=True)[:20].tolist()
         true = [(query.start + at // part.shape[1], key.start + at % part.shape[1]) for at in best]
         found = table_rows(page)
+        page.check("text=to the first token")
+        until(
+            page, lambda: any(key == "0" for _, key, _ in table_rows(page)) or key.start > 0, "links to the first token"
+        )
     assert sorted((int(one), int(other)) for one, other, _ in found) == sorted(true)
     assert [value for *_, value in found] == sorted((value for *_, value in found), reverse=True)
     for one, other, value in found:
@@ -174,11 +187,12 @@ def test_the_table_holds_the_strongest_twenty_links_in_view(
 
 
 def test_the_table_of_too_many_pairs_says_that_it_is_approximate_and_names_the_strongest(browser: Browser) -> None:
-    weights = long_trace()[5].batch(0).head(4)[:]
+    weights = without_self_and_first(long_trace()[5].batch(0).head(4)[:])
     with smollm2_served(long_trace()) as handle, shown(browser, handle.url) as page:
         change(page, layer=5, head=4)
         drawn(page)
-        page.click(".bar-show >> text=Table")
+        page.click("summary:has-text('View')")
+        page.click("text=Strongest links")
         caption = until(page, lambda: page.inner_text(".strongest-table caption"), "the table")
         assert "approximate" in caption
         seen = visible(page)

@@ -158,6 +158,73 @@ def test_two_heads_are_exported_as_they_are_shown(browser: Browser, small: Handl
     assert len(np.unique(drawing.view(np.uint32))) > 100, "as many colours"
 
 
+# Pairs of texts of a drawing that touch; the box of a slanted one is mostly empty, so two of them do not count.
+TOUCHING = """() => {
+  const all = [...document.querySelectorAll("text")].filter((one) => one.textContent.trim() !== "").map((one) => {
+    const { left, right, top, bottom } = one.getBoundingClientRect();
+    const { width, height } = one.getBBox();
+    const slanted = Math.abs(right - left - width) + Math.abs(bottom - top - height) > 1;
+    // A box is a line high, which is more than its letters are.
+    const less = slanted ? 3 : 0.2 * (bottom - top);
+    return { text: one.textContent, slanted, left: left + 1, right: right - 1, top: top + less, bottom: bottom - less };
+  });
+  const { width, height } = document.documentElement.viewBox.baseVal;
+  const found = [];
+  all.forEach((one, index) => {
+    const inside = one.left >= -1 && one.top >= -1 && one.right <= width + 1 && one.bottom <= height + 1;
+    if (!inside) found.push([one.text, "outside"]);
+    for (const other of all.slice(index + 1)) {
+      if (one.slanted && other.slanted) continue;
+      if (one.left < other.right && other.left < one.right && one.top < other.bottom && other.top < one.bottom)
+        found.push([one.text, other.text]);
+    }
+  });
+  return found;
+}"""
+
+
+def touching(browser: Browser, svg: bytes, folder: Path) -> list[list[str]]:
+    """The texts of a drawing that touch others or leave it, at a size at which a unit is a pixel."""
+    root = ElementTree.fromstring(svg)
+    width, height = root.attrib["viewBox"].split()[2:]
+    root.attrib.update(width=width, height=height)
+    (folder / "figure.svg").write_bytes(ElementTree.tostring(root))
+    with browser.new_context(offline=True) as context:
+        page = context.new_page()
+        page.goto((folder / "figure.svg").as_uri())
+        return page.evaluate(TOUCHING)
+
+
+def test_nothing_touches_anything_else_in_a_figure_of_any_size(browser: Browser, small: Handle, tmp_path: Path) -> None:
+    with shown(browser, small.url, width=1280, height=720) as page:
+        change(page, pinQuery=0, pinKey=1)
+        drawn(page)
+        assert touching(browser, saved(page, "SVG")[1], tmp_path) == [], "as shown"
+        sizes = [("single column", 8), ("single column", 6), ("double column", 8), ("double column", 14)]
+        for size, points in sizes:
+            page.click(f".export .segments button:has-text('{size}')")
+            page.fill(".export input[aria-label='Size of the letters in points']", str(points))
+            for heads in ("", "L0H1 L1H2 L1H0"):
+                page.fill(".export input[aria-label='Other heads']", heads)
+                _, svg = saved(page, "SVG")
+                assert touching(browser, svg, tmp_path) == [], (size, points, heads)
+                root = ElementTree.fromstring(svg)
+                assert root.attrib["width"] == {"single column": "3.25in", "double column": "6.75in"}[size]
+                titles = [one.text for one in root.iter() if one.attrib.get("font-weight") == "600"]
+                assert titles == ["L0H0", *heads.split()]
+        assert "“" in "".join(root.itertext()), "the caption names the text"
+        for part in ("title", "tags", "strips", "legend", "caption", "mask"):
+            page.click(f".export input[name={part}]")
+        _, bare = saved(page, "SVG")
+        left = [one.text or "" for one in ElementTree.fromstring(bare).iter() if one.tag.endswith("}text")]
+        assert left
+        assert all(re.fullmatch(r"[\d,]+", text) for text in left), "only positions are left"
+        assert b"#d3d8de" not in bare, "no hatch"
+        page.fill(".export input[aria-label='Other heads']", "L9H9")
+        page.click(".export button:text-is('Save SVG')")
+        until(page, lambda: "There is no head L9H9" in page.inner_text(".export-says"), "the reason")
+
+
 @pytest.mark.slow
 def test_screen_and_png_are_drawn_alike_but_for_what_helps_to_move(gallery: Gallery) -> None:
     """A zoomed view has a minimap on the screen alone; the pointer leaves no trace in a picture."""

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, Route
 
+from attnscope.explorer.library import trace_scores
 from attnscope.explorer.library.library import Library
 from attnscope.heads import SCORES, score_heads
 from attnscope.matrix.pooling import even_edges
@@ -334,7 +335,8 @@ def test_a_link_brings_the_view_back(browser: Browser, small: Handle) -> None:
     assert (now["axes"], now["label"]) == (["reach", "self"], "mixed")
 
 
-def test_what_cannot_be_scored_is_said(browser: Browser) -> None:
+def test_what_cannot_be_scored_is_said(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_scores, "MAX_WHOLE_CELLS", 2000**2)
     library = Library()
     library.add(trace_of([[random_head(2100, causal=False)]]), name="both ways")
     with serving(library, page=True) as handle:

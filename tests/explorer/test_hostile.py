@@ -216,15 +216,16 @@ def test_half_characters_are_written_out(browser: Browser) -> None:
 def test_what_is_found_and_what_is_looked_for_stay_text(browser: Browser, hostile: Handle) -> None:
     with watched(browser, hostile.url) as page:
         ready(page)
-        page.fill(".find-text", "<script>")
-        page.press(".find-text", "Enter")
+        page.fill(".ask-input", "<script>")
+        page.press(".ask-input", "Enter")
         until(page, lambda: state(page)["pinQuery"] == 0, "the find")
-        page.fill(".find-text", IMAGE + "%\\u{0}&text=x#")
-        page.press(".find-text", "Enter")
-        until(page, lambda: page.inner_text(".find-answer") == "not found", "words")
-        page.fill(".go-to", "<b>1")
-        page.press(".go-to", "Enter")
-        assert page.inner_text(".find-answer") == f"0 to {len(HOSTILE) - 1}"
+        page.fill(".ask-input", IMAGE + "%\\u{0}&text=x#")
+        page.press(".ask-input", "Enter")
+        until(page, lambda: page.inner_text(".ask-popup") == "Nothing found.", "words")
+        page.fill(".ask-input", "<script> -> <b>1")
+        until(page, lambda: page.inner_text(".ask-popup") == "Nothing found.", "words")
+        page.fill(".ask-input", str(len(HOSTILE)))
+        until(page, lambda: page.inner_text(".ask-popup") == f"Positions are 0 to {len(HOSTILE) - 1}.", "the range")
         assert_nothing_ran(page)
 
 
@@ -280,8 +281,8 @@ def test_a_hostile_link_shows_something_that_exists(browser: Browser, hostile: H
         assert now["layer"] in (0, 1)
         assert now["head"] in (0, 1)
         assert now["view"] == "map"
-        assert now["pinQuery"] is None
-        assert now["pinKey"] is None
+        # Pinned, if anything: the link of the head that the page opens on.
+        assert all(now[pin] is None or 0 <= now[pin] < len(HOSTILE) for pin in ("pinQuery", "pinKey"))
         assert now["zoom"] is None or 0 < now["zoom"] <= 64
         assert now["centre"] is None or all(0 <= value <= len(HOSTILE) for value in now["centre"].values())
         low, high = now["range"] or (-20, 0)  # none: as the trace has it

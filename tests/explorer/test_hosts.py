@@ -76,15 +76,16 @@ def test_two_explorers_on_a_page_each_hear_their_own_keys(browser: Browser, serv
     with beside_a_cell(browser, served) as page:
         before = state(page)
         page.focus(MAP_IN_CELL)
-        for key in ("]", "l", "."):
+        for key in ("}", "l", "."):
             page.keyboard.press(key)
-        assert (cell_state(page)["head"], cell_state(page)["linear"]) == (1, True)
+        assert (cell_state(page)["layer"], cell_state(page)["scale"]) == (1, "log")
         assert cell_state(page)["pinQuery"] is not None
         assert state(page) == before, "the page's own explorer did not have the keyboard"
+        of_cell = cell_state(page)
         focus_map(page)
         page.keyboard.press("}")
         assert state(page)["layer"] == 1
-        assert cell_state(page)["layer"] == 0
+        assert cell_state(page) == of_cell
         page.evaluate("document.activeElement.blur()")
         page.keyboard.press("{")
         assert state(page)["layer"] == 0, "with nothing focused, keys are the page's and not the cell's"
@@ -94,8 +95,8 @@ def test_a_cell_keeps_its_address_in_the_model_and_follows_it(browser: Browser, 
     with beside_a_cell(browser, served) as page:
         hash_before = page.evaluate("location.hash")
         page.focus(MAP_IN_CELL)
-        page.keyboard.press("]")
-        until(page, lambda: "/L0H1/" in page.evaluate("cell.values.state"), "the address in the model")
+        page.keyboard.press("}")
+        until(page, lambda: "/L1H0/" in page.evaluate("cell.values.state"), "the address in the model")
         assert page.evaluate("location.hash") == hash_before
         assert page.title().startswith("L0H0"), "the page's own title is of its own explorer"
 
@@ -217,14 +218,13 @@ def test_a_saved_page_shows_the_heads_it_holds_and_steps_over_the_others(browser
         focus_map(page)
         place = lambda: (state(page)["layer"], state(page)["head"])  # noqa: E731
         assert place() == (0, 1), "the address named a head that is not there"
-        page.keyboard.press("]")
-        assert place() == (0, 1)
         page.keyboard.press("}")
         assert place() == (1, 0)
-        page.keyboard.press("]")
-        assert place() == (1, 3)
-        page.keyboard.press("[")
-        assert place() == (1, 0)
+        visited = {place()}
+        for key in "]]][[[":  # along the ranking, to both of its ends
+            page.keyboard.press(key)
+            visited.add(place())
+        assert visited == {(layer, head) for layer, head in HELD}
         page.evaluate(f"{STORE}.set({{layer: 0, head: 3}})")
         assert place() == (0, 1)
 

@@ -186,6 +186,32 @@ def test_with_a_slow_server_no_frame_of_panning_and_zooming_is_blank(gallery: Ga
     assert [strays for strays, _ in frames if strays] == []
 
 
+def test_another_head_has_a_small_picture_at_once_while_its_tiles_are_loading(gallery: Gallery) -> None:
+    with gallery.show("walk", "scale=log", **DARK) as page:
+        slow = Slow(page, seconds=60)  # the tiles of this test never come
+        page.locator(".map").focus()
+        page.keyboard.press("]")
+        slow.wait(0.1)
+
+        def is_picture() -> bool:
+            slow.wait(0.05)
+            picture = picture_of(page)
+            rows, columns = picture.rows(), picture.columns()
+            return bool((picture.entries(rows, columns) >= 0).mean() > 0.4)
+
+        until(page, is_picture, "a picture of the triangle")
+        assert page.locator(".map").get_attribute("data-state") == "loading"
+        picture = picture_of(page)
+        rows = picture.rows().of(picture.rows().bins[-8:].tolist())
+        drawn = picture.entries(rows, picture.columns())[0]
+        # A bin of the picture is a mean over more pairs than one of the tile, of random weights: mostly within a bit.
+        mean = gallery.heads["second"].pooled(picture.stride, int(rows.bins[0]))[0][picture.columns().bins]
+        low, high = picture.range
+        seen = ~np.isnan(mean)
+        off = np.abs(drawn / 255 * (high - low) + low - np.log2(mean))[seen]
+        assert np.median(off) < 1
+
+
 def test_requests_for_what_is_no_longer_in_view_are_given_up_and_no_more_than_six_run(gallery: Gallery) -> None:
     with gallery.show("walk", "z=4&c=400,200") as page:
         slow, tiles = Slow(page, seconds=2), TileRequests(page)
@@ -224,7 +250,7 @@ def test_tiles_above_the_diagonal_are_never_asked_for(gallery: Gallery) -> None:
 
 def test_the_meaning_of_colours_does_not_change_while_one_moves(gallery: Gallery) -> None:
     head, ranges = gallery.heads["walk"], set()
-    with gallery.show("walk", "") as page:
+    with gallery.show("walk", "scale=log") as page:
         middle_of(page, 0.2, 0.8)
         for turn in (0, -480, -480, 240):
             page.mouse.wheel(0, turn)
@@ -247,6 +273,7 @@ def test_the_address_names_everything_that_is_shown(gallery: Gallery) -> None:
         settled(page)
         page.mouse.click(*middle_of(page, 0.4, 0.6))
         page.keyboard.press("]")
+        page.click("summary:text-is('View')")
         page.get_by_label("Colours", exact=True).select_option("magma")
         page.get_by_label("Darkest colour at").fill("-14.5")
         page.get_by_label("Darkest colour at").press("Enter")
@@ -263,7 +290,7 @@ def test_the_address_names_everything_that_is_shown(gallery: Gallery) -> None:
             second = state_of(page)
             pictures.append(picture_of(page).pixels)
             assert page.url == address
-    for name in ("trace", "layer", "head", "view", "pinQuery", "pinKey", "channel", "range", "colours", "linear"):
+    for name in ("trace", "layer", "head", "view", "pinQuery", "pinKey", "channel", "range", "colours", "scale"):
         assert second[name] == first[name]
     assert abs(second["zoom"] / first["zoom"] - 1) < 1e-3
     assert max(abs(second["centre"][side] - first["centre"][side]) for side in ("query", "key")) <= 0.01

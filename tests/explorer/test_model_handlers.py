@@ -55,7 +55,8 @@ def test_a_session_with_a_model_says_what_it_can(live: Handle) -> None:
         True,
     )
     assert session["max_tokens"] == len(TEXT) + 64
-    assert all(set(preset) == {"text", "note"} for preset in session["presets"])
+    assert all(set(preset) == {"text", "note", "layer", "head"} for preset in session["presets"])
+    assert all(preset["layer"] is None and preset["head"] is None for preset in session["presets"])
 
 
 def test_a_typed_text_becomes_a_trace(live: Handle) -> None:

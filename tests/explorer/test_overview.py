@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 from attnscope.atlas.codec import EXACT, PARTIAL, PARTLY_MASKED, U8LOG, decode, unpack
-from attnscope.attention import ALiBi, Bias, Causal, Documents, Full, Padding, Sinks, Softcap, Window
+from attnscope.attention import ALiBi, Bias, Causal, Documents, Padding, Sinks, Softcap, Window
 from attnscope.errors import Cancelled
 from attnscope.explorer.analysis.layer_scores import layer_scores
 from attnscope.explorer.analysis.slicing import slice_layer
@@ -119,6 +118,20 @@ def test_thumbnails_of_two_texts_and_of_weights_that_are_there(served: Callable[
     same_codes(codes, weights[0].masked_fill(weights[0] == 0, torch.nan).flatten(0, 1).double().numpy())
 
 
+@pytest.mark.parametrize("length", [72, 900])
+def test_a_preview_is_the_thumbnail_of_its_head(served: Callable[..., Handle], length: int) -> None:
+    trace = small_trace() if length == 72 else long_trace(length)
+    shown = Shown(served(trace), trace)
+    for channel in ("mean", "max"):
+        whole, every = unpack(shown.get(f"0/thumbs?ch={channel}").body)
+        for head in (0, 1):
+            header, codes = unpack(shown.get(f"0/{head}/preview?ch={channel}").body)
+            assert (header.rows, header.columns, header.z, header.y, header.x) == (64, 64, 0, 64, whole.x)
+            assert header.flags == whole.flags
+            assert numpy.abs(codes.astype(int) - every[64 * head : 64 * head + 64]).max() <= 1
+            assert numpy.array_equal(codes == 0, every[64 * head : 64 * head + 64] == 0)
+
+
 def broken_trace() -> Trace:
     """Three heads, of which the second is no numbers."""
     heads = [random_head(20, seed=seed) for seed in range(3)]
@@ -169,18 +182,15 @@ def long_trace(length: int, **options: Any) -> Trace:
     )
 
 
-def test_a_long_text_is_scored_on_its_first_tokens_which_have_the_same_weights(served: Callable[..., Handle]) -> None:
+def test_a_long_text_is_scored_on_its_first_tokens_first_which_have_the_same_weights() -> None:
     trace = long_trace(3000)
     layer = trace.layer(0)
     assert isinstance(layer, Layer)
     call = layer.merge_calls()
     first = Call(query=call.query[:, :, :2048], key=call.key[:, :, :2048], value=None, mask=Causal(), scale=None)
     table = score_heads(one_layer(first, trace.texts[0].ids[:, :2048]), progress=False)
-    shown = Shown(served(trace), trace)
-    found = shown.get("0/heads").json
-    while found["pending"]:
-        found = shown.get("0/heads").json
-    assert (found["scored_queries"], found["num_queries"]) == (2048, 3000)
+    found = layer_scores(trace, 0, causal=True)
+    assert (found["scored_queries"], found["num_queries"], found["complete"]) == (2048, 3000, False)
     for head in range(2):
         scores = found["heads"][head]["scores"]
         assert {"induction", "duplicate", "previous"} <= set(scores)
@@ -229,31 +239,15 @@ def test_scores_of_a_batch_are_those_of_its_first_text() -> None:
     assert layer_scores(both, 0, causal=True) == layer_scores(alone, 0, causal=True)
 
 
-def test_a_long_text_that_is_read_both_ways_is_not_scored_and_it_is_said_why(served: Callable[..., Handle]) -> None:
-    trace = long_trace(2049, mask=Full())
-    answer = Shown(served(trace), trace).get("0/heads")
-    assert answer.status == 400
-    assert "at most 2,048 tokens, got 2,049" in answer.json["error"]
-    assert "attnscope.score_heads(trace)" in answer.json["error"]
-    short = long_trace(300, mask=Full())
-    assert Shown(served(short), short).get("0/heads").json["scored_queries"] == 300
-
-
-def test_scores_that_take_long_are_said_to_come_later(shown: Shown) -> None:
-    begun, ended = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        begun.set()
-        ended.wait()
-
-    try:
-        shown.handle.server._workers.submit_background("something else", wait)
-        begun.wait()
+def test_scores_that_take_long_are_said_to_come_later(served: Callable[..., Handle]) -> None:
+    trace = small_trace()
+    shown = Shown(served(trace), trace)
+    entry = shown.handle.server.library.entry(shown.name)
+    assert entry is not None
+    with entry.scores._computing:
         answer = shown.get("0/heads")
         assert (answer.status, answer.headers["cache-control"]) == (200, "no-store")
         assert (answer.json["pending"], answer.json["heads"]) == (True, [])
-    finally:
-        ended.set()
     while (found := shown.get("0/heads").json)["pending"]:
         pass
     assert len(found["heads"]) == 4

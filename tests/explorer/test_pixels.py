@@ -12,7 +12,10 @@ from playwright.sync_api import Browser, Page
 
 from tests.explorer.browser import needs_chromium, slow_cases
 from tests.explorer.gallery import Gallery, opened_gallery
+from tests.explorer.pages import change
 from tests.explorer.picture import (
+    HALF_A_CODE,
+    SINGLE_PRECISION,
     Line,
     Picture,
     agrees,
@@ -125,6 +128,37 @@ def test_other_tables_and_a_narrow_range_show_the_same_numbers(gallery: Gallery,
         picture = picture_of(page, head)
         assert (picture.colours, picture.range) == (colours, (-12, -4))
         check(picture, head)
+
+
+UNIFORM_BITS = 8  # the colours run from uniform attention to 2^8 times as much
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "stride"), [("257", "", 2), ("cross", "scale=uniform", 1), *slow_cases(("257", "agg=max", 2))]
+)
+def test_far_out_colours_are_relative_to_uniform_attention(
+    gallery: Gallery, name: str, query: str, stride: int
+) -> None:
+    """The weight of a bin times the keys that the query in its middle sees."""
+    head = gallery.heads[name]
+    with gallery.show(name, query, **(LOW_WINDOW if stride > 1 else {})) as page:
+        picture = picture_of(page, head)
+        assert picture.stride == stride
+        rows, columns = picture.rows(), picture.columns()
+        truth = truth_of(head, stride, rows, columns, maximum="max" in query)
+        middle = rows.bins * stride + (stride - 1) / 2
+        seen = np.minimum(head.keys, middle + 1) if name == "257" else np.full(len(middle), head.keys)
+        with np.errstate(divide="ignore"):
+            share = ((np.log2(truth) + np.log2(seen)[:, None]) / UNIFORM_BITS).clip(0, 1) * 255
+        entries = picture.entries(rows, columns)
+        assert ((entries < 0) == np.isnan(truth)).all()
+        off = np.abs(entries - share)[~np.isnan(truth)]
+        assert off.max() <= 0.5 + (HALF_A_CODE + SINGLE_PRECISION) / UNIFORM_BITS * 255
+        assert len(np.unique(entries)) > 30
+        if name == "257":
+            change(page, scale="log")
+            settled(page)
+            assert not np.array_equal(picture_of(page, head).pixels, picture.pixels)
 
 
 @pytest.mark.parametrize("name", [*slow_cases("full"), "cross"])

@@ -32,6 +32,13 @@ from tests.models.smollm2 import own_model
 pytestmark = needs_chromium
 LAYER, HEAD = 12, 3
 STATUS = ".generation-fields [aria-live]"
+# Notes every text that is drawn on a canvas.
+RECORD_LABELS = """window.labels = [];
+const fill = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+  window.labels.push(text);
+  fill.call(this, text, ...rest);
+};"""
 
 
 @pytest.fixture(scope="module")
@@ -127,33 +134,51 @@ def test_the_matrix_is_what_the_model_computed(page: Page, truth: Trace) -> None
 
 @pytest.mark.slow
 def test_rows_and_columns_carry_the_tokens(page: Page, truth: Trace) -> None:
-    page.add_init_script("""window.labels = [];
-      const fill = CanvasRenderingContext2D.prototype.fillText;
-      CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
-        window.labels.push(text);
-        fill.call(this, text, ...rest);
-      };""")
+    page.add_init_script(RECORD_LABELS)
     page.reload()
     until(page, lambda: page.is_visible("#sentence-text"), "the text box")
     typed(page)
     page.evaluate("window.labels.length = 0")
-    change(page, linear=True)
+    change(page, scale="linear")
     drawn(page)
     labels = [label.strip("\u2068\u2069") for label in page.evaluate("window.labels")]
     for text in truth.tokens() or []:
         assert labels.count(text.replace(" ", "·")) >= 2, f"{text!r} is a row and a column"
 
 
-@pytest.mark.slow
-def test_an_example_is_run_by_its_button_and_says_what_to_look_for(page: Page) -> None:
+def test_an_example_opens_the_head_that_shows_it_beside_the_same_head_of_the_baseline(
+    page: Page, served: Handle
+) -> None:
+    presets = served.get("/api/1/session").json["presets"]
     buttons = page.locator(".presets button")
-    assert buttons.count() >= 5
-    for number in range(2):
-        before = state(page)["trace"]
-        buttons.nth(number).click()
-        until(page, lambda before=before: state(page)["trace"] != before, "the run")
-        assert page.input_value("#sentence-text")
-        assert len(page.inner_text(".note")) > 20
+    assert buttons.count() == len(presets) >= 5
+    page.add_init_script(RECORD_LABELS)
+    page.reload()
+    until(page, lambda: page.is_visible("#sentence-text"), "the text box")
+    before = state(page)["trace"]
+    buttons.nth(4).click()
+    until(page, lambda: state(page)["trace"] != before, "the run")
+    assert page.input_value("#sentence-text") == presets[4]["text"]
+    assert len(page.inner_text(".note")) > 20
+    assert (state(page)["layer"], state(page)["head"]) == (presets[4]["layer"], presets[4]["head"])
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.check(".sentence input[type=checkbox]")
+    until(page, lambda: page.locator(".sentence-maps .map").count() == 2, "the baseline")
+    page.wait_for_selector(".sentence-maps figure:nth-of-type(2) .map[data-state=ready]", state="attached")
+    drawn(page)
+    page.evaluate("window.labels.length = 0")
+    change(page, channel="max")
+    until(page, lambda: page.evaluate("window.labels.length") > 40, "both maps")
+    labels = [label.strip("\u2068\u2069") for label in page.evaluate("window.labels")]
+    for word in ("·cabinet", "·wooden"):
+        assert labels.count(word) >= 4, "a row and a column of both maps, and not cut"
+    change(page, layer=3, head=1)
+    buttons.nth(4).click()  # the same text again leads back to its head
+    until(
+        page,
+        lambda: (state(page)["layer"], state(page)["head"]) == (presets[4]["layer"], presets[4]["head"]),
+        "the head",
+    )
 
 
 @pytest.mark.slow

@@ -56,6 +56,12 @@ KEPT = [
     "0/0/links/query/3",
     "0/0/links/key/3?unit=word",
     "0/thumbs",
+    "0/0/why?query=9&key=3",
+    "0/0/preview",
+    "0/0/preview?ch=max",
+    "find_heads?q0=3&q1=4&k0=1&k1=2",
+    "find_heads?q0=3&q1=9&l0=1&l1=2",
+    "find_heads?k0=3&k1=9",
 ]
 NOT_THERE = [
     "0/0/1/0/0",
@@ -83,6 +89,8 @@ NOT_THERE = [
     "0/0/row/١",
     "0/0/0/0/0/0",
     "0/0/row/",
+    "find_heads/0",
+    "0/find_heads?q0=0&q1=1",
 ]
 NONSENSE = [
     "0/tokens",
@@ -101,6 +109,24 @@ NONSENSE = [
     "0/0/cells?i0=0&i1=0&j0=0&j1=1",
     "0/0/cells?i0=-1&i1=2&j0=0&j1=1",
     "0/0/0/0/0?ch=sum",
+    "0/0/preview?ch=sum",
+    "0/0/why",
+    "0/0/why?query=72&key=0",
+    "0/0/why?query=0&key=72",
+    "0/0/why?query=0&key=-1",
+    "predictions",
+    "predictions?from=5&to=4",
+    "predictions?from=0&to=4097",
+    "find_heads",
+    "find_heads?q0=3",
+    "find_heads?q1=3",
+    "find_heads?q0=3&q1=3",
+    "find_heads?q0=72&q1=73",
+    "find_heads?q0=3&q1=4&k0=-1&k1=2",
+    "find_heads?q0=3&q1=4&k0=0&k1=73",
+    "find_heads?q0=3&q1=4&l0=0&l1=3",
+    "find_heads?q0=3&q1=4&l0=1&l1=1",
+    "find_heads?q0=3&q1=1e1",
 ]
 ASKED_OF_HOSTILE = [
     "meta",
@@ -114,6 +140,9 @@ ASKED_OF_HOSTILE = [
     "0/0/profile",
     "0/0/scores",
     "0/heads",
+    "find_heads?q0=0&q1=1",
+    "opening",
+    "predictions?from=0&to=9",
 ]
 
 
@@ -180,6 +209,7 @@ def test_a_session_without_a_model(shown: Shown) -> None:
     assert answer.headers["cache-control"] == "no-store"
     assert answer.json == {
         "version": __version__, "model": "Decoder", "has_model": False, "max_tokens": 0, "presets": [],
+        "model_free": False, "model_note": None,
         "has_baseline": False, "can_generate": False, "can_ablate": False,
         "example": shown.handle.server.library.example(),
         "survey": False, "watch": False, "file": None,
@@ -385,6 +415,8 @@ def test_a_trained_model_is_shown_as_it_attends() -> None:
     trace = read(model, text, tokenizer, progress=False)
     with serving(trace, ModelSession(model, tokenizer, "smollm2")) as handle:
         shown = Shown(handle, trace)
+        presets = handle.get("/api/1/session").json["presets"]
+        assert all(f"layer {one['layer']}, head {one['head']}." in one["note"] for one in presets)
         dense = dense_of(trace, 13, 8)
         last = len(dense) - 1
         values, _ = decoded(shown.get(f"13/8/row/{last}").body)

@@ -77,6 +77,10 @@ def assert_alike(here: Any, there: Any) -> None:
             assert_alike(here[name], there[name])
     elif isinstance(there, list) and there and isinstance(there[0], list) and not isinstance(there[0][-1], str):
         assert np.allclose(np.array(here, float), np.array(there, float), rtol=PRECISION, atol=1e-9)
+    elif isinstance(there, list):
+        assert len(here) == len(there)
+        for one, other in zip(here, there, strict=True):
+            assert_alike(one, other)
     elif isinstance(there, float):
         assert np.isclose(here, there, rtol=PRECISION, atol=PRECISION)
     else:
@@ -100,6 +104,9 @@ def paths(trace: str, head: str) -> dict[str, list[str]]:
                 for way in "01"
             ),
             f"{layer}/heads",
+            f"{trace}/find_heads?q0=70&q1=71&k0=3&k1=9",
+            f"{trace}/find_heads?q0=20&q1=30",
+            f"{trace}/find_heads?k0=20&k1=24&l0=1&l1=2",
             f"{trace}/{head}/profile",
             f"{trace}/{head}/scores",
             *(f"{trace}/{head}/{side}/{place}" for side in sides for place in tokens),
@@ -146,8 +153,20 @@ def test_what_a_file_does_not_hold_is_refused_with_words(both: tuple[Page, Handl
     trace = server.get("/api/1/session").json["traces"][0]["trace"]
     for path in (f"{trace}/5/0/0/0/0?ch=mean", "0" * 32 + "/meta", "nothing"):
         assert "This file does not hold that" in page.evaluate(ANSWER, [path, True])["refused"]
+    assert "without queries and keys" in page.evaluate(ANSWER, [f"{trace}/1/2/why?query=3&key=1", False])["refused"]
     told = page.evaluate(f"{FIND}.post('run', {{text: 'x'}}).catch((error) => error.message)")
     assert "no model runs" in told
+
+
+def test_a_file_knows_where_to_begin_and_what_it_lacks(both: tuple[Page, Handle]) -> None:
+    page, server = both
+    trace = server.get("/api/1/session").json["traces"][0]["trace"]
+    until(page, lambda: not server.get(f"/api/1/{trace}/opening").json["pending"], "the scores")
+    assert_alike(page.evaluate(ANSWER, [f"{trace}/opening", False]), server.get(f"/api/1/{trace}/opening").json)
+    found = page.evaluate(ANSWER, [f"{trace}/predictions?from=0&to=9", False])
+    assert (found["pending"], found["tokens"]) == (False, [])
+    assert "without predictions" in found["problem"]
+    assert page.evaluate(f"{FIND}.bytes('{trace}/1/2/preview?ch=mean')") is None
 
 
 def test_a_file_shows_every_head_it_names_and_opens_every_view(browser: Browser, small_page: Path) -> None:
@@ -165,9 +184,10 @@ def test_a_file_shows_every_head_it_names_and_opens_every_view(browser: Browser,
             until(page, lambda view=view: f"/{view}" in page.evaluate("location.hash"), view)
             page.wait_for_timeout(300)
             assert "does not hold" not in page.inner_text("#explorer"), view
-        page.fill(".find-text", "romeo")
-        page.press(".find-text", "Enter")
-        until(page, lambda: state(page)["pinQuery"] == 12, "the find")
+        page.fill(".ask-input", "romeo")
+        page.wait_for_selector("[role=option]")
+        page.press(".ask-input", "Enter")
+        until(page, lambda: state(page)["pinQuery"] == 16, "the last letter of romeo")
 
 
 def test_a_page_saved_in_the_browser_opens_with_what_was_shown(browser: Browser, tmp_path: Path) -> None:

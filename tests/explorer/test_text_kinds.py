@@ -124,6 +124,7 @@ def test_two_texts_stand_side_by_side(browser: Browser) -> None:
     with serving(library, page=True) as handle, shown(browser, handle.url) as page:
         page.keyboard.press("t")
         reading(page)
+        change(page, pinQuery=None, pinKey=None)
         left, right = page.locator(".text-page").all()
         assert (left.inner_text(), right.inner_text()) == (target, source)
         assert (left.get_attribute("aria-label"), right.get_attribute("aria-label")) == ("Queries", "Keys")
@@ -162,7 +163,7 @@ def test_of_a_very_long_text_the_part_around_a_place_is_shown(browser: Browser) 
         with shown(browser, address) as page:
             reading(page)
             assert page.inner_text(".text-note").startswith("Tokens 0 to 262,143 of 300,000;")
-            page.fill(".go-to", "290000")
+            page.fill(".ask-input", "290000")
             page.keyboard.press("Enter")
             until(page, lambda: "37,856 to 299,999" in page.inner_text(".text-note"), "the other part")
             reading(page)

@@ -63,8 +63,8 @@ def test_the_first_visit_is_invited_and_nothing_is_blocked_by_it(first_visit: Pa
     assert "A tour of one minute" in page.inner_text(INVITATION)
     assert not page.is_visible(CARD)
     focus_map(page)
-    page.keyboard.press("]")
-    assert state(page)["head"] == 1
+    page.keyboard.press("}")
+    assert state(page)["layer"] == 1
     page.get_by_role("button", name="Text", exact=True).click()
     assert state(page)["view"] == "text"
     assert page.is_visible(INVITATION)
@@ -81,10 +81,10 @@ def test_whoever_has_answered_is_not_asked_again(first_visit: Page, answer: str)
 
 
 @pytest.mark.slow
-def test_afterwards_everything_is_as_it_was(browser: Browser, served: Handle) -> None:
+def test_it_ends_on_an_induction_head_to_try_and_back_leads_to_where_one_was(browser: Browser, served: Handle) -> None:
     with shown(browser, served.url, visited=False) as page:
         focus_map(page)
-        change(page, layer=1, head=2, pinQuery=30, hideSink=True, linear=True, colours="magma", zoom=20)
+        change(page, layer=1, head=2, pinQuery=30, hideSink=True, scale="linear", colours="magma", zoom=20)
         change(page, centre={"query": 20, "key": 20})
         until(page, lambda: "c=20,20" in page.evaluate("location.hash"), "the address of this")
         drawn(page)
@@ -93,10 +93,13 @@ def test_afterwards_everything_is_as_it_was(browser: Browser, served: Handle) ->
         page.click(f"{INVITATION} >> text=Start")
         assert len(list(toured(page))) == STEPS
         assert not page.is_visible(CARD)
-        assert state(page) == before
+        assert "induction" in page_labels(state(page))
+        assert state(page)["pinQuery"] is not None
         assert page.locator(".toured").count() == 0
-        until(page, lambda: page.evaluate("location.hash") == address, "the address of before")
-        assert page.evaluate("history.length") == entries, "Back does not lead through the tour"
+        assert page.evaluate("history.length") == entries + 1, "Back does not lead through the tour"
+        page.go_back()
+        until(page, lambda: state(page) == before, "everything as it was")
+        assert page.evaluate("location.hash") == address
 
 
 @pytest.mark.slow

@@ -39,14 +39,15 @@ def test_scores_that_fail_after_their_client_was_told_to_wait(when: str, monkeyp
     monkeypatch.setattr(layers, "SCORES_TIMEOUT_SECONDS", 0.01)
     begun, fail = threading.Event(), threading.Event()
 
-    def layer_scores(*_: object) -> None:
+    def score_first(*_: object) -> None:
         begun.set()
         fail.wait()
         raise Cancelled("the explorer is closing")
 
     with serving(small_trace(depth=1)) as handle:
         server = handle.server
-        monkeypatch.setattr(server.library, "layer_scores", layer_scores)
+        monkeypatch.setattr(server.library, "score_first", score_first)
+        monkeypatch.setattr(server.library, "start_scoring", lambda entry: entry.scores)  # not in the background
         name = server.library.summaries()[0]["trace"]
         path = f"/api/1/{name}/0/heads"
         assert [handle.get(path).json["pending"] for _ in range(3)] == [True] * 3

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaModel
 
-from attnscope.errors import SettingError
+from attnscope.errors import Cancelled, SettingError
 from attnscope.heads import HeadTable, find_heads, parse_link
 from attnscope.heads import links as module
 from attnscope.recording import Trace, record
@@ -103,8 +103,15 @@ def test_positions_that_no_layer_has_are_refused(trace: Trace, options: dict[str
 
 
 def test_it_can_be_stopped(trace: Trace) -> None:
-    with pytest.raises(InterruptedError):
+    with pytest.raises(Cancelled):
         find_heads(trace, query=3, should_stop=lambda: True)
+
+
+def test_some_layers_alone_have_the_weights_of_all(trace: Trace) -> None:
+    every, last = find_heads(trace, query=39), find_heads(trace, query=39, layers=range(1, 2))
+    rows = [row for row, layer in enumerate(every.layers) if layer == list(trace)[1]]
+    assert last.heads == tuple(every.heads[row] for row in rows)
+    assert torch.equal(last["top_weight"], every["top_weight"][rows])
 
 
 def test_a_row_computes_no_other_rows(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from urllib.request import HTTPCookieProcessor, build_opener
 import pytest
 from filelock import FileLock
 
+from attnscope.explorer.handlers.traces import ASSETS
 from attnscope.extras import EXTRAS
 from attnscope.version import __version__
 
@@ -153,7 +154,7 @@ def test_the_wheel_is_the_package_and_nothing_else(wheel: Path) -> None:
 
 def test_the_wheel_has_the_front_end_and_the_example(wheel: Path) -> None:
     files = files_of(wheel)
-    for page in ("index.html", "explorer.js", "explorer.css", "loader.js", "survey.html", "survey.js", "survey.css"):
+    for page in (*ASSETS, "loader.js"):
         assert files[f"attnscope/explorer/static/{page}"], page
     assert files["attnscope/explorer/example/trace.json"]
     assert "attnscope/py.typed" in files

@@ -2,10 +2,10 @@
  * Keeps the address of the page and the store in step, also on Back and Forward.
  *
  * Browsers allow about a hundred history calls in half a minute. So replacing waits half a second,
- * and entries pushed in quick succession (a held key) become one.
+ * and entries pushed in quick succession (a held key) become one. All moves in a row are one entry.
  */
 
-import { readAddress, writeAddress, type Store } from "./state";
+import { isMove, readAddress, writeAddress, type State, type Store } from "./state";
 
 const PAUSE_MILLISECONDS = 500;
 
@@ -20,8 +20,8 @@ export interface AddressBar {
 export interface Address {
   /** Write pending changes now, before the page is left. */
   flush(): void;
-  /** Put a link to this state on the clipboard; resolves to a message for the reader. */
-  copyLink(): Promise<string>;
+  /** Put a link to this state on the clipboard, with a place in the map; resolves to a message for the reader. */
+  copyLink(place?: Partial<State>): Promise<string>;
   close(): void;
 }
 
@@ -30,6 +30,8 @@ export function syncAddress(store: Store, addressBar: AddressBar, now: () => num
   let lastWritten = -Infinity;
   let lastPushed = -Infinity;
   let isApplying = false;
+  /** The newest entry was added by a move. */
+  let hasMoved = false;
 
   const write = (mode: "replaceState" | "pushState", state = store.get()): void => {
     clearTimeout(timer);
@@ -46,12 +48,13 @@ export function syncAddress(store: Store, addressBar: AddressBar, now: () => num
   const writeLater = (): void => {
     timer ??= setTimeout(() => write("replaceState"), Math.max(0, lastWritten + PAUSE_MILLISECONDS - now()));
   };
-  const unsubscribe = store.subscribe((_now, before, mode) => {
+  const unsubscribe = store.subscribe((after, before, mode) => {
     if (isApplying) return;
-    if (mode === "replace") return writeLater();
+    const isPlace = isMove(before, after);
     const isBurst = now() - lastPushed < PAUSE_MILLISECONDS;
-    lastPushed = now();
-    if (isBurst) return writeLater();
+    if (!isPlace && mode === "push") lastPushed = now();
+    if (mode === "replace" || (isPlace && hasMoved) || isBurst) return writeLater();
+    hasMoved = isPlace;
     // The entry before must keep the place that the reader has moved to since.
     if (timer !== undefined) write("replaceState", before);
     write("pushState");
@@ -59,15 +62,16 @@ export function syncAddress(store: Store, addressBar: AddressBar, now: () => num
   const applyAddress = (): void => {
     clearTimeout(timer);
     timer = undefined;
+    hasMoved = false;
     isApplying = true;
-    store.set(readAddress(addressBar.location.hash));
+    store.set(readAddress(addressBar.location.hash), "replace");
     isApplying = false;
   };
   addressBar.addEventListener("popstate", applyAddress);
   return {
     flush: () => write("replaceState"),
-    copyLink() {
-      write("replaceState");
+    copyLink(place) {
+      write("replaceState", { ...store.get(), ...place });
       return navigator.clipboard.writeText(addressBar.location.href ?? addressBar.location.hash).then(
         () => "Link copied.",
         () => "The browser did not allow copying; the link is in the address bar.",

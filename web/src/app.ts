@@ -5,8 +5,12 @@
  * Pixels belong to the map, HTTP to the transport, and texts to the panels.
  */
 
+import { render } from "preact";
+import { createAskBox, type AskBox } from "./ask/ask_box";
+import { createAskCommands } from "./ask/ask_commands";
 import { createAblationPanel, type AblationPanel } from "./heads/ablation_panel";
 import { syncAddress, type Address } from "./address";
+import { canAblate } from "./heads/ablated_heads";
 import { CentrePanel } from "./panels/centre_panel";
 import { createKeyHandlers, type KeyHandlerContext } from "./key_handlers";
 import { HeadComparison } from "./compare/compare";
@@ -14,30 +18,36 @@ import { getAvailableHeads } from "./head_order";
 import { createAppCommands, explainNoSentence, type AppCommands } from "./app_commands";
 import { watchConnection } from "./server/connection";
 import { element, replaceChildren } from "./panels/dom";
-import { createFinder, type Finder } from "./panels/finder";
 import { createHelpDialog, type HelpDialog } from "./panels/help_dialog";
-import { createHeadsView } from "./heads/heads_view";
 import { setLoadState, type Host } from "./host";
+import { LaterScript } from "./load_later";
 import { LatestRequest } from "./server/requests";
-import { Inspector } from "./panels/inspector";
-import { isMapMove, listenForKeys, loadKeysEnabled, saveKeysEnabled } from "./keys";
+import { Evidence } from "./evidence/evidence";
+import { isMapMove, listenForAsk, listenForKeys, loadKeysEnabled, saveKeysEnabled } from "./keys";
 import { createLiveRegion, describeCell } from "./panels/live_region";
 import type { Cell, MapView } from "./map/map_view";
 import { createBaselineMap, createMap, type MapContext } from "./map_factory";
 import { createBanner, createNotice } from "./panels/messages";
 import { createNavigator } from "./panels/navigator";
+import { renderHeadTitle } from "./panels/head_title";
+import { renderRanking } from "./panels/ranking_panel";
+import { createCellReader } from "./questions/head_cells";
+import { HeadRankingStore } from "./questions/head_ranking";
+import { OpeningGuide } from "./questions/opening";
 import { Pins } from "./pins";
-import { formatHeadName, getHome, paths, type Layer, type Meta, type Session, type Side, type TraceHead } from "./server/protocol";
+import { formatHeadName, getHome, paths, type Layer, type Meta, type Opening, type Session, type Side, type TraceHead } from "./server/protocol";
 import { SentenceView } from "./panels/sentence_view";
+import { getPinnedLink } from "./questions/head_question";
 import { fitToTrace, isSameState, type State, type Store } from "./state";
 import { StrongestTable } from "./panels/strongest_table";
-import { TextView } from "./text/text_view";
 import { createToolbar } from "./panels/toolbar";
+import { recordHistory, type UndoHistory } from "./undo";
 import { ViewSwitcher } from "./panels/view_switcher";
-import type { Comparison, ViewContext } from "./panels/view_context";
+import type { Comparison, Later, ViewContext } from "./panels/view_context";
 import { formatTitle } from "./paint/token_text";
 import { Tour } from "./tour/tour";
 import { TraceCache } from "./server/trace_cache";
+import { PictureCache } from "./tiles/pictures";
 import { ResponseError, type Transport } from "./server/transport";
 
 /** Read by tests only. */
@@ -50,6 +60,10 @@ export interface AppOptions {
   readonly host: Host;
   readonly session: Session;
   readonly store: Store;
+  /** The head to begin with, if it is known; undefined where the address names one. */
+  readonly opening?: Opening | null | undefined;
+  /** Load what the first heatmap does not need. */
+  readonly loadLater: () => Promise<Later>;
   /** Aborted when the explorer leaves the page. */
   readonly signal: AbortSignal;
 }
@@ -59,6 +73,7 @@ const SINK_POLL_MILLISECONDS = 300;
 export class App {
   readonly #transport: Transport;
   readonly #traces: TraceCache;
+  readonly #pictures = new PictureCache();
   readonly #metaRequest = new LatestRequest();
   readonly #liveRegion;
   readonly #notice;
@@ -67,19 +82,27 @@ export class App {
   readonly #map: MapView;
   readonly #pins: Pins;
   readonly #context: ViewContext;
+  readonly #later: LaterScript;
   readonly #comparison: Comparison;
   readonly #views: ViewSwitcher;
   readonly #commands: AppCommands;
   readonly #tour: Tour;
   readonly #navigator;
   readonly #toolbar;
-  readonly #finder: Finder;
+  readonly #ask: AskBox;
+  readonly #ranking: HeadRankingStore;
+  readonly #opening: OpeningGuide;
+  readonly #keyHandlers;
+  readonly #title = element("div", { class: "head-title" });
+  readonly #questionSlot = element("div", { class: "question-slot" });
+  readonly #rankingSlot = element("div", { class: "ranking-slot" });
   readonly #ablation: AblationPanel;
-  readonly #inspector: Inspector;
+  readonly #evidence: Evidence;
   readonly #strongestTable: StrongestTable;
   readonly #sentence: SentenceView;
   readonly #help: HelpDialog;
   readonly #address: Address;
+  readonly #history: UndoHistory;
   readonly #centre: CentrePanel;
   #shown: TraceHead | null = null;
   #areKeysEnabled = loadKeysEnabled();
@@ -93,12 +116,13 @@ export class App {
     const { root, host, session, store, signal } = options;
     this.#liveRegion = createLiveRegion(signal);
     this.#notice = createNotice(signal);
-    this.#banner = createBanner(host, async () => {
+    this.#banner = createBanner(host, session, async () => {
       await rawTransport.json<Session>(paths.session(), signal);
       this.#banner.hide();
       // Start over, so that failed requests are sent again.
+      this.#views.current?.deactivate();
       this.#shown = null;
-      this.#inspector.show(null, null, null);
+      this.#evidence.show({ shown: null, link: null, isFull: true, ranked: null });
       this.#render(store.get(), null);
     });
     this.#transport = watchConnection(
@@ -109,7 +133,7 @@ export class App {
     );
     this.#traces = new TraceCache(this.#transport, () => this.#onTextsLoaded(), firstMeta);
     this.#mapContext = {
-      ...{ store, host, transport: this.#transport, traces: this.#traces },
+      ...{ store, host, transport: this.#transport, traces: this.#traces, pictures: this.#pictures },
       getPins: () => this.#pins,
       onHover: (cell) => this.#onHover(cell),
       onDrawn: () => this.#reportReady(),
@@ -119,33 +143,60 @@ export class App {
       store,
       this.#map,
       () => this.#layer,
-      () => this.#inspector.report,
+      () => this.#evidence.report,
       (text) => this.#notice.show(text),
     );
     this.#context = {
       ...{ store, session, host, signal },
-      ...{ transport: this.#transport, traces: this.#traces, pins: this.#pins },
+      ...{ transport: this.#transport, traces: this.#traces, pictures: this.#pictures, pins: this.#pins },
       showNotice: (text) => this.#notice.show(text),
       announce: (text, before) => this.#liveRegion.announce(text, before),
     };
     this.#comparison = new HeadComparison(this.#context, this.#map);
-    this.#views = new ViewSwitcher({
-      text: () => new TextView(this.#context),
-      heads: () => createHeadsView(this.#context),
+    this.#later = new LaterScript(options.loadLater, this.#context);
+    this.#views = new ViewSwitcher(
+      this.#later,
+      {
+        text: (later) => later.createTextView(this.#context),
+        heads: (later) => later.createHeadsView(this.#context),
+      },
+      {
+        onLoad: () => this.#updatePanels(store.get()),
+        onFailure: () => store.set({ view: "map" }, "replace"),
+      },
+    );
+    this.#ranking = new HeadRankingStore(
+      this.#transport,
+      getAvailableHeads(session),
+      (trace) => this.#traces.getKnown(trace),
+      signal,
+    );
+    this.#opening = new OpeningGuide(this.#transport, options, () => {
+      this.#updateHeads();
+      if (!this.#opening.isSearching) this.#address.flush();
     });
-    this.#finder = this.#createFinder();
+    this.#ask = this.#createAsk();
+    this.#history = recordHistory(store);
     this.#commands = createAppCommands({
-      ...{ root, context: this.#context, map: this.#map, comparison: this.#comparison },
+      ...{ root, context: this.#context, map: this.#map, comparison: this.#comparison, history: this.#history, later: this.#later },
       getShown: () => this.#shown,
       getTable: () => this.#strongestTable,
       getHelp: () => this.#help,
-      copyLink: () => this.#address.copyLink(),
+      copyLink: (place) => this.#address.copyLink(place),
       onTableToggle: () => this.#updatePanels(store.get()),
     });
-    this.#toolbar = createToolbar(store, this.#commands, this.#finder.element, getHome(session));
-    this.#navigator = createNavigator(getAvailableHeads(session), (layer, head) => store.set({ layer, head }, "push"));
+    this.#keyHandlers = createKeyHandlers(this.#createKeyHandlerContext());
+    this.#toolbar = createToolbar(store, this.#commands, this.#ask.element, getHome(session), signal);
+    this.#navigator = createNavigator(
+      getAvailableHeads(session),
+      (layer, head) => store.set({ layer, head }, "push"),
+      this.#questionSlot,
+      this.#rankingSlot,
+      signal,
+    );
+    this.#ranking.subscribe(() => this.#updateHeads());
     this.#ablation = createAblationPanel(this.#context);
-    this.#inspector = this.#createInspector();
+    this.#evidence = this.#createEvidence();
     this.#strongestTable = this.#createTable();
     this.#sentence = this.#createSentence();
     this.#tour = new Tour(this.#context, root);
@@ -160,7 +211,8 @@ export class App {
     this.#mount(root);
     this.#attachListeners();
     this.#render(store.get(), null);
-    this.#address.flush();
+    // Until a head is chosen, the address names none.
+    if (!this.#opening.isSearching || options.opening?.opening) this.#address.flush();
     if (!firstMeta) this.#sentence.focus();
   }
 
@@ -172,7 +224,7 @@ export class App {
       this.#toolbar.element,
       this.#navigator.element,
       this.#centre.element,
-      this.#inspector.element,
+      this.#evidence.element,
       this.#help.element,
       this.#liveRegion.element,
       this.#tour.card,
@@ -186,17 +238,17 @@ export class App {
   /** Listeners that last until the signal is aborted. */
   #attachListeners(): void {
     const { root, host, store, signal } = this.options;
-    const commands = createKeyHandlers(this.#createKeyHandlerContext());
+    const wholePage = host.kind !== "notebook";
+    listenForAsk(root, wholePage, signal, () => this.#ask.focus());
     listenForKeys({
-      ...{ root, signal },
-      wholePage: host.kind !== "notebook",
+      ...{ root, signal, wholePage },
       isEnabled: () => this.#areKeysEnabled,
       handle: (action) => {
         const view = this.#views.current;
         if (action === "unpin" && this.#tour.isRunning) return (this.#tour.end(), true);
         if (view?.handleAction?.(action)) return true;
         if (view && isMapMove(action)) return false;
-        commands[action]();
+        this.#keyHandlers[action]();
         return true;
       },
     });
@@ -211,7 +263,10 @@ export class App {
       clearTimeout(this.#timer);
       this.#metaRequest.cancel();
       this.#address.close();
-      this.#finder.reset();
+      render(null, this.#title);
+      render(null, this.#questionSlot);
+      render(null, this.#rankingSlot);
+      this.#history.close();
       this.#strongestTable.setOpen(false);
       this.#map.destroy();
       delete root.attnscope;
@@ -221,6 +276,7 @@ export class App {
   /** Update everything that depends on what changed; `before` is null on the first call. */
   #render(state: State, before: State | null): void {
     const viewChanged = state.view !== before?.view;
+    this.options.root.dataset["large"] = String(state.large);
     if (viewChanged) {
       if (state.view !== "map") this.#comparison.deactivate();
       this.#views.show(state.view);
@@ -235,13 +291,14 @@ export class App {
 
   #showTrace(state: State, meta: Meta, resized: boolean): void {
     const fitted = fitToTrace(state, meta.layers, getAvailableHeads(this.options.session));
-    if (!isSameState(fitted, state)) return this.options.store.set(fitted);
+    if (!isSameState(fitted, state)) return this.options.store.set(fitted, "replace");
     const { layer, head } = state;
     // The state first, so that a new head is drawn at once in the right place and colours.
     this.#map.update(state);
     if (this.#shown?.meta !== meta || this.#shown.layer !== layer || this.#shown.head !== head) {
+      // A place in another text would be wrong.
+      if (this.#shown?.meta !== meta) this.#ask.reset();
       this.#shown = { meta, layer, head };
-      this.#finder.reset();
       this.#map.setHead(meta, layer, head);
       if (this.options.host.kind !== "notebook")
         document.title = `${formatHeadName(meta, layer, head)} ${formatTitle(meta.name)} - AttnScope`;
@@ -267,13 +324,38 @@ export class App {
     this.#toolbar.update(state, { meta, sentenceProblem: explainNoSentence(session), sinkShare, isTableOpen: this.#strongestTable.isOpen });
     // All traces but the example come from the model of the session.
     this.#navigator.show(meta, state.layer, state.head, (state.trace !== example && model) || (meta?.model ?? ""));
+    this.#ranking.update(state, shown);
+    this.#opening.load(shown?.meta.trace ?? "");
+    this.#updateHeads();
     const view = this.#views.current;
-    // Next to a view other than the map, the inspector shows only the head.
-    this.#inspector.show(shown, view ? null : state.pinQuery, view ? null : state.pinKey);
     this.#ablation.update(state, shown);
     view?.update(state, shown);
     // The map reports by itself when it is drawn.
     if (shown && view) this.#reportReady();
+  }
+
+  /** The colours of the navigator, the ranking below it and the title above the map. */
+  #updateHeads(): void {
+    const state = this.options.store.get();
+    const shown = this.#fitsView(state) ? this.#shown : null;
+    const { question, list } = this.#ranking;
+    // Other views than the map list the links of the pins themselves.
+    this.#evidence.show({ shown, link: getPinnedLink(state), isFull: !this.#views.current, ranked: question.kind === "link" ? list : null });
+    this.#title.hidden = !shown || state.view === "heads";
+    if (!shown) return;
+    const { store, session } = this.options;
+    const getText = (side: Side, position: number): string | undefined => this.#getTokenText(side, position);
+    renderHeadTitle(this.#title, {
+      ...{ state, shown, ranking: this.#ranking, getText },
+      ...{ opening: this.#opening.answer, isSearching: this.#opening.isSearching },
+    });
+    this.#navigator.paint(createCellReader(this.#ranking));
+    renderRanking(this.#questionSlot, this.#rankingSlot, {
+      ...{ state, meta: shown.meta, ranking: this.#ranking, opening: this.#opening.answer, canAblate: canAblate(session, state), getText },
+      choose: (layer, head) => store.set({ layer, head }, "push"),
+      show: (finding) => this.#opening.show(finding),
+      set: (change) => store.set(change, "push"),
+    });
   }
 
   #reportReady(): void {
@@ -281,6 +363,7 @@ export class App {
     if (root.dataset["state"] === "ready") return;
     setLoadState(root, host, "ready");
     performance.mark("first-heatmap");
+    this.#later.preload();
   }
 
   #arrangeCentre(state: State): void {
@@ -308,8 +391,8 @@ export class App {
       },
       ([own, meta]) => {
         // A link straight to an unmasked trace opens the trace that it was made from, without its mask.
-        if (own.origin !== null) return store.set({ trace: own.origin, unmasked: true });
-        if (unmasked && own.unmasked === null) return store.set({ unmasked: false });
+        if (own.origin !== null) return store.set({ trace: own.origin, unmasked: true }, "replace");
+        if (unmasked && own.unmasked === null) return store.set({ unmasked: false }, "replace");
         this.#arrangeCentre(store.get());
         this.#showTrace(store.get(), meta, true);
       },
@@ -355,37 +438,54 @@ export class App {
     this.#map.update(this.options.store.get());
     this.#sentence.update(this.options.store.get());
     this.#offerText(this.options.store.get());
-    this.#inspector.refreshNames();
+    this.#updateHeads();
+    this.#evidence.refreshNames();
     this.#strongestTable.refreshNames();
     this.#views.current?.update(this.options.store.get(), this.#shown);
     if (this.options.store.get().view === "map") this.#comparison.update(this.options.store.get(), this.#shown);
   }
 
-  #createFinder(): Finder {
-    return createFinder({
-      find: (wanted) => this.#traces.findToken(this.#shown, wanted),
-      getStart: () => this.options.store.get().pinQuery ?? this.#map.visible().query[0],
-      goTo: (position) => this.#pins.goToQuery(position),
-      getLength: () => this.#layer?.queries ?? 0,
+  #createAsk(): AskBox {
+    const { store, session, signal } = this.options;
+    return createAskBox({
+      signal,
+      ranking: this.#ranking,
+      availableHeads: getAvailableHeads(session),
+      find: (side, text, after, backward, cancel) => this.#traces.findToken(this.#shown, side, { text, after, backward, signal: cancel }),
+      loadTexts: (side, from, to, cancel) =>
+        this.#transport.json<string[]>(paths.tokens(this.#shown?.meta.trace ?? "", this.#shown?.layer ?? 0, side, from, to), cancel),
+      getCommands: () => createAskCommands(this.#keyHandlers),
+      getShown: () => this.#shown,
+      getText: (side, position) => this.#getTokenText(side, position),
+      getStart: () => store.get().pinQuery ?? this.#map.visible().query[0],
+      openHead: (layer, head) => store.set({ layer, head, view: store.get().view === "heads" ? "map" : store.get().view }, "push"),
+      pinLink: (link) => this.#pins.pinLink(link),
+      pinSide: (side, positions) => this.#pins.pinSpan(side, positions),
+      setLabel: (label) => store.set({ label, question: "auto" }, "push"),
+      setFilter: (filter) => store.set({ filter, question: "auto" }, "push"),
+      prepare: () => this.#ranking.loadScores(),
       returnFocus: () => this.#focusView(),
+      announce: (text) => this.#liveRegion.announce(text),
     });
   }
 
-  #createInspector(): Inspector {
+  #createEvidence(): Evidence {
     const actions = {
       pin: (side: Side, position: number) => this.#pins.pin(side, position),
       unpin: (side: Side) => this.#pins.pin(side, null),
       follow: () => this.#pins.follow(),
       back: () => this.#pins.back(),
       canGoBack: () => this.#pins.canGoBack,
+      chooseHead: (layer: number, head: number) => this.options.store.set({ layer, head }, "push"),
       getText: (side: Side, position: number) => this.#getTokenText(side, position),
       announce: (text: string) => this.#liveRegion.announce(text),
     };
-    return new Inspector(this.#transport, actions, this.options, [this.#ablation.element]);
+    return new Evidence(this.#transport, actions, this.options, [this.#ablation.element]);
   }
 
   #createCentre(): CentrePanel {
     return new CentrePanel({
+      title: this.#title,
       map: this.#map.element,
       comparison: this.#comparison,
       sentence: this.#sentence,
@@ -409,6 +509,7 @@ export class App {
     const actions = {
       getState: () => this.options.store.get(),
       showRun: (trace: string) => this.#showRun(trace),
+      chooseHead: (layer: number, head: number) => this.options.store.set({ layer, head }),
       openAsMap: () => this.#commands.showView("map"),
       loadMeta: (trace: string) => this.#traces.loadMeta(trace),
       createBaseline: () => createBaselineMap(this.#mapContext),
@@ -419,7 +520,7 @@ export class App {
 
   #createKeyHandlerContext(): KeyHandlerContext {
     return {
-      ...{ store: this.options.store, map: this.#map, pins: this.#pins, finder: this.#finder, commands: this.#commands },
+      ...{ store: this.options.store, map: this.#map, pins: this.#pins, ask: this.#ask, ranking: this.#ranking, commands: this.#commands },
       availableHeads: getAvailableHeads(this.options.session),
       getShown: () => this.#shown,
       focusView: () => this.#focusView(),
@@ -428,13 +529,15 @@ export class App {
 
   /** Focus the shown view. */
   #focusView(): void {
-    if (this.options.store.get().view === "sentence") this.#sentence.focus();
-    else (this.#views.current?.element ?? this.#map.element).focus();
+    const { view } = this.options.store.get();
+    if (view === "sentence") this.#sentence.focus();
+    else if (view === "map") this.#map.element.focus();
+    else this.#later.use(() => this.#views.current?.element.focus());
   }
 
   #showRun(trace: string): void {
     this.#pins.clearTrail();
-    this.options.store.set({ trace, centre: null, zoom: null, pinQuery: null, pinKey: null });
+    this.options.store.set({ trace, centre: null, zoom: null, textPlace: null, pinQuery: null, pinKey: null }, "replace");
   }
 
   /** Announce the cell only for keyboard users; with a pointer it would never stop. */

@@ -1,13 +1,14 @@
 /** Commands of buttons and keys that concern the whole explorer. */
 
 import { findNextHead, getAvailableHeads, listHeads } from "./head_order";
-import { openExportDialog } from "./export/export_dialog";
+import type { LaterScript } from "./load_later";
 import type { MapView } from "./map/map_view";
+import type { UndoHistory } from "./undo";
 import type { HelpDialog } from "./panels/help_dialog";
 import type { StrongestTable } from "./panels/strongest_table";
 import type { Comparison, ViewContext } from "./panels/view_context";
 import type { Session, TraceHead } from "./server/protocol";
-import { clampRange, type HeadId, type View } from "./state";
+import { clampRange, type HeadId, type State, type View } from "./state";
 
 export interface AppCommands {
   /** Returns false, and shows a notice, where there is nothing to show. */
@@ -17,8 +18,11 @@ export interface AppCommands {
   toggleTable(): void;
   compare(): void;
   swap(): void;
+  toggleLarge(): void;
   export(): void;
   copyLink(): void;
+  undo(): void;
+  redo(): void;
   help(): void;
 }
 
@@ -28,10 +32,12 @@ export interface AppCommandContext {
   readonly context: ViewContext;
   readonly map: MapView;
   readonly comparison: Comparison;
+  readonly history: UndoHistory;
+  readonly later: LaterScript;
   getShown(): TraceHead | null;
   getTable(): StrongestTable;
   getHelp(): HelpDialog;
-  copyLink(): Promise<string>;
+  copyLink(place: Partial<State>): Promise<string>;
   /** Called after the table was opened or closed. */
   onTableToggle(): void;
 }
@@ -45,7 +51,7 @@ export function explainNoSentence({ has_model, file }: Session): string | null {
 }
 
 export function createAppCommands(parts: AppCommandContext): AppCommands {
-  const { root, context, map, comparison, getShown, getTable, getHelp, copyLink, onTableToggle } = parts;
+  const { root, context, map, comparison, history, later, getShown, getTable, getHelp, copyLink, onTableToggle } = parts;
   const { store, session, traces, showNotice, announce } = context;
 
   const showView = (view: View): boolean => {
@@ -55,7 +61,7 @@ export function createAppCommands(parts: AppCommandContext): AppCommands {
         : store.get().trace === ""
           ? "There is nothing to show yet: type a text first."
           : null;
-    if (problem === null) store.set({ view, centre: null, zoom: null }, "push");
+    if (problem === null) store.set({ view }, "push");
     else showNotice(problem);
     return problem === null;
   };
@@ -95,11 +101,14 @@ export function createAppCommands(parts: AppCommandContext): AppCommands {
       if (range) store.set({ range: clampRange(range[0], range[1]) });
       else showNotice("No values in view yet.");
     },
+    toggleLarge: () => store.set({ large: !store.get().large }),
     export() {
       const now = getShown();
-      if (now) openExportDialog(context, map, now, root, comparison.secondMap);
+      if (now) later.use((parts) => parts.openExportDialog(context, map, now, root, comparison.secondMap));
     },
-    copyLink: () => void copyLink().then(showNotice),
+    copyLink: () => void copyLink(map.getPlace() ?? {}).then(showNotice),
+    undo: () => history.undo() || showNotice("Nothing to undo."),
+    redo: () => history.redo() || showNotice("Nothing to redo."),
     help: () => getHelp().open(),
   };
 }

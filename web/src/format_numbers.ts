@@ -42,9 +42,10 @@ export function formatCount(count: number): string {
   return Math.round(count).toLocaleString("en-US");
 }
 
-/** A number of tokens, keys or bits that need not be whole. */
+/** A number of tokens, keys or bits that need not be whole; three digits at most. */
 export function formatMeasure(value: number): string {
   if (!Number.isFinite(value)) return "none";
+  if (value !== 0 && Math.abs(value) < 0.001) return (value < 0 ? "\u2212" : "") + formatSmallWeight(Math.abs(value));
   return Math.abs(value) >= 100 ? formatCount(value) : String(Number(value.toPrecision(3)));
 }
 
@@ -56,4 +57,8 @@ export function formatOrdinal(position: number): string {
 
 export function pluralize(count: number, one: string, many = `${one}s`): string {
   return `${formatCount(count)} ${count === 1 ? one : many}`;
+}
+
+export function formatDuration(seconds: number): string {
+  return seconds < 90 ? `${Math.max(1, Math.round(seconds))} s` : `${Math.round(seconds / 60)} min`;
 }

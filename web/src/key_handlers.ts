@@ -1,13 +1,14 @@
 /** One handler per keyboard action. */
 
 import type { AppCommands } from "./app_commands";
-import type { Finder } from "./panels/finder";
+import type { AskBox } from "./ask/ask_box";
 import type { TraceHead } from "./server/protocol";
 import { findNextHead, listHeads } from "./head_order";
 import type { Action } from "./keys";
 import type { MapView } from "./map/map_view";
 import type { Pins } from "./pins";
-import { CHANNELS, type HeadId, type Store, type View } from "./state";
+import type { HeadRankingStore } from "./questions/head_ranking";
+import { CHANNELS, SCALES, type HeadId, type Store, type View } from "./state";
 
 type MapMove = Extract<Action, `pan${string}` | `screen${string}` | `zoom${string}` | "fit" | "onePixel">;
 
@@ -19,7 +20,8 @@ export interface KeyHandlerContext {
   readonly store: Store;
   readonly map: MapView;
   readonly pins: Pins;
-  readonly finder: Finder;
+  readonly ask: AskBox;
+  readonly ranking: HeadRankingStore;
   readonly commands: AppCommands;
   getShown(): TraceHead | null;
   /** The heads that can be opened; null is all heads of the trace. */
@@ -51,24 +53,31 @@ export function createMapMoves(map: MapView): Readonly<Record<MapMove, () => voi
   };
 }
 
+function findNext<T>(all: readonly T[], now: T): T {
+  return all[(all.indexOf(now) + 1) % all.length] ?? now;
+}
+
 export function createKeyHandlers(context: KeyHandlerContext): Readonly<Record<Action, () => void>> {
-  const { store, map, pins, finder, commands } = context;
+  const { store, map, pins, ask, ranking, commands } = context;
   const openView = (view: View) => (): void => {
     if (commands.showView(view)) context.focusView();
   };
-  const stepHead = (layersOn: number, headsOn: number) => () => {
+  const stepBy = (layersOn: number, headsOn: number): void => {
     const next = findNextHead(store.get(), listHeads(context.getShown()?.meta.layers ?? [], context.availableHeads), layersOn, headsOn);
     if (next) store.set({ layer: next[0], head: next[1] }, "push");
+  };
+  /** Along the ranking, or within the layer until there is one. */
+  const stepHead = (step: number) => () => {
+    if (ranking.list.length === 0) return stepBy(0, step);
+    const { layer, head } = store.get();
+    const next = ranking.findNext(layer, head, step);
+    if (next) store.set({ layer: next.layer, head: next.head }, "push");
   };
   const unpinOrLeave = (): void => {
     const { pinQuery, pinKey, compare, view, trace } = store.get();
     if (pinQuery !== null || pinKey !== null) pins.unpin();
     else if (compare && view === "map") store.set({ compare: null }, "push");
     else if (view !== "map" && trace !== "") openView("map")();
-  };
-  const cycleChannel = (): void => {
-    const next = CHANNELS[(CHANNELS.indexOf(store.get().channel) + 1) % CHANNELS.length];
-    if (next) store.set({ channel: next });
   };
   return {
     ...createMapMoves(map),
@@ -80,25 +89,28 @@ export function createKeyHandlers(context: KeyHandlerContext): Readonly<Record<A
     unpin: unpinOrLeave,
     follow: () => pins.follow(),
     back: () => pins.back(),
-    nextHead: stepHead(0, 1),
-    previousHead: stepHead(0, -1),
-    nextLayer: stepHead(1, 0),
-    previousLayer: stepHead(-1, 0),
+    undo: commands.undo,
+    redo: commands.redo,
+    nextHead: stepHead(1),
+    previousHead: stepHead(-1),
+    nextLayer: () => stepBy(1, 0),
+    previousLayer: () => stepBy(-1, 0),
     showMap: openView("map"),
     showText: openView("text"),
     showHeads: openView("heads"),
     showSentence: openView("sentence"),
     showTable: commands.toggleTable,
-    find: () => finder.focusFind(),
-    findNext: () => finder.step(false),
-    findPrevious: () => finder.step(true),
-    goTo: () => finder.focusGoTo(),
-    cycleChannel,
-    toggleLinear: () => store.set({ linear: !store.get().linear }),
+    find: () => ask.focus(),
+    findNext: () => ask.step(false),
+    findPrevious: () => ask.step(true),
+    goTo: () => ask.focus(),
+    cycleChannel: () => store.set({ channel: findNext(CHANNELS, store.get().channel) }),
+    cycleScale: () => store.set({ scale: findNext(SCALES, store.get().scale) }),
     toggleSink: () => store.set({ hideSink: !store.get().hideSink }),
     toggleUnmasked: commands.toggleUnmasked,
     compare: commands.compare,
     blink: commands.swap,
+    toggleLarge: commands.toggleLarge,
     export: commands.export,
     copyLink: commands.copyLink,
     help: commands.help,

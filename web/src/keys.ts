@@ -28,6 +28,8 @@ export type Action =
   | "unpin"
   | "follow"
   | "back"
+  | "undo"
+  | "redo"
   | "nextHead"
   | "previousHead"
   | "nextLayer"
@@ -42,11 +44,12 @@ export type Action =
   | "findPrevious"
   | "goTo"
   | "cycleChannel"
-  | "toggleLinear"
+  | "cycleScale"
   | "toggleSink"
   | "toggleUnmasked"
   | "compare"
   | "blink"
+  | "toggleLarge"
   | "export"
   | "copyLink"
   | "help";
@@ -54,6 +57,8 @@ export type Action =
 export interface KeyRow {
   readonly keys: readonly string[];
   readonly shift?: true;
+  /** With Ctrl, or Command on a Mac. */
+  readonly ctrl?: true;
   readonly action: Action;
   readonly description: string;
   readonly group: "Move" | "Read" | "Choose" | "Find" | "Show";
@@ -72,7 +77,7 @@ export const KEYS: readonly KeyRow[] = [
   { keys: ["ArrowDown", "S"], shift: true, action: "screenDown", description: "one screen down", group: "Move" },
   { keys: ["+", "="], action: "zoomIn", description: "zoom in", group: "Move" },
   { keys: ["-"], action: "zoomOut", description: "zoom out", group: "Move" },
-  { keys: ["0"], action: "fit", description: "fit the whole matrix", group: "Move" },
+  { keys: ["0"], action: "fit", description: "show the whole matrix", group: "Move" },
   { keys: ["1"], action: "onePixel", description: "one token per pixel", group: "Move" },
   { keys: ["."], action: "nextQuery", description: "next query (row)", group: "Read" },
   { keys: [","], action: "previousQuery", description: "previous query (row)", group: "Read" },
@@ -82,25 +87,28 @@ export const KEYS: readonly KeyRow[] = [
   { keys: ["Escape"], action: "unpin", description: "remove pins, then stop comparing, then show the map", group: "Read" },
   { keys: ["f"], action: "follow", description: "follow the strongest key of this query", group: "Read" },
   { keys: ["b"], action: "back", description: "go back where you followed from", group: "Read" },
-  { keys: ["]"], action: "nextHead", description: "next head", group: "Choose" },
-  { keys: ["["], action: "previousHead", description: "previous head", group: "Choose" },
+  { keys: ["z"], ctrl: true, action: "undo", description: "undo", group: "Read" },
+  { keys: ["z"], shift: true, ctrl: true, action: "redo", description: "redo", group: "Read" },
+  { keys: ["]"], action: "nextHead", description: "next head of the ranking", group: "Choose" },
+  { keys: ["["], action: "previousHead", description: "previous head of the ranking", group: "Choose" },
   { keys: ["}"], action: "nextLayer", description: "next layer", group: "Choose" },
   { keys: ["{"], action: "previousLayer", description: "previous layer", group: "Choose" },
   { keys: ["m"], action: "showMap", description: "map", group: "Choose" },
   { keys: ["t"], action: "showText", description: "text", group: "Choose" },
   { keys: ["h"], action: "showHeads", description: "all heads", group: "Choose" },
   { keys: ["i"], action: "showSentence", description: "type a sentence", group: "Choose" },
-  { keys: ["r"], action: "showTable", description: "table of the strongest links in view", group: "Choose" },
-  { keys: ["/"], action: "find", description: "find a token", group: "Find" },
-  { keys: ["n"], action: "findNext", description: "next find", group: "Find" },
-  { keys: ["N"], action: "findPrevious", description: "previous find", group: "Find" },
+  { keys: ["r"], action: "showTable", description: "strongest links in view, as a table", group: "Choose" },
+  { keys: ["/"], action: "find", description: "ask: words, heads, links, commands (also Ctrl+K)", group: "Find" },
+  { keys: ["n"], action: "findNext", description: "next place of the words found", group: "Find" },
+  { keys: ["N"], action: "findPrevious", description: "previous place of the words found", group: "Find" },
   { keys: ["g"], action: "goTo", description: "go to a position", group: "Find" },
-  { keys: ["x"], action: "cycleChannel", description: "mean and spikes, largest, mean", group: "Show" },
-  { keys: ["l"], action: "toggleLinear", description: "logarithmic or linear colours", group: "Show" },
-  { keys: ["k"], action: "toggleSink", description: "hide the first token (sink)", group: "Show" },
-  { keys: ["u"], action: "toggleUnmasked", description: "remove the causal mask", group: "Show" },
+  { keys: ["x"], action: "cycleChannel", description: "far out: average with strong links marked, largest, average", group: "Show" },
+  { keys: ["l"], action: "cycleScale", description: "colours: automatic, logarithmic, linear, relative to uniform attention", group: "Show" },
+  { keys: ["k"], action: "toggleSink", description: "hide the first token", group: "Show" },
+  { keys: ["u"], action: "toggleUnmasked", description: "without the causal mask", group: "Show" },
   { keys: ["c"], action: "compare", description: "compare with another head, or stop", group: "Show" },
   { keys: ["v"], action: "blink", description: "swap the two heads; hold the key to swap them temporarily", group: "Show" },
+  { keys: ["p"], action: "toggleLarge", description: "presentation size: everything larger", group: "Show" },
   { keys: ["e"], action: "export", description: "save a picture, numbers or a page", group: "Show" },
   { keys: ["y"], action: "copyLink", description: "copy a link to this view", group: "Show" },
   { keys: ["?"], action: "help", description: "this list", group: "Show" },
@@ -115,14 +123,19 @@ export interface KeyPress {
   readonly isComposing?: boolean;
 }
 
-/** The action of a key press, or null. Presses with Ctrl, Alt or Meta are left to the browser. */
+/** The action of a key press, or null. Other presses with Ctrl, Alt or Meta are left to the browser. */
 export function findAction(press: KeyPress): Action | null {
-  if (press.ctrlKey || press.metaKey || press.altKey || press.isComposing) return null;
+  if (press.altKey || press.isComposing) return null;
+  if (press.ctrlKey || press.metaKey) {
+    const key = press.key.toLowerCase();
+    return KEYS.find(({ keys, shift, ctrl }) => ctrl && keys.includes(key) && (shift ?? false) === press.shiftKey)?.action ?? null;
+  }
   const isNamed = press.key.length > 1;
   const row = KEYS.find(
     // Shift is already part of a character ("?"), and means "one screen" on a named key.
-    ({ keys, shift }) =>
+    ({ keys, shift, ctrl }) =>
       keys.includes(press.key) &&
+      !ctrl &&
       (!isNamed || press.key === "Enter" || press.key === "Escape" || (shift ?? false) === press.shiftKey),
   );
   return row?.action ?? null;
@@ -196,6 +209,20 @@ export function listenForKeys({ root, wholePage, signal, isEnabled, handle }: Ke
   });
 }
 
+/** Ctrl+K or Cmd+K, from everywhere but a dialog. */
+export function listenForAsk(root: HTMLElement, wholePage: boolean, signal: AbortSignal, ask: () => void): void {
+  (wholePage ? root.ownerDocument : root).addEventListener(
+    "keydown",
+    (event) => {
+      const { key, ctrlKey, metaKey, altKey, shiftKey } = event as KeyboardEvent;
+      if (key.toLowerCase() !== "k" || ctrlKey === metaKey || altKey || shiftKey || root.querySelector("dialog[open]")) return;
+      event.preventDefault();
+      ask();
+    },
+    { signal },
+  );
+}
+
 /** Single-key shortcuts can be switched off (they fire by accident under speech input), and stay off. */
 export function loadKeysEnabled(): boolean {
   return loadItem("local", "keys") === null;
@@ -214,8 +241,9 @@ const NAMES: Readonly<Record<string, string>> = {
 };
 
 /** A key as it is printed on the help list. */
-export function formatKey(key: string, shift: boolean): string {
+export function formatKey(key: string, { shift, ctrl }: Pick<KeyRow, "shift" | "ctrl">): string {
   const name = NAMES[key] ?? key;
+  if (ctrl) return `Ctrl ${shift ? "Shift " : ""}${name.toUpperCase()}`;
   return shift && key.length > 1 ? `Shift ${name}` : name;
 }
 

@@ -1,16 +1,15 @@
-/** Entry point: starts the explorer on a page or in a saved file, and exports `render` for notebooks. */
+/** Entry point of the whole explorer as one script: starts it in a saved file, and exports `render` for notebooks. */
 
 import { createPageHost } from "./host";
+import { later } from "./later";
 import { render } from "./notebook";
 import { createFileTransport } from "./server/file_transport";
-import { createHttpTransport } from "./server/http_transport";
 import { startExplorer } from "./start_explorer";
 
 const root = document.getElementById("explorer");
-const kind = root?.dataset["attnscope"];
-if (root && (kind === "page" || kind === "file")) {
+if (root?.dataset["attnscope"] === "file") {
   const answers = document.getElementById("attnscope-answers")?.textContent ?? "";
-  void startExplorer(root, kind === "file" ? createFileTransport(answers) : createHttpTransport(), createPageHost(kind));
+  void startExplorer(root, createFileTransport(answers), createPageHost("file"), () => Promise.resolve(later));
 }
 
 export default { render };

@@ -7,6 +7,7 @@ import type { BaselineMap } from "./panels/sentence_view";
 import type { Pins } from "./pins";
 import type { Meta } from "./server/protocol";
 import type { TraceCache } from "./server/trace_cache";
+import type { PictureCache } from "./tiles/pictures";
 import type { Transport } from "./server/transport";
 import type { Store } from "./state";
 
@@ -15,6 +16,7 @@ export interface MapContext {
   readonly host: Host;
   readonly transport: Transport;
   readonly traces: TraceCache;
+  readonly pictures: PictureCache;
   getPins(): Pins;
   onHover(cell: Cell | null): void;
   onDrawn(): void;
@@ -22,16 +24,16 @@ export interface MapContext {
 
 /** `getMeta` returns the trace that the map shows. */
 export function createMap(context: MapContext, getMeta: () => Meta | undefined): MapView {
-  const { store, host, transport, traces, getPins, onHover, onDrawn } = context;
+  const { store, host, transport, traces, pictures, getPins, onHover, onDrawn } = context;
   const events: MapEvents = {
     ...{ onHover, onDrawn },
-    onMove: (centre: Cell | null, zoom: number | null) => store.set({ centre, zoom }),
+    onMove: (place, how) => store.set(place, how),
     onPickCell: ({ query, key }: Cell) => getPins().toggle({ pinQuery: query, pinKey: key }),
     onPickQuery: (query: number) => getPins().toggle({ pinQuery: query }),
     onPickKey: (key: number) => getPins().toggle({ pinKey: key }),
   };
   const map = new CanvasMap(transport, events, {
-    host,
+    ...{ host, pictures },
     getTokens: (side, from, to) => {
       const meta = getMeta();
       return meta && traces.getTexts(meta).getRange(store.get().layer, side, from, to);

@@ -6,6 +6,7 @@
  */
 
 import { downloadFile, type Host } from "./host";
+import { later } from "./later";
 import { element } from "./panels/dom";
 import { createCommTransport, createMessageId, sendMessage, type WidgetModel } from "./server/comm_transport";
 import { startExplorer } from "./start_explorer";
@@ -45,7 +46,7 @@ export function render({ model, el, css }: WidgetCell): () => void {
     if (silent) root.append(waiting);
     else waiting.remove();
   });
-  const running = startExplorer(root, transport, createNotebookHost(model));
+  const running = startExplorer(root, transport, createNotebookHost(model), () => Promise.resolve(later));
   return () => {
     model.off("change:height", applyHeight);
     stop.abort();

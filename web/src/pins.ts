@@ -1,6 +1,8 @@
 /** The pinned query and key: set them, step them, follow attention from token to token and back. */
 
 import type { Cell, MapView } from "./map/map_view";
+import type { Link } from "./questions/head_question";
+import type { Positions } from "./questions/parse_question";
 import type { MatrixShape, QueryReport, Side } from "./server/protocol";
 import type { State, Store } from "./state";
 
@@ -31,6 +33,23 @@ export class Pins {
   /** Go to a query, and bring its own key into view: most attention is near it. */
   goToQuery(query: number): void {
     this.#set({ pinQuery: query, pinKey: null }, this.#findOwnKey(query));
+  }
+
+  /** Pin tokens or spans of one side, and leave the other as it is. */
+  pinSpan(side: Side, { first, last }: Positions): void {
+    const end = last > first ? last : null;
+    if (side === "key") this.#set({ pinKey: first, pinKeyEnd: end });
+    // Most attention is near the query itself.
+    else this.#set({ pinQuery: first, pinQueryEnd: end }, this.#findOwnKey(first));
+  }
+
+  /** Pin both sides; null removes a pin. */
+  pinLink({ query, key }: Link): void {
+    const endOf = (positions: Positions | null): number | null => (positions && positions.last > positions.first ? positions.last : null);
+    this.#set(
+      { pinQuery: query?.first ?? null, pinQueryEnd: endOf(query), pinKey: key?.first ?? null, pinKeyEnd: endOf(key) },
+      this.#findOwnKey(query?.first ?? null),
+    );
   }
 
   pinCell({ query, key }: Cell): void {
@@ -98,7 +117,7 @@ export class Pins {
   }
 
   /** Set pins and bring them into view; without a pinned key, `key` is brought into view if given. */
-  #set(pins: Partial<PinState>, key?: number): void {
+  #set(pins: Partial<State>, key?: number): void {
     this.store.set(pins, "push");
     const { pinQuery, pinKey, view } = this.store.get();
     const middle = this.getMiddle();

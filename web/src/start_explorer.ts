@@ -5,8 +5,10 @@ import { followTheme, setLoadState, type Host } from "./host";
 import { button } from "./panels/dom";
 import { describeError } from "./server/requests";
 import { createMissingTraceHelp, createNoTracesHelp, getStoppedMessage, showLoading, showProblem } from "./panels/messages";
+import type { Later } from "./panels/view_context";
 import { getHome, paths, type Meta, type Session } from "./server/protocol";
-import { createStore, DEFAULT_STATE, readAddress, writeAddress } from "./state";
+import { loadOpeningSoon, showFinding } from "./questions/opening";
+import { createStore, DEFAULT_STATE, namesHead, readAddress, writeAddress } from "./state";
 import { ResponseError, type Transport } from "./server/transport";
 
 export interface RunningExplorer {
@@ -14,12 +16,18 @@ export interface RunningExplorer {
   destroy(): void;
 }
 
-export async function startExplorer(root: HTMLElement, transport: Transport, host: Host): Promise<RunningExplorer> {
+/** `loadLater` loads what the first heatmap does not need. */
+export async function startExplorer(
+  root: HTMLElement,
+  transport: Transport,
+  host: Host,
+  loadLater: () => Promise<Later>,
+): Promise<RunningExplorer> {
   const stop = new AbortController();
   const { signal } = stop;
   root.dataset["attnscope"] = host.kind;
   followTheme(root, host, signal);
-  await openExplorer({ root, transport, host, signal });
+  await openExplorer({ root, transport, host, loadLater, signal });
   return {
     destroy() {
       stop.abort();
@@ -32,11 +40,12 @@ interface OpenContext {
   readonly root: HTMLElement;
   readonly transport: Transport;
   readonly host: Host;
+  readonly loadLater: () => Promise<Later>;
   readonly signal: AbortSignal;
 }
 
 async function openExplorer(opening: OpenContext): Promise<void> {
-  const { root, transport, host, signal } = opening;
+  const { root, transport, host, loadLater, signal } = opening;
   setLoadState(root, host, "loading");
   showLoading(root);
   const showError = (title: string, message: string, ...more: HTMLElement[]): void => {
@@ -46,17 +55,23 @@ async function openExplorer(opening: OpenContext): Promise<void> {
   try {
     const session = await transport.json<Session>(paths.session(), signal);
     // A saved page carries the address that it was saved with.
-    const linked = readAddress(host.addressBar.location.hash || (root.dataset["at"] ?? ""));
+    const fragment = host.addressBar.location.hash || (root.dataset["at"] ?? "");
+    const linked = readAddress(fragment);
     const home = linked.trace === "" ? getHome(session) : null;
     if (home) return location.replace(home[0] + location.hash);
-    const trace = linked.trace || (session.traces[0]?.trace ?? (session.has_model ? "" : (session.example ?? "")));
+    const trace = linked.trace || (session.traces[0]?.trace ?? (session.has_model && !session.model_free ? "" : (session.example ?? "")));
     if (trace === "" && !session.has_model)
       return showError("No traces", "This server has nothing to show.", ...createNoTracesHelp());
-    const meta = trace === "" ? null : await transport.json<Meta>(paths.meta(trace), signal);
+    const isFree = trace !== "" && !namesHead(fragment) && linked.pinQuery === null && linked.pinKey === null;
+    const [meta, opening] = await Promise.all([
+      trace === "" ? null : transport.json<Meta>(paths.meta(trace), signal),
+      isFree ? loadOpeningSoon(transport, trace, signal) : undefined,
+    ]);
     if (signal.aborted) return;
     // With no trace yet, start with the text box.
-    const store = createStore({ ...linked, trace, view: trace === "" ? "sentence" : linked.view });
-    new App({ root, host, session, store, signal }, transport, meta);
+    const view = trace === "" ? "sentence" : linked.view;
+    const store = createStore({ ...linked, trace, view, ...(opening?.opening && showFinding(opening.opening)) });
+    new App({ root, host, session, store, opening, loadLater, signal }, transport, meta);
   } catch (error) {
     if (!signal.aborted) await showOpenError(opening, error, showError);
   }
@@ -70,7 +85,7 @@ async function showOpenError(opening: OpenContext, error: unknown, showError: Er
   const { addressBar } = host;
   const wanted = readAddress(addressBar.location.hash).trace;
   if (!(error instanceof ResponseError && error.status === 404 && wanted !== "")) {
-    const message = error instanceof TypeError ? getStoppedMessage(host) : describeError(error);
+    const message = error instanceof TypeError ? getStoppedMessage(host, null) : describeError(error);
     return showError("No answer", message, button("Try again", retry, { class: "primary" }));
   }
   const choose = (trace: string): void => {

@@ -9,9 +9,13 @@
 export type View = "map" | "text" | "heads" | "sentence";
 export type ChannelMode = "both" | "max" | "mean";
 export type Colours = "cividis" | "viridis" | "magma" | "grey";
+/** "uniform": relative to uniform attention. "auto": that where a pixel covers many pairs, else "log". */
+export type Scale = "auto" | "log" | "linear" | "uniform";
 export type HeadsAs = "grid" | "table" | "scatter";
 export type CompareMode = "side" | "split" | "ratio";
 export type AblationMethod = "zero" | "mean";
+/** What colours the navigator; "auto" is the pinned link, or the labels when nothing is pinned. */
+export type QuestionChoice = "auto" | "label" | "link" | "ablation" | "difference";
 export type HeadId = readonly [layer: number, head: number];
 
 /** What the shown head (A) is compared with (B). */
@@ -23,22 +27,34 @@ export interface ComparedHead {
   readonly mode: CompareMode;
 }
 
+/** A position on each axis. */
+export interface Place {
+  readonly query: number;
+  readonly key: number;
+}
+
 export interface State {
   readonly trace: string;
   readonly layer: number;
   readonly head: number;
   readonly view: View;
-  /** In tokens, with a fraction; null means: fit the whole matrix. */
-  readonly centre: { readonly query: number; readonly key: number } | null;
+  /** Of the map: in tokens, with a fraction; null means: fit the whole matrix. */
+  readonly centre: Place | null;
   /** CSS pixels per token; null means: fit. */
   readonly zoom: number | null;
+  /** The first visible tokens of the text view; null is the beginning. */
+  readonly textPlace: Place | null;
   readonly pinQuery: number | null;
   readonly pinKey: number | null;
+  /** The last token of a pinned span; null means that one token is pinned. */
+  readonly pinQueryEnd: number | null;
+  readonly pinKeyEnd: number | null;
+  readonly question: QuestionChoice;
   readonly channel: ChannelMode;
   /** In bits: the colours run from weight 2**low to 2**high; null depends on the sequence length, see `getDefaultRange`. */
   readonly range: readonly [number, number] | null;
   readonly colours: Colours;
-  readonly linear: boolean;
+  readonly scale: Scale;
   readonly hideSink: boolean;
   /** Show the trace without its causal mask. `trace` stays the one that the model computed. */
   readonly unmasked: boolean;
@@ -51,11 +67,15 @@ export interface State {
   readonly axes: readonly [string, string];
   /** Only heads with this label; "" is all. */
   readonly label: string;
+  /** Only heads with such a score, such as "entropy<1"; "" is all. */
+  readonly filter: string;
   /** Heads to ablate when the model runs again. */
   readonly ablated: readonly HeadId[];
   /** What replaces their output: zero or its mean. */
   readonly ablationMethod: AblationMethod;
   readonly compare: ComparedHead | null;
+  /** Everything is half as large again, for projectors. */
+  readonly large: boolean;
   /** Two maps move together. */
   readonly locked: boolean;
   /** The colours of a ratio of two heads run from 2**-bits to 2**bits. */
@@ -64,6 +84,7 @@ export interface State {
   readonly others: readonly (readonly [string, string])[];
 }
 
+/** "push": a change by the user, which Back and undo take back. "replace": a correction, which belongs to the change before it. */
 export type HistoryMode = "replace" | "push";
 
 export interface Store {
@@ -73,9 +94,12 @@ export interface Store {
 }
 
 export const CHANNELS: readonly ChannelMode[] = ["both", "max", "mean"];
+export const SCALES: readonly Scale[] = ["auto", "log", "linear", "uniform"];
 export const COLOURS: readonly Colours[] = ["cividis", "viridis", "magma", "grey"];
 const VIEWS: readonly View[] = ["map", "text", "heads", "sentence"];
 const HEADS_AS: readonly HeadsAs[] = ["grid", "table", "scatter"];
+export const QUESTIONS: readonly QuestionChoice[] = ["auto", "label", "link", "ablation", "difference"];
+export const FILTER_PATTERN = /^([a-z_]{1,40})(<=|>=|<|>)(-?\d{1,9}(?:\.\d{1,9})?)$/;
 export const COMPARE_MODES: readonly CompareMode[] = ["side", "split", "ratio"];
 export const MAX_ABLATED = 64;
 export const LOWEST_BITS = -32;
@@ -98,12 +122,16 @@ export const DEFAULT_STATE: State = {
   view: "map",
   centre: null,
   zoom: null,
+  textPlace: null,
   pinQuery: null,
   pinKey: null,
+  pinQueryEnd: null,
+  pinKeyEnd: null,
+  question: "auto",
   channel: "both",
   range: null,
   colours: "cividis",
-  linear: false,
+  scale: "auto",
   hideSink: false,
   unmasked: false,
   words: false,
@@ -111,9 +139,11 @@ export const DEFAULT_STATE: State = {
   order: "",
   axes: ["entropy", "sink"],
   label: "",
+  filter: "",
   ablated: [],
   ablationMethod: "zero",
   compare: null,
+  large: false,
   locked: true,
   bits: 6,
   others: [],
@@ -124,9 +154,9 @@ export function createStore(initial: State): Store {
   const listeners = new Set<(now: State, before: State, how: HistoryMode) => void>();
   return {
     get: () => state,
-    set(change, how = "replace") {
+    set(change, how = "push") {
       const before = state;
-      const after = { ...before, ...change };
+      const after = { ...before, ...withSpans(change) };
       if (isSameState(before, after)) return;
       state = after;
       // A listener may call set again; later listeners then get the newest state.
@@ -139,10 +169,24 @@ export function createStore(initial: State): Store {
   };
 }
 
+/** A new pin is one token, unless its end is given as well. */
+function withSpans(change: Partial<State>): Partial<State> {
+  return {
+    ...("pinQuery" in change && { pinQueryEnd: null }),
+    ...("pinKey" in change && { pinKeyEnd: null }),
+    ...change,
+  };
+}
+
 export function isSameState(one: State, other: State): boolean {
   return (Object.keys(DEFAULT_STATE) as (keyof State)[]).every(
     (name) => one[name] === other[name] || JSON.stringify(one[name]) === JSON.stringify(other[name]),
   );
+}
+
+/** Whether only the place in the map or in the text has changed: many such changes follow each other. */
+export function isMove(before: State, after: State): boolean {
+  return isSameState({ ...before, centre: after.centre, zoom: after.zoom, textPlace: after.textPlace }, after);
 }
 
 /** Read any fragment, with or without its `#`, into a valid state. */
@@ -155,22 +199,29 @@ export function readAddress(fragment: string): State {
   const place = readHead(path[2]);
   const pairs = mark < 0 ? [] : readPairs(text.slice(mark + 1));
   const known = new Map(pairs.filter(([key]) => KNOWN_KEYS.has(key)));
-  const pins = /^(?:q(\d{1,7}))?(?:,?k(\d{1,7}))?$/.exec(known.get("pin") ?? "");
-  const centre = readPair(known.get("c"));
+  const pins = /^(?:q(\d{1,7})(?:\.\.(\d{1,7}))?)?(?:,?k(\d{1,7})(?:\.\.(\d{1,7}))?)?$/.exec(known.get("pin") ?? "");
+  const [pinQuery = null, pinQueryEnd = null, pinKey = null, pinKeyEnd = null] = (pins?.slice(1) ?? []).map((text) =>
+    text === undefined ? undefined : Number(text),
+  );
   const trace = TRACE_PATTERN.test(path[1] ?? "") ? (path[1] ?? "") : "";
   return {
     trace,
     layer: place?.[0] ?? 0,
     head: place?.[1] ?? 0,
     view: chooseKnown(VIEWS, path[3]),
-    centre: centre && { query: roundPosition(centre[0]), key: roundPosition(centre[1]) },
+    centre: readPlace(known.get("c")),
     zoom: readZoom(known.get("z")),
-    pinQuery: pins?.[1] === undefined ? null : Number(pins[1]),
-    pinKey: pins?.[2] === undefined ? null : Number(pins[2]),
+    textPlace: readPlace(known.get("t")),
+    pinQuery,
+    pinKey,
+    pinQueryEnd: clampEnd(pinQuery, pinQueryEnd),
+    pinKeyEnd: clampEnd(pinKey, pinKeyEnd),
+    question: chooseKnown(QUESTIONS, known.get("by")),
     channel: chooseKnown(CHANNELS, known.get("agg")),
     range: readRange(known.get("r")),
     colours: chooseKnown(COLOURS, known.get("cm")),
-    linear: known.get("lin") === "1",
+    // Older addresses have lin=1.
+    scale: known.get("lin") === "1" ? "linear" : chooseKnown(SCALES, known.get("scale")),
     hideSink: known.get("sink") === "hide",
     unmasked: known.get("unmasked") === "1",
     words: known.get("unit") === "word",
@@ -178,9 +229,11 @@ export function readAddress(fragment: string): State {
     order: matchOrEmpty(/^-?[a-z_]{1,40}$/, known.get("sort")),
     axes: readAxes(known.get("xy")),
     label: matchOrEmpty(/^[a-z]{1,40}$/, known.get("label")),
+    filter: matchOrEmpty(FILTER_PATTERN, known.get("where")),
     ablated: readAblated(known.get("abl")),
     ablationMethod: known.get("how") === "mean" ? "mean" : "zero",
     compare: readComparedHead(known.get("cmp"), trace),
+    large: known.get("large") === "1",
     locked: known.get("lock") !== "0",
     bits: clampBits(readNumber(known.get("bits")) ?? DEFAULT_STATE.bits),
     others: pairs.filter(([key]) => !KNOWN_KEYS.has(key)).slice(0, MAX_OTHERS),
@@ -189,8 +242,8 @@ export function readAddress(fragment: string): State {
 
 const TRACE_PATTERN = /^[0-9a-f]{16,64}$/;
 const KNOWN_KEYS = new Set(
-  ["c", "z", "pin", "agg", "r", "cm", "lin", "sink", "unmasked"].concat(
-    ["unit", "as", "sort", "xy", "label", "abl", "how", "cmp", "lock", "bits"],
+  ["c", "z", "t", "pin", "agg", "r", "cm", "lin", "scale", "sink", "unmasked"].concat(
+    ["unit", "as", "sort", "xy", "label", "by", "where", "abl", "how", "cmp", "large", "lock", "bits"],
   ),
 );
 
@@ -229,6 +282,11 @@ function readPair(text: string | undefined): [number, number] | null {
   return parts.length === 2 && first !== null && second !== null ? [first, second] : null;
 }
 
+function readPlace(text: string | undefined): Place | null {
+  const pair = readPair(text);
+  return pair && { query: roundPosition(pair[0]), key: roundPosition(pair[1]) };
+}
+
 function readZoom(text: string | undefined): number | null {
   const number = readNumber(text);
   return number === null || number <= 0 ? null : roundZoom(number);
@@ -242,6 +300,17 @@ function readRange(text: string | undefined): readonly [number, number] | null {
 function readHead(text: string | undefined): HeadId | null {
   const found = /^L(\d{1,7})H(\d{1,7})$/.exec(text ?? "");
   return found && [Number(found[1]), Number(found[2])];
+}
+
+/** Whether an address names a head; otherwise the explorer chooses one. */
+export function namesHead(fragment: string): boolean {
+  return /^#?1\/[^/?]*\/L\d{1,7}H\d{1,7}/.test(fragment);
+}
+
+/** The end of a span, or null where it is not after the start. */
+function clampEnd(start: number | null, end: number | null, last = LARGEST_POSITION): number | null {
+  const clamped = Math.min(end ?? -1, last);
+  return start !== null && clamped > start ? clamped : null;
 }
 
 function readAblated(text: string | undefined): readonly HeadId[] {
@@ -275,17 +344,19 @@ function chooseKnown<T extends string>(choices: readonly [T, ...T[]] | readonly 
 /** The unique fragment of a state: without defaults, known keys in a fixed order, then the unknown ones. */
 export function writeAddress(state: State): string {
   const parts: [string, string][] = [];
-  if (state.centre) parts.push(["c", `${roundPosition(state.centre.query)},${roundPosition(state.centre.key)}`]);
+  const formatPlace = ({ query, key }: Place): string => `${roundPosition(query)},${roundPosition(key)}`;
+  if (state.centre) parts.push(["c", formatPlace(state.centre)]);
   if (state.zoom !== null) parts.push(["z", formatDecimal(roundZoom(state.zoom))]);
+  if (state.textPlace) parts.push(["t", formatPlace(state.textPlace)]);
   const pins = [
-    state.pinQuery === null ? "" : `q${state.pinQuery}`,
-    state.pinKey === null ? "" : `k${state.pinKey}`,
+    formatPin("q", state.pinQuery, state.pinQueryEnd),
+    formatPin("k", state.pinKey, state.pinKeyEnd),
   ].filter((pin) => pin !== "");
   if (pins.length > 0) parts.push(["pin", pins.join(",")]);
   if (state.channel !== DEFAULT_STATE.channel) parts.push(["agg", state.channel]);
   if (state.range !== null) parts.push(["r", clampRange(state.range[0], state.range[1]).join(",")]);
   if (state.colours !== DEFAULT_STATE.colours) parts.push(["cm", state.colours]);
-  if (state.linear) parts.push(["lin", "1"]);
+  if (state.scale !== DEFAULT_STATE.scale) parts.push(["scale", state.scale]);
   if (state.hideSink) parts.push(["sink", "hide"]);
   if (state.unmasked) parts.push(["unmasked", "1"]);
   if (state.words) parts.push(["unit", "word"]);
@@ -293,17 +364,24 @@ export function writeAddress(state: State): string {
   if (state.order !== "") parts.push(["sort", state.order]);
   if (state.axes.join() !== DEFAULT_STATE.axes.join()) parts.push(["xy", state.axes.join()]);
   if (state.label !== "") parts.push(["label", state.label]);
+  if (state.question !== DEFAULT_STATE.question) parts.push(["by", state.question]);
+  if (state.filter !== "") parts.push(["where", state.filter]);
   if (state.ablated.length > 0) parts.push(["abl", state.ablated.map(formatHeadId).join()]);
   if (state.ablationMethod !== "zero") parts.push(["how", state.ablationMethod]);
   if (state.compare) {
     const { trace, layer, head, mode } = state.compare;
     parts.push(["cmp", `${trace && `${trace}:`}${formatHeadId([layer, head])},${mode}`]);
   }
+  if (state.large) parts.push(["large", "1"]);
   if (!state.locked) parts.push(["lock", "0"]);
   if (state.bits !== DEFAULT_STATE.bits) parts.push(["bits", formatDecimal(clampBits(state.bits))]);
   const query = [...parts, ...state.others].map(([key, value]) => `${encodePart(key)}=${encodePart(value)}`).join("&");
   const path = `#1/${state.trace || "-"}/${formatHeadId([state.layer, state.head])}/${state.view}`;
   return query === "" ? path : `${path}?${query}`;
+}
+
+function formatPin(side: string, start: number | null, end: number | null): string {
+  return start === null ? "" : `${side}${start}${end === null ? "" : `..${end}`}`;
 }
 
 /** Commas and colons stay readable: they mean nothing inside a fragment. */
@@ -367,18 +445,22 @@ export function fitToTrace(
   const [layer, head] = isAvailable(available, nearest, clamped) ? [nearest, clamped] : (available?.[0] ?? [0, 0]);
   const shape = layers[layer] ?? { queries: 0, keys: 0 };
   const { compare, ablated } = state;
+  const pinQuery = state.pinQuery !== null && state.pinQuery < shape.queries ? state.pinQuery : null;
+  const pinKey = state.pinKey !== null && state.pinKey < shape.keys ? state.pinKey : null;
+  const clampPlace = (place: Place | null): Place | null =>
+    place && { query: Math.min(place.query, shape.queries), key: Math.min(place.key, shape.keys) };
   return {
     ...state,
     layer,
     head,
     ablated: ablated.filter(([one, other]) => exists(one, other)),
     compare: compare && (compare.trace !== "" || exists(compare.layer, compare.head)) ? compare : null,
-    pinQuery: state.pinQuery !== null && state.pinQuery < shape.queries ? state.pinQuery : null,
-    pinKey: state.pinKey !== null && state.pinKey < shape.keys ? state.pinKey : null,
-    centre: state.centre && {
-      query: Math.min(state.centre.query, shape.queries),
-      key: Math.min(state.centre.key, shape.keys),
-    },
+    pinQuery,
+    pinKey,
+    pinQueryEnd: clampEnd(pinQuery, state.pinQueryEnd, shape.queries - 1),
+    pinKeyEnd: clampEnd(pinKey, state.pinKeyEnd, shape.keys - 1),
+    centre: clampPlace(state.centre),
+    textPlace: clampPlace(state.textPlace),
   };
 }
 
@@ -401,9 +483,4 @@ export function swapHeads({ trace, layer, head, compare }: State): Partial<State
 /** A short row has no small weights: over twenty bits it would be one colour. */
 export function getDefaultRange(keys: number): readonly [number, number] {
   return keys < 200 ? [-10, 0] : [-20, 0];
-}
-
-/** The state with its range filled in. */
-export function withRange(state: State, keys: number): State & { readonly range: readonly [number, number] } {
-  return { ...state, range: state.range ?? getDefaultRange(keys) };
 }

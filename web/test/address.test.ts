@@ -60,7 +60,35 @@ test("a long drag writes the address at most twice a second, and the last place 
   mock.timers.tick(1000);
   assert.ok(place.calls <= 2 * 9.6 + 2, `${place.calls} calls in 9.6 seconds`);
   assert.deepEqual(readAddress(place.location.hash).centre, { query: 600, key: 600 });
-  assert.equal(place.entries.length, 1);
+  assert.equal(place.entries.length, 2, "one entry, however long: Back stays in the explorer");
+  place.back();
+  assert.equal(store.get().centre, null);
+  close();
+});
+
+test("each change of how the map is shown is an entry, a correction is not", () => {
+  const { place, store, close } = started();
+  for (const change of [{ channel: "max" }, { hideSink: true }, { range: [-8, 0] }] as const) {
+    mock.timers.tick(1000);
+    store.set(change);
+  }
+  mock.timers.tick(1000);
+  store.set({ layer: 1 }, "replace");
+  mock.timers.tick(1000);
+  assert.equal(place.entries.length, 4);
+  place.back();
+  assert.deepEqual([store.get().range, store.get().hideSink], [null, true]);
+  close();
+});
+
+test("moves before and after another change are two entries", () => {
+  const { place, store, close } = started();
+  for (const change of [{ zoom: 2 }, { zoom: 3 }, { channel: "max" }, { zoom: 4 }, { zoom: 5 }] as const) {
+    mock.timers.tick(1000);
+    store.set(change);
+  }
+  mock.timers.tick(1000);
+  assert.deepEqual(place.entries.map((entry) => readAddress(entry).zoom), [null, 3, 3, 5]);
   close();
 });
 

@@ -1,10 +1,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { encodeWeight } from "../src/server/tile_codec";
-import { createLookup, getEntry, getTable, type ColourScale } from "../src/paint/colour";
-import { COLOURS } from "../src/state";
+import { decodeWeight, encodeWeight } from "../src/server/tile_codec";
+import { chooseScale, createLookup, createUniformLookups, getEntry, getTable, type ColourScale } from "../src/paint/colour";
+import { themes } from "../src/paint/surface";
+import { COLOURS, DEFAULT_STATE } from "../src/state";
 
-const usual: ColourScale = { colours: "cividis", range: [-20, 0], linear: false };
+const usual: ColourScale = { colours: "cividis", range: [-20, 0], kind: "log" };
 const bytes = (pixels: Uint32Array, code: number): number[] => [...new Uint8Array(pixels.buffer, code * 4, 4)];
 
 test("every table has 256 different entries, so that a pixel identifies its entry", () => {
@@ -32,8 +33,8 @@ test("the tables grow brighter from end to end", () => {
 });
 
 test("masked is transparent, zero is the darkest entry and opaque", () => {
-  for (const linear of [false, true]) {
-    const pixels = createLookup({ ...usual, linear });
+  for (const kind of ["log", "linear"] as const) {
+    const pixels = createLookup({ ...usual, kind });
     assert.deepEqual(bytes(pixels, 0), [0, 0, 0, 0]);
     assert.deepEqual(bytes(pixels, 1), [0, 34, 78, 255]);
     assert.deepEqual(bytes(pixels, 255), [254, 232, 56, 255]);
@@ -57,8 +58,47 @@ test("the range is in bits and clamps at both ends", () => {
 });
 
 test("linear runs from zero to the top of the range", () => {
-  const scale: ColourScale = { ...usual, range: [-20, -1], linear: true };
+  const scale: ColourScale = { ...usual, range: [-20, -1], kind: "linear" };
   assert.equal(getEntry(0.5, scale), 255);
   assert.equal(getEntry(0.25, scale), 128);
   assert.equal(getEntry(0.001, scale), 1);
+});
+
+test("the automatic scale is relative to uniform attention where a pixel covers many pairs, unless a range is set", () => {
+  const choose = (change: object, stride: number): string => chooseScale({ ...DEFAULT_STATE, ...change }, stride, 5000).kind;
+  assert.deepEqual([choose({}, 16), choose({}, 1), choose({ range: [-8, 0] }, 16)], ["uniform", "log", "log"]);
+  assert.deepEqual([choose({ scale: "linear" }, 16), choose({ scale: "log" }, 16), choose({ scale: "uniform" }, 1)], ["linear", "log", "uniform"]);
+});
+
+test("relative to uniform attention, uniform is the darkest entry at every length, and twice as much is the same", () => {
+  const scale = chooseScale({ ...DEFAULT_STATE, scale: "uniform" }, 1, 0);
+  for (const keys of [1, 7, 300, 131_072]) {
+    assert.equal(getEntry(1 / keys, scale, keys), 0);
+    assert.equal(getEntry(2 / keys, scale, keys), 32);
+    assert.equal(getEntry(0.25 / keys, scale, keys), 0);
+  }
+  assert.equal(getEntry(1, scale, 256), 255);
+  const lookups = createUniformLookups(scale);
+  const table = getTable("cividis");
+  for (const keys of [1, 12.5, 4096]) {
+    assert.deepEqual(bytes(lookups(keys), 0), [0, 0, 0, 0]);
+    for (let code = 1; code < 256; code++) {
+      const entry = getEntry(decodeWeight(code), scale, keys);
+      assert.deepEqual(bytes(lookups(keys), code), [...table.slice(entry * 3, entry * 3 + 3), 255]);
+    }
+  }
+});
+
+/** Relative luminance and contrast, as WCAG 2 defines them. */
+const luminance = (rgb: readonly number[]): number =>
+  rgb.map((part) => (part <= 10 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4)).reduce((sum, part, index) => sum + part * ([0.2126, 0.7152, 0.0722][index] ?? 0), 0);
+
+test("the darkest colour of weights is not the ground of the mask, in light and in dark", () => {
+  for (const { hatchGround } of Object.values(themes)) {
+    const ground = luminance([1, 3, 5].map((at) => parseInt(hatchGround.slice(at, at + 2), 16)));
+    for (const name of COLOURS) {
+      const dark = luminance([...getTable(name).slice(0, 3)]);
+      assert.ok((Math.max(ground, dark) + 0.05) / (Math.min(ground, dark) + 0.05) > 1.4, `${name} on ${hatchGround}`);
+    }
+  }
 });

@@ -19,16 +19,17 @@ test("a file is named by model, head and range, in characters that every file sy
 });
 
 test("a caption has model, text, heads, meaning of colours and range", () => {
-  const painted = { stride: 4, channel: "max", scale: { colours: "magma", range: [-20, 0], linear: false } } as const;
+  const painted = { stride: 4, channel: "max", scale: { colours: "magma", range: [-20, 0], kind: "log" } } as const;
   const plain = (text: string): string => text.replace(/[\u2068\u2069]/g, "");
-  const about = { meta: meta("M", "N"), heads: ["L0H1"], part, painted, version: "1.2" };
+  const about = { meta: meta("M", "N"), text: "", heads: ["L0H1"], part, painted, version: "1.2" };
   assert.equal(
     plain(createCaption(about)),
     "M · N · L0H1 · weight, max of 4×4 pairs, log2, -20 to 0 bits · queries 0 to 11, keys 1,000 to 1,299 · AttnScope 1.2",
   );
+  assert.match(plain(createCaption({ ...about, text: " When Mary and John\nwent" })), /^N · “When Mary and John↵?.?went” · L0H1 · /);
   const ratio = { ...painted, stride: 1, scale: { ...painted.scale, colours: "ratio", range: [-6, 6] } } as const;
   assert.match(plain(createCaption({ ...about, heads: ["L0H1", "L2H3"], painted: ratio })), /L0H1 and L2H3 · log2 of L0H1 \/ L2H3, each pair, -6 to 6 bits/);
-  const linear = { ...painted, scale: { ...painted.scale, linear: true, range: [-20, -1] } } as const;
+  const linear = { ...painted, scale: { ...painted.scale, kind: "linear", range: [-20, -1] } } as const;
   assert.match(createCaption({ ...about, painted: linear, meta: meta("M", "M", "not computed") }), /linear, 0 to 0\.5 .*not computed/);
 });
 

@@ -1,4 +1,6 @@
 import assert from "node:assert/strict";
+import { formatMeasure, formatWeight, formatWeightColumn } from "../src/format_numbers";
+import { formatHeadName } from "../src/server/protocol";
 import { test } from "node:test";
 
 import { chooseSize, coarsenTile, findHeadAt, getCellBox, getExtent, stepHead } from "../src/heads/grid_layout";
@@ -258,4 +260,41 @@ test("pending scores are polled, and an error response is reported and not retri
   assert.deepEqual(server.requested.filter((path) => path === "aa/1/heads").length, 1);
   assert.equal(loader.problem, "this file does not hold that");
   assert.deepEqual([loader.heads.length, loader.scores[1]], [2, null]);
+});
+
+test("the layer of the current head is loaded first", async () => {
+  const server = new Server();
+  const loader = createHeadLoader(server, () => undefined);
+  loader.load(createMeta("aa", 4), "max", 0, 2);
+  await wait(60);
+  assert.deepEqual(server.requested.slice(0, 4), [2, 0, 1, 3].map((layer) => `aa/${layer}/thumbs?ch=max`));
+});
+
+test("when the server does not answer, nothing more is requested until it is stopped, and the page is told", async () => {
+  let [requested, changes] = [0, 0];
+  const dead = { bytes: () => (requested++, Promise.reject(new TypeError("no answer"))), json: () => Promise.reject(new TypeError("no answer")) } as unknown as Server;
+  const loader = createHeadLoader(dead, () => changes++);
+  const meta = createMeta("aa", 4);
+  loader.load(meta, "max", 0);
+  await wait(20);
+  const before = requested;
+  loader.load(meta, "max", 0);
+  await wait(20);
+  assert.deepEqual([loader.hasStopped, requested, changes], [true, before, 1]);
+  loader.stop();
+  assert.equal(loader.hasStopped, false);
+});
+
+test("a head has its name in the model, also where only some layers and heads were recorded", () => {
+  const named = (...names: string[]): Meta => ({ layers: names.map((name) => ({ name, heads: 1, numbers: [4] })) }) as unknown as Meta;
+  assert.equal(formatHeadName(named("blocks.2.attention", "blocks.17.attention"), 1, 0), "L17H4");
+  assert.equal(formatHeadName(named("blocks.0", "blocks.1"), 1, 0), "L1H4");
+  assert.equal(formatHeadName(named("encoder.0", "decoder.0"), 1, 0), "L1H4", "numbers that do not rise are not those of layers");
+  assert.equal(formatHeadName(named("first", "second"), 1, 0), "L1H4");
+  assert.equal(formatHeadName(named("a text = 7"), 0, 0), "L0H4");
+});
+
+test("small numbers are written in one way", () => {
+  assert.deepEqual([formatMeasure(3.24e-7), formatWeight(3.24e-7), formatWeightColumn(3.24e-7)], Array(3).fill("3.2\u00d710\u207b\u2077"));
+  assert.deepEqual([formatMeasure(-0.0002), formatMeasure(0), formatMeasure(0.0421)], ["\u22122.0\u00d710\u207b\u2074", "0", "0.0421"]);
 });

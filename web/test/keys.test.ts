@@ -16,16 +16,16 @@ test("every row of the help list does what it says, by each of its keys", () => 
   for (const row of KEYS) {
     for (const key of row.keys) {
       const shiftKey = row.shift ?? /^[A-Z?<>{}+]$/.test(key);
-      assert.equal(findAction(press(key, { shiftKey })), row.action, `${key} ${row.description}`);
+      assert.equal(findAction(press(key, { shiftKey, ctrlKey: row.ctrl ?? false })), row.action, `${key} ${row.description}`);
     }
   }
 });
 
 test("no key does two things", () => {
   const seen = new Set<string>();
-  for (const { keys, shift } of KEYS) {
-    for (const key of keys) {
-      const name = formatKey(key, shift ?? false);
+  for (const row of KEYS) {
+    for (const key of row.keys) {
+      const name = formatKey(key, row);
       assert.ok(!seen.has(name), name);
       seen.add(name);
     }
@@ -37,13 +37,17 @@ test("Shift and an arrow is one screen, an arrow alone is a step", () => {
   assert.equal(findAction(press("ArrowLeft", { shiftKey: true })), "screenLeft");
 });
 
-test("keys with Ctrl, Alt or Meta are left to the browser", () => {
+test("other keys with Ctrl, Alt or Meta are left to the browser", () => {
+  const withCtrl = KEYS.filter(({ ctrl }) => ctrl).flatMap(({ keys }) => keys);
   for (const { keys } of KEYS) {
     for (const key of keys) {
       for (const held of ["ctrlKey", "metaKey", "altKey"] as const)
-        assert.equal(findAction(press(key, { [held]: true })), null);
+        if (held === "altKey" || !withCtrl.includes(key)) assert.equal(findAction(press(key, { [held]: true })), null);
     }
   }
+  assert.equal(findAction(press("z")), null);
+  assert.equal(findAction(press("z", { metaKey: true, shiftKey: true })), "redo", "on a Mac, the letter stays small");
+  assert.equal(findAction(press("Z", { ctrlKey: true, shiftKey: true })), "redo");
   assert.equal(findAction(press("f", { isComposing: true })), null);
 });
 

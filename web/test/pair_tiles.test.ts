@@ -113,7 +113,7 @@ test("two weights below a millionth have no ratio, one of them has", () => {
   assert.equal(computeRatio(decodeWeight(255), 0), Infinity);
 });
 
-const scale: ColourScale = { colours: "ratio", range: [-6, 6], linear: false };
+const scale: ColourScale = { colours: "ratio", range: [-6, 6], kind: "log" };
 
 test("ratios have 256 colours of their own, darker the further from equal, and white where equal", () => {
   const table = getTable("ratio");

@@ -4,6 +4,7 @@ import { test } from "node:test";
 import {
   CHANNELS,
   COLOURS,
+  SCALES,
   DEFAULT_STATE,
   createStore,
   fitToTrace,
@@ -14,6 +15,8 @@ import {
   writeAddress,
   COMPARE_MODES,
   MAX_ABLATED,
+  QUESTIONS,
+  namesHead,
   type State,
 } from "../src/state";
 import { findNextHead, listHeads } from "../src/head_order";
@@ -33,6 +36,8 @@ function randomState(random: () => number): State {
   const whole = (below: number): number => Math.floor(random() * below);
   const perhaps = <T>(make: () => T): T | null => (random() < 0.4 ? null : make());
   const hex = (): string => whole(16).toString(16);
+  const [pinQuery, pinKey] = [perhaps(() => whole(131_072)), perhaps(() => whole(131_072))];
+  const end = (start: number | null): number | null => (start === null || random() < 0.5 ? null : start + 1 + whole(99));
   return {
     trace: random() < 0.1 ? "" : Array.from({ length: 16 + whole(49) }, hex).join(""),
     layer: whole(80),
@@ -40,12 +45,17 @@ function randomState(random: () => number): State {
     view: (["map", "text", "heads", "sentence"] as const)[whole(4)] ?? "map",
     centre: perhaps(() => ({ query: random() * 131_072, key: random() * 131_072 })),
     zoom: perhaps(() => 64 * random() ** 6),
-    pinQuery: perhaps(() => whole(131_072)),
-    pinKey: perhaps(() => whole(131_072)),
+    textPlace: perhaps(() => ({ query: whole(131_072), key: whole(131_072) })),
+    pinQuery,
+    pinKey,
+    pinQueryEnd: end(pinQuery),
+    pinKeyEnd: end(pinKey),
+    question: QUESTIONS[whole(5)] ?? "auto",
+    filter: ["", "entropy<1", "mean_distance>=12.5"][whole(3)] ?? "",
     channel: CHANNELS[whole(3)] ?? "both",
     range: perhaps(() => [-32 + random() * 30, -1 + random()] as const),
     colours: COLOURS[whole(4)] ?? "grey",
-    linear: random() < 0.5,
+    scale: SCALES[whole(4)] ?? "auto",
     hideSink: random() < 0.5,
     unmasked: random() < 0.5,
     words: random() < 0.5,
@@ -61,6 +71,7 @@ function randomState(random: () => number): State {
       head: whole(64),
       mode: COMPARE_MODES[whole(3)] ?? "side",
     })),
+    large: random() < 0.5,
     locked: random() < 0.5,
     bits: 1 + whole(37) / 4,
     others:
@@ -272,6 +283,25 @@ test("next and previous heads are the nearest available ones", () => {
   assert.deepEqual(findNextHead({ layer: 0, head: 0 }, held, 1, 0), [1, 0]);
 });
 
+test("a span is pinned by its last token, and a new pin ends it", () => {
+  const state = readAddress("#1/0123456789abcdef/L1H1/map?pin=q8191,k2285..2324");
+  assert.deepEqual([state.pinQuery, state.pinQueryEnd, state.pinKey, state.pinKeyEnd], [8191, null, 2285, 2324]);
+  assert.equal(readAddress("#1/0123456789abcdef/L1H1/map?pin=k9..9").pinKeyEnd, null);
+  const layers = [{ heads: 2, queries: 2300, keys: 2300 }, { heads: 2, queries: 2300, keys: 2300 }];
+  const fitted = fitToTrace(state, layers);
+  assert.deepEqual([fitted.pinQuery, fitted.pinKey, fitted.pinKeyEnd], [null, 2285, 2299]);
+  const store = createStore(state);
+  store.set({ pinQuery: 7 });
+  assert.equal(store.get().pinKeyEnd, 2324);
+  store.set({ pinKey: 7 });
+  assert.equal(store.get().pinKeyEnd, null);
+});
+
+test("an address names a head or leaves the choice to the explorer", () => {
+  for (const named of ["#1/-/L0H0/map", "1/0123456789abcdef/L12H3/text?z=2"]) assert.ok(namesHead(named));
+  for (const open of ["", "#", "#1/-", "#1/0123456789abcdef", "#2/-/L0H0/map", "#token=L0H0"]) assert.ok(!namesHead(open));
+});
+
 test("swapping two heads twice changes nothing", () => {
   for (let seed = 1; seed <= 200; seed++) {
     const state = { ...randomState(randomOf(seed)), trace: "0123456789abcdef" };
@@ -293,6 +323,6 @@ test("a store calls its listeners only on changes", () => {
   store.set({ layer: 5 });
   assert.deepEqual(heard, [
     [0, 3, "push"],
-    [3, 4, "replace"],
+    [3, 4, "push"],
   ]);
 });

@@ -2,7 +2,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { getStep, HighlightSet, STEPS, type HighlightRegistryLike } from "../src/text/highlights";
 import type { Links } from "../src/server/protocol";
-import { chooseWindow, createPins, getPinnedPositions, MAX_TOKENS, shiftLinks } from "../src/text/positions";
+import { chooseWindow, combineLinks, createPins, getPinnedPositions, MAX_TOKENS, shiftLinks } from "../src/text/positions";
+import { findTurns, isCode } from "../src/text/text_kind";
 import { findFirstBelow, findLastAtMost, findTokenAt, getCharacterTokens, layOutText, type LineBox, type TextLayout } from "../src/text/paragraphs";
 
 /** What is shown of each token. */
@@ -129,7 +130,7 @@ test("a token of two lines is found in both", () => {
 });
 
 test("weights have eight steps, and tiny ones none", () => {
-  assert.deepEqual([0, 0.00009, 0.0001, 0.001, 0.29, 0.3, 1, NaN].map(getStep), [0, 0, 1, 3, 7, 8, 8, 0]);
+  assert.deepEqual([0, 0.00009, 0.0001, 0.001, 0.29, 0.3, 1, NaN].map((weight) => getStep(weight)), [0, 0, 1, 3, 7, 8, 8, 0]);
   assert.equal(STEPS.length, 8);
 });
 
@@ -200,4 +201,40 @@ test("of a very long text a window is shown, and stays while it contains the pos
   const [from, to] = chooseWindow(1_000_000, 500_000.5, [0, MAX_TOKENS]);
   assert.deepEqual([from, to - from], [500_000 - MAX_TOKENS / 2, MAX_TOKENS]);
   assert.deepEqual(chooseWindow(1_000_000, from + 1, [from, to]), [from, to]);
+});
+
+test("turns of a chat are found with their roles, whichever way the markers are split into tokens", () => {
+  const whole = ["<|im_start|>", "user", "\n", "Hi", "<|im_end|>", "\n", "<|im_start|>", "assistant", "\n", "Hello"];
+  const { turns, control } = findTurns(whole);
+  assert.deepEqual(turns, [
+    { start: 0, role: "user" },
+    { start: 6, role: "assistant" },
+  ]);
+  assert.deepEqual(
+    control.map(([start, stop]) => whole.slice(start, stop).join("")),
+    ["<|im_start|>user", "<|im_start|>", "<|im_end|>", "<|im_start|>assistant", "<|im_start|>"],
+  );
+  const split = ["A", "\n<", "|im", "_start", "|>", "sys", "tem", "\n"];
+  assert.deepEqual(findTurns(split).turns, [{ start: 1, role: "system" }]);
+  assert.deepEqual(findTurns(["a < b", " | c > d"]).turns, []);
+  const layout = layOutText(whole, new Set(turns.map(({ start }) => start)));
+  assert.deepEqual(layout.begins, [0, 6, 10]);
+  assert.equal(layout.starts[6], layout.paragraphs[0]?.length, "tokens are where their paragraph begins");
+});
+
+test("code is told from prose by its lines", () => {
+  assert.ok(isCode(["def f(x):\n    if x:\n        return 1\n    return 2\n"]));
+  assert.ok(isCode(["int main() {\n", "puts(1);\nreturn 0;\n", "}\n"]));
+  assert.ok(!isCode(["One.\n\nTwo: this is so.\n\n  Three.\n\nFour.\n\nFive."]));
+  assert.ok(!isCode(["x = 1;"]), "one line is not enough to tell");
+});
+
+test("links of a span are what its keys receive together, and what its queries give on average", () => {
+  const all = [
+    { span: [4, 5] as [number, number], total: 1, count: 9, links: [[7, 8, 0.5], [9, 10, 0.1]] as [number, number, number][] },
+    { span: [5, 6] as [number, number], total: 2, count: 8, links: [[9, 10, 0.7]] as [number, number, number][] },
+  ];
+  assert.deepEqual(combineLinks("key", all), { span: [4, 6], total: 3, count: 9, links: [[9, 10, 0.7999999999999999], [7, 8, 0.5]] });
+  assert.deepEqual(combineLinks("query", all).links.map(([start, , weight]) => [start, Math.round(weight * 1000)]), [[9, 400], [7, 250]]);
+  assert.deepEqual(combineLinks("key", all.slice(0, 1)), all[0]);
 });

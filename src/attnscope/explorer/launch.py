@@ -32,9 +32,10 @@ from attnscope.explorer.service.connection import REQUEST_TIMEOUT_SECONDS, make_
 from attnscope.explorer.service.guard import NAME, Settings, bracket_ipv6, is_wildcard
 from attnscope.explorer.service.workers import WorkerPools
 from attnscope.explorer.sessions.lazy_session import LazySession, survey_session
+from attnscope.explorer.sessions.letter_session import LetterSession
 from attnscope.explorer.sessions.model_session import ModelSession
 from attnscope.extras import import_extra
-from attnscope.recording import Trace, open_trace, read
+from attnscope.recording import Trace, open_trace
 from attnscope.survey.tables.survey import open_survey
 from attnscope.telemetry.run_log import STEPS
 from attnscope.telemetry.run_reader import is_watched_run
@@ -208,7 +209,8 @@ def explore(
 
     Args:
         *traces: Traces, or folders of saved traces; any two can be compared. Or one folder of a survey, or of a run
-            that `watch` writes. Without any, an example is shown.
+            that `watch` writes. Without any, an example is shown, and typed sentences are shown without a trained
+            model.
         name: The name to display, or one for each trace.
         model: The model that runs passages of a survey, instead of the one that the survey names. It is loaded on
             first use.
@@ -244,7 +246,7 @@ def explore(
         if not traces:
             library.example()
 
-    session = None
+    session = None if traces else LetterSession()
     if survey_folder is not None:
         library.survey = SurveyView(open_survey(survey_folder), display_names[0])
         session = survey_session(library.survey.survey, model)
@@ -322,12 +324,13 @@ def look(
         The running server.
     """
     display_name, library = name or type(model).__name__, Library()
+    session = ModelSession(model, tokenizer, display_name)
 
     def fill() -> None:
         if text is not None:
-            library.add(read(model, text, tokenizer), name=display_name)
+            library.add(session.read(text), name=display_name)
 
-    server = Server(library, ModelSession(model, tokenizer, display_name), host=host, port=port, names=names)
+    server = Server(library, session, host=host, port=port, names=names)
     return start_server(server, fill, open_browser=open_browser, block=block, say=say)
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnscope.errors import SettingError
+from attnscope.errors import Cancelled, SettingError
 from attnscope.heads.table import HeadTable
 from attnscope.matrix import AttentionMatrix
 from attnscope.recording import Trace
@@ -27,6 +27,7 @@ ARROW = re.compile(r"\s*(?:->|→)\s*")
 POSITIONS = re.compile(r"(-?\d+)(?:\s*\.\.\s*(-?\d+))?")
 
 Positions = int | range | slice
+StopCheck = Callable[[], bool]
 
 
 class Link(NamedTuple):
@@ -42,8 +43,9 @@ def find_heads(
     *,
     query: Positions | None = None,
     key: Positions | None = None,
+    layers: range | slice | None = None,
     batch: int = 0,
-    should_stop: Callable[[], bool] | None = None,
+    should_stop: StopCheck | None = None,
 ) -> HeadTable:
     """Rank all heads by the weight that some queries give to some keys.
 
@@ -52,8 +54,9 @@ def find_heads(
         link: The tokens as text, instead of `query` and `key`; see `parse_link`.
         query: The position of a query, or several (a range or slice); all queries if None.
         key: The position of a key, or several; all keys if None.
+        layers: The indices of some layers; all layers if None.
         batch: The index in the batch.
-        should_stop: Called between layers; returns True to stop.
+        should_stop: Called between blocks of weights; returns True to stop.
 
     Returns:
         All heads of the layers that have these positions, the strongest first. With queries and keys: `weight`, the
@@ -63,7 +66,7 @@ def find_heads(
 
     Raises:
         SettingError: Neither queries nor keys were given, no layer has these positions, or the text is not found.
-        InterruptedError: `should_stop` returned True.
+        Cancelled: `should_stop` returned True.
 
     >>> weights = torch.tensor([[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.7, 0.1]])
     >>> trace = Trace.from_attentions([torch.stack([weights, torch.eye(3)])[None]])
@@ -73,33 +76,56 @@ def find_heads(
     """
     if link is not None:
         query, key = parse_link(trace, link, batch)
-    if query is None and key is None:
-        raise SettingError("find_heads: give a query, a key, or both")
-    layers: list[str] = []
+    some = slice(layers.start, layers.stop) if isinstance(layers, range) else layers or slice(None)
+    names: list[str] = []
     heads: list[int] = []
     parts: list[dict[str, Tensor]] = []
-    for name, layer in trace.layers.items():
-        if should_stop is not None and should_stop():
-            raise InterruptedError("find_heads was stopped")
+    for name, layer in list(trace.layers.items())[some]:
         if isinstance(layer, StatisticsLayer):
             raise SettingError("find_heads: this trace has statistics only; record it with keep='matrix'")
-        rows, columns = (_resolve(part, count) for part, count in zip((query, key), layer.shape[2:], strict=True))
-        if rows is None or columns is None:
-            continue
-        matrix = layer.matrix().batch(batch)
-        if key is None:
-            part = _strongest_keys(matrix, rows)
-        elif query is None:
-            part = _strongest_queries(matrix, columns)
-        else:
-            part = {"weight": _mean_weight(matrix, rows, columns)}
-        layers += [name] * layer.shape[1]
-        heads += layer.heads
-        parts.append({column: values.double().cpu() for column, values in part.items()})
+        part = measure_link(layer.matrix().batch(batch), query, key, should_stop)
+        if part is not None:
+            names += [name] * layer.shape[1]
+            heads += layer.heads
+            parts.append(part)
     if not parts:
         raise SettingError(f"find_heads: no layer has query {query} and key {key}")
-    columns_by_name = {column: torch.cat([part[column] for part in parts]) for column in parts[0]}
-    return HeadTable(tuple(layers), tuple(heads), columns_by_name).top(next(iter(columns_by_name)))
+    columns = {column: torch.cat([part[column] for part in parts]) for column in parts[0]}
+    return HeadTable(tuple(names), tuple(heads), columns).top(next(iter(columns)))
+
+
+def measure_link(
+    matrix: AttentionMatrix, query: Positions | None, key: Positions | None, should_stop: StopCheck | None = None
+) -> dict[str, Tensor] | None:
+    """Measure a link in all heads of one layer, as `find_heads` does.
+
+    Args:
+        matrix: The weights of a layer, (heads, queries, keys).
+        query: As for `find_heads`.
+        key: As for `find_heads`.
+        should_stop: Called between blocks of weights; returns True to stop.
+
+    Returns:
+        The columns of `find_heads`, (heads,) each in float64 on the CPU; None if the layer lacks these positions.
+
+    Raises:
+        SettingError: Neither queries nor keys were given, or they are not consecutive.
+        Cancelled: `should_stop` returned True.
+    """
+    if query is None and key is None:
+        raise SettingError("find_heads: give a query, a key, or both")
+    rows, columns = (_resolve(part, count) for part, count in zip((query, key), matrix.shape[-2:], strict=True))
+    if rows is None or columns is None:
+        return None
+    if should_stop is not None:
+        matrix = matrix.with_options(should_stop=should_stop)
+    if key is None:
+        found = _strongest_keys(matrix, _blocks(rows, len(columns), matrix.shape[0], should_stop))
+    elif query is None:
+        found = _strongest_queries(matrix, columns, _blocks(rows, len(columns), matrix.shape[0], should_stop))
+    else:
+        found = _mean_weight(matrix, columns, _blocks(rows, len(columns), matrix.shape[0], should_stop), len(rows))
+    return {column: values.double().cpu() for column, values in found.items()}
 
 
 def _resolve(positions: Positions | None, count: int) -> range | None:
@@ -115,33 +141,34 @@ def _resolve(positions: Positions | None, count: int) -> range | None:
     return found if found and found.start >= 0 and found.stop <= count else None
 
 
-def _blocks(positions: range, others: int, heads: int) -> Iterator[slice]:
+def _blocks(positions: range, others: int, heads: int, should_stop: StopCheck | None) -> Iterator[slice]:
     """Consecutive positions whose weights with `others` fit into MAX_CELLS."""
     step = max(1, MAX_CELLS // max(others * heads, 1))
     for start in range(positions.start, positions.stop, step):
+        if should_stop is not None and should_stop():
+            raise Cancelled("find_heads was cancelled")
         yield slice(start, min(start + step, positions.stop))
 
 
-def _mean_weight(matrix: AttentionMatrix, rows: range, columns: range) -> Tensor:
+def _mean_weight(matrix: AttentionMatrix, columns: range, blocks: Iterator[slice], num_rows: int) -> dict[str, Tensor]:
     """The weight of each head on the columns together, as a mean over the rows, (heads,)."""
     some = slice(columns.start, columns.stop)
-    sums = [matrix[:, part, some].double().sum((1, 2)) for part in _blocks(rows, len(columns), matrix.shape[0])]
-    return torch.stack(sums).sum(0) / len(rows)
+    sums = [matrix[:, part, some].double().sum((1, 2)) for part in blocks]
+    return {"weight": torch.stack(sums).sum(0) / num_rows}
 
 
-def _strongest_keys(matrix: AttentionMatrix, rows: range) -> dict[str, Tensor]:
+def _strongest_keys(matrix: AttentionMatrix, blocks: Iterator[slice]) -> dict[str, Tensor]:
     """The largest weight of each head in some rows, and its key, (heads,) each."""
-    found = [matrix[:, part, :].amax(1).max(-1) for part in _blocks(rows, matrix.shape[-1], matrix.shape[0])]
+    found = [matrix[:, part, :].amax(1).max(-1) for part in blocks]
     weights, keys = (torch.stack([part[at] for part in found]) for at in (0, 1))
     best = weights.argmax(0, keepdim=True)
     return {"top_weight": weights.gather(0, best)[0], "top_key": keys.gather(0, best)[0]}
 
 
-def _strongest_queries(matrix: AttentionMatrix, columns: range) -> dict[str, Tensor]:
+def _strongest_queries(matrix: AttentionMatrix, columns: range, blocks: Iterator[slice]) -> dict[str, Tensor]:
     """The weight that some keys receive in each head, and the query that gives most, (heads,) each."""
     some = slice(columns.start, columns.stop)
-    rows = range(matrix.shape[-2])
-    weights = torch.cat([matrix[:, part, some].sum(-1) for part in _blocks(rows, len(columns), matrix.shape[0])], 1)
+    weights = torch.cat([matrix[:, part, some].sum(-1) for part in blocks], 1)
     top = weights.max(-1)
     return {"received": weights.double().sum(-1), "top_weight": top.values, "top_query": top.indices}
 

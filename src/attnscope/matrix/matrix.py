@@ -35,6 +35,7 @@ from attnscope.matrix.statistics import Distance, TopKeys
 from attnscope.matrix.summary import Summary, summarize
 from attnscope.matrix.views import MatrixView, MergedTokens, ValueWeighted, no_grad_no_autocast, value_norms
 from attnscope.matrix.visible_cells import count_visible
+from attnscope.matrix.weight_terms import WeightTerms, weight_terms
 
 SUMMARY_BINS = 64  # of a summary, along each axis
 
@@ -401,6 +402,31 @@ class AttentionMatrix(MatrixView):
         """
         found = row_logits(with_logits(self._source, "row_logits"), self._schedule)
         return RowLogits(*(self._reshape(part) for part in found))
+
+    @no_grad_no_autocast
+    def weight_terms(self, query: int, key: int) -> WeightTerms:
+        """How one weight of one head is computed: q.k by dimension, scale, score, mask and log-sum-exp.
+
+        Args:
+            query: position of the query.
+            key: position of the key.
+
+        Raises:
+            ShapeError: the matrix has more than one head; select one with `.head(h)`.
+            UnsupportedError: the matrix was made by `from_dense`.
+            IndexError: there is no such query or key.
+
+        >>> matrix = AttentionMatrix(torch.eye(4), torch.eye(4), scale=1.0)
+        >>> terms = matrix.weight_terms(0, 0)
+        >>> terms.products.tolist(), terms.score, round(terms.weight, 4)
+        ([1.0, 0.0, 0.0, 0.0], 1.0, 0.4754)
+        """
+        if self._leading:
+            raise ShapeError(f"weight_terms: expected the matrix of one head, got leading axes {self._axes}")
+        for name, position, count in zip(("query", "key"), (query, key), self.shape, strict=True):
+            if not 0 <= position < count:
+                raise IndexError(f"weight_terms: expected a {name} from 0 to {count - 1}, got {position}")
+        return weight_terms(with_logits(self._source, "weight_terms"), query, key)
 
     @no_grad_no_autocast
     def visible_cells(self, rows: int, columns: int) -> Tensor:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from attnscope.attention.rotary import Rotary
 from attnscope.errors import SettingError, UnsupportedError
 from attnscope.recording.call import Call, MaskCopies, copy_call, follows, same_numbers, with_heads
 from attnscope.recording.heap import Heap
@@ -185,6 +186,8 @@ class Recorder:
         selection.check(self._names.values())
         self._selection, self._keeping, self._verify = selection, keeping, verify
         self.trace = Trace(type(model).__name__, tokenizer)
+        encoding = getattr(getattr(model, "config", None), "position_encoding", None)
+        self.trace.rotary = encoding if isinstance(encoding, Rotary) else None
         self._chosen = {name for name in self._names.values() if selection.has(name)}
         self.coverage = Coverage(model, self._chosen)
         self._runs: dict[str, list[Run]] = {}

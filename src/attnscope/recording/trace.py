@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from attnscope.attention.plan import format_bytes
+from attnscope.attention.rotary import Rotary
 from attnscope.attention.tensors import count_bytes
 from attnscope.errors import AttnScopeError, SettingError
 from attnscope.matrix import AttentionMatrix
@@ -39,6 +40,10 @@ class Trace(Mapping[str, AttentionMatrix]):
     Args:
         model: The name of the model, which is shown.
         tokenizer: Decodes the tokens; a tokenizer of transformers or of AttnScope, or None.
+
+    Attributes:
+        rotary: How the model rotates its queries and keys by position, if that is known: of a model of AttnScope, until
+            the trace is saved.
     """
 
     def __init__(self, model: str = "", tokenizer: Any = None) -> None:
@@ -47,6 +52,7 @@ class Trace(Mapping[str, AttentionMatrix]):
         self.texts: list[Texts] = []
         self.without_softmax: tuple[str, ...] = ()
         self.errors: dict[str, float] = {}
+        self.rotary: Rotary | None = None
         self._tokenizer = tokenizer
         self._codec: Any = None
         self._given: list[str] | None = None

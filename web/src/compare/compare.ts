@@ -8,6 +8,7 @@
 import { createCompareBar, type CompareBar } from "./compare_bar";
 import { createMapMoves } from "../key_handlers";
 import { findAction, loadKeysEnabled } from "../keys";
+import type { ViewPlace } from "../geometry/viewport";
 import { CanvasMap, type Cell, type MapEvents, type MapView, type SecondHead } from "../map/map_view";
 import type { Reading } from "../map/map_data";
 import { formatPair } from "../map/pair_data";
@@ -19,9 +20,7 @@ import type { Comparison, ViewContext } from "../panels/view_context";
 import { readFloats } from "../server/tile_codec";
 import { LatestRequest } from "../server/requests";
 import { formatHeadName, paths, type Layer, type Meta, type TraceHead } from "../server/protocol";
-import { swapHeads, withRange, type ComparedHead, type CompareMode, type State } from "../state";
-
-type Place = Pick<State, "centre" | "zoom">;
+import { getDefaultRange, swapHeads, type ComparedHead, type CompareMode, type HistoryMode, type State } from "../state";
 
 export class HeadComparison implements Comparison {
   readonly secondSlot = element("div", { class: "map-slot beside", hidden: true });
@@ -33,7 +32,7 @@ export class HeadComparison implements Comparison {
   #other: TraceHead | null = null;
   #pairing: TokenPairing | null = null;
   /** The place of B, kept when it is unlocked; and the place of A that followed from the last move of B. */
-  #secondPlace: Place = { centre: null, zoom: null };
+  #secondPlace: ViewPlace = { centre: null, zoom: null };
   #lastLockedMove: { readonly from: Cell; readonly to: Cell } | null = null;
   #pinnedWeights = { name: "", words: "" };
   #shared = "";
@@ -92,9 +91,10 @@ export class HeadComparison implements Comparison {
     this.secondMap?.highlightCell(cell && this.#pairing && mapCell(cell, this.#pairing));
   }
 
+  /** Correct what cannot be shown. */
   #updateCompared(part: Partial<ComparedHead>): void {
     const { compare } = this.context.store.get();
-    if (compare) this.context.store.set({ compare: { ...compare, ...part } });
+    if (compare) this.context.store.set({ compare: { ...compare, ...part } }, "replace");
   }
 
   /** The meta of B's trace; null while it is loading. */
@@ -112,7 +112,7 @@ export class HeadComparison implements Comparison {
       () => this.update(store.get(), this.#one),
       (message) => {
         showNotice(`B cannot be shown: ${message}`);
-        store.set({ compare: null });
+        store.set({ compare: null }, "replace");
       },
     );
     return null;
@@ -136,7 +136,8 @@ export class HeadComparison implements Comparison {
     if (mode === "side") {
       this.#setShared("", null);
       // The same colours in both, also where the range is left to the length of the text.
-      this.#showSecondMap(withRange(state, getLayer(one)?.keys ?? 0), other, pairing, names);
+      const [range, own] = [one, other].map((shown) => getDefaultRange(getLayer(shown)?.keys ?? 0));
+      this.#showSecondMap(String(range) === String(own) ? state : { ...state, range: state.range ?? range ?? null }, other, pairing, names);
     } else {
       this.#setShared([mode, getHeadKey(other), ...names].join(), { ...other, mode, names });
       this.#dropSecondMap();
@@ -169,7 +170,7 @@ export class HeadComparison implements Comparison {
   }
 
   #createSecondMap(): MapView {
-    const { store, transport, traces, host, pins, showNotice } = this.context;
+    const { store, transport, traces, pictures, host, pins, showNotice } = this.context;
     const back = (): TokenPairing | null => this.#pairing && invertPairing(this.#pairing);
     const togglePins = (query: number | null, key: number | null): void => {
       const pairing = back();
@@ -179,14 +180,14 @@ export class HeadComparison implements Comparison {
       else pins.toggle(Object.fromEntries(wanted));
     };
     const events: MapEvents = {
-      onMove: (centre: Cell | null, zoom: number | null) => this.#onMove(centre, zoom, back()),
+      onMove: (place, how) => this.#onMove(place, how, back()),
       onHover: (cell: Cell | null) => this.map.highlightCell(cell && mapCell(cell, back())),
       onPickCell: ({ query, key }: Cell) => togglePins(query, key),
       onPickQuery: (query: number) => togglePins(query, null),
       onPickKey: (key: number) => togglePins(null, key),
     };
     const secondMap = new CanvasMap(transport, events, {
-      host,
+      ...{ host, pictures },
       getTokens: (side, from, to) =>
         this.#other ? traces.getTexts(this.#other.meta).getRange(this.#other.layer, side, from, to) : undefined,
     });
@@ -213,12 +214,12 @@ export class HeadComparison implements Comparison {
     this.map.highlightCell(null);
   }
 
-  #onMove(from: Cell | null, zoom: number | null, back: TokenPairing | null): void {
-    this.#secondPlace = { centre: from, zoom };
+  #onMove(place: ViewPlace, how: HistoryMode, back: TokenPairing | null): void {
+    const { centre: from, zoom } = (this.#secondPlace = place);
     if (!this.context.store.get().locked) return;
     const to = from && back && mapPlace(from, back);
     this.#lastLockedMove = from && to && { from, to };
-    this.context.store.set({ centre: to, zoom });
+    this.context.store.set({ centre: to, zoom }, how);
   }
 
   /** The exact weights of the pinned pair in both; "" until they are there. */

@@ -19,11 +19,14 @@ function describeColours({ stride, channel, scale }: ColourMeaning, heads: reado
   const [low, high] = scale.range;
   const bins = stride === 1 ? "each pair" : `${channel} of ${stride}\u00d7${stride} pairs`;
   if (scale.colours === "ratio") return `log2 of ${heads.join(" / ")}, ${bins}, ${low} to ${high} bits`;
-  return `weight, ${bins}, ${scale.linear ? `linear, 0 to ${2 ** high}` : `log2, ${low} to ${high} bits`}`;
+  if (scale.kind === "uniform") return `weight relative to uniform attention, ${bins}, ${2 ** low} to ${2 ** high} times`;
+  return `weight, ${bins}, ${scale.kind === "linear" ? `linear, 0 to ${2 ** high}` : `log2, ${low} to ${high} bits`}`;
 }
 
 export interface Caption {
   meta: Meta;
+  /** The beginning of the text; "" where it is not known. */
+  text: string;
   /** One head, or two that are compared. */
   heads: readonly string[];
   part: TokenRanges;
@@ -31,11 +34,15 @@ export interface Caption {
   version: string;
 }
 
-export function createCaption({ meta, heads, part, painted, version }: Caption): string {
+const MAX_TEXT_LENGTH = 60;
+
+export function createCaption({ meta, text, heads, part, painted, version }: Caption): string {
   const formatRange = (name: string, [from, to]: readonly [number, number]): string => `${name} ${formatCount(from)} to ${formatCount(to - 1)}`;
+  // The model of a trace is the name of a class, which says less than the text.
+  const names = text === "" ? [meta.model, meta.name] : [meta.name, `\u201c${formatTitle(text.trim(), MAX_TEXT_LENGTH)}\u201d`];
   return [
-    ...[meta.model, meta.name].filter((name, index, all) => name !== "" && all.indexOf(name) === index).map((name) => isolateDirection(formatTitle(name))),
-    heads.join(" and "),
+    ...names.filter((name, index) => name !== "" && names.indexOf(name) === index).map((name) => isolateDirection(formatTitle(name, MAX_TEXT_LENGTH + 40))),
+    heads.length > 2 ? heads.join(", ") : heads.join(" and "),
     ...(painted ? [describeColours(painted, heads)] : []),
     `${formatRange("queries", part.query)}, ${formatRange("keys", part.key)}`,
     ...(meta.note === null ? [] : [formatTitle(meta.note, 100)]),

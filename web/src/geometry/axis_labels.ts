@@ -1,7 +1,7 @@
 // Chooses which tokens of an axis get a label at this zoom, and which positions a number.
 //
-// Pixels per token < 0.5: section and paragraph names, the important ones first, none over another. 0.5 to 11: the same, and every k-th
-// token between them, k a power of two. From 11: every token. Pure; measures no text: a name needs `spacing` pixels along its axis.
+// Pixels per token < 0.5: section and paragraph names, the important ones first, none over another. 0.5 to 9: the same, and every k-th
+// token between them, k a power of two. From 9: every token. Pure; measures no text: a name needs `spacing` pixels along its axis.
 
 export interface AxisLabel {
   position: number;
@@ -21,7 +21,7 @@ export interface AxisView {
 }
 
 const TOKEN_LABELS_FROM_ZOOM = 0.5;
-export const EVERY_TOKEN_FROM_ZOOM = 11;
+export const EVERY_TOKEN_FROM_ZOOM = 9;
 
 /** Labels of an axis. `sections` are sorted by importance. `text` returns undefined while a token's text is not loaded. */
 export function chooseLabels(axis: AxisView, sections: readonly AxisSection[], text: (position: number) => string | undefined, spacing: number): AxisLabel[] {

@@ -2,25 +2,25 @@
 //
 // Positions are float64 in token units: the whole part of ten million tokens leaves 29 bits for the fraction, so nothing flickers.
 // A matrix smaller than the plot stays at the top left, next to its labels.
-import { EVERY_TOKEN_FROM_ZOOM } from "./axis_labels";
 import type { TokenRanges } from "./zoom_plan";
 
 export const LARGEST_ZOOM = 64;
-/** A matrix with fewer tokens opens with every token labelled, even if it then does not fit. */
-export const LABELLED_BELOW_TOKENS = 200;
-export const LABELLED_ZOOM = 12;
 
 export interface Size {
   width: number;
   height: number;
 }
 
-export interface Viewport {
+/** A matrix in a plot. */
+export interface Plot {
   readonly queries: number;
   readonly keys: number;
   /** Of the plot, in CSS pixels. */
   readonly width: number;
   readonly height: number;
+}
+
+export interface Viewport extends Plot {
   /** Token at the top left corner, with fraction. */
   readonly query: number;
   readonly key: number;
@@ -32,24 +32,40 @@ export function computeFitZoom(queries: number, keys: number, size: Size): numbe
   return Math.min(LARGEST_ZOOM, size.width / Math.max(1, keys), size.height / Math.max(1, queries));
 }
 
-/** The zoom a matrix opens with. */
-function computeOpeningZoom(queries: number, keys: number, size: Size): number {
-  const fit = computeFitZoom(queries, keys, size);
-  return Math.max(queries, keys) < LABELLED_BELOW_TOKENS && fit < EVERY_TOKEN_FROM_ZOOM ? LABELLED_ZOOM : fit;
-}
-
 function clampView(view: Viewport): Viewport {
   const zoom = Math.min(LARGEST_ZOOM, Math.max(computeFitZoom(view.queries, view.keys, view), view.zoom));
   const clampStart = (at: number, length: number, pixels: number): number => Math.max(0, Math.min(at, length - pixels / zoom));
   return { ...view, zoom, query: clampStart(view.query, view.queries, view.height), key: clampStart(view.key, view.keys, view.width) };
 }
 
-export function openView(queries: number, keys: number, size: Size): Viewport {
-  return clampView({ queries, keys, width: size.width, height: size.height, query: 0, key: 0, zoom: computeOpeningZoom(queries, keys, size) });
+/** The whole matrix. */
+export function fitView({ queries, keys, width, height }: Plot): Viewport {
+  return clampView({ queries, keys, width, height, query: 0, key: 0, zoom: 0 });
 }
 
-export function fitView(view: Viewport): Viewport {
-  return clampView({ ...view, query: 0, key: 0, zoom: 0 });
+/** A place as an address names it; null is what it leaves out. */
+export interface ViewPlace {
+  readonly centre: { readonly query: number; readonly key: number } | null;
+  readonly zoom: number | null;
+}
+
+export interface PinnedPair {
+  readonly query: number | null;
+  readonly key: number | null;
+}
+
+/**
+ * The view of an address: the whole matrix, or its centre and zoom. Pins are in view, in a plot of any size.
+ *
+ * Without a centre it is at the pins, and without those in the middle of the matrix.
+ */
+export function placeView(plot: Plot, { centre, zoom }: ViewPlace, pins: PinnedPair | null): Viewport {
+  const whole = fitView(plot);
+  if (centre === null && zoom === null) return whole;
+  const { query, key } = centre ?? { query: pins?.query ?? plot.queries / 2, key: pins?.key ?? plot.keys / 2 };
+  const placed = centreView(whole, query, key, zoom ?? whole.zoom);
+  // A place that shows the pins is kept as it is, so that an address names one picture.
+  return pins && !showsCell(placed, pins.query, pins.key) ? revealCell(placed, pins.query, pins.key) : placed;
 }
 
 export function panView(view: Viewport, dx: number, dy: number): Viewport {
@@ -76,14 +92,16 @@ export function getCentre(view: Viewport): { query: number; key: number } {
   return { query: view.query + view.height / view.zoom / 2, key: view.key + view.width / view.zoom / 2 };
 }
 
-/** Change the plot size and keep the top left corner. */
-export function resizeView(view: Viewport, size: Size): Viewport {
-  return clampView({ ...view, width: size.width, height: size.height });
+/** Whether the pair is in view; null is in every view. */
+export function showsCell(view: Viewport, query: number | null, key: number | null): boolean {
+  const isInside = (at: number | null, first: number, pixels: number): boolean => at === null || (at >= first && at + 1 <= first + pixels / view.zoom);
+  return isInside(query, view.query, view.height) && isInside(key, view.key, view.width);
 }
 
-/** Move just enough to show the pair, a little away from the border. */
-export function revealCell(view: Viewport, query: number, key: number): Viewport {
-  const revealPosition = (at: number, first: number, pixels: number): number => {
+/** Move just enough to show the pair, a little away from the border; null is not moved to. */
+export function revealCell(view: Viewport, query: number | null, key: number | null): Viewport {
+  const revealPosition = (at: number | null, first: number, pixels: number): number => {
+    if (at === null) return first;
     const shown = pixels / view.zoom;
     const margin = Math.min(shown / 4, 24 / view.zoom);
     if (at < first + margin) return at - margin;

@@ -8,7 +8,7 @@
 import { segments } from "../panels/controls";
 import { button, element, replaceChildren, token, type Child } from "../panels/dom";
 import type { ViewContext } from "../panels/view_context";
-import { pluralize } from "../format_numbers";
+import { formatDuration, pluralize } from "../format_numbers";
 import { isConnectionError } from "../server/connection";
 import { LatestRequest } from "../server/requests";
 import { paths, type AblateRequest, type AblationMethod, type AblationResult, type TraceHead } from "../server/protocol";
@@ -19,6 +19,8 @@ import { getHeadName, includesHead } from "./scored_heads";
 
 /** Wait, since several heads are often chosen one after the other. */
 const PAUSE_MILLISECONDS = 150;
+/** For texts of more tokens, the time that they take is estimated first. */
+const LONG_TEXT = 2048;
 
 export interface AblationPanel {
   readonly element: HTMLElement;
@@ -39,11 +41,17 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
   currentSwitch.addEventListener("change", () => {
     currentSwitch.checked = toggleAblation(context, getCurrentHead(store.get()));
   });
+  const stopButton = button("Stop", () => {
+    clearTimeout(timer);
+    request.cancel();
+    stopButton.hidden = true;
+    status.textContent = "Stopped.";
+  }, { hidden: true });
   const method = segments<AblationMethod>(
     "Ablation method",
     [
-      ["zero", "zero", "Replace the head output by zero"],
-      ["mean", "mean", "Replace the head output at every token by its mean over this text"],
+      ["zero", "output zero", "Replace the head output by zero"],
+      ["mean", "output its mean", "Replace the head output at every token by its mean over this text"],
     ],
     (ablationMethod) => store.set({ ablationMethod }, "push"),
   );
@@ -53,19 +61,27 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
     request.cancel();
     requested = "";
   };
-  const load = (body: AblateRequest): void =>
+  const load = (body: AblateRequest, isLong: boolean): void =>
     void request.run(
-      (given) => context.transport.post<AblationResult>(paths.ablate(), body, given),
+      async (given) => {
+        const { estimate_seconds: seconds } = isLong
+          ? await context.transport.post<{ estimate_seconds: number }>(paths.ablate(), { ...body, estimate: true }, given)
+          : { estimate_seconds: 0 };
+        given.throwIfAborted();
+        if (isLong) status.textContent += ` about ${formatDuration(seconds)}.`;
+        return context.transport.post<AblationResult>(paths.ablate(), body, given);
+      },
       (answer) => show(answer, pluralize(body.heads.length, "head")),
       (message, error) => {
+        stopButton.hidden = true;
         status.textContent = message;
         // Requested again once the server answers; an error of the server stays.
         if (isConnectionError(error)) requested = "";
       },
     );
   const show = ({ loss: [before, after], harder, next }: AblationResult, heads: string): void => {
-    status.textContent =
-      "Thin bars: the full model. Thick bars: without these heads. The maps still show the full model.";
+    stopButton.hidden = true;
+    status.textContent = "Thin bars: the full model. Thick bars: with the heads ablated. The maps still show the full model.";
     const change = `${after < before ? "−" : "+"}${Math.abs(after - before).toFixed(3)}`;
     replaceChildren(
       result,
@@ -73,10 +89,10 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
       createPairList([[null, before, after]], 3),
       element("h4", {}, "Probability of the next token"),
       createPairList(next.map(([text, ...rest]) => [token(text, 0), ...rest]), 3),
-      element("h4", {}, harder.length > 0 ? "Harder to predict, nats" : "No token became harder to predict"),
+      element("h4", {}, harder.length > 0 ? "Tokens that became harder to predict, nats" : "No token became harder to predict"),
       createPairList(harder.map(([position, text, ...rest]) => [createTokenButton(position, text), ...rest]), 2),
     );
-    context.announce(`Without ${heads}: ${before.toFixed(3)} to ${after.toFixed(3)} nats a token`);
+    context.announce(`Without ${heads}: ${before.toFixed(3)} to ${after.toFixed(3)} nats per token`);
   };
   /** A token of the text that links to the query before it, which predicts it. */
   const createTokenButton = (position: number, text: string): HTMLElement =>
@@ -97,6 +113,7 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
     method.element,
     list,
     status,
+    stopButton,
     result,
   );
   return {
@@ -126,6 +143,7 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
       stop();
       requested = wanted;
       replaceChildren(result);
+      stopButton.hidden = true;
       if (currentSwitch.disabled)
         status.textContent =
           "This runs the model again without the head, and the model of this text is not loaded: " +
@@ -134,7 +152,9 @@ export function createAblationPanel(context: ViewContext): AblationPanel {
         status.textContent = "This runs the model again without the head, and shows how its predictions change.";
       else {
         status.textContent = `Running without ${pluralize(ablated.length, "head")}…`;
-        timer = setTimeout(() => load({ trace, heads: ablated, how: ablationMethod }), PAUSE_MILLISECONDS);
+        stopButton.hidden = false;
+        const isLong = (shown.meta.layers[0]?.keys ?? 0) > LONG_TEXT;
+        timer = setTimeout(() => load({ trace, heads: ablated, how: ablationMethod }, isLong), PAUSE_MILLISECONDS);
       }
     },
   };
@@ -144,7 +164,9 @@ type Pair = readonly [name: Child, before: number, after: number];
 
 /** Numbers before and after, each with a bar; all on one scale. */
 function createPairList(rows: readonly Pair[], digits: number): HTMLElement {
-  const most = Math.max(...rows.flatMap(([, ...numbers]) => numbers));
+  // Numbers that are all rounded to zero tell nothing.
+  const shown = rows.filter(([, ...numbers]) => numbers.some((value) => Number(value.toFixed(digits)) !== 0));
+  const most = Math.max(...shown.flatMap(([, ...numbers]) => numbers));
   const createBar = (value: number): HTMLElement => {
     const made = element("span");
     made.style.width = `${(100 * value) / most}%`;
@@ -153,7 +175,7 @@ function createPairList(rows: readonly Pair[], digits: number): HTMLElement {
   return element(
     "ul",
     { class: "pairs" },
-    ...rows.map(([name, before, after]) =>
+    ...shown.map(([name, before, after]) =>
       element(
         "li",
         {},

@@ -24,6 +24,7 @@ export interface HeadGridOptions<Scene> {
   countHeads(scene: Scene): readonly number[];
   /** The size of a cell in a frame of this width. */
   getCellSize(heads: readonly number[], frameWidth: number): CellSize;
+  getRowName(scene: Scene, layer: number): string;
   /** "" where the heads of a column have different names. */
   getColumnName(scene: Scene, head: number): string;
   /** Called once per frame, before the cells are painted. */
@@ -95,7 +96,7 @@ export function createHeadGrid<Scene extends HeadsScene>(
     pen.textAlign = "right";
     cover(LEFT - 3, height);
     for (const layer of getHeads().keys())
-      write(`L${layer}`, layer === currentLayer, LEFT - 6, getVisibleBox([layer, 0]).top + size.height / 2);
+      write(options.getRowName(scene, layer), layer === currentLayer, LEFT - 6, getVisibleBox([layer, 0]).top + size.height / 2);
     pen.textAlign = "center";
     cover(width, TOP - 3);
     for (let head = 0; head < Math.max(0, ...getHeads()); head++) {

@@ -4,7 +4,7 @@ import type { Box } from "../geometry/box";
 import { formatTitle } from "../paint/token_text";
 import type { LayerScores } from "../server/protocol";
 import type { HeadId, State } from "../state";
-import type { ScoredHead } from "./scored_heads";
+import { passesFilters, type ScoredHead } from "./scored_heads";
 
 export interface HeadsScene {
   readonly state: State;
@@ -39,9 +39,9 @@ export function getCurrentHead({ layer, head }: State): HeadId {
   return [layer, head];
 }
 
-/** Whether the chosen label leaves a head out. */
+/** Whether the chosen label or condition leaves a head out. */
 export function isFaded({ state, heads }: Pick<HeadsScene, "state" | "heads">, id: HeadId): boolean {
-  return state.label !== "" && !heads.get(id.join())?.labels.includes(state.label);
+  return !passesFilters(heads.get(id.join()), state.label, state.filter);
 }
 
 /** What a score measures, or what a label means; "" where that is not known. */

@@ -40,7 +40,7 @@ export function createHeadsView(context: ViewContext): CentreView {
       timer = undefined;
       view.update(store.get(), shown);
     }, UPDATE_MILLISECONDS);
-  });
+  }, context.pictures);
   const hover = (id: HeadId | null, box: Box | null): void => {
     if (!id || !box || !scene) return area.card.hide();
     const note = includesHead(scene.state.ablated, id) ? " ablated" : "";
@@ -98,7 +98,8 @@ export function createHeadsView(context: ViewContext): CentreView {
     const drawing = pictures && count(loader.pictures) < layers.length;
     const done = count(drawing ? loader.pictures : loader.scores);
     const parts = [loader.problem];
-    if (done < layers.length) parts.push(`${drawing ? "Drawing" : "Scoring"} layer ${done + 1} of ${layers.length}…`);
+    if (loader.hasStopped) parts.push(`The server does not answer: ${done} of ${layers.length} layers are here.`);
+    else if (done < layers.length) parts.push(`${drawing ? "Drawing" : "Scoring"} layer ${done + 1} of ${layers.length}…`);
     const tile = loader.pictures.find((one) => one);
     const scores = loader.scores.find((one) => one);
     if (pictures && tile) {
@@ -129,7 +130,7 @@ export function createHeadsView(context: ViewContext): CentreView {
       if (!head) return view.deactivate();
       const part: HeadsPart<TraceScene> = parts[state.headsAs];
       area.show(part);
-      loader.load(head.meta, state.headsAs === "grid" ? choosePooling(state) : null, grid.findFirstLayer());
+      loader.load(head.meta, state.headsAs === "grid" ? choosePooling(state) : null, grid.findFirstLayer(), state.layer);
       const heads = new Map(loader.heads.map((head) => [head.id.join(), head]));
       scene = { state, meta: head.meta, catalog: loader, heads };
       as.update(state.headsAs);

@@ -3,21 +3,23 @@
 import type { Box } from "../geometry/box";
 import type { HostContext } from "../host";
 import { prepareSurface } from "../paint/canvas";
-import { createLookup, isSameScale, type ColourScale } from "../paint/colour";
+import { chooseScale, isSameScale, type ColourScale } from "../paint/colour";
+import { createTileColours } from "../paint/tile_colours";
 import { paintHatch } from "../paint/hatch";
 import { paintLegend } from "../paint/legend";
 import type { Surface, Theme } from "../paint/surface";
 import { segments } from "../panels/controls";
 import { element } from "../panels/dom";
-import type { Channel, Meta } from "../server/protocol";
-import { withRange, type HeadId, type State } from "../state";
+import { getHeadNumber, getLayerNumber, type Channel, type Layer, type Meta } from "../server/protocol";
+import type { HeadId, State } from "../state";
+import { countPictureKeys } from "../tiles/pictures";
 import { TileImages } from "../tiles/tile_images";
 import type { LoadedTile } from "../tiles/tile_store";
 import { chooseSize, coarsenTile, SIZES } from "./grid_layout";
 import { createHeadGrid } from "./head_grid";
 import type { HeadLoader } from "./head_loader";
 import { isFaded, type HeadsActions, type HeadsPart, type HeadsScene } from "./heads_scene";
-import { getHeadName, includesHead } from "./scored_heads";
+import { includesHead } from "./scored_heads";
 
 const LEGEND_HEIGHT = 48;
 
@@ -45,6 +47,7 @@ export function createPictureGrid(context: HostContext, actions: HeadsActions): 
   /** Set by the first update. */
   let scene!: TraceScene;
   let scale: ColourScale | null = null;
+  let coloured: Meta | null = null;
   /** Null chooses the size that suits the width. */
   let chosenSize: number | null = null;
 
@@ -57,6 +60,10 @@ export function createPictureGrid(context: HostContext, actions: HeadsActions): 
     const coarse = coarsenTile(tile, factor);
     coarseTiles.set(tile, coarse);
     return coarse;
+  };
+  const countKeys = (tile: LoadedTile, _side: "row" | "column", row: number): number => {
+    const layer = scene.meta.layers[tile.z];
+    return layer ? countPictureKeys(layer, tile, row) : 1;
   };
   const paintPicture = (surface: Surface, theme: Theme, id: HeadId, box: Box): void => {
     const { context: pen } = surface;
@@ -73,6 +80,8 @@ export function createPictureGrid(context: HostContext, actions: HeadsActions): 
       pen.fillRect(left, top, width, height);
     }
     pen.globalAlpha = 1;
+    const shape = scene.meta.layers[id[0]];
+    if (shape) paintPinMark(surface, theme, box, shape, scene.state);
     if (includesHead(scene.state.ablated, id)) paintCross(surface, box);
   };
   const paintScale = (width: number, theme: Theme, colours: ColourScale): void => {
@@ -89,14 +98,16 @@ export function createPictureGrid(context: HostContext, actions: HeadsActions): 
       const size = chosenSize ?? chooseSize(heads, frameWidth);
       return { width: size, height: size };
     },
+    getRowName: ({ meta }, layer) => `L${getLayerNumber(meta, layer)}`,
     getColumnName({ meta }, head) {
-      const name = getHeadName(meta, [0, head]).slice(2);
-      return meta.layers.every((_, layer) => getHeadName(meta, [layer, head]).endsWith(name)) ? name : "";
+      const number = getHeadNumber(meta, 0, head);
+      return meta.layers.every((_, layer) => getHeadNumber(meta, layer, head) === number) ? `H${number}` : "";
     },
-    beginFrame(surface, theme, { state }) {
+    beginFrame(surface, theme, { state, meta }) {
       // The largest of many weights is never small, so the range of a short text suits it.
-      const wanted = withRange(state, 0);
-      if (!isSameScale(scale, wanted)) images.setLookup(createLookup((scale = wanted)));
+      const wanted = chooseScale(state, 1, 0);
+      if (!isSameScale(scale, wanted) || coloured !== meta) images.setColours(createTileColours((scale = wanted), countKeys));
+      coloured = meta;
       surface.context.imageSmoothingEnabled = false;
       paintScale(surface.width, theme, wanted);
     },
@@ -126,6 +137,27 @@ export function createPictureGrid(context: HostContext, actions: HeadsActions): 
     },
   };
   return part;
+}
+
+/** The pinned row, column or pair, where it is in the picture. */
+function paintPinMark({ context }: Surface, theme: Theme, { left, top, width, height }: Box, { queries, keys }: Layer, { pinQuery, pinKey }: State): void {
+  const [x, y] = [pinKey === null ? null : left + ((pinKey + 0.5) / keys) * width, pinQuery === null ? null : top + ((pinQuery + 0.5) / queries) * height];
+  const stroke = (colour: string, draw: () => void): void => {
+    for (const [ink, thickness] of [["#ffffff", 3], [colour, 1.5]] as const) {
+      context.strokeStyle = ink;
+      context.lineWidth = thickness;
+      context.beginPath();
+      draw();
+      context.stroke();
+    }
+  };
+  const line = (x0: number, y0: number, x1: number, y1: number) => (): void => {
+    context.moveTo(x0, y0);
+    context.lineTo(x1, y1);
+  };
+  if (x !== null && y !== null) stroke(theme.key, () => context.rect(x - 3, y - 3, 6, 6));
+  else if (y !== null) stroke(theme.query, line(left, y, left + width, y));
+  else if (x !== null) stroke(theme.key, line(x, top, x, top + height));
 }
 
 /** Cross out an ablated head, in black on white, which is visible on any colours. */

@@ -1,6 +1,7 @@
 /** Heads with labels and scores: their names and order, and lists of heads. */
 
 import { formatTitle } from "../paint/token_text";
+import { parseFilter } from "../questions/parse_question";
 import { formatHeadName, type LayerScores, type Meta } from "../server/protocol";
 import type { HeadId } from "../state";
 
@@ -34,6 +35,13 @@ export function sortHeads(heads: readonly ScoredHead[], order: string): ScoredHe
     const unknown = Number(Number.isNaN(first)) - Number(Number.isNaN(second));
     return unknown || first - second || compareHeads(one.id, other.id);
   });
+}
+
+/** Whether a head has a label and fulfils a condition; "" asks for nothing, and a head that is not scored passes only that. */
+export function passesFilters(head: Pick<ScoredHead, "labels" | "scores"> | undefined, label: string, filter: string): boolean {
+  const condition = parseFilter(filter);
+  if (label !== "" && !head?.labels.includes(label)) return false;
+  return !condition || condition.test(head?.scores[condition.name] ?? NaN);
 }
 
 function compareHeads(one: HeadId, other: HeadId): number {

@@ -9,11 +9,16 @@ import { formatReading, MapData, type Reading } from "./map_data";
 import type { StripBlock } from "../paint/marginals";
 import { TILE_SIZE, ZoomPlan, type TokenRanges } from "../geometry/zoom_plan";
 import { paths, type Channel, type HeadRef, type Layer, type MarginalKind, type Meta, type Section, type Side, type Status } from "../server/protocol";
-import { TileStore } from "../tiles/tile_store";
+import { LatestRequest } from "../server/requests";
+import { readTile } from "../server/tile_codec";
+import type { PictureCache } from "../tiles/pictures";
+import { TileStore, type LoadedTile } from "../tiles/tile_store";
 import { formatTitle } from "../paint/token_text";
 import type { Transport } from "../server/transport";
 import { getVisibleRange, type Viewport } from "../geometry/viewport";
 
+/** In the header of a tile. */
+const MEAN = 0;
 const PROGRESS_POLL_MILLISECONDS = 1000;
 
 export class HeadData extends MapData {
@@ -26,14 +31,17 @@ export class HeadData extends MapData {
   plan = new ZoomPlan(1, 1);
   /** Null while not known; shown only while partial tiles are. */
   progress: number | null = null;
+  override preview: LoadedTile | null = null;
   readonly #sections = new Map<string, Section[]>();
   readonly #strips = new Map<MarginalKind, StripBlock[]>();
   #poll: ReturnType<typeof setTimeout> | undefined;
   #closed = false;
+  readonly #previewRequest = new LatestRequest();
 
   constructor(
     readonly transport: Transport,
     readonly onChange: () => void,
+    readonly pictures: PictureCache,
   ) {
     super();
     this.tiles = new TileStore(transport, onChange);
@@ -53,11 +61,13 @@ export class HeadData extends MapData {
     clearTimeout(this.#poll);
     this.#poll = undefined;
     this.tiles.setHead(this.ref);
+    this.#loadPreview(this.ref);
     this.cells.setHead(this.ref, info.queries, info.keys);
   }
 
   close(): void {
     this.#closed = true;
+    this.#previewRequest.cancel();
     clearTimeout(this.#poll);
     this.tiles.close();
     this.cells.close();
@@ -147,6 +157,26 @@ export class HeadData extends MapData {
   pollProgress(): void {
     if (this.#poll !== undefined || this.#closed) return;
     this.#poll = setTimeout(() => void this.#loadProgress(this.ref), this.progress === null ? 0 : PROGRESS_POLL_MILLISECONDS);
+  }
+
+  /** From the pictures that are loaded, or by a request of its own. */
+  #loadPreview({ trace, layer, head }: HeadRef): void {
+    this.preview = this.pictures.get(trace, layer, head);
+    this.#previewRequest.cancel();
+    // The heads view has loaded the largest weights, which are brighter: they are shown until the means are here.
+    const path = paths.preview(trace, layer, head, "mean");
+    if (this.preview?.channel === MEAN || this.transport.hasResponse?.(path) === false) return;
+    void this.#previewRequest.run(
+      (signal) => this.transport.bytes(path, signal),
+      (body) => {
+        if (!body) return;
+        const tile = readTile(body);
+        this.preview = { ...tile, hasMasked: tile.codes.includes(0) };
+        this.onChange();
+      },
+      // The tiles follow.
+      () => undefined,
+    );
   }
 
   /** The size and channel of bins in this view. */

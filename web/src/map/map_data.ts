@@ -38,6 +38,8 @@ export interface TileDrawing {
   stride: number;
   channel: Channel;
   placements: TilePlacement[];
+  /** A saved page holds no finer tiles here. */
+  isCoarse: boolean;
 }
 
 /** How two heads are drawn in one picture, and their names. */
@@ -55,6 +57,8 @@ export abstract class MapData {
   /** The server's progress in building tiles; null while not known. */
   abstract readonly progress: number | null;
   abstract readonly tiles: TileSource;
+  /** A small picture of the whole matrix, to show until tiles are loaded; null where there is none. */
+  readonly preview: LoadedTile | null = null;
   /** The value of a pair: exact if loaded, else from the finest loaded tile. */
   abstract getReading(query: number, key: number, view: Viewport, mode: ChannelMode): Reading | undefined;
   /** A description of the pair under the pointer. */
@@ -64,6 +68,17 @@ export abstract class MapData {
   abstract getSections(side: Side): readonly Section[];
   abstract getSinkShare(view: Viewport): number | null;
   abstract pollProgress(): void;
+
+  /** How many keys a query sees: all, or with a causal mask those up to it. */
+  countKeys(query: number): number {
+    const { causal, offset } = this.keyMask;
+    return causal ? Math.max(1, Math.min(this.plan.keys, query + offset + 1)) : this.plan.keys;
+  }
+
+  /** The mask of a head; a split picture hides nothing, but its heads do. */
+  protected get keyMask(): MaskInfo {
+    return this.masking;
+  }
 
   /** The level that suits the zoom, or the next coarser one that a saved page stores completely. */
   chooseLevel(view: Viewport, mode: ChannelMode): number {
@@ -88,7 +103,7 @@ export abstract class MapData {
     const findTile = (address: TileAddress): TileResult | undefined => this.tiles.get(address, getChannels(this.plan.getStride(address.z), mode)[0] ?? "mean");
     const placements = coverView(this.plan, z, getVisibleRange(view), this.masking, findTile);
     if (placements.some((placement) => placement.tile?.partial)) this.pollProgress();
-    return { z, stride, channel, placements };
+    return { z, stride, channel, placements, isCoarse: z < this.plan.chooseLevel(view.zoom) };
   }
 
   /** Spikes of the drawn tiles whose second channel is loaded. */

@@ -2,31 +2,34 @@
 //
 // In: a head, and the state. Out: events for what the user does; the view it moved to. Everything drawn comes from the state and the data.
 // Moves are instant: nothing is animated.
-import { addCanvas, getSurface, resizeCanvas } from "../paint/canvas";
-import { createLookup, isSameScale, type ColourScale } from "../paint/colour";
+import { addCanvas, getPixelScale, getSurface, resizeCanvas } from "../paint/canvas";
+import { isSameScale, type ColourScale } from "../paint/colour";
 import { paintHeatmap, paintOverlay, paintScene, type ComparisonRole, type MapScene } from "./map_scene";
 import type { Host } from "../host";
 import type { Reading, TileDrawing, WeightedSpan } from "./map_data";
-import { computeLayout, type MapLayout } from "./map_layout";
+import { ALL_PARTS, computeLayout, type MapLayout } from "./map_layout";
 import { getMinimapZoom, isMinimapShown } from "../paint/minimap";
 import { VALUES_FROM_ZOOM } from "../paint/overlays";
 import { contains, type Box } from "../geometry/box";
 import { themes, type Surface, type Theme } from "../paint/surface";
 import { formatTitle, formatToken } from "../paint/token_text";
+import type { PictureCache } from "../tiles/pictures";
 import { TileImages } from "../tiles/tile_images";
 import { listenToPointer, type GestureHandlers, type Point } from "./pointer";
-import { getHeadNumber, type Meta, type Side } from "../server/protocol";
+import { HeadData } from "./head_data";
+import { getHeadNumber, type Meta, type Side, type TraceHead } from "../server/protocol";
 import { ShownHeads, type Cell, type SecondHead } from "./shown_heads";
-import { DEFAULT_STATE, type ChannelMode, type State } from "../state";
+import { DEFAULT_STATE, type ChannelMode, type HistoryMode, type State } from "../state";
+import type { ZoomPlan } from "../geometry/zoom_plan";
 import type { Transport } from "../server/transport";
 import * as viewports from "../geometry/viewport";
-import type { Viewport } from "../geometry/viewport";
+import type { PinnedPair, Plot, ViewPlace, Viewport } from "../geometry/viewport";
 
 export type { Cell, Point, Reading, ComparisonRole, SecondHead, WeightedSpan };
 
 export interface MapEvents {
-  /** Once a frame after moves by pointer, wheel or method. (null, null) is the opening view ("fit"). */
-  onMove(centre: Cell | null, zoom: number | null): void;
+  /** Once a frame after moves; "replace" when the map moved by itself, to show the pins. No centre and no zoom: the whole matrix. */
+  onMove(place: ViewPlace, how: HistoryMode): void;
   /** Also called again for the same cell when its exact value has arrived. */
   onHover(cell: Cell | null): void;
   onPickCell(cell: Cell): void;
@@ -38,6 +41,8 @@ export interface MapEvents {
 
 export interface MapOptions {
   readonly host: Host;
+  /** Shown under tiles that are loading. */
+  readonly pictures: PictureCache;
   /** Token texts; undefined while they are loading. Call update() when they are loaded. */
   getTokens(side: Side, from: number, to: number): string[] | undefined;
 }
@@ -63,6 +68,8 @@ export interface MapView {
   showOneTokenPerPixel(): void;
   /** Moves just enough that the pair is in view. */
   reveal(cell: Cell): void;
+  /** Where the view is; null while there is none. */
+  getPlace(): ViewPlace | null;
   /** Half-open token ranges in view. */
   visible(): { query: [number, number]; key: [number, number] };
   valueAt(cell: Cell): Reading | undefined;
@@ -76,6 +83,10 @@ export interface MapView {
   painted(): ColourMeaning | null;
   /** Paint the picture without navigation aids on a surface as large as the element. */
   paintOn(surface: Surface, theme: Theme): void;
+  /** The picture as values, without navigation aids; null while there is none. */
+  getScene(): MapScene | null;
+  /** The same part of another head of the same shape, once its tiles are loaded; valid until the signal is aborted. */
+  loadScene(head: TraceHead, signal: AbortSignal): Promise<MapScene>;
   resize(): void;
   destroy(): void;
 }
@@ -83,12 +94,9 @@ export interface MapView {
 /** What a colour of a picture stands for. */
 export type ColourMeaning = Pick<TileDrawing, "stride" | "channel"> & { readonly scale: ColourScale };
 
-interface ViewPlace {
-  centre: Cell | null;
-  zoom: number | null;
-}
-
-const OPENING: ViewPlace = { centre: null, zoom: null };
+const WHOLE: ViewPlace = { centre: null, zoom: null };
+/** The names of keys of a shorter text are measured, to leave room for them. */
+const SHORT_TEXT = 200;
 
 export class CanvasMap implements MapView {
   readonly element = document.createElement("div");
@@ -97,6 +105,7 @@ export class CanvasMap implements MapView {
   readonly #heads: ShownHeads;
   #role: ComparisonRole | null = null;
   readonly #pictures = new TileImages();
+  readonly #previewImages = new TileImages();
   readonly #stop = new AbortController();
   readonly #observer: ResizeObserver;
   #state: State = DEFAULT_STATE;
@@ -104,8 +113,12 @@ export class CanvasMap implements MapView {
   #longestLabel = Infinity;
   #view: Viewport | null = null;
   /** The place that the state had last or that was reported last: only another one moves the view. */
-  #lastPlace: ViewPlace = OPENING;
+  #lastPlace: ViewPlace = WHOLE;
+  /** The pins that the map has been drawn with. */
+  #drawnPins: PinnedPair = { query: null, key: null };
   #colours: ColourScale | null = null;
+  /** The matrix that the colours are for: relative to uniform attention, they depend on its shape. */
+  #coloured: ZoomPlan | null = null;
   #hover: { query: number; key: number; x: number; y: number } | null = null;
   /** A pair that is hovered on another map. */
   #highlighted: Cell | null = null;
@@ -113,6 +126,8 @@ export class CanvasMap implements MapView {
   #frame = 0;
   #isHeatStale = true;
   #hasMoved = false;
+  /** The map has moved without the user. */
+  #isOwnMove = false;
   #scale = 1;
   #requestNow = true;
 
@@ -129,7 +144,7 @@ export class CanvasMap implements MapView {
     Object.assign(element.style, { position: "relative", overflow: "hidden", touchAction: "none", userSelect: "none" });
     this.#heatCanvas = addCanvas(element, "map-heat");
     this.#overlayCanvas = addCanvas(element, "map-overlay");
-    this.#heads = new ShownHeads(transport, () => this.#onData());
+    this.#heads = new ShownHeads(transport, () => this.#onData(), options.pictures);
     const gestures: GestureHandlers = {
       pan: (dx, dy) => this.panBy(dx, dy),
       zoom: (factor, at) => this.#zoomAt(factor, at),
@@ -154,7 +169,7 @@ export class CanvasMap implements MapView {
   setSecondHead(other: SecondHead | null): void {
     this.#heads.setSecond(other);
     this.#requestNow = true;
-    this.#updateColours();
+    this.#coloured = null;
     this.#scheduleDraw(true);
   }
 
@@ -182,21 +197,21 @@ export class CanvasMap implements MapView {
     if (!before || before.queries !== about?.queries || before.keys !== about.keys || before.has_texts !== about.has_texts) {
       this.#view = null;
       this.#hover = null;
-      this.#lastPlace = OPENING;
+      this.#lastPlace = WHOLE;
       this.resize();
     }
     this.#requestNow = true;
-    this.#updateColours();
+    this.#coloured = null;
     this.#scheduleDraw(true);
   }
 
   update(state: State): void {
     this.#state = state;
-    this.#updateColours();
     if (this.#view && this.#longestLabel !== this.#findLongestLabel()) this.resize();
     if (this.#view && !isSamePlace(state, this.#lastPlace, this.#view)) {
       this.#lastPlace = { centre: state.centre, zoom: state.zoom };
-      this.#view = this.#placeView(this.#view);
+      this.#view = viewports.placeView(this.#view, this.#lastPlace, null);
+      this.#revealNewPins(this.#view, this.#lastPlace);
     }
     this.#scheduleDraw(true);
   }
@@ -220,6 +235,10 @@ export class CanvasMap implements MapView {
 
   reveal(cell: Cell): void {
     if (this.#view) this.#move(viewports.revealCell(this.#view, cell.query, cell.key));
+  }
+
+  getPlace(): ViewPlace | null {
+    return this.#view && { centre: viewports.getCentre(this.#view), zoom: this.#view.zoom };
   }
 
   visible(): { query: [number, number]; key: [number, number] } {
@@ -251,25 +270,32 @@ export class CanvasMap implements MapView {
     if (width === 0 || height === 0 || !layer) return;
     this.#longestLabel = this.#findLongestLabel();
     this.#layout = computeLayout(width, height, layer, this.#longestLabel);
-    this.#scale = devicePixelRatio;
+    this.#scale = getPixelScale(this.element);
     const { plot } = this.#layout;
     resizeCanvas(this.#heatCanvas, plot, this.#scale);
     resizeCanvas(this.#overlayCanvas, { left: 0, top: 0, width, height }, this.#scale);
-    const before = this.#view;
-    const opened = viewports.openView(layer.queries, layer.keys, plot);
-    if (!before) {
-      this.#lastPlace = { centre: this.#state.centre, zoom: this.#state.zoom };
-      this.#view = this.#placeView(opened);
-    } else if (this.#lastPlace.zoom === null) this.#view = opened;
+    if (!this.#view) this.#lastPlace = { centre: this.#state.centre, zoom: this.#state.zoom };
     // Near the border a resize changes the place, so place the view again.
-    else if (!this.#hasMoved) this.#view = this.#placeView(viewports.resizeView(before, plot));
-    else {
-      const centre = viewports.getCentre(before);
-      this.#view = viewports.centreView(viewports.resizeView(before, plot), centre.query, centre.key, before.zoom);
-    }
+    const place = (this.#hasMoved && this.getPlace()) || this.#lastPlace;
+    const size = { queries: layer.queries, keys: layer.keys, width: plot.width, height: plot.height };
+    const { pinQuery, pinKey } = this.#state;
+    const showedPins = this.#view !== null && viewports.showsCell(this.#view, pinQuery, pinKey);
+    this.#view = viewports.placeView(size, place, null);
+    this.#revealNewPins(size, place, showedPins);
     this.#scheduleDraw(true);
-    // A canvas whose size is set is blank: draw before the browser shows it.
-    this.#draw();
+    // A canvas whose size is set is blank: draw before the browser shows it. The store is told in the next frame.
+    this.#draw(false);
+  }
+
+  /** Bring into view the pins of an opened address, and those that were set while the map was hidden; `again`: also others. */
+  #revealNewPins(size: Plot, place: ViewPlace, again = false): void {
+    const { pinQuery: query, pinKey: key } = this.#state;
+    if (!again && query === this.#drawnPins.query && key === this.#drawnPins.key) return;
+    const view = viewports.placeView(size, place, { query, key });
+    if (view.query === this.#view?.query && view.key === this.#view.key) return;
+    this.#view = view;
+    this.#hasMoved = true;
+    this.#isOwnMove = true;
   }
 
   destroy(): void {
@@ -287,41 +313,58 @@ export class CanvasMap implements MapView {
   }
 
   paintOn(surface: Surface, theme: Theme): void {
-    const scene = this.#createScene();
-    if (scene) paintScene(surface, { ...scene, theme, hover: null, selectionBox: null, isExport: true });
+    const scene = this.getScene();
+    if (scene) paintScene(surface, { ...scene, theme });
   }
 
-  /** The longest key label of a text that opens fully labelled; unchanged while texts are loading. */
+  getScene(): MapScene | null {
+    const scene = this.#createScene();
+    return scene && { ...scene, hover: null, selectionBox: null, isExport: true };
+  }
+
+  async loadScene({ meta, layer, head }: TraceHead, signal: AbortSignal): Promise<MapScene> {
+    const data = new HeadData(this.#heads.transport, () => undefined, this.options.pictures);
+    signal.addEventListener("abort", () => data.close());
+    data.setHead(meta, layer, head);
+    for (;;) {
+      const scene = this.getScene();
+      if (!scene) throw new Error("There is no map to draw it like.");
+      const { view, mode } = scene;
+      data.requestTiles(view, mode, false);
+      const drawing = data.getDrawing(view, mode);
+      if (isWhole(drawing)) return { ...scene, data, drawing, role: null };
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      signal.throwIfAborted();
+    }
+  }
+
+  /** The longest key label of a short text; unchanged while texts are loading. */
   #findLongestLabel(): number {
     const layer = this.#heads.first.layer;
-    if (!layer?.has_texts || layer.keys >= viewports.LABELLED_BELOW_TOKENS) return Infinity;
+    if (!layer?.has_texts || layer.keys >= SHORT_TEXT) return Infinity;
     const names = this.options.getTokens("key", 0, layer.keys);
     return names ? Math.max(...names.map((name) => formatToken(name).length)) : this.#longestLabel;
   }
 
   #updateColours(): void {
-    const scale = this.#heads.getScale(this.#state);
-    if (isSameScale(this.#colours, scale)) return;
+    const { data } = this.#heads;
+    const stride = this.#view ? data.plan.getStride(data.chooseLevel(this.#view, this.#mode)) : 1;
+    const scale = this.#heads.getScale(this.#state, stride);
+    if (isSameScale(this.#colours, scale) && this.#coloured === data.plan) return;
     this.#colours = scale;
-    this.#pictures.setLookup(createLookup(this.#colours));
+    this.#coloured = data.plan;
+    this.#pictures.setColours(this.#heads.getTileColours(scale));
+    this.#previewImages.setColours(this.#heads.getPreviewColours(scale));
   }
 
   get #mode(): ChannelMode {
     return this.#heads.getMode(this.#state);
   }
 
-  /** The view at the last place. */
-  #placeView(view: Viewport): Viewport {
-    const { centre, zoom } = this.#lastPlace;
-    const opened = viewports.openView(view.queries, view.keys, view);
-    if (zoom === null && centre === null) return opened;
-    const { query, key } = centre ?? viewports.getCentre(view);
-    return viewports.centreView(view, query, key, zoom ?? opened.zoom);
-  }
-
   #move(view: Viewport): void {
     this.#view = view;
     this.#hasMoved = true;
+    this.#isOwnMove = false;
     // The pointer stays, the token under it changes.
     if (this.#hover) this.#hoverAt(this.#hover);
     this.#scheduleDraw(true);
@@ -408,13 +451,15 @@ export class CanvasMap implements MapView {
     if (this.#frame === 0) this.#frame = requestAnimationFrame(() => this.#draw());
   }
 
-  #draw(): void {
-    cancelAnimationFrame(this.#frame);
-    this.#frame = 0;
+  #draw(reportsMoves = true): void {
+    if (reportsMoves || !this.#hasMoved) {
+      cancelAnimationFrame(this.#frame);
+      this.#frame = 0;
+    }
     const view = this.#view;
     if (!view || this.element.clientWidth === 0) return;
-    if (devicePixelRatio !== this.#scale) return this.resize();
-    if (this.#hasMoved) this.#reportMove(view);
+    if (getPixelScale(this.element) !== this.#scale) return this.resize();
+    if (this.#hasMoved && reportsMoves) this.#reportMove(view);
     this.#heads.data.requestTiles(view, this.#mode, this.#requestNow);
     this.#requestNow = false;
     if (view.zoom >= VALUES_FROM_ZOOM) this.#heads.data.requestCells(viewports.getVisibleRange(view));
@@ -425,12 +470,15 @@ export class CanvasMap implements MapView {
     overlay.context.clearRect(0, 0, overlay.width, overlay.height);
     paintOverlay(overlay, scene);
     this.#isHeatStale = false;
+    this.#drawnPins = { query: this.#state.pinQuery, key: this.#state.pinKey };
     this.#reportState(scene);
   }
 
   #createScene(): MapScene | null {
     const view = this.#view;
-    if (!view || !this.#colours) return null;
+    if (!view) return null;
+    this.#updateColours();
+    if (!this.#colours) return null;
     const [data, mode] = [this.#heads.data, this.#mode];
     return {
       layout: this.#layout,
@@ -440,36 +488,44 @@ export class CanvasMap implements MapView {
       role: this.#role,
       drawing: data.getDrawing(view, mode),
       images: this.#pictures,
+      preview: data.preview && { image: this.#previewImages.getImage(data.preview), rows: data.preview.rows, columns: data.preview.columns },
       scale: this.#colours,
       mode,
       hideSink: this.#state.hideSink,
       pinQuery: this.#state.pinQuery,
       pinKey: this.#state.pinKey,
+      pinQueryEnd: this.#state.pinQueryEnd,
+      pinKeyEnd: this.#state.pinKeyEnd,
       hover: this.#hover ?? this.#locateHighlight(view),
       selectionBox: this.#selectionBox,
       isExport: false,
+      isMaskBlank: false,
+      parts: { ...ALL_PARTS, tags: true, names: true },
       text: (side, position) => this.options.getTokens(side, position, position + 1)?.[0],
     };
   }
 
   #reportMove(view: Viewport): void {
     this.#hasMoved = false;
-    const opened = viewports.openView(view.queries, view.keys, view);
-    const home = view.zoom === opened.zoom && view.query === opened.query && view.key === opened.key;
-    this.#lastPlace = home ? OPENING : { centre: viewports.getCentre(view), zoom: view.zoom };
-    this.on.onMove(this.#lastPlace.centre, this.#lastPlace.zoom);
+    const whole = viewports.fitView(view);
+    const isWhole = view.zoom === whole.zoom && view.query === whole.query && view.key === whole.key;
+    this.#lastPlace = isWhole ? WHOLE : { centre: viewports.getCentre(view), zoom: view.zoom };
+    this.on.onMove(this.#lastPlace, this.#isOwnMove ? "replace" : "push");
   }
 
   /** Set `data-state` of the element, and report when the heatmap is complete. */
   #reportState(scene: MapScene): void {
-    const { placements } = scene.drawing;
-    const whole = placements.length > 0 && placements.every((placement) => placement.state === "drawn" || placement.state === "masked");
-    const partial = placements.some((placement) => placement.tile?.partial);
-    const state = !whole ? "loading" : partial ? "preview" : "ready";
+    const partial = scene.drawing.placements.some((placement) => placement.tile?.partial);
+    const state = !isWhole(scene.drawing) ? "loading" : partial ? "preview" : "ready";
     if (this.element.dataset["state"] === state) return;
     this.element.dataset["state"] = state;
     if (state === "ready") this.on.onDrawn?.();
   }
+}
+
+/** Whether everything in view is loaded. */
+function isWhole({ placements }: TileDrawing): boolean {
+  return placements.length > 0 && placements.every(({ state }) => state === "drawn" || state === "masked");
 }
 
 function createBoxBetween(one: Point, other: Point): Box {

@@ -49,6 +49,10 @@ export class PairData extends MapData {
     return { causal: !this.#isSplit && (one.causal || other.causal), offset: one.offset };
   }
 
+  protected override get keyMask(): MaskInfo {
+    return this.one.masking;
+  }
+
   get progress(): number | null {
     const known = [this.one.progress, this.other.progress].filter((progress) => progress !== null);
     return known.length > 0 ? Math.min(...known) : null;

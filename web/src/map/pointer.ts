@@ -1,5 +1,7 @@
 // Pointer gestures on the map: drag, wheel, double click, shift-drag, pinch, click; in pixels of the element.
 
+import { getEnlargement } from "../paint/canvas";
+
 export interface Point {
   x: number;
   y: number;
@@ -36,7 +38,8 @@ export function listenToPointer(element: HTMLElement, handlers: GestureHandlers,
 
   const toPoint = (event: MouseEvent): Point => {
     const box = element.getBoundingClientRect();
-    return { x: event.clientX - box.left, y: event.clientY - box.top };
+    const enlargement = getEnlargement(element);
+    return { x: (event.clientX - box.left) / enlargement, y: (event.clientY - box.top) / enlargement };
   };
   const measurePinch = (): { middle: Point; spread: number } => {
     const [one = start, other = start] = [...pointers.values()];

@@ -20,11 +20,12 @@ export interface AxisDrawing {
   numbers: readonly number[];
   first: number;
   zoom: number;
-  /** Positions that have a tag, which says their name. */
-  tagged: readonly (number | null | undefined)[];
+  /** Tags over the axis: names and numbers below them are left out. */
+  tags: readonly Box[];
 }
 
-const getFontSize = (zoom: number): number => (zoom >= 11 && zoom < 13 ? 10 : 11);
+/** Smaller where every row has a name and little room. */
+const getFontSize = (zoom: number): number => (zoom < EVERY_TOKEN_FROM_ZOOM || zoom >= 13 ? 11 : zoom < 11 ? 9 : 10);
 
 function getFont(kind: AxisLabel["kind"], zoom: number): string {
   return kind === "section" ? `500 ${getFontSize(zoom)}px ${fonts.text}` : `${getFontSize(zoom)}px ${fonts.mono}`;
@@ -38,18 +39,22 @@ function forEachLabel(surface: Surface, theme: Theme, axis: AxisDrawing, draw: (
     const font = getFont(kind, axis.zoom);
     surface.context.font = font;
     surface.context.fillStyle = kind === "section" || axis.zoom >= EVERY_TOKEN_FROM_ZOOM ? theme.ink : theme.muted;
-    for (const label of axis.labels) if (label.kind === kind && !axis.tagged.includes(label.position)) draw(label, font);
+    for (const label of axis.labels) if (label.kind === kind) draw(label, font);
   }
 }
 
+/** How far the letters of a line reach from its middle. */
+const HALF_LINE = 5;
+
 export function paintLeftAxis(surface: Surface, names: Box, numbers: Box, theme: Theme, axis: AxisDrawing): void {
   const { context } = surface;
+  const isCovered = (y: number): boolean => axis.tags.some(({ top, height }) => y > top - HALF_LINE && y < top + height + HALF_LINE);
   const bottom = names.top + names.height;
   context.textAlign = "right";
   context.textBaseline = "middle";
   forEachLabel(surface, theme, axis, (label, font) => {
     const y = names.top + (label.position + 0.5 - axis.first) * axis.zoom;
-    if (y < names.top - 2 || y > bottom + 2) return;
+    if (y < names.top - 2 || y > bottom + 2 || isCovered(y)) return;
     context.fillText(fitText(context, font, label.text, names.width - 10), names.left + names.width - 2, y);
   });
   context.font = numberFont;
@@ -58,7 +63,8 @@ export function paintLeftAxis(surface: Surface, names: Box, numbers: Box, theme:
     const y = names.top + (position + 0.5 - axis.first) * axis.zoom;
     if (y < names.top - 1 || y > bottom + 1) continue;
     context.fillStyle = theme.muted;
-    context.fillText(formatCount(position), right, Math.max(y, names.top + 4));
+    const middle = Math.max(y, names.top + 4);
+    if (!isCovered(middle)) context.fillText(formatCount(position), right, middle);
     context.fillStyle = theme.line;
     context.fillRect(right + 2, snapToPixel(y, surface.scale), 3, 1 / surface.scale);
   }
@@ -98,28 +104,42 @@ export function paintTopAxis(surface: Surface, names: Box, numbers: Box, theme: 
     const x = names.left + (position + 0.5 - axis.first) * axis.zoom;
     if (x < names.left - 1 || x > end + 1) continue;
     const text = formatCount(position);
+    const half = measureWidth(context, numberFont, text) / 2;
+    const middle = Math.min(Math.max(x, names.left + half), surface.width - half - 1);
     context.fillStyle = theme.muted;
-    context.fillText(text, Math.max(x, names.left + measureWidth(context, numberFont, text) / 2), base);
+    if (!axis.tags.some(({ left, width }) => middle + half > left - 2 && middle - half < left + width + 2)) context.fillText(text, middle, base);
     context.fillStyle = theme.line;
     context.fillRect(snapToPixel(x, surface.scale), base + 2, 1 / surface.scale, 3);
   }
 }
 
-/** A filled tag beside an axis: the full name of the row or column under the pointer or pinned. */
-export function paintTag(surface: Surface, theme: Theme, text: string, at: { x: number; y: number }, side: "left" | "top", colour: string): void {
-  const { context } = surface;
-  const font = `11px ${fonts.mono}`;
-  const shown = fitText(context, font, text, surface.width - 24);
-  const width = Math.min(surface.width - 12, measureWidth(context, font, shown) + 10);
-  context.font = font;
-  const left = side === "left" ? Math.max(2, at.x - width) : Math.min(surface.width - width - 2, Math.max(2, at.x - width / 2));
-  const top = Math.min(surface.height - TAG_HEIGHT, Math.max(0, at.y - (side === "left" ? TAG_HEIGHT / 2 : TAG_HEIGHT)));
+/** The full name of a row or column under the pointer or pinned, over its axis. */
+export interface Tag {
+  readonly box: Box;
+  readonly text: string;
+  readonly colour: string;
+}
+
+const tagFont = `11px ${fonts.mono}`;
+
+/** A tag inside its axis, which ends left of the plot or above it: it never covers what stands in the corner. */
+export function placeTag({ context }: Surface, text: string, at: number, axis: Box, side: "left" | "top", colour: string): Tag {
+  const shown = fitText(context, tagFont, text, axis.width - 12);
+  const width = Math.min(axis.width, measureWidth(context, tagFont, shown) + 10);
+  const clamp = (value: number, start: number, length: number): number => Math.max(start, Math.min(value, start + length));
+  const left = side === "left" ? axis.left + axis.width - width : clamp(at - width / 2, axis.left, axis.width - width);
+  const top = side === "left" ? clamp(at - TAG_HEIGHT / 2, axis.top, axis.height - TAG_HEIGHT) : axis.top + axis.height - TAG_HEIGHT;
+  return { box: { left, top, width, height: TAG_HEIGHT }, text: shown, colour };
+}
+
+export function paintTag({ context }: Surface, theme: Theme, { box, text, colour }: Tag): void {
+  context.font = tagFont;
   context.fillStyle = colour;
-  context.fillRect(left, top, width, TAG_HEIGHT);
+  context.fillRect(box.left, box.top, box.width, box.height);
   context.fillStyle = theme.paper;
   context.textAlign = "left";
   context.textBaseline = "middle";
-  context.fillText(shown, left + 5, top + TAG_HEIGHT / 2 + 0.5);
+  context.fillText(text, box.left + 5, box.top + TAG_HEIGHT / 2 + 0.5);
 }
 
 /** What rows and columns are. The sentence is never cut: it says how to read the map. */

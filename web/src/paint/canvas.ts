@@ -2,6 +2,19 @@
 import type { Box } from "../geometry/box";
 import type { Surface } from "./surface";
 
+/** As in style/base.css. */
+const LARGE = 1.5;
+
+/** Pixels of the window per CSS pixel of an element: more than 1 in presentation size. */
+export function getEnlargement(element: HTMLElement): number {
+  return element.closest("[data-large=true]") ? LARGE : 1;
+}
+
+/** Device pixels per CSS pixel of an element. */
+export function getPixelScale(element: HTMLElement): number {
+  return (devicePixelRatio || 1) * getEnlargement(element);
+}
+
 /** A canvas that covers its parent; the labels for screen readers are on the parent. */
 export function addCanvas(parent: HTMLElement, name: string): HTMLCanvasElement {
   const canvas = document.createElement("canvas");
@@ -28,7 +41,7 @@ export function getSurface(canvas: HTMLCanvasElement, scale: number): Surface {
 
 /** A canvas of this many CSS pixels, cleared, as sharp as the screen. */
 export function prepareSurface(canvas: HTMLCanvasElement, width: number, height: number): Surface | null {
-  const scale = devicePixelRatio || 1;
+  const scale = getPixelScale(canvas.parentElement ?? canvas);
   canvas.width = Math.round(width * scale);
   canvas.height = Math.round(height * scale);
   const context = canvas.getContext("2d");

@@ -5,7 +5,7 @@
 import { CODE_COUNT, decodeWeight } from "../server/tile_codec";
 import { cividis, magma, ratioAnchors, viridis, type Encoded } from "./colour_tables";
 import { decodeRatio, TOO_SMALL } from "../tiles/ratio_codec";
-import type { Colours } from "../state";
+import { getDefaultRange, type Colours, type State } from "../state";
 
 /** 256 x (red, green, blue). */
 export type ColourTable = Uint8Array;
@@ -61,19 +61,32 @@ export interface ColourScale {
   colours: Palette;
   /** Bits: the table runs from 2**low to 2**high. */
   range: readonly [number, number];
-  /** Linear in the weight from 0 to 2**high instead of in its logarithm. */
-  linear: boolean;
+  /**
+   * "log": in the logarithm of the weight. "linear": in the weight, from 0 to 2**high.
+   * "uniform": in the logarithm of the weight times the keys that its query sees; 0 bits is uniform attention.
+   */
+  kind: "log" | "linear" | "uniform";
+}
+
+/** Bits above uniform attention; what gets less than uniform is the darkest entry. */
+const UNIFORM_RANGE = [0, 8] as const;
+
+/** The scale of weights in this state; `stride` is the side of a bin. Whoever sets a range means weights. */
+export function chooseScale({ colours, scale, range }: State, stride: number, keys: number): ColourScale {
+  const kind = scale !== "auto" ? scale : range === null && stride > 1 ? "uniform" : "log";
+  return { colours, kind, range: kind === "uniform" ? UNIFORM_RANGE : (range ?? getDefaultRange(keys)) };
 }
 
 export function isSameScale(one: ColourScale | null, other: ColourScale): boolean {
-  return one?.colours === other.colours && one.linear === other.linear && one.range[0] === other.range[0] && one.range[1] === other.range[1];
+  return one?.colours === other.colours && one.kind === other.kind && one.range[0] === other.range[0] && one.range[1] === other.range[1];
 }
 
-/** Which of the 256 entries a weight gets. */
-export function getEntry(value: number, scale: ColourScale): number {
+/** Which of the 256 entries a weight gets; `keys` is how many its query sees. */
+export function getEntry(weight: number, scale: ColourScale, keys = 1): number {
+  const value = scale.kind === "uniform" ? weight * keys : weight;
   if (!(value > 0)) return 0;
   const [low, high] = scale.range;
-  const share = scale.linear ? value / 2 ** high : (Math.log2(value) - low) / (high - low);
+  const share = scale.kind === "linear" ? value / 2 ** high : (Math.log2(value) - low) / (high - low);
   return Math.min(255, Math.max(0, Math.floor(share * 255 + 0.5)));
 }
 
@@ -98,4 +111,22 @@ export function createLookup(scale: ColourScale): Uint32Array {
     pixels[code * 4 + 3] = 255;
   }
   return new Uint32Array(pixels.buffer);
+}
+
+/** The same relative to uniform attention: a lookup for a query that sees so many keys. Fast: each row of a tile has its own. */
+export function createUniformLookups({ colours, range: [low, high] }: ColourScale): (keys: number) => Uint32Array {
+  const table = getTable(colours);
+  const pixels = new Uint8Array(1024).fill(255);
+  for (let entry = 0; entry < 256; entry++) pixels.set(table.subarray(entry * 3, entry * 3 + 3), entry * 4);
+  const entries = new Uint32Array(pixels.buffer);
+  const bits = Float64Array.from({ length: CODE_COUNT }, (_, code) => Math.log2(decodeWeight(code)));
+  return (keys) => {
+    const lookup = new Uint32Array(CODE_COUNT);
+    const [first, step] = [Math.log2(keys) - low, 255 / (high - low)];
+    for (let code = 1; code < CODE_COUNT; code++) {
+      const entry = Math.floor(((bits[code] as number) + first) * step + 0.5);
+      lookup[code] = entries[entry < 0 ? 0 : entry > 255 ? 255 : entry] as number;
+    }
+    return lookup;
+  };
 }

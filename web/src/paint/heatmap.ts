@@ -8,8 +8,16 @@ import { paintHatch } from "./hatch";
 import type { Box } from "../geometry/box";
 import { clipTo, fonts, type Surface, type Theme } from "./surface";
 
+/** A picture of the whole matrix. */
+export interface Preview {
+  image: CanvasImageSource;
+  rows: number;
+  columns: number;
+}
+
 export interface HeatmapContent {
   view: Viewport;
+  preview: Preview | null;
   placements: readonly TilePlacement[];
   /** The coloured picture of a tile. */
   getImage(tile: LoadedTile): CanvasImageSource;
@@ -42,6 +50,7 @@ export function paintTiles(surface: Surface, plot: Box, theme: Theme, map: Heatm
   context.fillRect(plot.left, plot.top, plot.width, plot.height);
   clipTo(surface, matrix, () => {
     context.imageSmoothingEnabled = false;
+    if (map.preview && map.placements.some(({ state }) => state === "missing")) paintPreview(surface, plot, theme, map.view, map.preview);
     for (const placement of map.placements) paintPlacement(surface, getPlacementBox(placement, plot, map.view, scale), matrix, theme, map, placement);
   });
 }
@@ -71,12 +80,20 @@ export function paintBins(surface: Surface, plot: Box, theme: Theme, map: Heatma
   });
 }
 
+function paintPreview(surface: Surface, plot: Box, theme: Theme, { query, key, queries, keys, zoom }: Viewport, { image, rows, columns }: Preview): void {
+  const { context, scale } = surface;
+  const [left, top] = [tokenToPixel(0, key, zoom, scale), tokenToPixel(0, query, zoom, scale)];
+  const box = { left: plot.left + left, top: plot.top + top, width: tokenToPixel(keys, key, zoom, scale) - left, height: tokenToPixel(queries, query, zoom, scale) - top };
+  paintHatch(surface, computeMatrixBox(plot, { query, key, queries, keys, zoom, width: plot.width, height: plot.height }, scale), theme);
+  context.drawImage(image, 0, 0, columns, rows, box.left, box.top, box.width, box.height);
+}
+
 function paintPlacement(surface: Surface, box: Box, matrix: Box, theme: Theme, map: HeatmapContent, placement: TilePlacement): void {
   const { context } = surface;
   const { tile, stride, address } = placement;
   if (!tile) {
     if (placement.state === "masked") paintHatch(surface, box, theme);
-    else paintMessage(surface, box, matrix, theme, placement.state === "failed" ? "not loaded: no answer" : "loading");
+    else if (placement.state === "failed" || !map.preview) paintMessage(surface, box, matrix, theme, placement.state === "failed" ? "not loaded: no answer" : "loading");
     return;
   }
   if (tile.hasMasked) paintHatch(surface, box, theme);

@@ -2,7 +2,7 @@
 import { getEntry, getTable, TOO_SMALL_GREY, type ColourScale, type ColourTable } from "./colour";
 import { paintHatch } from "./hatch";
 import { MIN_BITS } from "../tiles/ratio_codec";
-import { formatLog2Ratio, formatWeight, toSuperscript } from "../format_numbers";
+import { formatCount, formatLog2Ratio, formatWeight, toSuperscript } from "../format_numbers";
 import type { Box } from "../geometry/box";
 import { fonts, type Surface, type Theme } from "./surface";
 import { fitText, measureWidth } from "./canvas_text";
@@ -15,7 +15,7 @@ export interface LegendContent {
   dots: boolean;
   masked: boolean;
   /** The weight under the pointer, marked on the bar; null when there is none. */
-  marked: number | null;
+  marked: { weight: number; keys: number } | null;
   /** Further remarks, e.g. the share of a hidden sink; each in versions from long to short. */
   remarks: readonly (readonly string[])[];
 }
@@ -29,7 +29,7 @@ function describeColour({ stride, channel, scale }: LegendContent): string {
   const pooled = channel === "max" ? "largest" : channel;
   if (scale.colours === "ratio") return stride === 1 ? "log2(A / B) of one pair" : `log2(A / B) of the ${pooled} of ${stride}\u00d7${stride} pairs`;
   const bin = stride === 0 ? `${pooled} of a bin` : `${pooled} of ${stride}\u00d7${stride} pairs`;
-  return `${stride === 1 ? "weight of one pair" : bin}, ${scale.linear ? "linear" : "log2"}`;
+  return `${stride === 1 ? "weight of one pair" : bin}, ${{ log: "log2", linear: "linear", uniform: "relative to uniform" }[scale.kind]}`;
 }
 
 function formatPower(bits: number): string {
@@ -40,13 +40,14 @@ function formatPower(bits: number): string {
 /** Where the bar is written on: share along it, and the text. */
 function computeTicks(scale: ColourScale): [share: number, text: string][] {
   const [low, high] = scale.range;
-  if (scale.linear) return [0, 0.25, 0.5, 0.75, 1].map((share) => [share, formatWeight(share * 2 ** high)]);
+  if (scale.kind === "linear") return [0, 0.25, 0.5, 0.75, 1].map((share) => [share, formatWeight(share * 2 ** high)]);
   const width = high - low;
   if (scale.colours === "ratio") return [0, 0.25, 0.5, 0.75, 1].map((share) => [share, formatLog2Ratio(2 ** (low + share * width), high % 2 === 0 ? 0 : 2)]);
   const step = [0.5, 1, 2, 5, 10].find((one) => width / one <= 5) ?? 10;
   const bits: number[] = [];
   for (let at = Math.ceil(low / step) * step; at <= high + 1e-9; at += step) bits.push(at);
-  return bits.map((at) => [(at - low) / width, formatPower(at)]);
+  const format = (at: number): string => (scale.kind === "uniform" ? `${formatCount(2 ** at)}\u00d7` : formatPower(at));
+  return bits.map((at) => [(at - low) / width, format(at)]);
 }
 
 export function paintLegend(surface: Surface, box: Box, theme: Theme, legend: LegendContent): void {
@@ -138,7 +139,7 @@ function paintBar(surface: Surface, bar: Box, theme: Theme, legend: LegendConten
   context.font = font;
   context.fillStyle = theme.ink;
   context.fillText(describeColour(legend), bar.left, bar.top - 4);
-  if (legend.marked !== null) paintMark(surface, bar, theme, getEntry(legend.marked, legend.scale) / 255);
+  if (legend.marked !== null) paintMark(surface, bar, theme, getEntry(legend.marked.weight, legend.scale, legend.marked.keys) / 255);
 }
 
 function paintMark(surface: Surface, bar: Box, theme: Theme, share: number): void {

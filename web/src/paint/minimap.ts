@@ -4,11 +4,9 @@ import { paintHatch } from "./hatch";
 import type { Box } from "../geometry/box";
 import { clipTo, fonts, type Surface, type Theme } from "./surface";
 
-/** The map is zoomed this much past fitting before a minimap helps. */
-const MINIMAP_FROM_FACTOR = 4;
-
+/** Shown as soon as a part of the matrix is out of view. */
 export function isMinimapShown(view: Viewport): boolean {
-  return view.zoom > MINIMAP_FROM_FACTOR * computeFitZoom(view.queries, view.keys, view);
+  return view.zoom > 1.001 * computeFitZoom(view.queries, view.keys, view);
 }
 
 /** Pixels per token in the minimap. */

@@ -54,7 +54,7 @@ export function paintPins(surface: Surface, plot: Box, theme: Theme, view: Viewp
     return true;
   };
   // Folded at the diagonal, a query is a row below it and a column above it, and a key the other way round.
-  const { query, key, isFolded } = pins;
+  const { query, key, queryEnd, keyEnd, isFolded } = pins;
   if (query !== null) {
     if (isFolded) paintLine(false, query, theme.query, [], -Infinity, getRowPixel(query));
     if (paintLine(true, query, theme.query, [], -Infinity, isFolded ? getColumnPixel(query + 1) : Infinity)) {
@@ -62,6 +62,8 @@ export function paintPins(surface: Surface, plot: Box, theme: Theme, view: Viewp
       context.fillRect(plot.left - 8, getRowPixel(query + 0.5) - 4, 8, 8);
     }
   }
+  if (queryEnd !== null) paintLine(true, queryEnd, theme.query, [], -Infinity, Infinity);
+  if (keyEnd !== null) paintLine(false, keyEnd, theme.key, [6, 4], -Infinity, Infinity);
   if (key !== null) {
     const dashes = [6, 4];
     if (isFolded) paintLine(true, key, theme.key, dashes, getColumnPixel(key + 1), Infinity);
@@ -77,6 +79,9 @@ export function paintPins(surface: Surface, plot: Box, theme: Theme, view: Viewp
 export interface PinnedCell {
   query: number | null;
   key: number | null;
+  /** The last token of a span; null for one token. */
+  queryEnd: number | null;
+  keyEnd: number | null;
   /** The picture is of two heads, one on each side of the diagonal. */
   isFolded: boolean;
 }
@@ -112,14 +117,14 @@ function formatShortWeight(value: number): string {
   return (value < 0.1 ? value.toFixed(3) : value.toFixed(2)).slice(1);
 }
 
-export function paintValues(surface: Surface, plot: Box, view: Viewport, scale: ColourScale, values: Iterable<CellValue>): void {
+export function paintValues(surface: Surface, plot: Box, view: Viewport, scale: ColourScale, values: Iterable<CellValue>, countKeys: (query: number) => number): void {
   const { context } = surface;
   const table = getTable(scale.colours);
   context.textAlign = "center";
   context.textBaseline = "middle";
   context.font = `${view.zoom >= 44 ? 11 : 10}px ${fonts.text}`;
   for (const { query, key, value, exact } of values) {
-    const entry = getEntry(value, scale);
+    const entry = getEntry(value, scale, countKeys(query));
     context.fillStyle = isBright(table, entry) ? "#000000" : "#ffffff";
     const x = plot.left + (key + 0.5 - view.key) * view.zoom;
     const y = plot.top + (query + 0.5 - view.query) * view.zoom;

@@ -36,7 +36,7 @@ export const lightTheme: Theme = {
   muted: "#5c6570",
   line: "#d5dae0",
   panel: "#e6eaee",
-  accent: "#0072b2",
+  accent: "#6b3fc0",
   query: "#0072b2",
   key: "#d55e00",
   hatch: "#d3d8de",
@@ -50,11 +50,12 @@ export const darkTheme: Theme = {
   muted: "#98a2ad",
   line: "#343a41",
   panel: "#1d2125",
-  accent: "#56b4e9",
+  accent: "#bd9cf7",
   query: "#56b4e9",
   key: "#e69f00",
-  hatch: "#3d444c",
-  hatchGround: "#23282d",
+  // Lighter than the darkest colours of weights, which would else vanish in it.
+  hatch: "#5b646e",
+  hatchGround: "#3a4149",
   strip: "#6b7682",
 };
 

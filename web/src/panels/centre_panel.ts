@@ -9,6 +9,8 @@ import type { State } from "../state";
 import type { Comparison } from "./view_context";
 
 export interface CentrePanelParts {
+  /** The name of the head and what is pinned. */
+  readonly title: HTMLElement;
   readonly map: HTMLElement;
   readonly comparison: Comparison;
   readonly sentence: SentenceView;
@@ -25,13 +27,14 @@ export class CentrePanel {
   readonly #pair: HTMLElement;
 
   constructor(private readonly parts: CentrePanelParts) {
-    const { comparison, sentence, table, views } = parts;
+    const { title, comparison, sentence, table, views } = parts;
     this.#pair = element("div", { class: "map-pair" }, this.#slot, comparison.secondSlot);
     this.element = element(
       "main",
       { class: "centre", "aria-label": "Map" },
       sentence.form,
       this.#message,
+      title,
       comparison.bar,
       this.#pair,
       sentence.maps,

@@ -1,4 +1,4 @@
-/** Toggle buttons, and groups of buttons of which one is pressed. */
+/** Toggle buttons, groups of buttons of which one is pressed, and menus that unfold. */
 
 import { button, element } from "./dom";
 
@@ -8,6 +8,37 @@ export function toggle(label: string, title: string, act: () => void): HTMLButto
 
 export function setPressed(target: HTMLButtonElement, pressed: boolean): void {
   target.setAttribute("aria-pressed", String(pressed));
+}
+
+export interface Menu {
+  readonly element: HTMLDetailsElement;
+  close(): void;
+}
+
+/** A button that unfolds controls; Escape, a press elsewhere, and where wanted a choice fold them again. */
+export function createMenu(label: string, title: string, body: HTMLElement, signal: AbortSignal, closesOnChoice = false): Menu {
+  const name = element("summary", { title }, label);
+  const menu = element("details", { class: "menu" }, name, body);
+  const close = (): void => {
+    menu.open = false;
+  };
+  menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    event.stopPropagation();
+    close();
+    name.focus();
+  });
+  menu.addEventListener("toggle", () => {
+    if (!menu.open) return;
+    const pressed = (event: Event): void => {
+      if (!menu.open) remove();
+      else if (!event.composedPath().includes(menu)) close();
+    };
+    const remove = (): void => menu.ownerDocument.removeEventListener("pointerdown", pressed, true);
+    menu.ownerDocument.addEventListener("pointerdown", pressed, { capture: true, signal });
+  });
+  if (closesOnChoice) body.addEventListener("click", close);
+  return { element: menu, close };
 }
 
 export interface Segments<Value> {

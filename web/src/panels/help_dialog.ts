@@ -17,7 +17,7 @@ const READING_GUIDE: readonly (readonly [string, string])[] = [
   ],
   [
     "Colours",
-    "Brighter is more attention, on a logarithmic scale unless you choose linear. The range never changes by itself.",
+    "Brighter is more attention. Near, colours show the logarithm of the weight; far out, how many times the weight is that of uniform attention. The legend says which.",
   ],
   [
     "Far out",
@@ -79,19 +79,19 @@ function createKeyTable(name: string, rows: readonly KeyRow[]): HTMLElement {
     element(
       "tbody",
       {},
-      ...rows.map(({ keys, shift, description }) =>
+      ...rows.map((row) =>
         element(
           "tr",
           {},
           element(
             "th",
             { scope: "row" },
-            ...keys
+            ...row.keys
               // Shift and a letter is the capital letter: the arrow says it already.
-              .filter((key) => !(shift && key.length === 1))
-              .flatMap((key, index) => [index > 0 && " ", element("kbd", {}, formatKey(key, shift ?? false))]),
+              .filter((key) => row.ctrl || !(row.shift && key.length === 1))
+              .flatMap((key, index) => [index > 0 && " ", element("kbd", {}, formatKey(key, row))]),
           ),
-          element("td", {}, description),
+          element("td", {}, row.description),
         ),
       ),
     ),

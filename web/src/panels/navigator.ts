@@ -1,32 +1,54 @@
 /**
- * Layers and heads as one grid of buttons: rows are layers, columns are heads.
+ * Layers and heads as one grid of buttons, coloured by a question: rows are layers, columns are heads.
  *
- * Only one button is in the tab order; arrows move between them, as in the grid pattern of ARIA. Narrow pages show two
+ * All columns fit into the width. Only one button is in the tab order; arrows move between them, as in the grid pattern of ARIA. Narrow pages show two
  * selects instead, and the style sheet decides which.
  */
 
-import { element, field, replaceChildren, select } from "./dom";
+import { element, field, replaceChildren, select, setAttributes } from "./dom";
 import { formatCount, pluralize } from "../format_numbers";
 import { formatTitle } from "../paint/token_text";
 import { listHeads } from "../head_order";
-import { getHeadNumber, type Meta } from "../server/protocol";
+import { getHeadNumber, getLayerNumber, type Meta } from "../server/protocol";
 import { isAvailable, type HeadId } from "../state";
+
+/** How a cell shows the answer of its head. */
+export interface HeadCell {
+  /** Its strength of colour, 0 to 1. */
+  readonly share: number;
+  /** Which colour: a label, or the sign of a value. */
+  readonly colour: string;
+  /** A letter or shape in the cell. */
+  readonly mark: string;
+  /** The value, for the reader. */
+  readonly description: string;
+  readonly faded: boolean;
+}
 
 export interface Navigator {
   readonly element: HTMLElement;
   show(meta: Meta | null, layer: number, head: number, model: string): void;
+  paint(getCell: (layer: number, head: number) => HeadCell): void;
 }
 
-/** `availableHeads` are the heads that can be opened; null is all. */
+/** The grid takes this share of the height, as far as its cells are not smaller or larger than that. */
+const HEIGHT_SHARE = 0.46;
+const [MIN_CELL_HEIGHT, MAX_CELL_HEIGHT] = [8, 24];
+/** Below this size not every row or column has its number. */
+const MIN_NUMBER_SIZE = 11;
+
+/** `availableHeads` are the heads that can be opened; null is all. `controls` stand above the grid, `below` under it. */
 export function createNavigator(
   availableHeads: readonly HeadId[] | null,
   onChoose: (layer: number, head: number) => void,
+  controls: HTMLElement,
+  below: HTMLElement,
+  signal: AbortSignal,
 ): Navigator {
-  const heading = element("h2", {}, "Heads");
   const about = element("div", { class: "about" });
   const frame = element("div", { class: "head-grid" });
   const selects = element("div", { class: "head-selects" });
-  const root = element("nav", { class: "navigator", "aria-label": "Layers and heads" }, about, heading, frame, selects);
+  const root = element("nav", { class: "navigator", "aria-label": "Layers and heads" }, about, controls, selects, frame, below);
   let shown: Meta | null = null;
   let buttons: HTMLButtonElement[][] = [];
   let current: HTMLButtonElement | undefined;
@@ -57,6 +79,17 @@ export function createNavigator(
     moveTabStop(cell, false);
     scrollInside(frame, cell);
   };
+  const fitCells = (): void => {
+    if (buttons.length === 0 || root.clientHeight === 0) return;
+    const height = Math.floor((root.clientHeight * HEIGHT_SHARE) / (buttons.length + 1));
+    const clamped = Math.min(MAX_CELL_HEIGHT, Math.max(MIN_CELL_HEIGHT, height));
+    frame.style.setProperty("--cell-height", `${clamped}px`);
+    frame.classList.toggle("few-rows", clamped < MIN_NUMBER_SIZE);
+    frame.classList.toggle("few-columns", (frame.querySelector("td")?.clientWidth ?? 0) < MIN_NUMBER_SIZE + 3);
+  };
+  const observer = new ResizeObserver(fitCells);
+  observer.observe(root);
+  signal.addEventListener("abort", () => observer.disconnect());
   frame.addEventListener("keydown", handleKey);
   frame.addEventListener("click", (event) => {
     const at = getHeadAt(event.target);
@@ -73,10 +106,27 @@ export function createNavigator(
         shown = meta;
         buttons = buildGrid(frame, meta, availableHeads);
         replaceChildren(about, ...describeModel(meta, model));
+        fitCells();
       }
       replaceChildren(selects, ...createHeadSelects(meta, [layer, head], availableHeads, onChoose));
       setCurrent(buttons[layer]?.[head]);
-      heading.textContent = `Layer ${layer}, head ${getHeadNumber(meta, layer, head)}`;
+    },
+    paint(getCell) {
+      if (!shown) return;
+      for (const [layer, row] of buttons.entries())
+        for (const [head, cell] of row.entries()) {
+          const { share, colour, mark, description, faded } = getCell(layer, head);
+          const number = getHeadNumber(shown, layer, head);
+          const end = (description && `, ${description}`) + (isAvailable(availableHeads, layer, head) ? "" : ": not in this file");
+          cell.style.setProperty("--share", share.toFixed(3));
+          setAttributes(cell, {
+            "data-colour": colour,
+            "data-mark": mark,
+            "data-faded": faded,
+            "aria-label": `layer ${getLayerNumber(shown, layer)}, head ${number}${end}`,
+            title: `layer ${getLayerNumber(shown, layer)} (${formatTitle(shown.layers[layer]?.name ?? "")}), head ${number}${end}`,
+          });
+        }
     },
   };
 }
@@ -99,7 +149,7 @@ function buildGrid(frame: HTMLElement, meta: Meta, availableHeads: readonly Head
   const most = Math.max(0, ...meta.layers.map(({ heads }) => heads));
   // Layers that recorded other heads than the first have no name in common for a column; their buttons still have theirs.
   const columns = Array.from({ length: most }, (_, head) =>
-    element("th", { scope: "col" }, String(getHeadNumber(meta, 0, head))),
+    element("th", { scope: "col" }, meta.layers.every((_, layer) => getHeadNumber(meta, layer, head) === getHeadNumber(meta, 0, head)) ? String(getHeadNumber(meta, 0, head)) : ""),
   );
   const rows = meta.layers.map((layer, index) =>
     Array.from({ length: layer.heads }, (_, head) =>
@@ -108,10 +158,6 @@ function buildGrid(frame: HTMLElement, meta: Meta, availableHeads: readonly Head
         tabindex: -1,
         "data-layer": index,
         "data-head": head,
-        "aria-label": `layer ${index}, head ${getHeadNumber(meta, index, head)}`,
-        title:
-          `layer ${index} (${formatTitle(layer.name)}), head ${getHeadNumber(meta, index, head)}` +
-          (isAvailable(availableHeads, index, head) ? "" : ": not in this file"),
         // Not `disabled`: it can be focused, and its tooltip explains why.
         "aria-disabled": isAvailable(availableHeads, index, head) ? null : "true",
       }),
@@ -121,10 +167,11 @@ function buildGrid(frame: HTMLElement, meta: Meta, availableHeads: readonly Head
     element(
       "tr",
       {},
-      element("th", { scope: "row" }, String(index)),
+      element("th", { scope: "row" }, String(getLayerNumber(meta, index))),
       ...cells.map((cell) => element("td", { "aria-selected": "false" }, cell)),
     ),
   );
+  frame.style.setProperty("--columns", String(most));
   replaceChildren(
     frame,
     element(
@@ -156,8 +203,7 @@ function describeModel(meta: Meta, model: string): HTMLElement[] {
       : `${formatCount(first.queries)} queries × ${formatCount(first.keys)} keys`;
   return [
     element("p", { class: "model" }, element("bdi", {}, formatTitle(model))),
-    element("p", { class: "soft" }, size),
-    element("p", { class: "soft" }, `${pluralize(meta.layers.length, "layer")}, ${pluralize(heads, "head")}`),
+    element("p", { class: "soft" }, `${size}, ${pluralize(meta.layers.length, "layer")}, ${pluralize(heads, "head")}`),
   ];
 }
 
@@ -171,7 +217,7 @@ export function createHeadSelects(
   const available = listHeads(meta.layers, availableHeads);
   const listInLayer = (wanted: number): number[] => available.filter(([index]) => index === wanted).map(([, index]) => index);
   const layers = select(
-    [...new Set(available.map(([index]) => index))].map((index) => [String(index), String(index)] as const),
+    [...new Set(available.map(([index]) => index))].map((index) => [String(index), String(getLayerNumber(meta, index))] as const),
     (value) => {
       const heads = listInLayer(Number(value));
       onChoose(Number(value), heads.findLast((index) => index <= head) ?? heads[0] ?? 0);

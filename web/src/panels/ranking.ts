@@ -37,13 +37,15 @@ export function findStrongest(
   columns: number,
   from: { readonly query: number; readonly key: number },
   count: number,
+  isWanted: (query: number, key: number) => boolean = () => true,
 ): Link[] {
   const best: Link[] = [];
   for (let index = 0; index < weights.length; index++) {
     const weight = weights[index] ?? NaN;
     const last = best[best.length - 1];
     if (!(weight > 0) || (best.length === count && last && weight <= last.weight)) continue;
-    const link = { query: from.query + Math.floor(index / columns), key: from.key + (index % columns), weight };
+    const link: Link = { query: from.query + Math.floor(index / columns), key: from.key + (index % columns), weight };
+    if (!isWanted(link.query, link.key)) continue;
     let place = best.length;
     while (place > 0 && (best[place - 1]?.weight ?? Infinity) < weight) place -= 1;
     best.splice(place, 0, link);

@@ -11,8 +11,9 @@ import { describeError, LatestRequest } from "../server/requests";
 import type { MapView } from "../map/map_view";
 import { formatCount, pluralize } from "../format_numbers";
 import { formatTitle } from "../paint/token_text";
-import { paths, type Meta, type Session, type Summary } from "../server/protocol";
-import { withRange, type State } from "../state";
+import { paths, type Meta, type Preset, type Session, type Summary } from "../server/protocol";
+import { chooseScale } from "../paint/colour";
+import type { State } from "../state";
 import { isAbortError, type Transport } from "../server/transport";
 
 const PAUSE_MILLISECONDS = 400;
@@ -27,6 +28,7 @@ export interface SentenceActions {
   getState(): State;
   /** Show the trace of a run. */
   showRun(trace: string): void;
+  chooseHead(layer: number, head: number): void;
   openAsMap(): void;
   loadMeta(trace: string): Promise<Meta>;
   /** A second map that shares pins and moves; created on first use. */
@@ -100,7 +102,7 @@ export class SentenceView {
     this.maps = element("div", { class: "sentence-maps" }, this.#trainedFigure, this.#baselineFigure);
     const generationActions = {
       getStart: () => ({ text: this.#box.value, layer: actions.getState().layer, head: actions.getState().head }),
-      getScale: (keys: number) => withRange(actions.getState(), keys),
+      getScale: (keys: number) => chooseScale(actions.getState(), 1, keys),
       onFinish: (text: string, trace: string) => this.#finishGeneration(text, trace),
       announce: (text: string) => actions.announce(text),
     };
@@ -167,8 +169,10 @@ export class SentenceView {
   }
 
   #createPresets(): HTMLElement {
-    const choose = (text: string, note: string): void => {
+    const choose = ({ text, note, layer, head }: Preset): void => {
       this.#box.value = text;
+      // The head first: its row is what the run answers with.
+      if (typeof layer === "number" && typeof head === "number") this.actions.chooseHead(layer, head);
       this.#note.textContent = note;
       this.#note.hidden = note === "";
       this.#runNow();
@@ -177,12 +181,12 @@ export class SentenceView {
       "div",
       { class: "presets", role: "group", "aria-label": "Examples", hidden: this.session.presets.length === 0 },
       element("p", { class: "or-choose" }, "Or choose an example:"),
-      ...this.session.presets.map(({ text, note }) =>
+      ...this.session.presets.map((preset) =>
         element(
           "div",
           { class: "preset" },
-          button(element("bdi", {}, formatTitle(text, 120)), () => choose(text, note), { title: note }),
-          element("p", { class: "soft" }, note),
+          button(element("bdi", {}, formatTitle(preset.text, 120)), () => choose(preset), { title: preset.note }),
+          element("p", { class: "soft" }, preset.note),
         ),
       ),
     );

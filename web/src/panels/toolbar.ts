@@ -5,7 +5,7 @@
  */
 
 import type { AppCommands } from "../app_commands";
-import { segments, setPressed, toggle } from "./controls";
+import { createMenu, segments, setPressed, toggle } from "./controls";
 import { button, element, field, replaceChildren, select } from "./dom";
 import { formatPercent } from "../format_numbers";
 import { formatTitle } from "../paint/token_text";
@@ -16,8 +16,10 @@ import {
   getDefaultRange,
   HIGHEST_BITS,
   LOWEST_BITS,
+  SCALES,
   clampRange,
   type ChannelMode,
+  type Scale,
   type State,
   type Store,
   type View,
@@ -37,18 +39,26 @@ export interface Toolbar {
 }
 
 const CHANNEL_NAMES: Readonly<Record<ChannelMode, readonly [string, string]>> = {
-  both: ["mean + spikes", "Colour is the mean of the pairs in a pixel; a dot marks a strong link that the mean hides"],
-  max: ["largest", "Colour is the largest weight among the pairs in a pixel"],
-  mean: ["mean", "Colour is the mean weight of the pairs in a pixel, and nothing else"],
+  both: ["average, strong links marked", "Colour is the mean of the pairs in a pixel; a dot marks a strong link that the mean hides (x)"],
+  max: ["largest", "Colour is the largest weight among the pairs in a pixel (x)"],
+  mean: ["average", "Colour is the mean weight of the pairs in a pixel, and nothing else (x)"],
 };
 
-/** `home`: the page to link back to, and its name. */
-export function createToolbar(store: Store, commands: AppCommands, finder: HTMLElement, home: readonly [href: string, name: string] | null): Toolbar {
-  // Only narrow pages show this button: there all that it unfolds would push the map off the screen.
-  const unfold = toggle("More", "Show or hide colours, saving and links", () => {
-    setPressed(unfold, bars.classList.toggle("unfolded"));
-  });
-  unfold.classList.add("unfold");
+const SCALE_NAMES: Readonly<Record<Scale, string>> = {
+  auto: "automatic scale",
+  log: "log of weight",
+  linear: "linear in weight",
+  uniform: "relative to uniform",
+};
+
+/** `ask` is the Ask box; `home` the page to link back to, and its name. */
+export function createToolbar(
+  store: Store,
+  commands: AppCommands,
+  ask: HTMLElement,
+  home: readonly [href: string, name: string] | null,
+  signal: AbortSignal,
+): Toolbar {
   const views = segments<View>(
     "View",
     [
@@ -59,31 +69,7 @@ export function createToolbar(store: Store, commands: AppCommands, finder: HTMLE
     ],
     (view) => commands.showView(view),
   );
-  const save = button("Save", () => commands.export(), {
-    class: "folds",
-    title: "A picture, the numbers, or a page in one file (e)",
-  });
-  const name = element("p", { class: "trace-name" });
-  const badge = element("strong", { class: "badge", hidden: true }, "not what the model computed");
-  const locationBar = element(
-    "div",
-    { class: "bar" },
-    element("h1", {}, "AttnScope"),
-    home && element("a", { href: home[0] }, `← ${home[1]}`),
-    name,
-    views.element,
-    badge,
-    element("div", { class: "spring" }),
-    finder,
-    unfold,
-    save,
-    button("Copy link", () => commands.copyLink(), { class: "copy folds", title: "A link to exactly this view (y)" }),
-    button("Help", () => commands.help(), {
-      class: "open-help",
-      title: "How to read the map, and the keyboard (?)",
-    }),
-  );
-
+  const save = button("Save…", () => commands.export(), { title: "A picture, the numbers, or a page in one file (e)" });
   const channel = segments<ChannelMode>(
     "What a pixel of many pairs shows",
     CHANNELS.map((value) => [value, CHANNEL_NAMES[value][0], CHANNEL_NAMES[value][1]] as const),
@@ -97,67 +83,87 @@ export function createToolbar(store: Store, commands: AppCommands, finder: HTMLE
       title: "Colours; all of them rise evenly in brightness",
     },
   );
-  const scale = segments<"log" | "linear">(
-    "Scale",
-    [
-      ["log", "log"],
-      ["linear", "linear"],
-    ],
-    (value) => store.set({ linear: value === "linear" }),
+  const scale = select(
+    SCALES.map((value) => [value, SCALE_NAMES[value]] as const),
+    (value) => store.set({ scale: value }),
+    { "aria-label": "Scale", title: "What colours are proportional to (l); automatic: relative to uniform attention far out, the weight near" },
   );
   const range = createRangeFields(store, commands);
   const sink = toggle(
-    "Hide sink",
+    "Hide first token",
     "Hatch the column of the first token, where idle heads park their attention (k)",
     () => store.set({ hideSink: !store.get().hideSink }),
   );
   const unmasked = toggle(
-    "No causal mask",
+    "Without the mask",
     "The same queries and keys without the causal mask; not what the model computed (u)",
     () => commands.toggleUnmasked(),
   );
-  const table = toggle("Table", "The strongest 20 links in view as a table (r)", () => commands.toggleTable());
+  const table = toggle("Strongest links", "The strongest 20 links in view as a table (r)", () => commands.toggleTable());
   const compare = toggle("Compare", "Two heads side by side, in one square, or as their ratio (c)", () =>
     commands.compare(),
   );
   const coloured = field("colours", colours);
   const controls = element(
     "div",
-    { class: "bar bar-show folds", role: "group", "aria-label": "How it is shown" },
+    { class: "menu-body", role: "group", "aria-label": "How it is shown" },
     channel.element,
     coloured,
-    scale.element,
+    scale,
     range.element,
     sink,
     unmasked,
-    element("div", { class: "spring" }),
-    compare,
     table,
   );
+  const viewMenu = createMenu("View", "Colours, range, mask, strongest links", controls, signal);
+  const shareMenu = createMenu(
+    "Share",
+    "Save a file or copy a link",
+    element("div", { class: "menu-body" }, save, button("Copy link", () => commands.copyLink(), { class: "copy", title: "A link to exactly this view (y)" })),
+    signal,
+    true,
+  );
+  const name = element("p", { class: "trace-name" });
+  const badge = element("strong", { class: "badge", hidden: true }, "not what the model computed");
+  const locationBar = element(
+    "div",
+    { class: "bar" },
+    element("h1", {}, "AttnScope"),
+    home && element("a", { href: home[0] }, `← ${home[1]}`),
+    name,
+    views.element,
+    badge,
+    ask,
+    compare,
+    viewMenu.element,
+    shareMenu.element,
+    button("Help", () => commands.help(), {
+      class: "open-help",
+      title: "How to read the map, and the keyboard (?)",
+    }),
+  );
   /** Show only the controls that have an effect in this view. */
-  const showRelevantControls = ({ view, headsAs, compare: compared }: State): void => {
+  const showRelevantControls = ({ view, headsAs, compare: compared, scale: chosen }: State): void => {
     const [map, ratio] = [view === "map" || view === "sentence", view === "map" && compared?.mode === "ratio"];
     const text = view === "text";
     for (const part of [sink, table]) part.hidden = !map;
     channel.element.hidden = text;
     // A ratio has colours of its own, and a range of its own beside it.
-    for (const part of [coloured, scale.element, range.element]) part.hidden = text || ratio;
+    for (const part of [coloured, scale, range.element]) part.hidden = text || ratio;
+    if (chosen === "uniform") range.element.hidden = true;
     compare.hidden = view !== "map";
-    // Not hidden, so that the page below does not jump.
     controls.inert = view === "heads" && headsAs !== "grid";
   };
 
-  const bars = element("header", { class: "bars" }, locationBar, controls);
+  const bars = element("header", { class: "bars" }, locationBar);
   return {
     element: bars,
     update(state, { meta, sentenceProblem, sinkShare, isTableOpen }) {
       showRelevantControls(state);
       unmasked.hidden = !meta || state.view === "heads" || (meta.unmasked === null && meta.origin === null);
       const isEmpty = meta === null || (state.view === "text" && unmasked.hidden);
-      controls.hidden = isEmpty;
-      unfold.hidden = meta === null;
-      finder.hidden = meta === null || state.view === "heads";
-      save.disabled = meta === null;
+      viewMenu.element.hidden = isEmpty;
+      shareMenu.element.hidden = meta === null;
       const named = meta ? formatTitle(meta.name) : "";
       if (name.textContent !== named) replaceChildren(name, element("bdi", {}, named));
       views.update(state.view);
@@ -168,12 +174,12 @@ export function createToolbar(store: Store, commands: AppCommands, finder: HTMLE
       channel.update(isThumbnail && state.channel === "both" ? "max" : state.channel);
       channel.enable("both", !isThumbnail, "Small pictures show one of the two");
       colours.value = state.colours;
-      scale.update(state.linear ? "linear" : "log");
+      scale.value = state.scale;
       setPressed(compare, state.compare !== null);
       // Small pictures hold the largest of many weights: as bright as those of a short text.
       range.update(state, isThumbnail ? 0 : (meta?.layers[state.layer]?.keys ?? 0));
       setPressed(sink, state.hideSink);
-      sink.textContent = state.hideSink && sinkShare !== null ? `Sink hidden: ${formatPercent(sinkShare)}` : "Hide sink";
+      sink.textContent = state.hideSink && sinkShare !== null ? `First token hidden: ${formatPercent(sinkShare)}` : "Hide first token";
       setPressed(unmasked, state.unmasked);
       badge.hidden = !state.unmasked;
       setPressed(table, isTableOpen);
@@ -217,9 +223,8 @@ function createRangeFields(
     title: "Back to the range that suits the length of the text",
     "aria-label": "Reset the range",
   });
-  const fit = button("Fit", () => commands.fitRange(), {
+  const fit = button("Fit colours", () => commands.fitRange(), {
     title: "Set the range to the values now in view, once",
-    "aria-label": "Fit the range",
   });
   const group = element(
     "div",

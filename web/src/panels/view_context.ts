@@ -6,6 +6,7 @@ import type { Action } from "../keys";
 import type { Pins } from "../pins";
 import type { Session, TraceHead } from "../server/protocol";
 import type { TraceCache } from "../server/trace_cache";
+import type { PictureCache } from "../tiles/pictures";
 import type { Transport } from "../server/transport";
 import type { State, Store } from "../state";
 
@@ -14,6 +15,7 @@ export interface ViewContext {
   readonly transport: Transport;
   readonly session: Session;
   readonly traces: TraceCache;
+  readonly pictures: PictureCache;
   readonly pins: Pins;
   readonly host: Host;
   /** Show a short message at the bottom of the page. */
@@ -32,6 +34,13 @@ export interface CentreView {
   deactivate(): void;
   /** Handle a key that has its own meaning here; returns true when it was handled. */
   handleAction?(action: Action): boolean;
+}
+
+/** What the first heatmap does not need, loaded by a script of its own on a served page. */
+export interface Later {
+  createTextView(context: ViewContext): CentreView;
+  createHeadsView(context: ViewContext): CentreView;
+  openExportDialog(context: ViewContext, map: MapView, shown: TraceHead, root: HTMLElement, secondMap: MapView | null): void;
 }
 
 /** Two heads on the map. */

@@ -3,7 +3,7 @@
 // In: all weights, NaN where masked. Out: rows, columns and blocks as bodies; reports and links as the server's JSON.
 // `tests/explorer/test_saved_page.py` compares every response with the server's.
 import { HEADER_BYTES, readFloats } from "./tile_codec";
-import type { KeyReport, Links, QueryReport, Side } from "./protocol";
+import type { KeyReport, Links, QueryReport, Side, TokenLink } from "./protocol";
 
 const STRONGEST_COUNT = 20;
 
@@ -80,6 +80,24 @@ export class DenseHead {
       count: shares.filter((share) => !Number.isNaN(share)).length,
       links: rankWeights(shares).slice(0, most).map(([index, weight]) => [starts[index] ?? 0, ends[index] ?? 0, Number(weight.toPrecision(9))]),
     };
+  }
+
+  /** How strongly this head links some tokens to others, and the position that it is strongest at; as the server measures it. */
+  measureLink({ query, key }: TokenLink): { value: number; position: number } {
+    const [i0, i1] = query ?? [0, this.#queries];
+    const [j0, j1] = key ?? [0, this.#keys];
+    let [total, top, position] = [0, -1, 0];
+    for (let i = i0; i < i1; i++) {
+      let sum = 0;
+      for (let j = j0; j < j1; j++) {
+        const weight = this.#values[i * this.#keys + j] || 0;
+        sum += weight;
+        if (!key && weight > top) [top, position] = [weight, j];
+      }
+      total += sum;
+      if (!query && sum > top) [top, position] = [sum, i];
+    }
+    return { value: !key ? top : query ? total / (i1 - i0) : total, position };
   }
 
   /** The sum of rows or columns; NaN where all of them are masked. */

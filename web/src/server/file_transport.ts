@@ -2,16 +2,19 @@
 //
 // In: the text of the page's data, `{index, parts}`, each a base64 of gzip. The index is `{path: [part, start, length] | null}`; null is
 // a response without content. Out: a transport. Other requests fail with a message; nothing leaves the file.
-// Searches, and requests about single tokens of a short text, are computed here: there are too many to store.
+// Searches, and requests about single tokens of a short text or links of its heads, are computed here: there are too many to store.
 // Memory: the text, and the last few parts, decompressed.
 import { LruCache } from "../lru_cache";
 import { DenseHead } from "./dense_head";
-import type { FindResult, Side } from "./protocol";
+import { paths, type FindResult, type HeadLinks, type Meta, type Predictions, type Side, type TokenLink } from "./protocol";
+import { readFloats } from "./tile_codec";
 import { ResponseError, type Transport } from "./transport";
 
 type StoredRange = readonly [part: number, start: number, length: number] | null;
 
 const MAX_OPEN_PARTS = 24;
+const NO_SCORES = "This page was saved without queries and keys, so it cannot show how a weight is computed. Open the trace itself with AttnScope for that.";
+const NO_PREDICTIONS = "This page was saved without predictions of the model.";
 const NO_MODEL = "This page was saved to a file, in which no model runs. Open the trace itself with AttnScope for that.";
 
 async function decompress(text: string): Promise<ArrayBuffer> {
@@ -54,9 +57,54 @@ export function createFileTransport(data: string): Transport {
     return body ? new DenseHead(body) : undefined;
   }
 
+  /** All weights of a head, or those of the one query that is requested; undefined where the file stores neither. */
+  async function loadLinkWeights(head: string, { query, key }: TokenLink, signal?: AbortSignal): Promise<[DenseHead, TokenLink] | undefined> {
+    const weights = await loadDenseHead(head, signal);
+    if (weights) return [weights, { query, key }];
+    const row = query && query[1] - query[0] === 1 ? `${head}/row/${query[0]}` : "";
+    const body = (await index).has(row) ? await readStored(row, signal) : null;
+    // A row of a long text is stored as the mean and the largest weight of several keys each.
+    return body && readFloats(body).rows === 1 ? [new DenseHead(body), { query: [0, 1], key }] : undefined;
+  }
+
+  /** The values of the heads that the file stores; null for the others. */
+  async function findHeads(trace: string, parameters: URLSearchParams, signal?: AbortSignal): Promise<HeadLinks> {
+    const ends = (letter: string): [number, number] | null =>
+      parameters.has(`${letter}0`) ? [Number(parameters.get(`${letter}0`)), Number(parameters.get(`${letter}1`))] : null;
+    const link = { query: ends("q"), key: ends("k") };
+    const meta = await json<Meta>(paths.meta(trace), signal);
+    const [first, stop] = ends("l") ?? [0, meta.layers.length];
+    const layers: HeadLinks["layers"] = [];
+    for (const [offset, { heads, queries, keys }] of meta.layers.slice(first, stop).entries()) {
+      if ((link.query?.[1] ?? 0) > queries || (link.key?.[1] ?? 0) > keys) {
+        layers.push(null);
+        continue;
+      }
+      const found = await Promise.all(
+        Array.from({ length: heads }, async (_, head) => {
+          const [weights, own] = (await loadLinkWeights(`${trace}/${first + offset}/${head}`, link, signal)) ?? [];
+          return weights && own ? weights.measureLink(own) : { value: null, position: 0 };
+        }),
+      );
+      layers.push({ values: found.map(({ value }) => value), positions: link.query && link.key ? null : found.map(({ position }) => position) });
+    }
+    return { measure: !link.key ? "top_weight" : link.query ? "weight" : "received", first_layer: first, layers };
+  }
+
+  /** All predictions are stored as one response. */
+  async function slicePredictions(path: string, parameters: URLSearchParams, signal?: AbortSignal): Promise<Predictions> {
+    if (!(await index).has(path)) return { pending: false, problem: NO_PREDICTIONS, tokens: [] };
+    const all = parseJson((await readStored(path, signal)) ?? new ArrayBuffer(0)) as Predictions;
+    return { ...all, tokens: all.tokens.slice(Number(parameters.get("from")), Number(parameters.get("to"))) };
+  }
+
   async function json<T>(path: string, signal?: AbortSignal): Promise<T> {
     const [place = "", query = ""] = path.split("?");
     const parameters = new URLSearchParams(query);
+    const [, trace = "", kind] = /^([^/]+)\/(?:.+\/)?(find_heads|predictions|why)$/.exec(place) ?? [];
+    if (kind === "find_heads") return (await findHeads(trace, parameters, signal)) as T;
+    if (kind === "predictions") return (await slicePredictions(place, parameters, signal)) as T;
+    if (kind === "why") throw new ResponseError(NO_SCORES, 409);
     const text = /^(.+)\/find$/.exec(place);
     if (text) {
       const texts = `${text[1] ?? ""}/text?side=${parameters.get("side") ?? ""}&from=0&`;
@@ -77,6 +125,8 @@ export function createFileTransport(data: string): Transport {
     json,
     hasResponse: (path) => storedPaths.has(path),
     async bytes(path, signal) {
+      // Tiles of a file need no preview.
+      if (path.includes("/preview?")) return null;
       const [, head = "", kind, at = "", range = ""] = /^(.+)\/(row|col|cells)(?:\/(\d+)|\?(.*))$/.exec(path) ?? [];
       const weights = kind ? await loadDenseHead(head, signal) : undefined;
       if (!weights) return readStored(path, signal);

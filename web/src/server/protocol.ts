@@ -31,9 +31,16 @@ export function getHeadNumber(meta: Meta, layer: number, head: number): number {
   return meta.layers[layer]?.numbers[head] ?? head;
 }
 
-/** "L3H5": layer 3, head 5. */
+/** The number of a layer in the model: the last one in the path of its module, where only some layers were recorded; else its index. */
+export function getLayerNumber({ layers }: Meta, layer: number): number {
+  const numbers = layers.map(({ name }) => Number(/^(?:.*\.)?(\d{1,4})(?:\.[a-z_]+)*$/i.exec(name)?.[1] ?? NaN));
+  const isRising = numbers.every((number, index) => number >= index && (index === 0 || number > (numbers[index - 1] ?? NaN)));
+  return isRising ? (numbers[layer] ?? layer) : layer;
+}
+
+/** "L3H5": layer 3, head 5 of the model. */
 export function formatHeadName(meta: Meta, layer: number, head: number): string {
-  return `L${layer}H${getHeadNumber(meta, layer, head)}`;
+  return `L${getLayerNumber(meta, layer)}H${getHeadNumber(meta, layer, head)}`;
 }
 
 export interface Meta {
@@ -72,12 +79,18 @@ export interface Summary {
 export interface Preset {
   text: string;
   note: string;
+  /** The head that shows it; null if it is not known for this model. */
+  layer: number | null;
+  head: number | null;
 }
 
 export interface Session {
   version: string;
   model: string;
   has_model: boolean;
+  /** Whether typed sentences are run without a trained model; `model_note` says how. */
+  model_free: boolean;
+  model_note: string | null;
   max_tokens: number;
   presets: Preset[];
   traces: Summary[];
@@ -172,13 +185,130 @@ export interface LayerScores {
   meanings: Record<string, string>;
   /** What each score measures: labels and scores share names. */
   measures: Record<string, string>;
+  /** Whether all tokens are scored; until then the first `scored_queries` are. */
+  complete: boolean;
   pending: boolean;
 }
+
+/** Half-open ranges of tokens; null stands for all of them. At least one is given. */
+export interface TokenLink {
+  query: readonly [start: number, stop: number] | null;
+  key: readonly [start: number, stop: number] | null;
+}
+
+export type LinkMeasure = "weight" | "top_weight" | "received";
+
+/** How strongly each head links some queries to some keys. */
+export interface HeadLinks {
+  /**
+   * weight: on the keys together, the mean over the queries. top_weight: of a single key, without keys given. received: by the keys, summed
+   * over all queries, without queries given.
+   */
+  measure: LinkMeasure;
+  first_layer: number;
+  /** null for a layer that lacks these positions. */
+  layers: (LayerLinks | null)[];
+}
+
+export interface LayerLinks {
+  /** One per head; null where the weights are not numbers. */
+  values: (number | null)[];
+  /** top_weight: the key that has it. received: the query that gives most. */
+  positions: number[] | null;
+}
+
+/** A head with a pattern, and its strongest link that is neither to itself nor to the first token. */
+export interface Finding {
+  layer: number;
+  head: number;
+  label: string;
+  meaning: string;
+  score: number;
+  query: number;
+  key: number;
+  weight: number;
+}
+
+/** Where to begin with a text. */
+export interface Opening {
+  pending: boolean;
+  scored_queries: number;
+  num_queries: number;
+  /** The most distinctive head; null if no head has a label, or while pending. */
+  opening: Finding | null;
+  /** The best head of each label. */
+  cards: Finding[];
+}
+
+/** A pair of dimensions that rotary position embeddings turn together. */
+export interface RotaryPair {
+  dims: [first: number, second: number];
+  /** Tokens per turn. */
+  period: number;
+  /** Its part of q.k. */
+  product: number;
+}
+
+/** How a weight was computed: exp(score - log_sum_exp), 0 where masked. */
+export interface WeightReport {
+  query: number;
+  key: number;
+  weight: number;
+  /** q.k */
+  dot: number;
+  scale: number;
+  /** What enters the softmax unless it is masked; null if it is infinite. */
+  score: number | null;
+  /** What position biases and the like add: score - scale * dot; null without any. */
+  bias: number | null;
+  masked: boolean;
+  /** Of the row; null without keys. */
+  log_sum_exp: number | null;
+  /** q_i * k_i */
+  products: number[];
+  /** null where the model does not rotate queries and keys, or it is not known how. */
+  frequencies: RotaryPair[] | null;
+  /** |v|; null where values were not recorded. */
+  value_norm: number | null;
+}
+
+export interface TokenPrediction {
+  /** Of this token given those before it, in nats; null for the first token. */
+  surprise: number | null;
+  /** Of this token among all predictions: 1 for the most likely; null for the first token. */
+  rank: number | null;
+  /** The most likely next tokens after this one. */
+  next: [text: string, probability: number][];
+}
+
+export interface Predictions {
+  pending: boolean;
+  /** Why there are none. */
+  problem: string | null;
+  tokens: TokenPrediction[];
+}
+
+export interface AblateEachRequest {
+  trace: string;
+  method: AblationMethod;
+}
+
+/** What ablating one head alone does to the mean loss, in nats; or why it ended. */
+export type HeadEffect = { layer: number; head: number; effect: number } | { error: string };
 
 export interface AblateRequest {
   trace: string;
   heads: readonly (readonly [layer: number, head: number])[];
   how: AblationMethod;
+  /** Respond with an AblationEstimate, and ablate nothing. */
+  estimate?: boolean;
+}
+
+export interface AblationEstimate {
+  /** How long this ablation takes. */
+  estimate_seconds: number;
+  /** How long ablating every head alone takes. */
+  each_seconds: number;
 }
 
 /** How ablating these heads changes the predictions of the model. */
@@ -188,6 +318,8 @@ export interface AblationResult {
   loss: [before: number, after: number];
   /** Tokens that became harder to predict, with their loss in nats. */
   harder: [position: number, text: string, before: number, after: number][];
+  /** How long it was expected to take. */
+  estimate_seconds: number;
   /** Next tokens whose probability has changed most. */
   next: [text: string, before: number, after: number][];
 }
@@ -208,6 +340,9 @@ export type GenerateEvent =
   | { error: string };
 
 const head = (trace: string, layer: number, index: number): string => `${trace}/${layer}/${index}`;
+
+const range = (letter: string, ends: readonly [number, number] | null): string[] =>
+  ends ? [`${letter}0=${ends[0]}`, `${letter}1=${ends[1]}`] : [];
 
 export const paths = {
   session: (): string => "session",
@@ -238,6 +373,16 @@ export const paths = {
   /** A tile body of all heads of a layer, one below the other: `header.y` rows each. */
   thumbs: (trace: string, layer: number, channel: Channel): string => `${trace}/${layer}/thumbs?ch=${channel}`,
   heads: (trace: string, layer: number): string => `${trace}/${layer}/heads`,
+  /** Of all layers, or of layers [first, stop). */
+  findHeads: (trace: string, { query, key }: TokenLink, layers?: readonly [first: number, stop: number]): string =>
+    `${trace}/find_heads?` + [...range("q", query), ...range("k", key), ...range("l", layers ?? null)].join("&"),
+  opening: (trace: string): string => `${trace}/opening`,
+  why: (trace: string, layer: number, index: number, query: number, key: number): string =>
+    `${head(trace, layer, index)}/why?query=${query}&key=${key}`,
+  /** At most 4,096 positions. */
+  predictions: (trace: string, from: number, to: number): string => `${trace}/predictions?from=${from}&to=${to}`,
+  /** A tile body of at most 64 x 64 bins of one head. */
+  preview: (trace: string, layer: number, index: number, channel: Channel): string => `${head(trace, layer, index)}/preview?ch=${channel}`,
   block: (trace: string, layer: number, index: number, i0: number, i1: number, j0: number, j1: number, as: BlockFormat): string =>
     `${head(trace, layer, index)}/block?i0=${i0}&i1=${i1}&j0=${j0}&j1=${j1}&as=${as}`,
   /** A page in one file: a range of a head, pins (null: none), and the address fragment it opens with. */
@@ -255,6 +400,7 @@ export const paths = {
     (key === null ? "" : `&key=${key}`) +
     `&at=${encodeURIComponent(at)}`,
   ablate: (): string => "ablate",
+  ablateEach: (): string => "ablate_each",
   run: (): string => "run",
   generate: (): string => "generate",
 };

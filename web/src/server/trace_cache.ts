@@ -1,6 +1,6 @@
 /** The metas and token texts of traces, loaded once each. */
 
-import { paths, type FindResult, type Meta } from "./protocol";
+import { paths, type FindResult, type Meta, type Side } from "./protocol";
 import { TokenTexts } from "./token_texts";
 import type { Transport } from "./transport";
 
@@ -61,13 +61,10 @@ export class TraceCache {
     return texts;
   }
 
-  /** The next query with a text. */
-  findToken(shown: { readonly meta: Meta; readonly layer: number } | null, wanted: FindRequest): Promise<FindResult> {
+  /** The next token of a side with a text. */
+  findToken(shown: { readonly meta: Meta; readonly layer: number } | null, side: Side, wanted: FindRequest): Promise<FindResult> {
     if (!shown) return Promise.resolve({ position: null, count: 0, index: 0 });
     const { text, after, backward, signal } = wanted;
-    return this.transport.json<FindResult>(
-      paths.find(shown.meta.trace, shown.layer, "query", text, after, backward),
-      signal,
-    );
+    return this.transport.json<FindResult>(paths.find(shown.meta.trace, shown.layer, side, text, after, backward), signal);
   }
 }

@@ -44,6 +44,7 @@ export function createHistogramGrid(context: HostContext, actions: HeadsActions)
       const width = (frameWidth - LEFT) / Math.max(1, ...heads) - GAP;
       return { width: Math.floor(Math.min(MAX_WIDTH, Math.max(MIN_WIDTH, width))), height: HEIGHT };
     },
+    getRowName: (_, layer) => `L${layer}`,
     getColumnName({ info }, head) {
       const number = info.layers[0]?.numbers[head];
       const isShared = number !== undefined && info.layers.every(({ numbers }) => numbers[head] === number);

@@ -9,8 +9,8 @@
 export const STEPS: readonly number[] = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3];
 
 /** 1 to 8; 0 is not painted. */
-export function getStep(weight: number): number {
-  return STEPS.filter((step) => weight >= step).length;
+export function getStep(weight: number, limits = STEPS): number {
+  return limits.filter((step) => weight >= step).length;
 }
 
 /** The part of CSS.highlights this needs; tests give their own. */
@@ -54,9 +54,9 @@ export class HighlightSet {
   }
 
   /** Mark ranges by their weights; the names are those of the steps, "out-1" to "out-8". */
-  setByWeight(name: string, ranges: Iterable<readonly [AbstractRange, number]>): void {
-    const steps: AbstractRange[][] = STEPS.map(() => []);
-    for (const [range, weight] of ranges) steps[getStep(weight) - 1]?.push(range);
+  setByWeight(name: string, ranges: Iterable<readonly [AbstractRange, number]>, limits = STEPS): void {
+    const steps: AbstractRange[][] = limits.map(() => []);
+    for (const [range, weight] of ranges) steps[getStep(weight, limits) - 1]?.push(range);
     steps.forEach((found, step) => this.set(`${name}-${step + 1}`, found));
   }
 

@@ -29,7 +29,8 @@ const BYTES = /((?:\\x[89a-f][0-9a-f])+)/;
 /** What an accent may follow: a letter with at most three accents. */
 const BASE = /\p{L}\p{M}{0,3}$/u;
 
-export function layOutText(texts: readonly string[]): TextLayout {
+/** `breaks` are tokens that begin a paragraph in any case. */
+export function layOutText(texts: readonly string[], breaks: ReadonlySet<number> = new Set()): TextLayout {
   const starts = new Uint32Array(texts.length + 1);
   const paragraphs: string[] = [];
   const begins = [0];
@@ -55,6 +56,9 @@ export function layOutText(texts: readonly string[]): TextLayout {
     const room = lines > 0 || follows.startsWith(" ") ? MAX_TOKENS : MAX_TOKENS + EXTRA_TOKENS;
     if (length < room && (lines < 2 || length < least)) return endLines();
     if (lines < 2) continued.add(begins.length);
+    endParagraph(token);
+  };
+  const endParagraph = (token: number): void => {
     begins.push((begin = token));
     paragraphs.push(text);
     before += text.length;
@@ -94,7 +98,8 @@ export function layOutText(texts: readonly string[]): TextLayout {
   for (let token = 0; token < texts.length; token++) {
     const whole = texts[token] ?? "";
     const known = plain.get(whole);
-    if (known !== undefined || !/^\r?\n/.test(whole)) beginParagraph(token, whole);
+    if (breaks.has(token) && token > begin) endParagraph(token);
+    else if (known !== undefined || !/^\r?\n/.test(whole)) beginParagraph(token, whole);
     starts[token] = before + text.length;
     if (known !== undefined) text += known;
     else if (whole.includes("\n")) writeLines(whole);

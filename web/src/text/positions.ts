@@ -61,3 +61,19 @@ export function chooseWindow(length: number, at: number, shown: readonly [number
   const from = Math.max(0, Math.min(Math.floor(at) - MAX_TOKENS / 2, length - MAX_TOKENS));
   return [from, from + MAX_TOKENS];
 }
+
+/** The links of a span: the mean of what its queries give, or the sum of what its keys receive. */
+export function combineLinks(side: Side, all: readonly Links[]): Links {
+  const [first, ...rest] = all;
+  if (!first || rest.length === 0) return first ?? { span: [0, 0], total: 0, count: 0, links: [] };
+  const share = side === "query" ? 1 / all.length : 1;
+  const sums = new Map<number, [start: number, stop: number, weight: number]>();
+  for (const { links } of all)
+    for (const [start, stop, weight] of links) sums.set(start, [start, stop, (sums.get(start)?.[2] ?? 0) + share * weight]);
+  return {
+    span: [first.span[0], rest.at(-1)?.span[1] ?? 0],
+    total: share * all.reduce((sum, { total }) => sum + total, 0),
+    count: Math.max(...all.map(({ count }) => count)),
+    links: [...sums.values()].sort((one, other) => other[2] - one[2]),
+  };
+}

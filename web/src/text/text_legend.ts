@@ -7,20 +7,22 @@ import { getHighlightRegistry, HighlightSet, STEPS } from "./highlights";
 const SAMPLE = "strength";
 
 export function createTextLegend(signal: AbortSignal): HTMLElement {
-  const marks = new HighlightSet(getHighlightRegistry());
-  signal.addEventListener("abort", () => marks.clear());
-  const createKey = (name: string, label: string): HTMLElement => {
-    const node = document.createTextNode(SAMPLE);
-    const createRange = (at: number): StaticRange =>
-      new StaticRange({ startContainer: node, startOffset: at, endContainer: node, endOffset: at + 1 });
-    marks.setByWeight(name, STEPS.map((weight, at) => [createRange(at), weight] as const));
-    return element("span", { class: "text-key" }, label, element("span", { class: "steps", "aria-hidden": "true" }, node));
-  };
   return element(
     "div",
     { class: "text-legend" },
-    createKey("out", "shaded: attends to"),
-    createKey("in", "underlined: attended by"),
+    createSample("out", "shaded: attends to", signal),
+    createSample("in", "underlined: attended by", signal),
     element("span", { class: "soft" }, `weights ${STEPS[0]} to ${STEPS.at(-1)}+`),
   );
+}
+
+/** A label, and a sample with a letter for each step. */
+export function createSample(name: string, label: string, signal: AbortSignal, limits = STEPS, sample = SAMPLE): HTMLElement {
+  const marks = new HighlightSet(getHighlightRegistry());
+  signal.addEventListener("abort", () => marks.clear());
+  const node = document.createTextNode(sample);
+  const createRange = (at: number): StaticRange =>
+    new StaticRange({ startContainer: node, startOffset: at, endContainer: node, endOffset: at + 1 });
+  marks.setByWeight(name, limits.map((weight, at) => [createRange(at), weight] as const), limits);
+  return element("span", { class: "text-key" }, label, element("span", { class: "steps", "aria-hidden": "true" }, node));
 }

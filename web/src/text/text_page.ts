@@ -7,6 +7,7 @@
 
 import { element, replaceChildren, setAttributes } from "../panels/dom";
 import { formatCount } from "../format_numbers";
+import { findTurns } from "./text_kind";
 import { findFirstBelow, findLastAtMost, findTokenAt, getCharacterTokens, layOutText, type TextLayout } from "./paragraphs";
 
 /** Estimates, in pixels, for paragraphs that are not in view yet. */
@@ -21,6 +22,8 @@ export class TextPage {
   readonly element: HTMLElement;
   texts: readonly string[] = [];
   from = 0;
+  /** Control tokens of a chat, as [start, stop). */
+  control: readonly (readonly [start: number, stop: number])[] = [];
   #nodes: readonly Text[] = [];
   #layout: TextLayout = layOutText([]);
   #frame = 0;
@@ -34,14 +37,23 @@ export class TextPage {
   show(texts: readonly string[], from: number): boolean {
     const { texts: before } = this;
     if (from === this.from && texts.length === before.length && texts.every((text, at) => text === before[at])) return false;
-    const passage = layOutText(texts);
+    const { turns, control } = findTurns(texts);
+    const passage = layOutText(texts, new Set(turns.map(({ start }) => start)));
     const { paragraphs, begins, continued } = passage;
     [this.texts, this.from, this.#layout] = [texts, from, passage];
+    this.control = control.map(([start, stop]) => [start + from, stop + from]);
     this.#nodes = paragraphs.map((text) => document.createTextNode(text));
     const made = this.#nodes.map((node, index) => {
+      const begin = begins[index] ?? 0;
+      const turn = turns.findLast(({ start }) => start <= begin);
       const paragraph = element(
         "p",
-        { "data-from": formatCount(from + (begins[index] ?? 0)), class: continued.has(index) ? "continued" : null },
+        {
+          "data-from": formatCount(from + begin),
+          "data-turn": turn?.role,
+          "data-role": turn?.start === begin ? turn.role : null,
+          class: continued.has(index) ? "continued" : null,
+        },
         node,
       );
       paragraph.style.containIntrinsicBlockSize = `auto ${LINE_HEIGHT * Math.ceil(node.length / CHARACTERS_PER_LINE)}px`;
@@ -121,7 +133,16 @@ export class TextPage {
 
   /** The first token in view. */
   findFirstVisible(): number {
-    const top = this.element.getBoundingClientRect().top + MARGIN;
+    return this.#findFirstBelow(this.element.getBoundingClientRect().top + MARGIN);
+  }
+
+  /** The tokens in view, as [first, end). */
+  findVisible(): [number, number] {
+    const { top, bottom } = this.element.getBoundingClientRect();
+    return [this.#findFirstBelow(top), this.#findFirstBelow(bottom)];
+  }
+
+  #findFirstBelow(top: number): number {
     const index = findFirstBelow([0, this.#nodes.length], top, (at) => this.#nodes[at]?.parentElement?.getClientRects() ?? []);
     return findFirstBelow(this.#getTokens(index), top, this.#boxes) + this.from;
   }

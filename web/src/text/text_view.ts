@@ -1,28 +1,35 @@
 /**
  * The text view: shows for a token of the text what it attends to and what attends to it.
  *
- * In: the state and the shown head. Out: pins. What a token attends to is shaded, what attends to it is underlined;
- * lists next to the text have the same links with numbers.
+ * In: the state and the shown head. Out: pins. The links are those of the pinned token or span; with nothing pinned,
+ * those of the token under the pointer; with neither, tokens are shaded by the attention that they receive.
+ * What a token attends to is shaded, what attends to it is underlined; lists next to the text have the same links
+ * with numbers.
  * Links come from the server, paragraphs from paragraphs.ts, positions from positions.ts.
  */
 
-import { segments } from "../panels/controls";
+import { segments, setPressed, toggle } from "../panels/controls";
 import { element, field, replaceChildren } from "../panels/dom";
 import { describeToken } from "../panels/live_region";
 import type { CentreView, ViewContext } from "../panels/view_context";
 import type { Action } from "../keys";
 import { formatCount, formatWeight } from "../format_numbers";
+import { getEnlargement } from "../paint/canvas";
 import { formatTitle } from "../paint/token_text";
 import { isConnectionError } from "../server/connection";
 import { LatestRequest, ResponseCache } from "../server/requests";
 import { paths, type Layer, type Links, type MatrixShape, type Section, type Side, type TraceHead, type Unit } from "../server/protocol";
 import type { State } from "../state";
+import { FarPassages } from "./far_passages";
+import { createReceivedLegend, ReceivedAttention } from "./received_attention";
+import { SurpriseMarks } from "./surprise_marks";
+import { isCode } from "./text_kind";
 import { createTextLegend } from "./text_legend";
 import { createLinkList } from "./link_list";
 import { getHighlightRegistry, HighlightSet } from "./highlights";
 import { TextPage } from "./text_page";
 import { findLastAtMost } from "./paragraphs";
-import { chooseWindow, createPins, getLength, getOtherSide, getPageSide, getPinnedPositions, getShift, shiftLinks, SIDES } from "./positions";
+import { chooseWindow, combineLinks, createPins, getLength, getOtherSide, getPageSide, getPinnedPositions, getShift, shiftLinks, SIDES } from "./positions";
 
 interface TextSpot {
   readonly page: Side;
@@ -35,7 +42,12 @@ const STALE_MILLISECONDS = 200;
 const SCROLL_REST_MILLISECONDS = 200;
 const NO_TEXTS_MESSAGE = "The texts of these tokens are not known: there is nothing to read.";
 const NO_HIGHLIGHTS_MESSAGE = "This browser cannot highlight text; the lists hold the same links.";
-const INVITATION_MESSAGE = "Click a token to see what it attends to, and what attends to it; or step through them with . and ,";
+const INVITATION_MESSAGE =
+  "Point at a token to see what it attends to, and what attends to it; click to pin it. Drag over a passage to pin it as the key.";
+/** Pointing at a token loads its links after this time. */
+const HOVER_MILLISECONDS = 60;
+/** Links of this many tokens of a span are added up. */
+const MAX_SPAN = 64;
 const NO_LAYER: MatrixShape & Pick<Layer, "has_texts"> = { queries: 0, keys: 0, offset: 0, cross: false, has_texts: false };
 
 export class TextView implements CentreView {
@@ -48,8 +60,12 @@ export class TextView implements CentreView {
   readonly #sectionField = field("part", this.#sections, { hidden: true });
   readonly #note = element("p", { class: "text-note", role: "status" });
   readonly #hint = element("div", { class: "text-hint", hidden: true });
-  readonly #invitation = element("p", { class: "soft" }, INVITATION_MESSAGE);
+  readonly #invitation: HTMLElement;
   readonly #cache: ResponseCache;
+  readonly #far: FarPassages;
+  readonly #received: ReceivedAttention;
+  readonly #surprise: SurpriseMarks;
+  readonly #mono = toggle("Monospaced", "Set the text in a monospaced face, as code is", () => this.#setMono(!this.#isMono));
   readonly #requests = { text: new LatestRequest(), sections: new LatestRequest(), words: new LatestRequest(), query: new LatestRequest(), key: new LatestRequest() };
   readonly #requested: Record<"text" | "words" | Side, string | null> = { text: null, words: null, query: null, key: null };
   readonly #links: Record<Side, Links | null> = { query: null, key: null };
@@ -60,8 +76,14 @@ export class TextView implements CentreView {
   /** Whose text is on the pages. */
   #source = "";
   #hovered: TextSpot | null = null;
+  #isMono = false;
+  /** Where the pointer went down, for a drag over a passage. */
+  #dragged: TextSpot | null = null;
+  /** Whether the page itself scrolled last, and not the reader. */
+  #isOwnScroll = true;
+  #hoverTimer: ReturnType<typeof setTimeout> | undefined;
   /** The state that the pages have been scrolled for. */
-  #scrolledState: Pick<State, "pinQuery" | "pinKey" | "centre"> | null = null;
+  #scrolledState: Pick<State, "pinQuery" | "pinKey" | "textPlace"> | null = null;
   /** The scroll positions when the view was hidden. */
   #savedScroll: Record<Side, number> | null = null;
   #frame = 0;
@@ -72,10 +94,13 @@ export class TextView implements CentreView {
     this.#state = store.get();
     this.#cache = new ResponseCache(transport, 16);
     const actions = {
-      text: (side: Side, start: number, stop: number) => this.#getText(side, start, stop),
+      getText: (side: Side, position: number) => this.#getText(side, position, position + 1),
       goTo: (side: Side, at: number) => this.#goTo(side, at),
     };
     this.#lists = { query: createLinkList("query", actions), key: createLinkList("key", actions) };
+    this.#far = new FarPassages(actions);
+    this.#received = new ReceivedAttention(transport, this.#marks, signal);
+    this.#surprise = new SurpriseMarks(transport, this.#marks, signal);
     this.#units = segments<Unit>(
       "Count in",
       [
@@ -84,10 +109,14 @@ export class TextView implements CentreView {
       ],
       (unit) => store.set({ words: unit === "word" }),
     );
+    this.#invitation = element("div", { class: "soft" }, element("p", {}, INVITATION_MESSAGE), createReceivedLegend(signal));
     this.element = this.#createLayout(createTextLegend(signal));
     // The page scrolls, so it takes the keys.
     this.element.addEventListener("focus", () => this.#pages[getPageSide(this.#layer, "query")].element.focus());
-    this.#sections.addEventListener("change", () => this.#pages.key.reveal(Number(this.#sections.value), true));
+    this.#sections.addEventListener("change", () => {
+      this.#isOwnScroll = false;
+      this.#pages.key.reveal(Number(this.#sections.value), true);
+    });
     for (const side of SIDES) this.#attachListeners(side);
     signal.addEventListener("abort", () => this.deactivate());
   }
@@ -96,7 +125,7 @@ export class TextView implements CentreView {
     return element(
       "div",
       { class: "text-view", tabindex: -1 },
-      element("div", { class: "bar" }, this.#units.element, this.#sectionField, legend),
+      element("div", { class: "bar" }, this.#units.element, this.#mono, this.#surprise.element, this.#sectionField, legend),
       this.#note,
       element(
         "div",
@@ -106,6 +135,7 @@ export class TextView implements CentreView {
           "div",
           { class: "text-links", role: "region", "aria-label": "Links", tabindex: 0 },
           this.#invitation,
+          this.#far.element,
           this.#lists.query.element,
           this.#lists.key.element,
         ),
@@ -122,22 +152,33 @@ export class TextView implements CentreView {
     };
     element.addEventListener("pointerdown", (event) => {
       [x, y] = [event.clientX, event.clientY];
+      this.#isOwnScroll = false;
+      const at = this.#pages[page].findTokenAt(event);
+      this.#dragged = at === null ? null : { page, at };
     });
+    for (const type of ["wheel", "touchmove", "keydown"] as const)
+      element.addEventListener(type, () => (this.#isOwnScroll = false), { passive: true });
     element.addEventListener("pointermove", (event) => {
       cancelAnimationFrame(this.#frame);
       this.#frame = requestAnimationFrame(() => point(event));
     });
     element.addEventListener("pointerleave", () => this.#setHovered(null));
     element.addEventListener("click", (event) => {
-      // Dragging selects text instead.
-      if (Math.hypot(event.clientX - x, event.clientY - y) > 4) return;
+      const isDrag = Math.hypot(event.clientX - x, event.clientY - y) > 4;
       point(event);
-      if (this.#hovered) this.#togglePin(this.#hovered);
+      if (!this.#hovered) return;
+      const { pinKey } = this.#state;
+      if (isDrag) this.#pinSpan(this.#dragged, this.#hovered);
+      else if (event.shiftKey && pinKey !== null) this.#pinSpan({ page: "key", at: pinKey }, this.#hovered);
+      else this.#togglePin(this.#hovered);
     });
     element.addEventListener("scroll", () => {
       this.#setHovered(null);
       clearTimeout(this.#timer);
-      this.#timer = setTimeout(() => this.#reportScroll(), SCROLL_REST_MILLISECONDS);
+      this.#timer = setTimeout(() => {
+        this.#showVisible();
+        if (!this.#isOwnScroll) this.#reportScroll();
+      }, SCROLL_REST_MILLISECONDS);
     });
   }
 
@@ -150,20 +191,74 @@ export class TextView implements CentreView {
     this.#pages.key.element.setAttribute("aria-label", layer.cross ? "Keys" : "Text");
     this.#units.update(this.#unit);
     this.#units.enable("word", layer.has_texts, NO_TEXTS_MESSAGE);
-    const pins = getPinnedPositions(layer, state);
-    this.#invitation.hidden = pins.query !== null || pins.key !== null;
-    const { trace } = shown.meta;
-    for (const side of SIDES) {
-      const at = pins[side];
-      const place = at === null ? null : at - getShift(layer, side);
-      const path = place === null ? "" : paths.links(trace, shown.layer, shown.head, side, place, this.#unit);
-      this.#loadLinks(side, path);
-    }
+    this.#refreshLinks();
     if (this.#unit === "word") void this.#loadWords(shown);
     this.#loadText(shown);
+    if (this.#savedScroll) this.#isOwnScroll = true;
     for (const side of SIDES) if (this.#savedScroll) this.#pages[side].element.scrollTop = this.#savedScroll[side];
     this.#savedScroll = null;
     this.#scrollToPins();
+    this.#showVisible();
+  }
+
+  /** The tokens whose links are shown, on their pages: pinned, or under the pointer; as [first, last]. */
+  #getActive(): Record<Side, readonly [number, number] | null> {
+    const layer = this.#layer;
+    const { pinQuery, pinQueryEnd, pinKey, pinKeyEnd } = this.#state;
+    const isPinned = pinQuery !== null || pinKey !== null;
+    const hovered = !isPinned && this.#hovered ? createPins(layer, this.#hovered.page, this.#hovered.at) : null;
+    const { query, key } = getPinnedPositions(layer, hovered ? { pinQuery: null, pinKey: null, ...hovered } : this.#state);
+    return {
+      // A passage that is pinned as the key is not a query.
+      query:
+        query === null || (pinKeyEnd !== null && pinQuery === null)
+          ? null
+          : [query, pinQueryEnd === null ? query : pinQueryEnd + getShift(layer, "query")],
+      key: key === null ? null : [key, pinKeyEnd ?? key],
+    };
+  }
+
+  #refreshLinks(): void {
+    const shown = this.#shown;
+    if (!shown) return;
+    const active = this.#getActive();
+    for (const side of SIDES) {
+      const [first, last] = active[side] ?? [0, -1];
+      const shift = getShift(this.#layer, side);
+      const end = Math.min(last, first + MAX_SPAN - 1);
+      const wanted = Array.from({ length: end - first + 1 }, (_, index) =>
+        paths.links(shown.meta.trace, shown.layer, shown.head, side, first + index - shift, this.#unit),
+      );
+      this.#loadLinks(side, wanted);
+    }
+    this.#invitation.hidden = active.query !== null || active.key !== null;
+    this.#showVisible();
+  }
+
+  /** Shade what is in view: the attention received where nothing is selected, the surprise, control tokens. */
+  #showVisible(): void {
+    const shown = this.#shown;
+    const page = this.#pages.key;
+    if (!shown || page.texts.length === 0) return;
+    const visible = page.findVisible();
+    this.#received.show(shown, page, this.#invitation.hidden ? null : visible);
+    this.#surprise.show(shown, page, visible);
+    this.#marks.set("control", page.control.flatMap(([start, stop]) => page.createRange(start, stop) ?? []));
+    this.#far.show(this.#links.query, visible, page === this.#pages[getPageSide(this.#layer, "key")]);
+  }
+
+  #setMono(isMono: boolean): void {
+    this.#isMono = isMono;
+    setPressed(this.#mono, isMono);
+    this.element.classList.toggle("mono", isMono);
+    this.#showVisible();
+  }
+
+  /** Pin the passage between two tokens as the key; the query stays. */
+  #pinSpan(from: TextSpot | null, to: TextSpot): void {
+    if (!from || from.page !== to.page || to.page !== "key") return;
+    const ends = [...this.#getUnitRange(from), ...this.#getUnitRange(to)];
+    this.context.store.set({ pinKey: Math.min(...ends), pinKeyEnd: Math.max(...ends) - 1 }, "push");
   }
 
   deactivate(): void {
@@ -171,6 +266,7 @@ export class TextView implements CentreView {
     for (const side of SIDES) this.#requested[side] = null;
     if (this.element.dataset["state"] !== "ready") this.#requested.text = null;
     clearTimeout(this.#timer);
+    clearTimeout(this.#hoverTimer);
     this.#savedScroll = { query: this.#pages.query.element.scrollTop, key: this.#pages.key.element.scrollTop };
     this.#setHovered(null);
     this.#marks.clear();
@@ -246,7 +342,7 @@ export class TextView implements CentreView {
     const pins = getPinnedPositions(this.#layer, this.#state);
     const windows = this.#sides.map((page) => {
       const { from, texts } = this.#pages[page];
-      const at = pins[page] ?? this.#state.centre?.[page] ?? 0;
+      const at = pins[page] ?? this.#state.textPlace?.[page] ?? 0;
       return chooseWindow(getLength(this.#layer, page), at, [from, from + texts.length]);
     });
     const wanted = this.#sides.map((page, index) => paths.text(meta.trace, number, page, ...(windows[index] ?? [0, 0])));
@@ -267,6 +363,7 @@ export class TextView implements CentreView {
         const changed = this.#sides.filter((page, index) => this.#pages[page].show(texts[index] ?? [], windows[index]?.[0] ?? 0));
         this.#onTextLoaded();
         if (changed.length === 0) return;
+        this.#setMono(isCode(this.#pages.key.texts));
         this.#scrolledState = null;
         this.#scrollToPins();
         this.#loadSections(paths.sections(meta.trace, number, "key"));
@@ -327,18 +424,22 @@ export class TextView implements CentreView {
     else this.#words = Object.fromEntries(this.#sides.map((page, index) => [page, found?.[index]]));
   }
 
-  #loadLinks(side: Side, path: string): void {
-    if (path === this.#requested[side]) return;
-    this.#requested[side] = path;
+  #loadLinks(side: Side, wanted: readonly string[]): void {
+    const name = wanted.join();
+    if (name === this.#requested[side]) return;
+    this.#requested[side] = name;
     this.#requests[side].cancel();
-    if (path === "") return this.#showLinks(side, null);
+    if (name === "") return this.#showLinks(side, null);
     const stale = setTimeout(() => this.#showLinks(side, "reading…"), STALE_MILLISECONDS);
     void this.#requests[side]
       .run(
-        (signal) => this.#cache.json<Links>(path, signal),
+        (signal) => Promise.all(wanted.map((path) => this.#cache.json<Links>(path, signal))),
         (links) => {
-          this.#showLinks(side, shiftLinks(this.#layer, side, links));
-          this.context.announce(SIDES.flatMap((one) => this.#describeLinks(one)).join("; "));
+          this.#showLinks(side, shiftLinks(this.#layer, side, combineLinks(side, links)));
+          const { pinQuery, pinKey } = this.#state;
+          // Pointing at tokens would never stop announcing.
+          if (pinQuery !== null || pinKey !== null)
+            this.context.announce(SIDES.flatMap((one) => this.#describeLinks(one)).join("; "));
         },
         (message, error) => {
           if (isConnectionError(error)) this.#requested[side] = null;
@@ -359,6 +460,7 @@ export class TextView implements CentreView {
     this.#setMark("own-query", getPageSide(this.#layer, "query"), query?.span);
     // In one text both are mostly the same token, which needs one mark.
     this.#setMark("own-key", "key", this.#layer.cross || key?.span[0] !== query?.span[0] ? key?.span : undefined);
+    this.#showVisible();
   }
 
   #setMark(name: string, page: Side, tokens: readonly [number, number] | undefined): void {
@@ -378,15 +480,16 @@ export class TextView implements CentreView {
   /** Bring into view what is newly pinned, or the place that the address newly names. */
   #scrollToPins(): void {
     if (this.#pages.key.texts.length === 0) return;
-    const [before, { pinQuery, pinKey, centre }] = [this.#scrolledState, this.#state];
+    const [before, { pinQuery, pinKey, textPlace }] = [this.#scrolledState, this.#state];
     this.#scrolledState = this.#state;
     const pins = getPinnedPositions(this.#layer, this.#state);
     const moved = { query: pinQuery !== (before?.pinQuery ?? null), key: pinKey !== (before?.pinKey ?? null) };
     for (const side of ["key", "query"] as const) {
       const at = pins[side];
+      const isPlaced = !moved.query && !moved.key && textPlace && textPlace[side] !== before?.textPlace?.[side];
+      if ((moved[side] && at !== null) || isPlaced) this.#isOwnScroll = true;
       if (moved[side] && at !== null) this.#pages[getPageSide(this.#layer, side)].reveal(at);
-      else if (!moved.query && !moved.key && centre && centre[side] !== before?.centre?.[side])
-        this.#pages[side].reveal(Math.floor(centre[side]), true);
+      else if (isPlaced) this.#pages[side].reveal(Math.floor(textPlace[side]), true);
     }
   }
 
@@ -396,9 +499,9 @@ export class TextView implements CentreView {
     const [query = 0, key = 0] = SIDES.map((side) => this.#pages[getPageSide(this.#layer, side)].findFirstVisible());
     const starts = Array.from(this.#sections.options, ({ value }) => Number(value));
     this.#sections.selectedIndex = findLastAtMost(starts, key);
-    const centre = { query, key };
-    this.#scrolledState = { ...this.#state, centre };
-    this.context.store.set({ centre });
+    const textPlace = { query, key };
+    this.#scrolledState = { ...this.#state, textPlace };
+    this.context.store.set({ textPlace });
   }
 
   #setHovered(spot: TextSpot | null): void {
@@ -406,6 +509,8 @@ export class TextView implements CentreView {
     if (spot?.at === this.#hovered?.at && spot?.page === this.#hovered?.page) return;
     this.#hovered = spot;
     this.#hint.hidden = spot === null;
+    clearTimeout(this.#hoverTimer);
+    this.#hoverTimer = setTimeout(() => this.#refreshLinks(), HOVER_MILLISECONDS);
     const [start, stop] = spot ? this.#getUnitRange(spot) : [0, 0];
     const { page } = spot ?? { page: "key" };
     this.#setMark("hover", page, [start, stop]);
@@ -413,14 +518,16 @@ export class TextView implements CentreView {
     const around = this.#hint.offsetParent?.getBoundingClientRect();
     if (!box || !around) return;
     replaceChildren(this.#hint, formatCount(start), stop > start + 1 && ` to ${formatCount(stop - 1)}`, ...this.#listWeights(page, start));
-    this.#hint.style.left = `${Math.min(box.left - around.left, around.width - this.#hint.offsetWidth - 8)}px`;
-    this.#hint.style.top = `${box.bottom - around.top + 6}px`;
+    const enlargement = getEnlargement(this.#hint);
+    this.#hint.style.left = `${Math.min((box.left - around.left) / enlargement, around.width / enlargement - this.#hint.offsetWidth - 8)}px`;
+    this.#hint.style.top = `${(box.bottom - around.top) / enlargement + 6}px`;
   }
 
   /** What a token gets from the pinned one, and gives to it. */
   #listWeights(page: Side, start: number): HTMLElement[] {
     return SIDES.filter((side) => getPageSide(this.#layer, getOtherSide(side)) === page).flatMap((side) => {
-      const found = this.#links[side]?.links.find(([place]) => place === start);
+      const { pinQuery, pinKey } = this.#state;
+      const found = pinQuery === null && pinKey === null ? undefined : this.#links[side]?.links.find(([place]) => place === start);
       return found ? [element("span", {}, `${side === "query" ? "gets" : "gives"} ${formatWeight(found[2])}`)] : [];
     });
   }

@@ -24,11 +24,11 @@ export class PairTiles implements TileSource {
     const [here, there] = this.#locate(address);
     const [one, other] = [here && this.sources[0].get(here, channel), there && this.sources[1].get(there, channel)];
     if (!there) return one;
-    if (!here) return typeof other === "object" ? this.#combine(other, other, (row, column) => getCode(other, column, row)) : other;
+    if (!here) return typeof other === "object" ? this.#combine(address, other, other, (row, column) => getCode(other, column, row)) : other;
     // Loaded when both are; masked or failed when one is.
     for (const state of ["failed", "empty"] as const) if (one === state || other === state) return state;
     if (typeof one !== "object" || typeof other !== "object") return undefined;
-    return this.#combine(one, other, (row, column) =>
+    return this.#combine(address, one, other, (row, column) =>
       this.isSplit
         ? column > row ? getCode(other, column, row) : getCode(one, row, column)
         : encodeRatio(getCode(one, row, column), getCode(other, row, column)),
@@ -55,7 +55,7 @@ export class PairTiles implements TileSource {
     return [y >= x ? { z, y, x } : undefined, y <= x ? { z, y: x, x: y } : undefined];
   }
 
-  #combine(one: LoadedTile, other: LoadedTile, code: (row: number, column: number) => number): LoadedTile {
+  #combine({ y, x }: TileAddress, one: LoadedTile, other: LoadedTile, code: (row: number, column: number) => number): LoadedTile {
     const before = this.#combined.get(one);
     if (before?.other === other) return before.made;
     // A transposed tile swaps rows and columns; otherwise both tiles have the same shape.
@@ -64,7 +64,7 @@ export class PairTiles implements TileSource {
     for (let row = 0, index = 0; row < rows; row++) for (let column = 0; column < columns; column++) codes[index++] = code(row, column);
     const made = {
       ...one,
-      ...{ rows, columns, codes },
+      ...{ rows, columns, codes, y, x },
       hasMasked: codes.includes(0),
       partial: one.partial || other.partial,
       log2min: Math.min(one.log2min, other.log2min),

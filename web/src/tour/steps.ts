@@ -20,7 +20,7 @@ export const STEPS: readonly Step[] = [
     text:
       "This is the attention pattern of one head on one sentence. Each row is a query token, each column a key " +
       "token: the row attends to the column. Brighter is more attention, and every row sums to 1.",
-    state: { layer: 2, head: 1 },
+    state: { layer: 3 },
   },
   {
     selector: MAP,
@@ -43,7 +43,7 @@ export const STEPS: readonly Step[] = [
     title: "A bright column: a sink",
     text:
       "In this head nearly all attention goes to the first token. Such a first token is called an attention sink. " +
-      "“Hide sink”, or the key k, hides that column.",
+      "The key k hides that column.",
     state: { layer: 4, pinKey: 0 },
   },
   {
@@ -61,11 +61,11 @@ export const STEPS: readonly Step[] = [
     state: { layer: 3 },
   },
   {
-    selector: ".bars .segments",
-    title: "Where to go from here",
+    selector: MAP,
+    title: "Now try it",
     text:
-      "Text shows the same links on the text itself, Heads shows all heads at once, and Type a sentence runs a " +
-      "model on your own text. Help lists all keys, and has this tour.",
-    state: { layer: 3 },
+      "Click the row of a name that came before, such as the second “Whit”, and read the sentence above the map. The key ] goes to " +
+      "the next head with that link. The Ask box finds words, heads and links; Help lists all keys, and has this tour.",
+    state: { layer: 3, pinQuery: 20 },
   },
 ];

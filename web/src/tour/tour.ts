@@ -1,7 +1,7 @@
 /**
  * A tour of one minute: a card that goes from part to part and shows each on the shipped example.
  *
- * It can be left at any time and restores the state. The invitation is shown once.
+ * It can be left at any time and restores the state; at its end it stays on the example, to try it. The invitation is shown once.
  */
 
 import { button, element } from "../panels/dom";
@@ -88,7 +88,7 @@ export class Tour {
     this.#before = null;
     this.card.hidden = true;
     this.#pointAt(null);
-    this.context.store.set(before.state);
+    this.context.store.set(before.state, "replace");
     if (before.focus instanceof HTMLElement && before.focus.isConnected) before.focus.focus({ preventScroll: true });
   }
 
@@ -99,7 +99,12 @@ export class Tour {
 
   #showStep(number: number): void {
     const step = STEPS[number];
-    if (!step) return this.end();
+    if (!step) {
+      const last = this.context.store.get();
+      this.end();
+      // Back leads to where the reader was.
+      return this.context.store.set(last, "push");
+    }
     this.#step = number;
     this.#count.textContent = `Tour, ${number + 1} of ${STEPS.length}`;
     this.#title.textContent = step.title;
@@ -107,7 +112,7 @@ export class Tour {
     this.#back.disabled = number === 0;
     this.#next.textContent = number + 1 < STEPS.length ? "Next" : "Done";
     const { example } = this.context.session;
-    this.context.store.set({ ...PLAIN_STATE, trace: example ?? "", ...step.state });
+    this.context.store.set({ ...PLAIN_STATE, trace: example ?? "", ...step.state }, "replace");
     this.#pointAt(this.root.querySelector<HTMLElement>(step.selector));
   }
 
@@ -138,5 +143,5 @@ export class Tour {
 /** Resets what the reader has chosen, so that the example is shown plainly. */
 const PLAIN_STATE: Partial<State> = {
   ...{ view: "map", layer: 0, head: 0, centre: null, zoom: null, pinQuery: null, pinKey: null },
-  ...{ unmasked: false, hideSink: false, compare: null, range: null, linear: false },
+  ...{ unmasked: false, hideSink: false, compare: null, range: null, scale: "auto" },
 };

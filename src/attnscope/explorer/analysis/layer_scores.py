@@ -1,6 +1,6 @@
 """Labels and scores of all heads of a layer.
 
-In: a trace. Out: labels and scores of each head; of a long causal text, from the first 2,048 queries.
+In: a trace. Out: labels and scores of each head, from the whole text or from its first queries, if it is causal.
 Does not know: servers. Memory: the statistics of those queries.
 """
 
@@ -19,15 +19,34 @@ from attnscope.recording.layers.recorded import Layer
 MAX_QUERIES = 2048
 
 
-def layer_scores(trace: Trace, place: int, *, causal: bool, cancelled: CancelCheck = never_cancelled) -> dict[str, Any]:
-    """Score all heads of a layer, with the meaning of labels and scores; a head with NaN weights has none."""
+def layer_scores(
+    trace: Trace,
+    place: int,
+    *,
+    causal: bool,
+    max_queries: int | None = MAX_QUERIES,
+    cancelled: CancelCheck = never_cancelled,
+) -> dict[str, Any]:
+    """Score all heads of a layer, with the meaning of labels and scores; a head with NaN weights has none.
+
+    Args:
+        trace: The trace.
+        place: The index of the layer.
+        causal: Whether the layer is causal, so that its first queries can be scored alone.
+        max_queries: The number of first queries to score; None for the whole text.
+        cancelled: The cancellation check.
+
+    Raises:
+        UnsupportedError: The layer is bidirectional, and has more queries.
+        Cancelled: `cancelled` returned True.
+    """
     layer = trace.layer(place)
     _, heads, queries, _ = layer.shape
-    some = min(queries, MAX_QUERIES)
+    some = queries if max_queries is None else min(queries, max_queries)
     if queries > some and not causal:
         raise UnsupportedError(
-            f"{layer.name} is bidirectional: expected at most {MAX_QUERIES:,} tokens, got {queries:,}; for longer "
-            "texts use attnscope.score_heads(trace)"
+            f"{layer.name} is bidirectional, and {queries:,} tokens are too many to score; use "
+            "attnscope.score_heads(trace)"
         )
     finite = _find_finite_heads(trace, place, some, cancelled)
     found: list[dict[str, Any]] = [{"labels": [], "scores": {}} for _ in range(heads)]
@@ -43,6 +62,7 @@ def layer_scores(trace: Trace, place: int, *, causal: bool, cancelled: CancelChe
     return {
         "scored_queries": some,
         "num_queries": queries,
+        "complete": some == queries,
         "heads": found,
         "meanings": {label: get_meaning(label) for head in found for label in head["labels"]},
         "measures": {score: SCORES[score] for score in SCORES if any(score in head["scores"] for head in found)},

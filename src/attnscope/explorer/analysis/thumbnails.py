@@ -1,12 +1,13 @@
-"""Thumbnails of all heads of a layer, one below the other in one body.
+"""Thumbnails of all heads of a layer, one below the other in one body; or of one head.
 
-In: the matrix of a layer, (heads, queries, keys). Out: at most 64 x 64 bins per head, encoded as in tiles. Of a long
-text, evenly spaced queries are sampled, and the header contains their number. A head with NaN weights is all masked.
-Does not know: servers. Memory: the cells of a short head, or O(n) per head.
+In: the matrix of a layer, (heads, queries, keys), or of a head, (queries, keys). Out: at most 64 x 64 bins per head,
+encoded as in tiles. Of a long text, evenly spaced queries are sampled, and the header contains their number. A head
+with NaN weights is all masked. Does not know: servers. Memory: the cells of a short head, or O(n) per head.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy
@@ -34,14 +35,14 @@ class PooledHeads(NamedTuple):
 
 def thumbnails(matrix: AttentionMatrix, layer: int) -> EncodedTile:
     """Make both channels; `y` of the header is the number of bin rows per head, `x` that of sampled queries."""
-    heads, queries, keys = matrix.shape
+    *heads, queries, keys = matrix.shape
     total, cells, largest, num_sampled = (
         _pool_exact(matrix) if queries * keys <= MAX_EXACT_CELLS else _pool_sampled(matrix)
     )
     finite = numpy.isfinite(total).all((1, 2), keepdims=True)
     cells = numpy.where(finite, cells, 0)
     flags = codec.PARTIAL * (num_sampled < queries) | codec.EXACT * (max(queries, keys) <= BINS)
-    if cells.sum() < heads * num_sampled * keys:
+    if cells.sum() < math.prod(heads) * num_sampled * keys:
         flags |= codec.PARTLY_MASKED
 
     def body(channel: int, values: NDArray) -> bytes:
@@ -55,11 +56,11 @@ def thumbnails(matrix: AttentionMatrix, layer: int) -> EncodedTile:
 
 def _pool_exact(matrix: AttentionMatrix) -> PooledHeads:
     """Pool single cells into bins: bins of many widths would be computed one by one."""
-    heads, queries, keys = matrix.shape
+    queries, keys = matrix.shape[-2:]
     rows, columns = (even_edges(count, min(BINS, count))[:-1] for count in (queries, keys))
     found = []
-    for head in range(heads):
-        parts = _to_numpy(matrix.head(head).bins(range(queries + 1), range(keys + 1)))
+    for head in [matrix] if len(matrix.shape) == 2 else map(matrix.head, range(matrix.shape[0])):
+        parts = _to_numpy(head.bins(range(queries + 1), range(keys + 1)))
         reducers = numpy.add, numpy.add, numpy.maximum
         found.append(
             [
@@ -77,7 +78,7 @@ def _pool_sampled(matrix: AttentionMatrix) -> PooledHeads:
     rows, columns = split_evenly(queries, BINS), split_evenly(keys, BINS)
     each = max(1, MAX_CELLS // (keys * (len(rows) - 1)))
     found = matrix.bins(rows, columns, rows_per_bin=None if each > queries // (len(rows) - 1) else each)
-    total, cells, largest = _to_numpy(found)
+    total, cells, largest = (part.reshape(-1, *part.shape[-2:]) for part in _to_numpy(found))
     return PooledHeads(total, cells, largest, found.entropy.shape[-1])
 
 

@@ -131,7 +131,9 @@ class Handlers:
         finally:
             disconnected.set()
 
-    async def run_slow(self, request: Request, function: Callable[[CancelCheck], Result]) -> Result:
+    async def run_slow(
+        self, request: Request, function: Callable[[CancelCheck], Result], pool: Executor | None = None
+    ) -> Result:
         """Run a function that takes seconds; at each cancellation check it yields to tiles."""
 
         def run_yielding(cancelled: CancelCheck) -> Result:
@@ -141,7 +143,15 @@ class Handlers:
 
             return function(check)
 
-        return await self.run_cancellable(request, self.workers.slow, run_yielding)
+        return await self.run_cancellable(request, pool or self.workers.slow, run_yielding)
+
+
+def query_range(request: Request, start: str, stop: str, below: int) -> range | None:
+    """Parse a half-open range of the query string; None if both ends are absent."""
+    if start not in request.query_params and stop not in request.query_params:
+        return None
+    first = query_int(request, start, 0, below - 1)
+    return range(first, query_int(request, stop, first + 1, below))
 
 
 def query_block(request: Request, head: HeadRef, max_cells: int, max_side: int | None = None) -> tuple[range, range]:

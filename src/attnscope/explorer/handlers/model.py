@@ -12,24 +12,26 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-from attnscope.errors import AttnScopeError
+from attnscope.errors import AttnScopeError, UnsupportedError
 from attnscope.explorer.cancellation import CancelCheck
 from attnscope.explorer.handlers.base import Handlers
-from attnscope.explorer.library.library import Library
+from attnscope.explorer.library.library import Entry, Library
 from attnscope.explorer.service.guard import RequestError
 from attnscope.explorer.service.http import (
     INTERNAL_ERROR,
     check_int,
     json_field,
     json_int,
+    query_int,
     read_json_object,
     respond_json,
     to_json,
 )
 from attnscope.explorer.service.workers import WorkerPools
-from attnscope.explorer.sessions.ablation import Ablation
+from attnscope.explorer.sessions.ablation import Ablation, How
 from attnscope.explorer.sessions.lazy_session import LazySession, get_session
 from attnscope.explorer.sessions.model_session import MAX_NEW_TOKENS, ModelSession
+from attnscope.explorer.sessions.predictions import NO_MODEL, TracePredictions
 from attnscope.extras import import_extra
 from attnscope.recording import Trace
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 MAX_NAME_LENGTH = 80
+MAX_PREDICTIONS = 4096
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100  # unless it is 0: logits divided by less overflow
 MAX_ABLATED = 64
 MAX_INDEX = 9_999  # of a layer or head: more than any model has
@@ -81,20 +84,63 @@ class ModelHandlers(Handlers):
 
         return await self._respond_from_model(request, read)
 
+    async def predictions(self, request: Request) -> Response:
+        """Surprise, rank and next tokens of some positions; pending until they are computed."""
+        entry = self.entry(request)
+        entry = self.library.entry(entry.origin or "") or entry  # removing the mask of a trace changes no prediction
+        start = query_int(request, "from", 0)
+        stop = query_int(request, "to", start, start + MAX_PREDICTIONS)
+
+        def predict() -> dict[str, Any]:
+            session = get_session(self._session)
+            if session is None:
+                return {"pending": False, "problem": NO_MODEL, "tokens": []}
+            try:
+                with entry.lock:
+                    found = entry.background.get(TracePredictions.__name__) or TracePredictions(session, entry.trace)
+                    self.library.start_background(entry, found)
+            except UnsupportedError as error:
+                return {"pending": False, "problem": str(error), "tokens": []}
+            assert isinstance(found, TracePredictions)
+            return found.report(start, stop)
+
+        return await self.respond_quick(request, predict, cache="no-store")
+
     async def ablate(self, request: Request) -> Response:
-        """Compare the predictions with and without some heads."""
-        session, body = self._require_session(), await read_json_object(request)
-        ablation = self._ablation = self._ablation or Ablation(session)
-        heads, how = _parse_heads(json_field(body, "heads", list)), json_field(body, "how", str, "zero")
-        if how not in ("zero", "mean"):
-            raise RequestError(400, f"Expected how to be zero or mean, got {how[:20]!r}.")
-        entry = self.library.entry(json_field(body, "trace", str))
-        if entry is None:
-            raise RequestError(404, "This trace is not open here; open its folder, or type its text again.")
+        """Compare the predictions with and without some heads; with `estimate`, only estimate how long that takes."""
+        body = await read_json_object(request)
+        ablation, entry, how = self._parse_ablation(body, "how")
+        heads = _parse_heads(json_field(body, "heads", list))
+        if json_field(body, "estimate", bool, False):
+            return await self._respond_from_model(
+                request, lambda cancelled: ablation.estimate(entry.trace, heads, how, cancelled)
+            )
         name = entry.origin or entry.trace_id  # removing the mask of a trace changes no prediction
         return await self._respond_from_model(
             request, lambda cancelled: ablation.effect(entry.trace, name, heads, how, cancelled)
         )
+
+    async def ablate_each(self, request: Request) -> Response:
+        """Ablate every head alone; a line of JSON for each."""
+        ablation, entry, how = self._parse_ablation(await read_json_object(request), "method")
+        return await self._stream(
+            request,
+            lambda cancelled: ablation.effect_of_each(entry.trace, entry.origin or entry.trace_id, how, cancelled),
+        )
+
+    def _parse_ablation(self, body: dict[str, Any], method: str) -> tuple[Ablation, Entry, How]:
+        """Parse the trace and the method of an ablation."""
+        session = self._require_session()
+        if not session.can_ablate:
+            raise RequestError(409, f"{session.name} does not predict the next token, so ablation has no effect on it.")
+        self._ablation = self._ablation or Ablation(session)
+        how = json_field(body, method, str, "zero")
+        if how not in ("zero", "mean"):
+            raise RequestError(400, f"Expected {method} to be zero or mean, got {how[:20]!r}.")
+        entry = self.library.entry(json_field(body, "trace", str))
+        if entry is None:
+            raise RequestError(404, "This trace is not open here; open its folder, or type its text again.")
+        return self._ablation, entry, how
 
     async def _respond_from_model(
         self, request: Request, function: Callable[[CancelCheck], dict[str, Any]]
@@ -113,18 +159,18 @@ class ModelHandlers(Handlers):
             raise RequestError(
                 400, f"Expected temperature 0, or {MIN_TEMPERATURE} to {MAX_TEMPERATURE}, got {str(temperature)[:20]}."
             )
-        disconnected = threading.Event()
-        events = EventStream(
-            session.generate(
-                json_field(body, "text", str),
-                count,
-                float(temperature),
-                seed,
-                layer,
-                head,
-                cancelled=lambda: disconnected.is_set() or self.library.closing.is_set(),
-            )
+        text = json_field(body, "text", str)
+        return await self._stream(
+            request,
+            lambda cancelled: session.generate(text, count, float(temperature), seed, layer, head, cancelled=cancelled),
         )
+
+    async def _stream(
+        self, request: Request, start: Callable[[CancelCheck], Generator[dict[str, Any], None, None]]
+    ) -> Response:
+        """Respond with a line of JSON for each event; errors before the first event are responses."""
+        disconnected = threading.Event()
+        events = EventStream(start(lambda: disconnected.is_set() or self.library.closing.is_set()))
         try:
             first = await self.workers.run(self.workers.model, request.receive, events.next)
         except BaseException:
@@ -154,7 +200,7 @@ class ModelHandlers(Handlers):
         except AttnScopeError as error:
             yield to_json({"error": " ".join(str(error).split())}) + b"\n"
         except Exception:
-            LOGGER.exception("generation failed")
+            LOGGER.exception("streaming events failed")
             yield to_json({"error": INTERNAL_ERROR}) + b"\n"
         finally:
             self._stop(events, disconnected)

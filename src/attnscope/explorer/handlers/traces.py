@@ -8,7 +8,7 @@ Does not know: how anything is computed, access. Memory: one response.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from attnscope.atlas import ZoomPlan
 from attnscope.atlas.codec import EXACT, PARTIAL, PARTLY_MASKED, Header, pack_floats
 from attnscope.errors import MissingExtraError
 from attnscope.explorer.analysis import inspection
+from attnscope.explorer.analysis.weight_report import weight_report
 from attnscope.explorer.handlers.base import LONG, Handlers, query_block
 from attnscope.explorer.library.library import Library
 from attnscope.explorer.service.guard import RequestError
@@ -32,6 +33,8 @@ from attnscope.explorer.service.http import (
 from attnscope.explorer.service.workers import WorkerPools
 from attnscope.explorer.sessions.lazy_session import LazySession, get_session
 from attnscope.explorer.sessions.model_session import ModelSession
+from attnscope.matrix import AttentionMatrix
+from attnscope.recording.layers.recorded import Layer
 from attnscope.version import __version__
 
 if TYPE_CHECKING:
@@ -42,6 +45,9 @@ ASSETS = {
     "index.html": "text/html; charset=utf-8",
     "explorer.js": "text/javascript; charset=utf-8",
     "explorer.css": "text/css; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+    "page_shared.js": "text/javascript; charset=utf-8",
+    "page_later.js": "text/javascript; charset=utf-8",
     "survey.html": "text/html; charset=utf-8",
     "survey.js": "text/javascript; charset=utf-8",
     "survey.css": "text/css; charset=utf-8",
@@ -52,7 +58,7 @@ ASSETS = {
     "steps.js": "text/javascript; charset=utf-8",
     "steps.css": "text/css; charset=utf-8",
 }
-"""The files of all pages, and their media types."""
+"""The files of all pages, and their media types; saved pages and notebooks use explorer.js, the whole explorer."""
 
 PAGES = {"/": "index.html", "/survey": "survey.html", "/watch": "watch.html", "/steps": "steps.html"}
 """Paths that differ from the name of their file."""
@@ -89,6 +95,8 @@ class TraceHandlers(Handlers):
             "version": __version__,
             "model": session.name if session is not None else first.trace.model if first is not None else "",
             "has_model": session is not None,
+            "model_free": session is not None and session.note is not None,
+            "model_note": None if session is None else session.note,
             "max_tokens": 0 if session is None else session.max_tokens,
             "presets": [] if session is None else session.presets,
             "traces": traces,
@@ -192,6 +200,24 @@ class TraceHandlers(Handlers):
         key = path_int(request, "place", head.keys)
         report = await self.run_on_head(request, head, lambda matrix: inspection.key_report(matrix, key), slow=True)
         return respond_json(request, report)
+
+    async def why(self, request: Request) -> Response:
+        """How a weight was computed from its query and key."""
+        head = self.head_ref(request)
+        query = query_int(request, "query", 0, head.queries - 1)
+        key = query_int(request, "key", 0, head.keys - 1)
+        layer, rotary = head.entry.layer(head.layer), head.entry.trace.rotary
+        if not isinstance(layer, Layer):
+            raise RequestError(409, "This trace has attention weights without queries and keys, so no scores.")
+
+        def explain(matrix: AttentionMatrix) -> dict[str, Any]:
+            call = layer.merge_calls()
+            value = (
+                None if call.value is None else call.value[0, head.head * call.value.shape[1] // layer.shape[1], key]
+            )
+            return weight_report(matrix, query, key, rotary=rotary, value=value)
+
+        return respond_json(request, await self.run_on_head(request, head, explain))
 
     async def profile(self, request: Request) -> Response:
         """The distances over which a head attends."""

@@ -13,19 +13,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from attnscope.atlas import ByteCache, HeadAtlas
 from attnscope.atlas.atlas import FOREGROUND
 from attnscope.attention.algebra import Sizes
 from attnscope.errors import Cancelled, SettingError, UnsupportedError
 from attnscope.explorer.analysis.inspection import head_scores
-from attnscope.explorer.analysis.layer_scores import layer_scores
 from attnscope.explorer.analysis.sections import Section, sections
 from attnscope.explorer.analysis.words import word_starts
 from attnscope.explorer.library.example import NAME, example
 from attnscope.explorer.library.survey import SurveyView
 from attnscope.explorer.library.trace_id import compute_trace_id, derive_id
+from attnscope.explorer.library.trace_scores import TraceScores
 from attnscope.explorer.library.unmasked import NOTE, remove_causal_mask
 from attnscope.explorer.library.watched_run import WatchedRunView
 from attnscope.matrix import AttentionMatrix
@@ -45,6 +45,18 @@ class Head(NamedTuple):
 
     matrix: AttentionMatrix
     atlas: HeadAtlas
+
+
+class BackgroundWork(Protocol):
+    """Work for a trace that runs in the background."""
+
+    def start(self) -> None:
+        """Start it, or put it first."""
+        ...
+
+    def close(self) -> None:
+        """Cancel it, and wait until it has stopped."""
+        ...
 
 
 class TokenAxis:
@@ -93,6 +105,7 @@ class Entry:
         self.trace, self.trace_id, self.name, self.note, self.origin = trace, trace_id, name, note, origin
         self.unmasked: Entry | None = None
         self.listed = False  # in the session
+        self.background: dict[str, BackgroundWork] = {}
         self.lock = threading.RLock()
         self._results: dict[Hashable, Any] = {}
 
@@ -114,6 +127,16 @@ class Entry:
     def is_causal(self, place: int) -> bool:
         """Whether all later keys of a layer are known to be masked."""
         return self._compute_once(("causal", place), lambda: _is_causal(self.layer(place)))
+
+    @property
+    def scores(self) -> TraceScores:
+        """The scores of all heads so far."""
+        return self._compute_once("scores", lambda: TraceScores(self.trace, self.is_causal, self.matrix))
+
+    def stop_background(self) -> None:
+        """Cancel the background work of this trace."""
+        for work in list(self.background.values()):
+            work.close()
 
     def summary(self) -> dict[str, Any]:
         """Return the summary of the trace, as in the session."""
@@ -267,9 +290,22 @@ class Library:
         """Score a head, yielding to tiles; raises Cancelled when the library closes."""
         return head_scores(entry.trace, layer, head, self._is_closing)
 
-    def layer_scores(self, entry: Entry, layer: int) -> dict[str, Any]:
-        """Score all heads of a layer, in the same way."""
-        return layer_scores(entry.trace, layer, causal=entry.is_causal(layer), cancelled=self._is_closing)
+    def score_first(self, entry: Entry, layer: int) -> dict[str, Any] | None:
+        """Score all heads of a layer on its first queries, in the same way; None if only the whole text can be."""
+        return entry.scores.score_first(layer, self._is_closing)
+
+    def start_scoring(self, entry: Entry) -> TraceScores:
+        """Score all heads of a trace in the background, until the library closes or the trace is dropped."""
+        self.start_background(entry, entry.scores)
+        return entry.scores
+
+    def start_background(self, entry: Entry, work: BackgroundWork) -> None:
+        """Start background work of a trace; it ends when the library closes or the trace is dropped."""
+        with self._lock:
+            if self.closing.is_set() or self._entries.get(entry.trace_id) is not entry:
+                raise Cancelled("the explorer is closing, or the trace was dropped")
+            entry.background[type(work).__name__] = work
+            work.start()
 
     def _is_closing(self) -> bool:
         FOREGROUND.give_way()
@@ -279,10 +315,12 @@ class Library:
         """Cancel all computation."""
         self.closing.set()
         with self._lock:
-            heads = list(self._heads.values())
+            heads, entries = list(self._heads.values()), list(self._entries.values())
             self._heads.clear()
         for head in heads:
             head.atlas.close()
+        for entry in entries:
+            entry.stop_background()
 
     def _drop(self, trace_id: str) -> None:
         entry = self._entries.pop(trace_id)
@@ -290,6 +328,8 @@ class Library:
         self._entries.pop(entry.unmasked.trace_id if entry.unmasked is not None else "", None)
         for key in [key for key in self._heads if key[0] in ids]:
             self._heads.pop(key).atlas.close()
+        for dropped in filter(None, [entry, entry.unmasked]):
+            dropped.stop_background()
 
 
 def _check_showable(trace: Trace) -> None:

@@ -77,11 +77,13 @@ def make_router(
     survey = SurveyHandlers(library, session if isinstance(session, LazySession) else None, workers)
     watch = WatchHandlers(library, workers)
     get_routes = _page_routes(traces, survey, watch) | _trace_routes(traces, text, layers, export)
+    get_routes["/api/1/{trace}/predictions"] = model.predictions
     routes = [Route(path, handler, methods=["GET"]) for path, handler in get_routes.items()]
     routes += [
         Route("/api/1/run", model.run, methods=["POST"]),
         Route("/api/1/generate", model.generate, methods=["POST"]),
         Route("/api/1/ablate", model.ablate, methods=["POST"]),
+        Route("/api/1/ablate_each", model.ablate_each, methods=["POST"]),
         Route("/api/1/survey/read", survey.read, methods=["POST"]),
         Route("/api/1/watch/open", watch.open, methods=["POST"]),
     ]
@@ -125,6 +127,8 @@ def _trace_routes(
     trace, head = "/api/1/{trace}", "/api/1/{trace}/{layer}/{head}"
     return {
         f"{trace}/meta": traces.meta,
+        f"{trace}/find_heads": layers.find_heads,
+        f"{trace}/opening": layers.opening,
         f"{trace}/{{layer}}/tokens": traces.tokens,
         f"{trace}/{{layer}}/sections": traces.sections,
         f"{trace}/{{layer}}/find": traces.find,
@@ -135,6 +139,8 @@ def _trace_routes(
         f"{head}/status": traces.status,
         f"{head}/cells": traces.cells,
         f"{head}/profile": traces.profile,
+        f"{head}/why": traces.why,
+        f"{head}/preview": layers.preview,
         f"{head}/scores": traces.scores,
         f"{head}/block": text.block,
         f"{head}/page": export.page,

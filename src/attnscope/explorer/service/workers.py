@@ -26,11 +26,15 @@ class ClientDisconnected(Exception):  # noqa: N818 - not an error of the server
 
 
 class WorkerPools:
-    """Thread pools: `quick` for tiles and rows, `slow` for work of seconds, `model` for requests to the model."""
+    """Thread pools: `quick` for tiles and rows, `slow` for work of seconds, `model` for requests to the model.
+
+    `search` is for questions about all heads, one at a time, so that they wait neither for thumbnails nor delay tiles.
+    """
 
     def __init__(self) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.quick, self.slow = _make_pool("quick", cores), _make_pool("slow", 1)
+        self.search = _make_pool("search", 1)
         self.model = _make_pool("model", 8)  # one runs the model; the others wait in its queue
         self._background = _make_pool("background", 1)
         self._results: OrderedDict[Hashable, Future[Any]] = OrderedDict()
@@ -62,7 +66,7 @@ class WorkerPools:
 
     def close(self) -> None:
         """Cancel what has not started, and wait for what is running."""
-        pools = (self.quick, self.slow, self.model, self._background)
+        pools = (self.quick, self.slow, self.search, self.model, self._background)
         for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)
         for pool in pools:

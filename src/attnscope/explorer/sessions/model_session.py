@@ -2,7 +2,8 @@
 
 In: a model, its tokenizer, texts. Out: traces; while generating, an event for each new token with its attention row.
 Requests may come from any thread. The model serves one at a time; few may wait, and of each kind only the newest.
-Does not know: HTTP. Memory: the model, its random-weight baseline once requested, and the trace being recorded.
+Does not know: HTTP. Memory: the model, its random-weight baseline once requested, the trace being recorded, and the
+hidden states of traces until their predictions are known.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from torch import Tensor, nn
 
 from attnscope.errors import AttnScopeError, Cancelled, SettingError, UnsupportedError
 from attnscope.explorer.cancellation import CancelCheck, never_cancelled
-from attnscope.explorer.sessions.presets import PRESETS
+from attnscope.explorer.sessions.hidden_states import HiddenStates, collect_hidden_states
+from attnscope.explorer.sessions.presets import list_presets
 from attnscope.explorer.sessions.random_baseline import has_random_baseline, make_random_baseline
 from attnscope.heads.effects import predicts_next_token
 from attnscope.models import Decoder, Encoder, Sampling, Seq2Seq
@@ -28,6 +30,7 @@ from attnscope.models.sampling import Sampler
 from attnscope.recording import Trace, read, record
 from attnscope.recording.hooks.coverage import is_without_softmax
 from attnscope.recording.layers.recorded import Layer
+from attnscope.recording.progress import Progress
 from attnscope.recording.token_texts import as_tokenizer
 
 MAX_TOKENS = 512  # of a text that is run while a client waits
@@ -55,10 +58,12 @@ class ModelSession:
         max_tokens: The longest text, in tokens; less if the model has a shorter context length.
 
     Attributes:
-        presets: Example texts, as `{"text": ..., "note": ...}`.
+        presets: Example texts, as `{"text", "note", "layer", "head"}`.
         can_generate: Whether the model can generate text while it is recorded.
         can_ablate: Whether the model predicts the next token, so that ablating heads has a measurable effect.
         has_baseline: Whether a randomly initialised copy can be created.
+        note: What to say about the session; None for a trained model.
+        hidden_states: Those of the texts that were run, from which predictions follow.
 
     Raises:
         UnsupportedError: The model is an encoder-decoder.
@@ -79,12 +84,18 @@ class ModelSession:
         self.name, self.max_tokens = name, min(max_tokens, _context_length(model) or max_tokens)
         self.can_generate, self.can_ablate = _can_generate(model), predicts_next_token(model)
         self.has_baseline = has_random_baseline(model)
-        self.presets = [{"text": preset.text, "note": preset.note} for preset in PRESETS]
+        self.presets = list_presets(model)
         self._model, self._tokenizer = model, tokenizer
         self._codec = as_tokenizer(tokenizer)  # once: for a tokenizer of transformers it is a copy
         self._eos_ids = _find_eos_ids(model, tokenizer)
         self._queue = RequestQueue(MAX_WAITING)
         self._baseline: nn.Module | None = None
+        self.hidden_states = HiddenStates()
+        self.note: str | None = None
+
+    def read(self, text: str | Sequence[int] | Tensor, progress: Progress | bool = True) -> Trace:
+        """Record a text of any length, before requests come."""
+        return self._record(self._model, text, self._tokenizer, progress=progress)
 
     def run(self, text: str | Sequence[int], baseline: bool = False, *, cancelled: CancelCheck | None = None) -> Trace:
         """Run the model on a text and record its attention.
@@ -112,7 +123,7 @@ class ModelSession:
 
         with self._queue.wait_turn("baseline" if baseline else "run", is_cancelled):
             model = self._get_baseline() if baseline else self._model
-            return read(model, ids, self._codec, chunk_size=CHUNK_SIZE, progress=check)
+            return self._record(model, ids, self._codec, chunk_size=CHUNK_SIZE, progress=check)
 
     def generate(
         self,
@@ -165,6 +176,11 @@ class ModelSession:
         with self._queue.wait_turn(kind, cancelled):
             yield self._model
 
+    @property
+    def vocab_size(self) -> int | None:
+        """The number of ids that the tokenizer can decode, if it is known."""
+        return getattr(self._codec, "vocab_size", None)
+
     def texts(self, ids: list[int]) -> list[str]:
         """Decode each token id to its text."""
         return self._codec.texts(ids)
@@ -180,7 +196,7 @@ class ModelSession:
                 _last_row(trace, request)  # raises for an unknown head before the first event
                 emit({"prompt": self._codec.texts(ids)})
                 for _ in range(min(request.count, self.max_tokens - len(ids))):
-                    token = int(sampler.choose(logits[:, : getattr(self._codec, "vocab_size", None)]))
+                    token = int(sampler.choose(logits[:, : self.vocab_size]))
                     if token in self._eos_ids:
                         break
                     logits = decoder.next_logits([token])
@@ -201,6 +217,13 @@ class ModelSession:
                 "record it with attnscope.read and explore the trace"
             )
         return ids
+
+    def _record(self, model: nn.Module, text: str | Sequence[int] | Tensor, tokenizer: Any, **options: Any) -> Trace:
+        """Record a text, and keep its hidden states for predictions."""
+        with collect_hidden_states(model) as parts:
+            trace = read(model, text, tokenizer, **options)
+        self.hidden_states.keep(trace, model, parts)
+        return trace
 
     def _get_baseline(self) -> nn.Module:
         if self._baseline is None:  # no lock: only one request runs at a time

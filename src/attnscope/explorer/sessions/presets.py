@@ -5,7 +5,9 @@ The notes about SmolLM2-135M are tested; other models may have such heads elsewh
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from torch import nn
 
 
 class Preset(NamedTuple):
@@ -68,3 +70,25 @@ PRESETS = (
         0,
     ),
 )
+
+SMOLLM2_SHAPE = {"num_layers": 30, "num_heads": 9, "hidden_size": 576, "vocab_size": 49152}
+TRANSFORMERS_NAMES = {"num_layers": "num_hidden_layers", "num_heads": "num_attention_heads"}
+
+
+def list_presets(model: nn.Module) -> list[dict[str, Any]]:
+    """List the presets; the layer and head are None unless the model has the shape of SmolLM2-135M."""
+    config = getattr(model, "config", None)
+
+    def get(name: str) -> object:
+        return getattr(config, name, getattr(config, TRANSFORMERS_NAMES.get(name, name), None))
+
+    known = all(get(name) == size for name, size in SMOLLM2_SHAPE.items())
+    return [
+        {
+            "text": preset.text,
+            "note": preset.note,
+            "layer": preset.layer if known else None,
+            "head": preset.head if known else None,
+        }
+        for preset in PRESETS
+    ]

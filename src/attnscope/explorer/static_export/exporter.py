@@ -41,9 +41,14 @@ MAX_BUNDLE_SIZE = 11_500_000  # characters
 RESERVED_SIZE = MAX_BUNDLE_SIZE // 100  # for the session, which lists the exported heads
 RETRY_SECONDS = 0.2  # while a response is a preview
 MAX_OVERVIEW_CELLS = 2**28  # of a trace whose layers are all included in the overview
+TOKENS_PER_PREDICTION = 4096
+MAX_PREDICTED_TOKENS = 16_384
+PREDICTION_RETRIES = 15  # a few seconds
 MAX_FRAGMENT_LENGTH = 2000
 NO_MODEL = {
     "has_model": False,
+    "model_free": False,
+    "model_note": None,
     "max_tokens": 0,
     "presets": [],
     "has_baseline": False,
@@ -130,6 +135,10 @@ async def export_page(
     for other in heads[1:]:
         if trace_heads.select(*other).cells <= selection.MAX_OTHER_CELLS:
             await _add(app, bundle, [[trace_heads.select(*other).weights]])
+    await _add_responses(bundle, {f"{trace}/opening": to_json(await _request_opening(app, trace, heads))})
+    predictions = await _request_predictions(app, trace, entry.summary()["tokens"])
+    if predictions is not None:
+        await _add_responses(bundle, {f"{trace}/predictions": to_json(predictions)})
     bundle.limit = MAX_BUNDLE_SIZE
     exported = {"model": meta["model"], "traces": [entry.summary()], "file": {"heads": sorted(heads)}}
     await _add_responses(bundle, {"session": to_json({**await _request_json(app, "session"), **NO_MODEL, **exported})})
@@ -161,6 +170,37 @@ async def _add_other_heads(
             break
         found.append(other)
     return found
+
+
+async def _request_opening(app: App, trace: str, heads: list[tuple[int, int]]) -> dict[str, Any]:
+    """Request where to begin, with the heads that are exported; long texts may be scored in part."""
+    while True:
+        found = await _request_json(app, f"{trace}/opening")
+        if found["opening"] is not None or not found["pending"]:
+            break
+        await asyncio.sleep(RETRY_SECONDS)
+    cards = [card for card in found["cards"] if (card["layer"], card["head"]) in heads]
+    opening = next((one for one in [found["opening"], *cards] if one and (one["layer"], one["head"]) in heads), None)
+    return {**found, "opening": opening, "cards": cards, "pending": False}
+
+
+async def _request_predictions(app: App, trace: str, tokens: int) -> dict[str, Any] | None:
+    """Request the predictions of all tokens; None if there are none, or if they are not known soon."""
+    found: list[Any] = []
+    if tokens > MAX_PREDICTED_TOKENS:
+        return None
+    for start in range(0, tokens, TOKENS_PER_PREDICTION):
+        path = f"{trace}/predictions?from={start}&to={min(start + TOKENS_PER_PREDICTION, tokens)}"
+        part = await _request_json(app, path)
+        for _ in range(PREDICTION_RETRIES):
+            if not part["pending"]:
+                break
+            await asyncio.sleep(RETRY_SECONDS)
+            part = await _request_json(app, path)
+        if part["pending"] or part["problem"] is not None:
+            return None
+        found += part["tokens"]
+    return {"pending": False, "problem": None, "tokens": found}
 
 
 class _TraceHeads(NamedTuple):

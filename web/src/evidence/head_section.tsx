@@ -1,0 +1,102 @@
+/** The labels and scores of the head, and its attention by distance. */
+
+import type { JSX } from "preact";
+import { formatCount, formatMeasure, formatPercent } from "../format_numbers";
+import type { Host } from "../host";
+import { formatTitle } from "../paint/token_text";
+import type { ChartData } from "../panels/chart";
+import { getHeadNumber, type DistanceProfile, type Scores, type TraceHead } from "../server/protocol";
+import { BarChart } from "./bar_chart";
+import type { Response } from "./use_response";
+
+export interface HeadSectionOptions {
+  readonly shown: TraceHead;
+  readonly scores: Response<Scores>;
+  /** Of cross-attention there is none. */
+  readonly profile: Response<DistanceProfile>;
+  readonly host: Host;
+}
+
+export function HeadSection({ shown: { meta, layer, head }, scores, profile, host }: HeadSectionOptions): JSX.Element {
+  const distances = profile.isStale ? null : profile.value;
+  return (
+    <section class="head-panel" aria-label="This head">
+      <h3>
+        Layer {layer}, head {getHeadNumber(meta, layer, head)} <bdi class="soft">{formatTitle(meta.layers[layer]?.name ?? "")}</bdi>
+      </h3>
+      <div class="labels">
+        <Labels {...scores} />
+      </div>
+      <h4>Attention by distance</h4>
+      <BarChart height={72} host={host} data={distances && createChart(distances)} />
+      <p class="caption soft">
+        {meta.layers[layer]?.cross
+          ? "Cross-attention: queries and keys are from two texts, so there is no distance."
+          : distances
+            ? describeProfile(distances)
+            : (profile.problem ?? "reading…")}
+      </p>
+    </section>
+  );
+}
+
+function Labels({ value, isStale, problem }: Response<Scores>): JSX.Element {
+  if (isStale || !value) return <p class="soft">{problem ?? "reading…"}</p>;
+  if (value.pending) return <p class="soft">Scoring this head…</p>;
+  const numbers = Object.entries(value.scores);
+  return (
+    <>
+      {value.labels.length === 0 ? (
+        <p class="soft">No known pattern stands out.</p>
+      ) : (
+        <dl class="label-list">
+          {value.labels.map(({ name, meaning }) => (
+            <div key={name}>
+              <dt>{name}</dt>
+              <dd>{meaning}</dd>
+            </div>
+          ))}
+        </dl>
+      )}
+      {numbers.length > 0 && (
+        <details>
+          <summary>Scores</summary>
+          <table class="scores">
+            <tbody>
+              {numbers.map(([name, score]) => (
+                <tr key={name}>
+                  <th scope="row">{name.replaceAll("_", " ")}</th>
+                  <td>{formatMeasure(score)}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </details>
+      )}
+    </>
+  );
+}
+
+function createChart({ mass, edges }: DistanceProfile): ChartData {
+  const names = mass.map((_, bin) => formatDistance(edges[bin] ?? 0));
+  const largest = mass.reduce((best, share, bin) => (share > (mass[best] ?? 0) ? bin : best), 0);
+  return {
+    values: mass,
+    names,
+    colour: "accent",
+    label: `Share of attention by distance, largest ${formatPercent(mass[largest] ?? 0)} from ${names[largest] ?? "0"} tokens back`,
+  };
+}
+
+function describeProfile({ sampled_rows: sampled, rows, ahead }: DistanceProfile): string {
+  const later = (ahead ?? []).reduce((sum, share) => sum + share, 0);
+  return [
+    "Mean share of a query's attention by tokens back;",
+    sampled < rows ? `from ${formatCount(sampled)} of ${formatCount(rows)} queries.` : `from all ${formatCount(rows)} queries.`,
+    later > 0.0005 ? `To later tokens: ${formatPercent(later)}.` : "",
+  ].join(" ");
+}
+
+function formatDistance(edge: number): string {
+  return edge >= 1024 ? `${edge / 1024}k` : String(edge);
+}

@@ -1,0 +1,12 @@
+/** What the first heatmap does not need: the other views and the export dialog. A served page loads it when idle or on first use. */
+
+import type { Later } from "./panels/view_context";
+import { openExportDialog } from "./export/export_dialog";
+import { createHeadsView } from "./heads/heads_view";
+import { TextView } from "./text/text_view";
+
+export const later: Later = {
+  createTextView: (context) => new TextView(context),
+  createHeadsView,
+  openExportDialog,
+};

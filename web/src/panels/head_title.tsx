@@ -1,0 +1,53 @@
+/** Above the map: the name of the head, its label, and what is pinned as a sentence. */
+
+import { render, type JSX } from "preact";
+import { formatCount } from "../format_numbers";
+import { formatTitle } from "../paint/token_text";
+import { getPinnedLink } from "../questions/head_question";
+import type { HeadRanking } from "../questions/head_ranking";
+import { isShown } from "../questions/opening";
+import { describeLink, type GetText } from "../questions/sentences";
+import { formatHeadName, type Opening, type TraceHead } from "../server/protocol";
+import type { State } from "../state";
+import { Sentence } from "./ranking_panel";
+
+export interface HeadTitleOptions {
+  readonly state: State;
+  readonly shown: TraceHead;
+  readonly ranking: HeadRanking;
+  readonly opening: Opening | null;
+  /** Whether the head to begin with is not known yet. */
+  readonly isSearching: boolean;
+  getText: GetText;
+}
+
+export function renderHeadTitle(slot: HTMLElement, options: HeadTitleOptions): void {
+  render(<HeadTitle {...options} />, slot);
+}
+
+function HeadTitle({ state, shown, ranking, opening, isSearching, getText }: HeadTitleOptions): JSX.Element {
+  const { meta, layer, head } = shown;
+  const label = opening?.cards.find((card) => isShown(card, state))?.label ?? ranking.getLabel(layer, head);
+  const link = getPinnedLink(state);
+  const shape = meta.layers[layer];
+  const meaning = label === undefined ? "" : ranking.getMeaning(label);
+  const about = formatTitle(/^.*?[.:](?=\s|$)/.exec(meaning)?.[0] ?? meaning, 300);
+  return (
+    <>
+      <h2>
+        {formatHeadName(meta, layer, head)} <span class="head-title-label" title={formatTitle(meaning, 400)}>{label ?? ""}</span>
+      </h2>
+      <p class="head-sentence">
+        {link && shape ? (
+          <>
+            <Sentence parts={describeLink(link, ranking.getLinkAnswer(layer, head), shape, getText)} />.
+          </>
+        ) : isSearching ? (
+          `Looking for the most distinctive head${opening ? `, from the first ${formatCount(opening.scored_queries)} tokens` : ""}…`
+        ) : (
+          about
+        )}
+      </p>
+    </>
+  );
+}
