@@ -56,9 +56,9 @@ def test_predictions_are_those_of_the_model(kept: bool, monkeypatch: pytest.Monk
     sizes: list[int] = []
     add = module.TracePredictions._add
 
-    def counted(self: module.TracePredictions, logits: torch.Tensor) -> None:
+    def counted(self: module.TracePredictions, start: int, logits: torch.Tensor) -> None:
         sizes.append(len(logits))
-        add(self, logits)
+        add(self, start, logits)
 
     monkeypatch.setattr(module.TracePredictions, "_add", counted)
     model, session = small(), None
@@ -74,6 +74,27 @@ def test_predictions_are_those_of_the_model(kept: bool, monkeypatch: pytest.Monk
         unmasked = handle.get(f"/api/1/{name}/meta").json["unmasked"]
         assert predicted(handle, unmasked, 5, 9)["tokens"] == found["tokens"][5:9]
     assert session.hidden_states.get(trace) is None  # no longer needed
+
+
+def test_what_was_requested_last_is_predicted_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHUNK_SIZE", 8)
+    starts: list[int] = []
+    add = module.TracePredictions._add
+
+    def watched(self: module.TracePredictions, start: int, logits: torch.Tensor) -> None:
+        starts.append(start)
+        add(self, start, logits)
+
+    monkeypatch.setattr(module.TracePredictions, "_add", watched)
+    model = small()
+    session = make_session(model)
+    trace = session.run(TEXT)
+    found = module.TracePredictions(session, trace)
+    assert found.report(20, 22)["pending"]  # before the work begins
+    found.start()
+    assert found._job.finished.wait(60)
+    check(found.report(0, 4096), model, CHARACTERS.encode(TEXT))
+    assert starts[:2] == [19, 0]  # token 19 predicts token 20
 
 
 def test_a_typed_text_and_its_baseline_have_their_own_predictions() -> None:

@@ -2,7 +2,8 @@
 
 In: a trace of the session's model. Out: numbers for JSON, as far as they are known; they are computed in the
 background, a chunk at a time. The hidden states of texts that the session has run are kept, so that only the logits
-have to be computed; other texts are run again with a KV cache. Does not know: HTTP.
+have to be computed, those that were requested last first; other texts are run again from their beginning with a KV
+cache. Does not know: HTTP.
 Memory: the logits of one chunk, hidden states or a KV cache until all is known, then O(n).
 """
 
@@ -52,8 +53,9 @@ class TracePredictions:
         count = ids.shape[1]
         self._surprise, self._rank = torch.zeros(count), torch.zeros(count, dtype=torch.int32)
         self._next, self._probs = torch.zeros(count, NUM_NEXT, dtype=torch.int32), torch.zeros(count, NUM_NEXT)
-        self._done = 0
-        self._chunks: Iterator[Tensor] | None = None
+        self._known = torch.zeros(count, dtype=torch.bool)
+        self._requested = 0, count
+        self._chunks: Iterator[tuple[int, Tensor]] | None = None
         self._job = Job(self._step, FOREGROUND)
 
     def start(self) -> None:
@@ -68,10 +70,12 @@ class TracePredictions:
     def report(self, start: int, stop: int) -> dict[str, Any]:
         """Report the predictions of tokens [start, stop); pending until all of them are known."""
         start, stop = min(start, len(self._surprise)), min(stop, len(self._surprise))
+        first = max(0, start - 1)  # predicts the token at start
+        self._requested = first, stop
         error = self._job.error
         if error is not None and not isinstance(error, AttnScopeError):
             raise error
-        if error is not None or stop > self._done:
+        if error is not None or not self._known[first:stop].all():
             problem = None if error is None else " ".join(str(error).split())
             return {"pending": problem is None, "problem": problem, "tokens": []}
         texts = self._session.texts([int(token) for token in self._next[start:stop].flatten()])
@@ -97,23 +101,27 @@ class TracePredictions:
             with self._session.acquire(f"predict {id(self)}", cancelled) as model, torch.no_grad():
                 if self._chunks is None:
                     self._chunks = self._logits(model)
-                logits = next(self._chunks, None)
-                if logits is not None:
-                    self._add(logits)
+                chunk = next(self._chunks, None)
+                if chunk is not None:
+                    self._add(*chunk)
         except BusyError:
             time.sleep(BUSY_SECONDS)
             return False
-        if logits is None:
+        if chunk is None:
             self._chunks = None
-        return logits is None
+        return chunk is None
 
-    def _logits(self, model: nn.Module) -> Iterator[Tensor]:
-        """Yield the logits (tokens, vocab_size) of each chunk, from kept hidden states or by running the text again."""
+    def _logits(self, model: nn.Module) -> Iterator[tuple[int, Tensor]]:
+        """Yield chunks, from kept hidden states or by running the text again.
+
+        Yields:
+            The first token of a chunk, and its logits (tokens, vocab_size).
+        """
         kept = self._session.hidden_states.get(self._trace)
         if kept is not None:
             decoder, states = kept
-            for some in states.split(CHUNK_SIZE):
-                yield decoder.logits(some)
+            while (start := self._find_missing()) is not None:
+                yield start, decoder.logits(states[start : start + CHUNK_SIZE])
             self._session.hidden_states.drop(self._trace)
             return
         if model.training:
@@ -121,11 +129,19 @@ class TracePredictions:
         if not is_model_of(model, self._trace, self._ids):
             raise UnsupportedError(f"This trace is not of {self._session.name}, so its text cannot be predicted.")
         for chunk in run_in_chunks(model, self._ids, CHUNK_SIZE, logits=True):
-            yield getattr(chunk.result, "logits", chunk.result)[0]
+            yield chunk.start, getattr(chunk.result, "logits", chunk.result)[0]
 
-    def _add(self, logits: Tensor) -> None:
-        """Add the predictions of the next chunk, from its logits (tokens, vocab_size)."""
-        start, stop = self._done, self._done + len(logits)
+    def _find_missing(self) -> int | None:
+        """The first token that has no prediction yet: of those that were requested last, then of all."""
+        for first, stop in (self._requested, (0, len(self._known))):
+            missing = (~self._known[first:stop]).nonzero()
+            if len(missing):
+                return first + int(missing[0])
+        return None
+
+    def _add(self, start: int, logits: Tensor) -> None:
+        """Add the predictions of the tokens from `start` on, from their logits (tokens, vocab_size)."""
+        stop = start + len(logits)
         logs = logits.float().log_softmax(-1).cpu()
         if not logs.isfinite().any(-1).all():
             raise UnsupportedError(f"{self._session.name} predicts NaN for this text.")
@@ -135,4 +151,4 @@ class TracePredictions:
         own = logs[: len(following)].gather(1, following[:, None])
         self._surprise[start + 1 : stop + 1] = -own[:, 0]
         self._rank[start + 1 : stop + 1] = (logs[: len(following)] > own).sum(-1).int() + 1
-        self._done = stop
+        self._known[start:stop] = True
