@@ -105,7 +105,7 @@ def looking(text: str) -> Iterator[str]:
     """`attnscope look` on the document, and its address."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "needle.txt").write_text(text, encoding="utf-8")
-        command = [sys.executable, "-m", "attnscope", "look", str(MODEL), "needle.txt", "--no-browser"]
+        command = [sys.executable, "-m", "attnscope.cli.main", "look", str(MODEL), "needle.txt", "--no-browser"]
         with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout is not None

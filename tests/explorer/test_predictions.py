@@ -13,6 +13,7 @@ import torch
 
 from attnscope.explorer.library.library import Library
 from attnscope.explorer.sessions import predictions as module
+from attnscope.explorer.sessions.hidden_states import HiddenStates, collect_hidden_states
 from attnscope.explorer.sessions.model_session import ModelSession
 from attnscope.explorer.sessions.random_baseline import make_random_baseline
 from attnscope.models import Encoder, EncoderConfig
@@ -95,6 +96,29 @@ def test_what_was_requested_last_is_predicted_first(monkeypatch: pytest.MonkeyPa
     assert found._job.finished.wait(60)
     check(found.report(0, 4096), model, CHARACTERS.encode(TEXT))
     assert starts[:2] == [19, 0]  # token 19 predicts token 20
+
+
+def test_hidden_states_of_other_tokens_are_not_kept() -> None:
+    model = small()
+    ids = torch.tensor([CHARACTERS.encode(TEXT)])
+    trace = read(model, TEXT, CHARACTERS, progress=False)
+
+    def kept(*texts: torch.Tensor) -> torch.Tensor | None:
+        states = HiddenStates()
+        with collect_hidden_states(model) as parts, torch.no_grad():
+            for text in texts:
+                model(text)
+        states.keep(trace, model, parts)
+        found = states.get(trace)
+        return None if found is None else found[1]
+
+    whole = kept(ids)
+    assert whole is not None and len(whole) == ids.shape[1]
+    after_others = kept(ids[:, :5], ids)  # the model ran on a few tokens before
+    assert after_others is not None and torch.equal(after_others, whole)
+    assert kept(ids, ids[:, :5]) is None
+    assert kept(ids.flip(1)) is None
+    assert kept() is None
 
 
 def test_a_typed_text_and_its_baseline_have_their_own_predictions() -> None:

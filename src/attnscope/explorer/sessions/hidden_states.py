@@ -9,12 +9,22 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from attnscope.models import Decoder
 from attnscope.recording import Trace
+
+
+class HiddenPart(NamedTuple):
+    """The tokens that a model read at once, and their hidden states."""
+
+    ids: Tensor
+    """(batch, tokens)"""
+    states: Tensor
+    """(batch, tokens, hidden_size)"""
 
 
 class HiddenStates:
@@ -31,22 +41,41 @@ class HiddenStates:
         """Drop the hidden states of a trace."""
         self._kept.pop(id(trace), None)
 
-    def keep(self, trace: Trace, model: nn.Module, parts: list[Tensor]) -> None:
-        """Keep the hidden states of a trace of a single text."""
-        if isinstance(model, Decoder) and parts and len(parts[0]) == 1:
-            self._kept[id(trace)] = model, torch.cat([part[0] for part in parts])
-            weakref.finalize(trace, self._kept.pop, id(trace), None).atexit = False
+    def keep(self, trace: Trace, model: nn.Module, parts: list[HiddenPart]) -> None:
+        """Keep the hidden states of a trace of a single text, if the last parts are those of its tokens."""
+        ids = trace.ids(0)[1]
+        if not isinstance(model, Decoder) or ids is None or len(ids) > 1:
+            return
+        count, first = 0, len(parts)
+        while first and count < ids.shape[1]:  # before them, the model may have run on some tokens to estimate the time
+            first -= 1
+            count += parts[first].ids.shape[-1]
+        chosen = parts[first:]
+        if not chosen or not torch.equal(torch.cat([part.ids for part in chosen], -1).cpu(), ids.cpu()):
+            return
+        self._kept[id(trace)] = model, torch.cat([part.states[0] for part in chosen])
+        weakref.finalize(trace, self._kept.pop, id(trace), None).atexit = False
 
 
 @contextmanager
-def collect_hidden_states(model: nn.Module) -> Iterator[list[Tensor]]:
+def collect_hidden_states(model: nn.Module) -> Iterator[list[HiddenPart]]:
     """Collect the hidden states after the last norm of a `Decoder` while it runs; of other models, nothing."""
-    parts: list[Tensor] = []
+    parts: list[HiddenPart] = []
     if not isinstance(model, Decoder):
         yield parts
         return
-    handle = model.norm.register_forward_hook(lambda _module, _inputs, output: parts.append(output.detach()))
+    seen: list[Tensor] = []
+
+    def add(_module: nn.Module, _inputs: object, output: Tensor) -> None:
+        parts.append(HiddenPart(seen[-1], output.detach()))
+        seen.clear()
+
+    handles = (
+        model.embedding.register_forward_hook(lambda _module, inputs, _output: seen.append(inputs[0].detach())),
+        model.norm.register_forward_hook(add),
+    )
     try:
         yield parts
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
