@@ -120,7 +120,7 @@ def test_a_summary_and_a_description_say_what_the_trace_has() -> None:
         name, "a text", "Decoder", None, None)  # fmt: skip
     assert meta["layers"][1] == {
         "name": "blocks.1.attention", "heads": 4, "numbers": [0, 1, 2, 3], "queries": 72, "keys": 72, "causal": True,
-        "offset": 0, "cross": False, "zeros_masked": False, "has_texts": True,
+        "offset": 0, "window": None, "cross": False, "zeros_masked": False, "has_texts": True,
     }  # fmt: skip
 
 
@@ -140,6 +140,17 @@ def test_a_trace_without_its_causal_mask_is_a_trace_of_its_own_with_a_note() -> 
     wanted = (call.query[0, 1].double() @ call.key[0, 1].double().mT * call.query.shape[-1] ** -0.5).softmax(-1)
     torch.testing.assert_close(library.head(other, 0, 1).matrix[:].double(), wanted, rtol=1e-5, atol=1e-7)
     library.close()
+
+
+@pytest.mark.parametrize(
+    ("mask", "window"),
+    [(Causal(), None), (Full(), None), (Window(5), 5), (Window(5) & Causal(), 5), (Window(99), None)],
+)
+def test_a_layer_names_its_sliding_window(mask: Mask, window: int | None) -> None:
+    query, key = torch.randn(2, 1, 2, 40, 8)
+    trace = Trace()
+    trace.layers = {"a": Layer("a", Call(query=query, key=key, value=None, mask=mask, scale=None), cross=False)}
+    assert Entry(trace, "a", "a").meta()["layers"][0]["window"] == window
 
 
 def test_imported_weights_have_no_unmasked_trace() -> None:

@@ -113,9 +113,11 @@ def test_hidden_states_of_other_tokens_are_not_kept() -> None:
         return None if found is None else found[1]
 
     whole = kept(ids)
-    assert whole is not None and len(whole) == ids.shape[1]
+    assert whole is not None
+    assert len(whole) == ids.shape[1]
     after_others = kept(ids[:, :5], ids)  # the model ran on a few tokens before
-    assert after_others is not None and torch.equal(after_others, whole)
+    assert after_others is not None
+    assert torch.equal(after_others, whole)
     assert kept(ids, ids[:, :5]) is None
     assert kept(ids.flip(1)) is None
     assert kept() is None

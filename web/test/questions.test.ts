@@ -98,7 +98,7 @@ test("the strength of a label leaves out the share of the first token", () => {
   assert.equal(getLabelStrength({ labels: ["mixed"], scores: { sink: 0.1 } }), 0);
 });
 
-const layer = { name: "a", heads: 2, numbers: [0, 1], queries: 9, keys: 9, causal: true, offset: 0, cross: false, has_texts: false, zeros_masked: false };
+const layer = { name: "a", heads: 2, numbers: [0, 1], queries: 9, keys: 9, causal: true, offset: 0, window: null, cross: false, has_texts: false, zeros_masked: false };
 const meta = (tokens = 9, trace = "t"): Meta => ({
   ...{ trace, name: "", model: "", note: null, unmasked: null, origin: null },
   layers: [layer, layer, layer].map((one) => ({ ...one, queries: tokens, keys: tokens })),

@@ -8,8 +8,8 @@ import { plainTile } from "./tile_bodies";
 
 const plan = new ZoomPlan(1024, 1024);
 const all = { query: [0, 1024], key: [0, 1024] } as const;
-const free = { causal: false, offset: 0 };
-const causal = { causal: true, offset: 0 };
+const free = { causal: false, offset: 0, window: null };
+const causal = { causal: true, offset: 0, window: null };
 const held = (...names: string[]) => (address: TileAddress): TileResult | undefined =>
   names.includes(`${address.z}/${address.y}/${address.x}`) ? { ...readTile(plainTile(9)), hasMasked: false } : undefined;
 
@@ -47,8 +47,8 @@ test("tiles above the diagonal are masked and never requested", () => {
 test("the diagonal of a matrix with more keys than queries is shifted", () => {
   const wide = new ZoomPlan(256, 1024);
   const view = { query: [0, 256], key: [0, 1024] } as const;
-  assert.equal(listTileRequests(wide, 2, view, { causal: true, offset: 768 }, "mean").filter((tile) => tile.z === 2).length, 4);
-  assert.equal(listTileRequests(wide, 2, view, { causal: true, offset: 0 }, "mean").filter((tile) => tile.z === 2).length, 1);
+  assert.equal(listTileRequests(wide, 2, view, { causal: true, offset: 768, window: null }, "mean").filter((tile) => tile.z === 2).length, 4);
+  assert.equal(listTileRequests(wide, 2, view, { causal: true, offset: 0, window: null }, "mean").filter((tile) => tile.z === 2).length, 1);
 });
 
 test("empty tiles are masked, also below an empty ancestor", () => {

@@ -75,7 +75,7 @@ export class HeadData extends MapData {
   }
 
   get masking(): MaskInfo {
-    return { causal: this.layer?.causal ?? false, offset: this.layer?.offset ?? 0 };
+    return { causal: this.layer?.causal ?? false, offset: this.layer?.offset ?? 0, window: this.layer?.window ?? null };
   }
 
   /** The strip's blocks in view; while some are loading, those drawn before. */

@@ -5,7 +5,7 @@ import { decodeWeight } from "../server/tile_codec";
 import { coverView, getChannels, listTileRequests, type MaskInfo, type TilePlacement } from "../tiles/tile_cover";
 import type { StripBlock } from "../paint/marginals";
 import { getAncestor, TILE_SIZE, type TileAddress, type TokenRanges, type ZoomPlan } from "../geometry/zoom_plan";
-import type { Channel, MarginalKind, Meta, Section, Side } from "../server/protocol";
+import { countVisibleKeys, type Channel, type MarginalKind, type Meta, type Section, type Side } from "../server/protocol";
 import { formatWeight } from "../format_numbers";
 import { findSpikes, type Spike } from "../tiles/spikes";
 import { findStrongestBins } from "../tiles/strongest_bins";
@@ -69,10 +69,8 @@ export abstract class MapData {
   abstract getSinkShare(view: Viewport): number | null;
   abstract pollProgress(): void;
 
-  /** How many keys a query sees: all, or with a causal mask those up to it. */
   countKeys(query: number): number {
-    const { causal, offset } = this.keyMask;
-    return causal ? Math.max(1, Math.min(this.plan.keys, query + offset + 1)) : this.plan.keys;
+    return countVisibleKeys({ ...this.keyMask, keys: this.plan.keys }, query);
   }
 
   /** The mask of a head; a split picture hides nothing, but its heads do. */

@@ -46,7 +46,7 @@ export class PairData extends MapData {
 
   get masking(): MaskInfo {
     const [one, other] = [this.one.masking, this.other.masking];
-    return { causal: !this.#isSplit && (one.causal || other.causal), offset: one.offset };
+    return { causal: !this.#isSplit && (one.causal || other.causal), offset: one.offset, window: one.window };
   }
 
   protected override get keyMask(): MaskInfo {

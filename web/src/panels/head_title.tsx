@@ -43,7 +43,7 @@ function HeadTitle({ state, shown, ranking, opening, isSearching, getText }: Hea
             <Sentence parts={describeLink(link, ranking.getLinkAnswer(layer, head), shape, getText)} />.
           </>
         ) : isSearching ? (
-          `Looking for the most distinctive head${opening ? `, from the first ${formatCount(opening.scored_queries)} tokens` : ""}…`
+          `Looking for the most distinctive head${opening && opening.scored_queries > 0 ? `, from the first ${formatCount(opening.scored_queries)} tokens` : ""}…`
         ) : (
           about
         )}

@@ -217,7 +217,7 @@ function Cards({ opening, meta, state, getText, show }: RankingOptions): JSX.Ele
     <section class="cards" aria-label="What is in this text">
       <h3>
         What is in this text
-        {pending && <span class="soft"> from the first {formatCount(scored)} tokens</span>}
+        {pending && <span class="soft"> {scored === 0 ? "so far" : `from the first ${formatCount(scored)} tokens`}</span>}
       </h3>
       <ul>
         {cards.map((card) => (

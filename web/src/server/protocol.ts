@@ -17,6 +17,8 @@ export interface Layer {
   causal: boolean;
   /** keys - queries: with a causal mask, query i attends to keys up to i + offset. */
   offset: number;
+  /** The most keys that a query sees, with a sliding window; null without one, or where it is not known. */
+  window: number | null;
   cross: boolean;
   has_texts: boolean;
   /** The mask of imported weights is not known: a zero counts as masked. */
@@ -25,6 +27,11 @@ export interface Layer {
 
 /** The shape of a head's matrix, and where queries stand among the keys. */
 export type MatrixShape = Pick<Layer, "cross" | "offset" | "queries" | "keys">;
+
+/** How many keys a query sees: all, with a causal mask those up to it, with a sliding window the last of them. */
+export function countVisibleKeys({ causal, offset, window, keys }: Pick<Layer, "causal" | "offset" | "window" | "keys">, query: number): number {
+  return Math.max(1, Math.min(keys, causal ? query + offset + 1 : keys, window ?? keys));
+}
 
 /** The index of a head in the model. */
 export function getHeadNumber(meta: Meta, layer: number, head: number): number {

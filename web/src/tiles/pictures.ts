@@ -3,7 +3,7 @@
 // In: tiles with all heads of a layer, as the heads view loads them. Out: that of one head.
 // Memory: 4 KB per head, of at most 256 layers.
 import { LruCache } from "../lru_cache";
-import type { Layer } from "../server/protocol";
+import { countVisibleKeys, type Layer } from "../server/protocol";
 import type { LoadedTile } from "./tile_store";
 
 const MAX_LAYERS = 256;
@@ -25,6 +25,6 @@ export class PictureCache {
 }
 
 /** How many keys the query in the middle of a row of a picture sees. */
-export function countPictureKeys({ causal, offset, queries, keys }: Pick<Layer, "causal" | "offset" | "queries" | "keys">, tile: LoadedTile, row: number): number {
-  return causal ? Math.max(1, (((row % tile.y) + 0.5) * queries) / tile.y + offset) : keys;
+export function countPictureKeys(layer: Pick<Layer, "causal" | "offset" | "window" | "queries" | "keys">, tile: LoadedTile, row: number): number {
+  return countVisibleKeys(layer, (((row % tile.y) + 0.5) * layer.queries) / tile.y - 1);
 }

@@ -3,7 +3,7 @@
 // In: the plan, the view, a lookup of tiles. Out: placements in drawing order.
 import { getAncestor, TILE_SIZE, type TileAddress, type TokenRanges, type ZoomPlan } from "../geometry/zoom_plan";
 import type { LoadedTile, TileRequest, TileResult } from "./tile_store";
-import type { Channel } from "../server/protocol";
+import type { Channel, Layer } from "../server/protocol";
 import type { ChannelMode } from "../state";
 
 export type PlacementState = "drawn" | "placeholder" | "missing" | "masked" | "failed";
@@ -23,10 +23,7 @@ export interface TilePlacement {
 
 export type TileLookup = (address: TileAddress) => TileResult | undefined;
 
-export interface MaskInfo {
-  causal: boolean;
-  offset: number;
-}
+export type MaskInfo = Pick<Layer, "causal" | "offset" | "window">;
 
 function createPlacement(plan: ZoomPlan, target: TileAddress, from: TileAddress, tile: LoadedTile | null, state: PlacementState): TilePlacement {
   const span = TILE_SIZE * plan.getStride(target.z);

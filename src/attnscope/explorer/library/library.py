@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from attnscope.atlas import ByteCache, HeadAtlas
 from attnscope.atlas.atlas import FOREGROUND
 from attnscope.attention.algebra import Sizes
+from attnscope.attention.regions import Region
 from attnscope.errors import Cancelled, SettingError, UnsupportedError
 from attnscope.explorer.analysis.inspection import head_scores
 from attnscope.explorer.analysis.sections import Section, sections
@@ -172,6 +173,7 @@ class Entry:
             "keys": keys,
             "causal": self.is_causal(place),
             "offset": keys - queries,
+            "window": self._compute_once(("window", place), lambda: _window(layer)),
             "cross": layer.cross,
             "zeros_masked": isinstance(layer, DenseLayer),  # the mask of imported weights is not known
             "has_texts": all(self.axis(place, side) is not None for side in ("query", "key")),
@@ -357,10 +359,25 @@ def _is_causal(layer: AnyLayer) -> bool:
     offset = keys - queries
     if isinstance(layer, DenseLayer):
         return not bool(layer.weights[:1].triu(offset + 1).any())
+    regions = _regions(layer)
+    return regions is not None and all(region.highest <= offset for found in regions for region in found)
+
+
+def _window(layer: AnyLayer) -> int | None:
+    """The most keys that a query of a layer sees, if that is a single band of diagonals narrower than the layer."""
+    regions = None if isinstance(layer, DenseLayer) else _regions(layer)
+    if not regions or any(len(found) != 1 for found in regions):
+        return None
+    width = max(region.highest - region.lowest + 1 for (region,) in regions)
+    return width if width < layer.shape[3] else None
+
+
+def _regions(layer: AnyLayer) -> list[list[Region]] | None:
+    """The cells of each head that its mask leaves, for the first sequence; None if they are not regions."""
     assert isinstance(layer, Layer)
     mask = layer.merge_calls().mask.narrow(slice(0, 1), slice(0, layer.shape[1]))
     lowered = mask.to_regions(Sizes(1, *layer.shape[1:]))
     if lowered is None:
-        return False
-    tight = [region.tighten() for found in lowered.regions for region in found]
-    return all(region is None or region.highest <= offset for region in tight)
+        return None
+    tight = ([region.tighten() for region in found] for found in lowered.regions)
+    return [[region for region in found if region is not None] for found in tight]
