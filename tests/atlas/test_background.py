@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -140,6 +141,25 @@ def test_the_background_does_not_stand_still_for_ever(monkeypatch: pytest.Monkey
     lock = ForegroundLock()
     with lock.hold():
         lock.give_way()
+
+
+def test_the_background_stands_still_for_a_while_after_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "MAX_PAUSE_SECONDS", 10.0)
+    lock = ForegroundLock()
+
+    def paused(quiet_seconds: float) -> float:
+        start = time.monotonic()
+        lock.give_way(quiet_seconds)
+        return time.monotonic() - start
+
+    assert paused(0.2) < 0.1  # nothing was requested
+    lock.note_request()
+    assert paused(0.0) < 0.1
+    assert paused(0.2) >= 0.1
+    assert paused(0.2) < 0.1
+    lock.note_request()
+    monkeypatch.setattr(background, "MAX_PAUSE_SECONDS", 0.01)
+    assert paused(10.0) < 5  # but not for ever
 
 
 def test_those_who_wait_compute_one_after_the_other() -> None:

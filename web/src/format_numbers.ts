@@ -37,9 +37,11 @@ export function formatPercent(share: number): string {
   return `${value < 10 ? value.toFixed(1) : value.toFixed(0)}%`;
 }
 
+const COUNT = new Intl.NumberFormat("en-US");
+
 /** A count, in groups of three. */
 export function formatCount(count: number): string {
-  return Math.round(count).toLocaleString("en-US");
+  return COUNT.format(Math.round(count));
 }
 
 /** A number of tokens, keys or bits that need not be whole; three digits at most. */

@@ -7,7 +7,9 @@ runs all jobs, and it pauses while a request computes in the foreground. Does no
 from __future__ import annotations
 
 import atexit
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -22,6 +24,7 @@ class ForegroundLock:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._num_waiting = 0
+        self._requested_at = -math.inf
         self._computing = threading.Lock()
 
     @contextmanager
@@ -37,22 +40,39 @@ class ForegroundLock:
                 self._num_waiting -= 1
                 self._changed.notify_all()
 
-    def give_way(self) -> None:
-        """Pause while foreground work runs; called by background work between its steps."""
+    def note_request(self) -> None:
+        """Note that a viewer requests something, and will draw it on the same CPU cores."""
+        self._requested_at = time.monotonic()
+
+    def give_way(self, quiet_seconds: float = 0.0) -> None:
+        """Pause while foreground work runs; called by background work between its steps.
+
+        Args:
+            quiet_seconds: Pause for this long after a request, too.
+        """
+        end = time.monotonic() + MAX_PAUSE_SECONDS
         with self._changed:
             self._changed.wait_for(lambda: not self._num_waiting, MAX_PAUSE_SECONDS)
+        time.sleep(max(0.0, min(end, self._requested_at + quiet_seconds) - time.monotonic()))
 
 
 class Job:
     """Work in steps, with progress and cancellation; a `Worker` runs it.
 
-    `run_step(report_progress, should_stop)` does one step and returns whether the job is done.
+    Args:
+        run_step: `run_step(report_progress, should_stop)` does one step and returns whether the job is done.
+        foreground: The work that has priority.
+        quiet_seconds: How long the job pauses after a request.
     """
 
     def __init__(
-        self, run_step: Callable[[Callable[[float], object], Callable[[], bool]], bool], foreground: ForegroundLock
+        self,
+        run_step: Callable[[Callable[[float], object], Callable[[], bool]], bool],
+        foreground: ForegroundLock,
+        *,
+        quiet_seconds: float = 0.0,
     ) -> None:
-        self._run_step, self._foreground = run_step, foreground
+        self._run_step, self._foreground, self._quiet_seconds = run_step, foreground, quiet_seconds
         self._share = 0.0
         self.submitted, self.cancelled = False, False
         self.error: BaseException | None = None
@@ -85,7 +105,7 @@ class Job:
         self._share = share
 
     def _pause(self) -> bool:
-        self._foreground.give_way()
+        self._foreground.give_way(self._quiet_seconds)
         return self.cancelled
 
 

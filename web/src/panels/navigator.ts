@@ -51,6 +51,8 @@ export function createNavigator(
   const root = element("nav", { class: "navigator", "aria-label": "Layers and heads" }, about, controls, selects, frame, below);
   let shown: Meta | null = null;
   let buttons: HTMLButtonElement[][] = [];
+  /** What each cell shows now: most stay as they are. */
+  let painted: string[][] = [];
   let current: HTMLButtonElement | undefined;
 
   const handleKey = (event: KeyboardEvent): void => {
@@ -77,7 +79,6 @@ export function createNavigator(
     cell.setAttribute("aria-current", "true");
     cell.parentElement?.setAttribute("aria-selected", "true");
     moveTabStop(cell, false);
-    scrollInside(frame, cell);
   };
   const fitCells = (): void => {
     if (buttons.length === 0 || root.clientHeight === 0) return;
@@ -86,6 +87,11 @@ export function createNavigator(
     frame.style.setProperty("--cell-height", `${clamped}px`);
     frame.classList.toggle("few-rows", clamped < MIN_NUMBER_SIZE);
     frame.classList.toggle("few-columns", (frame.querySelector("td")?.clientWidth ?? 0) < MIN_NUMBER_SIZE + 3);
+  };
+  /** Measured with the next frame, because measuring between two changes of the page makes the browser lay it out twice. */
+  const placeCells = (): void => {
+    fitCells();
+    if (current) scrollInside(frame, current);
   };
   const observer = new ResizeObserver(fitCells);
   observer.observe(root);
@@ -105,28 +111,36 @@ export function createNavigator(
       if (meta !== shown) {
         shown = meta;
         buttons = buildGrid(frame, meta, availableHeads);
+        painted = buttons.map((row) => row.map(() => ""));
         replaceChildren(about, ...describeModel(meta, model));
-        fitCells();
       }
       replaceChildren(selects, ...createHeadSelects(meta, [layer, head], availableHeads, onChoose));
       setCurrent(buttons[layer]?.[head]);
+      requestAnimationFrame(placeCells);
     },
     paint(getCell) {
       if (!shown) return;
-      for (const [layer, row] of buttons.entries())
+      for (const [layer, row] of buttons.entries()) {
+        const [title, name] = [`layer ${getLayerNumber(shown, layer)}`, formatTitle(shown.layers[layer]?.name ?? "")];
         for (const [head, cell] of row.entries()) {
           const { share, colour, mark, description, faded } = getCell(layer, head);
-          const number = getHeadNumber(shown, layer, head);
+          const strength = share.toFixed(3);
           const end = (description && `, ${description}`) + (isAvailable(availableHeads, layer, head) ? "" : ": not in this file");
-          cell.style.setProperty("--share", share.toFixed(3));
+          const all = [strength, colour, mark, faded, end].join("\n");
+          const before = painted[layer];
+          if (!before || before[head] === all) continue;
+          before[head] = all;
+          const headTitle = `head ${getHeadNumber(shown, layer, head)}${end}`;
+          cell.style.setProperty("--share", strength);
           setAttributes(cell, {
             "data-colour": colour,
             "data-mark": mark,
             "data-faded": faded,
-            "aria-label": `layer ${getLayerNumber(shown, layer)}, head ${number}${end}`,
-            title: `layer ${getLayerNumber(shown, layer)} (${formatTitle(shown.layers[layer]?.name ?? "")}), head ${number}${end}`,
+            "aria-label": `${title}, ${headTitle}`,
+            title: `${title} (${name}), ${headTitle}`,
           });
         }
+      }
     },
   };
 }

@@ -40,9 +40,17 @@ export function getHeadNumber(meta: Meta, layer: number, head: number): number {
 
 /** The number of a layer in the model: the last one in the path of its module, where only some layers were recorded; else its index. */
 export function getLayerNumber({ layers }: Meta, layer: number): number {
+  let numbers = layerNumbers.get(layers);
+  if (!numbers) layerNumbers.set(layers, (numbers = findLayerNumbers(layers)));
+  return numbers[layer] ?? layer;
+}
+
+const layerNumbers = new WeakMap<readonly Layer[], readonly number[]>();
+
+function findLayerNumbers(layers: readonly Layer[]): number[] {
   const numbers = layers.map(({ name }) => Number(/^(?:.*\.)?(\d{1,4})(?:\.[a-z_]+)*$/i.exec(name)?.[1] ?? NaN));
   const isRising = numbers.every((number, index) => number >= index && (index === 0 || number > (numbers[index - 1] ?? NaN)));
-  return isRising ? (numbers[layer] ?? layer) : layer;
+  return isRising ? numbers : layers.map((_, index) => index);
 }
 
 /** "L3H5": layer 3, head 5 of the model. */

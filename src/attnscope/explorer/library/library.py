@@ -257,6 +257,7 @@ class Library:
 
     def head(self, entry: Entry, layer: int, head: int) -> Head:
         """Return a head of a trace, with its tiles; the least recently used heads are dropped."""
+        FOREGROUND.note_request()
         key = entry.trace_id, layer, head
         with self._lock:
             if self.closing.is_set():

@@ -26,6 +26,7 @@ from attnscope.recording import Trace
 
 MIN_EARLY_STRENGTH = 0.5  # of a far link that is the opening before labels are known
 MAX_WHOLE_CELLS = 2**34  # of a layer that is scored on its whole text: about a minute on one core
+QUIET_SECONDS = 1.0  # after a request: the page draws what it got
 WORKER = Worker()  # one per process, for all traces
 
 
@@ -70,7 +71,7 @@ class TraceScores:
         self._opening: dict[str, Any] | None = None
         self._has_labels = False  # whether the opening was chosen with the labels of all layers
         self._computing = threading.Lock()
-        self._job = Job(self._step, FOREGROUND)
+        self._job = Job(self._step, FOREGROUND, quiet_seconds=QUIET_SECONDS)
 
     def start(self) -> None:
         """Start the background work, or put it first."""
