@@ -14,6 +14,7 @@ import torch
 from attnscope.explorer.library.library import Library
 from attnscope.explorer.sessions import predictions as module
 from attnscope.explorer.sessions.hidden_states import HiddenStates, collect_hidden_states
+from attnscope.explorer.sessions.letter_session import LetterSession
 from attnscope.explorer.sessions.model_session import ModelSession
 from attnscope.explorer.sessions.random_baseline import make_random_baseline
 from attnscope.models import Encoder, EncoderConfig
@@ -143,6 +144,7 @@ def test_why_there_are_no_predictions_is_said() -> None:
     without_ids = Trace.from_attentions([torch.eye(4)[None, None]])
     cases: list[tuple[Trace, ModelSession | None, str]] = [
         (small_trace(), None, "No model is loaded"),
+        (small_trace(), LetterSession(), "No model is loaded"),
         (encoder.run(TEXT), encoder, "does not predict the next token"),
         (without_ids, make_session(), "no token ids"),
         (read(small(hidden_size=16), TEXT, CHARACTERS, progress=False), make_session(), "not of a small model"),

@@ -5,7 +5,7 @@ import { formatCount, formatMeasure, formatPercent } from "../format_numbers";
 import type { Host } from "../host";
 import { formatTitle } from "../paint/token_text";
 import type { ChartData } from "../panels/chart";
-import { getHeadNumber, type DistanceProfile, type Scores, type TraceHead } from "../server/protocol";
+import { formatHeadName, type DistanceProfile, type Scores, type TraceHead } from "../server/protocol";
 import { BarChart } from "./bar_chart";
 import type { Response } from "./use_response";
 
@@ -22,7 +22,7 @@ export function HeadSection({ shown: { meta, layer, head }, scores, profile, hos
   return (
     <section class="head-panel" aria-label="This head">
       <h3>
-        Layer {layer}, head {getHeadNumber(meta, layer, head)} <bdi class="soft">{formatTitle(meta.layers[layer]?.name ?? "")}</bdi>
+        {formatHeadName(meta, layer, head)} <bdi class="soft">{formatTitle(meta.layers[layer]?.name ?? "")}</bdi>
       </h3>
       <div class="labels">
         <Labels {...scores} />

@@ -79,7 +79,7 @@ export class SentenceView {
     this.form = element(
       "section",
       { class: "sentence", "aria-label": "Type a sentence" },
-      element("label", { for: "sentence-text", class: "label" }, `What should ${session.model ? formatTitle(session.model) : "the model"} read?`),
+      element("label", { for: "sentence-text", class: "label" }, session.model_note ?? `What should ${session.model ? formatTitle(session.model) : "the model"} read?`),
       this.#box,
       element(
         "div",

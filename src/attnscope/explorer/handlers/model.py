@@ -93,7 +93,7 @@ class ModelHandlers(Handlers):
 
         def predict() -> dict[str, Any]:
             session = get_session(self._session)
-            if session is None:
+            if session is None or session.note is not None:  # a note says that the model is not a trained one
                 return {"pending": False, "problem": NO_MODEL, "tokens": []}
             try:
                 with entry.lock:
