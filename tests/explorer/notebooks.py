@@ -19,6 +19,8 @@ from playwright.sync_api import Browser, Locator, Page, WebSocket
 from tests.explorer.picture import READ, Picture
 
 ROOT = Path(__file__).resolve().parents[2]
+# The kernel imports the tests, and the package that they import.
+PYTHONPATH = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 FOLDERS = ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR", "LAB_SETTINGS_DIR", "LAB_WORKSPACES_DIR")
 OPTIONS = (
     "--no-browser",
@@ -75,7 +77,7 @@ def jupyter_lab(folder: Path) -> Iterator[Lab]:
     quiet = {"fetchNews": "false", "checkForUpdates": False}
     (settings / "notification.jupyterlab-settings").write_text(json.dumps(quiet))
     surroundings = {**os.environ, **{name: str(place) for name, place in places.items()}}
-    surroundings |= {"IPYTHONDIR": str(folder / "ipython"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    surroundings |= {"IPYTHONDIR": str(folder / "ipython"), "PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "jupyterlab", *OPTIONS, f"--ServerApp.root_dir={folder / 'work'}"]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, env=surroundings, cwd=folder / "work", stdout=log, stderr=log)

@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Page
 
 from attnscope.explorer.library.library import Library
 from attnscope.recording import read
+from tests.explorer.browser import with_first_head
 from tests.explorer.model_sessions import CHARACTERS, make_session, small
 from tests.explorer.pages import change, drawn, focus_map, in_trouble, state, until
 from tests.explorer.serving import Handle, serving, small_trace
@@ -91,7 +92,10 @@ def trace_elsewhere(browser: Browser, handle: Handle, **options: object) -> Iter
 @contextmanager
 def server_stopped(browser: Browser, **options: object) -> Iterator[Page]:
     """A page whose server has gone, and which has noticed."""
-    with serving(small_trace(), page=True) as handle, in_trouble(browser, handle.url, **options) as page:
+    with (
+        serving(small_trace(), page=True) as handle,
+        in_trouble(browser, with_first_head(handle.url), **options) as page,
+    ):
         page.wait_for_selector("html[data-state=ready]", state="attached")
         handle.server.close()
         change(page, layer=1)

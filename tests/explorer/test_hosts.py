@@ -23,7 +23,7 @@ pytestmark = needs_chromium
 OPEN_CELL = """async ([width, height]) => {
   const {default: {render}} = await import(location.origin + "/explorer.js");
   const css = await (await fetch("explorer.css")).text();
-  const values = {height, state: ""}, listeners = new Map();
+  const values = {height, state: "#1/-/L0H0/map"}, listeners = new Map();
   const tell = (name, ...said) => [...(listeners.get(name) ?? [])].forEach((listener) => listener(...said));
   const model = {
     get: (name) => values[name],

@@ -30,7 +30,6 @@ from attnscope.recording.call import Call
 from attnscope.recording.layers.recorded import Layer
 from tests.explorer.serving import PAGE, Handle, serving, small_model, small_trace
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import sys, torch
 from attnscope.explorer import launch
@@ -75,7 +74,7 @@ class Process:
     """An explorer that somebody has started in a terminal."""
 
     def __init__(self, folder: Path) -> None:
-        environment = {**os.environ, "PYTHONWARNINGS": "error", "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONWARNINGS": "error"}
         self._process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, str(folder)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True,

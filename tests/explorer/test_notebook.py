@@ -41,6 +41,11 @@ def traces():
     gc.collect()
     return sum(type(one) is Trace for one in gc.get_objects())
 """
+AT_FIRST_HEAD = """
+from attnscope.explorer.widget import _WIDGETS, make_display_bundle
+for one in (trace, long): make_display_bundle(one)
+for one, _ in _WIDGETS.values(): one.state = "#1/-/L0H0/map"
+"""
 SETUP, SHORT, LONG, NEW, BUSY = range(5)
 CELLS = (SETTING_UP, "trace", "long", "display(small_trace())", "while not os.path.exists('enough'): time.sleep(0.05)")
 REFERENCES = """(root) => {
@@ -69,9 +74,7 @@ def cells(opened: Notebook) -> Iterator[Notebook]:
     """The notebook, with everything in its kernel that the cells need, and no output."""
     if opened.request("print('trace' in globals())") != "True":
         opened.run(SETUP)
-    opened.request(
-        "from attnscope.explorer.widget import _WIDGETS\nfor one, _ in _WIDGETS.values(): one.state = '#1/-/L0H0/map'"
-    )
+    opened.request(AT_FIRST_HEAD)
     yield opened
     for cell in (SHORT, LONG, NEW):
         opened.clear(cell)
@@ -119,6 +122,13 @@ def test_a_trace_is_drawn_in_its_cell_from_bytes_of_the_comm_alone(cells: Notebo
     assert cells.elsewhere(lab) == []
     assert [url for url in cells.requests if "/api/1/" in url or "explorer" in url] == []
     assert cells.page.evaluate(f"JSON.stringify({PANEL}.model.toJSON()).length") < 10_000, "the file stays small"
+
+
+def test_a_cell_that_names_no_head_opens_on_the_one_that_the_explorer_chooses(cells: Notebook) -> None:
+    cells.show(NEW)
+    until(cells, lambda: cells.state()["pinQuery"] is not None, "the strongest link of the head")
+    at = cells.state()
+    assert (at["layer"], at["head"]) != (0, 0)
 
 
 def test_hands_move_it_and_python_knows_where_it_is(cells: Notebook) -> None:

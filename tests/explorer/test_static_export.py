@@ -95,7 +95,11 @@ def paths(trace: str, head: str) -> dict[str, list[str]]:
     return {
         "json": [
             f"{trace}/meta",
-            *(f"{layer}/tokens?side={side}&from=0&to=72" for side in sides),
+            *(
+                f"{layer}/tokens?side={side}&from={start}&to={stop}"
+                for side in sides
+                for start, stop in ((0, 72), (9, 30))
+            ),
             *(f"{layer}/text?side={side}&from=0&to=72" for side in sides),
             *(f"{layer}/{kind}?side={side}" for kind in ("sections", "words") for side in sides),
             *(

@@ -92,6 +92,7 @@ def test_the_browser_is_told_little_and_the_explorer_is_shared() -> None:
 def test_it_begins_with_the_head_that_was_asked_for() -> None:
     assert Widget(small_trace(), layer=1, head=2).state == "#1/-/L1H2/map"
     assert small_trace().widget(layer=-1, height=400).state == "#1/-/L1H0/map"
+    assert Widget(small_trace()).state == "", "the explorer chooses"
 
 
 def test_several_traces_have_names_of_their_own() -> None:

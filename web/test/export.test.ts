@@ -50,6 +50,8 @@ test("a saved page returns its stored responses, finds text, and rejects the res
   assert.deepEqual(await find("cat", 2, 1), { position: 1, count: 2, index: 0 });
   assert.deepEqual(await find("cat%20the", 0), { position: 1, count: 1, index: 0 });
   assert.deepEqual(await find("dog", 0), { position: null, count: 0, index: -1 });
+  assert.deepEqual(await file.json("t/0/tokens?side=query&from=1&to=3"), [" cat", " the"]);
+  await assert.rejects(file.json("t/1/tokens?side=query&from=1&to=3"), /does not hold that/);
   await assert.rejects(file.json("t/1/meta"), /does not hold that/);
   await assert.rejects(file.post("run", {}), ResponseError);
   const given = new AbortController();

@@ -30,8 +30,8 @@ class Widget(import_extra("anywidget").AnyWidget):
 
     Args:
         *traces: The traces; the first is shown first.
-        layer: The layer of the first trace to show.
-        head: The head in that layer.
+        layer: The layer of the first trace to show; the first if only `head` is given.
+        head: The head in that layer; the first if only `layer` is given. With neither, the explorer chooses a head.
         height: The height in pixels.
 
     Attributes:
@@ -47,16 +47,16 @@ class Widget(import_extra("anywidget").AnyWidget):
     state = traitlets.Unicode().tag(sync=True)
     height = traitlets.Int(DEFAULT_HEIGHT, min=MIN_HEIGHT, max=MAX_HEIGHT).tag(sync=True)
 
-    def __init__(self, *traces: Trace, layer: int = 0, head: int = 0, height: int = DEFAULT_HEIGHT) -> None:
+    def __init__(
+        self, *traces: Trace, layer: int | None = None, head: int | None = None, height: int = DEFAULT_HEIGHT
+    ) -> None:
         if not traces or not all(isinstance(trace, Trace) for trace in traces):
             raise SettingError(
                 "Widget: expected one or more traces, as made by attnscope.record or attnscope.open_trace"
             )
         if not MIN_HEIGHT <= height <= MAX_HEIGHT:
             raise SettingError(f"Widget: expected a height of {MIN_HEIGHT} to {MAX_HEIGHT:,} pixels, got {height}")
-        heads = traces[0].layer(layer).shape[1]
-        if not 0 <= head < heads:
-            raise SettingError(f"Widget: expected a head from 0 to {heads - 1} in layer {layer}, got {head}")
+        state = "" if layer is None and head is None else _make_address(traces[0], layer or 0, head or 0)
         files = read_assets()
         self._traces: tuple[Trace, ...] = traces
         self._weak_traces: tuple[weakref.ref[Trace], ...] = ()  # of traces that are held only while a view is open
@@ -65,7 +65,7 @@ class Widget(import_extra("anywidget").AnyWidget):
         super().__init__(
             _esm=(STATIC / "loader.js").read_text("utf-8"),
             _build=hashlib.blake2b(b"".join(files.values()), digest_size=8).hexdigest(),
-            state=f"#1/-/L{layer % len(traces[0])}H{head}/map",
+            state=state,
             height=height,
         )
         self.on_msg(self._receive)
@@ -120,6 +120,13 @@ def make_display_bundle(trace: Trace) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 _WIDGETS: dict[int, tuple[Widget, list[Any]]] = {}  # by id(trace)
+
+
+def _make_address(trace: Trace, layer: int, head: int) -> str:
+    heads = trace.layer(layer).shape[1]
+    if not 0 <= head < heads:
+        raise SettingError(f"Widget: expected a head from 0 to {heads - 1} in layer {layer}, got {head}")
+    return f"#1/-/L{layer % len(trace)}H{head}/map"
 
 
 def _make_library(traces: tuple[Trace, ...]) -> Library:

@@ -98,6 +98,13 @@ export function createFileTransport(data: string): Transport {
     return { ...all, tokens: all.tokens.slice(Number(parameters.get("from")), Number(parameters.get("to"))) };
   }
 
+  /** The texts of all tokens of one side of a layer. */
+  async function readTexts(layer: string, parameters: URLSearchParams, signal?: AbortSignal): Promise<string[]> {
+    const beginning = `${layer}/text?side=${parameters.get("side") ?? ""}&from=0&`;
+    const known = [...(await index).keys()].find((one) => one.startsWith(beginning));
+    return json<string[]>(known ?? beginning, signal);
+  }
+
   async function json<T>(path: string, signal?: AbortSignal): Promise<T> {
     const [place = "", query = ""] = path.split("?");
     const parameters = new URLSearchParams(query);
@@ -105,12 +112,11 @@ export function createFileTransport(data: string): Transport {
     if (kind === "find_heads") return (await findHeads(trace, parameters, signal)) as T;
     if (kind === "predictions") return (await slicePredictions(place, parameters, signal)) as T;
     if (kind === "why") throw new ResponseError(NO_SCORES, 409);
-    const text = /^(.+)\/find$/.exec(place);
-    if (text) {
-      const texts = `${text[1] ?? ""}/text?side=${parameters.get("side") ?? ""}&from=0&`;
-      const known = [...(await index).keys()].find((one) => one.startsWith(texts));
-      return findText(await json<string[]>(known ?? texts, signal), parameters) as T;
-    }
+    const [, texts = "", part] = /^(.+)\/(find|tokens)$/.exec(place) ?? [];
+    if (part === "find") return findText(await readTexts(texts, parameters, signal), parameters) as T;
+    // Blocks of tokens are stored; other ranges are cut from the whole text.
+    if (part === "tokens" && !(await index).has(path))
+      return (await readTexts(texts, parameters, signal)).slice(Number(parameters.get("from")), Number(parameters.get("to"))) as T;
     const token = /^(.+\/\d+)(\/\d+)\/(links\/)?(query|key)\/(\d+)$/.exec(place);
     const [, layer = "", head = "", links, side, at] = token ?? [];
     const weights = token ? await loadDenseHead(layer + head, signal) : undefined;
