@@ -175,6 +175,9 @@ def test_in_presentation_size_everything_is_larger_and_the_pointer_is_where_it_p
         page.keyboard.press("p")
         assert state(page)["large"]
         until(page, lambda: "large=1" in fragment(page), "the address")
+        page.click("summary:has-text('View')")
+        page.click("button:has-text('Presentation size')")
+        assert not state(page)["large"]
 
 
 def test_the_pinned_pair_is_marked_on_every_small_picture(browser: Browser, small: Handle) -> None:

@@ -17,6 +17,7 @@ const COMMANDS: readonly (readonly [action: Action, name: string, words: string]
   ["showSentence", "Type a sentence", ""],
   ["fit", "Fit the whole matrix", ""],
   ["cycleChannel", "What a pixel shows", "average largest"],
+  ["toggleLarge", "Presentation size", "large projector"],
   ["unpin", "Remove pins", ""],
   ["follow", "Follow the strongest key", ""],
   ["nextHead", "Next head of the ranking", ""],

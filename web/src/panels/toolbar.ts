@@ -100,6 +100,7 @@ export function createToolbar(
     () => commands.toggleUnmasked(),
   );
   const table = toggle("Strongest links", "The strongest 20 links in view as a table (r)", () => commands.toggleTable());
+  const large = toggle("Presentation size", "Everything larger, for a projector (p)", () => commands.toggleLarge());
   const compare = toggle("Compare", "Two heads side by side, in one square, or as their ratio (c)", () =>
     commands.compare(),
   );
@@ -114,6 +115,7 @@ export function createToolbar(
     sink,
     unmasked,
     table,
+    large,
   );
   const viewMenu = createMenu("View", "Colours, range, mask, strongest links", controls, signal);
   const shareMenu = createMenu(
@@ -152,7 +154,7 @@ export function createToolbar(
     for (const part of [coloured, scale, range.element]) part.hidden = text || ratio;
     if (chosen === "uniform") range.element.hidden = true;
     compare.hidden = view !== "map";
-    controls.inert = view === "heads" && headsAs !== "grid";
+    for (const part of [channel.element, coloured, scale, range.element]) part.inert = view === "heads" && headsAs !== "grid";
   };
 
   const bars = element("header", { class: "bars" }, locationBar);
@@ -161,8 +163,7 @@ export function createToolbar(
     update(state, { meta, sentenceProblem, sinkShare, isTableOpen }) {
       showRelevantControls(state);
       unmasked.hidden = !meta || state.view === "heads" || (meta.unmasked === null && meta.origin === null);
-      const isEmpty = meta === null || (state.view === "text" && unmasked.hidden);
-      viewMenu.element.hidden = isEmpty;
+      viewMenu.element.hidden = meta === null;
       shareMenu.element.hidden = meta === null;
       const named = meta ? formatTitle(meta.name) : "";
       if (name.textContent !== named) replaceChildren(name, element("bdi", {}, named));
@@ -183,6 +184,7 @@ export function createToolbar(
       setPressed(unmasked, state.unmasked);
       badge.hidden = !state.unmasked;
       setPressed(table, isTableOpen);
+      setPressed(large, state.large);
     },
   };
 }
