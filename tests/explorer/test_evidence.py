@@ -152,6 +152,7 @@ def test_the_steps_of_a_weight_are_those_of_the_softmax_and_of_its_value(page: P
     told_weight, norm, result = re.fullmatch(r"(\S+) × (\S+) = (\S+)", steps["× |v|"]).groups()  # type: ignore[union-attr]
     assert is_shown(told_weight, weight)
     assert number(result) == pytest.approx(weight * float(norm), rel=0.06)
+    assert page.get_attribute(".why a", "href") == "/steps"
     bars = page.locator(".frequencies rect")
     assert bars.count() == 4, "half as many as a head has components"
     # The same values weigh the strongest keys of the query.

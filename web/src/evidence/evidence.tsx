@@ -193,7 +193,7 @@ function Sections(options: SectionsOptions): JSX.Element {
         <section class="cell-panel" aria-label="Pinned cell">
           <Cell shown={shown} link={link} weight={cell} rank={getRank()} seen={known?.report.visible_keys} getText={getText} />
           {!isSpan(link) && (
-            <Why path={paths.why(trace, layer, head, query.first, key.first)} load={(path, signal) => cache.json<WeightReport>(path, signal)} />
+            <Why hasLesson={host.kind === "page"} path={paths.why(trace, layer, head, query.first, key.first)} load={(path, signal) => cache.json<WeightReport>(path, signal)} />
           )}
         </section>
       )}

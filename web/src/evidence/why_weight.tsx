@@ -10,10 +10,12 @@ export interface WhyOptions {
   /** Names the link. */
   readonly path: string;
   load(path: string, signal: AbortSignal): Promise<WeightReport>;
+  /** Whether the page that explains the steps is served beside this one. */
+  readonly hasLesson: boolean;
 }
 
 /** Loads when it is opened. */
-export function Why({ path, load }: WhyOptions): JSX.Element {
+export function Why({ path, load, hasLesson }: WhyOptions): JSX.Element {
   const [isOpen, setOpen] = useState(false);
   const { value, isStale, problem } = useResponse(isOpen ? path : null, (signal) => load(path, signal));
   return (
@@ -21,6 +23,11 @@ export function Why({ path, load }: WhyOptions): JSX.Element {
       <summary>Why this weight</summary>
       {isOpen && (isStale || !value) && <p class="soft">{problem ?? "reading…"}</p>}
       {isOpen && !isStale && value && <Steps {...value} />}
+      {isOpen && hasLesson && (
+        <p class="soft">
+          <a href="/steps">How a weight is computed, step by step</a>
+        </p>
+      )}
     </details>
   );
 }
