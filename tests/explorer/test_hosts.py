@@ -190,8 +190,8 @@ def test_an_explorer_that_leaves_takes_everything_with_it(browser: Browser, serv
 
         until(page, lambda: not alive(), "the garbage to be collected", seconds=10)
         focus_map(page)
-        page.keyboard.press("]")
-        assert state(page)["head"] == 1, "the other explorer goes on"
+        page.keyboard.press("}")
+        assert state(page)["layer"] == 1, "the other explorer goes on"
 
 
 HELD = [[0, 1], [1, 0], [1, 3]]

@@ -157,9 +157,9 @@ def test_keys_are_its_own_and_the_wheel_is_the_notebooks(cells: Notebook) -> Non
     cells.show(SHORT)
     count = cells.page.evaluate(f"{PANEL}.content.widgets.length")
     cells.page.locator(".explorer .map").first.click()
-    for key in ("d", "d", "x", "a", "b", "m", "Delete", "Escape", "0", "0", "]"):
+    for key in ("d", "d", "x", "a", "b", "m", "Delete", "Escape", "0", "0", "}"):
         cells.page.keyboard.press(key)
-    until(cells, lambda: cells.state()["head"] == 1, "the next head")
+    until(cells, lambda: cells.state()["layer"] == 1, "the next layer")
     assert cells.page.evaluate(f"{PANEL}.content.widgets.map((one) => one.model.type)") == count * ["code"]
     before, zoom = cells.explorer.bounding_box(), cells.state()["zoom"]
     cells.page.mouse.wheel(0, 60)
