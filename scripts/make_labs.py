@@ -1,9 +1,10 @@
 """Run labs and write their pages, figures and results: docs/labs, docs/images/labs, benchmarks/results/labs.
 
-Usage: .venv/bin/python scripts/make_labs.py [--seeds SEED ...] [--] [NAME ...]    (all of them take some minutes)
+Usage: .venv/bin/python scripts/make_labs.py [--lists | --seeds SEED ...] [--] [NAME ...]    (all take some minutes)
 
 Without --seeds, labs run with seed 0, the one of the pages. With --seeds, they run with these seeds instead, and only
 their verdicts and measured values are written, to benchmarks/results/labs/seeds: docs/labs/verdicts.md is made of them.
+With --lists, no lab runs: the pages that list labs, verdicts and exercises are made again from the results.
 """
 
 import argparse
@@ -69,8 +70,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", default=NAMES)
     parser.add_argument("--seeds", nargs="+", type=int, default=[], metavar="SEED")
+    parser.add_argument("--lists", action="store_true")
     arguments = parser.parse_args()
-    for chosen in arguments.names:
+    for chosen in () if arguments.lists else arguments.names:
         for number in arguments.seeds:
             replicate(chosen, number)
         if not arguments.seeds:

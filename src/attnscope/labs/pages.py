@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -132,7 +133,7 @@ def verdicts(results: Sequence[Mapping[str, Any]], other_seeds: Sequence[Sequenc
                         verdict if not at else "",
                         one["name"],
                         format_cell(one["value"]),
-                        format_cell(float(f"{error:.2g}")),
+                        "" if math.isnan(error) else format_cell(float(f"{error:.2g}")),
                         one["interval"],
                         _margin(one, error),
                     )
