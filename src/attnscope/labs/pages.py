@@ -17,8 +17,9 @@ from attnscope.labs.verdicts import Decision, Verdict
 
 INTERVALS = (
     "The expected intervals were set after measurements like these had been seen. They show that a verdict can be "
-    "reproduced; they are not predictions. [All verdicts](verdicts.md) has the standard errors over several seeds."
+    "reproduced; they are not predictions."
 )
+SEEDS = "[All verdicts](verdicts.md) has the standard errors over several seeds."
 STANDARD = {
     Verdict.HOLDS: "The claim is right as stated, in the setting that the text describes.",
     Verdict.HOLDS_WHEN: "The claim is right under a condition that the text does not state, and a measurement shows "
@@ -49,7 +50,7 @@ def page(name: str, results: Sequence[Result], *, images: str) -> str:
     decisions = [decision for result in results for decision in result.decisions]
     if decisions:
         rows = [(f"{d.claim}. {CLAIMS[d.claim].text}", _verdict(d)) for d in decisions]
-        blocks += ["## Verdicts", _rows(("claim", "verdict"), rows), INTERVALS]
+        blocks += ["## Verdicts", _rows(("claim", "verdict"), rows), f"{INTERVALS} {SEEDS}"]
     for part, result in zip(parts(module), results, strict=True):
         blocks += [f"## {heading(part.__name__)}", inspect.getdoc(part) or ""]
         blocks += [block for finding in result.findings for block in _blocks(finding, images)]
@@ -108,7 +109,7 @@ def verdicts(results: Sequence[Mapping[str, Any]], other_seeds: Sequence[Sequenc
         "0 where nothing is random. The margin is the distance from the value to the nearest end of the expected "
         "interval, in standard errors. `pytest tests/labs/test_replication.py` fails if a verdict changes with the "
         "seed.",
-        INTERVALS.partition(" [All")[0],
+        INTERVALS,
         "```bash\n.venv/bin/python scripts/make_labs.py --seeds 1 2 3 4 -- scaling    # run a lab with other seeds\n"
         "attnscope lab run scaling --seed 5                                # or look at one run\n```",
         "## Standard",

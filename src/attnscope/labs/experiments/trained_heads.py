@@ -218,7 +218,7 @@ HELD_OUT_PEOPLE = (
     ("During the trip {} waited for {} after {} lost a shoe.", ("Sophie", "Louis"), ("she", "he")),
     ("At the market {} paid {} when {} asked for it.", ("Amy", "Steven"), ("she", "he")),
     ("One winter {} taught {} to ski near {} old house.", ("Olivia", "Victor"), ("her", "his")),
-    ("In the office {} showed {} the plan for {} garden.", ("Irene", "Arthur"), ("her", "his")),
+    ("Before noon {} showed {} the plan for {} garden.", ("Irene", "Arthur"), ("her", "his")),
     ("By the lake {} left {} alone since {} was tired.", ("Eva", "Philip"), ("she", "he")),
 )
 """Sentences with nouns, names and frames that the built-in ones do not contain, balanced in the same way."""
