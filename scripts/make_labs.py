@@ -1,23 +1,38 @@
 """Run labs and write their pages, figures and results: docs/labs, docs/images/labs, benchmarks/results/labs.
 
-Usage: .venv/bin/python scripts/make_labs.py [NAME ...]    (all of them take some minutes)
+Usage: .venv/bin/python scripts/make_labs.py [--lists | --seeds SEED ...] [--] [NAME ...]    (all take some minutes)
+
+Without --seeds, labs run with seed 0, the one of the pages. With --seeds, they run with these seeds instead, and only
+their verdicts and measured values are written, to benchmarks/results/labs/seeds: docs/labs/verdicts.md is made of them.
+With --lists, no lab runs: the pages that list labs, verdicts and exercises are made again from the results.
 """
 
+import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from attnscope.labs import NAMES, Lab
 from attnscope.labs.catalogue import load_experiment, run_parts, title
-from attnscope.labs.pages import errata, exercises, index, page
+from attnscope.labs.pages import errata, exercises, index, page, verdicts
+from attnscope.labs.replication import summarize
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES, IMAGES, RESULTS = ROOT / "docs/labs", ROOT / "docs/images/labs", ROOT / "benchmarks/results/labs"
+SEEDS = RESULTS / "seeds"
+
+
+def new_lab(name: str, seed: int = 0) -> Lab:
+    """Return a lab that prints its steps."""
+    return Lab(
+        name, title(load_experiment(name)), seed=seed, step=lambda what: print(f"{name}: {what}", file=sys.stderr)
+    )
 
 
 def make(name: str) -> None:
     """Run one lab, and write its page, figures and result."""
-    lab = Lab(name, title(load_experiment(name)), step=lambda what: print(f"{name}: {what}", file=sys.stderr))
+    lab = new_lab(name)
     found = list(run_parts(lab))
     if lab.result.inconclusive:
         sys.exit(f"{name}: inconclusive: {', '.join(one.claim for one in lab.result.inconclusive)}")
@@ -30,6 +45,21 @@ def make(name: str) -> None:
     write(RESULTS / f"{name}.json", json.dumps(lab.result.to_json(), indent=1) + "\n")
 
 
+def replicate(name: str, seed: int) -> None:
+    """Run one lab with another seed, and write its verdicts and measured values, whatever they are."""
+    lab = new_lab(name, seed)
+    for _ in run_parts(lab):
+        pass
+    runs = {run["seed"]: run for run in read_seeds(name)} | {seed: summarize(lab.result.to_json())}
+    write(SEEDS / f"{name}.json", json.dumps([runs[key] for key in sorted(runs)], indent=1) + "\n")
+
+
+def read_seeds(name: str) -> list[dict[str, Any]]:
+    """Return the runs of a lab with other seeds."""
+    path = SEEDS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
 def write(path: Path, text: str) -> None:
     """Write a file, and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,9 +67,18 @@ def write(path: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    for chosen in sys.argv[1:] or NAMES:
-        make(chosen)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", default=NAMES)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[], metavar="SEED")
+    parser.add_argument("--lists", action="store_true")
+    arguments = parser.parse_args()
+    for chosen in () if arguments.lists else arguments.names:
+        for number in arguments.seeds:
+            replicate(chosen, number)
+        if not arguments.seeds:
+            make(chosen)
     results = [json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in NAMES]
     write(PAGES / "errata.md", errata(results))
     write(PAGES / "index.md", index(results))
+    write(PAGES / "verdicts.md", verdicts(results, [read_seeds(name) for name in NAMES]))
     write(PAGES / "exercises.md", exercises())

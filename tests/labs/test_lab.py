@@ -13,6 +13,7 @@ from attnscope.errors import SettingError
 from attnscope.figures import lines
 from attnscope.labs import NAMES, Lab, Measurement, Verdict, run
 from attnscope.labs.catalogue import load_experiment
+from attnscope.labs.lab import SMOLLM2
 from attnscope.models import Decoder, DecoderConfig, save, train_bpe
 from attnscope.models.fingerprint import fingerprint_model
 
@@ -107,8 +108,31 @@ def test_the_fingerprint_of_the_trained_model_is_in_the_result(tmp_path: Path) -
     found = lab(model=str(tmp_path / "tiny"))
     model, _ = found.trained_model()
     found.trained_model()
-    assert found.result.models == [fingerprint_model(model, "tiny")]
+    assert found.result.models == [fingerprint_model(model, "tiny") | {"description": "tiny", "dtype": "float32"}]
     assert found.result.findings_from(0).to_json()["models"] == found.result.models
+
+
+def test_the_trained_model_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources: list[Path] = []
+
+    def load(source: Path, **_: Any) -> tuple[torch.nn.Module, None]:
+        sources.append(source)
+        return torch.nn.Linear(1, 1), None
+
+    steps: list[str] = []
+    trial = lab(step=steps.append)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "models" / SMOLLM2).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setattr("attnscope.recording.load", load)
+    monkeypatch.setattr("attnscope.labs.lab.CHECKOUT_MODELS", tmp_path / "models")
+    trial.trained_model()
+    monkeypatch.setattr("attnscope.labs.lab.CHECKOUT_MODELS", tmp_path / "none")
+    monkeypatch.setattr("attnscope.labs.lab.downloaded", lambda _: None)
+    monkeypatch.setattr("attnscope.labs.lab.download", lambda name: tmp_path / f"{name}.gguf")
+    trial.trained_model()
+    assert sources == [tmp_path / "models" / SMOLLM2, tmp_path / f"{SMOLLM2}.gguf"]
+    assert [step for step in steps if step.startswith("downloading")] == [f"downloading {SMOLLM2}, 93 MB"]
 
 
 def test_names_are_told_apart() -> None:

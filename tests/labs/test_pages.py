@@ -9,7 +9,7 @@ import pytest
 
 from attnscope.labs import NAMES
 from attnscope.labs.catalogue import heading, introduction, load_experiment, parts, title
-from attnscope.labs.pages import errata, exercises, index
+from attnscope.labs.pages import INTERVALS, errata, exercises, index, models_line, verdicts
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES, IMAGES, RESULTS = ROOT / "docs/labs", ROOT / "docs/images/labs", ROOT / "benchmarks/results/labs"
@@ -35,6 +35,10 @@ def test_the_page_has_the_numbers_and_figures_of_its_result(name: str) -> None:
     text, found = (PAGES / f"{name}.md").read_text(encoding="utf-8"), result(name)
     for claim in found["claims"]:
         assert claim["reason"] in text, MADE_BY
+    if found["models"]:
+        assert models_line(found["models"]) in text, MADE_BY
+    if found["claims"]:
+        assert INTERVALS in text, MADE_BY
     shown = re.findall(r"\]\(\.\./images/labs/\w+/(\w+)\.png\)", text)
     assert shown == [figure["name"] for figure in found["figures"]], MADE_BY
     assert sorted(shown) == sorted(path.stem for path in (IMAGES / name).glob("*")), MADE_BY
@@ -44,10 +48,13 @@ def test_the_lists_are_made_from_the_results() -> None:
     results = [result(name) for name in NAMES]
     assert (PAGES / "errata.md").read_text(encoding="utf-8") == errata(results), MADE_BY
     assert (PAGES / "index.md").read_text(encoding="utf-8") == index(results), MADE_BY
+    seeds = [RESULTS / "seeds" / f"{name}.json" for name in NAMES]
+    runs = [json.loads(path.read_text(encoding="utf-8")) if path.exists() else [] for path in seeds]
+    assert (PAGES / "verdicts.md").read_text(encoding="utf-8") == verdicts(results, runs), MADE_BY
     assert (PAGES / "exercises.md").read_text(encoding="utf-8") == exercises(), MADE_BY
 
 
 def test_there_is_nothing_left_of_labs_that_are_gone() -> None:
-    assert {path.stem for path in PAGES.glob("*.md")} == {*NAMES, "errata", "exercises", "index"}
+    assert {path.stem for path in PAGES.glob("*.md")} == {*NAMES, "errata", "exercises", "index", "verdicts"}
     assert {path.stem for path in RESULTS.glob("*.json")} == set(NAMES)
     assert {path.name for path in IMAGES.iterdir()} <= set(NAMES)

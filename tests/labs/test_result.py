@@ -51,10 +51,12 @@ def test_the_file_is_strict_json_with_all_that_was_found(folder: Path) -> None:
     assert found["figures"] == [{"name": "bars", "caption": "a caption"}]
     holds, inconclusive = found["claims"]
     assert (holds["claim"], holds["verdict"], holds["expected"]) == ("1a", "holds", "holds")
-    assert holds["measurements"] == [{"name": "share", "value": 0.5, "interval": "0.4 to 0.6", "is_inside": True}]
+    assert holds["measurements"] == [
+        {"name": "share", "value": 0.5, "low": 0.4, "high": 0.6, "interval": "0.4 to 0.6", "is_inside": True}
+    ]
     assert (inconclusive["verdict"], inconclusive["expected"]) == ("inconclusive", "does not hold")
     assert inconclusive["measurements"] == [
-        {"name": "loss", "value": "nan", "interval": "at most 1", "is_inside": False}
+        {"name": "loss", "value": "nan", "low": None, "high": 1.0, "interval": "at most 1", "is_inside": False}
     ]
 
 

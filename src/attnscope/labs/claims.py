@@ -75,19 +75,18 @@ CLAIMS = {
     "17": Claim("Sinusoidal PE(pos + k) is a linear function of PE(pos).", (SECOND, THIRD)),
     "18a": Claim("Scores of rotary embeddings depend on the relative position alone.", (SECOND, THIRD)),
     "18b": Claim("Rotary embeddings let attention scores decay with distance.", (THIRD,)),
-    "18c": Claim(
-        "Rotary embeddings generalise to longer sequences than were trained on; one text says: extend more gracefully.",
-        (SECOND, THIRD),
+    "18c": Claim("Rotary embeddings generalise to longer sequences than were trained on.", (SECOND,)),
+    "18d": Claim(
+        "Rotary embeddings extend more gracefully to longer sequences than sinusoidal or learned positions.", (THIRD,)
     ),
     "19a": Claim("Doubling the length takes about 4 times as long.", (FIRST,)),
-    "19b": Claim("The matrix of 128,000 tokens takes 62 GB per head in fp32.", (FIRST,)),
-    "20": Claim(
+    "19b": Claim("The matrix of 128,000 tokens takes about 62 GB per head in fp32.", (FIRST,)),
+    "20a": Claim(
         "Stored weights in fp16 for 16 heads and 32 layers: 0.2 GiB at 512 tokens to 16,384 GiB at 131,072.", (FIFTH,)
     ),
-    "21": Claim(
-        "Attention is 1.7, 4.4, 6.8 and 2.7 times faster than an RNN at 16, 64, 256 and 1,024 tokens on a CPU.",
-        (FIFTH,),
-    ),
+    "20b": Claim("The attention matrix of one of these layers takes 0.5 MiB at 512 tokens.", (FIFTH,)),
+    "21a": Claim("On a CPU, attention is several times faster than an RNN at hundreds of tokens.", (FIFTH,)),
+    "21b": Claim("The factors are 1.7, 4.4, 6.8 and 2.7 at 16, 64, 256 and 1,024 tokens.", (FIFTH,)),
     "22a": Claim("FlashAttention is mathematically identical to attention.", (THIRD, FIFTH)),
     "22b": Claim("It is 2 to 4 times faster; one of the texts says: often, on a GPU.", (THIRD, FIFTH)),
     "23a": Claim("Linear attention costs O(T d^2) instead of O(T^2 d).", (FIFTH,)),

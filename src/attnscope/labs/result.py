@@ -74,7 +74,7 @@ class Result:
     seed: int
     findings: list[Table | Figure | Decision] = field(default_factory=list)
     models: list[dict[str, Any]] = field(default_factory=list)
-    """The fingerprints of the trained models that were used."""
+    """The trained models that were used: fingerprint, description and dtype."""
 
     @property
     def tables(self) -> list[Table]:
@@ -156,6 +156,11 @@ def _to_json(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _end(value: float) -> float | None:
+    """Return the end of an interval as JSON; None if there is none."""
+    return value if math.isfinite(value) else None
+
+
 def _decision_to_json(decision: Decision) -> dict[str, Any]:
     claim = CLAIMS[decision.claim]
     return {
@@ -167,7 +172,14 @@ def _decision_to_json(decision: Decision) -> dict[str, Any]:
         "condition": decision.condition,
         "reason": decision.reason,
         "measurements": [
-            {"name": one.name, "value": _to_json(one.value), "interval": one.interval, "is_inside": one.is_inside}
+            {
+                "name": one.name,
+                "value": _to_json(one.value),
+                "low": _end(one.low),
+                "high": _end(one.high),
+                "interval": one.interval,
+                "is_inside": one.is_inside,
+            }
             for one in decision.measurements
         ],
     }

@@ -1,0 +1,67 @@
+"""Runs of the same lab with several random seeds: whether verdicts change, and how much measurements vary.
+
+In: results as JSON, one per seed. Out: standard errors by claim and measurement, and verdicts that differ.
+Does not know: how labs run. Memory: O(measurements).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Run = Mapping[str, Any]
+"""A result as JSON, or its summary."""
+
+
+def summarize(result: Run) -> dict[str, Any]:
+    """Return the seed, verdicts and measured values of a result, without its tables and texts."""
+    kept = ("claim", "verdict", "condition")
+    return {
+        "seed": result["seed"],
+        "claims": [
+            {
+                **{key: claim[key] for key in kept},
+                "measurements": [{"name": one["name"], "value": one["value"]} for one in claim["measurements"]],
+            }
+            for claim in result["claims"]
+        ],
+    }
+
+
+def verdicts_by_claim(run: Run) -> dict[str, tuple[str, str]]:
+    """Return the verdict and its condition for each claim."""
+    return {claim["claim"]: (claim["verdict"], claim["condition"]) for claim in run["claims"]}
+
+
+def changed_verdicts(runs: Sequence[Run]) -> list[str]:
+    """Return the claims whose verdict is not the same in all runs, or that a run does not decide.
+
+    >>> one, other = ({"claims": [{"claim": "1a", "verdict": it, "condition": ""}]} for it in ("holds", "inconclusive"))
+    >>> changed_verdicts([one, one]), changed_verdicts([one, other])
+    ([], ['1a'])
+    """
+    found = [verdicts_by_claim(run) for run in runs]
+    claims = dict.fromkeys(claim for verdicts in found for claim in verdicts)
+    return [claim for claim in claims if len({verdicts.get(claim) for verdicts in found}) > 1]
+
+
+def standard_errors(runs: Sequence[Run]) -> dict[tuple[str, str], float]:
+    """Return the standard error of a single run for each claim and name of a measurement.
+
+    It is the standard deviation over seeds: 0 for measurements without randomness. NaN if a value is not finite.
+
+    >>> runs = [{"claims": [{"claim": "1a", "measurements": [{"name": "share", "value": x}]}]} for x in (1, 2, 3)]
+    >>> standard_errors(runs)
+    {('1a', 'share'): 1.0}
+    """
+    values: dict[tuple[str, str], list[float]] = {}
+    for run in runs:
+        for claim in run["claims"]:
+            for one in claim["measurements"]:
+                values.setdefault((claim["claim"], one["name"]), []).append(float(one["value"]))
+    return {
+        key: statistics.stdev(found) if len(found) == len(runs) > 1 and all(map(math.isfinite, found)) else math.nan
+        for key, found in values.items()
+    }
