@@ -9,6 +9,7 @@ from attnscope.heads.logit_attribution import LogitAttribution, direct_logit_att
 from attnscope.heads.over_training import HeadsOverTraining, read_over_training
 from attnscope.heads.relations import relation_table, score_relations
 from attnscope.heads.repeated_tokens import read_repeated_tokens, repeated_token_ids
+from attnscope.heads.retrieval import AnswerLoss, Binned, Retrieval, find_retrieval_heads
 from attnscope.heads.rollout import rollout
 from attnscope.heads.rows import RowScores, row_scores
 from attnscope.heads.scores import SCORES, score_heads
@@ -19,6 +20,8 @@ __all__ = [
     "LABELS",
     "SCORES",
     "AblationComparison",
+    "AnswerLoss",
+    "Binned",
     "Effect",
     "HeadTable",
     "HeadsOverTraining",
@@ -26,6 +29,7 @@ __all__ = [
     "Link",
     "LogitAttribution",
     "Predictions",
+    "Retrieval",
     "RowScores",
     "Sentence",
     "Word",
@@ -34,6 +38,7 @@ __all__ = [
     "compare_with_random_heads",
     "direct_logit_attribution",
     "find_heads",
+    "find_retrieval_heads",
     "measure_effect",
     "parse_link",
     "patch",
