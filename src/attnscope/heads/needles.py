@@ -9,7 +9,7 @@ Does not know: models. Memory: O(n).
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -132,12 +132,15 @@ def make_documents(
             )
         begin = begin if begin + tokens <= len(text) else 0
         some = {(at + 0.5) / len(needles): needles[at] for at in indices}
-        documents.append(_make_document(text[begin : begin + tokens], some, prefix, seed + first))
+        documents.append(insert_needles(text[begin : begin + tokens], some, prefix=prefix, seed=seed + first))
         begin += tokens
     return documents
 
 
-def _make_document(text: Sequence[int], needles: dict[float, Needle], prefix: Sequence[int], seed: int) -> Document:
+def insert_needles(
+    text: Sequence[int], needles: Mapping[float, Needle], *, prefix: Sequence[int] = (), seed: int = 0
+) -> Document:
+    """Insert needles at their depths into a text, and ask for them after it, in random order."""
     ids, places, done = list(prefix), {}, 0
     for depth, needle in needles.items():
         until = int(depth * len(text))
