@@ -168,7 +168,7 @@ def self_attention(trace: Trace) -> dict[str, Layer]:
         raise SettingError("cache: this trace has no self-attention layer")
     if any(layer.columns.start for layer in found.values()) or len({layer.shape[3] for layer in found.values()}) > 1:
         raise UnsupportedError(
-            "cache: a layer has not kept the keys of all tokens, as with a sliding-window KV cache, so that there is "
-            "no common budget; read a text that is shorter than the window"
+            "cache: the trace does not have the keys of all tokens in all layers, so that there is no common budget; "
+            "record the text from its start"
         )
     return found

@@ -59,7 +59,7 @@ def expected(call: Call, _seed: int) -> Tensor:
 
     The paper fits queries without rotary positions and adds norms of values; this fits the recorded queries.
     """
-    query, key = call.query.float(), call.key.float()
+    query, key = _at_least_float32(call.query), _at_least_float32(call.key)
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
     scale = query.shape[-1] ** -0.5 if call.scale is None else call.scale
     mean = query.mean(2, keepdim=True)
@@ -71,12 +71,16 @@ def expected(call: Call, _seed: int) -> Tensor:
 
 def norm(call: Call, _seed: int) -> Tensor:
     """The negative norm of the key (arXiv 2406.11430)."""
-    return -call.key.float().norm(dim=-1)
+    return -_at_least_float32(call.key).norm(dim=-1)
 
 
 def random(call: Call, seed: int) -> Tensor:
     """A random number: the baseline."""
     return torch.rand(call.key.shape[:3], generator=torch.Generator().manual_seed(seed)).to(call.key.device)
+
+
+def _at_least_float32(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _mean_of_group(scores: Tensor, call: Call) -> Tensor:
