@@ -63,9 +63,7 @@ def test_window_is_smoothed_and_keeps_its_own_tokens(trace: Trace) -> None:
         weights = dense(trace, name)[:, -64:, :-64].mean(1)
         padded = F.pad(weights, (2, 2))
         smooth = torch.stack([padded[:, at : at + 5].sum(-1) / 5 for at in range(CONTEXT - 64)], -1)
-        torch.testing.assert_close(
-            scores[0, :, :-64], smooth.view(KV_HEADS, GROUP, -1).mean(1), rtol=0, atol=1e-12
-        )
+        torch.testing.assert_close(scores[0, :, :-64], smooth.view(KV_HEADS, GROUP, -1).mean(1), rtol=0, atol=1e-12)
         assert scores[0, :, -64:].isinf().all()
 
 
@@ -180,7 +178,13 @@ def test_a_sliding_window_cache_is_refused() -> None:
     from transformers import MistralConfig, MistralForCausalLM
 
     config = MistralConfig(
-        vocab_size=99, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48, sliding_window=8
+        vocab_size=99,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=48,
+        sliding_window=8,
     )
     model = MistralForCausalLM(config).eval()
     kept = score_pairs(read(model, IDS[:, :CONTEXT], progress=False), progress=False).keep(0.5)

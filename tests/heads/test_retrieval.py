@@ -18,8 +18,8 @@ from attnscope.models import Decoder, DecoderConfig, Encoder, EncoderConfig
 
 VOCABULARY = 200
 TEXT = torch.randint(VOCABULARY, (1500,), generator=torch.Generator().manual_seed(0))
-SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-LLAMA = {**SIZES, "intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 2048}
+SIZES: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+LLAMA: dict[str, Any] = {**SIZES, "intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 2048}
 
 
 def sharpened(model: Any) -> Any:
@@ -92,9 +92,7 @@ def test_scores_equal_brute_force_at_1024_tokens(build: Any) -> None:
     longest = (found.lengths == 1024).nonzero().flatten().tolist()
     assert len(longest) == 8
     for row, question in zip(longest, document.questions, strict=True):
-        expected = [
-            brute_force(head, ids, question.needle, question.answer) for layer in dense for head in layer
-        ]
+        expected = [brute_force(head, ids, question.needle, question.answer) for layer in dense for head in layer]
         for name, values in zip(("retrieval", "weight", "streaming"), zip(*expected, strict=True), strict=True):
             actual = found.scores[name][row]
             torch.testing.assert_close(actual, torch.tensor(values, dtype=torch.float64), rtol=0, atol=2e-6)
@@ -152,7 +150,9 @@ def test_the_figure_has_a_map_for_each_head(found: Retrieval) -> None:
     assert len(images) == 3
     best = found.table().top("retrieval", 1)
     at = found.column(best.layers[0], best.heads[0])
-    np.testing.assert_allclose(images[0].get_array()[:, 1], found.by_depth(bins=4).means[:, at].numpy())
+    drawn = images[0].get_array()
+    assert drawn is not None
+    np.testing.assert_allclose(drawn[:, 1], found.by_depth(bins=4).means[:, at].numpy())
 
 
 def test_progress_counts_documents_and_ablations() -> None:
@@ -164,7 +164,11 @@ def test_progress_counts_documents_and_ablations() -> None:
 
 
 def test_a_model_that_cannot_answer_is_refused() -> None:
-    encoder = Encoder(EncoderConfig(vocab_size=50, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16, max_position_embeddings=9))
+    encoder = Encoder(
+        EncoderConfig(
+            vocab_size=50, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16, max_position_embeddings=9
+        )
+    )
     with pytest.raises(UnsupportedError, match="Encoder does not predict"):
         find_retrieval_heads(encoder.eval(), TEXT)
     with pytest.raises(SettingError, match="training mode"):

@@ -1,7 +1,7 @@
 """`evicted`: run a model as if some key-value pairs of its context had been removed from the KV cache.
 
-Queries after the context do not attend to the evicted pairs: their attention is computed again under a mask, and nothing
-of the model is replaced. In: a model and the pairs to keep. Out: the same model, changed inside the with block and in
+Queries after the context do not attend to the evicted pairs: their attention is computed again under a mask. Nothing of
+the model is replaced. In: a model and the pairs to keep. Out: the same model, changed inside the with block and in
 this thread. Does not know: policies. Memory: one boolean for each pair, and the attention of the later queries.
 """
 

@@ -110,7 +110,9 @@ def measure_eviction(
         if name not in POLICIES:
             raise SettingError(f"cache: {unknown('policy', name, POLICIES)}")
     if not by or not keep or any(not 0 < share <= 1 for share in keep):
-        raise SettingError(f"measure_eviction: expected policies, and shares above 0 and at most 1, got {by} and {keep}")
+        raise SettingError(
+            f"measure_eviction: expected policies, and shares above 0 and at most 1, got {by} and {keep}"
+        )
     ids = to_input_ids(text, tokenizer, caller="measure_eviction")
     if len(ids) != 1 or not 1 < continuation < ids.shape[1]:
         raise SettingError(

@@ -109,7 +109,10 @@ def write(options: Options, found: Retrieval, table: HeadTable) -> None:
 
 def bins_to_json(bins: Binned, found: Retrieval, best: HeadTable) -> dict[str, Any]:
     """Return the means and standard errors of the best heads in each bin."""
-    columns = {name: found.column(layer, head) for name, layer, head in zip(best.head_names, best.layers, best.heads, strict=True)}
+    columns = {
+        name: found.column(layer, head)
+        for name, layer, head in zip(best.head_names, best.layers, best.heads, strict=True)
+    }
     means, errors = (
         {name: values[:, at].tolist() for name, at in columns.items()} for values in (bins.means, bins.errors)
     )

@@ -91,9 +91,7 @@ def _other_heads(heads: HeadTable, candidates: HeadTable, caller: str) -> dict[s
     available, selected = candidates.heads_by_layer, heads.heads_by_layer
     missing = [layer for layer in selected if layer not in available]
     if missing:
-        raise SettingError(
-            f"{caller}: {missing[0]} is not in `candidates`; pass the table of all heads of the model"
-        )
+        raise SettingError(f"{caller}: {missing[0]} is not in `candidates`; pass the table of all heads of the model")
     others = {layer: [head for head in available[layer] if head not in selected[layer]] for layer in selected}
     short = [layer for layer, some in selected.items() if len(others[layer]) < len(some)]
     if short:

@@ -160,7 +160,9 @@ def _mean(output: HeadOutput) -> Tensor:
 
 
 @contextmanager
-def replace_head_outputs(caller: str, model: nn.Module, heads: HeadSelection, replacement: Replacement) -> Iterator[None]:
+def replace_head_outputs(
+    caller: str, model: nn.Module, heads: HeadSelection, replacement: Replacement
+) -> Iterator[None]:
     """Replace head outputs inside the with block; an empty selection touches nothing. `caller` is named in errors."""
     if not isinstance(model, nn.Module):
         raise SettingError(f"{caller}: expected a torch.nn.Module, got {type(model).__name__}")

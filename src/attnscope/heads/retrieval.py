@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -134,11 +135,12 @@ class Retrieval:
     def _bin(self, score: str, places: Tensor, edges: list[float], chosen: Tensor) -> Binned:
         values = self.scores[score]
         means, errors, counts = [], [], []
-        for low, high in zip(edges, edges[1:], strict=False):
-            mean, error = _mean_and_error(values[chosen & (places >= low) & (places < high)])
+        for low, high in pairwise(edges):
+            inside = chosen & (places >= low) & (places < high)
+            mean, error = _mean_and_error(values[inside])
             means.append(mean)
             errors.append(error)
-            counts.append(int((chosen & (places >= low) & (places < high)).sum()))
+            counts.append(int(inside.sum()))
         return Binned(edges, torch.stack(means), torch.stack(errors), counts)
 
     def column(self, layer: str, head: int) -> int:
@@ -209,7 +211,9 @@ def find_retrieval_heads(
         UnsupportedError: The model does not predict next tokens.
     """
     if not predicts_next_token(model):
-        raise UnsupportedError(f"find_retrieval_heads: {type(model).__name__} does not predict the next token of a text")
+        raise UnsupportedError(
+            f"find_retrieval_heads: {type(model).__name__} does not predict the next token of a text"
+        )
     if model.training:
         raise SettingError("find_retrieval_heads: the model is in training mode; call model.eval()")
     if needles < 2:
@@ -225,7 +229,9 @@ def find_retrieval_heads(
         found = _concat(parts)
         if ablations:
             done = iter(range(len(parts) + 1, total + 1))
-            found = replace(found, ablation=_ablate_best(reading, found, ablations, seed, lambda: report(next(done), total)))
+            found = replace(
+                found, ablation=_ablate_best(reading, found, ablations, seed, lambda: report(next(done), total))
+            )
     return found
 
 
@@ -343,7 +349,10 @@ def _mean_and_error(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _concat(parts: Sequence[Retrieval]) -> Retrieval:
-    joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("lengths", "depths", "distances", "losses", "found")}
+    joined = {
+        name: torch.cat([getattr(part, name) for part in parts])
+        for name in ("lengths", "depths", "distances", "losses", "found")
+    }
     scores = {name: torch.cat([part.scores[name] for part in parts]) for name in SCORES}
     return replace(parts[0], **joined, scores=scores)
 

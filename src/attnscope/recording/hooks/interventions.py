@@ -58,12 +58,7 @@ class _TorchFunctionIntervention(TorchFunctionMode):
     def __torch_function__(self, function: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         reader = find_reader(function)
-        if (
-            reader is None
-            or is_suppressed()
-            or _projecting.get()
-            or self._intervention not in current_interventions()
-        ):
+        if reader is None or is_suppressed() or _projecting.get() or self._intervention not in current_interventions():
             return function(*args, **kwargs)
         module = self._modules.innermost()
         if module is None or not self._intervention.owns(module) or not self._intervention.targets(module):
