@@ -64,7 +64,7 @@ def test_words_are_drawn_by_seed_with_a_cue_each() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(SettingError, match="expected a text of at least"):
         make_documents(TEXT[:100], NEEDLES, 2000)
-    with pytest.raises(SettingError, match="too few for a needle"):
+    with pytest.raises(SettingError, match="length of at least 128 tokens for these needles, got 12"):
         make_documents(TEXT, NEEDLES, 12)
     with pytest.raises(SettingError, match="vocabulary of at least 10"):
         token_needles(9, 2)

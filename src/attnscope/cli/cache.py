@@ -30,11 +30,11 @@ COLUMNS = ("policy", "kept", "pairs", "loss", "change", "KL", "lost weight", "ne
     about="evict pairs of the KV cache, and measure what is lost",
     description="Evict key-value pairs of a context by several policies and budgets, and measure the loss of the "
     "continuation, the KL divergence of the next token, and the attention weight on what is gone.",
-    notes="Policies: received (H2O), window (SnapKV), recent (StreamingLLM), expected (Expected Attention), norm and\n"
-    "random.",
+    notes="Policies: received (H2O), window (SnapKV), recent (StreamingLLM),\n"
+    "expected (Expected Attention), norm and random.",
     examples=[
         "attnscope cache smollm2-135m report.txt",
-        "attnscope cache smollm2-135m report.txt --keep 0.25 --by received,window,recent --needles 5",
+        "attnscope cache smollm2-135m report.txt --keep 0.25 --needles 5",
         "attnscope cache smollm2-135m report.txt --budgets budgets.parquet",
     ],
 )
@@ -143,7 +143,7 @@ def lost_by_head(found: EvictionReport) -> HeadTable:
     from attnscope.heads import HeadTable
 
     first = found.results[0].lost
-    columns = {f"{result.kept.policy}_{result.kept.fraction:.3g}": result.lost["lost"] for result in found.results}
+    columns = {f"{result.kept.policy}_{result.kept.fraction:.2g}": result.lost["lost"] for result in found.results}
     return HeadTable(first.layers, first.heads, columns)
 
 

@@ -71,7 +71,7 @@ class Recording:
         "attnscope heads HuggingFaceTB/SmolLM2-135M-Instruct report.txt",
         "attnscope heads HuggingFaceTB/SmolLM2-135M-Instruct --find induction",
         'attnscope heads smollm2-135m report.txt --link "password is -> cobalt"',
-        "attnscope heads smollm2-135m --find retrieval --length 8192 --save full_attention_heads.tsv",
+        "attnscope heads smollm2-135m --find retrieval --length 8192",
         "attnscope heads --over-training runs/induction",
     ],
 )

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 LENGTH, DEPTHS, NEEDLES = 8192, 10, 40
 BEST = 10  # heads that are shown by depth and distance
-PICTURE = "retrieval.png"
 OTHER_OPTIONS = ("tokens", "by", "link")
 """Options that apply to a text, not to needles in it."""
 
@@ -102,9 +101,10 @@ def write(options: Options, found: Retrieval, table: HeadTable) -> None:
             Path(options.save).write_text("".join("\t".join(f"{score:.6f}" for score in row) + "\n" for row in rows))
     if options.pictures is not None:
         folder = Path(options.pictures)
-        with report_write_errors(folder / PICTURE, command_name="heads"):
+        with report_write_errors(folder, command_name="heads"):
             folder.mkdir(parents=True, exist_ok=True)
-            found.figure(bins=options.depths or DEPTHS).savefig(folder / PICTURE)
+            for score in ("retrieval", "streaming"):
+                found.figure(score=score, bins=options.depths or DEPTHS).savefig(folder / f"{score}.png")
 
 
 def bins_to_json(bins: Binned, found: Retrieval, best: HeadTable) -> dict[str, Any]:

@@ -112,19 +112,22 @@ def make_documents(
     Raises:
         SettingError: The text or the length is too short.
 
-    >>> document, = make_documents([0] * 99, [Needle([1, 2], [3, 4])], 100)
+    >>> document, = make_documents([0] * 199, [Needle([1, 2], [3, 4])], 200)
     >>> document.questions[0]
-    Question(needle=range(46, 50), answer=range(98, 100), depth=0.5)
-    >>> document.ids[46:50], document.ids[96:]
+    Question(needle=range(96, 100), answer=range(198, 200), depth=0.5)
+    >>> document.ids[96:100], document.ids[196:]
     (tensor([1, 2, 3, 4]), tensor([1, 2, 3, 4]))
     """
-    count = -(-len(needles) * TOKENS_PER_NEEDLE // length)
+    room = max(TOKENS_PER_NEEDLE, 4 * max(len(cue) + len(answer) for cue, answer in needles))  # twice, in half of it
+    if length < room:
+        raise SettingError(
+            f"make_documents: expected a length of at least {room} tokens for these needles, got {length}"
+        )
+    count = -(-len(needles) // (length // room))
     documents, begin = [], 0
     for first in range(count):
         indices = range(first, len(needles), count)
         tokens = length - len(prefix) - 2 * sum(len(needles[at].cue) + len(needles[at].answer) for at in indices)
-        if tokens < len(indices):
-            raise SettingError(f"make_documents: {length} tokens are too few for a needle of this tokenizer; use more")
         if len(text) < tokens:
             raise SettingError(
                 f"make_documents: expected a text of at least {tokens:,} tokens, got {len(text):,}; use a longer text, "
