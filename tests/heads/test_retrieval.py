@@ -12,9 +12,11 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from attnscope.errors import SettingError, UnsupportedError
 from attnscope.heads import find_retrieval_heads
-from attnscope.heads.needles import make_documents, token_needles
+from attnscope.heads.needles import make_documents, token_needles, word_needles
 from attnscope.heads.retrieval import Retrieval
+from attnscope.labs import reference_text
 from attnscope.models import Decoder, DecoderConfig, Encoder, EncoderConfig
+from tests.models.smollm2 import own_model, transformers_model
 
 VOCABULARY = 200
 TEXT = torch.randint(VOCABULARY, (1500,), generator=torch.Generator().manual_seed(0))
@@ -177,3 +179,25 @@ def test_a_model_that_cannot_answer_is_refused() -> None:
         find_retrieval_heads(own(), TEXT, needles=1)
     with pytest.raises(SettingError, match="needs a tokenizer"):
         find_retrieval_heads(own(), "a text")
+
+
+@pytest.mark.slow
+def test_trained_heads_equal_brute_force_and_matter() -> None:
+    """SmolLM2 at 1,024 tokens: the same scores as its eager code, and without the best heads the answers are lost."""
+    model, tokenizer = own_model()
+    found = find_retrieval_heads(model, reference_text(), tokenizer, length=1024, needles=8, progress=False)
+    text = tokenizer.encode(reference_text(), add_special_tokens=False)
+    (document,) = make_documents(text, word_needles(tokenizer, 8), 1024)
+    dense, ids = dense_weights(transformers_model(), document.ids), document.ids.tolist()
+    longest = (found.lengths == 1024).nonzero().flatten().tolist()
+    for row, question in zip(longest, document.questions, strict=True):
+        expected = [brute_force(head, ids, question.needle, question.answer) for layer in dense for head in layer]
+        hits, weights, streamed = (torch.tensor(values).double() for values in zip(*expected, strict=True))
+        torch.testing.assert_close(found.scores["weight"][row], weights, rtol=0, atol=1e-4)
+        torch.testing.assert_close(found.scores["streaming"][row], streamed, rtol=0, atol=1e-4)
+        assert ((found.scores["retrieval"][row] - hits).abs() > 1e-9).sum() <= 2, "rounding may decide between two keys"
+    table = found.table()
+    assert {"18.6", "18.7"} <= set(table.with_label("retrieval").head_names)
+    assert "18.8" in table.with_label("streaming").head_names, "which retrieves from 3,000 tokens on"
+    assert found.ablation is not None
+    assert found.ablation.ratio > 5
