@@ -172,9 +172,9 @@ def test_a_model_that_cannot_answer_is_refused() -> None:
         )
     )
     with pytest.raises(UnsupportedError, match="Encoder does not predict"):
-        find_retrieval_heads(encoder.eval(), TEXT)
+        find_retrieval_heads(encoder.eval(), TEXT, length=512)
     with pytest.raises(SettingError, match="training mode"):
-        find_retrieval_heads(own().train(), TEXT)
+        find_retrieval_heads(own().train(), TEXT, length=512)
     with pytest.raises(SettingError, match="at least 2 needles, got 1"):
         find_retrieval_heads(own(), TEXT, needles=1)
     with pytest.raises(SettingError, match="needs a tokenizer"):

@@ -2,6 +2,7 @@
 
 from attnscope.heads.comparison import AblationComparison, compare_with_random_heads
 from attnscope.heads.effects import Effect, Predictions, measure_effect, predict
+from attnscope.heads.fact import FactReport, explain_fact
 from attnscope.heads.interventions import ablate, patch
 from attnscope.heads.labels import LABELS, Label, assign_labels
 from attnscope.heads.links import Link, find_heads, parse_link
@@ -23,6 +24,7 @@ __all__ = [
     "AnswerLoss",
     "Binned",
     "Effect",
+    "FactReport",
     "HeadTable",
     "HeadsOverTraining",
     "Label",
@@ -37,6 +39,7 @@ __all__ = [
     "assign_labels",
     "compare_with_random_heads",
     "direct_logit_attribution",
+    "explain_fact",
     "find_heads",
     "find_retrieval_heads",
     "measure_effect",

@@ -10,28 +10,24 @@ Does not know: files. Memory: the KV cache, and queries and keys of the question
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnscope.errors import SettingError, UnsupportedError
 from attnscope.figures import score_maps
 from attnscope.heads.comparison import draw_selections
-from attnscope.heads.effects import predicts_next_token
+from attnscope.heads.document_reading import Answers, DocumentReading
 from attnscope.heads.interventions import ablate
 from attnscope.heads.labels import assign_labels
 from attnscope.heads.needles import Document, Question, make_documents, token_needles, word_needles
 from attnscope.heads.table import HeadTable
-from attnscope.recording import Trace, record
-from attnscope.recording.chunks import CachedRun, cached_run
+from attnscope.recording import Trace
 from attnscope.recording.layers.recorded import Layer
 from attnscope.recording.progress import Progress, report_progress
-from attnscope.recording.reading import CHUNK_SIZE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -210,24 +206,20 @@ def find_retrieval_heads(
         SettingError: An argument is invalid, or the text is too short.
         UnsupportedError: The model does not predict next tokens.
     """
-    if not predicts_next_token(model):
-        raise UnsupportedError(
-            f"find_retrieval_heads: {type(model).__name__} does not predict the next token of a text"
-        )
-    if model.training:
-        raise SettingError("find_retrieval_heads: the model is in training mode; call model.eval()")
     if needles < 2:
         raise SettingError(f"find_retrieval_heads: standard errors need at least 2 needles, got {needles}")
     documents = list(_documents(model, text, tokenizer, length=length, needles=needles, seed=seed))
     parts: list[Retrieval] = []
+    reading: DocumentReading | None = None
     total = len(documents) + (ablations + 2 if ablations else 0)
     with torch.no_grad(), report_progress(progress, "asking for needles") as report:
         for document in documents:
-            reading = _Reading(model, document)
-            parts.append(reading.scores())
+            reading = None  # frees the KV cache of the document before
+            reading = DocumentReading(model, document, caller="find_retrieval_heads")
+            parts.append(score_document(reading, *reading.record()))
             report(len(parts), total)
         found = _concat(parts)
-        if ablations:
+        if ablations and reading is not None:
             done = iter(range(len(parts) + 1, total + 1))
             found = replace(
                 found, ablation=_ablate_best(reading, found, ablations, seed, lambda: report(next(done), total))
@@ -261,51 +253,22 @@ def _prefix(tokenizer: Any) -> list[int]:
     return whole[: len(whole) - len(bare)] if whole[len(whole) - len(bare) :] == bare else []
 
 
-class _Reading:
-    """A model that has read a document up to its questions, which it can be asked several times."""
-
-    def __init__(self, model: nn.Module, document: Document) -> None:
-        self.model, self.document = model, document
-        device = next((parameter.device for parameter in model.parameters()), None)
-        ids = document.ids[None].to(device)
-        self._run: CachedRun | None = cached_run(model)
-        start = document.start if self._run else 0  # models without a KV cache read the whole document each time
-        for some in ids[:, :start].split(CHUNK_SIZE, 1) if start else ():
-            assert self._run is not None
-            self._run(some, logits=False)
-        self._first, self._questions = start, ids[:, start:]
-
-    def ask(self) -> tuple[Tensor, Tensor]:
-        """Return the loss of each answer in nats per token, and whether the model predicts all of it."""
-        with nullcontext() if self._run is None else self._run.branch():
-            output = self.model(self._questions) if self._run is None else self._run(self._questions, logits=True)
-        logits = getattr(output, "logits", output)[0].float()
-        losses, found = [], []
-        for question in self.document.questions:
-            rows = logits[question.rows.start - self._first : question.rows.stop - self._first]
-            answer = self.document.ids[question.answer.start : question.answer.stop].to(rows.device)
-            losses.append(F.cross_entropy(rows, answer))
-            found.append((rows.argmax(-1) == answer).all())
-        return torch.stack(losses).cpu(), torch.stack(found).cpu()
-
-    def scores(self) -> Retrieval:
-        """Ask all questions, and score all heads."""
-        with record(self.model) as trace:
-            losses, found = self.ask()
-        names = [name for name in trace if not trace.layer(name).cross]
-        scores = [score_answers(trace, names, self.document.ids, question) for question in self.document.questions]
-        questions = self.document.questions
-        return Retrieval(
-            layers=tuple(name for name in names for _ in trace.layer(name).heads),
-            heads=tuple(head for name in names for head in trace.layer(name).heads),
-            num_kv_heads={name: _num_kv_heads(trace, name) for name in names},
-            lengths=torch.full((len(questions),), len(self.document.ids)),
-            depths=torch.tensor([question.depth for question in questions], dtype=torch.float64),
-            distances=torch.tensor([question.distance for question in questions]),
-            scores={name: torch.stack([score[name] for score in scores]) for name in SCORES},
-            losses=losses,
-            found=found,
-        )
+def score_document(reading: DocumentReading, answers: Answers, trace: Trace) -> Retrieval:
+    """Score all heads on all questions of a document, from what `reading.record` returned."""
+    ids, _, questions = reading.document
+    names = [name for name in trace if not trace.layer(name).cross]
+    scores = [score_answers(trace, names, ids, question) for question in questions]
+    return Retrieval(
+        layers=tuple(name for name in names for _ in trace.layer(name).heads),
+        heads=tuple(head for name in names for head in trace.layer(name).heads),
+        num_kv_heads={name: _num_kv_heads(trace, name) for name in names},
+        lengths=torch.full((len(questions),), len(ids)),
+        depths=torch.tensor([question.depth for question in questions], dtype=torch.float64),
+        distances=torch.tensor([question.distance for question in questions]),
+        scores={name: torch.stack([score[name] for score in scores]) for name in SCORES},
+        losses=answers.losses,
+        found=answers.found,
+    )
 
 
 def score_answers(trace: Trace, names: Sequence[str], ids: Tensor, question: Question) -> dict[str, Tensor]:
@@ -357,24 +320,23 @@ def _concat(parts: Sequence[Retrieval]) -> Retrieval:
     return replace(parts[0], **joined, scores=scores)
 
 
-def _ablate_best(reading: _Reading, found: Retrieval, draws: int, seed: int, report: Any) -> AnswerLoss:
+def _ablate_best(reading: DocumentReading, found: Retrieval, draws: int, seed: int, report: Any) -> AnswerLoss:
     """Ask the questions of the longest document again, without the best heads and without random others."""
     table = found.table()
-    best = _best_heads(table)
+    best = best_heads(table, "retrieval")
     selections = draw_selections(best, table, draws, seed, caller="find_retrieval_heads")
     losses = []
     for selection in ({}, best.heads_by_layer, *selections):
-        intervention: AbstractContextManager = ablate(reading.model, selection)
-        with intervention:
-            losses.append(reading.ask()[0].mean())
+        with ablate(reading.model, selection):
+            losses.append(reading.ask().losses.mean())
         report()
     return AnswerLoss(best, float(losses[0]), float(losses[1]), torch.stack(losses[2:]))
 
 
-def _best_heads(table: HeadTable) -> HeadTable:
+def best_heads(table: HeadTable, score: str) -> HeadTable:
     """The heads with the highest scores, at most half of each layer, so that as many others are left to compare."""
     room = {layer: len(heads) // 2 for layer, heads in table.heads_by_layer.items()}
-    order = table.top("retrieval")
+    order = table.top(score)
     chosen = []
     for at, layer in enumerate(order.layers):
         if room[layer] and len(chosen) < NUM_ABLATED:

@@ -59,10 +59,13 @@ class CachedRun:
                 original.crop(length)
 
 
-def cached_run(model: nn.Module) -> CachedRun | None:
-    """A model with an empty KV cache; None for models without one, which read the whole sequence at once."""
+def cached_run(model: nn.Module, *, capacity: int | None = None) -> CachedRun | None:
+    """A model with an empty KV cache; None for models without one, which read the whole sequence at once.
+
+    `capacity` is the number of tokens that the cache of AttnScope's own decoders is allocated for; None lets it grow.
+    """
     if isinstance(model, Decoder):
-        return CachedRun(model, model.new_cache())
+        return CachedRun(model, model.new_cache(capacity))
     config = getattr(model, "config", None)
     if isinstance(model, Encoder) or getattr(config, "is_encoder_decoder", True) or not _can_generate(model):
         return None
