@@ -19,7 +19,7 @@ PAGE = "fact.html"
     about="find out why a model finds or misses a fact of a text",
     description="Ask for a fact after a text, and write a page: which heads attend to the fact, what ablating them "
     "costs, and where their attention goes instead.",
-    examples=['attnscope fact smollm2-135m report.txt --fact cobalt --question "The password is"'],
+    examples=['attnscope fact smollm2-135m report.txt --fact cobalt --question "The code is"'],
 )
 @argument("model", about="a folder, a GGUF file, a name on the hub, or a downloaded model such as smollm2-135m")
 @argument("text", about="a text, a text file, or - for standard input")

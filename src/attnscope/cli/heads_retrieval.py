@@ -131,9 +131,14 @@ def show_bins(
     shown = Table(title, *heading, box=None, header_style="bold", padding=(0, 1, 0, 0))
     for name, layer, head in zip(best.head_names, best.layers, best.heads, strict=True):
         at = found.column(layer, head)
-        shown.add_row(name, *(f"{bins.means[row, at]:.2f}±{bins.errors[row, at]:.2f}" for row in filled))
+        shown.add_row(name, *(with_error(float(bins.means[row, at]), float(bins.errors[row, at])) for row in filled))
     console.print()
     console.print(shown)
+
+
+def with_error(mean: float, error: float) -> str:
+    """Return a mean and its standard error, or a dash if no needle of a bin has this score."""
+    return f"{mean:.2f}±{error:.2f}" if mean == mean else "-"
 
 
 def ablation_to_json(found: Retrieval) -> dict[str, Any] | None:

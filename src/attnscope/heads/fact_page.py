@@ -61,10 +61,15 @@ def _heads(report: FactReport) -> str:
     some = report.heads.rows(range(min(NUM_HEADS, len(report.heads))))
     columns = (some[name].tolist() for name in ("weight", "retrieval", "streaming"))
     rows = (
-        (name, f'<meter value="{weight:.4f}"></meter> {weight:.3f}', f"{retrieval:.2f}", f"{streaming:.2f}")
+        (name, f'<meter value="{weight:.4f}"></meter> {weight:.3f}', f"{retrieval:.2f}", _number(streaming))
         for name, weight, retrieval, streaming in zip(some.head_names, *columns, strict=True)
     )
     return _table(("layer.head", "weight", "retrieval", "streaming"), rows)
+
+
+def _number(value: float) -> str:
+    """A number, or nothing for NaN: facts within the last tokens have no streaming score."""
+    return f"{value:.2f}" if value == value else ""
 
 
 def _ablations(report: FactReport) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,9 +29,6 @@ from attnscope.recording import Trace
 from attnscope.recording.layers.recorded import Layer
 from attnscope.recording.progress import Progress, report_progress
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 SINK_TOKENS, RECENT_TOKENS = 4, 256
 """What a streaming head keeps: the first and the last tokens."""
 MIN_LENGTH = 512  # of the shorter documents
@@ -40,7 +37,7 @@ NUM_ABLATED, NUM_DRAWS = 5, 10
 SCORES = {
     "retrieval": "share of answer tokens where the key with the largest weight is that token in the needle",
     "weight": "weight on the token of the answer in the needle",
-    "streaming": f"weight on the first {SINK_TOKENS} and the last {RECENT_TOKENS} tokens",
+    "streaming": f"weight on the first {SINK_TOKENS} and the last {RECENT_TOKENS} tokens, for needles before these",
 }
 """Every score and its definition; each is a mean over the queries that predict the answer."""
 
@@ -143,8 +140,8 @@ class Retrieval:
         """Return the index of a head among all heads."""
         return list(zip(self.layers, self.heads, strict=True)).index((layer, head))
 
-    def figure(self, *, top: int = 10, bins: int = 10, score: str = "retrieval") -> Figure:
-        """Draw a score of the best heads by sequence length and depth."""
+    def figure(self, *, top: int = 10, bins: int = 10, score: str = "retrieval") -> Any:
+        """Draw a score of the best heads by sequence length and depth, as a matplotlib figure."""
         best = self.table().top(score, top)
         columns = [self.column(layer, head) for layer, head in zip(best.layers, best.heads, strict=True)]
         lengths = self.lengths.unique().tolist()
@@ -275,6 +272,7 @@ def score_answers(trace: Trace, names: Sequence[str], ids: Tensor, question: Que
     """Score all heads of some layers on one question, (heads,) each, from the rows that predict its answer."""
     parts: dict[str, list[Tensor]] = {name: [] for name in SCORES}
     written = ids[question.answer.start : question.answer.stop]
+    is_far = question.distance >= RECENT_TOKENS  # a streaming head, too, could attend to a needle that is near
     for name in names:
         layer = trace.layer(name)
         if not isinstance(layer, Layer):
@@ -290,7 +288,8 @@ def score_answers(trace: Trace, names: Sequence[str], ids: Tensor, question: Que
         hits = is_answer.expand_as(weights).gather(-1, top)[..., 0] & (weights.gather(-1, top)[..., 0] > 0)
         parts["retrieval"].append(hits.double().mean(-1))
         parts["weight"].append((weights * is_answer).sum(-1).mean(-1))
-        parts["streaming"].append((weights * _is_streamed(question.rows, layer.columns)).sum(-1).mean(-1))
+        streamed = (weights * _is_streamed(question.rows, layer.columns)).sum(-1).mean(-1)
+        parts["streaming"].append(streamed if is_far else torch.full_like(streamed, torch.nan))
     return {name: torch.cat(values) for name, values in parts.items()}
 
 
@@ -307,8 +306,9 @@ def _num_kv_heads(trace: Trace, name: str) -> int:
 
 
 def _mean_and_error(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean over needles (needles, heads), and its standard error; NaN for too few needles."""
-    return values.mean(0), values.std(0) / len(values) ** 0.5 if len(values) > 1 else values.mean(0) * torch.nan
+    """The mean over needles (needles, heads) that have a score, and its standard error; NaN for too few needles."""
+    known = values[~values.isnan().any(1)]
+    return known.mean(0), known.std(0) / len(known) ** 0.5 if len(known) > 1 else known.mean(0) * torch.nan
 
 
 def _concat(parts: Sequence[Retrieval]) -> Retrieval:
