@@ -34,7 +34,7 @@ def own() -> Decoder:
     ).eval()
 
 
-def llama() -> LlamaForCausalLM:
+def llama() -> Any:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCABULARY,
@@ -48,7 +48,7 @@ def llama() -> LlamaForCausalLM:
     return LlamaForCausalLM(config).eval()
 
 
-def gpt2() -> GPT2LMHeadModel:
+def gpt2() -> Any:
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=3, n_head=4, initializer_range=0.3)
     return GPT2LMHeadModel(config).eval()
@@ -112,12 +112,13 @@ def test_generation_equals_steps_from_a_cache_without_the_pairs() -> None:
         generated = model.generate(
             IDS[:, :CONTEXT], max_new_tokens=LATER, do_sample=False, output_logits=True, return_dict_in_generate=True
         )
-    full, short = DynamicCache(config=model.config), DynamicCache(config=model.config)
+    full: Any = DynamicCache(config=model.config)
+    short = DynamicCache(config=model.config)
     with torch.no_grad():
         token = model(IDS[:, :CONTEXT], past_key_values=full).logits[:, -1:].argmax(-1)
         for layer, keep in enumerate(kept.keep.values()):
-            layer_cache = full.layers[layer]
-            short.update(*(t[keep].view(1, 2, -1, 8) for t in (layer_cache.keys, layer_cache.values)), layer)
+            keys, values = full.layers[layer].keys, full.layers[layer].values
+            short.update(keys[keep].view(1, 2, -1, 8), values[keep].view(1, 2, -1, 8), layer)
         for step in range(1, LATER):
             assert int(generated.sequences[0, CONTEXT + step - 1]) == int(token)
             logits = model(token, past_key_values=short, position_ids=torch.tensor([[CONTEXT + step - 1]])).logits

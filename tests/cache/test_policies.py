@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -186,7 +188,7 @@ def test_a_sliding_window_cache_is_refused() -> None:
         intermediate_size=48,
         sliding_window=8,
     )
-    model = MistralForCausalLM(config).eval()
+    model: Any = MistralForCausalLM(config).eval()
     kept = score_pairs(read(model, IDS[:, :CONTEXT], progress=False), progress=False).keep(0.5)
     with pytest.raises(UnsupportedError, match="sliding-window cache"), evicted(model, kept):
         model.generate(IDS[:, :CONTEXT], max_new_tokens=9)

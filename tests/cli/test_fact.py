@@ -13,7 +13,7 @@ from attnscope.recording import load
 from tests.cli.running import assert_mistake, run_command
 from tests.cli.test_cache import tiny_llama
 
-TEXT = "The old house was lost. The password is cobalt. Anna looked for the key in the garden."
+TEXT = "The old house was lost. The password is cobalt. Anna looked for the key in the garden and in the house. " * 2
 ASKED = ("--fact", "cobalt", "--question", "The password is")
 
 

@@ -228,16 +228,17 @@ def _documents(
     model: nn.Module, text: str | Sequence[int] | Tensor, tokenizer: Any, *, length: int, needles: int, seed: int
 ) -> Iterator[Document]:
     """Yield the documents of all lengths, the shortest first."""
-    prefix: list[int] = []
     if tokenizer is None:
-        if isinstance(text, str):
-            raise SettingError("find_retrieval_heads: a text needs a tokenizer; give one, or give ids")
         vocab_size = getattr(getattr(model, "config", None), "vocab_size", 0)
-        drawn = token_needles(vocab_size, needles, seed=seed)
+        drawn, prefix = token_needles(vocab_size, needles, seed=seed), []
     else:
-        drawn = word_needles(tokenizer, needles, seed=seed)
-        prefix = _prefix(tokenizer)
-    ids = tokenizer.encode(text, add_special_tokens=False) if isinstance(text, str) else torch.as_tensor(text).tolist()
+        drawn, prefix = word_needles(tokenizer, needles, seed=seed), _prefix(tokenizer)
+    if not isinstance(text, str):
+        ids = torch.as_tensor(text).tolist()
+    elif tokenizer is not None:
+        ids = tokenizer.encode(text, add_special_tokens=False)
+    else:
+        raise SettingError("find_retrieval_heads: a text needs a tokenizer; give one, or give ids")
     lengths = [length >> halvings for halvings in range(SHORTER, -1, -1)]
     for some in lengths:
         if some >= MIN_LENGTH or some == length:
