@@ -12,6 +12,7 @@ import torch
 from attnscope.errors import SettingError
 from attnscope.heads import LABELS, SCORES, HeadTable, Label, assign_labels
 from attnscope.heads.labels import MIN_STANDARD_ERRORS, MIXED, get_label
+from attnscope.heads.retrieval import SCORES as NEEDLE_SCORES
 
 NAMES = [label.name for label in LABELS]
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "heads.md"
@@ -90,7 +91,7 @@ def test_a_label_is_found_by_its_name_and_an_unknown_one_is_told_those_there_are
 
 
 def test_every_label_has_a_name_of_its_own_a_meaning_and_scores_that_exist() -> None:
-    known = {*SCORES, "induction_probe", "duplicate_probe", "agreement", "coreference"}
+    known = {*SCORES, *NEEDLE_SCORES, "induction_probe", "duplicate_probe", "agreement", "coreference"}
     assert len(set(NAMES)) == len(NAMES)
     assert MIXED not in NAMES
     for label in LABELS:

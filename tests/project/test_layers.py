@@ -22,7 +22,7 @@ FLOORS = (
     {"models"},
     {"recording"},
     {"heads", "atlas", "contracts"},
-    {"train", "survey", "telemetry"},
+    {"train", "survey", "telemetry", "cache"},
     {"attnscope"},
     {"explorer", "labs", "bench", "doctor"},
     {"cli"},

@@ -1,6 +1,7 @@
 """`attnscope heads MODEL TEXT`: score and label all heads; `--find LABEL` ranks and ablates the heads of a label.
 
-`heads_over_training.py` implements `--over-training RUN`, and `heads_links.py` `--link`.
+`heads_over_training.py` implements `--over-training RUN`, `heads_links.py` `--link`, and `heads_retrieval.py`
+`--find retrieval` and `--find streaming`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import click
 from attnscope.cli.commands import Name, Options, argument, command, option
 from attnscope.cli.heads_links import show_links
 from attnscope.cli.heads_over_training import show_over_training
+from attnscope.cli.heads_retrieval import DEPTHS, LENGTH, NEEDLES, show_retrieval
 from attnscope.cli.json_output import heads_to_json, print_json
 from attnscope.cli.output_paths import check_output_file, report_write_errors
 from attnscope.cli.texts import load_model, read_text_argument, to_input_ids
@@ -33,10 +35,13 @@ if TYPE_CHECKING:
 TOP = 20  # heads to print by default
 MIN_ESTIMATED = 2048  # tokens from which on an estimate is printed
 DOTS_PER_INCH = 90
+NEEDLE_LABELS = ("retrieval", "streaming")  # scored on needles in a long text
 LINE_WIDTH = 200  # characters, if standard output is not a terminal
+NEEDLES_SECTION = "Options of --find retrieval and --find streaming"
 DRAWS = 5  # random draws of other heads to ablate for comparison
 LABELS = (
-    "induction", "duplicate", "agreement", "coreference", "previous", "next", "self", "local", "sink", "broad",
+    "retrieval", "induction", "duplicate", "agreement", "coreference", "previous", "next", "self", "local", "sink",
+    "streaming", "broad",
 )  # fmt: skip
 """As in `attnscope.heads.LABELS`, which is slow to import for help and completion."""
 
@@ -66,6 +71,7 @@ class Recording:
         "attnscope heads HuggingFaceTB/SmolLM2-135M-Instruct report.txt",
         "attnscope heads HuggingFaceTB/SmolLM2-135M-Instruct --find induction",
         'attnscope heads smollm2-135m report.txt --link "password is -> cobalt"',
+        "attnscope heads smollm2-135m --find retrieval --length 8192",
         "attnscope heads --over-training runs/induction",
     ],
 )
@@ -107,6 +113,34 @@ class Recording:
     about="instead of a MODEL, a training run: the step at which each label appears, drawn in RUN or in the FOLDER of "
     "--pictures",
 )
+@option(
+    "--length",
+    type=int,
+    metavar="N",
+    section=NEEDLES_SECTION,
+    about=f"tokens of the longest documents; halves of it are read, too (default: {LENGTH})",
+)
+@option(
+    "--needles",
+    type=int,
+    metavar="N",
+    section=NEEDLES_SECTION,
+    about=f"facts that are asked for at each length (default: {NEEDLES})",
+)
+@option(
+    "--depths",
+    type=int,
+    metavar="N",
+    section=NEEDLES_SECTION,
+    about=f"bins of depth in which scores are printed (default: {DEPTHS})",
+)
+@option(
+    "--save",
+    type=click.Path(),
+    metavar="FILE",
+    section=NEEDLES_SECTION,
+    about="write the score of each key-value head as full_attention_heads.tsv, which DuoAttention and kvpress read",
+)
 def heads(options: Options) -> None:
     """Score all heads, print and write them."""
     from attnscope.heads.labels import RELATIONS, get_label
@@ -116,6 +150,9 @@ def heads(options: Options) -> None:
         return
     label = None if options.find is None else get_label(options.find)
     check(options)
+    if label is not None and label.name in NEEDLE_LABELS:
+        show_retrieval(options, label, make_console(options), TOP if options.top is None else options.top)
+        return
     is_trace = (Path(options.model) / "trace.json").is_file()
     recording = open_recording(options) if is_trace else record_model(options)
     if options.link is not None:
@@ -160,7 +197,10 @@ def check(options: Options) -> None:
 
     if options.model is None:
         raise SettingError("heads: give a MODEL to score, or a training run with --over-training RUN")
-    for name in ("top", "tokens"):
+    for name in ("length", "needles", "depths", "save"):
+        if getattr(options, name) is not None and options.find not in NEEDLE_LABELS:
+            raise SettingError(f"heads: --{name} needs --find retrieval or --find streaming")
+    for name in ("top", "tokens", "length", "needles", "depths"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             raise SettingError(f"heads: --{name} must be at least 1, got {getattr(options, name)}")
     if options.tokens is not None and options.text is None:

@@ -2,6 +2,7 @@
 
 from attnscope.heads.comparison import AblationComparison, compare_with_random_heads
 from attnscope.heads.effects import Effect, Predictions, measure_effect, predict
+from attnscope.heads.fact import FactReport, explain_fact
 from attnscope.heads.interventions import ablate, patch
 from attnscope.heads.labels import LABELS, Label, assign_labels
 from attnscope.heads.links import Link, find_heads, parse_link
@@ -9,6 +10,7 @@ from attnscope.heads.logit_attribution import LogitAttribution, direct_logit_att
 from attnscope.heads.over_training import HeadsOverTraining, read_over_training
 from attnscope.heads.relations import relation_table, score_relations
 from attnscope.heads.repeated_tokens import read_repeated_tokens, repeated_token_ids
+from attnscope.heads.retrieval import AnswerLoss, Binned, Retrieval, find_retrieval_heads
 from attnscope.heads.rollout import rollout
 from attnscope.heads.rows import RowScores, row_scores
 from attnscope.heads.scores import SCORES, score_heads
@@ -19,13 +21,17 @@ __all__ = [
     "LABELS",
     "SCORES",
     "AblationComparison",
+    "AnswerLoss",
+    "Binned",
     "Effect",
+    "FactReport",
     "HeadTable",
     "HeadsOverTraining",
     "Label",
     "Link",
     "LogitAttribution",
     "Predictions",
+    "Retrieval",
     "RowScores",
     "Sentence",
     "Word",
@@ -33,7 +39,9 @@ __all__ = [
     "assign_labels",
     "compare_with_random_heads",
     "direct_logit_attribution",
+    "explain_fact",
     "find_heads",
+    "find_retrieval_heads",
     "measure_effect",
     "parse_link",
     "patch",

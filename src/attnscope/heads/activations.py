@@ -7,7 +7,7 @@ Memory: that of a forward pass, and one row per module.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.errors import UnsupportedError
+from attnscope.recording.call import Call
 from attnscope.recording.hooks.coverage import is_attention, is_without_softmax
 from attnscope.recording.hooks.interventions import intercept_heads
 
@@ -97,7 +98,7 @@ class Activations:
     def targets(self, module: nn.Module) -> bool:
         return True
 
-    def apply(self, module: nn.Module, heads: Tensor, keys: int) -> Tensor:
+    def apply(self, module: nn.Module, heads: Tensor, keys: int, read_call: Callable[[], Call]) -> Tensor:
         """Record head outputs (batch, heads, queries, head_dim) and leave them unchanged."""
         name = self.names[id(module)]
         if (heads.shape[0], heads.shape[2]) != (1, self.position.length):

@@ -64,12 +64,8 @@ def compare_with_random_heads(
             "compare_with_random_heads: expected input_ids (tokens,) and num_draws of at least 1, got "
             f"{tuple(input_ids.shape)} and num_draws={num_draws}"
         )
-    selected, others, generator = heads.heads_by_layer, _other_heads(heads, candidates), random.Random(seed)
-    draws = [
-        {layer: generator.sample(others[layer], len(some)) for layer, some in selected.items()}
-        for _ in range(num_draws)
-    ]
-    selections, losses = [{}, selected, *draws], []
+    draws = draw_selections(heads, candidates, num_draws, seed)
+    selections, losses = [{}, heads.heads_by_layer, *draws], []
     with report_progress(progress, "ablating heads") as report:
         for selection in selections:
             with ablate(model, selection, how):
@@ -79,19 +75,28 @@ def compare_with_random_heads(
     return AblationComparison(loss, ablated - loss, torch.stack(baselines) - loss)
 
 
-def _other_heads(heads: HeadTable, candidates: HeadTable) -> dict[str, list[int]]:
+def draw_selections(
+    heads: HeadTable, candidates: HeadTable, num_draws: int, seed: int, *, caller: str = "compare_with_random_heads"
+) -> list[dict[str, list[int]]]:
+    """Draw as many other heads from each layer as are selected there; `caller` is named in errors."""
+    selected, others, generator = heads.heads_by_layer, _other_heads(heads, candidates, caller), random.Random(seed)
+    return [
+        {layer: generator.sample(others[layer], len(some)) for layer, some in selected.items()}
+        for _ in range(num_draws)
+    ]
+
+
+def _other_heads(heads: HeadTable, candidates: HeadTable, caller: str) -> dict[str, list[int]]:
     """For each layer with selected heads, the heads that were not selected."""
     available, selected = candidates.heads_by_layer, heads.heads_by_layer
     missing = [layer for layer in selected if layer not in available]
     if missing:
-        raise SettingError(
-            f"compare_with_random_heads: {missing[0]} is not in `candidates`; pass the table of all heads of the model"
-        )
+        raise SettingError(f"{caller}: {missing[0]} is not in `candidates`; pass the table of all heads of the model")
     others = {layer: [head for head in available[layer] if head not in selected[layer]] for layer in selected}
     short = [layer for layer, some in selected.items() if len(others[layer]) < len(some)]
     if short:
         raise SettingError(
-            f"compare_with_random_heads: {len(selected[short[0]])} heads of {short[0]} are selected, but only "
+            f"{caller}: {len(selected[short[0]])} heads of {short[0]} are selected, but only "
             f"{len(others[short[0]])} others are left to compare with; select fewer"
         )
     return others

@@ -20,6 +20,7 @@ from attnscope.attention import attend
 from attnscope.errors import SettingError, UnsupportedError
 from attnscope.heads.table import HeadTable
 from attnscope.recording import Trace
+from attnscope.recording.call import Call
 from attnscope.recording.hooks.coverage import Coverage
 from attnscope.recording.hooks.eager import eagerly, uncompiled
 from attnscope.recording.hooks.interventions import intercept_heads
@@ -44,6 +45,8 @@ class HeadOutput(NamedTuple):
     values: Tensor
     """Shape (batch, heads, queries, head_dim)."""
     num_keys: int
+    read_call: Callable[[], Call]
+    """Returns the attention call of all heads that computed the output."""
     call: int
     """How often the layer has been called in this pass, starting at 1."""
 
@@ -81,7 +84,7 @@ def ablate(model: nn.Module, heads: HeadSelection, how: How = "zero") -> Iterato
         replacement = _zero if how == "zero" else _mean
     else:
         raise SettingError(f"ablate: expected how='zero', 'mean' or a number that scales the outputs, got {how!r}")
-    with _intervention("ablate", model, heads, replacement):
+    with replace_head_outputs("ablate", model, heads, replacement):
         yield
 
 
@@ -124,7 +127,7 @@ def patch(
         patched[:, :, where] = donated[:, :, where].to(patched)
         return patched
 
-    with _intervention("patch", model, heads, replacement):
+    with replace_head_outputs("patch", model, heads, replacement):
         yield
 
 
@@ -157,8 +160,10 @@ def _mean(output: HeadOutput) -> Tensor:
 
 
 @contextmanager
-def _intervention(caller: str, model: nn.Module, heads: HeadSelection, replacement: Replacement) -> Iterator[None]:
-    """Replace head outputs inside the with block; an empty selection touches nothing."""
+def replace_head_outputs(
+    caller: str, model: nn.Module, heads: HeadSelection, replacement: Replacement
+) -> Iterator[None]:
+    """Replace head outputs inside the with block; an empty selection touches nothing. `caller` is named in errors."""
     if not isinstance(model, nn.Module):
         raise SettingError(f"{caller}: expected a torch.nn.Module, got {type(model).__name__}")
     selected = _select(caller, heads)
@@ -211,14 +216,14 @@ class _Intervention:
         """Whether heads of this module are replaced."""
         return self._selection.has(self._names[id(module)])
 
-    def apply(self, module: nn.Module, heads: Tensor, keys: int) -> Tensor:
+    def apply(self, module: nn.Module, heads: Tensor, keys: int, read_call: Callable[[], Call]) -> Tensor:
         """Replace the selected heads in the outputs (batch, heads, queries, head_dim) of a module."""
         name = self._names[id(module)]
         selected = self._selection.heads_of(name, heads.shape[1])
         assert selected is not None
         self._count_call(name)
         result = heads.clone()
-        output = HeadOutput(name, selected, heads[:, selected], keys, self._calls[name])
+        output = HeadOutput(name, selected, heads[:, selected], keys, read_call, self._calls[name])
         result[:, selected] = self._replacement(output)
         return result
 

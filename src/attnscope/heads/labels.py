@@ -47,6 +47,14 @@ class Label:
 
 LABELS = (
     Label(
+        "retrieval",
+        ("retrieval",),
+        0.1,
+        "Attends from a query that predicts a token of an answer to that token in a fact far back in the text, with "
+        "its largest weight. Scored on needles in a long text. The model needs such heads to use what it has read long "
+        "ago, so a KV cache that drops tokens should keep all of theirs.",
+    ),
+    Label(
         "induction",
         ("induction_probe", "induction"),
         0.3,
@@ -113,6 +121,13 @@ LABELS = (
         "sum to one. The value vector of the first token is often small, so attention to it changes the head output "
         "little. Many heads are sinks where their own pattern does not occur: induction heads, for example, where "
         "nothing repeats.",
+    ),
+    Label(
+        "streaming",
+        ("streaming",),
+        0.95,
+        "Attends almost only to the first 4 and the last 256 tokens, also where the answer to a question is far back. "
+        "Its KV cache can be cut to these tokens. Scored on needles in a long text.",
     ),
     Label(
         "broad",

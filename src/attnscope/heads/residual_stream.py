@@ -10,7 +10,7 @@ Does not know: tokens, logits, norms. Memory: that of a forward pass, and one ve
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from attnscope.errors import UnsupportedError
 from attnscope.heads.activations import Activations, LayerHeads, ModuleCall, as_tuple, first_tensor, rows_equal
+from attnscope.recording.call import Call
 from attnscope.recording.hooks.interventions import intercept_heads
 
 
@@ -140,7 +141,7 @@ class _Replay:
     def targets(self, module: nn.Module) -> bool:
         return True
 
-    def apply(self, module: nn.Module, heads: Tensor, keys: int) -> Tensor:
+    def apply(self, module: nn.Module, heads: Tensor, keys: int, read_call: Callable[[], Call]) -> Tensor:
         heads = heads.clone()
         heads[0, :, self._position.position] = self._heads[self._num_calls]
         self._num_calls += 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch.nn.functional as F
@@ -56,12 +57,8 @@ class _TorchFunctionIntervention(TorchFunctionMode):
 
     def __torch_function__(self, function: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if (
-            find_reader(function) is None
-            or is_suppressed()
-            or _projecting.get()
-            or self._intervention not in current_interventions()
-        ):
+        reader = find_reader(function)
+        if reader is None or is_suppressed() or _projecting.get() or self._intervention not in current_interventions():
             return function(*args, **kwargs)
         module = self._modules.innermost()
         if module is None or not self._intervention.owns(module) or not self._intervention.targets(module):
@@ -78,7 +75,9 @@ class _TorchFunctionIntervention(TorchFunctionMode):
         output, *rest = result if isinstance(result, tuple) else (result,)
         heads = to_4d(output) if function is attend else to_batch_and_head(output)
         with suppress_recording():
-            output = self._intervention.apply(module, heads, arguments["key"].shape[-2]).reshape(output.shape)
+            read_call = partial(reader, **arguments)
+            heads = self._intervention.apply(module, heads, arguments["key"].shape[-2], read_call)
+            output = heads.reshape(output.shape)
         return (output, *rest) if rest else output
 
     def _recompute_projected(self, module: nn.Module, arguments: Mapping[str, Any]) -> Tensor:
@@ -100,7 +99,7 @@ class _TorchFunctionIntervention(TorchFunctionMode):
             )
             for intervention in current_interventions():  # also the outer ones, which skip this function
                 if intervention.owns(module) and intervention.targets(module):
-                    heads = intervention.apply(module, heads, call.key.shape[2])
+                    heads = intervention.apply(module, heads, call.key.shape[2], lambda: call)
             rows = heads.permute(2, 0, 1, 3).flatten(2)
             output = F.linear(rows, arguments["out_proj_weight"], arguments["out_proj_bias"])
         return output if arguments["query"].dim() == 3 else output.squeeze(1)

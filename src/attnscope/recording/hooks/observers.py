@@ -6,7 +6,7 @@ Does not know: models, calls, how attention is intercepted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
@@ -39,8 +39,11 @@ class Intervention(Protocol):
         """Whether head outputs of this module are replaced."""
         ...
 
-    def apply(self, module: nn.Module, heads: Tensor, keys: int) -> Tensor:
-        """The replacement of the head outputs (batch, heads, queries, dim), for the output projection."""
+    def apply(self, module: nn.Module, heads: Tensor, keys: int, read_call: Callable[[], Call]) -> Tensor:
+        """The replacement of the head outputs (batch, heads, queries, dim), for the output projection.
+
+        `keys` is the number of keys, and `read_call` returns the call that computed the outputs.
+        """
         ...
 
 

@@ -214,7 +214,8 @@ def _attention(
     with suppress_recording():  # these heads are reported once, without the calls that compute or replace them
         output, weights = _observed(given)
         for intervention in changing:
-            output = intervention.apply(module, output.transpose(1, 2), key.shape[2]).transpose(1, 2)
+            heads = output.transpose(1, 2)
+            output = intervention.apply(module, heads, key.shape[2], partial(read, given)).transpose(1, 2)
     return output, weights
 
 
