@@ -77,7 +77,8 @@ def test_two_images_in_a_text_do_not_share_patches() -> None:
     targets = torch.tensor([0, 0, 0, 0, 0, 0, 0, 0, 7])
     assert on_layout(layout, targets, 1).attends_to(0, 8).values[0].tolist() == [[[0.0, 1.0]]]
     found = on_layout(layout, targets, 0).attends_to(0, 8)
-    assert not found.values.any() and found.elsewhere["image 1"].tolist() == [1.0, 1.0]
+    assert not found.values.any()
+    assert found.elsewhere["image 1"].tolist() == [1.0, 1.0]
     assert on_layout(layout, targets, 0).attends_to(0, 3).elsewhere["text"].tolist() == [1.0, 1.0]
     with pytest.raises(SettingError, match="no layer has patches of image 2"):
         on_layout(layout, targets, 2)
@@ -90,7 +91,8 @@ def test_parts_of_a_packed_sequence_have_the_patches_of_their_call() -> None:
     video, image = (ImageAttention(trace.layers, {"": (layout,)}, image=at) for at in (0, 1))
     assert (video.layers, image.layers) == (["attn", "attn#2"], ["attn#3"])
     found = video.attends_to("attn#2", (1, 0, 0)).values[0]
-    assert found[0].isnan().all() and found[1].tolist() == [[0.0, 1.0], [0.0, 0.0]]
+    assert found[0].isnan().all()
+    assert found[1].tolist() == [[0.0, 1.0], [0.0, 0.0]]
     with pytest.raises(SettingError, match="another part"):
         video.attends_to("attn#2", (0, 0, 0))
     assert image.attends_to(0, (1, 1)).values[0, 0].tolist() == [[1.0, 0.0], [0.0, 0.0]]
@@ -101,7 +103,8 @@ def test_a_crop_of_the_photo_is_lit_inside_of_the_crop() -> None:
     crop = Box(0.25, 0.0, 0.75, 1.0)
     picture = ImageAttention(trace.layers, {"": (encoder_layout((1, 2, 2), {}),)}, crop=crop)
     pixels = picture.attends_to(0, (1, 1)).to_pixels(8, 16)[0, 0]
-    assert np.isnan(pixels[:, :4]).all() and np.isnan(pixels[:, 12:]).all()
+    assert np.isnan(pixels[:, :4]).all()
+    assert np.isnan(pixels[:, 12:]).all()
     assert lit(np.nan_to_num(pixels)) == (4, 8, 8, 12)
 
 
@@ -127,9 +130,7 @@ def test_a_grid_by_hand_and_unknown_layouts_are_refused() -> None:
     found = picture.attends_to(0, (2, 3))
     torch.testing.assert_close(found.values[:, 0], weights[:, 13, 2:].reshape(2, 3, 4))
     torch.testing.assert_close(found.elsewhere["before"], weights[:, 13, :2].sum(-1))
-    torch.testing.assert_close(
-        picture.attended_by(0, (0, 1)).values[:, 0], weights[:, 2:, 3].reshape(2, 3, 4)
-    )
+    torch.testing.assert_close(picture.attended_by(0, (0, 1)).values[:, 0], weights[:, 2:, 3].reshape(2, 3, 4))
     torch.testing.assert_close(picture.received(0).values[:, 0], weights.mean(1)[:, 2:].reshape(2, 3, 4))
     for wrong in ({"grid": (3, 5), "first": 2}, {"grid": (3, 4)}, {"grid": (12,), "first": 0}):
         with pytest.raises(SettingError):
@@ -148,7 +149,8 @@ def test_sinks_are_named_and_can_be_hidden() -> None:
     sinks = picture.sinks(0)
     assert [(sink.name, sink.patch) for sink in sinks] == [("register 0", None), ("patch (1, 0)", (1, 0))]
     found = picture.attends_to(0, "class").hide([sink.patch for sink in sinks if sink.patch])
-    assert found.values[0, 0, 1, 0].isnan() and found.values.nansum() == pytest.approx(0.03)
+    assert found.values[0, 0, 1, 0].isnan()
+    assert found.values.nansum() == pytest.approx(0.03)
 
 
 def test_rollout_is_that_of_the_dense_layers() -> None:

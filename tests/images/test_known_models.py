@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attnscope.images.known_models import FINDERS
-from attnscope.images.layout import Box, PatchGrid
+from attnscope.images.layout import PatchGrid
 from attnscope.recording import record
-from tests.recording.exhibit import BATCH, VISION, Exhibit, exhibit, image, noise
+from tests.recording.exhibit import BATCH, VISION, Exhibit, exhibit, noise
 from tests.recording.zoo_multimodal import (
     IMAGE,
     LLAMA,
@@ -23,7 +23,6 @@ from tests.recording.zoo_multimodal import (
     QWEN,
     QWEN2_VISION,
     VIDEO,
-    packed_images_in_text,
     text_around,
 )
 from tests.recording.zoo_perception import VISION_MODELS
@@ -66,12 +65,24 @@ MORE = (
         for name, wide_image in (
             ("dinov2", lambda _, model: {"pixel_values": noise(BATCH, 3, 8, 16)}),
             ("vit", lambda _, model: {"pixel_values": noise(BATCH, 3, 16, 8), "interpolate_pos_encoding": True}),
-            ("siglip_vision_model", lambda _, model: {"pixel_values": noise(BATCH, 3, 8, 16), "interpolate_pos_encoding": True}),
+            (
+                "siglip_vision_model",
+                lambda _, model: {"pixel_values": noise(BATCH, 3, 8, 16), "interpolate_pos_encoding": True},
+            ),
         )
     ),
 )
 ZOO = {one.name: one for one in (*VISION_MODELS, *MULTIMODAL, *MORE)}
-UNKNOWN = ("Conditional DETR", "DETR", "Pixtral vision", "SegFormer", "Swin", "Llama 4 multimodal", "Mllama", "Pix2Struct")
+UNKNOWN = (
+    "Conditional DETR",
+    "DETR",
+    "Pixtral vision",
+    "SegFormer",
+    "Swin",
+    "Llama 4 multimodal",
+    "Mllama",
+    "Pix2Struct",
+)
 """Models of the zoo whose layout is not known."""
 KNOWN = [name for name in ZOO if name not in UNKNOWN]
 
@@ -81,11 +92,10 @@ def without_mixing(model: nn.Module) -> None:
     with torch.no_grad():
         for name, module in model.named_modules():
             leaf = name.rpartition(".")[2]
-            if leaf in ("out_proj", "o_proj", "proj", "output_proj") or name.endswith(("attention.output.dense",)):
-                if isinstance(module, nn.Linear | nn.modules.linear.NonDynamicallyQuantizableLinear):
-                    module.weight.zero_()
-                    if module.bias is not None:
-                        module.bias.zero_()
+            is_output = leaf in ("out_proj", "o_proj", "proj", "output_proj") or name.endswith("attention.output.dense")
+            if is_output and isinstance(module, nn.Linear):
+                for parameter in module.parameters():
+                    parameter.zero_()
 
 
 @contextmanager
@@ -95,7 +105,9 @@ def layer_inputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
     def hook(name: str) -> Any:
         def before(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-            states = next((one for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one.dim() >= 2), None)
+            states = next(
+                (one for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one.dim() >= 2), None
+            )
             if states is not None:
                 seen.setdefault(name, states.detach().clone())
 
@@ -135,7 +147,9 @@ def changed_image(inputs: dict[str, Any], grid: PatchGrid, patch: tuple[int, int
         inner = 0 if merged == 2 else (row % 2) * 2 + column % 2
         pixels[start + block * 4 + inner] += 1.0
         return inputs | {name: pixels}
-    flat = pixels if name == "pixel_values_videos" or (pixels.dim() == 5 and pixels.shape[2] == 3 and frames > 1) else None
+    flat = (
+        pixels if name == "pixel_values_videos" or (pixels.dim() == 5 and pixels.shape[2] == 3 and frames > 1) else None
+    )
     assert grid.pixels is not None
     height, width = grid.pixels
     top = int((grid.box.top + (row + 0.5) / rows * (grid.box.bottom - grid.box.top)) * height)
@@ -144,7 +158,9 @@ def changed_image(inputs: dict[str, Any], grid: PatchGrid, patch: tuple[int, int
         depth = pixels.shape[1] // frames
         pixels[grid.image, frame * depth, :, top, left] += 1.0
     elif pixels.dim() == 5:  # lists of tiles, of which some are padding
-        real = [place for place in torch.cartesian_prod(*map(torch.arange, pixels.shape[:2])) if pixels[tuple(place)].any()]
+        real = [
+            place for place in torch.cartesian_prod(*map(torch.arange, pixels.shape[:2])) if pixels[tuple(place)].any()
+        ]
         pixels[(*real[grid.image].tolist(), slice(None), top, left)] += 1.0
     else:
         pixels[grid.image, :, top, left] += 1.0
@@ -154,7 +170,7 @@ def changed_image(inputs: dict[str, Any], grid: PatchGrid, patch: tuple[int, int
 def same_length(seen: dict[str, Tensor], part: str, length: int) -> str:
     """The first layer in a part whose input has this length."""
     inside = [name for name in seen if name.startswith(part and f"{part}.") and seen[name].shape[-2] == length]
-    assert inside, f"{part}: {({name: one.shape for name, one in seen.items()})}"
+    assert inside, f"{part}: { ({name: one.shape for name, one in seen.items()}) }"
     return inside[0]
 
 
@@ -185,7 +201,8 @@ def test_other_models_have_no_layout(name: str) -> None:
     model = ZOO[name].build()
     with torch.no_grad(), record(model) as trace:
         model(**ZOO[name].inputs(model))
-    assert not trace.image_layouts.get("") and not any(name.endswith("language_model") for name in trace.image_layouts)
+    assert not trace.image_layouts.get("")
+    assert not any(name.endswith("language_model") for name in trace.image_layouts)
 
 
 def test_every_known_model_is_tested() -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attnscope.errors import SettingError
-from attnscope.images.layout import ABSENT, Box, Layout, PatchGrid
+from attnscope.images.layout import ABSENT, WHOLE, Box, Layout, PatchGrid
 from attnscope.images.patch_map import Patch, PatchMap, find_patch
 from attnscope.matrix import AttentionMatrix
 from attnscope.matrix.rollout import rollout
@@ -82,7 +82,7 @@ class ImageAttention:
         *,
         image: int = 0,
         photo: np.ndarray | None = None,
-        crop: Box = Box(),
+        crop: Box = WHOLE,
     ) -> None:
         self._recorded, self._layouts = layers, layouts
         self.image, self.photo, self.crop = image, photo, crop
@@ -195,7 +195,7 @@ class ImageAttention:
         if not parts:
             return None
         layouts = self._layouts[max(parts, key=len)]
-        batch, _, queries, keys = self._recorded[name].shape
+        batch, _, _queries, _keys = self._recorded[name].shape
         row = next((at for at, layout in enumerate(layouts) if layout.grid_of(self.image) is not None), None)
         if row is None or (batch != len(layouts)):
             return None
@@ -248,7 +248,9 @@ def _others(layout: Layout, grid: PatchGrid, count: int) -> dict[str, Tensor]:
     """All positions but the patches of a grid, by name."""
     named = {name: torch.tensor(list(some)) for name, some in layout.special.items()}
     named |= {
-        f"image {other.image}": other.positions[other.positions != ABSENT] for other in layout.grids if other is not grid
+        f"image {other.image}": other.positions[other.positions != ABSENT]
+        for other in layout.grids
+        if other is not grid
     }
     is_left = torch.ones(count, dtype=torch.bool)
     for positions in (*named.values(), grid.positions[grid.positions != ABSENT]):

@@ -74,9 +74,7 @@ def _encoder(
     box = Box(0.0, 0.0, columns * patch[1] / width, rows * patch[0] / height)
     return {
         "": tuple(
-            encoder_layout(
-                (1, rows, columns), special, after=after or {}, image=image, pixels=(height, width), box=box
-            )
+            encoder_layout((1, rows, columns), special, after=after or {}, image=image, pixels=(height, width), box=box)
             for image in range(count)
         )
     }
@@ -173,8 +171,11 @@ def _in_text(module: nn.Module, is_image: Tensor, grids: Sequence[PatchGrid]) ->
         return {}
     layouts, begin = [], 0
     for row, count in zip(is_image.cpu(), per_row, strict=True):
-        spans = [(start - begin, grid) for (start, stop), grid in zip(pairwise(stops), grids, strict=True)
-                 if begin <= start and stop <= begin + count]
+        spans = [
+            (start - begin, grid)
+            for (start, stop), grid in zip(pairwise(stops), grids, strict=True)
+            if begin <= start and stop <= begin + count
+        ]
         if sum(grid.positions.numel() for _, grid in spans) != count:
             return {}
         layouts.append(text_layout(row.nonzero()[:, 0], len(row), spans))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnscope.errors import ShapeError
+from attnscope.errors import SettingError, ShapeError
 
 ABSENT = -1
 """The position of a patch that a part of a packed sequence does not have."""
@@ -29,7 +29,7 @@ class Box(NamedTuple):
     bottom: float = 1.0
 
     def inside(self, outer: Box) -> Box:
-        """This part of another part.
+        """The same part of another part.
 
         >>> Box(0.5, 0.0, 1.0, 1.0).inside(Box(0.0, 0.0, 0.5, 0.5))
         Box(left=0.25, top=0.0, right=0.5, bottom=0.5)
@@ -41,6 +41,9 @@ class Box(NamedTuple):
             outer.left + self.right * width,
             outer.top + self.bottom * height,
         )
+
+
+WHOLE = Box()
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +60,7 @@ class PatchGrid:
     positions: Tensor
     image: int = 0
     pixels: tuple[int, int] | None = None
-    box: Box = Box()
+    box: Box = WHOLE
 
     def __post_init__(self) -> None:
         if self.positions.dim() != 3 or self.positions.dtype != torch.int64 or not self.positions.numel():
@@ -145,7 +148,7 @@ def encoder_layout(
     after: Mapping[str, int] = MappingProxyType({}),
     image: int = 0,
     pixels: tuple[int, int] | None = None,
-    box: Box = Box(),
+    box: Box = WHOLE,
 ) -> Layout:
     """The layout of an image encoder: special tokens, then the patches, then tokens `after` them.
 
@@ -180,3 +183,32 @@ def text_layout(places: Tensor, length: int, grids: Sequence[tuple[int, PatchGri
     """
     moved = [replace(grid, positions=places[first + grid.positions]) for first, grid in grids]
     return Layout(length, tuple(moved), can_grow=True)
+
+
+def layouts_by_hand(shapes: Sequence[Sequence[int]], grid: Sequence[int], first: int) -> tuple[Layout, ...]:
+    """The layout of each row of a batch, one image per row, whose patches follow each other row by row.
+
+    Args:
+        shapes: (batch, heads, queries, keys) of each layer.
+        grid: Rows and columns, or frames, rows and columns.
+        first: The position of the first patch.
+
+    Raises:
+        SettingError: It is not a grid, or no layer is long enough.
+    """
+    if len(grid) not in (2, 3) or min(grid) < 1 or first < 0:
+        raise SettingError(
+            "on_image: expected grid=(rows, columns) or (frames, rows, columns) and first of at least 0, got "
+            f"{tuple(grid)} and {first}"
+        )
+    frames, rows, columns = grid if len(grid) == 3 else (1, *grid)
+    positions = consecutive(first, frames, rows, columns)
+    length, longest = first + positions.numel(), max(max(shape[2:]) for shape in shapes)
+    if length > longest:
+        raise SettingError(
+            f"on_image: {positions.numel()} patches from position {first} on are more than the {longest} positions of "
+            "the longest layer"
+        )
+    special = {"before": range(first)} if first else {}
+    batch = max(shape[0] for shape in shapes)
+    return tuple(Layout(length, (PatchGrid(positions, image),), special, can_grow=True) for image in range(batch))

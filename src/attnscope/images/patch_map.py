@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attnscope.errors import SettingError
-from attnscope.images.layout import Box
+from attnscope.images.layout import WHOLE, Box
 
 Patch = tuple[int, ...]
 """(row, column), or (frame, row, column) of a video."""
@@ -37,7 +37,7 @@ class PatchMap:
 
     values: Tensor
     heads: tuple[int, ...]
-    box: Box = Box()
+    box: Box = WHOLE
     elsewhere: Mapping[str, Tensor] = field(default_factory=dict)
     title: str = ""
     photo: np.ndarray | None = None

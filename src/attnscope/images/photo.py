@@ -6,6 +6,7 @@ Does not know: attention, patches. Memory: the photo.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +76,8 @@ def find_crop(size: tuple[int, int], pixels: tuple[int, int] | None, processor: 
         SettingError: The aspect ratios differ, and no processor says whether the photo was cropped or stretched.
         UnsupportedError: The processor pads the photo.
 
-    >>> find_crop((480, 640), (224, 224), None)
-    Traceback (most recent call last):
-    ...
-    attnscope.errors.SettingError: on_image: the photo has 640 x 480 pixels and the model was given 224 x 224, so it was \
-cropped or stretched; give processor=, the image processor, or box=, the part of the photo that the model was given
+    >>> find_crop((240, 480), (240, 480))
+    Box(left=0.0, top=0.0, right=1.0, bottom=1.0)
     """
     if pixels is None:
         return Box()
@@ -109,13 +107,17 @@ def _resized(size: tuple[int, int], processor: Any) -> tuple[int, int]:
     height, width = size
     if not getattr(processor, "do_resize", False):
         return size
-    wanted = dict(processor.size)
-    if shortest := wanted.get("shortest_edge"):
+    wanted = processor.size
+    names = ("shortest_edge", "longest_edge", "height", "width")
+    shortest, longest, *exact = (
+        wanted.get(one) if isinstance(wanted, Mapping) else getattr(wanted, one) for one in names
+    )
+    if shortest and not longest:
         short, long = sorted(size)
         edge = int(shortest * long / short)
         return (shortest, edge) if height <= width else (edge, shortest)
-    if wanted.get("height") and wanted.get("width"):
-        return wanted["height"], wanted["width"]
+    if all(exact):
+        return exact[0], exact[1]
     raise UnsupportedError(f"on_image: unsupported size {wanted} of {type(processor).__name__}; give box=")
 
 

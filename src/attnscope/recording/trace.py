@@ -22,7 +22,7 @@ from attnscope.attention.tensors import count_bytes
 from attnscope.errors import AttnScopeError, SettingError, UnsupportedError
 from attnscope.images.attention import ImageAttention
 from attnscope.images.known_models import Layouts
-from attnscope.images.layout import Box, Layout, PatchGrid, consecutive
+from attnscope.images.layout import WHOLE, Box, layouts_by_hand
 from attnscope.images.photo import find_crop, to_photo
 from attnscope.matrix import AttentionMatrix
 from attnscope.matrix.summary import Summary
@@ -260,38 +260,22 @@ class Trace(Mapping[str, AttentionMatrix]):
         if (grid is None) != (first is None):
             raise SettingError("on_image: give grid and first together, as in grid=(14, 14), first=1")
         if grid is not None and first is not None:
-            layouts = {"": self._layouts_by_hand(tuple(grid), first)}
+            layouts = {"": layouts_by_hand([layer.shape for layer in self.layers.values()], grid, first)}
         if not layouts:
             raise UnsupportedError(
                 f"on_image: it is not known which positions of {self.model or 'this trace'} are patches of an image; "
                 "give grid and first, as in grid=(14, 14), first=1"
             )
-        pixels = {found.pixels for rows in layouts.values() for row in rows for found in row.grids if found.image == image}
+        pixels = {
+            found.pixels for rows in layouts.values() for row in rows for found in row.grids if found.image == image
+        }
         shown = None if photo is None else to_photo(photo)
-        crop = Box()
+        crop = WHOLE
         if box is not None:
             crop = Box(*box)
         elif shown is not None:
             crop = find_crop((shown.shape[0], shown.shape[1]), next(iter(pixels), None), processor)
         return ImageAttention(self.layers, layouts, image=image, photo=shown, crop=crop)
-
-    def _layouts_by_hand(self, grid: tuple[int, ...], first: int) -> tuple[Layout, ...]:
-        """The layout of each row of the batch, of an image whose patches follow each other."""
-        if len(grid) not in (2, 3) or min(grid) < 1 or first < 0:
-            raise SettingError(
-                f"on_image: expected grid=(rows, columns) or (frames, rows, columns) and first >= 0, got {grid} and {first}"
-            )
-        frames, rows, columns = grid if len(grid) == 3 else (1, *grid)
-        positions = consecutive(first, frames, rows, columns)
-        longest = max((max(layer.shape[2:]) for layer in self.layers.values()), default=0)
-        if first + positions.numel() > longest:
-            raise SettingError(
-                f"on_image: {first} + {positions.numel()} patches are more than the {longest} positions of the longest layer"
-            )
-        special = {"before": range(first)} if first else {}
-        batch = max(layer.shape[0] for layer in self.layers.values())
-        length = first + positions.numel()
-        return tuple(Layout(length, (PatchGrid(positions, image),), special, can_grow=True) for image in range(batch))
 
     def save(self, folder: str | Path) -> None:
         """Write the trace to a folder, with the text of its tokens; `attnscope.open_trace` opens it.
