@@ -14,7 +14,7 @@ from attnscope.errors import MissingExtraError, VersionError
 EXTRAS: dict[str, tuple[str, ...]] = {
     "models": ("tokenizers", "safetensors", "gguf", "jinja2", "huggingface_hub"),
     "record": ("transformers", "safetensors"),
-    "figures": ("matplotlib",),
+    "figures": ("matplotlib", "PIL"),
     "tables": ("pandas", "pyarrow"),
     "train": ("tensorboard", "pyarrow"),
     "survey": ("ddsketch", "pyarrow"),

@@ -327,7 +327,7 @@ HEADS = {
         ("tests/heads/test_interventions.py",),
     ),
     "rollout without the residual stream": SeededBug(
-        "heads/rollout.py",
+        "matrix/rollout.py",
         "share = residual * share + (1 - residual) * moved",
         "share = moved",
         ("tests/heads/test_rollout.py",),

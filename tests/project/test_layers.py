@@ -18,6 +18,7 @@ FLOORS = (
     {"atomic_files", "checksums", "folder_lock", "extras", "downloads"},
     {"attention"},
     {"matrix", "variants"},
+    {"images"},
     {"figures"},
     {"models"},
     {"recording"},
@@ -39,6 +40,7 @@ PLACES = {
     "safetensors": {"models", "recording"},
     "transformers": {"recording", "bench"},  # the benchmarks race against it
     "matplotlib": {"figures"},
+    "PIL": {"images"},
     "tensorboard": {"train"},
     "torch.utils.tensorboard": {"train"},
     "pandas": {"heads"},

@@ -6,6 +6,16 @@ from attnscope.figures.grid import head_grid
 from attnscope.figures.grouped_bars import grouped_bars
 from attnscope.figures.heatmap import heatmap
 from attnscope.figures.lines import lines
+from attnscope.figures.on_image import on_image
 from attnscope.figures.score_maps import score_maps
 
-__all__ = ["grouped_bars", "head_grid", "heatmap", "lines", "query_bars", "score_maps", "training_curves"]
+__all__ = [
+    "grouped_bars",
+    "head_grid",
+    "heatmap",
+    "lines",
+    "on_image",
+    "query_bars",
+    "score_maps",
+    "training_curves",
+]

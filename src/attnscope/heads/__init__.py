@@ -11,11 +11,11 @@ from attnscope.heads.over_training import HeadsOverTraining, read_over_training
 from attnscope.heads.relations import relation_table, score_relations
 from attnscope.heads.repeated_tokens import read_repeated_tokens, repeated_token_ids
 from attnscope.heads.retrieval import AnswerLoss, Binned, Retrieval, find_retrieval_heads
-from attnscope.heads.rollout import rollout
 from attnscope.heads.rows import RowScores, row_scores
 from attnscope.heads.scores import SCORES, score_heads
 from attnscope.heads.sentences import Sentence, Word
 from attnscope.heads.table import HeadTable
+from attnscope.matrix.rollout import rollout
 
 __all__ = [
     "LABELS",

@@ -24,6 +24,7 @@ from attnscope.recording.call import Call, MaskCopies, copy_call, follows, same_
 from attnscope.recording.heap import Heap
 from attnscope.recording.hooks.coverage import Coverage
 from attnscope.recording.hooks.eager import eagerly, uncompiled
+from attnscope.recording.hooks.image_layouts import observe_images
 from attnscope.recording.hooks.input_ids import PendingIds, observe_input_ids
 from attnscope.recording.hooks.interception import intercept
 from attnscope.recording.hooks.observers import (
@@ -107,6 +108,7 @@ def record(
     with (
         eager,
         observe_input_ids(model, recorder, recorder.ids.note),
+        observe_images(model, recorder, recorder.trace.image_layouts),
         recorder.checking(model),
         intercept(model, recorder),
     ):

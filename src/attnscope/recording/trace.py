@@ -20,7 +20,11 @@ from torch import Tensor
 from attnscope.attention.plan import format_bytes
 from attnscope.attention.rotary import Rotary
 from attnscope.attention.tensors import count_bytes
-from attnscope.errors import AttnScopeError, SettingError
+from attnscope.errors import AttnScopeError, SettingError, UnsupportedError
+from attnscope.images.attention import ImageAttention
+from attnscope.images.known_models import Layouts
+from attnscope.images.layout import WHOLE, Box, layouts_by_hand
+from attnscope.images.photo import find_crop, to_photo
 from attnscope.matrix import AttentionMatrix
 from attnscope.matrix.summary import Summary
 from attnscope.recording.files.saving import AnyLayer, Contents, save_contents
@@ -53,6 +57,7 @@ class Trace(Mapping[str, AttentionMatrix]):
         self.without_softmax: tuple[str, ...] = ()
         self.errors: dict[str, float] = {}
         self.rotary: Rotary | None = None
+        self.image_layouts: Layouts = {}
         self._tokenizer = tokenizer
         self._codec: Any = None
         self._given: list[str] | None = None
@@ -226,6 +231,57 @@ class Trace(Mapping[str, AttentionMatrix]):
             return text.shown.words_of(batch)
         ids, codec = text.ids[batch].tolist(), self._codec_of()
         return [str(number) for number in ids] if codec is None else codec.texts(ids)
+
+    def on_image(
+        self,
+        photo: Any = None,
+        *,
+        image: int = 0,
+        processor: Any = None,
+        grid: tuple[int, ...] | None = None,
+        first: int | None = None,
+        box: tuple[float, float, float, float] | None = None,
+    ) -> ImageAttention:
+        """The attention on an image, as maps over its patches.
+
+        Where the patches are is known for some models of transformers and timm (see the guide on images). For other
+        models, give `grid` and `first`.
+
+        Args:
+            photo: The path of a file, an image of Pillow, an array (height, width, 3), or a tensor (3, height, width);
+                None for maps without a photo.
+            image: The index of the image in the forward pass.
+            processor: The image processor that prepared the photo. It is needed if the photo and the input of the model
+                differ in their aspect ratio, because only the processor says whether the photo was cropped or
+                stretched.
+            grid: Rows and columns of patches, or frames, rows and columns, instead of those that were found.
+            first: The position of the first patch, with `grid`; the others follow row by row.
+            box: Left, top, right and bottom of the part of the photo that the model was given, as fractions.
+
+        Raises:
+            UnsupportedError: The model is not known, and no grid was given.
+            SettingError: The image does not exist, or it is ambiguous which part of the photo the model was given.
+        """
+        layouts = self.image_layouts
+        if (grid is None) != (first is None):
+            raise SettingError("on_image: give grid and first together, as in grid=(14, 14), first=1")
+        if grid is not None and first is not None:
+            layouts = {"": layouts_by_hand([layer.shape for layer in self.layers.values()], grid, first)}
+        if not layouts:
+            raise UnsupportedError(
+                f"on_image: it is not known which positions of {self.model or 'this trace'} are patches of an image; "
+                "give grid and first, as in grid=(14, 14), first=1"
+            )
+        pixels = {
+            found.pixels for rows in layouts.values() for row in rows for found in row.grids if found.image == image
+        }
+        shown = None if photo is None else to_photo(photo)
+        crop = WHOLE
+        if box is not None:
+            crop = Box(*box)
+        elif shown is not None:
+            crop = find_crop((shown.shape[0], shown.shape[1]), next(iter(pixels), None), processor)
+        return ImageAttention(self.layers, layouts, image=image, photo=shown, crop=crop)
 
     def save(self, folder: str | Path) -> None:
         """Write the trace to a folder, with the text of its tokens; `attnscope.open_trace` opens it.
