@@ -3,7 +3,8 @@
 In: .cache/models/smollm2-135m, as scripts/fetch_models.py puts it there. The document is Python's own help() with one
 sentence inserted: 8,192 tokens that end with a question about it. Out: find_fact_1.png to find_fact_3.png, and the
 ranking that the page shows; the script fails unless it is that of `find_heads`. What it does: runs `attnscope look`,
-then in a real Chromium (1) types a link into the Ask box, (2) chooses the first head of the ranking, (3) goes to the next one.
+then in a real Chromium (1) types a link into the Ask box, (2) chooses the first head of the ranking, (3) goes to the
+next one.
 
 Usage: .venv/bin/python scripts/find_fact.py [--out FOLDER]
 """
