@@ -56,7 +56,7 @@ def test_the_example_takes_sentences_and_says_how(handle: Handle) -> None:
     for preset in session["presets"]:
         trace = handle.post("/api/1/run", {"text": preset["text"]}).json["trace"]
         assert handle.get(f"/api/1/{trace}/{preset['layer']}/{preset['head']}/0/0/0?ch=mean").status == 200
-    assert "does not predict" in handle.get(f"/api/1/{trace}/predictions?from=0&to=5").json["problem"]
+    assert "No model is loaded" in handle.get(f"/api/1/{trace}/predictions?from=0&to=5").json["problem"]
     assert handle.get(f"/api/1/{trace}/0/0/why?query=3&key=1").json["frequencies"] is None
     assert handle.get(f"/api/1/{trace}/meta").json["model"] == "No trained model"
     for path, body in (
