@@ -299,7 +299,7 @@ def test_the_address_names_everything_that_is_shown(gallery: Gallery) -> None:
 
 @pytest.mark.slow
 def test_back_goes_through_pins_and_heads(gallery: Gallery) -> None:
-    with gallery.show("walk", "") as page:
+    with gallery.show("walk", "scale=log") as page:
         page.locator(".map").focus()
         page.keyboard.press("]")
         page.wait_for_timeout(600)  # what follows at once is one step back
