@@ -86,7 +86,7 @@ def run(
 
     Args:
         name: One of `NAMES`.
-        size: "small" takes up to two minutes, "full" trains longer and draws more samples.
+        size: "small" takes seconds to some minutes, "full" trains longer and draws more samples.
         seed: The random seed.
         model: A folder, GGUF file or hub name that replaces SmolLM2-135M-Instruct.
         step: Called with a description of each step.

@@ -325,8 +325,8 @@ def a_known_source(lab: Lab) -> None:
         Verdict.HOLDS_WHEN,
         f"At temperature 1, the entropy in the text of SmolLM2 is {step[0]:.2f} ± {step[1]:.2f} nats above that in "
         f"written text 8 to 15 tokens after the prompt, and this grows by {growth[0]:.2f} ± {growth[1]:.2f} up to the "
-        f"last tokens. At temperature 0.5, repeated 4-grams increase by {looping[0]:.0%} ± {looping[1]:.0%} more than "
-        f"in written text. With a known source of short memory, the error in its own text changes by {known[0]:+.3f} ± "
+        f"last tokens. At temperature 0.5, the share of repeated 4-grams grows by {looping[0]:.2f} ± {looping[1]:.2f} "
+        f"more than in written text. With a known source of short memory, the error in its own text changes by {known[0]:+.3f} ± "
         f"{known[1]:.3f} nats: no growth.",
         Measurement(name="growth of the entropy at temperature 1, minus text", value=growth[0], low=0.2),
         Measurement(name="the same, in standard errors", value=growth[0] / growth[1], low=2),

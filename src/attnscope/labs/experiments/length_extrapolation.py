@@ -166,7 +166,7 @@ def comparison_with_other_positional_encodings(lab: Lab) -> None:
         curves,
         xlabel="position",
         ylabel="loss (nats)",
-        title="Just beyond 64 characters, only rotary embeddings keep their loss",
+        title="Just beyond 64 characters, sinusoidal and learned positions fail",
     )
     lab.figure("encodings", drawing, "Loss at each position, for four positional encodings.")
     (near, twice, far), tables = rises["rotary"], [rises["sinusoidal"], rises["learned"]]
