@@ -17,7 +17,6 @@ NEW_SEED = 7
 NOT_REPLICATED: set[str] = {
     "multi_head_attention",
     "single_vs_two_heads",
-    "sequence_reversal",
     "length_extrapolation",
     "attention_cost",
     "sliding_window",
