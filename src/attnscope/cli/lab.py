@@ -95,7 +95,7 @@ def show_list(_: Options) -> None:
     type=Name("size", ("small", "full")),
     default="small",
     metavar="small|full",
-    about="small takes up to two minutes (default: small)",
+    about="small takes seconds to some minutes (default: small)",
 )
 @option("--out", type=click.Path(), metavar="DIR", about="also write DIR/NAME/result.json and its figures")
 @option(

@@ -26,17 +26,17 @@ SECONDS = {
     "single_vs_two_heads": 20,
     "positional_encoding": 10,
     "sequence_reversal": 15,
-    "length_extrapolation": 130,
+    "length_extrapolation": 400,
     "attention_cost": 40,
     "sliding_window": 15,
-    "linear_attention": 5,
+    "linear_attention": 15,
     "hopfield": 5,
     "normalization": 2,
     "transformer_block": 20,
     "untrained_heads": 3,
-    "trained_heads": 60,
+    "trained_heads": 70,
     "mini_gpt": 55,
-    "exposure_bias": 60,
+    "exposure_bias": 190,
 }
 """Approximate duration of each lab in seconds, at the small size on one core."""
 NAMES = tuple(SECONDS)
@@ -86,7 +86,7 @@ def run(
 
     Args:
         name: One of `NAMES`.
-        size: "small" takes up to two minutes, "full" trains longer and draws more samples.
+        size: "small" takes seconds to some minutes, "full" trains longer and draws more samples.
         seed: The random seed.
         model: A folder, GGUF file or hub name that replaces SmolLM2-135M-Instruct.
         step: Called with a description of each step.

@@ -104,11 +104,11 @@ def verdicts(results: Sequence[Mapping[str, Any]], other_seeds: Sequence[Sequenc
     """
     blocks = [
         "# All verdicts",
-        "This page lists the verdicts of all labs, and how much their measurements vary. Each lab ran with several "
-        "random seeds. The value is that of seed 0. The standard error is the standard deviation over all seeds; it is "
-        "0 where nothing is random. The margin is the distance from the value to the nearest end of the expected "
-        "interval, in standard errors. `pytest tests/labs/test_replication.py` fails if a verdict changes with the "
-        "seed.",
+        "This page lists the verdicts of all labs, and how much their measurements vary. The random seeds of a "
+        "lab are named above its table. The value is that of seed 0. The standard error is the standard deviation over "
+        "the seeds; it is 0 where nothing is random, and missing where a lab ran with one seed. The margin is the "
+        "distance from the value to the nearest end of the expected interval, in standard errors. "
+        "`pytest tests/labs/test_replication.py` fails if a verdict changes with the seed.",
         INTERVALS,
         "```bash\n.venv/bin/python scripts/make_labs.py --seeds 1 2 3 4 -- scaling    # run a lab with other seeds\n"
         "attnscope lab run scaling --seed 5                                # or look at one run\n```",
