@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from attnscope.labs.result import Result
 
 SECONDS = {
-    "scaling": 4,
+    "scaling": 5,
     "worked_examples": 1,
     "masks": 1,
-    "multi_head_attention": 15,
+    "multi_head_attention": 40,
     "single_vs_two_heads": 20,
     "positional_encoding": 10,
-    "sequence_reversal": 15,
+    "sequence_reversal": 50,
     "length_extrapolation": 130,
     "attention_cost": 40,
     "sliding_window": 15,
