@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SECONDS = {
     "scaling": 5,
+    "training_without_scaling": 200,
     "worked_examples": 1,
     "masks": 1,
     "multi_head_attention": 40,

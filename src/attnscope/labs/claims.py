@@ -101,7 +101,7 @@ CLAIMS = {
     "23b": Claim("Linear attention is the fast-weight programmer of 1991 with a feature map.", (FIFTH,)),
     "24a": Claim("A row of softmax attention is one update of a modern Hopfield network.", (FIFTH,)),
     "24b": Claim("Its capacity grows exponentially with d, against 0.14 d of the classical network.", (FIFTH,)),
-    "24c": Claim("That capacity is about exp(d/2) patterns.", (FIFTH,), "39.4.3"),
+    "24c": Claim("The capacity of a modern Hopfield network is about exp(d/2) patterns.", (FIFTH,), "39.4.3"),
     "25a": Claim("Sparse and windowed attention scores a small part of the pairs.", (FIFTH,)),
     "25b": Claim("Sparse and windowed attention is a way to long contexts.", (FIFTH,)),
     "26a": Claim("Untrained heads already specialise: on the subject, the verb, the preposition.", (FIRST,)),
@@ -125,6 +125,16 @@ CLAIMS = {
     "36": Claim("Without positions no depth, data or compute can tell anagrams apart.", (FIFTH,)),
     "37": Claim("Self-attention is permutation-invariant.", (SECOND,)),
     "38": Claim("q.k of d_k standard normal components has mean 0 and variance d_k.", (SECOND,)),
+    "39a": Claim(
+        "Without the division by sqrt(d_k), training breaks down; one text says: the model learns nothing.",
+        (FIRST, FOURTH),
+        "000: 2 and takeaways; 003: 2.3.2",
+    ),
+    "39b": Claim(
+        "Attention without the division gives significantly worse results.",
+        (FOURTH,),
+        "2.3.2, tip",
+    ),
     "39c": Claim(
         "Without the division, a layer of 512 dimensions has dot products in the hundreds.", (FOURTH,), "2.3.2"
     ),

@@ -17,7 +17,7 @@ class Mean(NamedTuple):
     error: float
 
     def __str__(self) -> str:
-        return f"{self.value:.3g} ± {self.error:.2g}"
+        return f"{self.value:.3g} ± {self.error:.3g}"
 
 
 def mean_over_seeds(values: Sequence[float]) -> Mean:
