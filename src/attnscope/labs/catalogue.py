@@ -29,6 +29,7 @@ SECONDS = {
     "sequence_reversal": 50,
     "length_extrapolation": 130,
     "attention_cost": 40,
+    "path_length": 60,
     "sliding_window": 15,
     "linear_attention": 5,
     "hopfield": 5,

@@ -138,6 +138,17 @@ CLAIMS = {
     "39c": Claim(
         "Without the division, a layer of 512 dimensions has dot products in the hundreds.", (FOURTH,), "2.3.2"
     ),
+    "41a": Claim(
+        "In an RNN, information about token 1 often does not survive 99 updates of the state.",
+        (SECOND,),
+        "introduction",
+    ),
+    "41b": Claim("With attention, distance does not attenuate the signal.", (SECOND,), "Why RNNs hit a wall"),
+    "41c": Claim(
+        "Two tokens are O(T) steps apart in an RNN, O(1) in attention and O(log_k T) in convolutions of width k.",
+        (FIRST, FIFTH),
+        "000: 7; 004: 39.3",
+    ),
     "44": Claim("The weights of an untrained head are reasonably uniform because of the scaling.", (FIFTH,), "39.5"),
     "45": Claim(
         "Three tokens by hand: the third output is a near-uniform mix of all three values.", (FOURTH,), "2.3.2"
