@@ -35,6 +35,7 @@ SECONDS = {
     "hopfield": 5,
     "normalization": 2,
     "transformer_block": 20,
+    "training_without_parts": 200,
     "untrained_heads": 3,
     "trained_heads": 60,
     "mini_gpt": 55,

@@ -138,6 +138,21 @@ CLAIMS = {
     "39c": Claim(
         "Without the division, a layer of 512 dimensions has dot products in the hundreds.", (FOURTH,), "2.3.2"
     ),
+    "40a": Claim(
+        "Without residual connections and layer norm, training a stack of many layers is catastrophic.",
+        (FIFTH,),
+        "39.8",
+    ),
+    "40b": Claim(
+        "Residual connections let gradients flow directly: without them, a deep stack does not train.",
+        (SECOND,),
+        "The transformer block",
+    ),
+    "40c": Claim(
+        "Without feed-forward networks, stacked attention is essentially a stack of weighted averages.",
+        (FIFTH,),
+        "39.8",
+    ),
     "41a": Claim(
         "In an RNN, information about token 1 often does not survive 99 updates of the state.",
         (SECOND,),
