@@ -164,6 +164,9 @@ CLAIMS = {
         (FIRST, FIFTH),
         "000: 7; 004: 39.3",
     ),
+    "42a": Claim("One fused projection to Q, K and V is equivalent to three separate ones.", (FIRST,), "6"),
+    "42b": Claim("The fused projection is more efficient than three separate ones.", (FIRST,), "6"),
+    "43": Claim("Eight heads of dimension 8 instead of one of dimension 64 are essentially free.", (FIFTH,), "39.7.1"),
     "44": Claim("The weights of an untrained head are reasonably uniform because of the scaling.", (FIFTH,), "39.5"),
     "45": Claim(
         "Three tokens by hand: the third output is a near-uniform mix of all three values.", (FOURTH,), "2.3.2"
@@ -175,6 +178,11 @@ CLAIMS = {
     ),
     "47": Claim(
         "Twenty years after the fast weights of 1991, their equivalence was proved, in 2021.", (FIFTH,), "39.4"
+    ),
+    "48": Claim(
+        "Heads trained to reverse a sequence differ: one reads forward, another backward, a third looks for the end.",
+        (FIFTH,),
+        "39.7",
     ),
 }
 """All claims by number."""
