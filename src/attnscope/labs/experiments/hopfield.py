@@ -252,7 +252,7 @@ def rate_of_the_growth(lab: Lab) -> None:
     rows, measured = [], []
     for name, (beta, flipped, dimensions) in cases.items():
         factors = []
-        for seed in range(3 * lab.seed, 3 * lab.seed + 3):
+        for seed in lab.seeds(3):
             generator = torch.Generator().manual_seed(seed)
             first, last = (
                 capacity(

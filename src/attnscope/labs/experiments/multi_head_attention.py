@@ -366,7 +366,7 @@ def eight_heads_of_eight_dimensions(lab: Lab) -> None:
     random vectors from a noisy copy, which is one relation that needs all 64 dimensions. The opposite case, several
     relations that need one head each, is the *gather* task above.
     """
-    steps, seeds = lab.choose(small=300, full=3_000), range(3 * lab.seed, 3 * lab.seed + 3)
+    steps, seeds = lab.choose(small=300, full=3_000), lab.seeds(3)
     errors = {heads: mean_over_seeds([matching_error(heads, steps, seed) for seed in seeds]) for heads in (1, 8)}
     x = torch.randn(1, 1024, 64)
     calls = {

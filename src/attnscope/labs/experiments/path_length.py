@@ -206,7 +206,7 @@ def recall_over_distance(lab: Lab) -> None:
     for name in NETWORKS:
         for length in LENGTHS:
             lab.step(f"{name}, {length} tokens")
-            runs = [train_recall(name, length, steps, 100 * lab.seed + seed) for seed in range(count)]
+            runs = [train_recall(name, length, steps, seed) for seed in lab.seeds(count)]
             accuracy[name, length] = mean_over_seeds([right for right, _ in runs])
             ratio[name, length] = mean_over_seeds([gradient for _, gradient in runs]).value
         rows.append((name, *(str(accuracy[name, n]) for n in LENGTHS), *(ratio[name, n] for n in LENGTHS[::2])))

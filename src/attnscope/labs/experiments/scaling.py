@@ -295,10 +295,7 @@ def weights_at_initialisation(lab: Lab) -> None:
     """
     found = {
         (unit, divide): mean_over_seeds(
-            [
-                largest_weight_at_initialisation(100 * lab.seed + at, divide=divide, unit_variance=unit)
-                for at in range(100)
-            ]
+            [largest_weight_at_initialisation(seed, divide=divide, unit_variance=unit) for seed in lab.seeds(100)]
         )
         for unit in (False, True)
         for divide in (True, False)

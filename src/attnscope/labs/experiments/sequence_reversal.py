@@ -245,7 +245,7 @@ def roles_of_the_heads(lab: Lab) -> None:
     steps, count = lab.choose(small=300, full=3_000), 3
     held_out = marked_sequences(200, torch.Generator().manual_seed(1_000 + lab.seed))
     counts, strongest, accuracies = Counter[str](), dict[str, float](), []
-    for seed in range(count * lab.seed, count * lab.seed + count):
+    for seed in lab.seeds(count):
         lab.step(f"training a decoder, seed {seed}")
         model = train_decoder(seed, steps)
         with torch.no_grad():

@@ -91,15 +91,10 @@ def train_variant(variant: str, num_layers: int, rate: float, steps: int, seed: 
     return train_on_characters(model, context=CONTEXT, steps=steps, rate=rate, seed=seed)
 
 
-def seeds_of(lab: Lab, count: int) -> range:
-    """Return seeds that no other run of this lab has."""
-    return range(100 * lab.seed, 100 * lab.seed + count)
-
-
 def losses_at_depth(lab: Lab, num_layers: int, steps: int) -> tuple[dict[str, float], dict[str, Mean]]:
     """Return for each variant its best learning rate, chosen with a seed of its own, and its loss with other seeds."""
     rates, losses = {}, {}
-    chosen_with, *seeds = seeds_of(lab, lab.choose(small=3, full=9))
+    chosen_with, *seeds = lab.seeds(lab.choose(small=3, full=9))
     for variant in VARIANTS:
         lab.step(f"{num_layers} layers, {variant}")
         rates[variant] = min(
@@ -226,7 +221,7 @@ def attention_without_feed_forward(lab: Lab) -> None:
     found = {}
     for name in SUM_MODELS:
         lab.step(name)
-        found[name] = mean_over_seeds([sum_accuracy(name, steps, seed) for seed in seeds_of(lab, count)])
+        found[name] = mean_over_seeds([sum_accuracy(name, steps, seed) for seed in lab.seeds(count)])
     columns = ("model", "accuracy", "standard error")
     note = f"{count} seeds, {steps} steps. Chance is {1 / MODULUS:.2f}."
     lab.table(

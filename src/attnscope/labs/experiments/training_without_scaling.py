@@ -14,7 +14,7 @@ about d_k. Everything else is the same: data, order of the data, all other param
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Literal, NamedTuple
@@ -145,11 +145,6 @@ def update(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor, t
     optimizer.step()
 
 
-def seeds_of(lab: Lab, count: int) -> Sequence[int]:
-    """Return seeds that no other run of this lab has."""
-    return range(100 * lab.seed, 100 * lab.seed + count)
-
-
 def reversing_a_sequence(lab: Lab) -> None:
     """One layer learns to reverse twelve digits, with one head of 64 to 512 dimensions. The table shows after how many
     steps of Adam 99% of the digits are right.
@@ -166,7 +161,7 @@ def reversing_a_sequence(lab: Lab) -> None:
         for initialisation in INITIALISATIONS:
             lab.step(f"d_k {d_k}, initialisation: {initialisation}")
             divided, plain = (
-                [train_to_reverse(d_k, divide, initialisation, seed) for seed in seeds_of(lab, count)]
+                [train_to_reverse(d_k, divide, initialisation, seed) for seed in lab.seeds(count)]
                 for divide in (True, False)
             )
             runs[True] += divided
@@ -236,7 +231,7 @@ def predicting_characters(lab: Lab) -> None:
             lab.step(f"d_k {d_k}, initialisation: {initialisation}")
             pairs = [
                 [train_language_model(d_k, divide, initialisation, steps, seed) for divide in (True, False)]
-                for seed in seeds_of(lab, count)
+                for seed in lab.seeds(count)
             ]
             divided, plain = (mean_over_seeds(column) for column in zip(*pairs, strict=True))
             difference = mean_over_seeds([without - with_it for with_it, without in pairs])
